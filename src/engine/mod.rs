@@ -1,0 +1,3 @@
+//! The engine: one owner of all observed state, which turns events into effects.
+
+pub mod plan;

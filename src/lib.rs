@@ -1,0 +1,6 @@
+//! Sluice gates Ray workloads on GPU quota in Kubernetes.
+//!
+//! `ARCHITECTURE.md` describes the house; the short form is: everything that decides is a pure function of values
+//! (`queue`, `jobframework`, `raycluster`, `rayservice`), and `engine` holds the state that they decide on.
+
+pub mod engine;

@@ -1,0 +1,2 @@
+//! The command line of Sluice.
+fn main() {}
