@@ -3,4 +3,5 @@
 //! `ARCHITECTURE.md` describes the house; the short form is: everything that decides is a pure function of values
 //! (`queue`, `jobframework`, `raycluster`, `rayservice`), and `engine` holds the state that they decide on.
 
+pub mod api;
 pub mod engine;

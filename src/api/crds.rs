@@ -1,0 +1,119 @@
+//! The CustomResourceDefinitions of every kind that Sluice serves, generated from the types.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde_json::Value;
+
+use super::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
+
+/// The definitions of all kinds, in the order of their names.
+pub fn all() -> Vec<CustomResourceDefinition> {
+    let definitions = [
+        ClusterQueue::crd(),
+        Cohort::crd(),
+        LocalQueue::crd(),
+        ResourceFlavor::crd(),
+        Workload::crd(),
+        WorkloadPriorityClass::crd(),
+    ];
+    let mut definitions: Vec<_> = definitions.into_iter().map(tidied).collect();
+    definitions.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+    definitions
+}
+
+/// All definitions as one stream of YAML documents.
+pub fn to_yaml() -> String {
+    all().iter().map(|definition| format!("---\n{}", yaml_of(definition))).collect()
+}
+
+/// One definition as YAML. Our own types always serialise.
+fn yaml_of(definition: &CustomResourceDefinition) -> String {
+    let value = serde_json::to_value(definition).expect("a definition is JSON");
+    serde_saphyr::to_string(&value).expect("JSON is YAML")
+}
+
+/// Takes out of the generated schema what the derive puts in because a Rust field is an `Option` or has a default.
+/// Nobody writes an explicit null: the API server drops a null for a field that is not nullable, and keeps it for one
+/// that is, where it would hide the default and count as set in a validation rule.
+fn tidied(definition: CustomResourceDefinition) -> CustomResourceDefinition {
+    let mut value = serde_json::to_value(definition).expect("a definition is JSON");
+    for version in value.pointer_mut("/spec/versions").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(root) = version.pointer_mut("/schema/openAPIV3Schema") {
+            tidy_schema(root);
+            // A ResourceFlavor or a Cohort may well be a name and nothing else; the types expect a spec all the same.
+            if let Some(spec) = root.pointer_mut("/properties/spec").and_then(Value::as_object_mut)
+                && !spec.contains_key("required")
+            {
+                spec.insert("default".to_owned(), Value::Object(serde_json::Map::new()));
+            }
+            if let Some(root) = root.as_object_mut() {
+                root.remove("title");
+            }
+        }
+    }
+    serde_json::from_value(value).expect("a tidied definition is a definition")
+}
+
+fn tidy_schema(schema: &mut Value) {
+    let Some(fields) = schema.as_object_mut() else { return };
+    fields.remove("nullable");
+    if fields.get("default").is_some_and(Value::is_null) {
+        fields.remove("default");
+    }
+    for nested in ["items", "additionalProperties"] {
+        fields.get_mut(nested).map(tidy_schema);
+    }
+    for property in fields.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
+        tidy_schema(property.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    fn file_name(definition: &CustomResourceDefinition) -> String {
+        format!("{}_{}.yaml", definition.spec.group, definition.spec.names.plural)
+    }
+
+    /// Given the types, the files in config/crd say the same. Run with `UPDATE=1` to write them.
+    #[test]
+    fn the_definitions_in_config_are_those_of_the_types() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/crd");
+        let mut expected: Vec<(String, String)> = all()
+            .iter()
+            .map(|definition| {
+                let note = "# Generated from src/api; `UPDATE=1 cargo test --lib crds` writes it anew.\n";
+                (file_name(definition), format!("{note}{}", yaml_of(definition)))
+            })
+            .collect();
+        let resources: String = expected.iter().map(|(name, _)| format!("- {name}\n")).collect();
+        let kustomization =
+            format!("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n{resources}");
+        expected.push(("kustomization.yaml".to_owned(), kustomization));
+
+        if std::env::var_os("UPDATE").is_some() {
+            fs::create_dir_all(&folder).expect("config/crd can be made");
+            for (name, text) in &expected {
+                fs::write(folder.join(name), text).expect("config/crd can be written");
+            }
+        }
+        for (name, text) in &expected {
+            let current = fs::read_to_string(folder.join(name)).unwrap_or_default();
+            assert!(current == *text, "config/crd/{name} is out of date; run UPDATE=1 cargo test --lib crds");
+        }
+    }
+
+    #[test]
+    fn every_schema_has_only_keywords_that_the_api_server_takes() {
+        for definition in all() {
+            let text = yaml_of(&definition);
+            for keyword in ["nullable:", "$ref", "default: null"] {
+                assert!(!text.contains(keyword), "{} has {keyword}", file_name(&definition));
+            }
+        }
+    }
+}

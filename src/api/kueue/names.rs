@@ -1,0 +1,134 @@
+//! Labels, annotations, finalizers, condition types and reasons, as Kueue 0.19 spells them
+//! (kueue v0.19.2 `pkg/controller/constants`, `pkg/workloadslicing`, `apis/kueue/v1beta2`), and our own under `sluice.dev/`.
+
+/// Label of a job: name of the LocalQueue that it waits in.
+pub const QUEUE_NAME_LABEL: &str = "kueue.x-k8s.io/queue-name";
+/// Label of a job: name of its WorkloadPriorityClass.
+pub const PRIORITY_CLASS_LABEL: &str = "kueue.x-k8s.io/priority-class";
+/// Label of a Workload: uid of the job that it stands for.
+pub const JOB_UID_LABEL: &str = "kueue.x-k8s.io/job-uid";
+/// Label of what is under queue management.
+pub const MANAGED_LABEL: &str = "kueue.x-k8s.io/managed";
+/// Label of a pod: name of its pod set.
+pub const POD_SET_LABEL: &str = "kueue.x-k8s.io/podset";
+/// Label of a pod: name of the ClusterQueue that admitted it.
+pub const CLUSTER_QUEUE_LABEL: &str = "kueue.x-k8s.io/cluster-queue-name";
+/// Label of a pod: name of the LocalQueue that it came through.
+pub const LOCAL_QUEUE_LABEL: &str = "kueue.x-k8s.io/local-queue-name";
+/// Label of a job: name of a Workload that exists already.
+pub const PREBUILT_WORKLOAD_LABEL: &str = "kueue.x-k8s.io/prebuilt-workload-name";
+/// Label of a job: how long it may be admitted in all, in seconds.
+pub const MAX_EXEC_TIME_LABEL: &str = "kueue.x-k8s.io/max-exec-time-seconds";
+/// Annotation of a job: it changes size by workload slices. The same word is the scheduling gate of its pods.
+pub const ELASTIC_JOB_ANNOTATION: &str = "kueue.x-k8s.io/elastic-job";
+/// Scheduling gate of the pods of an elastic job that no admitted slice covers yet.
+pub const ELASTIC_JOB_GATE: &str = "kueue.x-k8s.io/elastic-job";
+/// Annotation of a Workload: `namespace/name` of the slice that it replaces.
+pub const SLICE_REPLACEMENT_FOR_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
+/// Annotation of a Workload: name of the first slice of its job.
+pub const SLICE_NAME_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-name";
+/// Annotation of a pod: name of its Workload.
+pub const WORKLOAD_ANNOTATION: &str = "kueue.x-k8s.io/workload";
+/// Annotation of a Workload: group, version and kind of its job.
+pub const JOB_OWNER_GVK_ANNOTATION: &str = "kueue.x-k8s.io/job-owner-gvk";
+/// Annotation of a Workload: name of its job.
+pub const JOB_OWNER_NAME_ANNOTATION: &str = "kueue.x-k8s.io/job-owner-name";
+/// Annotation of a job or Workload: who still holds it back from queueing, separated by commas.
+pub const ADMISSION_GATED_BY_ANNOTATION: &str = "kueue.x-k8s.io/admission-gated-by";
+/// Annotation of a Workload: added to its priority.
+pub const PRIORITY_BOOST_ANNOTATION: &str = "kueue.x-k8s.io/priority-boost";
+/// Finalizer of what must not go while it is in use.
+pub const RESOURCE_IN_USE_FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
+/// Name of the pod set of a workload with only one.
+pub const DEFAULT_POD_SET: &str = "main";
+/// Name of the LocalQueue of jobs that name none.
+pub const DEFAULT_LOCAL_QUEUE: &str = "default";
+
+/// Condition of a ClusterQueue or LocalQueue: whether workloads can be admitted.
+pub const ACTIVE: &str = "Active";
+/// Condition of a ClusterQueue: it names fields that Sluice does not act on.
+pub const UNSUPPORTED: &str = "sluice.dev/Unsupported";
+/// Condition of a Workload: it holds quota.
+pub const QUOTA_RESERVED: &str = "QuotaReserved";
+/// Condition of a Workload: it holds quota and every check passed.
+pub const ADMITTED: &str = "Admitted";
+/// Condition of a Workload: it must stop and give its quota back.
+pub const EVICTED: &str = "Evicted";
+/// Condition of a Workload: whether it was queued again after an eviction.
+pub const REQUEUED: &str = "Requeued";
+/// Condition of a Workload: it was evicted for the sake of another.
+pub const PREEMPTED: &str = "Preempted";
+/// Condition of a Workload: it is over.
+pub const FINISHED: &str = "Finished";
+/// Condition of a Workload: its pods are ready.
+pub const PODS_READY: &str = "PodsReady";
+/// Condition of a Workload: it is about to be deactivated.
+pub const DEACTIVATION_TARGET: &str = "DeactivationTarget";
+/// Condition of a Workload: it could preempt, but a gate keeps it from doing so.
+pub const BLOCKED_ON_PREEMPTION_GATES: &str = "BlockedOnPreemptionGates";
+
+/// Reasons of the condition Active of ClusterQueues and LocalQueues.
+pub mod active_reason {
+    /// Workloads can be admitted.
+    pub const READY: &str = "Ready";
+    /// A stop policy is set.
+    pub const STOPPED: &str = "Stopped";
+    /// It is being deleted.
+    pub const TERMINATING: &str = "Terminating";
+    /// A ResourceFlavor that it names does not exist.
+    pub const FLAVOR_NOT_FOUND: &str = "FlavorNotFound";
+    /// An AdmissionCheck that it names does not exist.
+    pub const ADMISSION_CHECK_NOT_FOUND: &str = "AdmissionCheckNotFound";
+    /// An AdmissionCheck that it names is not served by anyone.
+    pub const ADMISSION_CHECK_INACTIVE: &str = "AdmissionCheckInactive";
+    /// The Topology of a flavor does not exist.
+    pub const TOPOLOGY_NOT_FOUND: &str = "TopologyNotFound";
+    /// Quota or flavors contradict each other.
+    pub const UNKNOWN: &str = "Unknown";
+    /// The ClusterQueue of a LocalQueue does not exist.
+    pub const CLUSTER_QUEUE_DOES_NOT_EXIST: &str = "ClusterQueueDoesNotExist";
+    /// The ClusterQueue of a LocalQueue can't admit.
+    pub const CLUSTER_QUEUE_IS_INACTIVE: &str = "ClusterQueueIsInactive";
+}
+
+/// Reasons of the condition Evicted of Workloads.
+pub mod evicted_reason {
+    /// For the sake of another workload.
+    pub const PREEMPTED: &str = "Preempted";
+    /// The pods were not ready in time.
+    pub const PODS_READY_TIMEOUT: &str = "PodsReadyTimeout";
+    /// A check did not pass.
+    pub const ADMISSION_CHECK: &str = "AdmissionCheck";
+    /// The ClusterQueue is stopped.
+    pub const CLUSTER_QUEUE_STOPPED: &str = "ClusterQueueStopped";
+    /// The LocalQueue is stopped.
+    pub const LOCAL_QUEUE_STOPPED: &str = "LocalQueueStopped";
+    /// `spec.active` is false.
+    pub const DEACTIVATED: &str = "Deactivated";
+}
+
+/// Reasons of the condition Requeued of Workloads.
+pub mod requeued_reason {
+    /// `spec.active` is true again.
+    pub const REACTIVATED: &str = "Reactivated";
+    /// The wait is over.
+    pub const BACKOFF_FINISHED: &str = "BackoffFinished";
+    /// The ClusterQueue is no longer stopped.
+    pub const CLUSTER_QUEUE_RESTARTED: &str = "ClusterQueueRestarted";
+    /// The LocalQueue is no longer stopped.
+    pub const LOCAL_QUEUE_RESTARTED: &str = "LocalQueueRestarted";
+}
+
+/// Reasons of the condition Finished of Workloads.
+pub mod finished_reason {
+    /// The job succeeded.
+    pub const SUCCEEDED: &str = "Succeeded";
+    /// The job failed.
+    pub const FAILED: &str = "Failed";
+    /// The Workload does not match its job.
+    pub const OUT_OF_SYNC: &str = "OutOfSync";
+    /// The job is gone.
+    pub const OWNER_NOT_FOUND: &str = "OwnerNotFound";
+    /// A newer slice of the job was admitted in its place.
+    pub const WORKLOAD_SLICE_REPLACED: &str = "WorkloadSliceReplaced";
+}

@@ -1,0 +1,506 @@
+//! Workload: the pods of a job, as one thing to admit.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec, Toleration};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::ResourceList;
+use super::schema::{self, DNS_SUBDOMAIN};
+
+/// Name of a pod set, in DNS form (RFC 1123).
+const DNS_LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
+
+/// What a job needs to run, and in which queue it waits for it.
+#[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "kueue.x-k8s.io",
+    version = "v1beta2",
+    kind = "Workload",
+    plural = "workloads",
+    namespaced,
+    shortname = "kwl",
+    shortname = "kueueworkload",
+    shortname = "kueueworkloads",
+    status = "WorkloadStatus",
+    derive = "Default",
+    derive = "PartialEq",
+    doc = "Workload is the pods of a job, or of one slice of it, as one thing to admit.",
+    selectable = ".status.admission.clusterQueue",
+    printcolumn(
+        name = "Queue",
+        json_path = ".spec.queueName",
+        type_ = "string",
+        description = "Queue that this workload was submitted to"
+    ),
+    printcolumn(
+        name = "Reserved in",
+        json_path = ".status.admission.clusterQueue",
+        type_ = "string",
+        description = "ClusterQueue whose quota the workload holds"
+    ),
+    printcolumn(
+        name = "Admitted",
+        json_path = ".status.conditions[?(@.type=='Admitted')].status",
+        type_ = "string",
+        description = "Whether it was admitted"
+    ),
+    printcolumn(
+        name = "Finished",
+        json_path = ".status.conditions[?(@.type=='Finished')].status",
+        type_ = "string",
+        description = "Whether it finished"
+    ),
+    printcolumn(
+        name = "Age",
+        json_path = ".metadata.creationTimestamp",
+        type_ = "date",
+        description = "Time since this workload was created"
+    )
+)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    {"rule": "!has(self.priorityClassRef) || has(self.priority)", "message": "priority should not be nil when priorityClassRef is set"},
+]))]
+pub struct WorkloadSpec {
+    /// Sets of pods of one shape.
+    #[schemars(length(min = 1, max = 18), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub pod_sets: Vec<PodSet>,
+    /// Name of the LocalQueue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253), regex(pattern = DNS_SUBDOMAIN))]
+    pub queue_name: Option<String>,
+    /// The class that the priority was taken from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority_class_ref: Option<PriorityClassRef>,
+    /// Priority; higher goes first, 0 if unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
+    /// Whether the workload may be admitted; setting it to false evicts it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = true))]
+    pub active: Option<bool>,
+    /// How long it may be admitted in all, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub maximum_execution_time_seconds: Option<i32>,
+    /// Gates that keep the workload from preempting others while closed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub preemption_gates: Vec<PreemptionGate>,
+}
+
+/// Names the class that a priority was taken from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("x-kubernetes-validations" = [
+    {"rule": "(self.group == 'scheduling.k8s.io') ? self.kind == 'PriorityClass' : true", "message": "only the PriorityClass kind is allowed for the scheduling.k8s.io group"},
+    {"rule": "(self.group == 'kueue.x-k8s.io') ? self.kind == 'WorkloadPriorityClass' : true", "message": "only the WorkloadPriorityClass kind is allowed for the kueue.x-k8s.io group"},
+]))]
+pub struct PriorityClassRef {
+    /// API group of the class.
+    pub group: PriorityClassGroup,
+    /// Kind of the class.
+    pub kind: PriorityClassKind,
+    /// Name of the class.
+    #[schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN))]
+    pub name: String,
+}
+
+/// API group of a priority class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PriorityClassGroup {
+    /// A WorkloadPriorityClass.
+    #[serde(rename = "kueue.x-k8s.io")]
+    Kueue,
+    /// A PriorityClass of pods.
+    #[serde(rename = "scheduling.k8s.io")]
+    Scheduling,
+}
+
+/// Kind of a priority class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PriorityClassKind {
+    /// In the group `kueue.x-k8s.io`.
+    WorkloadPriorityClass,
+    /// In the group `scheduling.k8s.io`.
+    PriorityClass,
+}
+
+/// A number of pods of one shape.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    {"rule": "has(self.minCount) ? self.minCount <= self.count : true", "message": "minCount should be positive and less or equal to count"},
+]))]
+pub struct PodSet {
+    /// Name of the pod set, unique within the workload.
+    #[serde(default = "main_pod_set")]
+    #[schemars(length(max = 63), regex(pattern = DNS_LABEL))]
+    pub name: String,
+    /// The shape of each pod. The API server stores it as it is.
+    pub template: PodTemplate,
+    /// How many pods.
+    #[serde(default = "one")]
+    #[schemars(range(min = 0))]
+    pub count: i32,
+    /// The least number of pods that is worth admitting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub min_count: Option<i32>,
+    /// Where in the topology the pods are to be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topology_request: Option<PodSetTopologyRequest>,
+}
+
+fn main_pod_set() -> String {
+    super::names::DEFAULT_POD_SET.to_owned()
+}
+
+fn one() -> i32 {
+    1
+}
+
+/// A pod template that is kept as it was written and decoded only by who looks into it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct PodTemplate(#[schemars(schema_with = "schema::opaque_object")] pub Value);
+
+impl PodTemplate {
+    /// Wraps a template.
+    ///
+    /// # Errors
+    /// When the template does not serialise.
+    pub fn new(template: &PodTemplateSpec) -> Result<Self, serde_json::Error> {
+        serde_json::to_value(template).map(Self)
+    }
+
+    /// The pod spec; an empty one if the template has none.
+    ///
+    /// # Errors
+    /// When it is not a pod spec.
+    pub fn pod_spec(&self) -> Result<PodSpec, serde_json::Error> {
+        self.0.get("spec").map_or_else(|| Ok(PodSpec::default()), PodSpec::deserialize)
+    }
+}
+
+/// Where in the topology the pods of a pod set are to be.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSetTopologyRequest {
+    /// All pods within one domain of this level.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub required: Option<String>,
+    /// All pods within one domain of this level if possible.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub preferred: Option<String>,
+    /// Anywhere in the topology.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unconstrained: Option<bool>,
+    /// Label that numbers the pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 317))]
+    pub pod_index_label: Option<String>,
+    /// Label that numbers the groups of pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 317))]
+    pub sub_group_index_label: Option<String>,
+    /// Number of groups of pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub sub_group_count: Option<i32>,
+    /// Pod sets of one such group get the same flavor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub pod_set_group_name: Option<String>,
+    /// Level within one domain of which each part of the pod set has to be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub pod_set_slice_required_topology: Option<String>,
+    /// Number of pods in each part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub pod_set_slice_size: Option<i32>,
+    /// Parts within parts, from the coarsest to the finest.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 3), extend("x-kubernetes-list-type" = "atomic"))]
+    pub podset_slice_required_topology_constraints: Vec<PodsetSliceRequiredTopologyConstraint>,
+}
+
+/// One layer of parts of a pod set.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PodsetSliceRequiredTopologyConstraint {
+    /// Level of the topology.
+    #[schemars(length(min = 1, max = 63))]
+    pub topology: String,
+    /// Number of pods in each part.
+    #[schemars(range(min = 1))]
+    pub size: i32,
+}
+
+/// A gate that keeps the workload from preempting others.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PreemptionGate {
+    /// Name of the gate.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+}
+
+/// What was observed of a Workload.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+    {"rule": "!has(oldSelf.clusterName) || !has(self.clusterName) || oldSelf.clusterName == self.clusterName", "message": "clusterName is immutable once set"},
+    {"rule": "!has(self.clusterName) || (!has(self.nominatedClusterNames) || (has(self.nominatedClusterNames) && size(self.nominatedClusterNames) == 0))", "message": "clusterName and nominatedClusterNames are mutually exclusive"},
+]))]
+pub struct WorkloadStatus {
+    /// How far the workload is: QuotaReserved, Admitted, Evicted, Requeued, Finished and others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+    /// The quota that the workload holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admission: Option<Admission>,
+    /// When it is queued again after an eviction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requeue_state: Option<RequeueState>,
+    /// Pods that no longer need their part of the quota.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 18), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub reclaimable_pods: Vec<ReclaimablePod>,
+    /// Checks that must pass before the workload is admitted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub admission_checks: Vec<AdmissionCheckState>,
+    /// What a workload that is not admitted asks for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 18), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub resource_requests: Vec<PodSetRequest>,
+    /// Time spent admitted before the last eviction, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accumulated_past_execution_time_seconds: Option<i32>,
+    /// How often it was evicted, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduling_stats: Option<SchedulingStats>,
+    /// Clusters that may take the workload.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20), inner(length(max = 256)), extend("x-kubernetes-list-type" = "atomic"))]
+    pub nominated_cluster_names: Vec<String>,
+    /// The cluster that took the workload.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub cluster_name: Option<String>,
+    /// Failed nodes that ran pods of this workload.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub unhealthy_nodes: Vec<UnhealthyNode>,
+    /// State of the preemption gates.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub preemption_gates: Vec<PreemptionGateState>,
+}
+
+/// The quota that a workload holds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Admission {
+    /// The ClusterQueue whose quota it is.
+    #[schemars(length(max = 253), regex(pattern = DNS_SUBDOMAIN))]
+    pub cluster_queue: String,
+    /// The part of each pod set.
+    #[schemars(length(max = 18), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub pod_set_assignments: Vec<PodSetAssignment>,
+}
+
+/// The quota that one pod set holds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSetAssignment {
+    /// Name of the pod set.
+    #[serde(default = "main_pod_set")]
+    #[schemars(length(max = 63), regex(pattern = DNS_LABEL))]
+    pub name: String,
+    /// The flavor of each resource.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub flavors: BTreeMap<String, String>,
+    /// What all pods of the pod set need together.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub resource_usage: ResourceList,
+    /// Number of pods at admission; that of the spec if unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub count: Option<i32>,
+    /// Where in the topology the pods are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::opaque_object")]
+    pub topology_assignment: Option<Value>,
+    /// Whether the place in the topology is decided later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delayed_topology_request: Option<DelayedTopologyRequestState>,
+}
+
+/// How far a delayed topology request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DelayedTopologyRequestState {
+    /// Not decided yet.
+    Pending,
+    /// Decided.
+    Ready,
+}
+
+/// When a workload is queued again.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RequeueState {
+    /// How often it was queued again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub count: Option<i32>,
+    /// When it is queued again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requeue_at: Option<Time>,
+}
+
+/// Pods that no longer need their part of the quota.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ReclaimablePod {
+    /// Name of the pod set.
+    #[schemars(length(max = 63), regex(pattern = DNS_LABEL))]
+    pub name: String,
+    /// How many pods.
+    #[schemars(range(min = 0))]
+    pub count: i32,
+}
+
+/// State of one admission check.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AdmissionCheckState {
+    /// Name of the check.
+    #[schemars(length(min = 1, max = 316))]
+    pub name: String,
+    /// How far it is.
+    pub state: CheckState,
+    /// When it last changed.
+    pub last_transition_time: Time,
+    /// A sentence for people.
+    #[schemars(length(max = 32768))]
+    pub message: String,
+    /// How long to wait at least before the next try, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub requeue_after_seconds: Option<i32>,
+    /// Number of tries.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub retry_count: Option<i32>,
+    /// Changes to the pods that the check asks for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 18), extend("x-kubernetes-list-type" = "atomic"))]
+    pub pod_set_updates: Vec<PodSetUpdate>,
+}
+
+/// How far an admission check is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum CheckState {
+    /// Not decided.
+    Pending,
+    /// Passed.
+    Ready,
+    /// Not passed this time.
+    Retry,
+    /// Not passed for good.
+    Rejected,
+}
+
+/// Changes to the pods of one pod set that an admission check asks for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSetUpdate {
+    /// Name of the pod set.
+    #[schemars(length(max = 63), regex(pattern = DNS_LABEL))]
+    pub name: String,
+    /// Labels to add.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations to add.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// Node selector to add.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// Tolerations to add.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "atomic"))]
+    pub tolerations: Vec<Toleration>,
+}
+
+/// What one pod set asks for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PodSetRequest {
+    /// Name of the pod set.
+    #[schemars(length(max = 63), regex(pattern = DNS_LABEL))]
+    pub name: String,
+    /// What all its pods need together.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub resources: ResourceList,
+}
+
+/// How often a workload was evicted.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SchedulingStats {
+    /// By reason and cause.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["reason", "underlyingCause"]))]
+    pub evictions: Vec<EvictionCount>,
+}
+
+/// How often a workload was evicted for one reason.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EvictionCount {
+    /// The reason of the Evicted condition.
+    #[schemars(length(max = 316))]
+    pub reason: String,
+    /// What lay behind it; may be empty.
+    #[schemars(length(max = 316))]
+    pub underlying_cause: String,
+    /// How often.
+    #[schemars(range(min = 0))]
+    pub count: i32,
+}
+
+/// A failed node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UnhealthyNode {
+    /// Name of the node.
+    #[schemars(length(max = 63))]
+    pub name: String,
+}
+
+/// State of one preemption gate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PreemptionGateState {
+    /// Name of the gate.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+    /// Whether it is open.
+    pub position: PreemptionGatePosition,
+    /// When it last changed.
+    pub last_transition_time: Time,
+}
+
+/// Whether a preemption gate is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PreemptionGatePosition {
+    /// The workload must not preempt.
+    Closed,
+    /// The workload may preempt.
+    Open,
+}

@@ -1,0 +1,6 @@
+//! The kinds that Sluice serves and reads, one file a kind, and what they share.
+
+pub mod condition;
+pub mod crds;
+pub mod kueue;
+pub mod quantity;
