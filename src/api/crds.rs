@@ -57,7 +57,8 @@ fn tidied(definition: CustomResourceDefinition) -> CustomResourceDefinition {
 fn tidy_schema(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     fields.remove("nullable");
-    if fields.get("default").is_some_and(Value::is_null) {
+    let empty = [Value::Null, Value::from(0), Value::from(""), Value::Array(Vec::new())];
+    if fields.get("default").is_some_and(|default| empty.contains(default)) {
         fields.remove("default");
     }
     for nested in ["items", "additionalProperties"] {

@@ -109,7 +109,7 @@ pub enum QueueingStrategy {
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
     {"rule": "self.flavors.all(x, size(x.resources) == size(self.coveredResources))", "message": "flavors must have the same number of resources as the coveredResources"},
-    {"rule": "self.flavors.all(x, x.resources.all(r, r.name in self.coveredResources))", "message": "flavors must list the same resources as coveredResources"},
+    {"rule": "self.flavors.all(x, x.resources.map(r, r.name) == self.coveredResources)", "message": "flavors must list the same resources as coveredResources, in the same order"},
 ]))]
 pub struct ResourceGroup {
     /// Names of the resources.
@@ -142,11 +142,11 @@ pub struct ResourceQuota {
     #[schemars(schema_with = "schema::non_negative_quantity")]
     pub nominal_quota: Quantity,
     /// What it may use beyond that while the cohort has it to spare; no limit if unset.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::non_negative_quantity")]
     pub borrowing_limit: Option<Quantity>,
     /// What others of the cohort may use of it while it is unused; no limit if unset.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::non_negative_quantity")]
     pub lending_limit: Option<Quantity>,
 }

@@ -41,7 +41,7 @@ pub enum StopPolicy {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FairSharing {
     /// Share of unused quota relative to its siblings. Zero means that it always comes last; 1 if unset.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::non_negative_quantity", extend("default" = 1))]
     pub weight: Option<Quantity>,
 }

@@ -336,7 +336,7 @@ pub struct PodSetAssignment {
     #[schemars(range(min = 0))]
     pub count: Option<i32>,
     /// Where in the topology the pods are.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_object")]
     pub topology_assignment: Option<Value>,
     /// Whether the place in the topology is decided later.
