@@ -5,6 +5,7 @@ use kube::CustomResourceExt;
 use serde_json::Value;
 
 use super::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
+use super::ray::{RayCluster, RayService};
 
 /// The definitions of all kinds, in the order of their names.
 pub fn all() -> Vec<CustomResourceDefinition> {
@@ -12,6 +13,8 @@ pub fn all() -> Vec<CustomResourceDefinition> {
         ClusterQueue::crd(),
         Cohort::crd(),
         LocalQueue::crd(),
+        named_within(RayCluster::crd(), 53),
+        named_within(RayService::crd(), 47),
         ResourceFlavor::crd(),
         Workload::crd(),
         WorkloadPriorityClass::crd(),
@@ -30,6 +33,24 @@ pub fn to_yaml() -> String {
 fn yaml_of(definition: &CustomResourceDefinition) -> String {
     let value = serde_json::to_value(definition).expect("a definition is JSON");
     serde_saphyr::to_string(&value).expect("JSON is YAML")
+}
+
+/// Limits the length of the objects' names, in characters: what is named after them has to fit into 63 (KubeRay 1.7
+/// `ray-operator/controllers/ray/utils/validation.go`). They are also the first part of Service names, so DNS-1035.
+fn named_within(mut definition: CustomResourceDefinition, longest: usize) -> CustomResourceDefinition {
+    let rules = serde_json::json!([{
+        "rule": format!("size(self.metadata.name) <= {longest}"),
+        "message": format!("metadata.name may have at most {longest} characters"),
+    }, {
+        "rule": "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        "message": "metadata.name must start with a lower-case letter, and hold only lower-case letters, digits and '-'",
+    }]);
+    for version in &mut definition.spec.versions {
+        if let Some(root) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) {
+            root.x_kubernetes_validations = serde_json::from_value(rules.clone()).ok();
+        }
+    }
+    definition
 }
 
 /// Takes out of the generated schema what the derive puts in because a Rust field is an `Option` or has a default.

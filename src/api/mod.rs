@@ -4,3 +4,4 @@ pub mod condition;
 pub mod crds;
 pub mod kueue;
 pub mod quantity;
+pub mod ray;

@@ -65,6 +65,15 @@ impl ObjectRef {
     }
 }
 
+impl std::fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{} {namespace}/{}", self.kind, self.name),
+            None => write!(f, "{} {}", self.kind, self.name),
+        }
+    }
+}
+
 /// One write to the API server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Write {
@@ -90,6 +99,18 @@ pub enum WriteOp {
         /// Whether the object stays, with a deletion timestamp, until what it owns is gone.
         foreground: bool,
     },
+}
+
+impl WriteOp {
+    /// What is done, in a word.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Create(_) => "create",
+            Self::Patch(_) => "patch",
+            Self::PatchStatus(_) => "patch status",
+            Self::Delete { .. } => "delete",
+        }
+    }
 }
 
 impl Write {

@@ -1,0 +1,17 @@
+//! The kinds of `ray.io/v1`, with the fields, defaults and validation of KubeRay 1.7
+//! (kuberay v1.7.0 `ray-operator/apis/ray/v1`), and the names that go with them.
+
+pub mod names;
+pub mod options;
+pub mod pod_template;
+pub mod ray_cluster;
+pub mod ray_service;
+mod schema;
+
+pub use pod_template::PodTemplate;
+pub use ray_cluster::{
+    HeadGroupSpec, HeadInfo, RayCluster, RayClusterSpec, RayClusterStatus, ScaleStrategy, WorkerGroupSpec,
+};
+pub use ray_service::{
+    AppStatus, RayService, RayServiceSpec, RayServiceStatus, RayServiceStatuses, ServeDeploymentStatus, UpgradeType,
+};

@@ -1,0 +1,44 @@
+//! Labels, annotations and other names that KubeRay's users and tools rely on
+//! (KubeRay 1.7 `ray-operator/controllers/ray/utils/constant.go`).
+
+/// On everything of a cluster: the name of the RayCluster.
+pub const CLUSTER_LABEL: &str = "ray.io/cluster";
+/// On pods: `head` or `worker`.
+pub const NODE_TYPE_LABEL: &str = "ray.io/node-type";
+/// On pods: the group; that of the head is [`HEAD_GROUP`].
+pub const GROUP_LABEL: &str = "ray.io/group";
+/// On pods and the head Service: `CLUSTER-head` or `CLUSTER-worker`.
+pub const IDENTIFIER_LABEL: &str = "ray.io/identifier";
+/// On pods: `yes`.
+pub const IS_RAY_NODE_LABEL: &str = "ray.io/is-ray-node";
+/// On pods of a RayService: `true` if requests may be sent to the pod.
+pub const SERVE_LABEL: &str = "ray.io/serve";
+/// On the Service for the hosts of multi-host replicas.
+pub const HEADLESS_WORKER_LABEL: &str = "ray.io/headless-worker-svc";
+/// On what a RayService or RayJob made: its name.
+pub const ORIGIN_NAME_LABEL: &str = "ray.io/originated-from-cr-name";
+/// On what a RayService or RayJob made: its kind.
+pub const ORIGIN_KIND_LABEL: &str = "ray.io/originated-from-crd";
+/// On pods: `kuberay`.
+pub const APP_NAME_LABEL: &str = "app.kubernetes.io/name";
+/// On pods: `kuberay-operator`.
+pub const CREATED_BY_LABEL: &str = "app.kubernetes.io/created-by";
+
+/// The group that the head pod is in.
+pub const HEAD_GROUP: &str = "headgroup";
+
+/// On a RayCluster or a pod template: leave the container's command as it is.
+pub const OVERWRITE_COMMAND_ANNOTATION: &str = "ray.io/overwrite-container-cmd";
+/// On a child RayCluster: the hash of the spec that it was made from, without what may change at any time.
+pub const SPEC_HASH_ANNOTATION: &str = "ray.io/hash-without-replicas-and-workers-to-delete";
+/// On a child RayCluster: how many worker groups it was made with.
+pub const WORKER_GROUPS_ANNOTATION: &str = "ray.io/num-worker-groups";
+/// On a child RayCluster: when it is to be deleted, as RFC 3339; written once it no longer serves.
+pub const DELETE_AFTER_ANNOTATION: &str = "sluice.dev/delete-after";
+/// On a child RayCluster: the hash of the Serve configuration that was applied to it last.
+pub const SERVE_CONFIG_HASH_ANNOTATION: &str = "sluice.dev/serve-config-hash";
+
+/// Keeps a RayService until its clusters, and so their pods, are gone.
+pub const SERVICE_FINALIZER: &str = "ray.io/rayservice-finalizer";
+/// The value of `managedBy` that means this operator; so does no value.
+pub const MANAGED_BY_OPERATOR: &str = "ray.io/kuberay-operator";

@@ -1,0 +1,56 @@
+//! A pod template as its author wrote it.
+
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A pod template, kept whole: a field that is newer than what we know of pods goes through unharmed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PodTemplate(pub Value);
+
+impl PodTemplate {
+    /// The template in the terms of the Kubernetes API.
+    ///
+    /// # Errors
+    /// When a field has a value that it can't have; the sentence names it.
+    pub fn parse(&self) -> Result<PodTemplateSpec, String> {
+        serde_json::from_value(self.0.clone()).map_err(|error| error.to_string())
+    }
+}
+
+impl JsonSchema for PodTemplate {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "PodTemplate".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let open = |schema: Value| {
+            let mut schema = schema;
+            schema["x-kubernetes-preserve-unknown-fields"] = true.into();
+            schema
+        };
+        let container = open(serde_json::json!({
+            "type": "object",
+            "required": ["name"],
+            "properties": {"name": {"type": "string", "minLength": 1}},
+        }));
+        let spec = open(serde_json::json!({
+            "type": "object",
+            "required": ["containers"],
+            "properties": {"containers": {"type": "array", "minItems": 1, "items": container}},
+        }));
+        let template = open(serde_json::json!({
+            "type": "object",
+            "description": "A pod template as in the core API. The first container runs Ray.",
+            "required": ["spec"],
+            "properties": {"spec": spec},
+        }));
+        Schema::from(template.as_object().cloned().unwrap_or_default())
+    }
+}

@@ -1,0 +1,74 @@
+//! Writes that were sent and not yet answered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::plan::{ObjectRef, Write, WriteOp};
+
+/// Identifies one write, so that its answer can be told from that to another write of the same object.
+pub type WriteId = u64;
+
+/// At most one write an object is under way. Whoever wants to write an object that has one is told to plan anew once that
+/// one is answered; so no plan is ever made from an object whose newest version is still on its way to us.
+#[derive(Debug)]
+pub struct InFlight<P> {
+    last_id: WriteId,
+    by_target: BTreeMap<ObjectRef, Entry<P>>,
+}
+
+#[derive(Debug)]
+struct Entry<P> {
+    id: WriteId,
+    /// A deletion that the API server carried out, whose event hasn't been seen yet.
+    deleted: bool,
+    planners: BTreeSet<P>,
+}
+
+impl<P> Default for InFlight<P> {
+    fn default() -> Self {
+        Self { last_id: 0, by_target: BTreeMap::new() }
+    }
+}
+
+impl<P: Ord + Clone> InFlight<P> {
+    /// Notes that `planner` sends a write of `target`; `None` when one is under way, and `planner` has to wait for it.
+    pub fn begin(&mut self, target: &ObjectRef, planner: &P) -> Option<WriteId> {
+        if let Some(entry) = self.by_target.get_mut(target) {
+            entry.planners.insert(planner.clone());
+            return None;
+        }
+        self.last_id += 1;
+        let entry = Entry { id: self.last_id, deleted: false, planners: BTreeSet::from([planner.clone()]) };
+        self.by_target.insert(target.clone(), entry);
+        Some(self.last_id)
+    }
+
+    /// Notes the answer to a write; returns who has to plan anew. A deletion that was carried out stays under way until
+    /// its event is seen, since until then the object looks as if it were still there.
+    pub fn answered(&mut self, id: WriteId, write: &Write, gone: bool) -> BTreeSet<P> {
+        match self.by_target.get_mut(&write.target) {
+            Some(entry) if entry.id == id && gone && matches!(write.op, WriteOp::Delete { .. }) => {
+                entry.deleted = true;
+                BTreeSet::new()
+            }
+            Some(entry) if entry.id == id => self.finish(&write.target),
+            _ => BTreeSet::new(),
+        }
+    }
+
+    /// Notes an event of `target`; returns who has to plan anew.
+    pub fn observed(&mut self, target: &ObjectRef) -> BTreeSet<P> {
+        match self.by_target.get(target) {
+            Some(entry) if entry.deleted => self.finish(target),
+            _ => BTreeSet::new(),
+        }
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_empty(&self) -> bool {
+        self.by_target.values().all(|entry| entry.deleted)
+    }
+
+    fn finish(&mut self, target: &ObjectRef) -> BTreeSet<P> {
+        self.by_target.remove(target).map(|entry| entry.planners).unwrap_or_default()
+    }
+}

@@ -1,0 +1,214 @@
+//! What is known of one kind: the newest version of each object that was observed or written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kube::Resource;
+
+/// Namespace and name of an object; a cluster-scoped object has an empty namespace.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Namespace, or empty.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl Key {
+    /// The key of a namespaced object.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+
+    /// The key of a cluster-scoped object.
+    pub fn global(name: impl Into<String>) -> Self {
+        Self::new("", name)
+    }
+
+    /// The key of `object`.
+    pub fn of<K: Resource>(object: &K) -> Self {
+        let meta = object.meta();
+        Self::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.namespace.as_str() {
+            "" => f.write_str(&self.name),
+            namespace => write!(f, "{namespace}/{}", self.name),
+        }
+    }
+}
+
+/// Under which other object an object is looked up, like the cluster that a pod belongs to.
+type IndexFn<K> = fn(&K) -> Option<Key>;
+
+/// The objects of one kind, as new as anything that was seen of them.
+///
+/// Versions arrive twice, from the watch and from the answers to our own writes, and in any order. A version older than
+/// the one that is held is ignored, and so is a late version of an object that is known to be gone.
+#[derive(Debug)]
+pub struct Store<K> {
+    objects: BTreeMap<Key, Arc<K>>,
+    /// The resource version at which an object was deleted, until the next relist.
+    gone: BTreeMap<Key, u64>,
+    index_by: IndexFn<K>,
+    index: BTreeMap<Key, BTreeSet<Key>>,
+}
+
+impl<K: Resource> Store<K> {
+    /// An empty store whose objects can be looked up by what `index_by` says.
+    pub fn new(index_by: IndexFn<K>) -> Self {
+        Self { objects: BTreeMap::new(), gone: BTreeMap::new(), index_by, index: BTreeMap::new() }
+    }
+
+    /// The object with this key.
+    pub fn get(&self, key: &Key) -> Option<&Arc<K>> {
+        self.objects.get(key)
+    }
+
+    /// All objects, by key.
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Arc<K>)> {
+        self.objects.iter()
+    }
+
+    /// The objects that are indexed under `key`, in the order of their own keys.
+    pub fn under<'a>(&'a self, key: &Key) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
+        self.index.get(key).into_iter().flatten().filter_map(|member| self.objects.get(member))
+    }
+
+    /// Takes in a version; returns whether it was news, and the version that it replaced.
+    pub fn apply(&mut self, object: Arc<K>) -> Applied<K> {
+        let key = Key::of(object.as_ref());
+        let version = version_of(object.as_ref());
+        if self.gone.get(&key).is_some_and(|deleted_at| version <= *deleted_at) {
+            return Applied::Stale;
+        }
+        if self.objects.get(&key).is_some_and(|held| version <= version_of(held.as_ref())) {
+            return Applied::Stale;
+        }
+        self.gone.remove(&key);
+        let replaced = self.take(&key);
+        if let Some(under) = (self.index_by)(&object) {
+            self.index.entry(under).or_default().insert(key.clone());
+        }
+        self.objects.insert(key, object);
+        Applied::News { replaced }
+    }
+
+    /// Takes in that an object is gone, as of the last version of it; returns what was held of it.
+    pub fn remove(&mut self, last: &K) -> Option<Arc<K>> {
+        let key = Key::of(last);
+        let version = version_of(last);
+        if self.objects.get(&key).is_some_and(|held| version < version_of(held.as_ref())) {
+            return None;
+        }
+        self.gone.insert(key.clone(), version);
+        self.take(&key)
+    }
+
+    /// Takes in a complete list; returns the keys of what it shows to be gone.
+    pub fn absent_from(&mut self, listed: &BTreeSet<Key>) -> Vec<Arc<K>> {
+        self.gone.clear();
+        let absent: Vec<Key> = self.objects.keys().filter(|key| !listed.contains(*key)).cloned().collect();
+        absent.iter().filter_map(|key| self.take(key)).collect()
+    }
+
+    fn take(&mut self, key: &Key) -> Option<Arc<K>> {
+        let object = self.objects.remove(key)?;
+        if let Some(under) = (self.index_by)(&object)
+            && let Some(members) = self.index.get_mut(&under)
+        {
+            members.remove(key);
+            if members.is_empty() {
+                self.index.remove(&under);
+            }
+        }
+        Some(object)
+    }
+}
+
+/// What became of a version that was handed to a [`Store`].
+#[derive(Debug)]
+pub enum Applied<K> {
+    /// It is no newer than what is known.
+    Stale,
+    /// It is now what is known.
+    News {
+        /// The version that was held before.
+        replaced: Option<Arc<K>>,
+    },
+}
+
+/// Resource versions are ordered numbers (Kubernetes 1.35 made that part of the API; etcd revisions were so before).
+fn version_of<K: Resource>(object: &K) -> u64 {
+    object.meta().resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    use super::*;
+
+    fn config_map(name: &str, version: u64, under: &str) -> Arc<ConfigMap> {
+        let mut object = ConfigMap::default();
+        object.metadata.name = Some(name.into());
+        object.metadata.resource_version = Some(version.to_string());
+        object.metadata.labels = Some([("under".to_owned(), under.to_owned())].into());
+        Arc::new(object)
+    }
+
+    fn store() -> Store<ConfigMap> {
+        Store::new(|object| object.metadata.labels.as_ref()?.get("under").map(Key::global))
+    }
+
+    fn names_under(store: &Store<ConfigMap>, under: &str) -> Vec<String> {
+        store.under(&Key::global(under)).filter_map(|object| object.metadata.name.clone()).collect()
+    }
+
+    #[test]
+    fn an_older_version_never_replaces_a_newer_one() {
+        let mut store = store();
+        store.apply(config_map("a", 5, "x"));
+
+        assert!(matches!(store.apply(config_map("a", 4, "y")), Applied::Stale));
+        assert!(matches!(store.apply(config_map("a", 5, "y")), Applied::Stale));
+        assert_eq!(names_under(&store, "x"), ["a"]);
+    }
+
+    #[test]
+    fn the_answer_to_a_write_that_arrives_after_the_deletion_does_not_bring_the_object_back() {
+        let mut store = store();
+        store.apply(config_map("a", 5, "x"));
+        store.remove(&config_map("a", 9, "x"));
+
+        assert!(matches!(store.apply(config_map("a", 7, "x")), Applied::Stale));
+        assert!(matches!(store.apply(config_map("a", 11, "x")), Applied::News { .. }), "made anew under the same name");
+    }
+
+    #[test]
+    fn a_late_deletion_does_not_remove_what_was_made_anew() {
+        let mut store = store();
+        store.apply(config_map("a", 11, "x"));
+
+        assert!(store.remove(&config_map("a", 9, "x")).is_none());
+        assert!(store.get(&Key::global("a")).is_some());
+    }
+
+    #[test]
+    fn the_index_follows_an_object_that_moves_and_one_that_goes() {
+        let mut store = store();
+        store.apply(config_map("a", 1, "x"));
+        store.apply(config_map("b", 2, "x"));
+
+        store.apply(config_map("a", 3, "y"));
+        assert_eq!(names_under(&store, "x"), ["b"]);
+        assert_eq!(names_under(&store, "y"), ["a"]);
+
+        let gone = store.absent_from(&BTreeSet::from([Key::global("a")]));
+        assert_eq!(gone.len(), 1);
+        assert!(names_under(&store, "x").is_empty());
+    }
+}

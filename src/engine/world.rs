@@ -1,0 +1,199 @@
+//! All that is known of the API server: one [`Store`] a kind.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::plan::ObjectRef;
+use super::store::{Applied, Key, Store};
+use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
+use crate::api::ray::{RayCluster, RayService, names};
+
+/// One of the kinds that are watched.
+pub trait Kind:
+    Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug + Send + Sync + 'static
+{
+    /// Wraps an object of this kind.
+    fn wrap(object: Arc<Self>) -> Object;
+    /// Wraps a complete list of the objects of this kind.
+    fn listing(objects: Vec<Arc<Self>>) -> Listing;
+}
+
+macro_rules! kinds {
+    ($( $(#[$doc:meta])* $kind:ident in $store:ident by $index:expr; )*) => {
+        /// An object of any of the kinds that are watched.
+        #[derive(Debug, Clone)]
+        pub enum Object {
+            $( $(#[$doc])* $kind(Arc<$kind>), )*
+        }
+
+        impl Object {
+            /// Decodes the answer to a write of `target`; `None` when it is of no kind that is watched.
+            pub fn decode(target: &ObjectRef, value: Value) -> Result<Option<Self>, serde_json::Error> {
+                $(
+                    if target.kind == $kind::kind(&()) && target.api_version == $kind::api_version(&()) {
+                        return Ok(Some(received(serde_json::from_value::<$kind>(value)?)));
+                    }
+                )*
+                Ok(None)
+            }
+
+            /// The reference to this object.
+            pub fn reference(&self) -> ObjectRef {
+                match self { $( Self::$kind(object) => ObjectRef::of(object.as_ref()), )* }
+            }
+        }
+
+        /// All objects of one kind.
+        #[derive(Debug, Clone)]
+        pub enum Listing {
+            $( $(#[$doc])* $kind(Vec<Arc<$kind>>), )*
+        }
+
+        impl Listing {
+            /// The kind that this is a list of, like `RayCluster`.
+            pub fn kind(&self) -> &'static str {
+                match self { $( Self::$kind(_) => stringify!($kind), )* }
+            }
+        }
+
+        /// The objects of every kind that is watched, as new as anything that was seen of them.
+        #[derive(Debug)]
+        pub struct World {
+            $( $(#[$doc])* pub $store: Store<$kind>, )*
+        }
+
+        impl Default for World {
+            fn default() -> Self {
+                Self { $( $store: Store::new($index), )* }
+            }
+        }
+
+        impl World {
+            /// Takes in a version of an object; returns the changes that this makes.
+            pub fn apply(&mut self, object: Object) -> Option<Change> {
+                match object {
+                    $( Object::$kind(object) => apply_to(&mut self.$store, object), )*
+                }
+            }
+
+            /// Takes in a complete list of one kind; returns the changes that this makes.
+            pub fn relist(&mut self, listing: Listing) -> Vec<Change> {
+                match listing {
+                    $( Listing::$kind(objects) => relist_in(&mut self.$store, objects), )*
+                }
+            }
+
+            /// Takes in that an object is gone.
+            pub fn remove(&mut self, last: &Object) -> Option<Change> {
+                match last {
+                    $( Object::$kind(last) => {
+                        self.$store.remove(last).map(|was| Change { was: Some(Object::$kind(was)), is: None })
+                    } )*
+                }
+            }
+        }
+
+        $(
+            impl Kind for $kind {
+                fn wrap(object: Arc<Self>) -> Object {
+                    Object::$kind(object)
+                }
+                fn listing(objects: Vec<Arc<Self>>) -> Listing {
+                    Listing::$kind(objects)
+                }
+            }
+        )*
+    };
+}
+
+kinds! {
+    /// A named class of hardware.
+    ResourceFlavor in resource_flavors by |_| None;
+    /// A pool of quota.
+    ClusterQueue in cluster_queues by |_| None;
+    /// The entry to a ClusterQueue in a namespace.
+    LocalQueue in local_queues by |_| None;
+    /// A group of ClusterQueues.
+    Cohort in cohorts by |_| None;
+    /// One slice of a job; under the uid of the job.
+    Workload in workloads by |workload| controller_uid(workload);
+    /// A priority of workloads.
+    WorkloadPriorityClass in workload_priority_classes by |_| None;
+    /// A priority of pods.
+    PriorityClass in priority_classes by |_| None;
+    /// A Ray cluster; under the uid of the service that owns it.
+    RayCluster in ray_clusters by |cluster| controller_uid(cluster);
+    /// A Ray service.
+    RayService in ray_services by |_| None;
+    /// A pod of a Ray cluster; under the cluster that its label names.
+    Pod in pods by |pod| labelled(pod, names::CLUSTER_LABEL);
+    /// A Service of a Ray cluster or service; under the uid of its owner.
+    Service in services by |service| controller_uid(service);
+    /// The endpoints of a Service; under that Service.
+    EndpointSlice in endpoint_slices by |slice| labelled(slice, "kubernetes.io/service-name");
+    /// A namespace.
+    Namespace in namespaces by |_| None;
+}
+
+/// One object that changed: what was known of it before, and what is now.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// The version known before; `None` for an object that is new.
+    pub was: Option<Object>,
+    /// The version known now; `None` for an object that is gone.
+    pub is: Option<Object>,
+}
+
+impl Change {
+    /// The versions of the object on both sides of the change.
+    pub fn sides(&self) -> impl Iterator<Item = &Object> {
+        [&self.was, &self.is].into_iter().flatten()
+    }
+}
+
+fn relist_in<K: Kind>(store: &mut Store<K>, listed: Vec<Arc<K>>) -> Vec<Change> {
+    let keys: BTreeSet<Key> = listed.iter().map(|object| Key::of(object.as_ref())).collect();
+    let absent = store.absent_from(&keys).into_iter();
+    let mut changes: Vec<Change> = absent.map(|was| Change { was: Some(K::wrap(was)), is: None }).collect();
+    changes.extend(listed.into_iter().filter_map(|object| apply_to(store, object)));
+    changes
+}
+
+fn apply_to<K: Kind>(store: &mut Store<K>, object: Arc<K>) -> Option<Change> {
+    match store.apply(object.clone()) {
+        Applied::Stale => None,
+        Applied::News { replaced } => Some(Change { was: replaced.map(K::wrap), is: Some(K::wrap(object)) }),
+    }
+}
+
+/// Makes an object that was received ready to be kept: nobody here reads who wrote which field, and it is half of the bytes.
+pub fn received<K: Kind>(object: K) -> Object {
+    K::wrap(slim(object))
+}
+
+/// See [`received`].
+pub fn slim<K: Kind>(mut object: K) -> Arc<K> {
+    object.meta_mut().managed_fields = None;
+    Arc::new(object)
+}
+
+/// The index key for objects that belong to the owner with this uid.
+pub fn owned_by(uid: &str) -> Key {
+    Key::global(uid)
+}
+
+fn controller_uid<K: Resource>(object: &K) -> Option<Key> {
+    let owners = object.meta().owner_references.as_deref().unwrap_or_default();
+    owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owned_by(&owner.uid))
+}
+
+fn labelled<K: Resource>(object: &K, label: &str) -> Option<Key> {
+    object.labels().get(label).map(|name| Key::new(object.namespace().unwrap_or_default(), name))
+}
