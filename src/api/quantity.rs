@@ -65,6 +65,32 @@ impl Exact {
         if value.0 < 0 { Err(QuantityError::Negative(text.to_owned())) } else { Ok(value) }
     }
 
+    /// Reads a quantity of zero or more, where what is too large counts as the largest: for what asks, not for what gives.
+    ///
+    /// # Errors
+    /// When the text is not a quantity or negative.
+    pub fn demanded(quantity: &Quantity) -> Result<Self, QuantityError> {
+        match Self::parse_non_negative(&quantity.0) {
+            Err(QuantityError::TooLarge(text)) if text.starts_with('-') => Err(QuantityError::Negative(text)),
+            Err(QuantityError::TooLarge(_)) => Ok(Self(i128::from(i64::MAX) * NANO)),
+            other => other,
+        }
+    }
+
+    /// Nothing.
+    pub const ZERO: Self = Self(0);
+
+    /// The sum.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// The amount of `resource` that this is, rounded up; a value that does not fit stays at the limit.
+    pub fn amount(self, resource: &str) -> Amount {
+        Amount(self.rounded_up(if resource == "cpu" { NANO / 1000 } else { NANO }))
+    }
+
     /// The value in 10⁻⁹ units.
     pub fn nano(self) -> i128 {
         self.0
@@ -180,12 +206,7 @@ impl Amount {
     /// # Errors
     /// When the text is not a quantity or negative.
     pub fn of(resource: &str, quantity: &Quantity) -> Result<Self, QuantityError> {
-        match Exact::parse_non_negative(&quantity.0) {
-            Ok(exact) => Ok(Self(exact.rounded_up(if resource == "cpu" { NANO / 1000 } else { NANO }))),
-            Err(QuantityError::TooLarge(text)) if text.starts_with('-') => Err(QuantityError::Negative(text)),
-            Err(QuantityError::TooLarge(_)) => Ok(Self::MAX),
-            Err(error) => Err(error),
-        }
+        Exact::demanded(quantity).map(|exact| exact.amount(resource))
     }
 
     /// The sum, at most [`Amount::MAX`].

@@ -1,0 +1,3 @@
+//! The queue: who gets which quota, and why not yet.
+
+pub mod requests;

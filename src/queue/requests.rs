@@ -1,0 +1,325 @@
+//! What a pod asks the scheduler for.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
+use serde::Deserialize;
+
+use crate::api::kueue::{PodTemplate, ResourceList};
+use crate::api::quantity::{Amount, Exact, QuantityError};
+
+/// Resources that may be given for a pod as a whole (KEP-2837); others count by container only.
+fn is_pod_level(resource: &str) -> bool {
+    matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-")
+}
+
+/// Amounts by resource, without those of which nothing is asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Requests(BTreeMap<String, Amount>);
+
+impl Requests {
+    /// The amount of one resource: milli-CPU, bytes or devices.
+    pub fn get(&self, resource: &str) -> Amount {
+        self.0.get(resource).copied().unwrap_or_default()
+    }
+
+    /// All amounts, by resource name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Amount)> {
+        self.0.iter().map(|(resource, amount)| (resource.as_str(), *amount))
+    }
+
+    /// Sets the amount of one resource.
+    pub fn set(&mut self, resource: &str, amount: Amount) {
+        if amount == Amount::ZERO {
+            self.0.remove(resource);
+        } else {
+            self.0.insert(resource.to_owned(), amount);
+        }
+    }
+
+    /// What `count` pods ask for together, at most [`Amount::MAX`] of each.
+    #[must_use]
+    pub fn times(&self, count: i64) -> Self {
+        let scaled = self.0.iter().map(|(resource, amount)| (resource.clone(), amount.times(count)));
+        Self(scaled.filter(|(_, amount)| *amount != Amount::ZERO).collect())
+    }
+
+    /// The amounts as the API writes them.
+    pub fn quantities(&self) -> ResourceList {
+        self.iter().map(|(resource, amount)| (resource.to_owned(), amount.quantity(resource))).collect()
+    }
+}
+
+impl FromIterator<(String, Amount)> for Requests {
+    fn from_iter<I: IntoIterator<Item = (String, Amount)>>(amounts: I) -> Self {
+        Self(amounts.into_iter().filter(|(_, amount)| *amount != Amount::ZERO).collect())
+    }
+}
+
+/// Why the requests of a pod could not be computed.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestsError {
+    /// The template is not that of a pod.
+    #[error("the pod template can't be read: {0}")]
+    Template(#[from] serde_json::Error),
+    /// A quantity makes no sense.
+    #[error("{place} asks for {resource}: {source}")]
+    Quantity {
+        /// The container, or the pod itself.
+        place: String,
+        /// Name of the resource.
+        resource: String,
+        /// What is wrong with it.
+        source: QuantityError,
+    },
+}
+
+/// What a pod asks the scheduler for. That is the larger of what its containers ask for together and what any step of its
+/// initialisation asks for, where sidecars (init containers that restart always) count towards both from their start on;
+/// plus the overhead of its runtime class. Where a request is missing, the limit counts. A request for the pod as a
+/// whole takes the place of the sum (Kubernetes 1.36 `component-helpers/resource/helpers.go`).
+///
+/// # Errors
+/// When a quantity is malformed or negative.
+pub fn pod_requests(pod: &PodSpec) -> Result<Requests, RequestsError> {
+    let container = |name: &str, resources: &Option<ResourceRequirements>, restart_policy: &Option<String>| Container {
+        name: name.to_owned(),
+        resources: Resources::of(resources.as_ref()),
+        restart_policy: restart_policy.clone(),
+    };
+    Pod {
+        containers: pod.containers.iter().map(|c| container(&c.name, &c.resources, &c.restart_policy)).collect(),
+        init_containers: pod
+            .init_containers
+            .iter()
+            .flatten()
+            .map(|c| container(&c.name, &c.resources, &c.restart_policy))
+            .collect(),
+        overhead: pod.overhead.clone().unwrap_or_default(),
+        resources: Resources::of(pod.resources.as_ref()),
+    }
+    .requests()
+}
+
+/// What a pod of this template asks the scheduler for, as [`pod_requests`], decoding only what counts.
+///
+/// # Errors
+/// When the template is not that of a pod, or a quantity is malformed or negative.
+pub fn template_requests(template: &PodTemplate) -> Result<Requests, RequestsError> {
+    match template.0.get("spec") {
+        Some(spec) => Pod::deserialize(spec)?.requests(),
+        None => Ok(Requests::default()),
+    }
+}
+
+/// The part of a pod spec that counts. A whole one takes ten times as long to decode.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Pod {
+    #[serde(deserialize_with = "null_is_default")]
+    containers: Vec<Container>,
+    #[serde(deserialize_with = "null_is_default")]
+    init_containers: Vec<Container>,
+    #[serde(deserialize_with = "null_is_default")]
+    overhead: ResourceList,
+    #[serde(deserialize_with = "null_is_default")]
+    resources: Resources,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Container {
+    name: String,
+    #[serde(deserialize_with = "null_is_default")]
+    resources: Resources,
+    restart_policy: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Resources {
+    #[serde(deserialize_with = "null_is_default")]
+    requests: ResourceList,
+    #[serde(deserialize_with = "null_is_default")]
+    limits: ResourceList,
+}
+
+/// Templates written by Go clients carry explicit nulls.
+fn null_is_default<'de, D: serde::Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
+}
+
+type Sums = BTreeMap<String, Exact>;
+
+impl Resources {
+    fn of(resources: Option<&ResourceRequirements>) -> Self {
+        let list = |list: Option<&ResourceList>| list.cloned().unwrap_or_default();
+        Self {
+            requests: list(resources.and_then(|r| r.requests.as_ref())),
+            limits: list(resources.and_then(|r| r.limits.as_ref())),
+        }
+    }
+
+    /// The requests, with the limit where a request is missing.
+    fn demanded(&self, place: &str) -> Result<Sums, RequestsError> {
+        let mut sums = exact(&self.limits, place)?;
+        sums.extend(exact(&self.requests, place)?);
+        Ok(sums)
+    }
+}
+
+impl Pod {
+    fn requests(&self) -> Result<Requests, RequestsError> {
+        let mut total = self.of_containers()?;
+        let requests = exact(&self.resources.requests, "the pod")?;
+        let limits = exact(&self.resources.limits, "the pod")?;
+        let unset = limits.into_iter().filter(|(resource, _)| !total.contains_key(resource)).collect::<Vec<_>>();
+        total.extend(unset.into_iter().chain(requests).filter(|(resource, _)| is_pod_level(resource)));
+        add(&mut total, &exact(&self.overhead, "the pod's overhead")?);
+        Ok(total.into_iter().map(|(resource, sum)| (resource.clone(), sum.amount(&resource))).collect())
+    }
+
+    fn of_containers(&self) -> Result<Sums, RequestsError> {
+        let mut running = Sums::new();
+        for container in &self.containers {
+            add(&mut running, &container.resources.demanded(&container.place())?);
+        }
+        let (mut sidecars, mut peak) = (Sums::new(), Sums::new());
+        for container in &self.init_containers {
+            let mut step = container.resources.demanded(&container.place())?;
+            if container.restart_policy.as_deref() == Some("Always") {
+                add(&mut running, &step);
+                add(&mut sidecars, &step);
+                step.clone_from(&sidecars);
+            } else {
+                add(&mut step, &sidecars);
+            }
+            raise(&mut peak, &step);
+        }
+        raise(&mut running, &peak);
+        Ok(running)
+    }
+}
+
+impl Container {
+    fn place(&self) -> String {
+        format!("container {:?}", self.name)
+    }
+}
+
+fn exact(list: &ResourceList, place: &str) -> Result<Sums, RequestsError> {
+    list.iter()
+        .map(|(resource, quantity)| match Exact::demanded(quantity) {
+            Ok(value) => Ok((resource.clone(), value)),
+            Err(source) => Err(RequestsError::Quantity { place: place.to_owned(), resource: resource.clone(), source }),
+        })
+        .collect()
+}
+
+fn add(sums: &mut Sums, more: &Sums) {
+    for (resource, value) in more {
+        let sum = sums.entry(resource.clone()).or_insert(Exact::ZERO);
+        *sum = sum.plus(*value);
+    }
+}
+
+fn raise(sums: &mut Sums, to: &Sums) {
+    for (resource, value) in to {
+        let sum = sums.entry(resource.clone()).or_insert(*value);
+        *sum = (*sum).max(*value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn cpu(value: &str) -> Value {
+        json!({"requests": {"cpu": value}})
+    }
+
+    #[rstest]
+    #[case::no_containers(json!({"containers": []}), &[])]
+    #[case::containers_add_up(
+        json!({"containers": [{"name": "a", "resources": cpu("500m")}, {"name": "b", "resources": cpu("1")}]}),
+        &[("cpu", 1500)]
+    )]
+    #[case::a_number_is_a_quantity(
+        json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": 2, "memory": 1024}}}]}),
+        &[("cpu", 2000), ("memory", 1024)]
+    )]
+    #[case::fractions_round_up_once_after_adding(
+        json!({"containers": [{"name": "a", "resources": cpu("400u")}, {"name": "b", "resources": cpu("400u")}]}),
+        &[("cpu", 1)]
+    )]
+    #[case::a_limit_stands_in_for_a_missing_request(
+        json!({"containers": [{"name": "a", "resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "4"}, "requests": {"cpu": "1"}}}]}),
+        &[("cpu", 1000), ("nvidia.com/gpu", 2)]
+    )]
+    #[case::the_largest_init_container_counts(
+        json!({"containers": [{"name": "a", "resources": cpu("1")}],
+               "initContainers": [{"name": "i", "resources": cpu("3")}, {"name": "j", "resources": cpu("2")}]}),
+        &[("cpu", 3000)]
+    )]
+    #[case::a_sidecar_adds_to_the_containers(
+        json!({"containers": [{"name": "a", "resources": cpu("1")}],
+               "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": cpu("2")}]}),
+        &[("cpu", 3000)]
+    )]
+    #[case::a_sidecar_runs_beside_the_init_containers_after_it(
+        json!({"containers": [{"name": "a", "resources": cpu("1")}],
+               "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": cpu("2")}, {"name": "i", "resources": cpu("4")}]}),
+        &[("cpu", 6000)]
+    )]
+    #[case::an_init_container_before_a_sidecar_runs_alone(
+        json!({"containers": [{"name": "a", "resources": cpu("1")}],
+               "initContainers": [{"name": "i", "resources": cpu("4")}, {"name": "s", "restartPolicy": "Always", "resources": cpu("2")}]}),
+        &[("cpu", 4000)]
+    )]
+    #[case::overhead_comes_on_top(
+        json!({"containers": [{"name": "a", "resources": cpu("1")}], "overhead": {"cpu": "250m", "memory": "1Mi"}}),
+        &[("cpu", 1250), ("memory", 1_048_576)]
+    )]
+    #[case::a_request_of_the_pod_takes_the_place_of_the_sum(
+        json!({"containers": [{"name": "a", "resources": cpu("1")}], "resources": {"requests": {"cpu": "3", "nvidia.com/gpu": "1"}}}),
+        &[("cpu", 3000)]
+    )]
+    #[case::a_limit_of_the_pod_counts_where_no_container_asks(
+        json!({"containers": [{"name": "a", "resources": cpu("1")}], "resources": {"limits": {"cpu": "3", "memory": "1Ki"}}}),
+        &[("cpu", 1000), ("memory", 1024)]
+    )]
+    #[case::nothing_asked_is_left_out(json!({"containers": [{"name": "a", "resources": cpu("0")}]}), &[])]
+    #[case::too_much_stays_at_the_limit(
+        json!({"containers": [{"name": "a", "resources": {"requests": {"memory": "1e400"}}}, {"name": "b", "resources": {"requests": {"memory": "1Gi"}}}]}),
+        &[("memory", i64::MAX)]
+    )]
+    fn a_pod_asks_for(#[case] spec: Value, #[case] expected: &[(&str, i64)]) {
+        let expected: Requests = expected.iter().map(|(name, n)| ((*name).to_owned(), Amount::new(*n))).collect();
+        let pod: PodSpec = serde_json::from_value(spec.clone()).expect("a pod spec");
+        assert_eq!(pod_requests(&pod).expect("valid quantities"), expected);
+        let template = PodTemplate(json!({"metadata": {"creationTimestamp": null}, "spec": spec}));
+        assert_eq!(template_requests(&template).expect("valid quantities"), expected);
+    }
+
+    #[rstest]
+    #[case::negative("-1", "container \"a\" asks for cpu: \"-1\" is negative; only zero or more is allowed")]
+    #[case::malformed(
+        "many",
+        "container \"a\" asks for cpu: \"many\" is not a quantity; write a number like 4, 500m, 1.5, 64Gi or 1e3"
+    )]
+    fn a_bad_quantity_is_named(#[case] quantity: &str, #[case] message: &str) {
+        let template = PodTemplate(json!({"spec": {"containers": [{"name": "a", "resources": cpu(quantity)}]}}));
+        assert_eq!(template_requests(&template).expect_err("it is bad").to_string(), message);
+    }
+
+    #[test]
+    fn explicit_nulls_are_absent() {
+        let template = PodTemplate(
+            json!({"spec": {"containers": [{"name": "a", "resources": null}], "initContainers": null, "overhead": null}}),
+        );
+        assert_eq!(template_requests(&template).expect("nothing is wrong"), Requests::default());
+    }
+}
