@@ -61,6 +61,7 @@ fn tidied(definition: CustomResourceDefinition) -> CustomResourceDefinition {
     for version in value.pointer_mut("/spec/versions").and_then(Value::as_array_mut).into_iter().flatten() {
         if let Some(root) = version.pointer_mut("/schema/openAPIV3Schema") {
             tidy_schema(root);
+            root.pointer_mut("/properties/status").map(without_zeros);
             // A ResourceFlavor or a Cohort may well be a name and nothing else; the types expect a spec all the same.
             if let Some(spec) = root.pointer_mut("/properties/spec").and_then(Value::as_object_mut)
                 && !spec.contains_key("required")
@@ -78,7 +79,7 @@ fn tidied(definition: CustomResourceDefinition) -> CustomResourceDefinition {
 fn tidy_schema(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     fields.remove("nullable");
-    let empty = [Value::Null, Value::from(0), Value::from(""), Value::Array(Vec::new())];
+    let empty = [Value::Null, Value::from(""), Value::Array(Vec::new())];
     if fields.get("default").is_some_and(|default| empty.contains(default)) {
         fields.remove("default");
     }
@@ -90,10 +91,27 @@ fn tidy_schema(schema: &mut Value) {
     }
 }
 
+/// Whoever writes a status writes what was counted; a default of zero would claim a count that nobody made.
+fn without_zeros(schema: &mut Value) {
+    let Some(fields) = schema.as_object_mut() else { return };
+    if fields.get("default") == Some(&Value::from(0)) {
+        fields.remove("default");
+    }
+    for nested in ["items", "additionalProperties"] {
+        fields.get_mut(nested).map(without_zeros);
+    }
+    for property in fields.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
+        without_zeros(property.1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::path::Path;
+
+    use rstest::rstest;
+    use serde_json::json;
 
     use super::*;
 
@@ -137,5 +155,20 @@ mod tests {
                 assert!(!text.contains(keyword), "{} has {keyword}", file_name(&definition));
             }
         }
+    }
+
+    /// A rule that reads a field that may be absent refuses the object, so these defaults are what makes KubeRay's manifests
+    /// acceptable.
+    #[rstest]
+    #[case::replicas("replicas", json!(0))]
+    #[case::min_replicas("minReplicas", json!(0))]
+    #[case::max_replicas("maxReplicas", json!(2_147_483_647))]
+    #[case::num_of_hosts("numOfHosts", json!(1))]
+    #[case::priority("priority", json!(0))]
+    fn a_worker_group_has_the_defaults_of_kuberay(#[case] field: &str, #[case] expected: Value) {
+        let definition = serde_json::to_value(all().into_iter().find(|crd| crd.spec.names.kind == "RayCluster"))
+            .expect("a definition is JSON");
+        let group = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/workerGroupSpecs/items";
+        assert_eq!(definition.pointer(&format!("{group}/properties/{field}/default")), Some(&expected));
     }
 }

@@ -175,8 +175,9 @@ pub struct NetworkPolicyConfig {
     /// Rules for all workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<NetworkPolicyRules>,
-    /// Rules for the workers of one group.
+    /// Rules for the workers of one group, instead of those for all workers.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["groupName"]))]
     pub worker_groups: Option<Vec<WorkerGroupNetworkPolicyRules>>,
 }
 

@@ -87,8 +87,8 @@ pub struct RayClusterSpec {
     pub worker_group_specs: Vec<WorkerGroupSpec>,
 }
 
-/// The API server can see by itself that a name is given twice; keyed by group, it could no longer be told from the merge of
-/// two appliers, so this is a rule and not a list map.
+/// The API server can see by itself that a name is given twice. A list map would see it too, but Ray's autoscaler patches
+/// groups by their index.
 fn worker_groups(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
     let groups = generator.subschema_for::<Vec<WorkerGroupSpec>>();
     let mut groups = groups.as_object().cloned().unwrap_or_default();
@@ -166,6 +166,7 @@ pub struct WorkerGroupSpec {
     pub idle_timeout_seconds: Option<i32>,
     /// Groups of higher priority are scaled up first.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = 0))]
     pub priority: Option<i32>,
     /// What Ray is told that each worker has; the pods' own requests stay as they are.
     #[serde(skip_serializing_if = "Option::is_none")]

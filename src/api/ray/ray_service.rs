@@ -25,7 +25,7 @@ use super::schema;
     derive = "PartialEq",
     doc = "RayService is a set of Serve applications, and the Ray cluster that they run on.",
     printcolumn(name = "service status", json_path = ".status.serviceStatus", type_ = "string"),
-    printcolumn(name = "num serve endpoints", json_path = ".status.numServeEndpoints", type_ = "integer"),
+    printcolumn(name = "num serve endpoints", json_path = ".status.numServeEndpoints", type_ = "string"),
     printcolumn(
         name = "waits for quota",
         json_path = ".status.conditions[?(@.type=='sluice.dev/Admitted')].reason",
