@@ -1,0 +1,79 @@
+package supervisor
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// BackgroundCommand is the command that "testenv start" runs detached.
+const BackgroundCommand = "background"
+
+// StartInBackground starts this program detached with the arguments, and returns once the environment is ready, with
+// its line of JSON written to out.
+func StartInBackground(args []string, out io.Writer) error {
+	own, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	// A file takes the errors: a pipe would break once this process is gone.
+	complaints, err := os.CreateTemp("", "testenv-*.log")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(complaints.Name())
+	defer complaints.Close()
+	cmd := exec.Command(own, append([]string{BackgroundCommand}, args...)...)
+	cmd.Stderr = complaints
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	line, err := bufio.NewReader(output).ReadBytes('\n')
+	if err != nil {
+		// Its exit code says no more than what it wrote.
+		_ = cmd.Wait()
+		why, _ := os.ReadFile(complaints.Name())
+		return fmt.Errorf("the environment did not start: %s", why)
+	}
+	_, err = out.Write(line)
+	return err
+}
+
+// StopInBackground stops the environment of a directory and waits until it is gone.
+func StopInBackground(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	environment := layout{dir}
+	holder, err := environment.lockHolder()
+	if err != nil {
+		return err
+	}
+	if holder == 0 {
+		return fmt.Errorf("no environment runs in %s", dir)
+	}
+	if err := syscall.Kill(holder, syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop the environment's process %d: %w", holder, err)
+	}
+	for deadline := time.Now().Add(readyWithin); time.Now().Before(deadline); time.Sleep(pollEvery) {
+		now, err := environment.lockHolder()
+		if err != nil {
+			return err
+		}
+		if now != holder {
+			return nil
+		}
+	}
+	return fmt.Errorf("the environment's process %d did not stop", holder)
+}

@@ -1,0 +1,77 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// layout names the files of one environment below its directory.
+type layout struct{ root string }
+
+func (l layout) logs() string            { return filepath.Join(l.root, "logs") }
+func (l layout) certs() string           { return filepath.Join(l.root, "certs") }
+func (l layout) etcd() string            { return filepath.Join(l.root, "etcd") }
+func (l layout) tokens() string          { return filepath.Join(l.root, "tokens.csv") }
+func (l layout) adminKubeconfig() string { return filepath.Join(l.root, "admin.kubeconfig") }
+func (l layout) kubeconfig() string      { return filepath.Join(l.root, "kubeconfig") }
+func (l layout) lock() string            { return filepath.Join(l.root, "lock") }
+
+// prepare makes the directories anew: what a killed environment left there is removed.
+func (l layout) prepare() error {
+	if err := errors.Join(l.removeData(), os.RemoveAll(l.logs())); err != nil {
+		return err
+	}
+	for _, dir := range []string{l.logs(), l.certs(), l.etcd()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeData removes everything but the logs and the lock.
+func (l layout) removeData() error {
+	var failed error
+	for _, path := range []string{l.certs(), l.etcd(), l.tokens(), l.adminKubeconfig(), l.kubeconfig()} {
+		failed = errors.Join(failed, os.RemoveAll(path))
+	}
+	return failed
+}
+
+// takeLock makes this process the directory's only supervisor. The kernel gives the lock back when the process ends,
+// and tells others the holder's process id: a file with the id in it would outlive a killed supervisor.
+func (l layout) takeLock() (*os.File, error) {
+	file, err := os.OpenFile(l.lock(), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	wanted := syscall.Flock_t{Type: syscall.F_WRLCK}
+	if err := syscall.FcntlFlock(file.Fd(), syscall.F_SETLK, &wanted); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("%s is in use by another environment: %w", l.root, err)
+	}
+	return file, nil
+}
+
+// lockHolder is the process id of the directory's supervisor, 0 if none runs.
+func (l layout) lockHolder() (int, error) {
+	file, err := os.OpenFile(l.lock(), os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	held := syscall.Flock_t{Type: syscall.F_WRLCK}
+	if err := syscall.FcntlFlock(file.Fd(), syscall.F_GETLK, &held); err != nil {
+		return 0, fmt.Errorf("ask who holds %s: %w", l.lock(), err)
+	}
+	if held.Type == syscall.F_UNLCK {
+		return 0, nil
+	}
+	return int(held.Pid), nil
+}
