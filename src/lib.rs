@@ -6,3 +6,4 @@
 pub mod api;
 pub mod engine;
 pub mod queue;
+pub mod raycluster;

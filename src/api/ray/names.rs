@@ -19,6 +19,18 @@ pub const HEADLESS_WORKER_LABEL: &str = "ray.io/headless-worker-svc";
 pub const ORIGIN_NAME_LABEL: &str = "ray.io/originated-from-cr-name";
 /// On what a RayService or RayJob made: its kind.
 pub const ORIGIN_KIND_LABEL: &str = "ray.io/originated-from-crd";
+/// On worker pods: which replica of its group the pod belongs to, from 0.
+pub const REPLICA_INDEX_LABEL: &str = "ray.io/worker-group-replica-index";
+/// On pods of multi-host groups: a name for the replica that the pod belongs to.
+pub const REPLICA_NAME_LABEL: &str = "ray.io/worker-group-replica-name";
+/// On pods of multi-host groups: which host of its replica the pod is, from 0.
+pub const HOST_INDEX_LABEL: &str = "ray.io/replica-host-index";
+/// On jobs: ask a batch scheduler for all pods at once.
+pub const GANG_SCHEDULING_LABEL: &str = "ray.io/gang-scheduling-enabled";
+/// On jobs: the priority class that a batch scheduler uses.
+pub const PRIORITY_CLASS_LABEL: &str = "ray.io/priority-class-name";
+/// On RayClusters of a RayCronJob: its name.
+pub const CRON_JOB_LABEL: &str = "ray.io/cronjob-name";
 /// On pods: `kuberay`.
 pub const APP_NAME_LABEL: &str = "app.kubernetes.io/name";
 /// On pods: `kuberay-operator`.
@@ -29,6 +41,23 @@ pub const HEAD_GROUP: &str = "headgroup";
 
 /// On a RayCluster or a pod template: leave the container's command as it is.
 pub const OVERWRITE_COMMAND_ANNOTATION: &str = "ray.io/overwrite-container-cmd";
+/// On a RayCluster: once it was provisioned, a head that is gone stays gone.
+pub const KEEP_HEAD_DOWN_ANNOTATION: &str = "ray.io/disable-provisioned-head-restart";
+/// On a RayCluster: it gets a Service for requests of its own.
+pub const SERVE_SERVICE_ANNOTATION: &str = "ray.io/enable-serve-service";
+/// On a RayCluster: its state is kept in a Redis that the head's environment names; superseded by
+/// `gcsFaultToleranceOptions`.
+pub const FAULT_TOLERANCE_ANNOTATION: &str = "ray.io/ft-enabled";
+/// On a RayCluster: prefix of its keys in that Redis.
+pub const STORAGE_NAMESPACE_ANNOTATION: &str = "ray.io/external-storage-namespace";
+/// On a RayCluster: seconds after which its deletion no longer waits for that Redis to be cleaned up.
+pub const FAULT_TOLERANCE_DELETION_ANNOTATION: &str = "ray.io/gcs-ft-deletion-timeout";
+/// On a head pod: the hash of the spec that it was made from.
+pub const RECREATE_HASH_ANNOTATION: &str = "ray.io/upgrade-strategy-recreate-hash";
+/// On what was made: the version of the operator that made it.
+pub const OPERATOR_VERSION_ANNOTATION: &str = "ray.io/kuberay-version";
+/// On a RayService: how long it may take to become ready the first time, like `30m`, or in seconds.
+pub const INITIALIZING_TIMEOUT_ANNOTATION: &str = "ray.io/initializing-timeout";
 /// On a child RayCluster: the hash of the spec that it was made from, without what may change at any time.
 pub const SPEC_HASH_ANNOTATION: &str = "ray.io/hash-without-replicas-and-workers-to-delete";
 /// On a child RayCluster: how many worker groups it was made with.
@@ -40,5 +69,7 @@ pub const SERVE_CONFIG_HASH_ANNOTATION: &str = "sluice.dev/serve-config-hash";
 
 /// Keeps a RayService until its clusters, and so their pods, are gone.
 pub const SERVICE_FINALIZER: &str = "ray.io/rayservice-finalizer";
+/// Keeps a RayCluster until its keys in Redis are gone.
+pub const REDIS_CLEANUP_FINALIZER: &str = "ray.io/gcs-ft-redis-cleanup-finalizer";
 /// The value of `managedBy` that means this operator; so does no value.
 pub const MANAGED_BY_OPERATOR: &str = "ray.io/kuberay-operator";

@@ -1,0 +1,86 @@
+//! Ray's autoscaler, in a container beside the head.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::environment::{Environment, label_field};
+use super::start_command;
+use super::template::{Common, TemplateError};
+use crate::api::ray::{RayClusterSpec, names};
+
+const COMMAND: &str =
+    "ray kuberay-autoscaler --cluster-name $(RAY_CLUSTER_NAME) --cluster-namespace $(RAY_CLUSTER_NAMESPACE)";
+
+/// Whether and which autoscaler sets the number of workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Autoscaler {
+    /// None does.
+    Off,
+    /// The one that this version of Ray has.
+    Default,
+    /// The first.
+    V1,
+    /// The second; a pod that ends is not started again.
+    V2,
+}
+
+impl Autoscaler {
+    pub(super) fn of(spec: &RayClusterSpec) -> Self {
+        if spec.enable_in_tree_autoscaling != Some(true) {
+            return Self::Off;
+        }
+        match spec.autoscaler_options.as_ref().and_then(|options| options.version.as_deref()) {
+            Some("v1") => Self::V1,
+            Some("v2") => Self::V2,
+            _ => Self::Default,
+        }
+    }
+}
+
+/// The container that the autoscaler runs in, if there is one; `ray` is the container that runs Ray.
+///
+/// # Errors
+/// When an option is not what the Kubernetes API expects there.
+pub(super) fn sidecar(common: &Common<'_>, ray: &Container) -> Result<Option<Container>, TemplateError> {
+    if common.autoscaler == Autoscaler::Off {
+        return Ok(None);
+    }
+    let options = common.cluster.spec.autoscaler_options.clone().unwrap_or_default();
+    let needs = BTreeMap::from([
+        ("cpu".to_owned(), Quantity("500m".to_owned())),
+        ("memory".to_owned(), Quantity("512Mi".to_owned())),
+    ]);
+    let resources =
+        ResourceRequirements { requests: Some(needs.clone()), limits: Some(needs), ..ResourceRequirements::default() };
+    let mut sidecar = Container {
+        name: "autoscaler".to_owned(),
+        image: options.image.or_else(|| ray.image.clone()),
+        image_pull_policy: Some(options.image_pull_policy.unwrap_or_else(|| "IfNotPresent".to_owned())),
+        command: Some(options.command.filter(|command| !command.is_empty()).unwrap_or_else(start_command::shell)),
+        args: Some(options.args.filter(|args| !args.is_empty()).unwrap_or_else(|| vec![COMMAND.to_owned()])),
+        resources: Some(read("resources", options.resources)?.unwrap_or(resources)),
+        security_context: read("securityContext", options.security_context)?,
+        env_from: read("envFrom", options.env_from)?,
+        volume_mounts: read("volumeMounts", options.volume_mounts)?,
+        ..Container::default()
+    };
+    sidecar.set_env_from("RAY_CLUSTER_NAME", &label_field(names::CLUSTER_LABEL));
+    sidecar.set_env_from("RAY_CLUSTER_NAMESPACE", "metadata.namespace");
+    sidecar.set_env_from("RAY_HEAD_POD_NAME", "metadata.name");
+    sidecar.set_env("KUBERAY_CRD_VER", "v1");
+    sidecar.set_env("KUBERAY_GEN_AUTOSCALER_START_CMD", COMMAND);
+    sidecar.env.get_or_insert_default().extend(read::<Vec<_>>("env", options.env)?.unwrap_or_default());
+    Ok(Some(sidecar))
+}
+
+fn read<T: DeserializeOwned>(option: &str, value: Option<Value>) -> Result<Option<T>, TemplateError> {
+    let Some(value) = value else { return Ok(None) };
+    serde_json::from_value(value).map(Some).map_err(|error| TemplateError::Unreadable {
+        field: format!("spec.autoscalerOptions.{option}"),
+        problem: error.to_string(),
+    })
+}

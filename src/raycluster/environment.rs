@@ -1,0 +1,91 @@
+//! The environment that Ray finds in its containers
+//! (KubeRay 1.7 `ray-operator/controllers/ray/common/pod.go`, `setContainerEnvVars`).
+
+use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector};
+
+use super::autoscaler::Autoscaler;
+use super::groups::Role;
+use super::template::Common;
+use crate::api::ray::names;
+
+/// Variables of a container, in the order in which they were added.
+pub(super) trait Environment {
+    /// Adds a variable, whether or not there is one of that name: the last one counts.
+    fn set_env(&mut self, name: &str, value: &str);
+    /// Adds a variable that a field of the pod gives the value of.
+    fn set_env_from(&mut self, name: &str, field: &str);
+    /// Adds a variable unless there is one of that name.
+    fn default_env(&mut self, name: &str, value: &str);
+}
+
+impl Environment for Container {
+    fn set_env(&mut self, name: &str, value: &str) {
+        let variable = EnvVar { name: name.to_owned(), value: Some(value.to_owned()), value_from: None };
+        self.env.get_or_insert_default().push(variable);
+    }
+
+    fn set_env_from(&mut self, name: &str, field: &str) {
+        let field_ref = ObjectFieldSelector { api_version: None, field_path: field.to_owned() };
+        let source = EnvVarSource { field_ref: Some(field_ref), ..EnvVarSource::default() };
+        let variable = EnvVar { name: name.to_owned(), value: None, value_from: Some(source) };
+        self.env.get_or_insert_default().push(variable);
+    }
+
+    fn default_env(&mut self, name: &str, value: &str) {
+        if !self.env.iter().flatten().any(|variable| variable.name == name) {
+            self.set_env(name, value);
+        }
+    }
+}
+
+/// The field of a pod that holds one of its labels.
+pub(super) fn label_field(label: &str) -> String {
+    format!("metadata.labels['{label}']")
+}
+
+/// What init containers find: where the head is.
+pub(super) fn of_init_container(common: &Common<'_>, container: &mut Container) {
+    container.set_env("FQ_RAY_IP", &common.head_address);
+    container.set_env("RAY_IP", short(&common.head_address));
+}
+
+/// What Ray itself finds. `command` is how it is started.
+pub(super) fn of_ray(common: &Common<'_>, role: Role, command: &str, ray: &mut Container) {
+    match (role, common.autoscaler) {
+        (Role::Head, Autoscaler::V2) => ray.set_env("RAY_enable_autoscaler_v2", "true"),
+        (Role::Head, Autoscaler::V1) => ray.set_env("RAY_enable_autoscaler_v2", "false"),
+        _ => {}
+    }
+    let host = match role {
+        Role::Head => "127.0.0.1",
+        Role::Worker => {
+            ray.set_env("FQ_RAY_IP", &common.head_address);
+            ray.set_env("RAY_IP", short(&common.head_address));
+            &common.head_address
+        }
+    };
+    ray.set_env_from("RAY_CLUSTER_NAME", &label_field(names::CLUSTER_LABEL));
+    ray.set_env_from("RAY_CLUSTER_NAMESPACE", "metadata.namespace");
+    ray.set_env_from("RAY_CLOUD_INSTANCE_ID", "metadata.name");
+    ray.set_env_from("RAY_NODE_TYPE_NAME", &label_field(names::GROUP_LABEL));
+    ray.set_env("KUBERAY_GEN_RAY_START_CMD", command);
+    ray.default_env("RAY_PORT", &common.port);
+    if common.serves() {
+        // A service would rather fail a call early than wait for a head that is gone.
+        ray.default_env("RAY_timeout_ms_task_wait_for_death_info", "0");
+        ray.default_env("RAY_gcs_server_request_timeout_seconds", "5");
+        ray.default_env("RAY_SERVE_KV_TIMEOUT_S", "5");
+    }
+    ray.default_env("RAY_ADDRESS", &format!("{host}:{}", common.port));
+    ray.default_env("RAY_USAGE_STATS_KUBERAY_IN_USE", "1");
+    if role == Role::Head {
+        let tags = format!("kuberay_version=sluice-{};kuberay_crd={}", env!("CARGO_PKG_VERSION"), common.origin);
+        ray.set_env("RAY_USAGE_STATS_EXTRA_TAGS", &tags);
+    }
+    ray.default_env("RAY_DASHBOARD_ENABLE_K8S_DISK_USAGE", "1");
+}
+
+/// The name of a Service without its namespace and domain.
+fn short(address: &str) -> &str {
+    address.split('.').next().unwrap_or(address)
+}

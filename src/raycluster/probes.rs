@@ -1,0 +1,115 @@
+//! Whether Ray is alive in a pod, and ready
+//! (KubeRay 1.7 `ray-operator/controllers/ray/common/pod.go`, `initLivenessAndReadinessProbe`).
+
+use k8s_openapi::api::core::v1::{Container, ExecAction, HTTPGetAction, Probe};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::groups::Role;
+use super::template::Common;
+use crate::api::ray::options::StringMap;
+
+/// From this version on, one address tells of all parts of a node.
+const ONE_HEALTH_CHECK_SINCE: (u64, u64) = (2, 53);
+/// Where the agent of each node listens unless `rayStartParams` says otherwise.
+const AGENT_PORT: i32 = 52365;
+/// Where the dashboard listens unless `rayStartParams` says otherwise.
+const DASHBOARD_PORT: i32 = 8265;
+/// Where Serve listens unless the container names a port for it.
+const SERVE_PORT: i32 = 8000;
+
+/// Adds the probes that the user did not set.
+pub(super) fn put(common: &Common<'_>, role: Role, params: &StringMap, ray: &mut Container) {
+    let timeout = if role == Role::Head { 5 } else { 2 };
+    let check = Check::of(common, role, params);
+    if ray.liveness_probe.is_none() {
+        ray.liveness_probe =
+            Some(Probe { initial_delay_seconds: Some(30), failure_threshold: Some(120), ..check.probe(timeout) });
+    }
+    if ray.readiness_probe.is_none() {
+        let mut probe = Probe { initial_delay_seconds: Some(10), failure_threshold: Some(10), ..check.probe(timeout) };
+        if common.serves() && role == Role::Worker {
+            // Requests are sent to a worker only while its Serve proxy answers, and no longer than that.
+            let mut commands = check.commands;
+            commands.push(wget(port_of(ray, "serve").unwrap_or(SERVE_PORT), "-/healthz"));
+            probe.http_get = None;
+            probe.exec = Some(exec(&commands));
+            probe.failure_threshold = Some(1);
+        }
+        ray.readiness_probe = Some(probe);
+    }
+}
+
+/// How a node is asked whether it is well.
+struct Check {
+    /// The port of the address that answers for the whole node; `None` for a Ray that is too old for that.
+    http_port: Option<i32>,
+    /// Commands that ask each part.
+    commands: Vec<String>,
+}
+
+impl Check {
+    fn of(common: &Common<'_>, role: Role, params: &StringMap) -> Self {
+        let port = |flag: &str, default| params.get(flag).and_then(|port| port.parse().ok()).unwrap_or(default);
+        let agent = port("dashboard-agent-listen-port", AGENT_PORT);
+        let mut commands = vec![wget(agent, "api/local_raylet_healthz")];
+        if role == Role::Head {
+            commands.push(wget(port("dashboard-port", DASHBOARD_PORT), "api/gcs_healthz"));
+        }
+        let version = common.cluster.spec.ray_version.as_deref().and_then(version);
+        Self { http_port: version.filter(|version| *version >= ONE_HEALTH_CHECK_SINCE).map(|_| agent), commands }
+    }
+
+    fn probe(&self, timeout: i32) -> Probe {
+        let path = "/api/healthz".to_owned();
+        let get = |port| HTTPGetAction { path: Some(path), port: IntOrString::Int(port), ..HTTPGetAction::default() };
+        Probe {
+            timeout_seconds: Some(timeout),
+            period_seconds: Some(5),
+            success_threshold: Some(1),
+            http_get: self.http_port.map(get),
+            exec: self.http_port.is_none().then(|| exec(&self.commands)),
+            ..Probe::default()
+        }
+    }
+}
+
+fn exec(commands: &[String]) -> ExecAction {
+    ExecAction { command: Some(vec!["bash".to_owned(), "-c".to_owned(), commands.join(" && ")]) }
+}
+
+fn wget(port: i32, path: &str) -> String {
+    format!("wget --tries=1 --timeout=2 -qO- http://localhost:{port}/{path} | grep success")
+}
+
+/// The port that a container gives this name.
+pub(super) fn port_of(container: &Container, name: &str) -> Option<i32> {
+    let ports = container.ports.iter().flatten();
+    ports.filter(|port| port.name.as_deref() == Some(name)).map(|port| port.container_port).next()
+}
+
+/// Major and minor of a Ray version, like `2.53.0` or `v2.53.0rc1`; `None` for anything else.
+pub(super) fn version(text: &str) -> Option<(u64, u64)> {
+    let mut parts = text.trim().trim_start_matches('v').split('.');
+    let major = parts.next()?.parse().ok()?;
+    let minor = parts.next()?;
+    let digits = minor.find(|c: char| !c.is_ascii_digit()).unwrap_or(minor.len());
+    Some((major, minor[..digits].parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("2.53.0", Some((2, 53)))]
+    #[case("v2.9", Some((2, 9)))]
+    #[case("2.54rc1", Some((2, 54)))]
+    #[case("nightly", None)]
+    #[case("2", None)]
+    #[case("", None)]
+    fn versions_are_read(#[case] text: &str, #[case] expected: Option<(u64, u64)>) {
+        assert_eq!(version(text), expected);
+    }
+}

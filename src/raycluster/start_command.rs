@@ -1,0 +1,256 @@
+//! The command that starts Ray in a pod, and its flags.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde_json::{Map, Number, Value};
+
+use super::autoscaler::Autoscaler;
+use super::groups::Role;
+use super::template::{Common, TemplateError};
+use crate::api::quantity::{Exact, QuantityError};
+use crate::api::ray::options::StringMap;
+
+/// Flags that take `true` and `false` as a value; all others are switched on by being there.
+const BOOLEAN_FLAGS: [&str; 3] = ["log-color", "include-dashboard", "include-log-monitor"];
+/// What Ray calls the devices that it has names of its own for.
+const ACCELERATORS: [(&str, &str); 2] = [("aws.amazon.com/neuroncore", "neuron_cores"), ("google.com/tpu", "TPU")];
+/// 10⁻⁹ units in one.
+const NANO: i128 = 1_000_000_000;
+
+/// What the flags of a node follow from.
+pub(super) struct Node<'a> {
+    /// Path of the group in the spec.
+    pub(super) field: &'a str,
+    pub(super) role: Role,
+    pub(super) common: &'a Common<'a>,
+    /// `rayStartParams`.
+    pub(super) params: Option<&'a StringMap>,
+    /// The group's `resources`.
+    pub(super) resources: Option<&'a StringMap>,
+    /// The group's `labels`.
+    pub(super) labels: Option<&'a StringMap>,
+    /// Resources of the container that runs Ray.
+    pub(super) container: Option<&'a ResourceRequirements>,
+}
+
+/// The flags of `ray start`: the user's, and a value for what the user left open.
+///
+/// # Errors
+/// When a quantity among the resources is none.
+pub(super) fn params(node: &Node<'_>) -> Result<StringMap, TemplateError> {
+    let mut params = node.params.cloned().unwrap_or_default();
+    let mut default = |flag: &str, value: &str| {
+        params.entry(flag.to_owned()).or_insert_with(|| value.to_owned());
+    };
+    match node.role {
+        Role::Head => default("dashboard-host", "0.0.0.0"),
+        Role::Worker => default("address", &format!("{}:{}", node.common.head_address, node.common.port)),
+    }
+    default("metrics-export-port", "8080");
+    default("dashboard-agent-listen-port", "52365");
+    params.insert("block".into(), "true".into());
+    if node.role == Role::Head && node.common.autoscaler != Autoscaler::Off {
+        params.insert("no-monitor".into(), "true".into());
+    }
+    if let Some(labels) = node.labels.filter(|labels| !labels.is_empty()) {
+        let pairs: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        params.insert("labels".into(), pairs.join(","));
+    }
+    told_resources(node, &mut params)?;
+    container_resources(node, &mut params)?;
+    Ok(params)
+}
+
+/// What the group's `resources` say takes the place of what `rayStartParams` say.
+fn told_resources(node: &Node<'_>, params: &mut StringMap) -> Result<(), TemplateError> {
+    let mut custom = Map::new();
+    for (name, text) in node.resources.into_iter().flatten() {
+        let exact = read(text, || format!("{}.resources.{name}", node.field))?;
+        match name.to_lowercase().as_str() {
+            "cpu" => drop(params.insert("num-cpus".into(), whole(exact).to_string())),
+            "memory" => drop(params.insert("memory".into(), whole(exact).to_string())),
+            gpu if is_gpu(gpu) => drop(params.insert("num-gpus".into(), whole(exact).to_string())),
+            _ => drop(custom.insert(name.clone(), number(exact))),
+        }
+    }
+    if !custom.is_empty() {
+        params.insert("resources".into(), quoted(&custom));
+    }
+    Ok(())
+}
+
+/// What is still open follows from what the container may use.
+fn container_resources(node: &Node<'_>, params: &mut StringMap) -> Result<(), TemplateError> {
+    let place = format!("{}.template.spec.containers[0].resources", node.field);
+    let limits = node.container.and_then(|resources| resources.limits.as_ref());
+    let requests = node.container.and_then(|resources| resources.requests.as_ref());
+    let of =
+        |list: Option<&BTreeMap<String, Quantity>>, part: &str, name: &str| -> Result<Option<i128>, TemplateError> {
+            let Some(quantity) = list.and_then(|list| list.get(name)) else { return Ok(None) };
+            Ok(Some(read(&quantity.0, || format!("{place}.{part}.{name}"))?).filter(|exact| *exact != 0))
+        };
+    let cpu = of(limits, "limits", "cpu")?.or(of(requests, "requests", "cpu")?);
+    let memory = of(limits, "limits", "memory")?;
+    for (flag, amount) in [("num-cpus", cpu), ("memory", memory)] {
+        if let Some(amount) = amount {
+            params.entry(flag.to_owned()).or_insert_with(|| whole(amount).to_string());
+        }
+    }
+    for name in limits.into_iter().flat_map(BTreeMap::keys).filter(|name| is_gpu(name)) {
+        if let Some(amount) = of(limits, "limits", name)? {
+            params.entry("num-gpus".to_owned()).or_insert_with(|| whole(amount).to_string());
+        }
+    }
+    for (device, called) in ACCELERATORS {
+        if let Some(amount) = of(limits, "limits", device)? {
+            add_accelerator(params, called, amount);
+        }
+    }
+    Ok(())
+}
+
+/// Ray knows one kind of accelerator a node; what the user said of any goes first. Text that is not JSON is left to Ray,
+/// which says what is wrong with it.
+fn add_accelerator(params: &mut StringMap, called: &str, amount: i128) {
+    let said = params.get("resources").map_or("{}", String::as_str).trim_matches(['\'', '"', '`', ' ']);
+    let Ok(mut custom) = serde_json::from_str::<Map<String, Value>>(said) else { return };
+    if !ACCELERATORS.iter().any(|(_, name)| custom.contains_key(*name)) {
+        custom.insert(called.to_owned(), number(amount));
+        params.insert("resources".into(), quoted(&custom));
+    }
+}
+
+/// Whether a resource is a GPU, or a slice of one (KubeRay 1.7 `ray-operator/controllers/ray/utils/resources.go`).
+pub(super) fn is_gpu(resource: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let slice = |profile: &str| {
+        profile
+            .strip_suffix("gb")
+            .and_then(|profile| profile.split_once("g."))
+            .is_some_and(|(a, b)| digits(a) && digits(b))
+    };
+    resource.ends_with("gpu") || resource.strip_prefix("nvidia.com/mig-").is_some_and(slice)
+}
+
+/// 10⁻⁹ units; text that no quantity can be is an error.
+fn read(text: &str, field: impl FnOnce() -> String) -> Result<i128, TemplateError> {
+    let error = |source: QuantityError| TemplateError::Quantity { field: field(), source };
+    Exact::parse_non_negative(text).map(Exact::nano).map_err(error)
+}
+
+/// Whole units, rounded up.
+fn whole(nano: i128) -> i128 {
+    nano.div_euclid(NANO) + i128::from(nano.rem_euclid(NANO) != 0)
+}
+
+fn number(nano: i128) -> Value {
+    let whole = i64::try_from(nano / NANO).unwrap_or(i64::MAX);
+    if nano % NANO == 0 {
+        whole.into()
+    } else {
+        Number::from_f64(nano as f64 / NANO as f64).map_or(whole.into(), Value::Number)
+    }
+}
+
+/// JSON for a shell to pass on as one word.
+fn quoted(custom: &Map<String, Value>) -> String {
+    format!("'{}'", Value::Object(custom.clone()))
+}
+
+/// The command line, its flags in the order of their names.
+pub(super) fn line(role: Role, params: &StringMap) -> String {
+    let mut line = match role {
+        Role::Head => "ray start --head".to_owned(),
+        Role::Worker => "ray start".to_owned(),
+    };
+    for (flag, value) in params {
+        match value.to_lowercase().as_str() {
+            _ if BOOLEAN_FLAGS.contains(&flag.as_str()) => line.push_str(&format!(" --{flag}={value}")),
+            "true" => line.push_str(&format!(" --{flag}")),
+            "false" => {}
+            _ => line.push_str(&format!(" --{flag}={value}")),
+        }
+    }
+    line
+}
+
+/// What runs a script that follows as one argument.
+pub(super) fn shell() -> Vec<String> {
+    ["/bin/bash", "-c", "--"].map(str::to_owned).to_vec()
+}
+
+/// Makes a container start Ray. What the user wants to run goes first, since `ray start --block` does not return; a command
+/// that starts Ray by itself stays as it is.
+pub(super) fn put(line: &str, container: &mut Container) {
+    let own: Vec<&str> =
+        [&container.command, &container.args].into_iter().flatten().flatten().map(String::as_str).collect();
+    let own = own.join(" ");
+    if own.contains("ray start") {
+        return;
+    }
+    let start = format!("ulimit -n ${{RAY_START_ULIMIT_OPEN_FILES:-65536}}; {line}");
+    container.command = Some(shell());
+    container.args = Some(vec![if own.is_empty() { start } else { format!("{own} && {start}") }]);
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    fn params_of(pairs: &[(&str, &str)]) -> StringMap {
+        pairs.iter().map(|(flag, value)| ((*flag).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[rstest]
+    #[case::values(&[("port", "6379"), ("block", "true")], "ray start --head --block --port=6379")]
+    #[case::a_false_switch_is_left_out(&[("block", "False")], "ray start --head")]
+    #[case::some_flags_take_booleans(&[("include-dashboard", "false")], "ray start --head --include-dashboard=false")]
+    fn flags_become_a_command_line(#[case] params: &[(&str, &str)], #[case] expected: &str) {
+        assert_eq!(line(Role::Head, &params_of(params)), expected);
+    }
+
+    #[rstest]
+    #[case("nvidia.com/gpu", true)]
+    #[case("amd.com/gpu", true)]
+    #[case("nvidia.com/mig-2g.32gb", true)]
+    #[case("nvidia.com/mig-g.gb", false)]
+    #[case("nvidia.com/gpu.shared", false)]
+    #[case("cpu", false)]
+    fn gpus_are_told_by_their_names(#[case] resource: &str, #[case] expected: bool) {
+        assert_eq!(is_gpu(resource), expected);
+    }
+
+    #[rstest]
+    #[case::nothing_of_its_own(json!({}), Some("ulimit -n ${RAY_START_ULIMIT_OPEN_FILES:-65536}; ray start"))]
+    #[case::runs_before(json!({"command": ["echo"], "args": ["hi"]}),
+        Some("echo hi && ulimit -n ${RAY_START_ULIMIT_OPEN_FILES:-65536}; ray start"))]
+    #[case::starts_ray_itself(json!({"args": ["ray start --head"]}), None)]
+    fn a_container_is_made_to_start_ray(#[case] container: Value, #[case] expected: Option<&str>) {
+        let mut container: Container = serde_json::from_value(container).expect("a container");
+        let before = container.clone();
+        put("ray start", &mut container);
+        match expected {
+            Some(script) => {
+                assert_eq!(container.command, Some(shell()));
+                assert_eq!(container.args, Some(vec![script.to_owned()]));
+            }
+            None => assert_eq!(container, before),
+        }
+    }
+
+    #[rstest]
+    #[case::first_said(&[], "'{\"TPU\":4}'")]
+    #[case::added(&[("resources", "'{\"a\":1}'")], "'{\"TPU\":4,\"a\":1}'")]
+    #[case::the_users_count_stays(&[("resources", "'{\"TPU\":2}'")], "'{\"TPU\":2}'")]
+    #[case::not_json(&[("resources", "'{a'")], "'{a'")]
+    fn an_accelerator_joins_what_the_user_says(#[case] params: &[(&str, &str)], #[case] expected: &str) {
+        let mut params = params_of(params);
+        add_accelerator(&mut params, "TPU", 4 * NANO);
+        assert_eq!(params.get("resources").map(String::as_str), Some(expected));
+    }
+}

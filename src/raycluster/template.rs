@@ -1,0 +1,304 @@
+//! From the template that a user wrote to the template that the pods of a group are made from.
+//!
+//! This is the only place that knows what a Ray pod consists of; accounting reads its result, so what is charged is what
+//! runs. It does what KubeRay 1.7 does (`ray-operator/controllers/ray/common/pod.go`): the first container runs Ray.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, EmptyDirVolumeSource, PodSpec, PodTemplateSpec, ResourceRequirements, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt;
+
+use super::autoscaler::{self, Autoscaler};
+use super::environment;
+use super::groups::Role;
+use super::start_command::{self, Node};
+use super::{names as naming, probes};
+use crate::api::quantity::QuantityError;
+use crate::api::ray::options::StringMap;
+use crate::api::ray::{PodTemplate, RayCluster, WorkerGroupSpec, names};
+
+/// Where the control store listens unless `rayStartParams` says otherwise.
+const CONTROL_STORE_PORT: &str = "6379";
+/// Where metrics are served unless the container names a port for them.
+const METRICS_PORT: i32 = 8080;
+/// What the container that waits for the head needs: (CPU, memory).
+const WAITER_NEEDS: (&str, &str) = ("200m", "256Mi");
+
+/// Why no pod can be made from a group.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    /// A field does not hold what the Kubernetes API expects there.
+    #[error("{field} can't be read: {problem}")]
+    Unreadable {
+        /// Path of the field.
+        field: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// There is no container to run Ray in.
+    #[error("{field} is empty; its first container runs Ray, so it needs at least one")]
+    NoContainer {
+        /// Path of the field.
+        field: String,
+    },
+    /// A quantity makes no sense.
+    #[error("{field}: {source}")]
+    Quantity {
+        /// Path of the field.
+        field: String,
+        /// What is wrong with it.
+        source: QuantityError,
+    },
+}
+
+/// What all pods of a cluster have in common.
+pub(super) struct Common<'a> {
+    pub(super) cluster: &'a RayCluster,
+    /// By what name workers reach the head.
+    pub(super) head_address: String,
+    /// The port of the control store.
+    pub(super) port: String,
+    /// The kind that the cluster was made for: RayCluster, RayService or RayJob.
+    pub(super) origin: &'static str,
+    /// Whether and which autoscaler sets the number of workers.
+    pub(super) autoscaler: Autoscaler,
+}
+
+impl<'a> Common<'a> {
+    fn of(cluster: &'a RayCluster) -> Self {
+        let port = cluster.spec.head_group_spec.ray_start_params.as_ref().and_then(|params| params.get("port"));
+        Self {
+            cluster,
+            head_address: naming::head_address(cluster),
+            port: port.map_or_else(|| CONTROL_STORE_PORT.to_owned(), Clone::clone),
+            origin: origin(cluster),
+            autoscaler: Autoscaler::of(&cluster.spec),
+        }
+    }
+
+    /// Whether the cluster answers requests for a RayService.
+    pub(super) fn serves(&self) -> bool {
+        self.origin == "RayService"
+    }
+}
+
+/// The kind that a cluster was made for.
+fn origin(cluster: &RayCluster) -> &'static str {
+    match cluster.labels().get(names::ORIGIN_KIND_LABEL).map(String::as_str) {
+        Some("RayService") => "RayService",
+        Some("RayJob") => "RayJob",
+        _ => "RayCluster",
+    }
+}
+
+/// The template of the head pod.
+///
+/// # Errors
+/// When the template is not that of a pod; the error names the field and the value.
+pub fn head(cluster: &RayCluster) -> Result<PodTemplateSpec, TemplateError> {
+    let common = Common::of(cluster);
+    let group = &cluster.spec.head_group_spec;
+    let field = "spec.headGroupSpec";
+    let mut draft = Draft::of(&group.template, field)?;
+    let params = start_command::params(&Node {
+        field,
+        role: Role::Head,
+        common: &common,
+        params: group.ray_start_params.as_ref(),
+        resources: group.resources.as_ref(),
+        labels: group.labels.as_ref(),
+        container: draft.ray.resources.as_ref(),
+    })?;
+    draft.label(&common, Role::Head, names::HEAD_GROUP, group.labels.as_ref());
+    let sidecar = autoscaler::sidecar(&common, &draft.ray)?;
+    draft.finish(&common, Role::Head, &params);
+    if let Some(mut sidecar) = sidecar {
+        share_logs(&mut draft, &mut sidecar);
+        draft.spec.containers.push(sidecar);
+    }
+    Ok(draft.into_template())
+}
+
+/// The template of the pods of a worker group, the `index`-th of the spec.
+///
+/// # Errors
+/// When the template is not that of a pod; the error names the field and the value.
+pub fn worker(cluster: &RayCluster, index: usize, group: &WorkerGroupSpec) -> Result<PodTemplateSpec, TemplateError> {
+    let common = Common::of(cluster);
+    let field = format!("spec.workerGroupSpecs[{index}]");
+    let mut draft = Draft::of(&group.template, &field)?;
+    let params = start_command::params(&Node {
+        field: &field,
+        role: Role::Worker,
+        common: &common,
+        params: group.ray_start_params.as_ref(),
+        resources: group.resources.as_ref(),
+        labels: group.labels.as_ref(),
+        container: draft.ray.resources.as_ref(),
+    })?;
+    draft.label(&common, Role::Worker, &group.group_name, group.labels.as_ref());
+    let waiter = waiter(&common, &draft.ray);
+    draft.spec.init_containers.get_or_insert_default().push(waiter);
+    draft.finish(&common, Role::Worker, &params);
+    Ok(draft.into_template())
+}
+
+/// A template under work: the container that runs Ray is taken out of the spec, so that it is there without doubt.
+struct Draft {
+    template: PodTemplateSpec,
+    spec: PodSpec,
+    ray: Container,
+}
+
+impl Draft {
+    fn of(template: &PodTemplate, field: &str) -> Result<Self, TemplateError> {
+        let field = format!("{field}.template");
+        let mut template =
+            template.parse().map_err(|problem| TemplateError::Unreadable { field: field.clone(), problem })?;
+        let mut spec = template.spec.take().unwrap_or_default();
+        if spec.containers.is_empty() {
+            return Err(TemplateError::NoContainer { field: format!("{field}.spec.containers") });
+        }
+        let ray = spec.containers.remove(0);
+        Ok(Self { template, spec, ray })
+    }
+
+    /// Sets the labels that pods are found by. Users may set all but three to something else.
+    fn label(&mut self, common: &Common<'_>, role: Role, group: &str, own: Option<&StringMap>) {
+        let labels = self.template.metadata.get_or_insert_default().labels.get_or_insert_default();
+        labels.extend(own.into_iter().flatten().map(|(key, value)| (key.clone(), value.clone())));
+        let defaults = [
+            (names::IS_RAY_NODE_LABEL, "yes".to_owned()),
+            (names::IDENTIFIER_LABEL, naming::identifier(common.cluster, role)),
+            (names::APP_NAME_LABEL, "kuberay".to_owned()),
+            (names::CREATED_BY_LABEL, "kuberay-operator".to_owned()),
+        ];
+        for (key, value) in defaults {
+            labels.entry(key.to_owned()).or_insert(value);
+        }
+        labels.insert(names::CLUSTER_LABEL.to_owned(), common.cluster.name_any());
+        labels.insert(names::NODE_TYPE_LABEL.to_owned(), role.to_string());
+        labels.insert(names::GROUP_LABEL.to_owned(), group.to_owned());
+        if common.serves() {
+            // A worker is left out by its readiness probe; the head has no such probe, so RayService sets its label.
+            labels.insert(names::SERVE_LABEL.to_owned(), (role == Role::Worker).to_string());
+        }
+    }
+
+    /// What head and workers get alike.
+    fn finish(&mut self, common: &Common<'_>, role: Role, params: &StringMap) {
+        if !params.contains_key("plasma-directory") {
+            let size = memory_of(self.ray.resources.as_ref());
+            let medium = Some("Memory".to_owned());
+            self.mount("shared-mem", "/dev/shm", EmptyDirVolumeSource { medium, size_limit: size });
+        }
+        if common.autoscaler == Autoscaler::V2 {
+            self.spec.restart_policy = Some("Never".to_owned());
+        }
+        let ports = self.ray.ports.get_or_insert_default();
+        if !ports.iter().any(|port| port.name.as_deref() == Some("metrics")) {
+            ports.push(ContainerPort {
+                name: Some("metrics".to_owned()),
+                container_port: METRICS_PORT,
+                ..ContainerPort::default()
+            });
+        }
+        let command = start_command::line(role, params);
+        for container in self.spec.init_containers.iter_mut().flatten() {
+            environment::of_init_container(common, container);
+        }
+        environment::of_ray(common, role, &command, &mut self.ray);
+        if !self.keeps_command(common) {
+            start_command::put(&command, &mut self.ray);
+        }
+        probes::put(common, role, params, &mut self.ray);
+    }
+
+    fn keeps_command(&self, common: &Common<'_>) -> bool {
+        let own = self.template.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
+        [own, Some(common.cluster.annotations())]
+            .into_iter()
+            .flatten()
+            .filter_map(|annotations| annotations.get(names::OVERWRITE_COMMAND_ANNOTATION))
+            .any(|value| value.eq_ignore_ascii_case("true"))
+    }
+
+    fn mount(&mut self, volume: &str, path: &str, source: EmptyDirVolumeSource) {
+        mount(&mut self.spec.volumes, &mut self.ray, volume, path, source);
+    }
+
+    fn into_template(self) -> PodTemplateSpec {
+        let Self { mut template, mut spec, ray } = self;
+        spec.containers.insert(0, ray);
+        template.spec = Some(spec);
+        template
+    }
+}
+
+/// Mounts an empty directory into a container, unless something is mounted there already.
+fn mount(
+    volumes: &mut Option<Vec<Volume>>,
+    container: &mut Container,
+    volume: &str,
+    path: &str,
+    source: EmptyDirVolumeSource,
+) {
+    let mounts = container.volume_mounts.get_or_insert_default();
+    if mounts.iter().any(|mount| mount.mount_path == path) {
+        return;
+    }
+    mounts.push(VolumeMount { name: volume.to_owned(), mount_path: path.to_owned(), ..VolumeMount::default() });
+    let volumes = volumes.get_or_insert_default();
+    if !volumes.iter().any(|known| known.name == volume) {
+        volumes.push(Volume { name: volume.to_owned(), empty_dir: Some(source), ..Volume::default() });
+    }
+}
+
+/// The head shows the log of the autoscaler, which runs beside it.
+fn share_logs(draft: &mut Draft, sidecar: &mut Container) {
+    for container in [&mut draft.ray, sidecar] {
+        mount(&mut draft.spec.volumes, container, "ray-logs", "/tmp/ray", EmptyDirVolumeSource::default());
+    }
+}
+
+fn memory_of(resources: Option<&ResourceRequirements>) -> Option<Quantity> {
+    let of = |list: &Option<BTreeMap<String, Quantity>>| list.as_ref()?.get("memory").cloned();
+    let resources = resources?;
+    of(&resources.limits).or_else(|| of(&resources.requests))
+}
+
+/// The init container that holds a worker back until the head answers: a worker that can't reach it gives up and ends.
+fn waiter(common: &Common<'_>, ray: &Container) -> Container {
+    let address = format!("{}:{}", common.head_address, common.port);
+    let script = format!(
+        "while ! answer=$(ray health-check --address {address} 2>&1); do\n  \
+         echo \"waiting for the Ray head at {address} for $SECONDS s\"\n  \
+         if [ \"$SECONDS\" -gt 120 ]; then echo \"$answer\"; fi\n  \
+         sleep 5\n\
+         done\n"
+    );
+    let needs = BTreeMap::from([
+        ("cpu".to_owned(), Quantity(WAITER_NEEDS.0.to_owned())),
+        ("memory".to_owned(), Quantity(WAITER_NEEDS.1.to_owned())),
+    ]);
+    Container {
+        name: "wait-gcs-ready".to_owned(),
+        image: ray.image.clone(),
+        image_pull_policy: ray.image_pull_policy.clone(),
+        command: Some(start_command::shell()),
+        args: Some(vec![script]),
+        env: ray.env.clone(),
+        env_from: ray.env_from.clone(),
+        volume_mounts: ray.volume_mounts.clone(),
+        security_context: ray.security_context.clone(),
+        resources: Some(ResourceRequirements {
+            requests: Some(needs.clone()),
+            limits: Some(needs),
+            ..ResourceRequirements::default()
+        }),
+        ..Container::default()
+    }
+}
