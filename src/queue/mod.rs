@@ -1,3 +1,162 @@
-//! The queue: who gets which quota, and why not yet.
+//! The queue: who gets which quota, in which order, and why not yet.
+//!
+//! [`Engine`] owns all that the decision rests on. It is told of changes by [`Engine::step`], decides in
+//! [`Engine::cycle`], and names what it wants written as [`Effect`]s; `status` turns an effect into the object's new
+//! status. An effect stays wanted until the object is observed to have it: [`Engine::effect`] says at any time what is
+//! wanted of one object, so a write that was lost, refused or overtaken is simply asked for again.
 
+mod assign;
+mod cycle;
+mod engine;
+mod entry;
+mod ledger;
+mod line;
+pub mod pending;
+mod quota;
+mod report;
 pub mod requests;
+mod selector;
+mod settle;
+pub mod status;
+
+use k8s_openapi::api::core::v1::Namespace;
+
+pub use engine::Engine;
+pub use pending::{Obstacle, PendingReason, Shortfall, Waiting};
+pub use report::{ClusterQueueReport, LocalQueueReport};
+pub use requests::{Requests, pod_requests, template_requests};
+
+use crate::api::kueue::{Admission, ClusterQueue, LocalQueue, ResourceFlavor, Workload};
+pub use crate::engine::store::Key;
+
+/// Something that the queue is told.
+#[derive(Debug, Clone, Copy)]
+pub enum Event<'a> {
+    /// A ResourceFlavor as it is now.
+    ResourceFlavor(&'a ResourceFlavor),
+    /// The ResourceFlavor with this name is gone.
+    ResourceFlavorGone(&'a str),
+    /// A ClusterQueue as it is now.
+    ClusterQueue(&'a ClusterQueue),
+    /// The ClusterQueue with this name is gone.
+    ClusterQueueGone(&'a str),
+    /// A LocalQueue as it is now.
+    LocalQueue(&'a LocalQueue),
+    /// This LocalQueue is gone.
+    LocalQueueGone(&'a Key),
+    /// A namespace as it is now; its labels count.
+    Namespace(&'a Namespace),
+    /// The namespace with this name is gone.
+    NamespaceGone(&'a str),
+    /// A Workload as it is now.
+    Workload(&'a Workload),
+    /// This Workload is gone.
+    WorkloadGone(&'a Key),
+    /// The API server will not take the admission of this Workload as it is (not a conflict or a failed connection, which
+    /// are met by asking for the effect again). Its quota is free again, and it is not tried before it changes.
+    AdmissionRefused(&'a Key),
+}
+
+/// An object that the queue wants something written to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// A Workload.
+    Workload(Key),
+    /// The ClusterQueue with this name.
+    ClusterQueue(String),
+    /// A LocalQueue.
+    LocalQueue(Key),
+}
+
+/// What the queue wants of one object. `status` turns each into the object's new status.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// The workload gets this quota, and so is admitted.
+    Admit {
+        /// The workload.
+        workload: Key,
+        /// The quota, by pod set.
+        admission: Admission,
+        /// The slice whose quota it takes over.
+        replaces: Option<Key>,
+    },
+    /// The workload waits.
+    Pending {
+        /// The workload.
+        workload: Key,
+        /// What for.
+        why: Waiting,
+    },
+    /// The workload must stop and give its quota back; it holds the quota until that is done.
+    Evict {
+        /// The workload.
+        workload: Key,
+        /// Why.
+        reason: EvictReason,
+    },
+    /// The workload is over, because a newer slice of its job holds quota in its place.
+    FinishReplaced {
+        /// The workload.
+        workload: Key,
+        /// The newer slice.
+        by: Successor,
+    },
+    /// The workload's pod sets got smaller in its spec, and its admission follows.
+    ShrinkAdmission {
+        /// The workload.
+        workload: Key,
+        /// The smaller admission.
+        admission: Admission,
+    },
+    /// The status of a ClusterQueue.
+    ClusterQueueStatus {
+        /// Name of the ClusterQueue.
+        cluster_queue: String,
+        /// What it says.
+        report: ClusterQueueReport,
+    },
+    /// The status of a LocalQueue.
+    LocalQueueStatus {
+        /// The LocalQueue.
+        local_queue: Key,
+        /// What it says.
+        report: LocalQueueReport,
+    },
+}
+
+impl Effect {
+    /// The object that this is about.
+    pub fn subject(&self) -> Subject {
+        match self {
+            Self::Admit { workload, .. }
+            | Self::Pending { workload, .. }
+            | Self::Evict { workload, .. }
+            | Self::FinishReplaced { workload, .. }
+            | Self::ShrinkAdmission { workload, .. } => Subject::Workload(workload.clone()),
+            Self::ClusterQueueStatus { cluster_queue, .. } => Subject::ClusterQueue(cluster_queue.clone()),
+            Self::LocalQueueStatus { local_queue, .. } => Subject::LocalQueue(local_queue.clone()),
+        }
+    }
+}
+
+/// Why a workload must stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EvictReason {
+    /// Its ClusterQueue is being drained.
+    ClusterQueueStopped,
+    /// Its LocalQueue is being drained.
+    LocalQueueStopped,
+    /// Its `spec.active` is false.
+    Deactivated,
+}
+
+/// The slice that replaced another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Successor {
+    /// The slice.
+    pub workload: Key,
+    /// Its uid.
+    pub uid: String,
+    /// The uid of its job; empty if it has none.
+    pub job_uid: String,
+}

@@ -21,32 +21,10 @@ use crate::api::quantity::Quantity;
     derive = "Default",
     derive = "PartialEq",
     doc = "ClusterQueue is a quota of resources, and the rules by which workloads get a part of it.",
-    printcolumn(
-        name = "Cohort",
-        json_path = ".spec.cohortName",
-        type_ = "string",
-        description = "Cohort that this ClusterQueue belongs to"
-    ),
-    printcolumn(
-        name = "Strategy",
-        json_path = ".spec.queueingStrategy",
-        type_ = "string",
-        priority = 1,
-        description = "How workloads are ordered"
-    ),
-    printcolumn(
-        name = "Pending Workloads",
-        json_path = ".status.pendingWorkloads",
-        type_ = "integer",
-        description = "Workloads that wait"
-    ),
-    printcolumn(
-        name = "Admitted Workloads",
-        json_path = ".status.admittedWorkloads",
-        type_ = "integer",
-        priority = 1,
-        description = "Workloads that were admitted and have not finished"
-    )
+    printcolumn = r#"{"name": "Cohort", "type": "string", "jsonPath": ".spec.cohortName", "description": "Cohort that this ClusterQueue belongs to"}"#,
+    printcolumn = r#"{"name": "Strategy", "type": "string", "jsonPath": ".spec.queueingStrategy", "description": "How workloads are ordered", "priority": 1}"#,
+    printcolumn = r#"{"name": "Pending Workloads", "type": "integer", "jsonPath": ".status.pendingWorkloads", "description": "Workloads that wait"}"#,
+    printcolumn = r#"{"name": "Admitted Workloads", "type": "integer", "jsonPath": ".status.admittedWorkloads", "description": "Workloads that were admitted and have not finished", "priority": 1}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [

@@ -24,24 +24,9 @@ use crate::api::quantity::Quantity;
     derive = "Default",
     derive = "PartialEq",
     doc = "LocalQueue is where the workloads of a namespace line up for the quota of one ClusterQueue.",
-    printcolumn(
-        name = "ClusterQueue",
-        json_path = ".spec.clusterQueue",
-        type_ = "string",
-        description = "ClusterQueue behind this queue"
-    ),
-    printcolumn(
-        name = "Pending Workloads",
-        json_path = ".status.pendingWorkloads",
-        type_ = "integer",
-        description = "Workloads that wait"
-    ),
-    printcolumn(
-        name = "Admitted Workloads",
-        json_path = ".status.admittedWorkloads",
-        type_ = "integer",
-        description = "Workloads that were admitted and have not finished"
-    )
+    printcolumn = r#"{"name": "ClusterQueue", "type": "string", "jsonPath": ".spec.clusterQueue", "description": "ClusterQueue behind this queue"}"#,
+    printcolumn = r#"{"name": "Pending Workloads", "type": "integer", "jsonPath": ".status.pendingWorkloads", "description": "Workloads that wait"}"#,
+    printcolumn = r#"{"name": "Admitted Workloads", "type": "integer", "jsonPath": ".status.admittedWorkloads", "description": "Workloads that were admitted and have not finished"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct LocalQueueSpec {

@@ -84,7 +84,7 @@ pub mod active_reason {
     /// The Topology of a flavor does not exist.
     pub const TOPOLOGY_NOT_FOUND: &str = "TopologyNotFound";
     /// Quota or flavors contradict each other.
-    pub const UNKNOWN: &str = "Unknown";
+    pub const MISCONFIGURED: &str = "Misconfigured";
     /// The ClusterQueue of a LocalQueue does not exist.
     pub const CLUSTER_QUEUE_DOES_NOT_EXIST: &str = "ClusterQueueDoesNotExist";
     /// The ClusterQueue of a LocalQueue can't admit.

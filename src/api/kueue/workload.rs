@@ -31,36 +31,11 @@ const DNS_LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
     derive = "PartialEq",
     doc = "Workload is the pods of a job, or of one slice of it, as one thing to admit.",
     selectable = ".status.admission.clusterQueue",
-    printcolumn(
-        name = "Queue",
-        json_path = ".spec.queueName",
-        type_ = "string",
-        description = "Queue that this workload was submitted to"
-    ),
-    printcolumn(
-        name = "Reserved in",
-        json_path = ".status.admission.clusterQueue",
-        type_ = "string",
-        description = "ClusterQueue whose quota the workload holds"
-    ),
-    printcolumn(
-        name = "Admitted",
-        json_path = ".status.conditions[?(@.type=='Admitted')].status",
-        type_ = "string",
-        description = "Whether it was admitted"
-    ),
-    printcolumn(
-        name = "Finished",
-        json_path = ".status.conditions[?(@.type=='Finished')].status",
-        type_ = "string",
-        description = "Whether it finished"
-    ),
-    printcolumn(
-        name = "Age",
-        json_path = ".metadata.creationTimestamp",
-        type_ = "date",
-        description = "Time since this workload was created"
-    )
+    printcolumn = r#"{"name": "Queue", "type": "string", "jsonPath": ".spec.queueName", "description": "Queue that this workload was submitted to"}"#,
+    printcolumn = r#"{"name": "Reserved in", "type": "string", "jsonPath": ".status.admission.clusterQueue", "description": "ClusterQueue whose quota the workload holds"}"#,
+    printcolumn = r#"{"name": "Admitted", "type": "string", "jsonPath": ".status.conditions[?(@.type=='Admitted')].status", "description": "Whether it was admitted"}"#,
+    printcolumn = r#"{"name": "Finished", "type": "string", "jsonPath": ".status.conditions[?(@.type=='Finished')].status", "description": "Whether it finished"}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp", "description": "Time since this workload was created"}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [

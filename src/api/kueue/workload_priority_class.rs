@@ -16,12 +16,7 @@ use serde::{Deserialize, Serialize};
     derive = "Default",
     derive = "PartialEq",
     doc = "WorkloadPriorityClass gives a name to a priority of workloads, apart from the priority of their pods.",
-    printcolumn(
-        name = "Value",
-        json_path = ".value",
-        type_ = "integer",
-        description = "Priority of the workloads of this class"
-    )
+    printcolumn = r#"{"name": "Value", "type": "integer", "jsonPath": ".value", "description": "Priority of the workloads of this class"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadPriorityClassFields {

@@ -1,0 +1,345 @@
+//! The state that the queue decides on, and how changes enter it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::entry::{Entry, Stage};
+use super::ledger::{Charge, Ledger};
+use super::line::{Line, Rank, Shape};
+use super::pending::Waiting;
+use super::quota::Quota;
+use super::report::Counts;
+use super::{Event, Key, Subject};
+use crate::api::kueue::{
+    Admission, ClusterQueue, ClusterQueueStatus, LocalQueue, LocalQueueStatus, ResourceFlavorSpec, StopPolicy, Workload,
+};
+
+/// Decides who gets which quota. Deterministic: the same events give the same effects. Feed it everything that is there
+/// before the first [`Engine::cycle`], or it gives out quota that someone holds whom it does not know yet.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    pub(super) now: Timestamp,
+    pub(super) flavors: BTreeMap<String, ResourceFlavorSpec>,
+    pub(super) namespaces: BTreeMap<String, BTreeMap<String, String>>,
+    pub(super) cluster_queues: BTreeMap<String, ClusterQueueState>,
+    pub(super) local_queues: BTreeMap<Key, LocalQueueState>,
+    pub(super) workloads: BTreeMap<Key, Slot>,
+    /// Who says that it replaces the slice with this key.
+    pub(super) claims: BTreeMap<Key, BTreeSet<Key>>,
+    /// When workloads come back after an eviction.
+    pub(super) timers: BTreeSet<(Timestamp, Key)>,
+    /// ClusterQueues in which something may fit now that did not before.
+    pub(super) dirty: BTreeSet<String>,
+    /// Objects of which something else may be wanted now.
+    pub(super) touched: BTreeSet<Subject>,
+}
+
+/// A ClusterQueue, or the place for one that workloads speak of and that is not there.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ClusterQueueState {
+    pub(super) quota: Option<Quota>,
+    pub(super) generation: Option<i64>,
+    pub(super) observed: ClusterQueueStatus,
+    pub(super) ledger: Ledger,
+    pub(super) line: Line,
+    /// Whether quota was released since the line was last gone through.
+    pub(super) released: bool,
+    pub(super) counts: Counts,
+    /// Workloads that wait for it or hold its quota.
+    pub(super) members: BTreeSet<Key>,
+}
+
+/// A LocalQueue, or the place for one that workloads speak of and that is not there.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LocalQueueState {
+    pub(super) rules: Option<LocalQueueRules>,
+    pub(super) generation: Option<i64>,
+    pub(super) observed: LocalQueueStatus,
+    pub(super) ledger: Ledger,
+    pub(super) counts: Counts,
+    /// Workloads that name it.
+    pub(super) members: BTreeSet<Key>,
+}
+
+/// What counts of a LocalQueue's spec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LocalQueueRules {
+    pub(super) cluster_queue: Option<String>,
+    pub(super) stop: StopPolicy,
+    pub(super) terminating: bool,
+}
+
+/// A workload, and what was decided about it.
+#[derive(Debug, Clone)]
+pub(super) struct Slot {
+    pub(super) entry: Entry,
+    /// The admission that was decided on and has not been observed yet. It counts as held.
+    pub(super) assumed: Option<Arc<Admission>>,
+    /// The API server refused its admission, and it has not changed since.
+    pub(super) refused: bool,
+    pub(super) standing: Standing,
+    pub(super) booked: Booking,
+}
+
+/// Where a workload stands.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Standing {
+    /// It is over, or going, or not to be admitted: nothing is counted.
+    Out,
+    /// It holds this quota.
+    Holds(Arc<Admission>),
+    /// This slice holds quota in its place.
+    Superseded(Key),
+    /// It is in the line of this ClusterQueue.
+    InLine(String),
+    /// Something else than quota keeps it from being admitted.
+    Held(Waiting, Option<String>),
+}
+
+/// What a workload adds to counts, ledgers and lines. Everything that is kept twice is changed by taking out the old
+/// booking and putting in the new one, and in no other way.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Booking {
+    pub(super) cluster_queue: Option<String>,
+    pub(super) local_queue: Option<Key>,
+    pub(super) counts: Counts,
+    pub(super) charge: Charge,
+    pub(super) place: Option<(Shape, Rank)>,
+}
+
+impl Slot {
+    /// The quota that it holds, observed or decided on.
+    pub(super) fn admission(&self) -> Option<&Arc<Admission>> {
+        match &self.entry.stage {
+            Stage::Reserved(admission) => Some(admission),
+            Stage::Unreserved => self.assumed.as_ref(),
+            Stage::Finished => None,
+        }
+    }
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self {
+            now: Timestamp::UNIX_EPOCH,
+            flavors: BTreeMap::new(),
+            namespaces: BTreeMap::new(),
+            cluster_queues: BTreeMap::new(),
+            local_queues: BTreeMap::new(),
+            workloads: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            touched: BTreeSet::new(),
+        }
+    }
+}
+
+impl Engine {
+    /// Takes in a change. Nothing is decided before [`Engine::cycle`], so many changes may come before one decision. The
+    /// same state may be told again: that changes nothing.
+    pub fn step(&mut self, now: Timestamp, event: &Event<'_>) {
+        self.now = self.now.max(now);
+        match *event {
+            Event::ResourceFlavor(flavor) => {
+                let name = flavor.metadata.name.clone().unwrap_or_default();
+                if self.flavors.insert(name.clone(), flavor.spec.clone()).as_ref() != Some(&flavor.spec) {
+                    self.flavor_changed(&name);
+                }
+            }
+            Event::ResourceFlavorGone(name) => {
+                if self.flavors.remove(name).is_some() {
+                    self.flavor_changed(name);
+                }
+            }
+            Event::ClusterQueue(cluster_queue) => self.observe_cluster_queue(cluster_queue),
+            Event::ClusterQueueGone(name) => {
+                if let Some(state) = self.cluster_queues.get_mut(name) {
+                    (state.quota, state.generation, state.observed) = (None, None, ClusterQueueStatus::default());
+                    self.cluster_queue_changed(name);
+                }
+            }
+            Event::LocalQueue(local_queue) => self.observe_local_queue(local_queue),
+            Event::LocalQueueGone(key) => {
+                if let Some(state) = self.local_queues.get_mut(key) {
+                    (state.rules, state.generation, state.observed) = (None, None, LocalQueueStatus::default());
+                    self.local_queue_changed(key);
+                }
+            }
+            Event::Namespace(namespace) => {
+                let labels = namespace.metadata.labels.clone().unwrap_or_default();
+                self.set_namespace(namespace.metadata.name.as_deref().unwrap_or_default(), Some(labels));
+            }
+            Event::NamespaceGone(name) => self.set_namespace(name, None),
+            Event::Workload(workload) => self.observe_workload(workload),
+            Event::WorkloadGone(key) => self.forget_workload(key),
+            Event::AdmissionRefused(key) => {
+                if let Some(slot) = self.workloads.get_mut(key)
+                    && slot.assumed.take().is_some()
+                {
+                    slot.refused = true;
+                    self.settle_family(key);
+                }
+            }
+        }
+    }
+
+    fn observe_cluster_queue(&mut self, cluster_queue: &ClusterQueue) {
+        let name = cluster_queue.metadata.name.clone().unwrap_or_default();
+        let quota = Some(Quota::of(cluster_queue));
+        let state = self.cluster_queues.entry(name.clone()).or_default();
+        state.observed = cluster_queue.status.clone().unwrap_or_default();
+        state.generation = cluster_queue.metadata.generation;
+        if state.quota != quota {
+            state.quota = quota;
+            self.cluster_queue_changed(&name);
+        }
+        self.touched.insert(Subject::ClusterQueue(name));
+    }
+
+    fn observe_local_queue(&mut self, local_queue: &LocalQueue) {
+        let key = Key::of(local_queue);
+        let rules = LocalQueueRules {
+            cluster_queue: local_queue.spec.cluster_queue.clone().filter(|name| !name.is_empty()),
+            stop: local_queue.spec.stop_policy.unwrap_or_default(),
+            terminating: local_queue.metadata.deletion_timestamp.is_some(),
+        };
+        let state = self.local_queues.entry(key.clone()).or_default();
+        state.observed = local_queue.status.clone().unwrap_or_default();
+        state.generation = local_queue.metadata.generation;
+        if state.rules.as_ref() != Some(&rules) {
+            state.rules = Some(rules);
+            self.local_queue_changed(&key);
+        }
+        self.touched.insert(Subject::LocalQueue(key));
+    }
+
+    fn observe_workload(&mut self, workload: &Workload) {
+        let entry = Entry::of(workload);
+        let key = entry.key.clone();
+        let mut slot =
+            Slot { assumed: None, refused: false, standing: Standing::Out, booked: Booking::default(), entry };
+        if let Some(before) = self.workloads.remove(&key) {
+            if before.entry == slot.entry {
+                self.workloads.insert(key, before);
+                return;
+            }
+            if slot.entry.stage == Stage::Unreserved && !before.entry.asks_otherwise(&slot.entry) {
+                slot.assumed = before.assumed;
+            }
+            slot.booked = before.booked;
+            self.index(&before.entry, false);
+        }
+        self.index(&slot.entry, true);
+        self.workloads.insert(key.clone(), slot);
+        self.settle_family(&key);
+    }
+
+    fn forget_workload(&mut self, key: &Key) {
+        let family = self.family(key);
+        let Some(slot) = self.workloads.remove(key) else { return };
+        self.index(&slot.entry, false);
+        self.unbook(key, &slot.booked);
+        for relative in family.iter().filter(|relative| *relative != key) {
+            self.settle(relative);
+        }
+    }
+
+    /// Adds a workload to what it is looked up by, or takes it out.
+    fn index(&mut self, entry: &Entry, present: bool) {
+        if let Some(claimed) = &entry.replaces {
+            let claimants = self.claims.entry(claimed.clone()).or_default();
+            set_member(claimants, &entry.key, present);
+            if claimants.is_empty() {
+                self.claims.remove(claimed);
+            }
+        }
+        if let Some(at) = entry.requeue_at.filter(|at| *at > self.now || !present) {
+            set_member(&mut self.timers, &(at, entry.key.clone()), present);
+        }
+        if let Some(local_queue) = entry.local_queue() {
+            let members = &mut self.local_queues.entry(local_queue.clone()).or_default().members;
+            set_member(members, &entry.key, present);
+            self.tidy_local_queue(&local_queue);
+        }
+    }
+
+    fn set_namespace(&mut self, name: &str, labels: Option<BTreeMap<String, String>>) {
+        let before = match labels.clone() {
+            Some(labels) => self.namespaces.insert(name.to_owned(), labels),
+            None => self.namespaces.remove(name),
+        };
+        if before != labels {
+            let local_queues =
+                self.local_queues.range(Key::new(name, "")..).take_while(|(key, _)| key.namespace == name);
+            let members: Vec<Key> = local_queues.flat_map(|(_, state)| &state.members).cloned().collect();
+            self.settle_all(&members);
+        }
+    }
+
+    fn flavor_changed(&mut self, flavor: &str) {
+        let uses = |state: &ClusterQueueState| {
+            state.quota.as_ref().is_some_and(|quota| quota.flavors().any(|(name, _)| name == flavor))
+        };
+        let users: Vec<String> =
+            self.cluster_queues.iter().filter(|(_, state)| uses(state)).map(|(name, _)| name.clone()).collect();
+        for name in users {
+            self.cluster_queue_changed(&name);
+        }
+    }
+
+    /// The rules of a ClusterQueue changed: everyone who waits for it or holds its quota is looked at again.
+    fn cluster_queue_changed(&mut self, name: &str) {
+        if let Some(state) = self.cluster_queues.get_mut(name) {
+            state.released = true;
+            self.dirty.insert(name.to_owned());
+            let members: Vec<Key> = state.members.iter().cloned().collect();
+            self.settle_all(&members);
+        }
+        let behind = |state: &LocalQueueState| {
+            state.rules.as_ref().is_some_and(|rules| rules.cluster_queue.as_deref() == Some(name))
+        };
+        let local_queues = self.local_queues.iter().filter(|(_, state)| behind(state));
+        self.touched.extend(local_queues.map(|(key, _)| Subject::LocalQueue(key.clone())));
+        self.touched.insert(Subject::ClusterQueue(name.to_owned()));
+        self.tidy_cluster_queue(name);
+    }
+
+    fn local_queue_changed(&mut self, key: &Key) {
+        if let Some(state) = self.local_queues.get(key) {
+            let members: Vec<Key> = state.members.iter().cloned().collect();
+            self.settle_all(&members);
+        }
+        self.touched.insert(Subject::LocalQueue(key.clone()));
+        self.tidy_local_queue(key);
+    }
+
+    /// Forgets the place of a ClusterQueue that is gone and that nobody speaks of.
+    pub(super) fn tidy_cluster_queue(&mut self, name: &str) {
+        let unused = |state: &ClusterQueueState| {
+            state.quota.is_none() && state.members.is_empty() && state.ledger.is_empty() && state.line.is_empty()
+        };
+        if self.cluster_queues.get(name).is_some_and(unused) {
+            self.cluster_queues.remove(name);
+        }
+    }
+
+    /// Forgets the place of a LocalQueue that is gone and that nobody speaks of.
+    pub(super) fn tidy_local_queue(&mut self, key: &Key) {
+        let unused =
+            |state: &LocalQueueState| state.rules.is_none() && state.members.is_empty() && state.ledger.is_empty();
+        if self.local_queues.get(key).is_some_and(unused) {
+            self.local_queues.remove(key);
+        }
+    }
+}
+
+fn set_member<T: Ord + Clone>(set: &mut BTreeSet<T>, member: &T, present: bool) {
+    if present {
+        set.insert(member.clone());
+    } else {
+        set.remove(member);
+    }
+}

@@ -1,0 +1,275 @@
+//! What the queue keeps of a Workload.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::ledger::{Charge, FlavorResource, add_to};
+use super::line::Rank;
+use super::pending::Waiting;
+use super::requests::{Requests, template_requests};
+use crate::api::condition;
+use crate::api::kueue::{Admission, PodSet, PodSetAssignment, Workload, names};
+use crate::api::quantity::Amount;
+use crate::engine::store::Key;
+
+/// What a workload asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Demand {
+    pub(super) pod_sets: Vec<PodSetDemand>,
+}
+
+/// What one pod set asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PodSetDemand {
+    pub(super) name: String,
+    pub(super) count: i32,
+    pub(super) per_pod: Requests,
+}
+
+/// How far a workload is, as observed.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Stage {
+    /// It holds nothing.
+    Unreserved,
+    /// It holds quota.
+    Reserved(Arc<Admission>),
+    /// It is over.
+    Finished,
+}
+
+/// A Workload, as far as it matters here.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Entry {
+    pub(super) key: Key,
+    pub(super) uid: Arc<str>,
+    pub(super) job_uid: String,
+    owner: Option<String>,
+    pub(super) queue_name: Option<String>,
+    /// What it asks for, or why that can't be told.
+    pub(super) demand: Result<Arc<Demand>, String>,
+    priority: i32,
+    since: Timestamp,
+    pub(super) active: bool,
+    pub(super) deleting: bool,
+    pub(super) gated_by: Option<String>,
+    pub(super) requeue_at: Option<Timestamp>,
+    /// The slice of the same namespace that it says it replaces.
+    pub(super) replaces: Option<Key>,
+    pub(super) stage: Stage,
+    pub(super) admitted: bool,
+    pub(super) evicted: bool,
+    /// What stands in its condition QuotaReserved=False.
+    said: Option<u64>,
+    /// Its condition Requeued is False, from an eviction that is over once it is queued again.
+    requeued_false: bool,
+}
+
+impl Entry {
+    pub(super) fn of(workload: &Workload) -> Self {
+        let (meta, spec) = (&workload.metadata, &workload.spec);
+        let status = workload.status.clone().unwrap_or_default();
+        let conditions = &status.conditions;
+        let key = Key::of(workload);
+        let annotation = |name: &str| meta.annotations.as_ref().and_then(|all| all.get(name));
+        let requeue_at = status.requeue_state.as_ref().and_then(|state| state.requeue_at.as_ref());
+        Self {
+            uid: meta.uid.as_deref().unwrap_or_default().into(),
+            job_uid: meta.labels.as_ref().and_then(|all| all.get(names::JOB_UID_LABEL)).cloned().unwrap_or_default(),
+            owner: owner_uid(workload),
+            queue_name: spec.queue_name.clone().filter(|name| !name.is_empty()),
+            demand: demand_of(workload).map(Arc::new),
+            priority: spec.priority.unwrap_or(0),
+            since: queued_since(workload),
+            active: spec.active.unwrap_or(true),
+            deleting: meta.deletion_timestamp.is_some(),
+            gated_by: annotation(names::ADMISSION_GATED_BY_ANNOTATION).filter(|by| !by.is_empty()).cloned(),
+            requeue_at: requeue_at.map(|time| time.0),
+            replaces: annotation(names::SLICE_REPLACEMENT_FOR_ANNOTATION).and_then(|name| claimed(&key, name)),
+            admitted: condition::is_true(conditions, names::ADMITTED),
+            evicted: condition::is_true(conditions, names::EVICTED),
+            said: condition::get(conditions, names::QUOTA_RESERVED)
+                .filter(|reserved| reserved.status == "False")
+                .map(|reserved| fingerprint(&reserved.reason, &reserved.message)),
+            requeued_false: condition::is_false(conditions, names::REQUEUED),
+            stage: stage_of(workload),
+            key,
+        }
+    }
+
+    /// Its place in the order.
+    pub(super) fn rank(&self) -> Rank {
+        Rank { priority: Reverse(self.priority), since: self.since, uid: self.uid.clone(), workload: self.key.clone() }
+    }
+
+    /// Whether both belong to the same job, so that one can take the other's place.
+    pub(super) fn same_owner(&self, other: &Self) -> bool {
+        self.owner == other.owner
+    }
+
+    /// Whether `now` asks for something else than this, so that a decision that was made for this is void.
+    pub(super) fn asks_otherwise(&self, now: &Self) -> bool {
+        self.uid != now.uid
+            || self.queue_name != now.queue_name
+            || self.demand != now.demand
+            || self.replaces != now.replaces
+            || self.active != now.active
+            || self.deleting != now.deleting
+            || self.gated_by != now.gated_by
+            || self.requeue_at != now.requeue_at
+            || now.stage == Stage::Finished
+    }
+
+    /// Whether its conditions say already that it waits for this.
+    pub(super) fn says(&self, why: &Waiting) -> bool {
+        let resumes = self.requeued_false && why.is_in_line();
+        !resumes && self.said == Some(fingerprint(why.reason().as_str(), &why.to_string()))
+    }
+
+    /// What it holds under `admission`: by pod set, what was admitted, scaled down to what its spec still has.
+    pub(super) fn charge(&self, admission: &Admission) -> Charge {
+        let mut charge = Charge::new();
+        for assignment in &admission.pod_set_assignments {
+            for (resource, flavor) in &assignment.flavors {
+                let amount = self.held(assignment, resource);
+                add_to(&mut charge, FlavorResource::new(flavor, resource), amount);
+            }
+        }
+        charge
+    }
+
+    fn held(&self, assignment: &PodSetAssignment, resource: &str) -> Amount {
+        let granted = granted_count(assignment, self.pod_set(&assignment.name));
+        let kept = self.kept_count(assignment);
+        let usage = assignment.resource_usage.get(resource).map(|quantity| Amount::of(resource, quantity));
+        match usage {
+            // A usage that can't be read holds everything: too little admitted is better than too much.
+            Some(Err(_)) => Amount::MAX,
+            Some(Ok(usage)) => scaled(usage, kept, granted),
+            None => {
+                self.pod_set(&assignment.name).map_or(Amount::ZERO, |set| set.per_pod.get(resource).times(kept.into()))
+            }
+        }
+    }
+
+    /// The smaller admission that its spec asks for; `None` when it is as large as admitted.
+    pub(super) fn shrunk(&self, admission: &Admission) -> Option<Admission> {
+        self.demand.as_ref().ok()?;
+        let mut smaller = admission.clone();
+        smaller.pod_set_assignments.retain(|assignment| self.pod_set(&assignment.name).is_some());
+        for assignment in &mut smaller.pod_set_assignments {
+            let granted = granted_count(assignment, self.pod_set(&assignment.name));
+            let kept = self.pod_set(&assignment.name).map_or(0, |set| set.count.min(granted));
+            if kept < granted {
+                for (resource, quantity) in &mut assignment.resource_usage {
+                    if let Ok(usage) = Amount::of(resource, quantity) {
+                        *quantity = scaled(usage, kept, granted).quantity(resource);
+                    }
+                }
+                assignment.count = Some(kept);
+            }
+        }
+        (smaller != *admission).then_some(smaller)
+    }
+
+    pub(super) fn pod_set(&self, name: &str) -> Option<&PodSetDemand> {
+        self.demand.as_ref().ok()?.pod_sets.iter().find(|set| set.name == name)
+    }
+
+    /// How many pods of an admitted pod set still count. A spec that can't be read keeps what was admitted.
+    fn kept_count(&self, assignment: &PodSetAssignment) -> i32 {
+        let granted = granted_count(assignment, self.pod_set(&assignment.name));
+        match &self.demand {
+            Ok(_) => self.pod_set(&assignment.name).map_or(0, |set| set.count.min(granted)),
+            Err(_) => granted,
+        }
+    }
+}
+
+fn granted_count(assignment: &PodSetAssignment, set: Option<&PodSetDemand>) -> i32 {
+    assignment.count.or(set.map(|set| set.count)).unwrap_or(0).max(0)
+}
+
+/// `usage × kept ÷ granted`, rounded up.
+fn scaled(usage: Amount, kept: i32, granted: i32) -> Amount {
+    if kept >= granted {
+        return usage;
+    }
+    let (kept, granted) = (i128::from(kept.max(0)), i128::from(granted));
+    let product = i128::from(usage.get()) * kept;
+    super::ledger::clamped(product.div_euclid(granted) + i128::from(product.rem_euclid(granted) != 0))
+}
+
+fn stage_of(workload: &Workload) -> Stage {
+    let Some(status) = &workload.status else { return Stage::Unreserved };
+    if condition::is_true(&status.conditions, names::FINISHED) {
+        return Stage::Finished;
+    }
+    match &status.admission {
+        Some(admission) if condition::is_true(&status.conditions, names::QUOTA_RESERVED) => {
+            Stage::Reserved(Arc::new(admission.clone()))
+        }
+        _ => Stage::Unreserved,
+    }
+}
+
+/// When it lined up: its creation, or a later eviction that sends it to the back (kueue v0.19.2 `pkg/workload/workload.go`,
+/// `GetQueueOrderTimestamp`). A workload that was preempted keeps its place.
+fn queued_since(workload: &Workload) -> Timestamp {
+    let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let to_the_back = [names::evicted_reason::PODS_READY_TIMEOUT, names::evicted_reason::ADMISSION_CHECK];
+    condition::get(conditions, names::EVICTED)
+        .filter(|evicted| evicted.status == "True" && to_the_back.contains(&evicted.reason.as_str()))
+        .map(|evicted| evicted.last_transition_time.0)
+        .or(workload.metadata.creation_timestamp.as_ref().map(|time| time.0))
+        .unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+fn owner_uid(workload: &Workload) -> Option<String> {
+    let owners = workload.metadata.owner_references.as_deref().unwrap_or_default();
+    owners.iter().find(|owner| owner.controller == Some(true)).or(owners.first()).map(|owner| owner.uid.clone())
+}
+
+/// The slice that an annotation `namespace/name` names. One of another namespace is none of ours.
+fn claimed(by: &Key, annotation: &str) -> Option<Key> {
+    let (namespace, name) = annotation.split_once('/')?;
+    let claimed = Key::new(namespace, name);
+    (namespace == by.namespace && claimed != *by).then_some(claimed)
+}
+
+fn demand_of(workload: &Workload) -> Result<Demand, String> {
+    let status = workload.status.as_ref();
+    let done: BTreeMap<&str, i32> = status
+        .iter()
+        .flat_map(|status| &status.reclaimable_pods)
+        .map(|reclaimable| (reclaimable.name.as_str(), reclaimable.count))
+        .collect();
+    let pod_sets = workload.spec.pod_sets.iter().map(|set| {
+        let count = set.count.saturating_sub(done.get(set.name.as_str()).copied().unwrap_or(0)).max(0);
+        supported(set)?;
+        let per_pod = template_requests(&set.template).map_err(|error| format!("pod set {}: {error}", set.name))?;
+        Ok(PodSetDemand { name: set.name.clone(), count, per_pod })
+    });
+    Ok(Demand { pod_sets: pod_sets.collect::<Result<_, String>>()? })
+}
+
+/// A pod set that must be within one part of the topology can't be admitted without looking at the topology.
+fn supported(set: &PodSet) -> Result<(), String> {
+    let required = set.topology_request.as_ref().is_some_and(|request| {
+        request.required.is_some()
+            || request.pod_set_slice_required_topology.is_some()
+            || !request.podset_slice_required_topology_constraints.is_empty()
+    });
+    if required {
+        return Err(format!("pod set {} requires a topology, which Sluice does not support yet", set.name));
+    }
+    Ok(())
+}
+
+/// A number that stands for a condition's text, the same in every process (FNV-1a).
+fn fingerprint(reason: &str, message: &str) -> u64 {
+    let bytes = reason.bytes().chain([0]).chain(message.bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

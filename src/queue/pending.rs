@@ -1,0 +1,371 @@
+//! Why a workload is not admitted, as a value and as a sentence.
+
+use std::fmt;
+
+use crate::api::quantity::Amount;
+use crate::engine::store::Key;
+
+/// The reason of the condition QuotaReserved while it is False (kueue v0.19.2 `apis/kueue/v1beta2/workload_types.go`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PendingReason {
+    /// It fits once others release quota.
+    WaitingForQuota,
+    /// It asks for more than there is in all.
+    ExceedsMaxQuota,
+    /// No flavor is right for its pods.
+    NoMatchingFlavor,
+    /// Something that it refers to is missing or wrong.
+    Misconfigured,
+    /// Its queue is stopped.
+    Suspended,
+    /// Someone holds it back by annotation.
+    AdmissionGated,
+    /// It is looked at again later.
+    PendingEvaluation,
+    /// Its predecessor is being stopped.
+    WaitingForPreemptedWorkloads,
+}
+
+impl PendingReason {
+    /// The reason as the condition spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::WaitingForQuota => "WaitingForQuota",
+            Self::ExceedsMaxQuota => "ExceedsMaxQuota",
+            Self::NoMatchingFlavor => "NoMatchingFlavor",
+            Self::Misconfigured => "Misconfigured",
+            Self::Suspended => "Suspended",
+            Self::AdmissionGated => "AdmissionGated",
+            Self::PendingEvaluation => "PendingEvaluation",
+            Self::WaitingForPreemptedWorkloads => "WaitingForPreemptedWorkloads",
+        }
+    }
+}
+
+/// What a workload waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Waiting {
+    /// For quota: what stands in the way of each pod set, in each flavor.
+    Quota(Vec<Obstacle>),
+    /// For its turn: it would fit, but this ClusterQueue is strict and this workload comes first.
+    Behind {
+        /// The workload at the head.
+        head: Key,
+        /// Name of the ClusterQueue.
+        cluster_queue: String,
+    },
+    /// It names no LocalQueue.
+    NoQueueName,
+    /// Its LocalQueue does not exist.
+    LocalQueueMissing(String),
+    /// Its LocalQueue is being deleted.
+    LocalQueueTerminating(String),
+    /// Its LocalQueue is stopped.
+    LocalQueueStopped(String),
+    /// Its LocalQueue names no ClusterQueue.
+    NoClusterQueue(String),
+    /// Its ClusterQueue does not exist.
+    ClusterQueueMissing(String),
+    /// Its ClusterQueue is being deleted.
+    ClusterQueueTerminating(String),
+    /// Its ClusterQueue is stopped.
+    ClusterQueueStopped(String),
+    /// Its ClusterQueue can't admit anything.
+    ClusterQueueInactive {
+        /// Name of the ClusterQueue.
+        cluster_queue: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Its namespace is not among those that the ClusterQueue selects.
+    NamespaceNotSelected {
+        /// Name of the namespace.
+        namespace: String,
+        /// Name of the ClusterQueue.
+        cluster_queue: String,
+    },
+    /// These hold it back by annotation.
+    Gated(String),
+    /// It was evicted, and comes back at this time.
+    Backoff(jiff::Timestamp),
+    /// The slice that it replaces is being evicted.
+    PredecessorEvicted(Key),
+    /// What it asks for can't be understood or is not supported.
+    BadRequest(String),
+    /// The API server refused its admission.
+    Refused,
+}
+
+/// What stands in the way of one pod set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Obstacle {
+    /// Others hold what it needs of a flavor.
+    Short(Shortfall),
+    /// It needs more of a flavor than there is.
+    Exceeds(Shortfall),
+    /// No flavor of the ClusterQueue has this resource.
+    NotOffered {
+        /// Name of the pod set.
+        pod_set: String,
+        /// Name of the resource.
+        resource: String,
+    },
+    /// The flavor's nodes are not for its pods.
+    Unsuitable {
+        /// Name of the pod set.
+        pod_set: String,
+        /// Name of the flavor.
+        flavor: String,
+        /// What does not match.
+        problem: String,
+    },
+}
+
+impl Obstacle {
+    /// Name of the pod set that it stands in the way of.
+    pub fn pod_set(&self) -> &str {
+        match self {
+            Self::Short(shortfall) | Self::Exceeds(shortfall) => &shortfall.pod_set,
+            Self::NotOffered { pod_set, .. } | Self::Unsuitable { pod_set, .. } => pod_set,
+        }
+    }
+
+    fn reason(&self) -> PendingReason {
+        match self {
+            Self::Short(_) => PendingReason::WaitingForQuota,
+            Self::Exceeds(_) => PendingReason::ExceedsMaxQuota,
+            Self::NotOffered { .. } | Self::Unsuitable { .. } => PendingReason::NoMatchingFlavor,
+        }
+    }
+}
+
+/// What is missing of one resource in one flavor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shortfall {
+    /// Name of the pod set.
+    pub pod_set: String,
+    /// Name of the flavor.
+    pub flavor: String,
+    /// Name of the resource.
+    pub resource: String,
+    /// What all pods of the pod set need.
+    pub requested: Amount,
+    /// What earlier pod sets of the same workload take of it.
+    pub earlier: Amount,
+    /// What the slice that is replaced already holds of it.
+    pub held: Amount,
+    /// What is used of it by others than that slice.
+    pub used: Amount,
+    /// The nominal quota.
+    pub nominal: Amount,
+    /// What more would have to be free.
+    pub missing: Amount,
+    /// Those that hold the most of it, and how much.
+    pub holders: Vec<(Key, Amount)>,
+    /// How many others hold some of it.
+    pub more_holders: usize,
+}
+
+impl Waiting {
+    /// The reason of the condition. Of several obstacles, the most hopeful one of the pod set that has the least hope.
+    pub fn reason(&self) -> PendingReason {
+        match self {
+            Self::Quota(obstacles) => quota_reason(obstacles),
+            Self::Behind { .. } => PendingReason::WaitingForQuota,
+            Self::LocalQueueStopped(_) | Self::ClusterQueueStopped(_) => PendingReason::Suspended,
+            Self::Gated(_) => PendingReason::AdmissionGated,
+            Self::Backoff(_) => PendingReason::PendingEvaluation,
+            Self::PredecessorEvicted(_) => PendingReason::WaitingForPreemptedWorkloads,
+            Self::NoQueueName
+            | Self::LocalQueueMissing(_)
+            | Self::LocalQueueTerminating(_)
+            | Self::NoClusterQueue(_)
+            | Self::ClusterQueueMissing(_)
+            | Self::ClusterQueueTerminating(_)
+            | Self::ClusterQueueInactive { .. }
+            | Self::NamespaceNotSelected { .. }
+            | Self::BadRequest(_)
+            | Self::Refused => PendingReason::Misconfigured,
+        }
+    }
+}
+
+impl Waiting {
+    /// Whether the workload is in line, and nothing but quota is missing.
+    pub fn is_in_line(&self) -> bool {
+        matches!(self, Self::Quota(_) | Self::Behind { .. })
+    }
+}
+
+fn quota_reason(obstacles: &[Obstacle]) -> PendingReason {
+    let of_pod_set = |name: &str| {
+        let reasons = obstacles.iter().filter(|obstacle| obstacle.pod_set() == name).map(Obstacle::reason);
+        reasons.min().unwrap_or(PendingReason::WaitingForQuota)
+    };
+    let worst = obstacles.iter().map(|obstacle| of_pod_set(obstacle.pod_set())).max();
+    worst.unwrap_or(PendingReason::WaitingForQuota)
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Quota(obstacles) => write_obstacles(f, obstacles),
+            Self::Behind { head, cluster_queue } => {
+                write!(f, "ClusterQueue {cluster_queue} is StrictFIFO, and {head} comes first and does not fit yet")
+            }
+            Self::NoQueueName => f.write_str("the workload names no LocalQueue; set spec.queueName"),
+            Self::LocalQueueMissing(name) => write!(f, "LocalQueue {name} doesn't exist"),
+            Self::LocalQueueTerminating(name) => write!(f, "LocalQueue {name} is being deleted"),
+            Self::LocalQueueStopped(name) => write!(f, "LocalQueue {name} is stopped"),
+            Self::NoClusterQueue(name) => write!(f, "LocalQueue {name} names no ClusterQueue"),
+            Self::ClusterQueueMissing(name) => write!(f, "ClusterQueue {name} doesn't exist"),
+            Self::ClusterQueueTerminating(name) => write!(f, "ClusterQueue {name} is being deleted"),
+            Self::ClusterQueueStopped(name) => write!(f, "ClusterQueue {name} is stopped"),
+            Self::ClusterQueueInactive { cluster_queue, problem } => {
+                write!(f, "ClusterQueue {cluster_queue} is inactive: {problem}")
+            }
+            Self::NamespaceNotSelected { namespace, cluster_queue } => {
+                write!(f, "namespace {namespace} doesn't match the namespaceSelector of ClusterQueue {cluster_queue}")
+            }
+            Self::Gated(by) => write!(f, "admission is gated by {by}"),
+            Self::Backoff(until) => write!(f, "evicted; queued again at {until}"),
+            Self::PredecessorEvicted(key) => write!(f, "{key}, which it replaces, is being evicted"),
+            Self::BadRequest(problem) => f.write_str(problem),
+            Self::Refused => {
+                f.write_str("the API server refused the admission; it is tried again when the workload changes")
+            }
+        }
+    }
+}
+
+/// One sentence a pod set, one clause a flavor and resource.
+fn write_obstacles(f: &mut fmt::Formatter<'_>, obstacles: &[Obstacle]) -> fmt::Result {
+    let mut pod_set = None;
+    for obstacle in obstacles {
+        match pod_set {
+            Some(last) if last == obstacle.pod_set() => f.write_str("; ")?,
+            Some(_) => write!(f, ". Pod set {}: ", obstacle.pod_set())?,
+            None => write!(f, "couldn't assign flavors to pod set {}: ", obstacle.pod_set())?,
+        }
+        pod_set = Some(obstacle.pod_set());
+        write!(f, "{obstacle}")?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Short(shortfall) => shortfall.write_short(f),
+            Self::Exceeds(shortfall) => shortfall.write_exceeds(f),
+            Self::NotOffered { resource, .. } => write!(f, "resource {resource} unavailable in ClusterQueue"),
+            Self::Unsuitable { flavor, problem, .. } => write!(f, "flavor {flavor} is not for these pods: {problem}"),
+        }
+    }
+}
+
+impl Shortfall {
+    fn write_short(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let show = |amount: Amount| amount.display(&self.resource).to_string();
+        let missing = show(self.missing);
+        write!(
+            f,
+            "insufficient unused quota for {} in flavor {}, {missing} more needed (",
+            self.resource, self.flavor
+        )?;
+        self.write_demand(f)?;
+        write!(f, ", {} of {} used", show(self.used), show(self.nominal))?;
+        for (index, (key, amount)) in self.holders.iter().enumerate() {
+            write!(f, "{} {key} holds {}", if index == 0 { ":" } else { "," }, show(*amount))?;
+        }
+        if self.more_holders > 0 {
+            write!(f, ", and {} more", self.more_holders)?;
+        }
+        write!(f, "; fits once {missing} is released or nominalQuota is {})", show(self.nominal.plus(self.missing)))
+    }
+
+    fn write_exceeds(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let show = |amount: Amount| amount.display(&self.resource).to_string();
+        write!(f, "insufficient quota for {} in flavor {}: ", self.resource, self.flavor)?;
+        self.write_demand(f)?;
+        let all = show(self.requested.plus(self.earlier));
+        write!(f, ", more than the maximum capacity {} (fits only once nominalQuota is {all})", show(self.nominal))
+    }
+
+    fn write_demand(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let show = |amount: Amount| amount.display(&self.resource).to_string();
+        write!(f, "requests {}", show(self.requested))?;
+        if self.earlier != Amount::ZERO {
+            write!(f, " on top of {} for earlier pod sets", show(self.earlier))?;
+        }
+        if self.held != Amount::ZERO {
+            write!(f, ", of which the slice that it replaces holds {}", show(self.held))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shortfall() -> Shortfall {
+        Shortfall {
+            pod_set: "worker".into(),
+            flavor: "a100".into(),
+            resource: "nvidia.com/gpu".into(),
+            requested: Amount::new(8),
+            earlier: Amount::ZERO,
+            held: Amount::ZERO,
+            used: Amount::new(12),
+            nominal: Amount::new(16),
+            missing: Amount::new(4),
+            holders: vec![(Key::new("team", "llm"), Amount::new(7)), (Key::new("team", "embed"), Amount::new(3))],
+            more_holders: 2,
+        }
+    }
+
+    #[test]
+    fn a_shortfall_says_what_is_missing_who_holds_it_and_what_would_help() {
+        let why = Waiting::Quota(vec![Obstacle::Short(shortfall())]);
+        assert_eq!(why.reason(), PendingReason::WaitingForQuota);
+        assert_eq!(
+            why.to_string(),
+            "couldn't assign flavors to pod set worker: insufficient unused quota for nvidia.com/gpu in flavor a100, 4 more needed \
+             (requests 8, 12 of 16 used: team/llm holds 7, team/embed holds 3, and 2 more; fits once 4 is released or nominalQuota is 20)"
+        );
+    }
+
+    #[test]
+    fn a_request_that_never_fits_says_the_quota_that_it_needs() {
+        let memory = Shortfall {
+            resource: "memory".into(),
+            requested: Amount::new(3 << 30),
+            earlier: Amount::new(1 << 30),
+            nominal: Amount::new(2 << 30),
+            ..shortfall()
+        };
+        let why = Waiting::Quota(vec![Obstacle::Exceeds(memory)]);
+        assert_eq!(why.reason(), PendingReason::ExceedsMaxQuota);
+        assert_eq!(
+            why.to_string(),
+            "couldn't assign flavors to pod set worker: insufficient quota for memory in flavor a100: requests 3Gi on top of 1Gi \
+             for earlier pod sets, more than the maximum capacity 2Gi (fits only once nominalQuota is 4Gi)"
+        );
+    }
+
+    #[test]
+    fn the_reason_is_the_most_hopeful_of_the_pod_set_that_has_the_least_hope() {
+        let short = Obstacle::Short(shortfall());
+        let exceeds = Obstacle::Exceeds(shortfall());
+        let unsuitable = |pod_set: &str| Obstacle::Unsuitable {
+            pod_set: pod_set.into(),
+            flavor: "spot".into(),
+            problem: "a taint".into(),
+        };
+        let reason = |obstacles: Vec<Obstacle>| Waiting::Quota(obstacles).reason();
+        assert_eq!(reason(vec![unsuitable("worker"), short.clone()]), PendingReason::WaitingForQuota);
+        assert_eq!(reason(vec![unsuitable("worker"), exceeds.clone()]), PendingReason::ExceedsMaxQuota);
+        assert_eq!(reason(vec![unsuitable("head"), short]), PendingReason::NoMatchingFlavor);
+    }
+}

@@ -1,0 +1,287 @@
+//! Turns what the queue wants of an object into the object's new status. Pure: the shell writes the difference.
+//!
+//! Condition types, reasons and the beginnings of messages are Kueue's (kueue v0.19.2 `pkg/workload`, `pkg/scheduler`,
+//! `pkg/controller/core`), because people and dashboards match on them.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::pending::Waiting;
+use super::report::{Activity, ClusterQueueReport, LocalQueueReport};
+use super::{Effect, EvictReason, Successor};
+use crate::api::condition::{self, Verdict};
+use crate::api::kueue::workload::{EvictionCount, SchedulingStats};
+use crate::api::kueue::{Admission, ClusterQueueStatus, LocalQueueStatus, Workload, WorkloadStatus, names};
+
+/// The reason of a condition that says again what its type says.
+const QUOTA_RESERVED_REASON: &str = "QuotaReserved";
+const PENDING_REASON: &str = "Pending";
+const NO_RESERVATION_REASON: &str = "NoReservation";
+const UNSUPPORTED_REASON: &str = "FieldsNotSupported";
+
+impl EvictReason {
+    /// The reason of the condition Evicted.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ClusterQueueStopped => names::evicted_reason::CLUSTER_QUEUE_STOPPED,
+            Self::LocalQueueStopped => names::evicted_reason::LOCAL_QUEUE_STOPPED,
+            Self::Deactivated => names::evicted_reason::DEACTIVATED,
+        }
+    }
+
+    /// The message of the condition Evicted.
+    pub fn message(self) -> &'static str {
+        match self {
+            Self::ClusterQueueStopped => "The ClusterQueue is stopped",
+            Self::LocalQueueStopped => "The LocalQueue is stopped",
+            Self::Deactivated => "The workload is deactivated",
+        }
+    }
+}
+
+/// The workload with the status that an effect asks for; unchanged when the effect is about another kind of object.
+pub fn workload(workload: &Workload, effect: &Effect, now: Timestamp) -> Workload {
+    let status = match effect {
+        Effect::Admit { admission, .. } => admitted(workload, admission, now),
+        Effect::Pending { why, .. } => pending(workload, why, now),
+        Effect::Evict { reason, .. } => evicted(workload, reason.as_str(), reason.message(), now),
+        Effect::FinishReplaced { by, .. } => finished_replaced(workload, by, now),
+        Effect::ShrinkAdmission { admission, .. } => shrunk(workload, admission),
+        Effect::ClusterQueueStatus { .. } | Effect::LocalQueueStatus { .. } => return workload.clone(),
+    };
+    Workload { status: Some(status), ..workload.clone() }
+}
+
+/// Quota is reserved, and with no checks to pass the workload is admitted at once.
+pub fn admitted(workload: &Workload, admission: &Admission, now: Timestamp) -> WorkloadStatus {
+    let mut edit = Edit::of(workload, now);
+    let cluster_queue = &admission.cluster_queue;
+    edit.resume();
+    edit.set(
+        names::QUOTA_RESERVED,
+        true,
+        QUOTA_RESERVED_REASON,
+        format!("Quota reserved in ClusterQueue {cluster_queue}"),
+    );
+    let since = condition::get(&edit.status.conditions, names::QUOTA_RESERVED)
+        .map_or(0, |reserved| (now.as_second() - reserved.last_transition_time.0.as_second()).max(0));
+    edit.set(
+        names::ADMITTED,
+        true,
+        names::ADMITTED,
+        format!("Admitted by ClusterQueue {cluster_queue}, wait time since reservation was {since}s"),
+    );
+    for type_ in [names::EVICTED, names::PREEMPTED, names::BLOCKED_ON_PREEMPTION_GATES] {
+        edit.clear(type_, QUOTA_RESERVED_REASON);
+    }
+    edit.note_unsupported(workload);
+    edit.status.admission = Some(admission.clone());
+    edit.status.resource_requests.clear();
+    edit.status
+}
+
+/// The workload waits.
+pub fn pending(workload: &Workload, why: &Waiting, now: Timestamp) -> WorkloadStatus {
+    let mut edit = Edit::of(workload, now);
+    if why.is_in_line() {
+        edit.resume();
+    }
+    edit.set(names::QUOTA_RESERVED, false, why.reason().as_str(), why.to_string());
+    edit.note_unsupported(workload);
+    edit.status
+}
+
+/// The workload must stop. It holds its quota until [`released`]; one that holds none has nothing to stop.
+pub fn evicted(workload: &Workload, reason: &str, message: &str, now: Timestamp) -> WorkloadStatus {
+    let mut edit = Edit::of(workload, now);
+    edit.set(names::EVICTED, true, reason, message.to_owned());
+    edit.count_eviction(reason);
+    if reason == names::evicted_reason::DEACTIVATED {
+        edit.status.requeue_state = None;
+        condition::remove(&mut edit.status.conditions, names::DEACTIVATION_TARGET);
+    }
+    if edit.status.admission.is_some() {
+        return edit.status;
+    }
+    released(&Workload { status: Some(edit.status), ..workload.clone() }, now)
+}
+
+/// The workload has stopped after an eviction, its pods are gone, and its quota is free. Who stops the job calls this.
+pub fn released(workload: &Workload, now: Timestamp) -> WorkloadStatus {
+    let mut edit = Edit::of(workload, now);
+    let evicted = condition::get(&edit.status.conditions, names::EVICTED).cloned();
+    let (reason, message) = match &evicted {
+        Some(evicted) if evicted.status == "True" => (evicted.reason.clone(), evicted.message.clone()),
+        _ => (PENDING_REASON.to_owned(), "The workload holds no quota".to_owned()),
+    };
+    edit.set(names::QUOTA_RESERVED, false, PENDING_REASON, message.clone());
+    if condition::is_true(&edit.status.conditions, names::ADMITTED) {
+        edit.status.accumulated_past_execution_time_seconds = edit.execution_time();
+        edit.set(names::ADMITTED, false, NO_RESERVATION_REASON, "The workload has no reservation".to_owned());
+    }
+    let comes_back_later = [
+        names::evicted_reason::DEACTIVATED,
+        names::evicted_reason::CLUSTER_QUEUE_STOPPED,
+        names::evicted_reason::LOCAL_QUEUE_STOPPED,
+        names::evicted_reason::PODS_READY_TIMEOUT,
+        names::evicted_reason::ADMISSION_CHECK,
+    ];
+    if evicted.is_some() {
+        edit.set(names::REQUEUED, !comes_back_later.contains(&reason.as_str()), &reason, message);
+    }
+    edit.status.admission = None;
+    edit.status
+}
+
+/// A newer slice holds quota in this one's place.
+pub fn finished_replaced(workload: &Workload, by: &Successor, now: Timestamp) -> WorkloadStatus {
+    let mut edit = Edit::of(workload, now);
+    let message = format!(
+        "Replaced to accommodate a workload (UID: {}, JobUID: {}) due to workload slice aggregation: {}",
+        by.uid, by.job_uid, by.workload
+    );
+    edit.set(names::FINISHED, true, names::finished_reason::WORKLOAD_SLICE_REPLACED, message);
+    edit.status
+}
+
+/// The admission follows the spec to a smaller size.
+pub fn shrunk(workload: &Workload, admission: &Admission) -> WorkloadStatus {
+    WorkloadStatus { admission: Some(admission.clone()), ..workload.status.clone().unwrap_or_default() }
+}
+
+/// The status of a ClusterQueue that says what `report` says. What others wrote into it stays.
+pub fn cluster_queue(old: &ClusterQueueStatus, report: &ClusterQueueReport, now: Timestamp) -> ClusterQueueStatus {
+    let mut status = old.clone();
+    set_active(&mut status.conditions, &report.activity, report.generation, now);
+    set_unsupported(&mut status.conditions, &report.unsupported, report.generation, now);
+    status.flavors_reservation.clone_from(&report.reservation);
+    status.flavors_usage.clone_from(&report.usage);
+    status.pending_workloads = report.counts.pending;
+    status.reserving_workloads = report.counts.reserving;
+    status.admitted_workloads = report.counts.admitted;
+    status
+}
+
+/// The status of a LocalQueue that says what `report` says. What others wrote into it stays.
+pub fn local_queue(old: &LocalQueueStatus, report: &LocalQueueReport, now: Timestamp) -> LocalQueueStatus {
+    let mut status = old.clone();
+    set_active(&mut status.conditions, &report.activity, report.generation, now);
+    status.flavors_reservation.clone_from(&report.reservation);
+    status.flavors_usage.clone_from(&report.usage);
+    status.pending_workloads = report.counts.pending;
+    status.reserving_workloads = report.counts.reserving;
+    status.admitted_workloads = report.counts.admitted;
+    status
+}
+
+fn set_active(conditions: &mut Vec<Condition>, activity: &Activity, generation: Option<i64>, now: Timestamp) {
+    let verdict = Verdict {
+        type_: names::ACTIVE,
+        status: activity.active,
+        reason: activity.reason.to_owned(),
+        message: activity.message.clone(),
+        observed_generation: generation,
+    };
+    condition::set(conditions, now, verdict);
+}
+
+/// Names the fields that are set and not acted on; no condition when there are none.
+fn set_unsupported(conditions: &mut Vec<Condition>, fields: &[String], generation: Option<i64>, now: Timestamp) {
+    if fields.is_empty() {
+        condition::remove(conditions, names::UNSUPPORTED);
+        return;
+    }
+    let verdict = Verdict {
+        type_: names::UNSUPPORTED,
+        status: true,
+        reason: UNSUPPORTED_REASON.to_owned(),
+        message: format!("Sluice does not act on {} yet", fields.join(", ")),
+        observed_generation: generation,
+    };
+    condition::set(conditions, now, verdict);
+}
+
+/// A workload's status that is being changed.
+struct Edit {
+    status: WorkloadStatus,
+    generation: Option<i64>,
+    now: Timestamp,
+}
+
+impl Edit {
+    fn of(workload: &Workload, now: Timestamp) -> Self {
+        let status = workload.status.clone().unwrap_or_default();
+        Self { status, generation: workload.metadata.generation, now }
+    }
+
+    fn set(&mut self, type_: &'static str, status: bool, reason: &str, message: String) {
+        let observed_generation = self.generation;
+        let verdict = Verdict { type_, status, reason: reason.to_owned(), message, observed_generation };
+        condition::set(&mut self.status.conditions, self.now, verdict);
+    }
+
+    /// Turns a condition that holds into one that held before.
+    fn clear(&mut self, type_: &'static str, reason: &str) {
+        if let Some(current) = condition::get(&self.status.conditions, type_).filter(|current| current.status == "True")
+        {
+            let message = format!("Previously: {}", current.message);
+            self.set(type_, false, reason, message);
+        }
+    }
+
+    /// The workload is in the queue again, if it was out of it.
+    fn resume(&mut self) {
+        let requeued = condition::get(&self.status.conditions, names::REQUEUED);
+        let Some(requeued) = requeued.filter(|requeued| requeued.status == "False") else { return };
+        let (reason, message) = match requeued.reason.as_str() {
+            names::evicted_reason::CLUSTER_QUEUE_STOPPED => {
+                (names::requeued_reason::CLUSTER_QUEUE_RESTARTED, "The ClusterQueue was restarted after being stopped")
+            }
+            names::evicted_reason::LOCAL_QUEUE_STOPPED => {
+                (names::requeued_reason::LOCAL_QUEUE_RESTARTED, "The LocalQueue was restarted after being stopped")
+            }
+            names::evicted_reason::DEACTIVATED => (names::requeued_reason::REACTIVATED, "The workload was reactivated"),
+            _ => (names::requeued_reason::BACKOFF_FINISHED, "The workload backoff was finished"),
+        };
+        self.set(names::REQUEUED, true, reason, message.to_owned());
+        if let Some(state) = &mut self.status.requeue_state {
+            state.requeue_at = None;
+        }
+    }
+
+    fn count_eviction(&mut self, reason: &str) {
+        let stats = self.status.scheduling_stats.get_or_insert_with(SchedulingStats::default);
+        match stats.evictions.iter_mut().find(|count| count.reason == reason && count.underlying_cause.is_empty()) {
+            Some(eviction) => eviction.count = eviction.count.saturating_add(1),
+            None => {
+                stats.evictions.push(EvictionCount { reason: reason.to_owned(), count: 1, ..EvictionCount::default() })
+            }
+        }
+    }
+
+    /// Time spent admitted so far, in seconds.
+    fn execution_time(&self) -> Option<i32> {
+        let admitted = condition::get(&self.status.conditions, names::ADMITTED)?;
+        let this_time = (self.now.as_second() - admitted.last_transition_time.0.as_second()).max(0);
+        let past = self.status.accumulated_past_execution_time_seconds.unwrap_or(0);
+        Some(past.saturating_add(i32::try_from(this_time).unwrap_or(i32::MAX)))
+    }
+
+    fn note_unsupported(&mut self, workload: &Workload) {
+        let fields = unsupported(workload);
+        set_unsupported(&mut self.status.conditions, &fields, self.generation, self.now);
+    }
+}
+
+/// Fields of a workload that are set and not acted on.
+fn unsupported(workload: &Workload) -> Vec<String> {
+    let spec = &workload.spec;
+    let sets = &spec.pod_sets;
+    let fields = [
+        (spec.maximum_execution_time_seconds.is_some(), "spec.maximumExecutionTimeSeconds"),
+        (!spec.preemption_gates.is_empty(), "spec.preemptionGates"),
+        (sets.iter().any(|set| set.min_count.is_some()), "spec.podSets[*].minCount"),
+        (sets.iter().any(|set| set.topology_request.is_some()), "spec.podSets[*].topologyRequest"),
+    ];
+    fields.into_iter().filter(|(set, _)| *set).map(|(_, name)| name.to_owned()).collect()
+}
