@@ -38,6 +38,8 @@ func runEtcd(args []string) int {
 	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{*peer}, []url.URL{*peer}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	config.LogLevel = "warn"
+	// Left at zero, which NewConfig does, it warns of every request.
+	config.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration
 
 	server, err := embed.StartEtcd(config)
 	if err != nil {

@@ -84,6 +84,8 @@ func (c *controlPlane) apiserverArgs() []string {
 		"--tls-private-key-file=" + c.certs.keyFile,
 		"--token-auth-file=" + c.layout.tokens(),
 		"--authorization-mode=RBAC",
+		// It taints new nodes, and the controller that would take the taint away wants kubelets.
+		"--disable-admission-plugins=TaintNodesByCondition",
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-signing-key-file=" + c.certs.serviceAccountKeyFile,
 		"--service-account-key-file=" + c.certs.serviceAccountKeyFile,

@@ -17,6 +17,7 @@ func (l layout) etcd() string            { return filepath.Join(l.root, "etcd") 
 func (l layout) tokens() string          { return filepath.Join(l.root, "tokens.csv") }
 func (l layout) adminKubeconfig() string { return filepath.Join(l.root, "admin.kubeconfig") }
 func (l layout) kubeconfig() string      { return filepath.Join(l.root, "kubeconfig") }
+func (l layout) stages() string          { return filepath.Join(l.root, "stages.yaml") }
 func (l layout) lock() string            { return filepath.Join(l.root, "lock") }
 
 // prepare makes the directories anew: what a killed environment left there is removed.
@@ -35,7 +36,7 @@ func (l layout) prepare() error {
 // removeData removes everything but the logs and the lock.
 func (l layout) removeData() error {
 	var failed error
-	for _, path := range []string{l.certs(), l.etcd(), l.tokens(), l.adminKubeconfig(), l.kubeconfig()} {
+	for _, path := range []string{l.certs(), l.etcd(), l.tokens(), l.adminKubeconfig(), l.kubeconfig(), l.stages()} {
 		failed = errors.Join(failed, os.RemoveAll(path))
 	}
 	return failed

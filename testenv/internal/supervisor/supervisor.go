@@ -103,6 +103,9 @@ func (e *Environment) start(ctx context.Context) (*Ready, error) {
 	if err := e.startControllers(ctx); err != nil {
 		return nil, err
 	}
+	if err := e.startNodes(ctx); err != nil {
+		return nil, err
+	}
 	return &Ready{
 		Kubeconfig:      e.layout.kubeconfig(),
 		AdminKubeconfig: e.layout.adminKubeconfig(),

@@ -1,0 +1,98 @@
+package supervisor
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// stages say how fake nodes and pods live.
+//
+//go:embed stages.yaml
+var stages []byte
+
+// podCIDR is where fake pods get their addresses: a half of 198.18.0.0/15, which is set aside for tests. The other half
+// holds the nodes and the API server's advertised address.
+const podCIDR = "198.19.0.0/16"
+
+// nodeCapacity is what every fake node has.
+var nodeCapacity = map[string]string{"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": "8", "pods": "500"}
+
+// startNodes starts kwok and creates the fake nodes, and waits until kwok has made them ready.
+func (e *Environment) startNodes(ctx context.Context) error {
+	own, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	program := filepath.Join(filepath.Dir(own), "kwok")
+	if _, err := os.Stat(program); err != nil {
+		return fmt.Errorf("kwok must be beside testenv (make testenv puts both there): %w", err)
+	}
+	if err := os.WriteFile(e.layout.stages(), stages, 0o600); err != nil {
+		return err
+	}
+	kwok, err := e.runProgram("kwok", program, []string{
+		"--kubeconfig=" + e.layout.adminKubeconfig(),
+		"--config=" + e.layout.stages(),
+		"--manage-all-nodes",
+		"--cidr=" + podCIDR,
+	})
+	if err != nil {
+		return err
+	}
+	for i := range e.options.Nodes {
+		if err := e.client.Do(ctx, "POST", "/api/v1/nodes", fakeNode(i), nil); err != nil {
+			return fmt.Errorf("create a fake node: %w", err)
+		}
+	}
+	return e.await(ctx, kwok, e.nodesReady)
+}
+
+// fakeNode is the node of this number, from 0.
+func fakeNode(number int) map[string]any {
+	name := fmt.Sprintf("node-%d", number)
+	return map[string]any{
+		"apiVersion": "v1",
+		"kind":       "Node",
+		"metadata": map[string]any{
+			"name": name,
+			"labels": map[string]string{
+				"kubernetes.io/hostname": name,
+				"kubernetes.io/os":       "linux",
+				"kubernetes.io/arch":     "amd64",
+			},
+		},
+		"status": map[string]any{
+			"capacity":    nodeCapacity,
+			"allocatable": nodeCapacity,
+			"addresses": []map[string]string{
+				{"type": "InternalIP", "address": fmt.Sprintf("198.18.%d.%d", 1+number/250, 1+number%250)},
+				{"type": "Hostname", "address": name},
+			},
+		},
+	}
+}
+
+// nodesReady reports whether all fake nodes are ready.
+func (e *Environment) nodesReady(ctx context.Context) (bool, error) {
+	var nodes struct {
+		Items []struct {
+			Status struct {
+				Conditions []condition `json:"conditions"`
+			} `json:"status"`
+		} `json:"items"`
+	}
+	if err := e.client.Do(ctx, "GET", "/api/v1/nodes", nil, &nodes); err != nil {
+		return false, err
+	}
+	ready := 0
+	for _, node := range nodes.Items {
+		if slices.Contains(node.Status.Conditions, condition{Type: "Ready", Status: "True"}) {
+			ready++
+		}
+	}
+	return ready >= e.options.Nodes, fmt.Errorf("%d of %d nodes are ready", ready, e.options.Nodes)
+}
