@@ -4,6 +4,7 @@
 //! (`queue`, `jobframework`, `raycluster`, `rayservice`), and `engine` holds the state that they decide on.
 
 pub mod api;
+pub mod dashboard;
 pub mod engine;
 pub mod queue;
 pub mod raycluster;

@@ -12,6 +12,8 @@ use kube::Resource;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::dashboard::ServeConfig;
+
 /// Everything that one planning of one object asks for.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Plan {
@@ -192,8 +194,8 @@ pub struct ServeCall {
     pub cluster: String,
     /// Name of the cluster's head Service.
     pub head_service: String,
-    /// Name of the port of the head Service that the dashboard listens on, or its number.
-    pub dashboard_port: String,
+    /// The port of the head Service that the dashboard listens on. Through the API server it is asked for by its name.
+    pub dashboard_port: u16,
     /// What is asked.
     pub request: ServeRequest,
 }
@@ -204,7 +206,27 @@ pub enum ServeRequest {
     /// Asks for the state of all applications.
     Get,
     /// Applies a declarative configuration.
-    Put(Value),
+    Put(ServeConfig),
+    /// Asks the Serve proxy on a pod whether it takes requests.
+    Healthz {
+        /// Name of the pod.
+        pod: String,
+        /// Its IP.
+        ip: String,
+        /// The port that the proxy listens on.
+        port: u16,
+    },
+}
+
+impl ServeRequest {
+    /// What is asked, in a word.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Put(_) => "put",
+            Self::Healthz { .. } => "healthz",
+        }
+    }
 }
 
 /// The JSON merge patch (RFC 7386) that turns `from` into `to`; `None` when they are equal.

@@ -1,0 +1,89 @@
+//! A hash of a JSON value that doesn't depend on the order of its keys.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// Changes whenever the same value would get another hash, so that a hash that an older release wrote is recognised as
+/// such and not taken for that of another value.
+const VERSION: &str = "v1";
+
+/// The hash of `value`, like `v1-0f3a…`: the first 128 bits of the SHA-256 of its JSON with sorted keys.
+pub fn of(value: &Value) -> String {
+    let mut json = String::new();
+    write_canonical(value, &mut json);
+    format!("{VERSION}-{}", hex(&Sha256::digest(json.as_bytes())[..16]))
+}
+
+/// Whether `hash` was made by [`of`] as it is now, so that it may be compared with what it returns.
+pub fn is_comparable(hash: &str) -> bool {
+    hash.split_once('-').is_some_and(|(version, _)| version == VERSION)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String can't fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn write_canonical(value: &Value, out: &mut String) {
+    match value {
+        Value::Object(fields) => {
+            let mut names: Vec<&String> = fields.keys().collect();
+            names.sort();
+            write_list(out, ['{', '}'], names, |name, out| {
+                out.push_str(&Value::from(name.as_str()).to_string());
+                out.push(':');
+                write_canonical(&fields[name.as_str()], out);
+            });
+        }
+        Value::Array(items) => write_list(out, ['[', ']'], items, write_canonical),
+        scalar => out.push_str(&scalar.to_string()),
+    }
+}
+
+fn write_list<T>(
+    out: &mut String,
+    [open, close]: [char; 2],
+    items: impl IntoIterator<Item = T>,
+    mut each: impl FnMut(T, &mut String),
+) {
+    out.push(open);
+    for (at, item) in items.into_iter().enumerate() {
+        if at > 0 {
+            out.push(',');
+        }
+        each(item, out);
+    }
+    out.push(close);
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_hash_of_a_value_stays_the_same_from_release_to_release() {
+        let value = json!({"b": [1, "two", null, {"d": true, "c": 1.5}], "a": "ü\""});
+
+        let mut text = String::new();
+        write_canonical(&value, &mut text);
+
+        assert_eq!(text, r#"{"a":"ü\"","b":[1,"two",null,{"c":1.5,"d":true}]}"#);
+        assert_eq!(of(&value), "v1-929080a2705bff62338d1976adcc15cb");
+    }
+
+    #[rstest]
+    #[case::this_version("v1-00", true)]
+    #[case::a_later_version("v2-00", false)]
+    #[case::that_of_kuberay("94Q7P53ETTCG3N1LC5S2KGF6PI8U6FHG", false)]
+    fn only_hashes_of_this_version_are_comparable(#[case] hash: &str, #[case] comparable: bool) {
+        assert_eq!(is_comparable(hash), comparable);
+    }
+}

@@ -1,0 +1,140 @@
+//! The HTTP requests that carry out calls to Serve, as values.
+
+use http::{Method, Request, Uri};
+
+use crate::engine::plan::{ServeCall, ServeRequest};
+
+/// Name of the port of a head Service that the dashboard listens on.
+pub const DASHBOARD_PORT_NAME: &str = "dashboard";
+
+/// Where a request is sent to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Through<'a> {
+    /// To Ray itself, from within the cluster.
+    Network {
+        /// The domain that names of Services end in, like `cluster.local`.
+        cluster_domain: &'a str,
+    },
+    /// To the API server, which passes it on.
+    ApiServer,
+}
+
+/// The request that carries out `call`.
+///
+/// # Errors
+/// When the names in the call can't be part of a URI.
+pub fn build(call: &ServeCall, through: Through<'_>) -> Result<Request<Vec<u8>>, http::Error> {
+    let (method, path, body) = match &call.request {
+        ServeRequest::Get => (Method::GET, "/api/serve/applications/?api_type=declarative", Vec::new()),
+        ServeRequest::Put(config) => (Method::PUT, "/api/serve/applications/", config.body().to_string().into_bytes()),
+        ServeRequest::Healthz { .. } => (Method::GET, "/-/healthz", Vec::new()),
+    };
+    let uri: Uri = match through {
+        Through::Network { cluster_domain } => format!("http://{}{path}", authority(call, cluster_domain)),
+        Through::ApiServer => format!("/api/v1/namespaces/{}/{}/proxy{path}", call.namespace, proxied(call)),
+    }
+    .parse()?;
+    let mut request = Request::builder().method(&method).uri(uri).header(http::header::ACCEPT, "application/json");
+    if method == Method::PUT {
+        request = request.header(http::header::CONTENT_TYPE, "application/json");
+    }
+    request.body(body)
+}
+
+/// Says what `call` does to what.
+pub fn describe(call: &ServeCall) -> String {
+    let cluster = format!("RayCluster {}/{}", call.namespace, call.cluster);
+    match &call.request {
+        ServeRequest::Get => format!("asking {cluster} for its Serve applications"),
+        ServeRequest::Put(_) => format!("applying the Serve configuration to {cluster}"),
+        ServeRequest::Healthz { pod, .. } => {
+            format!("asking the Serve proxy on Pod {}/{pod} for its health", call.namespace)
+        }
+    }
+}
+
+fn authority(call: &ServeCall, cluster_domain: &str) -> String {
+    match &call.request {
+        ServeRequest::Get | ServeRequest::Put(_) => {
+            format!("{}.{}.svc.{cluster_domain}:{}", call.head_service, call.namespace, call.dashboard_port)
+        }
+        ServeRequest::Healthz { ip, port, .. } if ip.contains(':') => format!("[{ip}]:{port}"),
+        ServeRequest::Healthz { ip, port, .. } => format!("{ip}:{port}"),
+    }
+}
+
+fn proxied(call: &ServeCall) -> String {
+    match &call.request {
+        ServeRequest::Get | ServeRequest::Put(_) => format!("services/{}:{DASHBOARD_PORT_NAME}", call.head_service),
+        ServeRequest::Healthz { pod, port, .. } => format!("pods/{pod}:{port}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::dashboard::ServeConfig;
+
+    const NETWORK: Through<'static> = Through::Network { cluster_domain: "cluster.local" };
+
+    fn put() -> ServeRequest {
+        ServeRequest::Put(ServeConfig::from_yaml("applications: []").expect("a configuration"))
+    }
+
+    fn healthz(ip: &str) -> ServeRequest {
+        ServeRequest::Healthz { pod: "chat-x1-head-a".into(), ip: ip.into(), port: 8000 }
+    }
+
+    fn call(request: ServeRequest) -> ServeCall {
+        ServeCall {
+            namespace: "ml".into(),
+            cluster: "chat-x1".into(),
+            head_service: "chat-x1-head-svc".into(),
+            dashboard_port: 8265,
+            request,
+        }
+    }
+
+    #[rstest]
+    #[case(
+        ServeRequest::Get,
+        NETWORK,
+        "GET http://chat-x1-head-svc.ml.svc.cluster.local:8265/api/serve/applications/?api_type=declarative "
+    )]
+    #[case(
+        ServeRequest::Get,
+        Through::ApiServer,
+        "GET /api/v1/namespaces/ml/services/chat-x1-head-svc:dashboard/proxy/api/serve/applications/?api_type=declarative "
+    )]
+    #[case(
+        put(),
+        NETWORK,
+        r#"PUT http://chat-x1-head-svc.ml.svc.cluster.local:8265/api/serve/applications/ {"applications":[]}"#
+    )]
+    #[case(put(), Through::ApiServer,
+        r#"PUT /api/v1/namespaces/ml/services/chat-x1-head-svc:dashboard/proxy/api/serve/applications/ {"applications":[]}"#)]
+    #[case(healthz("10.1.2.3"), NETWORK, "GET http://10.1.2.3:8000/-/healthz ")]
+    #[case(healthz("fd00::3"), NETWORK, "GET http://[fd00::3]:8000/-/healthz ")]
+    #[case(
+        healthz("10.1.2.3"),
+        Through::ApiServer,
+        "GET /api/v1/namespaces/ml/pods/chat-x1-head-a:8000/proxy/-/healthz "
+    )]
+    fn a_call_is_the_request_that_ray_expects(
+        #[case] request: ServeRequest,
+        #[case] through: Through<'_>,
+        #[case] sent: &str,
+    ) {
+        let request = build(&call(request), through).expect("a request");
+        let body = String::from_utf8_lossy(request.body());
+        assert_eq!(format!("{} {} {body}", request.method(), request.uri()), sent);
+    }
+
+    #[test]
+    fn a_call_says_what_it_does_to_what() {
+        assert_eq!(describe(&call(put())), "applying the Serve configuration to RayCluster ml/chat-x1");
+        assert_eq!(describe(&call(healthz(""))), "asking the Serve proxy on Pod ml/chat-x1-head-a for its health");
+    }
+}

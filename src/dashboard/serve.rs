@@ -1,0 +1,188 @@
+//! What Serve answers.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Deserializer};
+use thiserror::Error;
+
+/// The state of all applications that were deployed by configuration, as `GET /api/serve/applications/` gives it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct ServeStatus {
+    /// The applications, by name.
+    #[serde(default, deserialize_with = "or_default")]
+    pub applications: BTreeMap<String, Application>,
+}
+
+impl ServeStatus {
+    /// Whether there is an application at all, and each of them runs.
+    pub fn is_running(&self) -> bool {
+        !self.applications.is_empty() && self.applications.values().all(Application::is_running)
+    }
+}
+
+/// An application.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Application {
+    /// As Serve names it: NOT_STARTED, DEPLOYING, RUNNING, DEPLOY_FAILED, DELETING, UNHEALTHY, or what a newer Ray knows.
+    #[serde(default, deserialize_with = "or_default")]
+    pub status: String,
+    /// What Serve says of it.
+    #[serde(default, deserialize_with = "or_default")]
+    pub message: String,
+    /// Its deployments, by name.
+    #[serde(default, deserialize_with = "or_default")]
+    pub deployments: BTreeMap<String, Deployment>,
+}
+
+impl Application {
+    /// Whether it takes requests.
+    pub fn is_running(&self) -> bool {
+        self.status == "RUNNING"
+    }
+}
+
+/// A deployment of an application.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Deployment {
+    /// As Serve names it: UPDATING, HEALTHY, UNHEALTHY, or what a newer Ray knows.
+    #[serde(default, deserialize_with = "or_default")]
+    pub status: String,
+    /// What Serve says of it.
+    #[serde(default, deserialize_with = "or_default")]
+    pub message: String,
+}
+
+/// Ray writes null for what it has nothing to say of.
+fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(value: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(value)?.unwrap_or_default())
+}
+
+/// What came of a [`ServeCall`](crate::engine::plan::ServeCall).
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServeReply {
+    /// Namespace of the RayCluster.
+    pub namespace: String,
+    /// Name of the RayCluster.
+    pub cluster: String,
+    /// When the call was made. What it tells of may have changed since then.
+    pub called_at: Timestamp,
+    /// When the answer was there.
+    pub at: Timestamp,
+    /// What was asked, and the answer.
+    pub answer: ServeAnswer,
+}
+
+impl ServeReply {
+    /// What was asked, in a word; the same as that of the [`ServeRequest`](crate::engine::plan::ServeRequest).
+    pub fn kind(&self) -> &'static str {
+        match self.answer {
+            ServeAnswer::Status(_) => "get",
+            ServeAnswer::Applied { .. } => "put",
+            ServeAnswer::Health { .. } => "healthz",
+        }
+    }
+}
+
+/// What was asked, and the answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ServeAnswer {
+    /// The state of all applications.
+    Status(Result<ServeStatus, ServeError>),
+    /// Whether Serve took a configuration. It acts on it later.
+    Applied {
+        /// Hash of the configuration.
+        config_hash: String,
+        /// Whether Serve took it.
+        result: Result<(), ServeError>,
+    },
+    /// Whether the Serve proxy on a pod takes requests.
+    Health {
+        /// Name of the pod.
+        pod: String,
+        /// Whether it does, and if not, why.
+        result: Result<(), ServeError>,
+    },
+}
+
+/// Why a call came to nothing. `doing` says what was being done to what.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ServeError {
+    /// Nobody answered in time.
+    #[error("{doing}: no answer within {seconds} s")]
+    Silent {
+        /// What was being done to what.
+        doing: String,
+        /// For how long the answer was waited for.
+        seconds: u64,
+    },
+    /// Nobody could be asked.
+    #[error("{doing}: {cause}")]
+    Unreachable {
+        /// What was being done to what.
+        doing: String,
+        /// What went wrong.
+        cause: String,
+    },
+    /// The answer is a refusal.
+    #[error("{doing}: HTTP status {code}: {body}")]
+    Refused {
+        /// What was being done to what.
+        doing: String,
+        /// The HTTP status.
+        code: u16,
+        /// What came with it, cut to a length that can be shown.
+        body: String,
+    },
+    /// The answer can't be understood.
+    #[error("{doing}: the answer can't be understood: {cause}")]
+    Unreadable {
+        /// What was being done to what.
+        doing: String,
+        /// What is wrong with it.
+        cause: String,
+    },
+}
+
+impl ServeError {
+    /// Whether asking the same again is bound to get the same answer: Serve itself has found fault with what was asked.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Refused { code: 400 | 422, .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_reply_keeps_statuses_that_are_not_known_here() {
+        let reply = json!({
+            "deploy_mode": "MULTI_APP",
+            "applications": {"chat": {
+                "name": "chat", "status": "SHARDING", "message": null, "route_prefix": "/", "docs_path": null,
+                "deployments": {"Llm": {"name": "Llm", "status": "UPSCALING", "message": "", "replicas": []}},
+            }},
+        });
+
+        let status: ServeStatus = serde_json::from_value(reply).expect("a reply");
+
+        let chat = &status.applications["chat"];
+        assert_eq!((chat.status.as_str(), chat.message.as_str()), ("SHARDING", ""));
+        assert_eq!(chat.deployments["Llm"].status, "UPSCALING");
+        assert!(!status.is_running());
+    }
+
+    #[rstest]
+    #[case::none(json!({}), false)]
+    #[case::null(json!({"applications": null}), false)]
+    #[case::one_that_runs(json!({"applications": {"a": {"status": "RUNNING"}}}), true)]
+    #[case::one_of_two(json!({"applications": {"a": {"status": "RUNNING"}, "b": {"status": "DEPLOYING"}}}), false)]
+    fn serve_runs_when_there_are_applications_and_each_runs(#[case] reply: serde_json::Value, #[case] runs: bool) {
+        let status: ServeStatus = serde_json::from_value(reply).expect("a reply");
+        assert_eq!(status.is_running(), runs);
+    }
+}
