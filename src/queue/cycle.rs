@@ -133,6 +133,18 @@ impl Engine {
         self.waiting(self.workloads.get(workload)?)
     }
 
+    /// Who is in the line of any ClusterQueue: the first of each shape, in order.
+    #[cfg(test)]
+    pub(super) fn in_line(&self) -> Vec<Key> {
+        self.cluster_queues.values().flat_map(|state| state.line.heads()).map(|rank| rank.workload.clone()).collect()
+    }
+
+    /// Whether a workload in line would be admitted now.
+    #[cfg(test)]
+    pub(super) fn would_fit(&self, key: &Key) -> bool {
+        matches!(self.attempt(key), Some(Ok(_)))
+    }
+
     fn workload_effect(&self, slot: &Slot) -> Option<Effect> {
         let (entry, workload) = (&slot.entry, slot.entry.key.clone());
         match &slot.standing {

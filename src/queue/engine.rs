@@ -229,6 +229,7 @@ impl Engine {
             if slot.entry.stage == Stage::Unreserved && !before.entry.asks_otherwise(&slot.entry) {
                 slot.assumed = before.assumed;
             }
+            slot.refused = before.refused && !before.entry.edited(&slot.entry);
             slot.booked = before.booked;
             self.index(&before.entry, false);
         }

@@ -45,6 +45,7 @@ pub(super) enum Stage {
 pub(super) struct Entry {
     pub(super) key: Key,
     pub(super) uid: Arc<str>,
+    generation: Option<i64>,
     pub(super) job_uid: String,
     owner: Option<String>,
     pub(super) queue_name: Option<String>,
@@ -77,6 +78,7 @@ impl Entry {
         let requeue_at = status.requeue_state.as_ref().and_then(|state| state.requeue_at.as_ref());
         Self {
             uid: meta.uid.as_deref().unwrap_or_default().into(),
+            generation: meta.generation,
             job_uid: meta.labels.as_ref().and_then(|all| all.get(names::JOB_UID_LABEL)).cloned().unwrap_or_default(),
             owner: owner_uid(workload),
             queue_name: spec.queue_name.clone().filter(|name| !name.is_empty()),
@@ -120,6 +122,11 @@ impl Entry {
             || self.gated_by != now.gated_by
             || self.requeue_at != now.requeue_at
             || now.stage == Stage::Finished
+    }
+
+    /// Whether someone changed what it says about itself, other than its status.
+    pub(super) fn edited(&self, now: &Self) -> bool {
+        self.generation != now.generation || self.asks_otherwise(now)
     }
 
     /// Whether its conditions say already that it waits for this.

@@ -18,6 +18,8 @@ pub mod requests;
 mod selector;
 mod settle;
 pub mod status;
+#[cfg(test)]
+mod tests;
 
 use k8s_openapi::api::core::v1::Namespace;
 

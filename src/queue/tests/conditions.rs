@@ -1,0 +1,240 @@
+//! Queues that are stopped, missing or wrong, and what the statuses say.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::fixture::{Cluster, group, key};
+use crate::api::condition;
+use crate::api::kueue::names;
+use crate::queue::Event;
+
+fn active(conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition]) -> (String, String, String) {
+    let active = condition::get(conditions, names::ACTIVE).cloned();
+    active.map(|active| (active.status, active.reason, active.message)).unwrap_or_default()
+}
+
+fn cluster_queue_active(cluster: &Cluster) -> (String, String, String) {
+    active(&cluster.cluster_queues["cq"].status.clone().unwrap_or_default().conditions)
+}
+
+fn triple(status: &str, reason: &str, message: &str) -> (String, String, String) {
+    (status.to_owned(), reason.to_owned(), message.to_owned())
+}
+
+#[test]
+fn a_queue_in_order_says_so_and_counts() {
+    let mut cluster = Cluster::with_cpu("2");
+    cluster.submit("a", "1500m");
+    cluster.submit("b", "1");
+    cluster.run();
+
+    assert_eq!(cluster_queue_active(&cluster), triple("True", "Ready", "Can admit new workloads"));
+    let status = serde_json::to_value(&cluster.cluster_queues["cq"].status).expect("JSON");
+    assert_eq!(status["pendingWorkloads"], 1);
+    assert_eq!(status["reservingWorkloads"], 1);
+    assert_eq!(status["admittedWorkloads"], 1);
+    let usage = json!([{"name": "default", "resources": [{"name": "cpu", "total": "1500m", "borrowed": "0"}]}]);
+    assert_eq!(status["flavorsReservation"], usage);
+    assert_eq!(status["flavorsUsage"], usage);
+    let local = cluster.local_queues[&key("lq")].status.clone().unwrap_or_default();
+    assert_eq!(active(&local.conditions), triple("True", "Ready", "Can submit new workloads to localQueue"));
+    assert_eq!((local.pending_workloads, local.reserving_workloads, local.admitted_workloads), (1, 1, 1));
+    let local = serde_json::to_value(&local).expect("JSON");
+    assert_eq!(local["flavorsUsage"], json!([{"name": "default", "resources": [{"name": "cpu", "total": "1500m"}]}]));
+}
+
+#[test]
+fn a_flavor_that_does_not_exist_makes_the_cluster_queue_inactive_until_it_does() {
+    let mut cluster = Cluster::with_cpu("2");
+    cluster.engine.step(super::fixture::at(1), &Event::ResourceFlavorGone("default"));
+    cluster.submit("a", "1");
+    assert_eq!(cluster.run(), [""; 0]);
+
+    let message = "Can't admit new workloads: references missing ResourceFlavor(s): default.";
+    assert_eq!(cluster_queue_active(&cluster), triple("False", "FlavorNotFound", message));
+    let said = cluster.says("a", names::QUOTA_RESERVED);
+    assert_eq!(said.0, "Misconfigured");
+    assert_eq!(said.1, "ClusterQueue cq is inactive: references missing ResourceFlavor(s): default");
+    let local = cluster.local_queues[&key("lq")].status.clone().unwrap_or_default();
+    assert_eq!(active(&local.conditions).1, "ClusterQueueIsInactive");
+
+    cluster.put_flavor("default");
+    assert_eq!(cluster.run(), ["a"]);
+    assert_eq!(cluster_queue_active(&cluster).1, "Ready");
+}
+
+#[rstest]
+#[case::checks(
+    json!({"admissionChecksStrategy": {"admissionChecks": [{"name": "prov"}]}}),
+    "AdmissionCheckNotFound",
+    "references missing AdmissionCheck(s): prov; Sluice serves none"
+)]
+#[case::a_resource_twice(
+    json!({"resourceGroups": [group(&["cpu"], &[("default", &["1"])]), group(&["cpu"], &[("other", &["1"])])]}),
+    "FlavorNotFound",
+    "references missing ResourceFlavor(s): other, resource cpu is covered more than once"
+)]
+#[case::a_negative_quota(
+    json!({"resourceGroups": [group(&["cpu"], &[("default", &["-1"])])]}),
+    "Misconfigured",
+    "nominalQuota of cpu in flavor default: \"-1\" is negative; only zero or more is allowed"
+)]
+#[case::a_selector_that_says_nothing(
+    json!({"namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}}),
+    "Misconfigured",
+    "namespaceSelector: operator \"Like\" is none of In, NotIn, Exists and DoesNotExist"
+)]
+fn a_cluster_queue_that_contradicts_itself_admits_nothing(
+    #[case] patch: Value,
+    #[case] reason: &str,
+    #[case] problem: &str,
+) {
+    let mut cluster = Cluster::with_cpu("2");
+    cluster.patch_cluster_queue(patch);
+    cluster.submit("a", "1");
+
+    assert_eq!(cluster.run(), [""; 0]);
+    let message = format!("Can't admit new workloads: {problem}.");
+    assert_eq!(cluster_queue_active(&cluster), triple("False", reason, &message));
+}
+
+#[test]
+fn fields_that_are_not_acted_on_are_named_and_the_queue_stands_alone() {
+    let mut cluster = Cluster::with_cpu("2");
+    cluster.patch_cluster_queue(json!({
+        "cohortName": "all",
+        "preemption": {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Never"},
+        "flavorFungibility": {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"},
+    }));
+    cluster.submit("a", "2");
+    cluster.submit("b", "1");
+
+    assert_eq!(cluster.run(), ["a"]);
+    let conditions = cluster.cluster_queues["cq"].status.clone().unwrap_or_default().conditions;
+    let message = condition::get(&conditions, names::UNSUPPORTED).map(|condition| condition.message.as_str());
+    assert_eq!(message, Some("Sluice does not act on spec.cohortName, spec.preemption.withinClusterQueue yet"));
+
+    cluster.patch_cluster_queue(json!({"cohortName": null, "preemption": null}));
+    cluster.run();
+    let conditions = cluster.cluster_queues["cq"].status.clone().unwrap_or_default().conditions;
+    assert_eq!(condition::get(&conditions, names::UNSUPPORTED), None);
+}
+
+#[rstest]
+#[case::no_queue_name(|w: &mut crate::api::kueue::Workload| w.spec.queue_name = None, "Misconfigured",
+    "the workload names no LocalQueue; set spec.queueName")]
+#[case::no_such_queue(|w: &mut crate::api::kueue::Workload| w.spec.queue_name = Some("x".into()), "Misconfigured",
+    "LocalQueue x doesn't exist")]
+#[case::an_orphan(|w: &mut crate::api::kueue::Workload| w.spec.queue_name = Some("orphan".into()), "Misconfigured",
+    "ClusterQueue gone doesn't exist")]
+#[case::gated(|w: &mut crate::api::kueue::Workload| {
+    let gate = (names::ADMISSION_GATED_BY_ANNOTATION.to_owned(), "example.com/budget".to_owned());
+    w.metadata.annotations.get_or_insert_default().extend([gate]);
+}, "AdmissionGated", "admission is gated by example.com/budget")]
+#[case::topology(|w: &mut crate::api::kueue::Workload| {
+    let request = json!({"required": "rack"});
+    w.spec.pod_sets[0].topology_request = serde_json::from_value(request).ok();
+}, "Misconfigured", "pod set main requires a topology, which Sluice does not support yet")]
+fn what_keeps_a_workload_out_of_the_line_is_named(
+    #[case] change: fn(&mut crate::api::kueue::Workload),
+    #[case] reason: &str,
+    #[case] message: &str,
+) {
+    let mut cluster = Cluster::with_cpu("2");
+    cluster.put_local_queue("orphan", json!({"clusterQueue": "gone"}));
+    let mut workload = cluster.workload("a", &[("main", 1, json!({"cpu": "1"}))]);
+    change(&mut workload);
+    cluster.put(workload);
+
+    assert_eq!(cluster.run(), [""; 0]);
+    assert_eq!(cluster.says("a", names::QUOTA_RESERVED), (reason.to_owned(), message.to_owned()));
+    let orphan = cluster.local_queues[&key("orphan")].status.clone().unwrap_or_default();
+    assert_eq!(active(&orphan.conditions).1, "ClusterQueueDoesNotExist");
+}
+
+#[rstest]
+#[case::cluster_queue("cq", "ClusterQueueStopped", "ClusterQueue cq is stopped", "ClusterQueueRestarted")]
+#[case::local_queue("lq", "LocalQueueStopped", "LocalQueue lq is stopped", "LocalQueueRestarted")]
+fn a_queue_that_is_drained_evicts_and_takes_back_when_it_is_started_again(
+    #[case] queue: &str,
+    #[case] evicted: &str,
+    #[case] stopped: &str,
+    #[case] restarted: &str,
+) {
+    let set = |cluster: &mut Cluster, policy: &str| match queue {
+        "cq" => cluster.patch_cluster_queue(json!({"stopPolicy": policy})),
+        _ => cluster.put_local_queue("lq", json!({"clusterQueue": "cq", "stopPolicy": policy})),
+    };
+    let mut cluster = Cluster::with_cpu("2");
+    cluster.submit("runs", "1");
+    cluster.run();
+
+    set(&mut cluster, "Hold");
+    cluster.submit("waits", "1");
+    assert_eq!(cluster.run(), [""; 0]);
+    assert!(!cluster.is_true("runs", names::EVICTED), "hold lets run what runs");
+    assert_eq!(cluster.says("waits", names::QUOTA_RESERVED), ("Suspended".to_owned(), stopped.to_owned()));
+
+    set(&mut cluster, "HoldAndDrain");
+    cluster.run();
+    assert_eq!(cluster.says("runs", names::EVICTED).0, evicted);
+    assert_eq!(cluster.reserved("default", "cpu"), "1", "an evicted workload holds its quota until it has stopped");
+    cluster.release("runs");
+    cluster.run();
+    assert_eq!(cluster.reserved("default", "cpu"), "0");
+    assert_eq!(cluster.says("runs", names::QUOTA_RESERVED).0, "Suspended");
+    assert_eq!(cluster.says("runs", names::REQUEUED).0, evicted);
+
+    set(&mut cluster, "None");
+    assert_eq!(cluster.run(), ["runs", "waits"]);
+    assert_eq!(cluster.says("runs", names::REQUEUED).0, restarted);
+    assert!(!cluster.is_true("runs", names::EVICTED));
+}
+
+#[test]
+fn a_workload_that_is_deactivated_is_evicted_and_comes_back_when_it_is_active_again() {
+    let mut cluster = Cluster::with_cpu("1");
+    cluster.submit("a", "1");
+    cluster.run();
+    cluster.change("a", |workload| workload.spec.active = Some(false));
+    cluster.run();
+    let evicted = cluster.says("a", names::EVICTED);
+    assert_eq!(evicted, ("Deactivated".to_owned(), "The workload is deactivated".to_owned()));
+    cluster.submit("b", "1");
+    assert_eq!(cluster.run(), [""; 0]);
+
+    cluster.release("a");
+    assert_eq!(cluster.run(), ["b"]);
+    assert!(!cluster.is_true("a", names::ADMITTED));
+    cluster.change("a", |workload| workload.spec.active = Some(true));
+    cluster.finish("b");
+    assert_eq!(cluster.run(), ["a"]);
+    assert_eq!(cluster.says("a", names::REQUEUED).0, "Reactivated");
+}
+
+#[test]
+fn a_waiting_workload_that_is_deactivated_says_so_and_is_not_admitted() {
+    let mut cluster = Cluster::with_cpu("1");
+    cluster.submit("a", "1");
+    cluster.change("a", |workload| workload.spec.active = Some(false));
+
+    assert_eq!(cluster.run(), [""; 0]);
+    assert_eq!(cluster.says("a", names::EVICTED).0, "Deactivated");
+    assert!(!cluster.is_true("a", names::REQUEUED));
+}
+
+#[test]
+fn an_admitted_workload_says_where_and_no_longer_why_not() {
+    let mut cluster = Cluster::with_cpu("1");
+    cluster.submit("b", "1");
+    cluster.run();
+    cluster.now = 5;
+    cluster.submit("a", "1");
+    cluster.run();
+    cluster.finish("b");
+    cluster.run();
+
+    let reserved = cluster.says("a", names::QUOTA_RESERVED);
+    assert_eq!(reserved, ("QuotaReserved".to_owned(), "Quota reserved in ClusterQueue cq".to_owned()));
+    assert_eq!(cluster.says("a", names::ADMITTED).0, "Admitted");
+}

@@ -1,0 +1,299 @@
+//! A cluster in memory: what is written by the queue's effects is observed by it again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use serde_json::{Value, json};
+
+use crate::api::condition;
+use crate::api::kueue::workload::PodTemplate;
+use crate::api::kueue::{ClusterQueue, LocalQueue, PodSet, ResourceFlavor, Workload, WorkloadSpec, names};
+use crate::queue::{Effect, Engine, Event, Key, Subject, Waiting, status};
+
+/// The namespace of everything that does not say otherwise.
+pub(super) const NAMESPACE: &str = "team";
+/// Rounds after which a cluster that has not come to rest never will.
+const MANY_ROUNDS: usize = 200;
+
+pub(super) fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(seconds).expect("in range")
+}
+
+pub(super) fn key(name: &str) -> Key {
+    Key::new(NAMESPACE, name)
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Cluster {
+    pub(super) engine: Engine,
+    pub(super) now: i64,
+    pub(super) flavors: BTreeMap<String, ResourceFlavor>,
+    pub(super) cluster_queues: BTreeMap<String, ClusterQueue>,
+    pub(super) local_queues: BTreeMap<Key, LocalQueue>,
+    pub(super) workloads: BTreeMap<Key, Workload>,
+    /// Every effect so far.
+    pub(super) effects: Vec<Effect>,
+    /// Objects of which something was wanted that was not carried out; whoever writes asks for it again.
+    owed: BTreeSet<Subject>,
+}
+
+impl Cluster {
+    /// One ClusterQueue `cq` behind the LocalQueue `lq`, with one flavor `default` that gives this much CPU.
+    pub(super) fn with_cpu(quota: &str) -> Self {
+        Self::with(json!({"resourceGroups": [group(&["cpu"], &[("default", &[quota])])], "namespaceSelector": {}}))
+    }
+
+    /// One ClusterQueue `cq` with this spec behind the LocalQueue `lq`, and the flavors that it names.
+    pub(super) fn with(spec: Value) -> Self {
+        let mut cluster = Self::default();
+        for flavor in flavors_of(&spec) {
+            cluster.put_flavor(&flavor);
+        }
+        cluster.put_cluster_queue("cq", spec);
+        cluster.put_local_queue("lq", json!({"clusterQueue": "cq"}));
+        cluster
+    }
+
+    fn tell(&mut self, event: &Event<'_>) {
+        self.engine.step(at(self.now), event);
+    }
+
+    pub(super) fn put_flavor(&mut self, name: &str) {
+        let flavor = ResourceFlavor::new(name, Default::default());
+        self.tell(&Event::ResourceFlavor(&flavor));
+        self.flavors.insert(name.to_owned(), flavor);
+    }
+
+    pub(super) fn put_cluster_queue(&mut self, name: &str, spec: Value) {
+        let mut object = ClusterQueue::new(name, serde_json::from_value(spec).expect("a ClusterQueue spec"));
+        let before = self.cluster_queues.get(name);
+        object.status = before.and_then(|before| before.status.clone());
+        object.metadata.generation = Some(before.and_then(|before| before.metadata.generation).unwrap_or(0) + 1);
+        self.tell(&Event::ClusterQueue(&object));
+        self.cluster_queues.insert(name.to_owned(), object);
+    }
+
+    /// Changes the spec of the ClusterQueue `cq`.
+    pub(super) fn patch_cluster_queue(&mut self, patch: Value) {
+        let spec = serde_json::to_value(&self.cluster_queues["cq"].spec).expect("JSON");
+        let mut spec = spec.as_object().cloned().expect("an object");
+        spec.extend(patch.as_object().cloned().expect("an object"));
+        spec.retain(|_, value| !value.is_null());
+        self.put_cluster_queue("cq", Value::Object(spec));
+    }
+
+    pub(super) fn put_local_queue(&mut self, name: &str, spec: Value) {
+        let mut object = LocalQueue::new(name, serde_json::from_value(spec).expect("a LocalQueue spec"));
+        object.metadata.namespace = Some(NAMESPACE.into());
+        object.status = self.local_queues.get(&key(name)).and_then(|before| before.status.clone());
+        self.tell(&Event::LocalQueue(&object));
+        self.local_queues.insert(key(name), object);
+    }
+
+    pub(super) fn label_namespace(&mut self, label: &str, value: &str) {
+        let labels = BTreeMap::from([(label.to_owned(), value.to_owned())]);
+        let metadata = ObjectMeta { name: Some(NAMESPACE.into()), labels: Some(labels), ..ObjectMeta::default() };
+        self.tell(&Event::Namespace(&Namespace { metadata, ..Namespace::default() }));
+    }
+
+    pub(super) fn put(&mut self, workload: Workload) {
+        self.tell(&Event::Workload(&workload));
+        self.workloads.insert(Key::of(&workload), workload);
+    }
+
+    /// Creates a workload of one pod set `main` with one pod that asks for this much CPU.
+    pub(super) fn submit(&mut self, name: &str, cpu: &str) {
+        let workload = self.workload(name, &[("main", 1, json!({"cpu": cpu}))]);
+        self.put(workload);
+    }
+
+    /// A workload, made now, for the LocalQueue `lq`.
+    pub(super) fn workload(&self, name: &str, pod_sets: &[(&str, i32, Value)]) -> Workload {
+        let pod_sets = pod_sets.iter().map(|(name, count, requests)| pod_set(name, *count, requests)).collect();
+        let mut workload =
+            Workload::new(name, WorkloadSpec { pod_sets, queue_name: Some("lq".into()), ..WorkloadSpec::default() });
+        workload.metadata.namespace = Some(NAMESPACE.into());
+        workload.metadata.uid = Some(format!("uid-{name}"));
+        workload.metadata.generation = Some(1);
+        workload.metadata.creation_timestamp = Some(Time(at(self.now)));
+        workload
+    }
+
+    pub(super) fn change(&mut self, name: &str, change: impl FnOnce(&mut Workload)) {
+        let mut workload = self.workloads[&key(name)].clone();
+        change(&mut workload);
+        workload.metadata.generation = workload.metadata.generation.map(|generation| generation + 1);
+        self.put(workload);
+    }
+
+    pub(super) fn finish(&mut self, name: &str) {
+        let verdict = condition::Verdict {
+            type_: names::FINISHED,
+            status: true,
+            reason: names::finished_reason::SUCCEEDED.into(),
+            message: String::new(),
+            observed_generation: None,
+        };
+        let now = at(self.now);
+        self.change(name, |workload| {
+            let status = workload.status.get_or_insert_with(Default::default);
+            condition::set(&mut status.conditions, now, verdict);
+        });
+    }
+
+    pub(super) fn delete(&mut self, name: &str) {
+        self.workloads.remove(&key(name));
+        self.tell(&Event::WorkloadGone(&key(name)));
+    }
+
+    /// The job of an evicted workload has stopped.
+    pub(super) fn release(&mut self, name: &str) {
+        let now = at(self.now);
+        self.change(name, |workload| workload.status = Some(status::released(workload, now)));
+    }
+
+    /// Decides once; carries nothing out.
+    pub(super) fn cycle(&mut self) -> Vec<Effect> {
+        self.now += 1;
+        let effects = self.engine.cycle(at(self.now));
+        self.effects.extend(effects.iter().cloned());
+        self.owed.extend(effects.iter().map(Effect::subject));
+        effects
+    }
+
+    /// Decides once, and asks again for what was wanted before and not carried out.
+    fn all_wanted(&mut self) -> Vec<Effect> {
+        let mut effects = self.cycle();
+        let fresh: BTreeSet<Subject> = effects.iter().map(Effect::subject).collect();
+        let lost = self.owed.iter().filter(|subject| !fresh.contains(*subject));
+        effects.extend(lost.filter_map(|subject| self.engine.effect(subject)).collect::<Vec<_>>());
+        effects
+    }
+
+    /// Carries an effect out: the queue observes what it asked for.
+    pub(super) fn carry_out(&mut self, effect: &Effect) {
+        let now = at(self.now);
+        self.owed.remove(&effect.subject());
+        match effect {
+            Effect::ClusterQueueStatus { cluster_queue, report } => {
+                let mut object = self.cluster_queues[cluster_queue].clone();
+                object.status = Some(status::cluster_queue(&object.status.unwrap_or_default(), report, now));
+                self.tell(&Event::ClusterQueue(&object));
+                self.cluster_queues.insert(cluster_queue.clone(), object);
+            }
+            Effect::LocalQueueStatus { local_queue, report } => {
+                let mut object = self.local_queues[local_queue].clone();
+                object.status = Some(status::local_queue(&object.status.unwrap_or_default(), report, now));
+                self.tell(&Event::LocalQueue(&object));
+                self.local_queues.insert(local_queue.clone(), object);
+            }
+            Effect::Admit { workload, .. }
+            | Effect::Pending { workload, .. }
+            | Effect::Evict { workload, .. }
+            | Effect::FinishReplaced { workload, .. }
+            | Effect::ShrinkAdmission { workload, .. } => {
+                if let Some(object) = self.workloads.get(workload) {
+                    self.put(status::workload(object, effect, now));
+                }
+            }
+        }
+    }
+
+    /// Decides and carries out until nothing more is wanted; returns the names of the workloads admitted on the way, in order.
+    pub(super) fn run(&mut self) -> Vec<String> {
+        let mut admitted = Vec::new();
+        for _ in 0..MANY_ROUNDS {
+            let effects = self.all_wanted();
+            if effects.is_empty() {
+                return admitted;
+            }
+            for effect in &effects {
+                if let Effect::Admit { workload, .. } = effect {
+                    admitted.push(workload.name.clone());
+                }
+                self.carry_out(effect);
+            }
+        }
+        panic!("the cluster does not come to rest");
+    }
+
+    /// A fresh process that observes the cluster as it is.
+    pub(super) fn restart(&mut self) {
+        self.engine = Engine::default();
+        let (flavors, queues) = (self.flavors.clone(), self.cluster_queues.clone());
+        let (local_queues, workloads) = (self.local_queues.clone(), self.workloads.clone());
+        workloads.values().for_each(|object| self.tell(&Event::Workload(object)));
+        local_queues.values().for_each(|object| self.tell(&Event::LocalQueue(object)));
+        queues.values().for_each(|object| self.tell(&Event::ClusterQueue(object)));
+        flavors.values().for_each(|object| self.tell(&Event::ResourceFlavor(object)));
+    }
+
+    pub(super) fn is_true(&self, name: &str, type_: &str) -> bool {
+        let status = self.workloads.get(&key(name)).and_then(|workload| workload.status.as_ref());
+        status.is_some_and(|status| condition::is_true(&status.conditions, type_))
+    }
+
+    /// Reason and message of a workload's condition.
+    pub(super) fn says(&self, name: &str, type_: &str) -> (String, String) {
+        let status = self.workloads[&key(name)].status.clone().unwrap_or_default();
+        let found = condition::get(&status.conditions, type_).cloned();
+        found.map(|found| (found.reason, found.message)).unwrap_or_default()
+    }
+
+    pub(super) fn why(&self, name: &str) -> Option<Waiting> {
+        self.engine.explain(&key(name))
+    }
+
+    /// What is reserved of one resource of one flavor, as the status of `cq` says it.
+    pub(super) fn reserved(&self, flavor: &str, resource: &str) -> String {
+        let status = self.cluster_queues["cq"].status.clone().unwrap_or_default();
+        let flavors = status.flavors_reservation.into_iter().filter(|usage| usage.name == flavor);
+        let mut totals = flavors.flat_map(|usage| usage.resources).filter(|usage| usage.name == resource);
+        totals.next().and_then(|usage| usage.total).map(|total| total.0).unwrap_or_default()
+    }
+
+    /// Names of the workloads that hold quota, as their statuses say it.
+    pub(super) fn holders(&self) -> Vec<&str> {
+        let names = self.workloads.keys().map(|key| key.name.as_str());
+        names.filter(|name| self.is_true(name, names::QUOTA_RESERVED) && !self.is_true(name, names::FINISHED)).collect()
+    }
+}
+
+fn flavors_of(spec: &Value) -> Vec<String> {
+    let groups = spec["resourceGroups"].as_array().cloned().unwrap_or_default();
+    let flavors = groups.iter().flat_map(|group| group["flavors"].as_array().cloned().unwrap_or_default());
+    flavors.filter_map(|flavor| flavor["name"].as_str().map(str::to_owned)).collect()
+}
+
+/// A resource group: the covered resources, and the nominal quota of each in each flavor.
+pub(super) fn group(resources: &[&str], flavors: &[(&str, &[&str])]) -> Value {
+    let flavors: Vec<Value> = flavors
+        .iter()
+        .map(|(name, quotas)| {
+            let quotas = resources.iter().zip(*quotas);
+            let quotas: Vec<Value> =
+                quotas.map(|(resource, quota)| json!({"name": resource, "nominalQuota": quota})).collect();
+            json!({"name": name, "resources": quotas})
+        })
+        .collect();
+    json!({"coveredResources": resources, "flavors": flavors})
+}
+
+pub(super) fn pod_set(name: &str, count: i32, requests: &Value) -> PodSet {
+    let container = json!({"name": "c", "image": "i", "resources": {"requests": requests}});
+    PodSet {
+        name: name.into(),
+        count,
+        template: PodTemplate(json!({"spec": {"containers": [container]}})),
+        ..PodSet::default()
+    }
+}
+
+/// Makes a workload the successor of another.
+pub(super) fn replacing(mut workload: Workload, predecessor: &str) -> Workload {
+    let claim = (names::SLICE_REPLACEMENT_FOR_ANNOTATION.to_owned(), format!("{NAMESPACE}/{predecessor}"));
+    workload.metadata.annotations.get_or_insert_default().extend([claim]);
+    workload
+}

@@ -1,0 +1,256 @@
+//! Random histories: what must hold whatever happens, in whichever order.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::fixture::{Cluster, at, group, key, replacing};
+use crate::api::kueue::names;
+use crate::queue::{Effect, Event, Key, Waiting};
+
+/// Something that happens to the cluster. Small numbers stand for workloads, so that the same ones are met again.
+#[derive(Debug, Clone)]
+enum Act {
+    Submit {
+        id: u8,
+        cpu: u8,
+        gpu: u8,
+        count: u8,
+        priority: i8,
+    },
+    Succeed {
+        id: u8,
+        predecessor: u8,
+        count: u8,
+    },
+    Resize {
+        id: u8,
+        count: u8,
+    },
+    Finish(u8),
+    Delete(u8),
+    MarkDeleted(u8),
+    SetActive(u8, bool),
+    Release(u8),
+    SetQuota {
+        cpu: u8,
+        spot: u8,
+        gpu: u8,
+    },
+    SetStrict(bool),
+    Stop(&'static str),
+    StopLocal(&'static str),
+    RemoveFlavor,
+    AddFlavor,
+    /// Decides, and carries out only some effects: those whose bit is set; the others are lost.
+    CycleAndLose(u32),
+    Refuse(u8),
+    Restart,
+    Run,
+}
+
+fn acts() -> impl Strategy<Value = Act> {
+    let id = || 0..8_u8;
+    let policy = || prop_oneof![Just("None"), Just("Hold"), Just("HoldAndDrain")];
+    prop_oneof![
+        6 => (id(), 0..6_u8, 0..3_u8, 0..4_u8, -1..2_i8).prop_map(|(id, cpu, gpu, count, priority)| Act::Submit { id, cpu, gpu, count, priority }),
+        4 => (id(), id(), 0..5_u8).prop_map(|(id, predecessor, count)| Act::Succeed { id, predecessor, count }),
+        2 => (id(), 0..4_u8).prop_map(|(id, count)| Act::Resize { id, count }),
+        2 => id().prop_map(Act::Finish),
+        1 => id().prop_map(Act::Delete),
+        1 => id().prop_map(Act::MarkDeleted),
+        2 => (id(), any::<bool>()).prop_map(|(id, active)| Act::SetActive(id, active)),
+        2 => id().prop_map(Act::Release),
+        2 => (0..12_u8, 0..6_u8, 0..6_u8).prop_map(|(cpu, spot, gpu)| Act::SetQuota { cpu, spot, gpu }),
+        1 => any::<bool>().prop_map(Act::SetStrict),
+        1 => policy().prop_map(Act::Stop),
+        1 => policy().prop_map(Act::StopLocal),
+        1 => Just(Act::RemoveFlavor),
+        2 => Just(Act::AddFlavor),
+        4 => any::<u32>().prop_map(Act::CycleAndLose),
+        1 => id().prop_map(Act::Refuse),
+        1 => Just(Act::Restart),
+        4 => Just(Act::Run),
+    ]
+}
+
+fn name(id: u8) -> String {
+    format!("w{id}")
+}
+
+fn groups(cpu: u8, spot: u8, gpu: u8) -> serde_json::Value {
+    let (cpu, spot, gpu) = (cpu.to_string(), spot.to_string(), gpu.to_string());
+    json!([
+        group(&["cpu"], &[("default", &[&cpu]), ("spot", &[&spot])]),
+        group(&["nvidia.com/gpu"], &[("a100", &[&gpu])])
+    ])
+}
+
+fn start() -> Cluster {
+    Cluster::with(json!({"namespaceSelector": {}, "resourceGroups": groups(8, 4, 3)}))
+}
+
+fn apply(cluster: &mut Cluster, act: &Act) {
+    let exists = |cluster: &Cluster, id: u8| cluster.workloads.contains_key(&key(&name(id)));
+    cluster.now += 1;
+    match act {
+        Act::Submit { id, cpu, gpu, count, priority } if !exists(cluster, *id) => {
+            let requests = json!({"cpu": cpu.to_string(), "nvidia.com/gpu": gpu.to_string()});
+            let sets = [("head", 1, json!({"cpu": "1"})), ("worker", i32::from(*count), requests)];
+            let mut workload = cluster.workload(&name(*id), &sets);
+            workload.spec.priority = Some(i32::from(*priority));
+            cluster.put(workload);
+        }
+        Act::Succeed { id, predecessor, count } if !exists(cluster, *id) && exists(cluster, *predecessor) => {
+            let mut workload = cluster.workload(&name(*id), &[]);
+            workload.spec = cluster.workloads[&key(&name(*predecessor))].spec.clone();
+            if let Some(set) = workload.spec.pod_sets.last_mut() {
+                set.count = i32::from(*count);
+            }
+            cluster.put(replacing(workload, &name(*predecessor)));
+        }
+        Act::Resize { id, count } if exists(cluster, *id) => cluster.change(&name(*id), |workload| {
+            if let Some(set) = workload.spec.pod_sets.last_mut() {
+                set.count = i32::from(*count);
+            }
+        }),
+        Act::Finish(id) if exists(cluster, *id) => cluster.finish(&name(*id)),
+        Act::Delete(id) if exists(cluster, *id) => cluster.delete(&name(*id)),
+        Act::MarkDeleted(id) if exists(cluster, *id) => {
+            let going = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(cluster.now));
+            cluster.change(&name(*id), |workload| workload.metadata.deletion_timestamp = Some(going));
+        }
+        Act::SetActive(id, active) if exists(cluster, *id) => {
+            cluster.change(&name(*id), |workload| workload.spec.active = Some(*active));
+        }
+        Act::Release(id) if cluster.is_true(&name(*id), names::EVICTED) => cluster.release(&name(*id)),
+        Act::SetQuota { cpu, spot, gpu } => {
+            cluster.patch_cluster_queue(json!({"resourceGroups": groups(*cpu, *spot, *gpu)}));
+        }
+        Act::SetStrict(strict) => {
+            let strategy = if *strict { "StrictFIFO" } else { "BestEffortFIFO" };
+            cluster.patch_cluster_queue(json!({"queueingStrategy": strategy}));
+        }
+        Act::Stop(policy) => cluster.patch_cluster_queue(json!({"stopPolicy": policy})),
+        Act::StopLocal(policy) => cluster.put_local_queue("lq", json!({"clusterQueue": "cq", "stopPolicy": policy})),
+        Act::RemoveFlavor => {
+            cluster.flavors.remove("spot");
+            cluster.engine.step(at(cluster.now), &Event::ResourceFlavorGone("spot"));
+        }
+        Act::AddFlavor => cluster.put_flavor("spot"),
+        Act::CycleAndLose(kept) => {
+            let effects = cluster.cycle();
+            let kept = effects.iter().enumerate().filter(|(index, _)| kept & (1 << (index % 32)) != 0);
+            kept.for_each(|(_, effect)| cluster.carry_out(effect));
+        }
+        Act::Refuse(id) => cluster.engine.step(at(cluster.now), &Event::AdmissionRefused(&key(&name(*id)))),
+        Act::Restart => cluster.restart(),
+        Act::Run => drop(cluster.run()),
+        _ => {}
+    }
+}
+
+/// Usage by flavor and resource, added up from the charge of each workload.
+fn recomputed(cluster: &Cluster) -> BTreeMap<(String, String), i128> {
+    let mut usage = BTreeMap::new();
+    for (_, charge) in cluster.engine.charges("cq") {
+        for (at, amount) in charge {
+            *usage.entry((at.flavor, at.resource)).or_insert(0) += i128::from(amount.get());
+        }
+    }
+    usage
+}
+
+/// The ledger says what the charges add up to, and an admission takes nothing past the nominal quota.
+fn check_ledger(cluster: &Cluster, before: &BTreeMap<(String, String), i128>) -> Result<(), TestCaseError> {
+    let after = recomputed(cluster);
+    let state = &cluster.engine.cluster_queues["cq"];
+    let quota = state.quota.as_ref().expect("the ClusterQueue is there");
+    for (at, nominal) in &quota.nominal {
+        let pair = (at.flavor.clone(), at.resource.clone());
+        let (was, is) = (before.get(&pair).copied().unwrap_or(0), after.get(&pair).copied().unwrap_or(0));
+        prop_assert_eq!(state.ledger.reserved(at), is, "the ledger of {:?}", pair);
+        prop_assert!(
+            is <= was || is <= i128::from(nominal.get()),
+            "{:?} went from {} to {} of {:?}",
+            pair,
+            was,
+            is,
+            nominal
+        );
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// I1 and I4, at every step of every history.
+    #[test]
+    fn no_admission_exceeds_the_quota_and_the_ledger_is_the_sum_of_the_charges(history in prop::collection::vec(acts(), 1..60)) {
+        let mut cluster = start();
+        for act in &history {
+            let before = recomputed(&cluster);
+            apply(&mut cluster, act);
+            cluster.engine.clone().cycle(at(cluster.now));
+            match act {
+                // These make a charge reappear that the queue decided on long ago, or admit and free quota in turn.
+                Act::Restart | Act::Delete(_) | Act::Finish(_) | Act::Refuse(_) | Act::Run => {
+                    check_ledger(&cluster, &recomputed(&cluster))?;
+                }
+                _ => check_ledger(&cluster, &before)?,
+            }
+        }
+    }
+
+    /// I5: once at rest, nobody waits who would fit, but behind the head of a strict line.
+    #[test]
+    fn at_rest_nobody_waits_who_would_fit(history in prop::collection::vec(acts(), 1..60)) {
+        let mut cluster = start();
+        for act in &history {
+            apply(&mut cluster, act);
+        }
+        cluster.run();
+        let strict = cluster.engine.cluster_queues["cq"].quota.as_ref().is_some_and(|quota| quota.strict);
+        for key in cluster.workloads.keys() {
+            match cluster.engine.explain(key) {
+                Some(Waiting::Behind { .. }) => prop_assert!(strict),
+                Some(Waiting::Quota(obstacles)) => prop_assert!(!obstacles.is_empty()),
+                _ => {}
+            }
+            prop_assert_eq!(cluster.engine.effect(&crate::queue::Subject::Workload(key.clone())), None);
+        }
+        let fits = cluster.engine.in_line().into_iter().filter(|key| cluster.engine.would_fit(key)).collect::<Vec<Key>>();
+        prop_assert!(fits.is_empty() || strict, "{:?} would fit", fits);
+        if strict && let Some(head) = cluster.engine.in_line().first() {
+            prop_assert!(!cluster.engine.would_fit(head), "the head {:?} would fit", head);
+        }
+    }
+
+    /// The same history gives the same effects.
+    #[test]
+    fn the_same_history_gives_the_same_effects(history in prop::collection::vec(acts(), 1..40)) {
+        let run = || {
+            let mut cluster = start();
+            for act in &history {
+                apply(&mut cluster, act);
+            }
+            cluster.effects
+        };
+        prop_assert_eq!(run(), run());
+    }
+
+    /// I7: a fresh process comes to rest where the old one does.
+    #[test]
+    fn a_restart_changes_nothing_at_rest(history in prop::collection::vec(acts(), 1..40)) {
+        let mut cluster = start();
+        for act in history.iter().filter(|act| !matches!(act, Act::Refuse(_))) {
+            apply(&mut cluster, act);
+        }
+        cluster.run();
+        cluster.restart();
+        let effects: Vec<Effect> = cluster.cycle();
+        prop_assert_eq!(effects, vec![]);
+    }
+}

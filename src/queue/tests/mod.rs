@@ -1,0 +1,7 @@
+//! Tests of the queue as a whole, through its events and effects.
+
+mod conditions;
+mod fixture;
+mod histories;
+mod rules;
+mod slices;

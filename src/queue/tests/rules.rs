@@ -1,0 +1,311 @@
+//! Who is admitted, to which flavor, in which order.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::fixture::{Cluster, at, group, key};
+use crate::api::kueue::names;
+use crate::queue::{Effect, Event, PendingReason, Waiting};
+
+/// The flavor of each resource of a pod set that was admitted.
+fn flavors(cluster: &Cluster, workload: &str, pod_set: usize) -> Vec<(String, String)> {
+    let admission = cluster.workloads[&key(workload)].status.clone().and_then(|status| status.admission);
+    let assignments = admission.map(|admission| admission.pod_set_assignments).unwrap_or_default();
+    assignments.get(pod_set).map(|a| a.flavors.clone().into_iter().collect()).unwrap_or_default()
+}
+
+#[test]
+fn what_fits_is_admitted_and_the_rest_waits() {
+    let mut cluster = Cluster::with_cpu("4");
+    cluster.submit("a", "3");
+    cluster.submit("b", "2");
+    cluster.submit("c", "1");
+
+    assert_eq!(cluster.run(), ["a", "c"]);
+
+    assert!(cluster.is_true("a", names::ADMITTED));
+    assert!(!cluster.is_true("b", names::QUOTA_RESERVED));
+    assert_eq!(cluster.reserved("default", "cpu"), "4");
+}
+
+#[test]
+fn released_quota_admits_who_waits_in_the_same_cycle() {
+    let mut cluster = Cluster::with_cpu("4");
+    cluster.submit("a", "4");
+    cluster.submit("b", "4");
+    cluster.run();
+
+    cluster.finish("a");
+
+    let effects = cluster.cycle();
+    assert!(matches!(&effects[0], Effect::Admit { workload, .. } if *workload == key("b")));
+}
+
+#[rstest]
+#[case::deleted(|cluster: &mut Cluster| cluster.delete("a"))]
+#[case::quota_raised(|cluster: &mut Cluster| cluster.patch_cluster_queue(json!({"resourceGroups": [group(&["cpu"], &[("default", &["8"])])]})))]
+#[case::shrunk(|cluster: &mut Cluster| cluster.change("a", |workload| workload.spec.pod_sets.clear()))]
+#[case::no_longer_needed(|cluster: &mut Cluster| cluster.change("a", |workload| {
+    let done = crate::api::kueue::workload::ReclaimablePod { name: "main".into(), count: 1 };
+    workload.status.get_or_insert_default().reclaimable_pods = vec![done];
+}))]
+fn whatever_makes_room_admits_who_waits(#[case] make_room: fn(&mut Cluster)) {
+    let mut cluster = Cluster::with_cpu("4");
+    cluster.submit("a", "4");
+    cluster.submit("b", "4");
+    cluster.run();
+
+    make_room(&mut cluster);
+
+    assert_eq!(cluster.run(), ["b"]);
+}
+
+#[test]
+fn the_order_is_priority_then_age_then_uid() {
+    let mut cluster = Cluster::with_cpu("1");
+    cluster.submit("blocker", "1");
+    cluster.run();
+    for (name, priority, created) in [("d", 0, 20), ("c", 0, 10), ("b", 5, 30), ("z-older", 5, 25), ("b2", 5, 30)] {
+        let mut workload = cluster.workload(name, &[("main", 1, json!({"cpu": "1"}))]);
+        workload.spec.priority = Some(priority);
+        workload.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(created)));
+        cluster.put(workload);
+    }
+
+    let mut order = Vec::new();
+    let mut last = "blocker".to_owned();
+    for _ in 0..5 {
+        cluster.finish(&last);
+        order.extend(cluster.run());
+        last = order.last().cloned().unwrap_or_default();
+    }
+
+    assert_eq!(order, ["z-older", "b", "b2", "c", "d"]);
+}
+
+#[rstest]
+#[case::strict("StrictFIFO", &[])]
+#[case::best_effort("BestEffortFIFO", &["small"])]
+fn only_a_strict_queue_is_blocked_by_its_head(#[case] strategy: &str, #[case] admitted: &[&str]) {
+    let mut cluster = Cluster::with_cpu("4");
+    cluster.patch_cluster_queue(json!({"queueingStrategy": strategy}));
+    cluster.submit("running", "2");
+    cluster.run();
+    cluster.now = 50;
+    cluster.submit("large", "3");
+    cluster.now = 60;
+    cluster.submit("small", "1");
+
+    assert_eq!(cluster.run(), admitted);
+    if admitted.is_empty() {
+        let why = cluster.why("small");
+        assert_eq!(why, Some(Waiting::Behind { head: key("large"), cluster_queue: "cq".into() }));
+    }
+    cluster.finish("running");
+    assert_eq!(cluster.run().contains(&"large".to_owned()), true);
+}
+
+#[test]
+fn a_workload_whose_namespace_is_not_selected_blocks_nobody() {
+    let mut cluster = Cluster::with_cpu("4");
+    cluster.patch_cluster_queue(
+        json!({"queueingStrategy": "StrictFIFO", "namespaceSelector": {"matchLabels": {"team": "a"}}}),
+    );
+    cluster.submit("a", "1");
+    assert_eq!(cluster.run(), [""; 0]);
+    assert_eq!(cluster.says("a", names::QUOTA_RESERVED).0, "Misconfigured");
+
+    cluster.label_namespace("team", "a");
+
+    assert_eq!(cluster.run(), ["a"]);
+}
+
+#[test]
+fn each_pod_set_gets_the_first_flavor_that_fits_after_the_pod_sets_before_it() {
+    let mut cluster = Cluster::with(json!({
+        "namespaceSelector": {},
+        "resourceGroups": [
+            group(&["cpu", "memory"], &[("on-demand", &["4", "8Gi"]), ("spot", &["8", "8Gi"])]),
+            group(&["nvidia.com/gpu"], &[("a100", &["2"]), ("t4", &["4"])]),
+        ],
+    }));
+    let pod = |cpu: &str, gpu: &str| json!({"cpu": cpu, "memory": "1Gi", "nvidia.com/gpu": gpu});
+    let workload = cluster
+        .workload("a", &[("head", 1, json!({"cpu": "3"})), ("worker", 2, pod("1", "1")), ("late", 1, pod("1", "1"))]);
+    cluster.put(workload);
+
+    assert_eq!(cluster.run(), ["a"]);
+
+    let named =
+        |pairs: &[(&str, &str)]| pairs.iter().map(|(r, f)| ((*r).to_owned(), (*f).to_owned())).collect::<Vec<_>>();
+    assert_eq!(flavors(&cluster, "a", 0), named(&[("cpu", "on-demand")]));
+    assert_eq!(flavors(&cluster, "a", 1), named(&[("cpu", "spot"), ("memory", "spot"), ("nvidia.com/gpu", "a100")]));
+    assert_eq!(
+        flavors(&cluster, "a", 2),
+        named(&[("cpu", "on-demand"), ("memory", "on-demand"), ("nvidia.com/gpu", "t4")])
+    );
+    assert_eq!(cluster.reserved("spot", "memory"), "2Gi");
+}
+
+#[test]
+fn pods_are_counted_where_the_cluster_queue_counts_them() {
+    let mut cluster = Cluster::with(json!({
+        "namespaceSelector": {},
+        "resourceGroups": [group(&["cpu", "pods"], &[("default", &["100", "5"])])],
+    }));
+    for name in ["a", "b"] {
+        let workload = cluster.workload(name, &[("main", 3, json!({"cpu": "1"}))]);
+        cluster.put(workload);
+    }
+
+    assert_eq!(cluster.run(), ["a"]);
+    assert_eq!(cluster.reserved("default", "pods"), "3");
+}
+
+#[rstest]
+#[case::others_hold_it(json!({"cpu": "3"}), PendingReason::WaitingForQuota,
+    "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default, 1 more needed \
+     (requests 3, 2 of 4 used: team/other holds 2; fits once 1 is released or nominalQuota is 5)")]
+#[case::more_than_there_is(json!({"cpu": "4500m"}), PendingReason::ExceedsMaxQuota,
+    "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor default: requests 4500m, \
+     more than the maximum capacity 4 (fits only once nominalQuota is 4500m)")]
+#[case::nobody_has_it(json!({"cpu": "1", "nvidia.com/gpu": "1"}), PendingReason::NoMatchingFlavor,
+    "couldn't assign flavors to pod set main: resource nvidia.com/gpu unavailable in ClusterQueue")]
+#[case::a_bad_quantity(json!({"cpu": "-1"}), PendingReason::Misconfigured,
+    "pod set main: container \"c\" asks for cpu: \"-1\" is negative; only zero or more is allowed")]
+#[case::beyond_all_measure(json!({"cpu": "1e400"}), PendingReason::ExceedsMaxQuota,
+    "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor default: requests 9223372036854775807m, \
+     more than the maximum capacity 4 (fits only once nominalQuota is 9223372036854775807m)")]
+fn who_waits_is_told_why(#[case] requests: Value, #[case] reason: PendingReason, #[case] message: &str) {
+    let mut cluster = Cluster::with_cpu("4");
+    cluster.submit("other", "2");
+    cluster.run();
+    let workload = cluster.workload("a", &[("main", 1, requests)]);
+    cluster.put(workload);
+
+    assert_eq!(cluster.run(), [""; 0]);
+
+    assert_eq!(cluster.says("a", names::QUOTA_RESERVED), (reason.as_str().to_owned(), message.to_owned()));
+}
+
+#[test]
+fn a_quota_lowered_below_usage_admits_nothing_until_it_fits_again() {
+    let mut cluster = Cluster::with_cpu("4");
+    cluster.submit("a", "3");
+    cluster.submit("b", "1");
+    cluster.run();
+    cluster.patch_cluster_queue(json!({"resourceGroups": [group(&["cpu"], &[("default", &["2"])])]}));
+    cluster.submit("c", "1");
+    assert_eq!(cluster.run(), [""; 0]);
+    assert!(cluster.is_true("a", names::ADMITTED) && cluster.is_true("b", names::ADMITTED));
+
+    cluster.finish("b");
+    assert_eq!(cluster.run(), [""; 0]);
+    cluster.finish("a");
+    assert_eq!(cluster.run(), ["c"]);
+}
+
+#[test]
+fn a_workload_that_is_being_deleted_holds_its_quota_and_is_never_admitted() {
+    let mut cluster = Cluster::with_cpu("2");
+    cluster.submit("a", "2");
+    cluster.run();
+    cluster.submit("b", "1");
+    let going = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(5)));
+    cluster.change("a", |workload| workload.metadata.deletion_timestamp = going.clone());
+    cluster.change("b", |workload| workload.metadata.deletion_timestamp = going);
+    cluster.submit("c", "1");
+
+    assert_eq!(cluster.run(), [""; 0]);
+    cluster.delete("a");
+    assert_eq!(cluster.run(), ["c"]);
+}
+
+#[test]
+fn an_admission_that_was_refused_gives_its_quota_back_until_the_workload_changes() {
+    let mut cluster = Cluster::with_cpu("2");
+    cluster.submit("a", "2");
+    cluster.now = 10;
+    cluster.submit("b", "2");
+    cluster.cycle();
+
+    cluster.engine.step(at(20), &Event::AdmissionRefused(&key("a")));
+
+    assert_eq!(cluster.run(), ["b"]);
+    cluster.finish("b");
+    assert_eq!(cluster.run(), [""; 0]);
+    cluster.change("a", |workload| workload.spec.priority = Some(1));
+    assert_eq!(cluster.run(), ["a"]);
+}
+
+#[test]
+fn an_admission_that_is_not_yet_observed_counts_and_stays_wanted() {
+    let mut cluster = Cluster::with_cpu("2");
+    cluster.submit("a", "2");
+    let first = cluster.cycle();
+    cluster.submit("b", "1");
+
+    let second = cluster.cycle();
+
+    assert!(!second.iter().any(|effect| matches!(effect, Effect::Admit { .. })));
+    assert_eq!(cluster.engine.effect(&first[0].subject()).as_ref(), Some(&first[0]));
+}
+
+#[test]
+fn an_admission_is_void_when_the_workload_came_to_ask_for_something_else_meanwhile() {
+    let mut cluster = Cluster::with_cpu("2");
+    cluster.submit("a", "2");
+    cluster.cycle();
+    cluster.change("a", |workload| workload.spec.pod_sets[0].count = 2);
+
+    assert_eq!(cluster.run(), [""; 0]);
+    assert_eq!(cluster.reserved("default", "cpu"), "0");
+}
+
+#[test]
+fn nothing_is_wanted_of_a_cluster_at_rest() {
+    let mut cluster = Cluster::with_cpu("2");
+    for name in ["a", "b", "c"] {
+        cluster.submit(name, "1");
+    }
+    cluster.run();
+    for workload in cluster.workloads.clone().into_values() {
+        cluster.put(workload);
+    }
+
+    assert_eq!(cluster.cycle(), []);
+    cluster.restart();
+    assert_eq!(cluster.cycle(), []);
+}
+
+#[test]
+fn an_evicted_workload_comes_back_when_its_time_has_come() {
+    let mut cluster = Cluster::with_cpu("2");
+    let mut workload = cluster.workload("a", &[("main", 1, json!({"cpu": "1"}))]);
+    let state = json!({"requeueState": {"count": 1, "requeueAt": "1970-01-01T00:01:40Z"}});
+    workload.status = serde_json::from_value(state).expect("a status");
+    cluster.put(workload);
+
+    assert_eq!(cluster.run(), [""; 0]);
+    assert_eq!(cluster.engine.wake_at(), Some(at(100)));
+    cluster.now = 99;
+    assert_eq!(cluster.run(), ["a"]);
+}
+
+#[test]
+fn many_of_one_shape_are_tried_once() {
+    let mut cluster = Cluster::with_cpu("1");
+    cluster.submit("runs", "1");
+    for number in 0..500 {
+        cluster.submit(&format!("w{number:03}"), "1");
+    }
+    cluster.run();
+    cluster.effects.clear();
+    cluster.finish("runs");
+
+    cluster.run();
+
+    let workloads =
+        cluster.effects.iter().filter(|effect| matches!(effect.subject(), crate::queue::Subject::Workload(_)));
+    assert!(workloads.count() < 5, "an admission writes the workload and at most those at the front");
+}

@@ -1,0 +1,263 @@
+//! Slices: one workload takes over another's quota.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::fixture::{Cluster, group, key, replacing};
+use crate::api::kueue::{Workload, names};
+use crate::queue::{Effect, Event, Waiting};
+
+fn slice(cluster: &Cluster, name: &str, workers: i32) -> Workload {
+    cluster.workload(name, &[("head", 1, json!({"cpu": "1"})), ("worker", workers, json!({"cpu": "2"}))])
+}
+
+/// A cluster with `a1` admitted: 1 head and 2 workers, 5 CPU in all.
+fn with_slice(cpu: &str) -> Cluster {
+    let mut cluster = Cluster::with_cpu(cpu);
+    let first = slice(&cluster, "a1", 2);
+    cluster.put(first);
+    assert_eq!(cluster.run(), ["a1"]);
+    cluster
+}
+
+fn succeed(cluster: &mut Cluster, name: &str, workers: i32, predecessor: &str) {
+    let next = replacing(slice(cluster, name, workers), predecessor);
+    cluster.put(next);
+}
+
+#[test]
+fn only_what_a_slice_adds_has_to_fit() {
+    let mut cluster = with_slice("9");
+    succeed(&mut cluster, "a2", 4, "a1");
+
+    assert_eq!(cluster.run(), ["a2"]);
+
+    assert_eq!(cluster.reserved("default", "cpu"), "9");
+    assert_eq!(cluster.says("a1", names::FINISHED).0, "WorkloadSliceReplaced");
+    assert!(!cluster.is_true("a2", names::FINISHED));
+}
+
+#[test]
+fn a_slice_that_does_not_fit_waits_while_its_predecessor_runs() {
+    let mut cluster = with_slice("8");
+    succeed(&mut cluster, "a2", 4, "a1");
+
+    assert_eq!(cluster.run(), [""; 0]);
+
+    assert!(cluster.is_true("a1", names::ADMITTED) && !cluster.is_true("a1", names::FINISHED));
+    assert_eq!(cluster.reserved("default", "cpu"), "5");
+    let (reason, message) = cluster.says("a2", names::QUOTA_RESERVED);
+    assert_eq!(reason, "ExceedsMaxQuota", "{message}");
+
+    cluster.patch_cluster_queue(json!({"resourceGroups": [group(&["cpu"], &[("default", &["10"])])]}));
+    assert_eq!(cluster.run(), ["a2"]);
+}
+
+#[test]
+fn a_waiting_slice_says_what_it_adds_and_who_else_holds_quota() {
+    let mut cluster = with_slice("12");
+    cluster.submit("other", "6");
+    cluster.run();
+    succeed(&mut cluster, "a2", 4, "a1");
+    cluster.run();
+
+    let (reason, message) = cluster.says("a2", names::QUOTA_RESERVED);
+    assert_eq!(reason, "WaitingForQuota");
+    assert_eq!(
+        message,
+        "couldn't assign flavors to pod set worker: insufficient unused quota for cpu in flavor default, 3 more needed \
+         (requests 8 on top of 1 for earlier pod sets, of which the slice that it replaces holds 5, 6 of 12 used: \
+         team/other holds 6; fits once 3 is released or nominalQuota is 15)"
+    );
+}
+
+#[test]
+fn the_pair_changes_hands_in_one_step() {
+    let mut cluster = with_slice("9");
+    succeed(&mut cluster, "a2", 4, "a1");
+    cluster.submit("thief", "4");
+
+    let effects = cluster.cycle();
+
+    let admitted: Vec<_> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Admit { workload, replaces, .. } => Some((workload.clone(), replaces.clone())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(admitted, [(key("a2"), Some(key("a1")))]);
+    assert_eq!(cluster.engine.charges("cq").len(), 1, "one of the two is charged at every moment");
+    let early = effects.iter().any(|effect| matches!(effect, Effect::FinishReplaced { .. }));
+    assert!(!early, "the predecessor ends only when the admission is seen in the API server");
+
+    cluster.engine.step(super::fixture::at(50), &Event::AdmissionRefused(&key("a2")));
+    assert_eq!(cluster.engine.charges("cq")[0].0, key("a1"), "and it has its quota back when the admission is refused");
+    assert_eq!(cluster.run(), ["thief"]);
+}
+
+#[test]
+fn the_end_of_a_replaced_slice_is_wanted_again_after_a_restart() {
+    let mut cluster = with_slice("9");
+    succeed(&mut cluster, "a2", 4, "a1");
+    let effects = cluster.cycle();
+    effects.iter().filter(|effect| matches!(effect, Effect::Admit { .. })).for_each(|effect| cluster.carry_out(effect));
+    assert_eq!(cluster.holders(), ["a1", "a2"]);
+
+    cluster.restart();
+
+    assert_eq!(cluster.engine.charges("cq").len(), 1);
+    let effects = cluster.cycle();
+    let Some(Effect::FinishReplaced { workload, by }) = effects.first() else { panic!("{effects:?}") };
+    assert_eq!((workload, &by.workload, by.uid.as_str()), (&key("a1"), &key("a2"), "uid-a2"));
+    assert_eq!(cluster.run(), [""; 0]);
+    assert_eq!(cluster.holders(), ["a2"]);
+    assert_eq!(cluster.reserved("default", "cpu"), "9");
+}
+
+#[test]
+fn a_slice_shrunk_in_place_frees_what_it_lost() {
+    let mut cluster = with_slice("5");
+    cluster.submit("next", "4");
+    cluster.run();
+
+    cluster.change("a1", |workload| workload.spec.pod_sets[1].count = 0);
+
+    assert_eq!(cluster.run(), ["next"]);
+    let status = cluster.workloads[&key("a1")].status.clone().unwrap_or_default();
+    let worker = status.admission.map(|admission| admission.pod_set_assignments[1].clone()).unwrap_or_default();
+    assert_eq!(worker.count, Some(0));
+    assert_eq!(worker.resource_usage["cpu"].0, "0");
+    assert!(cluster.is_true("a1", names::ADMITTED));
+}
+
+#[test]
+fn a_pod_set_removed_in_place_frees_what_it_had() {
+    let mut cluster = with_slice("5");
+    cluster.change("a1", |workload| drop(workload.spec.pod_sets.pop()));
+    cluster.run();
+
+    assert_eq!(cluster.reserved("default", "cpu"), "1");
+    let admission = cluster.workloads[&key("a1")].status.clone().and_then(|status| status.admission);
+    assert_eq!(admission.map(|admission| admission.pod_set_assignments.len()), Some(1));
+}
+
+#[test]
+fn a_slice_grown_in_place_holds_only_what_was_admitted() {
+    let mut cluster = with_slice("9");
+    cluster.change("a1", |workload| workload.spec.pod_sets[1].count = 4);
+    cluster.run();
+
+    assert_eq!(cluster.reserved("default", "cpu"), "5");
+}
+
+#[test]
+fn pods_that_run_keep_their_flavor_and_new_shapes_choose_afresh() {
+    let spec = |first: &str| json!({"namespaceSelector": {}, "resourceGroups": [group(&["cpu"], &[("first", &[first]), ("second", &["20"])])]});
+    let mut cluster = Cluster::with(spec("0"));
+    let old = slice(&cluster, "a1", 2);
+    cluster.put(old);
+    cluster.run();
+    assert_eq!(cluster.reserved("second", "cpu"), "5");
+    cluster.put_cluster_queue("cq", spec("20"));
+
+    let mut next = replacing(slice(&cluster, "a2", 3), "a1");
+    next.spec.pod_sets.push(super::fixture::pod_set("worker-new", 1, &json!({"cpu": "3"})));
+    cluster.put(next);
+
+    assert_eq!(cluster.run(), ["a2"]);
+    assert_eq!(cluster.reserved("second", "cpu"), "7", "head and workers go on where they run");
+    assert_eq!(cluster.reserved("first", "cpu"), "3");
+}
+
+#[rstest]
+#[case::another_namespace(|claim: &mut Workload| {
+    let elsewhere = (names::SLICE_REPLACEMENT_FOR_ANNOTATION.to_owned(), "elsewhere/a1".to_owned());
+    claim.metadata.annotations.get_or_insert_default().extend([elsewhere]);
+})]
+#[case::another_job(|claim: &mut Workload| {
+    let owner = json!([{"apiVersion": "ray.io/v1", "kind": "RayService", "name": "x", "uid": "other", "controller": true}]);
+    claim.metadata.owner_references = serde_json::from_value(owner).ok();
+})]
+fn nobody_takes_over_what_is_not_theirs(#[case] forge: fn(&mut Workload)) {
+    let mut cluster = with_slice("9");
+    let mut claim = replacing(slice(&cluster, "b", 4), "a1");
+    forge(&mut claim);
+    cluster.put(claim);
+
+    assert_eq!(cluster.run(), [""; 0], "the whole of it would have to fit");
+    assert!(!cluster.is_true("a1", names::FINISHED));
+}
+
+#[test]
+fn of_two_that_claim_the_same_slice_the_first_admitted_has_it() {
+    let mut cluster = with_slice("10");
+    succeed(&mut cluster, "a2", 3, "a1");
+    cluster.now = 20;
+    succeed(&mut cluster, "a3", 3, "a1");
+
+    assert_eq!(cluster.run(), ["a2"]);
+    assert_eq!(cluster.reserved("default", "cpu"), "7");
+    assert!(matches!(cluster.why("a3"), Some(Waiting::Quota(_))));
+}
+
+#[test]
+fn slices_that_claim_each_other_are_both_charged() {
+    let mut cluster = Cluster::with_cpu("20");
+    let first = replacing(slice(&cluster, "a1", 2), "a2");
+    let second = replacing(slice(&cluster, "a2", 2), "a1");
+    cluster.put(first);
+    cluster.put(second);
+    cluster.run();
+
+    assert_eq!(cluster.reserved("default", "cpu"), "10");
+}
+
+#[test]
+fn a_slice_waits_while_its_predecessor_is_being_evicted() {
+    let mut cluster = with_slice("9");
+    cluster.change("a1", |workload| workload.spec.active = Some(false));
+    cluster.run();
+    succeed(&mut cluster, "a2", 2, "a1");
+
+    assert_eq!(cluster.run(), [""; 0]);
+    assert_eq!(cluster.why("a2"), Some(Waiting::PredecessorEvicted(key("a1"))));
+    cluster.release("a1");
+    assert_eq!(cluster.run(), ["a2"]);
+}
+
+#[test]
+fn a_slice_whose_predecessor_is_gone_has_to_fit_as_a_whole() {
+    let mut cluster = with_slice("9");
+    cluster.delete("a1");
+    succeed(&mut cluster, "a2", 4, "a1");
+    cluster.submit("small", "1");
+
+    assert_eq!(cluster.run(), ["a2"]);
+    assert_eq!(cluster.reserved("default", "cpu"), "9");
+}
+
+#[test]
+fn a_newer_slice_takes_the_place_of_one_that_never_got_any() {
+    let mut cluster = with_slice("9");
+    succeed(&mut cluster, "a2", 9, "a1");
+    cluster.run();
+    succeed(&mut cluster, "a3", 4, "a2");
+
+    assert_eq!(cluster.run(), ["a3"]);
+    assert!(cluster.is_true("a1", names::FINISHED) && cluster.is_true("a2", names::FINISHED));
+    assert_eq!(cluster.reserved("default", "cpu"), "9");
+}
+
+#[test]
+fn the_order_of_settling_does_not_depend_on_names() {
+    for (first, second) in [("a", "b"), ("b", "a")] {
+        let mut cluster = Cluster::with_cpu("9");
+        let older = slice(&cluster, first, 2);
+        cluster.put(older);
+        cluster.run();
+        succeed(&mut cluster, second, 4, first);
+        assert_eq!(cluster.run(), [second]);
+        assert_eq!(cluster.reserved("default", "cpu"), "9");
+    }
+}
