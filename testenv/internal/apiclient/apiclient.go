@@ -53,8 +53,10 @@ func New(server, token string, ca []byte) (*Client, error) {
 		return nil, fmt.Errorf("the certificate authority of %s holds no certificate", server)
 	}
 	transport := &http.Transport{
-		TLSClientConfig:     &tls.Config{RootCAs: roots},
-		ForceAttemptHTTP2:   true,
+		TLSClientConfig:   &tls.Config{RootCAs: roots},
+		ForceAttemptHTTP2: true,
+		// A proxy that uses it must not ask for what its caller did not ask for.
+		DisableCompression:  true,
 		MaxIdleConnsPerHost: 100,
 		IdleConnTimeout:     90 * time.Second,
 	}

@@ -7,12 +7,11 @@ import (
 	"os"
 )
 
-// writeKubeconfig writes a kubeconfig (in JSON, which is YAML too) for one server and one bearer token. A nil ca is for
-// a server that speaks plain HTTP.
+// writeKubeconfig writes a kubeconfig (in JSON, which is YAML too) for one server, which presents a certificate that ca
+// signed, and one bearer token.
 func writeKubeconfig(path, server, token string, ca []byte) error {
-	cluster := map[string]any{"server": server}
-	if ca != nil {
-		cluster["certificate-authority-data"] = base64.StdEncoding.EncodeToString(ca)
+	cluster := map[string]any{
+		"server": server, "certificate-authority-data": base64.StdEncoding.EncodeToString(ca),
 	}
 	config := map[string]any{
 		"apiVersion":      "v1",

@@ -46,19 +46,24 @@ type Ready struct {
 	Kubeconfig string `json:"kubeconfig"`
 	// AdminKubeconfig leads straight to the API server.
 	AdminKubeconfig string `json:"adminKubeconfig"`
+	// Steer is the URL at which tests steer the dashboards.
+	Steer string `json:"steer"`
 	// Logs is the directory of the components' logs.
 	Logs string `json:"logs"`
 }
 
 // Environment is a control plane that runs.
 type Environment struct {
-	options   Options
-	crds      map[string]json.RawMessage
-	layout    layout
-	lock      *os.File
-	spawner   *spawner
-	plane     *controlPlane
-	client    *apiclient.Client
+	options Options
+	crds    map[string]json.RawMessage
+	layout  layout
+	lock    *os.File
+	spawner *spawner
+	plane   *controlPlane
+	client  *apiclient.Client
+	// token is the administrator's.
+	token     string
+	front     front
 	processes []*process
 	// failed receives the first component that ends by itself.
 	failed chan *process
@@ -106,9 +111,17 @@ func (e *Environment) start(ctx context.Context) (*Ready, error) {
 	if err := e.startNodes(ctx); err != nil {
 		return nil, err
 	}
+	proxyURL, steerURL, err := e.startFront()
+	if err != nil {
+		return nil, err
+	}
+	if err := writeKubeconfig(e.layout.kubeconfig(), proxyURL, e.token, e.plane.certs.ca); err != nil {
+		return nil, err
+	}
 	return &Ready{
 		Kubeconfig:      e.layout.kubeconfig(),
 		AdminKubeconfig: e.layout.adminKubeconfig(),
+		Steer:           steerURL,
 		Logs:            e.layout.logs(),
 	}, nil
 }
@@ -125,11 +138,11 @@ func (e *Environment) Wait(ctx context.Context) error {
 
 // Stop stops all components, the last started first, and removes the data; the logs stay.
 func (e *Environment) Stop() error {
+	err := e.front.stop()
 	for i := len(e.processes) - 1; i >= 0; i-- {
 		e.processes[i].stop(stopWithin)
 	}
-	err := e.layout.removeData()
-	return errors.Join(err, e.lock.Close())
+	return errors.Join(err, e.layout.removeData(), e.lock.Close())
 }
 
 func (e *Environment) writeFiles() error {
@@ -150,18 +163,15 @@ func (e *Environment) writeFiles() error {
 		etcdPort: ports[0], etcdPeerPort: ports[1], apiserverPort: ports[2],
 		controllerManagerPort: ports[3], schedulerPort: ports[4],
 	}
-	token := rand.Text()
-	if err := os.WriteFile(e.layout.tokens(), []byte(token+",admin,admin,\"system:masters\"\n"), 0o600); err != nil {
+	e.token = rand.Text()
+	if err := os.WriteFile(e.layout.tokens(), []byte(e.token+",admin,admin,\"system:masters\"\n"), 0o600); err != nil {
 		return err
 	}
 	server := e.plane.apiserverURL()
-	if e.client, err = apiclient.New(server, token, certs.ca); err != nil {
+	if e.client, err = apiclient.New(server, e.token, certs.ca); err != nil {
 		return err
 	}
-	return errors.Join(
-		writeKubeconfig(e.layout.adminKubeconfig(), server, token, certs.ca),
-		writeKubeconfig(e.layout.kubeconfig(), server, token, certs.ca),
-	)
+	return writeKubeconfig(e.layout.adminKubeconfig(), server, e.token, certs.ca)
 }
 
 // startAPI starts etcd and the API server, and waits until the API server is ready.

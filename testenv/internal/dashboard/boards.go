@@ -1,0 +1,222 @@
+// Package dashboard is the part of a Ray head's dashboard that an operator speaks to, without Ray: it takes Serve
+// configurations and tells how their applications get on. It has no clock: the time is an argument.
+package dashboard
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Service names a head's service. In a steering "*" stands for every service of a namespace, or every namespace.
+type Service struct {
+	Namespace, Name string
+}
+
+// ErrSteered is a failure that a test asked for.
+var ErrSteered = errors.New("steered to fail")
+
+// Boards are the dashboards of all heads, by their services.
+type Boards struct {
+	mutex    sync.Mutex
+	boards   map[Service]*board
+	steering map[Service]Steering
+}
+
+// board is one dashboard. Ray keeps the applications in the head: they are gone with its pod.
+type board struct {
+	headUID string
+	config  *serveConfig
+	// deployed is when each application of config was last deployed, by name.
+	deployed map[string]time.Time
+
+	last       json.RawMessage
+	puts, gets int
+}
+
+// Summary tells a test what happened to one dashboard.
+type Summary struct {
+	Namespace string `json:"namespace"`
+	Service   string `json:"service"`
+	// Config is the last Serve configuration that was accepted, null before the first; it outlives the head.
+	Config json.RawMessage `json:"config"`
+	// Puts and Gets count the requests that reached the dashboard, failed ones too.
+	Puts int `json:"puts"`
+	Gets int `json:"gets"`
+	// Steering is what applies to this dashboard now.
+	Steering Steering `json:"steering"`
+}
+
+// Details is the answer of GET /api/serve/applications/.
+type Details struct {
+	DeployMode     string                 `json:"deploy_mode"`
+	TargetCapacity *float64               `json:"target_capacity"`
+	Applications   map[string]Application `json:"applications"`
+}
+
+// Application tells how one application gets on.
+type Application struct {
+	Name        string                `json:"name"`
+	Status      string                `json:"status"`
+	Message     string                `json:"message"`
+	RoutePrefix *string               `json:"route_prefix"`
+	DocsPath    *string               `json:"docs_path"`
+	Deployments map[string]Deployment `json:"deployments"`
+}
+
+// Deployment tells how one deployment of an application gets on.
+type Deployment struct {
+	Name    string `json:"name"`
+	Status  string `json:"status"`
+	Message string `json:"message"`
+}
+
+// New makes an empty set of dashboards.
+func New() *Boards {
+	return &Boards{boards: map[Service]*board{}, steering: map[Service]Steering{}}
+}
+
+// Put takes a Serve configuration. Applications that it changes deploy anew; the others go on as they are.
+// The error wraps ErrSteered if a test asked for it, otherwise the configuration is wrong.
+func (b *Boards) Put(now time.Time, service Service, headUID string, body []byte) error {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	board := b.board(service, headUID)
+	board.puts++
+	if message := b.steeringOf(service).PutError; message != "" {
+		return errors.Join(ErrSteered, errors.New(message))
+	}
+	config, err := parseConfig(body)
+	if err != nil {
+		return err
+	}
+	deployed := map[string]time.Time{}
+	for _, app := range config.applications {
+		deployed[app.Name] = now
+		if board.config != nil && board.config.sameCapacity(config) && slices.ContainsFunc(
+			board.config.applications, func(was configApplication) bool { return was.entry == app.entry }) {
+			deployed[app.Name] = board.deployed[app.Name]
+		}
+	}
+	board.config, board.deployed, board.last = config, deployed, slices.Clone(body)
+	return nil
+}
+
+// Get tells how the applications get on. The error wraps ErrSteered.
+func (b *Boards) Get(now time.Time, service Service, headUID string) (*Details, error) {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	board := b.board(service, headUID)
+	board.gets++
+	steering := b.steeringOf(service)
+	if steering.GetError != "" {
+		return nil, errors.Join(ErrSteered, errors.New(steering.GetError))
+	}
+	if board.config == nil {
+		return &Details{DeployMode: "UNSET", Applications: map[string]Application{}}, nil
+	}
+	details := &Details{
+		DeployMode:     "MULTI_APP",
+		TargetCapacity: board.config.TargetCapacity,
+		Applications:   map[string]Application{},
+	}
+	for _, app := range board.config.applications {
+		details.Applications[app.Name] = app.at(now.Sub(board.deployed[app.Name]), steering)
+	}
+	return details, nil
+}
+
+// at is how the application gets on this long after its deployment.
+func (a *configApplication) at(age time.Duration, steering Steering) Application {
+	status := "DEPLOYING"
+	if age >= steering.deployDelay() {
+		status = "RUNNING"
+	}
+	if steering.ApplicationStatus != "" {
+		status = steering.ApplicationStatus
+	}
+	deployments := map[string]Deployment{}
+	for _, d := range a.Deployments {
+		deployments[d.Name] = Deployment{Name: d.Name, Status: deploymentStatus(status), Message: steering.Message}
+	}
+	return Application{
+		Name: a.Name, Status: status, Message: steering.Message, RoutePrefix: a.RoutePrefix, Deployments: deployments,
+	}
+}
+
+// deploymentStatus is the status of the deployments of an application that has this status.
+func deploymentStatus(application string) string {
+	switch application {
+	case "RUNNING":
+		return "HEALTHY"
+	case "UNHEALTHY", "DEPLOY_FAILED":
+		return "UNHEALTHY"
+	default:
+		return "UPDATING"
+	}
+}
+
+// Steer sets how a service's dashboard behaves from now on.
+func (b *Boards) Steer(service Service, steering Steering) {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	b.steering[service] = steering
+}
+
+// Release undoes Steer.
+func (b *Boards) Release(service Service) {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	delete(b.steering, service)
+}
+
+// SteeringOf is what applies to a service: the closest of its own, its namespace's and everyone's.
+func (b *Boards) SteeringOf(service Service) Steering {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	return b.steeringOf(service)
+}
+
+// List tells what happened to all dashboards that were ever reached, by namespace and service.
+func (b *Boards) List() []Summary {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	services := slices.SortedFunc(maps.Keys(b.boards), func(x, y Service) int {
+		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
+	})
+	list := make([]Summary, 0, len(services))
+	for _, s := range services {
+		board := b.boards[s]
+		list = append(list, Summary{
+			Namespace: s.Namespace, Service: s.Name, Config: board.last, Puts: board.puts, Gets: board.gets,
+			Steering: b.steeringOf(s),
+		})
+	}
+	return list
+}
+
+func (b *Boards) steeringOf(service Service) Steering {
+	for _, candidate := range []Service{service, {service.Namespace, "*"}, {"*", "*"}} {
+		if steering, found := b.steering[candidate]; found {
+			return steering
+		}
+	}
+	return Steering{}
+}
+
+// board is the dashboard of a service whose head is this pod; another pod than before starts without applications.
+func (b *Boards) board(service Service, headUID string) *board {
+	found := b.boards[service]
+	if found == nil {
+		found = &board{headUID: headUID}
+		b.boards[service] = found
+	}
+	if found.headUID != headUID {
+		found.headUID, found.config, found.deployed = headUID, nil, nil
+	}
+	return found
+}
