@@ -3,6 +3,9 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
+/// Condition of any object: it has fields set that Sluice does not act on.
+pub const UNSUPPORTED: &str = "sluice.dev/Unsupported";
+
 /// How long a condition's message may be, in bytes; the API server refuses more.
 const MESSAGE_LIMIT: usize = 32_768;
 
@@ -72,6 +75,27 @@ pub fn remove(conditions: &mut Vec<Condition>, type_: &str) -> bool {
     conditions.len() != before
 }
 
+/// Shows which fields are set that nothing acts on yet, so that none of them is ignored in silence. With no fields the
+/// condition goes. Returns whether anything changed.
+pub fn report_unsupported(
+    conditions: &mut Vec<Condition>,
+    now: Timestamp,
+    generation: Option<i64>,
+    fields: &[String],
+) -> bool {
+    if fields.is_empty() {
+        return remove(conditions, UNSUPPORTED);
+    }
+    let verdict = Verdict {
+        type_: UNSUPPORTED,
+        status: true,
+        reason: "FieldsNotActedOn".to_owned(),
+        message: format!("set, but without effect for now: {}", fields.join("; ")),
+        observed_generation: generation,
+    };
+    set(conditions, now, verdict)
+}
+
 /// The API server stores times in whole seconds; a fraction would make what was written differ from what comes back.
 pub fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
@@ -129,6 +153,15 @@ mod tests {
         set(&mut conditions, at(1), verdict(true, &"ü".repeat(MESSAGE_LIMIT)));
         assert!(conditions[0].message.len() <= MESSAGE_LIMIT);
         assert!(conditions[0].message.ends_with('…'));
+    }
+
+    #[test]
+    fn unsupported_fields_are_named_for_as_long_as_they_are_set() {
+        let mut conditions = Vec::new();
+        assert!(report_unsupported(&mut conditions, at(1), Some(2), &["spec.a".into(), "spec.b".into()]));
+        assert_eq!(conditions[0].message, "set, but without effect for now: spec.a; spec.b");
+        assert!(report_unsupported(&mut conditions, at(2), Some(3), &[]));
+        assert!(conditions.is_empty());
     }
 
     #[test]

@@ -8,8 +8,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::environment::{Environment, label_field};
+use super::problem::Problem;
 use super::start_command;
-use super::template::{Common, TemplateError};
+use super::template::Common;
 use crate::api::ray::{RayClusterSpec, names};
 
 const COMMAND: &str =
@@ -45,7 +46,7 @@ impl Autoscaler {
 ///
 /// # Errors
 /// When an option is not what the Kubernetes API expects there.
-pub(super) fn sidecar(common: &Common<'_>, ray: &Container) -> Result<Option<Container>, TemplateError> {
+pub(super) fn sidecar(common: &Common<'_>, ray: &Container) -> Result<Option<Container>, Problem> {
     if common.autoscaler == Autoscaler::Off {
         return Ok(None);
     }
@@ -77,10 +78,9 @@ pub(super) fn sidecar(common: &Common<'_>, ray: &Container) -> Result<Option<Con
     Ok(Some(sidecar))
 }
 
-fn read<T: DeserializeOwned>(option: &str, value: Option<Value>) -> Result<Option<T>, TemplateError> {
+fn read<T: DeserializeOwned>(option: &str, value: Option<Value>) -> Result<Option<T>, Problem> {
     let Some(value) = value else { return Ok(None) };
-    serde_json::from_value(value).map(Some).map_err(|error| TemplateError::Unreadable {
-        field: format!("spec.autoscalerOptions.{option}"),
-        problem: error.to_string(),
-    })
+    serde_json::from_value(value)
+        .map(Some)
+        .map_err(|error| Problem::new(format!("spec.autoscalerOptions.{option}"), format!("can't be read: {error}")))
 }

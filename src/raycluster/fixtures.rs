@@ -1,8 +1,17 @@
 //! Clusters and pods for tests.
 
-use serde_json::json;
+use std::collections::BTreeMap;
 
-use crate::api::ray::{RayCluster, WorkerGroupSpec};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::{Grant, View, plan};
+use crate::api::condition;
+use crate::api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
+use crate::engine::plan::{Plan, Write, WriteOp};
 
 /// `default/demo` with a head of 1 CPU and 2Gi, and no workers.
 pub(crate) fn cluster() -> RayCluster {
@@ -44,4 +53,138 @@ pub(crate) fn cluster_with_workers(replicas: i32) -> RayCluster {
     let mut cluster = cluster();
     cluster.spec.worker_group_specs = vec![worker("small", replicas)];
     cluster
+}
+
+/// The cluster of [`cluster`], its spec changed by a merge patch.
+pub(crate) fn changed(patch: Value) -> RayCluster {
+    let mut object = serde_json::to_value(cluster()).expect("a RayCluster is JSON");
+    merge(&mut object["spec"], patch);
+    serde_json::from_value(object).expect("the patched fixture is a RayCluster")
+}
+
+fn merge(target: &mut Value, patch: Value) {
+    match (target, patch) {
+        (Value::Object(target), Value::Object(patch)) => {
+            for (name, value) in patch {
+                if value.is_null() {
+                    target.remove(&name);
+                } else {
+                    merge(target.entry(name).or_insert(Value::Null), value);
+                }
+            }
+        }
+        (target, patch) => *target = patch,
+    }
+}
+
+/// A simulated API server for one cluster: it takes what a plan writes, and pods do what they are told to.
+pub(crate) struct Stage {
+    pub(crate) cluster: RayCluster,
+    pub(crate) pods: BTreeMap<String, Pod>,
+    pub(crate) services: BTreeMap<String, Service>,
+    pub(crate) grant: Grant,
+    pub(crate) now: Timestamp,
+    made: u32,
+}
+
+impl Stage {
+    pub(crate) fn new(cluster: RayCluster) -> Self {
+        let now = "2026-01-01T00:00:00Z".parse().expect("a time");
+        Self { cluster, pods: BTreeMap::new(), services: BTreeMap::new(), grant: Grant::Ungated, now, made: 0 }
+    }
+
+    /// What the operator plans now.
+    pub(crate) fn plan(&self) -> Plan {
+        plan(&View {
+            cluster: &self.cluster,
+            pods: self.pods.values().collect(),
+            services: self.services.values().collect(),
+            grant: self.grant.clone(),
+            now: self.now,
+        })
+    }
+
+    /// Plans and takes what is planned, a second later.
+    pub(crate) fn step(&mut self) -> Plan {
+        let plan = self.plan();
+        plan.writes.iter().for_each(|write| self.take(write));
+        self.now = self.now.checked_add(SignedDuration::from_secs(1)).expect("in range");
+        plan
+    }
+
+    /// Steps until nothing is planned any more.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..20 {
+            if self.step().writes.is_empty() {
+                return;
+            }
+        }
+        panic!("still planning after 20 steps: {:?}", self.plan().writes);
+    }
+
+    /// Changes the spec, as a user would.
+    pub(crate) fn edit(&mut self, change: impl FnOnce(&mut RayClusterSpec)) {
+        change(&mut self.cluster.spec);
+        self.cluster.metadata.generation = self.cluster.metadata.generation.map(|generation| generation + 1);
+    }
+
+    /// Makes every pod run and be ready, that isn't on its way out or ended.
+    pub(crate) fn all_ready(&mut self) {
+        let names: Vec<_> = self.pods.keys().cloned().collect();
+        names.iter().for_each(|name| self.set_phase(name, "Running"));
+    }
+
+    /// Puts one pod in a phase; one that runs is ready.
+    pub(crate) fn set_phase(&mut self, name: &str, phase: &str) {
+        let ready = if phase == "Running" { "True" } else { "False" };
+        let pod = self.pods.get_mut(name).expect("the pod is there");
+        let status = json!({"phase": phase, "podIP": "198.18.0.1", "conditions": [{"type": "Ready", "status": ready}]});
+        pod.status = serde_json::from_value(status).expect("a pod status");
+    }
+
+    /// Ends what is on its way out.
+    pub(crate) fn pods_gone(&mut self) {
+        self.pods.retain(|_, pod| pod.metadata.deletion_timestamp.is_none());
+    }
+
+    /// Names of the pods of a group, in order.
+    pub(crate) fn names(&self, group: &str) -> Vec<String> {
+        let of_group =
+            self.pods.values().filter(|pod| pod.labels().get(names::GROUP_LABEL).is_some_and(|g| g == group));
+        of_group.map(ResourceExt::name_any).collect()
+    }
+
+    /// The status of a condition, and its reason.
+    pub(crate) fn condition(&self, type_: &str) -> Option<(&str, &str)> {
+        let conditions = &self.cluster.status.as_ref()?.conditions;
+        condition::get(conditions, type_).map(|condition| (condition.status.as_str(), condition.reason.as_str()))
+    }
+
+    fn take(&mut self, write: &Write) {
+        let name = write.target.name.clone();
+        match (&write.op, write.target.kind.as_str()) {
+            (WriteOp::Create(value), "Pod") => {
+                let mut pod: Pod = serde_json::from_value(value.clone()).expect("a pod");
+                self.made += 1;
+                pod.metadata.uid = Some(format!("pod-{}", self.made));
+                pod.metadata.creation_timestamp = Some(Time(self.now));
+                assert!(self.pods.insert(name.clone(), pod).is_none(), "{name} is there already");
+            }
+            (WriteOp::Create(value), "Service") => {
+                let service = serde_json::from_value(value.clone()).expect("a Service");
+                assert!(self.services.insert(name.clone(), service).is_none(), "{name} is there already");
+            }
+            (WriteOp::Delete { uid, .. }, "Pod") => {
+                let pod = self.pods.get_mut(&name).expect("a pod that is deleted is there");
+                assert_eq!(pod.metadata.uid.as_ref(), Some(uid));
+                pod.metadata.deletion_timestamp = Some(Time(self.now));
+            }
+            (WriteOp::PatchStatus(patch), "RayCluster") => {
+                let mut status = serde_json::to_value(self.cluster.status.clone().unwrap_or_default()).expect("JSON");
+                merge(&mut status, patch["status"].clone());
+                self.cluster.status = serde_json::from_value(status).expect("a status");
+            }
+            (op, kind) => panic!("unexpected: {} {kind} {name}", op.name()),
+        }
+    }
 }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 
-use super::template::{self, TemplateError};
+use super::problem::Problem;
+use super::template;
 use crate::api::ray::{PodTemplate, RayCluster, WorkerGroupSpec, names};
 
 /// What a pod is to its cluster.
@@ -49,7 +50,7 @@ impl PodGroup {
 ///
 /// # Errors
 /// When a template is not that of a pod, or holds a quantity that is none; the error names the field and the value.
-pub fn pod_groups(cluster: &RayCluster) -> Result<Vec<PodGroup>, TemplateError> {
+pub fn pod_groups(cluster: &RayCluster) -> Result<Vec<PodGroup>, Problem> {
     let head = PodGroup { name: names::HEAD_GROUP.into(), count: 1, hosts: 1, template: template::head(cluster)? };
     let workers = cluster.spec.worker_group_specs.iter().enumerate().map(|(index, group)| {
         Ok(PodGroup {

@@ -1,24 +1,44 @@
 //! The RayCluster operator: pods and Services from a spec, and a status from pods.
+//!
+//! [`plan`] is a function of what is observed: it names what has to be written for the cluster to become what its spec
+//! asks for, as far as the queue has paid for it.
 
 mod autoscaler;
+pub mod build;
 mod environment;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod groups;
 pub mod names;
+mod pods;
 mod probes;
+mod problem;
+mod scale;
+pub mod services;
 mod start_command;
+mod status;
+mod suspend;
 pub mod template;
+#[cfg(test)]
+mod tests;
+pub mod unsupported;
+pub mod validate;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::ResourceExt;
 
-use crate::api::ray::RayCluster;
+use crate::api::condition;
+use crate::api::ray::{RayCluster, names as ray_names};
+use crate::engine::plan::{Note, Plan, Write};
+use autoscaler::Autoscaler;
+use scale::{Change, Situation};
+use suspend::Phase;
 
 pub use groups::{PodGroup, Role, pod_groups};
-pub use template::TemplateError as PodGroupError;
+pub use problem::Problem;
 
 /// What is known of one cluster.
 pub struct View<'a> {
@@ -34,7 +54,8 @@ pub struct View<'a> {
     pub now: Timestamp,
 }
 
-/// How many pods the queue has paid for.
+/// How many pods the queue has paid for. It holds pods back that are not there yet; pods that are there are taken by
+/// suspending the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grant {
     /// The cluster is in no queue.
@@ -51,4 +72,135 @@ impl Grant {
             Self::UpTo(pods) => pods.get(group).copied().unwrap_or(0),
         }
     }
+}
+
+/// Plans everything that separates a cluster from what its spec asks for.
+///
+/// A spec that makes no sense stops nothing that runs: pods stay as they are, and only suspending still works.
+pub fn plan(view: &View<'_>) -> Plan {
+    let mut plan = Plan::default();
+    let cluster = view.cluster;
+    if cluster.metadata.deletion_timestamp.is_some() || !is_ours(cluster) {
+        return plan;
+    }
+    let pods = pods::own(view);
+    let groups = validate::groups(cluster);
+    let phase = Phase::of(cluster, !pods.is_empty());
+    match (phase, &groups) {
+        (Phase::Suspending, _) => take_all(cluster, &pods, &mut plan),
+        (Phase::Open, Ok(groups)) => run(view, &pods, groups, &mut plan),
+        (Phase::Open | Phase::Asked | Phase::Suspended | Phase::Resuming, _) => {}
+    }
+    if let Err(problems) = &groups {
+        let text = format!("The RayCluster spec is invalid: {}", status::told(problems));
+        plan.notes.push(Note::warning(cluster, "InvalidRayClusterSpec", text));
+    }
+    plan.write(status::write(&status::Facts { view, pods: &pods, groups: &groups, phase }));
+    plan
+}
+
+/// Whether this operator is the one that reconciles the cluster.
+pub fn is_ours(cluster: &RayCluster) -> bool {
+    cluster.spec.managed_by.as_deref().is_none_or(|manager| manager == ray_names::MANAGED_BY_OPERATOR)
+}
+
+/// Deletes every pod.
+fn take_all(cluster: &RayCluster, pods: &[&Pod], plan: &mut Plan) {
+    let there: Vec<_> = pods.iter().filter(|pod| !pods::is_going(pod)).collect();
+    plan.writes.extend(there.iter().map(|pod| Write::delete(**pod, false)));
+    if !there.is_empty() {
+        let text = format!("Deleted Pods for RayCluster {} due to suspension", place(cluster, &cluster.name_any()));
+        plan.notes.push(Note::normal(cluster, "DeletedPod", text));
+    }
+}
+
+/// Plans Services and pods of a cluster that may have some.
+fn run(view: &View<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
+    let cluster = view.cluster;
+    let mut by_group: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
+    for pod in pods {
+        by_group.entry(pods::group(pod)).or_default().push(pod);
+    }
+    let has_head = by_group.contains_key(ray_names::HEAD_GROUP);
+    if !has_head && (view.grant.of(ray_names::HEAD_GROUP) == 0 || stays_headless(cluster)) {
+        return;
+    }
+    services::plan(view, groups, plan);
+    let names: BTreeSet<String> = view.pods.iter().map(|pod| pod.name_any()).collect();
+    for group in groups {
+        let pods = by_group.remove(group.name.as_str()).unwrap_or_default();
+        if group.role() == Role::Head && pods.len() > 1 {
+            let heads: Vec<_> = pods.iter().map(|pod| pod.name_any()).collect();
+            let text =
+                format!("{} heads, where one is allowed: {}; delete the wrong ones", heads.len(), heads.join(", "));
+            plan.notes.push(Note::warning(cluster, "MultipleHeadPods", text));
+            continue;
+        }
+        let change = scale::decide(&situation(view, group, pods, &names));
+        apply(cluster, group, change, plan);
+    }
+    for pod in by_group.into_values().flatten().filter(|pod| !pods::is_going(pod)) {
+        delete(cluster, Role::Worker, pod, "its group is no longer in the spec", plan);
+    }
+}
+
+fn situation<'a>(
+    view: &'a View<'a>,
+    group: &'a PodGroup,
+    pods: Vec<&'a Pod>,
+    names: &'a BTreeSet<String>,
+) -> Situation<'a> {
+    let spec = groups::worker_group(view.cluster, &group.name);
+    let strategy = spec.and_then(|spec| spec.scale_strategy.as_ref());
+    let suspended = spec.is_some_and(|spec| spec.suspend == Some(true));
+    Situation {
+        cluster: view.cluster,
+        group,
+        pods,
+        names,
+        to_delete: strategy.map_or(&[], |strategy| &strategy.workers_to_delete),
+        granted: view.grant.of(&group.name),
+        trims: suspended || Autoscaler::of(&view.cluster.spec) == Autoscaler::Off,
+        now: view.now,
+    }
+}
+
+/// Whether a head that is gone stays gone: a job that ran on it can't be taken up again.
+fn stays_headless(cluster: &RayCluster) -> bool {
+    let conditions = cluster.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let asked = cluster.annotations().get(ray_names::KEEP_HEAD_DOWN_ANNOTATION).is_some_and(|value| value == "true");
+    asked && condition::is_true(conditions, ray_names::PROVISIONED)
+}
+
+fn apply(cluster: &RayCluster, group: &PodGroup, change: Change<'_>, plan: &mut Plan) {
+    for (pod, reason) in change.delete {
+        delete(cluster, group.role(), pod, &reason, plan);
+    }
+    for (slot, attempt) in change.create {
+        let pod = build::build(cluster, group, slot, attempt);
+        plan.write(build::create(cluster, group, &pod));
+        let (reason, what) = match group.role() {
+            Role::Head => ("CreatedHeadPod", "head"),
+            Role::Worker => ("CreatedWorkerPod", "worker"),
+        };
+        let text = format!("Created {what} Pod {}", place(cluster, &pod.name_any()));
+        plan.notes.push(Note::normal(cluster, reason, text));
+    }
+    if let Some(at) = change.wake_at {
+        plan.wake(at);
+    }
+}
+
+fn delete(cluster: &RayCluster, role: Role, pod: &Pod, reason: &str, plan: &mut Plan) {
+    plan.write(Write::delete(pod, false));
+    let event = match role {
+        Role::Head => "DeletedHeadPod",
+        Role::Worker => "DeletedWorkerPod",
+    };
+    let text = format!("Deleted {role} Pod {}: {reason}", place(cluster, &pod.name_any()));
+    plan.notes.push(Note::normal(cluster, event, text));
+}
+
+fn place(cluster: &RayCluster, name: &str) -> String {
+    format!("{}/{name}", cluster.namespace().unwrap_or_default())
 }

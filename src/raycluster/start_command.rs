@@ -8,7 +8,8 @@ use serde_json::{Map, Number, Value};
 
 use super::autoscaler::Autoscaler;
 use super::groups::Role;
-use super::template::{Common, TemplateError};
+use super::problem::Problem;
+use super::template::Common;
 use crate::api::quantity::{Exact, QuantityError};
 use crate::api::ray::options::StringMap;
 
@@ -39,7 +40,7 @@ pub(super) struct Node<'a> {
 ///
 /// # Errors
 /// When a quantity among the resources is none.
-pub(super) fn params(node: &Node<'_>) -> Result<StringMap, TemplateError> {
+pub(super) fn params(node: &Node<'_>) -> Result<StringMap, Problem> {
     let mut params = node.params.cloned().unwrap_or_default();
     let mut default = |flag: &str, value: &str| {
         params.entry(flag.to_owned()).or_insert_with(|| value.to_owned());
@@ -64,7 +65,7 @@ pub(super) fn params(node: &Node<'_>) -> Result<StringMap, TemplateError> {
 }
 
 /// What the group's `resources` say takes the place of what `rayStartParams` say.
-fn told_resources(node: &Node<'_>, params: &mut StringMap) -> Result<(), TemplateError> {
+fn told_resources(node: &Node<'_>, params: &mut StringMap) -> Result<(), Problem> {
     let mut custom = Map::new();
     for (name, text) in node.resources.into_iter().flatten() {
         let exact = read(text, || format!("{}.resources.{name}", node.field))?;
@@ -82,15 +83,14 @@ fn told_resources(node: &Node<'_>, params: &mut StringMap) -> Result<(), Templat
 }
 
 /// What is still open follows from what the container may use.
-fn container_resources(node: &Node<'_>, params: &mut StringMap) -> Result<(), TemplateError> {
+fn container_resources(node: &Node<'_>, params: &mut StringMap) -> Result<(), Problem> {
     let place = format!("{}.template.spec.containers[0].resources", node.field);
     let limits = node.container.and_then(|resources| resources.limits.as_ref());
     let requests = node.container.and_then(|resources| resources.requests.as_ref());
-    let of =
-        |list: Option<&BTreeMap<String, Quantity>>, part: &str, name: &str| -> Result<Option<i128>, TemplateError> {
-            let Some(quantity) = list.and_then(|list| list.get(name)) else { return Ok(None) };
-            Ok(Some(read(&quantity.0, || format!("{place}.{part}.{name}"))?).filter(|exact| *exact != 0))
-        };
+    let of = |list: Option<&BTreeMap<String, Quantity>>, part: &str, name: &str| -> Result<Option<i128>, Problem> {
+        let Some(quantity) = list.and_then(|list| list.get(name)) else { return Ok(None) };
+        Ok(Some(read(&quantity.0, || format!("{place}.{part}.{name}"))?).filter(|exact| *exact != 0))
+    };
     let cpu = of(limits, "limits", "cpu")?.or(of(requests, "requests", "cpu")?);
     let memory = of(limits, "limits", "memory")?;
     for (flag, amount) in [("num-cpus", cpu), ("memory", memory)] {
@@ -135,8 +135,8 @@ pub(super) fn is_gpu(resource: &str) -> bool {
 }
 
 /// 10⁻⁹ units; text that no quantity can be is an error.
-fn read(text: &str, field: impl FnOnce() -> String) -> Result<i128, TemplateError> {
-    let error = |source: QuantityError| TemplateError::Quantity { field: field(), source };
+fn read(text: &str, field: impl FnOnce() -> String) -> Result<i128, Problem> {
+    let error = |source: QuantityError| Problem::new(field(), source);
     Exact::parse_non_negative(text).map(Exact::nano).map_err(error)
 }
 

@@ -14,9 +14,9 @@ use kube::ResourceExt;
 use super::autoscaler::{self, Autoscaler};
 use super::environment;
 use super::groups::Role;
+use super::problem::Problem;
 use super::start_command::{self, Node};
 use super::{names as naming, probes};
-use crate::api::quantity::QuantityError;
 use crate::api::ray::options::StringMap;
 use crate::api::ray::{PodTemplate, RayCluster, WorkerGroupSpec, names};
 
@@ -26,33 +26,6 @@ const CONTROL_STORE_PORT: &str = "6379";
 const METRICS_PORT: i32 = 8080;
 /// What the container that waits for the head needs: (CPU, memory).
 const WAITER_NEEDS: (&str, &str) = ("200m", "256Mi");
-
-/// Why no pod can be made from a group.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TemplateError {
-    /// A field does not hold what the Kubernetes API expects there.
-    #[error("{field} can't be read: {problem}")]
-    Unreadable {
-        /// Path of the field.
-        field: String,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// There is no container to run Ray in.
-    #[error("{field} is empty; its first container runs Ray, so it needs at least one")]
-    NoContainer {
-        /// Path of the field.
-        field: String,
-    },
-    /// A quantity makes no sense.
-    #[error("{field}: {source}")]
-    Quantity {
-        /// Path of the field.
-        field: String,
-        /// What is wrong with it.
-        source: QuantityError,
-    },
-}
 
 /// What all pods of a cluster have in common.
 pub(super) struct Common<'a> {
@@ -98,7 +71,7 @@ fn origin(cluster: &RayCluster) -> &'static str {
 ///
 /// # Errors
 /// When the template is not that of a pod; the error names the field and the value.
-pub fn head(cluster: &RayCluster) -> Result<PodTemplateSpec, TemplateError> {
+pub fn head(cluster: &RayCluster) -> Result<PodTemplateSpec, Problem> {
     let common = Common::of(cluster);
     let group = &cluster.spec.head_group_spec;
     let field = "spec.headGroupSpec";
@@ -126,7 +99,7 @@ pub fn head(cluster: &RayCluster) -> Result<PodTemplateSpec, TemplateError> {
 ///
 /// # Errors
 /// When the template is not that of a pod; the error names the field and the value.
-pub fn worker(cluster: &RayCluster, index: usize, group: &WorkerGroupSpec) -> Result<PodTemplateSpec, TemplateError> {
+pub fn worker(cluster: &RayCluster, index: usize, group: &WorkerGroupSpec) -> Result<PodTemplateSpec, Problem> {
     let common = Common::of(cluster);
     let field = format!("spec.workerGroupSpecs[{index}]");
     let mut draft = Draft::of(&group.template, &field)?;
@@ -154,13 +127,14 @@ struct Draft {
 }
 
 impl Draft {
-    fn of(template: &PodTemplate, field: &str) -> Result<Self, TemplateError> {
+    fn of(template: &PodTemplate, field: &str) -> Result<Self, Problem> {
         let field = format!("{field}.template");
         let mut template =
-            template.parse().map_err(|problem| TemplateError::Unreadable { field: field.clone(), problem })?;
+            template.parse().map_err(|problem| Problem::new(&field, format!("can't be read: {problem}")))?;
         let mut spec = template.spec.take().unwrap_or_default();
         if spec.containers.is_empty() {
-            return Err(TemplateError::NoContainer { field: format!("{field}.spec.containers") });
+            let message = "is empty; its first container runs Ray, so it needs at least one";
+            return Err(Problem::new(format!("{field}.spec.containers"), message));
         }
         let ray = spec.containers.remove(0);
         Ok(Self { template, spec, ray })

@@ -73,3 +73,19 @@ pub const SERVICE_FINALIZER: &str = "ray.io/rayservice-finalizer";
 pub const REDIS_CLEANUP_FINALIZER: &str = "ray.io/gcs-ft-redis-cleanup-finalizer";
 /// The value of `managedBy` that means this operator; so does no value.
 pub const MANAGED_BY_OPERATOR: &str = "ray.io/kuberay-operator";
+
+/// Condition of a RayCluster: whether the head is ready for requests.
+pub const HEAD_POD_READY: &str = "HeadPodReady";
+/// Condition of a RayCluster: whether all of its pods were ready once since it was made or resumed.
+pub const PROVISIONED: &str = "RayClusterProvisioned";
+/// Condition of a RayCluster: it is to lose all pods, whatever becomes of its spec meanwhile.
+pub const CLUSTER_SUSPENDING: &str = "RayClusterSuspending";
+/// Condition of a RayCluster: it has no pods, and gets none.
+pub const CLUSTER_SUSPENDED: &str = "RayClusterSuspended";
+/// Condition of a RayCluster or RayService, there only while False: nothing is done about a spec that makes no sense.
+pub const VALID: &str = "sluice.dev/Valid";
+
+/// State of a RayCluster: all of its pods were ready.
+pub const STATE_READY: &str = "ready";
+/// State of a RayCluster: it has no pods because it is suspended.
+pub const STATE_SUSPENDED: &str = "suspended";

@@ -1,5 +1,8 @@
 //! RayCluster: a head and groups of workers.
 
+// Every printer column repeats the keys of the others.
+#![allow(clippy::duplicated_attributes)]
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;

@@ -1,5 +1,8 @@
 //! RayService: Serve applications on a Ray cluster that can be replaced without downtime.
 
+// Every printer column repeats the keys of the others.
+#![allow(clippy::duplicated_attributes)]
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};

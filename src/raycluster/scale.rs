@@ -1,0 +1,179 @@
+//! Which pods of a group go, and which come.
+//!
+//! Pods stand in slots: replica and host. The pods of one replica live and die together, since Ray runs them as one machine.
+//! At no time are there more pod objects than the group wants, so a slot is filled again only when the pod in it is gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+
+use super::build::{self, Slot};
+use super::groups::PodGroup;
+use super::pods;
+use crate::api::ray::{RayCluster, names};
+
+/// How many pods one plan creates at most. The next plan follows once the first of them are there.
+const BURST: u32 = 200;
+/// How long the hosts of a replica may take to be created, one after another, before a missing one counts as lost.
+const ASSEMBLY: SignedDuration = SignedDuration::from_secs(30);
+
+/// What is to be decided about.
+pub(super) struct Situation<'a> {
+    pub(super) cluster: &'a RayCluster,
+    pub(super) group: &'a PodGroup,
+    /// Every pod of the group that there is.
+    pub(super) pods: Vec<&'a Pod>,
+    /// Names of pods of the cluster that exist, in any group.
+    pub(super) names: &'a BTreeSet<String>,
+    /// Names of pods that are to go first.
+    pub(super) to_delete: &'a [String],
+    /// How many pods the queue has paid for.
+    pub(super) granted: u32,
+    /// Whether pods that are more than wanted are removed here. Otherwise Ray's autoscaler names those that go.
+    pub(super) trims: bool,
+    pub(super) now: Timestamp,
+}
+
+/// What is decided.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Change<'a> {
+    /// Pods that go, each with the reason.
+    pub(super) delete: Vec<(&'a Pod, String)>,
+    /// Slots that are filled, each with the attempt at its name.
+    pub(super) create: Vec<(Slot, u32)>,
+    /// When to look again though nothing changed.
+    pub(super) wake_at: Option<Timestamp>,
+}
+
+/// The pods in the slots of one replica; a pod that says of no slot is a replica of its own.
+struct Replica<'a> {
+    index: Option<u32>,
+    pods: Vec<&'a Pod>,
+}
+
+impl<'a> Replica<'a> {
+    fn is_going(&self) -> bool {
+        self.pods.iter().any(|pod| pods::is_going(pod))
+    }
+
+    fn is_ready(&self) -> bool {
+        self.pods.iter().all(|pod| pods::is_ready(pod))
+    }
+
+    fn all_of_hosts(&self, hosts: u32) -> bool {
+        self.index.is_none() || u32::try_from(self.pods.len()).unwrap_or(u32::MAX) >= hosts
+    }
+
+    /// Since when all of its pods that there are could have had company.
+    fn since(&self) -> Option<Timestamp> {
+        self.pods.iter().filter_map(|pod| pod.metadata.creation_timestamp.as_ref()).map(|time| time.0).min()
+    }
+
+    fn host(&self, host: u32) -> Option<&'a Pod> {
+        let is_it = |pod: &&&Pod| pods::index(pod, names::HOST_INDEX_LABEL).unwrap_or(0) == host;
+        self.pods.iter().find(is_it).copied()
+    }
+}
+
+/// Decides about one group.
+pub(super) fn decide<'a>(situation: &Situation<'a>) -> Change<'a> {
+    let mut change = Change::default();
+    let replicas = replicas(situation);
+    let mut staying = Vec::new();
+    for replica in &replicas {
+        match reason_to_go(situation, replica, &mut change.wake_at) {
+            Some(reason) => delete(&mut change, replica, &reason),
+            None => staying.push(replica),
+        }
+    }
+    let wanted = situation.group.count / situation.group.hosts.max(1);
+    let surplus = staying.len().saturating_sub(wanted as usize);
+    if surplus > 0 && situation.trims {
+        // Those that do not serve yet go first, then those in the highest slots.
+        staying.sort_by_key(|replica| (replica.is_ready(), std::cmp::Reverse(replica.index)));
+        for replica in staying.iter().take(surplus) {
+            delete(&mut change, replica, "the group wants fewer pods");
+        }
+    }
+    if change.delete.is_empty() {
+        change.create = create(situation, &replicas);
+    }
+    change
+}
+
+fn replicas<'a>(situation: &Situation<'a>) -> Vec<Replica<'a>> {
+    let mut indexed: BTreeMap<u32, Vec<&Pod>> = BTreeMap::new();
+    let mut replicas = Vec::new();
+    for pod in &situation.pods {
+        match pods::index(pod, names::REPLICA_INDEX_LABEL) {
+            Some(index) => indexed.entry(index).or_default().push(pod),
+            None => replicas.push(Replica { index: None, pods: vec![pod] }),
+        }
+    }
+    replicas.extend(indexed.into_iter().map(|(index, pods)| Replica { index: Some(index), pods }));
+    replicas
+}
+
+/// Why the pods of a replica have to go, or go on going; `None` for one that stays.
+fn reason_to_go(situation: &Situation<'_>, replica: &Replica<'_>, wake_at: &mut Option<Timestamp>) -> Option<String> {
+    if let Some(ailment) = replica.pods.iter().find_map(|pod| pods::ailment(pod)) {
+        return Some(ailment);
+    }
+    let named = |pod: &&&Pod| situation.to_delete.contains(&pod.name_any());
+    if let Some(pod) = replica.pods.iter().find(named) {
+        return Some(format!("workersToDelete names {}", pod.name_any()));
+    }
+    if replica.is_going() {
+        return Some("a host of its replica is gone".to_owned());
+    }
+    if !replica.all_of_hosts(situation.group.hosts) {
+        let assembled_by = replica.since()?.checked_add(ASSEMBLY).ok()?;
+        if assembled_by <= situation.now {
+            return Some("a host of its replica is missing".to_owned());
+        }
+        *wake_at = Some(wake_at.map_or(assembled_by, |earlier| earlier.min(assembled_by)));
+    }
+    None
+}
+
+fn delete<'a>(change: &mut Change<'a>, replica: &Replica<'a>, reason: &str) {
+    let there = replica.pods.iter().filter(|pod| !pods::is_going(pod));
+    change.delete.extend(there.map(|pod| (*pod, reason.to_owned())));
+}
+
+/// The slots to fill: what is missing in replicas that are there, then the lowest free ones.
+fn create(situation: &Situation<'_>, replicas: &[Replica<'_>]) -> Vec<(Slot, u32)> {
+    let group = situation.group;
+    let count = |pods: usize| u32::try_from(pods).unwrap_or(u32::MAX);
+    let missing = group.count.saturating_sub(count(situation.pods.len()));
+    let using = situation.pods.iter().filter(|pod| !pods::has_ended(pod)).count();
+    let mut room = missing.min(situation.granted.saturating_sub(count(using))).min(BURST.max(group.hosts));
+    let mut slots = Vec::new();
+    for replica in replicas.iter().filter(|replica| !replica.is_going()) {
+        let Some(index) = replica.index else { continue };
+        let absent = (0..group.hosts).filter(|host| group.hosts > 1 && replica.host(*host).is_none());
+        for host in absent.take(room as usize) {
+            slots.push(Slot { replica: index, host });
+            room -= 1;
+        }
+    }
+    let taken: BTreeSet<u32> = replicas.iter().filter_map(|replica| replica.index).collect();
+    let mut free = (0..).filter(|index| !taken.contains(index));
+    while room >= group.hosts.max(1) {
+        let Some(replica) = free.next() else { break };
+        slots.extend((0..group.hosts).map(|host| Slot { replica, host }));
+        room -= group.hosts.max(1);
+    }
+    slots.into_iter().map(|slot| (slot, attempt(situation, slot))).collect()
+}
+
+/// A name that is to be deleted, or that another slot's pod has, is passed over.
+fn attempt(situation: &Situation<'_>, slot: Slot) -> u32 {
+    let is_free = |attempt: &u32| {
+        let name = build::name(situation.cluster, situation.group, slot, *attempt);
+        !situation.names.contains(&name) && !situation.to_delete.contains(&name)
+    };
+    (0..u32::MAX).find(is_free).unwrap_or(u32::MAX)
+}

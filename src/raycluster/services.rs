@@ -1,0 +1,140 @@
+//! The Services of a cluster: the name of its head, and the names of the hosts of its multi-host replicas
+//! (KubeRay 1.7 `ray-operator/controllers/ray/common/service.go`).
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{ContainerPort, Service, ServicePort, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+
+use super::build::owner;
+use super::groups::{PodGroup, Role};
+use super::{View, names as naming};
+use crate::api::ray::{RayCluster, names};
+use crate::engine::plan::{Note, Plan, Write};
+
+/// Ports of a head that names none; the first is added to those of any head.
+const DEFAULT_PORTS: [(&str, i32); 5] =
+    [("metrics", 8080), ("client", 10001), ("dashboard", 8265), ("gcs-server", 6379), ("serve", 8000)];
+
+/// Plans the Services that are not there yet. One that is there stays as it is: somebody may rely on its address.
+pub(super) fn plan(view: &View<'_>, groups: &[PodGroup], plan: &mut Plan) {
+    let cluster = view.cluster;
+    if find(view, &naming::head_service(cluster)).is_none() {
+        match head_service(cluster) {
+            Ok(service) => create(cluster, &service, plan),
+            Err(problem) => plan.notes.push(Note::warning(cluster, "FailedToCreateService", problem)),
+        }
+    }
+    let several_hosts = groups.iter().any(|group| group.hosts > 1);
+    if several_hosts && find(view, &naming::headless_service(cluster)).is_none() {
+        create(cluster, &headless_service(cluster), plan);
+    }
+}
+
+/// The Service of this name that the cluster owns.
+pub(super) fn find<'a>(view: &View<'a>, name: &str) -> Option<&'a Service> {
+    view.services.iter().copied().find(|service| service.name_any() == name)
+}
+
+fn create(cluster: &RayCluster, service: &Service, plan: &mut Plan) {
+    plan.write(Write::create(service));
+    let name = format!("{}/{}", cluster.namespace().unwrap_or_default(), service.name_any());
+    plan.notes.push(Note::normal(cluster, "CreatedService", format!("Created service {name}")));
+}
+
+/// The labels of a cluster's head, by which its Service finds it.
+pub fn head_selector(cluster: &RayCluster) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (names::CLUSTER_LABEL.to_owned(), cluster.name_any()),
+        (names::NODE_TYPE_LABEL.to_owned(), Role::Head.to_string()),
+        (names::IDENTIFIER_LABEL.to_owned(), naming::identifier(cluster, Role::Head)),
+        (names::APP_NAME_LABEL.to_owned(), "kuberay".to_owned()),
+        (names::CREATED_BY_LABEL.to_owned(), "kuberay-operator".to_owned()),
+    ])
+}
+
+/// The ports of a cluster's head by name: those that the user's first container names, or else the default ones; and always
+/// one for metrics.
+pub fn head_ports(cluster: &RayCluster) -> BTreeMap<String, i32> {
+    let authored = cluster.spec.head_group_spec.template.0.pointer("/spec/containers/0/ports");
+    let authored: Vec<ContainerPort> =
+        authored.and_then(|ports| serde_json::from_value(ports.clone()).ok()).unwrap_or_default();
+    let mut ports: BTreeMap<String, i32> = authored
+        .into_iter()
+        .map(|port| {
+            let name = port.name.filter(|name| !name.is_empty());
+            (name.unwrap_or_else(|| format!("{}-port", port.container_port)), port.container_port)
+        })
+        .collect();
+    let missing = if ports.is_empty() { &DEFAULT_PORTS[..] } else { &DEFAULT_PORTS[..1] };
+    for (name, port) in missing {
+        ports.entry((*name).to_owned()).or_insert(*port);
+    }
+    ports
+}
+
+fn head_service(cluster: &RayCluster) -> Result<Service, String> {
+    let group = &cluster.spec.head_group_spec;
+    let own = group.head_service.clone();
+    let is_own = own.is_some();
+    let mut service: Service = own
+        .map_or_else(|| Ok(Service::default()), serde_json::from_value)
+        .map_err(|error| format!("spec.headGroupSpec.headService can't be read: {error}"))?;
+    let selector = head_selector(cluster);
+    let mut labels = service.metadata.labels.take().unwrap_or_default();
+    labels.extend(selector.clone());
+    let mut annotations = service.metadata.annotations.take().unwrap_or_default();
+    annotations.extend(cluster.spec.head_service_annotations.clone().unwrap_or_default());
+    service.metadata = ObjectMeta {
+        name: Some(naming::head_service(cluster)),
+        namespace: cluster.namespace(),
+        labels: Some(labels),
+        annotations: Some(annotations).filter(|annotations| !annotations.is_empty()),
+        owner_references: Some(vec![owner(cluster)]),
+        ..ObjectMeta::default()
+    };
+    service.status = None;
+    let spec = service.spec.get_or_insert_default();
+    spec.selector = Some(selector);
+    spec.type_ = spec.type_.take().filter(|kind| !kind.is_empty()).or_else(|| group.service_type.clone());
+    let ports = spec.ports.get_or_insert_default();
+    for (name, number) in head_ports(cluster) {
+        if !ports.iter().any(|port| port.name.as_ref() == Some(&name) || port.port == number) {
+            ports.push(service_port(name, number));
+        }
+    }
+    if !is_own && spec.type_.as_deref().is_none_or(|kind| kind.is_empty() || kind == "ClusterIP") {
+        // There is one head, so its name may lead to it directly; and workers look for it before it is ready.
+        spec.cluster_ip = Some("None".to_owned());
+        spec.publish_not_ready_addresses = Some(true);
+    }
+    Ok(service)
+}
+
+fn service_port(name: String, port: i32) -> ServicePort {
+    ServicePort { name: Some(name), port, app_protocol: Some("tcp".to_owned()), ..ServicePort::default() }
+}
+
+fn headless_service(cluster: &RayCluster) -> Service {
+    Service {
+        metadata: ObjectMeta {
+            name: Some(naming::headless_service(cluster)),
+            namespace: cluster.namespace(),
+            labels: Some(BTreeMap::from([(names::HEADLESS_WORKER_LABEL.to_owned(), cluster.name_any())])),
+            owner_references: Some(vec![owner(cluster)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(ServiceSpec {
+            cluster_ip: Some("None".to_owned()),
+            type_: Some("ClusterIP".to_owned()),
+            publish_not_ready_addresses: Some(true),
+            selector: Some(BTreeMap::from([
+                (names::CLUSTER_LABEL.to_owned(), cluster.name_any()),
+                (names::NODE_TYPE_LABEL.to_owned(), Role::Worker.to_string()),
+            ])),
+            ..ServiceSpec::default()
+        }),
+        status: None,
+    }
+}

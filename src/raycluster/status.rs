@@ -1,0 +1,239 @@
+//! What a cluster's status says (KubeRay 1.7 `ray-operator/controllers/ray/raycluster_controller.go`, `calculateStatus`).
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt;
+
+use super::groups::{self, PodGroup, Role};
+use super::problem::Problem;
+use super::suspend::Phase;
+use super::{View, names as naming, pods, services, start_command, unsupported};
+use crate::api::condition::{self, Verdict};
+use crate::api::quantity::{Amount, Quantity};
+use crate::api::ray::options::StringMap;
+use crate::api::ray::{HeadInfo, RayCluster, RayClusterStatus, names};
+use crate::engine::plan::Write;
+use crate::queue::requests::pod_requests;
+
+/// What the status is about.
+pub(super) struct Facts<'a> {
+    pub(super) view: &'a View<'a>,
+    /// The cluster's own pods.
+    pub(super) pods: &'a [&'a Pod],
+    /// The groups, or what is wrong with the spec.
+    pub(super) groups: &'a Result<Vec<PodGroup>, Vec<Problem>>,
+    pub(super) phase: Phase,
+}
+
+/// Writes the status, if there is anything new to say.
+pub(super) fn write(facts: &Facts<'_>) -> Option<Write> {
+    let cluster = facts.view.cluster;
+    let old = cluster.status.clone().unwrap_or_default();
+    let mut status = next(facts, old.clone());
+    if status == old {
+        return None;
+    }
+    let now = Time(condition::whole_seconds(facts.view.now));
+    if let Some(state) = status.state.clone().filter(|_| status.state != old.state) {
+        status.state_transition_times.get_or_insert_default().insert(state, now.clone());
+    }
+    status.last_update_time = Some(now);
+    Write::patch_status(cluster, &RayCluster { status: Some(status), ..cluster.clone() })
+}
+
+fn next(facts: &Facts<'_>, mut status: RayClusterStatus) -> RayClusterStatus {
+    let cluster = facts.view.cluster;
+    status.observed_generation = cluster.metadata.generation;
+    counts(facts, &mut status);
+    if let Ok(groups) = facts.groups {
+        desired(groups, &mut status);
+    }
+    if cluster.spec.suspend == Some(true) && facts.pods.is_empty() {
+        status.state = Some(names::STATE_SUSPENDED.to_owned());
+    } else if facts.phase == Phase::Open && all_ready(facts) {
+        status.state = Some(names::STATE_READY.to_owned());
+        status.reason = None;
+    }
+    let service = services::find(facts.view, &naming::head_service(cluster));
+    status.endpoints = service.map(endpoints);
+    status.head = head_info(head(facts), service);
+    conditions(facts, &mut status.conditions);
+    status
+}
+
+fn head<'a>(facts: &Facts<'a>) -> Option<&'a Pod> {
+    facts.pods.iter().copied().find(|pod| pods::role(pod) == Some(Role::Head))
+}
+
+fn counts(facts: &Facts<'_>, status: &mut RayClusterStatus) {
+    let workers = || facts.pods.iter().filter(|pod| pods::role(pod) == Some(Role::Worker));
+    status.ready_worker_replicas = number(workers().filter(|pod| pods::is_ready(pod)).count());
+    status.available_worker_replicas = number(workers().filter(|pod| pods::is_running(pod)).count());
+    let specs = facts.view.cluster.spec.worker_group_specs.iter();
+    let (mut wanted, mut least, mut most) = (0_u32, 0_u32, 0_u32);
+    for group in specs.filter(|group| group.suspend != Some(true)) {
+        wanted = wanted.saturating_add(groups::wanted(group));
+        least = least.saturating_add(groups::pods(group.min_replicas.unwrap_or(0), group));
+        most = most.saturating_add(groups::pods(group.max_replicas.unwrap_or(i32::MAX), group));
+    }
+    status.desired_worker_replicas = number(wanted as usize);
+    status.min_worker_replicas = number(least as usize);
+    status.max_worker_replicas = number(most as usize);
+}
+
+/// A count as the API holds it, at most 2³¹-1.
+fn number(count: usize) -> Option<i32> {
+    Some(i32::try_from(count).unwrap_or(i32::MAX))
+}
+
+/// What all wanted pods ask the scheduler for, as they will be made; head and sidecars included.
+fn desired(groups: &[PodGroup], status: &mut RayClusterStatus) {
+    let mut total: BTreeMap<String, Amount> = BTreeMap::new();
+    for group in groups {
+        let Some(Ok(requests)) = group.template.spec.as_ref().map(pod_requests) else { continue };
+        for (resource, amount) in requests.times(i64::from(group.count)).iter() {
+            let sum = total.entry(resource.to_owned()).or_default();
+            *sum = sum.plus(amount);
+        }
+    }
+    let of = |resource: &str| total.get(resource).copied().unwrap_or_default();
+    let gpus = total.iter().filter(|(resource, _)| start_command::is_gpu(resource));
+    status.desired_cpu = quantity("cpu", of("cpu"));
+    status.desired_memory = quantity("memory", of("memory"));
+    status.desired_gpu = quantity("gpu", gpus.fold(Amount::ZERO, |sum, (_, amount)| sum.plus(*amount)));
+    status.desired_tpu = quantity("tpu", of("google.com/tpu"));
+}
+
+fn quantity(resource: &str, amount: Amount) -> Option<Quantity> {
+    Some(amount.quantity(resource))
+}
+
+/// Whether the cluster is what its spec asks for.
+fn all_ready(facts: &Facts<'_>) -> bool {
+    let Ok(groups) = facts.groups else { return false };
+    let wanted = groups.iter().fold(0_u32, |sum, group| sum.saturating_add(group.count));
+    facts.pods.len() == wanted as usize && facts.pods.iter().all(|pod| pods::is_ready(pod) && !pods::is_going(pod))
+}
+
+/// The head Service's ports by name, as one reaches them.
+fn endpoints(service: &Service) -> StringMap {
+    let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
+    ports.filter_map(|port| Some((port.name.clone().filter(|name| !name.is_empty())?, reachable(port)))).collect()
+}
+
+fn reachable(port: &ServicePort) -> String {
+    match (port.node_port.filter(|number| *number != 0), &port.target_port) {
+        (Some(number), _) => number.to_string(),
+        (None, Some(IntOrString::Int(number))) if *number != 0 => number.to_string(),
+        (None, Some(IntOrString::String(name))) if !name.is_empty() => name.clone(),
+        _ => port.port.to_string(),
+    }
+}
+
+fn head_info(head: Option<&Pod>, service: Option<&Service>) -> Option<HeadInfo> {
+    let text = |text: Option<&String>| text.filter(|text| !text.is_empty()).cloned();
+    let pod_ip = text(head.and_then(|pod| pod.status.as_ref()?.pod_ip.as_ref()));
+    let cluster_ip = text(service.and_then(|service| service.spec.as_ref()?.cluster_ip.as_ref()));
+    let info = HeadInfo {
+        service_ip: match cluster_ip {
+            Some(ip) if ip == "None" => pod_ip.clone(),
+            other => other,
+        },
+        pod_ip,
+        pod_name: head.map(ResourceExt::name_any),
+        service_name: service.map(ResourceExt::name_any),
+    };
+    (info != HeadInfo::default()).then_some(info)
+}
+
+fn conditions(facts: &Facts<'_>, conditions: &mut Vec<Condition>) {
+    let View { cluster, now, .. } = facts.view;
+    let generation = cluster.metadata.generation;
+    let mut set = |type_, status, reason: &str, message: String| {
+        let observed_generation = None;
+        let verdict = Verdict { type_, status, reason: reason.to_owned(), message, observed_generation };
+        condition::set(conditions, *now, verdict);
+    };
+    let (ready, reason, message) = head_readiness(head(facts));
+    set(names::HEAD_POD_READY, ready, &reason, message);
+    let (suspending, suspended) = facts.phase.conditions();
+    let was_provisioned =
+        cluster.status.as_ref().is_some_and(|status| condition::is_true(&status.conditions, names::PROVISIONED));
+    if facts.phase == Phase::Suspended {
+        let message = "the cluster is suspended".to_owned();
+        set(names::PROVISIONED, false, "RayClusterPodsProvisioning", message);
+    } else if !was_provisioned && facts.phase == Phase::Open && all_ready(facts) {
+        let message = "all pods are ready for the first time".to_owned();
+        set(names::PROVISIONED, true, "AllPodRunningAndReadyFirstTime", message);
+    } else if !was_provisioned {
+        set(names::PROVISIONED, false, "RayClusterPodsProvisioning", progress(facts));
+    }
+    set(names::CLUSTER_SUSPENDING, suspending, names::CLUSTER_SUSPENDING, String::new());
+    set(names::CLUSTER_SUSPENDED, suspended, names::CLUSTER_SUSPENDED, String::new());
+    condition::report_unsupported(conditions, *now, generation, &unsupported::fields(cluster));
+    match facts.groups {
+        Ok(_) => drop(condition::remove(conditions, names::VALID)),
+        Err(problems) => {
+            let verdict = Verdict {
+                type_: names::VALID,
+                status: false,
+                reason: "InvalidSpec".to_owned(),
+                message: told(problems),
+                observed_generation: generation,
+            };
+            condition::set(conditions, *now, verdict);
+        }
+    }
+}
+
+/// All problems in one sentence.
+pub(super) fn told(problems: &[Problem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// How far the cluster is with its pods, and what keeps it from going on.
+fn progress(facts: &Facts<'_>) -> String {
+    let Ok(groups) = facts.groups else { return "no pods are made from a spec that makes no sense".to_owned() };
+    let ready = facts.pods.iter().filter(|pod| pods::is_ready(pod)).count();
+    let wanted = groups.iter().fold(0_u32, |sum, group| sum.saturating_add(group.count));
+    let granted =
+        groups.iter().fold(0_u32, |sum, group| sum.saturating_add(group.count.min(facts.view.grant.of(&group.name))));
+    let text = format!("{ready} of {wanted} pods are ready");
+    if granted < wanted { format!("{text}; quota is admitted for {granted} of them") } else { text }
+}
+
+/// Whether the head is ready, in a word and a sentence.
+fn head_readiness(head: Option<&Pod>) -> (bool, String, String) {
+    let Some(head) = head else {
+        return (false, "HeadPodNotFound".to_owned(), "Head Pod not found".to_owned());
+    };
+    let conditions = head.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let Some(ready) = conditions.into_iter().find(|condition| condition.type_ == "Ready") else {
+        return (false, "Unknown".to_owned(), String::new());
+    };
+    let is_ready = ready.status == "True";
+    let said = ready.reason.clone().filter(|reason| !reason.is_empty());
+    let mut message = ready.message.clone().unwrap_or_default();
+    let mut reason = said.unwrap_or_else(|| if is_ready { "HeadPodRunningAndReady" } else { "Unknown" }.to_owned());
+    if reason == "ContainersNotReady"
+        && let Some((container, why, more)) = pods::states(head).find_map(trouble)
+    {
+        message =
+            if message.is_empty() { format!("{container}: {more}") } else { format!("{message}; {container}: {more}") };
+        reason = why;
+    }
+    (is_ready, reason, message)
+}
+
+/// What a container that doesn't run says of itself: its name, a word and a sentence.
+fn trouble<'a>(
+    (container, state): (&'a str, &k8s_openapi::api::core::v1::ContainerState),
+) -> Option<(&'a str, String, String)> {
+    let waiting = state.waiting.as_ref().map(|waiting| (waiting.reason.clone(), waiting.message.clone()));
+    let ended = state.terminated.as_ref().map(|ended| (ended.reason.clone(), ended.message.clone()));
+    let (reason, message) = waiting.or(ended)?;
+    Some((container, reason.filter(|reason| !reason.is_empty())?, message.unwrap_or_default()))
+}

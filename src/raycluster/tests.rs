@@ -1,0 +1,473 @@
+//! Plans over the states that a cluster can be in, and the pods that come out.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::fixtures::{Stage, changed, cluster, cluster_with_workers, worker};
+use super::*;
+use crate::api::ray::RayCluster;
+use crate::engine::plan::WriteOp;
+use crate::queue::requests::pod_requests;
+
+fn up_to(head: u32, small: u32) -> Grant {
+    Grant::UpTo([("headgroup".to_owned(), head), ("small".to_owned(), small)].into())
+}
+
+fn ready(workers: i32) -> Stage {
+    let mut stage = Stage::new(cluster_with_workers(workers));
+    stage.settle();
+    stage.all_ready();
+    stage.settle();
+    stage
+}
+
+fn created(plan: &Plan, kind: &str) -> usize {
+    let is_it = |write: &&Write| matches!(write.op, WriteOp::Create(_)) && write.target.kind == kind;
+    plan.writes.iter().filter(is_it).count()
+}
+
+fn deleted(plan: &Plan) -> Vec<&str> {
+    let deletes = plan.writes.iter().filter(|write| matches!(write.op, WriteOp::Delete { .. }));
+    deletes.map(|write| write.target.name.as_str()).collect()
+}
+
+#[test]
+fn a_fresh_cluster_gets_its_service_its_head_and_its_workers() {
+    let mut stage = Stage::new(cluster_with_workers(3));
+
+    let plan = stage.step();
+
+    assert_eq!((created(&plan, "Service"), created(&plan, "Pod")), (1, 4));
+    let reasons: BTreeSet<_> = plan.notes.iter().map(|note| note.reason.as_str()).collect();
+    assert_eq!(reasons, ["CreatedHeadPod", "CreatedService", "CreatedWorkerPod"].into());
+    assert_eq!(stage.condition("RayClusterProvisioned"), Some(("False", "RayClusterPodsProvisioning")));
+    assert_eq!(stage.condition("HeadPodReady"), Some(("False", "HeadPodNotFound")));
+}
+
+#[test]
+fn a_cluster_whose_pods_are_ready_says_so_once_and_then_nothing_more() {
+    let stage = ready(3);
+
+    let status = stage.cluster.status.clone().expect("a status");
+    assert_eq!(status.state.as_deref(), Some("ready"));
+    assert_eq!(status.ready_worker_replicas, Some(3));
+    assert_eq!(status.observed_generation, Some(1));
+    assert_eq!(status.endpoints.and_then(|ports| ports.get("dashboard").cloned()).as_deref(), Some("8265"));
+    let head = status.head.expect("there is a head");
+    assert_eq!(head.service_name.as_deref(), Some("demo-head-svc"));
+    assert_eq!((head.pod_ip.as_deref(), head.service_ip.as_deref()), (Some("198.18.0.1"), Some("198.18.0.1")));
+    assert_eq!(stage.condition("RayClusterProvisioned"), Some(("True", "AllPodRunningAndReadyFirstTime")));
+    assert_eq!(stage.condition("HeadPodReady"), Some(("True", "HeadPodRunningAndReady")));
+    assert_eq!(stage.plan(), Plan::default());
+}
+
+#[test]
+fn an_old_view_asks_for_nothing_but_the_same_names_again() {
+    let mut stage = Stage::new(cluster_with_workers(5));
+    let names =
+        |plan: &Plan| -> BTreeSet<String> { plan.writes.iter().map(|write| write.target.name.clone()).collect() };
+    let first = stage.plan();
+    stage.step();
+    stage.pods.pop_last();
+
+    let second = stage.plan();
+
+    assert!(created(&second, "Pod") == 1 && names(&second).is_subset(&names(&first)));
+}
+
+#[rstest]
+#[case::generation(3, json!({"managedBy": "kueue.x-k8s.io/multikueue"}))]
+#[case::head_only(0, json!({"managedBy": "kueue.x-k8s.io/multikueue", "suspend": true}))]
+fn a_cluster_that_somebody_else_manages_is_left_alone(#[case] workers: i32, #[case] spec: Value) {
+    let mut cluster = changed(spec);
+    cluster.spec.worker_group_specs = vec![worker("small", workers)];
+    assert_eq!(Stage::new(cluster).plan(), Plan::default());
+}
+
+#[test]
+fn a_cluster_that_is_being_deleted_gets_nothing() {
+    let mut stage = ready(2);
+    stage.pods.clear();
+    stage.cluster.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
+    assert_eq!(stage.plan(), Plan::default());
+}
+
+#[test]
+fn a_cluster_born_suspended_is_written_to_once_and_gets_nothing() {
+    let mut cluster = cluster_with_workers(2);
+    cluster.spec.suspend = Some(true);
+    let mut stage = Stage::new(cluster);
+
+    let plan = stage.step();
+
+    assert_eq!(plan.writes.len(), 1);
+    assert_eq!(stage.condition("RayClusterSuspended"), Some(("True", "RayClusterSuspended")));
+    assert_eq!(stage.cluster.status.as_ref().and_then(|status| status.state.as_deref()), Some("suspended"));
+    assert_eq!(stage.plan(), Plan::default());
+}
+
+#[test]
+fn a_cluster_that_is_suspended_loses_its_pods_only_after_that_is_written_down() {
+    let mut stage = ready(2);
+    stage.edit(|spec| spec.suspend = Some(true));
+
+    let asked = stage.step();
+    assert_eq!((asked.writes.len(), deleted(&asked).len()), (1, 0));
+    assert_eq!(stage.condition("RayClusterSuspending"), Some(("True", "RayClusterSuspending")));
+
+    let taken = stage.step();
+    assert_eq!(deleted(&taken).len(), 3);
+    assert_eq!(deleted(&stage.step()).len(), 0, "a pod is deleted once");
+    assert_eq!(stage.condition("RayClusterSuspended"), Some(("False", "RayClusterSuspended")));
+
+    stage.pods_gone();
+    stage.settle();
+    assert_eq!(stage.condition("RayClusterSuspending"), Some(("False", "RayClusterSuspending")));
+    assert_eq!(stage.condition("RayClusterSuspended"), Some(("True", "RayClusterSuspended")));
+    assert_eq!(stage.condition("RayClusterProvisioned"), Some(("False", "RayClusterPodsProvisioning")));
+    assert_eq!(stage.services.len(), 1, "the Service stays");
+}
+
+#[test]
+fn a_suspension_that_has_begun_is_finished_before_the_cluster_resumes() {
+    let mut stage = ready(2);
+    stage.edit(|spec| spec.suspend = Some(true));
+    stage.step();
+    stage.edit(|spec| spec.suspend = Some(false));
+
+    assert_eq!(deleted(&stage.step()).len(), 3);
+    assert_eq!(created(&stage.step(), "Pod"), 0, "not while pods are ending");
+    stage.pods_gone();
+    stage.settle();
+
+    assert_eq!(stage.pods.len(), 3);
+    assert_eq!(stage.condition("RayClusterSuspended"), Some(("False", "RayClusterSuspended")));
+    assert_eq!(stage.condition("RayClusterProvisioned"), Some(("False", "RayClusterPodsProvisioning")));
+    stage.all_ready();
+    stage.settle();
+    assert_eq!(stage.condition("RayClusterProvisioned"), Some(("True", "AllPodRunningAndReadyFirstTime")));
+}
+
+#[rstest]
+#[case::nothing_at_all(Grant::UpTo(BTreeMap::new()), 0)]
+#[case::workers_without_a_head(up_to(0, 3), 0)]
+#[case::only_the_head(up_to(1, 0), 1)]
+#[case::some_workers(up_to(1, 2), 3)]
+#[case::all(up_to(1, 3), 4)]
+#[case::more_than_wanted(up_to(2, 9), 4)]
+fn no_more_pods_are_made_than_the_queue_paid_for(#[case] grant: Grant, #[case] expected: usize) {
+    let mut stage = Stage::new(cluster_with_workers(3));
+    stage.grant = grant;
+    stage.settle();
+    assert_eq!(stage.pods.len(), expected);
+    assert_eq!(stage.services.len(), usize::from(expected > 0), "no Service for a cluster without a head");
+}
+
+#[test]
+fn a_cluster_that_waits_for_quota_says_for_how_many_pods() {
+    let mut stage = Stage::new(cluster_with_workers(3));
+    stage.grant = up_to(1, 1);
+    stage.settle();
+    let conditions = stage.cluster.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+    let provisioned = condition::get(&conditions, "RayClusterProvisioned").expect("the condition is there");
+    assert_eq!(provisioned.message, "0 of 4 pods are ready; quota is admitted for 2 of them");
+}
+
+#[test]
+fn a_pod_that_is_ending_still_counts_against_quota_and_holds_its_slot() {
+    let mut stage = ready(3);
+    stage.grant = up_to(1, 3);
+    let name = stage.names("small")[1].clone();
+    stage.pods.get_mut(&name).expect("a worker").metadata.deletion_timestamp =
+        Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time"));
+
+    assert_eq!(created(&stage.step(), "Pod"), 0);
+    stage.pods_gone();
+    stage.settle();
+
+    assert_eq!(stage.names("small").len(), 3);
+    assert!(stage.pods.contains_key(&name), "the slot is the same, so the name is");
+}
+
+#[rstest]
+#[case::worker("small", "Failed", "DeletedWorkerPod")]
+#[case::worker_that_succeeded("small", "Succeeded", "DeletedWorkerPod")]
+#[case::head("headgroup", "Failed", "DeletedHeadPod")]
+fn a_pod_that_ended_is_deleted_and_then_replaced(#[case] group: &str, #[case] phase: &str, #[case] event: &str) {
+    let mut stage = ready(2);
+    let name = stage.names(group)[0].clone();
+    stage.set_phase(&name, phase);
+
+    let plan = stage.step();
+
+    assert_eq!((deleted(&plan), created(&plan, "Pod")), (vec![name.as_str()], 0));
+    assert!(plan.notes.iter().any(|note| note.reason == event), "{:?}", plan.notes);
+    stage.pods_gone();
+    stage.settle();
+    assert_eq!(stage.pods.len(), 3);
+}
+
+#[rstest]
+#[case::restarts("Always", 0)]
+#[case::restarts_on_failure("OnFailure", 0)]
+#[case::never_restarts("Never", 1)]
+fn a_pod_whose_ray_ended_goes_only_if_it_never_restarts(#[case] policy: &str, #[case] expected: usize) {
+    let mut stage = ready(1);
+    let name = stage.names("small")[0].clone();
+    let pod = stage.pods.get_mut(&name).expect("a worker");
+    pod.spec.get_or_insert_default().restart_policy = Some(policy.to_owned());
+    let status = json!({"phase": "Running", "containerStatuses": [
+        {"name": "ray-worker", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+         "state": {"terminated": {"exitCode": 1}}},
+    ]});
+    pod.status = serde_json::from_value(status).expect("a pod status");
+    assert_eq!(deleted(&stage.plan()).len(), expected);
+}
+
+#[test]
+fn surplus_workers_go_the_unready_and_the_highest_first() {
+    let mut stage = ready(4);
+    let of_slot = |stage: &Stage, slot: &str| -> String {
+        let is_it =
+            |pod: &&Pod| pod.labels().get("ray.io/worker-group-replica-index").is_some_and(|index| index == slot);
+        stage.pods.values().find(is_it).expect("the slot is filled").name_any()
+    };
+    let (unready, highest) = (of_slot(&stage, "1"), of_slot(&stage, "3"));
+    stage.set_phase(&unready, "Pending");
+    stage.edit(|spec| spec.worker_group_specs[0].replicas = Some(2));
+
+    let plan = stage.step();
+
+    assert_eq!(BTreeSet::from_iter(deleted(&plan)), BTreeSet::from([unready.as_str(), highest.as_str()]));
+    stage.pods_gone();
+    stage.settle();
+    stage.edit(|spec| spec.worker_group_specs[0].replicas = Some(3));
+    stage.settle();
+    assert_eq!(of_slot(&stage, "1"), unready, "the lowest free slot is filled");
+}
+
+#[rstest]
+#[case::trimmed_here(false, 1)]
+#[case::left_to_the_autoscaler(true, 0)]
+fn surplus_is_left_to_the_autoscaler_if_there_is_one(#[case] autoscaling: bool, #[case] expected: usize) {
+    let mut stage = ready(2);
+    stage.edit(|spec| {
+        spec.enable_in_tree_autoscaling = Some(autoscaling);
+        spec.worker_group_specs[0].replicas = Some(1);
+    });
+    assert_eq!(deleted(&stage.plan()).len(), expected);
+}
+
+#[test]
+fn workers_that_are_named_go_even_with_an_autoscaler_and_come_back_under_another_name() {
+    let mut stage = ready(2);
+    let name = stage.names("small")[0].clone();
+    stage.edit(|spec| {
+        spec.enable_in_tree_autoscaling = Some(true);
+        let strategy = spec.worker_group_specs[0].scale_strategy.get_or_insert_default();
+        strategy.workers_to_delete = vec![name.clone(), "not-there".to_owned()];
+    });
+
+    assert_eq!(deleted(&stage.step()), [name.as_str()]);
+    stage.pods_gone();
+    stage.settle();
+
+    let names = stage.names("small");
+    assert!(names.len() == 2 && !names.contains(&name), "{names:?}");
+}
+
+#[test]
+fn workers_of_a_group_that_is_gone_or_suspended_go() {
+    let mut stage = ready(2);
+    stage.edit(|spec| spec.worker_group_specs[0].suspend = Some(true));
+    assert_eq!(deleted(&stage.plan()).len(), 2);
+    stage.edit(|spec| spec.worker_group_specs.clear());
+    assert_eq!(deleted(&stage.plan()).len(), 2);
+}
+
+#[test]
+fn an_invalid_spec_is_reported_and_stops_nothing_that_runs() {
+    let mut stage = ready(2);
+    stage.edit(|spec| spec.worker_group_specs[0].min_replicas = Some(101));
+
+    let plan = stage.step();
+
+    assert!(deleted(&plan).is_empty() && created(&plan, "Pod") == 0);
+    let note = plan.notes.first().expect("a warning");
+    assert!(
+        note.warning && note.reason == "InvalidRayClusterSpec" && note.message.contains("minReplicas: 101"),
+        "{note:?}"
+    );
+    assert_eq!(stage.condition("sluice.dev/Valid"), Some(("False", "InvalidSpec")));
+    assert_eq!(stage.cluster.status.as_ref().and_then(|status| status.observed_generation), Some(2));
+    assert!(stage.plan().writes.is_empty());
+
+    stage.edit(|spec| spec.worker_group_specs[0].min_replicas = Some(1));
+    stage.settle();
+    assert_eq!(stage.condition("sluice.dev/Valid"), None);
+}
+
+#[test]
+fn an_invalid_cluster_can_still_be_suspended() {
+    let mut stage = ready(2);
+    stage.edit(|spec| {
+        spec.worker_group_specs[0].min_replicas = Some(101);
+        spec.suspend = Some(true);
+    });
+    stage.step();
+    assert_eq!(deleted(&stage.step()).len(), 3);
+}
+
+#[test]
+fn a_field_without_effect_is_named_in_a_condition() {
+    let mut stage = Stage::new(changed(json!({"upgradeStrategy": {"type": "Recreate"}})));
+    stage.settle();
+    assert_eq!(stage.condition("sluice.dev/Unsupported"), Some(("True", "FieldsNotActedOn")));
+    stage.edit(|spec| spec.upgrade_strategy = None);
+    stage.settle();
+    assert_eq!(stage.condition("sluice.dev/Unsupported"), None);
+}
+
+#[test]
+fn the_generation_is_observed_even_if_nothing_else_changes() {
+    let mut stage = ready(1);
+    let before = stage.cluster.status.clone().expect("a status");
+    stage.edit(|spec| spec.head_service_annotations = Some([("a".to_owned(), "b".to_owned())].into()));
+    stage.settle();
+    let after = stage.cluster.status.clone().expect("a status");
+    assert_eq!(after.observed_generation, Some(2));
+    assert_eq!(after.state_transition_times, before.state_transition_times);
+    assert_eq!(after.conditions, before.conditions);
+}
+
+#[test]
+fn what_is_desired_is_what_the_pods_ask_for() {
+    let mut cluster = changed(json!({"enableInTreeAutoscaling": true}));
+    let mut gpus = worker("gpus", 2);
+    gpus.template.0["spec"]["containers"][0]["resources"]["limits"] = json!({"nvidia.com/gpu": 4});
+    cluster.spec.worker_group_specs = vec![gpus];
+    let mut stage = Stage::new(cluster);
+    stage.settle();
+
+    let mut milli_cpu = 0;
+    for pod in stage.pods.values() {
+        milli_cpu += pod_requests(pod.spec.as_ref().expect("a spec")).expect("quantities").get("cpu").get();
+    }
+
+    let status = stage.cluster.status.clone().expect("a status");
+    assert_eq!(milli_cpu, 1000 + 500 + 2 * 500);
+    assert_eq!(status.desired_cpu.map(|quantity| quantity.0).as_deref(), Some("2500m"));
+    assert_eq!(status.desired_memory.map(|quantity| quantity.0).as_deref(), Some("4608Mi"));
+    assert_eq!(status.desired_gpu.map(|quantity| quantity.0).as_deref(), Some("8"));
+    assert_eq!(status.desired_tpu.map(|quantity| quantity.0).as_deref(), Some("0"));
+}
+
+#[test]
+fn what_the_queue_charges_is_what_is_made() {
+    let mut stage = Stage::new(changed(json!({
+        "enableInTreeAutoscaling": true,
+        "workerGroupSpecs": [worker("small", 2), {"groupName": "wide", "replicas": 2, "numOfHosts": 3,
+            "template": worker("wide", 0).template}],
+    })));
+    let groups = pod_groups(&stage.cluster).expect("the spec is valid");
+    stage.settle();
+    for group in groups {
+        let names = stage.names(&group.name);
+        assert_eq!(names.len(), group.count as usize, "{}", group.name);
+        assert!(names.iter().all(|name| stage.pods[name].spec == group.template.spec), "{}", group.name);
+    }
+}
+
+#[test]
+fn pods_of_an_older_cluster_of_the_same_name_are_not_ours() {
+    let mut stage = ready(1);
+    let old = stage.pods.clone();
+    stage.cluster.metadata.uid = Some("uid-2".to_owned());
+    stage.cluster.status = None;
+    let plan = stage.plan();
+    assert_eq!((created(&plan, "Pod"), deleted(&plan).len()), (2, 0));
+    assert!(plan.writes.iter().all(|write| !old.contains_key(&write.target.name)));
+}
+
+fn wide(replicas: i32) -> RayCluster {
+    let mut cluster = cluster();
+    cluster.spec.worker_group_specs = vec![worker("wide", replicas)];
+    cluster.spec.worker_group_specs[0].num_of_hosts = Some(2);
+    cluster
+}
+
+#[test]
+fn the_hosts_of_a_replica_come_and_go_together() {
+    let mut stage = Stage::new(wide(2));
+    stage.settle();
+    stage.all_ready();
+    stage.settle();
+    assert_eq!(stage.names("wide").len(), 4);
+    assert!(stage.services.contains_key("demo-headless"));
+    let name = stage.names("wide")[0].clone();
+    let replica = |stage: &Stage, name: &str| stage.pods[name].labels()["ray.io/worker-group-replica-name"].clone();
+    let lost = replica(&stage, &name);
+
+    stage.set_phase(&name, "Failed");
+    let plan = stage.step();
+
+    assert_eq!(deleted(&plan).len(), 2);
+    assert!(deleted(&plan).iter().all(|name| replica(&stage, name) == lost));
+    stage.pods_gone();
+    stage.settle();
+    assert_eq!(stage.names("wide").len(), 4);
+}
+
+#[test]
+fn a_replica_that_lost_a_host_is_given_time_to_be_assembled_and_then_made_anew() {
+    let mut stage = Stage::new(wide(1));
+    stage.settle();
+    let name = stage.names("wide")[0].clone();
+    stage.pods.remove(&name);
+    assert_eq!(created(&stage.plan(), "Pod"), 1, "it may still be on its way");
+
+    stage.now = stage.now.checked_add(jiff::SignedDuration::from_mins(1)).expect("in range");
+    assert_eq!(deleted(&stage.step()).len(), 1);
+}
+
+#[test]
+fn quota_for_half_a_replica_is_quota_for_none() {
+    let mut stage = Stage::new(wide(2));
+    stage.grant = Grant::UpTo([("headgroup".to_owned(), 1), ("wide".to_owned(), 3)].into());
+    stage.settle();
+    assert_eq!(stage.names("wide").len(), 2);
+}
+
+#[test]
+fn a_large_group_is_made_in_portions() {
+    let mut cluster = cluster();
+    cluster.spec.worker_group_specs = vec![worker("small", i32::MAX)];
+    cluster.spec.worker_group_specs[0].max_replicas = None;
+    let mut stage = Stage::new(cluster);
+    assert_eq!(created(&stage.step(), "Pod"), 201);
+    assert_eq!(created(&stage.step(), "Pod"), 200);
+}
+
+#[test]
+fn a_head_that_must_not_come_back_does_not() {
+    let mut stage = ready(1);
+    let annotation = ("ray.io/disable-provisioned-head-restart".to_owned(), "true".to_owned());
+    stage.cluster.metadata.annotations = Some([annotation].into());
+    let head = stage.names("headgroup")[0].clone();
+    stage.pods.remove(&head);
+    assert_eq!(created(&stage.plan(), "Pod"), 0);
+}
+
+#[test]
+fn two_heads_are_reported_and_none_is_taken() {
+    let mut stage = ready(0);
+    let mut second = stage.pods.values().next().expect("a head").clone();
+    second.metadata.name = Some("demo-head-zzzzz".to_owned());
+    stage.pods.insert("demo-head-zzzzz".to_owned(), second);
+    let plan = stage.plan();
+    assert!(deleted(&plan).is_empty() && plan.notes.iter().any(|note| note.reason == "MultipleHeadPods"));
+}

@@ -1,0 +1,89 @@
+//! Fields that KubeRay 1.7 acts on, and we don't yet.
+
+use kube::ResourceExt;
+
+use super::autoscaler::Autoscaler;
+use super::problem::Problem;
+use crate::api::ray::options::{AuthMode, RayClusterUpgradeType};
+use crate::api::ray::{RayCluster, names};
+
+/// The fields of a cluster that are set and change nothing, each with what is missing.
+pub fn fields(cluster: &RayCluster) -> Vec<String> {
+    let spec = &cluster.spec;
+    let head = &spec.head_group_spec;
+    let recreates =
+        spec.upgrade_strategy.as_ref().and_then(|strategy| strategy.type_) == Some(RayClusterUpgradeType::Recreate);
+    let annotated = |key: &str| cluster.annotations().get(key).is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    let account = head.template.0.pointer("/spec/serviceAccountName").and_then(|name| name.as_str());
+    let has_account = account.is_some_and(|name| !name.is_empty());
+    let found = [
+        (recreates, "spec.upgradeStrategy.type Recreate: pods keep the spec that they were made from".to_owned()),
+        (spec.gcs_fault_tolerance_options.is_some(), "spec.gcsFaultToleranceOptions: state is lost with the head".to_owned()),
+        (annotated(names::FAULT_TOLERANCE_ANNOTATION), format!("annotation {}", names::FAULT_TOLERANCE_ANNOTATION)),
+        (spec.history_server_options.is_some(), "spec.historyServerOptions: nothing is collected".to_owned()),
+        (head.enable_ingress == Some(true), "spec.headGroupSpec.enableIngress: no Ingress is made".to_owned()),
+        (annotated(names::SERVE_SERVICE_ANNOTATION), format!("annotation {}", names::SERVE_SERVICE_ANNOTATION)),
+        (
+            Autoscaler::of(spec) != Autoscaler::Off && !has_account,
+            "spec.enableInTreeAutoscaling without spec.headGroupSpec.template.spec.serviceAccountName: no ServiceAccount \
+             is made that would let the autoscaler change anything"
+                .to_owned(),
+        ),
+    ];
+    found.into_iter().filter(|(set, _)| *set).map(|(_, field)| field).collect()
+}
+
+/// Fields that protect a cluster. Without what they ask for it would be open to people whom its owner wants to keep
+/// out, so there is no cluster rather than such a one.
+pub(super) fn protections(cluster: &RayCluster) -> Vec<Problem> {
+    let spec = &cluster.spec;
+    let auth = spec.auth_options.as_ref();
+    let token = auth.is_some_and(|auth| auth.mode == Some(AuthMode::Token) || auth.enable_k8s_token_auth == Some(true));
+    let tls = spec.tls_options.as_ref().and_then(|tls| tls.enabled) == Some(true);
+    let found = [
+        (token, "spec.authOptions", "token authentication is not available yet; leave it out or set mode to disabled"),
+        (tls, "spec.tlsOptions.enabled", "encryption is not available yet; leave it out or set it to false"),
+        (
+            spec.network_policy.is_some(),
+            "spec.networkPolicy",
+            "network policies are not made yet; leave it out and make your own",
+        ),
+    ];
+    found.into_iter().filter(|(set, ..)| *set).map(|(_, field, message)| Problem::new(field, message)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::raycluster::fixtures::changed;
+
+    #[rstest]
+    #[case::nothing(json!({}), &[])]
+    #[case::no_recreation(json!({"upgradeStrategy": {"type": "None"}}), &[])]
+    #[case::recreation(json!({"upgradeStrategy": {"type": "Recreate"}}), &["spec.upgradeStrategy.type Recreate"])]
+    #[case::fault_tolerance(json!({"gcsFaultToleranceOptions": {"redisAddress": "redis:6379"}}),
+        &["spec.gcsFaultToleranceOptions"])]
+    #[case::ingress(json!({"headGroupSpec": {"enableIngress": true}}), &["spec.headGroupSpec.enableIngress"])]
+    #[case::autoscaler_without_account(json!({"enableInTreeAutoscaling": true}), &["spec.enableInTreeAutoscaling"])]
+    #[case::autoscaler_with_account(
+        json!({"enableInTreeAutoscaling": true, "headGroupSpec": {"template": {"spec": {"serviceAccountName": "ray"}}}}), &[])]
+    fn fields_without_effect_are_named(#[case] spec: Value, #[case] expected: &[&str]) {
+        let fields = fields(&changed(spec));
+        assert_eq!(fields.len(), expected.len(), "{fields:?}");
+        assert!(fields.iter().zip(expected).all(|(field, expected)| field.starts_with(expected)), "{fields:?}");
+    }
+
+    #[rstest]
+    #[case::auth(json!({"authOptions": {"mode": "token"}}), Some("spec.authOptions"))]
+    #[case::no_auth(json!({"authOptions": {"mode": "disabled"}}), None)]
+    #[case::tls(json!({"tlsOptions": {"enabled": true}}), Some("spec.tlsOptions.enabled"))]
+    #[case::no_tls(json!({"tlsOptions": {}}), None)]
+    #[case::policy(json!({"networkPolicy": {"mode": "DenyAll"}}), Some("spec.networkPolicy"))]
+    fn a_protection_that_is_missing_is_a_problem(#[case] spec: Value, #[case] expected: Option<&str>) {
+        let problems = protections(&changed(spec));
+        assert_eq!(problems.first().map(|problem| problem.field.as_str()), expected);
+    }
+}

@@ -1,0 +1,332 @@
+//! What is wrong with a spec beyond what the API server can see
+//! (KubeRay 1.7 `ray-operator/controllers/ray/utils/validation.go`).
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
+use kube::ResourceExt;
+use serde_json::Value;
+
+use super::autoscaler::Autoscaler;
+use super::groups::{self, PodGroup};
+use super::problem::Problem;
+use super::{probes, unsupported};
+use crate::api::ray::options::StringMap;
+use crate::api::ray::{RayCluster, WorkerGroupSpec, names};
+use crate::queue::requests::pod_requests;
+
+const AUTOSCALER_VARIABLE: &str = "RAY_enable_autoscaler_v2";
+
+/// The groups of a cluster, if its spec makes sense.
+///
+/// # Errors
+/// Everything that is wrong with the spec.
+pub fn groups(cluster: &RayCluster) -> Result<Vec<PodGroup>, Vec<Problem>> {
+    let mut problems = unsupported::protections(cluster);
+    upgrade(cluster, &mut problems);
+    head(cluster, &mut problems);
+    workers(cluster, &mut problems);
+    autoscaling(cluster, &mut problems);
+    let groups = match groups::pod_groups(cluster) {
+        Ok(groups) => groups,
+        Err(problem) => {
+            problems.push(problem);
+            return Err(problems);
+        }
+    };
+    for (index, group) in groups.iter().enumerate() {
+        let field = match index {
+            0 => "spec.headGroupSpec.template".to_owned(),
+            _ => format!("spec.workerGroupSpecs[{}].template", index - 1),
+        };
+        template(&field, &group.template, &mut problems);
+    }
+    if problems.is_empty() { Ok(groups) } else { Err(problems) }
+}
+
+fn upgrade(cluster: &RayCluster, problems: &mut Vec<Problem>) {
+    let origin =
+        cluster.labels().get(names::ORIGIN_KIND_LABEL).filter(|kind| *kind == "RayService" || *kind == "RayJob");
+    let strategy = cluster.spec.upgrade_strategy.as_ref().and_then(|strategy| strategy.type_);
+    if let (Some(origin), Some(strategy)) = (origin, strategy) {
+        let message =
+            format!("{strategy:?} is set, but the cluster belongs to a {origin}, which decides about upgrades");
+        problems.push(Problem::new("spec.upgradeStrategy.type", message));
+    }
+}
+
+fn head(cluster: &RayCluster, problems: &mut Vec<Problem>) {
+    let group = &cluster.spec.head_group_spec;
+    let field = "spec.headGroupSpec";
+    params(field, group.ray_start_params.as_ref(), group.resources.as_ref(), problems);
+    labels(field, group.labels.as_ref(), problems);
+    if group.ray_start_params.iter().any(|params| params.contains_key("redis-username")) {
+        let message = "set spec.gcsFaultToleranceOptions.redisUsername instead";
+        problems.push(Problem::new(format!("{field}.rayStartParams.redis-username"), message));
+    }
+    let tolerant = cluster.spec.gcs_fault_tolerance_options.is_some()
+        || cluster.annotations().contains_key(names::FAULT_TOLERANCE_ANNOTATION);
+    if !tolerant && head_variable(cluster, "RAY_REDIS_ADDRESS").is_some() {
+        let message = "RAY_REDIS_ADDRESS is set, which Ray takes as a wish for fault tolerance; \
+                       set spec.gcsFaultToleranceOptions too";
+        problems.push(Problem::new(format!("{field}.template.spec.containers[0].env"), message));
+    }
+}
+
+fn workers(cluster: &RayCluster, problems: &mut Vec<Problem>) {
+    let autoscaler = Autoscaler::of(&cluster.spec);
+    let second = autoscaler == Autoscaler::V2 || (autoscaler != Autoscaler::Off && says_v2(cluster));
+    let version = cluster.spec.ray_version.as_deref().and_then(probes::version);
+    let mut seen = BTreeSet::new();
+    for (index, group) in cluster.spec.worker_group_specs.iter().enumerate() {
+        let field = format!("spec.workerGroupSpecs[{index}]");
+        group_name(&field, group, &mut seen, problems);
+        bounds(&field, group, problems);
+        params(&field, group.ray_start_params.as_ref(), group.resources.as_ref(), problems);
+        labels(&field, group.labels.as_ref(), problems);
+        match group.idle_timeout_seconds {
+            Some(seconds) if seconds < 0 => {
+                problems.push(Problem::new(format!("{field}.idleTimeoutSeconds"), format!("{seconds} is below 0")));
+            }
+            Some(_) if !second => {
+                let message = "only the second autoscaler reads it; set spec.autoscalerOptions.version to v2";
+                problems.push(Problem::new(format!("{field}.idleTimeoutSeconds"), message));
+            }
+            _ => {}
+        }
+        let reads_priority = second && version.is_some_and(|version| version >= (2, 56));
+        if group.priority.is_some_and(|priority| priority != 0) && !reads_priority {
+            let message = "only the second autoscaler of Ray 2.56 and newer reads it; set spec.autoscalerOptions.version \
+                           to v2 and spec.rayVersion";
+            problems.push(Problem::new(format!("{field}.priority"), message));
+        }
+        if group.suspend == Some(true) && autoscaler != Autoscaler::Off {
+            problems
+                .push(Problem::new(format!("{field}.suspend"), "not while Ray's autoscaler sets the worker counts"));
+        }
+    }
+}
+
+fn group_name<'a>(field: &str, group: &'a WorkerGroupSpec, seen: &mut BTreeSet<&'a str>, problems: &mut Vec<Problem>) {
+    let name = group.group_name.as_str();
+    let field = format!("{field}.groupName");
+    if name == names::HEAD_GROUP {
+        problems.push(Problem::new(&field, format!("{name:?} is the head's own")));
+    } else if name.is_empty() || !is_label_value(name) {
+        let message = format!("{name:?} becomes a label: up to 63 letters, digits, '-', '_' and '.'");
+        problems.push(Problem::new(&field, message));
+    }
+    if !seen.insert(name) {
+        problems.push(Problem::new(&field, format!("{name:?} is used more than once")));
+    }
+}
+
+fn bounds(field: &str, group: &WorkerGroupSpec, problems: &mut Vec<Problem>) {
+    let (least, most) = (group.min_replicas.unwrap_or(0), group.max_replicas.unwrap_or(i32::MAX));
+    for (name, value) in [("minReplicas", least), ("maxReplicas", most)] {
+        if value < 0 {
+            problems.push(Problem::new(format!("{field}.{name}"), format!("{value} is below 0")));
+        }
+    }
+    if least > most {
+        problems.push(Problem::new(format!("{field}.minReplicas"), format!("{least} is above maxReplicas, {most}")));
+    }
+}
+
+/// What Ray is told of a node's resources is said in one place, and of its labels in the other.
+fn params(field: &str, params: Option<&StringMap>, resources: Option<&StringMap>, problems: &mut Vec<Problem>) {
+    let Some(params) = params else { return };
+    let told = ["num-cpus", "num-gpus", "memory", "resources"]
+        .iter()
+        .find(|flag| params.get(**flag).is_some_and(|v| !v.is_empty()));
+    if let (Some(flag), Some(_)) = (told, resources.filter(|resources| !resources.is_empty())) {
+        let message = format!("{flag} is set, and so is {field}.resources; use one of them");
+        problems.push(Problem::new(format!("{field}.rayStartParams"), message));
+    }
+    if params.contains_key("labels") {
+        problems.push(Problem::new(format!("{field}.rayStartParams.labels"), format!("use {field}.labels instead")));
+    }
+}
+
+fn labels(field: &str, labels: Option<&StringMap>, problems: &mut Vec<Problem>) {
+    for (key, value) in labels.into_iter().flatten() {
+        if !is_label_key(key) || !is_label_value(value) {
+            let message = format!("{key}={value} is not a label as Kubernetes takes it");
+            problems.push(Problem::new(format!("{field}.labels"), message));
+        }
+    }
+}
+
+fn autoscaling(cluster: &RayCluster, problems: &mut Vec<Problem>) {
+    let options = cluster.spec.autoscaler_options.as_ref();
+    let autoscaler = Autoscaler::of(&cluster.spec);
+    let variable = "spec.headGroupSpec.template.spec.containers[0].env";
+    if autoscaler == Autoscaler::Off && says_v2(cluster) {
+        let message = format!("{AUTOSCALER_VARIABLE} is set, but spec.enableInTreeAutoscaling is not");
+        problems.push(Problem::new(variable, message));
+    }
+    let versioned = options.is_some_and(|options| options.version.is_some());
+    if autoscaler != Autoscaler::Off && versioned && head_variable(cluster, AUTOSCALER_VARIABLE).is_some() {
+        let message = format!("{AUTOSCALER_VARIABLE} is set, and so is spec.autoscalerOptions.version; use the latter");
+        problems.push(Problem::new(variable, message));
+    }
+    if let Some(seconds) = options.and_then(|options| options.idle_timeout_seconds).filter(|seconds| *seconds < 0) {
+        problems.push(Problem::new("spec.autoscalerOptions.idleTimeoutSeconds", format!("{seconds} is below 0")));
+    }
+    let managed = "KUBERAY_GEN_AUTOSCALER_START_CMD";
+    if options.and_then(|options| options.env.as_ref()).is_some_and(|env| variable_in(env, managed).is_some()) {
+        problems.push(Problem::new("spec.autoscalerOptions.env", format!("{managed} is set by the operator")));
+    }
+    if autoscaler == Autoscaler::V2 {
+        let head = ("spec.headGroupSpec".to_owned(), &cluster.spec.head_group_spec.template);
+        let groups = cluster.spec.worker_group_specs.iter().enumerate();
+        let workers = groups.map(|(index, group)| (format!("spec.workerGroupSpecs[{index}]"), &group.template));
+        for (field, template) in std::iter::once(head).chain(workers) {
+            let policy = template.0.pointer("/spec/restartPolicy").and_then(Value::as_str).unwrap_or_default();
+            if !policy.is_empty() && policy != "Never" {
+                let message = format!("{policy:?} does not go with the second autoscaler; leave it out");
+                problems.push(Problem::new(format!("{field}.template.spec.restartPolicy"), message));
+            }
+        }
+    }
+}
+
+/// What the API server would refuse when the first pod is made.
+fn template(field: &str, template: &PodTemplateSpec, problems: &mut Vec<Problem>) {
+    let Some(spec) = &template.spec else { return };
+    if let Err(error) = pod_requests(spec) {
+        problems.push(Problem::new(format!("{field}.spec"), error));
+    }
+    let mut names = BTreeSet::new();
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    for Container { name, .. } in containers {
+        if !names.insert(name) {
+            problems.push(Problem::new(format!("{field}.spec"), format!("two containers are named {name:?}")));
+        }
+    }
+}
+
+fn says_v2(cluster: &RayCluster) -> bool {
+    matches!(head_variable(cluster, AUTOSCALER_VARIABLE), Some("1" | "true"))
+}
+
+/// A variable of the container that runs Ray on the head; empty when its value comes from elsewhere.
+fn head_variable<'a>(cluster: &'a RayCluster, name: &str) -> Option<&'a str> {
+    variable_in(cluster.spec.head_group_spec.template.0.pointer("/spec/containers/0/env")?, name)
+}
+
+fn variable_in<'a>(env: &'a Value, name: &str) -> Option<&'a str> {
+    let variable = env.as_array()?.iter().find(|variable| variable["name"] == name)?;
+    Some(variable["value"].as_str().unwrap_or_default())
+}
+
+/// An optional DNS name and a slash, and a name.
+fn is_label_key(key: &str) -> bool {
+    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    let is_dns = |prefix: &str| {
+        prefix.len() <= 253
+            && prefix.split('.').all(|part| {
+                is_label_value(part)
+                    && !part.is_empty()
+                    && !part.contains('_')
+                    && !part.contains(|c: char| c.is_ascii_uppercase())
+            })
+    };
+    !name.is_empty() && is_label_value(name) && prefix.is_none_or(is_dns)
+}
+
+/// Up to 63 letters, digits, '-', '_' and '.', a letter or digit at both ends.
+fn is_label_value(value: &str) -> bool {
+    let ends = |c: char| c.is_ascii_alphanumeric();
+    let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    value.is_empty()
+        || (value.len() <= 63 && value.chars().all(inner) && value.starts_with(ends) && value.ends_with(ends))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+    use crate::raycluster::fixtures::{changed, worker};
+
+    fn problems(cluster: &RayCluster) -> Vec<String> {
+        groups(cluster).err().unwrap_or_default().iter().map(ToString::to_string).collect()
+    }
+
+    #[rstest]
+    #[case::head_of_nothing(json!({"headGroupSpec": {"template": {"spec": {"containers": []}}}}),
+        "spec.headGroupSpec.template.spec.containers: is empty")]
+    #[case::not_a_template(json!({"headGroupSpec": {"template": {"spec": {"containers": 1}}}}),
+        "spec.headGroupSpec.template: can't be read")]
+    #[case::no_quantity(json!({"headGroupSpec": {"resources": {"CPU": "much"}}}), "spec.headGroupSpec.resources.CPU: \"much\"")]
+    #[case::negative(
+        json!({"headGroupSpec": {"template": {"spec": {"containers": [{"name": "a", "resources": {"requests": {"memory": "-1"}}}]}}}}),
+        "spec.headGroupSpec.template.spec: ")]
+    #[case::told_twice(json!({"headGroupSpec": {"rayStartParams": {"num-cpus": "1"}, "resources": {"CPU": "1"}}}),
+        "spec.headGroupSpec.rayStartParams: num-cpus is set")]
+    #[case::labels_as_flag(json!({"headGroupSpec": {"rayStartParams": {"labels": "a=b"}}}),
+        "spec.headGroupSpec.rayStartParams.labels: ")]
+    #[case::no_label(json!({"headGroupSpec": {"labels": {"a b": "c"}}}), "spec.headGroupSpec.labels: a b=c")]
+    #[case::redis_by_env(
+        json!({"headGroupSpec": {"template": {"spec": {"containers": [{"name": "a", "env": [{"name": "RAY_REDIS_ADDRESS", "value": "r"}]}]}}}}),
+        "spec.headGroupSpec.template.spec.containers[0].env: RAY_REDIS_ADDRESS")]
+    #[case::v2_without_autoscaling(
+        json!({"headGroupSpec": {"template": {"spec": {"containers": [{"name": "a", "env": [{"name": "RAY_enable_autoscaler_v2", "value": "1"}]}]}}}}),
+        "spec.headGroupSpec.template.spec.containers[0].env: RAY_enable_autoscaler_v2")]
+    #[case::restarts_with_v2(
+        json!({"enableInTreeAutoscaling": true, "autoscalerOptions": {"version": "v2"},
+               "headGroupSpec": {"template": {"spec": {"restartPolicy": "Always"}}}}),
+        "spec.headGroupSpec.template.spec.restartPolicy: \"Always\"")]
+    #[case::negative_timeout(json!({"autoscalerOptions": {"idleTimeoutSeconds": -1}}),
+        "spec.autoscalerOptions.idleTimeoutSeconds: -1")]
+    #[case::two_of_one_name(
+        json!({"headGroupSpec": {"template": {"spec": {"containers": [{"name": "a"}, {"name": "a"}]}}}}),
+        "spec.headGroupSpec.template.spec: two containers")]
+    fn a_problem_of_the_head_names_field_and_value(#[case] spec: Value, #[case] expected: &str) {
+        let problems = problems(&changed(spec));
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].starts_with(expected), "{problems:?}");
+    }
+
+    #[rstest]
+    #[case::fine(json!({}), None)]
+    #[case::the_heads_name(json!({"groupName": "headgroup"}), Some("spec.workerGroupSpecs[1].groupName: \"headgroup\""))]
+    #[case::used_twice(json!({"groupName": "first"}), Some("spec.workerGroupSpecs[1].groupName: \"first\" is used"))]
+    #[case::no_label(json!({"groupName": "a b"}), Some("spec.workerGroupSpecs[1].groupName: \"a b\" becomes"))]
+    #[case::bounds(json!({"minReplicas": 3, "maxReplicas": 2}), Some("spec.workerGroupSpecs[1].minReplicas: 3 is above"))]
+    #[case::idle_timeout(json!({"idleTimeoutSeconds": 60}), Some("spec.workerGroupSpecs[1].idleTimeoutSeconds: only"))]
+    #[case::priority(json!({"priority": 1}), Some("spec.workerGroupSpecs[1].priority: only"))]
+    #[case::priority_of_zero(json!({"priority": 0}), None)]
+    fn a_problem_of_a_worker_group_names_field_and_value(#[case] group: Value, #[case] expected: Option<&str>) {
+        let mut value = serde_json::to_value(worker("second", 1)).expect("a group is JSON");
+        let (Some(fields), Value::Object(patch)) = (value.as_object_mut(), group) else { panic!("groups are objects") };
+        fields.extend(patch);
+        let cluster = changed(json!({"workerGroupSpecs": [worker("first", 1), value]}));
+        let problems = problems(&cluster);
+        assert_eq!(problems.len(), usize::from(expected.is_some()), "{problems:?}");
+        assert!(expected.is_none_or(|expected| problems[0].starts_with(expected)), "{problems:?}");
+    }
+
+    #[test]
+    fn a_cluster_of_a_service_has_no_upgrade_strategy() {
+        let mut cluster = changed(json!({"upgradeStrategy": {"type": "Recreate"}}));
+        assert_eq!(problems(&cluster), Vec::<String>::new());
+        cluster.metadata.labels = Some([(names::ORIGIN_KIND_LABEL.to_owned(), "RayService".to_owned())].into());
+        assert!(problems(&cluster)[0].starts_with("spec.upgradeStrategy.type: Recreate"));
+    }
+
+    #[rstest]
+    #[case("app", true)]
+    #[case("example.com/app", true)]
+    #[case("ray.io/accelerator-type", true)]
+    #[case("Example.com/app", false)]
+    #[case("/app", false)]
+    #[case("example.com/", false)]
+    #[case("-app", false)]
+    #[case("", false)]
+    fn label_keys(#[case] key: &str, #[case] expected: bool) {
+        assert_eq!(is_label_key(key), expected);
+    }
+}
