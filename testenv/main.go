@@ -75,7 +75,7 @@ func command(args []string) error {
 	case supervisor.BackgroundCommand:
 		return run(options, nil)
 	case "start":
-		return supervisor.StartInBackground(args[1:], os.Stdout)
+		return supervisor.StartInBackground(options.Dir, args[1:], os.Stdout)
 	case "stop":
 		return supervisor.StopInBackground(options.Dir)
 	default:

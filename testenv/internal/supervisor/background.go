@@ -14,20 +14,26 @@ import (
 // BackgroundCommand is the command that "testenv start" runs detached.
 const BackgroundCommand = "background"
 
-// StartInBackground starts this program detached with the arguments, and returns once the environment is ready, with
-// its line of JSON written to out.
-func StartInBackground(args []string, out io.Writer) error {
+// StartInBackground starts this program detached with the arguments, which name dir too, and returns once the
+// environment is ready, with its line of JSON written to out.
+func StartInBackground(dir string, args []string, out io.Writer) error {
 	own, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	// A file takes the errors: a pipe would break once this process is gone.
-	complaints, err := os.CreateTemp("", "testenv-*.log")
+	// A file takes the errors: a pipe would break once this process is gone. It stays, to tell why an environment ended.
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	complaints, err := os.OpenFile(layout{dir}.complaints(), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(complaints.Name())
 	defer complaints.Close()
+	earlier, err := complaints.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
 	cmd := exec.Command(own, append([]string{BackgroundCommand}, args...)...)
 	cmd.Stderr = complaints
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -42,7 +48,7 @@ func StartInBackground(args []string, out io.Writer) error {
 	if err != nil {
 		// Its exit code says no more than what it wrote.
 		_ = cmd.Wait()
-		why, _ := os.ReadFile(complaints.Name())
+		why, _ := io.ReadAll(io.NewSectionReader(complaints, earlier, 1<<20))
 		return fmt.Errorf("the environment did not start: %s", why)
 	}
 	_, err = out.Write(line)

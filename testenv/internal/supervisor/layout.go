@@ -18,6 +18,7 @@ func (l layout) tokens() string          { return filepath.Join(l.root, "tokens.
 func (l layout) adminKubeconfig() string { return filepath.Join(l.root, "admin.kubeconfig") }
 func (l layout) kubeconfig() string      { return filepath.Join(l.root, "kubeconfig") }
 func (l layout) stages() string          { return filepath.Join(l.root, "stages.yaml") }
+func (l layout) complaints() string      { return filepath.Join(l.root, "testenv.log") }
 func (l layout) lock() string            { return filepath.Join(l.root, "lock") }
 
 // prepare makes the directories anew: what a killed environment left there is removed.
