@@ -7,6 +7,8 @@ pub mod pod_template;
 pub mod ray_cluster;
 pub mod ray_service;
 mod schema;
+#[cfg(test)]
+mod tests;
 
 pub use pod_template::PodTemplate;
 pub use ray_cluster::{

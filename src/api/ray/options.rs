@@ -12,7 +12,7 @@ use super::schema;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RayClusterUpgradeStrategy {
     /// `Recreate` deletes all pods and makes them anew; `None` leaves them as they are.
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub type_: Option<RayClusterUpgradeType>,
 }
 
@@ -30,13 +30,13 @@ pub enum RayClusterUpgradeType {
 #[serde(rename_all = "camelCase")]
 pub struct AuthOptions {
     /// Ray asks the API server whether a token may be used.
-    #[serde(rename = "enableK8sTokenAuth", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "enableK8sTokenAuth", default, skip_serializing_if = "Option::is_none")]
     pub enable_k8s_token_auth: Option<bool>,
     /// The Secret that holds the token under `auth_token`; one is made when this is unset.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_name: Option<String>,
     /// `disabled` or `token`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<AuthMode>,
 }
 
@@ -55,23 +55,23 @@ pub enum AuthMode {
 #[serde(rename_all = "camelCase")]
 pub struct GcsFaultToleranceOptions {
     /// Where the state is kept.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "backend")]
     pub backend: Option<String>,
     /// User of the Redis.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redis_username: Option<RedisCredential>,
     /// Password of the Redis.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redis_password: Option<RedisCredential>,
     /// Prefix of the keys in the Redis; the uid of the cluster when unset.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_storage_namespace: Option<String>,
     /// Address of the Redis.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redis_address: Option<String>,
     /// The volume of the embedded store.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<GcsEmbeddedStorage>,
 }
 
@@ -90,11 +90,11 @@ fn backend(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 #[serde(rename_all = "camelCase")]
 pub struct RedisCredential {
     /// Where the value is.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_object")]
     pub value_from: Option<Value>,
     /// The value itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }
 
@@ -103,23 +103,23 @@ pub struct RedisCredential {
 #[serde(rename_all = "camelCase")]
 pub struct GcsEmbeddedStorage {
     /// An existing claim.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_name: Option<String>,
     /// Size of the claim that is made.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::quantity")]
     pub size: Option<Value>,
     /// Its storage class.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_class_name: Option<String>,
     /// Its access modes.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_modes: Option<Vec<String>>,
     /// The folder within the volume.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sub_path: Option<String>,
     /// What becomes of the claim with the cluster.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_policy: Option<StorageDeletionPolicy>,
 }
 
@@ -137,7 +137,7 @@ pub enum StorageDeletionPolicy {
 #[serde(rename_all = "camelCase")]
 pub struct HistoryServerOptions {
     /// The container that collects logs and events.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collector_options: Option<CollectorOptions>,
 }
 
@@ -146,17 +146,17 @@ pub struct HistoryServerOptions {
 #[serde(rename_all = "camelCase")]
 pub struct CollectorOptions {
     /// Its image.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// When the image is pulled.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<String>,
     /// Its resources.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_object")]
     pub resources: Option<Value>,
     /// Its environment.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_list")]
     pub env: Option<Value>,
 }
@@ -166,17 +166,17 @@ pub struct CollectorOptions {
 #[serde(rename_all = "camelCase")]
 pub struct NetworkPolicyConfig {
     /// What is refused unless a rule allows it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "DenyAll"))]
     pub mode: Option<NetworkPolicyMode>,
     /// Rules for the head.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<NetworkPolicyRules>,
     /// Rules for all workers.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<NetworkPolicyRules>,
     /// Rules for the workers of one group, instead of those for all workers.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["groupName"]))]
     pub worker_groups: Option<Vec<WorkerGroupNetworkPolicyRules>>,
 }
@@ -197,11 +197,11 @@ pub enum NetworkPolicyMode {
 #[serde(rename_all = "camelCase")]
 pub struct NetworkPolicyRules {
     /// Traffic that may come in.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_list")]
     pub ingress_rules: Option<Value>,
     /// Traffic that may go out.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_list")]
     pub egress_rules: Option<Value>,
 }
@@ -213,11 +213,11 @@ pub struct WorkerGroupNetworkPolicyRules {
     /// The group.
     pub group_name: String,
     /// Traffic that may come in.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_list")]
     pub ingress_rules: Option<Value>,
     /// Traffic that may go out.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_list")]
     pub egress_rules: Option<Value>,
 }
@@ -226,7 +226,7 @@ pub struct WorkerGroupNetworkPolicyRules {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TlsOptions {
     /// Whether it is on.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
 }
 
@@ -235,17 +235,17 @@ pub struct TlsOptions {
 #[serde(rename_all = "camelCase")]
 pub struct IngressOptions {
     /// The host; any when unset.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// The path; `/` when unset.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// How the path is matched; `Prefix` when unset.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["Exact", "Prefix", "ImplementationSpecific"]))]
     pub path_type: Option<String>,
     /// Certificates.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_list")]
     pub tls: Option<Value>,
 }
@@ -255,47 +255,47 @@ pub struct IngressOptions {
 #[serde(rename_all = "camelCase")]
 pub struct AutoscalerOptions {
     /// Its resources; 500m CPU and 512Mi of memory when unset.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_object")]
     pub resources: Option<Value>,
     /// Its image; the head's when unset.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// When the image is pulled.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<String>,
     /// Its security context.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_object")]
     pub security_context: Option<Value>,
     /// After how many idle seconds a worker goes.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<i32>,
     /// How eagerly it scales up.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["Default", "Aggressive", "Conservative"]))]
     pub upscaling_mode: Option<String>,
     /// Which autoscaler; Ray decides when unset.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["v1", "v2"]))]
     pub version: Option<String>,
     /// Its environment.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_list")]
     pub env: Option<Value>,
     /// Where more of its environment comes from.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_list")]
     pub env_from: Option<Value>,
     /// Its volumes.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_list")]
     pub volume_mounts: Option<Value>,
     /// Its command.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
     /// Its arguments.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<Vec<String>>,
 }
 

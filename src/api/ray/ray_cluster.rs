@@ -46,43 +46,43 @@ use super::schema;
 #[serde(rename_all = "camelCase")]
 pub struct RayClusterSpec {
     /// What happens to running pods when the spec changes.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upgrade_strategy: Option<RayClusterUpgradeStrategy>,
     /// Who may talk to Ray.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth_options: Option<AuthOptions>,
     /// Whether the cluster has no pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
     /// Who reconciles the cluster.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::managed_by")]
     pub managed_by: Option<String>,
     /// The autoscaler that runs beside the head.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaler_options: Option<AutoscalerOptions>,
     /// Annotations of the head Service.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_service_annotations: Option<StringMap>,
     /// Whether Ray's autoscaler sets the worker counts.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enable_in_tree_autoscaling: Option<bool>,
     /// How the cluster outlives its head.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gcs_fault_tolerance_options: Option<GcsFaultToleranceOptions>,
     /// What the history server needs of the cluster.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history_server_options: Option<HistoryServerOptions>,
     /// Who may reach the cluster's pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_policy: Option<NetworkPolicyConfig>,
     /// Encryption between the cluster's pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_options: Option<TlsOptions>,
     /// The head.
     pub head_group_spec: HeadGroupSpec,
     /// Version of Ray in the images.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ray_version: Option<String>,
     /// The workers, by group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -114,26 +114,26 @@ pub struct HeadGroupSpec {
     /// What the head pod looks like.
     pub template: PodTemplate,
     /// What the head Service looks like.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_object")]
     pub head_service: Option<Value>,
     /// Whether the dashboard gets an Ingress.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enable_ingress: Option<bool>,
     /// What that Ingress looks like.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ingress_options: Option<IngressOptions>,
     /// What Ray is told that the head has; the pod's own requests stay as they are.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<StringMap>,
     /// Labels of the Ray node and of the pod.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<StringMap>,
     /// Flags of `ray start`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ray_start_params: Option<StringMap>,
     /// Type of the head Service.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_type: Option<String>,
 }
 
@@ -145,7 +145,7 @@ pub struct HeadGroupSpec {
 ]))]
 pub struct WorkerGroupSpec {
     /// Whether the group has no pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
     /// Name of the group.
     #[schemars(length(min = 1, max = 63), extend("x-kubernetes-validations" = [
@@ -153,40 +153,40 @@ pub struct WorkerGroupSpec {
     ]))]
     pub group_name: String,
     /// How many replicas, each of `numOfHosts` pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0), extend("default" = 0))]
     pub replicas: Option<i32>,
     /// The least number of replicas.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0), extend("default" = 0))]
     pub min_replicas: Option<i32>,
     /// The greatest number of replicas.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0), extend("default" = 2147483647))]
     pub max_replicas: Option<i32>,
     /// After how many idle seconds the autoscaler removes a worker of this group.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<i32>,
     /// Groups of higher priority are scaled up first.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = 0))]
     pub priority: Option<i32>,
     /// What Ray is told that each worker has; the pods' own requests stay as they are.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<StringMap>,
     /// Labels of the Ray nodes and of the pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<StringMap>,
     /// Flags of `ray start`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ray_start_params: Option<StringMap>,
     /// What each pod looks like.
     pub template: PodTemplate,
     /// Which pods go first.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_strategy: Option<ScaleStrategy>,
     /// Pods of a replica.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1), extend("default" = 1))]
     pub num_of_hosts: Option<i32>,
 }
@@ -205,60 +205,60 @@ pub struct ScaleStrategy {
 #[serde(rename_all = "camelCase")]
 pub struct RayClusterStatus {
     /// `ready`, `suspended`, or nothing; deprecated by the conditions.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// CPUs that all wanted pods request.
-    #[serde(rename = "desiredCPU", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "desiredCPU", default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::quantity")]
     pub desired_cpu: Option<Quantity>,
     /// Memory that all wanted pods request.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::quantity")]
     pub desired_memory: Option<Quantity>,
     /// GPUs that all wanted pods request.
-    #[serde(rename = "desiredGPU", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "desiredGPU", default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::quantity")]
     pub desired_gpu: Option<Quantity>,
     /// TPUs that all wanted pods request.
-    #[serde(rename = "desiredTPU", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "desiredTPU", default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::quantity")]
     pub desired_tpu: Option<Quantity>,
     /// When anything else here changed last.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_update_time: Option<Time>,
     /// When each state was entered last.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_transition_times: Option<BTreeMap<String, Time>>,
     /// Ports of the head Service, by name.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoints: Option<StringMap>,
     /// Where the head is.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<HeadInfo>,
     /// Why the cluster is in its state.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// What holds of the cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
     /// Worker pods that are ready.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_worker_replicas: Option<i32>,
     /// Worker pods that run.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available_worker_replicas: Option<i32>,
     /// Worker pods that are wanted.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired_worker_replicas: Option<i32>,
     /// The least number of worker pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_worker_replicas: Option<i32>,
     /// The greatest number of worker pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_worker_replicas: Option<i32>,
     /// Generation of the spec that this status is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
 
@@ -267,15 +267,15 @@ pub struct RayClusterStatus {
 #[serde(rename_all = "camelCase")]
 pub struct HeadInfo {
     /// IP of the head pod.
-    #[serde(rename = "podIP", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "podIP", default, skip_serializing_if = "Option::is_none")]
     pub pod_ip: Option<String>,
     /// Name of the head pod.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_name: Option<String>,
     /// IP of the head Service; that of the pod when the Service is headless.
-    #[serde(rename = "serviceIP", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "serviceIP", default, skip_serializing_if = "Option::is_none")]
     pub service_ip: Option<String>,
     /// Name of the head Service.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_name: Option<String>,
 }

@@ -40,36 +40,36 @@ use super::schema;
 #[serde(rename_all = "camelCase")]
 pub struct RayServiceSpec {
     /// For how many seconds a cluster that no longer serves is kept; 60 when unset.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub ray_cluster_deletion_delay_seconds: Option<i32>,
     /// Deprecated, and without effect.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_unhealthy_second_threshold: Option<i32>,
     /// Deprecated, and without effect.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployment_unhealthy_second_threshold: Option<i32>,
     /// What the Service for requests looks like.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_object")]
     pub serve_service: Option<Value>,
     /// How a change of the cluster is brought about.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upgrade_strategy: Option<RayServiceUpgradeStrategy>,
     /// Who reconciles the service.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::managed_by")]
     pub managed_by: Option<String>,
     /// The configuration of Serve, as YAML.
-    #[serde(rename = "serveConfigV2", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "serveConfigV2", default, skip_serializing_if = "Option::is_none")]
     pub serve_config_v2: Option<String>,
     /// The cluster that the applications run on.
     pub ray_cluster_config: RayClusterSpec,
     /// Whether requests are kept from the head.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclude_head_pod_from_serve_svc: Option<bool>,
     /// Whether the service is stopped.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 }
 
@@ -78,15 +78,16 @@ pub struct RayServiceSpec {
 #[serde(rename_all = "camelCase")]
 pub struct RayServiceUpgradeStrategy {
     /// The strategy; `NewCluster` when unset.
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "upgrade_type")]
     pub type_: Option<UpgradeType>,
     /// How an incremental upgrade goes.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_upgrade_options: Option<ClusterUpgradeOptions>,
 }
 
 /// How a change of the cluster is brought about.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UpgradeType {
     /// A second cluster is made whole, and then gets all traffic at once.
     #[default]
@@ -95,6 +96,18 @@ pub enum UpgradeType {
     NewClusterWithIncrementalUpgrade,
     /// It isn't: the cluster stays as it is.
     None,
+    /// Something else. Our CRD refuses it and KubeRay's does not, so it has to be read: one object that can't be read
+    /// would keep all others from being listed.
+    #[serde(untagged)]
+    Other(String),
+}
+
+fn upgrade_type(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": "string",
+        "description": "The strategy; NewCluster when unset.",
+        "enum": ["NewCluster", "NewClusterWithIncrementalUpgrade", "None"],
+    })
 }
 
 /// How an incremental upgrade goes.
@@ -102,7 +115,7 @@ pub enum UpgradeType {
 #[serde(rename_all = "camelCase")]
 pub struct ClusterUpgradeOptions {
     /// How much capacity there may be above 100 percent, in percent.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = 100))]
     pub max_surge_percent: Option<i32>,
     /// How much traffic moves in a step, in percent.
@@ -124,22 +137,22 @@ pub struct RayServiceStatuses {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
     /// When anything else here changed last.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_update_time: Option<Time>,
     /// `Running` or nothing; deprecated by the conditions.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_status: Option<String>,
     /// The cluster that serves.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_service_status: Option<RayServiceStatus>,
     /// The cluster that is to serve next.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_service_status: Option<RayServiceStatus>,
     /// Endpoints that requests are sent to.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_serve_endpoints: Option<i32>,
     /// Generation of the spec that this status is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
 
@@ -148,22 +161,22 @@ pub struct RayServiceStatuses {
 #[serde(rename_all = "camelCase")]
 pub struct RayServiceStatus {
     /// Its Serve applications, by name.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application_statuses: Option<BTreeMap<String, AppStatus>>,
     /// How much of its replicas it has, in percent.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_capacity: Option<i32>,
     /// How much of the traffic it gets, in percent.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic_routed_percent: Option<i32>,
     /// When traffic moved last.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_traffic_migrated_time: Option<Time>,
     /// Its name.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ray_cluster_name: Option<String>,
     /// Its own status.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ray_cluster_status: Option<RayClusterStatus>,
 }
 
@@ -172,13 +185,13 @@ pub struct RayServiceStatus {
 #[serde(rename_all = "camelCase")]
 pub struct AppStatus {
     /// Its deployments, by name.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serve_deployment_statuses: Option<BTreeMap<String, ServeDeploymentStatus>>,
     /// As Serve names it: RUNNING, DEPLOYING, …
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
     /// What Serve says of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
@@ -186,9 +199,9 @@ pub struct AppStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ServeDeploymentStatus {
     /// As Serve names it: HEALTHY, UPDATING, …
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
     /// What Serve says of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
