@@ -12,12 +12,37 @@ TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help testenv
+.PHONY: help build testenv demo demo-stop test lint crds
 
 help: ## Say what the targets do.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## Build target/release/sluice.
+	cargo build --release --locked
 
 testenv: ## Build the test environment: a Kubernetes control plane with fake nodes (see testenv/README.md).
 	@mkdir -p $(BIN)
 	cd testenv && go build -ldflags '$(TESTENV_LDFLAGS)' -o $(BIN)/testenv .
 	GOBIN=$(BIN) go install sigs.k8s.io/kwok/cmd/kwok@$(KWOK_VERSION)
+
+demo: testenv ## Show an upgrade that waits for quota, on a real control plane. KEEP=1 leaves it running.
+	cargo build --locked
+	cargo run --quiet --locked --example demo
+
+demo-stop: ## End what KEEP=1 left running.
+	@if [ -f .cache/demo/manager.pid ]; then kill "$$(cat .cache/demo/manager.pid)" 2>/dev/null || true; fi
+	$(BIN)/testenv stop --dir .cache/demo
+
+test: testenv ## Run all tests: the units, and the scenarios on a real control plane.
+	cd testenv && go test ./...
+	cargo test --locked --lib --bins
+	cargo test --locked --test integration -- --test-threads=2
+
+lint: ## Check the formatting, clippy, licences and duplicates.
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- --deny warnings
+	cd testenv && test -z "$$(gofmt -l .)" && go vet ./...
+	cargo deny --locked check bans licenses sources
+
+crds: ## Write config/crd anew from the types in src/api.
+	UPDATE=1 cargo test --locked --lib crds

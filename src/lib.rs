@@ -4,7 +4,12 @@
 //! (`queue`, `jobframework`, `raycluster`, `rayservice`), and `engine` holds the state that they decide on.
 
 pub mod api;
+pub mod cli;
 pub mod dashboard;
 pub mod engine;
+pub mod jobframework;
+pub mod manager;
+pub mod metrics;
 pub mod queue;
 pub mod raycluster;
+pub mod rayservice;

@@ -4,7 +4,305 @@
 //! (`manager`) feeds it what the watches see and carries out what it asks for; a simulator can do the same.
 
 pub mod in_flight;
+pub mod notebook;
 pub mod pace;
 pub mod plan;
+mod planners;
+mod queueing;
 pub mod store;
 pub mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use crate::dashboard::ServeReply;
+use crate::rayservice::ServeObservation;
+use in_flight::{InFlight, WriteId};
+use notebook::Notebook;
+use pace::Pace;
+use plan::{Note, Plan, ServeCall, Write};
+use planners::Planner;
+use queueing::Queueing;
+use store::Key;
+use world::{Change, Listing, Object, World};
+
+/// Something that happened outside.
+#[derive(Debug)]
+pub enum Event {
+    /// A watch saw all objects of a kind, in one namespace or in all.
+    Listed(Scope, Listing),
+    /// A watch saw an object that is new or has changed.
+    Applied(Object),
+    /// A watch saw that an object is gone.
+    Deleted(Object),
+    /// A write was answered, or given up.
+    Written {
+        /// Which write.
+        id: WriteId,
+        /// The write itself.
+        write: Box<Write>,
+        /// What became of it.
+        result: Result<Answer, WriteError>,
+    },
+    /// A Ray dashboard answered, or didn't.
+    Served(ServeReply),
+}
+
+/// What one watch sees.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Scope {
+    /// A kind, like `RayCluster`.
+    pub kind: String,
+    /// A namespace, or `None` for all.
+    pub namespace: Option<String>,
+}
+
+/// The API server's answer to a write that it took.
+#[derive(Debug)]
+pub enum Answer {
+    /// The object as it is now.
+    Object(Object),
+    /// The object is gone.
+    Gone,
+    /// An object of a kind that isn't watched.
+    Unwatched,
+}
+
+/// Why a write failed, as far as that is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriteError {
+    /// The HTTP status; `None` when there was no answer, so that the write may have gone through all the same.
+    pub code: Option<u16>,
+    /// What the API server said, or what went wrong on the way.
+    pub message: String,
+}
+
+impl WriteError {
+    /// There was no answer.
+    pub fn unanswered(message: String) -> Self {
+        Self { code: None, message }
+    }
+
+    /// The object has changed, come or gone since the write was planned; planning anew takes care of that.
+    pub fn is_race(&self) -> bool {
+        matches!(self.code, Some(404 | 409))
+    }
+}
+
+/// Something to be done outside.
+#[derive(Debug)]
+pub enum Effect {
+    /// Send a write, and report the answer under this id.
+    Write(WriteId, Write),
+    /// Show a person what happened.
+    Note(Note),
+    /// Call a Ray dashboard.
+    Serve(ServeCall),
+}
+
+/// Which halves of Sluice run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Halves {
+    /// Quota, workloads, and the gate.
+    pub queue_manager: bool,
+    /// RayClusters and RayServices.
+    pub ray_operator: bool,
+}
+
+/// The engine.
+#[derive(Debug)]
+pub struct Engine {
+    halves: Halves,
+    world: World,
+    /// What has to be listed before anything may be decided.
+    unlisted: BTreeSet<Scope>,
+    queueing: Queueing,
+    serve: BTreeMap<Key, ServeObservation>,
+    serve_calls: BTreeSet<(Key, &'static str)>,
+    pace: Pace<Planner>,
+    in_flight: InFlight<Planner>,
+    notebook: Notebook,
+    /// Notes that tell of writes which have not been answered yet.
+    untold: Vec<Untold>,
+}
+
+/// Notes that are told once all of these writes have gone through, and never if one has not.
+#[derive(Debug)]
+struct Untold {
+    writes: BTreeSet<WriteId>,
+    notes: Vec<Note>,
+}
+
+impl Engine {
+    /// An engine that decides nothing until each of `scopes` has been listed.
+    pub fn new(halves: Halves, scopes: impl IntoIterator<Item = Scope>) -> Self {
+        Self {
+            halves,
+            world: World::default(),
+            unlisted: scopes.into_iter().collect(),
+            queueing: Queueing::default(),
+            serve: BTreeMap::new(),
+            serve_calls: BTreeSet::new(),
+            pace: Pace::default(),
+            in_flight: InFlight::default(),
+            notebook: Notebook::default(),
+            untold: Vec::new(),
+        }
+    }
+
+    /// Takes in what happened, in order, and returns what is to be done about it.
+    pub fn step(&mut self, now: Timestamp, events: impl IntoIterator<Item = Event>) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for event in events {
+            self.take_in(now, event, &mut effects);
+        }
+        if !self.is_synced() {
+            return effects;
+        }
+        if self.halves.queue_manager {
+            for planner in self.queueing.cycle(now) {
+                self.pace.mark(planner);
+            }
+        }
+        for planner in self.pace.take_due(now) {
+            let plan = self.plan(&planner, now);
+            self.ask(now, planner, plan, &mut effects);
+        }
+        effects
+    }
+
+    /// Whether everything was listed at least once, so that decisions are being made.
+    pub fn is_synced(&self) -> bool {
+        self.unlisted.is_empty()
+    }
+
+    /// Whether no write is waiting for its answer.
+    pub fn is_quiet(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// When [`step`](Self::step) has something to do even if nothing happens.
+    pub fn next_wake(&self) -> Option<Timestamp> {
+        let wakes = [self.pace.next(), self.queueing.wake_at()].into_iter().flatten();
+        wakes.min().filter(|_| self.is_synced())
+    }
+
+    fn take_in(&mut self, now: Timestamp, event: Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::Listed(scope, listing) => {
+                let changes = self.world.relist(listing, scope.namespace.as_deref());
+                self.unlisted.remove(&scope);
+                changes.into_iter().for_each(|change| self.changed(now, &change));
+            }
+            Event::Applied(object) => self.applied(now, object),
+            Event::Deleted(object) => {
+                if let Some(change) = self.world.remove(&object) {
+                    self.changed(now, &change);
+                }
+            }
+            Event::Written { id, write, result } => self.written(now, id, &write, result, effects),
+            Event::Served(reply) => self.served(reply),
+        }
+    }
+
+    fn applied(&mut self, now: Timestamp, object: Object) {
+        if let Some(change) = self.world.apply(object) {
+            self.changed(now, &change);
+        }
+    }
+
+    /// Whatever an object's change concerns is planned anew.
+    fn changed(&mut self, now: Timestamp, change: &Change) {
+        for side in change.sides() {
+            for planner in self.in_flight.observed(&side.reference()) {
+                self.pace.mark(planner);
+            }
+        }
+        if self.halves.queue_manager {
+            self.queueing.observe(now, change);
+        }
+        for planner in planners::concerned(&self.world, self.halves, change) {
+            self.pace.mark(planner);
+        }
+    }
+
+    fn written(
+        &mut self,
+        now: Timestamp,
+        id: WriteId,
+        write: &Write,
+        result: Result<Answer, WriteError>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let gone = matches!(result, Ok(Answer::Gone)) || matches!(&result, Err(error) if error.code == Some(404));
+        let planners = self.in_flight.answered(id, write, gone);
+        match result {
+            Ok(answer) => {
+                planners.iter().for_each(|planner| self.pace.succeeded(planner));
+                self.tell_of(now, id, effects);
+                if let Answer::Object(object) = answer {
+                    self.applied(now, object);
+                }
+                planners.into_iter().for_each(|planner| self.pace.mark(planner));
+            }
+            Err(error) => {
+                self.untold.retain(|untold| !untold.writes.contains(&id));
+                self.queueing.refused(now, &write.target, &error);
+                let owners = planners.iter().filter(|_| !error.is_race());
+                let notes: Vec<Note> = owners.filter_map(|planner| self.failure_note(planner, write, &error)).collect();
+                notes.into_iter().for_each(|note| self.tell(now, note, effects));
+                planners.into_iter().for_each(|planner| self.pace.failed(planner, now));
+            }
+        }
+    }
+
+    fn served(&mut self, reply: ServeReply) {
+        let cluster = Key::new(reply.namespace.clone(), reply.cluster.clone());
+        self.serve_calls.remove(&(cluster.clone(), reply.kind()));
+        if let Some(service) = planners::service_of_cluster(&self.world, &cluster) {
+            self.serve.entry(cluster).or_default().observe(reply);
+            self.pace.mark(Planner::RayService(service));
+        }
+    }
+
+    /// Turns what a planner asks for into effects, as far as nothing of it is under way already.
+    fn ask(&mut self, now: Timestamp, planner: Planner, plan: Plan, effects: &mut Vec<Effect>) {
+        self.pace.at(planner.clone(), plan.wake_at);
+        let has_writes = !plan.writes.is_empty();
+        let mut sent = BTreeSet::new();
+        for write in plan.writes {
+            if let Some(id) = self.in_flight.begin(&write.target, &planner) {
+                effects.push(Effect::Write(id, write));
+                sent.insert(id);
+            }
+        }
+        for call in plan.serve_calls {
+            let cluster = Key::new(call.namespace.clone(), call.cluster.clone());
+            if self.serve_calls.insert((cluster, call.request.kind())) {
+                effects.push(Effect::Serve(call));
+            }
+        }
+        if !has_writes {
+            plan.notes.into_iter().for_each(|note| self.tell(now, note, effects));
+        } else if !sent.is_empty() && !plan.notes.is_empty() {
+            self.untold.push(Untold { writes: sent, notes: plan.notes });
+        }
+    }
+
+    /// A write has gone through: what is told of it can be told, unless it is told of other writes as well.
+    fn tell_of(&mut self, now: Timestamp, id: WriteId, effects: &mut Vec<Effect>) {
+        for untold in &mut self.untold {
+            untold.writes.remove(&id);
+        }
+        let told = self.untold.extract_if(.., |untold| untold.writes.is_empty());
+        let notes: Vec<Note> = told.flat_map(|untold| untold.notes).collect();
+        notes.into_iter().for_each(|note| self.tell(now, note, effects));
+    }
+
+    fn tell(&mut self, now: Timestamp, note: Note, effects: &mut Vec<Effect>) {
+        if self.notebook.is_news(now, &note) {
+            effects.push(Effect::Note(note));
+        }
+    }
+}

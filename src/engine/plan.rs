@@ -115,6 +115,17 @@ impl WriteOp {
     }
 }
 
+impl WriteOp {
+    /// What is done, as the reasons of Events have it.
+    pub fn verb(&self) -> &'static str {
+        match self {
+            Self::Create(_) => "Create",
+            Self::Patch(_) | Self::PatchStatus(_) => "Update",
+            Self::Delete { .. } => "Delete",
+        }
+    }
+}
+
 impl Write {
     /// Creates `object`.
     pub fn create<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> Self {

@@ -108,10 +108,12 @@ impl<K: Resource> Store<K> {
         self.take(&key)
     }
 
-    /// Takes in a complete list; returns the keys of what it shows to be gone.
-    pub fn absent_from(&mut self, listed: &BTreeSet<Key>) -> Vec<Arc<K>> {
-        self.gone.clear();
-        let absent: Vec<Key> = self.objects.keys().filter(|key| !listed.contains(*key)).cloned().collect();
+    /// Takes in a complete list, of one namespace or of all; returns what it shows to be gone.
+    pub fn absent_from(&mut self, listed: &BTreeSet<Key>, namespace: Option<&str>) -> Vec<Arc<K>> {
+        let in_scope = |key: &Key| namespace.is_none_or(|namespace| key.namespace == namespace);
+        self.gone.retain(|key, _| !in_scope(key));
+        let absent = self.objects.keys().filter(|key| in_scope(key) && !listed.contains(*key));
+        let absent: Vec<Key> = absent.cloned().collect();
         absent.iter().filter_map(|key| self.take(key)).collect()
     }
 
@@ -207,7 +209,7 @@ mod tests {
         assert_eq!(names_under(&store, "x"), ["b"]);
         assert_eq!(names_under(&store, "y"), ["a"]);
 
-        let gone = store.absent_from(&BTreeSet::from([Key::global("a")]));
+        let gone = store.absent_from(&BTreeSet::from([Key::global("a")]), None);
         assert_eq!(gone.len(), 1);
         assert!(names_under(&store, "x").is_empty());
     }

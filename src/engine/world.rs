@@ -83,10 +83,10 @@ macro_rules! kinds {
                 }
             }
 
-            /// Takes in a complete list of one kind; returns the changes that this makes.
-            pub fn relist(&mut self, listing: Listing) -> Vec<Change> {
+            /// Takes in a complete list of one kind, in one namespace or in all; returns the changes that this makes.
+            pub fn relist(&mut self, listing: Listing, namespace: Option<&str>) -> Vec<Change> {
                 match listing {
-                    $( Listing::$kind(objects) => relist_in(&mut self.$store, objects), )*
+                    $( Listing::$kind(objects) => relist_in(&mut self.$store, objects, namespace), )*
                 }
             }
 
@@ -123,19 +123,19 @@ kinds! {
     /// A group of ClusterQueues.
     Cohort in cohorts by |_| None;
     /// One slice of a job; under the uid of the job.
-    Workload in workloads by |workload| controller_uid(workload);
+    Workload in workloads by controller_uid;
     /// A priority of workloads.
     WorkloadPriorityClass in workload_priority_classes by |_| None;
     /// A priority of pods.
     PriorityClass in priority_classes by |_| None;
     /// A Ray cluster; under the uid of the service that owns it.
-    RayCluster in ray_clusters by |cluster| controller_uid(cluster);
+    RayCluster in ray_clusters by controller_uid;
     /// A Ray service.
     RayService in ray_services by |_| None;
     /// A pod of a Ray cluster; under the cluster that its label names.
     Pod in pods by |pod| labelled(pod, names::CLUSTER_LABEL);
     /// A Service of a Ray cluster or service; under the uid of its owner.
-    Service in services by |service| controller_uid(service);
+    Service in services by controller_uid;
     /// The endpoints of a Service; under that Service.
     EndpointSlice in endpoint_slices by |slice| labelled(slice, "kubernetes.io/service-name");
     /// A namespace.
@@ -158,9 +158,9 @@ impl Change {
     }
 }
 
-fn relist_in<K: Kind>(store: &mut Store<K>, listed: Vec<Arc<K>>) -> Vec<Change> {
+fn relist_in<K: Kind>(store: &mut Store<K>, listed: Vec<Arc<K>>, namespace: Option<&str>) -> Vec<Change> {
     let keys: BTreeSet<Key> = listed.iter().map(|object| Key::of(object.as_ref())).collect();
-    let absent = store.absent_from(&keys).into_iter();
+    let absent = store.absent_from(&keys, namespace).into_iter();
     let mut changes: Vec<Change> = absent.map(|was| Change { was: Some(K::wrap(was)), is: None }).collect();
     changes.extend(listed.into_iter().filter_map(|object| apply_to(store, object)));
     changes

@@ -11,6 +11,11 @@ use serde_json::Value;
 pub struct PodTemplate(pub Value);
 
 impl PodTemplate {
+    /// The PriorityClass of the pods.
+    pub fn priority_class(&self) -> Option<&str> {
+        self.0.pointer("/spec/priorityClassName")?.as_str().filter(|name| !name.is_empty())
+    }
+
     /// The template in the terms of the Kubernetes API.
     ///
     /// # Errors

@@ -102,7 +102,7 @@ fn only_a_strict_queue_is_blocked_by_its_head(#[case] strategy: &str, #[case] ad
         assert_eq!(why, Some(Waiting::Behind { head: key("large"), cluster_queue: "cq".into() }));
     }
     cluster.finish("running");
-    assert_eq!(cluster.run().contains(&"large".to_owned()), true);
+    assert!(cluster.run().contains(&"large".to_owned()));
 }
 
 #[test]

@@ -1,0 +1,330 @@
+//! Which planners an object's change concerns, and what each of them gets to see.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Resource, ResourceExt};
+
+use super::plan::{Note, Plan, Write};
+use super::store::Key;
+use super::world::{Change, Object, World, owned_by};
+use super::{Engine, Halves, WriteError};
+use crate::api::kueue::workload::{PriorityClassGroup, PriorityClassKind, PriorityClassRef};
+use crate::api::kueue::{Workload, names as kueue_names};
+use crate::api::ray::{RayCluster, names};
+use crate::jobframework::ray_cluster::{RayClusterJob, live_pods, member};
+use crate::jobframework::ray_service::RayServiceJob;
+use crate::jobframework::record::Record;
+use crate::jobframework::{self, Job, JobView, Priority, slices};
+use crate::raycluster::{self, Grant};
+use crate::rayservice;
+
+/// One thing that is planned on its own.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Planner {
+    /// The gate and the slices of a job.
+    Job(JobKey),
+    /// The quota side of a Workload: what its status says, and whether it may go.
+    Workload(Key),
+    /// The status of a ClusterQueue.
+    ClusterQueue(String),
+    /// The status of a LocalQueue.
+    LocalQueue(Key),
+    /// The operator's work on a RayService.
+    RayService(Key),
+    /// The operator's work on a RayCluster.
+    RayCluster(Key),
+}
+
+/// A job, by kind.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum JobKey {
+    RayService(Key),
+    RayCluster(Key),
+}
+
+/// The planners that an object's change concerns.
+pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTreeSet<Planner> {
+    let mut concerned = BTreeSet::new();
+    for side in change.sides() {
+        match side {
+            Object::RayService(service) => of_service(world, &Key::of(service.as_ref()), &mut concerned),
+            Object::RayCluster(cluster) => {
+                concerned.insert(Planner::RayCluster(Key::of(cluster.as_ref())));
+                match controller(cluster.as_ref(), "RayService") {
+                    Some(service) => of_service(world, &service, &mut concerned),
+                    None => drop(concerned.insert(Planner::Job(JobKey::RayCluster(Key::of(cluster.as_ref()))))),
+                }
+            }
+            Object::Pod(pod) => of_pod(world, pod, &mut concerned),
+            Object::Service(service) => of_owner(service.as_ref(), &mut concerned),
+            Object::EndpointSlice(slice) => {
+                let service = slice.labels().get("kubernetes.io/service-name");
+                let key = service.map(|name| Key::new(slice.namespace().unwrap_or_default(), name));
+                if let Some(service) = key.and_then(|key| world.services.get(&key)) {
+                    of_owner(service.as_ref(), &mut concerned);
+                }
+            }
+            Object::Workload(workload) => of_workload(world, workload, &mut concerned),
+            Object::WorkloadPriorityClass(_) | Object::PriorityClass(_) => all_jobs(world, &mut concerned),
+            Object::ClusterQueue(queue) => drop(concerned.insert(Planner::ClusterQueue(queue.name_any()))),
+            Object::LocalQueue(queue) => drop(concerned.insert(Planner::LocalQueue(Key::of(queue.as_ref())))),
+            Object::ResourceFlavor(_) | Object::Cohort(_) | Object::Namespace(_) => {}
+        }
+    }
+    concerned.retain(|planner| match planner {
+        Planner::RayService(_) | Planner::RayCluster(_) => halves.ray_operator,
+        _ => halves.queue_manager,
+    });
+    concerned
+}
+
+/// The RayService that a RayCluster belongs to.
+pub(super) fn service_of_cluster(world: &World, cluster: &Key) -> Option<Key> {
+    world.ray_clusters.get(cluster).and_then(|cluster| controller(cluster.as_ref(), "RayService"))
+}
+
+fn of_service(world: &World, service: &Key, concerned: &mut BTreeSet<Planner>) {
+    concerned.insert(Planner::RayService(service.clone()));
+    concerned.insert(Planner::Job(JobKey::RayService(service.clone())));
+    let uid = world.ray_services.get(service).and_then(|service| service.uid());
+    let children = uid.iter().flat_map(|uid| world.ray_clusters.under(&owned_by(uid)));
+    concerned.extend(children.map(|child| Planner::RayCluster(Key::of(child.as_ref()))));
+}
+
+fn of_owner<K: Resource>(object: &K, concerned: &mut BTreeSet<Planner>) {
+    concerned.extend(controller(object, "RayService").map(Planner::RayService));
+    concerned.extend(controller(object, "RayCluster").map(Planner::RayCluster));
+}
+
+fn of_pod(world: &World, pod: &Pod, concerned: &mut BTreeSet<Planner>) {
+    let Some(cluster) = pod.labels().get(names::CLUSTER_LABEL) else { return };
+    let cluster = Key::new(pod.namespace().unwrap_or_default(), cluster);
+    concerned.insert(Planner::RayCluster(cluster.clone()));
+    if let Some(known) = world.ray_clusters.get(&cluster) {
+        match controller(known.as_ref(), "RayService") {
+            Some(service) => {
+                concerned.insert(Planner::RayService(service.clone()));
+                concerned.insert(Planner::Job(JobKey::RayService(service)));
+            }
+            None => drop(concerned.insert(Planner::Job(JobKey::RayCluster(cluster)))),
+        }
+        return;
+    }
+    // The cluster's object is gone: only the slices that paid for it still know whose pod this is.
+    let in_namespace = world.workloads.iter().filter(|(key, _)| key.namespace == cluster.namespace);
+    let paid = in_namespace.filter(|(_, workload)| pays_for(workload, &cluster.name));
+    for workload in paid.map(|(_, workload)| workload) {
+        concerned.insert(Planner::Workload(Key::of(workload.as_ref())));
+        concerned.extend(job_of(workload).map(Planner::Job));
+    }
+}
+
+fn of_workload(world: &World, workload: &Workload, concerned: &mut BTreeSet<Planner>) {
+    concerned.insert(Planner::Workload(Key::of(workload)));
+    concerned.extend(job_of(workload).map(Planner::Job));
+    let namespace = workload.namespace().unwrap_or_default();
+    let members = Record::of(workload).unwrap_or_default().members.into_iter();
+    let clusters = members.map(|member| Key::new(namespace.clone(), member.name));
+    concerned.extend(clusters.filter(|key| world.ray_clusters.get(key).is_some()).map(Planner::RayCluster));
+}
+
+fn all_jobs(world: &World, concerned: &mut BTreeSet<Planner>) {
+    concerned.extend(world.ray_services.iter().map(|(key, _)| Planner::Job(JobKey::RayService(key.clone()))));
+    let clusters = world.ray_clusters.iter().filter(|(_, cluster)| is_standalone(cluster));
+    concerned.extend(clusters.map(|(key, _)| Planner::Job(JobKey::RayCluster(key.clone()))));
+}
+
+fn pays_for(workload: &Workload, cluster: &str) -> bool {
+    Record::of(workload).is_some_and(|record| record.members.iter().any(|member| member.name == cluster))
+}
+
+fn job_of(workload: &Workload) -> Option<JobKey> {
+    let service = controller(workload, "RayService").map(JobKey::RayService);
+    service.or_else(|| controller(workload, "RayCluster").map(JobKey::RayCluster))
+}
+
+/// The controlling owner of this kind.
+fn controller<K: Resource>(object: &K, kind: &str) -> Option<Key> {
+    let owners = object.meta().owner_references.as_deref().unwrap_or_default();
+    let owner = owners.iter().find(|owner| owner.controller == Some(true) && owner.kind == kind)?;
+    Some(Key::new(object.meta().namespace.clone().unwrap_or_default(), owner.name.clone()))
+}
+
+fn is_standalone(cluster: &RayCluster) -> bool {
+    !cluster.owner_references().iter().any(|owner| owner.controller == Some(true))
+}
+
+impl Engine {
+    pub(super) fn plan(&mut self, planner: &Planner, now: Timestamp) -> Plan {
+        match planner {
+            Planner::Job(job) => self.plan_job(job, now),
+            Planner::Workload(key) => self.plan_workload(key, now),
+            Planner::ClusterQueue(name) => self.queueing.plan_cluster_queue(&self.world, name, now),
+            Planner::LocalQueue(key) => self.queueing.plan_local_queue(&self.world, key, now),
+            Planner::RayService(key) => self.plan_ray_service(key, now),
+            Planner::RayCluster(key) => self.plan_ray_cluster(key, now),
+        }
+    }
+
+    /// Who is told that a write failed: the object that the planner is about.
+    pub(super) fn failure_note(&self, planner: &Planner, write: &Write, error: &WriteError) -> Option<Note> {
+        let message = format!("{} of {} failed: {}", write.op.name(), write.target, error.message);
+        let reason = format!("FailedTo{}{}", write.op.verb(), write.target.kind);
+        match planner {
+            Planner::RayService(key) | Planner::Job(JobKey::RayService(key)) => {
+                Some(Note::warning(self.world.ray_services.get(key)?.as_ref(), &reason, message))
+            }
+            Planner::RayCluster(key) | Planner::Job(JobKey::RayCluster(key)) => {
+                Some(Note::warning(self.world.ray_clusters.get(key)?.as_ref(), &reason, message))
+            }
+            Planner::Workload(key) => Some(Note::warning(self.world.workloads.get(key)?.as_ref(), &reason, message)),
+            Planner::ClusterQueue(_) | Planner::LocalQueue(_) => None,
+        }
+    }
+
+    fn plan_job(&self, job: &JobKey, now: Timestamp) -> Plan {
+        match job {
+            JobKey::RayService(key) => {
+                let Some(service) = self.world.ray_services.get(key) else { return Plan::default() };
+                let job = RayServiceJob { service, children: self.children(&service.uid().unwrap_or_default()) };
+                self.plan_any_job(&job, service.spec.ray_cluster_config.head_group_spec.template.priority_class(), now)
+            }
+            JobKey::RayCluster(key) => {
+                let Some(cluster) = self.world.ray_clusters.get(key).filter(|cluster| is_standalone(cluster)) else {
+                    return Plan::default();
+                };
+                let job = RayClusterJob { cluster, pods: self.pods_of(cluster) };
+                self.plan_any_job(&job, cluster.spec.head_group_spec.template.priority_class(), now)
+            }
+        }
+    }
+
+    fn plan_any_job(&self, job: &dyn Job, pod_priority_class: Option<&str>, now: Timestamp) -> Plan {
+        let uid = job.meta().uid.clone().unwrap_or_default();
+        let workloads: Vec<&Workload> = self.world.workloads.under(&owned_by(&uid)).map(AsRef::as_ref).collect();
+        let namespace = job.meta().namespace.clone().unwrap_or_default();
+        let orphaned_pods = self.orphaned_pods(&namespace, &workloads);
+        match self.priority(job, pod_priority_class) {
+            Ok(priority) => jobframework::plan(&JobView { job, workloads, orphaned_pods, priority, now }),
+            Err(problem) => jobframework::report::misconfigured(job, &problem, now),
+        }
+    }
+
+    /// The pods of clusters that are gone, as far as a slice paid for them.
+    fn orphaned_pods(&self, namespace: &str, workloads: &[&Workload]) -> BTreeMap<String, BTreeMap<String, u32>> {
+        let records = workloads.iter().filter_map(|workload| Record::of(workload));
+        let names: BTreeSet<String> = records.flat_map(|record| record.members).map(|member| member.name).collect();
+        let keys = names.into_iter().map(|name| Key::new(namespace, name));
+        let gone = keys.filter(|key| self.world.ray_clusters.get(key).is_none());
+        let pods = gone.map(|key| {
+            let pods: Vec<&Pod> = self.world.pods.under(&key).map(AsRef::as_ref).collect();
+            (key.name, live_pods(&pods))
+        });
+        pods.filter(|(_, pods)| !pods.is_empty()).collect()
+    }
+
+    /// Kueue 0.19 `pkg/util/priority`: the WorkloadPriorityClass that the job's label names, else the pods' priority.
+    fn priority(&self, job: &dyn Job, pod_class: Option<&str>) -> Result<Priority, String> {
+        let labels = job.meta().labels.as_ref();
+        if let Some(name) = labels.and_then(|labels| labels.get(kueue_names::PRIORITY_CLASS_LABEL)) {
+            let class = self.world.workload_priority_classes.get(&Key::global(name)).ok_or_else(|| {
+                format!("label {}: there is no WorkloadPriorityClass {name:?}", kueue_names::PRIORITY_CLASS_LABEL)
+            })?;
+            let class_ref = PriorityClassRef {
+                group: PriorityClassGroup::Kueue,
+                kind: PriorityClassKind::WorkloadPriorityClass,
+                name: name.clone(),
+            };
+            return Ok(Priority { value: class.spec.value, class: Some(class_ref) });
+        }
+        let Some(name) = pod_class else { return Ok(Priority::default()) };
+        let class = self.world.priority_classes.get(&Key::global(name));
+        let class = class.ok_or_else(|| format!("priorityClassName: there is no PriorityClass {name:?}"))?;
+        let class_ref = PriorityClassRef {
+            group: PriorityClassGroup::Scheduling,
+            kind: PriorityClassKind::PriorityClass,
+            name: name.to_owned(),
+        };
+        Ok(Priority { value: class.value.unwrap_or(0), class: Some(class_ref) })
+    }
+
+    fn plan_workload(&mut self, key: &Key, now: Timestamp) -> Plan {
+        let Some(workload) = self.world.workloads.get(key) else { return Plan::default() };
+        if workload.metadata.deletion_timestamp.is_none() {
+            return self.queueing.plan_workload(workload, now);
+        }
+        let members = Record::of(workload).unwrap_or_default().members;
+        let has_pods = members.iter().any(|member| {
+            let pods: Vec<&Pod> =
+                self.world.pods.under(&Key::new(key.namespace.clone(), &member.name)).map(AsRef::as_ref).collect();
+            !live_pods(&pods).is_empty()
+        });
+        jobframework::release(workload, has_pods)
+    }
+
+    fn plan_ray_service(&self, key: &Key, now: Timestamp) -> Plan {
+        let Some(service) = self.world.ray_services.get(key) else { return Plan::default() };
+        let uid = service.uid().unwrap_or_default();
+        let children: Vec<&RayCluster> = self.world.ray_clusters.under(&owned_by(&uid)).map(AsRef::as_ref).collect();
+        let head_pods = children.iter().flat_map(|child| self.pods_of(child));
+        let head_pods = head_pods
+            .filter(|pod| pod.labels().get(names::GROUP_LABEL).is_some_and(|group| group == names::HEAD_GROUP));
+        let serve_service = Key::new(key.namespace.clone(), format!("{}-serve-svc", key.name));
+        let observed = children.iter().filter_map(|child| Some((child.name_any(), self.serve.get(&Key::of(*child))?)));
+        let job = RayServiceJob { service, children: Vec::new() };
+        rayservice::plan(&rayservice::View {
+            service,
+            head_pods: head_pods.collect(),
+            services: self.world.services.under(&owned_by(&uid)).map(AsRef::as_ref).collect(),
+            endpoint_slices: self.world.endpoint_slices.under(&serve_service).map(AsRef::as_ref).collect(),
+            serve: observed.collect(),
+            gated: self.halves.queue_manager && job.queue_name().is_some(),
+            children,
+            now,
+        })
+    }
+
+    fn plan_ray_cluster(&self, key: &Key, now: Timestamp) -> Plan {
+        let Some(cluster) = self.world.ray_clusters.get(key) else { return Plan::default() };
+        let uid = cluster.uid().unwrap_or_default();
+        raycluster::plan(&raycluster::View {
+            cluster,
+            pods: self.pods_of(cluster),
+            services: self.world.services.under(&owned_by(&uid)).map(AsRef::as_ref).collect(),
+            grant: self.grant(cluster),
+            now,
+        })
+    }
+
+    /// How many pods of a cluster are paid for. The operator asks here and not only the cluster's own gate, so that a gate
+    /// that somebody opened by hand lets no pod through.
+    fn grant(&self, cluster: &RayCluster) -> Grant {
+        let service = controller(cluster, "RayService").and_then(|key| self.world.ray_services.get(&key));
+        let (job_uid, queued) = match service {
+            Some(service) => (service.uid(), RayServiceJob { service, children: Vec::new() }.queue_name().is_some()),
+            None => {
+                let job = RayClusterJob { cluster, pods: Vec::new() };
+                (cluster.uid(), is_standalone(cluster) && job.queue_name().is_some())
+            }
+        };
+        if !self.halves.queue_manager || !queued {
+            return Grant::Ungated;
+        }
+        let under = owned_by(&job_uid.unwrap_or_default());
+        let slices = slices::slices_of(self.world.workloads.under(&under).map(AsRef::as_ref));
+        let covering = slices::covering(&slices);
+        let wanted = member(cluster, &[]).ok();
+        Grant::UpTo(covering.zip(wanted).map(|(slice, member)| slice.grant(&member)).unwrap_or_default())
+    }
+
+    fn children(&self, uid: &str) -> Vec<(&RayCluster, Vec<&Pod>)> {
+        let children = self.world.ray_clusters.under(&owned_by(uid));
+        children.map(|child| (child.as_ref(), self.pods_of(child))).collect()
+    }
+
+    fn pods_of(&self, cluster: &RayCluster) -> Vec<&Pod> {
+        self.world.pods.under(&Key::of(cluster)).map(AsRef::as_ref).collect()
+    }
+}

@@ -1,0 +1,113 @@
+//! The queue within the engine: it is told of every change, and what it wants of an object is planned like all else.
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::WriteError;
+use super::plan::{ObjectRef, Plan, Write};
+use super::planners::Planner;
+use super::store::Key;
+use super::world::{Change, Object, World};
+use crate::api::kueue::{ClusterQueue, LocalQueue, Workload};
+use crate::queue::{self, Effect, Event, Subject, status};
+
+/// The queue's own engine, and what ties it to ours.
+#[derive(Debug, Default)]
+pub(super) struct Queueing {
+    queue: queue::Engine,
+}
+
+impl Queueing {
+    /// Tells the queue of a change.
+    pub(super) fn observe(&mut self, now: Timestamp, change: &Change) {
+        match change {
+            Change { is: Some(object), .. } => self.observe_object(now, object),
+            Change { was: Some(object), is: None } => self.observe_absence(now, object),
+            Change { was: None, is: None } => {}
+        }
+    }
+
+    /// Lets the queue decide; returns who has to write what it decided.
+    pub(super) fn cycle(&mut self, now: Timestamp) -> Vec<Planner> {
+        self.queue.cycle(now).iter().map(|effect| planner(effect.subject())).collect()
+    }
+
+    /// When a cycle is due even if nothing happens.
+    pub(super) fn wake_at(&self) -> Option<Timestamp> {
+        self.queue.wake_at()
+    }
+
+    /// Tells the queue of a write that failed. One that was overtaken, or whose answer was lost, is simply planned again; one
+    /// that the API server will not take is a decision that can't be carried out.
+    pub(super) fn refused(&mut self, now: Timestamp, target: &ObjectRef, error: &WriteError) {
+        let key = Key::new(target.namespace.clone().unwrap_or_default(), target.name.clone());
+        if target.kind == "Workload" && matches!(error.code, Some(400 | 403 | 422)) {
+            self.queue.step(now, &Event::AdmissionRefused(&key));
+        }
+    }
+
+    /// What the queue wants of a Workload.
+    pub(super) fn plan_workload(&self, workload: &Workload, now: Timestamp) -> Plan {
+        let mut plan = Plan::default();
+        if let Some(effect) = self.queue.effect(&Subject::Workload(Key::of(workload))) {
+            plan.write(Write::patch_status(workload, &status::workload(workload, &effect, now)));
+        }
+        plan
+    }
+
+    /// What the queue wants of a ClusterQueue.
+    pub(super) fn plan_cluster_queue(&self, world: &World, name: &str, now: Timestamp) -> Plan {
+        let mut plan = Plan::default();
+        let effect = self.queue.effect(&Subject::ClusterQueue(name.to_owned()));
+        let queue = world.cluster_queues.get(&Key::global(name));
+        if let (Some(Effect::ClusterQueueStatus { report, .. }), Some(queue)) = (effect, queue) {
+            let status = status::cluster_queue(&queue.status.clone().unwrap_or_default(), &report, now);
+            let reported = ClusterQueue { status: Some(status), ..queue.as_ref().clone() };
+            plan.write(Write::patch_status(queue.as_ref(), &reported));
+        }
+        plan
+    }
+
+    /// What the queue wants of a LocalQueue.
+    pub(super) fn plan_local_queue(&self, world: &World, key: &Key, now: Timestamp) -> Plan {
+        let mut plan = Plan::default();
+        let effect = self.queue.effect(&Subject::LocalQueue(key.clone()));
+        if let (Some(Effect::LocalQueueStatus { report, .. }), Some(queue)) = (effect, world.local_queues.get(key)) {
+            let status = status::local_queue(&queue.status.clone().unwrap_or_default(), &report, now);
+            let reported = LocalQueue { status: Some(status), ..queue.as_ref().clone() };
+            plan.write(Write::patch_status(queue.as_ref(), &reported));
+        }
+        plan
+    }
+
+    fn observe_object(&mut self, now: Timestamp, object: &Object) {
+        let event = match object {
+            Object::ResourceFlavor(flavor) => Event::ResourceFlavor(flavor),
+            Object::ClusterQueue(queue) => Event::ClusterQueue(queue),
+            Object::LocalQueue(queue) => Event::LocalQueue(queue),
+            Object::Namespace(namespace) => Event::Namespace(namespace),
+            Object::Workload(workload) => Event::Workload(workload),
+            _ => return,
+        };
+        self.queue.step(now, &event);
+    }
+
+    fn observe_absence(&mut self, now: Timestamp, object: &Object) {
+        match object {
+            Object::ResourceFlavor(flavor) => self.queue.step(now, &Event::ResourceFlavorGone(&flavor.name_any())),
+            Object::ClusterQueue(queue) => self.queue.step(now, &Event::ClusterQueueGone(&queue.name_any())),
+            Object::LocalQueue(queue) => self.queue.step(now, &Event::LocalQueueGone(&Key::of(queue.as_ref()))),
+            Object::Namespace(namespace) => self.queue.step(now, &Event::NamespaceGone(&namespace.name_any())),
+            Object::Workload(workload) => self.queue.step(now, &Event::WorkloadGone(&Key::of(workload.as_ref()))),
+            _ => {}
+        }
+    }
+}
+
+fn planner(subject: Subject) -> Planner {
+    match subject {
+        Subject::Workload(key) => Planner::Workload(key),
+        Subject::ClusterQueue(name) => Planner::ClusterQueue(name),
+        Subject::LocalQueue(key) => Planner::LocalQueue(key),
+    }
+}

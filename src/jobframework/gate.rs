@@ -1,0 +1,54 @@
+//! The gate: which members of a job may run.
+
+use super::slices::Slice;
+use super::{JobView, Member};
+use crate::engine::plan::Plan;
+
+/// Opens the members that the covering slice pays for, and closes those that nothing pays for.
+///
+/// A member is opened only if the one slice pays for all that it wants, and for every other member that is open; so what
+/// runs is never more than what is paid for (invariant I2). A member that outgrows its share stays open: its surplus pods
+/// are held back by its [`grant`](super::grant).
+pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>, plan: &mut Plan) {
+    for member in members.iter().filter(|member| !member.going) {
+        let should_be_open = match covering {
+            Some(slice) if member.open => slice.record.member(&member.uid).is_some(),
+            Some(slice) => view.job.wants_to_run() && may_open(slice, member, members),
+            None => false,
+        };
+        if should_be_open == member.open {
+            continue;
+        }
+        let Some(write) = view.job.set_open(&member.name, should_be_open) else { continue };
+        plan.write(write);
+        plan.notes.push(match (should_be_open, covering) {
+            (true, Some(slice)) => view.job.note(
+                "GateOpened",
+                &format!(
+                    "RayCluster {} may run: slice {} is admitted and covers it",
+                    member.name,
+                    slice.workload.metadata.name.as_deref().unwrap_or_default()
+                ),
+            ),
+            _ => view
+                .job
+                .note("GateClosed", &format!("RayCluster {} is suspended: no admitted slice covers it", member.name)),
+        });
+    }
+}
+
+fn may_open(slice: &Slice<'_>, member: &Member, members: &[Member]) -> bool {
+    let granted = slice.granted();
+    let whole = slice.record.counts().iter().all(|(pods, count)| granted.get(pods).is_some_and(|most| count <= most));
+    whole
+        && covers(slice, member)
+        && members.iter().filter(|other| other.open).all(|other| slice.record.member(&other.uid).is_some())
+}
+
+/// Whether the slice pays for everything that the member wants.
+fn covers(slice: &Slice<'_>, member: &Member) -> bool {
+    slice
+        .record
+        .member(&member.uid)
+        .is_some_and(|share| member.groups.iter().all(|group| group.count <= share.count(&group.name, &group.shape)))
+}

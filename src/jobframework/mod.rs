@@ -1,0 +1,190 @@
+//! What a job needs of the queue, and what the queue lets it do.
+//!
+//! [`plan`] is the same for every kind of job: PodSets from the live members, slices that follow them, and the gate that
+//! opens a member once an admitted slice covers it. A kind of job is one file that implements [`Job`].
+
+pub mod gate;
+pub mod pod_sets;
+pub mod ray_cluster;
+pub mod ray_service;
+pub mod record;
+pub mod report;
+pub mod slices;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+
+use crate::api::condition;
+use crate::api::kueue::workload::PriorityClassRef;
+use crate::api::kueue::{Workload, names};
+use crate::engine::plan::{Note, ObjectRef, Plan, Write};
+use crate::queue::status;
+use record::MemberShare;
+
+/// A kind of job: what the framework needs to know of it, and to do to it.
+pub trait Job {
+    /// The reference to the job.
+    fn reference(&self) -> ObjectRef;
+    /// Its metadata.
+    fn meta(&self) -> &ObjectMeta;
+    /// Whether it wants to run at all: it isn't being deleted, and its owner hasn't suspended it.
+    fn wants_to_run(&self) -> bool;
+    /// What runs pods for it, the oldest first.
+    ///
+    /// # Errors
+    /// When its spec doesn't say which pods it needs; the sentence names the field and the value.
+    fn members(&self) -> Result<Vec<Member>, String>;
+    /// What makes every later member be born suspended, if that isn't so already.
+    fn hold_template_gate(&self) -> Option<Write>;
+    /// Opens or closes the gate of the member with this name.
+    fn set_open(&self, member: &str, open: bool) -> Option<Write>;
+    /// Shows a condition on the job, if it isn't shown already.
+    fn show(&self, condition: Condition) -> Option<Write>;
+
+    /// The LocalQueue that it is submitted to.
+    fn queue_name(&self) -> Option<String> {
+        self.meta().labels.as_ref()?.get(names::QUEUE_NAME_LABEL).filter(|name| !name.is_empty()).cloned()
+    }
+}
+
+/// What runs pods for a job, behind a gate of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Member {
+    /// Its name, in the job's namespace.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// The groups of pods that it wants.
+    pub groups: Vec<Group>,
+    /// Whether its gate is open.
+    pub open: bool,
+    /// Whether it is being deleted.
+    pub going: bool,
+    /// Pods of it that exist and haven't ended, by group; those that are being deleted included.
+    pub live_pods: BTreeMap<String, u32>,
+}
+
+/// Pods of one shape that a member wants.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Group {
+    /// The group, as its pods are labelled.
+    pub name: String,
+    /// The name that its PodSet has, if that is free.
+    pub pod_set: String,
+    /// What the scheduler is asked for by each pod, hashed; see [`pod_sets::shape_of`].
+    pub shape: String,
+    /// How many pods.
+    pub count: u32,
+    /// What each of them looks like.
+    pub template: PodTemplateSpec,
+}
+
+/// The priority of a job's workloads.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Priority {
+    /// Higher goes first.
+    pub value: i32,
+    /// Where the value comes from.
+    pub class: Option<PriorityClassRef>,
+}
+
+/// What is known of one job.
+pub struct JobView<'a> {
+    /// The job.
+    pub job: &'a dyn Job,
+    /// All Workloads that it owns.
+    pub workloads: Vec<&'a Workload>,
+    /// How many pods that haven't ended each cluster still has whose object is gone, by name and group.
+    pub orphaned_pods: BTreeMap<String, BTreeMap<String, u32>>,
+    /// The priority of its workloads.
+    pub priority: Priority,
+    /// The present.
+    pub now: Timestamp,
+}
+
+/// Plans everything that stands between a job and its pods.
+pub fn plan(view: &JobView<'_>) -> Plan {
+    let members = match view.job.members() {
+        Ok(members) => members,
+        Err(problem) => return report::misconfigured(view.job, &problem, view.now),
+    };
+    let mut plan = Plan::default();
+    let slices = slices::slices_of(view.workloads.iter().copied());
+    plan.write(view.job.hold_template_gate());
+    let gone = outlived(&slices, &members, view);
+    let records: Vec<_> =
+        slices.iter().filter(|slice| slice.phase != slices::Phase::Finished).map(|slice| &slice.record).collect();
+    let wanted = pod_sets::wanted(&members, &gone, &records);
+    slices::plan(view, &slices, &wanted, &mut plan);
+    let covering = slices::covering(&slices);
+    gate::plan(view, &members, covering, &mut plan);
+    give_back(view, &slices, &members, &gone, &mut plan);
+    report::plan(view, &slices, &members, &mut plan);
+    plan
+}
+
+/// What the slices pay for in members whose objects are gone, while their pods are not.
+fn outlived(slices: &[slices::Slice<'_>], members: &[Member], view: &JobView<'_>) -> Vec<MemberShare> {
+    let mut outlived: Vec<MemberShare> = Vec::new();
+    let recorded = slices.iter().filter(|slice| slice.phase != slices::Phase::Finished);
+    for share in recorded.flat_map(|slice| &slice.record.members) {
+        let known =
+            members.iter().any(|member| member.uid == share.uid) || outlived.iter().any(|kept| kept.uid == share.uid);
+        let alive = view.orphaned_pods.get(&share.name);
+        if let (false, Some(alive)) = (known, alive) {
+            let pods = share.pods.iter().filter(|pods| alive.contains_key(&pods.group)).cloned().collect();
+            outlived.push(MemberShare { pods, ..share.clone() });
+        }
+    }
+    outlived
+}
+
+/// Gives the quota of an evicted slice back once nothing runs on it any more.
+fn give_back(
+    view: &JobView<'_>,
+    slices: &[slices::Slice<'_>],
+    members: &[Member],
+    gone: &[MemberShare],
+    plan: &mut Plan,
+) {
+    let quiet = gone.is_empty() && members.iter().all(|member| !member.open && member.live_pods.is_empty());
+    for slice in slices.iter().filter(|slice| slice.phase == slices::Phase::Evicted && quiet) {
+        let released = Workload { status: Some(status::released(slice.workload, view.now)), ..slice.workload.clone() };
+        plan.write(Write::patch_status(slice.workload, &released));
+    }
+}
+
+/// Lets a Workload go that is being deleted, once no pod runs on its quota.
+pub fn release(workload: &Workload, has_pods: bool) -> Plan {
+    let mut plan = Plan::default();
+    let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let is = |kind| condition::is_true(conditions, kind);
+    let holds_quota = is(names::QUOTA_RESERVED) && !is(names::FINISHED);
+    if workload.metadata.deletion_timestamp.is_some() && !(holds_quota && has_pods) {
+        let mut released = workload.clone();
+        if let Some(finalizers) = &mut released.metadata.finalizers {
+            finalizers.retain(|finalizer| finalizer != names::RESOURCE_IN_USE_FINALIZER);
+        }
+        plan.write(Write::patch(workload, &released));
+    }
+    plan
+}
+
+impl dyn Job + '_ {
+    /// An event about the job that tells of progress.
+    pub fn note(&self, reason: &str, message: &str) -> Note {
+        Note {
+            regarding: self.reference(),
+            uid: self.meta().uid.clone().unwrap_or_default(),
+            warning: false,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

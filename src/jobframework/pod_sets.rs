@@ -1,0 +1,105 @@
+//! From the live members of a job to its PodSets.
+//!
+//! Pods of equal shape under one group name are summed under that name, whichever member they belong to; so going from one
+//! child to two is a scale-up under a stable name, and the old child's end a scale-down. Pods of another shape under the
+//! same group name are a PodSet of their own, whose name ends in the shape, so each is charged as what it is.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::record::{MemberShare, Record, Share};
+use super::{Group, Member};
+use crate::queue::requests::{RequestsError, pod_requests};
+
+/// The PodSets that a job needs, and which pods each of them pays for.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    /// Which pods are paid for, member by member; the sequence is not set.
+    pub record: Record,
+    /// A template for each PodSet, by the name of the PodSet.
+    pub templates: BTreeMap<String, PodTemplateSpec>,
+}
+
+/// Derives what a job needs from its members, the oldest first. `slices` are the records of its living slices, oldest
+/// first: a PodSet keeps the name that it has there. `gone` are recorded shares of members whose objects are gone, but
+/// whose pods are not.
+pub fn wanted(members: &[Member], gone: &[MemberShare], slices: &[&Record]) -> Wanted {
+    let mut names = Names::new(slices);
+    let mut wanted = Wanted::default();
+    wanted.record.members.extend(gone.iter().cloned());
+    for member in members {
+        let mut pods = Vec::new();
+        for group in &member.groups {
+            let count = pods_of(member, group);
+            if count == 0 {
+                continue;
+            }
+            let pod_set = names.of(group);
+            wanted.templates.entry(pod_set.clone()).or_insert_with(|| group.template.clone());
+            pods.push(Share { group: group.name.clone(), shape: group.shape.clone(), pod_set, count });
+        }
+        if !pods.is_empty() {
+            wanted.record.members.push(MemberShare { name: member.name.clone(), uid: member.uid.clone(), pods });
+        }
+    }
+    wanted
+}
+
+/// Pods that exist count until they are gone, whatever the object says; pods that are to come count as long as their
+/// member isn't on its way out.
+fn pods_of(member: &Member, group: &Group) -> u32 {
+    let alive = member.live_pods.get(&group.name).copied().unwrap_or(0);
+    if member.going { alive } else { group.count.max(alive) }
+}
+
+/// Gives PodSets their names.
+struct Names {
+    /// (group, shape) to name.
+    taken: BTreeMap<(String, String), String>,
+}
+
+impl Names {
+    fn new(slices: &[&Record]) -> Self {
+        let shares = slices.iter().flat_map(|record| &record.members).flat_map(|member| &member.pods);
+        let taken = shares.map(|share| ((share.group.clone(), share.shape.clone()), share.pod_set.clone()));
+        Self { taken: taken.collect() }
+    }
+
+    fn of(&mut self, group: &Group) -> String {
+        let key = (group.name.clone(), group.shape.clone());
+        if let Some(name) = self.taken.get(&key) {
+            return name.clone();
+        }
+        let plain_is_taken = self.taken.values().any(|name| *name == group.pod_set);
+        let name = if plain_is_taken { suffixed(&group.pod_set, &group.shape) } else { group.pod_set.clone() };
+        self.taken.insert(key, name.clone());
+        name
+    }
+}
+
+/// The name of a PodSet is a DNS label, so it has at most 63 characters.
+fn suffixed(name: &str, shape: &str) -> String {
+    let room = 63 - 1 - shape.len().min(10);
+    let kept: String = name.chars().take(room).collect();
+    format!("{kept}-{}", &shape[..shape.len().min(10)])
+}
+
+/// Hashes what makes two pods the same to quota and to the choice of a flavor: what they request, and where they can run.
+///
+/// # Errors
+/// When a request isn't a quantity; the sentence names it.
+pub fn shape_of(spec: &PodSpec) -> Result<String, RequestsError> {
+    let requests = pod_requests(spec)?.quantities();
+    let node_affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+    let facts = json!({
+        "requests": requests,
+        "nodeSelector": spec.node_selector,
+        "nodeAffinity": node_affinity,
+        "tolerations": spec.tolerations,
+    });
+    let digest = Sha256::digest(facts.to_string());
+    Ok(digest.iter().take(5).map(|byte| format!("{byte:02x}")).collect())
+}

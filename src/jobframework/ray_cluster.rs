@@ -1,0 +1,101 @@
+//! RayCluster as a job of its own, and as a member of a job.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use kube::ResourceExt;
+
+use super::{Group, Job, Member, pod_sets, report};
+use crate::api::ray::{RayCluster, names};
+use crate::engine::plan::{ObjectRef, Write};
+use crate::raycluster::pod_groups;
+
+/// The PodSet of the head pod, as Kueue names it (Kueue 0.19 `pkg/controller/jobs/raycluster`).
+const HEAD_POD_SET: &str = "head";
+
+/// A RayCluster that nothing else owns.
+pub struct RayClusterJob<'a> {
+    /// The cluster.
+    pub cluster: &'a RayCluster,
+    /// Its pods.
+    pub pods: Vec<&'a Pod>,
+}
+
+impl Job for RayClusterJob<'_> {
+    fn reference(&self) -> ObjectRef {
+        ObjectRef::of(self.cluster)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.cluster.metadata
+    }
+
+    fn wants_to_run(&self) -> bool {
+        self.cluster.metadata.deletion_timestamp.is_none()
+    }
+
+    fn members(&self) -> Result<Vec<Member>, String> {
+        Ok(vec![member(self.cluster, &self.pods)?])
+    }
+
+    fn hold_template_gate(&self) -> Option<Write> {
+        None
+    }
+
+    fn set_open(&self, _: &str, open: bool) -> Option<Write> {
+        set_open(self.cluster, open)
+    }
+
+    fn show(&self, condition: Condition) -> Option<Write> {
+        let mut shown = self.cluster.clone();
+        report::replace(&mut shown.status.get_or_insert_default().conditions, condition);
+        Write::patch_status(self.cluster, &shown)
+    }
+}
+
+/// Opens or closes the gate of a cluster.
+pub fn set_open(cluster: &RayCluster, open: bool) -> Option<Write> {
+    let mut gated = cluster.clone();
+    gated.spec.suspend = Some(!open);
+    Write::patch(cluster, &gated)
+}
+
+/// A cluster as a member of a job, with those of its pods that exist.
+///
+/// # Errors
+/// When its spec doesn't say which pods it needs.
+pub fn member(cluster: &RayCluster, pods: &[&Pod]) -> Result<Member, String> {
+    let named = |error: String| format!("RayCluster {}: {error}", cluster.name_any());
+    let groups = pod_groups(cluster).map_err(|error| named(error.to_string()))?.into_iter().map(|group| {
+        let spec = group.template.spec.clone().unwrap_or_default();
+        let shape = pod_sets::shape_of(&spec).map_err(|error| named(format!("group {}: {error}", group.name)))?;
+        let is_head = group.name == names::HEAD_GROUP;
+        let pod_set = if is_head { HEAD_POD_SET.to_owned() } else { group.name.to_lowercase() };
+        Ok(Group { pod_set, shape, name: group.name, count: group.count, template: group.template })
+    });
+    let groups = groups.collect::<Result<Vec<_>, String>>()?;
+    Ok(Member {
+        name: cluster.name_any(),
+        uid: cluster.uid().unwrap_or_default(),
+        groups,
+        open: cluster.spec.suspend != Some(true),
+        going: cluster.metadata.deletion_timestamp.is_some(),
+        live_pods: live_pods(pods),
+    })
+}
+
+/// How many pods haven't ended, by group.
+pub fn live_pods(pods: &[&Pod]) -> BTreeMap<String, u32> {
+    let mut live = BTreeMap::new();
+    for pod in pods.iter().filter(|pod| !has_ended(pod)) {
+        let group = pod.labels().get(names::GROUP_LABEL).cloned().unwrap_or_default();
+        *live.entry(group).or_default() += 1;
+    }
+    live
+}
+
+fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}

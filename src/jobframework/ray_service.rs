@@ -1,0 +1,59 @@
+//! RayService as a job: its members are its child RayClusters.
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use kube::ResourceExt;
+
+use super::ray_cluster::{member, set_open};
+use super::{Job, Member, report};
+use crate::api::ray::{RayCluster, RayService};
+use crate::engine::plan::{ObjectRef, Write};
+
+/// A RayService and its children.
+pub struct RayServiceJob<'a> {
+    /// The service.
+    pub service: &'a RayService,
+    /// Its children, each with its pods.
+    pub children: Vec<(&'a RayCluster, Vec<&'a Pod>)>,
+}
+
+impl Job for RayServiceJob<'_> {
+    fn reference(&self) -> ObjectRef {
+        ObjectRef::of(self.service)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.service.metadata
+    }
+
+    fn wants_to_run(&self) -> bool {
+        self.service.metadata.deletion_timestamp.is_none() && self.service.spec.suspend != Some(true)
+    }
+
+    fn members(&self) -> Result<Vec<Member>, String> {
+        let mut children: Vec<_> = self.children.iter().collect();
+        children.sort_by_key(|(child, _)| (child.creation_timestamp(), child.name_any()));
+        children.into_iter().map(|(child, pods)| member(child, pods)).collect()
+    }
+
+    /// The template's own gate stays closed for good: it is what makes a child be born suspended when KubeRay makes it.
+    fn hold_template_gate(&self) -> Option<Write> {
+        if !self.wants_to_run() {
+            return None;
+        }
+        let mut gated = self.service.clone();
+        gated.spec.ray_cluster_config.suspend = Some(true);
+        Write::patch(self.service, &gated)
+    }
+
+    fn set_open(&self, member: &str, open: bool) -> Option<Write> {
+        let (child, _) = self.children.iter().find(|(child, _)| child.name_any() == member)?;
+        set_open(child, open)
+    }
+
+    fn show(&self, condition: Condition) -> Option<Write> {
+        let mut shown = self.service.clone();
+        report::replace(&mut shown.status.get_or_insert_default().conditions, condition);
+        Write::patch_status(self.service, &shown)
+    }
+}

@@ -1,0 +1,293 @@
+//! The slices of a job: at most one that holds quota and one that waits to succeed it.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
+use kube::api::ObjectMeta;
+use sha2::{Digest, Sha256};
+
+use super::pod_sets::Wanted;
+use super::record::{Counts, RECORD_ANNOTATION, Record, fits_within};
+use super::{Job, JobView, Member};
+use crate::api::condition::{self, Verdict};
+use crate::api::kueue::{PodSet, PodTemplate, Workload, WorkloadSpec, names};
+use crate::engine::plan::{Plan, Write};
+
+/// Where a slice is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// It waits for quota.
+    Waiting,
+    /// It holds quota, and what it covers may run.
+    Admitted,
+    /// It holds quota, and has been told to give it back.
+    Evicted,
+    /// It is being deleted, and may still hold quota.
+    Going,
+    /// It is over.
+    Finished,
+}
+
+/// One slice of a job.
+#[derive(Debug, Clone)]
+pub struct Slice<'a> {
+    /// The object.
+    pub workload: &'a Workload,
+    /// What it was built from.
+    pub record: Record,
+    /// Where it is in its life.
+    pub phase: Phase,
+}
+
+impl<'a> Slice<'a> {
+    /// Reads a slice. One whose record was lost counts as paying for nothing.
+    pub fn of(workload: &'a Workload) -> Self {
+        Self { workload, record: Record::of(workload).unwrap_or_default(), phase: phase_of(workload) }
+    }
+
+    /// The pods that it pays for: what it was built from, as far as its admission grants that.
+    pub fn granted(&self) -> Counts {
+        let admission = self.workload.status.as_ref().and_then(|status| status.admission.as_ref());
+        let granted = |pod_set: &str| {
+            let assignments = admission.map(|admission| admission.pod_set_assignments.as_slice()).unwrap_or_default();
+            let assignment = assignments.iter().find(|assignment| assignment.name == pod_set);
+            assignment.and_then(|assignment| assignment.count).and_then(|count| u32::try_from(count).ok()).unwrap_or(0)
+        };
+        let counts = self.record.counts().into_iter();
+        counts
+            .map(|((pod_set, shape), count)| {
+                let most = granted(&pod_set);
+                ((pod_set, shape), count.min(most))
+            })
+            .collect()
+    }
+}
+
+impl Slice<'_> {
+    /// How many pods of each group of a member it pays for. Pods of a shape that it was not built for are not among them.
+    pub fn grant(&self, member: &Member) -> BTreeMap<String, u32> {
+        let Some(share) = self.record.member(&member.uid) else { return BTreeMap::new() };
+        let groups = member.groups.iter();
+        groups.map(|group| (group.name.clone(), share.count(&group.name, &group.shape))).collect()
+    }
+}
+
+fn phase_of(workload: &Workload) -> Phase {
+    let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let is = |kind| condition::is_true(conditions, kind);
+    if is(names::FINISHED) {
+        Phase::Finished
+    } else if workload.metadata.deletion_timestamp.is_some() {
+        Phase::Going
+    } else if !is(names::QUOTA_RESERVED) {
+        Phase::Waiting
+    } else if is(names::EVICTED) {
+        Phase::Evicted
+    } else if is(names::ADMITTED) {
+        Phase::Admitted
+    } else {
+        // Reserved, and waiting for something else: nothing may run on it yet, and nobody takes it away.
+        Phase::Waiting
+    }
+}
+
+/// All slices of a job, the oldest first.
+pub fn slices_of<'a>(workloads: impl IntoIterator<Item = &'a Workload>) -> Vec<Slice<'a>> {
+    let mut slices: Vec<Slice<'a>> = workloads.into_iter().map(Slice::of).collect();
+    slices.sort_by_key(|slice| (slice.record.sequence, slice.workload.name_any()));
+    slices
+}
+
+/// The slice that the job's members may run on.
+pub fn covering<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
+    slices.iter().rev().find(|slice| slice.phase == Phase::Admitted)
+}
+
+/// The newest slice that waits.
+pub fn waiting<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
+    slices.iter().rev().find(|slice| slice.phase == Phase::Waiting)
+}
+
+/// Brings the slices in line with what the job wants.
+pub fn plan(view: &JobView<'_>, slices: &[Slice<'_>], wanted: &Wanted, plan: &mut Plan) {
+    tidy(slices, plan);
+    if !view.job.wants_to_run() {
+        return wind_down(view, slices, wanted, plan);
+    }
+    let waiting: Vec<&Slice<'_>> = slices.iter().filter(|slice| slice.phase == Phase::Waiting).collect();
+    if wanted.record.members.is_empty() {
+        // Between two children there may be none for a moment. What is held or asked for stays as it is.
+        return;
+    }
+    let stopping = slices.iter().any(|slice| slice.phase == Phase::Evicted);
+    match covering(slices) {
+        Some(held) if fits_within(&wanted.record.counts(), &held.granted()) => {
+            adjust(held, wanted, wanted.record.clone(), view, plan);
+            waiting.iter().for_each(|slice| plan.write(Write::delete(slice.workload, false)));
+        }
+        Some(held) => {
+            adjust(held, wanted, held.record.meet(&wanted.record), view, plan);
+            ask(view, slices, &waiting, wanted, Some(held), plan);
+        }
+        None if stopping => {}
+        None => ask(view, slices, &waiting, wanted, None, plan),
+    }
+}
+
+/// Deletes what is over, except for the newest slice: its sequence number is what the next one counts from. Gives what was
+/// overtaken by a newer admitted slice its end.
+fn tidy(slices: &[Slice<'_>], plan: &mut Plan) {
+    let Some(newest) = slices.last().map(|slice| slice.record.sequence) else { return };
+    for slice in slices.iter().filter(|slice| slice.phase == Phase::Finished && slice.record.sequence < newest) {
+        if slice.workload.metadata.deletion_timestamp.is_none() {
+            plan.write(Write::delete(slice.workload, false));
+        }
+    }
+}
+
+/// The job doesn't want to run: nothing is asked for, and what is held shrinks with its pods to nothing.
+fn wind_down(view: &JobView<'_>, slices: &[Slice<'_>], wanted: &Wanted, plan: &mut Plan) {
+    for slice in slices {
+        match slice.phase {
+            Phase::Waiting => plan.write(Write::delete(slice.workload, false)),
+            Phase::Admitted | Phase::Evicted if wanted.record.members.is_empty() => {
+                let message = format!("{} has nothing left to run", view.job.reference());
+                plan.write(finish(slice.workload, names::finished_reason::OUT_OF_SYNC, message, view.now));
+            }
+            Phase::Admitted => adjust(slice, wanted, slice.record.meet(&wanted.record), view, plan),
+            Phase::Evicted | Phase::Going | Phase::Finished => {}
+        }
+    }
+}
+
+fn finish(slice: &Workload, reason: &str, message: String, now: Timestamp) -> Option<Write> {
+    let mut finished = slice.clone();
+    let verdict = Verdict {
+        type_: names::FINISHED,
+        status: true,
+        reason: reason.to_owned(),
+        message,
+        observed_generation: slice.metadata.generation,
+    };
+    condition::set(&mut finished.status.get_or_insert_default().conditions, now, verdict);
+    Write::patch_status(slice, &finished)
+}
+
+/// Asks for all that is wanted: by the slice that waits already, or by a new one.
+fn ask(
+    view: &JobView<'_>,
+    slices: &[Slice<'_>],
+    waiting: &[&Slice<'_>],
+    wanted: &Wanted,
+    held: Option<&Slice<'_>>,
+    plan: &mut Plan,
+) {
+    // Among those that wait the oldest stays, since it is the furthest in the queue.
+    let mut waiting =
+        waiting.iter().filter(|slice| predecessor(slice.workload) == held.map(|held| held.workload.name_any()));
+    match waiting.next() {
+        Some(slice) => adjust(slice, wanted, wanted.record.clone(), view, plan),
+        None => {
+            let sequence = slices.last().map_or(0, |slice| slice.record.sequence) + 1;
+            let slice = new_slice(view, sequence, wanted, held);
+            plan.write(Write::create(&slice));
+        }
+    }
+    let keep = slices.iter().find(|slice| {
+        slice.phase == Phase::Waiting && predecessor(slice.workload) == held.map(|held| held.workload.name_any())
+    });
+    for slice in slices.iter().filter(|slice| slice.phase == Phase::Waiting) {
+        if keep.is_none_or(|keep| keep.workload.metadata.uid != slice.workload.metadata.uid) {
+            plan.write(Write::delete(slice.workload, false));
+        }
+    }
+}
+
+/// The name of the slice that this one replaces.
+fn predecessor(workload: &Workload) -> Option<String> {
+    let claim = workload.annotations().get(names::SLICE_REPLACEMENT_FOR_ANNOTATION)?;
+    Some(claim.rsplit_once('/').map_or(claim.as_str(), |(_, name)| name).to_owned())
+}
+
+/// Makes a slice pay for `record`, in place.
+fn adjust(slice: &Slice<'_>, wanted: &Wanted, record: Record, view: &JobView<'_>, plan: &mut Plan) {
+    let record = Record { sequence: slice.record.sequence, ..record };
+    let mut adjusted = slice.workload.clone();
+    adjusted.annotations_mut().insert(RECORD_ANNOTATION.into(), record.to_annotation());
+    adjusted.spec.pod_sets = pod_sets(&record, wanted, &slice.workload.spec.pod_sets);
+    if slice.phase == Phase::Waiting {
+        adjusted.spec.queue_name = view.job.queue_name();
+        adjusted.spec.priority = Some(view.priority.value);
+        adjusted.spec.priority_class_ref = view.priority.class.clone();
+    }
+    plan.write(Write::patch(slice.workload, &adjusted));
+}
+
+fn new_slice(view: &JobView<'_>, sequence: u64, wanted: &Wanted, replaces: Option<&Slice<'_>>) -> Workload {
+    let reference = view.job.reference();
+    let record = Record { sequence, ..wanted.record.clone() };
+    let spec = WorkloadSpec {
+        pod_sets: pod_sets(&record, wanted, &[]),
+        queue_name: view.job.queue_name(),
+        priority: Some(view.priority.value),
+        priority_class_ref: view.priority.class.clone(),
+        active: Some(true),
+        ..WorkloadSpec::default()
+    };
+    let uid = view.job.meta().uid.clone().unwrap_or_default();
+    let mut slice = Workload::new(&slice_name(view.job, sequence), spec);
+    slice.metadata = ObjectMeta {
+        namespace: reference.namespace.clone(),
+        labels: Some([(names::JOB_UID_LABEL.to_owned(), uid.clone())].into()),
+        annotations: Some([(RECORD_ANNOTATION.to_owned(), record.to_annotation())].into()),
+        finalizers: Some(vec![names::RESOURCE_IN_USE_FINALIZER.to_owned()]),
+        owner_references: Some(vec![OwnerReference {
+            api_version: reference.api_version,
+            kind: reference.kind,
+            name: reference.name,
+            uid,
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        }]),
+        ..slice.metadata
+    };
+    if let Some(replaced) = replaces {
+        let claim = format!("{}/{}", replaced.workload.namespace().unwrap_or_default(), replaced.workload.name_any());
+        slice.annotations_mut().insert(names::SLICE_REPLACEMENT_FOR_ANNOTATION.into(), claim);
+    }
+    slice
+}
+
+/// The PodSets that a record adds up to. A PodSet that the slice has already keeps its template.
+fn pod_sets(record: &Record, wanted: &Wanted, existing: &[PodSet]) -> Vec<PodSet> {
+    let mut pod_sets: Vec<PodSet> = Vec::new();
+    for share in record.members.iter().flat_map(|member| &member.pods) {
+        let count = i32::try_from(share.count).unwrap_or(i32::MAX);
+        if let Some(known) = pod_sets.iter_mut().find(|known| known.name == share.pod_set) {
+            known.count = known.count.saturating_add(count);
+            continue;
+        }
+        let kept = existing.iter().find(|known| known.name == share.pod_set);
+        let template = match (kept, wanted.templates.get(&share.pod_set)) {
+            (Some(kept), _) => kept.template.clone(),
+            (None, Some(template)) => PodTemplate::new(template).unwrap_or_default(),
+            (None, None) => continue,
+        };
+        pod_sets.push(PodSet { name: share.pod_set.clone(), count, template, ..PodSet::default() });
+    }
+    pod_sets
+}
+
+/// `rayservice-NAME-UUUUU-N`: the job, five characters of its uid's hash so that a job made anew doesn't meet the slices of
+/// its namesake, and the sequence number. At most 63 characters, so that it can be the value of a label.
+fn slice_name(job: &dyn Job, sequence: u64) -> String {
+    let reference = job.reference();
+    let uid = job.meta().uid.clone().unwrap_or_default();
+    let digest: String = Sha256::digest(uid).iter().take(3).map(|byte| format!("{byte:02x}")).collect();
+    let ending = format!("-{}-{sequence}", &digest[..5]);
+    let start: String = format!("{}-{}", reference.kind.to_lowercase(), reference.name);
+    let kept: String = start.chars().take(63 - ending.len()).collect();
+    format!("{}{ending}", kept.trim_end_matches(['-', '.']))
+}

@@ -1,0 +1,411 @@
+//! What the framework decides, in a job whose members are given.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::Value;
+
+use super::record::{RECORD_ANNOTATION, Record};
+use super::*;
+use crate::api::kueue::{Admission, PodSetAssignment, WorkloadStatus};
+use crate::engine::plan::WriteOp;
+
+const NAMESPACE: &str = "ns";
+
+/// A job that remembers what was done to its gates.
+struct FakeJob {
+    meta: ObjectMeta,
+    members: Vec<Member>,
+    runs: bool,
+    gates: RefCell<Vec<(String, bool)>>,
+    shown: RefCell<Vec<Condition>>,
+}
+
+impl Job for FakeJob {
+    fn reference(&self) -> ObjectRef {
+        ObjectRef {
+            api_version: "ray.io/v1".into(),
+            kind: "RayService".into(),
+            plural: "rayservices".into(),
+            namespace: Some(NAMESPACE.into()),
+            name: "svc".into(),
+        }
+    }
+    fn meta(&self) -> &ObjectMeta {
+        &self.meta
+    }
+    fn wants_to_run(&self) -> bool {
+        self.runs
+    }
+    fn members(&self) -> Result<Vec<Member>, String> {
+        Ok(self.members.clone())
+    }
+    fn hold_template_gate(&self) -> Option<Write> {
+        None
+    }
+    fn set_open(&self, member: &str, open: bool) -> Option<Write> {
+        self.gates.borrow_mut().push((member.to_owned(), open));
+        Some(Write { target: self.reference(), op: WriteOp::Patch(Value::Null) })
+    }
+    fn show(&self, condition: Condition) -> Option<Write> {
+        self.shown.borrow_mut().push(condition);
+        None
+    }
+}
+
+fn job(members: Vec<Member>) -> FakeJob {
+    let labels = [(names::QUEUE_NAME_LABEL.to_owned(), "lq".to_owned())];
+    let meta = ObjectMeta {
+        name: Some("svc".into()),
+        namespace: Some(NAMESPACE.into()),
+        uid: Some("job-uid".into()),
+        labels: Some(labels.into()),
+        ..ObjectMeta::default()
+    };
+    FakeJob { meta, members, runs: true, gates: RefCell::default(), shown: RefCell::default() }
+}
+
+/// A member with a head and some workers, each of which asks for `cpu`.
+fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
+    let group = |group: &str, pod_set: &str, count: u32| {
+        let requests = BTreeMap::from([("cpu".to_owned(), Quantity(cpu.into()))]);
+        let resources = ResourceRequirements { requests: Some(requests), ..ResourceRequirements::default() };
+        let container = Container { name: "ray".into(), resources: Some(resources), ..Container::default() };
+        let spec = PodSpec { containers: vec![container], ..PodSpec::default() };
+        Group {
+            name: group.into(),
+            pod_set: pod_set.into(),
+            shape: pod_sets::shape_of(&spec).expect("a shape"),
+            count,
+            template: PodTemplateSpec { spec: Some(spec), ..PodTemplateSpec::default() },
+        }
+    };
+    Member {
+        name: name.into(),
+        uid: format!("{name}-uid"),
+        groups: vec![group("headgroup", "head", 1), group("small", "small", workers)],
+        open: false,
+        going: false,
+        live_pods: BTreeMap::new(),
+    }
+}
+
+fn running(member: Member) -> Member {
+    let live_pods = member.groups.iter().map(|group| (group.name.clone(), group.count)).collect();
+    Member { open: true, live_pods, ..member }
+}
+
+fn going(member: Member) -> Member {
+    Member { going: true, ..member }
+}
+
+/// Plans for a job that has these slices.
+fn planned(job: &FakeJob, slices: &[&Workload]) -> Plan {
+    plan(&JobView {
+        job,
+        workloads: slices.to_vec(),
+        orphaned_pods: BTreeMap::new(),
+        priority: Priority::default(),
+        now: Timestamp::UNIX_EPOCH,
+    })
+}
+
+/// The slice that a plan creates, as the API server would keep it.
+fn created(plan: &Plan) -> Option<Workload> {
+    plan.writes.iter().find_map(|write| match &write.op {
+        WriteOp::Create(object) => {
+            let mut slice: Workload = serde_json::from_value(object.clone()).expect("a Workload");
+            slice.metadata.uid = slice.metadata.name.clone();
+            slice.metadata.resource_version = Some("1".into());
+            Some(slice)
+        }
+        _ => None,
+    })
+}
+
+/// The slice with the plan's patch of it applied.
+fn patched(plan: &Plan, slice: &Workload) -> Option<Workload> {
+    plan.writes.iter().find_map(|write| match &write.op {
+        WriteOp::Patch(patch)
+            if write.target.kind == "Workload" && Some(&write.target.name) == slice.metadata.name.as_ref() =>
+        {
+            let mut object = serde_json::to_value(slice).expect("JSON");
+            merge(&mut object, patch);
+            Some(serde_json::from_value(object).expect("a Workload"))
+        }
+        _ => None,
+    })
+}
+
+fn merge(object: &mut Value, patch: &Value) {
+    let (Some(fields), Some(changes)) = (object.as_object_mut(), patch.as_object()) else {
+        *object = patch.clone();
+        return;
+    };
+    for (name, change) in changes {
+        if change.is_null() {
+            fields.remove(name);
+        } else {
+            merge(fields.entry(name.clone()).or_insert(Value::Null), change);
+        }
+    }
+}
+
+fn deleted(plan: &Plan) -> Vec<String> {
+    let deletions = plan.writes.iter().filter(|write| matches!(write.op, WriteOp::Delete { .. }));
+    deletions.map(|write| write.target.name.clone()).collect()
+}
+
+fn admitted(mut slice: Workload) -> Workload {
+    let assignments = slice.spec.pod_sets.iter().map(|set| PodSetAssignment {
+        name: set.name.clone(),
+        count: Some(set.count),
+        ..PodSetAssignment::default()
+    });
+    let status = WorkloadStatus {
+        admission: Some(Admission { cluster_queue: "cq".into(), pod_set_assignments: assignments.collect() }),
+        ..WorkloadStatus::default()
+    };
+    slice.status = Some(status);
+    with(with(slice, names::QUOTA_RESERVED), names::ADMITTED)
+}
+
+fn with(mut slice: Workload, condition: &str) -> Workload {
+    let condition = Condition {
+        type_: condition.into(),
+        status: "True".into(),
+        reason: "Test".into(),
+        message: "for the test".into(),
+        observed_generation: None,
+        last_transition_time: Time(Timestamp::UNIX_EPOCH),
+    };
+    slice.status.get_or_insert_default().conditions.push(condition);
+    slice
+}
+
+fn counts(slice: &Workload) -> Vec<(String, i32)> {
+    slice.spec.pod_sets.iter().map(|set| (set.name.clone(), set.count)).collect()
+}
+
+fn gates(job: &FakeJob) -> Vec<(String, bool)> {
+    job.gates.borrow().clone()
+}
+
+/// A job that runs one cluster, and its admitted slice.
+fn serving() -> (Member, Workload) {
+    let active = cluster("a", 2, "1");
+    let slice = created(&planned(&job(vec![active.clone()]), &[])).expect("a first slice");
+    (running(active), admitted(slice))
+}
+
+#[test]
+fn a_first_cluster_gets_a_slice_and_stays_closed_until_that_is_admitted() {
+    let job = job(vec![cluster("a", 2, "1")]);
+
+    let slice = created(&planned(&job, &[])).expect("a slice");
+    assert_eq!(counts(&slice), [("head".to_owned(), 1), ("small".to_owned(), 2)]);
+    assert_eq!(slice.spec.queue_name.as_deref(), Some("lq"));
+    assert!(planned(&job, &[&slice]).writes.is_empty(), "nothing to do while it waits");
+    assert!(gates(&job).is_empty());
+
+    planned(&job, &[&admitted(slice)]);
+    assert_eq!(gates(&job), [("a".to_owned(), true)]);
+}
+
+#[test]
+fn an_upgrade_is_a_scale_up_under_the_same_names() {
+    let (active, held) = serving();
+    let job = job(vec![active, cluster("b", 2, "1")]);
+
+    let plan = planned(&job, &[&held]);
+    let successor = created(&plan).expect("a successor");
+
+    assert_eq!(counts(&successor), [("head".to_owned(), 2), ("small".to_owned(), 4)]);
+    let replaces =
+        &successor.metadata.annotations.as_ref().expect("annotations")[names::SLICE_REPLACEMENT_FOR_ANNOTATION];
+    assert_eq!(*replaces, format!("{NAMESPACE}/{}", held.metadata.name.clone().expect("a name")));
+    assert!(gates(&job).is_empty(), "neither the new cluster is opened nor the old one closed");
+    assert!(planned(&job, &[&held, &successor]).writes.is_empty(), "and so it stays while the successor waits");
+}
+
+#[test]
+fn a_slice_that_was_made_before_a_cluster_existed_does_not_open_it() {
+    // Given a slice that is big enough for two clusters by its numbers, but was made for others,
+    let (active, _) = serving();
+    let others = job(vec![active.clone(), cluster("other", 2, "1")]);
+    let big = admitted(created(&planned(&others, &[])).expect("a slice"));
+
+    // when a new cluster comes up, it isn't opened on the strength of the numbers.
+    let job = job(vec![active, cluster("other", 2, "1"), cluster("new", 2, "1")]);
+    planned(&job, &[&big]);
+    assert_eq!(gates(&job), [("other".to_owned(), true)]);
+}
+
+#[test]
+fn a_cluster_with_other_pods_under_the_same_group_name_is_counted_apart() {
+    let (active, held) = serving();
+    let bigger = cluster("b", 2, "2");
+    let shape = bigger.groups[1].shape.clone();
+    let job = job(vec![active, bigger]);
+
+    let successor = created(&planned(&job, &[&held])).expect("a successor");
+
+    let expected = [("head", 1), ("small", 2), (&format!("head-{shape}"), 1), (&format!("small-{shape}"), 2)];
+    assert_eq!(counts(&successor), expected.map(|(name, count)| (name.to_owned(), count)));
+}
+
+#[test]
+fn the_end_of_the_old_cluster_is_a_scale_down_in_place_once_its_pods_are_gone() {
+    let (active, held) = serving();
+    let new = cluster("b", 2, "1");
+    let successor = created(&planned(&job(vec![active.clone(), new.clone()]), &[&held])).expect("a successor");
+    let both = admitted(successor);
+
+    // While its pods terminate it counts in full,
+    let ending = job(vec![going(active.clone()), running(new.clone())]);
+    assert!(planned(&ending, &[&both]).writes.is_empty());
+    // and for what is left of it later on,
+    let one_left = Member { live_pods: [("headgroup".to_owned(), 1)].into(), ..going(active) };
+    let slice =
+        patched(&planned(&job(vec![one_left, running(new.clone())]), &[&both]), &both).expect("a smaller slice");
+    assert_eq!(counts(&slice), [("head".to_owned(), 2), ("small".to_owned(), 2)]);
+    // until it is gone.
+    let ended = job(vec![running(new)]);
+    let slice = patched(&planned(&ended, &[&both]), &both).expect("a smaller slice");
+    assert_eq!(counts(&slice), [("head".to_owned(), 1), ("small".to_owned(), 2)]);
+    assert!(gates(&ended).is_empty(), "the new cluster stays open");
+}
+
+#[test]
+fn pods_whose_cluster_is_gone_keep_their_quota() {
+    let (_, held) = serving();
+    let new = cluster("b", 2, "1");
+    let job = job(vec![new]);
+    let view = JobView {
+        job: &job,
+        workloads: vec![&held],
+        orphaned_pods: [("a".to_owned(), [("small".to_owned(), 1)].into())].into(),
+        priority: Priority::default(),
+        now: Timestamp::UNIX_EPOCH,
+    };
+
+    let successor = created(&plan(&view)).expect("more is needed than is held");
+    assert_eq!(counts(&successor), [("small".to_owned(), 4), ("head".to_owned(), 1)]);
+    assert!(gates(&job).is_empty());
+}
+
+#[test]
+fn a_change_taken_back_drops_the_successor_and_leaves_what_is_held() {
+    let (active, held) = serving();
+    let successor = created(&planned(&job(vec![active.clone(), cluster("b", 2, "1")]), &[&held])).expect("a successor");
+
+    let job = job(vec![active]);
+    let plan = planned(&job, &[&held, &successor]);
+
+    assert_eq!(deleted(&plan), [successor.metadata.name.expect("a name")]);
+    assert_eq!(plan.writes.len(), 1);
+    assert!(gates(&job).is_empty());
+}
+
+#[test]
+fn a_cluster_that_takes_the_place_of_one_that_is_gone_runs_on_the_same_quota() {
+    let (_, held) = serving();
+    let job = job(vec![cluster("b", 2, "1")]);
+
+    let plan = planned(&job, &[&held]);
+    assert!(created(&plan).is_none(), "no more is needed than is held");
+    assert!(gates(&job).is_empty(), "the slice doesn't name the new cluster yet");
+
+    let renewed = patched(&plan, &held).expect("the slice is made out to the new cluster");
+    planned(&job, &[&renewed]);
+    assert_eq!(gates(&job), [("b".to_owned(), true)]);
+}
+
+#[test]
+fn a_cluster_that_nothing_pays_for_is_closed() {
+    let (active, held) = serving();
+    let opened_by_hand = Member { open: true, ..cluster("b", 2, "1") };
+
+    let both = job(vec![active, opened_by_hand]);
+    planned(&both, &[&held]);
+    assert_eq!(gates(&both), [("b".to_owned(), false)], "and what is paid for stays open");
+}
+
+#[test]
+fn a_cluster_that_outgrows_its_slice_stays_open_and_asks_for_more() {
+    let (active, held) = serving();
+    let grown = Member { live_pods: active.live_pods.clone(), open: true, ..cluster("a", 3, "1") };
+
+    let job = job(vec![grown.clone()]);
+    let plan = planned(&job, &[&held]);
+
+    assert_eq!(counts(&created(&plan).expect("a successor")), [("head".to_owned(), 1), ("small".to_owned(), 3)]);
+    assert!(gates(&job).is_empty());
+    let grant = slices::Slice::of(&held).grant(&grown);
+    assert_eq!(grant, [("headgroup".to_owned(), 1), ("small".to_owned(), 2)].into(), "until then it gets no more pods");
+}
+
+#[test]
+fn an_evicted_slice_closes_everything_and_is_given_back_once_the_pods_are_gone() {
+    let (active, held) = serving();
+    let evicted = with(held, names::EVICTED);
+
+    let stopping = job(vec![active.clone()]);
+    assert!(created(&planned(&stopping, &[&evicted])).is_none(), "nothing is asked for before it has stopped");
+    assert_eq!(gates(&stopping), [("a".to_owned(), false)]);
+
+    let closed = Member { open: false, ..active };
+    let still_there = planned(&job(vec![closed.clone()]), &[&evicted]);
+    assert!(still_there.writes.is_empty(), "its pods are still there");
+
+    let stopped = Member { live_pods: BTreeMap::new(), ..closed };
+    let plan = planned(&job(vec![stopped]), &[&evicted]);
+    assert!(matches!(plan.writes.as_slice(), [Write { op: WriteOp::PatchStatus(_), .. }]), "{plan:?}");
+}
+
+#[test]
+fn a_job_that_is_stopped_by_its_owner_gives_everything_back() {
+    let (active, held) = serving();
+
+    let ending = FakeJob { runs: false, ..job(vec![going(active)]) };
+    assert!(planned(&ending, &[&held]).writes.is_empty(), "its pods are still there");
+
+    let ended = FakeJob { runs: false, ..job(Vec::new()) };
+    let plan = planned(&ended, &[&held]);
+    assert!(matches!(plan.writes.as_slice(), [Write { op: WriteOp::PatchStatus(_), .. }]), "{plan:?}");
+}
+
+#[test]
+fn sequence_numbers_only_grow_and_slices_that_are_over_are_cleaned_up() {
+    let (active, held) = serving();
+    let over = with(held, names::FINISHED);
+    let job = job(vec![active]);
+
+    let next = created(&planned(&job, &[&over])).expect("a new slice");
+    assert_eq!(Record::of(&next).expect("a record").sequence, 2);
+    assert!(next.metadata.name.as_ref().is_some_and(|name| name.ends_with("-2")));
+    assert_eq!(deleted(&planned(&job, &[&over, &next])), [over.metadata.name.expect("a name")]);
+}
+
+#[test]
+fn a_slice_whose_record_was_tampered_with_opens_nothing() {
+    let (_, mut held) = serving();
+    held.metadata.annotations.get_or_insert_default().insert(RECORD_ANNOTATION.into(), "{\"members\": 7}".into());
+    let job = job(vec![cluster("a", 2, "1")]);
+
+    planned(&job, &[&held]);
+    assert!(gates(&job).is_empty());
+}
+
+#[test]
+fn a_workload_that_is_being_deleted_goes_once_nothing_runs_on_it() {
+    let (_, held) = serving();
+    let mut going = held;
+    going.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+
+    assert!(release(&going, true).writes.is_empty());
+    assert_eq!(release(&going, false).writes.len(), 1);
+}

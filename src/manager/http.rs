@@ -1,0 +1,63 @@
+//! `/healthz`, `/readyz` and `/metrics`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::net::TcpListener;
+
+use crate::metrics::Metrics;
+
+/// Whether the manager is ready: it has seen a complete list of everything that it watches.
+#[derive(Debug, Clone, Default)]
+pub struct Readiness(Arc<AtomicBool>);
+
+impl Readiness {
+    /// The manager is ready from now on.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The routes of the health probes.
+pub fn health_routes(readiness: Readiness) -> Router {
+    Router::new().route("/healthz", get(|| async { "ok\n" })).route("/readyz", get(ready)).with_state(readiness)
+}
+
+/// The routes of the metrics.
+pub fn metrics_routes(metrics: Metrics) -> Router {
+    Router::new().route("/metrics", get(exposition)).with_state(metrics)
+}
+
+/// Serves `routes` at `address` in the background.
+///
+/// # Errors
+/// When the address can't be bound.
+pub async fn serve(address: SocketAddr, routes: Router) -> Result<(), String> {
+    let listener = TcpListener::bind(address).await.map_err(|error| format!("listening on {address}: {error}"))?;
+    tokio::spawn(async move { axum::serve(listener, routes).await });
+    Ok(())
+}
+
+async fn ready(State(readiness): State<Readiness>) -> Response {
+    if readiness.is_set() {
+        "ok\n".into_response()
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "the first lists are not complete, or another replica leads\n")
+            .into_response()
+    }
+}
+
+async fn exposition(State(metrics): State<Metrics>) -> Response {
+    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, content_type)], metrics.exposition()).into_response()
+}

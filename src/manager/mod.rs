@@ -1,0 +1,247 @@
+//! The shell around the engine: feeds it what happens, and carries out what it asks for.
+
+pub mod http;
+mod leader;
+mod notes;
+mod watches;
+mod writer;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::{Client, Config};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
+use crate::api::ray::{RayCluster, RayService, names};
+use crate::cli::Failure;
+use crate::cli::options::Settings;
+use crate::dashboard::{Dashboards, Reach};
+use crate::engine::world::Object;
+use crate::engine::{Effect, Engine, Event, Halves};
+use crate::metrics::Metrics;
+use http::Readiness;
+use notes::Notes;
+use watches::Watches;
+use writer::Writer;
+
+/// Events that may wait for the engine. When it is full the watches wait, and so does the API server.
+const EVENTS: usize = 4096;
+/// Events that the engine takes in before it decides. One decision for many events is cheaper, and no worse.
+const BATCH: usize = 1024;
+/// How long a stop waits for the writes that are under way.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs the manager until it is told to stop.
+///
+/// # Errors
+/// When the API server can't be reached at the start, an address can't be bound, or leadership is lost.
+pub async fn run(settings: Settings) -> Result<(), Failure> {
+    let stop = stop_signal()?;
+    let client = connect().await?;
+    let (metrics, readiness) = (Metrics::default(), Readiness::default());
+    if let Some(address) = settings.health {
+        http::serve(address, http::health_routes(readiness.clone())).await?;
+    }
+    if let Some(address) = settings.metrics {
+        http::serve(address, http::metrics_routes(metrics.clone())).await?;
+    }
+    let leadership = if settings.leader_elect {
+        let namespace = settings.leader_election_namespace.clone();
+        match leader::acquire(client.clone(), namespace, &stop).await? {
+            Some(leadership) => Some(leadership),
+            None => return Ok(()),
+        }
+    } else {
+        None
+    };
+    let lost = async {
+        match leadership {
+            Some(leadership) => leadership.lost().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        result = Manager::start(client, &settings, metrics, readiness).run(stop) => result,
+        reason = lost => Err(reason),
+    }
+}
+
+/// A client of the cluster that the environment names: `KUBECONFIG`, `~/.kube/config`, or the one that we run in.
+async fn connect() -> Result<Client, Failure> {
+    let mut config = Config::infer().await.map_err(|error| format!("finding the API server: {error}"))?;
+    // The engine plans anew from fresh state after a failure; a client that retries by itself would hide it for minutes.
+    config.default_retry = false;
+    let client = Client::try_from(config).map_err(|error| format!("setting up the client: {error}"))?;
+    let version =
+        client.apiserver_version().await.map_err(|error| format!("asking the API server its version: {error}"))?;
+    info!(version = version.git_version, "connected");
+    Ok(client)
+}
+
+fn stop_signal() -> Result<CancellationToken, Failure> {
+    let stop = CancellationToken::new();
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let stopped = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+        stopped.cancel();
+    });
+    Ok(stop)
+}
+
+struct Manager {
+    engine: Engine,
+    events: mpsc::Receiver<Event>,
+    own_events: mpsc::Sender<Event>,
+    writer: Writer,
+    notes: Notes,
+    dashboards: Dashboards,
+    metrics: Metrics,
+    readiness: Readiness,
+    /// Ends the watches when it is dropped.
+    _watches: JoinSet<()>,
+}
+
+impl Manager {
+    fn start(client: Client, settings: &Settings, metrics: Metrics, readiness: Readiness) -> Self {
+        let (own_events, events) = mpsc::channel(EVENTS);
+        let halves = Halves { queue_manager: settings.queue_manager, ray_operator: settings.ray_operator };
+        let mut watches = Watches::new(client.clone(), own_events.clone(), settings.namespaces.clone());
+        watch_kinds(&mut watches, halves);
+        let (scopes, tasks) = watches.finish();
+        Self {
+            engine: Engine::new(halves, scopes),
+            events,
+            writer: Writer::new(client.clone(), own_events.clone(), metrics.clone()),
+            notes: Notes::start(client.clone(), instance()),
+            dashboards: Dashboards::new(client, reach(settings)),
+            own_events,
+            metrics,
+            readiness,
+            _watches: tasks,
+        }
+    }
+
+    async fn run(mut self, stop: CancellationToken) -> Result<(), Failure> {
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            let wake = self.engine.next_wake().map(until);
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                received = self.events.recv_many(&mut batch, BATCH) => if received == 0 { break },
+                () = sleep_until(wake) => {}
+            }
+            self.step(&mut batch);
+        }
+        info!("stopping");
+        self.finish_writes().await;
+        Ok(())
+    }
+
+    fn step(&mut self, batch: &mut Vec<Event>) {
+        for event in batch.iter() {
+            self.measure(event);
+        }
+        let was_synced = self.engine.is_synced();
+        let effects = self.engine.step(Timestamp::now(), batch.drain(..));
+        if self.engine.is_synced() && !was_synced {
+            info!("the first lists are complete; deciding from now on");
+            self.readiness.set();
+        }
+        for effect in effects {
+            match effect {
+                Effect::Write(id, write) => self.writer.send(id, write),
+                Effect::Note(note) => self.notes.publish(note),
+                Effect::Serve(call) => {
+                    let (dashboards, answers) = (self.dashboards.clone(), self.own_events.clone());
+                    tokio::spawn(async move {
+                        let reply = dashboards.call(&call).await;
+                        // The engine is gone only when the process is stopping.
+                        let _ = answers.send(Event::Served(reply)).await;
+                    });
+                }
+            }
+        }
+    }
+
+    fn measure(&self, event: &Event) {
+        match event {
+            Event::Applied(Object::ClusterQueue(queue)) => self.metrics.queue_changed(queue),
+            Event::Deleted(Object::ClusterQueue(queue)) => {
+                self.metrics.queue_gone(queue.metadata.name.as_deref().unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+
+    /// Waits for the writes that are under way, so that a planned stop leaves nothing half done. (Nothing is lost if this is
+    /// cut short: the next process plans from what it finds.)
+    async fn finish_writes(mut self) {
+        let give_up = Instant::now() + STOP_PATIENCE;
+        let mut batch = Vec::new();
+        while !self.engine.is_quiet() {
+            match tokio::time::timeout_at(give_up, self.events.recv_many(&mut batch, BATCH)).await {
+                Ok(received) if received > 0 => drop(self.engine.step(Timestamp::now(), batch.drain(..))),
+                _ => return,
+            }
+        }
+    }
+}
+
+fn watch_kinds(watches: &mut Watches, halves: Halves) {
+    watches.namespaced::<RayCluster>(None);
+    watches.namespaced::<RayService>(None);
+    watches.namespaced::<Pod>(Some(names::CLUSTER_LABEL));
+    if halves.queue_manager {
+        watches.cluster::<ClusterQueue>();
+        watches.cluster::<Cohort>();
+        watches.cluster::<ResourceFlavor>();
+        watches.cluster::<WorkloadPriorityClass>();
+        watches.cluster::<PriorityClass>();
+        watches.cluster::<Namespace>();
+        watches.namespaced::<LocalQueue>(None);
+        watches.namespaced::<Workload>(None);
+    }
+    if halves.ray_operator {
+        watches.namespaced::<Service>(None);
+        watches.namespaced::<EndpointSlice>(None);
+    }
+}
+
+/// How Ray's dashboards are reached. KubeRay 1.7 takes the domain from the same variable.
+fn reach(settings: &Settings) -> Reach {
+    if settings.use_kubernetes_proxy {
+        return Reach::ApiServer;
+    }
+    let cluster_domain = std::env::var("CLUSTER_DOMAIN").unwrap_or_else(|_| "cluster.local".into());
+    Reach::Network { cluster_domain }
+}
+
+/// How Events name this process.
+fn instance() -> String {
+    std::env::var("HOSTNAME").map_or_else(|_| "sluice".into(), |host| format!("sluice-{host}"))
+}
+
+fn until(at: Timestamp) -> Instant {
+    let wait = Timestamp::now().duration_until(at);
+    Instant::now() + Duration::try_from(wait).unwrap_or(Duration::ZERO)
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,104 @@
+//! Publishes notes as Kubernetes Events, beside the writes and never in their way.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use crate::engine::plan::Note;
+
+/// Notes that wait to be published; what comes on top of that is only logged.
+const WAITING: usize = 1024;
+/// The longest note that the API server takes, in bytes.
+const LONGEST_NOTE: usize = 1024;
+/// After this long an Event counts as not published.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Publishes notes.
+#[derive(Clone)]
+pub(super) struct Notes {
+    queue: mpsc::Sender<Note>,
+}
+
+impl Notes {
+    /// Starts publishing through `client`, in the name of `instance`.
+    pub(super) fn start(client: Client, instance: String) -> Self {
+        let (queue, mut waiting) = mpsc::channel::<Note>(WAITING);
+        tokio::spawn(async move {
+            let mut count: u64 = 0;
+            while let Some(note) = waiting.recv().await {
+                count += 1;
+                let event = event_of(&note, &instance, Timestamp::now(), count);
+                let namespace = event.metadata.namespace.clone().unwrap_or_default();
+                let events = Api::<Event>::namespaced(client.clone(), &namespace);
+                match tokio::time::timeout(TIMEOUT, events.create(&PostParams::default(), &event)).await {
+                    Ok(Ok(_)) => {}
+                    Ok(Err(error)) => warn!(object = %note.regarding, %error, "publishing an event failed"),
+                    Err(_) => warn!(object = %note.regarding, "publishing an event took too long"),
+                }
+            }
+        });
+        Self { queue }
+    }
+
+    /// Logs a note and has it published.
+    pub(super) fn publish(&self, note: Note) {
+        info!(object = %note.regarding, reason = note.reason, "{}", note.message);
+        if let Err(error) = self.queue.try_send(note) {
+            warn!(%error, "too many events wait to be published; this one is only in the log");
+        }
+    }
+}
+
+fn event_of(note: &Note, instance: &str, now: Timestamp, count: u64) -> Event {
+    let regarding = &note.regarding;
+    // Events about cluster-scoped objects live in the default namespace, as those of Kubernetes itself do.
+    let namespace = regarding.namespace.clone().unwrap_or_else(|| "default".into());
+    Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{}.{:x}.{count:x}", regarding.name, now.as_nanosecond())),
+            namespace: Some(namespace),
+            ..ObjectMeta::default()
+        },
+        action: Some(note.reason.clone()),
+        event_time: Some(MicroTime(now)),
+        note: Some(clipped(&note.message, LONGEST_NOTE)),
+        reason: Some(note.reason.clone()),
+        regarding: Some(ObjectReference {
+            api_version: Some(regarding.api_version.clone()),
+            kind: Some(regarding.kind.clone()),
+            name: Some(regarding.name.clone()),
+            namespace: regarding.namespace.clone(),
+            uid: Some(note.uid.clone()),
+            ..ObjectReference::default()
+        }),
+        reporting_controller: Some("sluice.dev/manager".into()),
+        reporting_instance: Some(clipped(instance, 128)),
+        type_: Some(if note.warning { "Warning" } else { "Normal" }.into()),
+        ..Event::default()
+    }
+}
+
+/// `text`, cut at a character so that it has at most `bytes` bytes.
+fn clipped(text: &str, bytes: usize) -> String {
+    let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    text[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_message_is_cut_at_a_character() {
+        assert_eq!(clipped("über", 1), "");
+        assert_eq!(clipped("über", 2), "ü");
+        assert_eq!(clipped("über", 99), "über");
+    }
+}

@@ -1,0 +1,89 @@
+//! Watches every kind that the engine reads, and turns what they see into one stream of events.
+
+use futures::StreamExt;
+use kube::runtime::watcher::{self, watcher};
+use kube::runtime::{WatchStreamExt, watcher::Config};
+use kube::{Api, Client, Resource};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tracing::warn;
+
+use crate::engine::world::{Kind, received, slim};
+use crate::engine::{Event, Scope};
+
+/// Starts watches and knows in which namespaces.
+pub(super) struct Watches {
+    client: Client,
+    events: mpsc::Sender<Event>,
+    namespaces: Vec<String>,
+    tasks: JoinSet<()>,
+    scopes: Vec<Scope>,
+}
+
+impl Watches {
+    /// Watches through `client` and reports to `events`; namespaced kinds in `namespaces` only, or everywhere if that is empty.
+    pub(super) fn new(client: Client, events: mpsc::Sender<Event>, namespaces: Vec<String>) -> Self {
+        Self { client, events, namespaces, tasks: JoinSet::new(), scopes: Vec::new() }
+    }
+
+    /// Watches a cluster-scoped kind.
+    pub(super) fn cluster<K>(&mut self)
+    where
+        K: Kind + Resource<Scope = k8s_openapi::ClusterResourceScope>,
+    {
+        self.start(Api::<K>::all(self.client.clone()), Config::default(), None);
+    }
+
+    /// Watches a namespaced kind; only the objects that have the label `label`, if one is given.
+    pub(super) fn namespaced<K>(&mut self, label: Option<&str>)
+    where
+        K: Kind + Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        let config = label.map_or_else(Config::default, |label| Config::default().labels(label));
+        if self.namespaces.is_empty() {
+            return self.start(Api::<K>::all(self.client.clone()), config, None);
+        }
+        for namespace in self.namespaces.clone() {
+            self.start(Api::<K>::namespaced(self.client.clone(), &namespace), config.clone(), Some(namespace));
+        }
+    }
+
+    /// What has to be listed before the engine may decide anything, and the tasks that watch.
+    pub(super) fn finish(self) -> (Vec<Scope>, JoinSet<()>) {
+        (self.scopes, self.tasks)
+    }
+
+    fn start<K: Kind>(&mut self, api: Api<K>, config: Config, namespace: Option<String>) {
+        let scope = Scope { kind: K::kind(&()).into_owned(), namespace };
+        self.scopes.push(scope.clone());
+        self.tasks.spawn(follow(api, config, scope, self.events.clone()));
+    }
+}
+
+/// Follows one watch until the engine is gone. A list is handed over whole, since what it lacks is gone.
+async fn follow<K: Kind>(api: Api<K>, config: Config, scope: Scope, events: mpsc::Sender<Event>) {
+    let mut stream = watcher(api, config).default_backoff().boxed();
+    let mut listed = Vec::new();
+    while let Some(seen) = stream.next().await {
+        let event = match seen {
+            Ok(watcher::Event::Init) => {
+                listed.clear();
+                continue;
+            }
+            Ok(watcher::Event::InitApply(object)) => {
+                listed.push(slim(object));
+                continue;
+            }
+            Ok(watcher::Event::InitDone) => Event::Listed(scope.clone(), K::listing(std::mem::take(&mut listed))),
+            Ok(watcher::Event::Apply(object)) => Event::Applied(received(object)),
+            Ok(watcher::Event::Delete(object)) => Event::Deleted(received(object)),
+            Err(error) => {
+                warn!(kind = scope.kind, %error, "watching failed; trying again");
+                continue;
+            }
+        };
+        if events.send(event).await.is_err() {
+            return;
+        }
+    }
+}

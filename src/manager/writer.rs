@@ -1,0 +1,149 @@
+//! Carries out writes: many in flight, each bounded in time, none after leadership is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use kube::core::Request;
+use kube::core::params::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use serde_json::Value;
+use tokio::sync::{Semaphore, mpsc};
+use tracing::debug;
+
+use crate::engine::in_flight::WriteId;
+use crate::engine::plan::{ObjectRef, Write, WriteOp};
+use crate::engine::world::Object;
+use crate::engine::{Answer, Event, WriteError};
+use crate::metrics::Metrics;
+
+/// How the API server's managed fields name us.
+const FIELD_MANAGER: &str = "sluice";
+/// Writes that may be on their way at once; each takes a connection of its own.
+const IN_FLIGHT: usize = 32;
+/// After this long a write counts as failed. Its outcome is unknown then; the plan that follows finds out.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A pool of writers.
+#[derive(Clone)]
+pub(super) struct Writer {
+    client: Client,
+    permits: Arc<Semaphore>,
+    answers: mpsc::Sender<Event>,
+    metrics: Metrics,
+}
+
+impl Writer {
+    /// A pool that writes through `client` and hands the answers to `answers`.
+    pub(super) fn new(client: Client, answers: mpsc::Sender<Event>, metrics: Metrics) -> Self {
+        Self { client, permits: Arc::new(Semaphore::new(IN_FLIGHT)), answers, metrics }
+    }
+
+    /// Sends a write as soon as there is room for it.
+    pub(super) fn send(&self, id: WriteId, write: Write) {
+        let writer = self.clone();
+        tokio::spawn(async move {
+            let Ok(_permit) = writer.permits.acquire().await else { return };
+            let result = match tokio::time::timeout(TIMEOUT, carry_out(&writer.client, &write)).await {
+                Ok(result) => result,
+                Err(_) => Err(WriteError::unanswered(format!("no answer within {} s", TIMEOUT.as_secs()))),
+            };
+            debug!(target = %write.target, op = write.op.name(), ok = result.is_ok(), "wrote");
+            writer.metrics.wrote(&write, &result);
+            // The engine is gone only when the process is stopping.
+            let _ = writer.answers.send(Event::Written { id, write: Box::new(write), result }).await;
+        });
+    }
+}
+
+async fn carry_out(client: &Client, write: &Write) -> Result<Answer, WriteError> {
+    let request = request(write).map_err(|error| WriteError::unanswered(error.to_string()))?;
+    let body: Value = client.request(request).await.map_err(refused)?;
+    if body.get("kind").and_then(Value::as_str) == Some("Status") {
+        return Ok(Answer::Gone);
+    }
+    let object = Object::decode(&write.target, body)
+        .map_err(|error| WriteError::unanswered(format!("decoding the answer: {error}")))?;
+    Ok(object.map_or(Answer::Unwatched, Answer::Object))
+}
+
+fn refused(error: kube::Error) -> WriteError {
+    match error {
+        kube::Error::Api(status) => WriteError { code: Some(status.code), message: status.message.clone() },
+        other => WriteError::unanswered(other.to_string()),
+    }
+}
+
+/// The request that carries out a write.
+fn request(write: &Write) -> Result<http::Request<Vec<u8>>, kube::core::request::Error> {
+    let name = &write.target.name;
+    let requests = Request::new(collection_path(&write.target));
+    let patch_params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+    match &write.op {
+        WriteOp::Create(object) => {
+            let params = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
+            requests.create(&params, object.to_string().into_bytes())
+        }
+        WriteOp::Patch(body) => requests.patch(name, &patch_params, &Patch::Merge(body)),
+        WriteOp::PatchStatus(body) => requests.patch_subresource("status", name, &patch_params, &Patch::Merge(body)),
+        WriteOp::Delete { uid, foreground } => {
+            let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: None };
+            let policy = if *foreground { PropagationPolicy::Foreground } else { PropagationPolicy::Background };
+            let params = DeleteParams { propagation_policy: Some(policy), ..DeleteParams::default() };
+            requests.delete(name, &params.preconditions(preconditions))
+        }
+    }
+}
+
+fn collection_path(target: &ObjectRef) -> String {
+    let prefix = if target.api_version.contains('/') { "apis" } else { "api" };
+    match &target.namespace {
+        Some(namespace) => format!("/{prefix}/{}/namespaces/{namespace}/{}", target.api_version, target.plural),
+        None => format!("/{prefix}/{}/{}", target.api_version, target.plural),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn target(api_version: &str, plural: &str, namespace: Option<&str>) -> ObjectRef {
+        ObjectRef {
+            api_version: api_version.into(),
+            kind: "Any".into(),
+            plural: plural.into(),
+            namespace: namespace.map(Into::into),
+            name: "x".into(),
+        }
+    }
+
+    fn sent(target: ObjectRef, op: WriteOp) -> (String, String, Value) {
+        let request = request(&Write { target, op }).expect("a request");
+        let body = serde_json::from_slice(request.body()).unwrap_or(Value::Null);
+        (request.method().to_string(), request.uri().to_string(), body)
+    }
+
+    #[test]
+    fn a_write_is_the_request_that_the_api_server_expects() {
+        let pods = || target("v1", "pods", Some("ns"));
+        let (method, uri, _) = sent(pods(), WriteOp::Create(json!({"metadata": {"name": "x"}})));
+        assert_eq!((method.as_str(), uri.as_str()), ("POST", "/api/v1/namespaces/ns/pods?&fieldManager=sluice"));
+
+        let queue = target("kueue.x-k8s.io/v1beta2", "clusterqueues", None);
+        let (method, uri, body) = sent(queue, WriteOp::PatchStatus(json!({"status": {}})));
+        assert_eq!(method, "PATCH");
+        assert_eq!(uri, "/apis/kueue.x-k8s.io/v1beta2/clusterqueues/x/status?&fieldManager=sluice");
+        assert_eq!(body, json!({"status": {}}));
+    }
+
+    #[test]
+    fn a_deletion_names_the_uid_that_was_meant() {
+        let delete = WriteOp::Delete { uid: "u-1".into(), foreground: true };
+        let (method, _, body) = sent(target("v1", "pods", Some("ns")), delete);
+
+        assert_eq!(method, "DELETE");
+        assert_eq!(body["preconditions"], json!({"uid": "u-1"}));
+        assert_eq!(body["propagationPolicy"], "Foreground");
+    }
+}

@@ -1,0 +1,122 @@
+//! Bad input is answered with what is wrong, and loses nothing.
+
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use sluice::api::condition;
+
+use crate::support::objects::{QUEUE, QUEUE_SAMPLE, SERVICE, SERVICE_SAMPLE};
+use crate::support::{TestEnv, eventually};
+
+/// What the API server says to a manifest.
+async fn refusal(env: &TestEnv, manifest: &str) -> String {
+    match env.apply(manifest).await {
+        Ok(()) => panic!("this was taken:\n{manifest}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// What the service's condition says, once it says something with all of `words` in it.
+async fn service_says(env: &TestEnv, words: &[&str]) -> String {
+    eventually(&format!("the service says {words:?}"), async || {
+        let status = env.ray_services().get(SERVICE).await.expect("the service").status.unwrap_or_default();
+        let messages = status.conditions.iter().map(|condition| format!("{}: {}", condition.reason, condition.message));
+        messages.into_iter().find(|message| words.iter().all(|word| message.contains(word)))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn the_api_server_refuses_what_can_be_seen_to_be_wrong() {
+    let env = TestEnv::start().await;
+
+    let without_head = "apiVersion: ray.io/v1\nkind: RayService\nmetadata:\n  name: fruit\n  namespace: default\nspec:\n  \
+                        rayClusterConfig:\n    rayVersion: 2.52.0\n";
+    let message = refusal(&env, without_head).await;
+    assert!(message.contains("spec.rayClusterConfig.headGroupSpec"), "{message}");
+
+    let headless = SERVICE_SAMPLE.replacen("template:", "templat:", 1);
+    let message = refusal(&env, &headless).await;
+    assert!(message.contains("headGroupSpec.template"), "{message}");
+
+    let (start, worker) = SERVICE_SAMPLE.split_once("    - groupName: small").expect("a worker group");
+    let twice = format!("{start}    - groupName: small{worker}    - groupName: small{worker}");
+    let message = refusal(&env, &twice).await;
+    assert!(
+        message.contains("workerGroupSpecs") && message.contains("each groupName may be used once only"),
+        "{message}"
+    );
+
+    let negative = QUEUE_SAMPLE.replace("nominalQuota: 1\n", "nominalQuota: -1\n");
+    let message = refusal(&env, &negative).await;
+    assert!(message.contains("nominalQuota") && message.contains("must not be negative"), "{message}");
+
+    let huge = QUEUE_SAMPLE.replace("nominalQuota: 1\n", "nominalQuota: 1e400\n");
+    let message = refusal(&env, &huge).await;
+    assert!(message.contains("nominalQuota"), "{message}");
+}
+
+#[tokio::test]
+async fn a_queue_that_does_not_exist_is_named_and_waited_for() {
+    let env = TestEnv::start().await;
+    let _manager = env.manager().await;
+    env.apply(SERVICE_SAMPLE).await.expect("the service");
+
+    let message = service_says(&env, &["user-queue"]).await;
+    assert!(message.contains("LocalQueue"), "{message}");
+
+    // Nothing was lost: as soon as the queue is there, the service runs.
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.serves_from("2.52.0").await;
+}
+
+#[tokio::test]
+async fn a_flavor_that_does_not_exist_is_named_and_waited_for() {
+    let env = TestEnv::start().await;
+    let _manager = env.manager().await;
+    env.apply(&QUEUE_SAMPLE.replace("- name: default-flavor", "- name: other-flavor")).await.expect("the queue");
+    env.apply(SERVICE_SAMPLE).await.expect("the service");
+
+    let message = eventually("the queue names the flavor", async || {
+        let status = env.cluster_queues().get(QUEUE).await.expect("the queue").status.unwrap_or_default();
+        let active = condition::get(&status.conditions, "Active")?;
+        (active.status == "False").then(|| format!("{}: {}", active.reason, active.message))
+    })
+    .await;
+    assert!(message.contains("FlavorNotFound") && message.contains("other-flavor"), "{message}");
+    service_says(&env, &[QUEUE]).await;
+
+    env.apply("apiVersion: kueue.x-k8s.io/v1beta2\nkind: ResourceFlavor\nmetadata:\n  name: other-flavor\n")
+        .await
+        .expect("the flavor");
+    env.serves_from("2.52.0").await;
+}
+
+#[tokio::test]
+async fn a_bad_change_of_a_service_that_runs_is_reported_and_leaves_it_running() {
+    let env = TestEnv::start().await;
+    let _manager = env.manager().await;
+    env.apply_samples().await;
+    let first = env.serves_from("2.52.0").await;
+
+    let broken = json!({"spec": {"serveConfigV2": "applications: [unclosed"}});
+    env.ray_services().patch(SERVICE, &PatchParams::default(), &Patch::Merge(broken)).await.expect("a change");
+    service_says(&env, &["serveConfigV2"]).await;
+    assert_eq!(env.pods_of(&first).await.len(), 2, "what serves goes on");
+
+    env.apply(SERVICE_SAMPLE).await.expect("the change is taken back");
+    assert_eq!(env.serves_from("2.52.0").await, first);
+}
+
+#[tokio::test]
+async fn a_request_that_is_not_a_quantity_is_named() {
+    let env = TestEnv::start().await;
+    let _manager = env.manager().await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    for bad in ["-1", "1e400"] {
+        let manifest = SERVICE_SAMPLE.replacen("requests: {cpu: 500m", &format!("requests: {{cpu: \"{bad}\""), 1);
+        match env.apply(&manifest).await {
+            Ok(()) => drop(service_says(&env, &[bad]).await),
+            Err(error) => assert!(error.to_string().contains("cpu"), "{error}"),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! A service that is deleted leaves nothing behind, whatever it was doing.
+
+use crate::support::eventually;
+use crate::support::history::Recorder;
+use crate::support::{TestEnv, invariants};
+use kube::api::ListParams;
+
+async fn leaves_nothing(env: &TestEnv, recorder: &Recorder) {
+    env.delete_service().await;
+    env.nothing_is_left().await;
+    let breaches = invariants::breaches(&recorder.history().await);
+    assert!(breaches.is_empty(), "{}", breaches.join("\n"));
+}
+
+/// One control plane for all phases: nothing is left of one when the next begins, which is what is tested.
+#[tokio::test]
+async fn a_service_deleted_in_any_phase_leaves_nothing_behind() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let _manager = env.manager().await;
+
+    // Before it has quota.
+    env.apply_samples().await;
+    env.set_quota("0", "0").await;
+    eventually("its first slice is there", async || {
+        let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
+        (!slices.is_empty()).then_some(())
+    })
+    .await;
+    leaves_nothing(&env, &recorder).await;
+
+    // While its pods start.
+    env.apply_samples().await;
+    eventually("its pods are there", async || {
+        let pods = env.pods().list(&ListParams::default()).await.expect("the pods").items;
+        (!pods.is_empty()).then_some(())
+    })
+    .await;
+    leaves_nothing(&env, &recorder).await;
+
+    // While it serves.
+    env.apply_samples().await;
+    env.serves_from("2.52.0").await;
+    leaves_nothing(&env, &recorder).await;
+
+    // While an upgrade waits.
+    env.apply_samples().await;
+    env.serves_from("2.52.0").await;
+    env.set_ray_version("2.53.0").await;
+    env.waits_for_quota().await;
+    leaves_nothing(&env, &recorder).await;
+
+    // While both clusters run.
+    env.apply_samples().await;
+    env.set_quota("2", "4Gi").await;
+    env.serves_from("2.52.0").await;
+    env.set_ray_version("2.53.0").await;
+    env.serves_from("2.53.0").await;
+    leaves_nothing(&env, &recorder).await;
+}

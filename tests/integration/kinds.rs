@@ -1,0 +1,48 @@
+//! The definitions that Sluice serves, on a real API server.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::api::{ListParams, ObjectMeta};
+use sluice::api::ray::RayService;
+
+use crate::support::objects::{NAMESPACE, SERVICE_SAMPLE};
+use crate::support::{TestEnv, eventually};
+
+#[tokio::test]
+async fn the_api_server_takes_every_definition_as_it_is() {
+    let env = TestEnv::start().await;
+    let definitions: Api<CustomResourceDefinition> = Api::all(env.client.clone());
+
+    let listed = definitions.list(&ListParams::default()).await.expect("the definitions");
+    assert_eq!(listed.items.len(), sluice::api::crds::all().len());
+    for definition in listed {
+        let name = definition.metadata.name.clone().unwrap_or_default();
+        eventually(&format!("{name} is served, and found to be structural"), async || {
+            let definition = definitions.get(&name).await.expect("the definition");
+            let conditions = definition.status.and_then(|status| status.conditions).unwrap_or_default();
+            let is = |kind: &str, status: &str| {
+                conditions.iter().any(|condition| condition.type_ == kind && condition.status == status)
+            };
+            assert!(!is("NonStructuralSchema", "True"), "{name}: {conditions:?}");
+            is("Established", "True").then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_field_of_a_pod_template_that_we_do_not_know_survives() {
+    let env = TestEnv::start().await;
+    let future = SERVICE_SAMPLE.replacen(
+        "          containers:",
+        "          fieldOfTheFuture: {a: [1]}\n          containers:",
+        1,
+    );
+    env.apply(&future).await.expect("the service");
+
+    let services: Api<RayService> = Api::namespaced(env.client.clone(), NAMESPACE);
+    let service = services.get("fruit").await.expect("the service");
+    let template = service.spec.ray_cluster_config.head_group_spec.template.0;
+    assert_eq!(template.pointer("/spec/fieldOfTheFuture/a/0"), Some(&1.into()));
+    assert_ne!(service.metadata, ObjectMeta::default());
+}

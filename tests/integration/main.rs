@@ -1,0 +1,11 @@
+//! Scenarios on a real control plane. `make test` builds what they need first.
+
+mod bad_input;
+mod deletion;
+mod kinds;
+mod many;
+mod rayclusters;
+mod restarts;
+mod support;
+mod tampering;
+mod upgrades;

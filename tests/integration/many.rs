@@ -1,0 +1,66 @@
+//! Many services want the same quota.
+
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams};
+use sluice::api::condition;
+
+use crate::support::history::{Recorder, State};
+use crate::support::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
+use crate::support::{TestEnv, eventually, invariants};
+
+const SERVICES: usize = 100;
+/// How many of them fit: each takes 1 CPU and 2 GiB.
+const FIT: usize = 10;
+
+#[tokio::test]
+async fn a_hundred_services_take_turns_in_a_queue_that_fits_ten() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let _manager = env.manager().await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.set_quota(&FIT.to_string(), &format!("{}Gi", 2 * FIT)).await;
+    for n in 0..SERVICES {
+        env.apply(&SERVICE_SAMPLE.replace("name: fruit\n  namespace", &format!("name: fruit-{n}\n  namespace")))
+            .await
+            .expect("a service");
+    }
+
+    // As soon as a service serves, it is deleted, and so its place is free for another.
+    eventually_all_served(&env).await;
+
+    let history = recorder.history().await;
+    let breaches = invariants::breaches(&history);
+    assert!(breaches.is_empty(), "{}", breaches.join("\n"));
+    let mut state = State::default();
+    let mut most = 0;
+    for change in &history {
+        state.apply(change);
+        let admitted = state.workloads.values().filter(|workload| {
+            let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+            condition::is_true(conditions, "Admitted") && !condition::is_true(conditions, "Finished")
+        });
+        most = most.max(admitted.count());
+    }
+    assert_eq!(most, FIT, "the queue was full, and never more than full");
+}
+
+async fn eventually_all_served(env: &TestEnv) {
+    let mut served = 0;
+    while served < SERVICES {
+        let ready = eventually("a service serves", async || {
+            let services = env.ray_services().list(&ListParams::default()).await.expect("the services");
+            let ready = services.into_iter().filter(|service| {
+                let conditions = service.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+                service.metadata.deletion_timestamp.is_none() && condition::is_true(conditions, "Ready")
+            });
+            let ready: Vec<String> = ready.map(|service| service.name_any()).collect();
+            (!ready.is_empty()).then_some(ready)
+        })
+        .await;
+        for name in ready {
+            env.ray_services().delete(&name, &DeleteParams::default()).await.expect("the service is deleted");
+            served += 1;
+        }
+    }
+    env.nothing_is_left().await;
+}

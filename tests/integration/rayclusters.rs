@@ -1,0 +1,87 @@
+//! A RayCluster that no service owns is a job of its own.
+
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use serde_json::json;
+use sluice::api::condition;
+
+use crate::support::history::Recorder;
+use crate::support::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
+use crate::support::{TestEnv, eventually, invariants};
+
+const CLUSTER: &str = "basket";
+
+/// The sample's cluster, by itself.
+fn manifest() -> String {
+    let (_, config) = SERVICE_SAMPLE.split_once("rayClusterConfig:\n").expect("the cluster's configuration");
+    let spec: String = config.lines().map(|line| format!("{}\n", line.strip_prefix("  ").unwrap_or(line))).collect();
+    format!(
+        "apiVersion: ray.io/v1\nkind: RayCluster\nmetadata:\n  name: {CLUSTER}\n  namespace: default\n  labels:\n    \
+         kueue.x-k8s.io/queue-name: user-queue\nspec:\n{spec}"
+    )
+}
+
+async fn is_ready(env: &TestEnv) {
+    eventually("the cluster is ready", async || {
+        let status = env.ray_clusters().get(CLUSTER).await.expect("the cluster").status.unwrap_or_default();
+        condition::is_true(&status.conditions, "RayClusterProvisioned").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cluster_waits_for_quota_runs_and_grows_within_it() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let _manager = env.manager().await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.set_quota("999m", "2Gi").await;
+    env.apply(&manifest()).await.expect("the cluster");
+
+    // Given too little quota, it is suspended and says why.
+    eventually("the cluster waits", async || {
+        let cluster = env.ray_clusters().get(CLUSTER).await.expect("the cluster");
+        let conditions = cluster.status.clone().unwrap_or_default().conditions;
+        let admitted = condition::get(&conditions, "sluice.dev/Admitted")?;
+        (cluster.spec.suspend == Some(true) && admitted.reason == "WaitingForQuota").then_some(())
+    })
+    .await;
+    assert!(env.pods_of(CLUSTER).await.is_empty());
+
+    env.set_quota("1", "2Gi").await;
+    is_ready(&env).await;
+    env.reserves_cpu("1").await;
+
+    // When it grows past the quota, the pods that it has go on, and no more are made until there is room.
+    let grown = json!([{"op": "replace", "path": "/spec/workerGroupSpecs/0/replicas", "value": 2}]);
+    let grown = Patch::Json::<()>(serde_json::from_value(grown).expect("a JSON patch"));
+    env.ray_clusters().patch(CLUSTER, &PatchParams::default(), &grown).await.expect("the cluster grows");
+    eventually("the growth waits", async || {
+        let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
+        (slices.len() == 2).then_some(())
+    })
+    .await;
+    assert_eq!(env.pods_of(CLUSTER).await.len(), 2);
+    env.set_quota("1500m", "3Gi").await;
+    eventually("the new worker is there", async || (env.pods_of(CLUSTER).await.len() == 3).then_some(())).await;
+    env.reserves_cpu("1500m").await;
+
+    // When it shrinks, the quota follows its pods.
+    let shrunk = json!([{"op": "replace", "path": "/spec/workerGroupSpecs/0/replicas", "value": 1}]);
+    let shrunk = Patch::Json::<()>(serde_json::from_value(shrunk).expect("a JSON patch"));
+    env.ray_clusters().patch(CLUSTER, &PatchParams::default(), &shrunk).await.expect("the cluster shrinks");
+    env.reserves_cpu("1").await;
+
+    // When it is drained, it stops, and gives its quota back only once its pods are gone.
+    let drain = Patch::Merge(json!({"spec": {"stopPolicy": "HoldAndDrain"}}));
+    env.cluster_queues().patch("team-a", &PatchParams::default(), &drain).await.expect("the queue is drained");
+    eventually("its pods are gone", async || env.pods_of(CLUSTER).await.is_empty().then_some(())).await;
+    env.reserves_cpu("0").await;
+    let resume = Patch::Merge(json!({"spec": {"stopPolicy": "None"}}));
+    env.cluster_queues().patch("team-a", &PatchParams::default(), &resume).await.expect("the queue goes on");
+    eventually("it runs again", async || (env.pods_of(CLUSTER).await.len() == 2).then_some(())).await;
+
+    env.ray_clusters().delete(CLUSTER, &DeleteParams::default()).await.expect("the cluster is deleted");
+    env.nothing_is_left().await;
+    let breaches = invariants::breaches(&recorder.history().await);
+    assert!(breaches.is_empty(), "{}", breaches.join("\n"));
+}

@@ -1,0 +1,267 @@
+//! A real control plane of a test's own, and managers in it.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, ResourceExt};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+/// The identity that `config/rbac` gives to Sluice.
+const NAMESPACE: &str = "sluice-system";
+const SERVICE_ACCOUNT: &str = "sluice";
+
+/// A control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, nodes that only pretend, and stand-ins for
+/// Ray dashboards; with everything from `config/` installed except for the Deployment. It ends with this value.
+pub struct TestEnv {
+    /// Ends the control plane when it is dropped: its standard input closes.
+    _process: Option<Child>,
+    /// Where logs and kubeconfigs are.
+    pub dir: PathBuf,
+    /// The kubeconfig of an administrator.
+    pub kubeconfig: PathBuf,
+    /// Where the dashboards are steered.
+    pub steer: String,
+    /// A client with an administrator's rights.
+    pub client: Client,
+    manager_kubeconfig: PathBuf,
+}
+
+/// What the control plane prints once it is ready.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Started {
+    kubeconfig: PathBuf,
+    admin_kubeconfig: PathBuf,
+    steer: String,
+}
+
+impl TestEnv {
+    /// Starts a control plane in a temporary folder.
+    pub async fn start() -> Self {
+        let dir = std::env::temp_dir().join(format!("sluice-test-{}-{}", std::process::id(), unique()));
+        Self::start_in(dir, false).await
+    }
+
+    /// Starts a control plane in `dir`; with `keep`, it outlives this process.
+    pub async fn start_in(dir: PathBuf, keep: bool) -> Self {
+        std::fs::create_dir_all(&dir).expect("a folder for the control plane");
+        let mut command = Command::new(program());
+        command.arg(if keep { "start" } else { "run" }).arg("--dir").arg(&dir);
+        command.arg("--crds").arg(repository().join("config/crd"));
+        let mut process = command
+            .stdin(if keep { Stdio::null() } else { Stdio::piped() })
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("starting {} (make testenv builds it): {error}", program().display()));
+        let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
+        let line = lines.next_line().await.expect("its output").expect("the control plane says that it is ready");
+        let started: Started = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let client = client_of(&started.admin_kubeconfig).await;
+        let process = if keep {
+            process.wait().await.expect("the starter ends");
+            None
+        } else {
+            Some(process)
+        };
+        let manager_kubeconfig = dir.join("sluice.kubeconfig");
+        let env = Self {
+            _process: process,
+            dir,
+            kubeconfig: started.admin_kubeconfig,
+            steer: started.steer,
+            client,
+            manager_kubeconfig,
+        };
+        for file in ["rbac/service_account.yaml", "rbac/role.yaml", "rbac/leader_election.yaml", "policy/gate.yaml"] {
+            env.apply_file(&repository().join("config").join(file)).await;
+        }
+        env.write_manager_kubeconfig(&started.kubeconfig).await;
+        env
+    }
+
+    /// Starts a manager, with the rights that `config/rbac` gives it and no others.
+    pub async fn manager(&self) -> Manager {
+        self.manager_with(&[]).await
+    }
+
+    /// Starts a manager with flags.
+    pub async fn manager_with(&self, flags: &[&str]) -> Manager {
+        let log = self.dir.join(format!("sluice-{}.log", unique()));
+        let file = std::fs::File::create(&log).expect("a log file");
+        let process = Command::new(sluice())
+            .arg("manager")
+            .args(["--use-kubernetes-proxy", "--metrics-bind-address=0", "--health-probe-bind-address=0"])
+            .args(["--log-format=text", "--log-level=info,sluice=debug"])
+            .args(flags)
+            .env("KUBECONFIG", &self.manager_kubeconfig)
+            .stdin(Stdio::null())
+            .stderr(file)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("a manager");
+        Manager { process, log }
+    }
+
+    /// Applies every document of a YAML file.
+    pub async fn apply_file(&self, path: &Path) {
+        let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        self.apply(&text).await.unwrap_or_else(|error| panic!("applying {}: {error}", path.display()));
+    }
+
+    /// Applies every document of a YAML text, as `kubectl apply --server-side` would.
+    pub async fn apply(&self, text: &str) -> Result<(), kube::Error> {
+        for document in documents(text) {
+            let types = document.types.clone().expect("apiVersion and kind");
+            let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
+            let plural = plural(&types.kind);
+            let resource = ApiResource {
+                group: group.to_owned(),
+                version: version.to_owned(),
+                api_version: types.api_version.clone(),
+                kind: types.kind.clone(),
+                plural,
+            };
+            let api: Api<DynamicObject> = match document.namespace() {
+                Some(namespace) => Api::namespaced_with(self.client.clone(), &namespace, &resource),
+                None => Api::all_with(self.client.clone(), &resource),
+            };
+            let params = PatchParams::apply("test").force();
+            api.patch(&document.name_any(), &params, &Patch::Apply(&document)).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a kubeconfig for the service account of Sluice, by way of the proxy that answers for the dashboards.
+    async fn write_manager_kubeconfig(&self, proxied: &Path) {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let request = TokenRequest { spec: Some(TokenRequestSpec::default()), ..TokenRequest::default() };
+        let token = accounts.create_token_request(SERVICE_ACCOUNT, &PostParams::default(), &request).await;
+        let token = token.expect("a token for the manager").status.expect("a token").token;
+        let proxied = Kubeconfig::read_from(proxied).expect("the proxied kubeconfig");
+        let cluster = proxied.clusters.into_iter().find_map(|named| named.cluster).expect("a cluster");
+        let kubeconfig = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "sluice",
+            "clusters": [{"name": "sluice", "cluster": cluster}],
+            "users": [{"name": "sluice", "user": {"token": token}}],
+            "contexts": [{"name": "sluice", "context": {"cluster": "sluice", "user": "sluice"}}],
+        });
+        std::fs::write(&self.manager_kubeconfig, kubeconfig.to_string()).expect("a kubeconfig for the manager");
+    }
+
+    /// A client with the manager's own rights.
+    pub async fn manager_client(&self) -> Client {
+        client_of(&self.manager_kubeconfig).await
+    }
+}
+
+impl Drop for TestEnv {
+    fn drop(&mut self) {
+        // Logs stay when a test fails, so that one can see why.
+        if self._process.is_some() && !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+/// A running `sluice manager`. It is killed with this value.
+pub struct Manager {
+    process: Child,
+    /// Where it logs.
+    pub log: PathBuf,
+}
+
+impl Manager {
+    /// Kills it, as a machine that fails does.
+    pub async fn kill(mut self) {
+        self.process.kill().await.expect("the manager can be killed");
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> Option<u32> {
+        self.process.id()
+    }
+
+    /// Lets it run on without us.
+    pub fn detach(self) {
+        let mut manager = self;
+        // kill_on_drop is all that ties it to us.
+        if manager.process.id().is_some() {
+            std::mem::forget(manager.process.stdin.take());
+            std::mem::forget(manager);
+        }
+    }
+}
+
+/// Waits until `found` finds something.
+///
+/// # Panics
+/// When it finds nothing for a minute: the limit is for what never comes, not for what is slow.
+pub async fn eventually<T, F, Fut>(what: &str, mut found: F) -> T
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Option<T>>,
+{
+    let patience = tokio::time::Instant::now() + Duration::from_secs(120);
+    loop {
+        if let Some(value) = found().await {
+            return value;
+        }
+        assert!(tokio::time::Instant::now() < patience, "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn client_of(kubeconfig: &Path) -> Client {
+    let read = Kubeconfig::read_from(kubeconfig).unwrap_or_else(|error| panic!("{}: {error}", kubeconfig.display()));
+    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.expect("a configuration");
+    Client::try_from(config).expect("a client")
+}
+
+fn documents(text: &str) -> Vec<DynamicObject> {
+    let parts = text.split("\n---").map(|part| part.trim_start_matches("---"));
+    let parts = parts.filter(|part| part.lines().any(|line| !line.trim().is_empty() && !line.starts_with('#')));
+    parts.map(|part| serde_saphyr::from_str(part).unwrap_or_else(|error| panic!("{part}: {error}"))).collect()
+}
+
+fn plural(kind: &str) -> String {
+    let lower = kind.to_lowercase();
+    if lower.ends_with('y') {
+        format!("{}ies", lower.trim_end_matches('y'))
+    } else if lower.ends_with("ss") {
+        format!("{lower}es")
+    } else {
+        format!("{lower}s")
+    }
+}
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn program() -> PathBuf {
+    let cache = std::env::var_os("SLUICE_CACHE").map_or_else(|| repository().join(".cache"), PathBuf::from);
+    cache.join("bin/testenv")
+}
+
+/// The sluice that is tested: the one that was built with the tests, beside which they lie.
+fn sluice() -> PathBuf {
+    let own = std::env::current_exe().expect("our own path");
+    let profile = own.ancestors().find(|folder| folder.join("sluice").is_file());
+    profile.expect("target/PROFILE/sluice (cargo builds it with the tests)").join("sluice")
+}
+
+fn unique() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

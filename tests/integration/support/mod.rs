@@ -1,0 +1,12 @@
+//! What the scenarios stand on: a control plane of their own, what a person would apply to it, and the history of it all.
+
+// Each of the programs that include this uses a part of it.
+#![allow(dead_code, unreachable_pub, unused_imports)]
+
+pub mod env;
+pub mod history;
+pub mod invariants;
+pub mod objects;
+pub mod timeline;
+
+pub use env::{TestEnv, eventually};

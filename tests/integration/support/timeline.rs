@@ -1,0 +1,157 @@
+//! Tells a person what changed, one line a change.
+
+use kube::ResourceExt;
+use sluice::api::condition;
+use sluice::api::kueue::{ClusterQueue, Workload};
+use sluice::api::ray::{RayCluster, RayService};
+
+use super::history::{Change, Object, State};
+use super::objects::cluster_name;
+
+/// The line for a change, if it is one that a person would want to know of.
+pub fn line(before: &State, change: &Change) -> Option<(String, String)> {
+    match &change.object {
+        Object::ClusterQueue(queue) => cluster_queue(before, queue),
+        Object::Workload(workload) => slice(before, workload, change.gone),
+        Object::RayService(service) => ray_service(before, service, change.gone),
+        Object::RayCluster(cluster) => ray_cluster(before, cluster, change.gone),
+        Object::Pod(pod) => {
+            let known =
+                before.pods.contains_key(&format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()));
+            let what = if change.gone {
+                "gone"
+            } else if known {
+                return None;
+            } else {
+                "created"
+            };
+            Some((format!("Pod {}", pod.name_any()), what.to_owned()))
+        }
+        Object::Service(service) => {
+            let key = format!("{}/{}", service.namespace().unwrap_or_default(), service.name_any());
+            let selected = |service: &k8s_openapi::api::core::v1::Service| {
+                service.spec.as_ref()?.selector.as_ref()?.get("ray.io/cluster").cloned()
+            };
+            let was = before.services.get(&key).and_then(selected);
+            let is = selected(service)?;
+            if change.gone || was.as_ref() == Some(&is) || !service.name_any().ends_with("-serve-svc") {
+                return None;
+            }
+            let what = match was {
+                None => format!("requests go to {is}"),
+                Some(was) => format!("requests go to {is}, and no longer to {was}"),
+            };
+            Some((format!("Service {}", service.name_any()), what))
+        }
+    }
+}
+
+/// How much of each resource is reserved in a queue, of how much.
+pub fn usage(queue: &ClusterQueue) -> String {
+    let mut parts = Vec::new();
+    for resource in
+        queue.spec.resource_groups.iter().flat_map(|group| &group.flavors).flat_map(|flavor| &flavor.resources)
+    {
+        let reserved = super::objects::reserved(queue, &resource.name);
+        parts.push(format!("{} {reserved} of {}", resource.name, resource.nominal_quota.0));
+    }
+    parts.join(", ")
+}
+
+fn cluster_queue(before: &State, queue: &ClusterQueue) -> Option<(String, String)> {
+    let was = before.cluster_queues.get(&format!("/{}", queue.name_any())).map(usage);
+    let is = usage(queue);
+    (was.as_ref() != Some(&is)).then(|| (format!("ClusterQueue {}", queue.name_any()), format!("holds {is}")))
+}
+
+fn slice(before: &State, workload: &Workload, gone: bool) -> Option<(String, String)> {
+    let subject = format!("Workload {}", workload.name_any());
+    let key = format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any());
+    let was = before.workloads.get(&key);
+    if gone {
+        return was.map(|_| (subject, "gone".to_owned()));
+    }
+    let pods = |workload: &Workload| {
+        let sets = workload.spec.pod_sets.iter().map(|set| format!("{} {}", set.count, set.name));
+        sets.collect::<Vec<_>>().join(", ")
+    };
+    let Some(was) = was else {
+        let replaces = workload.annotations().get("kueue.x-k8s.io/workload-slice-replacement-for");
+        let instead = replaces.map(|replaced| format!(", to replace {replaced}")).unwrap_or_default();
+        return Some((subject, format!("asks for {}{instead}", pods(workload))));
+    };
+    for (kind, words) in
+        [("Finished", "over"), ("Evicted", "evicted"), ("Admitted", "admitted"), ("QuotaReserved", "reserved")]
+    {
+        let (old, new) = (is_true(was, kind), is_true(workload, kind));
+        if new && !old {
+            let why = message(workload, kind);
+            return Some((subject, format!("{words}: {why}")));
+        }
+    }
+    (pods(was) != pods(workload)).then(|| (subject, format!("now for {}", pods(workload))))
+}
+
+fn ray_service(before: &State, service: &RayService, gone: bool) -> Option<(String, String)> {
+    let subject = format!("RayService {}", service.name_any());
+    let key = format!("{}/{}", service.namespace().unwrap_or_default(), service.name_any());
+    if gone {
+        return Some((subject, "gone".to_owned()));
+    }
+    let version = |service: &RayService| service.spec.ray_cluster_config.ray_version.clone().unwrap_or_default();
+    let Some(was) = before.ray_services.get(&key) else {
+        return Some((subject, format!("created, for Ray {}", version(service))));
+    };
+    if version(was) != version(service) {
+        return Some((subject, format!("changed to Ray {}", version(service))));
+    }
+    let (old, new) = (was.status.clone().unwrap_or_default(), service.status.clone().unwrap_or_default());
+    let said = |conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition]| {
+        condition::get(conditions, "sluice.dev/Admitted").map(|found| (found.status.clone(), found.message.clone()))
+    };
+    if let Some((status, message)) = said(&new.conditions)
+        && said(&old.conditions) != Some((status.clone(), message.clone()))
+    {
+        let words = if status == "True" { "admitted" } else { "waits" };
+        return Some((subject, format!("{words}: {message}")));
+    }
+    let (from, to) =
+        (cluster_name(old.active_service_status.as_ref()), cluster_name(new.active_service_status.as_ref()));
+    if from != to {
+        return to.map(|to| (subject, format!("serves from {to}")));
+    }
+    let ready = |conditions: &[_]| condition::is_true(conditions, "Ready");
+    (ready(&old.conditions) != ready(&new.conditions))
+        .then(|| (subject, if ready(&new.conditions) { "ready" } else { "not ready" }.to_owned()))
+}
+
+fn ray_cluster(before: &State, cluster: &RayCluster, gone: bool) -> Option<(String, String)> {
+    let subject = format!("RayCluster {}", cluster.name_any());
+    let key = format!("{}/{}", cluster.namespace().unwrap_or_default(), cluster.name_any());
+    let is_suspended = |cluster: &RayCluster| cluster.spec.suspend == Some(true);
+    if gone {
+        return Some((subject, "gone".to_owned()));
+    }
+    let Some(was) = before.ray_clusters.get(&key) else {
+        let how = if is_suspended(cluster) { "created suspended" } else { "created" };
+        return Some((subject, how.to_owned()));
+    };
+    if is_suspended(was) != is_suspended(cluster) {
+        let gate = if is_suspended(cluster) { "gate closed" } else { "gate opened" };
+        return Some((subject, gate.to_owned()));
+    }
+    if was.metadata.deletion_timestamp.is_none() && cluster.metadata.deletion_timestamp.is_some() {
+        return Some((subject, "is being deleted".to_owned()));
+    }
+    let state = |cluster: &RayCluster| cluster.status.clone().unwrap_or_default().state.unwrap_or_default();
+    (state(was) != state(cluster) && !state(cluster).is_empty()).then(|| (subject, state(cluster)))
+}
+
+fn is_true(workload: &Workload, kind: &str) -> bool {
+    workload.status.as_ref().is_some_and(|status| condition::is_true(&status.conditions, kind))
+}
+
+fn message(workload: &Workload, kind: &str) -> String {
+    let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    condition::get(conditions, kind).map(|found| found.message.clone()).unwrap_or_default()
+}

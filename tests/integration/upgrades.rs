@@ -1,0 +1,214 @@
+//! An upgrade of a RayService, gated by quota.
+
+use kube::ResourceExt;
+use kube::api::ListParams;
+use sluice::api::condition;
+
+use crate::support::history::{Change, Object, Recorder};
+use crate::support::objects::{QUEUE, cluster_name, reserved};
+use crate::support::{TestEnv, eventually, invariants};
+
+/// Ends a scenario: nothing was broken at any moment of it.
+async fn intact(recorder: &Recorder) -> Vec<Change> {
+    let history = recorder.history().await;
+    let breaches = invariants::breaches(&history);
+    assert!(breaches.is_empty(), "{}", breaches.join("\n"));
+    history
+}
+
+#[tokio::test]
+async fn an_upgrade_waits_for_quota_and_goes_through_once_there_is_enough() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let _manager = env.manager().await;
+    env.apply_samples().await;
+
+    // Given a service that fills its queue,
+    let first = env.serves_from("2.52.0").await;
+    env.reserves_cpu("1").await;
+    let serving_pods = names(&env.pods_of(&first).await);
+
+    // when it is upgraded, then the new cluster waits, suspended and without a pod, and the service says why in numbers;
+    env.set_ray_version("2.53.0").await;
+    let (pending, message) = env.waits_for_quota().await;
+    let cluster = env.ray_clusters().get(&pending).await.expect("the pending cluster");
+    assert_eq!(cluster.spec.suspend, Some(true));
+    assert!(env.pods_of(&pending).await.is_empty());
+    assert!(message.contains("cpu") && message.contains("default-flavor") && message.contains(QUEUE), "{message}");
+    // and what serves is left alone.
+    assert_eq!(names(&env.pods_of(&first).await), serving_pods);
+    assert_eq!(serve_selector(&env).await, first);
+
+    // When quota is raised, then the gate opens, traffic moves, the old cluster goes, and its quota with it.
+    env.set_quota("2", "4Gi").await;
+    assert_eq!(env.serves_from("2.53.0").await, pending);
+    assert_eq!(serve_selector(&env).await, pending);
+    env.only_cluster(&pending).await;
+    env.reserves_cpu("1").await;
+
+    let history = intact(&recorder).await;
+    assert!(!touched(&history, &first, "2.53.0"), "the old cluster was never changed to the new version");
+}
+
+#[tokio::test]
+async fn quota_that_is_one_unit_short_keeps_an_upgrade_waiting() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let _manager = env.manager().await;
+    env.apply_samples().await;
+    env.serves_from("2.52.0").await;
+    env.set_ray_version("2.53.0").await;
+    let (pending, before) = env.waits_for_quota().await;
+
+    // Given one milli-CPU too little, the upgrade goes on waiting, and says that one milli-CPU is missing.
+    env.set_quota("1999m", "4Gi").await;
+    let after = eventually("the service sees the new quota", async || {
+        let (_, message) = env.waits_for_quota().await;
+        (message != before).then_some(message)
+    })
+    .await;
+    assert!(after.contains("1m more needed"), "{after}");
+    let cluster = env.ray_clusters().get(&pending).await.expect("the pending cluster");
+    assert_eq!(cluster.spec.suspend, Some(true));
+
+    // One byte too little is too little as well.
+    env.set_quota("2", "4294967295").await;
+    eventually("the service sees the new quota", async || {
+        let (_, message) = env.waits_for_quota().await;
+        (message.contains("memory") && message.contains("1 more needed")).then_some(())
+    })
+    .await;
+
+    env.set_quota("2", "4Gi").await;
+    assert_eq!(env.serves_from("2.53.0").await, pending);
+    intact(&recorder).await;
+}
+
+#[tokio::test]
+async fn a_second_change_replaces_the_cluster_that_waits() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let _manager = env.manager().await;
+    env.apply_samples().await;
+    let first = env.serves_from("2.52.0").await;
+    env.set_ray_version("2.53.0").await;
+    let (replaced, _) = env.waits_for_quota().await;
+
+    env.set_ray_version("2.54.0").await;
+    let pending = eventually("another cluster waits", async || {
+        let (pending, _) = env.waits_for_quota().await;
+        (pending != replaced).then_some(pending)
+    })
+    .await;
+    eventually("the replaced cluster is gone", async || {
+        env.ray_clusters().get_opt(&replaced).await.expect("the cluster").is_none().then_some(())
+    })
+    .await;
+    assert_eq!(serve_selector(&env).await, first);
+
+    env.set_quota("2", "4Gi").await;
+    assert_eq!(env.serves_from("2.54.0").await, pending);
+    env.only_cluster(&pending).await;
+    let history = intact(&recorder).await;
+    assert!(pods_ever(&history, &replaced).is_empty(), "the replaced cluster never had a pod");
+}
+
+#[tokio::test]
+async fn a_change_that_is_taken_back_removes_the_cluster_that_waits() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let _manager = env.manager().await;
+    env.apply_samples().await;
+    let first = env.serves_from("2.52.0").await;
+    let pods = names(&env.pods_of(&first).await);
+    env.set_ray_version("2.53.0").await;
+    let (pending, _) = env.waits_for_quota().await;
+
+    env.set_ray_version("2.52.0").await;
+    env.only_cluster(&first).await;
+    eventually("nothing waits", async || {
+        let status = env.service().await.status.unwrap_or_default();
+        let admitted = condition::is_true(&status.conditions, "sluice.dev/Admitted");
+        let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
+        let none_pending = cluster_name(status.pending_service_status.as_ref()).is_none();
+        (admitted && none_pending && slices.len() == 1).then_some(())
+    })
+    .await;
+    assert_eq!(names(&env.pods_of(&first).await), pods);
+    env.reserves_cpu("1").await;
+    let history = intact(&recorder).await;
+    assert!(pods_ever(&history, &pending).is_empty());
+}
+
+#[tokio::test]
+async fn an_upgrade_to_bigger_pods_is_charged_for_what_it_is() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let _manager = env.manager().await;
+    env.apply_samples().await;
+    env.serves_from("2.52.0").await;
+
+    // Given workers of twice the size, the upgrade needs 1 + 1.5 CPU; with 2 it waits.
+    env.set_quota("2", "8Gi").await;
+    let bigger = crate::support::objects::SERVICE_SAMPLE
+        .replace("2.52.0", "2.53.0")
+        .replacen("limits: {cpu: 500m, memory: 1Gi}", "limits: {cpu: 500m}", 1)
+        .rsplit_once("requests: {cpu: 500m, memory: 1Gi}")
+        .map(|(start, end)| format!("{start}requests: {{cpu: 1000m, memory: 1Gi}}{end}"))
+        .expect("the worker's requests");
+    let bigger = bigger.rsplit_once("limits: {cpu: 500m, memory: 1Gi}").expect("the worker's limits").0.to_owned();
+    env.apply(&bigger).await.expect("the bigger service");
+    let (_, message) = env.waits_for_quota().await;
+    assert!(message.contains("500m more needed"), "{message}");
+
+    env.set_quota("2500m", "8Gi").await;
+    let second = env.serves_from("2.53.0").await;
+    env.only_cluster(&second).await;
+    env.reserves_cpu("1500m").await;
+    intact(&recorder).await;
+}
+
+fn names<K: kube::Resource>(objects: &[K]) -> Vec<String> {
+    objects.iter().map(ResourceExt::name_any).collect()
+}
+
+/// The cluster that requests go to.
+async fn serve_selector(env: &TestEnv) -> String {
+    let service = env.services().get("fruit-serve-svc").await.expect("the serve Service");
+    let selector = service.spec.and_then(|spec| spec.selector).unwrap_or_default();
+    selector.get("ray.io/cluster").cloned().unwrap_or_default()
+}
+
+/// The names of all pods that a cluster ever had.
+pub(crate) fn pods_ever(history: &[Change], cluster: &str) -> Vec<String> {
+    let pods = history.iter().filter_map(|change| match &change.object {
+        Object::Pod(pod) if pod.labels().get("ray.io/cluster").is_some_and(|name| name == cluster) => {
+            Some(pod.name_any())
+        }
+        _ => None,
+    });
+    pods.collect()
+}
+
+/// Whether a cluster ever had this Ray version.
+fn touched(history: &[Change], name: &str, version: &str) -> bool {
+    history.iter().any(|change| match &change.object {
+        Object::RayCluster(cluster) => {
+            cluster.name_any() == name && cluster.spec.ray_version.as_deref() == Some(version)
+        }
+        _ => false,
+    })
+}
+
+#[tokio::test]
+async fn a_user_sees_what_a_queue_holds() {
+    let env = TestEnv::start().await;
+    let _manager = env.manager().await;
+    env.apply_samples().await;
+    env.serves_from("2.52.0").await;
+    env.reserves_cpu("1").await;
+    let queue = env.cluster_queues().get(QUEUE).await.expect("the queue");
+    let status = queue.status.clone().unwrap_or_default();
+    assert_eq!((status.pending_workloads, status.reserving_workloads, status.admitted_workloads), (0, 1, 1));
+    assert_eq!(reserved(&queue, "memory"), "2Gi");
+}
