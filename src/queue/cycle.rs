@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::assign::{Attempt, Predecessor};
-use super::engine::{Engine, Slot, Standing};
+use super::engine::{ClusterQueueState, Engine, Slot, Standing};
 use super::entry::Stage;
 use super::line::Rank;
 use super::pending::Waiting;
@@ -14,9 +14,12 @@ use super::status;
 use super::{Effect, EvictReason, Key, Subject, Successor};
 use crate::api::kueue::{Admission, StopPolicy};
 
-/// Of how many workloads of different shape at the front of a line the message is kept current while quota comes and goes.
-/// Those behind keep what they were told when they lined up, or else every admission would write every waiting workload.
-const KEPT_CURRENT: usize = 32;
+/// How many workloads at the front of a line are told new numbers while quota comes and goes. Those behind keep the numbers
+/// that they were told when they lined up, or else every admission would write to every waiting workload.
+const FRONT: usize = 32;
+
+/// How long the front is left with its numbers before it is told new ones. A new reason is told at once, to all.
+const REFRESH_AFTER: SignedDuration = SignedDuration::from_secs(10);
 
 impl Engine {
     /// Decides on everything that changed, and returns what is wanted that is not so yet: evictions and ends first, then
@@ -28,6 +31,7 @@ impl Engine {
         while let Some(name) = self.dirty.pop_first() {
             self.go_through(&name, &mut admitted);
         }
+        self.refresh_numbers();
         let touched = std::mem::take(&mut self.touched);
         let mut effects: Vec<(usize, Effect)> = touched
             .iter()
@@ -38,9 +42,9 @@ impl Engine {
         effects.into_iter().map(|(_, effect)| effect).collect()
     }
 
-    /// When the next workload comes back after an eviction; a cycle is due then even if nothing happens.
+    /// When a cycle is due even if nothing happens: a workload comes back after an eviction, or numbers are to be told.
     pub fn wake_at(&self) -> Option<Timestamp> {
-        self.timers.first().map(|(at, _)| *at)
+        self.timers.iter().next().map(|(at, _)| *at).into_iter().chain(self.refreshes.values().copied()).min()
     }
 
     fn end_backoffs(&mut self) {
@@ -75,9 +79,28 @@ impl Engine {
                 Some(Err(_)) | None => self.mark_tried(name, &rank),
             }
         }
-        if let Some(state) = self.cluster_queues.get(name).filter(|_| numbers_changed) {
-            let front = state.line.heads().take(KEPT_CURRENT);
-            self.touched.extend(front.map(|rank| Subject::Workload(rank.workload.clone())));
+        let Some(state) = self.cluster_queues.get_mut(name) else { return };
+        let first = state.line.head().map(|(rank, _)| rank.workload.clone());
+        if numbers_changed || first != state.first {
+            let soon = self.now.saturating_add(REFRESH_AFTER).unwrap_or(self.now);
+            state.first = first;
+            self.refreshes.entry(name.to_owned()).or_insert(soon);
+            self.touched.extend(front(state).map(Subject::Workload));
+        }
+    }
+
+    fn refresh_numbers(&mut self) {
+        let due: Vec<String> =
+            self.refreshes.iter().filter(|(_, at)| **at <= self.now).map(|(name, _)| name.clone()).collect();
+        for name in due {
+            self.refreshes.remove(&name);
+            let Some(state) = self.cluster_queues.get(&name) else { continue };
+            for key in front(state) {
+                if let Some(slot) = self.workloads.get_mut(&key) {
+                    slot.refresh = true;
+                }
+                self.touched.insert(Subject::Workload(key));
+            }
         }
     }
 
@@ -105,17 +128,13 @@ impl Engine {
     /// step: the pair is charged once, before and after.
     fn assume(&mut self, key: &Key, admission: Admission) {
         let name = admission.cluster_queue.clone();
-        let Some(slot) = self.workloads.get(key) else { return };
-        let before = self.predecessor(slot, &name).map(|slot| slot.booked.charge.clone()).unwrap_or_default();
+        let Some(slot) = self.workloads.get_mut(key) else { return };
+        slot.assumed = Some(Arc::new(admission));
         let released = self.cluster_queues.get(&name).is_some_and(|state| state.released);
-        if let Some(slot) = self.workloads.get_mut(key) {
-            slot.assumed = Some(Arc::new(admission));
-        }
         self.settle_family(key);
-        let after = self.workloads.get(key).map(|slot| &slot.booked.charge);
-        let gives_back = before.iter().any(|(at, amount)| after.and_then(|after| after.get(at)) < Some(amount));
         if let Some(state) = self.cluster_queues.get_mut(&name) {
-            state.released = released || gives_back;
+            // What changed hands was not released.
+            state.released = released;
         }
     }
 
@@ -133,10 +152,10 @@ impl Engine {
         self.waiting(self.workloads.get(workload)?)
     }
 
-    /// Who is in the line of any ClusterQueue: the first of each shape, in order.
+    /// Who is in the line of any ClusterQueue, in order.
     #[cfg(test)]
     pub(super) fn in_line(&self) -> Vec<Key> {
-        self.cluster_queues.values().flat_map(|state| state.line.heads()).map(|rank| rank.workload.clone()).collect()
+        self.cluster_queues.values().flat_map(|state| state.line.iter()).map(|rank| rank.workload.clone()).collect()
     }
 
     /// Whether a workload in line would be admitted now.
@@ -160,13 +179,14 @@ impl Engine {
                 })
             }
             Standing::Holds(admission) if slot.assumed.is_some() => {
-                let replaces = self.superseded_by(slot);
+                let replaces = self.replaced(slot).first().map(|replaced| replaced.entry.key.clone());
                 Some(Effect::Admit { workload, admission: admission.as_ref().clone(), replaces })
             }
             Standing::Holds(admission) => self.holder_effect(slot, admission),
             Standing::InLine(_) | Standing::Held(..) => {
                 let why = self.waiting(slot)?;
-                (!entry.says(&why)).then_some(Effect::Pending { workload, why })
+                let told = if slot.refresh || !why.is_in_line() { entry.says(&why) } else { entry.says_reason(&why) };
+                (!told).then_some(Effect::Pending { workload, why })
             }
         }
     }
@@ -203,21 +223,6 @@ impl Engine {
         } else {
             None
         }
-    }
-
-    /// The slice that held quota and that this one has taken the place of.
-    fn superseded_by(&self, slot: &Slot) -> Option<Key> {
-        let mut claimed = slot.entry.replaces.as_ref();
-        while let Some(before) = claimed.and_then(|key| self.workloads.get(key)) {
-            if !matches!(&before.standing, Standing::Superseded(by) if *by == slot.entry.key) {
-                return None;
-            }
-            if before.admission().is_some() {
-                return Some(before.entry.key.clone());
-            }
-            claimed = before.entry.replaces.as_ref();
-        }
-        None
     }
 
     fn waiting(&self, slot: &Slot) -> Option<Waiting> {
@@ -268,6 +273,11 @@ impl Engine {
         let changed = status::local_queue(&state.observed, &report, self.now) != state.observed;
         changed.then(|| Effect::LocalQueueStatus { local_queue: key.clone(), report })
     }
+}
+
+/// The workloads at the front of a line.
+fn front(state: &ClusterQueueState) -> impl Iterator<Item = Key> {
+    state.line.iter().take(FRONT).map(|rank| rank.workload.clone())
 }
 
 fn predecessor_of(slot: &Slot) -> Option<Predecessor<'_>> {

@@ -30,6 +30,8 @@ pub struct Engine {
     pub(super) claims: BTreeMap<Key, BTreeSet<Key>>,
     /// When workloads come back after an eviction.
     pub(super) timers: BTreeSet<(Timestamp, Key)>,
+    /// When those at the front of a line are told the numbers of that moment.
+    pub(super) refreshes: BTreeMap<String, Timestamp>,
     /// ClusterQueues in which something may fit now that did not before.
     pub(super) dirty: BTreeSet<String>,
     /// Objects of which something else may be wanted now.
@@ -46,6 +48,8 @@ pub(super) struct ClusterQueueState {
     pub(super) line: Line,
     /// Whether quota was released since the line was last gone through.
     pub(super) released: bool,
+    /// Who was first in line when it was last gone through.
+    pub(super) first: Option<Key>,
     pub(super) counts: Counts,
     /// Workloads that wait for it or hold its quota.
     pub(super) members: BTreeSet<Key>,
@@ -79,6 +83,8 @@ pub(super) struct Slot {
     pub(super) assumed: Option<Arc<Admission>>,
     /// The API server refused its admission, and it has not changed since.
     pub(super) refused: bool,
+    /// It is to be told the numbers of this moment, though the reason for its waiting is the same.
+    pub(super) refresh: bool,
     pub(super) standing: Standing,
     pub(super) booked: Booking,
 }
@@ -131,6 +137,7 @@ impl Default for Engine {
             workloads: BTreeMap::new(),
             claims: BTreeMap::new(),
             timers: BTreeSet::new(),
+            refreshes: BTreeMap::new(),
             dirty: BTreeSet::new(),
             touched: BTreeSet::new(),
         }
@@ -219,8 +226,14 @@ impl Engine {
     fn observe_workload(&mut self, workload: &Workload) {
         let entry = Entry::of(workload);
         let key = entry.key.clone();
-        let mut slot =
-            Slot { assumed: None, refused: false, standing: Standing::Out, booked: Booking::default(), entry };
+        let mut slot = Slot {
+            assumed: None,
+            refused: false,
+            refresh: false,
+            standing: Standing::Out,
+            booked: Booking::default(),
+            entry,
+        };
         if let Some(before) = self.workloads.remove(&key) {
             if before.entry == slot.entry {
                 self.workloads.insert(key, before);
@@ -229,7 +242,10 @@ impl Engine {
             if slot.entry.stage == Stage::Unreserved && !before.entry.asks_otherwise(&slot.entry) {
                 slot.assumed = before.assumed;
             }
-            slot.refused = before.refused && !before.entry.edited(&slot.entry);
+            let edited = before.entry.edited(&slot.entry);
+            slot.refused = before.refused && !edited;
+            slot.refresh = edited || (before.refresh && before.entry.said == slot.entry.said);
+            slot.standing = before.standing;
             slot.booked = before.booked;
             self.index(&before.entry, false);
         }
@@ -296,6 +312,7 @@ impl Engine {
         if let Some(state) = self.cluster_queues.get_mut(name) {
             state.released = true;
             self.dirty.insert(name.to_owned());
+            self.refreshes.insert(name.to_owned(), self.now);
             let members: Vec<Key> = state.members.iter().cloned().collect();
             self.settle_all(&members);
         }

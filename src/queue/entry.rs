@@ -25,6 +25,7 @@ pub(super) struct Demand {
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PodSetDemand {
     pub(super) name: String,
+    /// Pods that still need quota.
     pub(super) count: i32,
     pub(super) per_pod: Requests,
 }
@@ -59,13 +60,27 @@ pub(super) struct Entry {
     pub(super) requeue_at: Option<Timestamp>,
     /// The slice of the same namespace that it says it replaces.
     pub(super) replaces: Option<Key>,
+    /// Pods of each pod set of the spec, and those of them that no longer need their quota.
+    counts: BTreeMap<String, PodCount>,
     pub(super) stage: Stage,
     pub(super) admitted: bool,
     pub(super) evicted: bool,
     /// What stands in its condition QuotaReserved=False.
-    said: Option<u64>,
+    pub(super) said: Option<Said>,
     /// Its condition Requeued is False, from an eviction that is over once it is queued again.
     requeued_false: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct PodCount {
+    specified: i32,
+    reclaimable: i32,
+}
+
+impl PodCount {
+    fn needed(self) -> i32 {
+        self.specified.saturating_sub(self.reclaimable).max(0)
+    }
 }
 
 impl Entry {
@@ -75,6 +90,7 @@ impl Entry {
         let conditions = &status.conditions;
         let key = Key::of(workload);
         let annotation = |name: &str| meta.annotations.as_ref().and_then(|all| all.get(name));
+        let counts = counts_of(workload);
         let requeue_at = status.requeue_state.as_ref().and_then(|state| state.requeue_at.as_ref());
         Self {
             uid: meta.uid.as_deref().unwrap_or_default().into(),
@@ -82,7 +98,8 @@ impl Entry {
             job_uid: meta.labels.as_ref().and_then(|all| all.get(names::JOB_UID_LABEL)).cloned().unwrap_or_default(),
             owner: owner_uid(workload),
             queue_name: spec.queue_name.clone().filter(|name| !name.is_empty()),
-            demand: demand_of(workload).map(Arc::new),
+            demand: demand_of(workload, &counts).map(Arc::new),
+            counts,
             priority: spec.priority.unwrap_or(0),
             since: queued_since(workload),
             active: spec.active.unwrap_or(true),
@@ -92,9 +109,9 @@ impl Entry {
             replaces: annotation(names::SLICE_REPLACEMENT_FOR_ANNOTATION).and_then(|name| claimed(&key, name)),
             admitted: condition::is_true(conditions, names::ADMITTED),
             evicted: condition::is_true(conditions, names::EVICTED),
-            said: condition::get(conditions, names::QUOTA_RESERVED)
-                .filter(|reserved| reserved.status == "False")
-                .map(|reserved| fingerprint(&reserved.reason, &reserved.message)),
+            said: condition::get(conditions, names::QUOTA_RESERVED).filter(|reserved| reserved.status == "False").map(
+                |reserved| Said { reason: fingerprint(&reserved.reason), message: fingerprint(&reserved.message) },
+            ),
             requeued_false: condition::is_false(conditions, names::REQUEUED),
             stage: stage_of(workload),
             key,
@@ -129,13 +146,19 @@ impl Entry {
         self.generation != now.generation || self.asks_otherwise(now)
     }
 
-    /// Whether its conditions say already that it waits for this.
-    pub(super) fn says(&self, why: &Waiting) -> bool {
+    /// Whether its conditions say already why it waits, if not in these words.
+    pub(super) fn says_reason(&self, why: &Waiting) -> bool {
         let resumes = self.requeued_false && why.is_in_line();
-        !resumes && self.said == Some(fingerprint(why.reason().as_str(), &why.to_string()))
+        !resumes && self.said.is_some_and(|said| said.reason == fingerprint(why.reason().as_str()))
     }
 
-    /// What it holds under `admission`: by pod set, what was admitted, scaled down to what its spec still has.
+    /// Whether its conditions say already that it waits for this, in these words.
+    pub(super) fn says(&self, why: &Waiting) -> bool {
+        self.says_reason(why) && self.said.is_some_and(|said| said.message == fingerprint(&why.to_string()))
+    }
+
+    /// What it holds under `admission`: what was admitted, less the pods that no longer need it. A spec that got smaller
+    /// frees nothing before the admission has followed it: it could grow back while others have what it freed.
     pub(super) fn charge(&self, admission: &Admission) -> Charge {
         let mut charge = Charge::new();
         for assignment in &admission.pod_set_assignments {
@@ -148,27 +171,26 @@ impl Entry {
     }
 
     fn held(&self, assignment: &PodSetAssignment, resource: &str) -> Amount {
-        let granted = granted_count(assignment, self.pod_set(&assignment.name));
-        let kept = self.kept_count(assignment);
-        let usage = assignment.resource_usage.get(resource).map(|quantity| Amount::of(resource, quantity));
-        match usage {
+        let granted = self.granted(assignment);
+        let reclaimable = self.counts.get(&assignment.name).map_or(0, |count| count.reclaimable);
+        let kept = granted.saturating_sub(reclaimable).max(0);
+        match assignment.resource_usage.get(resource).map(|quantity| Amount::of(resource, quantity)) {
+            Some(Ok(usage)) => scaled(usage, kept, granted),
             // A usage that can't be read holds everything: too little admitted is better than too much.
             Some(Err(_)) => Amount::MAX,
-            Some(Ok(usage)) => scaled(usage, kept, granted),
             None => {
                 self.pod_set(&assignment.name).map_or(Amount::ZERO, |set| set.per_pod.get(resource).times(kept.into()))
             }
         }
     }
 
-    /// The smaller admission that its spec asks for; `None` when it is as large as admitted.
+    /// The smaller admission that its spec asks for; `None` when the spec is no smaller than what was admitted.
     pub(super) fn shrunk(&self, admission: &Admission) -> Option<Admission> {
-        self.demand.as_ref().ok()?;
         let mut smaller = admission.clone();
-        smaller.pod_set_assignments.retain(|assignment| self.pod_set(&assignment.name).is_some());
+        smaller.pod_set_assignments.retain(|assignment| self.counts.contains_key(&assignment.name));
         for assignment in &mut smaller.pod_set_assignments {
-            let granted = granted_count(assignment, self.pod_set(&assignment.name));
-            let kept = self.pod_set(&assignment.name).map_or(0, |set| set.count.min(granted));
+            let granted = self.granted(assignment);
+            let kept = self.counts.get(&assignment.name).map_or(granted, |count| count.specified.min(granted));
             if kept < granted {
                 for (resource, quantity) in &mut assignment.resource_usage {
                     if let Ok(usage) = Amount::of(resource, quantity) {
@@ -181,22 +203,14 @@ impl Entry {
         (smaller != *admission).then_some(smaller)
     }
 
-    pub(super) fn pod_set(&self, name: &str) -> Option<&PodSetDemand> {
+    fn granted(&self, assignment: &PodSetAssignment) -> i32 {
+        let specified = self.counts.get(&assignment.name).map(|count| count.specified);
+        assignment.count.or(specified).unwrap_or(0).max(0)
+    }
+
+    fn pod_set(&self, name: &str) -> Option<&PodSetDemand> {
         self.demand.as_ref().ok()?.pod_sets.iter().find(|set| set.name == name)
     }
-
-    /// How many pods of an admitted pod set still count. A spec that can't be read keeps what was admitted.
-    fn kept_count(&self, assignment: &PodSetAssignment) -> i32 {
-        let granted = granted_count(assignment, self.pod_set(&assignment.name));
-        match &self.demand {
-            Ok(_) => self.pod_set(&assignment.name).map_or(0, |set| set.count.min(granted)),
-            Err(_) => granted,
-        }
-    }
-}
-
-fn granted_count(assignment: &PodSetAssignment, set: Option<&PodSetDemand>) -> i32 {
-    assignment.count.or(set.map(|set| set.count)).unwrap_or(0).max(0)
 }
 
 /// `usage × kept ÷ granted`, rounded up.
@@ -246,17 +260,24 @@ fn claimed(by: &Key, annotation: &str) -> Option<Key> {
     (namespace == by.namespace && claimed != *by).then_some(claimed)
 }
 
-fn demand_of(workload: &Workload) -> Result<Demand, String> {
-    let status = workload.status.as_ref();
-    let done: BTreeMap<&str, i32> = status
-        .iter()
-        .flat_map(|status| &status.reclaimable_pods)
-        .map(|reclaimable| (reclaimable.name.as_str(), reclaimable.count))
-        .collect();
+fn counts_of(workload: &Workload) -> BTreeMap<String, PodCount> {
+    let mut counts: BTreeMap<String, PodCount> = BTreeMap::new();
+    for set in &workload.spec.pod_sets {
+        counts.entry(set.name.clone()).or_default().specified = set.count;
+    }
+    for reclaimable in workload.status.iter().flat_map(|status| &status.reclaimable_pods) {
+        if let Some(count) = counts.get_mut(&reclaimable.name) {
+            count.reclaimable = reclaimable.count.max(0);
+        }
+    }
+    counts
+}
+
+fn demand_of(workload: &Workload, counts: &BTreeMap<String, PodCount>) -> Result<Demand, String> {
     let pod_sets = workload.spec.pod_sets.iter().map(|set| {
-        let count = set.count.saturating_sub(done.get(set.name.as_str()).copied().unwrap_or(0)).max(0);
         supported(set)?;
         let per_pod = template_requests(&set.template).map_err(|error| format!("pod set {}: {error}", set.name))?;
+        let count = counts.get(&set.name).copied().unwrap_or_default().needed();
         Ok(PodSetDemand { name: set.name.clone(), count, per_pod })
     });
     Ok(Demand { pod_sets: pod_sets.collect::<Result<_, String>>()? })
@@ -275,8 +296,14 @@ fn supported(set: &PodSet) -> Result<(), String> {
     Ok(())
 }
 
-/// A number that stands for a condition's text, the same in every process (FNV-1a).
-fn fingerprint(reason: &str, message: &str) -> u64 {
-    let bytes = reason.bytes().chain([0]).chain(message.bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+/// Stands for the text of a condition, which is long and kept for every workload that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Said {
+    reason: u64,
+    message: u64,
+}
+
+/// A number that stands for a text, the same in every process (FNV-1a).
+fn fingerprint(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -45,6 +45,8 @@ pub(super) struct Line {
     last_id: ClassId,
     ids: BTreeMap<Shape, ClassId>,
     classes: BTreeMap<ClassId, Class>,
+    /// Everyone.
+    all: BTreeSet<Rank>,
     /// The first of each class.
     heads: BTreeSet<(Rank, ClassId)>,
     /// Those of `heads` whose class is not tried.
@@ -64,12 +66,14 @@ impl Line {
                 self.last_id
             }
         };
+        self.all.insert(rank.clone());
         self.change(id, |ranks| ranks.insert(rank));
     }
 
     /// Takes a workload out.
     pub(super) fn remove(&mut self, shape: &Shape, rank: &Rank) {
         if let Some(id) = self.ids.get(shape).copied() {
+            self.all.remove(rank);
             self.change(id, |ranks| ranks.remove(rank));
         }
     }
@@ -103,14 +107,14 @@ impl Line {
         }
     }
 
-    /// The first workload of each class, in order.
-    pub(super) fn heads(&self) -> impl Iterator<Item = &Rank> {
-        self.heads.iter().map(|(rank, _)| rank)
+    /// Everyone, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Rank> {
+        self.all.iter()
     }
 
     /// Whether nobody waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.classes.is_empty()
+        self.all.is_empty()
     }
 
     fn change(&mut self, id: ClassId, change: impl FnOnce(&mut BTreeSet<Rank>) -> bool) {

@@ -103,7 +103,7 @@ pub enum Effect {
         /// The newer slice.
         by: Successor,
     },
-    /// The workload's pod sets got smaller in its spec, and its admission follows.
+    /// The workload's pod sets got smaller in its spec, and its admission follows. Its quota is free once that is observed.
     ShrinkAdmission {
         /// The workload.
         workload: Key,

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::engine::{Booking, Engine, Slot, Standing};
 use super::entry::{Entry, Stage};
+use super::ledger::Charge;
 use super::line::Shape;
 use super::pending::Waiting;
 use super::report::Counts;
 use super::{Key, Subject, selector};
-use crate::api::kueue::StopPolicy;
+use crate::api::kueue::{Admission, StopPolicy};
 
 /// How many slices of one job are followed from one to the next. Two are alive in the normal course of things.
 const LONGEST_CHAIN: usize = 64;
@@ -140,17 +141,19 @@ impl Engine {
     }
 
     /// The slice that holds quota in this one's place: a claimant of the same job that holds quota of the same
-    /// ClusterQueue, or one that took such a claimant's place in turn.
+    /// ClusterQueue, or one that took such a claimant's place in turn. Of several, the one that it was before.
     fn successor(&self, slot: &Slot, depth: usize) -> Option<&Key> {
-        let claimants = self.claims.get(&slot.entry.key)?;
+        let claimants = self.claims.get(&slot.entry.key).filter(|_| depth < LONGEST_CHAIN)?;
+        let before = match &slot.standing {
+            Standing::Superseded(by) => claimants.get(by),
+            _ => None,
+        };
         let same_queue = |claimant: &Slot| match (slot.admission(), claimant.admission()) {
             (Some(ours), Some(theirs)) => ours.cluster_queue == theirs.cluster_queue,
             _ => true,
         };
-        let mut valid = claimants
-            .iter()
-            .filter_map(|key| self.workloads.get_key_value(key))
-            .filter(|(_, claimant)| depth < LONGEST_CHAIN && self.claim_holds(claimant, slot));
+        let valid = before.into_iter().chain(claimants).filter_map(|key| self.workloads.get_key_value(key));
+        let mut valid = valid.filter(|(_, claimant)| self.claim_holds(claimant, slot));
         valid.find_map(|(key, claimant)| {
             if claimant.admission().is_some() && same_queue(claimant) {
                 return Some(key);
@@ -217,11 +220,43 @@ impl Engine {
                 Booking {
                     cluster_queue: Some(admission.cluster_queue.clone()),
                     counts: Counts { pending: 0, reserving: 1, admitted: i32::from(admitted) },
-                    charge: entry.charge(admission),
+                    charge: self.charge(slot, admission),
                     ..base
                 }
             }
         }
+    }
+
+    /// What a workload is charged: what it holds, and, until the slices that it replaced are seen to be over, no less than
+    /// they held. Should the successor go after all, what its predecessors have is still there.
+    fn charge(&self, slot: &Slot, admission: &Admission) -> Charge {
+        let mut charge = slot.entry.charge(admission);
+        for replaced in self.replaced(slot) {
+            let before = replaced.admission().map(|admission| replaced.entry.charge(admission));
+            for (at, amount) in before.into_iter().flatten() {
+                let most = charge.entry(at).or_default();
+                *most = amount.max(*most);
+            }
+        }
+        charge
+    }
+
+    /// The slices that hold quota and that this one has taken the place of, the last one first.
+    pub(super) fn replaced(&self, slot: &Slot) -> Vec<&Slot> {
+        let (mut chain, mut replaced) = (vec![&slot.entry.key], Vec::new());
+        let mut claimed = slot.entry.replaces.as_ref();
+        while let Some(before) = claimed.and_then(|key| self.workloads.get(key)).filter(|_| chain.len() < LONGEST_CHAIN)
+        {
+            if !matches!(&before.standing, Standing::Superseded(by) if chain.contains(&by)) {
+                break;
+            }
+            if before.admission().is_some() {
+                replaced.push(before);
+            }
+            chain.push(&before.entry.key);
+            claimed = before.entry.replaces.as_ref();
+        }
+        replaced
     }
 
     fn place(&self, slot: &Slot, cluster_queue: &str) -> Option<Shape> {
@@ -282,10 +317,10 @@ impl Engine {
 
     /// The charge of every workload that holds quota of a ClusterQueue, computed from scratch.
     #[cfg(test)]
-    pub(super) fn charges(&self, cluster_queue: &str) -> Vec<(Key, super::ledger::Charge)> {
+    pub(super) fn charges(&self, cluster_queue: &str) -> Vec<(Key, Charge)> {
         let holders = self.workloads.iter().filter_map(|(key, slot)| match self.standing(slot) {
             Standing::Holds(admission) if admission.cluster_queue == cluster_queue => {
-                Some((key.clone(), slot.entry.charge(&admission)))
+                Some((key.clone(), self.charge(slot, &admission)))
             }
             _ => None,
         });

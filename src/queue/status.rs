@@ -10,7 +10,7 @@ use super::pending::Waiting;
 use super::report::{Activity, ClusterQueueReport, LocalQueueReport};
 use super::{Effect, EvictReason, Successor};
 use crate::api::condition::{self, Verdict};
-use crate::api::kueue::workload::{EvictionCount, SchedulingStats};
+use crate::api::kueue::workload_status::{EvictionCount, SchedulingStats};
 use crate::api::kueue::{Admission, ClusterQueueStatus, LocalQueueStatus, Workload, WorkloadStatus, names};
 
 /// The reason of a condition that says again what its type says.

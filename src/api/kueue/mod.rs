@@ -9,6 +9,7 @@ pub mod resource_flavor;
 mod schema;
 pub mod workload;
 pub mod workload_priority_class;
+pub mod workload_status;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,8 +18,9 @@ pub use cluster_queue::{ClusterQueue, ClusterQueueSpec, ClusterQueueStatus};
 pub use cohort::{Cohort, CohortSpec, CohortStatus};
 pub use local_queue::{LocalQueue, LocalQueueSpec, LocalQueueStatus};
 pub use resource_flavor::{ResourceFlavor, ResourceFlavorSpec};
-pub use workload::{Admission, PodSet, PodSetAssignment, PodTemplate, Workload, WorkloadSpec, WorkloadStatus};
+pub use workload::{PodSet, PodTemplate, Workload, WorkloadSpec};
 pub use workload_priority_class::WorkloadPriorityClass;
+pub use workload_status::{Admission, PodSetAssignment, WorkloadStatus};
 
 use crate::api::quantity::Quantity;
 
