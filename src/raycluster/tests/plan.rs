@@ -1,16 +1,17 @@
-//! Plans over the states that a cluster can be in, and the pods that come out.
+//! Plans over the states that a cluster can be in.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::fixtures::{Stage, changed, cluster, cluster_with_workers, worker};
-use super::*;
-use crate::api::ray::RayCluster;
-use crate::engine::plan::WriteOp;
+use super::super::fixtures::{Stage, changed, cluster, cluster_with_workers, worker};
+use super::super::{Grant, pod_groups};
+use super::{created, deleted};
+use crate::api::condition;
+use crate::engine::plan::Plan;
 use crate::queue::requests::pod_requests;
 
 fn up_to(head: u32, small: u32) -> Grant {
@@ -23,16 +24,6 @@ fn ready(workers: i32) -> Stage {
     stage.all_ready();
     stage.settle();
     stage
-}
-
-fn created(plan: &Plan, kind: &str) -> usize {
-    let is_it = |write: &&Write| matches!(write.op, WriteOp::Create(_)) && write.target.kind == kind;
-    plan.writes.iter().filter(is_it).count()
-}
-
-fn deleted(plan: &Plan) -> Vec<&str> {
-    let deletes = plan.writes.iter().filter(|write| matches!(write.op, WriteOp::Delete { .. }));
-    deletes.map(|write| write.target.name.as_str()).collect()
 }
 
 #[test]
@@ -391,55 +382,6 @@ fn pods_of_an_older_cluster_of_the_same_name_are_not_ours() {
     let plan = stage.plan();
     assert_eq!((created(&plan, "Pod"), deleted(&plan).len()), (2, 0));
     assert!(plan.writes.iter().all(|write| !old.contains_key(&write.target.name)));
-}
-
-fn wide(replicas: i32) -> RayCluster {
-    let mut cluster = cluster();
-    cluster.spec.worker_group_specs = vec![worker("wide", replicas)];
-    cluster.spec.worker_group_specs[0].num_of_hosts = Some(2);
-    cluster
-}
-
-#[test]
-fn the_hosts_of_a_replica_come_and_go_together() {
-    let mut stage = Stage::new(wide(2));
-    stage.settle();
-    stage.all_ready();
-    stage.settle();
-    assert_eq!(stage.names("wide").len(), 4);
-    assert!(stage.services.contains_key("demo-headless"));
-    let name = stage.names("wide")[0].clone();
-    let replica = |stage: &Stage, name: &str| stage.pods[name].labels()["ray.io/worker-group-replica-name"].clone();
-    let lost = replica(&stage, &name);
-
-    stage.set_phase(&name, "Failed");
-    let plan = stage.step();
-
-    assert_eq!(deleted(&plan).len(), 2);
-    assert!(deleted(&plan).iter().all(|name| replica(&stage, name) == lost));
-    stage.pods_gone();
-    stage.settle();
-    assert_eq!(stage.names("wide").len(), 4);
-}
-
-#[test]
-fn a_replica_that_lost_a_host_is_given_time_to_be_assembled_and_then_made_anew() {
-    let mut stage = Stage::new(wide(1));
-    stage.settle();
-    let name = stage.names("wide")[0].clone();
-    stage.pods.remove(&name);
-    assert_eq!(created(&stage.plan(), "Pod"), 1, "it may still be on its way");
-
-    stage.now = stage.now.checked_add(jiff::SignedDuration::from_mins(1)).expect("in range");
-    assert_eq!(deleted(&stage.step()).len(), 1);
-}
-
-#[test]
-fn quota_for_half_a_replica_is_quota_for_none() {
-    let mut stage = Stage::new(wide(2));
-    stage.grant = Grant::UpTo([("headgroup".to_owned(), 1), ("wide".to_owned(), 3)].into());
-    stage.settle();
-    assert_eq!(stage.names("wide").len(), 2);
 }
 
 #[test]

@@ -1,0 +1,74 @@
+//! The Services of a cluster.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::super::fixtures::{Stage, changed};
+use super::super::services::head_ports;
+
+fn head_service(spec: Value) -> Service {
+    let mut stage = Stage::new(changed(spec));
+    stage.settle();
+    let mut services = stage.services.into_values();
+    let service = services.next().expect("there is a Service");
+    assert_eq!(services.next(), None);
+    service
+}
+
+#[test]
+fn the_head_service_leads_straight_to_the_head_even_before_it_is_ready() {
+    let service = head_service(json!({"headServiceAnnotations": {"a": "b"}}));
+    assert_eq!(service.name_any(), "demo-head-svc");
+    assert_eq!(service.annotations().get("a").map(String::as_str), Some("b"));
+    let spec = service.spec.clone().expect("a spec");
+    assert_eq!((spec.cluster_ip.as_deref(), spec.publish_not_ready_addresses), (Some("None"), Some(true)));
+    let selector = json!({
+        "app.kubernetes.io/created-by": "kuberay-operator", "app.kubernetes.io/name": "kuberay", "ray.io/cluster": "demo",
+        "ray.io/identifier": "demo-head", "ray.io/node-type": "head",
+    });
+    assert_eq!(serde_json::to_value(spec.selector).ok(), Some(selector.clone()));
+    assert_eq!(serde_json::to_value(service.labels()).ok(), Some(selector));
+    let names: Vec<_> = spec.ports.iter().flatten().filter_map(|port| port.name.as_deref()).collect();
+    assert_eq!(names, ["client", "dashboard", "gcs-server", "metrics", "serve"]);
+}
+
+#[rstest]
+#[case::node_port("NodePort", None)]
+#[case::load_balancer("LoadBalancer", None)]
+#[case::cluster_ip("ClusterIP", Some("None"))]
+fn another_type_of_head_service_has_an_address(#[case] service_type: &str, #[case] cluster_ip: Option<&str>) {
+    let service = head_service(json!({"headGroupSpec": {"serviceType": service_type}}));
+    let spec = service.spec.expect("a spec");
+    assert_eq!((spec.type_.as_deref(), spec.cluster_ip.as_deref()), (Some(service_type), cluster_ip));
+}
+
+#[test]
+fn a_head_service_of_the_users_keeps_its_name_and_ports_but_not_its_selector() {
+    let own = json!({
+        "metadata": {"name": "mine", "namespace": "elsewhere", "labels": {"a": "b"}},
+        "spec": {"selector": {"x": "y"}, "ports": [{"name": "web", "port": 8265}]},
+    });
+    let service = head_service(json!({"headGroupSpec": {"headService": own}}));
+    assert_eq!((service.name_any().as_str(), service.namespace().as_deref()), ("mine", Some("default")));
+    assert_eq!(service.labels().get("a").map(String::as_str), Some("b"));
+    let spec = service.spec.expect("a spec");
+    assert_eq!(spec.selector.and_then(|selector| selector.get("ray.io/cluster").cloned()).as_deref(), Some("demo"));
+    let names: Vec<_> = spec.ports.iter().flatten().filter_map(|port| port.name.as_deref()).collect();
+    assert_eq!(names, ["web", "client", "gcs-server", "metrics", "serve"], "8265 is there already");
+}
+
+#[rstest]
+#[case::none(json!([]), &[("client", 10001), ("dashboard", 8265), ("gcs-server", 6379), ("metrics", 8080), ("serve", 8000)])]
+#[case::some(json!([{"name": "serve", "containerPort": 9000}]), &[("metrics", 8080), ("serve", 9000)])]
+#[case::unnamed(json!([{"containerPort": 9000}]), &[("9000-port", 9000), ("metrics", 8080)])]
+#[case::metrics(json!([{"name": "metrics", "containerPort": 9000}]), &[("metrics", 9000)])]
+fn the_ports_of_a_head_are_those_that_its_container_names(#[case] ports: Value, #[case] expected: &[(&str, i32)]) {
+    let container = json!({"name": "h", "ports": ports});
+    let cluster = changed(json!({"headGroupSpec": {"template": {"spec": {"containers": [container]}}}}));
+    let expected: BTreeMap<String, i32> = expected.iter().map(|(name, port)| ((*name).to_owned(), *port)).collect();
+    assert_eq!(head_ports(&cluster), expected);
+}
