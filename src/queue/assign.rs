@@ -7,7 +7,7 @@ use super::ledger::{Charge, FlavorResource, Ledger, add_to, clamped};
 use super::pending::{Obstacle, Shortfall};
 use super::quota::{Group, Quota};
 use super::requests::Requests;
-use crate::api::kueue::{Admission, PodSetAssignment};
+use crate::api::kueue::{Admission, PodSetAssignment, ResourceFlavorSpec};
 use crate::api::quantity::Amount;
 use crate::engine::store::Key;
 
@@ -43,6 +43,7 @@ impl Predecessor<'_> {
 pub(super) struct Attempt<'a> {
     pub(super) cluster_queue: &'a str,
     pub(super) quota: &'a Quota,
+    pub(super) flavors: &'a BTreeMap<String, ResourceFlavorSpec>,
     pub(super) ledger: &'a Ledger,
     pub(super) predecessor: Option<Predecessor<'a>>,
 }
@@ -125,10 +126,16 @@ impl Attempt<'_> {
             .predecessor
             .as_ref()
             .and_then(|predecessor| asked.iter().find_map(|(resource, _)| predecessor.flavor_of(set, resource)));
+        let specs = group.flavors.iter().filter_map(|flavor| self.flavors.get(flavor));
+        let labels = specs.flat_map(|spec| spec.node_labels.keys().map(String::as_str)).collect();
         let mut obstacles = Vec::new();
         for flavor in &group.flavors {
-            if let Some(pinned) = pinned.filter(|pinned| pinned != flavor) {
-                let problem = format!("pods of this pod set already run in flavor {pinned}");
+            let elsewhere = pinned.filter(|pinned| pinned != flavor);
+            let problem = match elsewhere {
+                Some(pinned) => Some(format!("pods of this pod set already run in flavor {pinned}")),
+                None => self.flavors.get(flavor).and_then(|spec| set.placement.objection(spec, &labels)),
+            };
+            if let Some(problem) = problem {
                 obstacles.push(Obstacle::Unsuitable { pod_set: set.name.clone(), flavor: flavor.clone(), problem });
                 continue;
             }

@@ -1,5 +1,6 @@
 //! One round of decisions, and what is wanted of each object after it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -33,7 +34,8 @@ impl Engine {
         }
         self.refresh_numbers();
         let touched = std::mem::take(&mut self.touched);
-        let mut effects: Vec<(usize, Effect)> = touched
+        let admitted: BTreeMap<Key, usize> = admitted.into_iter().enumerate().map(|(turn, key)| (key, turn)).collect();
+        let mut effects: Vec<((u8, usize), Effect)> = touched
             .iter()
             .filter_map(|subject| self.effect(subject))
             .map(|effect| (urgency(&effect, &admitted), effect))
@@ -118,6 +120,7 @@ impl Engine {
         let attempt = Attempt {
             cluster_queue,
             quota: state.quota.as_ref()?,
+            flavors: &self.flavors,
             ledger: &state.ledger,
             predecessor: self.predecessor(slot, cluster_queue).and_then(predecessor_of),
         };
@@ -250,7 +253,13 @@ impl Engine {
         let state = self.cluster_queues.get(name)?;
         let quota = state.quota.as_ref()?;
         let activity = Activity::of_cluster_queue(quota.inactive(&self.flavors).as_ref());
-        let report = ClusterQueueReport::of(quota, state.generation, activity, &state.ledger, state.counts);
+        let mut report = ClusterQueueReport::of(quota, state.generation, activity, &state.ledger, state.counts);
+        let topologies = quota
+            .flavors()
+            .filter(|(flavor, _)| self.flavors.get(*flavor).is_some_and(|spec| spec.topology_name.is_some()));
+        report
+            .unsupported
+            .extend(topologies.map(|(flavor, _)| format!("spec.topologyName of ResourceFlavor {flavor}")));
         let changed = status::cluster_queue(&state.observed, &report, self.now) != state.observed;
         changed.then(|| Effect::ClusterQueueStatus { cluster_queue: name.to_owned(), report })
     }
@@ -291,12 +300,11 @@ fn predecessor_of(slot: &Slot) -> Option<Predecessor<'_>> {
 }
 
 /// Where an effect comes in the order of writing.
-fn urgency(effect: &Effect, admitted: &[Key]) -> usize {
-    let last = admitted.len();
+fn urgency(effect: &Effect, admitted: &BTreeMap<Key, usize>) -> (u8, usize) {
     match effect {
-        Effect::Evict { .. } | Effect::FinishReplaced { .. } | Effect::ShrinkAdmission { .. } => 0,
-        Effect::Admit { workload, .. } => 1 + admitted.iter().position(|key| key == workload).unwrap_or(last),
-        Effect::Pending { .. } => last + 2,
-        Effect::ClusterQueueStatus { .. } | Effect::LocalQueueStatus { .. } => last + 3,
+        Effect::Evict { .. } | Effect::FinishReplaced { .. } | Effect::ShrinkAdmission { .. } => (0, 0),
+        Effect::Admit { workload, .. } => (1, admitted.get(workload).copied().unwrap_or(usize::MAX)),
+        Effect::Pending { .. } => (2, 0),
+        Effect::ClusterQueueStatus { .. } | Effect::LocalQueueStatus { .. } => (3, 0),
     }
 }

@@ -224,8 +224,8 @@ impl Engine {
     }
 
     fn observe_workload(&mut self, workload: &Workload) {
-        let entry = Entry::of(workload);
-        let key = entry.key.clone();
+        let key = Key::of(workload);
+        let entry = Entry::of(workload, self.workloads.get(&key).map(|slot| &slot.entry));
         let mut slot = Slot {
             assumed: None,
             refused: false,

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use super::ledger::{Charge, FlavorResource, add_to};
 use super::line::Rank;
 use super::pending::Waiting;
+use super::placement::Placement;
 use super::requests::{Requests, template_requests};
 use crate::api::condition;
 use crate::api::kueue::{Admission, PodSet, PodSetAssignment, Workload, names};
@@ -28,6 +29,7 @@ pub(super) struct PodSetDemand {
     /// Pods that still need quota.
     pub(super) count: i32,
     pub(super) per_pod: Requests,
+    pub(super) placement: Placement,
 }
 
 /// How far a workload is, as observed.
@@ -84,7 +86,8 @@ impl PodCount {
 }
 
 impl Entry {
-    pub(super) fn of(workload: &Workload) -> Self {
+    /// Reads a Workload. What was read of the version `before` is not read again where the spec is the same.
+    pub(super) fn of(workload: &Workload, before: Option<&Self>) -> Self {
         let (meta, spec) = (&workload.metadata, &workload.spec);
         let status = workload.status.clone().unwrap_or_default();
         let conditions = &status.conditions;
@@ -98,7 +101,10 @@ impl Entry {
             job_uid: meta.labels.as_ref().and_then(|all| all.get(names::JOB_UID_LABEL)).cloned().unwrap_or_default(),
             owner: owner_uid(workload),
             queue_name: spec.queue_name.clone().filter(|name| !name.is_empty()),
-            demand: demand_of(workload, &counts).map(Arc::new),
+            demand: match before.filter(|before| before.has_spec_of(workload) && before.counts == counts) {
+                Some(before) => before.demand.clone(),
+                None => demand_of(workload, &counts).map(Arc::new),
+            },
             counts,
             priority: spec.priority.unwrap_or(0),
             since: queued_since(workload),
@@ -116,6 +122,11 @@ impl Entry {
             stage: stage_of(workload),
             key,
         }
+    }
+
+    fn has_spec_of(&self, workload: &Workload) -> bool {
+        let meta = &workload.metadata;
+        self.generation.is_some() && self.generation == meta.generation && meta.uid.as_deref() == Some(&*self.uid)
     }
 
     /// Its place in the order.
@@ -277,8 +288,9 @@ fn demand_of(workload: &Workload, counts: &BTreeMap<String, PodCount>) -> Result
     let pod_sets = workload.spec.pod_sets.iter().map(|set| {
         supported(set)?;
         let per_pod = template_requests(&set.template).map_err(|error| format!("pod set {}: {error}", set.name))?;
+        let placement = Placement::of(&set.template).map_err(|error| format!("pod set {}: {error}", set.name))?;
         let count = counts.get(&set.name).copied().unwrap_or_default().needed();
-        Ok(PodSetDemand { name: set.name.clone(), count, per_pod })
+        Ok(PodSetDemand { name: set.name.clone(), count, per_pod, placement })
     });
     Ok(Demand { pod_sets: pod_sets.collect::<Result<_, String>>()? })
 }

@@ -12,6 +12,7 @@ mod entry;
 mod ledger;
 mod line;
 pub mod pending;
+mod placement;
 mod quota;
 mod report;
 pub mod requests;

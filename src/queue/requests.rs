@@ -145,7 +145,9 @@ struct Resources {
 }
 
 /// Templates written by Go clients carry explicit nulls.
-fn null_is_default<'de, D: serde::Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+pub(super) fn null_is_default<'de, D: serde::Deserializer<'de>, T: Default + Deserialize<'de>>(
+    from: D,
+) -> Result<T, D::Error> {
     Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
 }
 

@@ -7,6 +7,8 @@ pub mod local_queue;
 pub mod names;
 pub mod resource_flavor;
 mod schema;
+#[cfg(test)]
+mod tests;
 pub mod workload;
 pub mod workload_priority_class;
 pub mod workload_status;

@@ -61,7 +61,11 @@ impl Cluster {
     }
 
     pub(super) fn put_flavor(&mut self, name: &str) {
-        let flavor = ResourceFlavor::new(name, Default::default());
+        self.put_flavor_with(name, json!({}));
+    }
+
+    pub(super) fn put_flavor_with(&mut self, name: &str, spec: Value) {
+        let flavor = ResourceFlavor::new(name, serde_json::from_value(spec).expect("a ResourceFlavor spec"));
         self.tell(&Event::ResourceFlavor(&flavor));
         self.flavors.insert(name.to_owned(), flavor);
     }

@@ -148,6 +148,29 @@ fn each_pod_set_gets_the_first_flavor_that_fits_after_the_pod_sets_before_it() {
 }
 
 #[test]
+fn a_flavor_whose_taint_is_not_tolerated_is_passed_over_until_the_taint_is_gone() {
+    let mut cluster = Cluster::with(json!({
+        "namespaceSelector": {},
+        "resourceGroups": [group(&["cpu"], &[("tainted", &["8"]), ("small", &["2"])])],
+    }));
+    cluster.put_flavor_with("tainted", json!({"nodeTaints": [{"key": "gpu", "effect": "NoSchedule"}]}));
+    cluster.submit("a", "2");
+    cluster.submit("b", "4");
+
+    assert_eq!(cluster.run(), ["a"]);
+    assert_eq!(flavors(&cluster, "a", 0), [("cpu".to_owned(), "small".to_owned())]);
+    let (reason, message) = cluster.says("b", names::QUOTA_RESERVED);
+    assert_eq!(reason, "ExceedsMaxQuota");
+    assert!(
+        message.contains("flavor tainted is not for these pods: untolerated taint gpu:NoSchedule; insufficient quota"),
+        "{message}"
+    );
+
+    cluster.put_flavor("tainted");
+    assert_eq!(cluster.run(), ["b"]);
+}
+
+#[test]
 fn pods_are_counted_where_the_cluster_queue_counts_them() {
     let mut cluster = Cluster::with(json!({
         "namespaceSelector": {},

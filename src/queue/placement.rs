@@ -1,0 +1,198 @@
+//! Whether the nodes of a flavor are for the pods of a pod set.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Taint, Toleration};
+use serde::Deserialize;
+
+use super::requests::null_is_default;
+use crate::api::kueue::{PodTemplate, ResourceFlavorSpec};
+
+/// What a pod says about the nodes that it may run on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Placement {
+    #[serde(deserialize_with = "null_is_default")]
+    node_selector: BTreeMap<String, String>,
+    #[serde(deserialize_with = "null_is_default")]
+    tolerations: Vec<Tolerated>,
+    #[serde(deserialize_with = "null_is_default")]
+    affinity: Affinity,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(default)]
+struct Tolerated {
+    key: Option<String>,
+    operator: Option<String>,
+    value: Option<String>,
+    effect: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Affinity {
+    #[serde(deserialize_with = "null_is_default")]
+    node_affinity: NodeAffinity,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct NodeAffinity {
+    required_during_scheduling_ignored_during_execution: Option<Terms>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Terms {
+    node_selector_terms: Vec<Term>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Term {
+    #[serde(deserialize_with = "null_is_default")]
+    match_expressions: Vec<Expression>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(default)]
+struct Expression {
+    key: String,
+    operator: String,
+    #[serde(deserialize_with = "null_is_default")]
+    values: Vec<String>,
+}
+
+impl Placement {
+    /// What the pods of a template say.
+    ///
+    /// # Errors
+    /// When the template is not that of a pod.
+    pub(super) fn of(template: &PodTemplate) -> Result<Self, serde_json::Error> {
+        template.0.get("spec").map_or_else(|| Ok(Self::default()), Self::deserialize)
+    }
+
+    /// Why the nodes of `flavor` are not for these pods, if they aren't. Only labels that some flavor of the group speaks of
+    /// count: what others the nodes have is not known here (kueue v0.19.2 `pkg/scheduler/flavorassigner`).
+    pub(super) fn objection(&self, flavor: &ResourceFlavorSpec, labels_of_group: &BTreeSet<&str>) -> Option<String> {
+        let untolerated = flavor.node_taints.iter().find(|taint| !self.tolerates(taint, flavor));
+        if let Some(taint) = untolerated {
+            let value = taint.value.as_deref().map(|value| format!("={value}")).unwrap_or_default();
+            return Some(format!("untolerated taint {}{value}:{}", taint.key, taint.effect));
+        }
+        let known = |key: &str| labels_of_group.contains(key);
+        let wrong =
+            self.node_selector.iter().find(|(key, value)| known(key) && flavor.node_labels.get(*key) != Some(*value));
+        if let Some((key, value)) = wrong {
+            return Some(format!("its nodes have no label {key}={value}, which the node selector asks for"));
+        }
+        let terms = self.affinity.node_affinity.required_during_scheduling_ignored_during_execution.as_ref()?;
+        let matching = |term: &Term| {
+            let known = term.match_expressions.iter().filter(|expression| known(&expression.key));
+            known.into_iter().all(|expression| expression.holds(&flavor.node_labels))
+        };
+        (!terms.node_selector_terms.iter().any(matching))
+            .then(|| "its nodes don't have the labels that the node affinity asks for".to_owned())
+    }
+
+    fn tolerates(&self, taint: &Taint, flavor: &ResourceFlavorSpec) -> bool {
+        taint.effect == "PreferNoSchedule"
+            || self.tolerations.iter().any(|toleration| toleration.covers(taint))
+            || flavor.tolerations.iter().any(|toleration| Tolerated::of(toleration).covers(taint))
+    }
+}
+
+impl Tolerated {
+    fn of(toleration: &Toleration) -> Self {
+        Self {
+            key: toleration.key.clone(),
+            operator: toleration.operator.clone(),
+            value: toleration.value.clone(),
+            effect: toleration.effect.clone(),
+        }
+    }
+
+    /// As Kubernetes matches them: no key with Exists covers all, no effect covers every effect.
+    fn covers(&self, taint: &Taint) -> bool {
+        let set = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let same_effect = set(&self.effect).is_none_or(|effect| effect == taint.effect);
+        let same_key = set(&self.key).is_none_or(|key| key == taint.key);
+        let same_value = match set(&self.operator).as_deref() {
+            Some("Exists") => true,
+            None | Some("Equal") => set(&self.key).is_some() && set(&self.value) == set(&taint.value),
+            Some(_) => false,
+        };
+        same_effect && same_key && same_value
+    }
+}
+
+impl Expression {
+    fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
+        let value = labels.get(&self.key);
+        let listed = value.is_some_and(|value| self.values.contains(value));
+        let number = value.and_then(|value| value.parse::<i64>().ok());
+        let bound = self.values.first().and_then(|bound| bound.parse::<i64>().ok());
+        match self.operator.as_str() {
+            "In" => listed,
+            "NotIn" => !listed,
+            "Exists" => value.is_some(),
+            "DoesNotExist" => value.is_none(),
+            "Gt" => number.zip(bound).is_some_and(|(number, bound)| number > bound),
+            "Lt" => number.zip(bound).is_some_and(|(number, bound)| number < bound),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const TAINT: &str = "untolerated taint gpu=yes:NoSchedule";
+    const AFFINITY: &str = "its nodes don't have the labels that the node affinity asks for";
+
+    fn required(expressions: &Value) -> Value {
+        let terms = json!({"nodeSelectorTerms": [{"matchExpressions": expressions}]});
+        let node_affinity = json!({"requiredDuringSchedulingIgnoredDuringExecution": terms});
+        json!({"tolerations": [{"operator": "Exists"}], "affinity": {"nodeAffinity": node_affinity}})
+    }
+
+    #[rstest]
+    #[case::nothing_tolerated(json!({}), Some(TAINT))]
+    #[case::explicit_nulls(json!({"tolerations": null, "nodeSelector": null, "affinity": null}), Some(TAINT))]
+    #[case::tolerated(json!({"tolerations": [{"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}]}), None)]
+    #[case::tolerated_by_key(json!({"tolerations": [{"key": "gpu", "operator": "Exists"}]}), None)]
+    #[case::all_tolerated(json!({"tolerations": [{"operator": "Exists"}]}), None)]
+    #[case::another_value(json!({"tolerations": [{"key": "gpu", "value": "no"}]}), Some(TAINT))]
+    #[case::another_effect(json!({"tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoExecute"}]}), Some(TAINT))]
+    #[case::selected(json!({"tolerations": [{"operator": "Exists"}], "nodeSelector": {"pool": "a100", "zone": "x"}}), None)]
+    #[case::another_selected(
+        json!({"tolerations": [{"operator": "Exists"}], "nodeSelector": {"pool": "t4"}}),
+        Some("its nodes have no label pool=t4, which the node selector asks for")
+    )]
+    #[case::in_affinity(required(&json!([{"key": "pool", "operator": "In", "values": ["a100"]}])), None)]
+    #[case::not_in_affinity(required(&json!([{"key": "pool", "operator": "NotIn", "values": ["a100"]}])), Some(AFFINITY))]
+    #[case::unknown_keys_do_not_count(required(&json!([{"key": "zone", "operator": "In", "values": ["x"]}])), None)]
+    #[case::a_label_that_only_another_flavor_has(required(&json!([{"key": "spot", "operator": "Exists"}])), Some(AFFINITY))]
+    #[case::greater(required(&json!([{"key": "generation", "operator": "Gt", "values": ["7"]}])), None)]
+    #[case::less(required(&json!([{"key": "generation", "operator": "Lt", "values": ["7"]}])), Some(AFFINITY))]
+    fn pods_and_flavors_match(#[case] spec: Value, #[case] expected: Option<&str>) {
+        let flavor: ResourceFlavorSpec = serde_json::from_value(json!({
+            "nodeLabels": {"pool": "a100", "generation": "8"},
+            "nodeTaints": [
+                {"key": "gpu", "value": "yes", "effect": "NoSchedule"},
+                {"key": "slow", "effect": "PreferNoSchedule"},
+                {"key": "own", "effect": "NoExecute"},
+            ],
+            "tolerations": [{"key": "own", "operator": "Exists"}],
+        }))
+        .expect("a flavor");
+        let labels = BTreeSet::from(["pool", "generation", "spot"]);
+        let placement = Placement::of(&PodTemplate(json!({"spec": spec}))).expect("a pod spec");
+        assert_eq!(placement.objection(&flavor, &labels).as_deref(), expected);
+    }
+}
