@@ -1,45 +1,176 @@
-//! The RayService operator: child RayClusters, their Serve applications, and the switch from one to the next.
+//! The RayService operator: clusters from a spec, one that serves and at most one that is to serve next; Serve configuration;
+//! and the Services that requests come in by.
+//!
+//! [`plan`] is a function of what is observed: it names what separates the service from what its spec asks for. Where things
+//! stand is read from the objects (who serves is where the serve Service leads to, a child is known by the hash of the spec that
+//! it was made from), so that a process that starts anywhere in between goes on from there.
+
+mod children;
+mod family;
+mod goal;
+pub mod hash;
+mod observation;
+mod serve;
+pub mod services;
+pub mod status;
+mod suspend;
+#[cfg(test)]
+mod tests;
+pub mod upgrade;
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::ResourceExt;
 
-use crate::api::ray::{RayCluster, RayService};
-use crate::dashboard::ServeReply;
-use crate::engine::plan::Plan;
+use crate::api::condition;
+use crate::api::ray::{RayCluster, RayService, names};
+use crate::engine::plan::{Note, Plan, Write};
+use crate::raycluster::Problem;
+use children::place;
+use family::{Child, Family, active_name};
+use goal::Goal;
+use suspend::Phase;
+use upgrade::{Reason, Step};
+
+pub use observation::ServeObservation;
 
 /// What is known of one service.
 pub struct View<'a> {
     /// The service.
     pub service: &'a RayService,
-    /// The RayClusters that it owns.
+    /// The RayClusters that it owns, those that are being deleted included.
     pub children: Vec<&'a RayCluster>,
-    /// Their head pods.
+    /// The head pods of its clusters.
     pub head_pods: Vec<&'a Pod>,
     /// The Services that it owns.
     pub services: Vec<&'a Service>,
-    /// The endpoints of its serve Service.
+    /// The endpoints of the Service named [`services::serve_service_name`].
     pub endpoint_slices: Vec<&'a EndpointSlice>,
-    /// What is known of Serve, by the name of the child.
+    /// What is known of Serve, by the name of the cluster.
     pub serve: BTreeMap<String, &'a ServeObservation>,
-    /// Whether its children wait for quota before they run.
+    /// Whether a queue decides when its clusters may have pods: every cluster is born suspended then.
     pub gated: bool,
     /// The present.
     pub now: Timestamp,
 }
 
-/// What was last heard from the dashboard of one child.
-#[derive(Debug, Default, Clone)]
-pub struct ServeObservation {}
-
-impl ServeObservation {
-    /// Takes in a reply.
-    pub fn observe(&mut self, _: ServeReply) {}
+/// What is known of one service that runs, and what follows from it.
+struct Scene<'a> {
+    view: &'a View<'a>,
+    phase: Phase,
+    family: Family<'a>,
+    goal: Result<Goal, Vec<Problem>>,
+    step: Step,
 }
 
-/// Plans everything that a service needs.
-pub fn plan(_: &View<'_>) -> Plan {
-    Plan::default()
+impl<'a> Scene<'a> {
+    fn of(view: &'a View<'a>, phase: Phase) -> Self {
+        let family = Family::of(view);
+        let goal = Goal::of(view.service);
+        let rivals = family.rivals(view.service);
+        let step = match &goal {
+            Ok(_) => {
+                let active = family.active.as_ref().map(|active| active.fit(&view.service.spec.ray_cluster_config));
+                upgrade::decide(active, &rivals, goal::strategy(view.service))
+            }
+            Err(_) => Step::Hold(Reason::Invalid, upgrade::current(&rivals)),
+        };
+        Self { view, phase, family, goal, step }
+    }
+
+    fn pending(&self) -> Option<&Child<'a>> {
+        self.step.pending().and_then(|index| self.family.others.get(index))
+    }
+
+    /// The child that requests are to be sent to: the pending one as soon as it can take them, and else the one that has
+    /// taken them so far.
+    fn serving(&self) -> Option<&Child<'a>> {
+        let takes_over = |pending: &&Child<'_>| {
+            let goal = self.goal.as_ref().ok();
+            matches!(self.step, Step::Continue(_))
+                && goal.is_some_and(|goal| pending.runs(goal.config.hash()))
+                && pending.has_serve_pods()
+                && !pending.is_suspended()
+        };
+        self.pending().filter(takes_over).or(self.family.active.as_ref())
+    }
+}
+
+/// Plans everything that separates a service from what its spec asks for.
+///
+/// A spec that makes no sense stops nothing that runs: nothing new is begun, and what serves is looked after as before.
+pub fn plan(view: &View<'_>) -> Plan {
+    let service = view.service;
+    if service.spec.managed_by.as_deref().is_some_and(|manager| manager != names::MANAGED_BY_OPERATOR) {
+        return Plan::default();
+    }
+    if service.metadata.deletion_timestamp.is_some() {
+        return delete(view);
+    }
+    if !service.finalizers().iter().any(|finalizer| finalizer == names::SERVICE_FINALIZER) {
+        // Before anything holds quota it has to be certain that the service outlives it.
+        let mut held = service.clone();
+        held.finalizers_mut().push(names::SERVICE_FINALIZER.to_owned());
+        return Plan { writes: Vec::from_iter(Write::patch(service, &held)), ..Plan::default() };
+    }
+    match Phase::of(service, !view.children.is_empty()) {
+        phase @ (Phase::Running | Phase::Resuming) => run(&Scene::of(view, phase)),
+        phase => suspend::plan(view, phase),
+    }
+}
+
+fn run(scene: &Scene<'_>) -> Plan {
+    let mut plan = Plan::default();
+    children::plan(scene, &mut plan);
+    let pending = scene.pending().map(|child| (child, serve::config_of_pending(scene)));
+    let active = scene.family.active.as_ref().map(|child| (child, serve::config_of_active(scene)));
+    for (child, config) in active.into_iter().chain(pending) {
+        serve::plan(scene, child, config, &mut plan);
+        serve::plan_head_label(scene, child, &mut plan);
+    }
+    if let Some(child) = scene.serving() {
+        services::plan(scene, child, &mut plan);
+    }
+    tell(scene, &mut plan);
+    plan.write(status::write(scene));
+    plan
+}
+
+/// Deletes the clusters, and lets the service go once the last of them is gone. Its Services go with it.
+fn delete(view: &View<'_>) -> Plan {
+    let mut plan = Plan::default();
+    children::delete_all(view.service, &view.children, &mut plan);
+    if view.children.is_empty() {
+        let mut released = view.service.clone();
+        released.finalizers_mut().retain(|finalizer| finalizer != names::SERVICE_FINALIZER);
+        plan.write(Write::patch(view.service, &released));
+    }
+    plan
+}
+
+fn tell(scene: &Scene<'_>, plan: &mut Plan) {
+    let service = scene.view.service;
+    let conditions = service.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    if let Err(problems) = &scene.goal {
+        let text = status::told(problems);
+        let known = condition::get(conditions, names::VALID).is_some_and(|valid| valid.message == text);
+        if !known {
+            plan.notes.push(Note::warning(service, "InvalidRayServiceSpec", text));
+        }
+    }
+    if let (Step::Hold(Reason::NoUpgrades | Reason::UnknownStrategy, _), false) =
+        (scene.step, condition::is_true(conditions, status::UPGRADE_HELD))
+    {
+        let text = "Another RayCluster is wanted, but spec.upgradeStrategy keeps it from being made";
+        plan.notes.push(Note::warning(service, "UpgradeHeld", text));
+    }
+    if let Some(active) = &scene.family.active
+        && active_name(service).is_some_and(|before| before != active.name())
+        && !children::has_unmarked_predecessor(scene)
+    {
+        plan.notes.push(Note::normal(service, "Promoted", format!("RayCluster {} serves now", place(active.cluster))));
+    }
 }

@@ -1,0 +1,187 @@
+//! The clusters of a service: how one is made, kept, and given up.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::{Resource, ResourceExt};
+use sha2::{Digest, Sha256};
+
+use super::family::{Child, active_name, is_going};
+use super::upgrade::Step;
+use super::{Scene, hash};
+use crate::api::condition;
+use crate::api::fingerprint;
+use crate::api::ray::{RayCluster, RayService, names};
+use crate::engine::plan::{Note, Plan, Write};
+
+/// For how long a cluster that no longer serves is kept, unless the service says otherwise, in seconds
+/// (KubeRay 1.7 `ray-operator/controllers/ray/rayservice_controller.go`).
+const DELETION_DELAY: i32 = 60;
+/// What kubectl keeps its own copy of the service in.
+const LAST_APPLIED_ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// Letters and digits that can't spell a word, nor be taken for one another.
+const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// The cluster that a service asks for, under this name.
+pub(super) fn draft(service: &RayService, name: &str) -> RayCluster {
+    let mut labels = service.labels().clone();
+    labels.insert(names::ORIGIN_NAME_LABEL.to_owned(), service.name_any());
+    labels.insert(names::ORIGIN_KIND_LABEL.to_owned(), RayService::kind(&()).into_owned());
+    let mut annotations = service.annotations().clone();
+    annotations.remove(LAST_APPLIED_ANNOTATION);
+    let mut cluster = RayCluster::new(name, service.spec.ray_cluster_config.clone());
+    cluster.metadata = ObjectMeta {
+        namespace: service.namespace(),
+        labels: Some(labels),
+        annotations: Some(annotations),
+        owner_references: Some(vec![owner(service)]),
+        ..cluster.metadata
+    };
+    cluster
+}
+
+/// The reference from what a service consists of to the service.
+pub(super) fn owner(service: &RayService) -> OwnerReference {
+    OwnerReference {
+        api_version: RayService::api_version(&()).into_owned(),
+        kind: RayService::kind(&()).into_owned(),
+        name: service.name_any(),
+        uid: service.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// The name of the cluster with this hash. Whoever plans twice from the same, or from something old, asks for the same name
+/// again, and the API server refuses the second object; a name that a cluster still has that is on its way out is not used.
+fn name(service: &RayService, hash: &str, taken: &[&RayCluster]) -> String {
+    let uid = service.uid().unwrap_or_default();
+    let candidate = |attempt: usize| {
+        let digest = Sha256::digest(format!("{uid}/{hash}/{attempt}"));
+        let letters = digest.iter().take(5).map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]));
+        format!("{}-{}", service.name_any(), letters.collect::<String>())
+    };
+    let is_free = |name: &String| taken.iter().all(|cluster| cluster.name_any() != *name);
+    (0..).map(candidate).find(is_free).unwrap_or_default()
+}
+
+/// Plans what is written to the children.
+pub(super) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
+    if scene.step == Step::Create {
+        create(scene, plan);
+    }
+    if let Some(active) = &scene.family.active {
+        keep(scene, active, scene.step == Step::UpdateActive, plan);
+    }
+    for (index, child) in scene.family.others.iter().enumerate() {
+        if scene.step.pending() == Some(index) {
+            keep(scene, child, matches!(scene.step, Step::UpdatePending(_)), plan);
+        } else {
+            give_up(scene, child, plan);
+        }
+    }
+}
+
+fn create(scene: &Scene<'_>, plan: &mut Plan) {
+    let (service, Ok(goal)) = (scene.view.service, &scene.goal) else { return };
+    let mut cluster = draft(service, &name(service, &goal.hash, &scene.view.children));
+    hash::stamp(&mut cluster, &goal.hash, service.spec.ray_cluster_config.worker_group_specs.len());
+    if scene.view.gated {
+        cluster.spec.suspend = Some(true);
+    }
+    let name = place(&cluster);
+    if let Some(active) = &scene.family.active {
+        let text = format!("Started an upgrade from RayCluster {} to {name}", place(active.cluster));
+        plan.notes.push(Note::normal(service, "UpgradeStarted", text));
+    }
+    plan.notes.push(Note::normal(service, "CreatedRayCluster", format!("Created RayCluster {name}")));
+    plan.write(Write::create(&cluster));
+}
+
+/// Notes on a child what has to outlive this process, and brings it up to what is wanted if that takes no other cluster.
+fn keep(scene: &Scene<'_>, child: &Child<'_>, append: bool, plan: &mut Plan) {
+    let service = scene.view.service;
+    let mut kept = child.cluster.clone();
+    let (hash, groups) = hash::origin(child.cluster);
+    let stamped = child.cluster.annotations().get(names::SPEC_HASH_ANNOTATION);
+    if stamped.is_none_or(|hash| !fingerprint::is_comparable(hash)) {
+        hash::stamp(&mut kept, &hash, groups);
+    }
+    if let (true, Ok(goal)) = (append, &scene.goal) {
+        // Groups that are there already keep what the autoscaler and the queue have made of them.
+        let wanted = &service.spec.ray_cluster_config.worker_group_specs;
+        kept.spec.worker_group_specs.extend(wanted.iter().skip(groups).cloned());
+        hash::stamp(&mut kept, &goal.hash, wanted.len());
+        let text = format!("Added worker groups to RayCluster {}", place(child.cluster));
+        plan.notes.push(Note::normal(service, "UpdatedRayCluster", text));
+    }
+    if let Some(applied) = child.serve.applied_config() {
+        let noted = kept.annotations_mut().insert(names::SERVE_CONFIG_HASH_ANNOTATION.to_owned(), applied.to_owned());
+        if noted.as_deref() != Some(applied) {
+            let text = format!("Updated serve applications to the RayCluster {}", place(child.cluster));
+            plan.notes.push(Note::normal(service, "UpdatedServeApplications", text));
+        }
+    }
+    if scene.family.active.as_ref().is_some_and(|active| active.name() == child.name()) {
+        kept.annotations_mut().remove(names::DELETE_AFTER_ANNOTATION);
+    }
+    plan.write(Write::patch(child.cluster, &kept));
+}
+
+/// Deletes a child that isn't wanted: at once if it has never served, and else after a while in which those who still talk
+/// to it can finish.
+fn give_up(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
+    let service = scene.view.service;
+    let due = match child.delete_after() {
+        Some(due) => due,
+        None if child.has_served(service) => return plan.write(retire(scene, child)),
+        None => Timestamp::MIN,
+    };
+    if due > scene.view.now {
+        return plan.wake(due);
+    }
+    if due == Timestamp::MIN && matches!(scene.step, Step::Keep | Step::UpdateActive) {
+        let text = format!(
+            "The spec is that of the active cluster again, so RayCluster {} is not needed",
+            place(child.cluster)
+        );
+        plan.notes.push(Note::normal(service, "UpgradeCancelled", text));
+    }
+    delete(service, child.cluster, plan);
+}
+
+fn retire(scene: &Scene<'_>, child: &Child<'_>) -> Option<Write> {
+    let delay = scene.view.service.spec.ray_cluster_deletion_delay_seconds.unwrap_or(DELETION_DELAY).max(0);
+    let now = condition::whole_seconds(scene.view.now);
+    let due = now.saturating_add(SignedDuration::from_secs(delay.into())).unwrap_or(Timestamp::MAX);
+    let mut retired = child.cluster.clone();
+    retired.annotations_mut().insert(names::DELETE_AFTER_ANNOTATION.to_owned(), due.to_string());
+    Write::patch(child.cluster, &retired)
+}
+
+/// Deletes all children that aren't being deleted yet.
+pub(super) fn delete_all(service: &RayService, children: &[&RayCluster], plan: &mut Plan) {
+    for child in children.iter().filter(|child| !is_going(child)) {
+        delete(service, child, plan);
+    }
+}
+
+/// A cluster that is deleted in the foreground stays, and keeps its quota, until its last pod is gone.
+fn delete(service: &RayService, cluster: &RayCluster, plan: &mut Plan) {
+    let text = format!("Deleted the RayCluster {}", place(cluster));
+    plan.notes.push(Note::normal(service, "DeletedRayCluster", text));
+    plan.write(Write::delete(cluster, true));
+}
+
+/// Whether the cluster that served before the active one still has to be marked, so that nobody takes it for one that never
+/// served. The status must not forget it before that.
+pub(super) fn has_unmarked_predecessor(scene: &Scene<'_>) -> bool {
+    let former = active_name(scene.view.service);
+    scene.family.others.iter().any(|child| Some(child.name().as_str()) == former && child.delete_after().is_none())
+}
+
+/// Namespace and name.
+pub(super) fn place<K: Resource>(object: &K) -> String {
+    let meta = object.meta();
+    let (namespace, name) = (meta.namespace.as_deref(), meta.name.as_deref());
+    format!("{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default())
+}

@@ -1,0 +1,137 @@
+//! What a service asks for, if that makes sense
+//! (KubeRay 1.7 `ray-operator/controllers/ray/utils/validation.go`, `ValidateRayServiceSpec`).
+
+use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
+
+use super::{children, hash, services};
+use crate::api::ray::{RayService, UpgradeType};
+use crate::dashboard::ServeConfig;
+use crate::raycluster::{self, Problem};
+
+/// The longest name of a service, in characters; names of children, Services and labels are made from it.
+const LONGEST_NAME: usize = 47;
+/// On a service: after how long it counts as failed if it doesn't come to serve.
+const INITIALIZING_TIMEOUT: &str = "ray.io/initializing-timeout";
+
+/// What a service asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Goal {
+    /// What tells its cluster from others.
+    pub(super) hash: String,
+    /// What its clusters are to serve.
+    pub(super) config: ServeConfig,
+}
+
+impl Goal {
+    /// Reads what a service asks for.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it; nothing in a service that has a problem may be acted on.
+    pub(super) fn of(service: &RayService) -> Result<Self, Vec<Problem>> {
+        let mut problems = Vec::new();
+        name(service, &mut problems);
+        let config = config(service, &mut problems);
+        cluster(service, &mut problems);
+        serve_service(service, &mut problems);
+        if let UpgradeType::Other(unknown) = strategy(service) {
+            let message = format!("{unknown:?}; NewCluster, NewClusterWithIncrementalUpgrade and None are allowed");
+            problem(&mut problems, "spec.upgradeStrategy.type", message);
+        }
+        if let Some(seconds) = service.spec.ray_cluster_deletion_delay_seconds.filter(|seconds| *seconds < 0) {
+            problem(&mut problems, "spec.rayClusterDeletionDelaySeconds", format!("{seconds} is below 0"));
+        }
+        match config {
+            Some(config) if problems.is_empty() => {
+                Ok(Self { hash: hash::of(&service.spec.ray_cluster_config), config })
+            }
+            _ => Err(problems),
+        }
+    }
+}
+
+/// How a change of the cluster is to be brought about.
+pub(super) fn strategy(service: &RayService) -> &UpgradeType {
+    let own = service.spec.upgrade_strategy.as_ref().and_then(|strategy| strategy.type_.as_ref());
+    own.unwrap_or(&UpgradeType::NewCluster)
+}
+
+/// What is set and has no effect, each with what is missing.
+pub(super) fn unsupported(service: &RayService) -> Vec<String> {
+    let incremental = *strategy(service) == UpgradeType::NewClusterWithIncrementalUpgrade;
+    let timeout = service.annotations().contains_key(INITIALIZING_TIMEOUT);
+    let found = [
+        (
+            incremental,
+            "spec.upgradeStrategy.type NewClusterWithIncrementalUpgrade: no cluster is made until it is NewCluster"
+                .to_owned(),
+        ),
+        (timeout, format!("annotation {INITIALIZING_TIMEOUT}: a service is initializing for as long as it takes")),
+    ];
+    found.into_iter().filter(|(set, _)| *set).map(|(_, field)| field).collect()
+}
+
+fn problem(problems: &mut Vec<Problem>, field: &str, message: impl ToString) {
+    problems.push(Problem { field: field.to_owned(), message: message.to_string() });
+}
+
+fn name(service: &RayService, problems: &mut Vec<Problem>) {
+    let name = service.name_any();
+    let field = "metadata.name";
+    if name.chars().count() > LONGEST_NAME {
+        let message = format!("{name:?} has {} characters; up to {LONGEST_NAME} are allowed", name.chars().count());
+        problem(problems, field, message);
+    }
+    let starts_well = name.starts_with(|first: char| first.is_ascii_lowercase());
+    let is_label =
+        name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-') && !name.ends_with('-');
+    if !starts_well || !is_label {
+        let message = format!("{name:?} becomes the name of Services: a-z, 0-9 and '-', from a letter on, to no '-'");
+        problem(problems, field, message);
+    }
+}
+
+fn config(service: &RayService, problems: &mut Vec<Problem>) -> Option<ServeConfig> {
+    match ServeConfig::from_yaml(service.spec.serve_config_v2.as_deref().unwrap_or_default()) {
+        Ok(config) => Some(config),
+        Err(error) => {
+            problem(problems, "spec.serveConfigV2", error);
+            None
+        }
+    }
+}
+
+/// The cluster is judged as the child that it would become.
+fn cluster(service: &RayService, problems: &mut Vec<Problem>) {
+    let draft = children::draft(service, "draft");
+    let in_service = |problem: Problem| {
+        let field = match problem.field.strip_prefix("spec.") {
+            Some(rest) => format!("spec.rayClusterConfig.{rest}"),
+            None => problem.field,
+        };
+        Problem { field, message: problem.message }
+    };
+    if let Err(found) = raycluster::validate::groups(&draft) {
+        problems.extend(found.into_iter().map(in_service));
+    }
+    let head = &service.spec.ray_cluster_config.head_group_spec;
+    let named = head.head_service.as_ref().and_then(|service| service.pointer("/metadata/name")?.as_str());
+    if let Some(name) = named.filter(|name| !name.is_empty()) {
+        let message =
+            format!("{name:?} would be the name of the head Service of two clusters during an upgrade; leave it out");
+        problem(problems, "spec.rayClusterConfig.headGroupSpec.headService.metadata.name", message);
+    }
+}
+
+fn serve_service(service: &RayService, problems: &mut Vec<Problem>) {
+    let field = "spec.serveService";
+    let own = service.spec.serve_service.clone().map(serde_json::from_value::<Service>).transpose();
+    match own {
+        Err(error) => problem(problems, field, error),
+        Ok(_) if services::serve_ports(service, &children::draft(service, "draft")).is_empty() => {
+            let field = "spec.rayClusterConfig.headGroupSpec.template.spec.containers[0].ports";
+            problem(problems, field, "there is no port named \"serve\" or \"serve-…\", so nobody could send requests");
+        }
+        Ok(_) => {}
+    }
+}

@@ -1,0 +1,310 @@
+//! What is known of Serve on one cluster.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::dashboard::{ServeAnswer, ServeError, ServeReply, ServeStatus};
+
+/// Pauses between questions while something isn't running yet; the last one goes on.
+const PAUSES_WHILE_WAITING: [SignedDuration; 3] =
+    [SignedDuration::from_millis(500), SignedDuration::from_secs(1), SignedDuration::from_secs(2)];
+/// The pause between questions while everything runs.
+const PAUSE_WHILE_RUNNING: SignedDuration = SignedDuration::from_secs(10);
+/// The pause after a configuration was refused for the first time; it doubles with each refusal.
+const FIRST_PAUSE_AFTER_REFUSAL: SignedDuration = SignedDuration::from_secs(2);
+/// The longest pause after a refusal.
+const LONGEST_PAUSE_AFTER_REFUSAL: SignedDuration = SignedDuration::from_secs(60);
+/// A configuration that was taken and has left no trace is not applied again before this has passed.
+const PAUSE_BEFORE_REAPPLYING: SignedDuration = SignedDuration::from_secs(2);
+/// A proxy counts as ill after this many failed checks in a row: one lost answer must not take a head out of service.
+const FAILURES_UNTIL_ILL: u32 = 2;
+
+/// What is known of Serve on one cluster, folded from the answers to calls. It is lost with the process; then everything is
+/// asked for again, and what must not be lost is in annotations of the cluster.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ServeObservation {
+    /// When the applications were asked for last, and whether there was an answer.
+    asked: Option<(Timestamp, Result<(), ServeError>)>,
+    /// The last answer.
+    status: Option<ServeStatus>,
+    /// Questions in a row that were not answered by "everything runs".
+    waiting: usize,
+    applied: Option<Applied>,
+    refused: Option<Refused>,
+    health: Option<Health>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Applied {
+    config_hash: String,
+    at: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Refused {
+    config_hash: String,
+    at: Timestamp,
+    times: u32,
+    error: ServeError,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Health {
+    pod: String,
+    called_at: Timestamp,
+    failures: u32,
+}
+
+impl ServeObservation {
+    /// What is known before anything was asked.
+    pub(super) const fn nothing() -> Self {
+        Self { asked: None, status: None, waiting: 0, applied: None, refused: None, health: None }
+    }
+
+    /// Takes in the answer to a call.
+    pub fn observe(&mut self, reply: ServeReply) {
+        match reply.answer {
+            ServeAnswer::Status(answer) => self.observe_status(reply.called_at, answer),
+            ServeAnswer::Applied { config_hash, result: Ok(()) } => {
+                self.applied = Some(Applied { config_hash, at: reply.at });
+                self.refused = None;
+                self.waiting = 0;
+            }
+            ServeAnswer::Applied { config_hash, result: Err(error) } => {
+                let again = self.refused.as_ref().filter(|before| before.config_hash == config_hash);
+                let times = again.map_or(1, |before| before.times.saturating_add(1));
+                self.refused = Some(Refused { config_hash, at: reply.at, times, error });
+            }
+            ServeAnswer::Health { pod, result } => {
+                let again = self.health.as_ref().filter(|before| before.pod == pod);
+                let failures = match result {
+                    Ok(()) => 0,
+                    Err(_) => again.map_or(1, |before| before.failures.saturating_add(1)),
+                };
+                self.health = Some(Health { pod, called_at: reply.called_at, failures });
+            }
+        }
+    }
+
+    fn observe_status(&mut self, called_at: Timestamp, answer: Result<ServeStatus, ServeError>) {
+        let (status, result) = match answer {
+            Ok(status) => (Some(status), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        let runs = status.as_ref().is_some_and(ServeStatus::is_running);
+        self.waiting = if runs { 0 } else { self.waiting.saturating_add(1) };
+        self.asked = Some((called_at, result));
+        self.status = status.or(self.status.take());
+    }
+
+    /// The applications as they were when there was an answer last.
+    pub fn last_status(&self) -> Option<&ServeStatus> {
+        self.status.as_ref()
+    }
+
+    /// The applications, if they were asked for after the last configuration was taken and after `since`: only then do
+    /// they tell what became of that.
+    pub fn current_status(&self, since: Timestamp) -> Option<&ServeStatus> {
+        let (called_at, result) = self.asked.as_ref()?;
+        let applied_at = self.applied.as_ref().map_or(Timestamp::MIN, |applied| applied.at);
+        let is_current = result.is_ok() && *called_at >= applied_at && *called_at >= since;
+        self.status.as_ref().filter(|_| is_current)
+    }
+
+    /// Why the last question was not answered.
+    pub fn silence(&self) -> Option<&ServeError> {
+        self.asked.as_ref()?.1.as_ref().err()
+    }
+
+    /// Hash of the configuration that was taken last.
+    pub fn applied_config(&self) -> Option<&str> {
+        self.applied.as_ref().map(|applied| applied.config_hash.as_str())
+    }
+
+    /// Why this configuration was refused last.
+    pub fn refusal(&self, config_hash: &str) -> Option<&ServeError> {
+        self.refused.as_ref().filter(|refused| refused.config_hash == config_hash).map(|refused| &refused.error)
+    }
+
+    /// When a configuration may be applied, as far as what came of it before allows.
+    pub fn may_apply_at(&self, config_hash: &str) -> Timestamp {
+        let refused = self.refused.as_ref().filter(|refused| refused.config_hash == config_hash);
+        if let Some(refused) = refused {
+            let pause = FIRST_PAUSE_AFTER_REFUSAL.saturating_mul(1 << (refused.times - 1).min(16));
+            return later(refused.at, pause.min(LONGEST_PAUSE_AFTER_REFUSAL));
+        }
+        let applied = self.applied.as_ref().filter(|applied| applied.config_hash == config_hash);
+        applied.map_or(Timestamp::MIN, |applied| later(applied.at, PAUSE_BEFORE_REAPPLYING))
+    }
+
+    /// When the applications are to be asked for again; at once if they weren't since the last configuration was taken, or
+    /// since `since`.
+    pub fn ask_at(&self, since: Timestamp) -> Timestamp {
+        let Some((called_at, _)) = &self.asked else { return Timestamp::MIN };
+        let news = self.applied.as_ref().map_or(since, |applied| applied.at.max(since));
+        if *called_at < news {
+            return Timestamp::MIN;
+        }
+        let pause = match self.waiting.checked_sub(1) {
+            None => PAUSE_WHILE_RUNNING,
+            Some(before) => PAUSES_WHILE_WAITING[before.min(PAUSES_WHILE_WAITING.len() - 1)],
+        };
+        later(*called_at, pause)
+    }
+
+    /// Whether the Serve proxy on a pod takes requests; `None` when that isn't clear.
+    pub fn is_healthy(&self, pod: &str) -> Option<bool> {
+        let health = self.health.as_ref().filter(|health| health.pod == pod)?;
+        match health.failures {
+            0 => Some(true),
+            failures => (failures >= FAILURES_UNTIL_ILL).then_some(false),
+        }
+    }
+
+    /// When the Serve proxy on a pod is to be asked for its health again.
+    pub fn check_health_at(&self, pod: &str) -> Timestamp {
+        let Some(health) = self.health.as_ref().filter(|health| health.pod == pod) else { return Timestamp::MIN };
+        let pause = match health.failures {
+            0 => PAUSE_WHILE_RUNNING,
+            failures if failures < FAILURES_UNTIL_ILL => PAUSES_WHILE_WAITING[0],
+            _ => PAUSES_WHILE_WAITING[2],
+        };
+        later(health.called_at, pause)
+    }
+
+    /// Whether all that is known is from before `time`, and so about another cluster of the same name.
+    pub fn is_older_than(&self, time: Timestamp) -> bool {
+        let asked = self.asked.as_ref().map(|(called_at, _)| *called_at);
+        let applied = self.applied.as_ref().map(|applied| applied.at);
+        let refused = self.refused.as_ref().map(|refused| refused.at);
+        let health = self.health.as_ref().map(|health| health.called_at);
+        [asked, applied, refused, health].into_iter().flatten().max().is_some_and(|latest| latest < time)
+    }
+}
+
+fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.saturating_add(by).unwrap_or(Timestamp::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_millisecond(millis).expect("in range")
+    }
+
+    fn reply(called_at: i64, answer: ServeAnswer) -> ServeReply {
+        ServeReply {
+            namespace: "ml".into(),
+            cluster: "chat-x1".into(),
+            called_at: at(called_at),
+            at: at(called_at + 100),
+            answer,
+        }
+    }
+
+    fn error() -> ServeError {
+        ServeError::Refused { doing: "asking".into(), code: 500, body: "no".into() }
+    }
+
+    fn status(called_at: i64, app: &str) -> ServeReply {
+        let status = serde_json::from_value(json!({"applications": {"chat": {"status": app}}})).expect("a status");
+        reply(called_at, ServeAnswer::Status(Ok(status)))
+    }
+
+    fn no_status(called_at: i64) -> ServeReply {
+        reply(called_at, ServeAnswer::Status(Err(error())))
+    }
+
+    fn put(called_at: i64, hash: &str, result: Result<(), ServeError>) -> ServeReply {
+        reply(called_at, ServeAnswer::Applied { config_hash: hash.into(), result })
+    }
+
+    fn health(called_at: i64, pod: &str, result: Result<(), ServeError>) -> ServeReply {
+        reply(called_at, ServeAnswer::Health { pod: pod.into(), result })
+    }
+
+    fn after(replies: impl IntoIterator<Item = ServeReply>) -> ServeObservation {
+        let mut observation = ServeObservation::default();
+        replies.into_iter().for_each(|reply| observation.observe(reply));
+        observation
+    }
+
+    #[rstest]
+    #[case::nothing_known(vec![], i64::MIN)]
+    #[case::first_answer(vec![status(0, "DEPLOYING")], 500)]
+    #[case::second(vec![status(0, "DEPLOYING"), no_status(500)], 1500)]
+    #[case::third(vec![status(0, "DEPLOYING"), no_status(500), status(1500, "DEPLOYING")], 3500)]
+    #[case::later(vec![no_status(0), no_status(1), no_status(2), no_status(3), no_status(4)], 2004)]
+    #[case::running(vec![no_status(0), status(500, "RUNNING")], 10_500)]
+    #[case::just_applied(vec![status(0, "RUNNING"), put(200, "a", Ok(()))], i64::MIN)]
+    #[case::asked_while_it_was_applied(vec![put(200, "a", Ok(())), status(250, "RUNNING")], i64::MIN)]
+    #[case::asked_after_it_was_applied(vec![put(200, "a", Ok(())), status(300, "DEPLOYING")], 800)]
+    fn serve_is_asked_often_while_something_is_awaited(#[case] replies: Vec<ServeReply>, #[case] expected: i64) {
+        let expected = if expected == i64::MIN { Timestamp::MIN } else { at(expected) };
+        assert_eq!(after(replies).ask_at(Timestamp::MIN), expected);
+    }
+
+    #[test]
+    fn a_state_that_was_asked_for_before_a_configuration_was_taken_is_not_current() {
+        let mut observation = after([status(0, "RUNNING")]);
+        assert!(observation.current_status(at(0)).is_some());
+        assert!(observation.current_status(at(1)).is_none(), "the head became ready later");
+
+        observation.observe(put(10, "a", Ok(())));
+        observation.observe(status(50, "RUNNING"));
+        assert!(observation.current_status(at(0)).is_none());
+        assert!(observation.last_status().is_some());
+
+        observation.observe(status(200, "RUNNING"));
+        assert!(observation.current_status(at(0)).is_some());
+
+        observation.observe(no_status(300));
+        assert!(observation.current_status(at(0)).is_none());
+        assert_eq!(observation.silence(), Some(&error()));
+    }
+
+    #[rstest]
+    #[case::never_applied(vec![], "a", i64::MIN)]
+    #[case::applied(vec![put(0, "a", Ok(()))], "a", 2100)]
+    #[case::another_applied(vec![put(0, "b", Ok(()))], "a", i64::MIN)]
+    #[case::refused(vec![put(0, "a", Err(error()))], "a", 2100)]
+    #[case::refused_thrice(vec![put(0, "a", Err(error())), put(1, "a", Err(error())), put(2, "a", Err(error()))], "a", 8102)]
+    #[case::another_refused(vec![put(0, "b", Err(error()))], "a", i64::MIN)]
+    #[case::refused_ever_again((0..99).map(|_| put(0, "a", Err(error()))).collect(), "a", 60_100)]
+    fn a_configuration_that_came_to_nothing_is_applied_again_after_a_pause(
+        #[case] replies: Vec<ServeReply>,
+        #[case] hash: &str,
+        #[case] expected: i64,
+    ) {
+        let expected = if expected == i64::MIN { Timestamp::MIN } else { at(expected) };
+        assert_eq!(after(replies).may_apply_at(hash), expected);
+    }
+
+    #[rstest]
+    #[case::unknown(vec![], None, i64::MIN)]
+    #[case::of_another_pod(vec![health(0, "old", Ok(()))], None, i64::MIN)]
+    #[case::healthy(vec![health(0, "head", Ok(()))], Some(true), 10_000)]
+    #[case::one_failure(vec![health(0, "head", Ok(())), health(5, "head", Err(error()))], None, 505)]
+    #[case::two_failures(vec![health(0, "head", Err(error())), health(5, "head", Err(error()))], Some(false), 2005)]
+    fn a_proxy_is_ill_after_two_failures(
+        #[case] replies: Vec<ServeReply>,
+        #[case] healthy: Option<bool>,
+        #[case] again: i64,
+    ) {
+        let observation = after(replies);
+        let again = if again == i64::MIN { Timestamp::MIN } else { at(again) };
+        assert_eq!((observation.is_healthy("head"), observation.check_health_at("head")), (healthy, again));
+    }
+
+    #[test]
+    fn what_is_known_from_before_a_cluster_was_made_is_about_another() {
+        let observation = after([status(0, "RUNNING"), put(200, "a", Ok(()))]);
+        assert!(observation.is_older_than(at(301)));
+        assert!(!observation.is_older_than(at(300)));
+        assert!(!ServeObservation::default().is_older_than(at(0)));
+    }
+}

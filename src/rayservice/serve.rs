@@ -1,0 +1,176 @@
+//! The Serve applications of a child: which configuration it gets, what is asked of it and when.
+
+use jiff::SignedDuration;
+use kube::ResourceExt;
+
+use super::Scene;
+use super::children::place;
+use super::family::Child;
+use super::upgrade::{Reason, Step};
+use crate::api::condition;
+use crate::api::ray::names;
+use crate::dashboard::ServeConfig;
+use crate::engine::plan::{Note, Plan, ServeCall, ServeRequest, Write};
+use crate::raycluster::names::head_service;
+use crate::raycluster::services::head_ports;
+
+/// An answer that doesn't come within this time is asked for again.
+const PATIENCE: SignedDuration = SignedDuration::from_secs(2);
+/// The port of the dashboard, if the head names none.
+const DASHBOARD_PORT: u16 = 8265;
+/// The port of the Serve proxy, if the head names none.
+const SERVE_PORT: u16 = 8000;
+
+/// The configuration that the active cluster is to have; `None` if it keeps the one it has. A configuration that comes with
+/// another cluster is for that one, and never reaches the one that serves.
+pub(super) fn config_of_active<'a>(scene: &'a Scene<'_>) -> Option<&'a ServeConfig> {
+    let goal = scene.goal.as_ref().ok()?;
+    let applied = scene.family.active.as_ref()?.applied_config();
+    let alone = matches!(scene.step, Step::Keep | Step::UpdateActive | Step::Hold(Reason::NoUpgrades, _));
+    (alone || applied == Some(goal.config.hash())).then_some(&goal.config)
+}
+
+/// The configuration that the pending cluster is to have.
+pub(super) fn config_of_pending<'a>(scene: &'a Scene<'_>) -> Option<&'a ServeConfig> {
+    let goal = scene.goal.as_ref().ok()?;
+    matches!(scene.step, Step::Continue(_) | Step::UpdatePending(_)).then_some(&goal.config)
+}
+
+/// Plans the calls to a child. `config` is what it is to have.
+pub(super) fn plan(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan: &mut Plan) {
+    let Some(ready_since) = child.head_ready_since() else { return };
+    let now = scene.view.now;
+    if let Some(config) = config.filter(|config| needs(child, config)) {
+        let at = child.serve.may_apply_at(config.hash());
+        if at <= now {
+            plan.serve_calls.push(call(child, ServeRequest::Put(config.clone())));
+        } else {
+            plan.wake(at);
+        }
+    }
+    tell(scene, child, config, plan);
+    let at = child.serve.ask_at(ready_since);
+    if at <= now {
+        plan.serve_calls.push(call(child, ServeRequest::Get));
+        plan.wake(now.saturating_add(PATIENCE).unwrap_or(now));
+    } else {
+        plan.wake(at);
+    }
+}
+
+/// Whether a configuration has to be applied: because it is another one, or because a head that came up anew has lost it.
+/// That is known only once the head has been asked.
+fn needs(child: &Child<'_>, config: &ServeConfig) -> bool {
+    let Some(status) = child.current_status() else { return false };
+    let lost = status.applications.is_empty() && config.has_applications();
+    child.applied_config() != Some(config.hash()) || lost
+}
+
+fn tell(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan: &mut Plan) {
+    let service = scene.view.service;
+    if let Some(error) = config.and_then(|config| child.serve.refusal(config.hash())) {
+        let text = format!("Failed to update serve applications: {error}");
+        plan.notes.push(Note::warning(service, "FailedToUpdateServeApplications", text));
+    }
+    let lost = child.current_status().is_some_and(|status| status.applications.is_empty());
+    if lost && config.is_none() && child.applied_config().is_some() {
+        let text = format!(
+            "RayCluster {} has lost its Serve applications, and their configuration is no longer in the spec; \
+             they come back with the pending cluster, or when the spec is put back",
+            child.name()
+        );
+        plan.notes.push(Note::warning(service, "ServeApplicationsLost", text));
+    }
+}
+
+/// Plans the label of a child's head pod by which the serve Service finds it
+/// (KubeRay 1.7 `ray-operator/controllers/ray/rayservice_controller.go`, `updateHeadPodServeLabel`).
+pub(super) fn plan_head_label(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
+    let Some(head) = child.head else { return };
+    let serves = head.labels().get(names::SERVE_LABEL).is_some_and(|serves| serves == "true");
+    let wanted = match scene.view.service.spec.exclude_head_pod_from_serve_svc {
+        Some(true) => false,
+        _ => {
+            check_health(scene, child, serves, plan);
+            child.serve.is_healthy(&head.name_any()).unwrap_or(serves)
+        }
+    };
+    if wanted == serves {
+        return;
+    }
+    let mut labelled = head.clone();
+    labelled.labels_mut().insert(names::SERVE_LABEL.to_owned(), wanted.to_string());
+    let name = place(head);
+    let text = format!("Updated the serve label to \"{wanted}\" for the Head Pod {name}");
+    plan.notes.push(Note::normal(scene.view.service, "UpdatedHeadPodServeLabel", text));
+    plan.write(Write::patch(head, &labelled));
+}
+
+/// Asks the proxy on the head for its health, while it can be of use: it gets requests, or could get some.
+fn check_health(scene: &Scene<'_>, child: &Child<'_>, serves: bool, plan: &mut Plan) {
+    let runs = child.current_status().is_some_and(|status| status.is_running());
+    let Some(head) = child.head.filter(|_| child.head_ready_since().is_some() && (serves || runs)) else { return };
+    let ip = head.status.as_ref().and_then(|status| status.pod_ip.clone()).unwrap_or_default();
+    let pod = head.name_any();
+    let (at, now) = (child.serve.check_health_at(&pod), scene.view.now);
+    if at > now {
+        return plan.wake(at);
+    }
+    let port = port(child, "serve", SERVE_PORT);
+    plan.serve_calls.push(call(child, ServeRequest::Healthz { pod, ip, port }));
+    plan.wake(now.saturating_add(PATIENCE).unwrap_or(now));
+}
+
+fn call(child: &Child<'_>, request: ServeRequest) -> ServeCall {
+    ServeCall {
+        namespace: child.cluster.namespace().unwrap_or_default(),
+        cluster: child.name(),
+        head_service: head_service(child.cluster),
+        dashboard_port: port(child, "dashboard", DASHBOARD_PORT),
+        request,
+    }
+}
+
+fn port(child: &Child<'_>, name: &str, usual: u16) -> u16 {
+    head_ports(child.cluster).get(name).and_then(|port| u16::try_from(*port).ok()).unwrap_or(usual)
+}
+
+/// What a child waits for before it can take requests with this configuration; `None` when it can.
+pub(super) fn waits_for(child: &Child<'_>, config: &ServeConfig) -> Option<String> {
+    if child.is_suspended() {
+        return Some("it is suspended (spec.suspend)".to_owned());
+    }
+    if child.head_ready_since().is_none() {
+        return Some(format!("its head is not ready{}", head_trouble(child)));
+    }
+    if let Some(error) = child.serve.silence() {
+        return Some(error.to_string());
+    }
+    let Some(status) = child.current_status() else {
+        return Some("Serve has not been asked for its state yet".to_owned());
+    };
+    if child.applied_config() != Some(config.hash()) {
+        let refusal = child.serve.refusal(config.hash());
+        return Some(
+            refusal.map_or_else(|| "its Serve configuration is being applied".to_owned(), ToString::to_string),
+        );
+    }
+    if status.applications.is_empty() {
+        return Some("Serve has no applications".to_owned());
+    }
+    if let Some((name, application)) = status.applications.iter().find(|(_, application)| !application.is_running()) {
+        let said = Some(application.message.trim()).filter(|said| !said.is_empty());
+        let said = said.map_or_else(String::new, |said| format!(": {said}"));
+        return Some(format!("application {name} is {}{said}", application.status));
+    }
+    (!child.has_serve_pods()).then(|| "none of its pods takes requests yet".to_owned())
+}
+
+fn head_trouble(child: &Child<'_>) -> String {
+    let conditions = child.cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let Some(ready) = condition::get(conditions, names::HEAD_POD_READY) else { return String::new() };
+    match ready.message.is_empty() {
+        true => format!(" ({})", ready.reason),
+        false => format!(" ({}: {})", ready.reason, ready.message),
+    }
+}

@@ -1,0 +1,167 @@
+//! The two Services of a service, which lead to one of its clusters. A Service keeps its address for life; what changes is
+//! where it leads to (KubeRay 1.7 `ray-operator/controllers/ray/common/service.go`).
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::{Resource, ResourceExt};
+
+use super::children::{owner, place};
+use super::family::Child;
+use super::{Scene, View};
+use crate::api::ray::{RayCluster, RayService, names};
+use crate::engine::plan::{Note, Plan, Write};
+use crate::raycluster::services::{head_ports, head_selector};
+
+/// The name of the Service that requests are sent to.
+pub fn serve_service_name(service: &RayService) -> String {
+    let own = service.spec.serve_service.as_ref().and_then(|own| own.pointer("/metadata/name")?.as_str());
+    own.filter(|name| !name.is_empty()).map_or_else(|| format!("{}-serve-svc", service.name_any()), str::to_owned)
+}
+
+/// The name of the Service that leads to the head of the cluster that serves.
+pub fn head_service_name(service: &RayService) -> String {
+    format!("{}-head-svc", service.name_any())
+}
+
+/// The name of the cluster that requests are sent to.
+pub(super) fn leads_to<'a>(view: &View<'a>) -> Option<&'a str> {
+    let service = find(view, &serve_service_name(view.service))?;
+    service.spec.as_ref()?.selector.as_ref()?.get(names::CLUSTER_LABEL).map(String::as_str)
+}
+
+fn find<'a>(view: &View<'a>, name: &str) -> Option<&'a Service> {
+    view.services.iter().copied().find(|service| service.name_any() == name)
+}
+
+/// Plans the Services so that they lead to `child`.
+pub(super) fn plan(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
+    let service = scene.view.service;
+    for wanted in [serve_service(service, child.cluster), head_service(service, child.cluster)] {
+        match find(scene.view, &wanted.name_any()) {
+            None => {
+                let text = format!("Created the service {}", place(&wanted));
+                plan.notes.push(Note::normal(service, "CreatedService", text));
+                plan.write(Write::create(&wanted));
+            }
+            // It has to be gone before it can be made anew.
+            Some(there) if there.metadata.deletion_timestamp.is_some() => {}
+            Some(there) => {
+                let write = Write::patch(there, &overlaid(there, &wanted));
+                if write.is_some() {
+                    let text = format!("Updated the service {}: it leads to RayCluster {}", place(there), child.name());
+                    plan.notes.push(Note::normal(service, "UpdatedService", text));
+                }
+                plan.write(write);
+            }
+        }
+    }
+}
+
+fn serve_service(service: &RayService, child: &RayCluster) -> Service {
+    let own = service.spec.serve_service.clone().and_then(|own| serde_json::from_value::<Service>(own).ok());
+    let own = own.unwrap_or_default();
+    let mut spec = own.spec.unwrap_or_default();
+    spec.selector = Some(BTreeMap::from([
+        (names::CLUSTER_LABEL.to_owned(), child.name_any()),
+        (names::SERVE_LABEL.to_owned(), "true".to_owned()),
+    ]));
+    spec.ports = Some(serve_ports(service, child));
+    let usual = service.spec.ray_cluster_config.head_group_spec.service_type.clone();
+    spec.type_ = spec.type_.or(usual).filter(|kind| !kind.is_empty());
+    let mut labels = own.metadata.labels.unwrap_or_default();
+    labels.extend(origin_labels(service));
+    labels.insert(names::SERVE_LABEL.to_owned(), format!("{}-serve", service.name_any()));
+    let metadata = ObjectMeta { labels: Some(labels), annotations: own.metadata.annotations, ..ObjectMeta::default() };
+    owned(service, serve_service_name(service), metadata, spec)
+}
+
+/// The ports of the serve Service: those that the user gives it, and those of the cluster's head that are named for it.
+pub(super) fn serve_ports(service: &RayService, child: &RayCluster) -> Vec<ServicePort> {
+    let own = service.spec.serve_service.as_ref().and_then(|own| own.pointer("/spec/ports"));
+    let own = own.and_then(|ports| serde_json::from_value::<Vec<ServicePort>>(ports.clone()).ok());
+    let mut ports = own.unwrap_or_default();
+    let of_head = head_ports(child).into_iter();
+    for (name, number) in of_head.filter(|(name, _)| name == "serve" || name.starts_with("serve-")) {
+        if !ports.iter().any(|port| port.name.as_ref() == Some(&name) || port.port == number) {
+            ports.push(port(name, number));
+        }
+    }
+    ports
+}
+
+fn head_service(service: &RayService, child: &RayCluster) -> Service {
+    let kind = child.spec.head_group_spec.service_type.clone().filter(|kind| !kind.is_empty());
+    // There is one head, so its name may lead to it directly, and does so whatever becomes of its health.
+    let direct = kind.as_deref().is_none_or(|kind| kind == "ClusterIP");
+    let spec = ServiceSpec {
+        selector: Some(head_selector(child)),
+        ports: Some(head_ports(child).into_iter().map(|(name, number)| head_port(name, number)).collect()),
+        type_: kind,
+        cluster_ip: direct.then(|| "None".to_owned()),
+        publish_not_ready_addresses: direct.then_some(true),
+        ..ServiceSpec::default()
+    };
+    let mut labels = origin_labels(service);
+    labels.insert(names::NODE_TYPE_LABEL.to_owned(), "head".to_owned());
+    labels.insert(names::IDENTIFIER_LABEL.to_owned(), format!("{}-head", service.name_any()));
+    let metadata = ObjectMeta { labels: Some(labels), ..ObjectMeta::default() };
+    owned(service, head_service_name(service), metadata, spec)
+}
+
+fn port(name: String, number: i32) -> ServicePort {
+    // Said explicitly: the target of a port whose number changes would stay behind.
+    let target_port = Some(IntOrString::Int(number));
+    ServicePort { name: Some(name), port: number, target_port, ..ServicePort::default() }
+}
+
+fn head_port(name: String, number: i32) -> ServicePort {
+    ServicePort { app_protocol: Some("tcp".to_owned()), ..port(name, number) }
+}
+
+fn origin_labels(service: &RayService) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (names::ORIGIN_NAME_LABEL.to_owned(), service.name_any()),
+        (names::ORIGIN_KIND_LABEL.to_owned(), RayService::kind(&()).into_owned()),
+    ])
+}
+
+fn owned(service: &RayService, name: String, metadata: ObjectMeta, spec: ServiceSpec) -> Service {
+    let metadata = ObjectMeta {
+        name: Some(name),
+        namespace: service.namespace(),
+        owner_references: Some(vec![owner(service)]),
+        ..metadata
+    };
+    Service { metadata, spec: Some(spec), status: None }
+}
+
+/// What is there, with what is wanted put over it. The address, the node ports and what others have added stay.
+fn overlaid(there: &Service, wanted: &Service) -> Service {
+    let mut next = there.clone();
+    if let Some(labels) = &wanted.metadata.labels {
+        next.labels_mut().extend(labels.clone());
+    }
+    if let Some(annotations) = &wanted.metadata.annotations {
+        next.annotations_mut().extend(annotations.clone());
+    }
+    let spec = next.spec.get_or_insert_default();
+    let wanted = wanted.spec.clone().unwrap_or_default();
+    spec.selector = wanted.selector;
+    spec.type_ = wanted.type_.or(spec.type_.take());
+    let before = spec.ports.take().unwrap_or_default();
+    let ports = wanted.ports.unwrap_or_default().into_iter().map(|port| {
+        let same = before.iter().find(|there| there.name == port.name).cloned().unwrap_or_default();
+        ServicePort {
+            app_protocol: port.app_protocol.or(same.app_protocol),
+            node_port: port.node_port.or(same.node_port),
+            protocol: port.protocol.or(same.protocol),
+            target_port: port.target_port.or(same.target_port),
+            ..port
+        }
+    });
+    spec.ports = Some(ports.collect());
+    next
+}

@@ -1,0 +1,266 @@
+//! What the status of a service says
+//! (KubeRay 1.7 `ray-operator/controllers/ray/rayservice_controller.go`, `calculateStatus`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use super::family::{Child, active_name, pending_name};
+use super::suspend::Phase;
+use super::upgrade::{Reason, Step};
+use super::{Scene, View, children, goal, serve};
+use crate::api::condition::{self, Verdict};
+use crate::api::ray::{AppStatus, RayService, RayServiceStatus, RayServiceStatuses, ServeDeploymentStatus, names};
+use crate::dashboard::ServeStatus;
+use crate::engine::plan::Write;
+use crate::raycluster::Problem;
+
+/// Condition: requests are being taken.
+pub const READY: &str = "Ready";
+/// Condition: there is a cluster that serves and one that serves next.
+pub const UPGRADE_IN_PROGRESS: &str = "UpgradeInProgress";
+/// Condition: all clusters are being deleted because the service is to be suspended.
+pub const SUSPENDING: &str = "Suspending";
+/// Condition: the service is suspended, and has no clusters.
+pub const SUSPENDED: &str = "Suspended";
+/// Condition, there only while True: another cluster is wanted, and isn't made because the strategy forbids it.
+pub const UPGRADE_HELD: &str = "sluice.dev/UpgradeHeld";
+
+const INITIALIZING: &str = "Initializing";
+
+/// Writes the status of a service that runs, if there is anything new to say.
+pub(super) fn write(scene: &Scene<'_>) -> Option<Write> {
+    let view = scene.view;
+    let old = view.service.status.clone().unwrap_or_default();
+    let mut status = old.clone();
+    // The status must not forget who served before that is on record elsewhere.
+    if !children::has_unmarked_predecessor(scene) {
+        status.active_service_status = scene.family.active.as_ref().map(|child| entry(child, &old));
+        status.pending_service_status = scene.pending().map(|child| entry(child, &old));
+    }
+    let endpoints = endpoints(view);
+    status.num_serve_endpoints = Some(i32::try_from(endpoints).unwrap_or(i32::MAX));
+    let mut conditions = Conditions { all: &mut status.conditions, view };
+    if scene.phase == Phase::Resuming {
+        conditions.set(SUSPENDED, false, "RayServiceResumed", "the service runs again");
+    }
+    readiness(scene, endpoints, &mut conditions);
+    progress(scene, &mut conditions);
+    validity(scene, &mut conditions);
+    held(scene, &mut conditions);
+    conditions.unsupported();
+    finish(view, old, status)
+}
+
+/// Writes the status of a service that is on its way to being suspended, or is.
+pub(super) fn of_suspended(view: &View<'_>, phase: Phase) -> Option<Write> {
+    let old = view.service.status.clone().unwrap_or_default();
+    let mut status = old.clone();
+    status.active_service_status = None;
+    status.pending_service_status = None;
+    status.num_serve_endpoints = Some(0);
+    let mut conditions = Conditions { all: &mut status.conditions, view };
+    let going = view.children.len();
+    match phase {
+        Phase::Asked => {
+            let text = "spec.suspend is true; all RayClusters of the service will be deleted";
+            conditions.set(SUSPENDING, true, "SuspendRequested", text);
+            conditions.remove(SUSPENDED);
+            conditions.set(READY, false, "SuspendInProgress", "the service is being suspended");
+            conditions.set(UPGRADE_IN_PROGRESS, false, "SuspendInProgress", "the service is being suspended");
+        }
+        Phase::Taking => {
+            let text = format!("{going} RayClusters of the service are not gone yet");
+            conditions.set(SUSPENDING, true, "SuspendInProgress", text);
+        }
+        Phase::Taken => {
+            let text = "all RayClusters of the service are gone";
+            conditions.set(SUSPENDING, false, "SuspendComplete", text);
+            conditions.set(SUSPENDED, true, "SuspendComplete", text);
+            conditions.set(READY, false, "SuspendComplete", "the service is suspended");
+            conditions.set(UPGRADE_IN_PROGRESS, false, "SuspendComplete", "the service is suspended");
+        }
+        Phase::Running | Phase::Suspended | Phase::Resuming => {}
+    }
+    conditions.unsupported();
+    finish(view, old, status)
+}
+
+fn finish(view: &View<'_>, old: RayServiceStatuses, mut status: RayServiceStatuses) -> Option<Write> {
+    status.observed_generation = view.service.metadata.generation;
+    status.service_status = condition::is_true(&status.conditions, READY).then(|| "Running".to_owned());
+    if status == old {
+        return None;
+    }
+    status.last_update_time = Some(Time(condition::whole_seconds(view.now)));
+    Write::patch_status(view.service, &RayService { status: Some(status), ..view.service.clone() })
+}
+
+fn entry(child: &Child<'_>, old: &RayServiceStatuses) -> RayServiceStatus {
+    let name = child.name();
+    let before = [&old.active_service_status, &old.pending_service_status].into_iter().flatten();
+    let before = before.into_iter().find(|before| before.ray_cluster_name.as_ref() == Some(&name));
+    // What was seen last is kept while nobody answers, and while this process doesn't know yet.
+    let seen = child.serve.last_status().map(applications);
+    RayServiceStatus {
+        application_statuses: seen.or_else(|| before?.application_statuses.clone()),
+        ray_cluster_name: Some(name),
+        ray_cluster_status: child.cluster.status.clone(),
+        ..RayServiceStatus::default()
+    }
+}
+
+fn applications(status: &ServeStatus) -> BTreeMap<String, AppStatus> {
+    let named = |name: &String| if name.is_empty() { "default".to_owned() } else { name.clone() };
+    let applications = status.applications.iter().map(|(name, application)| {
+        let deployments = application.deployments.iter().map(|(name, deployment)| {
+            let status =
+                ServeDeploymentStatus { status: Some(deployment.status.clone()), message: said(&deployment.message) };
+            (name.clone(), status)
+        });
+        let status = AppStatus {
+            serve_deployment_statuses: Some(deployments.collect()),
+            status: Some(application.status.clone()),
+            message: said(&application.message),
+        };
+        (named(name), status)
+    });
+    applications.collect()
+}
+
+fn said(message: &str) -> Option<String> {
+    Some(message.to_owned()).filter(|message| !message.is_empty())
+}
+
+/// How many pods take requests. One with two addresses counts once.
+fn endpoints(view: &View<'_>) -> usize {
+    let endpoints = view.endpoint_slices.iter().flat_map(|slice| slice.endpoints.iter().flatten());
+    let ready = endpoints.filter(|endpoint| endpoint.conditions.as_ref().and_then(|state| state.ready) == Some(true));
+    let pods = ready.filter_map(|endpoint| endpoint.target_ref.as_ref()?.uid.as_deref());
+    pods.filter(|uid| !uid.is_empty()).collect::<BTreeSet<_>>().len()
+}
+
+fn readiness(scene: &Scene<'_>, endpoints: usize, conditions: &mut Conditions<'_>) {
+    let was_ready = condition::is_true(conditions.all, READY);
+    let before = condition::get(conditions.all, READY).map(|ready| ready.reason.clone());
+    if endpoints > 0 {
+        conditions.set(READY, true, "NonZeroServeEndpoints", format!("{endpoints} pods take requests"));
+    } else if was_ready || before.as_deref() == Some("ZeroServeEndpoints") {
+        conditions.set(READY, false, "ZeroServeEndpoints", "no pod takes requests");
+    } else if let Err(problems) = &scene.goal {
+        conditions.set(READY, false, "ValidationFailed", told(problems));
+    } else {
+        let text = waiting(scene).unwrap_or_else(|| "the service is initializing".to_owned());
+        conditions.set(READY, false, INITIALIZING, text);
+    }
+}
+
+fn progress(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
+    let service = scene.view.service;
+    match (active_name_of(scene), pending_name_of(scene)) {
+        (Some(active), Some(pending)) => {
+            let text = format!("RayCluster {active} serves, RayCluster {pending} is to serve next");
+            let text = waiting(scene).map_or_else(|| text.clone(), |waiting| format!("{text}; {waiting}"));
+            conditions.set(UPGRADE_IN_PROGRESS, true, "BothActivePendingClustersExist", text);
+        }
+        (Some(active), None) => {
+            let text = format!("RayCluster {active} serves, and none is to take its place");
+            conditions.set(UPGRADE_IN_PROGRESS, false, "NoPendingCluster", text);
+        }
+        (None, _) if active_name(service).is_some() => {
+            conditions.set(UPGRADE_IN_PROGRESS, false, "NoActiveCluster", "the RayCluster that served is gone");
+        }
+        (None, _) => {
+            let known = condition::get(conditions.all, UPGRADE_IN_PROGRESS).map(|known| known.reason.as_str());
+            if known != Some("NoActiveCluster") {
+                conditions.set(UPGRADE_IN_PROGRESS, false, INITIALIZING, "no RayCluster serves yet");
+            }
+        }
+    }
+}
+
+fn active_name_of(scene: &Scene<'_>) -> Option<String> {
+    match children::has_unmarked_predecessor(scene) {
+        true => active_name(scene.view.service).map(str::to_owned),
+        false => scene.family.active.as_ref().map(Child::name),
+    }
+}
+
+fn pending_name_of(scene: &Scene<'_>) -> Option<String> {
+    match children::has_unmarked_predecessor(scene) {
+        true => pending_name(scene.view.service).map(str::to_owned),
+        false => scene.pending().map(Child::name),
+    }
+}
+
+/// What the cluster that is to serve next waits for.
+fn waiting(scene: &Scene<'_>) -> Option<String> {
+    let pending = scene.pending()?;
+    let waits_for = match &scene.goal {
+        Ok(_) if matches!(scene.step, Step::Hold(..)) => "the upgrade is held".to_owned(),
+        Ok(goal) => serve::waits_for(pending, &goal.config)?,
+        Err(_) => "the spec is invalid".to_owned(),
+    };
+    Some(format!("RayCluster {} waits: {waits_for}", pending.name()))
+}
+
+fn validity(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
+    match &scene.goal {
+        Ok(_) => conditions.remove(names::VALID),
+        Err(problems) => conditions.set(names::VALID, false, "InvalidSpec", told(problems)),
+    }
+}
+
+fn held(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
+    match (scene.step, &scene.family.active) {
+        (Step::Hold(Reason::NoUpgrades, _), Some(active)) => {
+            let text = format!(
+                "spec.rayClusterConfig is not that of RayCluster {}, which stays as it is because \
+                 spec.upgradeStrategy.type is None",
+                active.name()
+            );
+            conditions.set(UPGRADE_HELD, true, "UpgradeStrategyNone", text);
+        }
+        (Step::Hold(Reason::UnknownStrategy, _), _) => {
+            let text = "a new RayCluster is wanted, but NewClusterWithIncrementalUpgrade is not available yet; set \
+                        spec.upgradeStrategy.type to NewCluster";
+            conditions.set(UPGRADE_HELD, true, "UpgradeStrategyUnsupported", text);
+        }
+        _ => conditions.remove(UPGRADE_HELD),
+    }
+}
+
+/// All problems in one sentence.
+pub(super) fn told(problems: &[Problem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// The conditions of a service. Those that others have put there stay as they are.
+struct Conditions<'a> {
+    all: &'a mut Vec<Condition>,
+    view: &'a View<'a>,
+}
+
+impl Conditions<'_> {
+    fn now(&self) -> Timestamp {
+        self.view.now
+    }
+
+    fn set(&mut self, type_: &'static str, status: bool, reason: &str, message: impl Into<String>) {
+        let observed_generation = self.view.service.metadata.generation;
+        let verdict =
+            Verdict { type_, status, reason: reason.to_owned(), message: message.into(), observed_generation };
+        condition::set(self.all, self.now(), verdict);
+    }
+
+    fn remove(&mut self, type_: &str) {
+        condition::remove(self.all, type_);
+    }
+
+    fn unsupported(&mut self) {
+        let service = self.view.service;
+        let fields = goal::unsupported(service);
+        condition::report_unsupported(self.all, self.now(), service.metadata.generation, &fields);
+    }
+}

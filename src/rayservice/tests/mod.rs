@@ -1,0 +1,53 @@
+mod life;
+mod restarts;
+mod stage;
+
+use serde_json::{Value, json};
+use stage::Stage;
+
+/// A configuration of Serve with one application.
+fn config(name: &str) -> String {
+    format!("applications: [{{name: {name}, import_path: {name}:app}}]")
+}
+
+/// The service `ml/chat` with a head and one group of workers.
+fn chat() -> Value {
+    let template = |image: &str| {
+        json!({"spec": {"containers": [{
+            "name": "ray", "image": image,
+            "ports": [{"name": "dashboard", "containerPort": 8265}, {"name": "serve", "containerPort": 8000}],
+            "resources": {"requests": {"cpu": "1"}},
+        }]}})
+    };
+    json!({
+        "metadata": {"name": "chat", "namespace": "ml", "labels": {"team": "a"}, "annotations": {"note": "b"}},
+        "spec": {
+            "serveConfigV2": config("one"),
+            "rayClusterConfig": {
+                "rayVersion": "2.53.0",
+                "headGroupSpec": {"template": template("ray:1")},
+                "workerGroupSpecs": [{
+                    "groupName": "small", "replicas": 1, "minReplicas": 0, "maxReplicas": 5,
+                    "template": template("ray:1"),
+                }],
+            },
+        },
+    })
+}
+
+/// A service that has served for a minute.
+fn serving() -> Stage {
+    let mut stage = Stage::new(chat());
+    stage.play(60);
+    assert_eq!(stage.condition("Ready"), Some(("True".into(), "NonZeroServeEndpoints".into())));
+    stage
+}
+
+/// Asks for another Ray version.
+fn version(version: &str) -> Value {
+    json!({"spec": {"rayClusterConfig": {"rayVersion": version}}})
+}
+
+fn state(status: &str, reason: &str) -> Option<(String, String)> {
+    Some((status.to_owned(), reason.to_owned()))
+}

@@ -1,0 +1,408 @@
+//! A small world for the planner: objects that its writes change, clusters that come up and go, dashboards that answer. Time
+//! passes only when nothing else is to be done.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::ResourceExt;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::api::condition;
+use crate::api::ray::{RayCluster, RayService, names};
+use crate::dashboard::{ServeAnswer, ServeError, ServeReply};
+use crate::engine::plan::{Note, Plan, ServeCall, ServeRequest, Write, WriteOp};
+use crate::rayservice::{ServeObservation, View, plan};
+
+/// Kind and name.
+type Key = (String, String);
+
+/// What Serve is on one cluster.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Dashboard {
+    /// The configurations that were applied, the newest last.
+    pub(super) applied: Vec<Value>,
+    deployed_at: Option<Timestamp>,
+}
+
+/// The world.
+#[derive(Debug, Clone)]
+pub(super) struct Stage {
+    pub(super) now: Timestamp,
+    pub(super) gated: bool,
+    /// Whether pods come up.
+    pub(super) pods_start: bool,
+    /// Whether pods of deleted clusters stay.
+    pub(super) pods_linger: bool,
+    /// Whether clusters have workers.
+    pub(super) workers: bool,
+    /// How long applications take to run.
+    pub(super) deploy: SignedDuration,
+    /// What dashboards refuse a configuration with.
+    pub(super) refusal: Option<u16>,
+    /// Serve by the uid of its cluster.
+    pub(super) dashboards: BTreeMap<String, Dashboard>,
+    pub(super) notes: Vec<Note>,
+    /// Clusters that requests were sent to, one after the other.
+    pub(super) served_by: Vec<String>,
+    objects: BTreeMap<Key, Value>,
+    observed: BTreeMap<String, ServeObservation>,
+    versions: u64,
+}
+
+/// Which writes of a plan get through, by their place in it.
+pub(super) type Filter<'a> = &'a dyn Fn(usize) -> bool;
+
+impl Stage {
+    /// A world with one service.
+    pub(super) fn new(service: Value) -> Self {
+        let mut stage = Self {
+            now: "2026-01-01T00:00:00Z".parse().expect("a time"),
+            gated: false,
+            pods_start: true,
+            pods_linger: false,
+            workers: true,
+            deploy: SignedDuration::from_secs(3),
+            refusal: None,
+            dashboards: BTreeMap::new(),
+            notes: Vec::new(),
+            served_by: Vec::new(),
+            objects: BTreeMap::new(),
+            observed: BTreeMap::new(),
+            versions: 0,
+        };
+        stage.create("RayService", service);
+        stage
+    }
+
+    /// Changes the service as its owner would.
+    pub(super) fn edit(&mut self, patch: Value) {
+        self.patch(&("RayService".into(), "chat".into()), &patch);
+    }
+
+    /// Deletes an object as a person would.
+    pub(super) fn delete(&mut self, kind: &str, name: &str) {
+        let now = self.now;
+        let key = (kind.to_owned(), name.to_owned());
+        if let Some(object) = self.objects.get_mut(&key) {
+            object["metadata"]["deletionTimestamp"] = json!(now);
+            if object.pointer("/metadata/finalizers").is_none_or(|finalizers| finalizers == &json!([])) {
+                self.objects.remove(&key);
+            }
+        }
+    }
+
+    /// A new process takes over.
+    pub(super) fn restart(&mut self) {
+        self.observed.clear();
+    }
+
+    /// The head of a cluster dies, and comes up without its applications.
+    pub(super) fn lose_head(&mut self, cluster: &str) {
+        let uid = self.cluster(cluster).uid().unwrap_or_default();
+        self.dashboards.remove(&uid);
+        self.objects.remove(&("Pod".to_owned(), format!("{cluster}-head")));
+        let key = ("RayCluster".to_owned(), cluster.to_owned());
+        self.patch(&key, &json!({"status": {"conditions": []}}));
+    }
+
+    /// Plays until `seconds` have passed.
+    pub(super) fn play(&mut self, seconds: i64) {
+        let end = self.now + SignedDuration::from_secs(seconds);
+        while self.now < end {
+            self.beat(end, &|_| true);
+        }
+    }
+
+    /// Plans once, carries out what gets through, and lets time pass if there was nothing to do. Returns the writes planned.
+    pub(super) fn beat(&mut self, end: Timestamp, gets_through: Filter<'_>) -> usize {
+        self.settle();
+        let plan = self.plan();
+        let writes = plan.writes.len();
+        let mut written = BTreeSet::new();
+        for (_, write) in plan.writes.iter().enumerate().filter(|(index, _)| gets_through(*index)) {
+            if written.insert(write.target.clone()) {
+                self.carry_out(write);
+            }
+        }
+        let told: Vec<Note> = plan.notes.into_iter().filter(|note| !self.notes.contains(note)).collect();
+        self.notes.extend(told);
+        for call in &plan.serve_calls {
+            let reply = self.answer(call);
+            self.observed.entry(call.cluster.clone()).or_default().observe(reply);
+        }
+        if writes == 0 && plan.serve_calls.is_empty() {
+            let next = self.now + SignedDuration::from_secs(5);
+            self.now = plan.wake_at.unwrap_or(next).clamp(self.now, next).min(end);
+        }
+        self.now += SignedDuration::from_millis(10);
+        writes
+    }
+
+    /// What the planner asks for now.
+    pub(super) fn plan(&self) -> Plan {
+        let Some(service) = self.service() else { return Plan::default() };
+        let (clusters, pods, services) = (self.clusters(), self.all::<Pod>("Pod"), self.all::<Service>("Service"));
+        let slices = self.endpoints();
+        plan(&View {
+            service: &service,
+            children: clusters.iter().collect(),
+            head_pods: pods.iter().collect(),
+            services: services.iter().collect(),
+            endpoint_slices: slices.iter().collect(),
+            serve: self.observed.iter().map(|(name, observation)| (name.clone(), observation)).collect(),
+            gated: self.gated,
+            now: self.now,
+        })
+    }
+
+    pub(super) fn service(&self) -> Option<RayService> {
+        self.all("RayService").pop()
+    }
+
+    pub(super) fn clusters(&self) -> Vec<RayCluster> {
+        self.all("RayCluster")
+    }
+
+    pub(super) fn cluster(&self, name: &str) -> RayCluster {
+        self.clusters().into_iter().find(|cluster| cluster.name_any() == name).expect("the cluster is there")
+    }
+
+    /// The names of the clusters that aren't being deleted.
+    pub(super) fn living(&self) -> Vec<String> {
+        let living = self.clusters().into_iter().filter(|cluster| cluster.metadata.deletion_timestamp.is_none());
+        living.map(|cluster| cluster.name_any()).collect()
+    }
+
+    /// Opens or closes the gate of a cluster.
+    pub(super) fn set_gate(&mut self, cluster: &str, open: bool) {
+        self.patch(&("RayCluster".into(), cluster.into()), &json!({"spec": {"suspend": !open}}));
+    }
+
+    /// The object with this name.
+    pub(super) fn object(&self, kind: &str, name: &str) -> Option<&Value> {
+        self.objects.get(&(kind.to_owned(), name.to_owned()))
+    }
+
+    /// Changes an object as somebody else would.
+    pub(super) fn meddle(&mut self, kind: &str, name: &str, patch: Value) {
+        self.patch(&(kind.to_owned(), name.to_owned()), &patch);
+    }
+
+    /// The cluster that requests are sent to.
+    pub(super) fn leads_to(&self) -> Option<String> {
+        let selector = self.object("Service", "chat-serve-svc")?.pointer("/spec/selector/ray.io~1cluster")?;
+        selector.as_str().map(str::to_owned)
+    }
+
+    /// Status and reason of a condition of the service.
+    pub(super) fn condition(&self, type_: &str) -> Option<(String, String)> {
+        let status = self.service()?.status?;
+        let condition = condition::get(&status.conditions, type_)?;
+        Some((condition.status.clone(), condition.reason.clone()))
+    }
+
+    /// The message of a condition of the service.
+    pub(super) fn message(&self, type_: &str) -> String {
+        let status = self.service().and_then(|service| service.status).unwrap_or_default();
+        condition::get(&status.conditions, type_).map(|condition| condition.message.clone()).unwrap_or_default()
+    }
+
+    /// Names of the active and the pending cluster in the status.
+    pub(super) fn named(&self) -> (Option<String>, Option<String>) {
+        let status = self.service().and_then(|service| service.status).unwrap_or_default();
+        let name = |status: Option<crate::api::ray::RayServiceStatus>| status?.ray_cluster_name;
+        (name(status.active_service_status), name(status.pending_service_status))
+    }
+
+    /// The configurations that a cluster was given.
+    pub(super) fn applied(&self, cluster: &str) -> Vec<Value> {
+        let uid = self.cluster(cluster).uid().unwrap_or_default();
+        self.dashboards.get(&uid).map(|dashboard| dashboard.applied.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn told(&self, reason: &str) -> usize {
+        self.notes.iter().filter(|note| note.reason == reason).count()
+    }
+
+    fn all<K: DeserializeOwned>(&self, kind: &str) -> Vec<K> {
+        let objects = self.objects.iter().filter(|((of, _), _)| of == kind);
+        objects.map(|(_, object)| serde_json::from_value(object.clone()).expect("it is of its kind")).collect()
+    }
+
+    fn create(&mut self, kind: &str, mut object: Value) {
+        self.versions += 1;
+        let name = object["metadata"]["name"].as_str().expect("a name").to_owned();
+        object["metadata"]["uid"] = json!(format!("uid-{}", self.versions));
+        object["metadata"]["resourceVersion"] = json!(self.versions.to_string());
+        object["metadata"]["creationTimestamp"] = json!(condition::whole_seconds(self.now));
+        object["metadata"]["generation"] = json!(1);
+        self.objects.entry((kind.to_owned(), name)).or_insert(object);
+    }
+
+    fn patch(&mut self, key: &Key, patch: &Value) {
+        self.versions += 1;
+        let Some(object) = self.objects.get_mut(key) else { return };
+        let before = object.clone();
+        merge(object, patch);
+        object["metadata"]["resourceVersion"] = json!(self.versions.to_string());
+        if object["spec"] != before["spec"] {
+            object["metadata"]["generation"] = json!(before["metadata"]["generation"].as_i64().unwrap_or(0) + 1);
+        }
+        let is_held = object.pointer("/metadata/finalizers").is_some_and(|finalizers| finalizers != &json!([]));
+        if object.pointer("/metadata/deletionTimestamp").is_some() && !is_held {
+            self.objects.remove(key);
+        }
+    }
+
+    fn carry_out(&mut self, write: &Write) {
+        let key = (write.target.kind.clone(), write.target.name.clone());
+        match &write.op {
+            WriteOp::Create(object) => self.create(&write.target.kind, object.clone()),
+            WriteOp::Patch(patch) | WriteOp::PatchStatus(patch) => {
+                let current = self.objects.get(&key).map(|object| &object["metadata"]["resourceVersion"]);
+                assert_eq!(current, patch.pointer("/metadata/resourceVersion"), "{} is patched as it is", write.target);
+                let mut patch = patch.clone();
+                patch["metadata"].as_object_mut().expect("metadata").remove("resourceVersion");
+                self.patch(&key, &patch);
+            }
+            WriteOp::Delete { uid, foreground } => {
+                let object = self.objects.get_mut(&key).expect("what is deleted is there");
+                assert_eq!(object["metadata"]["uid"], json!(uid));
+                assert!(foreground, "a cluster holds its quota until its pods are gone");
+                assert!(!self.wants_to_serve() || self.leads_to().as_ref() != Some(&key.1), "it serves");
+                let now = self.now;
+                let object = self.objects.get_mut(&key).expect("it is still there");
+                object["metadata"]["finalizers"] = json!(["foregroundDeletion"]);
+                object["metadata"]["deletionTimestamp"] = json!(now);
+            }
+        }
+    }
+
+    /// Whether the service is to run, so that what serves must not be taken away.
+    fn wants_to_serve(&self) -> bool {
+        let runs = |service: RayService| service.metadata.deletion_timestamp.is_none();
+        let suspending = self.condition("Suspending").is_some_and(|(status, _)| status == "True");
+        self.service().is_some_and(runs) && !suspending
+    }
+
+    /// What the operator of the clusters and the controllers of Kubernetes do.
+    fn settle(&mut self) {
+        for cluster in self.clusters() {
+            let (name, now) = (cluster.name_any(), self.now);
+            let pod = ("Pod".to_owned(), format!("{name}-head"));
+            let wants_pods = cluster.metadata.deletion_timestamp.is_none() && cluster.spec.suspend != Some(true);
+            if wants_pods && self.pods_start && !self.objects.contains_key(&pod) {
+                self.create("Pod", head_pod(&cluster));
+            }
+            if !wants_pods && !self.pods_linger {
+                self.objects.remove(&pod);
+                self.dashboards.remove(&cluster.uid().unwrap_or_default());
+            }
+            let has_head = self.objects.contains_key(&pod);
+            if cluster.metadata.deletion_timestamp.is_some() && !has_head {
+                self.objects.remove(&("RayCluster".to_owned(), name));
+                continue;
+            }
+            let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+            if condition::is_true(conditions, names::HEAD_POD_READY) != has_head || conditions.is_empty() {
+                let ready = json!({
+                    "type": names::HEAD_POD_READY, "status": if has_head { "True" } else { "False" },
+                    "reason": if has_head { "HeadPodRunningAndReady" } else { "HeadPodNotFound" },
+                    "message": "", "lastTransitionTime": condition::whole_seconds(now),
+                });
+                let workers = i32::from(has_head && self.workers);
+                let status = json!({"status": {"conditions": [ready], "readyWorkerReplicas": workers}});
+                self.patch(&("RayCluster".into(), name), &status);
+            }
+        }
+        if let Some(cluster) = self.leads_to().filter(|cluster| self.served_by.last() != Some(cluster)) {
+            self.served_by.push(cluster);
+        }
+    }
+
+    fn endpoints(&self) -> Vec<EndpointSlice> {
+        let Some(cluster) = self.leads_to() else { return Vec::new() };
+        let Some(pod) = self.object("Pod", &format!("{cluster}-head")) else { return Vec::new() };
+        let serves = self.workers || pod.pointer("/metadata/labels/ray.io~1serve") == Some(&json!("true"));
+        let slice = json!({
+            "metadata": {"name": "chat-serve-svc-1"}, "addressType": "IPv4",
+            "endpoints": [{
+                "addresses": ["10.0.0.1"], "conditions": {"ready": serves},
+                "targetRef": {"kind": "Pod", "uid": pod["metadata"]["uid"]},
+            }],
+        });
+        vec![serde_json::from_value(slice).expect("a slice")]
+    }
+
+    fn answer(&mut self, call: &ServeCall) -> ServeReply {
+        let reply = |answer| ServeReply {
+            namespace: call.namespace.clone(),
+            cluster: call.cluster.clone(),
+            called_at: self.now,
+            at: self.now,
+            answer,
+        };
+        assert_eq!(call.head_service, format!("{}-head-svc", call.cluster));
+        let uid = self.cluster(&call.cluster).uid().unwrap_or_default();
+        let dashboard = self.dashboards.entry(uid).or_default();
+        let runs = dashboard.deployed_at.is_some_and(|at| at + self.deploy <= self.now);
+        let refused = |code| ServeError::Refused { doing: "calling".into(), code, body: "no".into() };
+        match &call.request {
+            ServeRequest::Get => {
+                let state = json!({"status": if runs { "RUNNING" } else { "DEPLOYING" }});
+                let names = dashboard.applied.last().map(|config| config["applications"].clone()).unwrap_or_default();
+                let names = names.as_array().cloned().unwrap_or_default();
+                let apps = names.iter().map(|app| (app["name"].as_str().unwrap_or_default().to_owned(), state.clone()));
+                let status = json!({"applications": apps.collect::<BTreeMap<_, _>>()});
+                reply(ServeAnswer::Status(Ok(serde_json::from_value(status).expect("a status"))))
+            }
+            ServeRequest::Put(config) => {
+                let result = self.refusal.map_or(Ok(()), |code| Err(refused(code)));
+                if result.is_ok() {
+                    dashboard.applied.push(config.body().clone());
+                    dashboard.deployed_at = Some(self.now);
+                }
+                reply(ServeAnswer::Applied { config_hash: config.hash().to_owned(), result })
+            }
+            ServeRequest::Healthz { pod, .. } => {
+                let result = if runs { Ok(()) } else { Err(refused(503)) };
+                reply(ServeAnswer::Health { pod: pod.clone(), result })
+            }
+        }
+    }
+}
+
+fn head_pod(cluster: &RayCluster) -> Value {
+    json!({
+        "metadata": {
+            "name": format!("{}-head", cluster.name_any()), "namespace": "ml",
+            "labels": {(names::CLUSTER_LABEL): cluster.name_any(), (names::SERVE_LABEL): "false"},
+            "ownerReferences": [{
+                "apiVersion": "ray.io/v1", "kind": "RayCluster", "name": cluster.name_any(),
+                "uid": cluster.uid(), "controller": true,
+            }],
+        },
+        "spec": {"containers": [{"name": "ray"}]},
+        "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
+    })
+}
+
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(fields) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (name, value) in fields {
+        if value.is_null() {
+            target.as_object_mut().expect("an object").remove(name);
+        } else {
+            merge(&mut target[name.as_str()], value);
+        }
+    }
+}
