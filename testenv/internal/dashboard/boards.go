@@ -5,7 +5,6 @@ package dashboard
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -16,9 +15,6 @@ import (
 type Service struct {
 	Namespace, Name string
 }
-
-// ErrSteered is a failure that a test asked for.
-var ErrSteered = errors.New("steered to fail")
 
 // Boards are the dashboards of all heads, by their services.
 type Boards struct {
@@ -81,14 +77,15 @@ func New() *Boards {
 }
 
 // Put takes a Serve configuration. Applications that it changes deploy anew; the others go on as they are.
-// The error wraps ErrSteered if a test asked for it, otherwise the configuration is wrong.
+// The error is a *SteeredError if a test asked for it, otherwise the configuration is wrong.
 func (b *Boards) Put(now time.Time, service Service, headUID string, body []byte) error {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
 	board := b.board(service, headUID)
 	board.puts++
-	if message := b.steeringOf(service).PutError; message != "" {
-		return errors.Join(ErrSteered, errors.New(message))
+	steering := b.steeringOf(service)
+	if err := steering.failure(steering.PutError); err != nil {
+		return err
 	}
 	config, err := parseConfig(body)
 	if err != nil {
@@ -106,15 +103,15 @@ func (b *Boards) Put(now time.Time, service Service, headUID string, body []byte
 	return nil
 }
 
-// Get tells how the applications get on. The error wraps ErrSteered.
+// Get tells how the applications get on. An error is a *SteeredError.
 func (b *Boards) Get(now time.Time, service Service, headUID string) (*Details, error) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
 	board := b.board(service, headUID)
 	board.gets++
 	steering := b.steeringOf(service)
-	if steering.GetError != "" {
-		return nil, errors.Join(ErrSteered, errors.New(steering.GetError))
+	if err := steering.failure(steering.GetError); err != nil {
+		return nil, err
 	}
 	if board.config == nil {
 		return &Details{DeployMode: "UNSET", Applications: map[string]Application{}}, nil

@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"errors"
-	"strings"
 	"testing"
 	"time"
 )
@@ -113,7 +112,7 @@ func TestAWrongConfigurationChangesNothing(t *testing.T) {
 	for _, wrong := range []string{
 		`{`, `{}`, `{"applications":[{"name":"x"},{"name":"x"}]}`, `{"applications":[],"target_capacity":101}`,
 	} {
-		if err := b.Put(start, service, "a", []byte(wrong)); err == nil || errors.Is(err, ErrSteered) {
+		if err := b.Put(start, service, "a", []byte(wrong)); err == nil || errors.As(err, new(*SteeredError)) {
 			t.Errorf("PUT of %s: %v, want an error of its own", wrong, err)
 		}
 	}
@@ -147,12 +146,12 @@ func TestSteeringSetsTheDeployDelay(t *testing.T) {
 
 func TestSteeredErrorsAreCountedAndChangeNothing(t *testing.T) {
 	b := New()
-	b.Steer(service, Steering{PutError: "disk full", GetError: "gone"})
-	err := b.Put(start, service, "a", []byte(config))
-	if !errors.Is(err, ErrSteered) || !strings.Contains(err.Error(), "disk full") {
+	b.Steer(service, Steering{PutError: 500, GetError: 503, Message: "disk full"})
+	var steered *SteeredError
+	if err := b.Put(start, service, "a", []byte(config)); !errors.As(err, &steered) || *steered != (SteeredError{500, "disk full"}) {
 		t.Errorf("PUT: %v", err)
 	}
-	if _, err := b.Get(start, service, "a"); !errors.Is(err, ErrSteered) {
+	if _, err := b.Get(start, service, "a"); !errors.As(err, &steered) || *steered != (SteeredError{503, "disk full"}) {
 		t.Errorf("GET: %v", err)
 	}
 	if list := b.List(); list[0].Puts != 1 || list[0].Gets != 1 || list[0].Config != nil {
@@ -175,7 +174,7 @@ func TestTheClosestSteeringApplies(t *testing.T) {
 }
 
 func TestAWrongSteeringIsRefused(t *testing.T) {
-	for _, wrong := range []string{`{"aplicationStatus":"RUNNING"}`, `{"applicationStatus":"FINE"}`, `{"hangMillis":-1}`, `[]`} {
+	for _, wrong := range []string{`{"aplicationStatus":"RUNNING"}`, `{"applicationStatus":"FINE"}`, `{"hangMillis":-1}`, `{"putError":200}`, `[]`} {
 		if _, err := ParseSteering([]byte(wrong)); err == nil {
 			t.Errorf("%s was accepted", wrong)
 		}

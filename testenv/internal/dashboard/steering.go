@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -14,18 +15,27 @@ const defaultDeployDelay = 300 * time.Millisecond
 // applicationStatuses are those that Ray Serve knows.
 var applicationStatuses = []string{"NOT_STARTED", "DEPLOYING", "DEPLOY_FAILED", "RUNNING", "UNHEALTHY", "DELETING"}
 
+// SteeredError is a failure that a test asked for.
+type SteeredError struct {
+	// Code is an HTTP status.
+	Code    int
+	Message string
+}
+
+func (e *SteeredError) Error() string { return e.Message }
+
 // Steering says how a dashboard is to behave. The zero value is a dashboard on which all goes well.
 type Steering struct {
 	// ApplicationStatus, unless empty, is the status of every application, from the moment of the deployment.
 	ApplicationStatus string `json:"applicationStatus,omitempty"`
-	// Message comes with the status of every application.
+	// Message comes with the status of every application, and with the errors.
 	Message string `json:"message,omitempty"`
 	// DeployDelayMillis is how long applications are DEPLOYING; 300 when missing.
 	DeployDelayMillis *int64 `json:"deployDelayMillis,omitempty"`
-	// PutError, unless empty, is what every PUT fails with (code 500).
-	PutError string `json:"putError,omitempty"`
-	// GetError, unless empty, is what every GET fails with (code 500).
-	GetError string `json:"getError,omitempty"`
+	// PutError, unless 0, is the HTTP status that every PUT fails with.
+	PutError int `json:"putError,omitempty"`
+	// GetError, unless 0, is the HTTP status that every GET fails with.
+	GetError int `json:"getError,omitempty"`
 	// HangMillis is how long every request waits before it is looked at.
 	HangMillis int64 `json:"hangMillis,omitempty"`
 }
@@ -41,10 +51,23 @@ func ParseSteering(body []byte) (Steering, error) {
 	if s.ApplicationStatus != "" && !slices.Contains(applicationStatuses, s.ApplicationStatus) {
 		return s, fmt.Errorf("applicationStatus %q: must be one of %v", s.ApplicationStatus, applicationStatuses)
 	}
+	for _, code := range []int{s.PutError, s.GetError} {
+		if code != 0 && (code < 400 || code > 599) {
+			return s, fmt.Errorf("putError and getError must be HTTP statuses from 400 to 599, %d is not", code)
+		}
+	}
 	if s.DeployDelayMillis != nil && *s.DeployDelayMillis < 0 || s.HangMillis < 0 {
 		return s, fmt.Errorf("deployDelayMillis and hangMillis must not be negative")
 	}
 	return s, nil
+}
+
+// failure is the error with this HTTP status; nil for 0.
+func (s Steering) failure(code int) error {
+	if code == 0 {
+		return nil
+	}
+	return &SteeredError{Code: code, Message: cmp.Or(s.Message, "steered to fail")}
 }
 
 // Hang is how long a request waits before it is looked at.

@@ -102,7 +102,7 @@ func (p *Proxy) serveDashboard(w http.ResponseWriter, r *http.Request, t target)
 	case http.MethodGet:
 		details, err := p.boards.Get(time.Now(), service, head)
 		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
+			http.Error(w, err.Error(), codeOf(err))
 			return
 		}
 		writeJSON(w, http.StatusOK, details)
@@ -112,15 +112,20 @@ func (p *Proxy) serveDashboard(w http.ResponseWriter, r *http.Request, t target)
 			err = p.boards.Put(time.Now(), service, head, body)
 		}
 		if err != nil {
-			code := http.StatusBadRequest
-			if errors.Is(err, dashboard.ErrSteered) {
-				code = http.StatusInternalServerError
-			}
-			http.Error(w, err.Error(), code)
+			http.Error(w, err.Error(), codeOf(err))
 		}
 	default:
 		http.Error(w, "only GET and PUT", http.StatusMethodNotAllowed)
 	}
+}
+
+// codeOf is the HTTP status of a dashboard's error: what a test asked for, otherwise the caller's request is wrong.
+func codeOf(err error) int {
+	var steered *dashboard.SteeredError
+	if errors.As(err, &steered) {
+		return steered.Code
+	}
+	return http.StatusBadRequest
 }
 
 // wait waits, and reports false if the caller left meanwhile.
