@@ -18,9 +18,15 @@ import (
 
 const usage = `testenv runs a Kubernetes control plane for tests.
 
-  testenv run   --dir DIR [--crds DIR]... [--nodes N]   until standard input closes, SIGTERM or SIGINT
-  testenv start --dir DIR [--crds DIR]... [--nodes N]   in the background
-  testenv stop  --dir DIR                               what "start" or "run" started
+  testenv run   --dir DIR [flags]   until standard input closes, SIGTERM or SIGINT
+  testenv start --dir DIR [flags]   in the background
+  testenv stop  --dir DIR           what "start" or "run" started, and remove its files
+
+  --crds DIR        install the CustomResourceDefinitions of DIR before the controllers start (repeatable)
+  --nodes N         the number of fake nodes, 4 by default; each has
+  --node-cpu N      64
+  --node-memory N   256Gi
+  --node-gpu N      8
 
 "run" and "start" print one line of JSON when all is ready: {"kubeconfig", "adminKubeconfig", "steer", "logs"}.
 `
@@ -56,6 +62,9 @@ func command(args []string) error {
 	if args[0] != "stop" {
 		flags.Var((*directories)(&options.CRDs), "crds", "")
 		flags.IntVar(&options.Nodes, "nodes", 4, "")
+		flags.StringVar(&options.NodeCapacity.CPU, "node-cpu", "64", "")
+		flags.StringVar(&options.NodeCapacity.Memory, "node-memory", "256Gi", "")
+		flags.StringVar(&options.NodeCapacity.GPU, "node-gpu", "8", "")
 	}
 	if err := flags.Parse(args[1:]); err != nil {
 		return fmt.Errorf("%w\n\n%s", err, usage)

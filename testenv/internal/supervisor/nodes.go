@@ -18,8 +18,14 @@ var stages []byte
 // holds the nodes and the API server's advertised address.
 const podCIDR = "198.19.0.0/16"
 
-// nodeCapacity is what every fake node has.
-var nodeCapacity = map[string]string{"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": "8", "pods": "500"}
+// NodeCapacity is what every fake node has, as Kubernetes quantities.
+type NodeCapacity struct {
+	CPU, Memory, GPU string
+}
+
+func (c NodeCapacity) resources() map[string]string {
+	return map[string]string{"cpu": c.CPU, "memory": c.Memory, "nvidia.com/gpu": c.GPU, "pods": "500"}
+}
 
 // startNodes starts kwok and creates the fake nodes, and waits until kwok has made them ready.
 func (e *Environment) startNodes(ctx context.Context) error {
@@ -44,7 +50,7 @@ func (e *Environment) startNodes(ctx context.Context) error {
 		return err
 	}
 	for i := range e.options.Nodes {
-		if err := e.client.Do(ctx, "POST", "/api/v1/nodes", fakeNode(i), nil); err != nil {
+		if err := e.client.Do(ctx, "POST", "/api/v1/nodes", fakeNode(i, e.options.NodeCapacity.resources()), nil); err != nil {
 			return fmt.Errorf("create a fake node: %w", err)
 		}
 	}
@@ -52,7 +58,7 @@ func (e *Environment) startNodes(ctx context.Context) error {
 }
 
 // fakeNode is the node of this number, from 0.
-func fakeNode(number int) map[string]any {
+func fakeNode(number int, capacity map[string]string) map[string]any {
 	name := fmt.Sprintf("node-%d", number)
 	return map[string]any{
 		"apiVersion": "v1",
@@ -66,8 +72,8 @@ func fakeNode(number int) map[string]any {
 			},
 		},
 		"status": map[string]any{
-			"capacity":    nodeCapacity,
-			"allocatable": nodeCapacity,
+			"capacity":    capacity,
+			"allocatable": capacity,
 			"addresses": []map[string]string{
 				{"type": "InternalIP", "address": fmt.Sprintf("198.18.%d.%d", 1+number/250, 1+number%250)},
 				{"type": "Hostname", "address": name},

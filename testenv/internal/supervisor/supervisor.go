@@ -36,6 +36,8 @@ type Options struct {
 	CRDs []string
 	// Nodes is the number of fake nodes.
 	Nodes int
+	// NodeCapacity is what each of them has.
+	NodeCapacity NodeCapacity
 	// Assets is a directory with programs to prefer over the built-in ones; may be empty.
 	Assets string
 }
