@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -55,7 +56,8 @@ func StartInBackground(dir string, args []string, out io.Writer) error {
 	return err
 }
 
-// StopInBackground stops the environment of a directory and waits until it is gone.
+// StopInBackground stops the environment of a directory, waits until it is gone, and removes its files. One that was
+// killed has only the files left.
 func StopInBackground(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -63,11 +65,14 @@ func StopInBackground(dir string) error {
 	}
 	environment := layout{dir}
 	holder, err := environment.lockHolder()
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("no environment is in %s", dir)
+	}
 	if err != nil {
 		return err
 	}
 	if holder == 0 {
-		return fmt.Errorf("no environment runs in %s", dir)
+		return environment.removeAll()
 	}
 	if err := syscall.Kill(holder, syscall.SIGTERM); err != nil {
 		return fmt.Errorf("stop the environment's process %d: %w", holder, err)
@@ -78,7 +83,7 @@ func StopInBackground(dir string) error {
 			return err
 		}
 		if now != holder {
-			return nil
+			return environment.removeAll()
 		}
 	}
 	return fmt.Errorf("the environment's process %d did not stop", holder)

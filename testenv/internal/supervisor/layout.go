@@ -43,6 +43,24 @@ func (l layout) removeData() error {
 	return failed
 }
 
+// removeAll removes everything that an environment writes, and the directory too unless it holds something else. It takes
+// the lock, so as not to remove the files of an environment that starts meanwhile.
+func (l layout) removeAll() error {
+	lock, err := l.takeLock()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	failed := l.removeData()
+	for _, path := range []string{l.logs(), l.complaints(), l.lock()} {
+		failed = errors.Join(failed, os.RemoveAll(path))
+	}
+	if err := os.Remove(l.root); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
+		failed = errors.Join(failed, err)
+	}
+	return failed
+}
+
 // takeLock makes this process the directory's only supervisor. The kernel gives the lock back when the process ends,
 // and tells others the holder's process id: a file with the id in it would outlive a killed supervisor.
 func (l layout) takeLock() (*os.File, error) {
@@ -58,12 +76,9 @@ func (l layout) takeLock() (*os.File, error) {
 	return file, nil
 }
 
-// lockHolder is the process id of the directory's supervisor, 0 if none runs.
+// lockHolder is the process id of the directory's supervisor, 0 if none runs. The error is os.ErrNotExist if none ever did.
 func (l layout) lockHolder() (int, error) {
 	file, err := os.OpenFile(l.lock(), os.O_RDWR, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil
-	}
 	if err != nil {
 		return 0, err
 	}
