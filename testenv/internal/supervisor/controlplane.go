@@ -22,6 +22,7 @@ var controllers = []string{
 	"namespace-controller",
 	"pod-garbage-collector-controller",
 	"replicaset-controller",
+	"resourcequota-controller",
 	"root-ca-certificate-publisher-controller",
 	"serviceaccount-controller",
 	"validatingadmissionpolicy-status-controller",
