@@ -34,7 +34,7 @@ demo-stop: ## End what KEEP=1 left running.
 	$(BIN)/testenv stop --dir .cache/demo
 
 test: testenv ## Run all tests: the units, and the scenarios on a real control plane.
-	cd testenv && go test ./...
+	cd testenv && go test -vet=off ./...
 	cargo test --locked --lib --bins
 	cargo test --locked --test integration -- --test-threads=2
 
