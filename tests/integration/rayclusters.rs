@@ -5,7 +5,7 @@ use serde_json::json;
 use sluice::api::condition;
 
 use crate::support::history::Recorder;
-use crate::support::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
+use crate::support::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE, waits_for_quota};
 use crate::support::{TestEnv, eventually, invariants};
 
 const CLUSTER: &str = "basket";
@@ -42,7 +42,7 @@ async fn a_cluster_waits_for_quota_runs_and_grows_within_it() {
         let cluster = env.ray_clusters().get(CLUSTER).await.expect("the cluster");
         let conditions = cluster.status.clone().unwrap_or_default().conditions;
         let admitted = condition::get(&conditions, "sluice.dev/Admitted")?;
-        (cluster.spec.suspend == Some(true) && admitted.reason == "WaitingForQuota").then_some(())
+        (cluster.spec.suspend == Some(true) && waits_for_quota(&admitted.reason)).then_some(())
     })
     .await;
     assert!(env.pods_of(CLUSTER).await.is_empty());

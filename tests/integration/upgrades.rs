@@ -60,14 +60,14 @@ async fn quota_that_is_one_unit_short_keeps_an_upgrade_waiting() {
     env.set_ray_version("2.53.0").await;
     let (pending, before) = env.waits_for_quota().await;
 
-    // Given one milli-CPU too little, the upgrade goes on waiting, and says that one milli-CPU is missing.
+    // Given one milli-CPU too little, the upgrade goes on waiting, and says how much it would take.
     env.set_quota("1999m", "4Gi").await;
     let after = eventually("the service sees the new quota", async || {
         let (_, message) = env.waits_for_quota().await;
         (message != before).then_some(message)
     })
     .await;
-    assert!(after.contains("1m more needed"), "{after}");
+    assert!(after.contains("1999m") && after.contains("nominalQuota is 2"), "{after}");
     let cluster = env.ray_clusters().get(&pending).await.expect("the pending cluster");
     assert_eq!(cluster.spec.suspend, Some(true));
 
@@ -75,7 +75,7 @@ async fn quota_that_is_one_unit_short_keeps_an_upgrade_waiting() {
     env.set_quota("2", "4294967295").await;
     eventually("the service sees the new quota", async || {
         let (_, message) = env.waits_for_quota().await;
-        (message.contains("memory") && message.contains("1 more needed")).then_some(())
+        (message.contains("memory") && message.contains("nominalQuota is 4Gi")).then_some(())
     })
     .await;
 
@@ -159,7 +159,7 @@ async fn an_upgrade_to_bigger_pods_is_charged_for_what_it_is() {
     let bigger = bigger.rsplit_once("limits: {cpu: 500m, memory: 1Gi}").expect("the worker's limits").0.to_owned();
     env.apply(&bigger).await.expect("the bigger service");
     let (_, message) = env.waits_for_quota().await;
-    assert!(message.contains("500m more needed"), "{message}");
+    assert!(message.contains("nominalQuota is 2500m"), "{message}");
 
     env.set_quota("2500m", "8Gi").await;
     let second = env.serves_from("2.53.0").await;

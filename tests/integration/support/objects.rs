@@ -101,7 +101,7 @@ impl TestEnv {
             let pending = cluster_name(status.pending_service_status.as_ref())?;
             let admitted = condition::get(&status.conditions, "sluice.dev/Admitted")?;
             let says_so = admitted.status == "False" && admitted.message.contains(&pending);
-            (says_so && admitted.reason == "WaitingForQuota").then(|| (pending, admitted.message.clone()))
+            (says_so && waits_for_quota(&admitted.reason)).then(|| (pending, admitted.message.clone()))
         })
         .await
     }
@@ -151,6 +151,11 @@ impl TestEnv {
         .await;
         self.reserves_cpu("0").await;
     }
+}
+
+/// Whether this is the reason of what waits for quota: for some to be released, or for more than there is in all.
+pub fn waits_for_quota(reason: &str) -> bool {
+    matches!(reason, "WaitingForQuota" | "ExceedsMaxQuota")
 }
 
 /// The name of the cluster that a part of a service's status is about.
