@@ -72,3 +72,55 @@ impl<P: Ord + Clone> InFlight<P> {
         self.by_target.remove(target).map(|entry| entry.planners).unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target() -> ObjectRef {
+        ObjectRef {
+            api_version: "v1".into(),
+            kind: "Pod".into(),
+            plural: "pods".into(),
+            namespace: Some("ns".into()),
+            name: "p".into(),
+        }
+    }
+
+    fn delete() -> Write {
+        Write { target: target(), op: WriteOp::Delete { uid: "u".into(), foreground: false } }
+    }
+
+    #[test]
+    fn whoever_wants_to_write_an_object_meanwhile_is_told_when_the_write_is_answered() {
+        let mut writes = InFlight::default();
+        let id = writes.begin(&target(), &"first").expect("nothing is under way");
+
+        assert_eq!(writes.begin(&target(), &"second"), None);
+        assert_eq!(writes.answered(id, &delete(), false), BTreeSet::from(["first", "second"]));
+        assert!(writes.begin(&target(), &"second").is_some_and(|next| next != id));
+    }
+
+    #[test]
+    fn a_deletion_is_under_way_until_its_event_is_seen() {
+        let mut writes = InFlight::default();
+        let id = writes.begin(&target(), &"planner").expect("nothing is under way");
+
+        assert!(writes.answered(id, &delete(), true).is_empty());
+        assert!(writes.is_empty(), "no answer is waited for");
+        assert_eq!(writes.begin(&target(), &"planner"), None, "the object still looks as if it were there");
+        assert_eq!(writes.observed(&target()), BTreeSet::from(["planner"]));
+        assert!(writes.begin(&target(), &"planner").is_some());
+    }
+
+    #[test]
+    fn an_answer_that_comes_twice_changes_nothing() {
+        let mut writes = InFlight::default();
+        let first = writes.begin(&target(), &"planner").expect("nothing is under way");
+        writes.answered(first, &delete(), false);
+        let second = writes.begin(&target(), &"planner").expect("nothing is under way");
+
+        assert!(writes.answered(first, &delete(), false).is_empty());
+        assert_eq!(writes.answered(second, &delete(), false), BTreeSet::from(["planner"]));
+    }
+}
