@@ -26,7 +26,9 @@ pub fn plan(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member], plan: 
         // Before the queue has looked at a slice there is nothing to say.
         let Some((reason, why)) = queue_says(waiting) else { return };
         let subject = subject(members, covering);
-        return show(view.job, view.now, false, &reason, format!("{subject} {why}"), plan);
+        let queue = view.job.queue_name().unwrap_or_default();
+        let message = format!("{subject} waits in LocalQueue {queue}: {why}");
+        return show(view.job, view.now, false, &reason, message, plan);
     }
     if let Some(evicted) = slices.iter().find(|slice| slice.phase == Phase::Evicted) {
         let conditions = conditions_of(evicted);
@@ -54,13 +56,13 @@ pub fn misconfigured(job: &dyn Job, problem: &str, now: Timestamp) -> Plan {
 
 /// What waits: the whole job, or the members that the covering slice doesn't pay for.
 fn subject(members: &[Member], covering: Option<&Slice<'_>>) -> String {
-    let Some(covering) = covering else { return "The job waits:".to_owned() };
+    let Some(covering) = covering else { return "The job".to_owned() };
     let waiting = members.iter().filter(|member| !member.open && covering.record.member(&member.uid).is_none());
     let waiting: Vec<&str> = waiting.map(|member| member.name.as_str()).collect();
     let serving: Vec<&str> = covering.record.members.iter().map(|member| member.name.as_str()).collect();
     match waiting.as_slice() {
-        [] => format!("{} runs on, and waits to grow:", serving.join(" and ")),
-        waiting => format!("{} runs on; the upgrade to {} waits:", serving.join(" and "), waiting.join(" and ")),
+        [] => format!("{} runs on; what it grows by", serving.join(" and ")),
+        waiting => format!("{} runs on; the upgrade to {}", serving.join(" and "), waiting.join(" and ")),
     }
 }
 
