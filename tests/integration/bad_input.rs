@@ -50,7 +50,7 @@ async fn the_api_server_refuses_what_can_be_seen_to_be_wrong() {
     let message = refusal(&env, &negative).await;
     assert!(message.contains("nominalQuota") && message.contains("greater than or equal to 0"), "{message}");
 
-    let huge = QUEUE_SAMPLE.replace("nominalQuota: 1\n", "nominalQuota: 1e400\n");
+    let huge = QUEUE_SAMPLE.replace("nominalQuota: 1\n", "nominalQuota: \"1e400\"\n");
     let message = refusal(&env, &huge).await;
     assert!(message.contains("nominalQuota"), "{message}");
 }
