@@ -86,6 +86,9 @@ pub fn plan(view: &View<'_>) -> Plan {
     let pods = pods::own(view);
     let groups = validate::groups(cluster);
     let phase = Phase::of(cluster, !pods.is_empty());
+    if let Ok(groups) = &groups {
+        services::plan(view, groups, &mut plan);
+    }
     match (phase, &groups) {
         (Phase::Suspending, _) => take_all(cluster, &pods, &mut plan),
         (Phase::Open, Ok(groups)) => run(view, &pods, groups, &mut plan),
@@ -114,7 +117,7 @@ fn take_all(cluster: &RayCluster, pods: &[&Pod], plan: &mut Plan) {
     }
 }
 
-/// Plans Services and pods of a cluster that may have some.
+/// Plans the pods of a cluster that may have some.
 fn run(view: &View<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
     let cluster = view.cluster;
     let mut by_group: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
@@ -122,10 +125,12 @@ fn run(view: &View<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
         by_group.entry(pods::group(pod)).or_default().push(pod);
     }
     let has_head = by_group.contains_key(ray_names::HEAD_GROUP);
-    if !has_head && (view.grant.of(ray_names::HEAD_GROUP) == 0 || stays_headless(cluster)) {
+    if !has_head && stays_headless(cluster) {
         return;
     }
-    services::plan(view, groups, plan);
+    // Workers without a head would hold quota and wait for nobody.
+    let none = Grant::UpTo(BTreeMap::new());
+    let grant = if has_head || view.grant.of(ray_names::HEAD_GROUP) > 0 { &view.grant } else { &none };
     let names: BTreeSet<String> = view.pods.iter().map(|pod| pod.name_any()).collect();
     for group in groups {
         let pods = by_group.remove(group.name.as_str()).unwrap_or_default();
@@ -136,7 +141,7 @@ fn run(view: &View<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
             plan.notes.push(Note::warning(cluster, "MultipleHeadPods", text));
             continue;
         }
-        let change = scale::decide(&situation(view, group, pods, &names));
+        let change = scale::decide(&situation(view, grant, group, pods, &names));
         apply(cluster, group, change, plan);
     }
     for pod in by_group.into_values().flatten().filter(|pod| !pods::is_going(pod)) {
@@ -146,6 +151,7 @@ fn run(view: &View<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
 
 fn situation<'a>(
     view: &'a View<'a>,
+    grant: &Grant,
     group: &'a PodGroup,
     pods: Vec<&'a Pod>,
     names: &'a BTreeSet<String>,
@@ -159,7 +165,7 @@ fn situation<'a>(
         pods,
         names,
         to_delete: strategy.map_or(&[], |strategy| &strategy.workers_to_delete),
-        granted: view.grant.of(&group.name),
+        granted: grant.of(&group.name),
         trims: suspended || Autoscaler::of(&view.cluster.spec) == Autoscaler::Off,
         now: view.now,
     }

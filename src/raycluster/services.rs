@@ -17,7 +17,8 @@ use crate::engine::plan::{Note, Plan, Write};
 const DEFAULT_PORTS: [(&str, i32); 5] =
     [("metrics", 8080), ("client", 10001), ("dashboard", 8265), ("gcs-server", 6379), ("serve", 8000)];
 
-/// Plans the Services that are not there yet. One that is there stays as it is: somebody may rely on its address.
+/// Plans the Services that are not there yet, whether or not the cluster may have pods: its address is known before it
+/// runs, and outlives its suspension. One that is there stays as it is, since somebody may rely on it.
 pub(super) fn plan(view: &View<'_>, groups: &[PodGroup], plan: &mut Plan) {
     let cluster = view.cluster;
     if find(view, &naming::head_service(cluster)).is_none() {

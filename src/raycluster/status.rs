@@ -48,14 +48,17 @@ fn next(facts: &Facts<'_>, mut status: RayClusterStatus) -> RayClusterStatus {
     let cluster = facts.view.cluster;
     status.observed_generation = cluster.metadata.generation;
     counts(facts, &mut status);
-    if let Ok(groups) = facts.groups {
-        desired(groups, &mut status);
-    }
+    status.reason = match facts.groups {
+        Ok(groups) => {
+            desired(groups, &mut status);
+            None
+        }
+        Err(problems) => Some(told(problems)),
+    };
     if cluster.spec.suspend == Some(true) && facts.pods.is_empty() {
         status.state = Some(names::STATE_SUSPENDED.to_owned());
     } else if facts.phase == Phase::Open && all_ready(facts) {
         status.state = Some(names::STATE_READY.to_owned());
-        status.reason = None;
     }
     let service = services::find(facts.view, &naming::head_service(cluster));
     status.endpoints = service.map(endpoints);

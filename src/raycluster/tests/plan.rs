@@ -88,17 +88,18 @@ fn a_cluster_that_is_being_deleted_gets_nothing() {
 }
 
 #[test]
-fn a_cluster_born_suspended_is_written_to_once_and_gets_nothing() {
+fn a_cluster_born_suspended_is_suspended_at_once_and_gets_no_more_than_an_address() {
     let mut cluster = cluster_with_workers(2);
     cluster.spec.suspend = Some(true);
     let mut stage = Stage::new(cluster);
 
     let plan = stage.step();
 
-    assert_eq!(plan.writes.len(), 1);
+    assert_eq!((plan.writes.len(), created(&plan, "Service")), (2, 1));
     assert_eq!(stage.condition("RayClusterSuspended"), Some(("True", "RayClusterSuspended")));
     assert_eq!(stage.cluster.status.as_ref().and_then(|status| status.state.as_deref()), Some("suspended"));
-    assert_eq!(stage.plan(), Plan::default());
+    stage.settle();
+    assert_eq!((stage.pods.len(), stage.plan()), (0, Plan::default()));
 }
 
 #[test]
@@ -155,7 +156,29 @@ fn no_more_pods_are_made_than_the_queue_paid_for(#[case] grant: Grant, #[case] e
     stage.grant = grant;
     stage.settle();
     assert_eq!(stage.pods.len(), expected);
-    assert_eq!(stage.services.len(), usize::from(expected > 0), "no Service for a cluster without a head");
+    assert_eq!(stage.services.len(), 1, "its address is known before it may run");
+}
+
+#[test]
+fn without_a_head_and_quota_for_one_no_worker_comes_but_those_that_are_too_many_still_go() {
+    let mut stage = ready(3);
+    let head = stage.names("headgroup")[0].clone();
+    stage.pods.remove(&head);
+    stage.grant = up_to(0, 9);
+    stage.edit(|spec| spec.worker_group_specs[0].replicas = Some(2));
+    assert_eq!(deleted(&stage.step()).len(), 1);
+    stage.pods_gone();
+    stage.edit(|spec| spec.worker_group_specs[0].replicas = Some(5));
+    assert_eq!(created(&stage.plan(), "Pod"), 0);
+}
+
+#[test]
+fn a_grant_that_got_smaller_takes_nothing_and_gives_nothing() {
+    let mut stage = ready(3);
+    stage.grant = up_to(1, 2);
+    stage.edit(|spec| spec.worker_group_specs[0].replicas = Some(4));
+    let plan = stage.step();
+    assert_eq!((created(&plan, "Pod"), deleted(&plan).len()), (0, 0));
 }
 
 #[test]
