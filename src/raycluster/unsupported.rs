@@ -7,7 +7,7 @@ use super::problem::Problem;
 use crate::api::ray::options::{AuthMode, RayClusterUpgradeType};
 use crate::api::ray::{RayCluster, names};
 
-/// The fields of a cluster that are set and change nothing, each with what is missing.
+/// The fields of a cluster that are set and not acted on, each with what is missing.
 pub fn fields(cluster: &RayCluster) -> Vec<String> {
     let spec = &cluster.spec;
     let head = &spec.head_group_spec;
@@ -24,13 +24,18 @@ pub fn fields(cluster: &RayCluster) -> Vec<String> {
         (head.enable_ingress == Some(true), "spec.headGroupSpec.enableIngress: no Ingress is made".to_owned()),
         (annotated(names::SERVE_SERVICE_ANNOTATION), format!("annotation {}", names::SERVE_SERVICE_ANNOTATION)),
         (
+            cluster.labels().contains_key(names::GANG_SCHEDULING_LABEL),
+            format!("label {}: pods are scheduled one by one", names::GANG_SCHEDULING_LABEL),
+        ),
+        (
             Autoscaler::of(spec) != Autoscaler::Off && !has_account,
             "spec.enableInTreeAutoscaling without spec.headGroupSpec.template.spec.serviceAccountName: no ServiceAccount \
              is made that would let the autoscaler change anything"
                 .to_owned(),
         ),
     ];
-    found.into_iter().filter(|(set, _)| *set).map(|(_, field)| field).collect()
+    let ignored = found.into_iter().filter(|(set, _)| *set).map(|(_, field)| field);
+    ignored.chain(protections(cluster).into_iter().map(|problem| problem.to_string())).collect()
 }
 
 /// Fields that protect a cluster. Without what they ask for it would be open to people whom its owner wants to keep
@@ -82,8 +87,10 @@ mod tests {
     #[case::tls(json!({"tlsOptions": {"enabled": true}}), Some("spec.tlsOptions.enabled"))]
     #[case::no_tls(json!({"tlsOptions": {}}), None)]
     #[case::policy(json!({"networkPolicy": {"mode": "DenyAll"}}), Some("spec.networkPolicy"))]
-    fn a_protection_that_is_missing_is_a_problem(#[case] spec: Value, #[case] expected: Option<&str>) {
-        let problems = protections(&changed(spec));
+    fn a_protection_that_is_missing_is_a_problem_and_named(#[case] spec: Value, #[case] expected: Option<&str>) {
+        let cluster = changed(spec);
+        let problems = protections(&cluster);
         assert_eq!(problems.first().map(|problem| problem.field.as_str()), expected);
+        assert_eq!(fields(&cluster), problems.iter().map(ToString::to_string).collect::<Vec<_>>());
     }
 }

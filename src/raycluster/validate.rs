@@ -15,6 +15,9 @@ use crate::api::ray::options::StringMap;
 use crate::api::ray::{RayCluster, WorkerGroupSpec, names};
 use crate::queue::requests::pod_requests;
 
+/// The longest name of a cluster that leaves room for what the names of its Services and pods end in, in characters
+/// (KubeRay 1.7 `ray-operator/controllers/ray/utils/constant.go`, `MaxRayClusterNameLength`).
+const LONGEST_NAME: usize = 53;
 const AUTOSCALER_VARIABLE: &str = "RAY_enable_autoscaler_v2";
 
 /// The groups of a cluster, if its spec makes sense.
@@ -23,6 +26,7 @@ const AUTOSCALER_VARIABLE: &str = "RAY_enable_autoscaler_v2";
 /// Everything that is wrong with the spec.
 pub fn groups(cluster: &RayCluster) -> Result<Vec<PodGroup>, Vec<Problem>> {
     let mut problems = unsupported::protections(cluster);
+    name(cluster, &mut problems);
     upgrade(cluster, &mut problems);
     head(cluster, &mut problems);
     workers(cluster, &mut problems);
@@ -42,6 +46,20 @@ pub fn groups(cluster: &RayCluster) -> Result<Vec<PodGroup>, Vec<Problem>> {
         template(&field, &group.template, &mut problems);
     }
     if problems.is_empty() { Ok(groups) } else { Err(problems) }
+}
+
+/// The cluster's name begins the names of its Services, so it must be what a Service may be called.
+fn name(cluster: &RayCluster, problems: &mut Vec<Problem>) {
+    let name = cluster.name_any();
+    let starts = name.starts_with(|c: char| c.is_ascii_lowercase());
+    let holds = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    if !starts || !holds || name.ends_with('-') || name.len() > LONGEST_NAME {
+        let message = format!(
+            "{name:?} begins the names of Services: up to {LONGEST_NAME} lower-case letters, digits and '-', a letter first, \
+             no '-' last"
+        );
+        problems.push(Problem::new("metadata.name", message));
+    }
 }
 
 fn upgrade(cluster: &RayCluster, problems: &mut Vec<Problem>) {
@@ -288,6 +306,21 @@ mod tests {
         let problems = problems(&changed(spec));
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].starts_with(expected), "{problems:?}");
+    }
+
+    #[rstest]
+    #[case::usual("demo-1", None)]
+    #[case::longest(&"c".repeat(53), None)]
+    #[case::too_long(&"c".repeat(54), Some("metadata.name: \"ccc"))]
+    #[case::digit_first("1-demo", Some("metadata.name: \"1-demo\""))]
+    #[case::dot("a.b", Some("metadata.name: \"a.b\""))]
+    #[case::dash_last("demo-", Some("metadata.name: \"demo-\""))]
+    fn a_name_that_its_services_can_not_have_is_a_problem(#[case] name: &str, #[case] expected: Option<&str>) {
+        let mut cluster = changed(json!({}));
+        cluster.metadata.name = Some(name.to_owned());
+        let problems = problems(&cluster);
+        assert_eq!(problems.len(), usize::from(expected.is_some()), "{problems:?}");
+        assert!(problems.iter().zip(expected).all(|(problem, start)| problem.starts_with(start)), "{problems:?}");
     }
 
     #[rstest]

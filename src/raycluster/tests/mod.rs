@@ -3,6 +3,7 @@
 mod multi_host;
 mod plan;
 mod pods;
+mod scale;
 mod services;
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};

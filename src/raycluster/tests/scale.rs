@@ -1,0 +1,120 @@
+//! Which pods of one group go, and which come.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use rstest::rstest;
+use serde_json::json;
+
+use super::super::build::{self, Slot};
+use super::super::fixtures::cluster_with_workers;
+use super::super::groups::{PodGroup, pod_groups};
+use super::super::scale::{Situation, decide};
+use crate::api::ray::RayCluster;
+
+/// A pod of the group as a letter tells: ready, pending, failed or terminating.
+fn pod(cluster: &RayCluster, group: &PodGroup, slot: u32, letter: char) -> Pod {
+    let mut pod = build::build(cluster, group, Slot { replica: slot, host: 0 }, 0);
+    let (phase, ready) = match letter {
+        'r' | 't' => ("Running", "True"),
+        'p' => ("Pending", "False"),
+        'f' => ("Failed", "False"),
+        other => panic!("no letter of a pod: {other}"),
+    };
+    let status = json!({"phase": phase, "conditions": [{"type": "Ready", "status": ready}]});
+    pod.status = serde_json::from_value(status).expect("a pod status");
+    if letter == 't' {
+        pod.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time"));
+    }
+    pod
+}
+
+/// `pods` has a letter for each slot from 0 on, and a dot for a free one.
+#[rstest]
+#[case::from_nothing(3, "", 9, &[], &[0, 1, 2])]
+#[case::nothing_to_do(3, "rrr", 9, &[], &[])]
+#[case::the_lowest_free_slots(4, "r.r", 9, &[], &[1, 3])]
+#[case::a_terminating_pod_holds_its_place(3, "rtr", 9, &[], &[])]
+#[case::and_its_slot_when_more_are_wanted(4, "rtr", 9, &[], &[3])]
+#[case::a_failed_one_goes_before_another_comes(4, "rfr", 9, &[1], &[])]
+#[case::a_failed_one_goes_without_quota_too(3, "rfr", 0, &[1], &[])]
+#[case::the_highest_of_too_many(2, "rrrr", 9, &[3, 2], &[])]
+#[case::the_unready_of_too_many_first(2, "prrr", 9, &[0, 3], &[])]
+#[case::those_that_go_already_are_not_too_many(2, "rrt", 9, &[], &[])]
+#[case::a_failed_one_is_not_counted_as_too_many(2, "rrrf", 9, &[3, 2], &[])]
+#[case::none_wanted(0, "rp", 9, &[1, 0], &[])]
+#[case::as_many_as_granted(5, "", 2, &[], &[0, 1])]
+#[case::what_is_there_is_granted_already(5, "rp", 3, &[], &[2])]
+#[case::a_terminating_one_too(5, "rt", 2, &[], &[])]
+#[case::a_grant_smaller_than_what_is_there_takes_nothing(3, "rrr", 1, &[], &[])]
+#[case::nor_gives_anything(4, "rrr", 1, &[], &[])]
+fn a_group_comes_to_what_is_wanted_within_what_is_granted(
+    #[case] wanted: i32,
+    #[case] pods: &str,
+    #[case] granted: u32,
+    #[case] goes: &[u32],
+    #[case] comes: &[u32],
+) {
+    let scene = Scene::of(wanted, pods);
+    assert_eq!(scene.decide(granted, &[], true), (goes.to_vec(), comes.to_vec()));
+}
+
+#[rstest]
+#[case::too_many(1, "rrr", &[], &[], &[])]
+#[case::one_is_named(2, "rrr", &[0], &[0], &[])]
+#[case::a_named_one_that_is_unknown(3, "rrr", &[7], &[], &[])]
+#[case::one_that_failed(3, "rrf", &[], &[2], &[])]
+fn with_an_autoscaler_only_those_go_that_it_names_or_that_failed(
+    #[case] wanted: i32,
+    #[case] pods: &str,
+    #[case] named: &[u32],
+    #[case] goes: &[u32],
+    #[case] comes: &[u32],
+) {
+    let scene = Scene::of(wanted, pods);
+    assert_eq!(scene.decide(9, named, false), (goes.to_vec(), comes.to_vec()));
+}
+
+#[test]
+fn those_that_are_named_go_first_of_too_many() {
+    assert_eq!(Scene::of(2, "rrr").decide(9, &[0], true), (vec![0], vec![]));
+    assert_eq!(Scene::of(1, "rrr").decide(9, &[0], true), (vec![0, 2], vec![]));
+}
+
+/// A group and the pods that it has.
+struct Scene {
+    cluster: RayCluster,
+    group: PodGroup,
+    pods: Vec<Pod>,
+}
+
+impl Scene {
+    fn of(wanted: i32, letters: &str) -> Self {
+        let cluster = cluster_with_workers(wanted);
+        let group = pod_groups(&cluster).expect("the spec is valid").pop().expect("there are workers");
+        let letters = (0..).zip(letters.chars()).filter(|(_, letter)| *letter != '.');
+        let pods = letters.map(|(slot, letter)| pod(&cluster, &group, slot, letter)).collect();
+        Self { cluster, group, pods }
+    }
+
+    /// The slots that are emptied and those that are filled, in order.
+    fn decide(&self, granted: u32, named: &[u32], trims: bool) -> (Vec<u32>, Vec<u32>) {
+        let name = |slot: &u32| build::name(&self.cluster, &self.group, Slot { replica: *slot, host: 0 }, 0);
+        let names: BTreeSet<String> = self.pods.iter().map(ResourceExt::name_any).collect();
+        let to_delete: Vec<String> = named.iter().map(name).collect();
+        let change = decide(&Situation {
+            cluster: &self.cluster,
+            group: &self.group,
+            pods: self.pods.iter().collect(),
+            names: &names,
+            to_delete: &to_delete,
+            granted,
+            trims,
+            now: "2026-01-01T00:00:00Z".parse().expect("a time"),
+        });
+        let slot = |pod: &Pod| pod.labels()["ray.io/worker-group-replica-index"].parse().expect("a number");
+        let goes = change.delete.iter().map(|(pod, _)| slot(pod)).collect();
+        (goes, change.create.iter().map(|(slot, _)| slot.replica).collect())
+    }
+}
