@@ -271,7 +271,7 @@ impl Engine {
         let head_pods = children.iter().flat_map(|child| self.pods_of(child));
         let head_pods = head_pods
             .filter(|pod| pod.labels().get(names::GROUP_LABEL).is_some_and(|group| group == names::HEAD_GROUP));
-        let serve_service = Key::new(key.namespace.clone(), format!("{}-serve-svc", key.name));
+        let serve_service = Key::new(key.namespace.clone(), rayservice::services::serve_service_name(service));
         let observed = children.iter().filter_map(|child| Some((child.name_any(), self.serve.get(&Key::of(*child))?)));
         let job = RayServiceJob { service, children: Vec::new() };
         rayservice::plan(&rayservice::View {

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::family::{Child, active_name, is_going};
 use super::upgrade::Step;
-use super::{Scene, hash};
+use super::{Scene, View, hash, services};
 use crate::api::condition;
 use crate::api::fingerprint;
 use crate::api::ray::{RayCluster, RayService, names};
@@ -52,15 +52,21 @@ pub(super) fn owner(service: &RayService) -> OwnerReference {
 }
 
 /// The name of the cluster with this hash. Whoever plans twice from the same, or from something old, asks for the same name
-/// again, and the API server refuses the second object; a name that a cluster still has that is on its way out is not used.
-fn name(service: &RayService, hash: &str, taken: &[&RayCluster]) -> String {
+/// again, and the API server refuses the second object. Not used are the names of clusters that are not gone yet, and the one
+/// that serves according to the serve Service or the status: who gets it would count as active before it can serve.
+fn name(view: &View<'_>, hash: &str) -> String {
+    let service = view.service;
     let uid = service.uid().unwrap_or_default();
     let candidate = |attempt: usize| {
         let digest = Sha256::digest(format!("{uid}/{hash}/{attempt}"));
         let letters = digest.iter().take(5).map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]));
         format!("{}-{}", service.name_any(), letters.collect::<String>())
     };
-    let is_free = |name: &String| taken.iter().all(|cluster| cluster.name_any() != *name);
+    let former = [services::leads_to(view), active_name(service)];
+    let is_free = |name: &String| {
+        let is_former = former.contains(&Some(name.as_str()));
+        !is_former && view.children.iter().all(|cluster| cluster.name_any() != *name)
+    };
     (0..).map(candidate).find(is_free).unwrap_or_default()
 }
 
@@ -83,7 +89,7 @@ pub(super) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
 
 fn create(scene: &Scene<'_>, plan: &mut Plan) {
     let (service, Ok(goal)) = (scene.view.service, &scene.goal) else { return };
-    let mut cluster = draft(service, &name(service, &goal.hash, &scene.view.children));
+    let mut cluster = draft(service, &name(scene.view, &goal.hash));
     hash::stamp(&mut cluster, &goal.hash, service.spec.ray_cluster_config.worker_group_specs.len());
     if scene.view.gated {
         cluster.spec.suspend = Some(true);
@@ -123,6 +129,9 @@ fn keep(scene: &Scene<'_>, child: &Child<'_>, append: bool, plan: &mut Plan) {
     }
     if scene.family.active.as_ref().is_some_and(|active| active.name() == child.name()) {
         kept.annotations_mut().remove(names::DELETE_AFTER_ANNOTATION);
+    } else if is_unmarked_predecessor(service, child) {
+        // It is wanted back before the status could tell that it was replaced.
+        mark(scene, &mut kept);
     }
     plan.write(Write::patch(child.cluster, &kept));
 }
@@ -150,12 +159,17 @@ fn give_up(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
 }
 
 fn retire(scene: &Scene<'_>, child: &Child<'_>) -> Option<Write> {
+    let mut retired = child.cluster.clone();
+    mark(scene, &mut retired);
+    Write::patch(child.cluster, &retired)
+}
+
+/// Notes on a cluster that it has served, and until when it is kept for those who still talk to it.
+fn mark(scene: &Scene<'_>, cluster: &mut RayCluster) {
     let delay = scene.view.service.spec.ray_cluster_deletion_delay_seconds.unwrap_or(DELETION_DELAY).max(0);
     let now = condition::whole_seconds(scene.view.now);
     let due = now.saturating_add(SignedDuration::from_secs(delay.into())).unwrap_or(Timestamp::MAX);
-    let mut retired = child.cluster.clone();
-    retired.annotations_mut().insert(names::DELETE_AFTER_ANNOTATION.to_owned(), due.to_string());
-    Write::patch(child.cluster, &retired)
+    cluster.annotations_mut().insert(names::DELETE_AFTER_ANNOTATION.to_owned(), due.to_string());
 }
 
 /// Deletes all children that aren't being deleted yet.
@@ -175,8 +189,12 @@ fn delete(service: &RayService, cluster: &RayCluster, plan: &mut Plan) {
 /// Whether the cluster that served before the active one still has to be marked, so that nobody takes it for one that never
 /// served. The status must not forget it before that.
 pub(super) fn has_unmarked_predecessor(scene: &Scene<'_>) -> bool {
-    let former = active_name(scene.view.service);
-    scene.family.others.iter().any(|child| Some(child.name().as_str()) == former && child.delete_after().is_none())
+    scene.family.others.iter().any(|child| is_unmarked_predecessor(scene.view.service, child))
+}
+
+/// Whether `child`, which isn't active, is the one that the status still names as such.
+fn is_unmarked_predecessor(service: &RayService, child: &Child<'_>) -> bool {
+    active_name(service) == Some(child.name().as_str()) && child.delete_after().is_none()
 }
 
 /// Namespace and name.

@@ -86,11 +86,14 @@ impl<'a> Scene<'a> {
     }
 
     /// The child that requests are to be sent to: the pending one as soon as it can take them, and else the one that has
-    /// taken them so far.
+    /// taken them so far. Before that one is left, the status has to tell that it has served: else it would be deleted at
+    /// once, as one that never has.
     fn serving(&self) -> Option<&Child<'a>> {
         let takes_over = |pending: &&Child<'_>| {
             let goal = self.goal.as_ref().ok();
+            let is_on_record = |active: &Child<'_>| active_name(self.view.service) == Some(active.name().as_str());
             matches!(self.step, Step::Continue(_))
+                && self.family.active.as_ref().is_none_or(is_on_record)
                 && goal.is_some_and(|goal| pending.runs(goal.config.hash()))
                 && pending.has_serve_pods()
                 && !pending.is_suspended()

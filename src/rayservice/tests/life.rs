@@ -256,6 +256,28 @@ fn what_served_before_serves_again_while_it_is_still_warm() {
 }
 
 #[test]
+fn a_change_taken_back_as_traffic_moves_leaves_both_clusters_their_time() {
+    let mut stage = serving();
+    let old = stage.leads_to();
+    stage.edit(version("2.54.0"));
+    let end = stage.now + SignedDuration::from_secs(60);
+    while stage.leads_to() == old && stage.now < end {
+        stage.beat(end, &|_| true);
+    }
+    let new = stage.leads_to();
+    assert_eq!((stage.named().0, new != old), (old.clone(), true), "the status is behind");
+
+    stage.edit(version("2.53.0"));
+    stage.play(10);
+
+    assert_eq!(stage.leads_to(), old);
+    assert_eq!(stage.named(), (old.clone(), None));
+    assert!(stage.living().contains(&new.expect("it served")), "requests that it took may still be running");
+    stage.play(100);
+    assert_eq!(stage.living(), Vec::from_iter(old));
+}
+
+#[test]
 fn replicas_that_change_change_no_cluster() {
     let mut stage = serving();
     let before = stage.living();
@@ -458,6 +480,25 @@ fn suspending_takes_the_clusters_and_keeps_the_address() {
     assert_eq!(stage.condition("Suspended"), state("False", "RayServiceResumed"));
     assert_eq!(stage.condition("Ready"), state("True", "NonZeroServeEndpoints"));
     assert_eq!(stage.object("Service", "chat-serve-svc").expect("there")["metadata"]["uid"], uid);
+}
+
+#[test]
+fn a_resumed_service_changes_its_mind_without_a_surge() {
+    let mut stage = serving();
+    let old = stage.leads_to();
+    stage.edit(json!({"spec": {"suspend": true}}));
+    stage.play(10);
+    stage.gated = true;
+    stage.edit(json!({"spec": {"suspend": false}}));
+    stage.play(10);
+    assert_eq!(stage.leads_to(), old, "the Service is not moved before somebody can serve");
+    assert_eq!(stage.named(), (None, stage.living().pop()), "who bears no name of the past does not serve yet");
+
+    stage.edit(version("2.54.0"));
+    stage.play(10);
+
+    assert_eq!(stage.living().len(), 1, "nothing serves, so nothing is kept beside the new one");
+    assert_eq!(stage.condition("UpgradeInProgress"), state("False", "Initializing"));
 }
 
 #[test]
