@@ -65,6 +65,7 @@ impl Dashboards {
         ServeReply {
             namespace: call.namespace.clone(),
             cluster: call.cluster.clone(),
+            uid: call.uid.clone(),
             called_at,
             at: Timestamp::now(),
             answer: answer(call, outcome),

@@ -44,6 +44,7 @@ fn call(request: ServeRequest) -> ServeCall {
     ServeCall {
         namespace: "ml".into(),
         cluster: "chat-x1".into(),
+        uid: "uid-1".into(),
         head_service: "chat-x1-head-svc".into(),
         dashboard_port: 8265,
         request,

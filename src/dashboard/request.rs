@@ -91,6 +91,7 @@ mod tests {
         ServeCall {
             namespace: "ml".into(),
             cluster: "chat-x1".into(),
+            uid: "uid-1".into(),
             head_service: "chat-x1-head-svc".into(),
             dashboard_port: 8265,
             request,

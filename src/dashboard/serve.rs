@@ -65,6 +65,8 @@ pub struct ServeReply {
     pub namespace: String,
     /// Name of the RayCluster.
     pub cluster: String,
+    /// Uid of the RayCluster.
+    pub uid: String,
     /// When the call was made. What it tells of may have changed since then.
     pub called_at: Timestamp,
     /// When the answer was there.

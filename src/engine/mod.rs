@@ -219,6 +219,9 @@ impl Engine {
                 self.pace.mark(planner);
             }
         }
+        if let (Some(Object::RayCluster(gone)), None) = (&change.was, &change.is) {
+            self.serve.remove(&Key::of(gone.as_ref()));
+        }
         if self.halves.queue_manager {
             self.queueing.observe(now, change);
         }

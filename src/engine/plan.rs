@@ -203,6 +203,8 @@ pub struct ServeCall {
     pub namespace: String,
     /// Name of the RayCluster.
     pub cluster: String,
+    /// Uid of the RayCluster, which tells it from another of the same name.
+    pub uid: String,
     /// Name of the cluster's head Service.
     pub head_service: String,
     /// The port of the head Service that the dashboard listens on. Through the API server it is asked for by its name.

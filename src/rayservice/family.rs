@@ -79,7 +79,6 @@ static NOTHING: ServeObservation = ServeObservation::nothing();
 
 impl<'a> Child<'a> {
     fn of(view: &View<'a>, cluster: &'a RayCluster) -> Self {
-        let made_at = cluster.creation_timestamp().map_or(Timestamp::MIN, |time| time.0);
         let is_its_head = |pod: &&Pod| {
             let controlled =
                 pod.owner_references().iter().any(|owner| Some(&owner.uid) == cluster.metadata.uid.as_ref());
@@ -89,7 +88,9 @@ impl<'a> Child<'a> {
         Self {
             cluster,
             head: view.head_pods.iter().copied().find(is_its_head),
-            serve: serve.filter(|observation| !observation.is_older_than(made_at)).unwrap_or(&NOTHING),
+            serve: serve
+                .filter(|observation| observation.is_of(cluster.metadata.uid.as_deref().unwrap_or_default()))
+                .unwrap_or(&NOTHING),
         }
     }
 

@@ -22,6 +22,8 @@ const FAILURES_UNTIL_ILL: u32 = 2;
 /// asked for again, and what must not be lost is in annotations of the cluster.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServeObservation {
+    /// The uid of the cluster.
+    uid: String,
     /// When the applications were asked for last, and whether there was an answer.
     asked: Option<(Timestamp, Result<(), ServeError>)>,
     /// The last answer.
@@ -57,11 +59,14 @@ struct Health {
 impl ServeObservation {
     /// What is known before anything was asked.
     pub(super) const fn nothing() -> Self {
-        Self { asked: None, status: None, waiting: 0, applied: None, refused: None, health: None }
+        Self { uid: String::new(), asked: None, status: None, waiting: 0, applied: None, refused: None, health: None }
     }
 
-    /// Takes in the answer to a call.
+    /// Takes in the answer to a call. What is known of another cluster of the same name is forgotten.
     pub fn observe(&mut self, reply: ServeReply) {
+        if self.uid != reply.uid {
+            *self = Self { uid: reply.uid, ..Self::nothing() };
+        }
         match reply.answer {
             ServeAnswer::Status(answer) => self.observe_status(reply.called_at, answer),
             ServeAnswer::Applied { config_hash, result: Ok(()) } => {
@@ -136,15 +141,15 @@ impl ServeObservation {
         applied.map_or(Timestamp::MIN, |applied| later(applied.at, PAUSE_BEFORE_REAPPLYING))
     }
 
-    /// When the applications are to be asked for again; at once if they weren't since the last configuration was taken, or
-    /// since `since`.
+    /// When the applications are to be asked for again; at once if they weren't since the last configuration was taken, and
+    /// soon if they weren't since `since`, which may be of another clock.
     pub fn ask_at(&self, since: Timestamp) -> Timestamp {
         let Some((called_at, _)) = &self.asked else { return Timestamp::MIN };
-        let news = self.applied.as_ref().map_or(since, |applied| applied.at.max(since));
-        if *called_at < news {
+        if self.applied.as_ref().is_some_and(|applied| *called_at < applied.at) {
             return Timestamp::MIN;
         }
         let pause = match self.waiting.checked_sub(1) {
+            _ if *called_at < since => PAUSES_WHILE_WAITING[0],
             None => PAUSE_WHILE_RUNNING,
             Some(before) => PAUSES_WHILE_WAITING[before.min(PAUSES_WHILE_WAITING.len() - 1)],
         };
@@ -171,13 +176,9 @@ impl ServeObservation {
         later(health.called_at, pause)
     }
 
-    /// Whether all that is known is from before `time`, and so about another cluster of the same name.
-    pub fn is_older_than(&self, time: Timestamp) -> bool {
-        let asked = self.asked.as_ref().map(|(called_at, _)| *called_at);
-        let applied = self.applied.as_ref().map(|applied| applied.at);
-        let refused = self.refused.as_ref().map(|refused| refused.at);
-        let health = self.health.as_ref().map(|health| health.called_at);
-        [asked, applied, refused, health].into_iter().flatten().max().is_some_and(|latest| latest < time)
+    /// Whether this is about the cluster with this uid.
+    pub fn is_of(&self, uid: &str) -> bool {
+        self.uid == uid
     }
 }
 
@@ -200,6 +201,7 @@ mod tests {
         ServeReply {
             namespace: "ml".into(),
             cluster: "chat-x1".into(),
+            uid: "uid-1".into(),
             called_at: at(called_at),
             at: at(called_at + 100),
             answer,
@@ -301,10 +303,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_from_before_a_cluster_was_made_is_about_another() {
-        let observation = after([status(0, "RUNNING"), put(200, "a", Ok(()))]);
-        assert!(observation.is_older_than(at(301)));
-        assert!(!observation.is_older_than(at(300)));
-        assert!(!ServeObservation::default().is_older_than(at(0)));
+    fn what_is_known_of_a_cluster_is_forgotten_with_the_first_answer_of_another_of_the_same_name() {
+        let mut observation = after([status(0, "RUNNING"), put(200, "a", Ok(()))]);
+        assert!(observation.is_of("uid-1"));
+
+        observation.observe(ServeReply { uid: "uid-2".into(), ..no_status(400) });
+
+        assert!(observation.is_of("uid-2") && !observation.is_of("uid-1"));
+        assert_eq!((observation.last_status(), observation.applied_config()), (None, None));
+    }
+
+    #[test]
+    fn a_head_that_is_ready_since_a_time_to_come_is_asked_in_peace() {
+        assert_eq!(after([status(0, "RUNNING")]).ask_at(at(9_000)), at(500));
     }
 }

@@ -125,6 +125,7 @@ fn call(child: &Child<'_>, request: ServeRequest) -> ServeCall {
     ServeCall {
         namespace: child.cluster.namespace().unwrap_or_default(),
         cluster: child.name(),
+        uid: child.cluster.uid().unwrap_or_default(),
         head_service: head_service(child.cluster),
         dashboard_port: port(child, "dashboard", DASHBOARD_PORT),
         request,
@@ -136,9 +137,10 @@ fn port(child: &Child<'_>, name: &str, usual: u16) -> u16 {
 }
 
 /// What a child waits for before it can take requests with this configuration; `None` when it can.
-pub(super) fn waits_for(child: &Child<'_>, config: &ServeConfig) -> Option<String> {
+pub(super) fn waits_for(scene: &Scene<'_>, child: &Child<'_>, config: &ServeConfig) -> Option<String> {
     if child.is_suspended() {
-        return Some("it is suspended (spec.suspend)".to_owned());
+        let gated = "its gate is closed (spec.suspend) until quota is admitted for it";
+        return Some(if scene.view.gated { gated } else { "it is suspended (spec.suspend)" }.to_owned());
     }
     if child.head_ready_since().is_none() {
         return Some(format!("its head is not ready{}", head_trouble(child)));

@@ -199,7 +199,7 @@ fn waiting(scene: &Scene<'_>) -> Option<String> {
     let pending = scene.pending()?;
     let waits_for = match &scene.goal {
         Ok(_) if matches!(scene.step, Step::Hold(..)) => "the upgrade is held".to_owned(),
-        Ok(goal) => serve::waits_for(pending, &goal.config)?,
+        Ok(goal) => serve::waits_for(scene, pending, &goal.config)?,
         Err(_) => "the spec is invalid".to_owned(),
     };
     Some(format!("RayCluster {} waits: {waits_for}", pending.name()))

@@ -81,7 +81,7 @@ fn a_queued_child_is_born_suspended_and_the_service_says_what_it_waits_for() {
 
     let name = stage.living()[0].clone();
     assert_eq!(stage.cluster(&name).spec.suspend, Some(true));
-    assert!(stage.message("Ready").contains("suspended"), "{}", stage.message("Ready"));
+    assert!(stage.message("Ready").contains("its gate is closed"), "{}", stage.message("Ready"));
 
     stage.set_gate(&name, true);
     stage.play(20);
@@ -474,12 +474,14 @@ fn suspending_takes_the_clusters_and_keeps_the_address() {
     assert_eq!(stage.clusters().len(), 0);
     assert_eq!(stage.named(), (None, None));
     let uid = stage.object("Service", "chat-serve-svc").expect("its address survives")["metadata"]["uid"].clone();
+    let before = stage.leads_to();
 
     stage.edit(json!({"spec": {"suspend": false}}));
     stage.play(30);
     assert_eq!(stage.condition("Suspended"), state("False", "RayServiceResumed"));
     assert_eq!(stage.condition("Ready"), state("True", "NonZeroServeEndpoints"));
     assert_eq!(stage.object("Service", "chat-serve-svc").expect("there")["metadata"]["uid"], uid);
+    assert_ne!(stage.leads_to(), before, "no request comes in before the new cluster is ready");
 }
 
 #[test]

@@ -27,6 +27,12 @@ pub(super) struct Dashboard {
     deployed_at: Option<Timestamp>,
 }
 
+impl Dashboard {
+    fn runs(&self, stage: &Stage) -> bool {
+        self.deployed_at.is_some_and(|at| at + stage.deploy <= stage.now)
+    }
+}
+
 /// The world.
 #[derive(Debug, Clone)]
 pub(super) struct Stage {
@@ -319,6 +325,11 @@ impl Stage {
             }
         }
         if let Some(cluster) = self.leads_to().filter(|cluster| self.served_by.last() != Some(cluster)) {
+            let uid = self.cluster(&cluster).uid().unwrap_or_default();
+            assert!(
+                self.dashboards.get(&uid).is_some_and(|serve| serve.runs(self)),
+                "{cluster} is not ready for requests"
+            );
             self.served_by.push(cluster);
         }
     }
@@ -341,6 +352,7 @@ impl Stage {
         let reply = |answer| ServeReply {
             namespace: call.namespace.clone(),
             cluster: call.cluster.clone(),
+            uid: call.uid.clone(),
             called_at: self.now,
             at: self.now,
             answer,
