@@ -53,6 +53,8 @@ pub(super) struct Stage {
     pub(super) notes: Vec<Note>,
     /// Clusters that requests were sent to, one after the other.
     pub(super) served_by: Vec<String>,
+    /// When requests were no longer sent to a cluster.
+    left_at: BTreeMap<String, Timestamp>,
     objects: BTreeMap<Key, Value>,
     observed: BTreeMap<String, ServeObservation>,
     versions: u64,
@@ -75,6 +77,7 @@ impl Stage {
             dashboards: BTreeMap::new(),
             notes: Vec::new(),
             served_by: Vec::new(),
+            left_at: BTreeMap::new(),
             objects: BTreeMap::new(),
             observed: BTreeMap::new(),
             versions: 0,
@@ -279,6 +282,10 @@ impl Stage {
                 assert_eq!(object["metadata"]["uid"], json!(uid));
                 assert!(foreground, "a cluster holds its quota until its pods are gone");
                 assert!(!self.wants_to_serve() || self.leads_to().as_ref() != Some(&key.1), "it serves");
+                if let Some(left_at) = self.left_at.get(&key.1).filter(|_| self.wants_to_serve()) {
+                    let kept = self.now.duration_since(*left_at);
+                    assert!(kept >= SignedDuration::from_secs(59), "{} was kept for only {kept:?}", key.1);
+                }
                 let now = self.now;
                 let object = self.objects.get_mut(&key).expect("it is still there");
                 object["metadata"]["finalizers"] = json!(["foregroundDeletion"]);
@@ -330,6 +337,16 @@ impl Stage {
                 self.dashboards.get(&uid).is_some_and(|serve| serve.runs(self)),
                 "{cluster} is not ready for requests"
             );
+            let takes_requests = self
+                .endpoints()
+                .iter()
+                .flat_map(|slice| slice.endpoints.iter().flatten())
+                .any(|endpoint| endpoint.conditions.as_ref().and_then(|conditions| conditions.ready) == Some(true));
+            assert!(takes_requests, "none of the pods of {cluster} takes requests");
+            if let Some(before) = self.served_by.last() {
+                self.left_at.insert(before.clone(), self.now);
+            }
+            self.left_at.remove(&cluster);
             self.served_by.push(cluster);
         }
     }
