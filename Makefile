@@ -30,7 +30,7 @@ demo: testenv ## Show an upgrade that waits for quota, on a real control plane. 
 	cargo run --quiet --locked --example demo
 
 demo-stop: ## End what KEEP=1 left running.
-	@if [ -f .cache/demo/manager.pid ]; then kill "$$(cat .cache/demo/manager.pid)" 2>/dev/null || true; fi
+	@id=$$(cat .cache/demo/manager.pid 2>/dev/null) && ps -o args= -p $$id | grep -q 'sluice manager' && kill $$id || true
 	$(BIN)/testenv stop --dir .cache/demo
 
 test: testenv ## Run all tests: the units, and the scenarios on a real control plane.

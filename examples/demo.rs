@@ -7,22 +7,27 @@
 #[path = "../tests/integration/support/mod.rs"]
 mod support;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kube::api::ListParams;
 use tokio::sync::mpsc;
 
 use support::history::{Change, Recorder, State};
-use support::{TestEnv, eventually, invariants, objects, timeline};
+use support::{TestEnv, eventually, invariants, timeline};
+
+/// How long a change is held back, so that an earlier one of another kind can overtake it.
+const HELD_BACK: Duration = Duration::from_millis(300);
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let keep = std::env::var("KEEP").is_ok_and(|keep| !keep.is_empty() && keep != "0");
     title(
         "Starting a control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, four pretended nodes",
-    );
+    )
+    .await;
     let env = if keep { TestEnv::start_in(kept_dir(), true).await } else { TestEnv::start().await };
     let (live, changes) = mpsc::unbounded_channel();
     let recorder = Recorder::start(env.client.clone(), Some(live)).await;
@@ -32,12 +37,13 @@ async fn main() -> ExitCode {
     scenario(&env).await;
 
     let history = recorder.history().await;
-    printer.abort();
     let breaches = invariants::breaches(&history);
     title(&format!(
         "Checked the invariants I1 (quota), I2 (gate) and I3 (pods) after each of {} changes",
         history.len()
-    ));
+    ))
+    .await;
+    printer.abort();
     for breach in &breaches {
         println!("BROKEN  {breach}");
     }
@@ -52,12 +58,12 @@ async fn main() -> ExitCode {
 
 /// Each step waits for what POC-TESTING.md says that one sees, and panics if that doesn't come.
 async fn scenario(env: &TestEnv) {
-    title("1. A queue of 1 CPU and 2 GiB, and a RayService that fills it");
+    title("1. A queue of 1 CPU and 2 GiB, and a RayService that fills it").await;
     env.apply_samples().await;
     let first = env.serves_from("2.52.0").await;
     env.reserves_cpu("1").await;
 
-    title("2. An upgrade: its cluster would need as much again, so it waits, and what serves is left alone");
+    title("2. An upgrade: its cluster would need as much again, so it waits, and what serves is left alone").await;
     env.set_ray_version("2.53.0").await;
     let (pending, _) = env.waits_for_quota().await;
     let cluster = env.ray_clusters().get(&pending).await.expect("the pending cluster");
@@ -65,12 +71,12 @@ async fn scenario(env: &TestEnv) {
     assert!(env.pods_of(&pending).await.is_empty(), "the pending cluster has no pod");
     assert_eq!(env.pods_of(&first).await.len(), 2, "the serving cluster has its pods");
 
-    title("3. Quota is raised to 2 CPU and 4 GiB: the gate opens, and the upgrade goes through");
+    title("3. Quota is raised to 2 CPU and 4 GiB: the gate opens, and the upgrade goes through").await;
     env.set_quota("2", "4Gi").await;
     let second = env.serves_from("2.53.0").await;
     assert_eq!(second, pending, "the cluster that waited is the one that serves");
 
-    title("4. The old cluster goes after its delay, and its quota is released");
+    title("4. The old cluster goes after its delay, and its quota is released").await;
     env.only_cluster(&second).await;
     env.reserves_cpu("1").await;
     eventually("one slice is left", async || {
@@ -78,24 +84,52 @@ async fn scenario(env: &TestEnv) {
         (slices.len() == 1).then_some(())
     })
     .await;
-    let queue = env.cluster_queues().get(objects::QUEUE).await.expect("the queue");
-    println!("\nClusterQueue {} holds {}", objects::QUEUE, timeline::usage(&queue));
 }
 
-/// Prints a line for each change that a person would want to know of.
+/// Prints a line for each change that a person would want to know of. Several watches tell of changes, one a little later than
+/// the other; so each is held back for a moment, and then told in the order in which they happened.
 async fn print(mut changes: mpsc::UnboundedReceiver<Change>) {
     let start = Instant::now();
     let mut state = State::default();
-    while let Some(change) = changes.recv().await {
-        let line = timeline::line(&state, &change);
-        state.apply(&change);
-        if let Some((subject, what)) = line {
-            println!("{:>6.1}s  {subject:<44} {what}", start.elapsed().as_secs_f64());
+    let mut held: BTreeMap<u64, (Instant, Change)> = BTreeMap::new();
+    let mut tick = tokio::time::interval(HELD_BACK / 5);
+    loop {
+        tokio::select! {
+            change = changes.recv() => match change {
+                Some(change) => drop(held.insert(change.version, (Instant::now(), change))),
+                None => return,
+            },
+            _ = tick.tick() => {}
+        }
+        while let Some(first) = held.first_entry().filter(|first| first.get().0.elapsed() > HELD_BACK) {
+            let (seen, change) = first.remove();
+            let before = state.clone();
+            state.apply(&change);
+            if let Some((subject, what)) = timeline::line(&before, &state, &change) {
+                show((seen - start).as_secs_f64(), &subject, &what);
+            }
         }
     }
 }
 
-fn title(text: &str) {
+/// One line, or as many as it takes to keep each within a terminal.
+fn show(seconds: f64, subject: &str, what: &str) {
+    let mut line = format!("{seconds:>6.1}s  {subject:<34} ");
+    let margin = line.len();
+    for word in what.split(' ') {
+        if line.len() + word.len() > 130 && line.len() > margin {
+            println!("{}", line.trim_end());
+            line = " ".repeat(margin);
+        }
+        line.push_str(word);
+        line.push(' ');
+    }
+    println!("{}", line.trim_end());
+}
+
+/// Says what comes next, once everything before it has been told.
+async fn title(text: &str) {
+    tokio::time::sleep(2 * HELD_BACK).await;
     println!("\n{text}");
 }
 

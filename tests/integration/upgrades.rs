@@ -34,7 +34,10 @@ async fn an_upgrade_waits_for_quota_and_goes_through_once_there_is_enough() {
     let cluster = env.ray_clusters().get(&pending).await.expect("the pending cluster");
     assert_eq!(cluster.spec.suspend, Some(true));
     assert!(env.pods_of(&pending).await.is_empty());
-    assert!(message.contains("cpu") && message.contains("default-flavor") && message.contains("LocalQueue user-queue"), "{message}");
+    assert!(
+        message.contains("cpu") && message.contains("default-flavor") && message.contains("LocalQueue user-queue"),
+        "{message}"
+    );
     // and what serves is left alone.
     assert_eq!(names(&env.pods_of(&first).await), serving_pods);
     assert_eq!(serve_selector(&env).await, first);

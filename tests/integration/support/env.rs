@@ -103,6 +103,7 @@ impl TestEnv {
             .args(flags)
             .env("KUBECONFIG", &self.manager_kubeconfig)
             .stdin(Stdio::null())
+            .stdout(Stdio::null())
             .stderr(file)
             .kill_on_drop(true)
             .spawn()
@@ -186,19 +187,12 @@ impl Manager {
         self.process.kill().await.expect("the manager can be killed");
     }
 
-    /// Its process id.
-    pub fn id(&self) -> Option<u32> {
-        self.process.id()
-    }
-
-    /// Lets it run on without us.
+    /// Lets it run on without us; its process id is in `manager.pid` beside its log.
     pub fn detach(self) {
-        let mut manager = self;
-        // kill_on_drop is all that ties it to us.
-        if manager.process.id().is_some() {
-            std::mem::forget(manager.process.stdin.take());
-            std::mem::forget(manager);
-        }
+        let id = self.process.id().expect("a manager that runs");
+        std::fs::write(self.log.with_file_name("manager.pid"), id.to_string()).expect("a file for the process id");
+        // It would be killed with this value.
+        std::mem::forget(self);
     }
 }
 

@@ -1,17 +1,21 @@
 //! Tells a person what changed, one line a change.
 
+use std::collections::BTreeMap;
+
 use kube::ResourceExt;
 use sluice::api::condition;
 use sluice::api::kueue::{ClusterQueue, Workload};
+use sluice::api::quantity::Amount;
 use sluice::api::ray::{RayCluster, RayService};
+use sluice::queue::requests::pod_requests;
 
 use super::history::{Change, Object, State};
 use super::objects::cluster_name;
 
 /// The line for a change, if it is one that a person would want to know of.
-pub fn line(before: &State, change: &Change) -> Option<(String, String)> {
+pub fn line(before: &State, after: &State, change: &Change) -> Option<(String, String)> {
     match &change.object {
-        Object::ClusterQueue(queue) => cluster_queue(before, queue),
+        Object::ClusterQueue(queue) => cluster_queue(before, after, queue),
         Object::Workload(workload) => slice(before, workload, change.gone),
         Object::RayService(service) => ray_service(before, service, change.gone),
         Object::RayCluster(cluster) => ray_cluster(before, cluster, change.gone),
@@ -25,7 +29,7 @@ pub fn line(before: &State, change: &Change) -> Option<(String, String)> {
             } else {
                 "created"
             };
-            Some((format!("Pod {}", pod.name_any()), what.to_owned()))
+            Some((format!("Pod {}", pod.name_any()), format!("{what}; the pods request {}", requested(after))))
         }
         Object::Service(service) => {
             let key = format!("{}/{}", service.namespace().unwrap_or_default(), service.name_any());
@@ -58,10 +62,25 @@ pub fn usage(queue: &ClusterQueue) -> String {
     parts.join(", ")
 }
 
-fn cluster_queue(before: &State, queue: &ClusterQueue) -> Option<(String, String)> {
+/// What all pods that have not ended request together.
+pub fn requested(state: &State) -> String {
+    let mut sums: BTreeMap<&str, Amount> = BTreeMap::from([("cpu", Amount::ZERO), ("memory", Amount::ZERO)]);
+    for spec in state.pods.values().filter_map(|pod| pod.spec.as_ref()) {
+        let requests = pod_requests(spec).expect("requests");
+        for (resource, sum) in &mut sums {
+            *sum = sum.plus(requests.get(resource));
+        }
+    }
+    let parts: Vec<String> =
+        sums.iter().map(|(resource, sum)| format!("{resource} {}", sum.display(resource))).collect();
+    parts.join(", ")
+}
+
+fn cluster_queue(before: &State, after: &State, queue: &ClusterQueue) -> Option<(String, String)> {
     let was = before.cluster_queues.get(&format!("/{}", queue.name_any())).map(usage);
     let is = usage(queue);
-    (was.as_ref() != Some(&is)).then(|| (format!("ClusterQueue {}", queue.name_any()), format!("holds {is}")))
+    let what = format!("holds {is}; the pods request {}", requested(after));
+    (was.as_ref() != Some(&is)).then(|| (format!("ClusterQueue {}", queue.name_any()), what))
 }
 
 fn slice(before: &State, workload: &Workload, gone: bool) -> Option<(String, String)> {
@@ -80,12 +99,18 @@ fn slice(before: &State, workload: &Workload, gone: bool) -> Option<(String, Str
         let instead = replaces.map(|replaced| format!(", to replace {replaced}")).unwrap_or_default();
         return Some((subject, format!("asks for {}{instead}", pods(workload))));
     };
-    for (kind, words) in
-        [("Finished", "over"), ("Evicted", "evicted"), ("Admitted", "admitted"), ("QuotaReserved", "reserved")]
-    {
+    for (kind, words) in [
+        ("Finished", "over, replaced by"),
+        ("Evicted", "evicted"),
+        ("Admitted", "admitted"),
+        ("QuotaReserved", "reserved"),
+    ] {
         let (old, new) = (is_true(was, kind), is_true(workload, kind));
         if new && !old {
             let why = message(workload, kind);
+            // Kueue's messages go on with identifiers and seconds, which tell a person nothing here.
+            let why = why.rsplit_once("aggregation: ").map_or(why.as_str(), |(_, successor)| successor);
+            let why = why.split_once(", wait time").map_or(why, |(start, _)| start);
             return Some((subject, format!("{words}: {why}")));
         }
     }
