@@ -96,10 +96,10 @@ fn create(scene: &Scene<'_>, plan: &mut Plan) {
     }
     let name = place(&cluster);
     if let Some(active) = &scene.family.active {
-        let text = format!("Started an upgrade from RayCluster {} to {name}", place(active.cluster));
+        let text = format!("RayCluster {name} is to take the place of {}", place(active.cluster));
         plan.notes.push(Note::normal(service, "UpgradeStarted", text));
     }
-    plan.notes.push(Note::normal(service, "CreatedRayCluster", format!("Created RayCluster {name}")));
+    plan.notes.push(Note::normal(service, "CreatedRayCluster", format!("RayCluster {name} is made")));
     plan.write(Write::create(&cluster));
 }
 
@@ -117,13 +117,13 @@ fn keep(scene: &Scene<'_>, child: &Child<'_>, append: bool, plan: &mut Plan) {
         let wanted = &service.spec.ray_cluster_config.worker_group_specs;
         kept.spec.worker_group_specs.extend(wanted.iter().skip(groups).cloned());
         hash::stamp(&mut kept, &goal.hash, wanted.len());
-        let text = format!("Added worker groups to RayCluster {}", place(child.cluster));
+        let text = format!("RayCluster {} gets more worker groups", place(child.cluster));
         plan.notes.push(Note::normal(service, "UpdatedRayCluster", text));
     }
     if let Some(applied) = child.serve.applied_config() {
         let noted = kept.annotations_mut().insert(names::SERVE_CONFIG_HASH_ANNOTATION.to_owned(), applied.to_owned());
         if noted.as_deref() != Some(applied) {
-            let text = format!("Updated serve applications to the RayCluster {}", place(child.cluster));
+            let text = format!("Serve on RayCluster {} took the configuration", place(child.cluster));
             plan.notes.push(Note::normal(service, "UpdatedServeApplications", text));
         }
     }
@@ -181,7 +181,7 @@ pub(super) fn delete_all(service: &RayService, children: &[&RayCluster], plan: &
 
 /// A cluster that is deleted in the foreground stays, and keeps its quota, until its last pod is gone.
 fn delete(service: &RayService, cluster: &RayCluster, plan: &mut Plan) {
-    let text = format!("Deleted the RayCluster {}", place(cluster));
+    let text = format!("RayCluster {} goes", place(cluster));
     plan.notes.push(Note::normal(service, "DeletedRayCluster", text));
     plan.write(Write::delete(cluster, true));
 }

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 use super::{children, hash, services};
-use crate::api::ray::{RayService, UpgradeType};
+use crate::api::ray::{RayCluster, RayService, UpgradeType};
 use crate::dashboard::ServeConfig;
 use crate::raycluster::{self, Problem};
 
@@ -13,6 +13,8 @@ use crate::raycluster::{self, Problem};
 const LONGEST_NAME: usize = 47;
 /// On a service: after how long it counts as failed if it doesn't come to serve.
 const INITIALIZING_TIMEOUT: &str = "ray.io/initializing-timeout";
+/// A name for a cluster that is only looked at.
+const DRAFT: &str = "draft";
 
 /// What a service asks for.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,8 +34,9 @@ impl Goal {
         let mut problems = Vec::new();
         name(service, &mut problems);
         let config = config(service, &mut problems);
-        cluster(service, &mut problems);
-        serve_service(service, &mut problems);
+        let draft = children::draft(service, DRAFT);
+        cluster(&draft, &mut problems);
+        serve_service(service, &draft, &mut problems);
         if let UpgradeType::Other(unknown) = strategy(service) {
             let message = format!("{unknown:?}; NewCluster, NewClusterWithIncrementalUpgrade and None are allowed");
             problem(&mut problems, "spec.upgradeStrategy.type", message);
@@ -68,7 +71,14 @@ pub(super) fn unsupported(service: &RayService) -> Vec<String> {
         ),
         (timeout, format!("annotation {INITIALIZING_TIMEOUT}: a service is initializing for as long as it takes")),
     ];
-    found.into_iter().filter(|(set, _)| *set).map(|(_, field)| field).collect()
+    let own = found.into_iter().filter(|(set, _)| *set).map(|(_, field)| field);
+    let of_cluster = raycluster::unsupported::fields(&children::draft(service, DRAFT));
+    own.chain(of_cluster.iter().map(|field| in_service(field))).collect()
+}
+
+/// A field of a cluster as the service has it.
+fn in_service(field: &str) -> String {
+    field.strip_prefix("spec.").map_or_else(|| field.to_owned(), |rest| format!("spec.rayClusterConfig.{rest}"))
 }
 
 fn problem(problems: &mut Vec<Problem>, field: &str, message: impl ToString) {
@@ -102,19 +112,12 @@ fn config(service: &RayService, problems: &mut Vec<Problem>) -> Option<ServeConf
 }
 
 /// The cluster is judged as the child that it would become.
-fn cluster(service: &RayService, problems: &mut Vec<Problem>) {
-    let draft = children::draft(service, "draft");
-    let in_service = |problem: Problem| {
-        let field = match problem.field.strip_prefix("spec.") {
-            Some(rest) => format!("spec.rayClusterConfig.{rest}"),
-            None => problem.field,
-        };
-        Problem { field, message: problem.message }
-    };
-    if let Err(found) = raycluster::validate::groups(&draft) {
-        problems.extend(found.into_iter().map(in_service));
+fn cluster(draft: &RayCluster, problems: &mut Vec<Problem>) {
+    if let Err(found) = raycluster::validate::groups(draft) {
+        let found = found.into_iter();
+        problems.extend(found.map(|problem| Problem { field: in_service(&problem.field), message: problem.message }));
     }
-    let head = &service.spec.ray_cluster_config.head_group_spec;
+    let head = &draft.spec.head_group_spec;
     let named = head.head_service.as_ref().and_then(|service| service.pointer("/metadata/name")?.as_str());
     if let Some(name) = named.filter(|name| !name.is_empty()) {
         let message =
@@ -123,12 +126,12 @@ fn cluster(service: &RayService, problems: &mut Vec<Problem>) {
     }
 }
 
-fn serve_service(service: &RayService, problems: &mut Vec<Problem>) {
+fn serve_service(service: &RayService, draft: &RayCluster, problems: &mut Vec<Problem>) {
     let field = "spec.serveService";
     let own = service.spec.serve_service.clone().map(serde_json::from_value::<Service>).transpose();
     match own {
         Err(error) => problem(problems, field, error),
-        Ok(_) if services::serve_ports(service, &children::draft(service, "draft")).is_empty() => {
+        Ok(_) if services::serve_ports(service, draft).is_empty() => {
             let field = "spec.rayClusterConfig.headGroupSpec.template.spec.containers[0].ports";
             problem(problems, field, "there is no port named \"serve\" or \"serve-…\", so nobody could send requests");
         }

@@ -69,7 +69,7 @@ fn needs(child: &Child<'_>, config: &ServeConfig) -> bool {
 fn tell(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan: &mut Plan) {
     let service = scene.view.service;
     if let Some(error) = config.and_then(|config| child.serve.refusal(config.hash())) {
-        let text = format!("Failed to update serve applications: {error}");
+        let text = error.to_string();
         plan.notes.push(Note::warning(service, "FailedToUpdateServeApplications", text));
     }
     let lost = child.current_status().is_some_and(|status| status.applications.is_empty());
@@ -100,8 +100,7 @@ pub(super) fn plan_head_label(scene: &Scene<'_>, child: &Child<'_>, plan: &mut P
     }
     let mut labelled = head.clone();
     labelled.labels_mut().insert(names::SERVE_LABEL.to_owned(), wanted.to_string());
-    let name = place(head);
-    let text = format!("Updated the serve label to \"{wanted}\" for the Head Pod {name}");
+    let text = format!("Head pod {} takes {} requests", place(head), if wanted { "its share of the" } else { "no" });
     plan.notes.push(Note::normal(scene.view.service, "UpdatedHeadPodServeLabel", text));
     plan.write(Write::patch(head, &labelled));
 }

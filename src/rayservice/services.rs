@@ -42,7 +42,7 @@ pub(super) fn plan(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
     for wanted in [serve_service(service, child.cluster), head_service(service, child.cluster)] {
         match find(scene.view, &wanted.name_any()) {
             None => {
-                let text = format!("Created the service {}", place(&wanted));
+                let text = format!("Service {} is made", place(&wanted));
                 plan.notes.push(Note::normal(service, "CreatedService", text));
                 plan.write(Write::create(&wanted));
             }
@@ -51,7 +51,7 @@ pub(super) fn plan(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
             Some(there) => {
                 let write = Write::patch(there, &overlaid(there, &wanted));
                 if write.is_some() {
-                    let text = format!("Updated the service {}: it leads to RayCluster {}", place(there), child.name());
+                    let text = format!("Service {} leads to RayCluster {}", place(there), child.name());
                     plan.notes.push(Note::normal(service, "UpdatedService", text));
                 }
                 plan.write(write);

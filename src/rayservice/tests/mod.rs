@@ -1,6 +1,8 @@
 mod life;
+mod requests;
 mod restarts;
 mod stage;
+mod upgrades;
 
 use serde_json::{Value, json};
 use stage::Stage;
