@@ -17,7 +17,7 @@ use crate::jobframework::ray_cluster::{RayClusterJob, live_pods, member};
 use crate::jobframework::ray_service::RayServiceJob;
 use crate::jobframework::record::Record;
 use crate::jobframework::{self, Job, JobView, Priority, slices};
-use crate::raycluster::{self, Grant};
+use crate::raycluster::{self, Grant, Placement};
 use crate::rayservice;
 
 /// One thing that is planned on its own.
@@ -289,18 +289,20 @@ impl Engine {
     fn plan_ray_cluster(&self, key: &Key, now: Timestamp) -> Plan {
         let Some(cluster) = self.world.ray_clusters.get(key) else { return Plan::default() };
         let uid = cluster.uid().unwrap_or_default();
+        let (grant, placements) = self.quota(cluster);
         raycluster::plan(&raycluster::View {
             cluster,
             pods: self.pods_of(cluster),
             services: self.world.services.under(&owned_by(&uid)).map(AsRef::as_ref).collect(),
-            grant: self.grant(cluster),
+            grant,
+            placements,
             now,
         })
     }
 
-    /// How many pods of a cluster are paid for. The operator asks here and not only the cluster's own gate, so that a gate
-    /// that somebody opened by hand lets no pod through.
-    fn grant(&self, cluster: &RayCluster) -> Grant {
+    /// How many pods of a cluster are paid for, and where that quota is, by group. The operator asks here and not only the
+    /// cluster's own gate, so that a gate that somebody opened by hand lets no pod through.
+    fn quota(&self, cluster: &RayCluster) -> (Grant, BTreeMap<String, Placement>) {
         let service = controller(cluster, "RayService").and_then(|key| self.world.ray_services.get(&key));
         let (job_uid, queued) = match service {
             Some(service) => (service.uid(), RayServiceJob { service, children: Vec::new() }.queue_name().is_some()),
@@ -310,13 +312,27 @@ impl Engine {
             }
         };
         if !self.halves.queue_manager || !queued {
-            return Grant::Ungated;
+            return (Grant::Ungated, BTreeMap::new());
         }
         let under = owned_by(&job_uid.unwrap_or_default());
         let slices = slices::slices_of(self.world.workloads.under(&under).map(AsRef::as_ref));
-        let covering = slices::covering(&slices);
         let wanted = member(cluster, &[]).ok();
-        Grant::UpTo(covering.zip(wanted).map(|(slice, member)| slice.grant(&member)).unwrap_or_default())
+        let Some((slice, member)) = slices::covering(&slices).zip(wanted) else {
+            return (Grant::UpTo(BTreeMap::new()), BTreeMap::new());
+        };
+        let flavors = slice.flavors(&member).into_iter();
+        let placements = flavors.map(|(group, flavors)| (group, self.placement(&flavors)));
+        (Grant::UpTo(slice.grant(&member)), placements.collect())
+    }
+
+    fn placement(&self, flavors: &BTreeSet<String>) -> Placement {
+        let mut placement = Placement::default();
+        let known = flavors.iter().filter_map(|name| self.world.resource_flavors.get(&Key::global(name)));
+        for flavor in known {
+            placement.node_labels.extend(flavor.spec.node_labels.clone());
+            placement.tolerations.extend(flavor.spec.tolerations.clone());
+        }
+        placement
     }
 
     fn children(&self, uid: &str) -> Vec<(&RayCluster, Vec<&Pod>)> {

@@ -1,6 +1,6 @@
 //! The slices of a job: at most one that holds quota and one that waits to succeed it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -71,6 +71,18 @@ impl Slice<'_> {
         let Some(share) = self.record.member(&member.uid) else { return BTreeMap::new() };
         let groups = member.groups.iter();
         groups.map(|group| (group.name.clone(), share.count(&group.name, &group.shape))).collect()
+    }
+
+    /// The flavors whose quota each group of a member uses.
+    pub fn flavors(&self, member: &Member) -> BTreeMap<String, BTreeSet<String>> {
+        let admission = self.workload.status.as_ref().and_then(|status| status.admission.as_ref());
+        let assignments = admission.map(|admission| admission.pod_set_assignments.as_slice()).unwrap_or_default();
+        let groups = member.groups.iter().filter_map(|group| {
+            let pod_set = self.record.pod_set_of(&group.name, &group.shape)?;
+            let assignment = assignments.iter().find(|assignment| assignment.name == pod_set)?;
+            Some((group.name.clone(), assignment.flavors.values().cloned().collect()))
+        });
+        groups.collect()
     }
 }
 

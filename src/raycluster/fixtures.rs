@@ -100,6 +100,7 @@ impl Stage {
             pods: self.pods.values().collect(),
             services: self.services.values().collect(),
             grant: self.grant.clone(),
+            placements: BTreeMap::new(),
             now: self.now,
         })
     }

@@ -10,6 +10,7 @@ mod environment;
 pub(crate) mod fixtures;
 pub mod groups;
 pub mod names;
+pub mod placement;
 mod pods;
 mod probes;
 mod problem;
@@ -38,6 +39,7 @@ use scale::{Change, Situation};
 use suspend::Phase;
 
 pub use groups::{PodGroup, Role, pod_groups};
+pub use placement::Placement;
 pub use problem::Problem;
 
 /// What is known of one cluster.
@@ -50,6 +52,8 @@ pub struct View<'a> {
     pub services: Vec<&'a Service>,
     /// How many pods it may have.
     pub grant: Grant,
+    /// Where its pods may run, by group; a group that is missing may run anywhere.
+    pub placements: BTreeMap<String, Placement>,
     /// The present.
     pub now: Timestamp,
 }
@@ -84,7 +88,7 @@ pub fn plan(view: &View<'_>) -> Plan {
         return plan;
     }
     let pods = pods::own(view);
-    let groups = validate::groups(cluster);
+    let groups = validate::groups(cluster).map(|groups| placed(view, groups));
     let phase = Phase::of(cluster, !pods.is_empty());
     if let Ok(groups) = &groups {
         services::plan(view, groups, &mut plan);
@@ -100,6 +104,16 @@ pub fn plan(view: &View<'_>) -> Plan {
     }
     plan.write(status::write(&status::Facts { view, pods: &pods, groups: &groups, phase }));
     plan
+}
+
+/// The groups, with their pods where the quota that they use is.
+fn placed(view: &View<'_>, mut groups: Vec<PodGroup>) -> Vec<PodGroup> {
+    for group in &mut groups {
+        if let (Some(placement), Some(pod)) = (view.placements.get(&group.name), &mut group.template.spec) {
+            placement.apply(pod);
+        }
+    }
+    groups
 }
 
 /// Whether this operator is the one that reconciles the cluster.

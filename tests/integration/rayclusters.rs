@@ -85,3 +85,23 @@ async fn a_cluster_waits_for_quota_runs_and_grows_within_it() {
     let breaches = invariants::breaches(&recorder.history().await);
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
 }
+
+#[tokio::test]
+async fn pods_run_on_the_nodes_of_the_flavor_whose_quota_they_use() {
+    let env = TestEnv::start().await;
+    let _manager = env.manager().await;
+    let flavored = QUEUE_SAMPLE.replacen(
+        "  name: default-flavor\n",
+        "  name: default-flavor\nspec:\n  nodeLabels: {kubernetes.io/arch: amd64}\n  tolerations:\n  - {key: spot, operator: Exists}\n",
+        1,
+    );
+    env.apply(&flavored).await.expect("the queue");
+    env.apply(&manifest()).await.expect("the cluster");
+
+    is_ready(&env).await;
+    for pod in env.pods_of(CLUSTER).await {
+        let spec = pod.spec.expect("a spec");
+        assert_eq!(spec.node_selector.unwrap_or_default().get("kubernetes.io/arch").map(String::as_str), Some("amd64"));
+        assert!(spec.tolerations.iter().flatten().any(|toleration| toleration.key.as_deref() == Some("spot")));
+    }
+}

@@ -1,0 +1,56 @@
+//! Where the pods of a group may run: on the nodes of the flavor whose quota they use.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{PodSpec, Toleration};
+
+/// What a pod gets from its flavors (Kueue 0.19 `pkg/podset/podset.go`).
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Placement {
+    /// Labels of the flavor's nodes; they become the pod's node selector.
+    pub node_labels: BTreeMap<String, String>,
+    /// Tolerations that the flavor's nodes need.
+    pub tolerations: Vec<Toleration>,
+}
+
+impl Placement {
+    /// Adds to a pod what it lacks.
+    pub(super) fn apply(&self, pod: &mut PodSpec) {
+        if !self.node_labels.is_empty() {
+            pod.node_selector.get_or_insert_default().extend(self.node_labels.clone());
+        }
+        let tolerations =
+            self.tolerations.iter().filter(|new| !pod.tolerations.iter().flatten().any(|old| old == *new));
+        let missing: Vec<Toleration> = tolerations.cloned().collect();
+        if !missing.is_empty() {
+            pod.tolerations.get_or_insert_default().extend(missing);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_goes_where_its_flavor_is_and_keeps_what_its_author_asked_for() {
+        let gpu = Toleration { key: Some("gpu".into()), ..Toleration::default() };
+        let own = Toleration { key: Some("own".into()), ..Toleration::default() };
+        let placement = Placement {
+            node_labels: [("accelerator".to_owned(), "h100".to_owned())].into(),
+            tolerations: vec![gpu.clone()],
+        };
+        let mut pod = PodSpec {
+            node_selector: Some([("zone".to_owned(), "a".to_owned())].into()),
+            tolerations: Some(vec![own.clone()]),
+            ..PodSpec::default()
+        };
+
+        placement.apply(&mut pod);
+        placement.apply(&mut pod);
+
+        let selector = [("accelerator".to_owned(), "h100".to_owned()), ("zone".to_owned(), "a".to_owned())];
+        assert_eq!(pod.node_selector, Some(selector.into()));
+        assert_eq!(pod.tolerations, Some(vec![own, gpu]));
+    }
+}
