@@ -4,6 +4,7 @@ mod bad_input;
 mod deletion;
 mod kinds;
 mod many;
+mod process;
 mod rayclusters;
 mod restarts;
 mod support;

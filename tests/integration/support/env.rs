@@ -1,7 +1,7 @@
 //! A real control plane of a test's own, and managers in it.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
@@ -98,7 +98,11 @@ impl TestEnv {
         let file = std::fs::File::create(&log).expect("a log file");
         let process = Command::new(sluice())
             .arg("manager")
-            .args(["--use-kubernetes-proxy", "--metrics-bind-address=0", "--health-probe-bind-address=0"])
+            .arg("--use-kubernetes-proxy")
+            .args(["--metrics-bind-address=0", "--health-probe-bind-address=0"].iter().filter(|flag| {
+                let (name, _) = flag.split_once('=').unwrap_or_default();
+                !flags.iter().any(|given| given.starts_with(name))
+            }))
             .args(["--log-format=text", "--log-level=info,sluice=debug"])
             .args(flags)
             .env("KUBECONFIG", &self.manager_kubeconfig)
@@ -185,6 +189,14 @@ impl Manager {
     /// Kills it, as a machine that fails does.
     pub async fn kill(mut self) {
         self.process.kill().await.expect("the manager can be killed");
+    }
+
+    /// Tells it to stop, as a node that is drained does, and waits until it has.
+    pub async fn terminate(mut self) -> ExitStatus {
+        let id = self.process.id().expect("a manager that runs").to_string();
+        let told = Command::new("kill").args(["-TERM", &id]).status().await.expect("kill");
+        assert!(told.success(), "the manager can be told");
+        self.process.wait().await.expect("the manager ends")
     }
 
     /// Lets it run on without us; its process id is in `manager.pid` beside its log.

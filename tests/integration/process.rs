@@ -1,0 +1,81 @@
+//! The manager as a process: its probes, how it stops, and how replicas take turns.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::{TestEnv, eventually};
+
+/// A port that is free now.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+}
+
+/// The answer to a GET, head and all; `None` when nobody answers.
+async fn get(port: u16, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes()).await.ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.ok()?;
+    Some(answer)
+}
+
+#[tokio::test]
+async fn a_manager_tells_how_it_is_and_stops_when_it_is_told_to() {
+    let env = TestEnv::start().await;
+    let (health, metrics) = (free_port(), free_port());
+    let manager = env
+        .manager_with(&[
+            &format!("--health-probe-bind-address=127.0.0.1:{health}"),
+            &format!("--metrics-bind-address=127.0.0.1:{metrics}"),
+        ])
+        .await;
+    env.apply_samples().await;
+    env.serves_from("2.52.0").await;
+
+    for path in ["/healthz", "/readyz"] {
+        let answer = get(health, path).await.expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+    }
+    eventually("the metrics show the admitted workload", async || {
+        let exposition = get(metrics, "/metrics").await?;
+        exposition.contains("kueue_admitted_active_workloads{cluster_queue=\"team-a\"} 1").then_some(())
+    })
+    .await;
+
+    let status = manager.terminate().await;
+    assert!(status.success(), "{status}");
+}
+
+#[tokio::test]
+async fn a_second_replica_takes_over_from_a_leader_that_died() {
+    let env = TestEnv::start().await;
+    let flags = ["--leader-elect", "--leader-election-namespace=sluice-system"];
+    let first = env.manager_with(&flags).await;
+    let leases: Api<Lease> = Api::namespaced(env.client.clone(), "sluice-system");
+    let holder = async || {
+        let lease = leases.get_opt("sluice-leader").await.expect("the lease")?;
+        lease.spec?.holder_identity.filter(|holder| !holder.is_empty())
+    };
+    let leader = eventually("the first one leads", &holder).await;
+    let health = free_port();
+    let second =
+        env.manager_with(&[flags[0], flags[1], &format!("--health-probe-bind-address=127.0.0.1:{health}")]).await;
+    eventually("the second one waits", async || {
+        let answer = get(health, "/readyz").await?;
+        answer.starts_with("HTTP/1.1 503").then_some(())
+    })
+    .await;
+
+    first.kill().await;
+    eventually("the second one leads", async || (holder().await? != leader).then_some(())).await;
+    env.apply_samples().await;
+    env.serves_from("2.52.0").await;
+    assert!(
+        tokio::time::timeout(Duration::from_secs(60), second.terminate()).await.is_ok_and(|status| status.success())
+    );
+}
