@@ -4,6 +4,7 @@ SLUICE_CACHE ?= $(CURDIR)/.cache
 BIN := $(SLUICE_CACHE)/bin
 KUBERNETES_VERSION := v1.36.3
 KWOK_VERSION := v0.8.0
+DENY_VERSION := 0.20.2
 
 # Clients parse the API server's version and refuse a server that does not say it.
 VERSION_PACKAGE := k8s.io/component-base/version
@@ -26,7 +27,7 @@ testenv: ## Build the test environment: a Kubernetes control plane with fake nod
 	GOBIN=$(BIN) go install sigs.k8s.io/kwok/cmd/kwok@$(KWOK_VERSION)
 
 demo: testenv ## Show an upgrade that waits for quota, on a real control plane. KEEP=1 leaves it running.
-	cargo build --locked
+	cargo build --locked --bins --examples
 	cargo run --quiet --locked --example demo
 
 demo-stop: ## End what KEEP=1 left running.
@@ -35,14 +36,17 @@ demo-stop: ## End what KEEP=1 left running.
 
 test: testenv ## Run all tests: the units, and the scenarios on a real control plane.
 	cd testenv && go test -vet=off ./...
-	cargo test --locked --lib --bins
+	cargo test --locked --lib
 	cargo test --locked --test integration -- --test-threads=2
 
-lint: ## Check the formatting, clippy, licences and duplicates.
+lint: $(BIN)/cargo-deny ## Check the formatting, clippy, licences and duplicates.
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- --deny warnings
 	cd testenv && test -z "$$(gofmt -l .)" && go vet ./...
-	cargo deny --locked check bans licenses sources
+	$(BIN)/cargo-deny --locked check bans licenses sources
+
+$(BIN)/cargo-deny:
+	cargo install cargo-deny --version $(DENY_VERSION) --locked --quiet --root $(SLUICE_CACHE)
 
 crds: ## Write config/crd anew from the types in src/api.
 	UPDATE=1 cargo test --locked --lib crds
