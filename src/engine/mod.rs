@@ -27,6 +27,9 @@ use queueing::Queueing;
 use store::Key;
 use world::{Change, Listing, Object, World};
 
+/// How many lost races in a row nobody is told of.
+const RACES_UNTOLD: u32 = 5;
+
 /// Something that happened outside.
 #[derive(Debug)]
 pub enum Event {
@@ -252,7 +255,9 @@ impl Engine {
             Err(error) => {
                 self.untold.retain(|untold| !untold.writes.contains(&id));
                 self.queueing.refused(now, &write.target, &error);
-                let owners = planners.iter().filter(|_| !error.is_race());
+                // A race is nothing to tell of, unless it is lost again and again: then somebody else has the name.
+                let lasts = |planner: &&Planner| !error.is_race() || self.pace.failures(planner) >= RACES_UNTOLD;
+                let owners = planners.iter().filter(lasts);
                 let notes: Vec<Note> = owners.filter_map(|planner| self.failure_note(planner, write, &error)).collect();
                 notes.into_iter().for_each(|note| self.tell(now, note, effects));
                 planners.into_iter().for_each(|planner| self.pace.failed(planner, now));

@@ -43,9 +43,14 @@ impl<P: Ord + Clone> Pace<P> {
         }
     }
 
+    /// How many writes of `planner` failed in a row.
+    pub fn failures(&self, planner: &P) -> u32 {
+        self.pauses.get(planner).map_or(0, |pause| pause.failures)
+    }
+
     /// A write of `planner` failed: it runs again after a pause.
     pub fn failed(&mut self, planner: P, now: Timestamp) {
-        let failures = self.pauses.get(&planner).map_or(0, |pause| pause.failures);
+        let failures = self.failures(&planner);
         let pause = FIRST_PAUSE.saturating_mul(1 << failures.min(16)).min(LONGEST_PAUSE);
         let until = now.saturating_add(pause).unwrap_or(Timestamp::MAX);
         self.pauses.insert(planner.clone(), Pause { failures: failures + 1, until });

@@ -188,14 +188,18 @@ impl Engine {
         match job {
             JobKey::RayService(key) => {
                 let Some(service) = self.world.ray_services.get(key) else { return Plan::default() };
-                let job = RayServiceJob { service, children: self.children(&service.uid().unwrap_or_default()) };
+                let job = RayServiceJob {
+                    service,
+                    children: self.children(&service.uid().unwrap_or_default()),
+                    strict: self.halves.ray_operator,
+                };
                 self.plan_any_job(&job, service.spec.ray_cluster_config.head_group_spec.template.priority_class(), now)
             }
             JobKey::RayCluster(key) => {
                 let Some(cluster) = self.world.ray_clusters.get(key).filter(|cluster| is_standalone(cluster)) else {
                     return Plan::default();
                 };
-                let job = RayClusterJob { cluster, pods: self.pods_of(cluster) };
+                let job = RayClusterJob { cluster, pods: self.pods_of(cluster), strict: self.halves.ray_operator };
                 self.plan_any_job(&job, cluster.spec.head_group_spec.template.priority_class(), now)
             }
         }
@@ -206,10 +210,8 @@ impl Engine {
         let workloads: Vec<&Workload> = self.world.workloads.under(&owned_by(&uid)).map(AsRef::as_ref).collect();
         let namespace = job.meta().namespace.clone().unwrap_or_default();
         let orphaned_pods = self.orphaned_pods(&namespace, &workloads);
-        match self.priority(job, pod_priority_class) {
-            Ok(priority) => jobframework::plan(&JobView { job, workloads, orphaned_pods, priority, now }),
-            Err(problem) => jobframework::report::misconfigured(job, &problem, now),
-        }
+        let priority = self.priority(job, pod_priority_class);
+        jobframework::plan(&JobView { job, workloads, orphaned_pods, priority, now })
     }
 
     /// The pods of clusters that are gone, as far as a slice paid for them.
@@ -273,7 +275,7 @@ impl Engine {
             .filter(|pod| pod.labels().get(names::GROUP_LABEL).is_some_and(|group| group == names::HEAD_GROUP));
         let serve_service = Key::new(key.namespace.clone(), rayservice::services::serve_service_name(service));
         let observed = children.iter().filter_map(|child| Some((child.name_any(), self.serve.get(&Key::of(*child))?)));
-        let job = RayServiceJob { service, children: Vec::new() };
+        let job = RayServiceJob { service, children: Vec::new(), strict: self.halves.ray_operator };
         rayservice::plan(&rayservice::View {
             service,
             head_pods: head_pods.collect(),
@@ -305,9 +307,14 @@ impl Engine {
     fn quota(&self, cluster: &RayCluster) -> (Grant, BTreeMap<String, Placement>) {
         let service = controller(cluster, "RayService").and_then(|key| self.world.ray_services.get(&key));
         let (job_uid, queued) = match service {
-            Some(service) => (service.uid(), RayServiceJob { service, children: Vec::new() }.queue_name().is_some()),
+            Some(service) => (
+                service.uid(),
+                RayServiceJob { service, children: Vec::new(), strict: self.halves.ray_operator }
+                    .queue_name()
+                    .is_some(),
+            ),
             None => {
-                let job = RayClusterJob { cluster, pods: Vec::new() };
+                let job = RayClusterJob { cluster, pods: Vec::new(), strict: self.halves.ray_operator };
                 (cluster.uid(), is_standalone(cluster) && job.queue_name().is_some())
             }
         };
@@ -316,10 +323,10 @@ impl Engine {
         }
         let under = owned_by(&job_uid.unwrap_or_default());
         let slices = slices::slices_of(self.world.workloads.under(&under).map(AsRef::as_ref));
-        let wanted = member(cluster, &[]).ok();
-        let Some((slice, member)) = slices::covering(&slices).zip(wanted) else {
+        let Some(slice) = slices::covering(&slices) else {
             return (Grant::UpTo(BTreeMap::new()), BTreeMap::new());
         };
+        let member = member(cluster, &[], self.halves.ray_operator);
         let flavors = slice.flavors(&member).into_iter();
         let placements = flavors.map(|(group, flavors)| (group, self.placement(&flavors)));
         (Grant::UpTo(slice.grant(&member)), placements.collect())

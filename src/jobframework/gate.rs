@@ -1,7 +1,7 @@
 //! The gate: which members of a job may run.
 
 use super::slices::Slice;
-use super::{JobView, Member};
+use super::{Group, JobView, Member};
 use crate::engine::plan::Plan;
 
 /// Opens the members that the covering slice pays for, and closes those that nothing pays for.
@@ -47,8 +47,7 @@ fn may_open(slice: &Slice<'_>, member: &Member, members: &[Member]) -> bool {
 
 /// Whether the slice pays for everything that the member wants.
 fn covers(slice: &Slice<'_>, member: &Member) -> bool {
-    slice
-        .record
-        .member(&member.uid)
-        .is_some_and(|share| member.groups.iter().all(|group| group.count <= share.count(&group.name, &group.shape)))
+    let Some(share) = slice.record.member(&member.uid) else { return false };
+    let paid = |group: &Group| group.count <= share.count(&group.name, &group.shape);
+    member.groups.as_ref().is_ok_and(|groups| groups.iter().all(paid))
 }

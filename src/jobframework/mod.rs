@@ -33,10 +33,7 @@ pub trait Job {
     /// Whether it wants to run at all: it isn't being deleted, and its owner hasn't suspended it.
     fn wants_to_run(&self) -> bool;
     /// What runs pods for it, the oldest first.
-    ///
-    /// # Errors
-    /// When its spec doesn't say which pods it needs; the sentence names the field and the value.
-    fn members(&self) -> Result<Vec<Member>, String>;
+    fn members(&self) -> Vec<Member>;
     /// What makes every later member be born suspended, if that isn't so already.
     fn hold_template_gate(&self) -> Option<Write>;
     /// Opens or closes the gate of the member with this name.
@@ -57,8 +54,8 @@ pub struct Member {
     pub name: String,
     /// Its uid.
     pub uid: String,
-    /// The groups of pods that it wants.
-    pub groups: Vec<Group>,
+    /// The groups of pods that it wants; or why its spec doesn't say, in a sentence that names the field and the value.
+    pub groups: Result<Vec<Group>, String>,
     /// Whether its gate is open.
     pub open: bool,
     /// Whether it is being deleted.
@@ -99,31 +96,55 @@ pub struct JobView<'a> {
     pub workloads: Vec<&'a Workload>,
     /// How many pods that haven't ended each cluster still has whose object is gone, by name and group.
     pub orphaned_pods: BTreeMap<String, BTreeMap<String, u32>>,
-    /// The priority of its workloads.
-    pub priority: Priority,
+    /// The priority of its workloads, or why it has none.
+    pub priority: Result<Priority, String>,
     /// The present.
     pub now: Timestamp,
 }
 
 /// Plans everything that stands between a job and its pods.
+///
+/// A job that can't be queued as it is gets no new slice and no open gate; what it has goes on, and still loses it when that
+/// is taken away.
 pub fn plan(view: &JobView<'_>) -> Plan {
-    let members = match view.job.members() {
-        Ok(members) => members,
-        Err(problem) => return report::misconfigured(view.job, &problem, view.now),
-    };
+    if view.job.queue_name().is_none() {
+        return leave(view);
+    }
     let mut plan = Plan::default();
     let slices = slices::slices_of(view.workloads.iter().copied());
+    let members = view.job.members();
     plan.write(view.job.hold_template_gate());
     let gone = outlived(&slices, &members, view);
     let records: Vec<_> =
         slices.iter().filter(|slice| slice.phase != slices::Phase::Finished).map(|slice| &slice.record).collect();
     let wanted = pod_sets::wanted(&members, &gone, &records);
-    slices::plan(view, &slices, &wanted, &mut plan);
-    let covering = slices::covering(&slices);
-    gate::plan(view, &members, covering, &mut plan);
+    let queueable = wanted.and_then(|wanted| Ok((wanted, view.priority.clone()?)));
+    if let Ok((wanted, priority)) = &queueable {
+        slices::plan(&Request { view, wanted, priority }, &slices, &mut plan);
+    }
+    gate::plan(view, &members, slices::covering(&slices), &mut plan);
     give_back(view, &slices, &members, &gone, &mut plan);
-    report::plan(view, &slices, &members, &mut plan);
+    match queueable {
+        Ok(_) => report::plan(view, &slices, &members, &mut plan),
+        Err(problem) => report::misconfigured(view, &problem, &mut plan),
+    }
     plan
+}
+
+/// A job that names no queue is none of our business; one that named a queue before takes its slices with it. (Quota that pods
+/// still run on is held until they are gone.)
+fn leave(view: &JobView<'_>) -> Plan {
+    let mut plan = Plan::default();
+    let there = view.workloads.iter().filter(|workload| workload.metadata.deletion_timestamp.is_none());
+    plan.writes.extend(there.map(|workload| Write::delete(*workload, false)));
+    plan
+}
+
+/// What a job asks of the queue.
+pub(crate) struct Request<'a> {
+    view: &'a JobView<'a>,
+    wanted: &'a pod_sets::Wanted,
+    priority: &'a Priority,
 }
 
 /// What the slices pay for in members whose objects are gone, while their pods are not.

@@ -26,13 +26,17 @@ pub struct Wanted {
 /// Derives what a job needs from its members, the oldest first. `slices` are the records of its living slices, oldest
 /// first: a PodSet keeps the name that it has there. `gone` are recorded shares of members whose objects are gone, but
 /// whose pods are not.
-pub fn wanted(members: &[Member], gone: &[MemberShare], slices: &[&Record]) -> Wanted {
+///
+/// # Errors
+/// When the spec of a member doesn't say which pods it needs; the sentence names the field and the value.
+pub fn wanted(members: &[Member], gone: &[MemberShare], slices: &[&Record]) -> Result<Wanted, String> {
     let mut names = Names::new(slices);
     let mut wanted = Wanted::default();
     wanted.record.members.extend(gone.iter().cloned());
     for member in members {
+        let groups = member.groups.as_ref().map_err(Clone::clone)?;
         let mut pods = Vec::new();
-        for group in &member.groups {
+        for group in groups {
             let count = pods_of(member, group);
             if count == 0 {
                 continue;
@@ -41,11 +45,24 @@ pub fn wanted(members: &[Member], gone: &[MemberShare], slices: &[&Record]) -> W
             wanted.templates.entry(pod_set.clone()).or_insert_with(|| group.template.clone());
             pods.push(Share { group: group.name.clone(), shape: group.shape.clone(), pod_set, count });
         }
+        pods.extend(pods_of_removed_groups(member, groups, slices));
         if !pods.is_empty() {
             wanted.record.members.push(MemberShare { name: member.name.clone(), uid: member.uid.clone(), pods });
         }
     }
-    wanted
+    Ok(wanted)
+}
+
+/// Pods that are left of groups which the spec no longer has. They were paid for, and are until they are gone.
+fn pods_of_removed_groups(member: &Member, groups: &[Group], slices: &[&Record]) -> Vec<Share> {
+    let removed = member.live_pods.iter().filter(|(name, _)| groups.iter().all(|group| group.name != **name));
+    let paid = removed.filter_map(|(name, alive)| {
+        let mut shares =
+            slices.iter().rev().filter_map(|record| record.member(&member.uid)).flat_map(|share| &share.pods);
+        let share = shares.find(|share| share.group == *name)?;
+        Some(Share { count: share.count.min(*alive), ..share.clone() })
+    });
+    paid.collect()
 }
 
 /// Pods that exist count until they are gone, whatever the object says; pods that are to come count as long as their

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use super::{Group, Job, Member, pod_sets, report};
 use crate::api::ray::{RayCluster, names};
 use crate::engine::plan::{ObjectRef, Write};
-use crate::raycluster::pod_groups;
+use crate::raycluster::{Problem, pod_groups, validate};
 
 /// The PodSet of the head pod, as Kueue names it (Kueue 0.19 `pkg/controller/jobs/raycluster`).
 const HEAD_POD_SET: &str = "head";
@@ -20,6 +20,8 @@ pub struct RayClusterJob<'a> {
     pub cluster: &'a RayCluster,
     /// Its pods.
     pub pods: Vec<&'a Pod>,
+    /// Whether our own operator makes its pods; see [`member`].
+    pub strict: bool,
 }
 
 impl Job for RayClusterJob<'_> {
@@ -35,8 +37,8 @@ impl Job for RayClusterJob<'_> {
         self.cluster.metadata.deletion_timestamp.is_none()
     }
 
-    fn members(&self) -> Result<Vec<Member>, String> {
-        Ok(vec![member(self.cluster, &self.pods)?])
+    fn members(&self) -> Vec<Member> {
+        vec![member(self.cluster, &self.pods, self.strict)]
     }
 
     fn hold_template_gate(&self) -> Option<Write> {
@@ -61,28 +63,35 @@ pub fn set_open(cluster: &RayCluster, open: bool) -> Option<Write> {
     Write::patch(cluster, &gated)
 }
 
-/// A cluster as a member of a job, with those of its pods that exist.
-///
-/// # Errors
-/// When its spec doesn't say which pods it needs.
-pub fn member(cluster: &RayCluster, pods: &[&Pod]) -> Result<Member, String> {
+/// A cluster as a member of a job, with those of its pods that exist. With `strict`, a spec that our own operator refuses
+/// says of no pods: nobody would make them. (Another operator may.)
+pub fn member(cluster: &RayCluster, pods: &[&Pod], strict: bool) -> Member {
     let named = |error: String| format!("RayCluster {}: {error}", cluster.name_any());
-    let groups = pod_groups(cluster).map_err(|error| named(error.to_string()))?.into_iter().map(|group| {
+    Member {
+        name: cluster.name_any(),
+        uid: cluster.uid().unwrap_or_default(),
+        groups: groups(cluster, strict).map_err(named),
+        open: cluster.spec.suspend != Some(true),
+        going: cluster.metadata.deletion_timestamp.is_some(),
+        live_pods: live_pods(pods),
+    }
+}
+
+fn groups(cluster: &RayCluster, strict: bool) -> Result<Vec<Group>, String> {
+    let groups = if strict {
+        let told = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        validate::groups(cluster).map_err(told)?
+    } else {
+        pod_groups(cluster).map_err(|problem| problem.to_string())?
+    };
+    let groups = groups.into_iter().map(|group| {
         let spec = group.template.spec.clone().unwrap_or_default();
-        let shape = pod_sets::shape_of(&spec).map_err(|error| named(format!("group {}: {error}", group.name)))?;
+        let shape = pod_sets::shape_of(&spec).map_err(|error| format!("group {}: {error}", group.name))?;
         let is_head = group.name == names::HEAD_GROUP;
         let pod_set = if is_head { HEAD_POD_SET.to_owned() } else { group.name.to_lowercase() };
         Ok(Group { pod_set, shape, name: group.name, count: group.count, template: group.template })
     });
-    let groups = groups.collect::<Result<Vec<_>, String>>()?;
-    Ok(Member {
-        name: cluster.name_any(),
-        uid: cluster.uid().unwrap_or_default(),
-        groups,
-        open: cluster.spec.suspend != Some(true),
-        going: cluster.metadata.deletion_timestamp.is_some(),
-        live_pods: live_pods(pods),
-    })
+    groups.collect()
 }
 
 /// How many pods haven't ended, by group.

@@ -15,6 +15,8 @@ pub struct RayServiceJob<'a> {
     pub service: &'a RayService,
     /// Its children, each with its pods.
     pub children: Vec<(&'a RayCluster, Vec<&'a Pod>)>,
+    /// Whether our own operator makes their pods; see [`member`].
+    pub strict: bool,
 }
 
 impl Job for RayServiceJob<'_> {
@@ -30,10 +32,10 @@ impl Job for RayServiceJob<'_> {
         self.service.metadata.deletion_timestamp.is_none() && self.service.spec.suspend != Some(true)
     }
 
-    fn members(&self) -> Result<Vec<Member>, String> {
+    fn members(&self) -> Vec<Member> {
         let mut children: Vec<_> = self.children.iter().collect();
         children.sort_by_key(|(child, _)| (child.creation_timestamp(), child.name_any()));
-        children.into_iter().map(|(child, pods)| member(child, pods)).collect()
+        children.into_iter().map(|(child, pods)| member(child, pods, self.strict)).collect()
     }
 
     /// The template's own gate stays closed for good: it is what makes a child be born suspended when KubeRay makes it.

@@ -48,10 +48,8 @@ pub fn plan(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member], plan: 
 }
 
 /// Shows why the job can't be queued.
-pub fn misconfigured(job: &dyn Job, problem: &str, now: Timestamp) -> Plan {
-    let mut plan = Plan::default();
-    show(job, now, false, REASON_MISCONFIGURED, problem.to_owned(), &mut plan);
-    plan
+pub fn misconfigured(view: &JobView<'_>, problem: &str, plan: &mut Plan) {
+    show(view.job, view.now, false, REASON_MISCONFIGURED, problem.to_owned(), plan);
 }
 
 /// What waits: the whole job, or the members that the covering slice doesn't pay for.

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::pod_sets::Wanted;
 use super::record::{Counts, RECORD_ANNOTATION, Record, fits_within};
-use super::{Job, JobView, Member};
+use super::{Job, Member, Request};
 use crate::api::condition::{self, Verdict};
 use crate::api::kueue::{PodSet, PodTemplate, Workload, WorkloadSpec, names};
 use crate::engine::plan::{Plan, Write};
@@ -69,7 +69,7 @@ impl Slice<'_> {
     /// How many pods of each group of a member it pays for. Pods of a shape that it was not built for are not among them.
     pub fn grant(&self, member: &Member) -> BTreeMap<String, u32> {
         let Some(share) = self.record.member(&member.uid) else { return BTreeMap::new() };
-        let groups = member.groups.iter();
+        let groups = member.groups.iter().flatten();
         groups.map(|group| (group.name.clone(), share.count(&group.name, &group.shape))).collect()
     }
 
@@ -77,7 +77,7 @@ impl Slice<'_> {
     pub fn flavors(&self, member: &Member) -> BTreeMap<String, BTreeSet<String>> {
         let admission = self.workload.status.as_ref().and_then(|status| status.admission.as_ref());
         let assignments = admission.map(|admission| admission.pod_set_assignments.as_slice()).unwrap_or_default();
-        let groups = member.groups.iter().filter_map(|group| {
+        let groups = member.groups.iter().flatten().filter_map(|group| {
             let pod_set = self.record.pod_set_of(&group.name, &group.shape)?;
             let assignment = assignments.iter().find(|assignment| assignment.name == pod_set)?;
             Some((group.name.clone(), assignment.flavors.values().cloned().collect()))
@@ -123,10 +123,11 @@ pub fn waiting<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
 }
 
 /// Brings the slices in line with what the job wants.
-pub fn plan(view: &JobView<'_>, slices: &[Slice<'_>], wanted: &Wanted, plan: &mut Plan) {
+pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
     tidy(slices, plan);
-    if !view.job.wants_to_run() {
-        return wind_down(view, slices, wanted, plan);
+    let wanted = request.wanted;
+    if !request.view.job.wants_to_run() {
+        return wind_down(request, slices, plan);
     }
     let waiting: Vec<&Slice<'_>> = slices.iter().filter(|slice| slice.phase == Phase::Waiting).collect();
     if wanted.record.members.is_empty() {
@@ -136,15 +137,15 @@ pub fn plan(view: &JobView<'_>, slices: &[Slice<'_>], wanted: &Wanted, plan: &mu
     let stopping = slices.iter().any(|slice| slice.phase == Phase::Evicted);
     match covering(slices) {
         Some(held) if fits_within(&wanted.record.counts(), &held.granted()) => {
-            adjust(held, wanted, wanted.record.clone(), view, plan);
+            adjust(held, wanted.record.clone(), request, plan);
             waiting.iter().for_each(|slice| plan.write(Write::delete(slice.workload, false)));
         }
         Some(held) => {
-            adjust(held, wanted, held.record.meet(&wanted.record), view, plan);
-            ask(view, slices, &waiting, wanted, Some(held), plan);
+            adjust(held, held.record.meet(&wanted.record), request, plan);
+            ask(request, slices, &waiting, Some(held), plan);
         }
         None if stopping => {}
-        None => ask(view, slices, &waiting, wanted, None, plan),
+        None => ask(request, slices, &waiting, None, plan),
     }
 }
 
@@ -160,15 +161,17 @@ fn tidy(slices: &[Slice<'_>], plan: &mut Plan) {
 }
 
 /// The job doesn't want to run: nothing is asked for, and what is held shrinks with its pods to nothing.
-fn wind_down(view: &JobView<'_>, slices: &[Slice<'_>], wanted: &Wanted, plan: &mut Plan) {
+fn wind_down(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
+    let wanted = request.wanted;
     for slice in slices {
         match slice.phase {
             Phase::Waiting => plan.write(Write::delete(slice.workload, false)),
             Phase::Admitted | Phase::Evicted if wanted.record.members.is_empty() => {
-                let message = format!("{} has nothing left to run", view.job.reference());
-                plan.write(finish(slice.workload, names::finished_reason::OUT_OF_SYNC, message, view.now));
+                let message = format!("{} has nothing left to run", request.view.job.reference());
+                let now = request.view.now;
+                plan.write(finish(slice.workload, names::finished_reason::OUT_OF_SYNC, message, now));
             }
-            Phase::Admitted => adjust(slice, wanted, slice.record.meet(&wanted.record), view, plan),
+            Phase::Admitted => adjust(slice, slice.record.meet(&wanted.record), request, plan),
             Phase::Evicted | Phase::Going | Phase::Finished => {}
         }
     }
@@ -188,22 +191,15 @@ fn finish(slice: &Workload, reason: &str, message: String, now: Timestamp) -> Op
 }
 
 /// Asks for all that is wanted: by the slice that waits already, or by a new one.
-fn ask(
-    view: &JobView<'_>,
-    slices: &[Slice<'_>],
-    waiting: &[&Slice<'_>],
-    wanted: &Wanted,
-    held: Option<&Slice<'_>>,
-    plan: &mut Plan,
-) {
+fn ask(request: &Request<'_>, slices: &[Slice<'_>], waiting: &[&Slice<'_>], held: Option<&Slice<'_>>, plan: &mut Plan) {
     // Among those that wait the oldest stays, since it is the furthest in the queue.
     let mut waiting =
         waiting.iter().filter(|slice| predecessor(slice.workload) == held.map(|held| held.workload.name_any()));
     match waiting.next() {
-        Some(slice) => adjust(slice, wanted, wanted.record.clone(), view, plan),
+        Some(slice) => adjust(slice, request.wanted.record.clone(), request, plan),
         None => {
             let sequence = slices.last().map_or(0, |slice| slice.record.sequence) + 1;
-            let slice = new_slice(view, sequence, wanted, held);
+            let slice = new_slice(request, sequence, held);
             plan.write(Write::create(&slice));
         }
     }
@@ -224,27 +220,28 @@ fn predecessor(workload: &Workload) -> Option<String> {
 }
 
 /// Makes a slice pay for `record`, in place.
-fn adjust(slice: &Slice<'_>, wanted: &Wanted, record: Record, view: &JobView<'_>, plan: &mut Plan) {
+fn adjust(slice: &Slice<'_>, record: Record, request: &Request<'_>, plan: &mut Plan) {
     let record = Record { sequence: slice.record.sequence, ..record };
     let mut adjusted = slice.workload.clone();
     adjusted.annotations_mut().insert(RECORD_ANNOTATION.into(), record.to_annotation());
-    adjusted.spec.pod_sets = pod_sets(&record, wanted, &slice.workload.spec.pod_sets);
+    adjusted.spec.pod_sets = pod_sets(&record, request.wanted, &slice.workload.spec.pod_sets);
     if slice.phase == Phase::Waiting {
-        adjusted.spec.queue_name = view.job.queue_name();
-        adjusted.spec.priority = Some(view.priority.value);
-        adjusted.spec.priority_class_ref = view.priority.class.clone();
+        adjusted.spec.queue_name = request.view.job.queue_name();
+        adjusted.spec.priority = Some(request.priority.value);
+        adjusted.spec.priority_class_ref = request.priority.class.clone();
     }
     plan.write(Write::patch(slice.workload, &adjusted));
 }
 
-fn new_slice(view: &JobView<'_>, sequence: u64, wanted: &Wanted, replaces: Option<&Slice<'_>>) -> Workload {
+fn new_slice(request: &Request<'_>, sequence: u64, replaces: Option<&Slice<'_>>) -> Workload {
+    let Request { view, wanted, priority } = request;
     let reference = view.job.reference();
     let record = Record { sequence, ..wanted.record.clone() };
     let spec = WorkloadSpec {
         pod_sets: pod_sets(&record, wanted, &[]),
         queue_name: view.job.queue_name(),
-        priority: Some(view.priority.value),
-        priority_class_ref: view.priority.class.clone(),
+        priority: Some(priority.value),
+        priority_class_ref: priority.class.clone(),
         active: Some(true),
         ..WorkloadSpec::default()
     };

@@ -40,8 +40,8 @@ impl Job for FakeJob {
     fn wants_to_run(&self) -> bool {
         self.runs
     }
-    fn members(&self) -> Result<Vec<Member>, String> {
-        Ok(self.members.clone())
+    fn members(&self) -> Vec<Member> {
+        self.members.clone()
     }
     fn hold_template_gate(&self) -> Option<Write> {
         None
@@ -86,7 +86,7 @@ fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
     Member {
         name: name.into(),
         uid: format!("{name}-uid"),
-        groups: vec![group("headgroup", "head", 1), group("small", "small", workers)],
+        groups: Ok(vec![group("headgroup", "head", 1), group("small", "small", workers)]),
         open: false,
         going: false,
         live_pods: BTreeMap::new(),
@@ -94,7 +94,7 @@ fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
 }
 
 fn running(member: Member) -> Member {
-    let live_pods = member.groups.iter().map(|group| (group.name.clone(), group.count)).collect();
+    let live_pods = member.groups.iter().flatten().map(|group| (group.name.clone(), group.count)).collect();
     Member { open: true, live_pods, ..member }
 }
 
@@ -108,7 +108,7 @@ fn planned(job: &FakeJob, slices: &[&Workload]) -> Plan {
         job,
         workloads: slices.to_vec(),
         orphaned_pods: BTreeMap::new(),
-        priority: Priority::default(),
+        priority: Ok(Priority::default()),
         now: Timestamp::UNIX_EPOCH,
     })
 }
@@ -248,7 +248,7 @@ fn a_slice_that_was_made_before_a_cluster_existed_does_not_open_it() {
 fn a_cluster_with_other_pods_under_the_same_group_name_is_counted_apart() {
     let (active, held) = serving();
     let bigger = cluster("b", 2, "2");
-    let shape = bigger.groups[1].shape.clone();
+    let shape = bigger.groups.as_ref().expect("groups")[1].shape.clone();
     let job = job(vec![active, bigger]);
 
     let successor = created(&planned(&job, &[&held])).expect("a successor");
@@ -288,7 +288,7 @@ fn pods_whose_cluster_is_gone_keep_their_quota() {
         job: &job,
         workloads: vec![&held],
         orphaned_pods: [("a".to_owned(), [("small".to_owned(), 1)].into())].into(),
-        priority: Priority::default(),
+        priority: Ok(Priority::default()),
         now: Timestamp::UNIX_EPOCH,
     };
 
@@ -408,4 +408,48 @@ fn a_workload_that_is_being_deleted_goes_once_nothing_runs_on_it() {
 
     assert!(release(&going, true).writes.is_empty());
     assert_eq!(release(&going, false).writes.len(), 1);
+}
+
+#[test]
+fn a_job_that_can_not_be_queued_keeps_what_runs_and_loses_it_when_that_is_evicted() {
+    let (active, held) = serving();
+    let broken = Member { groups: Err("spec.headGroupSpec: broken".into()), ..active };
+
+    let kept = job(vec![broken.clone()]);
+    assert!(planned(&kept, &[&held]).writes.is_empty());
+    assert!(gates(&kept).is_empty());
+    assert_eq!(
+        kept.shown.borrow().last().map(|shown| shown.message.clone()),
+        Some("spec.headGroupSpec: broken".into())
+    );
+
+    let evicted = job(vec![broken]);
+    planned(&evicted, &[&with(held, names::EVICTED)]);
+    assert_eq!(gates(&evicted), [("a".to_owned(), false)]);
+}
+
+#[test]
+fn pods_of_a_group_that_was_removed_keep_their_quota_until_they_are_gone() {
+    let (active, held) = serving();
+    let mut groups = active.groups.clone().expect("groups");
+    groups.truncate(1);
+    let without = Member { groups: Ok(groups), ..active };
+
+    assert!(planned(&job(vec![without.clone()]), &[&held]).writes.is_empty(), "both workers are still there");
+
+    let one_left = [("headgroup".to_owned(), 1), ("small".to_owned(), 1)].into();
+    let one_left = Member { live_pods: one_left, ..without };
+    let slice = patched(&planned(&job(vec![one_left]), &[&held]), &held).expect("a smaller slice");
+    assert_eq!(counts(&slice), [("head".to_owned(), 1), ("small".to_owned(), 1)]);
+}
+
+#[test]
+fn a_job_that_names_no_queue_is_left_alone() {
+    let (active, held) = serving();
+    let mut free = job(vec![active, Member { open: true, ..cluster("b", 2, "1") }]);
+    free.meta.labels = None;
+
+    assert!(planned(&free, &[]).writes.is_empty());
+    assert_eq!(deleted(&planned(&free, &[&held])), [held.metadata.name.clone().expect("a name")], "it left its queue");
+    assert!(gates(&free).is_empty());
 }

@@ -105,3 +105,14 @@ async fn pods_run_on_the_nodes_of_the_flavor_whose_quota_they_use() {
         assert!(spec.tolerations.iter().flatten().any(|toleration| toleration.key.as_deref() == Some("spot")));
     }
 }
+
+#[tokio::test]
+async fn a_cluster_that_names_no_queue_is_not_gated() {
+    let env = TestEnv::start().await;
+    let _manager = env.manager().await;
+    env.apply(&manifest().replace("kueue.x-k8s.io/queue-name: user-queue", "team: a")).await.expect("the cluster");
+
+    is_ready(&env).await;
+    assert_eq!(env.pods_of(CLUSTER).await.len(), 2);
+    assert!(env.workloads().list(&ListParams::default()).await.expect("the slices").items.is_empty());
+}

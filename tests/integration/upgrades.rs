@@ -5,7 +5,7 @@ use kube::api::ListParams;
 use sluice::api::condition;
 
 use crate::support::history::{Change, Object, Recorder};
-use crate::support::objects::{QUEUE, cluster_name, reserved};
+use crate::support::objects::{QUEUE, SERVICE_SAMPLE, cluster_name, reserved};
 use crate::support::{TestEnv, eventually, invariants};
 
 /// Ends a scenario: nothing was broken at any moment of it.
@@ -153,7 +153,7 @@ async fn an_upgrade_to_bigger_pods_is_charged_for_what_it_is() {
 
     // Given workers of twice the size, the upgrade needs 1 + 1.5 CPU; with 2 it waits.
     env.set_quota("2", "8Gi").await;
-    let bigger = crate::support::objects::SERVICE_SAMPLE
+    let bigger = SERVICE_SAMPLE
         .replace("2.52.0", "2.53.0")
         .replacen("limits: {cpu: 500m, memory: 1Gi}", "limits: {cpu: 500m}", 1)
         .rsplit_once("requests: {cpu: 500m, memory: 1Gi}")
@@ -214,4 +214,18 @@ async fn a_user_sees_what_a_queue_holds() {
     let status = queue.status.clone().unwrap_or_default();
     assert_eq!((status.pending_workloads, status.reserving_workloads, status.admitted_workloads), (0, 1, 1));
     assert_eq!(reserved(&queue, "memory"), "2Gi");
+}
+
+#[tokio::test]
+async fn a_service_that_names_no_queue_upgrades_without_waiting() {
+    let env = TestEnv::start().await;
+    let _manager = env.manager().await;
+    let free = SERVICE_SAMPLE.replace("kueue.x-k8s.io/queue-name: user-queue", "team: a");
+    env.apply(&free).await.expect("the service");
+    env.serves_from("2.52.0").await;
+
+    env.set_ray_version("2.53.0").await;
+    let second = env.serves_from("2.53.0").await;
+    env.only_cluster(&second).await;
+    assert!(env.workloads().list(&ListParams::default()).await.expect("the slices").items.is_empty());
 }
