@@ -190,26 +190,22 @@ fn finish(slice: &Workload, reason: &str, message: String, now: Timestamp) -> Op
     Write::patch_status(slice, &finished)
 }
 
-/// Asks for all that is wanted: by the slice that waits already, or by a new one.
+/// Asks for all that is wanted: by a slice that waits already, or by a new one. Of several that wait the oldest stays, since
+/// it is the furthest in the queue; but not one that is to replace another slice than the one that is held.
 fn ask(request: &Request<'_>, slices: &[Slice<'_>], waiting: &[&Slice<'_>], held: Option<&Slice<'_>>, plan: &mut Plan) {
-    // Among those that wait the oldest stays, since it is the furthest in the queue.
-    let mut waiting =
-        waiting.iter().filter(|slice| predecessor(slice.workload) == held.map(|held| held.workload.name_any()));
-    match waiting.next() {
-        Some(slice) => adjust(slice, request.wanted.record.clone(), request, plan),
-        None => {
-            let sequence = slices.last().map_or(0, |slice| slice.record.sequence) + 1;
-            let slice = new_slice(request, sequence, held);
-            plan.write(Write::create(&slice));
-        }
-    }
-    let keep = slices.iter().find(|slice| {
-        slice.phase == Phase::Waiting && predecessor(slice.workload) == held.map(|held| held.workload.name_any())
-    });
-    for slice in slices.iter().filter(|slice| slice.phase == Phase::Waiting) {
-        if keep.is_none_or(|keep| keep.workload.metadata.uid != slice.workload.metadata.uid) {
+    let held_name = held.map(|held| held.workload.name_any());
+    let fits = |slice: &Slice<'_>| held.is_none() || predecessor(slice.workload) == held_name;
+    let kept = waiting.iter().position(|slice| fits(slice));
+    for (index, slice) in waiting.iter().enumerate() {
+        if Some(index) == kept {
+            adjust(slice, request.wanted.record.clone(), request, plan);
+        } else {
             plan.write(Write::delete(slice.workload, false));
         }
+    }
+    if kept.is_none() {
+        let sequence = slices.last().map_or(0, |slice| slice.record.sequence) + 1;
+        plan.write(Write::create(&new_slice(request, sequence, held)));
     }
 }
 

@@ -453,3 +453,18 @@ fn a_job_that_names_no_queue_is_left_alone() {
     assert_eq!(deleted(&planned(&free, &[&held])), [held.metadata.name.clone().expect("a name")], "it left its queue");
     assert!(gates(&free).is_empty());
 }
+
+#[test]
+fn a_successor_that_was_evicted_waits_on_under_its_own_name() {
+    let (active, held) = serving();
+    let both = job(vec![active.clone(), cluster("b", 2, "1")]);
+    let successor = created(&planned(&both, &[&held])).expect("a successor");
+
+    // Given that it was admitted, evicted and given back, and what it replaced is gone,
+    let stopped = |member: Member| Member { open: false, live_pods: BTreeMap::new(), ..member };
+    let idle = job(vec![stopped(active), cluster("b", 2, "1")]);
+    let plan = planned(&idle, &[&successor]);
+
+    // then it keeps its place in the queue.
+    assert!(plan.writes.is_empty(), "{plan:?}");
+}
