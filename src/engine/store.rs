@@ -41,6 +41,9 @@ impl std::fmt::Display for Key {
     }
 }
 
+/// So many deletions of one kind are remembered.
+const REMEMBERED: usize = 8192;
+
 /// Under which other object an object is looked up, like the cluster that a pod belongs to.
 type IndexFn<K> = fn(&K) -> Option<Key>;
 
@@ -105,6 +108,9 @@ impl<K: Resource> Store<K> {
             return None;
         }
         self.gone.insert(key.clone(), version);
+        if self.gone.len() > REMEMBERED {
+            self.forget_older_half();
+        }
         self.take(&key)
     }
 
@@ -115,6 +121,14 @@ impl<K: Resource> Store<K> {
         let absent = self.objects.keys().filter(|key| in_scope(key) && !listed.contains(*key));
         let absent: Vec<Key> = absent.cloned().collect();
         absent.iter().filter_map(|key| self.take(key)).collect()
+    }
+
+    /// Only the answer to a write that is under way can be late, so what went long ago need not be remembered.
+    fn forget_older_half(&mut self) {
+        let mut versions: Vec<u64> = self.gone.values().copied().collect();
+        versions.sort_unstable();
+        let middle = versions[versions.len() / 2];
+        self.gone.retain(|_, version| *version >= middle);
     }
 
     fn take(&mut self, key: &Key) -> Option<Arc<K>> {
@@ -188,6 +202,20 @@ mod tests {
 
         assert!(matches!(store.apply(config_map("a", 7, "x")), Applied::Stale));
         assert!(matches!(store.apply(config_map("a", 11, "x")), Applied::News { .. }), "made anew under the same name");
+    }
+
+    #[test]
+    fn deletions_of_long_ago_are_forgotten_and_those_of_late_are_not() {
+        let mut store = store();
+        let last = REMEMBERED as u64 + 10;
+        for version in 1..=last {
+            let name = format!("c{version}");
+            store.apply(config_map(&name, version, "x"));
+            store.remove(&config_map(&name, version, "x"));
+        }
+
+        assert!(store.gone.len() <= REMEMBERED);
+        assert!(matches!(store.apply(config_map(&format!("c{last}"), last, "x")), Applied::Stale));
     }
 
     #[test]
