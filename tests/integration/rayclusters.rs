@@ -8,10 +8,11 @@ use crate::support::history::Recorder;
 use crate::support::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE, waits_for_quota};
 use crate::support::{TestEnv, eventually, invariants};
 
-const CLUSTER: &str = "basket";
+/// The cluster of these scenarios.
+pub(crate) const CLUSTER: &str = "basket";
 
 /// The sample's cluster, by itself.
-fn manifest() -> String {
+pub(crate) fn manifest() -> String {
     let (_, config) = SERVICE_SAMPLE.split_once("rayClusterConfig:\n").expect("the cluster's configuration");
     let spec: String = config.lines().map(|line| format!("{}\n", line.strip_prefix("  ").unwrap_or(line))).collect();
     format!(

@@ -1,8 +1,7 @@
 //! A user opens a gate by hand.
 
-use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use sluice::api::ray::RayCluster;
 
@@ -48,8 +47,7 @@ async fn a_gate_opened_by_hand_is_closed_again_before_a_pod_exists() {
     let (pending, _) = env.waits_for_quota().await;
 
     // Given a cluster without our policy, or a user whom it lets through,
-    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(env.client.clone());
-    bindings.delete("sluice-gate", &DeleteParams::default()).await.expect("the policy is off");
+    env.delete_gate_policy().await;
     let clusters: Api<RayCluster> = env.ray_clusters();
     eventually("the gate is opened by hand", async || {
         clusters.patch(&pending, &PatchParams::default(), &opened()).await.ok()

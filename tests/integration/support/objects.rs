@@ -1,5 +1,6 @@
 //! The objects that scenarios apply, read and change.
 
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
@@ -51,6 +52,12 @@ impl TestEnv {
     pub async fn apply_samples(&self) {
         self.apply(QUEUE_SAMPLE).await.expect("the queue");
         self.apply(SERVICE_SAMPLE).await.expect("the service");
+    }
+
+    /// Takes the guard of the gate away, as in a cluster where it was never installed.
+    pub async fn delete_gate_policy(&self) {
+        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.client.clone());
+        bindings.delete("sluice-gate", &DeleteParams::default()).await.expect("the policy is off");
     }
 
     /// Sets the quota of the queue.

@@ -1,0 +1,55 @@
+//! Each half of Sluice runs alone, beside another system's other half.
+
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::json;
+use sluice::api::condition;
+
+use crate::rayclusters::{CLUSTER, manifest};
+use crate::support::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
+use crate::support::{TestEnv, eventually};
+
+#[tokio::test]
+async fn the_operator_alone_leaves_the_gate_to_the_template() {
+    let env = TestEnv::start().await;
+    let _manager = env.manager_with(&["--queue-manager=false"]).await;
+
+    // Given a service whose template another queue manager holds closed, its cluster is born closed,
+    let held = SERVICE_SAMPLE.replace("  rayClusterConfig:\n", "  rayClusterConfig:\n    suspend: true\n");
+    env.apply(&held).await.expect("the service");
+    let name = eventually("the cluster is there", async || {
+        let clusters = env.ray_clusters().list(&ListParams::default()).await.expect("the clusters").items;
+        clusters.first().and_then(|cluster| cluster.metadata.name.clone())
+    })
+    .await;
+    assert_eq!(env.ray_clusters().get(&name).await.expect("the cluster").spec.suspend, Some(true));
+
+    // and when that opens it, the cluster runs: nobody here closes it again.
+    env.delete_gate_policy().await;
+    let open = Patch::Merge(json!({"spec": {"suspend": false}}));
+    eventually("the gate is opened", async || {
+        env.ray_clusters().patch(&name, &PatchParams::default(), &open).await.ok()
+    })
+    .await;
+    assert_eq!(env.serves_from("2.52.0").await, name);
+    assert!(env.workloads().list(&ListParams::default()).await.expect("the slices").items.is_empty());
+}
+
+#[tokio::test]
+async fn the_queue_manager_alone_opens_the_gate_and_makes_no_pod() {
+    let env = TestEnv::start().await;
+    let _manager = env.manager_with(&["--ray-operator=false"]).await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.set_quota("0", "0").await;
+    env.apply(&manifest()).await.expect("the cluster");
+
+    let is_open = async || env.ray_clusters().get(CLUSTER).await.expect("the cluster").spec.suspend != Some(true);
+    eventually("the gate is closed", async || (!is_open().await).then_some(())).await;
+    env.set_quota("1", "2Gi").await;
+    eventually("the gate is open", async || {
+        let conditions =
+            env.ray_clusters().get(CLUSTER).await.expect("the cluster").status.unwrap_or_default().conditions;
+        (is_open().await && condition::is_true(&conditions, "sluice.dev/Admitted")).then_some(())
+    })
+    .await;
+    assert!(env.pods_of(CLUSTER).await.is_empty(), "pods are the other operator's");
+}
