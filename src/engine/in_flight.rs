@@ -20,6 +20,8 @@ struct Entry<P> {
     id: WriteId,
     /// A deletion that the API server carried out, whose event hasn't been seen yet.
     deleted: bool,
+    /// The object was seen to be gone before the answer came.
+    seen_gone: bool,
     planners: BTreeSet<P>,
 }
 
@@ -37,16 +39,17 @@ impl<P: Ord + Clone> InFlight<P> {
             return None;
         }
         self.last_id += 1;
-        let entry = Entry { id: self.last_id, deleted: false, planners: BTreeSet::from([planner.clone()]) };
+        let entry =
+            Entry { id: self.last_id, deleted: false, seen_gone: false, planners: BTreeSet::from([planner.clone()]) };
         self.by_target.insert(target.clone(), entry);
         Some(self.last_id)
     }
 
     /// Notes the answer to a write; returns who has to plan anew. A deletion that was carried out stays under way until
-    /// its event is seen, since until then the object looks as if it were still there.
+    /// its event is seen, since until then the object looks as if it were still there; that event may have come first.
     pub fn answered(&mut self, id: WriteId, write: &Write, gone: bool) -> BTreeSet<P> {
         match self.by_target.get_mut(&write.target) {
-            Some(entry) if entry.id == id && gone && matches!(write.op, WriteOp::Delete { .. }) => {
+            Some(entry) if entry.id == id && gone && !entry.seen_gone && matches!(write.op, WriteOp::Delete { .. }) => {
                 entry.deleted = true;
                 BTreeSet::new()
             }
@@ -55,11 +58,15 @@ impl<P: Ord + Clone> InFlight<P> {
         }
     }
 
-    /// Notes an event of `target`; returns who has to plan anew.
-    pub fn observed(&mut self, target: &ObjectRef) -> BTreeSet<P> {
-        match self.by_target.get(target) {
+    /// Notes an event of `target`, and whether it was that of its end; returns who has to plan anew.
+    pub fn observed(&mut self, target: &ObjectRef, gone: bool) -> BTreeSet<P> {
+        match self.by_target.get_mut(target) {
             Some(entry) if entry.deleted => self.finish(target),
-            _ => BTreeSet::new(),
+            Some(entry) => {
+                entry.seen_gone |= gone;
+                BTreeSet::new()
+            }
+            None => BTreeSet::new(),
         }
     }
 
@@ -109,8 +116,18 @@ mod tests {
         assert!(writes.answered(id, &delete(), true).is_empty());
         assert!(writes.is_empty(), "no answer is waited for");
         assert_eq!(writes.begin(&target(), &"planner"), None, "the object still looks as if it were there");
-        assert_eq!(writes.observed(&target()), BTreeSet::from(["planner"]));
+        assert_eq!(writes.observed(&target(), true), BTreeSet::from(["planner"]));
         assert!(writes.begin(&target(), &"planner").is_some());
+    }
+
+    #[test]
+    fn a_deletion_whose_event_came_before_its_answer_is_over_with_the_answer() {
+        let mut writes = InFlight::default();
+        let id = writes.begin(&target(), &"planner").expect("nothing is under way");
+
+        assert!(writes.observed(&target(), true).is_empty());
+        assert_eq!(writes.answered(id, &delete(), true), BTreeSet::from(["planner"]));
+        assert!(writes.begin(&target(), &"planner").is_some(), "the name can be used again");
     }
 
     #[test]

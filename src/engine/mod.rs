@@ -218,7 +218,7 @@ impl Engine {
     /// Whatever an object's change concerns is planned anew.
     fn changed(&mut self, now: Timestamp, change: &Change) {
         for side in change.sides() {
-            for planner in self.in_flight.observed(&side.reference()) {
+            for planner in self.in_flight.observed(&side.reference(), change.is.is_none()) {
                 self.pace.mark(planner);
             }
         }

@@ -149,8 +149,7 @@ pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan)
     }
 }
 
-/// Deletes what is over, except for the newest slice: its sequence number is what the next one counts from. Gives what was
-/// overtaken by a newer admitted slice its end.
+/// Deletes what is over, except for the newest slice: its sequence number is what the next one counts from.
 fn tidy(slices: &[Slice<'_>], plan: &mut Plan) {
     let Some(newest) = slices.last().map(|slice| slice.record.sequence) else { return };
     for slice in slices.iter().filter(|slice| slice.phase == Phase::Finished && slice.record.sequence < newest) {
