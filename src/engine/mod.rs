@@ -128,6 +128,7 @@ pub struct Engine {
     notebook: Notebook,
     /// Notes that tell of writes which have not been answered yet.
     untold: Vec<Untold>,
+    stopping: bool,
 }
 
 /// Notes that are told once all of these writes have gone through, and never if one has not.
@@ -151,6 +152,7 @@ impl Engine {
             in_flight: InFlight::default(),
             notebook: Notebook::default(),
             untold: Vec::new(),
+            stopping: false,
         }
     }
 
@@ -160,7 +162,7 @@ impl Engine {
         for event in events {
             self.take_in(now, event, &mut effects);
         }
-        if !self.is_synced() {
+        if !self.is_synced() || self.stopping {
             return effects;
         }
         if self.halves.queue_manager {
@@ -178,6 +180,11 @@ impl Engine {
     /// Whether everything was listed at least once, so that decisions are being made.
     pub fn is_synced(&self) -> bool {
         self.unlisted.is_empty()
+    }
+
+    /// Decides nothing from now on, so that nothing new is under way when the last answers are in.
+    pub fn stop(&mut self) {
+        self.stopping = true;
     }
 
     /// Whether no write is waiting for its answer.

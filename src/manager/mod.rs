@@ -189,6 +189,7 @@ impl Manager {
     /// Waits for the writes that are under way, so that a planned stop leaves nothing half done. (Nothing is lost if this is
     /// cut short: the next process plans from what it finds.)
     async fn finish_writes(mut self) {
+        self.engine.stop();
         let give_up = Instant::now() + STOP_PATIENCE;
         let mut batch = Vec::new();
         while !self.engine.is_quiet() {
