@@ -29,6 +29,8 @@ pub(super) enum Planner {
     Workload(Key),
     /// The status of a ClusterQueue.
     ClusterQueue(String),
+    /// The status of a Cohort.
+    Cohort(String),
     /// The status of a LocalQueue.
     LocalQueue(Key),
     /// The operator's work on a RayService.
@@ -70,7 +72,8 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
             Object::WorkloadPriorityClass(_) | Object::PriorityClass(_) => all_jobs(world, &mut concerned),
             Object::ClusterQueue(queue) => drop(concerned.insert(Planner::ClusterQueue(queue.name_any()))),
             Object::LocalQueue(queue) => drop(concerned.insert(Planner::LocalQueue(Key::of(queue.as_ref())))),
-            Object::ResourceFlavor(_) | Object::Cohort(_) | Object::Namespace(_) => {}
+            Object::Cohort(cohort) => drop(concerned.insert(Planner::Cohort(cohort.name_any()))),
+            Object::ResourceFlavor(_) | Object::Namespace(_) => {}
         }
     }
     concerned.retain(|planner| match planner {
@@ -162,6 +165,7 @@ impl Engine {
             Planner::Job(job) => self.plan_job(job, now),
             Planner::Workload(key) => self.plan_workload(key, now),
             Planner::ClusterQueue(name) => self.queueing.plan_cluster_queue(&self.world, name, now),
+            Planner::Cohort(name) => self.queueing.plan_cohort(&self.world, name),
             Planner::LocalQueue(key) => self.queueing.plan_local_queue(&self.world, key, now),
             Planner::RayService(key) => self.plan_ray_service(key, now),
             Planner::RayCluster(key) => self.plan_ray_cluster(key, now),
@@ -180,7 +184,7 @@ impl Engine {
                 Some(Note::warning(self.world.ray_clusters.get(key)?.as_ref(), &reason, message))
             }
             Planner::Workload(key) => Some(Note::warning(self.world.workloads.get(key)?.as_ref(), &reason, message)),
-            Planner::ClusterQueue(_) | Planner::LocalQueue(_) => None,
+            Planner::ClusterQueue(_) | Planner::Cohort(_) | Planner::LocalQueue(_) => None,
         }
     }
 

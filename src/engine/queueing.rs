@@ -8,7 +8,7 @@ use super::plan::{ObjectRef, Plan, Write};
 use super::planners::Planner;
 use super::store::Key;
 use super::world::{Change, Object, World};
-use crate::api::kueue::{ClusterQueue, LocalQueue, Workload};
+use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, Workload};
 use crate::queue::{self, Effect, Event, Subject, status};
 
 /// The queue's own engine, and what ties it to ours.
@@ -49,8 +49,16 @@ impl Queueing {
     /// What the queue wants of a Workload.
     pub(super) fn plan_workload(&self, workload: &Workload, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
-        if let Some(effect) = self.queue.effect(&Subject::Workload(Key::of(workload))) {
-            plan.write(Write::patch_status(workload, &status::workload(workload, &effect, now)));
+        match self.queue.effect(&Subject::Workload(Key::of(workload))) {
+            Some(Effect::SetInactive { .. }) => {
+                let mut inactive = workload.clone();
+                inactive.spec.active = Some(false);
+                plan.write(Write::patch(workload, &inactive));
+            }
+            Some(effect) => {
+                plan.write(Write::patch_status(workload, &status::workload(workload, &effect, now)));
+            }
+            None => {}
         }
         plan
     }
@@ -64,6 +72,20 @@ impl Queueing {
             let status = status::cluster_queue(&queue.status.clone().unwrap_or_default(), &report, now);
             let reported = ClusterQueue { status: Some(status), ..queue.as_ref().clone() };
             plan.write(Write::patch_status(queue.as_ref(), &reported));
+        }
+        plan
+    }
+
+    /// What the queue wants of a Cohort.
+    pub(super) fn plan_cohort(&self, world: &World, name: &str) -> Plan {
+        let mut plan = Plan::default();
+        let effect = self.queue.effect(&Subject::Cohort(name.to_owned()));
+        if let (Some(Effect::CohortStatus { report, .. }), Some(cohort)) =
+            (effect, world.cohorts.get(&Key::global(name)))
+        {
+            let status = status::cohort(&cohort.status.clone().unwrap_or_default(), &report);
+            let reported = Cohort { status: Some(status), ..cohort.as_ref().clone() };
+            plan.write(Write::patch_status(cohort.as_ref(), &reported));
         }
         plan
     }
@@ -84,6 +106,7 @@ impl Queueing {
         let event = match object {
             Object::ResourceFlavor(flavor) => Event::ResourceFlavor(flavor),
             Object::ClusterQueue(queue) => Event::ClusterQueue(queue),
+            Object::Cohort(cohort) => Event::Cohort(cohort),
             Object::LocalQueue(queue) => Event::LocalQueue(queue),
             Object::Namespace(namespace) => Event::Namespace(namespace),
             Object::Workload(workload) => Event::Workload(workload),
@@ -96,6 +119,7 @@ impl Queueing {
         match object {
             Object::ResourceFlavor(flavor) => self.queue.step(now, &Event::ResourceFlavorGone(&flavor.name_any())),
             Object::ClusterQueue(queue) => self.queue.step(now, &Event::ClusterQueueGone(&queue.name_any())),
+            Object::Cohort(cohort) => self.queue.step(now, &Event::CohortGone(&cohort.name_any())),
             Object::LocalQueue(queue) => self.queue.step(now, &Event::LocalQueueGone(&Key::of(queue.as_ref()))),
             Object::Namespace(namespace) => self.queue.step(now, &Event::NamespaceGone(&namespace.name_any())),
             Object::Workload(workload) => self.queue.step(now, &Event::WorkloadGone(&Key::of(workload.as_ref()))),
@@ -109,5 +133,6 @@ fn planner(subject: Subject) -> Planner {
         Subject::Workload(key) => Planner::Workload(key),
         Subject::ClusterQueue(name) => Planner::ClusterQueue(name),
         Subject::LocalQueue(key) => Planner::LocalQueue(key),
+        Subject::Cohort(name) => Planner::Cohort(name),
     }
 }

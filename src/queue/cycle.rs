@@ -146,6 +146,7 @@ impl Engine {
         match subject {
             Subject::Workload(key) => self.workload_effect(self.workloads.get(key)?),
             Subject::ClusterQueue(name) => self.cluster_queue_effect(name),
+            Subject::Cohort(_) => None,
             Subject::LocalQueue(key) => self.local_queue_effect(key),
         }
     }
@@ -302,9 +303,13 @@ fn predecessor_of(slot: &Slot) -> Option<Predecessor<'_>> {
 /// Where an effect comes in the order of writing.
 fn urgency(effect: &Effect, admitted: &BTreeMap<Key, usize>) -> (u8, usize) {
     match effect {
-        Effect::Evict { .. } | Effect::FinishReplaced { .. } | Effect::ShrinkAdmission { .. } => (0, 0),
+        Effect::Evict { .. }
+        | Effect::Deactivate { .. }
+        | Effect::SetInactive { .. }
+        | Effect::FinishReplaced { .. }
+        | Effect::ShrinkAdmission { .. } => (0, 0),
         Effect::Admit { workload, .. } => (1, admitted.get(workload).copied().unwrap_or(usize::MAX)),
         Effect::Pending { .. } => (2, 0),
-        Effect::ClusterQueueStatus { .. } | Effect::LocalQueueStatus { .. } => (3, 0),
+        Effect::ClusterQueueStatus { .. } | Effect::CohortStatus { .. } | Effect::LocalQueueStatus { .. } => (3, 0),
     }
 }

@@ -11,6 +11,7 @@ use super::line::{Line, Rank, Shape};
 use super::pending::Waiting;
 use super::quota::Quota;
 use super::report::Counts;
+use super::settings::Settings;
 use super::{Event, Key, Subject};
 use crate::api::kueue::{
     Admission, ClusterQueue, ClusterQueueStatus, LocalQueue, LocalQueueStatus, ResourceFlavorSpec, StopPolicy, Workload,
@@ -20,6 +21,7 @@ use crate::api::kueue::{
 /// before the first [`Engine::cycle`], or it gives out quota that someone holds whom it does not know yet.
 #[derive(Debug, Clone)]
 pub struct Engine {
+    pub(super) settings: Settings,
     pub(super) now: Timestamp,
     pub(super) flavors: BTreeMap<String, ResourceFlavorSpec>,
     pub(super) namespaces: BTreeMap<String, BTreeMap<String, String>>,
@@ -128,7 +130,15 @@ impl Slot {
 
 impl Default for Engine {
     fn default() -> Self {
+        Self::new(Settings::default())
+    }
+}
+
+impl Engine {
+    /// An engine that knows of nothing yet.
+    pub fn new(settings: Settings) -> Self {
         Self {
+            settings,
             now: Timestamp::UNIX_EPOCH,
             flavors: BTreeMap::new(),
             namespaces: BTreeMap::new(),
@@ -168,6 +178,7 @@ impl Engine {
                     self.cluster_queue_changed(name);
                 }
             }
+            Event::Cohort(_) | Event::CohortGone(_) => {}
             Event::LocalQueue(local_queue) => self.observe_local_queue(local_queue),
             Event::LocalQueueGone(key) => {
                 if let Some(state) = self.local_queues.get_mut(key) {

@@ -17,6 +17,7 @@ mod quota;
 mod report;
 pub mod requests;
 mod selector;
+pub mod settings;
 mod settle;
 pub mod status;
 #[cfg(test)]
@@ -26,10 +27,13 @@ use k8s_openapi::api::core::v1::Namespace;
 
 pub use engine::Engine;
 pub use pending::{Obstacle, PendingReason, Shortfall, Waiting};
-pub use report::{ClusterQueueReport, LocalQueueReport};
+pub use report::{ClusterQueueReport, CohortReport, LocalQueueReport};
 pub use requests::{Requests, pod_requests, template_requests};
+pub use settings::Settings;
 
-use crate::api::kueue::{Admission, ClusterQueue, LocalQueue, ResourceFlavor, Workload};
+use jiff::Timestamp;
+
+use crate::api::kueue::{Admission, ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload};
 pub use crate::engine::store::Key;
 
 /// Something that the queue is told.
@@ -43,6 +47,10 @@ pub enum Event<'a> {
     ClusterQueue(&'a ClusterQueue),
     /// The ClusterQueue with this name is gone.
     ClusterQueueGone(&'a str),
+    /// A Cohort as it is now.
+    Cohort(&'a Cohort),
+    /// The Cohort with this name is gone.
+    CohortGone(&'a str),
     /// A LocalQueue as it is now.
     LocalQueue(&'a LocalQueue),
     /// This LocalQueue is gone.
@@ -67,6 +75,8 @@ pub enum Subject {
     Workload(Key),
     /// The ClusterQueue with this name.
     ClusterQueue(String),
+    /// The Cohort with this name.
+    Cohort(String),
     /// A LocalQueue.
     LocalQueue(Key),
 }
@@ -97,6 +107,18 @@ pub enum Effect {
         /// Why.
         reason: EvictReason,
     },
+    /// The workload is to be deactivated: first its status says why (condition DeactivationTarget), then [`Effect::SetInactive`].
+    Deactivate {
+        /// The workload.
+        workload: Key,
+        /// Why.
+        cause: DeactivationCause,
+    },
+    /// The workload's status says that it is to be deactivated, and its `spec.active` is to follow.
+    SetInactive {
+        /// The workload.
+        workload: Key,
+    },
     /// The workload is over, because a newer slice of its job holds quota in its place.
     FinishReplaced {
         /// The workload.
@@ -118,6 +140,13 @@ pub enum Effect {
         /// What it says.
         report: ClusterQueueReport,
     },
+    /// The status of a Cohort.
+    CohortStatus {
+        /// Name of the Cohort.
+        cohort: String,
+        /// What it says.
+        report: CohortReport,
+    },
     /// The status of a LocalQueue.
     LocalQueueStatus {
         /// The LocalQueue.
@@ -134,16 +163,19 @@ impl Effect {
             Self::Admit { workload, .. }
             | Self::Pending { workload, .. }
             | Self::Evict { workload, .. }
+            | Self::Deactivate { workload, .. }
+            | Self::SetInactive { workload }
             | Self::FinishReplaced { workload, .. }
             | Self::ShrinkAdmission { workload, .. } => Subject::Workload(workload.clone()),
             Self::ClusterQueueStatus { cluster_queue, .. } => Subject::ClusterQueue(cluster_queue.clone()),
+            Self::CohortStatus { cohort, .. } => Subject::Cohort(cohort.clone()),
             Self::LocalQueueStatus { local_queue, .. } => Subject::LocalQueue(local_queue.clone()),
         }
     }
 }
 
 /// Why a workload must stop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EvictReason {
     /// Its ClusterQueue is being drained.
     ClusterQueueStopped,
@@ -151,6 +183,63 @@ pub enum EvictReason {
     LocalQueueStopped,
     /// Its `spec.active` is false.
     Deactivated,
+    /// Another workload gets its quota.
+    Preempted(Box<Preemption>),
+    /// Its pods were not ready in time.
+    PodsReadyTimeout(Box<PodsReadyTimeout>),
+}
+
+/// Who takes a workload's quota, and by which right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Preemption {
+    /// The workload that needs the quota.
+    pub by: Key,
+    /// Its uid.
+    pub by_uid: String,
+    /// The uid of its job; empty if it has none.
+    pub by_job_uid: String,
+    /// By which right.
+    pub right: PreemptionRight,
+    /// The preemptor's place in the cohort tree: `/root/…/ClusterQueue`.
+    pub preemptor_path: String,
+    /// The victim's place in the cohort tree.
+    pub victim_path: String,
+}
+
+/// By which right a workload takes another's quota (the reasons of the condition Preempted of kueue v0.19.2
+/// `apis/kueue/v1beta2/workload_types.go`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PreemptionRight {
+    /// Both are of one ClusterQueue, and the preemptor comes first.
+    InClusterQueue,
+    /// The victim borrows what the preemptor's ClusterQueue has a right to.
+    InCohortReclamation,
+    /// The victim's ClusterQueue has a larger share.
+    InCohortFairSharing,
+    /// Both borrow, and the victim's priority is lower.
+    InCohortReclaimWhileBorrowing,
+}
+
+/// How a workload whose pods were not ready in time comes back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodsReadyTimeout {
+    /// How long its pods were not ready, in seconds.
+    pub after_seconds: i64,
+    /// Whether they had been ready before.
+    pub recovering: bool,
+    /// How often it was sent back, this time included.
+    pub count: u32,
+    /// When it comes back.
+    pub requeue_at: Timestamp,
+}
+
+/// Why a workload is deactivated (kueue v0.19.2 `apis/kueue/v1beta2/workload_types.go`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeactivationCause {
+    /// Its pods were not ready in time too often.
+    RequeuingLimitExceeded,
+    /// It was admitted for as long as it may be.
+    MaximumExecutionTimeExceeded,
 }
 
 /// The slice that replaced another.

@@ -74,6 +74,13 @@ pub struct ClusterQueueReport {
     pub usage: Vec<FlavorUsage>,
 }
 
+/// What the status of a Cohort says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CohortReport {
+    /// The share that it takes of what its parent can lend, in thousandths, divided by its weight; `None` without fair sharing.
+    pub weighted_share: Option<i64>,
+}
+
 /// What the status of a LocalQueue says.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LocalQueueReport {

@@ -3,15 +3,20 @@
 //! Condition types, reasons and the beginnings of messages are Kueue's (kueue v0.19.2 `pkg/workload`, `pkg/scheduler`,
 //! `pkg/controller/core`), because people and dashboards match on them.
 
+use std::fmt;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::pending::Waiting;
-use super::report::{Activity, ClusterQueueReport, LocalQueueReport};
-use super::{Effect, EvictReason, Successor};
+use super::report::{Activity, ClusterQueueReport, CohortReport, LocalQueueReport};
+use super::{DeactivationCause, Effect, EvictReason, Preemption, PreemptionRight, Successor};
 use crate::api::condition::{self, Verdict};
-use crate::api::kueue::workload_status::{EvictionCount, SchedulingStats};
-use crate::api::kueue::{Admission, ClusterQueueStatus, LocalQueueStatus, Workload, WorkloadStatus, names};
+use crate::api::kueue::workload_status::{EvictionCount, RequeueState, SchedulingStats};
+use crate::api::kueue::{
+    Admission, ClusterQueueStatus, CohortStatus, FairSharingStatus, LocalQueueStatus, Workload, WorkloadStatus, names,
+};
 
 /// The reason of a condition that says again what its type says.
 const QUOTA_RESERVED_REASON: &str = "QuotaReserved";
@@ -21,20 +26,101 @@ const UNSUPPORTED_REASON: &str = "FieldsNotSupported";
 
 impl EvictReason {
     /// The reason of the condition Evicted.
-    pub fn as_str(self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::ClusterQueueStopped => names::evicted_reason::CLUSTER_QUEUE_STOPPED,
             Self::LocalQueueStopped => names::evicted_reason::LOCAL_QUEUE_STOPPED,
             Self::Deactivated => names::evicted_reason::DEACTIVATED,
+            Self::Preempted(_) => names::evicted_reason::PREEMPTED,
+            Self::PodsReadyTimeout(_) => names::evicted_reason::PODS_READY_TIMEOUT,
         }
     }
 
-    /// The message of the condition Evicted.
-    pub fn message(self) -> &'static str {
+    fn message(&self, workload: &Workload) -> String {
         match self {
-            Self::ClusterQueueStopped => "The ClusterQueue is stopped",
-            Self::LocalQueueStopped => "The LocalQueue is stopped",
-            Self::Deactivated => "The workload is deactivated",
+            Self::ClusterQueueStopped => "The ClusterQueue is stopped".to_owned(),
+            Self::LocalQueueStopped => "The LocalQueue is stopped".to_owned(),
+            Self::Deactivated => match deactivation_target(workload) {
+                Some((_, message)) => format!("The workload is deactivated due to {message}"),
+                None => "The workload is deactivated".to_owned(),
+            },
+            Self::Preempted(preemption) => preemption.to_string(),
+            Self::PodsReadyTimeout(_) => {
+                let meta = &workload.metadata;
+                let (namespace, name) = (meta.namespace.as_deref(), meta.name.as_deref());
+                format!("Exceeded the PodsReady timeout {}/{}", namespace.unwrap_or_default(), name.unwrap_or_default())
+            }
+        }
+    }
+
+    /// What lies behind the reason, for the statistics.
+    fn underlying_cause(&self, workload: &Workload) -> String {
+        match self {
+            Self::Deactivated => deactivation_target(workload).map(|(cause, _)| cause).unwrap_or_default(),
+            Self::PodsReadyTimeout(timeout) if timeout.recovering => {
+                names::pods_ready_reason::WAIT_FOR_RECOVERY.to_owned()
+            }
+            Self::PodsReadyTimeout(_) => names::pods_ready_reason::WAIT_FOR_START.to_owned(),
+            Self::ClusterQueueStopped | Self::LocalQueueStopped | Self::Preempted(_) => String::new(),
+        }
+    }
+}
+
+/// Reason and message of the condition DeactivationTarget.
+fn deactivation_target(workload: &Workload) -> Option<(String, String)> {
+    let target = condition::get(&workload.status.as_ref()?.conditions, names::DEACTIVATION_TARGET)?;
+    Some((target.reason.clone(), target.message.clone()))
+}
+
+impl PreemptionRight {
+    /// The reason of the condition Preempted.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InClusterQueue => "InClusterQueue",
+            Self::InCohortReclamation => "InCohortReclamation",
+            Self::InCohortFairSharing => "InCohortFairSharing",
+            Self::InCohortReclaimWhileBorrowing => "InCohortReclaimWhileBorrowing",
+        }
+    }
+
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::InClusterQueue => "prioritization in the ClusterQueue",
+            Self::InCohortReclamation => "reclamation within the cohort",
+            Self::InCohortFairSharing => "Fair Sharing within the cohort",
+            Self::InCohortReclaimWhileBorrowing => "reclamation within the cohort while borrowing",
+        }
+    }
+}
+
+impl fmt::Display for Preemption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = |text: &str| if text.is_empty() { "UNKNOWN".to_owned() } else { text.to_owned() };
+        write!(
+            f,
+            "Preempted to accommodate a workload (UID: {}, JobUID: {}) due to {}; preemptor path: {}; preemptee path: {}",
+            known(&self.by_uid),
+            known(&self.by_job_uid),
+            self.right.in_words(),
+            self.preemptor_path,
+            self.victim_path
+        )
+    }
+}
+
+impl DeactivationCause {
+    /// The reason of the condition DeactivationTarget.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RequeuingLimitExceeded => "RequeuingLimitExceeded",
+            Self::MaximumExecutionTimeExceeded => "MaximumExecutionTimeExceeded",
+        }
+    }
+
+    fn message(self) -> &'static str {
+        match self {
+            Self::RequeuingLimitExceeded => "exceeding the maximum number of re-queuing retries",
+            Self::MaximumExecutionTimeExceeded => "exceeding the maximum execution time",
         }
     }
 }
@@ -44,10 +130,14 @@ pub fn workload(workload: &Workload, effect: &Effect, now: Timestamp) -> Workloa
     let status = match effect {
         Effect::Admit { admission, .. } => admitted(workload, admission, now),
         Effect::Pending { why, .. } => pending(workload, why, now),
-        Effect::Evict { reason, .. } => evicted(workload, reason.as_str(), reason.message(), now),
+        Effect::Evict { reason, .. } => evicted(workload, reason, now),
+        Effect::Deactivate { cause, .. } => to_be_deactivated(workload, *cause, now),
         Effect::FinishReplaced { by, .. } => finished_replaced(workload, by, now),
         Effect::ShrinkAdmission { admission, .. } => shrunk(workload, admission),
-        Effect::ClusterQueueStatus { .. } | Effect::LocalQueueStatus { .. } => return workload.clone(),
+        Effect::SetInactive { .. }
+        | Effect::ClusterQueueStatus { .. }
+        | Effect::CohortStatus { .. }
+        | Effect::LocalQueueStatus { .. } => return workload.clone(),
     };
     Workload { status: Some(status), ..workload.clone() }
 }
@@ -92,18 +182,39 @@ pub fn pending(workload: &Workload, why: &Waiting, now: Timestamp) -> WorkloadSt
 }
 
 /// The workload must stop. It holds its quota until [`released`]; one that holds none has nothing to stop.
-pub fn evicted(workload: &Workload, reason: &str, message: &str, now: Timestamp) -> WorkloadStatus {
+pub fn evicted(workload: &Workload, reason: &EvictReason, now: Timestamp) -> WorkloadStatus {
     let mut edit = Edit::of(workload, now);
-    edit.set(names::EVICTED, true, reason, message.to_owned());
-    edit.count_eviction(reason);
-    if reason == names::evicted_reason::DEACTIVATED {
-        edit.status.requeue_state = None;
-        condition::remove(&mut edit.status.conditions, names::DEACTIVATION_TARGET);
+    edit.set(names::EVICTED, true, reason.as_str(), reason.message(workload));
+    edit.count_eviction(reason.as_str(), &reason.underlying_cause(workload));
+    match reason {
+        EvictReason::Deactivated => {
+            edit.status.requeue_state = None;
+            condition::remove(&mut edit.status.conditions, names::DEACTIVATION_TARGET);
+        }
+        EvictReason::Preempted(preemption) => {
+            edit.set(names::PREEMPTED, true, preemption.right.as_str(), preemption.to_string());
+        }
+        EvictReason::PodsReadyTimeout(timeout) => {
+            let state = edit.status.requeue_state.get_or_insert_with(RequeueState::default);
+            state.count = Some(i32::try_from(timeout.count).unwrap_or(i32::MAX));
+            state.requeue_at = Some(Time(timeout.requeue_at));
+        }
+        EvictReason::ClusterQueueStopped | EvictReason::LocalQueueStopped => {}
     }
     if edit.status.admission.is_some() {
         return edit.status;
     }
     released(&Workload { status: Some(edit.status), ..workload.clone() }, now)
+}
+
+/// The workload is about to be deactivated.
+pub fn to_be_deactivated(workload: &Workload, cause: DeactivationCause, now: Timestamp) -> WorkloadStatus {
+    let mut edit = Edit::of(workload, now);
+    edit.set(names::DEACTIVATION_TARGET, true, cause.as_str(), cause.message().to_owned());
+    if cause == DeactivationCause::MaximumExecutionTimeExceeded {
+        edit.status.accumulated_past_execution_time_seconds = None;
+    }
+    edit.status
 }
 
 /// The workload has stopped after an eviction, its pods are gone, and its quota is free. Who stops the job calls this.
@@ -160,6 +271,12 @@ pub fn cluster_queue(old: &ClusterQueueStatus, report: &ClusterQueueReport, now:
     status.reserving_workloads = report.counts.reserving;
     status.admitted_workloads = report.counts.admitted;
     status
+}
+
+/// The status of a Cohort that says what `report` says. What others wrote into it stays.
+pub fn cohort(old: &CohortStatus, report: &CohortReport) -> CohortStatus {
+    let fair_sharing = report.weighted_share.map(|weighted_share| FairSharingStatus { weighted_share });
+    CohortStatus { fair_sharing, ..old.clone() }
 }
 
 /// The status of a LocalQueue that says what `report` says. What others wrote into it stays.
@@ -249,13 +366,15 @@ impl Edit {
         }
     }
 
-    fn count_eviction(&mut self, reason: &str) {
+    fn count_eviction(&mut self, reason: &str, cause: &str) {
         let stats = self.status.scheduling_stats.get_or_insert_with(SchedulingStats::default);
-        match stats.evictions.iter_mut().find(|count| count.reason == reason && count.underlying_cause.is_empty()) {
+        match stats.evictions.iter_mut().find(|count| count.reason == reason && count.underlying_cause == cause) {
             Some(eviction) => eviction.count = eviction.count.saturating_add(1),
-            None => {
-                stats.evictions.push(EvictionCount { reason: reason.to_owned(), count: 1, ..EvictionCount::default() })
-            }
+            None => stats.evictions.push(EvictionCount {
+                reason: reason.to_owned(),
+                underlying_cause: cause.to_owned(),
+                count: 1,
+            }),
         }
     }
 

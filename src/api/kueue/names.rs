@@ -107,6 +107,18 @@ pub mod evicted_reason {
     pub const DEACTIVATED: &str = "Deactivated";
 }
 
+/// Reasons of the condition PodsReady of Workloads.
+pub mod pods_ready_reason {
+    /// The pods have not all been ready yet.
+    pub const WAIT_FOR_START: &str = "WaitForStart";
+    /// The pods are ready for the first time.
+    pub const STARTED: &str = "Started";
+    /// The pods were ready, and some are not any more.
+    pub const WAIT_FOR_RECOVERY: &str = "WaitForRecovery";
+    /// The pods are ready again.
+    pub const RECOVERED: &str = "Recovered";
+}
+
 /// Reasons of the condition Requeued of Workloads.
 pub mod requeued_reason {
     /// `spec.active` is true again.

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use crate::api::condition;
 use crate::api::kueue::workload::PodTemplate;
-use crate::api::kueue::{ClusterQueue, LocalQueue, PodSet, ResourceFlavor, Workload, WorkloadSpec, names};
-use crate::queue::{Effect, Engine, Event, Key, Subject, Waiting, status};
+use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, PodSet, ResourceFlavor, Workload, WorkloadSpec, names};
+use crate::queue::{Effect, Engine, Event, Key, Settings, Subject, Waiting, status};
 
 /// The namespace of everything that does not say otherwise.
 pub(super) const NAMESPACE: &str = "team";
@@ -27,10 +27,12 @@ pub(super) fn key(name: &str) -> Key {
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cluster {
+    pub(super) settings: Settings,
     pub(super) engine: Engine,
     pub(super) now: i64,
     pub(super) flavors: BTreeMap<String, ResourceFlavor>,
     pub(super) cluster_queues: BTreeMap<String, ClusterQueue>,
+    pub(super) cohorts: BTreeMap<String, Cohort>,
     pub(super) local_queues: BTreeMap<Key, LocalQueue>,
     pub(super) workloads: BTreeMap<Key, Workload>,
     /// Every effect so far.
@@ -77,6 +79,18 @@ impl Cluster {
         object.metadata.generation = Some(before.and_then(|before| before.metadata.generation).unwrap_or(0) + 1);
         self.tell(&Event::ClusterQueue(&object));
         self.cluster_queues.insert(name.to_owned(), object);
+    }
+
+    pub(super) fn put_cohort(&mut self, name: &str, spec: Value) {
+        let mut object = Cohort::new(name, serde_json::from_value(spec).expect("a Cohort spec"));
+        object.status = self.cohorts.get(name).and_then(|before| before.status.clone());
+        self.tell(&Event::Cohort(&object));
+        self.cohorts.insert(name.to_owned(), object);
+    }
+
+    pub(super) fn delete_cohort(&mut self, name: &str) {
+        self.cohorts.remove(name);
+        self.tell(&Event::CohortGone(name));
     }
 
     /// Changes the spec of the ClusterQueue `cq`.
@@ -193,9 +207,21 @@ impl Cluster {
                 self.tell(&Event::LocalQueue(&object));
                 self.local_queues.insert(local_queue.clone(), object);
             }
+            Effect::CohortStatus { cohort, report } => {
+                let mut object = self.cohorts[cohort].clone();
+                object.status = Some(status::cohort(&object.status.unwrap_or_default(), report));
+                self.tell(&Event::Cohort(&object));
+                self.cohorts.insert(cohort.clone(), object);
+            }
+            Effect::SetInactive { workload } => {
+                if self.workloads.contains_key(workload) {
+                    self.change(&workload.name, |workload| workload.spec.active = Some(false));
+                }
+            }
             Effect::Admit { workload, .. }
             | Effect::Pending { workload, .. }
             | Effect::Evict { workload, .. }
+            | Effect::Deactivate { workload, .. }
             | Effect::FinishReplaced { workload, .. }
             | Effect::ShrinkAdmission { workload, .. } => {
                 if let Some(object) = self.workloads.get(workload) {
@@ -225,11 +251,12 @@ impl Cluster {
 
     /// A fresh process that observes the cluster as it is.
     pub(super) fn restart(&mut self) {
-        self.engine = Engine::default();
+        self.engine = Engine::new(self.settings.clone());
         let (flavors, queues) = (self.flavors.clone(), self.cluster_queues.clone());
         let (local_queues, workloads) = (self.local_queues.clone(), self.workloads.clone());
         workloads.values().for_each(|object| self.tell(&Event::Workload(object)));
         local_queues.values().for_each(|object| self.tell(&Event::LocalQueue(object)));
+        self.cohorts.clone().values().for_each(|object| self.tell(&Event::Cohort(object)));
         queues.values().for_each(|object| self.tell(&Event::ClusterQueue(object)));
         flavors.values().for_each(|object| self.tell(&Event::ResourceFlavor(object)));
     }
