@@ -8,6 +8,7 @@ pub mod notebook;
 pub mod pace;
 pub mod plan;
 mod planners;
+mod priorities;
 mod queueing;
 pub mod store;
 pub mod world;
@@ -261,7 +262,7 @@ impl Engine {
             }
             Err(error) => {
                 self.untold.retain(|untold| !untold.writes.contains(&id));
-                self.queueing.refused(now, &write.target, &error);
+                self.queueing.refused(now, write, &error);
                 // A race is nothing to tell of, unless it is lost again and again: then somebody else has the name.
                 let lasts = |planner: &&Planner| !error.is_race() || self.pace.failures(planner) >= RACES_UNTOLD;
                 let owners = planners.iter().filter(lasts);

@@ -7,16 +7,16 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
 
 use super::plan::{Note, Plan, Write};
+use super::priorities;
 use super::store::Key;
 use super::world::{Change, Object, World, owned_by};
 use super::{Engine, Halves, WriteError};
-use crate::api::kueue::workload::{PriorityClassGroup, PriorityClassKind, PriorityClassRef};
-use crate::api::kueue::{Workload, names as kueue_names};
+use crate::api::kueue::Workload;
 use crate::api::ray::{RayCluster, names};
 use crate::jobframework::ray_cluster::{RayClusterJob, live_pods, member};
 use crate::jobframework::ray_service::RayServiceJob;
 use crate::jobframework::record::Record;
-use crate::jobframework::{self, Job, JobView, Priority, slices};
+use crate::jobframework::{self, Job, JobView, slices};
 use crate::raycluster::{self, Grant, Placement};
 use crate::rayservice;
 
@@ -69,7 +69,11 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
                 }
             }
             Object::Workload(workload) => of_workload(world, workload, &mut concerned),
-            Object::WorkloadPriorityClass(_) | Object::PriorityClass(_) => all_jobs(world, &mut concerned),
+            Object::WorkloadPriorityClass(class) => {
+                concerned.extend(priorities::followers(world, &class.name_any()).map(Planner::Workload));
+                all_jobs(world, &mut concerned);
+            }
+            Object::PriorityClass(_) => all_jobs(world, &mut concerned),
             Object::ClusterQueue(queue) => drop(concerned.insert(Planner::ClusterQueue(queue.name_any()))),
             Object::LocalQueue(queue) => drop(concerned.insert(Planner::LocalQueue(Key::of(queue.as_ref())))),
             Object::Cohort(cohort) => drop(concerned.insert(Planner::Cohort(cohort.name_any()))),
@@ -197,14 +201,14 @@ impl Engine {
                     children: self.children(&service.uid().unwrap_or_default()),
                     strict: self.halves.ray_operator,
                 };
-                self.plan_any_job(&job, service.spec.ray_cluster_config.head_group_spec.template.priority_class(), now)
+                self.plan_any_job(&job, priorities::pod_class(&service.spec.ray_cluster_config), now)
             }
             JobKey::RayCluster(key) => {
                 let Some(cluster) = self.world.ray_clusters.get(key).filter(|cluster| is_standalone(cluster)) else {
                     return Plan::default();
                 };
                 let job = RayClusterJob { cluster, pods: self.pods_of(cluster), strict: self.halves.ray_operator };
-                self.plan_any_job(&job, cluster.spec.head_group_spec.template.priority_class(), now)
+                self.plan_any_job(&job, priorities::pod_class(&cluster.spec), now)
             }
         }
     }
@@ -214,7 +218,7 @@ impl Engine {
         let workloads: Vec<&Workload> = self.world.workloads.under(&owned_by(&uid)).map(AsRef::as_ref).collect();
         let namespace = job.meta().namespace.clone().unwrap_or_default();
         let orphaned_pods = self.orphaned_pods(&namespace, &workloads);
-        let priority = self.priority(job, pod_priority_class);
+        let priority = priorities::of_job(&self.world, job, pod_priority_class);
         jobframework::plan(&JobView { job, workloads, orphaned_pods, priority, now })
     }
 
@@ -231,34 +235,13 @@ impl Engine {
         pods.filter(|(_, pods)| !pods.is_empty()).collect()
     }
 
-    /// Kueue 0.19 `pkg/util/priority`: the WorkloadPriorityClass that the job's label names, else the pods' priority.
-    fn priority(&self, job: &dyn Job, pod_class: Option<&str>) -> Result<Priority, String> {
-        let labels = job.meta().labels.as_ref();
-        if let Some(name) = labels.and_then(|labels| labels.get(kueue_names::PRIORITY_CLASS_LABEL)) {
-            let class = self.world.workload_priority_classes.get(&Key::global(name)).ok_or_else(|| {
-                format!("label {}: there is no WorkloadPriorityClass {name:?}", kueue_names::PRIORITY_CLASS_LABEL)
-            })?;
-            let class_ref = PriorityClassRef {
-                group: PriorityClassGroup::Kueue,
-                kind: PriorityClassKind::WorkloadPriorityClass,
-                name: name.clone(),
-            };
-            return Ok(Priority { value: class.spec.value, class: Some(class_ref) });
-        }
-        let Some(name) = pod_class else { return Ok(Priority::default()) };
-        let class = self.world.priority_classes.get(&Key::global(name));
-        let class = class.ok_or_else(|| format!("priorityClassName: there is no PriorityClass {name:?}"))?;
-        let class_ref = PriorityClassRef {
-            group: PriorityClassGroup::Scheduling,
-            kind: PriorityClassKind::PriorityClass,
-            name: name.to_owned(),
-        };
-        Ok(Priority { value: class.value.unwrap_or(0), class: Some(class_ref) })
-    }
-
     fn plan_workload(&mut self, key: &Key, now: Timestamp) -> Plan {
         let Some(workload) = self.world.workloads.get(key) else { return Plan::default() };
         if workload.metadata.deletion_timestamp.is_none() {
+            if let Some(write) = priorities::refresh(&self.world, workload) {
+                // The decision is written once its order is right.
+                return Plan { writes: vec![write], ..Plan::default() };
+            }
             return self.queueing.plan_workload(workload, now);
         }
         let members = Record::of(workload).unwrap_or_default().members;

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::WriteError;
-use super::plan::{ObjectRef, Plan, Write};
+use super::plan::{Plan, Write, WriteOp};
 use super::planners::Planner;
 use super::store::Key;
 use super::world::{Change, Object, World};
@@ -39,7 +39,8 @@ impl Queueing {
 
     /// Tells the queue of a write that failed. One that was overtaken, or whose answer was lost, is simply planned again; one
     /// that the API server will not take is a decision that can't be carried out.
-    pub(super) fn refused(&mut self, now: Timestamp, target: &ObjectRef, error: &WriteError) {
+    pub(super) fn refused(&mut self, now: Timestamp, write: &Write, error: &WriteError) {
+        let Write { target, op: WriteOp::PatchStatus(_) } = write else { return };
         let key = Key::new(target.namespace.clone().unwrap_or_default(), target.name.clone());
         if target.kind == "Workload" && matches!(error.code, Some(400 | 403 | 422)) {
             self.queue.step(now, &Event::AdmissionRefused(&key));

@@ -10,8 +10,9 @@ use sha2::{Digest, Sha256};
 
 use super::pod_sets::Wanted;
 use super::record::{Counts, RECORD_ANNOTATION, Record, fits_within};
-use super::{Job, Member, Request};
+use super::{Job, Member, Priority, Request};
 use crate::api::condition::{self, Verdict};
+use crate::api::kueue::workload::PriorityClassKind;
 use crate::api::kueue::{PodSet, PodTemplate, Workload, WorkloadSpec, names};
 use crate::engine::plan::{Plan, Write};
 
@@ -220,12 +221,28 @@ fn adjust(slice: &Slice<'_>, record: Record, request: &Request<'_>, plan: &mut P
     let mut adjusted = slice.workload.clone();
     adjusted.annotations_mut().insert(RECORD_ANNOTATION.into(), record.to_annotation());
     adjusted.spec.pod_sets = pod_sets(&record, request.wanted, &slice.workload.spec.pod_sets);
-    if slice.phase == Phase::Waiting {
+    let reserved = holds_quota(slice.workload);
+    if !reserved {
         adjusted.spec.queue_name = request.view.job.queue_name();
+    }
+    if !reserved || follows_label(slice.workload, request.priority) {
         adjusted.spec.priority = Some(request.priority.value);
         adjusted.spec.priority_class_ref = request.priority.class.clone();
     }
     plan.write(Write::patch(slice.workload, &adjusted));
+}
+
+fn holds_quota(workload: &Workload) -> bool {
+    let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    condition::is_true(conditions, names::QUOTA_RESERVED)
+}
+
+/// Whether a slice that holds quota takes on the job's priority. It can go from one WorkloadPriorityClass to another, and
+/// nothing else about its class may change (kueue v0.19.2 `pkg/controller/jobframework/reconciler.go`,
+/// `classifyWorkloadsForPriorityUpdate`).
+fn follows_label(workload: &Workload, priority: &Priority) -> bool {
+    let refs = [workload.spec.priority_class_ref.as_ref(), priority.class.as_ref()];
+    refs.iter().all(|class| class.is_some_and(|class| class.kind == PriorityClassKind::WorkloadPriorityClass))
 }
 
 fn new_slice(request: &Request<'_>, sequence: u64, replaces: Option<&Slice<'_>>) -> Workload {
@@ -294,4 +311,41 @@ fn slice_name(job: &dyn Job, sequence: u64) -> String {
     let start: String = format!("{}-{}", reference.kind.to_lowercase(), reference.name);
     let kept: String = start.chars().take(63 - ending.len()).collect();
     format!("{}{ending}", kept.trim_end_matches(['-', '.']))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::api::kueue::workload::{PriorityClassGroup, PriorityClassRef};
+
+    fn class(kind: PriorityClassKind) -> PriorityClassRef {
+        PriorityClassRef { group: PriorityClassGroup::Kueue, kind, name: "c".into() }
+    }
+
+    #[rstest]
+    #[case::from_class_to_class(
+        Some(PriorityClassKind::WorkloadPriorityClass),
+        Some(PriorityClassKind::WorkloadPriorityClass),
+        true
+    )]
+    #[case::none_before(None, Some(PriorityClassKind::WorkloadPriorityClass), false)]
+    #[case::label_removed(Some(PriorityClassKind::WorkloadPriorityClass), None, false)]
+    #[case::that_of_its_pods(
+        Some(PriorityClassKind::PriorityClass),
+        Some(PriorityClassKind::WorkloadPriorityClass),
+        false
+    )]
+    fn a_slice_that_holds_quota_goes_only_from_one_workload_priority_class_to_another(
+        #[case] has: Option<PriorityClassKind>,
+        #[case] wanted: Option<PriorityClassKind>,
+        #[case] expected: bool,
+    ) {
+        let mut slice = Workload::default();
+        slice.spec.priority_class_ref = has.map(class);
+        let priority = Priority { value: 5, class: wanted.map(class) };
+
+        assert_eq!(follows_label(&slice, &priority), expected);
+    }
 }

@@ -1,0 +1,215 @@
+//! Where the priority of a Workload comes from (kueue v0.19.2 `pkg/util/priority/priority.go`,
+//! `pkg/controller/core/workloadpriorityclass_controller.go`).
+
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::ResourceExt;
+
+use super::plan::Write;
+use super::store::Key;
+use super::world::World;
+use crate::api::condition;
+use crate::api::kueue::workload::{PriorityClassGroup, PriorityClassKind, PriorityClassRef};
+use crate::api::kueue::{Workload, names};
+use crate::api::ray::RayClusterSpec;
+use crate::jobframework::{Job, Priority};
+
+/// The priority of a job's workloads: that of the WorkloadPriorityClass which the job's label names, else that of its pods.
+///
+/// # Errors
+/// When there is no class of the name that is given.
+pub(super) fn of_job(world: &World, job: &dyn Job, pod_class: Option<&str>) -> Result<Priority, String> {
+    let labels = job.meta().labels.as_ref();
+    let named = labels.and_then(|labels| labels.get(names::PRIORITY_CLASS_LABEL)).filter(|name| !name.is_empty());
+    if let Some(name) = named {
+        let class = world.workload_priority_classes.get(&Key::global(name)).ok_or_else(|| {
+            format!("label {}: there is no WorkloadPriorityClass {name:?}", names::PRIORITY_CLASS_LABEL)
+        })?;
+        let class_ref = PriorityClassRef {
+            group: PriorityClassGroup::Kueue,
+            kind: PriorityClassKind::WorkloadPriorityClass,
+            name: name.clone(),
+        };
+        return Ok(Priority { value: class.spec.value, class: Some(class_ref) });
+    }
+    let class = match pod_class {
+        Some(name) => {
+            let class = world.priority_classes.get(&Key::global(name));
+            Some(class.ok_or_else(|| format!("priorityClassName: there is no PriorityClass {name:?}"))?.as_ref())
+        }
+        None => default_class(world),
+    };
+    Ok(class.map(of_pods).unwrap_or_default())
+}
+
+/// The PriorityClass of a cluster's pods: that of the head, else the first that a worker group has.
+pub(super) fn pod_class(cluster: &RayClusterSpec) -> Option<&str> {
+    let workers = cluster.worker_group_specs.iter().map(|group| &group.template);
+    std::iter::once(&cluster.head_group_spec.template).chain(workers).find_map(|template| template.priority_class())
+}
+
+/// Brings a Workload's priority in line with its WorkloadPriorityClass, whose value may have changed since. A class that is
+/// gone leaves the priority as it is.
+pub(super) fn refresh(world: &World, workload: &Workload) -> Option<Write> {
+    let class = class_of(workload)?;
+    let value = world.workload_priority_classes.get(&Key::global(class))?.spec.value;
+    let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    if condition::is_true(conditions, names::FINISHED) {
+        return None;
+    }
+    let mut refreshed = workload.clone();
+    refreshed.spec.priority = Some(value);
+    Write::patch(workload, &refreshed)
+}
+
+/// The workloads whose priority is that of this WorkloadPriorityClass.
+pub(super) fn followers<'w>(world: &'w World, class: &'w str) -> impl Iterator<Item = Key> + use<'w> {
+    let following = world.workloads.iter().filter(move |(_, workload)| class_of(workload) == Some(class));
+    following.map(|(key, _)| key.clone())
+}
+
+fn class_of(workload: &Workload) -> Option<&str> {
+    let class = workload.spec.priority_class_ref.as_ref()?;
+    (class.kind == PriorityClassKind::WorkloadPriorityClass).then_some(class.name.as_str())
+}
+
+/// The class of pods that name none. There should be one at most; of several, the one with the lowest value.
+fn default_class(world: &World) -> Option<&PriorityClass> {
+    let defaults = world.priority_classes.iter().filter(|(_, class)| class.global_default == Some(true));
+    defaults.map(|(_, class)| class.as_ref()).min_by_key(|class| class.value.unwrap_or(0))
+}
+
+fn of_pods(class: &PriorityClass) -> Priority {
+    let class_ref = PriorityClassRef {
+        group: PriorityClassGroup::Scheduling,
+        kind: PriorityClassKind::PriorityClass,
+        name: class.name_any(),
+    };
+    Priority { value: class.value.unwrap_or(0), class: Some(class_ref) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::kueue::WorkloadPriorityClass;
+    use crate::api::ray::RayCluster;
+    use crate::engine::plan::WriteOp;
+    use crate::engine::world::{Kind, Object, received};
+    use crate::jobframework::ray_cluster::RayClusterJob;
+
+    fn object<K: Kind>(mut manifest: Value) -> Object {
+        manifest["metadata"]["resourceVersion"] = "1".into();
+        received(serde_json::from_value::<K>(manifest).expect("an object"))
+    }
+
+    /// Two WorkloadPriorityClasses, and two PriorityClasses of pods.
+    fn world() -> World {
+        let mut world = World::default();
+        for (name, value) in [("low", 1), ("high", 100)] {
+            world.apply(object::<WorkloadPriorityClass>(json!({"metadata": {"name": name}, "value": value})));
+            world.apply(object::<PriorityClass>(json!({"metadata": {"name": name}, "value": 10 * value})));
+        }
+        world
+    }
+
+    fn cluster(labels: Value, head: Value, workers: Value) -> RayCluster {
+        let template = |spec: Value| json!({"spec": spec});
+        let groups = json!([{"groupName": "g", "template": template(workers)}]);
+        let spec = json!({"headGroupSpec": {"template": template(head)}, "workerGroupSpecs": groups});
+        serde_json::from_value(json!({"metadata": {"name": "c", "labels": labels}, "spec": spec})).expect("a cluster")
+    }
+
+    #[rstest]
+    #[case::the_label(json!({"kueue.x-k8s.io/priority-class": "high"}), json!({"priorityClassName": "low"}), json!({}), Ok((100, Some("WorkloadPriorityClass/high"))))]
+    #[case::the_head(json!({}), json!({"priorityClassName": "low"}), json!({"priorityClassName": "high"}), Ok((10, Some("PriorityClass/low"))))]
+    #[case::a_worker_group(json!({}), json!({}), json!({"priorityClassName": "high"}), Ok((1000, Some("PriorityClass/high"))))]
+    #[case::nothing(json!({"kueue.x-k8s.io/priority-class": ""}), json!({}), json!({}), Ok((0, None)))]
+    #[case::no_such_class(json!({"kueue.x-k8s.io/priority-class": "none"}), json!({}), json!({}), Err("label kueue.x-k8s.io/priority-class: there is no WorkloadPriorityClass \"none\""))]
+    #[case::no_such_pod_class(json!({}), json!({"priorityClassName": "none"}), json!({}), Err("priorityClassName: there is no PriorityClass \"none\""))]
+    fn a_job_has_the_priority_of_its_label_else_that_of_its_pods(
+        #[case] labels: Value,
+        #[case] head: Value,
+        #[case] workers: Value,
+        #[case] expected: Result<(i32, Option<&str>), &str>,
+    ) {
+        let cluster = cluster(labels, head, workers);
+        let job = RayClusterJob { cluster: &cluster, pods: Vec::new(), strict: true };
+
+        let found = of_job(&world(), &job, pod_class(&cluster.spec));
+
+        let found = found.map(|priority| (priority.value, priority.class.map(|c| format!("{:?}/{}", c.kind, c.name))));
+        assert_eq!(found, expected.map(|(value, class)| (value, class.map(str::to_owned))).map_err(str::to_owned));
+    }
+
+    #[test]
+    fn pods_that_name_no_class_have_the_default_one_and_of_several_the_lowest() {
+        let mut world = world();
+        for (name, value) in [("usual", 7), ("usual-too", 5)] {
+            let class = json!({"metadata": {"name": name}, "value": value, "globalDefault": true});
+            world.apply(object::<PriorityClass>(class));
+        }
+        let cluster = cluster(json!({}), json!({}), json!({}));
+        let job = RayClusterJob { cluster: &cluster, pods: Vec::new(), strict: true };
+
+        let found = of_job(&world, &job, None).expect("a priority");
+
+        assert_eq!((found.value, found.class.map(|class| class.name)), (5, Some("usual-too".to_owned())));
+    }
+
+    fn workload(kind: PriorityClassKind, class: &str, value: i32) -> Workload {
+        let group = match kind {
+            PriorityClassKind::WorkloadPriorityClass => PriorityClassGroup::Kueue,
+            PriorityClassKind::PriorityClass => PriorityClassGroup::Scheduling,
+        };
+        let mut workload = Workload {
+            metadata: ObjectMeta { name: Some("w".into()), ..ObjectMeta::default() },
+            ..Workload::default()
+        };
+        workload.spec.priority = Some(value);
+        workload.spec.priority_class_ref = Some(PriorityClassRef { group, kind, name: class.into() });
+        workload
+    }
+
+    #[rstest]
+    #[case::changed(PriorityClassKind::WorkloadPriorityClass, "high", Some(100))]
+    #[case::the_same(PriorityClassKind::WorkloadPriorityClass, "low", None)]
+    #[case::gone(PriorityClassKind::WorkloadPriorityClass, "none", None)]
+    #[case::of_pods(PriorityClassKind::PriorityClass, "high", None)]
+    fn a_workload_follows_the_value_of_its_workload_priority_class(
+        #[case] kind: PriorityClassKind,
+        #[case] class: &str,
+        #[case] expected: Option<i32>,
+    ) {
+        let write = refresh(&world(), &workload(kind, class, 1));
+
+        let patches = write.map(|write| write.op);
+        assert_eq!(patches, expected.map(|value| WriteOp::Patch(json!({"spec": {"priority": value}}))));
+    }
+
+    #[test]
+    fn a_workload_that_is_over_keeps_its_priority() {
+        let mut over = workload(PriorityClassKind::WorkloadPriorityClass, "high", 1);
+        let finished = json!({"type": "Finished", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let finished: Condition = serde_json::from_value(finished).expect("a condition");
+        over.status.get_or_insert_default().conditions.push(finished);
+
+        assert_eq!(refresh(&world(), &over), None);
+    }
+
+    #[test]
+    fn the_workloads_of_a_class_are_found() {
+        let mut world = world();
+        for (name, kind) in [("a", PriorityClassKind::WorkloadPriorityClass), ("b", PriorityClassKind::PriorityClass)] {
+            let mut follower = workload(kind, "high", 1);
+            follower.metadata.name = Some(name.into());
+            follower.metadata.resource_version = Some("1".into());
+            world.apply(Workload::wrap(Arc::new(follower)));
+        }
+        assert_eq!(followers(&world, "high").collect::<Vec<_>>(), [Key::global("a")]);
+    }
+}
