@@ -13,7 +13,7 @@ TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help build testenv demo demo-stop test lint crds
+.PHONY: help build testenv demo demo-stop test bench lint crds
 
 help: ## Say what the targets do.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,7 +37,11 @@ demo-stop: ## End what KEEP=1 left running.
 test: testenv ## Run all tests: the units, and the scenarios on a real control plane.
 	cd testenv && go test -vet=off ./...
 	cargo test --locked --lib
+	cargo test --locked --test queue_bench
 	cargo test --locked --test integration -- --test-threads=2
+
+bench: ## Measure the queue core. ARGS="baseline --scale 0.1" runs one shape, and a part of it.
+	cargo bench --locked --bench queue -- $(ARGS)
 
 lint: $(BIN)/cargo-deny ## Check the formatting, clippy, licences and duplicates.
 	cargo fmt --check

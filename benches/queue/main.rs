@@ -1,0 +1,42 @@
+//! `cargo bench --bench queue -- [SHAPE...] [--scale FACTOR]`: how fast the queue core decides, and how well.
+
+mod suite;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use suite::{Scale, Shape};
+
+/// Measures the queue core.
+#[derive(Debug, Parser)]
+struct Options {
+    /// The shapes to run; all of them if none is named.
+    shapes: Vec<Shape>,
+    /// How much of each shape to run.
+    #[arg(long, default_value_t = 1.0, value_parser = factor)]
+    scale: f64,
+    /// Passed by cargo.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    let factor: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if factor > 0.0 && factor <= 1.0 { Ok(factor) } else { Err("must be above 0 and at most 1".to_owned()) }
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let all = [Shape::Baseline, Shape::LargeScale, Shape::Backlog, Shape::FairSharing];
+    let shapes = if options.shapes.is_empty() { all.to_vec() } else { options.shapes };
+    for shape in shapes {
+        match suite::run(shape, Scale(options.scale)) {
+            Ok(report) => println!("{}", suite::table(&report)),
+            Err(error) => {
+                eprintln!("{shape:?}: {error}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,138 @@
+//! One ClusterQueue with a long line, in which one unit of quota is freed at a time.
+//!
+//! The line is kept at its length: whoever is admitted is followed by another of the same shape. So each point of the curve
+//! is the cost of one freed unit at that length. At the end of the longest one, the line is let run out.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde_json::json;
+
+use super::clock::{histogram, nanoseconds};
+use super::objects::queue;
+use super::report::Report;
+use super::run::starved;
+use super::scenario::{Job, Scenario};
+use super::world::{Progress, World};
+use super::{Broken, Scale, memory};
+
+const GPU: &str = "nvidia.com/gpu";
+const CPU: &str = "cpu";
+/// GPUs that there are, each held by one workload when the line begins.
+const GPUS: usize = 64;
+/// Lengths of the line.
+const LENGTHS: [usize; 5] = [1_000, 3_000, 10_000, 30_000, 100_000];
+/// Units that are freed at each length.
+const FREED: usize = 1_000;
+/// Distinct requests of those that wait.
+const SHAPES: usize = 1_000;
+/// Requests for GPUs go from one to this many, so seven of eight that wait can't have the unit that is freed.
+const WIDEST: usize = 8;
+
+/// What was measured at one length of the line.
+#[derive(Debug)]
+pub(crate) struct Point {
+    /// How many waited.
+    pub(crate) waiting: usize,
+    /// Time inside the engine from a freed unit until nothing more is wanted, in nanoseconds.
+    pub(crate) freed: Histogram<u64>,
+    /// Decisions in that time, in all.
+    pub(crate) decisions: u64,
+    /// That time, in all.
+    pub(crate) inside: Duration,
+    /// Bytes that the engine keeps for each workload.
+    pub(crate) bytes: f64,
+}
+
+/// Runs all lengths.
+pub(super) fn run(scale: Scale) -> Result<Report, Broken> {
+    let mut curve = Vec::new();
+    let mut last = None;
+    for length in LENGTHS {
+        let scenario = scenario(scale.of(length, WIDEST))?;
+        let bytes = memory::per_workload(&scenario)?;
+        let (world, running, point) = freed_one_at_a_time(&scenario, scale.root_of(FREED, WIDEST), bytes)?;
+        curve.push(point);
+        last = Some((world, running, bytes));
+    }
+    let Some((mut world, running, bytes)) = last else { unreachable!("there are lengths") };
+    run_out(&mut world, running)?;
+    Ok(Report {
+        name: "backlog",
+        workloads: world.lives.len(),
+        tally: world.tally,
+        clock: world.clock,
+        makespan: None,
+        bytes,
+        curve,
+    })
+}
+
+fn scenario(waiting: usize) -> Result<Scenario, Broken> {
+    let units = i64::try_from(GPUS).unwrap_or(i64::MAX);
+    let plenty = 1_000_000_000;
+    let queues = vec![queue("cq", 0, vec![(GPU, units), (CPU, plenty)], None, json!({}))?];
+    let holders = (0..GPUS).map(|number| job(format!("holder-{number}"), 0));
+    let line = (0..waiting).map(|number| job(format!("waiting-{number}"), number % SHAPES));
+    Ok(Scenario { queues, jobs: holders.chain(line).collect(), ..Scenario::default() })
+}
+
+fn job(name: String, shape: usize) -> Job {
+    let count = |number: usize| i64::try_from(number + 1).unwrap_or(i64::MAX);
+    let requests = vec![(GPU, count(shape % WIDEST)), (CPU, count(shape / WIDEST))];
+    Job { queue: 0, name, requests, priority: 0, submit_at: 0, run: 1 }
+}
+
+fn freed_one_at_a_time(
+    scenario: &Scenario,
+    times: usize,
+    bytes: f64,
+) -> Result<(World, VecDeque<usize>, Point), Broken> {
+    let mut world = World::of(scenario)?;
+    let (holders, line) = scenario.jobs.split_at(GPUS);
+    for jobs in [holders, line] {
+        for job in jobs {
+            world.submit(job.clone())?;
+        }
+        world.settle()?;
+        world.now += 1;
+    }
+    let mut running: VecDeque<usize> = std::mem::take(&mut world.started).into();
+    let mut point = Point { waiting: line.len(), freed: histogram()?, decisions: 0, inside: Duration::ZERO, bytes };
+    for time in 0..times {
+        let (inside, decisions) = (world.clock.inside(), world.tally.decisions);
+        free(&mut world, &mut running)?;
+        let took = world.clock.inside() - inside;
+        point.freed.record(nanoseconds(took))?;
+        point.inside += took;
+        point.decisions += world.tally.decisions - decisions;
+        for admitted in std::mem::take(&mut world.started) {
+            running.push_back(admitted);
+            let like = world.lives[admitted].job.clone();
+            world.submit(Job { name: format!("again-{time}-{admitted}"), ..like })?;
+        }
+        world.settle()?;
+        running.extend(world.started.drain(..));
+    }
+    Ok((world, running, point))
+}
+
+/// Whoever has run longest finishes.
+fn free(world: &mut World, running: &mut VecDeque<usize>) -> Result<(), Broken> {
+    world.now += 1;
+    let Some(index) = running.pop_front().filter(|index| matches!(world.lives[*index].progress, Progress::Running(_)))
+    else {
+        return Err(starved(world));
+    };
+    world.finish(index)?;
+    world.settle()
+}
+
+fn run_out(world: &mut World, mut running: VecDeque<usize>) -> Result<(), Broken> {
+    while world.tally.finished < world.lives.len() {
+        free(world, &mut running)?;
+        running.extend(world.started.drain(..));
+    }
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! The benchmark's own account of what is held, by which it checks that quota is never exceeded.
+
+use super::Broken;
+use super::scenario::{Queue, Units, add};
+
+/// What is held, and what there is.
+#[derive(Debug, Default)]
+pub(super) struct Book {
+    queues: Vec<Account>,
+    trees: Vec<Account>,
+    tree_of: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Account {
+    name: String,
+    held: Units,
+    /// `None` when only that of the tree counts.
+    limit: Option<Units>,
+}
+
+impl Book {
+    pub(super) fn of(queues: &[Queue]) -> Self {
+        let mut book = Self::default();
+        for queue in queues {
+            while book.trees.len() <= queue.tree {
+                let name = format!("tree {}", book.trees.len());
+                book.trees.push(Account { name, limit: Some(Units::new()), ..Account::default() });
+            }
+            for (resource, units) in &queue.nominal {
+                add(book.trees[queue.tree].limit.get_or_insert_default(), resource, *units);
+            }
+            book.tree_of.push(queue.tree);
+            let name = format!("ClusterQueue {}", queue.name());
+            book.queues.push(Account { name, held: Units::new(), limit: queue.most.clone() });
+        }
+        book
+    }
+
+    /// Books what a workload of a queue holds from now on.
+    pub(super) fn hold(&mut self, queue: usize, units: &Units, now: i64) -> Result<(), Broken> {
+        self.queues[queue].change(units, 1, now)?;
+        self.trees[self.tree_of[queue]].change(units, 1, now)
+    }
+
+    /// Books what a workload of a queue no longer holds.
+    pub(super) fn release(&mut self, queue: usize, units: &Units, now: i64) -> Result<(), Broken> {
+        self.queues[queue].change(units, -1, now)?;
+        self.trees[self.tree_of[queue]].change(units, -1, now)
+    }
+}
+
+impl Account {
+    fn change(&mut self, units: &Units, sign: i64, at: i64) -> Result<(), Broken> {
+        for (resource, units) in units {
+            let held = add(&mut self.held, resource, sign * units);
+            let Some(limit) = &self.limit else { continue };
+            let limit = limit.iter().find(|(name, _)| name == resource).map_or(0, |(_, units)| *units);
+            if held > limit {
+                return Err(Broken::OverQuota { at, holder: self.name.clone(), resource, held, limit });
+            }
+        }
+        Ok(())
+    }
+}

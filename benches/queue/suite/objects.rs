@@ -1,0 +1,99 @@
+//! The objects as the API server would send them.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::{Value, json};
+use sluice::api::condition::{self, Verdict};
+use sluice::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, names};
+
+use super::Broken;
+use super::scenario::{Job, Queue, Units};
+
+/// The one flavor of all quota.
+const FLAVOR: &str = "default";
+/// The name of every LocalQueue; each is in a namespace that is named like its ClusterQueue.
+const LOCAL_QUEUE: &str = "queue";
+
+/// A moment of virtual time.
+pub(super) fn at(millisecond: i64) -> Timestamp {
+    Timestamp::from_millisecond(millisecond).unwrap_or(Timestamp::MAX)
+}
+
+pub(super) fn flavor() -> ResourceFlavor {
+    ResourceFlavor::new(FLAVOR, Default::default())
+}
+
+/// Quota of each resource, with the borrowing limit if there is one. `rest` is the rest of the spec.
+pub(super) fn queue(
+    name: &str,
+    tree: usize,
+    nominal: Units,
+    borrow: Option<i64>,
+    rest: Value,
+) -> Result<Queue, Broken> {
+    let resources: Vec<&str> = nominal.iter().map(|(resource, _)| *resource).collect();
+    let quotas: Vec<Value> = nominal
+        .iter()
+        .map(|(resource, units)| {
+            let mut quota = json!({"name": resource, "nominalQuota": units.to_string()});
+            if let Some(limit) = borrow {
+                quota["borrowingLimit"] = limit.to_string().into();
+            }
+            quota
+        })
+        .collect();
+    let mut spec = rest;
+    spec["namespaceSelector"] = json!({});
+    spec["resourceGroups"] =
+        json!([{"coveredResources": resources, "flavors": [{"name": FLAVOR, "resources": quotas}]}]);
+    let mut object = ClusterQueue::new(name, serde_json::from_value(spec)?);
+    object.metadata.generation = Some(1);
+    let most = borrow.map(|limit| nominal.iter().map(|(resource, units)| (*resource, units + limit)).collect());
+    Ok(Queue { object, tree, nominal, most })
+}
+
+pub(super) fn cohort(name: &str, spec: Value) -> Result<Cohort, Broken> {
+    let mut object = Cohort::new(name, serde_json::from_value(spec)?);
+    object.metadata.generation = Some(1);
+    Ok(object)
+}
+
+pub(super) fn local_queue(queue: &Queue) -> Result<LocalQueue, Broken> {
+    let mut object = LocalQueue::new(LOCAL_QUEUE, serde_json::from_value(json!({"clusterQueue": queue.name()}))?);
+    object.metadata.namespace = Some(queue.name().to_owned());
+    object.metadata.generation = Some(1);
+    Ok(object)
+}
+
+/// A workload of one pod, made at `now`.
+pub(super) fn workload(job: &Job, namespace: &str, now: Timestamp) -> Result<Workload, Broken> {
+    let requests: Value = job.requests.iter().map(|(resource, units)| (*resource, units.to_string())).collect();
+    let container = json!({"name": "main", "image": "work", "resources": {"requests": requests}});
+    let mut object = Workload::new(
+        &job.name,
+        serde_json::from_value(json!({
+            "queueName": LOCAL_QUEUE,
+            "priority": job.priority,
+            "podSets": [{"name": "main", "count": 1, "template": {"spec": {"containers": [container]}}}],
+        }))?,
+    );
+    object.metadata.namespace = Some(namespace.to_owned());
+    object.metadata.uid = Some(format!("{namespace}-{}", job.name));
+    object.metadata.generation = Some(1);
+    object.metadata.creation_timestamp = Some(Time(now));
+    Ok(object)
+}
+
+/// The workload, finished at `now`.
+pub(super) fn finished(workload: &Workload, now: Timestamp) -> Workload {
+    let mut object = workload.clone();
+    let verdict = Verdict {
+        type_: names::FINISHED,
+        status: true,
+        reason: names::finished_reason::SUCCEEDED.into(),
+        message: "Job finished successfully".into(),
+        observed_generation: object.metadata.generation,
+    };
+    condition::set(&mut object.status.get_or_insert_default().conditions, now, verdict);
+    object
+}

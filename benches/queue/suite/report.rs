@@ -1,0 +1,105 @@
+//! What a run showed, and a table of it.
+
+use std::time::Duration;
+
+use super::backlog::Point;
+use super::clock::Clock;
+use super::scenario::float;
+use super::world::Tally;
+
+/// What a run showed.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(super) name: &'static str,
+    pub(super) workloads: usize,
+    pub(super) tally: Tally,
+    pub(super) clock: Clock,
+    /// `None` where workloads don't run for a given time.
+    pub(super) makespan: Option<Makespan>,
+    /// Bytes that the engine keeps for each workload.
+    pub(super) bytes: f64,
+    /// By length of the line, if that is what is measured.
+    pub(super) curve: Vec<Point>,
+}
+
+/// How long the work took, in milliseconds of virtual time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Makespan {
+    pub(super) end: i64,
+    /// The least that quota allows, if all workloads were there from the beginning.
+    pub(super) bound: f64,
+    /// The least that quota allows.
+    pub(super) arrivals_bound: f64,
+}
+
+impl Report {
+    fn rows(&self) -> Vec<(&'static str, String)> {
+        let (tally, clock) = (&self.tally, &self.clock);
+        let per_second = decimal(tally.decisions) / clock.inside().as_secs_f64();
+        let mut rows = vec![
+            ("workloads", self.workloads.to_string()),
+            ("admissions", tally.admissions.to_string()),
+            ("evictions", tally.evictions.to_string()),
+            ("decisions", tally.decisions.to_string()),
+            ("inside the engine", format!("{:.3} s", clock.inside().as_secs_f64())),
+            ("  of that in step", format!("{:.3} s", clock.steps.as_secs_f64())),
+            ("  steps", clock.step_count.to_string()),
+            ("decisions a second", format!("{per_second:.0}")),
+            ("time a decision", microseconds(clock.inside().div_f64(decimal(tally.decisions.max(1))))),
+            ("allocations a decision", format!("{:.0}", decimal(clock.allocations as u64) / decimal(tally.decisions))),
+            ("deciding cycles", clock.cycle.len().to_string()),
+            ("a cycle, median", quantile(&clock.cycle, 0.5)),
+            ("a cycle, p99", quantile(&clock.cycle, 0.99)),
+            ("a cycle, longest", quantile(&clock.cycle, 1.0)),
+            ("bytes a workload", format!("{:.0}", self.bytes)),
+        ];
+        if let Some(makespan) = self.makespan {
+            let end = float(makespan.end);
+            let seconds = |milliseconds: f64| format!("{:.2} s", milliseconds / 1000.0);
+            rows.extend([
+                ("makespan (virtual)", seconds(end)),
+                ("  bound by quota", seconds(makespan.bound)),
+                ("  above the bound", format!("{:.1} %", (end / makespan.bound - 1.0) * 100.0)),
+                ("  bound with arrivals", seconds(makespan.arrivals_bound)),
+                ("work lost to eviction", format!("{:.1} %", float(tally.wasted) / float(tally.work.max(1)) * 100.0)),
+            ]);
+        }
+        rows
+    }
+}
+
+fn decimal(count: u64) -> f64 {
+    float(i64::try_from(count).unwrap_or(i64::MAX))
+}
+
+fn microseconds(time: Duration) -> String {
+    format!("{:.2} µs", time.as_secs_f64() * 1e6)
+}
+
+fn quantile(times: &hdrhistogram::Histogram<u64>, quantile: f64) -> String {
+    microseconds(Duration::from_nanos(times.value_at_quantile(quantile)))
+}
+
+/// What a run showed, for people.
+pub(crate) fn table(report: &Report) -> String {
+    let rows = report.rows().into_iter().map(|(name, value)| format!("  {name:<24}{value:>14}\n"));
+    let mut text = format!("{}\n{}", report.name, rows.collect::<String>());
+    if !report.curve.is_empty() {
+        text += &format!(
+            "  {:>10}{:>14}{:>14}{:>14}{:>14}{:>10}\n",
+            "waiting", "a unit, median", "p99", "decisions", "a decision", "bytes"
+        );
+    }
+    for point in &report.curve {
+        text += &format!(
+            "  {:>10}{:>14}{:>14}{:>14}{:>14}{:>10.0}\n",
+            point.waiting,
+            quantile(&point.freed, 0.5),
+            quantile(&point.freed, 0.99),
+            point.decisions,
+            microseconds(point.inside.div_f64(decimal(point.decisions.max(1)))),
+            point.bytes
+        );
+    }
+    text
+}

@@ -1,0 +1,236 @@
+//! The cluster in memory: carries the engine's effects out, and lets it observe what came of them.
+
+use std::collections::BTreeMap;
+
+use sluice::api::kueue::{ClusterQueue, Cohort, LocalQueue, Workload};
+use sluice::queue::{Effect, Engine, Event, Key, status};
+
+use super::Broken;
+use super::book::Book;
+use super::clock::Clock;
+use super::objects::{self, at};
+use super::scenario::{Job, Scenario};
+
+/// Rounds after which a cluster that has not come to rest never will.
+const MANY_ROUNDS: usize = 1000;
+
+/// How far a workload is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    Waiting,
+    /// Since this moment, in milliseconds of virtual time.
+    Running(i64),
+    Finished,
+}
+
+/// A workload that has come.
+#[derive(Debug)]
+pub(super) struct Life {
+    pub(super) job: Job,
+    pub(super) object: Workload,
+    pub(super) progress: Progress,
+    /// How often it was admitted.
+    pub(super) admissions: u32,
+}
+
+/// What happened so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Tally {
+    pub(super) admissions: u64,
+    pub(super) evictions: u64,
+    pub(super) decisions: u64,
+    pub(super) finished: usize,
+    /// Work that evictions threw away: units × milliseconds.
+    pub(super) wasted: i64,
+    pub(super) work: i64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct World {
+    engine: Engine,
+    pub(super) clock: Clock,
+    pub(super) tally: Tally,
+    /// In milliseconds of virtual time.
+    pub(super) now: i64,
+    /// Who was admitted and not yet asked for.
+    pub(super) started: Vec<usize>,
+    pub(super) lives: Vec<Life>,
+    indices: BTreeMap<Key, usize>,
+    book: Book,
+    namespaces: Vec<String>,
+    cluster_queues: BTreeMap<String, ClusterQueue>,
+    cohorts: BTreeMap<String, Cohort>,
+    local_queues: BTreeMap<Key, LocalQueue>,
+}
+
+impl World {
+    /// The queues of a scenario, and none of its workloads.
+    pub(super) fn of(scenario: &Scenario) -> Result<Self, Broken> {
+        let mut world = Self {
+            engine: Engine::new(scenario.settings.clone()),
+            clock: Clock::new()?,
+            tally: Tally::default(),
+            now: 0,
+            started: Vec::new(),
+            lives: Vec::new(),
+            indices: BTreeMap::new(),
+            book: Book::of(&scenario.queues),
+            namespaces: scenario.queues.iter().map(|queue| queue.name().to_owned()).collect(),
+            cluster_queues: BTreeMap::new(),
+            cohorts: BTreeMap::new(),
+            local_queues: BTreeMap::new(),
+        };
+        world.tell(&Event::ResourceFlavor(&objects::flavor()));
+        for cohort in &scenario.cohorts {
+            world.tell(&Event::Cohort(cohort));
+            world.cohorts.insert(cohort.metadata.name.clone().unwrap_or_default(), cohort.clone());
+        }
+        for queue in &scenario.queues {
+            world.tell(&Event::ClusterQueue(&queue.object));
+            world.cluster_queues.insert(queue.name().to_owned(), queue.object.clone());
+            let local_queue = objects::local_queue(queue)?;
+            world.tell(&Event::LocalQueue(&local_queue));
+            world.local_queues.insert(Key::of(&local_queue), local_queue);
+        }
+        world.settle()?;
+        // Getting ready is not what is measured.
+        (world.clock, world.tally) = (Clock::new()?, Tally::default());
+        Ok(world)
+    }
+
+    /// The engine alone; everything else is dropped.
+    pub(super) fn into_engine(self) -> Engine {
+        self.engine
+    }
+
+    /// When the engine wants to be asked again though nothing happens, in milliseconds of virtual time.
+    pub(super) fn wake_at(&self) -> Option<i64> {
+        // Rounded up, or it would be asked too early.
+        self.engine.wake_at().map(|time| time.as_millisecond() + i64::from(time.subsec_nanosecond() % 1_000_000 != 0))
+    }
+
+    fn tell(&mut self, event: &Event<'_>) {
+        let (engine, now) = (&mut self.engine, at(self.now));
+        self.clock.step(|| engine.step(now, event));
+    }
+
+    fn tell_workload(&mut self, index: usize, object: Workload) {
+        self.tell(&Event::Workload(&object));
+        self.lives[index].object = object;
+    }
+
+    /// A workload comes. Returns its number.
+    pub(super) fn submit(&mut self, job: Job) -> Result<usize, Broken> {
+        let object = objects::workload(&job, &self.namespaces[job.queue], at(self.now))?;
+        let index = self.lives.len();
+        self.indices.insert(Key::of(&object), index);
+        self.tell(&Event::Workload(&object));
+        self.tally.work += job.requests.iter().map(|(_, units)| units * job.run).sum::<i64>();
+        self.lives.push(Life { job, object, progress: Progress::Waiting, admissions: 0 });
+        Ok(index)
+    }
+
+    /// A workload that runs has finished.
+    pub(super) fn finish(&mut self, index: usize) -> Result<(), Broken> {
+        let object = objects::finished(&self.lives[index].object, at(self.now));
+        self.tell_workload(index, object);
+        let life = &mut self.lives[index];
+        life.progress = Progress::Finished;
+        self.tally.finished += 1;
+        self.book.release(life.job.queue, &life.job.requests, self.now)
+    }
+
+    /// Decides, and carries out what was decided, until nothing more is wanted.
+    pub(super) fn settle(&mut self) -> Result<(), Broken> {
+        for _ in 0..MANY_ROUNDS {
+            let (engine, now) = (&mut self.engine, at(self.now));
+            let effects = self.clock.cycle(|| engine.cycle(now), |effects| effects.iter().any(is_decision))?;
+            if effects.is_empty() {
+                return Ok(());
+            }
+            for effect in &effects {
+                self.carry_out(effect)?;
+            }
+        }
+        Err(Broken::Restless { at: self.now })
+    }
+
+    fn carry_out(&mut self, effect: &Effect) -> Result<(), Broken> {
+        let now = at(self.now);
+        self.tally.decisions += u64::from(is_decision(effect));
+        let unexpected = || Broken::Unexpected { at: now.as_millisecond(), effect: format!("{effect:?}") };
+        match effect {
+            Effect::Admit { workload, .. } => self.admit(self.index(workload).ok_or_else(unexpected)?, effect),
+            Effect::Evict { workload, .. } => self.evict(self.index(workload).ok_or_else(unexpected)?, effect),
+            Effect::Pending { workload, .. } => {
+                let index = self.index(workload).ok_or_else(unexpected)?;
+                let object = status::workload(&self.lives[index].object, effect, now);
+                self.tell_workload(index, object);
+                Ok(())
+            }
+            Effect::ClusterQueueStatus { cluster_queue, report } => {
+                let mut object = self.cluster_queues.remove(cluster_queue).ok_or_else(unexpected)?;
+                object.status = Some(status::cluster_queue(&object.status.unwrap_or_default(), report, now));
+                self.tell(&Event::ClusterQueue(&object));
+                self.cluster_queues.insert(cluster_queue.clone(), object);
+                Ok(())
+            }
+            Effect::CohortStatus { cohort, report } => {
+                let mut object = self.cohorts.remove(cohort).ok_or_else(unexpected)?;
+                object.status = Some(status::cohort(&object.status.unwrap_or_default(), report));
+                self.tell(&Event::Cohort(&object));
+                self.cohorts.insert(cohort.clone(), object);
+                Ok(())
+            }
+            Effect::LocalQueueStatus { local_queue, report } => {
+                let mut object = self.local_queues.remove(local_queue).ok_or_else(unexpected)?;
+                object.status = Some(status::local_queue(&object.status.unwrap_or_default(), report, now));
+                self.tell(&Event::LocalQueue(&object));
+                self.local_queues.insert(local_queue.clone(), object);
+                Ok(())
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn index(&self, workload: &Key) -> Option<usize> {
+        self.indices.get(workload).copied()
+    }
+
+    fn admit(&mut self, index: usize, effect: &Effect) -> Result<(), Broken> {
+        let object = status::workload(&self.lives[index].object, effect, at(self.now));
+        self.tell_workload(index, object);
+        let life = &mut self.lives[index];
+        if life.progress != Progress::Waiting {
+            return Err(Broken::Unexpected { at: self.now, effect: format!("{effect:?}") });
+        }
+        (life.progress, life.admissions) = (Progress::Running(self.now), life.admissions + 1);
+        self.tally.admissions += 1;
+        self.started.push(index);
+        self.book.hold(life.job.queue, &life.job.requests, self.now)
+    }
+
+    /// The job of an evicted workload stops at once.
+    fn evict(&mut self, index: usize, effect: &Effect) -> Result<(), Broken> {
+        let now = at(self.now);
+        let object = status::workload(&self.lives[index].object, effect, now);
+        self.tell_workload(index, object);
+        let released = status::released(&self.lives[index].object, now);
+        let object = Workload { status: Some(released), ..self.lives[index].object.clone() };
+        self.tell_workload(index, object);
+        let life = &mut self.lives[index];
+        let Progress::Running(since) = life.progress else {
+            return Err(Broken::Unexpected { at: self.now, effect: format!("{effect:?}") });
+        };
+        life.progress = Progress::Waiting;
+        self.tally.evictions += 1;
+        self.tally.wasted += life.job.requests.iter().map(|(_, units)| units * (self.now - since)).sum::<i64>();
+        self.book.release(life.job.queue, &life.job.requests, self.now)
+    }
+}
+
+/// Whether an effect tells of a verdict on a workload. Verdicts that say nothing new have no effect, so this counts too few.
+fn is_decision(effect: &Effect) -> bool {
+    matches!(effect, Effect::Admit { .. } | Effect::Pending { .. } | Effect::Evict { .. })
+}
