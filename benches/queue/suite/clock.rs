@@ -1,5 +1,6 @@
 //! How long the engine takes, and how much it allocates on the way.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -7,16 +8,40 @@ use hdrhistogram::Histogram;
 use super::Broken;
 use super::memory;
 
+/// A part of the engine's work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Part {
+    /// `step`, told of a new workload.
+    Arrival,
+    /// `step`, told of what became of a workload that it knows.
+    Progress,
+    /// `step`, told of a queue's status.
+    QueueStatus,
+    /// `cycle`, in which something was decided.
+    Deciding,
+    /// `cycle`, in which nothing was; at least one follows each that decided something. Their times are not in the
+    /// histogram, which they would only flatter.
+    Resting,
+}
+
+impl Part {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Arrival => "step: arrivals",
+            Self::Progress => "step: progress",
+            Self::QueueStatus => "step: queues' statuses",
+            Self::Deciding => "cycle: deciding",
+            Self::Resting => "cycle: resting",
+        }
+    }
+}
+
 /// Time spent inside the engine.
 #[derive(Debug)]
 pub(super) struct Clock {
-    /// In `step`.
-    pub(super) steps: Duration,
-    pub(super) step_count: u64,
-    /// In `cycle`.
-    pub(super) cycles: Duration,
-    /// Each cycle that decided something, in nanoseconds. One that found nothing to do is not counted among them: there is
-    /// at least one after each that did something, and their times would only flatter the median.
+    /// How often, and for how long.
+    pub(super) parts: BTreeMap<Part, (u64, Duration)>,
+    /// Each cycle that decided something, in nanoseconds.
     pub(super) cycle: Histogram<u64>,
     /// Allocations inside the engine.
     pub(super) allocations: usize,
@@ -24,38 +49,47 @@ pub(super) struct Clock {
 
 impl Clock {
     pub(super) fn new() -> Result<Self, Broken> {
-        Ok(Self { steps: Duration::ZERO, step_count: 0, cycles: Duration::ZERO, cycle: histogram()?, allocations: 0 })
+        Ok(Self { parts: BTreeMap::new(), cycle: histogram()?, allocations: 0 })
     }
 
     pub(super) fn inside(&self) -> Duration {
-        self.steps + self.cycles
+        self.parts.values().map(|(_, time)| *time).sum()
     }
 
-    pub(super) fn step(&mut self, step: impl FnOnce()) {
-        let allocations = memory::allocations();
-        let start = Instant::now();
-        step();
-        self.steps += start.elapsed();
-        self.step_count += 1;
-        self.allocations += memory::allocations() - allocations;
+    pub(super) fn step(&mut self, part: Part, step: impl FnOnce()) {
+        let ((), time) = self.time(step);
+        self.add(part, time);
     }
 
-    /// `cycle` also tells whether anything was decided.
+    /// `decided` tells whether the cycle decided anything.
     pub(super) fn cycle<T>(
         &mut self,
         cycle: impl FnOnce() -> T,
         decided: impl FnOnce(&T) -> bool,
     ) -> Result<T, Broken> {
-        let allocations = memory::allocations();
-        let start = Instant::now();
-        let outcome = cycle();
-        let time = start.elapsed();
-        self.allocations += memory::allocations() - allocations;
-        self.cycles += time;
+        let (outcome, time) = self.time(cycle);
         if decided(&outcome) {
             self.cycle.record(nanoseconds(time))?;
+            self.add(Part::Deciding, time);
+        } else {
+            self.add(Part::Resting, time);
         }
         Ok(outcome)
+    }
+
+    fn time<T>(&mut self, work: impl FnOnce() -> T) -> (T, Duration) {
+        let allocations = memory::allocations();
+        let start = Instant::now();
+        let outcome = work();
+        let time = start.elapsed();
+        self.allocations += memory::allocations() - allocations;
+        (outcome, time)
+    }
+
+    fn add(&mut self, part: Part, time: Duration) {
+        let (count, sum) = self.parts.entry(part).or_default();
+        *count += 1;
+        *sum += time;
     }
 }
 

@@ -42,17 +42,20 @@ impl Report {
             ("evictions", tally.evictions.to_string()),
             ("decisions", tally.decisions.to_string()),
             ("inside the engine", format!("{:.3} s", clock.inside().as_secs_f64())),
-            ("  of that in step", format!("{:.3} s", clock.steps.as_secs_f64())),
-            ("  steps", clock.step_count.to_string()),
+        ];
+        rows.extend(clock.parts.iter().map(|(part, (count, time))| {
+            let each = microseconds(time.div_f64(decimal(*count)));
+            (part.name(), format!("{count} × {each} = {:.3} s", time.as_secs_f64()))
+        }));
+        rows.extend([
             ("decisions a second", format!("{per_second:.0}")),
             ("time a decision", microseconds(clock.inside().div_f64(decimal(tally.decisions.max(1))))),
             ("allocations a decision", format!("{:.0}", decimal(clock.allocations as u64) / decimal(tally.decisions))),
-            ("deciding cycles", clock.cycle.len().to_string()),
             ("a cycle, median", quantile(&clock.cycle, 0.5)),
             ("a cycle, p99", quantile(&clock.cycle, 0.99)),
             ("a cycle, longest", quantile(&clock.cycle, 1.0)),
             ("bytes a workload", format!("{:.0}", self.bytes)),
-        ];
+        ]);
         if let Some(makespan) = self.makespan {
             let end = float(makespan.end);
             let seconds = |milliseconds: f64| format!("{:.2} s", milliseconds / 1000.0);
@@ -82,7 +85,7 @@ fn quantile(times: &hdrhistogram::Histogram<u64>, quantile: f64) -> String {
 
 /// What a run showed, for people.
 pub(crate) fn table(report: &Report) -> String {
-    let rows = report.rows().into_iter().map(|(name, value)| format!("  {name:<24}{value:>14}\n"));
+    let rows = report.rows().into_iter().map(|(name, value)| format!("  {name:<24}{value:>36}\n"));
     let mut text = format!("{}\n{}", report.name, rows.collect::<String>());
     if !report.curve.is_empty() {
         text += &format!(

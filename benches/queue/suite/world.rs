@@ -7,7 +7,7 @@ use sluice::queue::{Effect, Engine, Event, Key, status};
 
 use super::Broken;
 use super::book::Book;
-use super::clock::Clock;
+use super::clock::{Clock, Part};
 use super::objects::{self, at};
 use super::scenario::{Job, Scenario};
 
@@ -81,16 +81,16 @@ impl World {
             cohorts: BTreeMap::new(),
             local_queues: BTreeMap::new(),
         };
-        world.tell(&Event::ResourceFlavor(&objects::flavor()));
+        world.tell(Part::QueueStatus, &Event::ResourceFlavor(&objects::flavor()));
         for cohort in &scenario.cohorts {
-            world.tell(&Event::Cohort(cohort));
+            world.tell(Part::QueueStatus, &Event::Cohort(cohort));
             world.cohorts.insert(cohort.metadata.name.clone().unwrap_or_default(), cohort.clone());
         }
         for queue in &scenario.queues {
-            world.tell(&Event::ClusterQueue(&queue.object));
+            world.tell(Part::QueueStatus, &Event::ClusterQueue(&queue.object));
             world.cluster_queues.insert(queue.name().to_owned(), queue.object.clone());
             let local_queue = objects::local_queue(queue)?;
-            world.tell(&Event::LocalQueue(&local_queue));
+            world.tell(Part::QueueStatus, &Event::LocalQueue(&local_queue));
             world.local_queues.insert(Key::of(&local_queue), local_queue);
         }
         world.settle()?;
@@ -110,13 +110,13 @@ impl World {
         self.engine.wake_at().map(|time| time.as_millisecond() + i64::from(time.subsec_nanosecond() % 1_000_000 != 0))
     }
 
-    fn tell(&mut self, event: &Event<'_>) {
+    fn tell(&mut self, part: Part, event: &Event<'_>) {
         let (engine, now) = (&mut self.engine, at(self.now));
-        self.clock.step(|| engine.step(now, event));
+        self.clock.step(part, || engine.step(now, event));
     }
 
     fn tell_workload(&mut self, index: usize, object: Workload) {
-        self.tell(&Event::Workload(&object));
+        self.tell(Part::Progress, &Event::Workload(&object));
         self.lives[index].object = object;
     }
 
@@ -125,7 +125,7 @@ impl World {
         let object = objects::workload(&job, &self.namespaces[job.queue], at(self.now))?;
         let index = self.lives.len();
         self.indices.insert(Key::of(&object), index);
-        self.tell(&Event::Workload(&object));
+        self.tell(Part::Arrival, &Event::Workload(&object));
         self.tally.work += job.requests.iter().map(|(_, units)| units * job.run).sum::<i64>();
         self.lives.push(Life { job, object, progress: Progress::Waiting, admissions: 0 });
         Ok(index)
@@ -172,21 +172,21 @@ impl World {
             Effect::ClusterQueueStatus { cluster_queue, report } => {
                 let mut object = self.cluster_queues.remove(cluster_queue).ok_or_else(unexpected)?;
                 object.status = Some(status::cluster_queue(&object.status.unwrap_or_default(), report, now));
-                self.tell(&Event::ClusterQueue(&object));
+                self.tell(Part::QueueStatus, &Event::ClusterQueue(&object));
                 self.cluster_queues.insert(cluster_queue.clone(), object);
                 Ok(())
             }
             Effect::CohortStatus { cohort, report } => {
                 let mut object = self.cohorts.remove(cohort).ok_or_else(unexpected)?;
                 object.status = Some(status::cohort(&object.status.unwrap_or_default(), report));
-                self.tell(&Event::Cohort(&object));
+                self.tell(Part::QueueStatus, &Event::Cohort(&object));
                 self.cohorts.insert(cohort.clone(), object);
                 Ok(())
             }
             Effect::LocalQueueStatus { local_queue, report } => {
                 let mut object = self.local_queues.remove(local_queue).ok_or_else(unexpected)?;
                 object.status = Some(status::local_queue(&object.status.unwrap_or_default(), report, now));
-                self.tell(&Event::LocalQueue(&object));
+                self.tell(Part::QueueStatus, &Event::LocalQueue(&object));
                 self.local_queues.insert(local_queue.clone(), object);
                 Ok(())
             }
