@@ -11,3 +11,4 @@ mod restarts;
 mod support;
 mod tampering;
 mod upgrades;
+mod validation;

@@ -5,7 +5,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::schema::{self, DNS_SUBDOMAIN};
+use super::schema::{self, DNS_SUBDOMAIN, QUALIFIED_NAME};
 use super::{AdmissionScope, FairSharing, FairSharingStatus, StopPolicy};
 use crate::api::quantity::Quantity;
 
@@ -29,6 +29,11 @@ use crate::api::quantity::Quantity;
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
     {"rule": "!has(self.cohortName) && has(self.resourceGroups) ? self.resourceGroups.all(rg, rg.flavors.all(f, f.resources.all(r, !has(r.borrowingLimit)))) : true", "message": "borrowingLimit must be nil when cohort is empty"},
+    {"rule": "!has(self.cohortName) && has(self.resourceGroups) ? self.resourceGroups.all(rg, rg.flavors.all(f, f.resources.all(r, !has(r.lendingLimit)))) : true", "message": "lendingLimit must be nil when cohort is empty"},
+    {"rule": "!has(self.resourceGroups) || self.resourceGroups.map(rg, size(rg.flavors)).sum() <= 256", "fieldPath": ".resourceGroups", "message": "there may be 256 flavors in all resourceGroups together"},
+    {"rule": "!has(self.resourceGroups) || self.resourceGroups.map(rg, size(rg.coveredResources)).sum() <= 256", "fieldPath": ".resourceGroups", "message": "there may be 256 coveredResources in all resourceGroups together"},
+    {"rule": "!has(self.resourceGroups) || self.resourceGroups.all(rg, size(rg.flavors) * size(rg.coveredResources) <= 512)", "fieldPath": ".resourceGroups", "message": "there may be 512 quotas, one for each flavor and covered resource, in a resourceGroup"},
+    {"rule": "has(self.concurrentAdmissionPolicy) == has(oldSelf.concurrentAdmissionPolicy) && (!has(self.concurrentAdmissionPolicy) || self.concurrentAdmissionPolicy == oldSelf.concurrentAdmissionPolicy)", "fieldPath": ".concurrentAdmissionPolicy", "message": "field is immutable"},
 ]))]
 pub struct ClusterQueueSpec {
     /// Quota, grouped by resources that one flavor provides together. A resource and a flavor stand in one group only.
@@ -91,7 +96,7 @@ pub enum QueueingStrategy {
 ]))]
 pub struct ResourceGroup {
     /// Names of the resources.
-    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 317)), extend("x-kubernetes-list-type" = "atomic"))]
+    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 317), regex(pattern = QUALIFIED_NAME)), extend("x-kubernetes-list-type" = "atomic"))]
     pub covered_resources: Vec<String>,
     /// Flavors that provide them, in the order in which they are tried.
     #[schemars(length(min = 1, max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]

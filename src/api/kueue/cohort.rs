@@ -22,6 +22,10 @@ use super::{FairSharing, FairSharingStatus};
     doc = "Cohort is a group of ClusterQueues and Cohorts that lend each other unused quota."
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    {"rule": "!has(self.parentName) && has(self.resourceGroups) ? self.resourceGroups.all(rg, rg.flavors.all(f, f.resources.all(r, !has(r.borrowingLimit)))) : true", "message": "borrowingLimit must be nil when parent is empty"},
+    {"rule": "!has(self.parentName) && has(self.resourceGroups) ? self.resourceGroups.all(rg, rg.flavors.all(f, f.resources.all(r, !has(r.lendingLimit)))) : true", "message": "lendingLimit must be nil when parent is empty"},
+]))]
 pub struct CohortSpec {
     /// The Cohort above this one; a root if unset. A name without an object stands for a Cohort without limits.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -46,7 +46,7 @@ pub enum StopPolicy {
 pub struct FairSharing {
     /// Share of unused quota relative to its siblings. Zero means that it always comes last; 1 if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::non_negative_quantity", extend("default" = 1))]
+    #[schemars(schema_with = "schema::weight", extend("default" = 1))]
     pub weight: Option<Quantity>,
 }
 

@@ -7,7 +7,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::schema::DNS_SUBDOMAIN;
+use super::schema::{self, DNS_SUBDOMAIN};
 
 /// Names the nodes that belong to a class of hardware, and what pods need to run there.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -31,7 +31,7 @@ use super::schema::DNS_SUBDOMAIN;
 pub struct ResourceFlavorSpec {
     /// Labels of the nodes of this flavor; pods that get the flavor are given them as a node selector.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 8, "x-kubernetes-map-type" = "atomic"))]
+    #[schemars(schema_with = "schema::node_labels")]
     pub node_labels: BTreeMap<String, String>,
     /// Taints of the nodes of this flavor; a pod set must tolerate those with NoSchedule and NoExecute to get it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

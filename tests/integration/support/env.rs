@@ -80,7 +80,9 @@ impl TestEnv {
             client,
             manager_kubeconfig,
         };
-        for file in ["rbac/service_account.yaml", "rbac/role.yaml", "rbac/leader_election.yaml", "policy/gate.yaml"] {
+        let policies = ["policy/gate.yaml", "policy/quotas.yaml", "policy/flavors.yaml", "policy/workloads.yaml"];
+        let rights = ["rbac/service_account.yaml", "rbac/role.yaml", "rbac/leader_election.yaml"];
+        for file in rights.into_iter().chain(policies) {
             env.apply_file(&repository().join("config").join(file)).await;
         }
         env.write_manager_kubeconfig(&started.kubeconfig).await;

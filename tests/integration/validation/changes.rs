@@ -1,0 +1,132 @@
+//! Changes of objects that are there.
+
+use serde_json::{Value, json};
+
+use super::objects::{group, pod_set};
+
+/// A change of an object that is there: what part of it, what is different, and what the API server says.
+pub(super) struct Change {
+    pub(super) kind: &'static str,
+    pub(super) rule: &'static str,
+    pub(super) status: bool,
+    pub(super) change: Value,
+    pub(super) refusal: &'static [&'static str],
+}
+
+/// Changes of the usual objects as they were made.
+#[rustfmt::skip]
+pub(super) fn anew() -> Vec<Change> {
+    let spec = |kind, rule, change, refusal| Change { kind, rule, status: false, change, refusal };
+    let mut table = vec![
+        spec(
+            "LocalQueue",
+            "another ClusterQueue",
+            json!({"spec": {"clusterQueue": "other"}}),
+            &["spec.clusterQueue", "field is immutable"][..],
+        ),
+        spec("LocalQueue", "a stop policy", json!({"spec": {"stopPolicy": "Hold"}}), &[]),
+        spec("ResourceFlavor", "a topology where there was none", json!({"spec": {"topologyName": "racks"}}), &[]),
+        spec("ClusterQueue", "another cohort", json!({"spec": {"cohortName": "other"}}), &[]),
+        spec(
+            "ClusterQueue",
+            "a policy of concurrent admission",
+            json!({"spec": {"concurrentAdmissionPolicy": {"migration": {"mode": "RetainFirstAdmission"}}}}),
+            &["spec.concurrentAdmissionPolicy", "field is immutable"],
+        ),
+        spec(
+            "ClusterQueue",
+            "no cohort, and limits",
+            json!({"spec": {"cohortName": null, "resourceGroups": [group(&["cpu"], &[("a", "cpu", json!({"borrowingLimit": 1}))])]}}),
+            &["borrowingLimit must be nil when cohort is empty"],
+        ),
+        spec("Workload", "another queue while it waits", json!({"spec": {"queueName": "other"}}), &[]),
+        spec("Workload", "other pods while it waits", json!({"spec": {"podSets": [pod_set("other", 9)]}}), &[]),
+        spec(
+            "Workload",
+            "a gate after it was made",
+            json!({"metadata": {"annotations": {"kueue.x-k8s.io/admission-gated-by": "example.com/budget"}}}),
+            &["cannot add admission gate after creation"],
+        ),
+    ];
+    table.extend(waiting_statuses());
+    table
+}
+
+pub(super) fn conditions(kinds: &[&str]) -> Value {
+    let conditions = kinds.iter().map(|kind| json!({"type": kind, "status": "True", "reason": "Test", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}));
+    conditions.collect()
+}
+
+pub(super) fn admission(queue: &str, count: i32, cpu: &str) -> Value {
+    let assignment =
+        json!({"name": "main", "count": count, "flavors": {"cpu": "on-demand"}, "resourceUsage": {"cpu": cpu}});
+    json!({"clusterQueue": queue, "podSetAssignments": [assignment]})
+}
+
+/// What the status of a Workload that waits can't become.
+#[rustfmt::skip]
+fn waiting_statuses() -> Vec<Change> {
+    let status = |rule, change: Value, refusal| Change {
+        kind: "Workload",
+        rule,
+        status: true,
+        change: json!({"status": change}),
+        refusal,
+    };
+    let with = |admission: Value| json!({"conditions": conditions(&["QuotaReserved"]), "admission": admission});
+    let mut foreign = admission("team", 3, "3");
+    foreign["podSetAssignments"][0]["name"] = json!("other");
+    let none = json!({"clusterQueue": "team", "podSetAssignments": []});
+    vec![
+        status("quota", with(admission("team", 3, "3")), &[][..]),
+        status("quota that nobody gave", json!({"conditions": conditions(&["QuotaReserved"])}), &["status.admission", "must be set while the QuotaReserved condition is true"]),
+        status("quota of no pod sets", with(none), &["status.admission.podSetAssignments", "same number of podSets as the spec"]),
+        status("quota of another pod set", with(foreign), &["status.admission.podSetAssignments[*].name", "must be the name of a podSet"]),
+        status("quota that can't be shared", with(admission("team", 3, "3001m")), &["status.admission.podSetAssignments[*].resourceUsage", "must be a multiple of the count"]),
+        status("pods of another pod set that are over", json!({"reclaimablePods": [{"name": "other", "count": 1}]}), &["status.reclaimablePods[*].name"]),
+        status("more pods that are over than there are", json!({"reclaimablePods": [{"name": "main", "count": 4}]}), &["status.reclaimablePods[*].count", "less than or equal"]),
+        status("a cluster that wasn't nominated", json!({"clusterName": "b"}), &["status.clusterName", "must be one of the nominatedClusterNames"]),
+    ]
+}
+
+/// What can't be changed in a Workload that holds quota.
+#[rustfmt::skip]
+pub(super) fn while_quota_is_held() -> Vec<Change> {
+    let spec = |rule, change: Value, refusal| Change {
+        kind: "Workload",
+        rule,
+        status: false,
+        change: json!({"spec": change}),
+        refusal,
+    };
+    let status = |rule, change: Value, refusal| Change {
+        kind: "Workload",
+        rule,
+        status: true,
+        change: json!({"status": change}),
+        refusal,
+    };
+    let class =
+        |group: &str, kind: &str, name: &str| json!({"priorityClassRef": {"group": group, "kind": kind, "name": name}});
+    let mut other_shape = pod_set("main", 3);
+    other_shape["template"]["spec"]["containers"][0]["image"] = json!("x");
+    vec![
+        spec("fewer pods", json!({"podSets": [pod_set("main", 2)]}), &[][..]),
+        spec("more pods", json!({"podSets": [pod_set("main", 4)]}), &["spec.podSets", "field is immutable while quota is reserved"]),
+        spec("other pods", json!({"podSets": [other_shape]}), &["spec.podSets", "field is immutable while quota is reserved"]),
+        spec("another pod set", json!({"podSets": [pod_set("main", 3), pod_set("more", 1)]}), &["spec.podSets", "field is immutable while quota is reserved"]),
+        spec("another queue", json!({"queueName": "other"}), &["spec.queueName", "is immutable while workload quota reserved"]),
+        spec("no class", json!({"priorityClassRef": null}), &["spec.priorityClassRef", "is immutable while workload quota reserved"]),
+        spec("a class of another group", class("kueue.x-k8s.io", "WorkloadPriorityClass", "high"), &["spec.priorityClassRef.group", "is immutable while workload quota reserved"]),
+        spec("another class of pods", class("scheduling.k8s.io", "PriorityClass", "low"), &["spec.priorityClassRef.name", "is immutable for a PriorityClass"]),
+        spec("another priority", json!({"priority": 2}), &[]),
+        spec("a time to run", json!({"maximumExecutionTimeSeconds": 60}), &["spec.maximumExecutionTimeSeconds", "is immutable while the workload is admitted"]),
+        spec("deactivation", json!({"active": false}), &[]),
+        status("another admission", json!({"admission": admission("other", 3, "3")}), &["status.admission", "field is immutable"]),
+        status("more quota", json!({"admission": admission("team", 3, "6")}), &["status.admission", "field is immutable"]),
+        status("no quota", json!({"conditions": [], "admission": null}), &[]),
+        status("more pods that are over", json!({"reclaimablePods": [{"name": "main", "count": 2}]}), &[]),
+        status("fewer pods that are over", json!({"reclaimablePods": [{"name": "main", "count": 0}]}), &["status.reclaimablePods", "cannot become less"]),
+        status("no pods that are over", json!({"reclaimablePods": null}), &["status.reclaimablePods", "cannot become less, or be removed"]),
+    ]
+}

@@ -1,0 +1,106 @@
+//! What Kueue refuses is refused, with the field and the rule (kueue v0.19.2 `pkg/webhooks`, and the validation markers of
+//! `apis/kueue/v1beta2`). Every rule has a case that keeps it and one that breaks it; all of them meet one API server.
+
+mod changes;
+mod creations;
+mod objects;
+
+use changes::Change;
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use objects::{merge, usual};
+use serde_json::{Value, json};
+
+use crate::support::objects::NAMESPACE;
+use crate::support::{TestEnv, eventually};
+
+fn api(env: &TestEnv, kind: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("kueue.x-k8s.io", "v1beta2", kind));
+    match kind {
+        "LocalQueue" | "Workload" => Api::namespaced_with(env.client.clone(), NAMESPACE, &resource),
+        _ => Api::all_with(env.client.clone(), &resource),
+    }
+}
+
+/// What the API server says to a new object, which it doesn't keep.
+async fn creation(env: &TestEnv, kind: &str, change: &Value) -> Result<(), String> {
+    let mut object = usual(kind);
+    merge(&mut object, change);
+    let object: DynamicObject = serde_json::from_value(object).expect("an object");
+    let params = PostParams { dry_run: true, ..PostParams::default() };
+    api(env, kind).create(&params, &object).await.map(drop).map_err(|error| error.to_string())
+}
+
+/// What is wrong with what the API server said.
+fn verdict(what: &str, said: &Result<(), String>, refusal: &[&str]) -> Option<String> {
+    match said {
+        Ok(()) if refusal.is_empty() => None,
+        Ok(()) => Some(format!("{what}: taken, not refused with {refusal:?}")),
+        Err(message) if refusal.is_empty() => Some(format!("{what}: refused: {message}")),
+        Err(message) if refusal.iter().all(|words| message.contains(words)) => None,
+        Err(message) => Some(format!("{what}: refused without {refusal:?}: {message}")),
+    }
+}
+
+/// A policy is in force some moments after it was made.
+async fn policies_are_in_force(env: &TestEnv) {
+    let broken = [
+        ("ClusterQueue", json!({"spec": {"namespaceSelector": {"matchLabels": {"te am": "a"}}}})),
+        ("ResourceFlavor", json!({"spec": {"nodeLabels": {"po ol": "a"}}})),
+        ("Workload", json!({"metadata": {"annotations": {"kueue.x-k8s.io/admission-gated-by": "budget"}}})),
+    ];
+    for (kind, change) in broken {
+        eventually(&format!("the policy for {kind} is in force"), async || creation(env, kind, &change).await.err())
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn what_kueue_refuses_is_refused_with_the_field_and_the_rule() {
+    let env = TestEnv::start().await;
+    policies_are_in_force(&env).await;
+    let mut problems = Vec::new();
+
+    for case in creations::all() {
+        let said = creation(&env, case.kind, &case.change).await;
+        problems.extend(verdict(&format!("{}: {}", case.kind, case.rule), &said, case.refusal));
+    }
+    change_all(&env, &mut problems).await;
+    assert!(problems.is_empty(), "{} cases went wrong:\n{}", problems.len(), problems.join("\n"));
+}
+
+/// Meets the API server with changes of objects that are there.
+async fn change_all(env: &TestEnv, problems: &mut Vec<String>) {
+    for kind in ["ClusterQueue", "ResourceFlavor", "LocalQueue", "Workload"] {
+        let object: DynamicObject = serde_json::from_value(usual(kind)).expect("an object");
+        api(env, kind).create(&PostParams::default(), &object).await.expect("the usual object");
+    }
+    judge(env, changes::anew(), problems).await;
+
+    let reserved = json!({"status": {"conditions": changes::conditions(&["QuotaReserved", "Admitted"]), "admission": changes::admission("team", 3, "3")}});
+    let classed = json!({"spec": {"priority": 1, "priorityClassRef": {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "high"}}});
+    let reclaimed = json!({"status": {"reclaimablePods": [{"name": "main", "count": 1}]}});
+    let gated = json!({"metadata": {"annotations": {"example.com/any": "x"}}});
+    let workloads = api(env, "Workload");
+    workloads.patch("usual", &PatchParams::default(), &Patch::Merge(&classed)).await.expect("a class");
+    workloads.patch("usual", &PatchParams::default(), &Patch::Merge(&gated)).await.expect("an annotation");
+    for status in [reserved, reclaimed] {
+        workloads.patch_status("usual", &PatchParams::default(), &Patch::Merge(&status)).await.expect("quota");
+    }
+    judge(env, changes::while_quota_is_held(), problems).await;
+}
+
+async fn judge(env: &TestEnv, table: Vec<Change>, problems: &mut Vec<String>) {
+    let params = PatchParams { dry_run: true, ..PatchParams::default() };
+    for Change { kind, rule, status, change, refusal } in table {
+        let api = api(env, kind);
+        let change = Patch::Merge(change);
+        let answer = if status {
+            api.patch_status("usual", &params, &change).await
+        } else {
+            api.patch("usual", &params, &change).await
+        };
+        let said = answer.map(drop).map_err(|error| error.to_string());
+        problems.extend(verdict(&format!("a {kind} changes: {rule}"), &said, refusal));
+    }
+}
