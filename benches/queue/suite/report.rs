@@ -30,6 +30,8 @@ pub(super) struct Makespan {
     pub(super) bound: f64,
     /// The least that quota allows.
     pub(super) arrivals_bound: f64,
+    /// Units of quota that there are.
+    pub(super) quota: i64,
 }
 
 impl Report {
@@ -58,13 +60,15 @@ impl Report {
         ]);
         if let Some(makespan) = self.makespan {
             let end = float(makespan.end);
+            let capacity = float(makespan.quota) * end;
             let seconds = |milliseconds: f64| format!("{:.2} s", milliseconds / 1000.0);
             rows.extend([
                 ("makespan (virtual)", seconds(end)),
                 ("  bound by quota", seconds(makespan.bound)),
-                ("  above the bound", format!("{:.1} %", (end / makespan.bound - 1.0) * 100.0)),
+                ("  above the bound", percent(end / makespan.bound - 1.0)),
                 ("  bound with arrivals", seconds(makespan.arrivals_bound)),
-                ("work lost to eviction", format!("{:.1} %", float(tally.wasted) / float(tally.work.max(1)) * 100.0)),
+                ("  lost to evictions", percent(float(tally.wasted) / capacity)),
+                ("  idle quota", percent(1.0 - float(tally.work + tally.wasted) / capacity)),
             ]);
         }
         rows
@@ -73,6 +77,10 @@ impl Report {
 
 fn decimal(count: u64) -> f64 {
     float(i64::try_from(count).unwrap_or(i64::MAX))
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1} %", part * 100.0)
 }
 
 fn microseconds(time: Duration) -> String {

@@ -44,7 +44,8 @@ pub(super) fn to_the_end(name: &'static str, scenario: &Scenario) -> Result<Repo
     }
     let end = world.now;
     let bytes = memory::per_workload(scenario)?;
-    let makespan = Makespan { end, bound: scenario.bound(false), arrivals_bound: scenario.bound(true) };
+    let makespan =
+        Makespan { end, bound: scenario.bound(false), arrivals_bound: scenario.bound(true), quota: scenario.quota() };
     Ok(Report {
         name,
         workloads: scenario.jobs.len(),

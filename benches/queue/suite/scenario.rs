@@ -55,6 +55,11 @@ impl Scenario {
         (0..trees).map(|tree| self.tree_bound(tree, arrivals)).fold(0.0, f64::max)
     }
 
+    /// Units of quota in all.
+    pub(super) fn quota(&self) -> i64 {
+        self.queues.iter().flat_map(|queue| &queue.nominal).map(|(_, units)| units).sum()
+    }
+
     fn tree_bound(&self, tree: usize, arrivals: bool) -> f64 {
         let queues = self.queues.iter().filter(|queue| queue.tree == tree);
         let mut quota = Units::new();
