@@ -1,31 +1,94 @@
-//! Which flavors a workload gets, or what stands in the way.
+//! Which flavors a workload gets, by which means, or what stands in the way.
+//!
+//! The rules are those of kueue v0.19.2 `pkg/scheduler/flavorassigner/flavorassigner.go`. Where they leave a later pod set
+//! without a flavor because of what an earlier one took, other choices are tried too: a larger quota never does harm.
 
 use std::collections::BTreeMap;
 
 use super::entry::{Demand, PodSetDemand};
-use super::ledger::{Charge, FlavorResource, Ledger, add_to, clamped};
-use super::pending::{Obstacle, Shortfall};
-use super::quota::{Group, Quota};
+use super::ledger::{Charge, add_to, clamped, wide};
+use super::line::Need;
+use super::pending::{Binding, Obstacle, Shortfall};
+use super::quota::{FlavorInGroup, Fungibility, Group, Quota};
 use super::requests::Requests;
+use super::settings::Undeclared;
+use super::tree::{Fr, NodeId, Tree, View};
 use crate::api::kueue::{Admission, PodSetAssignment, ResourceFlavorSpec};
 use crate::api::quantity::Amount;
-use crate::engine::store::Key;
 
-/// How many holders an obstacle names.
-const NAMED_HOLDERS: usize = 3;
+/// How many other choices are tried before a workload is taken to fit nowhere.
+const MOST_TRIES: usize = 512;
+
+/// By which means a request can be met, the worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Mode {
+    /// By none.
+    NoFit,
+    /// Others would have to go, and there are none that must.
+    NoCandidates,
+    /// Others have to go, some of the same ClusterQueue among them.
+    Preempt,
+    /// Others have to go, all of other ClusterQueues.
+    Reclaim,
+    /// It fits once those that are evicted are gone.
+    Deferred,
+    /// It fits.
+    Fit,
+}
+
+/// A mode, and how far up the tree the quota comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Means {
+    pub(super) mode: Mode,
+    pub(super) level: u32,
+}
+
+impl Means {
+    const BEST: Self = Self { mode: Mode::Fit, level: 0 };
+    const WORST: Self = Self { mode: Mode::NoFit, level: u32::MAX };
+
+    fn better_than(self, other: Self, rules: Fungibility) -> bool {
+        if self.mode == Mode::NoFit || other.mode == Mode::NoFit {
+            return self.mode != Mode::NoFit;
+        }
+        let hopeless = |means: Self| means.mode == Mode::NoCandidates;
+        if hopeless(self) != hopeless(other) {
+            return !hopeless(self);
+        }
+        let (mode, level) = (self.mode.cmp(&other.mode), other.level.cmp(&self.level));
+        let order = if rules.preemption_over_borrowing { level.then(mode) } else { mode.then(level) };
+        order.is_gt()
+    }
+
+    fn tries_next(self, rules: Fungibility) -> bool {
+        match self.mode {
+            Mode::NoFit | Mode::NoCandidates => true,
+            Mode::Preempt | Mode::Reclaim | Mode::Deferred if !rules.stop_at_preemption => true,
+            Mode::Preempt | Mode::Reclaim | Mode::Deferred | Mode::Fit => {
+                self.level > 0 && rules.next_rather_than_borrow
+            }
+        }
+    }
+}
+
+/// What the rules are asked on: the tree as it is, and who could be made to go.
+pub(super) trait Ground {
+    fn tree(&self) -> &Tree;
+    /// Whether others can be made to go so that the workload gets `amount` of `fr`.
+    fn make_room(&mut self, fr: Fr, amount: i128) -> Means;
+}
 
 /// The slice whose quota a workload takes over.
 #[derive(Debug, Clone)]
 pub(super) struct Predecessor<'a> {
-    pub(super) key: &'a Key,
     pub(super) charge: &'a Charge,
     pub(super) demand: Option<&'a Demand>,
     pub(super) admission: &'a Admission,
 }
 
 impl Predecessor<'_> {
-    fn holds(&self, at: &FlavorResource) -> Amount {
-        self.charge.get(at).copied().unwrap_or_default()
+    fn holds(&self, fr: Fr) -> i128 {
+        self.charge.get(&fr).copied().unwrap_or_default()
     }
 
     /// The flavor that running pods of the same pod set already have. They stay where they are, so another flavor would
@@ -38,157 +101,396 @@ impl Predecessor<'_> {
     }
 }
 
-/// The rules and the state of one ClusterQueue, as one workload sees them.
+/// The rules of one ClusterQueue, as one workload sees them.
 #[derive(Debug, Clone)]
 pub(super) struct Attempt<'a> {
     pub(super) cluster_queue: &'a str,
+    pub(super) node: NodeId,
     pub(super) quota: &'a Quota,
     pub(super) flavors: &'a BTreeMap<String, ResourceFlavorSpec>,
-    pub(super) ledger: &'a Ledger,
+    pub(super) undeclared: Undeclared,
+    pub(super) fair_sharing: bool,
     pub(super) predecessor: Option<Predecessor<'a>>,
+    /// What is kept back for the workload itself.
+    pub(super) kept_back: Option<&'a Charge>,
+    pub(super) demand: &'a Demand,
+}
+
+/// What a workload would get.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Assignment {
+    pub(super) means: Means,
+    /// All that it would hold.
+    pub(super) usage: Charge,
+    /// What others have to go for.
+    pub(super) short: Vec<Fr>,
+    /// Pods of each pod set.
+    counts: Vec<i32>,
+    /// Pod set, group and flavor, by their place in the demand, the quota and the group.
+    flavors: Vec<(usize, usize, usize)>,
+}
+
+/// What came of looking at all flavors.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    /// What was asked for and was not there, each enough reason to look again.
+    pub(super) needs: Vec<Need>,
+    /// What stands in the way, in words; only if asked for.
+    pub(super) obstacles: Option<Vec<Obstacle>>,
+}
+
+/// What one pod set asks of one resource group.
+struct Slot<'a> {
+    place: (usize, usize),
+    set: &'a PodSetDemand,
+    group: &'a Group,
+    asked: Vec<(&'a str, i128)>,
+}
+
+/// One flavor for one slot.
+#[derive(Debug, Clone)]
+struct Choice {
+    flavor: usize,
+    /// Those of the resource that is hardest to get.
+    means: Means,
+    /// How far up the tree quota comes from for any resource.
+    level: u32,
+    /// What is asked of each resource, and whether others have to go for it.
+    parts: Vec<(Fr, i128, bool)>,
 }
 
 impl Attempt<'_> {
-    /// Gives each pod set the first flavor of each resource group in which all that it asks for is free, after what earlier
-    /// pod sets of the same workload took; or says what stands in the way of each pod set, flavor by flavor.
-    pub(super) fn assign(&self, demand: &Demand) -> Result<Admission, Vec<Obstacle>> {
-        let (mut taken, mut assignments, mut obstacles) = (Charge::new(), Vec::new(), Vec::new());
-        for set in &demand.pod_sets {
-            match self.assign_pod_set(set, &taken) {
-                Ok(assignment) => {
-                    for (resource, flavor) in &assignment.flavors {
-                        let amount = self.requests(set).get(resource);
-                        add_to(&mut taken, FlavorResource::new(flavor, resource), amount);
-                    }
-                    assignments.push(assignment);
+    /// Gives each pod set a flavor of each resource group, with `counts` pods each. `None` when something is asked for that
+    /// no flavor can give.
+    pub(super) fn assign(&self, counts: &[i32], ground: &mut impl Ground, found: &mut Findings) -> Option<Assignment> {
+        let (slots, offered) = self.slots(counts, found);
+        // Who asks for words is told of everything that is in the way.
+        if !offered && found.obstacles.is_none() {
+            return None;
+        }
+        let greedy = self.greedy(&slots, ground, found).filter(|_| offered);
+        let choices = match greedy {
+            Some(choices) if choices.iter().all(|choice| choice.means.mode > Mode::NoCandidates) => choices,
+            greedy if offered => match self.fitting(&slots, ground, found) {
+                Some(choices) => choices,
+                None => greedy?,
+            },
+            _ => return None,
+        };
+        Some(self.assignment(counts, &slots, &choices))
+    }
+
+    /// What the pods ask for, in the order of pod sets and groups; and whether all of it is offered.
+    fn slots(&self, counts: &[i32], found: &mut Findings) -> (Vec<Slot<'_>>, bool) {
+        let (mut slots, mut offered) = (Vec::new(), true);
+        for (set_index, (set, count)) in self.demand.pod_sets.iter().zip(counts).enumerate() {
+            for (group_index, group) in self.quota.groups.iter().enumerate() {
+                let asked: Vec<(&str, i128)> = self
+                    .requests(set, *count)
+                    .filter(|(resource, amount)| *amount != Amount::ZERO && group.resources.contains(*resource))
+                    .map(|(resource, amount)| (resource, wide(amount)))
+                    .collect();
+                if !asked.is_empty() {
+                    slots.push(Slot { place: (set_index, group_index), set, group, asked });
                 }
-                Err(found) => obstacles.extend(found),
+            }
+            let unknown = self.requests(set, *count).filter(|(resource, amount)| {
+                *amount != Amount::ZERO
+                    && self.undeclared == Undeclared::Block
+                    && self.quota.group_of(resource).is_none()
+            });
+            for (resource, _) in unknown {
+                offered = false;
+                if let Some(obstacles) = &mut found.obstacles {
+                    obstacles.push(Obstacle::NotOffered { pod_set: set.name.clone(), resource: resource.to_owned() });
+                }
             }
         }
-        if obstacles.is_empty() {
-            Ok(Admission { cluster_queue: self.cluster_queue.to_owned(), pod_set_assignments: assignments })
-        } else {
-            Err(obstacles)
-        }
+        (slots, offered)
     }
 
     /// What all pods of a pod set ask for. Where the ClusterQueue counts pods, each asks for one.
-    fn requests(&self, set: &PodSetDemand) -> Requests {
-        let mut per_pod = set.per_pod.clone();
-        if self.quota.group_of("pods").is_some() {
-            per_pod.set("pods", Amount::new(1));
-        }
-        per_pod.times(set.count.into())
+    fn requests<'s>(&self, set: &'s PodSetDemand, count: i32) -> impl Iterator<Item = (&'s str, Amount)> {
+        let pods = self.quota.group_of("pods").is_some();
+        let asked = set.per_pod.iter().filter(move |(resource, _)| !pods || *resource != "pods");
+        let asked = asked.map(move |(resource, amount)| (resource, amount.times(count.into())));
+        asked.chain(pods.then(|| ("pods", Amount::new(count.into()))))
     }
 
-    fn assign_pod_set(&self, set: &PodSetDemand, taken: &Charge) -> Result<PodSetAssignment, Vec<Obstacle>> {
-        let requests = self.requests(set);
-        let (mut flavors, mut obstacles) = (BTreeMap::new(), Vec::new());
-        for group in &self.quota.groups {
-            let asked: Vec<(&str, Amount)> =
-                requests.iter().filter(|(resource, _)| group.resources.contains(*resource)).collect();
-            if asked.is_empty() {
-                continue;
-            }
-            match self.first_fitting(set, group, &asked, taken) {
-                Ok(flavor) => {
-                    flavors.extend(asked.iter().map(|(resource, _)| ((*resource).to_owned(), flavor.to_owned())))
+    /// The best flavor of each slot in turn, after what the slots before it took.
+    fn greedy(&self, slots: &[Slot<'_>], ground: &mut impl Ground, found: &mut Findings) -> Option<Vec<Choice>> {
+        let (mut taken, mut choices, mut complete) = (Charge::new(), Vec::new(), true);
+        for slot in slots {
+            match self.best(slot, &taken, ground, found) {
+                Some(choice) => {
+                    choice.parts.iter().for_each(|(fr, amount, _)| add_to(&mut taken, *fr, *amount));
+                    choices.push(choice);
                 }
-                Err(found) => obstacles.extend(found),
+                None if found.obstacles.is_some() => complete = false,
+                None => return None,
             }
         }
-        let not_offered = requests.iter().filter(|(resource, _)| self.quota.group_of(resource).is_none());
-        obstacles.extend(
-            not_offered
-                .map(|(resource, _)| Obstacle::NotOffered { pod_set: set.name.clone(), resource: resource.to_owned() }),
-        );
-        if !obstacles.is_empty() {
-            return Err(obstacles);
-        }
-        let usage = requests.quantities().into_iter().filter(|(resource, _)| flavors.contains_key(resource));
-        Ok(PodSetAssignment {
-            name: set.name.clone(),
-            resource_usage: usage.collect(),
-            flavors,
-            count: Some(set.count),
-            ..PodSetAssignment::default()
-        })
+        complete.then_some(choices)
     }
 
-    fn first_fitting<'g>(
-        &self,
-        set: &PodSetDemand,
-        group: &'g Group,
-        asked: &[(&str, Amount)],
-        taken: &Charge,
-    ) -> Result<&'g str, Vec<Obstacle>> {
-        let pinned = self
-            .predecessor
-            .as_ref()
-            .and_then(|predecessor| asked.iter().find_map(|(resource, _)| predecessor.flavor_of(set, resource)));
-        let specs = group.flavors.iter().filter_map(|flavor| self.flavors.get(flavor));
-        let labels = specs.flat_map(|spec| spec.node_labels.keys().map(String::as_str)).collect();
-        let mut obstacles = Vec::new();
-        for flavor in &group.flavors {
-            let elsewhere = pinned.filter(|pinned| pinned != flavor);
-            let problem = match elsewhere {
-                Some(pinned) => Some(format!("pods of this pod set already run in flavor {pinned}")),
-                None => self.flavors.get(flavor).and_then(|spec| set.placement.objection(spec, &labels)),
-            };
-            if let Some(problem) = problem {
-                obstacles.push(Obstacle::Unsuitable { pod_set: set.name.clone(), flavor: flavor.clone(), problem });
+    fn best(&self, slot: &Slot<'_>, taken: &Charge, ground: &mut impl Ground, found: &mut Findings) -> Option<Choice> {
+        let rules = self.quota.fungibility;
+        let mut best: Option<Choice> = None;
+        for (index, flavor) in slot.group.flavors.iter().enumerate() {
+            if let Some(problem) = self.objection(slot, flavor) {
+                if let Some(obstacles) = &mut found.obstacles {
+                    let (pod_set, flavor) = (slot.set.name.clone(), flavor.name.clone());
+                    obstacles.push(Obstacle::Unsuitable { pod_set, flavor, problem });
+                }
                 continue;
             }
-            let short: Vec<Obstacle> = asked
-                .iter()
-                .filter_map(|(resource, amount)| self.obstacle(set, flavor, resource, *amount, taken))
-                .collect();
-            if short.is_empty() {
-                return Ok(flavor);
+            let choice = self.choice(slot, index, taken, ground, found);
+            let means = choice.means;
+            let so_far = best.as_ref().map_or(Means::WORST, |best| best.means);
+            if !means.tries_next(rules) {
+                return Some(choice);
             }
-            obstacles.extend(short);
+            if means.better_than(so_far, rules) {
+                best = Some(choice);
+            }
         }
-        Err(obstacles)
+        best
     }
 
-    /// What stands in the way of `requested` in one flavor, if anything does.
-    fn obstacle(
+    fn objection(&self, slot: &Slot<'_>, flavor: &FlavorInGroup) -> Option<String> {
+        let pinned = self.predecessor.as_ref().and_then(|predecessor| {
+            slot.asked.iter().find_map(|(resource, _)| predecessor.flavor_of(slot.set, resource))
+        });
+        if let Some(pinned) = pinned.filter(|pinned| *pinned != flavor.name) {
+            return Some(format!("pods of this pod set already run in flavor {pinned}"));
+        }
+        let specs = slot.group.flavors.iter().filter_map(|flavor| self.flavors.get(&flavor.name));
+        let labels = || specs.flat_map(|spec| spec.node_labels.keys().map(String::as_str)).collect();
+        self.flavors.get(&flavor.name).and_then(|spec| slot.set.placement.objection(spec, labels))
+    }
+
+    /// What one flavor would mean for a slot: no better than the worst of its resources.
+    fn choice(
         &self,
-        set: &PodSetDemand,
-        flavor: &str,
-        resource: &str,
-        requested: Amount,
+        slot: &Slot<'_>,
+        flavor: usize,
         taken: &Charge,
-    ) -> Option<Obstacle> {
-        let at = FlavorResource::new(flavor, resource);
-        let nominal = self.quota.nominal(&at);
-        let earlier = taken.get(&at).copied().unwrap_or_default();
-        let held = self.predecessor.as_ref().map_or(Amount::ZERO, |predecessor| predecessor.holds(&at));
-        let used = self.ledger.reserved(&at) - i128::from(held.get());
-        let wanted = i128::from(requested.get()) + i128::from(earlier.get());
-        let missing = used + wanted - i128::from(nominal.get());
-        if missing <= 0 && requested != Amount::MAX {
+        ground: &mut impl Ground,
+        found: &mut Findings,
+    ) -> Choice {
+        let mut choice = Choice { flavor, means: Means::BEST, level: 0, parts: Vec::with_capacity(slot.asked.len()) };
+        for (resource, requested) in &slot.asked {
+            let Some(fr) = slot.group.flavors[flavor].fr(resource) else {
+                choice.means = Means::WORST;
+                continue;
+            };
+            let means = self.means(slot, fr, *requested, taken, ground, found);
+            choice.level = choice.level.max(means.level);
+            if choice.means.better_than(means, self.quota.fungibility) {
+                choice.means = means;
+            }
+            choice.parts.push((fr, *requested, means.mode < Mode::Deferred));
+        }
+        choice
+    }
+
+    fn means(
+        &self,
+        slot: &Slot<'_>,
+        fr: Fr,
+        requested: i128,
+        taken: &Charge,
+        ground: &mut impl Ground,
+        found: &mut Findings,
+    ) -> Means {
+        let earlier = taken.get(&fr).copied().unwrap_or_default();
+        let wanted = earlier + requested;
+        let held = self.predecessor.as_ref().map_or(0, |predecessor| predecessor.holds(fr));
+        let tree = ground.tree();
+        let note = |found: &mut Findings, exceeds: bool| {
+            if let Some(obstacles) = &mut found.obstacles {
+                let shortfall = self.shortfall(tree, slot, fr, requested, earlier, held);
+                obstacles.push(if exceeds { Obstacle::Exceeds(shortfall) } else { Obstacle::Short(shortfall) });
+            }
+        };
+        if wanted > tree.potential(self.node, fr) {
+            note(found, true);
+            return Means::WORST;
+        }
+        let planned = held + self.kept_for_it(fr);
+        let fit = tree.lowest_fit(self.node, fr, wanted, View::Planned, planned);
+        if wanted <= tree.available(self.node, fr, View::Planned, planned) {
+            let now = wanted <= tree.available(self.node, fr, View::Actual, held);
+            return Means { mode: if now { Mode::Fit } else { Mode::Deferred }, level: fit.height };
+        }
+        note(found, false);
+        found.needs.push(Need { fr, amount: wanted });
+        let rules = self.quota.preemption;
+        let entitled = tree.nominal(self.node, fr) >= wanted - held || fit.reclaimable;
+        let may_borrow = rules.while_borrowing || (self.fair_sharing && rules.reclaim != Default::default());
+        if entitled || may_borrow {
+            ground.make_room(fr, wanted)
+        } else {
+            Means { mode: Mode::NoFit, level: fit.height }
+        }
+    }
+
+    /// What of planned usage is kept back for the workload itself.
+    fn kept_for_it(&self, fr: Fr) -> i128 {
+        self.kept_back.and_then(|charge| charge.get(&fr)).copied().unwrap_or_default()
+    }
+
+    fn shortfall(&self, tree: &Tree, slot: &Slot<'_>, fr: Fr, requested: i128, earlier: i128, held: i128) -> Shortfall {
+        let at = tree.flavor_resource(fr);
+        let wanted = requested + earlier;
+        let planned = held + self.kept_for_it(fr);
+        let available = tree.available(self.node, fr, View::Planned, planned);
+        let potential = tree.potential(self.node, fr);
+        let (node, limited) = if wanted > potential {
+            tree.binding_ever(self.node, fr, wanted)
+        } else {
+            tree.binding(self.node, fr, wanted, View::Planned, planned)
+        };
+        let binding = match (tree.is_cluster_queue(node), limited) {
+            (true, false) => Binding::NominalQuota,
+            (true, true) => Binding::BorrowingLimit,
+            (false, false) => Binding::Cohort(tree.name(node).to_owned()),
+            (false, true) => Binding::CohortBorrowingLimit(tree.name(node).to_owned()),
+        };
+        let missing = if wanted > potential { wanted - potential } else { wanted - available };
+        Shortfall {
+            pod_set: slot.set.name.clone(),
+            flavor: at.flavor.clone(),
+            resource: at.resource.clone(),
+            requested: clamped(requested),
+            earlier: clamped(earlier),
+            held: clamped(held),
+            used: clamped(tree.used(self.node, fr, View::Planned) - planned),
+            nominal: clamped(tree.nominal(self.node, fr)),
+            potential: clamped(potential),
+            binding,
+            missing: clamped(missing),
+            holders: Vec::new(),
+            more_holders: 0,
+            within: Some((node, fr)),
+        }
+    }
+
+    /// Flavors for all slots that are free as they are, tried one combination after the other.
+    fn fitting(&self, slots: &[Slot<'_>], ground: &mut impl Ground, found: &mut Findings) -> Option<Vec<Choice>> {
+        let contested = slots.len() > 1 && slots.iter().any(|slot| slot.group.flavors.len() > 1);
+        if !contested || found.obstacles.is_some() {
             return None;
         }
-        let own = self.predecessor.as_ref().map(|predecessor| predecessor.key);
-        let holders = self.ledger.holders(&at).filter(|(key, _)| Some(*key) != own);
-        let holders: Vec<(Key, Amount)> =
-            holders.take(NAMED_HOLDERS).map(|(key, amount)| (key.clone(), amount)).collect();
-        let all = self.ledger.holder_count(&at) - usize::from(held != Amount::ZERO);
-        let shortfall = Shortfall {
-            pod_set: set.name.clone(),
-            flavor: flavor.to_owned(),
-            resource: resource.to_owned(),
-            requested,
-            earlier,
-            held,
-            used: clamped(used),
-            nominal,
-            missing: clamped(missing),
-            more_holders: all.saturating_sub(holders.len()),
-            holders,
+        let (mut taken, mut choices, mut tries) = (Charge::new(), Vec::new(), 0);
+        let fits = self.fitting_from(slots, ground, found, &mut taken, &mut choices, &mut tries);
+        if tries >= MOST_TRIES {
+            // Not everything was tried, so what was short says nothing.
+            found.needs.clear();
+        }
+        fits.then_some(choices)
+    }
+
+    fn fitting_from(
+        &self,
+        slots: &[Slot<'_>],
+        ground: &mut impl Ground,
+        found: &mut Findings,
+        taken: &mut Charge,
+        choices: &mut Vec<Choice>,
+        tries: &mut usize,
+    ) -> bool {
+        let Some((slot, rest)) = slots.split_first() else { return true };
+        for (index, flavor) in slot.group.flavors.iter().enumerate() {
+            *tries += 1;
+            if *tries >= MOST_TRIES {
+                return false;
+            }
+            if self.objection(slot, flavor).is_some() {
+                continue;
+            }
+            let Some(choice) = self.free(slot, index, taken, ground.tree(), found) else { continue };
+            choice.parts.iter().for_each(|(fr, amount, _)| add_to(taken, *fr, *amount));
+            choices.push(choice);
+            if self.fitting_from(rest, ground, found, taken, choices, tries) {
+                return true;
+            }
+            for (fr, amount, _) in choices.pop().map(|choice| choice.parts).unwrap_or_default() {
+                add_to(taken, fr, -amount);
+            }
+        }
+        false
+    }
+
+    /// A flavor for a slot, if all that it asks for is free there.
+    fn free(
+        &self,
+        slot: &Slot<'_>,
+        flavor: usize,
+        taken: &Charge,
+        tree: &Tree,
+        found: &mut Findings,
+    ) -> Option<Choice> {
+        let mut choice = Choice { flavor, means: Means::BEST, level: 0, parts: Vec::with_capacity(slot.asked.len()) };
+        for (resource, requested) in &slot.asked {
+            let fr = slot.group.flavors[flavor].fr(resource)?;
+            let wanted = requested + taken.get(&fr).copied().unwrap_or_default();
+            let held = self.predecessor.as_ref().map_or(0, |predecessor| predecessor.holds(fr));
+            let free = |view| tree.available(self.node, fr, view, held);
+            if wanted > free(View::Planned) || wanted > free(View::Actual) {
+                found.needs.push(Need { fr, amount: wanted });
+                return None;
+            }
+            let level = tree.lowest_fit(self.node, fr, wanted, View::Planned, held).height;
+            choice.level = choice.level.max(level);
+            choice.parts.push((fr, *requested, false));
+        }
+        Some(choice)
+    }
+
+    fn assignment(&self, counts: &[i32], slots: &[Slot<'_>], choices: &[Choice]) -> Assignment {
+        let mut assignment = Assignment {
+            means: Means::BEST,
+            usage: Charge::new(),
+            short: Vec::new(),
+            counts: counts.to_vec(),
+            flavors: Vec::with_capacity(slots.len()),
         };
-        let never = wanted > i128::from(nominal.get()) || requested == Amount::MAX;
-        Some(if never { Obstacle::Exceeds(shortfall) } else { Obstacle::Short(shortfall) })
+        for (slot, choice) in slots.iter().zip(choices) {
+            let means = &mut assignment.means;
+            *means = Means { mode: means.mode.min(choice.means.mode), level: means.level.max(choice.level) };
+            assignment.flavors.push((slot.place.0, slot.place.1, choice.flavor));
+            for (fr, amount, is_short) in &choice.parts {
+                add_to(&mut assignment.usage, *fr, *amount);
+                if *is_short && !assignment.short.contains(fr) {
+                    assignment.short.push(*fr);
+                }
+            }
+        }
+        assignment
+    }
+
+    /// An assignment as the API writes it.
+    pub(super) fn admission(&self, assignment: &Assignment) -> Admission {
+        let sets = self.demand.pod_sets.iter().zip(&assignment.counts).enumerate();
+        let assignments = sets.map(|(index, (set, count))| {
+            let requests: Requests =
+                self.requests(set, *count).map(|(name, amount)| (name.to_owned(), amount)).collect();
+            let mut flavors = BTreeMap::new();
+            for (_, group, flavor) in assignment.flavors.iter().filter(|(set, ..)| *set == index) {
+                let group = &self.quota.groups[*group];
+                let asked = requests.iter().filter(|(resource, _)| group.resources.contains(*resource));
+                flavors.extend(asked.map(|(resource, _)| (resource.to_owned(), group.flavors[*flavor].name.clone())));
+            }
+            let used = requests.quantities().into_iter().filter(|(resource, _)| flavors.contains_key(resource));
+            PodSetAssignment {
+                name: set.name.clone(),
+                resource_usage: used.collect(),
+                flavors,
+                count: Some(*count),
+                ..PodSetAssignment::default()
+            }
+        });
+        Admission { cluster_queue: self.cluster_queue.to_owned(), pod_set_assignments: assignments.collect() }
     }
 }

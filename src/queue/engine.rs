@@ -6,15 +6,17 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::entry::{Entry, Stage};
-use super::ledger::{Charge, Ledger};
+use super::ledger::{Charge, Holder, HolderRank, Ledger, Sums};
 use super::line::{Line, Rank, Shape};
 use super::pending::Waiting;
-use super::quota::Quota;
+use super::quota::{Quota, cohort_spec};
 use super::report::Counts;
 use super::settings::Settings;
-use super::{Event, Key, Subject};
+use super::tree::{FlavorResource, NodeId, Tree};
+use super::{Event, Key, Preemption, Subject};
 use crate::api::kueue::{
-    Admission, ClusterQueue, ClusterQueueStatus, LocalQueue, LocalQueueStatus, ResourceFlavorSpec, StopPolicy, Workload,
+    Admission, ClusterQueue, ClusterQueueStatus, Cohort, CohortStatus, LocalQueue, LocalQueueStatus,
+    ResourceFlavorSpec, StopPolicy, Workload,
 };
 
 /// Decides who gets which quota. Deterministic: the same events give the same effects. Feed it everything that is there
@@ -34,8 +36,14 @@ pub struct Engine {
     pub(super) timers: BTreeSet<(Timestamp, Key)>,
     /// When those at the front of a line are told the numbers of that moment.
     pub(super) refreshes: BTreeMap<String, Timestamp>,
-    /// ClusterQueues in which something may fit now that did not before.
-    pub(super) dirty: BTreeSet<String>,
+    pub(super) tree: Tree,
+    pub(super) cohorts: BTreeMap<String, CohortStatus>,
+    /// Quota that is kept for those that wait until room is made for them, by the root of their tree.
+    pub(super) promises: BTreeMap<NodeId, Vec<Promise>>,
+    /// Workloads that hold quota and are not ready yet.
+    pub(super) unready: BTreeSet<Key>,
+    /// ClusterQueues in whose tree something may fit now that did not before.
+    pub(super) dirty: BTreeSet<NodeId>,
     /// Objects of which something else may be wanted now.
     pub(super) touched: BTreeSet<Subject>,
 }
@@ -43,13 +51,14 @@ pub struct Engine {
 /// A ClusterQueue, or the place for one that workloads speak of and that is not there.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ClusterQueueState {
+    pub(super) name: String,
+    /// The cycle of Cohorts that it is below.
+    pub(super) cohort_cycle: Option<String>,
     pub(super) quota: Option<Quota>,
     pub(super) generation: Option<i64>,
     pub(super) observed: ClusterQueueStatus,
     pub(super) ledger: Ledger,
     pub(super) line: Line,
-    /// Whether quota was released since the line was last gone through.
-    pub(super) released: bool,
     /// Who was first in line when it was last gone through.
     pub(super) first: Option<Key>,
     pub(super) counts: Counts,
@@ -63,7 +72,7 @@ pub(super) struct LocalQueueState {
     pub(super) rules: Option<LocalQueueRules>,
     pub(super) generation: Option<i64>,
     pub(super) observed: LocalQueueStatus,
-    pub(super) ledger: Ledger,
+    pub(super) sums: Sums,
     pub(super) counts: Counts,
     /// Workloads that name it.
     pub(super) members: BTreeSet<Key>,
@@ -85,6 +94,8 @@ pub(super) struct Slot {
     pub(super) assumed: Option<Arc<Admission>>,
     /// The API server refused its admission, and it has not changed since.
     pub(super) refused: bool,
+    /// It is to go for the sake of another, and that has not been observed yet.
+    pub(super) preempted: Option<Box<Preemption>>,
     /// It is to be told the numbers of this moment, though the reason for its waiting is the same.
     pub(super) refresh: bool,
     pub(super) standing: Standing,
@@ -113,7 +124,22 @@ pub(super) struct Booking {
     pub(super) cluster_queue: Option<String>,
     pub(super) local_queue: Option<Key>,
     pub(super) counts: Counts,
-    pub(super) charge: Charge,
+    pub(super) charge: Arc<Charge>,
+    /// It is evicted: what it holds is on its way back.
+    pub(super) going: bool,
+    /// It can be preempted.
+    pub(super) stable: Option<(HolderRank, Holder)>,
+    pub(super) place: Option<(Shape, Rank)>,
+}
+
+/// Quota that is kept for a workload until room is made for it.
+#[derive(Debug, Clone)]
+pub(super) struct Promise {
+    pub(super) node: NodeId,
+    pub(super) usage: Charge,
+    /// Who it is for.
+    pub(super) workload: Key,
+    /// Its place in line; `None` when no room is being made, and this is kept back for the first of a strict ClusterQueue.
     pub(super) place: Option<(Shape, Rank)>,
 }
 
@@ -148,6 +174,10 @@ impl Engine {
             claims: BTreeMap::new(),
             timers: BTreeSet::new(),
             refreshes: BTreeMap::new(),
+            tree: Tree::default(),
+            cohorts: BTreeMap::new(),
+            promises: BTreeMap::new(),
+            unready: BTreeSet::new(),
             dirty: BTreeSet::new(),
             touched: BTreeSet::new(),
         }
@@ -175,10 +205,17 @@ impl Engine {
             Event::ClusterQueueGone(name) => {
                 if let Some(state) = self.cluster_queues.get_mut(name) {
                     (state.quota, state.generation, state.observed) = (None, None, ClusterQueueStatus::default());
+                    let node = self.tree.cluster_queue(name);
+                    self.tree.set(node, None);
                     self.cluster_queue_changed(name);
                 }
             }
-            Event::Cohort(_) | Event::CohortGone(_) => {}
+            Event::Cohort(cohort) => self.observe_cohort(cohort),
+            Event::CohortGone(name) => {
+                self.cohorts.remove(name);
+                let node = self.tree.cohort(name);
+                self.tree.set(node, None);
+            }
             Event::LocalQueue(local_queue) => self.observe_local_queue(local_queue),
             Event::LocalQueueGone(key) => {
                 if let Some(state) = self.local_queues.get_mut(key) {
@@ -206,8 +243,11 @@ impl Engine {
 
     fn observe_cluster_queue(&mut self, cluster_queue: &ClusterQueue) {
         let name = cluster_queue.metadata.name.clone().unwrap_or_default();
-        let quota = Some(Quota::of(cluster_queue));
-        let state = self.cluster_queues.entry(name.clone()).or_default();
+        let quota = Quota::of(cluster_queue, &mut self.tree);
+        let node = self.tree.cluster_queue(&name);
+        self.tree.set(node, Some(quota.node_spec()));
+        let quota = Some(quota);
+        let state = self.cluster_queue_place(&name);
         state.observed = cluster_queue.status.clone().unwrap_or_default();
         state.generation = cluster_queue.metadata.generation;
         if state.quota != quota {
@@ -215,6 +255,29 @@ impl Engine {
             self.cluster_queue_changed(&name);
         }
         self.touched.insert(Subject::ClusterQueue(name));
+    }
+
+    /// The place of a ClusterQueue, made if there is none.
+    pub(super) fn cluster_queue_place(&mut self, name: &str) -> &mut ClusterQueueState {
+        let place = || ClusterQueueState { name: name.to_owned(), ..ClusterQueueState::default() };
+        self.cluster_queues.entry(name.to_owned()).or_insert_with(place)
+    }
+
+    fn observe_cohort(&mut self, cohort: &Cohort) {
+        let name = cohort.metadata.name.clone().unwrap_or_default();
+        let node = self.tree.cohort(&name);
+        self.tree.set(node, Some(cohort_spec(&cohort.spec)));
+        self.cohorts.insert(name.clone(), cohort.status.clone().unwrap_or_default());
+        self.touched.insert(Subject::Cohort(name));
+    }
+
+    /// Gives numbers to what a workload holds.
+    pub(super) fn name_resources(&mut self, entry: &Entry) {
+        if let Stage::Reserved(admission) = &entry.stage {
+            for at in flavor_resources(admission) {
+                self.tree.fr(&at);
+            }
+        }
     }
 
     fn observe_local_queue(&mut self, local_queue: &LocalQueue) {
@@ -236,10 +299,12 @@ impl Engine {
 
     fn observe_workload(&mut self, workload: &Workload) {
         let key = Key::of(workload);
-        let entry = Entry::of(workload, self.workloads.get(&key).map(|slot| &slot.entry));
+        let entry = Entry::of(workload, self.workloads.get(&key).map(|slot| &slot.entry), &self.settings);
+        self.name_resources(&entry);
         let mut slot = Slot {
             assumed: None,
             refused: false,
+            preempted: None,
             refresh: false,
             standing: Standing::Out,
             booked: Booking::default(),
@@ -252,6 +317,9 @@ impl Engine {
             }
             if slot.entry.stage == Stage::Unreserved && !before.entry.asks_otherwise(&slot.entry) {
                 slot.assumed = before.assumed;
+            }
+            if !slot.entry.evicted && matches!(slot.entry.stage, Stage::Reserved(_)) {
+                slot.preempted = before.preempted;
             }
             let edited = before.entry.edited(&slot.entry);
             slot.refused = before.refused && !edited;
@@ -269,6 +337,7 @@ impl Engine {
         let family = self.family(key);
         let Some(slot) = self.workloads.remove(key) else { return };
         self.index(&slot.entry, false);
+        self.unready.remove(key);
         self.unbook(key, &slot.booked);
         for relative in family.iter().filter(|relative| *relative != key) {
             self.settle(relative);
@@ -284,7 +353,7 @@ impl Engine {
                 self.claims.remove(claimed);
             }
         }
-        if let Some(at) = entry.requeue_at.filter(|at| *at > self.now || !present) {
+        for at in entry.deadlines(&self.settings).filter(|at| *at > self.now || !present) {
             set_member(&mut self.timers, &(at, entry.key.clone()), present);
         }
         if let Some(local_queue) = entry.local_queue() {
@@ -319,10 +388,11 @@ impl Engine {
     }
 
     /// The rules of a ClusterQueue changed: everyone who waits for it or holds its quota is looked at again.
-    fn cluster_queue_changed(&mut self, name: &str) {
+    pub(super) fn cluster_queue_changed(&mut self, name: &str) {
         if let Some(state) = self.cluster_queues.get_mut(name) {
-            state.released = true;
-            self.dirty.insert(name.to_owned());
+            state.line.retry_all();
+            let node = self.tree.cluster_queue(name);
+            self.dirty.insert(node);
             self.refreshes.insert(name.to_owned(), self.now);
             let members: Vec<Key> = state.members.iter().cloned().collect();
             self.settle_all(&members);
@@ -358,11 +428,17 @@ impl Engine {
     /// Forgets the place of a LocalQueue that is gone and that nobody speaks of.
     pub(super) fn tidy_local_queue(&mut self, key: &Key) {
         let unused =
-            |state: &LocalQueueState| state.rules.is_none() && state.members.is_empty() && state.ledger.is_empty();
+            |state: &LocalQueueState| state.rules.is_none() && state.members.is_empty() && state.sums.is_empty();
         if self.local_queues.get(key).is_some_and(unused) {
             self.local_queues.remove(key);
         }
     }
+}
+
+/// What an admission is about.
+pub(super) fn flavor_resources(admission: &Admission) -> impl Iterator<Item = FlavorResource> + '_ {
+    let flavors = admission.pod_set_assignments.iter().flat_map(|assignment| &assignment.flavors);
+    flavors.map(|(resource, flavor)| FlavorResource { flavor: flavor.clone(), resource: resource.clone() })
 }
 
 fn set_member<T: Ord + Clone>(set: &mut BTreeSet<T>, member: &T, present: bool) {

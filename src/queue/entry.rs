@@ -4,17 +4,21 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
-use super::ledger::{Charge, FlavorResource, add_to};
+use super::ledger::{Charge, HolderRank, add_to, wide};
 use super::line::Rank;
 use super::pending::Waiting;
 use super::placement::Placement;
 use super::requests::{Requests, template_requests};
+use super::settings::{RequeuingTimestamp, Settings, WaitForPodsReady};
+use super::shaping::shaped;
+use super::tree::Tree;
 use crate::api::condition;
-use crate::api::kueue::{Admission, PodSet, PodSetAssignment, Workload, names};
+use crate::api::kueue::{Admission, PodSet, PodSetAssignment, Workload, WorkloadStatus, names};
 use crate::api::quantity::Amount;
 use crate::engine::store::Key;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 /// What a workload asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,8 +32,24 @@ pub(super) struct PodSetDemand {
     pub(super) name: String,
     /// Pods that still need quota.
     pub(super) count: i32,
+    /// The fewest pods that it can do with.
+    pub(super) min_count: i32,
     pub(super) per_pod: Requests,
     pub(super) placement: Placement,
+}
+
+impl PodSetDemand {
+    /// How many pods it could do without.
+    pub(super) fn spare(&self) -> i32 {
+        (self.count - self.min_count).max(0)
+    }
+
+    /// Its pods when all pod sets together do without `by` of the `most` pods that they could (kueue v0.19.2
+    /// `pkg/scheduler/flavorassigner/podset_reducer.go`).
+    pub(super) fn reduced(&self, by: i32, most: i32) -> i32 {
+        let share = i64::from(self.spare()) * i64::from(by) / i64::from(most.max(1));
+        self.count - i32::try_from(share).unwrap_or(self.spare())
+    }
 }
 
 /// How far a workload is, as observed.
@@ -54,8 +74,21 @@ pub(super) struct Entry {
     pub(super) queue_name: Option<String>,
     /// What it asks for, or why that can't be told.
     pub(super) demand: Result<Arc<Demand>, String>,
-    priority: i32,
-    since: Timestamp,
+    pub(super) priority: i32,
+    /// When it lined up.
+    pub(super) since: Timestamp,
+    /// When its quota was reserved.
+    reserved: Option<Timestamp>,
+    /// When it was admitted, if it is.
+    pub(super) admitted_at: Option<Timestamp>,
+    /// Since when its pods are or are not ready, if that is known, and whether they had been before.
+    pub(super) readiness: Option<Readiness>,
+    /// How often it came back because its pods were not ready in time.
+    pub(super) requeue_count: u32,
+    /// How long it may still be admitted, counted from its admission.
+    time_left: Option<SignedDuration>,
+    /// Its status says that it is to be deactivated.
+    pub(super) deactivation_target: bool,
     pub(super) active: bool,
     pub(super) deleting: bool,
     pub(super) gated_by: Option<String>,
@@ -73,6 +106,15 @@ pub(super) struct Entry {
     requeued_false: bool,
 }
 
+/// Whether the pods of a workload are ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Readiness {
+    pub(super) ready: bool,
+    /// They had been ready before.
+    pub(super) recovering: bool,
+    pub(super) since: Timestamp,
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct PodCount {
     specified: i32,
@@ -87,9 +129,10 @@ impl PodCount {
 
 impl Entry {
     /// Reads a Workload. What was read of the version `before` is not read again where the spec is the same.
-    pub(super) fn of(workload: &Workload, before: Option<&Self>) -> Self {
+    pub(super) fn of(workload: &Workload, before: Option<&Self>, settings: &Settings) -> Self {
         let (meta, spec) = (&workload.metadata, &workload.spec);
-        let status = workload.status.clone().unwrap_or_default();
+        let unset = WorkloadStatus::default();
+        let status = workload.status.as_ref().unwrap_or(&unset);
         let conditions = &status.conditions;
         let key = Key::of(workload);
         let annotation = |name: &str| meta.annotations.as_ref().and_then(|all| all.get(name));
@@ -103,11 +146,24 @@ impl Entry {
             queue_name: spec.queue_name.clone().filter(|name| !name.is_empty()),
             demand: match before.filter(|before| before.has_spec_of(workload) && before.counts == counts) {
                 Some(before) => before.demand.clone(),
-                None => demand_of(workload, &counts).map(Arc::new),
+                None => demand_of(workload, &counts, settings).map(Arc::new),
             },
             counts,
             priority: spec.priority.unwrap_or(0),
-            since: queued_since(workload),
+            since: queued_since(workload, settings),
+            reserved: since_true(conditions, names::QUOTA_RESERVED),
+            admitted_at: since_true(conditions, names::ADMITTED),
+            readiness: readiness(conditions),
+            requeue_count: status
+                .requeue_state
+                .as_ref()
+                .and_then(|state| u32::try_from(state.count?).ok())
+                .unwrap_or_default(),
+            time_left: spec.maximum_execution_time_seconds.map(|most| {
+                let past = status.accumulated_past_execution_time_seconds.unwrap_or_default();
+                SignedDuration::from_secs(i64::from(most) - i64::from(past))
+            }),
+            deactivation_target: condition::is_true(conditions, names::DEACTIVATION_TARGET),
             active: spec.active.unwrap_or(true),
             deleting: meta.deletion_timestamp.is_some(),
             gated_by: annotation(names::ADMISSION_GATED_BY_ANNOTATION).filter(|by| !by.is_empty()).cloned(),
@@ -132,6 +188,44 @@ impl Entry {
     /// Its place in the order.
     pub(super) fn rank(&self) -> Rank {
         Rank { priority: Reverse(self.priority), since: self.since, uid: self.uid.clone(), workload: self.key.clone() }
+    }
+
+    /// Its place among those that may have to go.
+    pub(super) fn holder_rank(&self) -> HolderRank {
+        HolderRank {
+            priority: self.priority,
+            reserved: Reverse(self.reserved.unwrap_or(Timestamp::MAX)),
+            uid: self.uid.clone(),
+            workload: self.key.clone(),
+        }
+    }
+
+    /// When something is due that is decided by time alone.
+    pub(super) fn deadlines(&self, settings: &Settings) -> impl Iterator<Item = Timestamp> + use<> {
+        let ready = settings.wait_for_pods_ready.as_ref().and_then(|rules| self.ready_by(rules));
+        [self.requeue_at, ready, self.done_by()].into_iter().flatten()
+    }
+
+    /// When its pods have to be ready, if they are not.
+    pub(super) fn ready_by(&self, rules: &WaitForPodsReady) -> Option<Timestamp> {
+        let admitted_at = self.admitted_at.filter(|_| !self.evicted && self.stage != Stage::Finished)?;
+        let (since, timeout) = match self.readiness {
+            Some(Readiness { ready: true, .. }) => return None,
+            Some(Readiness { recovering: true, since, .. }) => (since, rules.recovery_timeout?),
+            Some(_) | None => (admitted_at, rules.timeout),
+        };
+        since.checked_add(timeout).ok()
+    }
+
+    /// When it will have been admitted for as long as it may be.
+    pub(super) fn done_by(&self) -> Option<Timestamp> {
+        let admitted_at = self.admitted_at.filter(|_| !self.evicted && self.stage != Stage::Finished)?;
+        admitted_at.checked_add(self.time_left?).ok()
+    }
+
+    /// Whether it holds quota and its pods are not ready.
+    pub(super) fn unready(&self) -> bool {
+        self.readiness.is_none_or(|readiness| !readiness.ready)
     }
 
     /// Whether both belong to the same job, so that one can take the other's place.
@@ -170,12 +264,13 @@ impl Entry {
 
     /// What it holds under `admission`: what was admitted, less the pods that no longer need it. A spec that got smaller
     /// frees nothing before the admission has followed it: it could grow back while others have what it freed.
-    pub(super) fn charge(&self, admission: &Admission) -> Charge {
+    pub(super) fn charge(&self, admission: &Admission, tree: &Tree) -> Charge {
         let mut charge = Charge::new();
         for assignment in &admission.pod_set_assignments {
             for (resource, flavor) in &assignment.flavors {
-                let amount = self.held(assignment, resource);
-                add_to(&mut charge, FlavorResource::new(flavor, resource), amount);
+                if let Some(fr) = tree.known(flavor, resource) {
+                    add_to(&mut charge, fr, wide(self.held(assignment, resource)));
+                }
             }
         }
         charge
@@ -249,14 +344,32 @@ fn stage_of(workload: &Workload) -> Stage {
 
 /// When it lined up: its creation, or a later eviction that sends it to the back (kueue v0.19.2 `pkg/workload/workload.go`,
 /// `GetQueueOrderTimestamp`). A workload that was preempted keeps its place.
-fn queued_since(workload: &Workload) -> Timestamp {
+fn queued_since(workload: &Workload, settings: &Settings) -> Timestamp {
+    let requeuing = settings.wait_for_pods_ready.as_ref().map(|rules| rules.requeuing.timestamp).unwrap_or_default();
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let to_the_back = [names::evicted_reason::PODS_READY_TIMEOUT, names::evicted_reason::ADMISSION_CHECK];
+    let to_the_back = |reason: &str| match reason {
+        names::evicted_reason::PODS_READY_TIMEOUT => requeuing == RequeuingTimestamp::Eviction,
+        reason => reason == names::evicted_reason::ADMISSION_CHECK,
+    };
     condition::get(conditions, names::EVICTED)
-        .filter(|evicted| evicted.status == "True" && to_the_back.contains(&evicted.reason.as_str()))
+        .filter(|evicted| evicted.status == "True" && to_the_back(&evicted.reason))
         .map(|evicted| evicted.last_transition_time.0)
         .or(workload.metadata.creation_timestamp.as_ref().map(|time| time.0))
         .unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+fn since_true(conditions: &[Condition], type_: &str) -> Option<Timestamp> {
+    let condition = condition::get(conditions, type_).filter(|condition| condition.status == "True");
+    condition.map(|condition| condition.last_transition_time.0)
+}
+
+fn readiness(conditions: &[Condition]) -> Option<Readiness> {
+    let condition = condition::get(conditions, names::PODS_READY)?;
+    Some(Readiness {
+        ready: condition.status == "True",
+        recovering: condition.reason == names::pods_ready_reason::WAIT_FOR_RECOVERY,
+        since: condition.last_transition_time.0,
+    })
 }
 
 fn owner_uid(workload: &Workload) -> Option<String> {
@@ -284,13 +397,16 @@ fn counts_of(workload: &Workload) -> BTreeMap<String, PodCount> {
     counts
 }
 
-fn demand_of(workload: &Workload, counts: &BTreeMap<String, PodCount>) -> Result<Demand, String> {
+fn demand_of(workload: &Workload, counts: &BTreeMap<String, PodCount>, settings: &Settings) -> Result<Demand, String> {
     let pod_sets = workload.spec.pod_sets.iter().map(|set| {
         supported(set)?;
         let per_pod = template_requests(&set.template).map_err(|error| format!("pod set {}: {error}", set.name))?;
         let placement = Placement::of(&set.template).map_err(|error| format!("pod set {}: {error}", set.name))?;
-        let count = counts.get(&set.name).copied().unwrap_or_default().needed();
-        Ok(PodSetDemand { name: set.name.clone(), count, per_pod, placement })
+        let count = counts.get(&set.name).copied().unwrap_or_default();
+        let (reclaimable, count) = (count.reclaimable, count.needed());
+        let min_count = set.min_count.map_or(count, |least| least.saturating_sub(reclaimable).clamp(0, count));
+        let per_pod = shaped(per_pod, &settings.resources);
+        Ok(PodSetDemand { name: set.name.clone(), count, min_count, per_pod, placement })
     });
     Ok(Demand { pod_sets: pod_sets.collect::<Result<_, String>>()? })
 }

@@ -1,96 +1,165 @@
-//! What of a ClusterQueue's quota is held, and by whom.
+//! What of a queue's quota is held, and by whom.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use jiff::Timestamp;
+
+use super::tree::Fr;
 use crate::api::quantity::Amount;
 use crate::engine::store::Key;
 
-/// One resource of one flavor: what quota is counted in.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct FlavorResource {
-    pub(super) flavor: String,
-    pub(super) resource: String,
-}
-
-impl FlavorResource {
-    pub(super) fn new(flavor: &str, resource: &str) -> Self {
-        Self { flavor: flavor.to_owned(), resource: resource.to_owned() }
-    }
-}
-
-/// What one workload holds.
-pub(super) type Charge = BTreeMap<FlavorResource, Amount>;
+/// What one workload holds, in the resource's units.
+pub(super) type Charge = BTreeMap<Fr, i128>;
 
 /// Adds to a charge.
-pub(super) fn add_to(charge: &mut Charge, at: FlavorResource, amount: Amount) {
-    if amount != Amount::ZERO {
-        let sum = charge.entry(at).or_default();
-        *sum = sum.plus(amount);
+pub(super) fn add_to(charge: &mut Charge, fr: Fr, amount: i128) {
+    if amount != 0 {
+        *charge.entry(fr).or_default() += amount;
     }
 }
 
-/// The sum of all charges, by flavor and resource. Sums are wide enough to never saturate, so what is released is exactly
-/// what was booked.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Ledger {
-    lines: BTreeMap<FlavorResource, Line>,
+/// An amount in the width of sums. What is more than any quota can grant stays so, however large the quota.
+pub(super) fn wide(amount: Amount) -> i128 {
+    if amount == Amount::MAX { i128::from(u64::MAX) } else { amount.get().into() }
 }
 
+/// Sums of charges, by flavor and resource. They are wide enough to never saturate, so what is released is exactly what was
+/// booked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Line {
+pub(super) struct Sums {
+    lines: BTreeMap<Fr, Sum>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Sum {
     reserved: i128,
     admitted: i128,
-    holders: BTreeSet<(Amount, Key)>,
+    holders: u32,
 }
 
-impl Ledger {
-    /// Adds what `holder` holds.
-    pub(super) fn book(&mut self, holder: &Key, charge: &Charge, admitted: bool) {
-        for (at, amount) in charge {
-            let line = self.lines.entry(at.clone()).or_default();
-            line.reserved += i128::from(amount.get());
-            line.admitted += if admitted { i128::from(amount.get()) } else { 0 };
-            line.holders.insert((*amount, holder.clone()));
-        }
-    }
-
-    /// Takes out what was booked.
-    pub(super) fn release(&mut self, holder: &Key, charge: &Charge, admitted: bool) {
-        for (at, amount) in charge {
-            let Some(line) = self.lines.get_mut(at) else { continue };
-            line.reserved -= i128::from(amount.get());
-            line.admitted -= if admitted { i128::from(amount.get()) } else { 0 };
-            line.holders.remove(&(*amount, holder.clone()));
-            if line.holders.is_empty() {
-                self.lines.remove(at);
+impl Sums {
+    /// Adds a charge, or takes it out again.
+    pub(super) fn book(&mut self, charge: &Charge, admitted: bool, present: bool) {
+        let sign = if present { 1 } else { -1 };
+        for (fr, amount) in charge {
+            let sum = self.lines.entry(*fr).or_default();
+            sum.reserved += sign * amount;
+            sum.admitted += if admitted { sign * amount } else { 0 };
+            sum.holders = if present { sum.holders.saturating_add(1) } else { sum.holders.saturating_sub(1) };
+            if sum.holders == 0 {
+                self.lines.remove(fr);
             }
         }
     }
 
     /// What is reserved, in the resource's units.
-    pub(super) fn reserved(&self, at: &FlavorResource) -> i128 {
-        self.lines.get(at).map_or(0, |line| line.reserved)
+    pub(super) fn reserved(&self, fr: Fr) -> i128 {
+        self.lines.get(&fr).map_or(0, |sum| sum.reserved)
     }
 
     /// What admitted workloads use, in the resource's units.
-    pub(super) fn admitted(&self, at: &FlavorResource) -> i128 {
-        self.lines.get(at).map_or(0, |line| line.admitted)
-    }
-
-    /// Who holds some, the largest first.
-    pub(super) fn holders(&self, at: &FlavorResource) -> impl DoubleEndedIterator<Item = (&Key, Amount)> {
-        let holders = self.lines.get(at).into_iter().flat_map(|line| &line.holders);
-        holders.rev().map(|(amount, key)| (key, *amount))
-    }
-
-    /// How many hold some.
-    pub(super) fn holder_count(&self, at: &FlavorResource) -> usize {
-        self.lines.get(at).map_or(0, |line| line.holders.len())
+    pub(super) fn admitted(&self, fr: Fr) -> i128 {
+        self.lines.get(&fr).map_or(0, |sum| sum.admitted)
     }
 
     /// Whether nothing is held.
     pub(super) fn is_empty(&self) -> bool {
         self.lines.is_empty()
+    }
+}
+
+/// Place among those that hold quota of one ClusterQueue: who is preempted first comes first. Lower priority, then who got
+/// its quota last, then the uid (kueue v0.19.2 `pkg/scheduler/preemption/common/ordering.go`).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct HolderRank {
+    pub(super) priority: i32,
+    pub(super) reserved: Reverse<Timestamp>,
+    pub(super) uid: Arc<str>,
+    pub(super) workload: Key,
+}
+
+/// One that holds quota and can be preempted.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Holder {
+    /// When it lined up.
+    pub(super) since: Timestamp,
+    pub(super) charge: Arc<Charge>,
+}
+
+/// Who holds quota of one ClusterQueue.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Ledger {
+    pub(super) sums: Sums,
+    /// Everyone, the largest last.
+    largest: BTreeMap<Fr, BTreeSet<(i128, Key)>>,
+    /// Those that can be preempted: their quota is observed, and they are not evicted yet.
+    pub(super) stable: BTreeMap<HolderRank, Holder>,
+    /// What those that can be preempted hold, by priority.
+    by_priority: BTreeMap<(Fr, i32), i128>,
+    /// Those that are evicted and have not given their quota back yet.
+    pub(super) going: BTreeMap<Key, Arc<Charge>>,
+}
+
+impl Ledger {
+    /// Adds what `holder` holds, or takes it out again.
+    pub(super) fn book(&mut self, holder: &Key, charge: &Charge, admitted: bool, present: bool) {
+        self.sums.book(charge, admitted, present);
+        for (fr, amount) in charge {
+            let holders = self.largest.entry(*fr).or_default();
+            if present {
+                holders.insert((*amount, holder.clone()));
+            } else {
+                holders.remove(&(*amount, holder.clone()));
+            }
+            if holders.is_empty() {
+                self.largest.remove(fr);
+            }
+        }
+    }
+
+    /// Adds one that can be preempted.
+    pub(super) fn settle(&mut self, rank: HolderRank, holder: Holder) {
+        self.sum_priorities(&rank, &holder, 1);
+        self.stable.insert(rank, holder);
+    }
+
+    /// Takes out one that could be preempted.
+    pub(super) fn unsettle(&mut self, rank: &HolderRank) -> Option<Holder> {
+        let holder = self.stable.remove(rank)?;
+        self.sum_priorities(rank, &holder, -1);
+        Some(holder)
+    }
+
+    fn sum_priorities(&mut self, rank: &HolderRank, holder: &Holder, sign: i128) {
+        for (fr, amount) in holder.charge.iter() {
+            let sum = self.by_priority.entry((*fr, rank.priority)).or_default();
+            *sum += sign * amount;
+            if *sum == 0 {
+                self.by_priority.remove(&(*fr, rank.priority));
+            }
+        }
+    }
+
+    /// What those of at most this priority hold that can be preempted.
+    pub(super) fn held_up_to(&self, fr: Fr, priority: i32) -> i128 {
+        self.by_priority.range((fr, i32::MIN)..=(fr, priority)).map(|(_, sum)| *sum).sum()
+    }
+
+    /// Who holds some, the largest first.
+    pub(super) fn holders(&self, fr: Fr) -> impl Iterator<Item = (&Key, i128)> {
+        self.largest.get(&fr).into_iter().flatten().rev().map(|(amount, key)| (key, *amount))
+    }
+
+    /// How many hold some.
+    pub(super) fn holder_count(&self, fr: Fr) -> usize {
+        self.largest.get(&fr).map_or(0, BTreeSet::len)
+    }
+
+    /// Whether nothing is held.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sums.is_empty()
     }
 }
 

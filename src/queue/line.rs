@@ -1,7 +1,8 @@
 //! The workloads that wait for one ClusterQueue, in order.
 //!
-//! Those that ask for the same are one class: when the first of a class does not fit, no other of it does. So what has to
-//! be tried after quota was released is one workload a class, however many wait.
+//! Those that ask for the same with the same priority are one class: when the first of a class gets nothing, no other of it
+//! does. A class that was tried in vain is set aside until what it needs may be there, so that what has to be looked at
+//! after quota was released is few classes, however many wait.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::entry::Demand;
+use super::tree::Fr;
 use crate::engine::store::Key;
 
 /// Place in the order: higher priority first, then who has waited longer, then the uid.
@@ -21,22 +23,40 @@ pub(super) struct Rank {
     pub(super) workload: Key,
 }
 
-/// What a workload asks for, as far as it decides whether it fits.
+/// What a workload asks for, as far as it decides what it gets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Shape {
+    pub(super) priority: Reverse<i32>,
     pub(super) demand: Arc<Demand>,
     /// The workload itself, if it takes over another's quota: then it is like no other.
     pub(super) alone: Option<Key>,
 }
 
+/// What must be within a class's reach before trying it again makes sense: this much, of one of several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Need {
+    pub(super) fr: Fr,
+    pub(super) amount: i128,
+}
+
 type ClassId = u64;
+type Place = (Rank, ClassId);
 
 #[derive(Debug, Clone)]
 struct Class {
     shape: Shape,
     ranks: BTreeSet<Rank>,
-    /// Whether the first of the class was tried, and did not fit, since quota was last released.
-    tried: bool,
+    state: State,
+}
+
+#[derive(Debug, Clone)]
+enum State {
+    /// It is to be tried.
+    Awake,
+    /// Its first was tried in vain; one of these has to be within reach.
+    Aside(Vec<Need>),
+    /// Its first was tried in vain, and anything that changes could help it.
+    Restless,
 }
 
 /// See the module.
@@ -47,10 +67,11 @@ pub(super) struct Line {
     classes: BTreeMap<ClassId, Class>,
     /// Everyone.
     all: BTreeSet<Rank>,
-    /// The first of each class.
-    heads: BTreeSet<(Rank, ClassId)>,
-    /// Those of `heads` whose class is not tried.
-    untried: BTreeSet<(Rank, ClassId)>,
+    /// The first of each class that is to be tried.
+    awake: BTreeSet<Place>,
+    /// The first of each class that was set aside, by what it needs.
+    aside: BTreeMap<(Fr, i32), BTreeMap<i128, BTreeSet<Place>>>,
+    restless: BTreeSet<ClassId>,
 }
 
 impl Line {
@@ -61,7 +82,7 @@ impl Line {
             None => {
                 self.last_id += 1;
                 self.ids.insert(shape.clone(), self.last_id);
-                let class = Class { shape: shape.clone(), ranks: BTreeSet::new(), tried: false };
+                let class = Class { shape: shape.clone(), ranks: BTreeSet::new(), state: State::Awake };
                 self.classes.insert(self.last_id, class);
                 self.last_id
             }
@@ -78,32 +99,55 @@ impl Line {
         }
     }
 
-    /// Quota was released, or the rules changed: everything is to be tried again.
+    /// The rules changed: everything is to be tried again.
     pub(super) fn retry_all(&mut self) {
-        for class in self.classes.values_mut() {
-            class.tried = false;
+        self.aside.clear();
+        self.restless.clear();
+        self.awake.clear();
+        for (id, class) in &mut self.classes {
+            class.state = State::Awake;
+            self.awake.extend(class.ranks.first().map(|rank| (rank.clone(), *id)));
         }
-        self.untried.clone_from(&self.heads);
     }
 
-    /// The first workload of all, and whether it is still to be tried.
-    pub(super) fn head(&self) -> Option<(&Rank, bool)> {
-        self.heads.first().map(|head| (&head.0, self.untried.contains(head)))
+    /// Something changed that may help those that anything could help.
+    pub(super) fn retry_restless(&mut self) {
+        for id in std::mem::take(&mut self.restless) {
+            self.set_state(id, State::Awake);
+        }
     }
 
-    /// The first workload that is still to be tried.
-    pub(super) fn next_untried(&self) -> Option<&Rank> {
-        self.untried.first().map(|(rank, _)| rank)
+    /// Whether there are any that anything could help.
+    pub(super) fn is_restless(&self) -> bool {
+        !self.restless.is_empty()
     }
 
-    /// The class of this head was tried, and does not fit.
-    pub(super) fn mark_tried(&mut self, head: &Rank) {
-        let first_with_rank = self.untried.range((head.clone(), ClassId::MIN)..).next().cloned();
-        if let Some(entry) = first_with_rank.filter(|(rank, _)| rank == head) {
-            self.untried.remove(&entry);
-            if let Some(class) = self.classes.get_mut(&entry.1) {
-                class.tried = true;
+    /// The first workload of all.
+    pub(super) fn head(&self) -> Option<&Rank> {
+        self.all.first()
+    }
+
+    /// The first workload that is worth trying, where `reach` says how much of a resource is within reach for a priority.
+    pub(super) fn next(&self, mut reach: impl FnMut(Fr, i32) -> i128) -> Option<&Rank> {
+        let mut first = self.awake.first().map(|(rank, _)| rank);
+        for ((fr, priority), needs) in &self.aside {
+            if first.is_some_and(|first| first.priority.0 > *priority) {
+                continue;
             }
+            let within = reach(*fr, *priority);
+            for (rank, _) in needs.range(..=within).filter_map(|(_, places)| places.first()) {
+                if first.is_none_or(|first| rank < first) {
+                    first = Some(rank);
+                }
+            }
+        }
+        first
+    }
+
+    /// The class of this workload, which is its first, was tried in vain. Without needs, anything could help it.
+    pub(super) fn set_aside(&mut self, shape: &Shape, needs: Vec<Need>) {
+        if let Some(id) = self.ids.get(shape).copied() {
+            self.set_state(id, if needs.is_empty() { State::Restless } else { State::Aside(needs) });
         }
     }
 
@@ -117,6 +161,40 @@ impl Line {
         self.all.is_empty()
     }
 
+    fn set_state(&mut self, id: ClassId, state: State) {
+        let Some(class) = self.classes.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut class.state, state);
+        if let Some(first) = class.ranks.first().cloned() {
+            self.list(&(first.clone(), id), &before, false);
+            if let Some(class) = self.classes.get(&id) {
+                let state = class.state.clone();
+                self.list(&(first, id), &state, true);
+            }
+        }
+    }
+
+    /// Puts the first of a class where those in its state are found, or takes it off there.
+    fn list(&mut self, place: &Place, state: &State, present: bool) {
+        match state {
+            State::Awake => set_member(&mut self.awake, place, present),
+            State::Restless => set_member(&mut self.restless, &place.1, present),
+            State::Aside(needs) => {
+                for need in needs {
+                    let group = (need.fr, place.0.priority.0);
+                    let by_amount = self.aside.entry(group).or_default();
+                    let places = by_amount.entry(need.amount).or_default();
+                    set_member(places, place, present);
+                    if places.is_empty() {
+                        by_amount.remove(&need.amount);
+                    }
+                    if by_amount.is_empty() {
+                        self.aside.remove(&group);
+                    }
+                }
+            }
+        }
+    }
+
     fn change(&mut self, id: ClassId, change: impl FnOnce(&mut BTreeSet<Rank>) -> bool) {
         let Some(class) = self.classes.get_mut(&id) else { return };
         let before = class.ranks.first().cloned();
@@ -125,23 +203,31 @@ impl Line {
         if before == after {
             return;
         }
+        let state = class.state.clone();
+        // Who comes before the one that was tried has not been tried.
+        let next = match (&before, &after) {
+            (Some(before), Some(after)) if after < before => State::Awake,
+            _ => state.clone(),
+        };
+        class.state = next.clone();
         if let Some(rank) = before {
-            let entry = (rank, id);
-            self.heads.remove(&entry);
-            self.untried.remove(&entry);
+            self.list(&(rank, id), &state, false);
         }
         match after {
-            Some(rank) => {
-                if !class.tried {
-                    self.untried.insert((rank.clone(), id));
-                }
-                self.heads.insert((rank, id));
-            }
+            Some(rank) => self.list(&(rank, id), &next, true),
             None => {
                 if let Some(class) = self.classes.remove(&id) {
                     self.ids.remove(&class.shape);
                 }
             }
         }
+    }
+}
+
+fn set_member<T: Ord + Clone>(set: &mut BTreeSet<T>, member: &T, present: bool) {
+    if present {
+        set.insert(member.clone());
+    } else {
+        set.remove(member);
     }
 }

@@ -19,14 +19,19 @@ pub mod requests;
 mod selector;
 pub mod settings;
 mod settle;
+mod shaping;
 pub mod status;
 #[cfg(test)]
 mod tests;
+mod tree;
+mod turns;
+mod victims;
+mod wanted;
 
 use k8s_openapi::api::core::v1::Namespace;
 
 pub use engine::Engine;
-pub use pending::{Obstacle, PendingReason, Shortfall, Waiting};
+pub use pending::{Binding, Obstacle, PendingReason, Shortfall, Waiting};
 pub use report::{ClusterQueueReport, CohortReport, LocalQueueReport};
 pub use requests::{Requests, pod_requests, template_requests};
 pub use settings::Settings;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::tree::{Fr, NodeId};
 use crate::api::quantity::Amount;
 use crate::engine::store::Key;
 
@@ -22,8 +23,10 @@ pub enum PendingReason {
     AdmissionGated,
     /// It is looked at again later.
     PendingEvaluation,
-    /// Its predecessor is being stopped.
+    /// Room is being made for it, or its predecessor is being stopped.
     WaitingForPreemptedWorkloads,
+    /// Others have to become ready first.
+    WaitingForPodsReady,
 }
 
 impl PendingReason {
@@ -38,6 +41,7 @@ impl PendingReason {
             Self::AdmissionGated => "AdmissionGated",
             Self::PendingEvaluation => "PendingEvaluation",
             Self::WaitingForPreemptedWorkloads => "WaitingForPreemptedWorkloads",
+            Self::WaitingForPodsReady => "WaitingForPodsReady",
         }
     }
 }
@@ -54,6 +58,17 @@ pub enum Waiting {
         /// Name of the ClusterQueue.
         cluster_queue: String,
     },
+    /// For room: quota is kept for it until these, which are evicted, have given theirs back.
+    Room {
+        /// Some of those that are on their way out.
+        going: Vec<Key>,
+        /// How many more there are.
+        more: usize,
+    },
+    /// For its turn: it would fit, and gets it in the next cycle.
+    Turn,
+    /// For this workload, which was admitted and is not ready yet. Until it is, nothing is admitted.
+    Unready(Key),
     /// It names no LocalQueue.
     NoQueueName,
     /// Its LocalQueue does not exist.
@@ -156,14 +171,44 @@ pub struct Shortfall {
     pub held: Amount,
     /// What is used of it by others than that slice.
     pub used: Amount,
-    /// The nominal quota.
+    /// The nominal quota of the ClusterQueue.
     pub nominal: Amount,
-    /// What more would have to be free.
+    /// The most that the ClusterQueue could get, with all that it may borrow.
+    pub potential: Amount,
+    /// What of the tree does not give more.
+    pub binding: Binding,
+    /// What more would have to be free; or, if there will never be enough, what more there would have to be.
     pub missing: Amount,
     /// Those that hold the most of it, and how much.
     pub holders: Vec<(Key, Amount)>,
     /// How many others hold some of it.
     pub more_holders: usize,
+    /// The part of the tree within which it is held.
+    pub(super) within: Option<(NodeId, Fr)>,
+}
+
+/// What of the cohort tree does not give more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Binding {
+    /// The nominal quota of the ClusterQueue, which is in no cohort.
+    NominalQuota,
+    /// The borrowing limit of the ClusterQueue.
+    BorrowingLimit,
+    /// The quota of all members of this Cohort together.
+    Cohort(String),
+    /// The borrowing limit of this Cohort.
+    CohortBorrowingLimit(String),
+}
+
+impl fmt::Display for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NominalQuota => f.write_str("its nominalQuota"),
+            Self::BorrowingLimit => f.write_str("its borrowingLimit"),
+            Self::Cohort(name) => write!(f, "the quota of cohort {name}"),
+            Self::CohortBorrowingLimit(name) => write!(f, "the borrowingLimit of cohort {name}"),
+        }
+    }
 }
 
 impl Waiting {
@@ -171,7 +216,9 @@ impl Waiting {
     pub fn reason(&self) -> PendingReason {
         match self {
             Self::Quota(obstacles) => quota_reason(obstacles),
-            Self::Behind { .. } => PendingReason::WaitingForQuota,
+            Self::Behind { .. } | Self::Turn => PendingReason::WaitingForQuota,
+            Self::Room { .. } => PendingReason::WaitingForPreemptedWorkloads,
+            Self::Unready(_) => PendingReason::WaitingForPodsReady,
             Self::LocalQueueStopped(_) | Self::ClusterQueueStopped(_) => PendingReason::Suspended,
             Self::Gated(_) => PendingReason::AdmissionGated,
             Self::Backoff(_) => PendingReason::PendingEvaluation,
@@ -193,7 +240,7 @@ impl Waiting {
 impl Waiting {
     /// Whether the workload is in line, and nothing but quota is missing.
     pub fn is_in_line(&self) -> bool {
-        matches!(self, Self::Quota(_) | Self::Behind { .. })
+        matches!(self, Self::Quota(_) | Self::Behind { .. } | Self::Room { .. } | Self::Turn | Self::Unready(_))
     }
 }
 
@@ -213,6 +260,9 @@ impl fmt::Display for Waiting {
             Self::Behind { head, cluster_queue } => {
                 write!(f, "ClusterQueue {cluster_queue} is StrictFIFO, and {head} comes first and does not fit yet")
             }
+            Self::Room { going, more } => write_going(f, going, *more),
+            Self::Turn => f.write_str("it fits and is admitted in its turn"),
+            Self::Unready(key) => write!(f, "waiting for {key}, which was admitted, to be in the PodsReady condition"),
             Self::NoQueueName => f.write_str("the workload names no LocalQueue; set spec.queueName"),
             Self::LocalQueueMissing(name) => write!(f, "LocalQueue {name} doesn't exist"),
             Self::LocalQueueTerminating(name) => write!(f, "LocalQueue {name} is being deleted"),
@@ -236,6 +286,17 @@ impl fmt::Display for Waiting {
             }
         }
     }
+}
+
+fn write_going(f: &mut fmt::Formatter<'_>, going: &[Key], more: usize) -> fmt::Result {
+    f.write_str("quota is kept for it until evicted workloads have given theirs back: ")?;
+    for (index, key) in going.iter().enumerate() {
+        write!(f, "{}{key}", if index == 0 { "" } else { ", " })?;
+    }
+    if more > 0 {
+        write!(f, " and {more} more")?;
+    }
+    Ok(())
 }
 
 /// One sentence a pod set, one clause a flavor and resource.
@@ -275,6 +336,9 @@ impl Shortfall {
         )?;
         self.write_demand(f)?;
         write!(f, ", {} of {} used", show(self.used), show(self.nominal))?;
+        if self.binding != Binding::NominalQuota {
+            write!(f, ", limited by {}", self.binding)?;
+        }
         for (index, (key, amount)) in self.holders.iter().enumerate() {
             write!(f, "{} {key} holds {}", if index == 0 { ":" } else { "," }, show(*amount))?;
         }
@@ -288,8 +352,11 @@ impl Shortfall {
         let show = |amount: Amount| amount.display(&self.resource).to_string();
         write!(f, "insufficient quota for {} in flavor {}: ", self.resource, self.flavor)?;
         self.write_demand(f)?;
-        let all = show(self.requested.plus(self.earlier));
-        write!(f, ", more than the maximum capacity {} (fits only once nominalQuota is {all})", show(self.nominal))
+        write!(f, ", more than the maximum capacity {}", show(self.potential))?;
+        if self.binding != Binding::NominalQuota {
+            write!(f, " that {} leaves", self.binding)?;
+        }
+        write!(f, " (fits only once nominalQuota is {})", show(self.nominal.plus(self.missing)))
     }
 
     fn write_demand(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -319,9 +386,12 @@ mod tests {
             held: Amount::ZERO,
             used: Amount::new(12),
             nominal: Amount::new(16),
+            potential: Amount::new(16),
+            binding: Binding::NominalQuota,
             missing: Amount::new(4),
             holders: vec![(Key::new("team", "llm"), Amount::new(7)), (Key::new("team", "embed"), Amount::new(3))],
             more_holders: 2,
+            within: None,
         }
     }
 
@@ -343,6 +413,8 @@ mod tests {
             requested: Amount::new(3 << 30),
             earlier: Amount::new(1 << 30),
             nominal: Amount::new(2 << 30),
+            potential: Amount::new(2 << 30),
+            missing: Amount::new(2 << 30),
             ..shortfall()
         };
         let why = Waiting::Quota(vec![Obstacle::Exceeds(memory)]);

@@ -75,19 +75,28 @@ impl Placement {
 
     /// Why the nodes of `flavor` are not for these pods, if they aren't. Only labels that some flavor of the group speaks of
     /// count: what others the nodes have is not known here (kueue v0.19.2 `pkg/scheduler/flavorassigner`).
-    pub(super) fn objection(&self, flavor: &ResourceFlavorSpec, labels_of_group: &BTreeSet<&str>) -> Option<String> {
+    pub(super) fn objection<'f>(
+        &self,
+        flavor: &ResourceFlavorSpec,
+        labels_of_group: impl FnOnce() -> BTreeSet<&'f str>,
+    ) -> Option<String> {
         let untolerated = flavor.node_taints.iter().find(|taint| !self.tolerates(taint, flavor));
         if let Some(taint) = untolerated {
             let value = taint.value.as_deref().map(|value| format!("={value}")).unwrap_or_default();
             return Some(format!("untolerated taint {}{value}:{}", taint.key, taint.effect));
         }
+        let required = &self.affinity.node_affinity.required_during_scheduling_ignored_during_execution;
+        if self.node_selector.is_empty() && required.is_none() {
+            return None;
+        }
+        let labels_of_group = labels_of_group();
         let known = |key: &str| labels_of_group.contains(key);
         let wrong =
             self.node_selector.iter().find(|(key, value)| known(key) && flavor.node_labels.get(*key) != Some(*value));
         if let Some((key, value)) = wrong {
             return Some(format!("its nodes have no label {key}={value}, which the node selector asks for"));
         }
-        let terms = self.affinity.node_affinity.required_during_scheduling_ignored_during_execution.as_ref()?;
+        let terms = required.as_ref()?;
         let matching = |term: &Term| {
             let known = term.match_expressions.iter().filter(|expression| known(&expression.key));
             known.into_iter().all(|expression| expression.holds(&flavor.node_labels))
@@ -193,6 +202,6 @@ mod tests {
         .expect("a flavor");
         let labels = BTreeSet::from(["pool", "generation", "spot"]);
         let placement = Placement::of(&PodTemplate(json!({"spec": spec}))).expect("a pod spec");
-        assert_eq!(placement.objection(&flavor, &labels).as_deref(), expected);
+        assert_eq!(placement.objection(&flavor, || labels).as_deref(), expected);
     }
 }

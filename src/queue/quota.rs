@@ -4,26 +4,104 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::ledger::FlavorResource;
+use super::tree::{FlavorResource, Fr, NodeSpec, Tree, Weight};
 use crate::api::kueue::cluster_queue::{
-    BorrowWithinCohortPolicy, FlavorFungibilityPolicy, QueueingStrategy, ReclaimPolicy, WithinClusterQueuePolicy,
+    BorrowWithinCohortPolicy, ClusterQueuePreemption, FlavorFungibility, FlavorFungibilityPolicy,
+    FlavorFungibilityPreference, QueueingStrategy, ReclaimPolicy, ResourceGroup, ResourceQuota,
+    WithinClusterQueuePolicy,
 };
 use crate::api::kueue::names::active_reason;
-use crate::api::kueue::{ClusterQueue, ClusterQueueSpec, ResourceFlavorSpec, StopPolicy};
-use crate::api::quantity::Amount;
+use crate::api::kueue::{ClusterQueue, ClusterQueueSpec, CohortSpec, FairSharing, ResourceFlavorSpec, StopPolicy};
+use crate::api::quantity::{Amount, Exact};
 
 /// Resources that one flavor provides together, and the flavors in the order in which they are tried.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) resources: BTreeSet<String>,
-    pub(super) flavors: Vec<String>,
+    pub(super) flavors: Vec<FlavorInGroup>,
+}
+
+/// A flavor of a group, and what stands for each of the group's resources in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct FlavorInGroup {
+    pub(super) name: String,
+    frs: BTreeMap<String, Fr>,
+}
+
+impl FlavorInGroup {
+    /// What stands for a resource of the group.
+    pub(super) fn fr(&self, resource: &str) -> Option<Fr> {
+        self.frs.get(resource).copied()
+    }
+}
+
+/// Quota of one resource in one flavor.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub(super) nominal: Amount,
+    pub(super) borrowing: Option<Amount>,
+    pub(super) lending: Option<Amount>,
+}
+
+/// Whom a waiting workload may push out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct PreemptionRules {
+    pub(super) within: WithinClusterQueuePolicy,
+    pub(super) reclaim: ReclaimPolicy,
+    /// Whether borrowers of lower priority may be pushed out by one that borrows.
+    pub(super) while_borrowing: bool,
+    /// The highest priority that may be pushed out so.
+    pub(super) threshold: Option<i32>,
+}
+
+impl PreemptionRules {
+    fn of(preemption: Option<&ClusterQueuePreemption>) -> Self {
+        let Some(preemption) = preemption else { return Self::default() };
+        let borrow = preemption.borrow_within_cohort.as_ref();
+        Self {
+            within: preemption.within_cluster_queue.unwrap_or_default(),
+            reclaim: preemption.reclaim_within_cohort.unwrap_or_default(),
+            while_borrowing: borrow.and_then(|borrow| borrow.policy).unwrap_or_default()
+                != BorrowWithinCohortPolicy::Never,
+            threshold: borrow.and_then(|borrow| borrow.max_priority_threshold),
+        }
+    }
+
+    /// Whether nobody is ever pushed out.
+    pub(super) fn never(self) -> bool {
+        self.within == WithinClusterQueuePolicy::Never && self.reclaim == ReclaimPolicy::Never
+    }
+}
+
+/// When to go on to the next flavor, and which is best of those that were looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Fungibility {
+    pub(super) next_rather_than_borrow: bool,
+    pub(super) stop_at_preemption: bool,
+    pub(super) preemption_over_borrowing: bool,
+}
+
+impl Fungibility {
+    fn of(fungibility: Option<&FlavorFungibility>) -> Self {
+        let Some(fungibility) = fungibility else { return Self::default() };
+        Self {
+            next_rather_than_borrow: fungibility.when_can_borrow == Some(FlavorFungibilityPolicy::TryNextFlavor),
+            stop_at_preemption: fungibility.when_can_preempt == Some(FlavorFungibilityPolicy::MayStopSearch),
+            preemption_over_borrowing: fungibility.preference
+                == Some(FlavorFungibilityPreference::PreemptionOverBorrowing),
+        }
+    }
 }
 
 /// What a ClusterQueue gives out, and by which rules.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Quota {
     pub(super) groups: Vec<Group>,
-    pub(super) nominal: BTreeMap<FlavorResource, Amount>,
+    limits: BTreeMap<FlavorResource, Limits>,
+    cohort: Option<String>,
+    weight: Weight,
+    pub(super) preemption: PreemptionRules,
+    pub(super) fungibility: Fungibility,
     pub(super) strict: bool,
     pub(super) stop: StopPolicy,
     pub(super) terminating: bool,
@@ -36,10 +114,92 @@ pub(super) struct Quota {
     pub(super) unsupported: Vec<String>,
 }
 
+/// What the resource groups of a ClusterQueue or Cohort say.
+#[derive(Debug, Default)]
+struct Groups {
+    limits: BTreeMap<FlavorResource, Limits>,
+    faults: Vec<String>,
+}
+
+impl Groups {
+    fn of(groups: &[ResourceGroup], has_cohort: bool) -> Self {
+        let mut read = Self::default();
+        let mut grouped = BTreeSet::new();
+        for group in groups {
+            let resources: BTreeSet<&String> = group.covered_resources.iter().collect();
+            for resource in group.covered_resources.iter().filter(|name| !grouped.insert(("resource", *name))) {
+                read.faults.push(format!("resource {resource} is covered more than once"));
+            }
+            for flavor in &group.flavors {
+                if !grouped.insert(("flavor", &flavor.name)) {
+                    read.faults.push(format!("flavor {} is listed more than once", flavor.name));
+                }
+                let listed: BTreeSet<&String> = flavor.resources.iter().map(|quota| &quota.name).collect();
+                if listed != resources {
+                    read.faults.push(format!("flavor {} doesn't list the covered resources", flavor.name));
+                }
+                for quota in &flavor.resources {
+                    read.read_limits(&flavor.name, quota, has_cohort);
+                }
+            }
+        }
+        read
+    }
+
+    fn read_limits(&mut self, flavor: &str, quota: &ResourceQuota, has_cohort: bool) {
+        let place = |field: &str| format!("{field} of {} in flavor {flavor}", quota.name);
+        let mut read = |field: &str, quantity| match Amount::of(&quota.name, quantity) {
+            Ok(amount) => Some(amount),
+            Err(error) => {
+                self.faults.push(format!("{}: {error}", place(field)));
+                None
+            }
+        };
+        let limits = Limits {
+            nominal: read("nominalQuota", &quota.nominal_quota).unwrap_or_default(),
+            borrowing: quota.borrowing_limit.as_ref().and_then(|limit| read("borrowingLimit", limit)),
+            lending: quota.lending_limit.as_ref().and_then(|limit| read("lendingLimit", limit)),
+        };
+        for (limit, field) in [(limits.borrowing, "borrowingLimit"), (limits.lending, "lendingLimit")] {
+            if limit.is_some() && !has_cohort {
+                self.faults.push(format!("{} is set, which needs a cohort to borrow from and lend to", place(field)));
+            }
+        }
+        if limits.lending.is_some_and(|lending| lending > limits.nominal) {
+            self.faults.push(format!("{} is more than its nominalQuota", place("lendingLimit")));
+        }
+        self.limits.insert(FlavorResource { flavor: flavor.to_owned(), resource: quota.name.clone() }, limits);
+    }
+}
+
+/// What the tree is told of a Cohort. A Cohort says nothing back: what contradicts itself in it is left out.
+pub(super) fn cohort_spec(spec: &CohortSpec) -> NodeSpec {
+    let parent = spec.parent_name.clone().filter(|name| !name.is_empty());
+    NodeSpec {
+        limits: Groups::of(&spec.resource_groups, parent.is_some()).limits,
+        weight: weight(spec.fair_sharing.as_ref()).unwrap_or_default(),
+        parent,
+    }
+}
+
+/// The weight, 1 if unset.
+fn weight(fair_sharing: Option<&FairSharing>) -> Result<Weight, String> {
+    let Some(weight) = fair_sharing.and_then(|sharing| sharing.weight.as_ref()) else { return Ok(Weight::default()) };
+    let exact = Exact::parse_non_negative(&weight.0).map_err(|error| format!("fairSharing.weight: {error}"))?;
+    Ok(Weight(exact.nano() as f64 / 1e9))
+}
+
 impl Quota {
-    pub(super) fn of(cluster_queue: &ClusterQueue) -> Self {
+    pub(super) fn of(cluster_queue: &ClusterQueue, tree: &mut Tree) -> Self {
         let spec = &cluster_queue.spec;
+        let cohort = spec.cohort_name.clone().filter(|name| !name.is_empty());
+        let read = Groups::of(&spec.resource_groups, cohort.is_some());
         let mut quota = Self {
+            limits: read.limits,
+            faults: read.faults,
+            cohort,
+            preemption: PreemptionRules::of(spec.preemption.as_ref()),
+            fungibility: Fungibility::of(spec.flavor_fungibility.as_ref()),
             strict: spec.queueing_strategy == Some(QueueingStrategy::StrictFIFO),
             stop: spec.stop_policy.unwrap_or_default(),
             terminating: cluster_queue.metadata.deletion_timestamp.is_some(),
@@ -47,50 +207,22 @@ impl Quota {
             unsupported: unsupported(spec),
             ..Self::default()
         };
+        match weight(spec.fair_sharing.as_ref()) {
+            Ok(weight) => quota.weight = weight,
+            Err(fault) => quota.faults.push(fault),
+        }
         let rules = spec.admission_checks_strategy.iter().flat_map(|strategy| &strategy.admission_checks);
         quota.checks = rules.map(|rule| rule.name.clone()).collect();
         if let Err(fault) = super::selector::matches(quota.selector.as_ref(), &BTreeMap::new()) {
             quota.faults.push(format!("namespaceSelector: {fault}"));
         }
-        quota.read_groups(spec);
+        quota.groups = spec.resource_groups.iter().map(|group| Group::of(group, tree)).collect();
         quota
     }
 
-    fn read_groups(&mut self, spec: &ClusterQueueSpec) {
-        let mut grouped = BTreeSet::new();
-        for group in &spec.resource_groups {
-            let resources: BTreeSet<String> = group.covered_resources.iter().cloned().collect();
-            for resource in group.covered_resources.iter().filter(|name| !grouped.insert(("resource", (*name).clone())))
-            {
-                self.faults.push(format!("resource {resource} is covered more than once"));
-            }
-            for flavor in &group.flavors {
-                if !grouped.insert(("flavor", flavor.name.clone())) {
-                    self.faults.push(format!("flavor {} is listed more than once", flavor.name));
-                }
-                let listed: BTreeSet<String> = flavor.resources.iter().map(|quota| quota.name.clone()).collect();
-                if listed != resources {
-                    self.faults.push(format!("flavor {} doesn't list the covered resources", flavor.name));
-                }
-                for quota in &flavor.resources {
-                    match Amount::of(&quota.name, &quota.nominal_quota) {
-                        Ok(amount) => {
-                            self.nominal.insert(FlavorResource::new(&flavor.name, &quota.name), amount);
-                        }
-                        Err(error) => self
-                            .faults
-                            .push(format!("nominalQuota of {} in flavor {}: {error}", quota.name, flavor.name)),
-                    }
-                }
-            }
-            let flavors = group.flavors.iter().map(|flavor| flavor.name.clone()).collect();
-            self.groups.push(Group { resources, flavors });
-        }
-    }
-
-    /// The nominal quota; nothing for what is not listed.
-    pub(super) fn nominal(&self, at: &FlavorResource) -> Amount {
-        self.nominal.get(at).copied().unwrap_or_default()
+    /// What the tree is told of it.
+    pub(super) fn node_spec(&self) -> NodeSpec {
+        NodeSpec { parent: self.cohort.clone(), limits: self.limits.clone(), weight: self.weight }
     }
 
     /// The group that covers a resource.
@@ -101,12 +233,16 @@ impl Quota {
     /// The flavors in the order of the spec, with their resources.
     pub(super) fn flavors(&self) -> impl Iterator<Item = (&str, &BTreeSet<String>)> {
         let flavors = self.groups.iter().flat_map(|group| group.flavors.iter().map(move |flavor| (flavor, group)));
-        flavors.map(|(flavor, group)| (flavor.as_str(), &group.resources))
+        flavors.map(|(flavor, group)| (flavor.name.as_str(), &group.resources))
     }
 
     /// Why nothing can be admitted: the reason of the condition Active, and what is wrong; `None` when all is well.
     /// (kueue v0.19.2 `pkg/cache/scheduler/clusterqueue.go`, `inactiveReason`.)
-    pub(super) fn inactive(&self, flavors: &BTreeMap<String, ResourceFlavorSpec>) -> Option<(&'static str, String)> {
+    pub(super) fn inactive(
+        &self,
+        flavors: &BTreeMap<String, ResourceFlavorSpec>,
+        cycle: Option<String>,
+    ) -> Option<(&'static str, String)> {
         if self.terminating {
             return Some((active_reason::TERMINATING, "is being deleted".to_owned()));
         }
@@ -127,6 +263,8 @@ impl Quota {
                 format!("references missing AdmissionCheck(s): {names}; Sluice serves none"),
             ));
         }
+        problems
+            .extend(cycle.map(|cycle| (active_reason::MISCONFIGURED, format!("its cohorts form a cycle: {cycle}"))));
         problems.extend(self.faults.iter().map(|fault| (active_reason::MISCONFIGURED, fault.clone())));
         let reason = problems.first()?.0;
         let texts: Vec<String> = problems.into_iter().map(|(_, text)| text).collect();
@@ -134,40 +272,23 @@ impl Quota {
     }
 }
 
+impl Group {
+    fn of(group: &ResourceGroup, tree: &mut Tree) -> Self {
+        let flavors = group.flavors.iter().map(|flavor| {
+            let mut fr = |resource: &String| {
+                let at = FlavorResource { flavor: flavor.name.clone(), resource: resource.clone() };
+                (resource.clone(), tree.fr(&at))
+            };
+            let frs = group.covered_resources.iter().map(&mut fr).collect();
+            FlavorInGroup { name: flavor.name.clone(), frs }
+        });
+        Self { flavors: flavors.collect(), resources: group.covered_resources.iter().cloned().collect() }
+    }
+}
+
 /// The fields that are set to something else than their default and that are not acted on.
 fn unsupported(spec: &ClusterQueueSpec) -> Vec<String> {
-    let quotas = || spec.resource_groups.iter().flat_map(|group| &group.flavors).flat_map(|flavor| &flavor.resources);
-    let preemption = spec.preemption.as_ref();
-    let borrow = preemption.and_then(|p| p.borrow_within_cohort.as_ref());
-    let fungibility = spec.flavor_fungibility.as_ref();
     let fields = [
-        (spec.cohort_name.is_some(), "cohortName"),
-        (
-            quotas().any(|quota| quota.borrowing_limit.is_some()),
-            "resourceGroups[*].flavors[*].resources[*].borrowingLimit",
-        ),
-        (quotas().any(|quota| quota.lending_limit.is_some()), "resourceGroups[*].flavors[*].resources[*].lendingLimit"),
-        (
-            fungibility.is_some_and(|f| {
-                f.when_can_borrow == Some(FlavorFungibilityPolicy::TryNextFlavor)
-                    || f.when_can_preempt == Some(FlavorFungibilityPolicy::MayStopSearch)
-                    || f.preference.is_some()
-            }),
-            "flavorFungibility",
-        ),
-        (
-            preemption.and_then(|p| p.reclaim_within_cohort).unwrap_or_default() != ReclaimPolicy::Never,
-            "preemption.reclaimWithinCohort",
-        ),
-        (
-            borrow.and_then(|b| b.policy).unwrap_or_default() != BorrowWithinCohortPolicy::Never,
-            "preemption.borrowWithinCohort",
-        ),
-        (
-            preemption.and_then(|p| p.within_cluster_queue).unwrap_or_default() != WithinClusterQueuePolicy::Never,
-            "preemption.withinClusterQueue",
-        ),
-        (spec.fair_sharing.is_some(), "fairSharing"),
         (spec.admission_scope.is_some(), "admissionScope"),
         (spec.concurrent_admission_policy.is_some(), "concurrentAdmissionPolicy"),
     ];

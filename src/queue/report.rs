@@ -1,12 +1,12 @@
 //! What the statuses of ClusterQueues and LocalQueues say.
 
-use super::ledger::{FlavorResource, Ledger, clamped};
+use super::ledger::{Sums, clamped};
 use super::quota::Quota;
+use super::tree::{Fr, NodeId, Tree, View};
 use crate::api::kueue::StopPolicy;
 use crate::api::kueue::cluster_queue::{FlavorUsage, ResourceUsage};
 use crate::api::kueue::local_queue::{LocalQueueFlavorUsage, LocalQueueResourceUsage};
 use crate::api::kueue::names::active_reason;
-use crate::api::quantity::Amount;
 
 /// Whether a queue can admit workloads, and why not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +68,8 @@ pub struct ClusterQueueReport {
     pub unsupported: Vec<String>,
     /// How many workloads it has.
     pub counts: Counts,
+    /// The share that it takes of what its cohort can lend, in thousandths, divided by its weight; `None` without fair sharing.
+    pub weighted_share: Option<i64>,
     /// Quota reserved, by flavor.
     pub reservation: Vec<FlavorUsage>,
     /// Quota used by admitted workloads, by flavor.
@@ -96,31 +98,43 @@ pub struct LocalQueueReport {
     pub usage: Vec<LocalQueueFlavorUsage>,
 }
 
-/// Usage of every flavor of a ClusterQueue, in the order of its spec, by what `sum` picks from the ledger.
-pub(super) fn cluster_queue_usage(quota: &Quota, sum: impl Fn(&FlavorResource) -> i128) -> Vec<FlavorUsage> {
+/// Usage of every flavor of a ClusterQueue, in the order of its spec, by what `sum` picks from its sums; and what of that
+/// is more than its nominal quota.
+pub(super) fn cluster_queue_usage(
+    quota: &Quota,
+    tree: &Tree,
+    node: NodeId,
+    sum: impl Fn(Fr) -> i128,
+) -> Vec<FlavorUsage> {
+    let sum = |flavor: &str, resource: &str| tree.known(flavor, resource).map_or(0, &sum);
+    let borrowed = |flavor: &str, resource: &str, total: i128| match tree.known(flavor, resource) {
+        Some(fr) if tree.parent(node).is_some() => (total - tree.nominal(node, fr)).max(0),
+        _ => 0,
+    };
     let flavors = quota.flavors().map(|(flavor, resources)| FlavorUsage {
         name: flavor.to_owned(),
         resources: resources
             .iter()
             .map(|resource| ResourceUsage {
                 name: resource.clone(),
-                total: Some(clamped(sum(&FlavorResource::new(flavor, resource))).quantity(resource)),
-                borrowed: Some(Amount::ZERO.quantity(resource)),
+                total: Some(clamped(sum(flavor, resource)).quantity(resource)),
+                borrowed: Some(clamped(borrowed(flavor, resource, sum(flavor, resource))).quantity(resource)),
             })
             .collect(),
     });
     flavors.collect()
 }
 
-/// Usage of every flavor of the ClusterQueue behind a LocalQueue, by what `sum` picks from the LocalQueue's ledger.
-pub(super) fn local_queue_usage(quota: &Quota, sum: impl Fn(&FlavorResource) -> i128) -> Vec<LocalQueueFlavorUsage> {
+/// Usage of every flavor of the ClusterQueue behind a LocalQueue, by what `sum` picks from the LocalQueue's sums.
+pub(super) fn local_queue_usage(quota: &Quota, tree: &Tree, sum: impl Fn(Fr) -> i128) -> Vec<LocalQueueFlavorUsage> {
+    let sum = |flavor: &str, resource: &str| tree.known(flavor, resource).map_or(0, &sum);
     let flavors = quota.flavors().map(|(flavor, resources)| LocalQueueFlavorUsage {
         name: flavor.to_owned(),
         resources: resources
             .iter()
             .map(|resource| LocalQueueResourceUsage {
                 name: resource.clone(),
-                total: Some(clamped(sum(&FlavorResource::new(flavor, resource))).quantity(resource)),
+                total: Some(clamped(sum(flavor, resource)).quantity(resource)),
             })
             .collect(),
     });
@@ -128,20 +142,14 @@ pub(super) fn local_queue_usage(quota: &Quota, sum: impl Fn(&FlavorResource) -> 
 }
 
 impl ClusterQueueReport {
-    pub(super) fn of(
-        quota: &Quota,
-        generation: Option<i64>,
-        activity: Activity,
-        ledger: &Ledger,
-        counts: Counts,
-    ) -> Self {
-        Self {
-            generation,
-            activity,
-            unsupported: quota.unsupported.clone(),
-            counts,
-            reservation: cluster_queue_usage(quota, |at| ledger.reserved(at)),
-            usage: cluster_queue_usage(quota, |at| ledger.admitted(at)),
-        }
+    /// Reads the usage of a ClusterQueue off its sums.
+    pub(super) fn usage_of(&mut self, quota: &Quota, tree: &Tree, node: NodeId, sums: &Sums) {
+        self.reservation = cluster_queue_usage(quota, tree, node, |fr| sums.reserved(fr));
+        self.usage = cluster_queue_usage(quota, tree, node, |fr| sums.admitted(fr));
     }
+}
+
+/// The share that a node publishes.
+pub(super) fn weighted_share(tree: &Tree, node: NodeId) -> i64 {
+    tree.share(node, View::Actual).published()
 }

@@ -1,13 +1,15 @@
 //! Where each workload stands, and what it adds to counts, ledgers and lines.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::engine::{Booking, Engine, Slot, Standing};
 use super::entry::{Entry, Stage};
-use super::ledger::Charge;
+use super::ledger::{Charge, Holder};
 use super::line::Shape;
 use super::pending::Waiting;
 use super::report::Counts;
+use super::tree::{NodeId, View};
 use super::{Key, Subject, selector};
 use crate::api::kueue::{Admission, StopPolicy};
 
@@ -39,7 +41,13 @@ impl Engine {
         let booking = self.booking(slot, &standing);
         self.touched.insert(Subject::Workload(key.clone()));
         let Some(slot) = self.workloads.get_mut(key) else { return };
+        let waits_for_ready = matches!(standing, Standing::Holds(_)) && slot.entry.unready();
         slot.standing = standing;
+        if waits_for_ready {
+            self.unready.insert(key.clone());
+        } else {
+            self.unready.remove(key);
+        }
         if slot.booked != booking {
             let before = std::mem::replace(&mut slot.booked, booking.clone());
             self.unbook(key, &before);
@@ -130,7 +138,7 @@ impl Engine {
         if quota.stop != StopPolicy::None {
             return Some(Waiting::ClusterQueueStopped(name.to_owned()));
         }
-        if let Some((_, problem)) = quota.inactive(&self.flavors) {
+        if let Some((_, problem)) = self.cluster_queue_problem(name) {
             return Some(Waiting::ClusterQueueInactive { cluster_queue: name.to_owned(), problem });
         }
         let unlabelled = BTreeMap::new();
@@ -217,10 +225,16 @@ impl Engine {
             },
             Standing::Holds(admission) => {
                 let admitted = entry.admitted || slot.assumed.is_some();
+                let charge = Arc::new(self.charge(slot, admission));
+                let going = entry.evicted || slot.preempted.is_some();
+                let stable = !going && slot.assumed.is_none();
                 Booking {
+                    going,
+                    stable: stable
+                        .then(|| (entry.holder_rank(), Holder { since: entry.since, charge: charge.clone() })),
                     cluster_queue: Some(admission.cluster_queue.clone()),
                     counts: Counts { pending: 0, reserving: 1, admitted: i32::from(admitted) },
-                    charge: self.charge(slot, admission),
+                    charge,
                     ..base
                 }
             }
@@ -230,9 +244,9 @@ impl Engine {
     /// What a workload is charged: what it holds, and, until the slices that it replaced are seen to be over, no less than
     /// they held. Should the successor go after all, what its predecessors have is still there.
     fn charge(&self, slot: &Slot, admission: &Admission) -> Charge {
-        let mut charge = slot.entry.charge(admission);
+        let mut charge = slot.entry.charge(admission, &self.tree);
         for replaced in self.replaced(slot) {
-            let before = replaced.admission().map(|admission| replaced.entry.charge(admission));
+            let before = replaced.admission().map(|admission| replaced.entry.charge(admission, &self.tree));
             for (at, amount) in before.into_iter().flatten() {
                 let most = charge.entry(at).or_default();
                 *most = amount.max(*most);
@@ -262,26 +276,34 @@ impl Engine {
     fn place(&self, slot: &Slot, cluster_queue: &str) -> Option<Shape> {
         let demand = slot.entry.demand.as_ref().ok()?.clone();
         let alone = self.predecessor(slot, cluster_queue).map(|_| slot.entry.key.clone());
-        Some(Shape { demand, alone })
+        Some(Shape { priority: std::cmp::Reverse(slot.entry.priority), demand, alone })
     }
 
     fn book(&mut self, key: &Key, booking: &Booking) {
         let admitted = booking.counts.admitted > 0;
         if let Some(name) = &booking.cluster_queue {
-            let state = self.cluster_queues.entry(name.clone()).or_default();
+            let node = self.tree.cluster_queue(name);
+            self.charge_tree(node, booking, 1);
+            let state = self.cluster_queue_place(name);
             state.members.insert(key.clone());
             state.counts.add(booking.counts, 1);
-            state.ledger.book(key, &booking.charge, admitted);
+            state.ledger.book(key, &booking.charge, admitted, true);
+            if booking.going {
+                state.ledger.going.insert(key.clone(), booking.charge.clone());
+            }
+            if let Some((rank, holder)) = &booking.stable {
+                state.ledger.settle(rank.clone(), holder.clone());
+            }
             if let Some((shape, rank)) = &booking.place {
                 state.line.insert(shape, rank.clone());
-                self.dirty.insert(name.clone());
             }
+            self.dirty.insert(node);
             self.touched.insert(Subject::ClusterQueue(name.clone()));
         }
         if let Some(local_queue) = &booking.local_queue {
             let state = self.local_queues.entry(local_queue.clone()).or_default();
             state.counts.add(booking.counts, 1);
-            state.ledger.book(key, &booking.charge, admitted);
+            state.sums.book(&booking.charge, admitted, true);
             self.touched.insert(Subject::LocalQueue(local_queue.clone()));
         }
     }
@@ -293,15 +315,17 @@ impl Engine {
         {
             state.members.remove(key);
             state.counts.add(booking.counts, -1);
-            state.ledger.release(key, &booking.charge, admitted);
-            if !booking.charge.is_empty() {
-                state.released = true;
-                self.dirty.insert(name.clone());
+            state.ledger.book(key, &booking.charge, admitted, false);
+            state.ledger.going.remove(key);
+            if let Some((rank, _)) = &booking.stable {
+                state.ledger.unsettle(rank);
             }
             if let Some((shape, rank)) = &booking.place {
                 state.line.remove(shape, rank);
-                self.dirty.insert(name.clone());
             }
+            let node = self.tree.cluster_queue(name);
+            self.charge_tree(node, booking, -1);
+            self.dirty.insert(node);
             self.touched.insert(Subject::ClusterQueue(name.clone()));
             self.tidy_cluster_queue(name);
         }
@@ -309,9 +333,18 @@ impl Engine {
             && let Some(state) = self.local_queues.get_mut(local_queue)
         {
             state.counts.add(booking.counts, -1);
-            state.ledger.release(key, &booking.charge, admitted);
+            state.sums.book(&booking.charge, admitted, false);
             self.touched.insert(Subject::LocalQueue(local_queue.clone()));
             self.tidy_local_queue(local_queue);
+        }
+    }
+
+    fn charge_tree(&mut self, node: NodeId, booking: &Booking, sign: i128) {
+        for (fr, amount) in booking.charge.iter() {
+            self.tree.add(node, *fr, sign * amount, View::Actual);
+            if !booking.going {
+                self.tree.add(node, *fr, sign * amount, View::Planned);
+            }
         }
     }
 

@@ -270,6 +270,7 @@ pub fn cluster_queue(old: &ClusterQueueStatus, report: &ClusterQueueReport, now:
     status.pending_workloads = report.counts.pending;
     status.reserving_workloads = report.counts.reserving;
     status.admitted_workloads = report.counts.admitted;
+    status.fair_sharing = report.weighted_share.map(|weighted_share| FairSharingStatus { weighted_share });
     status
 }
 
@@ -397,9 +398,7 @@ fn unsupported(workload: &Workload) -> Vec<String> {
     let spec = &workload.spec;
     let sets = &spec.pod_sets;
     let fields = [
-        (spec.maximum_execution_time_seconds.is_some(), "spec.maximumExecutionTimeSeconds"),
         (!spec.preemption_gates.is_empty(), "spec.preemptionGates"),
-        (sets.iter().any(|set| set.min_count.is_some()), "spec.podSets[*].minCount"),
         (sets.iter().any(|set| set.topology_request.is_some()), "spec.podSets[*].topologyRequest"),
     ];
     fields.into_iter().filter(|(set, _)| *set).map(|(_, name)| name.to_owned()).collect()

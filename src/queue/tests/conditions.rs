@@ -99,11 +99,10 @@ fn a_cluster_queue_that_contradicts_itself_admits_nothing(
 }
 
 #[test]
-fn fields_that_are_not_acted_on_are_named_and_the_queue_stands_alone() {
+fn fields_that_are_not_acted_on_are_named() {
     let mut cluster = Cluster::with_cpu("2");
     cluster.patch_cluster_queue(json!({
-        "cohortName": "all",
-        "preemption": {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Never"},
+        "admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"},
         "flavorFungibility": {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"},
     }));
     cluster.submit("a", "2");
@@ -112,9 +111,9 @@ fn fields_that_are_not_acted_on_are_named_and_the_queue_stands_alone() {
     assert_eq!(cluster.run(), ["a"]);
     let conditions = cluster.cluster_queues["cq"].status.clone().unwrap_or_default().conditions;
     let message = condition::get(&conditions, names::UNSUPPORTED).map(|condition| condition.message.as_str());
-    assert_eq!(message, Some("Sluice does not act on spec.cohortName, spec.preemption.withinClusterQueue yet"));
+    assert_eq!(message, Some("Sluice does not act on spec.admissionScope yet"));
 
-    cluster.patch_cluster_queue(json!({"cohortName": null, "preemption": null}));
+    cluster.patch_cluster_queue(json!({"admissionScope": null}));
     cluster.run();
     let conditions = cluster.cluster_queues["cq"].status.clone().unwrap_or_default().conditions;
     assert_eq!(condition::get(&conditions, names::UNSUPPORTED), None);

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::fixture::{Cluster, at, group, key, replacing};
 use crate::api::kueue::names;
+use crate::queue::tree::View;
 use crate::queue::{Effect, Event, Key, Waiting};
 
 /// Something that happens to the cluster. Small numbers stand for workloads, so that the same ones are met again.
@@ -155,8 +156,9 @@ fn apply(cluster: &mut Cluster, act: &Act) {
 fn recomputed(cluster: &Cluster) -> BTreeMap<(String, String), i128> {
     let mut usage = BTreeMap::new();
     for (_, charge) in cluster.engine.charges("cq") {
-        for (at, amount) in charge {
-            *usage.entry((at.flavor, at.resource)).or_insert(0) += i128::from(amount.get());
+        for (fr, amount) in charge {
+            let at = cluster.engine.tree.flavor_resource(fr);
+            *usage.entry((at.flavor.clone(), at.resource.clone())).or_insert(0) += amount;
         }
     }
     usage
@@ -166,19 +168,17 @@ fn recomputed(cluster: &Cluster) -> BTreeMap<(String, String), i128> {
 fn check_ledger(cluster: &Cluster, before: &BTreeMap<(String, String), i128>) -> Result<(), TestCaseError> {
     let after = recomputed(cluster);
     let state = &cluster.engine.cluster_queues["cq"];
+    let tree = &cluster.engine.tree;
     let quota = state.quota.as_ref().expect("the ClusterQueue is there");
-    for (at, nominal) in &quota.nominal {
+    for (at, limits) in &quota.node_spec().limits {
         let pair = (at.flavor.clone(), at.resource.clone());
         let (was, is) = (before.get(&pair).copied().unwrap_or(0), after.get(&pair).copied().unwrap_or(0));
-        prop_assert_eq!(state.ledger.reserved(at), is, "the ledger of {:?}", pair);
-        prop_assert!(
-            is <= was || is <= i128::from(nominal.get()),
-            "{:?} went from {} to {} of {:?}",
-            pair,
-            was,
-            is,
-            nominal
-        );
+        let fr = tree.known(&at.flavor, &at.resource).expect("it has a number");
+        prop_assert_eq!(state.ledger.sums.reserved(fr), is, "the ledger of {:?}", pair);
+        let node = tree.known_cluster_queue("cq").expect("it has a number");
+        prop_assert_eq!(tree.used(node, fr, View::Actual), is, "the tree of {:?}", pair);
+        let nominal = i128::from(limits.nominal.get());
+        prop_assert!(is <= was || is <= nominal, "{:?} went from {} to {} of {}", pair, was, is, nominal);
     }
     Ok(())
 }

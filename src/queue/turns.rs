@@ -1,0 +1,445 @@
+//! Who of a tree gets what, one turn after the other.
+//!
+//! Each turn goes to the workload that comes first of those that can get something now: by what its ClusterQueue is
+//! entitled to, or by share, then by priority and age. A turn ends in an admission, in evictions that make room, or in quota
+//! that is kept for one whose room is being made. It goes on until nobody can get anything.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::assign::{Assignment, Attempt, Findings, Mode};
+use super::engine::{ClusterQueueState, Engine, Promise, Standing};
+use super::entry::Demand;
+use super::ledger::{Charge, HolderRank};
+use super::line::{Need, Rank, Shape};
+use super::tree::{Fr, NodeId, Tree, View};
+use super::victims::{Search, Victim};
+use super::{Key, Preemption};
+use crate::api::kueue::Admission;
+use crate::api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
+
+/// What a workload would get, if the turn were its.
+#[derive(Debug, Clone)]
+struct Candidate {
+    rank: Rank,
+    level: u32,
+    usage: Charge,
+    gets: Gets,
+    /// Nothing but what others get can change the verdict, and only for the worse.
+    lasting: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Gets {
+    /// It is admitted.
+    Quota(Admission),
+    /// Room is made for it already, by these evictions and those that go on.
+    Room(Vec<Victim>),
+    /// Nothing, but what its ClusterQueue is entitled to is kept back: it is the first of a strict one.
+    KeptBack,
+}
+
+/// What came of trying a workload.
+enum Verdict {
+    Gets { assignment: Assignment, victims: Vec<Victim>, admission: Option<Admission> },
+    Nothing { needs: Vec<Need>, hopeless: Option<Assignment> },
+}
+
+/// The order of turns: what a ClusterQueue is entitled to before what it borrows; then ClusterQueues by turns, so that none is
+/// served twice before another once.
+type Turn = (u32, u32, Rank, NodeId);
+
+/// The turns of one tree in one cycle.
+#[derive(Default)]
+struct Table {
+    queues: Vec<NodeId>,
+    candidates: BTreeMap<NodeId, Candidate>,
+    order: BTreeSet<Turn>,
+    taken: BTreeMap<NodeId, u32>,
+    /// Strict ClusterQueues whose first has had its turn and still waits.
+    done: BTreeSet<NodeId>,
+    /// What was decided for who takes the turn may have changed since.
+    outdated: BTreeSet<NodeId>,
+}
+
+impl Table {
+    fn turn(&self, node: NodeId, candidate: &Candidate) -> Turn {
+        (candidate.level, self.taken.get(&node).copied().unwrap_or(0), candidate.rank.clone(), node)
+    }
+
+    fn set(&mut self, node: NodeId, candidate: Option<Candidate>) {
+        self.outdated.remove(&node);
+        if let Some(before) = self.candidates.remove(&node) {
+            let turn = self.turn(node, &before);
+            self.order.remove(&turn);
+        }
+        if let Some(candidate) = candidate {
+            self.order.insert(self.turn(node, &candidate));
+            self.candidates.insert(node, candidate);
+        }
+    }
+}
+
+impl Engine {
+    /// Lets a tree take turns until nobody in it can get anything.
+    pub(super) fn take_turns(&mut self, root: NodeId, admitted: &mut Vec<Key>) {
+        self.undo_promises(root);
+        let mut table = Table { queues: self.waiting_queues(root), ..Table::default() };
+        for node in table.queues.clone() {
+            self.retry_restless(node);
+            let candidate = self.candidate(node);
+            table.set(node, candidate);
+        }
+        while let Some(node) = self.next_turn(root, &table) {
+            if table.outdated.contains(&node) {
+                let candidate = self.candidate(node);
+                table.set(node, candidate);
+                continue;
+            }
+            let Some(candidate) = table.candidates.get(&node).cloned() else { break };
+            if self.admission_blocked() {
+                break;
+            }
+            self.take_turn(root, node, candidate, &mut table, admitted);
+        }
+        self.line_up_again(root);
+    }
+
+    fn waiting_queues(&self, root: NodeId) -> Vec<NodeId> {
+        let waits = |node: &NodeId| self.cluster_queue(*node).is_some_and(|state| !state.line.is_empty());
+        self.tree.cluster_queues_below(root).into_iter().filter(waits).collect()
+    }
+
+    fn next_turn(&mut self, root: NodeId, table: &Table) -> Option<NodeId> {
+        if self.settings.fair_sharing.is_some() {
+            return winner(&mut self.tree, root, table);
+        }
+        table.order.first().map(|(.., node)| *node)
+    }
+
+    fn take_turn(
+        &mut self,
+        root: NodeId,
+        node: NodeId,
+        candidate: Candidate,
+        table: &mut Table,
+        admitted: &mut Vec<Key>,
+    ) {
+        let workload = candidate.rank.workload.clone();
+        let strict = self.cluster_queue(node).and_then(|state| state.quota.as_ref()).is_some_and(|quota| quota.strict);
+        let mut room_made = false;
+        match candidate.gets {
+            Gets::Quota(admission) => {
+                self.assume(&workload, admission);
+                admitted.push(workload);
+            }
+            Gets::Room(victims) => {
+                room_made = !victims.is_empty();
+                for victim in victims {
+                    self.preempt(&victim, &workload, node);
+                }
+                let place = self.workloads.get(&workload).and_then(|slot| slot.booked.place.clone());
+                self.promise(root, node, workload, place, candidate.usage);
+                table.done.extend(strict.then_some(node));
+            }
+            Gets::KeptBack => {
+                self.promise(root, node, workload, None, candidate.usage);
+                table.done.insert(node);
+            }
+        }
+        table.set(node, None);
+        *table.taken.entry(node).or_default() += 1;
+        for other in table.queues.clone() {
+            let lasting = table.candidates.get(&other).is_some_and(|candidate| candidate.lasting);
+            let restless = self.cluster_queue(other).is_some_and(|state| state.line.is_restless());
+            if lasting && !restless && !room_made && other != node {
+                table.outdated.insert(other);
+            } else if other == node || room_made || restless || table.candidates.contains_key(&other) {
+                self.retry_restless(other);
+                let candidate = if table.done.contains(&other) { None } else { self.candidate(other) };
+                table.set(other, candidate);
+            }
+        }
+    }
+
+    fn retry_restless(&mut self, node: NodeId) {
+        if let Some(state) = self.cluster_queue_mut(node) {
+            state.line.retry_restless();
+        }
+    }
+
+    /// The first workload of a ClusterQueue that can get something, and what.
+    fn candidate(&mut self, node: NodeId) -> Option<Candidate> {
+        loop {
+            let state = self.cluster_queue(node)?;
+            let quota = state.quota.as_ref()?;
+            let (strict, rules) = (quota.strict, quota.preemption);
+            let one_choice = quota.groups.iter().all(|group| group.flavors.len() == 1);
+            let rank = if strict {
+                state.line.head()
+            } else {
+                state.line.next(|fr, priority| self.reach(state, node, fr, priority))
+            };
+            let rank = rank?.clone();
+            match self.try_workload(&rank.workload, node)? {
+                Verdict::Gets { assignment, victims, admission } => {
+                    let level = assignment.means.level;
+                    let fits = assignment.means.mode == Mode::Fit;
+                    return Some(Candidate {
+                        rank,
+                        level,
+                        usage: assignment.usage,
+                        lasting: rules.never() || (fits && (level == 0 || one_choice)),
+                        gets: admission.map_or(Gets::Room(victims), Gets::Quota),
+                    });
+                }
+                Verdict::Nothing { hopeless, .. } if strict => {
+                    let assignment = hopeless.filter(|_| rules.reclaim != ReclaimPolicy::Any)?;
+                    let usage = self.kept_back(node, &assignment);
+                    return Some(Candidate {
+                        rank,
+                        level: assignment.means.level,
+                        usage,
+                        gets: Gets::KeptBack,
+                        lasting: false,
+                    });
+                }
+                Verdict::Nothing { needs, .. } => self.set_aside(node, &rank, needs),
+            }
+        }
+    }
+
+    /// Sets a class aside until what it needs may be within its reach; if that is so already, until anything changes.
+    fn set_aside(&mut self, node: NodeId, rank: &Rank, mut needs: Vec<Need>) {
+        let Some(state) = self.cluster_queue(node) else { return };
+        let within = |need: &Need| self.reach(state, node, need.fr, rank.priority.0) >= need.amount;
+        if needs.iter().any(within) {
+            needs.clear();
+        }
+        let Some(place) = self.workloads.get(&rank.workload).and_then(|slot| slot.booked.place.clone()) else { return };
+        if place.0.alone.is_some() {
+            needs.clear();
+        }
+        let mut least: BTreeMap<Fr, i128> = BTreeMap::new();
+        for need in needs {
+            let amount = least.entry(need.fr).or_insert(need.amount);
+            *amount = need.amount.min(*amount);
+        }
+        let needs = least.into_iter().map(|(fr, amount)| Need { fr, amount }).collect();
+        if let Some(state) = self.cluster_queue_mut(node) {
+            state.line.set_aside(&place.0, needs);
+        }
+    }
+
+    /// The most that a workload of this priority could get of a resource, by any means. It may be less, never more.
+    fn reach(&self, state: &ClusterQueueState, node: NodeId, fr: Fr, priority: i32) -> i128 {
+        let tree = &self.tree;
+        let free = tree.available(node, fr, View::Planned, 0);
+        let Some(rules) = state.quota.as_ref().map(|quota| quota.preemption) else { return free };
+        let own = match rules.within {
+            WithinClusterQueuePolicy::Never => 0,
+            WithinClusterQueuePolicy::LowerPriority => state.ledger.held_up_to(fr, priority.saturating_sub(1)),
+            WithinClusterQueuePolicy::LowerOrNewerEqualPriority => state.ledger.held_up_to(fr, priority),
+        };
+        if rules.reclaim == ReclaimPolicy::Never {
+            return free + own;
+        }
+        let used = tree.used(node, fr, View::Planned);
+        let flat = tree.parent(node).is_none_or(|parent| tree.parent(parent).is_none());
+        if flat && !rules.while_borrowing && self.settings.fair_sharing.is_none() {
+            return (free + own).max(tree.nominal(node, fr) - used + own);
+        }
+        (free + own).max(tree.potential(node, fr) - used + own)
+    }
+
+    fn try_workload(&mut self, key: &Key, node: NodeId) -> Option<Verdict> {
+        let slot = self.workloads.get(key)?;
+        let Standing::InLine(cluster_queue) = &slot.standing else { return None };
+        let predecessor = self.predecessor(slot, cluster_queue).map(|before| before.entry.key.clone());
+        let Self { tree, cluster_queues, workloads, flavors, settings, .. } = self;
+        let slot = workloads.get(key)?;
+        let Standing::InLine(cluster_queue) = &slot.standing else { return None };
+        let predecessor = predecessor.and_then(|key| workloads.get(&key));
+        let quota = cluster_queues.get(cluster_queue)?.quota.as_ref()?;
+        let demand = slot.entry.demand.as_ref().ok()?;
+        let before: Option<(HolderRank, &Charge)> =
+            predecessor.map(|before| (before.entry.holder_rank(), before.booked.charge.as_ref()));
+        let attempt = Attempt {
+            cluster_queue,
+            node,
+            quota,
+            flavors,
+            undeclared: settings.resources.undeclared,
+            fair_sharing: settings.fair_sharing.is_some(),
+            predecessor: predecessor.and_then(super::wanted::predecessor_of),
+            kept_back: None,
+            demand,
+        };
+        let mut search = Search {
+            tree,
+            queues: cluster_queues,
+            fair_sharing: settings.fair_sharing.as_ref(),
+            node,
+            rules: quota.preemption,
+            priority: slot.entry.priority,
+            since: slot.entry.since,
+            predecessor: before.as_ref().map(|(rank, charge)| (rank, *charge)),
+        };
+        Some(tried(&attempt, &mut search, demand))
+    }
+
+    /// What is kept for the first of a strict ClusterQueue that can't get it yet: no more than the ClusterQueue may use
+    /// (kueue v0.19.2 `pkg/scheduler/scheduler.go`, `quotaResourcesToReserve`).
+    fn kept_back(&self, node: NodeId, assignment: &Assignment) -> Charge {
+        let keep = assignment.usage.iter().map(|(fr, amount)| {
+            let (nominal, used) = (self.tree.nominal(node, *fr), self.tree.used(node, *fr, View::Planned));
+            let kept = match (assignment.means.level, self.tree.borrowing_limit(node, *fr)) {
+                (0, _) => (*amount).min(nominal - used).max(0),
+                (_, None) => *amount,
+                (_, Some(limit)) => (*amount).min(nominal + limit - used),
+            };
+            (*fr, kept)
+        });
+        keep.collect()
+    }
+
+    fn preempt(&mut self, victim: &Victim, by: &Key, node: NodeId) {
+        let Some(preemptor) = self.workloads.get(by) else { return };
+        let preemption = Preemption {
+            by: by.clone(),
+            by_uid: preemptor.entry.uid.to_string(),
+            by_job_uid: preemptor.entry.job_uid.clone(),
+            right: victim.right,
+            preemptor_path: self.tree.path(node),
+            victim_path: self.tree.path(victim.cluster_queue),
+        };
+        let key = victim.rank.workload.clone();
+        if let Some(slot) = self.workloads.get_mut(&key) {
+            slot.preempted = Some(Box::new(preemption));
+            self.settle_family(&key);
+        }
+    }
+
+    /// Keeps quota for who takes a turn and has to wait; its place in line is given back at the end of the cycle.
+    fn promise(&mut self, root: NodeId, node: NodeId, workload: Key, place: Option<(Shape, Rank)>, usage: Charge) {
+        for (fr, amount) in &usage {
+            self.tree.add(node, *fr, *amount, View::Planned);
+        }
+        if let (Some((shape, rank)), Some(state)) = (&place, self.cluster_queue_mut(node)) {
+            state.line.remove(shape, rank);
+        }
+        self.promises.entry(root).or_default().push(Promise { node, usage, workload, place });
+    }
+
+    fn undo_promises(&mut self, root: NodeId) {
+        for promise in self.promises.remove(&root).unwrap_or_default() {
+            for (fr, amount) in &promise.usage {
+                self.tree.add(promise.node, *fr, -amount, View::Planned);
+            }
+            self.touched.insert(super::Subject::Workload(promise.workload));
+        }
+    }
+
+    /// Takes back all promises: the tree that they were made in is no more.
+    pub(super) fn undo_all_promises(&mut self) {
+        for root in self.promises.keys().copied().collect::<Vec<_>>() {
+            self.undo_promises(root);
+        }
+    }
+
+    fn line_up_again(&mut self, root: NodeId) {
+        let promises = self.promises.get(&root).cloned().unwrap_or_default();
+        for promise in promises {
+            let Some((shape, rank)) = promise.place else { continue };
+            self.touched.insert(super::Subject::Workload(rank.workload.clone()));
+            if let Some(state) = self.cluster_queue_mut(promise.node) {
+                state.line.insert(&shape, rank);
+            }
+        }
+    }
+
+    pub(super) fn cluster_queue(&self, node: NodeId) -> Option<&ClusterQueueState> {
+        self.cluster_queues.get(self.tree.name(node))
+    }
+
+    fn cluster_queue_mut(&mut self, node: NodeId) -> Option<&mut ClusterQueueState> {
+        self.cluster_queues.get_mut(self.tree.name(node))
+    }
+}
+
+/// Tries a workload whole; and, if that gets nothing and it may be smaller, as large as it can be.
+fn tried(attempt: &Attempt<'_>, search: &mut Search<'_>, demand: &Demand) -> Verdict {
+    let whole: Vec<i32> = demand.pod_sets.iter().map(|set| set.count).collect();
+    let verdict = tried_with(attempt, search, &whole);
+    let most = demand.pod_sets.iter().map(|set| set.spare()).sum::<i32>();
+    match verdict {
+        Verdict::Nothing { hopeless, .. } if most > 0 => {
+            let reduced = |by: i32| -> Vec<i32> { demand.pod_sets.iter().map(|set| set.reduced(by, most)).collect() };
+            let (mut low, mut high, mut best) = (1, most, None);
+            while low <= high {
+                let by = low + (high - low) / 2;
+                match tried_with(attempt, search, &reduced(by)) {
+                    Verdict::Nothing { .. } => low = by + 1,
+                    found => (high, best) = (by - 1, Some(found)),
+                }
+            }
+            best.unwrap_or(Verdict::Nothing { needs: Vec::new(), hopeless })
+        }
+        verdict => verdict,
+    }
+}
+
+fn tried_with(attempt: &Attempt<'_>, search: &mut Search<'_>, counts: &[i32]) -> Verdict {
+    let mut found = Findings::default();
+    let assignment = attempt.assign(counts, search, &mut found);
+    let needs = found.needs;
+    let Some(assignment) = assignment else { return Verdict::Nothing { needs, hopeless: None } };
+    match assignment.means.mode {
+        Mode::Fit => {
+            let admission = Some(attempt.admission(&assignment));
+            Verdict::Gets { assignment, victims: Vec::new(), admission }
+        }
+        Mode::Deferred => Verdict::Gets { assignment, victims: Vec::new(), admission: None },
+        Mode::Preempt | Mode::Reclaim => {
+            let victims = search.victims(&assignment.usage, &assignment.short);
+            if victims.is_empty() {
+                Verdict::Nothing { needs, hopeless: Some(assignment) }
+            } else {
+                Verdict::Gets { assignment, victims, admission: None }
+            }
+        }
+        Mode::NoCandidates => Verdict::Nothing { needs, hopeless: Some(assignment) },
+        Mode::NoFit => Verdict::Nothing { needs, hopeless: None },
+    }
+}
+
+/// The ClusterQueue below a node whose turn it is: the winner among each Cohort's children, from the leaves up (kueue
+/// v0.19.2 `pkg/scheduler/fair_sharing_iterator.go`).
+fn winner(tree: &mut Tree, node: NodeId, table: &Table) -> Option<NodeId> {
+    if tree.is_cluster_queue(node) {
+        return table.candidates.contains_key(&node).then_some(node);
+    }
+    let mut best: Option<(NodeId, NodeId)> = None;
+    for child in tree.children(node).to_vec() {
+        let Some(candidate) = winner(tree, child, table) else { continue };
+        if best.is_none_or(|best| comes_before(tree, table, (child, candidate), best) == Ordering::Less) {
+            best = Some((child, candidate));
+        }
+    }
+    best.map(|(_, candidate)| candidate)
+}
+
+/// Compares two children of a Cohort by what they would use with their candidates.
+fn comes_before(tree: &mut Tree, table: &Table, a: (NodeId, NodeId), b: (NodeId, NodeId)) -> Ordering {
+    let mut side = |(child, candidate): (NodeId, NodeId)| {
+        let usage = table.candidates.get(&candidate).map(|candidate| &candidate.usage);
+        let asked: Vec<(Fr, i128)> = usage.into_iter().flatten().map(|(fr, amount)| (*fr, *amount)).collect();
+        asked.iter().for_each(|(fr, amount)| tree.add(candidate, *fr, *amount, View::Planned));
+        let verdict = (tree.borrows_any(child, &asked, View::Planned), tree.share(child, View::Planned));
+        asked.iter().for_each(|(fr, amount)| tree.add(candidate, *fr, -amount, View::Planned));
+        verdict
+    };
+    let ((a_borrows, a_share), (b_borrows, b_share)) = (side(a), side(b));
+    let rank = |candidate: NodeId| table.candidates.get(&candidate).map(|candidate| &candidate.rank);
+    a_borrows.cmp(&b_borrows).then(a_share.compare(b_share)).then_with(|| rank(a.1).cmp(&rank(b.1)))
+}

@@ -1,0 +1,227 @@
+//! Preemption under fair sharing: who has the largest share gives first (kueue v0.19.2
+//! `pkg/scheduler/preemption/preemption.go`, `fairPreemptions`, and `pkg/scheduler/preemption/fairsharing`).
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::{Search, Victim, Want};
+use crate::queue::PreemptionRight;
+use crate::queue::settings::PreemptionStrategy;
+use crate::queue::tree::{NodeId, Share, View};
+
+/// Candidates by ClusterQueue, and the parts of the tree that have none left.
+#[derive(Default)]
+struct Candidates {
+    of: BTreeMap<NodeId, VecDeque<Victim>>,
+    done: BTreeSet<NodeId>,
+}
+
+impl Candidates {
+    fn of(victims: Vec<Victim>) -> Self {
+        let mut candidates = Self::default();
+        for victim in victims {
+            candidates.of.entry(victim.cluster_queue).or_default().push_back(victim);
+        }
+        candidates
+    }
+
+    fn first(&self, node: NodeId) -> Option<&Victim> {
+        self.of.get(&node)?.front()
+    }
+
+    fn pop(&mut self, node: NodeId) -> Option<Victim> {
+        self.of.get_mut(&node)?.pop_front()
+    }
+}
+
+/// What came of one pass.
+struct Pass {
+    victims: Vec<Victim>,
+    fits: bool,
+    /// Those that the rule did not allow for.
+    spared: Vec<Victim>,
+}
+
+impl Search<'_> {
+    pub(super) fn fair(&mut self, want: &Want<'_>, strategies: &[PreemptionStrategy]) -> Vec<Victim> {
+        let candidates = self.fair_candidates(want);
+        if candidates.is_empty() {
+            return Vec::new();
+        }
+        // Shares count the workload in.
+        self.add(self.node, want.usage, 1);
+        let mut pass = self.first_pass(want, candidates, strategies);
+        if !pass.fits && strategies.len() > 1 {
+            pass = self.second_pass(want, pass);
+        }
+        self.add(self.node, want.usage, -1);
+        if !pass.fits {
+            self.take(&pass.victims, false);
+            return Vec::new();
+        }
+        self.fewest(pass.victims, |search| search.fits(want, true))
+    }
+
+    /// Other ClusterQueues' first, then in the order of preemption.
+    fn fair_candidates(&self, want: &Want<'_>) -> Vec<Victim> {
+        let root = self.tree.root(self.node);
+        let borrows = |node: &NodeId| want.short.iter().any(|fr| self.tree.borrows(*node, *fr, View::Planned));
+        let others =
+            self.tree.cluster_queues_below(root).into_iter().filter(|node| *node != self.node && borrows(node));
+        let right = PreemptionRight::InCohortFairSharing;
+        let mut candidates: Vec<Victim> =
+            others.flat_map(|node| self.reclaimable_candidates(node, want, right)).collect();
+        candidates.sort_by(|a, b| a.rank.cmp(&b.rank));
+        candidates.extend(self.own_candidates(want));
+        candidates
+    }
+
+    fn fits_with_usage_counted(&mut self, want: &Want<'_>) -> bool {
+        self.add(self.node, want.usage, -1);
+        let fits = self.fits(want, true);
+        self.add(self.node, want.usage, 1);
+        fits
+    }
+
+    fn first_pass(&mut self, want: &Want<'_>, candidates: Vec<Victim>, strategies: &[PreemptionStrategy]) -> Pass {
+        let mut candidates = Candidates::of(candidates);
+        let mut pass = Pass { victims: Vec::new(), fits: false, spared: Vec::new() };
+        let entitled = !want.short.iter().any(|fr| self.tree.borrows(self.node, *fr, View::Planned));
+        let rule = strategies.first().copied().unwrap_or(PreemptionStrategy::LessThanOrEqualToFinalShare);
+        while let Some(node) = self.next_target(&mut candidates) {
+            let victim = if node == self.node {
+                candidates.pop(node)
+            } else if entitled {
+                let victim = candidates.pop(node);
+                victim.map(|victim| Victim { right: PreemptionRight::InCohortReclamation, ..victim })
+            } else {
+                self.first_that_the_rule_allows(node, rule, &mut candidates, &mut pass.spared)
+            };
+            let Some(victim) = victim else { continue };
+            self.take_one(&victim, true);
+            pass.victims.push(victim);
+            if self.fits_with_usage_counted(want) {
+                pass.fits = true;
+                return pass;
+            }
+        }
+        pass
+    }
+
+    fn first_that_the_rule_allows(
+        &mut self,
+        node: NodeId,
+        rule: PreemptionStrategy,
+        candidates: &mut Candidates,
+        spared: &mut Vec<Victim>,
+    ) -> Option<Victim> {
+        let (ours, theirs) = self.sides(node)?;
+        let (our_share, their_share) = (self.share(ours), self.share(theirs));
+        while let Some(victim) = candidates.pop(node) {
+            let allowed = match rule {
+                PreemptionStrategy::LessThanOrEqualToFinalShare => {
+                    self.take_one(&victim, true);
+                    let left = self.share(theirs);
+                    self.take_one(&victim, false);
+                    our_share.compare(left).is_le()
+                }
+                PreemptionStrategy::LessThanInitialShare => our_share.compare(their_share).is_lt(),
+            };
+            if allowed {
+                return Some(victim);
+            }
+            spared.push(victim);
+        }
+        None
+    }
+
+    /// Once more with those that were spared: one of each ClusterQueue whose share is larger as it is.
+    fn second_pass(&mut self, want: &Want<'_>, first: Pass) -> Pass {
+        let mut candidates = Candidates::of(first.spared);
+        let mut pass = Pass { victims: first.victims, fits: false, spared: Vec::new() };
+        while let Some(node) = self.next_target(&mut candidates) {
+            let allowed =
+                self.sides(node).is_some_and(|(ours, theirs)| self.share(ours).compare(self.share(theirs)).is_lt());
+            if let Some(victim) = candidates.pop(node).filter(|_| allowed) {
+                self.take_one(&victim, true);
+                pass.victims.push(victim);
+                if self.fits_with_usage_counted(want) {
+                    pass.fits = true;
+                    return pass;
+                }
+            }
+            candidates.done.insert(node);
+        }
+        pass
+    }
+
+    fn share(&self, node: NodeId) -> Share {
+        self.tree.share(node, View::Planned)
+    }
+
+    /// The nodes below the lowest Cohort that the preemptor and a target have in common: the preemptor's, and the target's.
+    fn sides(&self, target: NodeId) -> Option<(NodeId, NodeId)> {
+        let ours: Vec<NodeId> = std::iter::once(self.node).chain(self.tree.above(self.node)).collect();
+        let theirs: Vec<NodeId> = std::iter::once(target).chain(self.tree.above(target)).collect();
+        let place = theirs.iter().position(|node| ours.contains(node))?;
+        let common = ours.iter().position(|node| *node == theirs[place])?;
+        Some((*ours.get(common.checked_sub(1)?)?, *theirs.get(place.checked_sub(1)?)?))
+    }
+
+    /// The ClusterQueue that is to give next: from the root down, the child with the largest share that has candidates.
+    fn next_target(&self, candidates: &mut Candidates) -> Option<NodeId> {
+        let root = self.tree.root(self.node);
+        if root == self.node {
+            let more = !candidates.done.contains(&root) && candidates.first(root).is_some();
+            return more.then_some(root);
+        }
+        while !candidates.done.contains(&root) {
+            if let Some(target) = self.descend(root, candidates) {
+                return Some(target);
+            }
+        }
+        None
+    }
+
+    /// `None` when a part of the tree was found to have no candidates left: then it is to be asked again.
+    fn descend(&self, cohort: NodeId, candidates: &mut Candidates) -> Option<NodeId> {
+        let mut queue: Option<(NodeId, Share)> = None;
+        let mut below: Option<(NodeId, Share)> = None;
+        for child in self.tree.children(cohort).iter().copied() {
+            if candidates.done.contains(&child) {
+                continue;
+            }
+            let share = self.share(child);
+            if self.tree.is_cluster_queue(child) {
+                if (!share.borrows() && child != self.node) || candidates.first(child).is_none() {
+                    candidates.done.insert(child);
+                } else if queue.is_none_or(|(best, largest)| self.gives_before(child, share, best, largest, candidates))
+                {
+                    queue = Some((child, share));
+                }
+            } else if !share.borrows() && !self.tree.above(self.node).any(|above| above == child) {
+                candidates.done.insert(child);
+            } else if below.is_none_or(|(_, largest)| share.compare(largest).is_ge()) {
+                below = Some((child, share));
+            }
+        }
+        match (below, queue) {
+            (None, None) => {
+                candidates.done.insert(cohort);
+                None
+            }
+            (Some((below, share)), queue) if queue.is_none_or(|(_, queue)| share.compare(queue).is_ge()) => {
+                self.descend(below, candidates)
+            }
+            (_, queue) => queue.map(|(node, _)| node),
+        }
+    }
+
+    fn gives_before(&self, a: NodeId, a_share: Share, b: NodeId, b_share: Share, candidates: &Candidates) -> bool {
+        let by_first = || {
+            let key = |node: NodeId| candidates.first(node).map(|victim| (node == self.node, victim.rank.clone()));
+            key(b).cmp(&key(a))
+        };
+        a_share.compare(b_share).then_with(by_first) == Ordering::Greater
+    }
+}

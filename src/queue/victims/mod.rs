@@ -1,0 +1,184 @@
+//! Who has to go so that a workload gets its quota: the fewest, of those over whom its ClusterQueue has a right.
+//!
+//! The rules are those of kueue v0.19.2 `pkg/scheduler/preemption`. The search takes usage out of the tree and puts it back;
+//! it looks at what is planned, so those that are going already are not asked again.
+
+mod classical;
+mod fair;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::PreemptionRight;
+use super::assign::{Ground, Means, Mode};
+use super::engine::ClusterQueueState;
+use super::ledger::{Charge, HolderRank, Ledger};
+use super::quota::PreemptionRules;
+use super::settings::FairSharing;
+use super::tree::{Fr, NodeId, Tree, View};
+use crate::api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
+
+/// One that has to go.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Victim {
+    pub(super) cluster_queue: NodeId,
+    pub(super) rank: HolderRank,
+    pub(super) charge: Arc<Charge>,
+    pub(super) right: PreemptionRight,
+}
+
+/// A workload that looks for room, and where.
+pub(super) struct Search<'a> {
+    pub(super) tree: &'a mut Tree,
+    pub(super) queues: &'a BTreeMap<String, ClusterQueueState>,
+    pub(super) fair_sharing: Option<&'a FairSharing>,
+    pub(super) node: NodeId,
+    pub(super) rules: PreemptionRules,
+    pub(super) priority: i32,
+    pub(super) since: Timestamp,
+    /// Its predecessor, which is out of the way while it looks, and never a victim.
+    pub(super) predecessor: Option<(&'a HolderRank, &'a Charge)>,
+}
+
+/// What is looked for.
+struct Want<'a> {
+    usage: &'a Charge,
+    /// What others have to go for.
+    short: &'a [Fr],
+}
+
+impl Ground for Search<'_> {
+    fn tree(&self) -> &Tree {
+        self.tree
+    }
+
+    fn make_room(&mut self, fr: Fr, amount: i128) -> Means {
+        let usage = Charge::from([(fr, amount)]);
+        let victims = self.victims(&usage, &[fr]);
+        self.with_predecessor_away(|search| {
+            search.take(&victims, true);
+            let level = search.tree.lowest_fit(search.node, fr, amount, View::Planned, 0).height;
+            search.take(&victims, false);
+            let own = victims.iter().any(|victim| victim.cluster_queue == search.node);
+            let mode = match (victims.is_empty(), own) {
+                (true, _) => Mode::NoCandidates,
+                (false, true) => Mode::Preempt,
+                (false, false) => Mode::Reclaim,
+            };
+            Means { mode, level }
+        })
+    }
+}
+
+impl Search<'_> {
+    /// Those that have to go so that `usage` fits, where others have to go for what is `short`; nobody if that is not enough.
+    pub(super) fn victims(&mut self, usage: &Charge, short: &[Fr]) -> Vec<Victim> {
+        if self.rules.never() {
+            return Vec::new();
+        }
+        let want = Want { usage, short };
+        self.with_predecessor_away(|search| match search.fair_sharing {
+            Some(rules) => search.fair(&want, &rules.strategies),
+            None => search.classical(&want),
+        })
+    }
+
+    fn with_predecessor_away<T>(&mut self, search: impl FnOnce(&mut Self) -> T) -> T {
+        let predecessor = self.predecessor.map(|(_, charge)| charge);
+        self.add(self.node, predecessor.into_iter().flatten(), -1);
+        let found = search(self);
+        self.add(self.node, predecessor.into_iter().flatten(), 1);
+        found
+    }
+
+    fn add<'c>(&mut self, node: NodeId, charge: impl IntoIterator<Item = (&'c Fr, &'c i128)>, sign: i128) {
+        for (fr, amount) in charge {
+            self.tree.add(node, *fr, sign * amount, View::Planned);
+        }
+    }
+
+    /// Takes usage out of the tree, or puts it back.
+    fn take(&mut self, victims: &[Victim], away: bool) {
+        for victim in victims {
+            self.take_one(victim, away);
+        }
+    }
+
+    fn take_one(&mut self, victim: &Victim, away: bool) {
+        self.add(victim.cluster_queue, victim.charge.iter(), if away { -1 } else { 1 });
+    }
+
+    fn ledger(&self, node: NodeId) -> Option<&Ledger> {
+        self.queues.get(self.tree.name(node)).map(|state| &state.ledger)
+    }
+
+    /// Those of the preemptor's own ClusterQueue over whom its priority or age gives it a right.
+    fn own_candidates(&self, want: &Want<'_>) -> Vec<Victim> {
+        let may = |rank: &HolderRank, since: Timestamp| match self.rules.within {
+            WithinClusterQueuePolicy::Never => false,
+            WithinClusterQueuePolicy::LowerPriority => rank.priority < self.priority,
+            WithinClusterQueuePolicy::LowerOrNewerEqualPriority => {
+                rank.priority < self.priority || (rank.priority == self.priority && self.since < since)
+            }
+        };
+        self.candidates_of(self.node, want, PreemptionRight::InClusterQueue, may)
+    }
+
+    /// Those of another ClusterQueue that the policy on reclaiming quota allows for.
+    fn reclaimable_candidates(&self, node: NodeId, want: &Want<'_>, right: PreemptionRight) -> Vec<Victim> {
+        let may = |rank: &HolderRank, _| match self.rules.reclaim {
+            ReclaimPolicy::Never => false,
+            ReclaimPolicy::LowerPriority => rank.priority < self.priority,
+            ReclaimPolicy::Any => true,
+        };
+        self.candidates_of(node, want, right, may)
+    }
+
+    fn candidates_of(
+        &self,
+        node: NodeId,
+        want: &Want<'_>,
+        right: PreemptionRight,
+        may: impl Fn(&HolderRank, Timestamp) -> bool,
+    ) -> Vec<Victim> {
+        let holders = self.ledger(node).into_iter().flat_map(|ledger| &ledger.stable);
+        // They are in order of priority, and who is above the preemptor's is only met where any priority may go.
+        let lowest =
+            holders.take_while(|(rank, _)| self.rules.reclaim == ReclaimPolicy::Any || rank.priority <= self.priority);
+        let useful = lowest.filter(|(rank, holder)| {
+            may(rank, holder.since)
+                && want.short.iter().any(|fr| holder.charge.contains_key(fr))
+                && self.predecessor.is_none_or(|(predecessor, _)| predecessor != *rank)
+        });
+        let victim = |(rank, holder): (&HolderRank, &super::ledger::Holder)| Victim {
+            cluster_queue: node,
+            rank: rank.clone(),
+            charge: holder.charge.clone(),
+            right,
+        };
+        useful.map(victim).collect()
+    }
+
+    fn fits(&self, want: &Want<'_>, may_borrow: bool) -> bool {
+        want.usage.iter().all(|(fr, amount)| {
+            let borrows = self.tree.would_borrow(self.node, *fr, *amount, View::Planned);
+            (may_borrow || !borrows) && *amount <= self.tree.available(self.node, *fr, View::Planned, 0)
+        })
+    }
+
+    /// Lets those stay that need not go after all, the last first; then puts everyone's usage back.
+    fn fewest(&mut self, mut victims: Vec<Victim>, fits: impl Fn(&mut Self) -> bool) -> Vec<Victim> {
+        for index in (0..victims.len().saturating_sub(1)).rev() {
+            self.take_one(&victims[index], false);
+            if fits(self) {
+                victims.swap_remove(index);
+            } else {
+                self.take_one(&victims[index], true);
+            }
+        }
+        self.take(&victims, false);
+        victims
+    }
+}

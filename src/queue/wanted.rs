@@ -1,0 +1,331 @@
+//! What is wanted of each object, and why a workload waits.
+
+use super::assign::{Assignment, Attempt, Findings, Ground, Means, Mode, Predecessor};
+use super::engine::{ClusterQueueState, Engine, Promise, Slot, Standing};
+use super::entry::{Entry, Stage};
+use super::ledger::clamped;
+use super::pending::{Obstacle, PendingReason, Shortfall, Waiting};
+use super::report::{Activity, ClusterQueueReport, CohortReport, LocalQueueReport, local_queue_usage, weighted_share};
+use super::settings::{Requeuing, WaitForPodsReady};
+use super::status;
+use super::tree::{Fr, NodeId, Tree, View};
+use super::{DeactivationCause, Effect, EvictReason, Key, PodsReadyTimeout, Subject, Successor};
+use crate::api::kueue::{Admission, StopPolicy};
+use crate::api::quantity::Amount;
+
+/// How many holders or evicted workloads an explanation names.
+const NAMED: usize = 3;
+
+/// How many ClusterQueues are searched for those that hold the most.
+const MOST_QUEUES: usize = 64;
+
+/// Looks without trying whom could be made to go.
+struct Onlooker<'a> {
+    tree: &'a Tree,
+    node: NodeId,
+}
+
+impl Ground for Onlooker<'_> {
+    fn tree(&self) -> &Tree {
+        self.tree
+    }
+
+    fn make_room(&mut self, fr: Fr, amount: i128) -> Means {
+        Means { mode: Mode::NoCandidates, level: self.tree.lowest_fit(self.node, fr, amount, View::Planned, 0).height }
+    }
+}
+
+impl Engine {
+    /// What is wanted of an object and is not so yet, as far as was observed.
+    pub fn effect(&self, subject: &Subject) -> Option<Effect> {
+        match subject {
+            Subject::Workload(key) => self.workload_effect(self.workloads.get(key)?),
+            Subject::ClusterQueue(name) => self.cluster_queue_effect(name),
+            Subject::Cohort(name) => self.cohort_effect(name),
+            Subject::LocalQueue(key) => self.local_queue_effect(key),
+        }
+    }
+
+    /// What a workload waits for, with the numbers of this moment; `None` when it does not wait.
+    pub fn explain(&self, workload: &Key) -> Option<Waiting> {
+        self.waiting(self.workloads.get(workload)?)
+    }
+
+    /// Who is in the line of any ClusterQueue, in order.
+    #[cfg(test)]
+    pub(super) fn in_line(&self) -> Vec<Key> {
+        self.cluster_queues.values().flat_map(|state| state.line.iter()).map(|rank| rank.workload.clone()).collect()
+    }
+
+    /// Whether a workload in line would be admitted now.
+    #[cfg(test)]
+    pub(super) fn would_fit(&self, key: &Key) -> bool {
+        matches!(self.look(key), Some(Ok(assignment)) if assignment.means.mode == Mode::Fit)
+    }
+
+    fn workload_effect(&self, slot: &Slot) -> Option<Effect> {
+        let (entry, workload) = (&slot.entry, slot.entry.key.clone());
+        match &slot.standing {
+            Standing::Out => {
+                let stop = !entry.active && !entry.evicted && !entry.deleting && entry.stage == Stage::Unreserved;
+                stop.then_some(Effect::Evict { workload, reason: EvictReason::Deactivated })
+            }
+            Standing::Superseded(by) => {
+                let by = &self.workloads.get(by)?.entry;
+                matches!(by.stage, Stage::Reserved(_)).then(|| Effect::FinishReplaced {
+                    workload,
+                    by: Successor { workload: by.key.clone(), uid: by.uid.to_string(), job_uid: by.job_uid.clone() },
+                })
+            }
+            Standing::Holds(admission) if slot.assumed.is_some() => {
+                let replaces = self.replaced(slot).first().map(|replaced| replaced.entry.key.clone());
+                Some(Effect::Admit { workload, admission: admission.as_ref().clone(), replaces })
+            }
+            Standing::Holds(admission) => self.holder_effect(slot, admission),
+            Standing::InLine(_) | Standing::Held(..) => {
+                let why = self.waiting(slot)?;
+                let told = if slot.refresh || !why.is_in_line() { entry.says(&why) } else { entry.says_reason(&why) };
+                (!told).then_some(Effect::Pending { workload, why })
+            }
+        }
+    }
+
+    fn holder_effect(&self, slot: &Slot, admission: &Admission) -> Option<Effect> {
+        let (entry, workload) = (&slot.entry, slot.entry.key.clone());
+        if entry.evicted {
+            return None;
+        }
+        if let Some(reason) = self.must_stop(slot, &admission.cluster_queue) {
+            return Some(Effect::Evict { workload, reason });
+        }
+        if let Some(effect) = self.out_of_time(entry) {
+            return Some(effect);
+        }
+        if let Some(admission) = entry.shrunk(admission) {
+            return Some(Effect::ShrinkAdmission { workload, admission });
+        }
+        let active = self.cluster_queue_problem(&admission.cluster_queue).is_none();
+        (!entry.admitted && active && !entry.deleting).then(|| Effect::Admit {
+            workload,
+            admission: admission.clone(),
+            replaces: None,
+        })
+    }
+
+    fn must_stop(&self, slot: &Slot, cluster_queue: &str) -> Option<EvictReason> {
+        let drained = |stop: StopPolicy| stop == StopPolicy::HoldAndDrain;
+        let local_queue = slot.entry.local_queue().and_then(|key| self.local_queues.get(&key)?.rules.as_ref());
+        let quota = self.cluster_queues.get(cluster_queue).and_then(|state| state.quota.as_ref());
+        if !slot.entry.active {
+            Some(EvictReason::Deactivated)
+        } else if quota.is_some_and(|quota| drained(quota.stop)) {
+            Some(EvictReason::ClusterQueueStopped)
+        } else if local_queue.is_some_and(|rules| drained(rules.stop)) {
+            Some(EvictReason::LocalQueueStopped)
+        } else {
+            slot.preempted.clone().map(EvictReason::Preempted)
+        }
+    }
+
+    /// What becomes of one that was admitted for as long as it may be, or whose pods were not ready in time.
+    fn out_of_time(&self, entry: &Entry) -> Option<Effect> {
+        let workload = entry.key.clone();
+        if entry.deactivation_target {
+            return Some(Effect::SetInactive { workload });
+        }
+        if entry.done_by().is_some_and(|at| at <= self.now) {
+            return Some(Effect::Deactivate { workload, cause: DeactivationCause::MaximumExecutionTimeExceeded });
+        }
+        let rules = self.settings.wait_for_pods_ready.as_ref()?;
+        entry.ready_by(rules).filter(|at| *at <= self.now)?;
+        let count = entry.requeue_count.saturating_add(1);
+        if rules.requeuing.backoff_limit_count.is_some_and(|limit| count > limit) {
+            return Some(Effect::Deactivate { workload, cause: DeactivationCause::RequeuingLimitExceeded });
+        }
+        Some(Effect::Evict {
+            workload,
+            reason: EvictReason::PodsReadyTimeout(Box::new(self.timeout(entry, rules, count))),
+        })
+    }
+
+    fn timeout(&self, entry: &Entry, rules: &WaitForPodsReady, count: u32) -> PodsReadyTimeout {
+        let recovering = entry.readiness.is_some_and(|readiness| readiness.recovering);
+        let after = if recovering { rules.recovery_timeout.unwrap_or_default() } else { rules.timeout };
+        let wait = jiff::SignedDuration::from_secs(backoff_seconds(&rules.requeuing, count).into());
+        PodsReadyTimeout {
+            after_seconds: after.as_secs(),
+            recovering,
+            count,
+            requeue_at: self.now.saturating_add(wait).unwrap_or(self.now),
+        }
+    }
+
+    fn waiting(&self, slot: &Slot) -> Option<Waiting> {
+        match &slot.standing {
+            Standing::Held(why, _) => Some(why.clone()),
+            Standing::InLine(cluster_queue) => self.waiting_in_line(slot, cluster_queue),
+            Standing::Out | Standing::Holds(_) | Standing::Superseded(_) => None,
+        }
+    }
+
+    fn waiting_in_line(&self, slot: &Slot, cluster_queue: &str) -> Option<Waiting> {
+        let state = self.cluster_queues.get(cluster_queue)?;
+        if let Some(room) = self.room(&slot.entry.key, state) {
+            return Some(room);
+        }
+        let strict = state.quota.as_ref()?.strict;
+        let ahead = state.line.head().map(|rank| &rank.workload).filter(|head| strict && **head != slot.entry.key);
+        let behind = ahead.map(|head| Waiting::Behind { head: head.clone(), cluster_queue: cluster_queue.to_owned() });
+        match (self.look(&slot.entry.key)?, behind) {
+            (Err(mut obstacles), behind) => {
+                obstacles.iter_mut().for_each(|obstacle| self.name_holders(obstacle, slot));
+                let why = Waiting::Quota(obstacles);
+                // Who waits for quota that comes and goes waits for its turn first.
+                Some(behind.filter(|_| why.reason() == PendingReason::WaitingForQuota).unwrap_or(why))
+            }
+            (Ok(_), Some(behind)) => Some(behind),
+            (Ok(_), None) => match self.unready.first().filter(|_| self.admission_blocked()) {
+                Some(unready) => Some(Waiting::Unready(unready.clone())),
+                None => Some(Waiting::Turn),
+            },
+        }
+    }
+
+    /// Whose quota one waits for that room is being made for.
+    fn room(&self, key: &Key, state: &ClusterQueueState) -> Option<Waiting> {
+        let node = self.tree.known_cluster_queue(&state.name)?;
+        let promise = self.promise_to(node, key).filter(|promise| promise.place.is_some())?;
+        let queues = self.tree.cluster_queues_below(self.tree.root(node)).into_iter();
+        let states = queues.filter_map(|node| self.cluster_queue(node));
+        let going = states
+            .flat_map(|state| &state.ledger.going)
+            .filter(|(_, charge)| charge.keys().any(|fr| promise.usage.contains_key(fr)));
+        let mut going: Vec<Key> = going.map(|(key, _)| key.clone()).collect();
+        let more = going.len().saturating_sub(NAMED);
+        going.truncate(NAMED);
+        Some(Waiting::Room { going, more })
+    }
+
+    fn promise_to(&self, node: NodeId, key: &Key) -> Option<&Promise> {
+        self.promises.get(&self.tree.root(node))?.iter().find(|promise| promise.workload == *key)
+    }
+
+    /// What a workload in line would get now without anyone's going, or what stands in its way.
+    fn look(&self, key: &Key) -> Option<Result<Assignment, Vec<Obstacle>>> {
+        let slot = self.workloads.get(key)?;
+        let Standing::InLine(cluster_queue) = &slot.standing else { return None };
+        let node = self.tree.known_cluster_queue(cluster_queue)?;
+        let demand = slot.entry.demand.as_ref().ok()?;
+        let attempt = Attempt {
+            cluster_queue,
+            node,
+            quota: self.cluster_queues.get(cluster_queue)?.quota.as_ref()?,
+            flavors: &self.flavors,
+            undeclared: self.settings.resources.undeclared,
+            fair_sharing: self.settings.fair_sharing.is_some(),
+            predecessor: self.predecessor(slot, cluster_queue).and_then(predecessor_of),
+            kept_back: self.promise_to(node, key).map(|promise| &promise.usage),
+            demand,
+        };
+        let counts: Vec<i32> = demand.pod_sets.iter().map(|set| set.count).collect();
+        let mut found = Findings { obstacles: Some(Vec::new()), ..Findings::default() };
+        let assignment = attempt.assign(&counts, &mut Onlooker { tree: &self.tree, node }, &mut found);
+        let fits = assignment.filter(|assignment| assignment.means.mode > Mode::NoCandidates);
+        Some(fits.ok_or(found.obstacles.unwrap_or_default()))
+    }
+
+    /// Adds to a shortfall who holds the most of what is short.
+    fn name_holders(&self, obstacle: &mut Obstacle, slot: &Slot) {
+        let (Obstacle::Short(shortfall) | Obstacle::Exceeds(shortfall)) = obstacle else { return };
+        let Some((within, fr)) = shortfall.within else { return };
+        let own = slot.entry.replaces.as_ref();
+        let queues = self.tree.cluster_queues_below(within);
+        let states = || queues.iter().take(MOST_QUEUES).filter_map(|node| self.cluster_queue(*node));
+        let largest =
+            states().flat_map(|state| state.ledger.holders(fr).filter(|(key, _)| Some(*key) != own).take(NAMED));
+        let mut largest: Vec<(Key, i128)> = largest.map(|(key, amount)| (key.clone(), amount)).collect();
+        largest.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| b.0.cmp(&a.0)));
+        largest.truncate(NAMED);
+        let all: usize = states().map(|state| state.ledger.holder_count(fr)).sum();
+        let all = all - usize::from(shortfall.held != Amount::ZERO).min(all);
+        fill(shortfall, largest, all);
+    }
+
+    pub(super) fn cluster_queue_problem(&self, name: &str) -> Option<(&'static str, String)> {
+        let state = self.cluster_queues.get(name)?;
+        state.quota.as_ref()?.inactive(&self.flavors, state.cohort_cycle.clone())
+    }
+
+    fn cluster_queue_effect(&self, name: &str) -> Option<Effect> {
+        let state = self.cluster_queues.get(name)?;
+        let quota = state.quota.as_ref()?;
+        let node = self.tree.known_cluster_queue(name)?;
+        let mut report = ClusterQueueReport {
+            generation: state.generation,
+            activity: Activity::of_cluster_queue(self.cluster_queue_problem(name).as_ref()),
+            unsupported: quota.unsupported.clone(),
+            counts: state.counts,
+            weighted_share: self.settings.fair_sharing.as_ref().map(|_| weighted_share(&self.tree, node)),
+            reservation: Vec::new(),
+            usage: Vec::new(),
+        };
+        report.usage_of(quota, &self.tree, node, &state.ledger.sums);
+        let topologies = quota
+            .flavors()
+            .filter(|(flavor, _)| self.flavors.get(*flavor).is_some_and(|spec| spec.topology_name.is_some()));
+        report
+            .unsupported
+            .extend(topologies.map(|(flavor, _)| format!("spec.topologyName of ResourceFlavor {flavor}")));
+        let changed = status::cluster_queue(&state.observed, &report, self.now) != state.observed;
+        changed.then(|| Effect::ClusterQueueStatus { cluster_queue: name.to_owned(), report })
+    }
+
+    fn cohort_effect(&self, name: &str) -> Option<Effect> {
+        let observed = self.cohorts.get(name)?;
+        let node = self.tree.known_cohort(name)?;
+        let weighted_share = self.settings.fair_sharing.as_ref().map(|_| weighted_share(&self.tree, node));
+        let report = CohortReport { weighted_share };
+        let changed = status::cohort(observed, &report) != *observed;
+        changed.then(|| Effect::CohortStatus { cohort: name.to_owned(), report })
+    }
+
+    fn local_queue_effect(&self, key: &Key) -> Option<Effect> {
+        let state = self.local_queues.get(key)?;
+        let rules = state.rules.as_ref()?;
+        let behind = rules.cluster_queue.as_ref().and_then(|name| self.cluster_queues.get(name));
+        let quota = behind.and_then(|state| state.quota.as_ref());
+        let name = rules.cluster_queue.as_deref().unwrap_or_default();
+        let active = quota.map(|_| self.cluster_queue_problem(name).is_none());
+        let report = LocalQueueReport {
+            generation: state.generation,
+            activity: Activity::of_local_queue(rules.stop, active),
+            counts: state.counts,
+            reservation: quota
+                .map(|quota| local_queue_usage(quota, &self.tree, |fr| state.sums.reserved(fr)))
+                .unwrap_or_default(),
+            usage: quota
+                .map(|quota| local_queue_usage(quota, &self.tree, |fr| state.sums.admitted(fr)))
+                .unwrap_or_default(),
+        };
+        let changed = status::local_queue(&state.observed, &report, self.now) != state.observed;
+        changed.then(|| Effect::LocalQueueStatus { local_queue: key.clone(), report })
+    }
+}
+
+/// How long a workload stays away that was sent back for the `count`th time: twice as long each time (kueue v0.19.2
+/// `pkg/workload/workload.go`, `UpdateRequeueState`).
+fn backoff_seconds(rules: &Requeuing, count: u32) -> u32 {
+    let doublings = count.saturating_sub(1);
+    let seconds = 2_u32.checked_pow(doublings).and_then(|factor| rules.backoff_base_seconds.checked_mul(factor));
+    seconds.unwrap_or(u32::MAX).min(rules.backoff_max_seconds)
+}
+
+fn fill(shortfall: &mut Shortfall, largest: Vec<(Key, i128)>, all: usize) {
+    shortfall.more_holders = all.saturating_sub(largest.len());
+    shortfall.holders = largest.into_iter().map(|(key, amount)| (key, clamped(amount))).collect();
+}
+
+pub(super) fn predecessor_of(slot: &Slot) -> Option<Predecessor<'_>> {
+    let Standing::Holds(admission) = &slot.standing else { return None };
+    Some(Predecessor { charge: &slot.booked.charge, demand: slot.entry.demand.as_deref().ok(), admission })
+}
