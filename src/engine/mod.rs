@@ -4,6 +4,7 @@
 //! (`manager`) feeds it what the watches see and carries out what it asks for; a simulator can do the same.
 
 pub mod in_flight;
+mod in_use;
 pub mod notebook;
 pub mod pace;
 pub mod plan;

@@ -10,7 +10,7 @@ use super::plan::{Note, Plan, Write};
 use super::priorities;
 use super::store::Key;
 use super::world::{Change, Object, World, owned_by};
-use super::{Engine, Halves, WriteError};
+use super::{Engine, Halves, WriteError, in_use};
 use crate::api::kueue::Workload;
 use crate::api::ray::{RayCluster, names};
 use crate::jobframework::ray_cluster::{RayClusterJob, live_pods, member};
@@ -31,6 +31,8 @@ pub(super) enum Planner {
     ClusterQueue(String),
     /// The status of a Cohort.
     Cohort(String),
+    /// Whether a ResourceFlavor may go.
+    ResourceFlavor(String),
     /// The status of a LocalQueue.
     LocalQueue(Key),
     /// The operator's work on a RayService.
@@ -74,10 +76,15 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
                 all_jobs(world, &mut concerned);
             }
             Object::PriorityClass(_) => all_jobs(world, &mut concerned),
-            Object::ClusterQueue(queue) => drop(concerned.insert(Planner::ClusterQueue(queue.name_any()))),
+            Object::ClusterQueue(queue) => {
+                concerned.insert(Planner::ClusterQueue(queue.name_any()));
+                let going = in_use::going(world, in_use::flavors_of_queue(queue));
+                concerned.extend(going.into_iter().map(Planner::ResourceFlavor));
+            }
+            Object::ResourceFlavor(flavor) => drop(concerned.insert(Planner::ResourceFlavor(flavor.name_any()))),
             Object::LocalQueue(queue) => drop(concerned.insert(Planner::LocalQueue(Key::of(queue.as_ref())))),
             Object::Cohort(cohort) => drop(concerned.insert(Planner::Cohort(cohort.name_any()))),
-            Object::ResourceFlavor(_) | Object::Namespace(_) => {}
+            Object::Namespace(_) => {}
         }
     }
     concerned.retain(|planner| match planner {
@@ -131,6 +138,8 @@ fn of_pod(world: &World, pod: &Pod, concerned: &mut BTreeSet<Planner>) {
 fn of_workload(world: &World, workload: &Workload, concerned: &mut BTreeSet<Planner>) {
     concerned.insert(Planner::Workload(Key::of(workload)));
     concerned.extend(job_of(workload).map(Planner::Job));
+    let going = in_use::going(world, in_use::flavors_of_workload(workload));
+    concerned.extend(going.into_iter().map(Planner::ResourceFlavor));
     let namespace = workload.namespace().unwrap_or_default();
     let members = Record::of(workload).unwrap_or_default().members.into_iter();
     let clusters = members.map(|member| Key::new(namespace.clone(), member.name));
@@ -170,6 +179,7 @@ impl Engine {
             Planner::Workload(key) => self.plan_workload(key, now),
             Planner::ClusterQueue(name) => self.queueing.plan_cluster_queue(&self.world, name, now),
             Planner::Cohort(name) => self.queueing.plan_cohort(&self.world, name),
+            Planner::ResourceFlavor(name) => in_use::plan_flavor(&self.world, name),
             Planner::LocalQueue(key) => self.queueing.plan_local_queue(&self.world, key, now),
             Planner::RayService(key) => self.plan_ray_service(key, now),
             Planner::RayCluster(key) => self.plan_ray_cluster(key, now),
@@ -188,7 +198,7 @@ impl Engine {
                 Some(Note::warning(self.world.ray_clusters.get(key)?.as_ref(), &reason, message))
             }
             Planner::Workload(key) => Some(Note::warning(self.world.workloads.get(key)?.as_ref(), &reason, message)),
-            Planner::ClusterQueue(_) | Planner::Cohort(_) | Planner::LocalQueue(_) => None,
+            Planner::ClusterQueue(_) | Planner::Cohort(_) | Planner::ResourceFlavor(_) | Planner::LocalQueue(_) => None,
         }
     }
 

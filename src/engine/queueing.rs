@@ -3,11 +3,11 @@
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::WriteError;
 use super::plan::{Plan, Write, WriteOp};
 use super::planners::Planner;
 use super::store::Key;
 use super::world::{Change, Object, World};
+use super::{WriteError, in_use};
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, Workload};
 use crate::queue::{self, Effect, Event, Subject, status};
 
@@ -64,16 +64,22 @@ impl Queueing {
         plan
     }
 
-    /// What the queue wants of a ClusterQueue.
+    /// What the queue wants of a ClusterQueue. One that is to go is let go once its status, and so the queue, knows of nobody
+    /// who holds quota of it.
     pub(super) fn plan_cluster_queue(&self, world: &World, name: &str, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
-        let effect = self.queue.effect(&Subject::ClusterQueue(name.to_owned()));
-        let queue = world.cluster_queues.get(&Key::global(name));
-        if let (Some(Effect::ClusterQueueStatus { report, .. }), Some(queue)) = (effect, queue) {
-            let status = status::cluster_queue(&queue.status.clone().unwrap_or_default(), &report, now);
-            let reported = ClusterQueue { status: Some(status), ..queue.as_ref().clone() };
-            plan.write(Write::patch_status(queue.as_ref(), &reported));
+        let Some(queue) = world.cluster_queues.get(&Key::global(name)).map(AsRef::as_ref) else { return plan };
+        let old = queue.status.clone().unwrap_or_default();
+        let mut in_use = old.reserving_workloads > 0;
+        if let Some(Effect::ClusterQueueStatus { report, .. }) =
+            self.queue.effect(&Subject::ClusterQueue(name.to_owned()))
+        {
+            let status = status::cluster_queue(&old, &report, now);
+            let reported = ClusterQueue { status: Some(status), ..queue.clone() };
+            plan.write(Write::patch_status(queue, &reported));
+            in_use = true;
         }
+        plan.write(in_use::hold(queue, in_use));
         plan
     }
 

@@ -12,7 +12,7 @@ use kube::api::ListParams;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use sluice::api::kueue::{ClusterQueue, Workload};
+use sluice::api::kueue::{ClusterQueue, Cohort, Workload};
 use sluice::api::ray::{RayCluster, RayService};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -33,6 +33,7 @@ pub struct Change {
 #[derive(Debug, Clone)]
 pub enum Object {
     ClusterQueue(ClusterQueue),
+    Cohort(Cohort),
     Workload(Workload),
     RayService(RayService),
     RayCluster(RayCluster),
@@ -44,6 +45,7 @@ pub enum Object {
 #[derive(Debug, Default, Clone)]
 pub struct State {
     pub cluster_queues: BTreeMap<String, ClusterQueue>,
+    pub cohorts: BTreeMap<String, Cohort>,
     pub workloads: BTreeMap<String, Workload>,
     pub ray_services: BTreeMap<String, RayService>,
     pub ray_clusters: BTreeMap<String, RayCluster>,
@@ -56,6 +58,7 @@ impl State {
     pub fn apply(&mut self, change: &Change) {
         match &change.object {
             Object::ClusterQueue(object) => put(&mut self.cluster_queues, object, change.gone),
+            Object::Cohort(object) => put(&mut self.cohorts, object, change.gone),
             Object::Workload(object) => put(&mut self.workloads, object, change.gone),
             Object::RayService(object) => put(&mut self.ray_services, object, change.gone),
             Object::RayCluster(object) => put(&mut self.ray_clusters, object, change.gone),
@@ -91,6 +94,7 @@ impl Recorder {
         let mut watches = JoinSet::new();
         let tape = Tape { client: client.clone(), changes: changes.clone(), hole: hole.clone(), live, ready };
         watches.spawn(tape.clone().follow(Object::ClusterQueue));
+        watches.spawn(tape.clone().follow(Object::Cohort));
         watches.spawn(tape.clone().follow(Object::Workload));
         watches.spawn(tape.clone().follow(Object::RayService));
         watches.spawn(tape.clone().follow(Object::RayCluster));
@@ -108,6 +112,7 @@ impl Recorder {
     /// When a watch lost its place: the history would have a hole.
     pub async fn history(&self) -> Vec<Change> {
         self.catch_up::<ClusterQueue>().await;
+        self.catch_up::<Cohort>().await;
         self.catch_up::<Workload>().await;
         self.catch_up::<RayService>().await;
         self.catch_up::<RayCluster>().await;

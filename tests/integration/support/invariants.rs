@@ -1,6 +1,6 @@
 //! The invariants of the design, checked after every single change of a history.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::{Resource, ResourceExt};
@@ -11,29 +11,46 @@ use sluice::api::ray::RayCluster;
 use sluice::queue::requests::pod_requests;
 
 use super::history::{Change, Object, State};
+use super::tree::{Quotas, Usage};
 
 const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
 const REPLACES: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
+
+/// So many changes after a quota was changed, an admission may still come in that was decided by what it was before: the
+/// decision was on its way. (Quota and admissions are different objects; nobody writes both at once.)
+const ON_THE_WAY: u64 = 64;
 
 /// Replays a history and returns every breach, with the change that made it.
 pub fn breaches(history: &[Change]) -> Vec<String> {
     let mut state = State::default();
     let mut breaches = Vec::new();
+    let mut quotas = Quotas::default();
+    let mut former: VecDeque<(u64, Quotas)> = VecDeque::new();
     for change in history {
         let before = state.clone();
         state.apply(change);
-        let found = check(&before, &state, change);
+        if matches!(change.object, Object::ClusterQueue(_) | Object::Cohort(_)) {
+            let changed = Quotas::of(state.cluster_queues.values(), state.cohorts.values());
+            if changed != quotas {
+                former.push_back((change.version, std::mem::replace(&mut quotas, changed)));
+            }
+        }
+        while former.front().is_some_and(|(until, _)| until + ON_THE_WAY < change.version) {
+            former.pop_front();
+        }
+        let in_force: Vec<&Quotas> = former.iter().map(|(_, quotas)| quotas).chain([&quotas]).collect();
+        let found = check(&before, &state, change, &in_force);
         breaches.extend(found.into_iter().map(|breach| format!("at version {}: {breach}", change.version)));
     }
     breaches
 }
 
-/// What a change broke.
-pub fn check(before: &State, state: &State, change: &Change) -> Vec<String> {
+/// What a change broke, if any of these quotas were in force when it was decided.
+fn check(before: &State, state: &State, change: &Change, in_force: &[&Quotas]) -> Vec<String> {
     let mut breaches = Vec::new();
     match &change.object {
         Object::Workload(workload) if !change.gone => {
-            breaches.extend(quota(before, state, workload));
+            breaches.extend(quota(before, state, workload, in_force));
             breaches.extend(physical(state));
         }
         Object::RayCluster(cluster) if !change.gone => breaches.extend(gate(before, state, cluster)),
@@ -43,8 +60,8 @@ pub fn check(before: &State, state: &State, change: &Change) -> Vec<String> {
     breaches
 }
 
-/// I1: no admission takes a ClusterQueue's usage past its nominal quota.
-fn quota(before: &State, state: &State, workload: &Workload) -> Vec<String> {
+/// I1: no admission takes more than the cohort tree makes available to its ClusterQueue.
+fn quota(before: &State, state: &State, workload: &Workload, in_force: &[&Quotas]) -> Vec<String> {
     let key = key(workload);
     let was_reserved = before.workloads.get(&key).is_some_and(holds_quota);
     if was_reserved || !holds_quota(workload) {
@@ -53,36 +70,44 @@ fn quota(before: &State, state: &State, workload: &Workload) -> Vec<String> {
     let Some(queue) = workload.status.as_ref().and_then(|status| status.admission.as_ref()) else {
         return vec![format!("I1: Workload {key} has QuotaReserved and no admission")];
     };
-    let mut used: BTreeMap<(String, String), Amount> = BTreeMap::new();
-    for holder in state.workloads.values().filter(|holder| counts(state, holder)) {
-        let Some(admission) = holder.status.as_ref().and_then(|status| status.admission.as_ref()) else { continue };
-        if admission.cluster_queue != queue.cluster_queue {
-            continue;
-        }
-        for assignment in &admission.pod_set_assignments {
-            for (resource, quantity) in &assignment.resource_usage {
-                let flavor = assignment.flavors.get(resource).cloned().unwrap_or_default();
-                let amount = Amount::of(resource, quantity).expect("a quantity");
-                let sum = used.entry((flavor, resource.clone())).or_default();
-                *sum = sum.plus(amount);
-            }
-        }
-    }
-    let Some(cluster_queue) = state.cluster_queues.get(&format!("/{}", queue.cluster_queue)) else {
+    if !state.cluster_queues.contains_key(&format!("/{}", queue.cluster_queue)) {
         return vec![format!("I1: Workload {key} was admitted to {}, which doesn't exist", queue.cluster_queue)];
+    }
+    let mut others = Usage::new();
+    for holder in state.workloads.values().filter(|holder| counts(state, holder) && self::key(*holder) != key) {
+        add_usage(&mut others, holder);
+    }
+    let mut own = Usage::new();
+    add_usage(&mut own, workload);
+    let excess = |quotas: &&Quotas| {
+        let taken = own.get(&queue.cluster_queue).into_iter().flatten();
+        let over = taken.filter_map(|(pair, amount)| {
+            let available = quotas.available(&queue.cluster_queue, pair, &others);
+            (*amount > Amount::ZERO && i128::from(amount.get()) > available).then(|| {
+                let (flavor, resource) = pair;
+                format!(
+                    "I1: {key} takes {} of {resource} in {flavor}; {available} is available to {}",
+                    amount.get(),
+                    queue.cluster_queue
+                )
+            })
+        });
+        over.collect::<Vec<_>>()
     };
-    let mut nominal: BTreeMap<(String, String), Amount> = BTreeMap::new();
-    for flavor in cluster_queue.spec.resource_groups.iter().flat_map(|group| &group.flavors) {
-        for resource in &flavor.resources {
-            let amount = Amount::of(&resource.name, &resource.nominal_quota).expect("a quantity");
-            nominal.insert((flavor.name.clone(), resource.name.clone()), amount);
+    in_force.iter().map(excess).min_by_key(Vec::len).unwrap_or_default()
+}
+
+/// Adds what a Workload holds.
+fn add_usage(usage: &mut Usage, holder: &Workload) {
+    let Some(admission) = holder.status.as_ref().and_then(|status| status.admission.as_ref()) else { return };
+    let used = usage.entry(admission.cluster_queue.clone()).or_default();
+    for assignment in &admission.pod_set_assignments {
+        for (resource, quantity) in &assignment.resource_usage {
+            let flavor = assignment.flavors.get(resource).cloned().unwrap_or_default();
+            let sum = used.entry((flavor, resource.clone())).or_default();
+            *sum = sum.plus(Amount::of(resource, quantity).expect("a quantity"));
         }
     }
-    let over = used.into_iter().filter(|(pair, used)| *used > nominal.get(pair).copied().unwrap_or_default());
-    over.map(|((flavor, resource), used)| {
-        format!("I1: admitting {key} takes {resource} in {flavor} to {}", used.display(&resource))
-    })
-    .collect()
 }
 
 /// I2: a gate opens only while one admitted slice has room for every open cluster of the job.

@@ -8,5 +8,6 @@ pub mod history;
 pub mod invariants;
 pub mod objects;
 pub mod timeline;
+pub mod tree;
 
 pub use env::{TestEnv, eventually};

@@ -1,0 +1,143 @@
+//! What is in use stays until it no longer is (kueue v0.19.2 `pkg/controller/core/clusterqueue_controller.go` and
+//! `resourceflavor_controller.go`): a finalizer holds a ClusterQueue while workloads hold its quota, and a ResourceFlavor while
+//! a ClusterQueue lists it. Beyond Kueue, a flavor also stays while pods run on it that no ClusterQueue would give it any more:
+//! they are replaced on nodes of the same kind.
+
+use std::collections::BTreeSet;
+
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+
+use super::plan::{Plan, Write};
+use super::store::Key;
+use super::world::World;
+use crate::api::condition;
+use crate::api::kueue::{ClusterQueue, Workload, names};
+
+/// The write that keeps an object from going, or that lets it go once it is to go and nothing uses it.
+pub(super) fn hold<K>(object: &K, in_use: bool) -> Option<Write>
+where
+    K: Resource<DynamicType = ()> + Clone + Serialize,
+{
+    let held = object.finalizers().iter().any(|finalizer| finalizer == names::RESOURCE_IN_USE_FINALIZER);
+    let mut changed = object.clone();
+    match (object.meta().deletion_timestamp.is_some(), held) {
+        (false, false) => changed.finalizers_mut().push(names::RESOURCE_IN_USE_FINALIZER.to_owned()),
+        (true, true) if !in_use => {
+            changed.finalizers_mut().retain(|finalizer| finalizer != names::RESOURCE_IN_USE_FINALIZER);
+        }
+        _ => return None,
+    }
+    Write::patch(object, &changed)
+}
+
+/// What a ResourceFlavor's finalizer needs.
+pub(super) fn plan_flavor(world: &World, name: &str) -> Plan {
+    let mut plan = Plan::default();
+    if let Some(flavor) = world.resource_flavors.get(&Key::global(name)) {
+        plan.write(hold(flavor.as_ref(), is_flavor_in_use(world, name)));
+    }
+    plan
+}
+
+fn is_flavor_in_use(world: &World, name: &str) -> bool {
+    world.cluster_queues.iter().any(|(_, queue)| flavors_of_queue(queue).any(|flavor| flavor == name))
+        || world.workloads.iter().any(|(_, workload)| flavors_of_workload(workload).any(|flavor| flavor == name))
+}
+
+/// Of these flavors, those that wait to go.
+pub(super) fn going<'a>(world: &World, flavors: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+    let is_going = |name: &&str| {
+        let flavor = world.resource_flavors.get(&Key::global(*name));
+        flavor.is_some_and(|flavor| flavor.metadata.deletion_timestamp.is_some())
+    };
+    flavors.filter(is_going).map(str::to_owned).collect()
+}
+
+/// The flavors that a ClusterQueue has quota of.
+pub(super) fn flavors_of_queue(queue: &ClusterQueue) -> impl Iterator<Item = &str> {
+    queue.spec.resource_groups.iter().flat_map(|group| &group.flavors).map(|flavor| flavor.name.as_str())
+}
+
+/// The flavors whose quota a Workload holds.
+pub(super) fn flavors_of_workload(workload: &Workload) -> impl Iterator<Item = &str> {
+    let holding = workload.status.as_ref().filter(|status| {
+        condition::is_true(&status.conditions, names::QUOTA_RESERVED)
+            && !condition::is_true(&status.conditions, names::FINISHED)
+    });
+    let admission = holding.and_then(|status| status.admission.as_ref());
+    let assignments = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);
+    assignments.flat_map(|assignment| assignment.flavors.values()).map(String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::kueue::ResourceFlavor;
+    use crate::engine::plan::WriteOp;
+    use crate::engine::world::{Kind, received};
+
+    const HELD: &str = names::RESOURCE_IN_USE_FINALIZER;
+
+    #[rstest]
+    #[case::made(&[], false, false, Some(json!([HELD])))]
+    #[case::made_with_another(&["other"], false, false, Some(json!(["other", HELD])))]
+    #[case::held(&[HELD], false, false, None)]
+    #[case::to_go_and_in_use(&[HELD, "other"], true, true, None)]
+    #[case::to_go_and_unused(&[HELD, "other"], true, false, Some(json!(["other"])))]
+    #[case::already_going(&["other"], true, false, None)]
+    fn an_object_stays_while_it_is_in_use(
+        #[case] finalizers: &[&str],
+        #[case] going: bool,
+        #[case] in_use: bool,
+        #[case] expected: Option<Value>,
+    ) {
+        let mut flavor = ResourceFlavor::default();
+        flavor.metadata.finalizers = Some(finalizers.iter().map(|name| (*name).to_owned()).collect());
+        flavor.metadata.deletion_timestamp = going.then(|| Time(jiff::Timestamp::UNIX_EPOCH));
+
+        let write = hold(&flavor, in_use);
+
+        let expected = expected.map(|left| WriteOp::Patch(json!({"metadata": {"finalizers": left}})));
+        assert_eq!(write.map(|write| write.op), expected);
+    }
+
+    fn known<K: Kind>(world: &mut World, mut manifest: Value) {
+        manifest["metadata"]["name"] = "x".into();
+        manifest["metadata"]["resourceVersion"] = "1".into();
+        world.apply(received(serde_json::from_value::<K>(manifest).expect("an object")));
+    }
+
+    fn workload(conditions: &[&str]) -> Value {
+        let conditions = conditions.iter().map(|kind| {
+            json!({"type": kind, "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        });
+        let assignment = json!({"name": "main", "flavors": {"cpu": "spot"}});
+        let admission = json!({"clusterQueue": "x", "podSetAssignments": [assignment]});
+        let status = json!({"conditions": conditions.collect::<Vec<_>>(), "admission": admission});
+        json!({"metadata": {}, "spec": {"podSets": []}, "status": status})
+    }
+
+    #[test]
+    fn a_flavor_is_in_use_while_a_queue_lists_it_or_a_workload_holds_its_quota() {
+        let mut world = World::default();
+        assert!(!is_flavor_in_use(&world, "spot"));
+
+        let quota = json!({"name": "cpu", "nominalQuota": 1});
+        let groups = json!([{"coveredResources": ["cpu"], "flavors": [{"name": "spot", "resources": [quota]}]}]);
+        known::<ClusterQueue>(&mut world, json!({"metadata": {}, "spec": {"resourceGroups": groups}}));
+        assert!(is_flavor_in_use(&world, "spot"));
+
+        let mut world = World::default();
+        known::<Workload>(&mut world, workload(&["QuotaReserved"]));
+        assert!(is_flavor_in_use(&world, "spot"));
+
+        let mut world = World::default();
+        known::<Workload>(&mut world, workload(&["QuotaReserved", "Finished"]));
+        assert!(!is_flavor_in_use(&world, "spot"));
+    }
+}
