@@ -1,1 +1,208 @@
+//! The arithmetic of the tree, on examples that can be checked by hand.
 
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::{Fr, NodeId, NodeSpec, Tree, View};
+use crate::api::quantity::Amount;
+use crate::queue::quota::Limits;
+use crate::queue::tree::FlavorResource;
+
+fn gpu() -> FlavorResource {
+    FlavorResource { flavor: "a100".into(), resource: "gpu".into() }
+}
+
+fn spec(parent: Option<&str>, nominal: i64, borrowing: Option<i64>, lending: Option<i64>) -> NodeSpec {
+    let limits = Limits {
+        nominal: Amount::new(nominal),
+        borrowing: borrowing.map(Amount::new),
+        lending: lending.map(Amount::new),
+    };
+    NodeSpec { parent: parent.map(str::to_owned), limits: BTreeMap::from([(gpu(), limits)]), ..NodeSpec::default() }
+}
+
+/// ClusterQueues `a` (10, lends 4) and `b` (5, borrows 2) in cohort `left` (3), which is in `top` (20, without limits).
+fn example() -> (Tree, Fr, NodeId, NodeId) {
+    let mut tree = Tree::default();
+    let fr = tree.fr(&gpu());
+    let (a, b) = (tree.cluster_queue("a"), tree.cluster_queue("b"));
+    let (left, top) = (tree.cohort("left"), tree.cohort("top"));
+    tree.set(a, Some(spec(Some("left"), 10, None, Some(4))));
+    tree.set(b, Some(spec(Some("left"), 5, Some(2), None)));
+    tree.set(left, Some(spec(Some("top"), 3, None, None)));
+    tree.set(top, Some(spec(None, 20, None, None)));
+    tree.refresh();
+    (tree, fr, a, b)
+}
+
+#[test]
+fn what_is_lent_is_seen_above_and_what_is_not_stays() {
+    let (tree, fr, a, b) = example();
+    let left = tree.parent(a).expect("a parent");
+    let top = tree.root(a);
+    assert_eq!((tree.subtree_quota(left, fr), tree.subtree_quota(top, fr)), (12, 32));
+    assert_eq!((tree.potential(a, fr), tree.potential(b, fr)), (38, 7));
+    assert_eq!(tree.path(b), "/top/left/b");
+}
+
+#[test]
+fn usage_goes_up_only_past_what_is_not_lent() {
+    let (mut tree, fr, a, b) = example();
+    let left = tree.parent(a).expect("a parent");
+    tree.add(a, fr, 6, View::Actual);
+    assert_eq!(tree.used(left, fr, View::Actual), 0);
+    tree.add(a, fr, 5, View::Actual);
+    assert_eq!(tree.used(left, fr, View::Actual), 5);
+    assert_eq!(tree.available(a, fr, View::Actual, 0), 27);
+    assert_eq!(tree.available(a, fr, View::Actual, 11), 38);
+    assert_eq!(tree.available(b, fr, View::Actual, 0), 7);
+    assert_eq!(tree.available(a, fr, View::Planned, 0), 38);
+}
+
+#[test]
+fn the_lowest_part_of_the_tree_that_has_the_quota_is_found() {
+    let (mut tree, fr, a, b) = example();
+    let heights = |tree: &Tree, node, amount| {
+        let fit = tree.lowest_fit(node, fr, amount, View::Planned, 0);
+        (fit.height, fit.reclaimable)
+    };
+    assert_eq!(heights(&tree, a, 10), (0, true));
+    assert_eq!(heights(&tree, a, 18), (1, true));
+    assert_eq!(heights(&tree, a, 19), (2, false));
+    tree.add(b, fr, 7, View::Planned);
+    assert_eq!(heights(&tree, a, 11), (1, true));
+    assert_eq!(heights(&tree, a, 12), (2, false));
+}
+
+#[test]
+fn what_binds_is_named() {
+    let (mut tree, fr, a, b) = example();
+    tree.add(a, fr, 11, View::Planned);
+    let name = |node| tree.name(node).to_owned();
+    let (node, limited) = tree.binding(b, fr, 8, View::Planned, 0);
+    assert_eq!((name(node), limited), ("b".to_owned(), true));
+    let (node, limited) = tree.binding(a, fr, 30, View::Planned, 0);
+    assert_eq!((name(node), limited), ("top".to_owned(), false));
+}
+
+#[test]
+fn a_cycle_is_reported_by_name_and_cut() {
+    let mut tree = Tree::default();
+    let (queue, one, two) = (tree.cluster_queue("q"), tree.cohort("one"), tree.cohort("two"));
+    tree.set(queue, Some(spec(Some("one"), 1, None, None)));
+    tree.set(one, Some(spec(Some("two"), 1, None, None)));
+    tree.set(two, Some(spec(Some("one"), 1, None, None)));
+    tree.refresh();
+    assert_eq!(tree.cycle_above(queue).as_deref(), Some("one -> two -> one"));
+    tree.set(two, None);
+    tree.refresh();
+    assert_eq!(tree.cycle_above(queue), None);
+    assert_eq!(tree.path(queue), "/two/one/q");
+}
+
+#[derive(Debug, Clone)]
+struct World {
+    nodes: Vec<(Option<u8>, i64, Option<i64>, Option<i64>)>,
+    usage: Vec<(u8, i64)>,
+}
+
+fn worlds() -> impl Strategy<Value = World> {
+    let limit = || proptest::option::of(0..6_i64);
+    let nodes = prop::collection::vec((proptest::option::of(0..4_u8), 0..10_i64, limit(), limit()), 4..9);
+    (nodes, prop::collection::vec((0..5_u8, 1..9_i64), 0..20)).prop_map(|(nodes, usage)| World { nodes, usage })
+}
+
+/// The first four nodes are Cohorts below earlier ones only; the others are ClusterQueues.
+fn build(world: &World) -> (Tree, Fr, Vec<NodeId>) {
+    let mut tree = Tree::default();
+    let fr = tree.fr(&gpu());
+    let mut queues = Vec::new();
+    for (index, (parent, nominal, borrowing, lending)) in world.nodes.iter().enumerate() {
+        let parent = parent.map(usize::from).filter(|parent| *parent < index).map(|parent| format!("c{parent}"));
+        let limits = if parent.is_some() { (*borrowing, *lending) } else { (None, None) };
+        let node_spec = spec(parent.as_deref(), *nominal, limits.0, limits.1);
+        let id = if index < 4 { tree.cohort(&format!("c{index}")) } else { tree.cluster_queue(&format!("q{index}")) };
+        tree.set(id, Some(node_spec));
+        queues.extend((index >= 4).then_some(id));
+    }
+    tree.refresh();
+    (tree, fr, queues)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    /// What is added and taken out again, in any order, leaves no trace; and summing up from scratch gives the same.
+    #[test]
+    fn usage_that_is_taken_out_leaves_no_trace(world in worlds(), order in any::<u64>()) {
+        let (mut tree, fr, queues) = build(&world);
+        if queues.is_empty() {
+            return Ok(());
+        }
+        let mut entries: Vec<(NodeId, i64)> =
+            world.usage.iter().map(|(queue, amount)| (queues[usize::from(*queue) % queues.len()], *amount)).collect();
+        for (queue, amount) in &entries {
+            tree.add(*queue, fr, (*amount).into(), View::Actual);
+        }
+        let mut again = tree.clone();
+        again.stale = true;
+        again.refresh();
+        for node in tree.ids() {
+            prop_assert_eq!(tree.used(node, fr, View::Actual), again.used(node, fr, View::Actual));
+            prop_assert_eq!(tree.available(node, fr, View::Actual, 0), again.available(node, fr, View::Actual, 0));
+        }
+        let turn = usize::try_from(order % 20).unwrap_or(0) % entries.len().max(1);
+        entries.rotate_left(turn);
+        for (queue, amount) in &entries {
+            tree.add(*queue, fr, -i128::from(*amount), View::Actual);
+        }
+        for node in tree.ids() {
+            prop_assert_eq!(tree.used(node, fr, View::Actual), 0);
+        }
+    }
+
+    /// Taking some usage off while asking is the same as taking it out first.
+    #[test]
+    fn asking_without_some_usage_is_asking_after_it_is_gone(world in worlds()) {
+        let (mut tree, fr, queues) = build(&world);
+        if queues.is_empty() {
+            return Ok(());
+        }
+        for (queue, amount) in &world.usage {
+            tree.add(queues[usize::from(*queue) % queues.len()], fr, (*amount).into(), View::Planned);
+        }
+        for queue in queues {
+            let used = tree.used(queue, fr, View::Planned);
+            let less = used / 2;
+            let without = tree.available(queue, fr, View::Planned, less);
+            let fit = tree.lowest_fit(queue, fr, 3, View::Planned, less);
+            tree.add(queue, fr, -less, View::Planned);
+            prop_assert_eq!(without, tree.available(queue, fr, View::Planned, 0));
+            prop_assert_eq!(fit, tree.lowest_fit(queue, fr, 3, View::Planned, 0));
+            tree.add(queue, fr, less, View::Planned);
+        }
+    }
+
+    /// More nominal quota of its own is that much more for a ClusterQueue, whatever the limits above it.
+    #[test]
+    fn more_nominal_quota_is_that_much_more(world in worlds(), more in 1..5_i64) {
+        let (mut tree, fr, queues) = build(&world);
+        if queues.is_empty() {
+            return Ok(());
+        }
+        for (queue, amount) in &world.usage {
+            tree.add(queues[usize::from(*queue) % queues.len()], fr, (*amount).into(), View::Actual);
+        }
+        for queue in queues {
+            let before = tree.available(queue, fr, View::Actual, 0);
+            let mut raised = tree.clone();
+            let mut spec = raised.node(queue).spec.clone().expect("a spec");
+            let limits = spec.limits.get_mut(&gpu()).expect("limits");
+            limits.nominal = limits.nominal.plus(Amount::new(more));
+            raised.set(queue, Some(spec));
+            raised.refresh();
+            prop_assert_eq!(raised.available(queue, fr, View::Actual, 0), before + i128::from(more));
+        }
+    }
+}
