@@ -120,13 +120,6 @@ impl Engine {
                     self.touched.extend(front(state).map(Subject::Workload));
                 }
             }
-            if self.settings.fair_sharing.is_some() {
-                self.touched.insert(Subject::ClusterQueue(self.tree.name(node).to_owned()));
-            }
-        }
-        if self.settings.fair_sharing.is_some() {
-            let cohorts = self.tree.cohorts_below(root).into_iter().map(|node| self.tree.name(node).to_owned());
-            self.touched.extend(cohorts.map(Subject::Cohort));
         }
     }
 

@@ -44,6 +44,8 @@ pub struct Engine {
     pub(super) unready: BTreeSet<Key>,
     /// ClusterQueues in whose tree something may fit now that did not before.
     pub(super) dirty: BTreeSet<NodeId>,
+    /// How many verdicts on workloads were reached.
+    pub(super) decisions: u64,
     /// Objects of which something else may be wanted now.
     pub(super) touched: BTreeSet<Subject>,
 }
@@ -179,12 +181,18 @@ impl Engine {
             promises: BTreeMap::new(),
             unready: BTreeSet::new(),
             dirty: BTreeSet::new(),
+            decisions: 0,
             touched: BTreeSet::new(),
         }
     }
 }
 
 impl Engine {
+    /// How many verdicts on workloads were reached so far: that one gets quota or room, or nothing for now, or has to go.
+    pub fn decisions(&self) -> u64 {
+        self.decisions
+    }
+
     /// Takes in a change. Nothing is decided before [`Engine::cycle`], so many changes may come before one decision. The
     /// same state may be told again: that changes nothing.
     pub fn step(&mut self, now: Timestamp, event: &Event<'_>) {

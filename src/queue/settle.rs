@@ -340,6 +340,10 @@ impl Engine {
     }
 
     fn charge_tree(&mut self, node: NodeId, booking: &Booking, sign: i128) {
+        if self.settings.fair_sharing.is_some() && !booking.charge.is_empty() {
+            let above = self.tree.above(node).map(|above| Subject::Cohort(self.tree.name(above).to_owned()));
+            self.touched.extend(above);
+        }
         for (fr, amount) in booking.charge.iter() {
             self.tree.add(node, *fr, sign * amount, View::Actual);
             if !booking.going {

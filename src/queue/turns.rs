@@ -253,6 +253,7 @@ impl Engine {
     }
 
     fn try_workload(&mut self, key: &Key, node: NodeId) -> Option<Verdict> {
+        self.decisions += 1;
         let slot = self.workloads.get(key)?;
         let Standing::InLine(cluster_queue) = &slot.standing else { return None };
         let predecessor = self.predecessor(slot, cluster_queue).map(|before| before.entry.key.clone());
@@ -313,6 +314,7 @@ impl Engine {
             preemptor_path: self.tree.path(node),
             victim_path: self.tree.path(victim.cluster_queue),
         };
+        self.decisions += 1;
         let key = victim.rank.workload.clone();
         if let Some(slot) = self.workloads.get_mut(&key) {
             slot.preempted = Some(Box::new(preemption));

@@ -246,19 +246,10 @@ impl Tree {
 
     /// The ClusterQueues of a tree or of a part of it, by number.
     pub(super) fn cluster_queues_below(&self, node: NodeId) -> Vec<NodeId> {
-        self.below(node, Kind::ClusterQueue)
-    }
-
-    /// The Cohorts of a tree or of a part of it, by number.
-    pub(super) fn cohorts_below(&self, node: NodeId) -> Vec<NodeId> {
-        self.below(node, Kind::Cohort)
-    }
-
-    fn below(&self, node: NodeId, kind: Kind) -> Vec<NodeId> {
         let (mut found, mut open) = (Vec::new(), vec![node]);
         while let Some(id) = open.pop() {
             let node = self.node(id);
-            if node.kind == kind {
+            if node.kind == Kind::ClusterQueue {
                 found.push(id);
             }
             open.extend(&node.children);
