@@ -52,7 +52,7 @@ impl Engine {
     /// When a cycle is due even if nothing happens: a workload comes back after an eviction or has had its time, or numbers
     /// are to be told.
     pub fn wake_at(&self) -> Option<Timestamp> {
-        self.timers.iter().next().map(|(at, _)| *at).into_iter().chain(self.refreshes.values().copied()).min()
+        self.timers.iter().next().map(|(at, _)| *at).into_iter().chain(self.refreshes.first().map(|(at, _)| *at)).min()
     }
 
     fn end_waits(&mut self) {
@@ -69,10 +69,10 @@ impl Engine {
         }
         self.undo_all_promises();
         self.tree.refresh();
-        for name in self.cluster_queues.keys().cloned().collect::<Vec<_>>() {
-            let node = self.tree.cluster_queue(&name);
+        for node in self.cluster_queues.iter().map(|state| state.node).collect::<Vec<_>>() {
             let cycle = self.tree.cycle_above(node);
-            let Some(state) = self.cluster_queues.get_mut(&name) else { continue };
+            let Some(state) = self.cluster_queues.get_mut(node) else { continue };
+            let name = state.name.clone();
             state.line.retry_all();
             self.dirty.insert(node);
             if state.cohort_cycle != cycle {
@@ -101,34 +101,31 @@ impl Engine {
     }
 
     fn waiting_everywhere(&self) -> BTreeSet<NodeId> {
-        let waiting = self.cluster_queues.iter().filter(|(_, state)| !state.line.is_empty());
-        waiting.filter_map(|(name, _)| self.tree.known_cluster_queue(name)).collect()
+        self.cluster_queues.iter().filter(|state| !state.line.is_empty()).map(|state| state.node).collect()
     }
 
     /// The numbers that waiting workloads were told may have changed, and with them who stands before whom.
     fn note_changes(&mut self, root: NodeId) {
         let soon = self.now.saturating_add(REFRESH_AFTER).unwrap_or(self.now);
         for node in self.tree.cluster_queues_below(root) {
-            let Some(state) = self.cluster_queues.get_mut(self.tree.name(node)) else { continue };
-            let first = state.line.head().map(|rank| rank.workload.clone());
-            if first.is_some() {
-                self.refreshes.entry(self.tree.name(node).to_owned()).or_insert(soon);
+            let Some(state) = self.cluster_queues.get_mut(node) else { continue };
+            let first = state.line.head().map(|rank| &rank.workload);
+            if first.is_some() && state.refresh_at.is_none() {
+                state.refresh_at = Some(soon);
+                self.refreshes.insert((soon, node));
             }
-            if first != state.first {
-                state.first = first;
-                if state.quota.as_ref().is_some_and(|quota| quota.strict) {
-                    self.touched.extend(front(state).map(Subject::Workload));
-                }
+            if state.quota.as_ref().is_some_and(|quota| quota.strict) && first != state.first.as_ref() {
+                state.first = first.cloned();
+                self.touched.extend(front(state).map(Subject::Workload));
             }
         }
     }
 
     fn refresh_numbers(&mut self) {
-        let due: Vec<String> =
-            self.refreshes.iter().filter(|(_, at)| **at <= self.now).map(|(name, _)| name.clone()).collect();
-        for name in due {
-            self.refreshes.remove(&name);
-            let Some(state) = self.cluster_queues.get(&name) else { continue };
+        while let Some((at, node)) = self.refreshes.first().copied().filter(|(at, _)| *at <= self.now) {
+            self.refreshes.remove(&(at, node));
+            let Some(state) = self.cluster_queues.get_mut(node) else { continue };
+            state.refresh_at = None;
             for key in front(state).collect::<Vec<_>>() {
                 if let Some(slot) = self.workloads.get_mut(&key) {
                     slot.refresh = true;

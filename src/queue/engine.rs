@@ -9,6 +9,7 @@ use super::entry::{Entry, Stage};
 use super::ledger::{Charge, Holder, HolderRank, Ledger, Sums};
 use super::line::{Line, Rank, Shape};
 use super::pending::Waiting;
+use super::queues::Queues;
 use super::quota::{Quota, cohort_spec};
 use super::report::Counts;
 use super::settings::Settings;
@@ -27,7 +28,7 @@ pub struct Engine {
     pub(super) now: Timestamp,
     pub(super) flavors: BTreeMap<String, ResourceFlavorSpec>,
     pub(super) namespaces: BTreeMap<String, BTreeMap<String, String>>,
-    pub(super) cluster_queues: BTreeMap<String, ClusterQueueState>,
+    pub(super) cluster_queues: Queues,
     pub(super) local_queues: BTreeMap<Key, LocalQueueState>,
     pub(super) workloads: BTreeMap<Key, Slot>,
     /// Who says that it replaces the slice with this key.
@@ -35,7 +36,7 @@ pub struct Engine {
     /// When workloads come back after an eviction.
     pub(super) timers: BTreeSet<(Timestamp, Key)>,
     /// When those at the front of a line are told the numbers of that moment.
-    pub(super) refreshes: BTreeMap<String, Timestamp>,
+    pub(super) refreshes: BTreeSet<(Timestamp, NodeId)>,
     pub(super) tree: Tree,
     pub(super) cohorts: BTreeMap<String, CohortStatus>,
     /// Quota that is kept for those that wait until room is made for them, by the root of their tree.
@@ -54,6 +55,7 @@ pub struct Engine {
 #[derive(Debug, Clone, Default)]
 pub(super) struct ClusterQueueState {
     pub(super) name: String,
+    pub(super) node: NodeId,
     /// The cycle of Cohorts that it is below.
     pub(super) cohort_cycle: Option<String>,
     pub(super) quota: Option<Quota>,
@@ -61,7 +63,9 @@ pub(super) struct ClusterQueueState {
     pub(super) observed: ClusterQueueStatus,
     pub(super) ledger: Ledger,
     pub(super) line: Line,
-    /// Who was first in line when it was last gone through.
+    /// When those at the front of the line are told new numbers.
+    pub(super) refresh_at: Option<Timestamp>,
+    /// Who was first in line when those behind were last told so; kept where the line is strict.
     pub(super) first: Option<Key>,
     pub(super) counts: Counts,
     /// Workloads that wait for it or hold its quota.
@@ -170,12 +174,12 @@ impl Engine {
             now: Timestamp::UNIX_EPOCH,
             flavors: BTreeMap::new(),
             namespaces: BTreeMap::new(),
-            cluster_queues: BTreeMap::new(),
+            cluster_queues: Queues::default(),
             local_queues: BTreeMap::new(),
             workloads: BTreeMap::new(),
             claims: BTreeMap::new(),
             timers: BTreeSet::new(),
-            refreshes: BTreeMap::new(),
+            refreshes: BTreeSet::new(),
             tree: Tree::default(),
             cohorts: BTreeMap::new(),
             promises: BTreeMap::new(),
@@ -211,7 +215,7 @@ impl Engine {
             }
             Event::ClusterQueue(cluster_queue) => self.observe_cluster_queue(cluster_queue),
             Event::ClusterQueueGone(name) => {
-                if let Some(state) = self.cluster_queues.get_mut(name) {
+                if let Some(state) = self.cluster_queues.named_mut(name) {
                     (state.quota, state.generation, state.observed) = (None, None, ClusterQueueStatus::default());
                     let node = self.tree.cluster_queue(name);
                     self.tree.set(node, None);
@@ -267,8 +271,8 @@ impl Engine {
 
     /// The place of a ClusterQueue, made if there is none.
     pub(super) fn cluster_queue_place(&mut self, name: &str) -> &mut ClusterQueueState {
-        let place = || ClusterQueueState { name: name.to_owned(), ..ClusterQueueState::default() };
-        self.cluster_queues.entry(name.to_owned()).or_insert_with(place)
+        let node = self.tree.cluster_queue(name);
+        self.cluster_queues.place(name, node)
     }
 
     fn observe_cohort(&mut self, cohort: &Cohort) {
@@ -389,7 +393,7 @@ impl Engine {
             state.quota.as_ref().is_some_and(|quota| quota.flavors().any(|(name, _)| name == flavor))
         };
         let users: Vec<String> =
-            self.cluster_queues.iter().filter(|(_, state)| uses(state)).map(|(name, _)| name.clone()).collect();
+            self.cluster_queues.iter().filter(|state| uses(state)).map(|state| state.name.clone()).collect();
         for name in users {
             self.cluster_queue_changed(&name);
         }
@@ -397,11 +401,13 @@ impl Engine {
 
     /// The rules of a ClusterQueue changed: everyone who waits for it or holds its quota is looked at again.
     pub(super) fn cluster_queue_changed(&mut self, name: &str) {
-        if let Some(state) = self.cluster_queues.get_mut(name) {
+        if let Some(state) = self.cluster_queues.named_mut(name) {
             state.line.retry_all();
-            let node = self.tree.cluster_queue(name);
-            self.dirty.insert(node);
-            self.refreshes.insert(name.to_owned(), self.now);
+            self.dirty.insert(state.node);
+            if let Some(before) = state.refresh_at.replace(self.now) {
+                self.refreshes.remove(&(before, state.node));
+            }
+            self.refreshes.insert((self.now, state.node));
             let members: Vec<Key> = state.members.iter().cloned().collect();
             self.settle_all(&members);
         }
@@ -428,7 +434,7 @@ impl Engine {
         let unused = |state: &ClusterQueueState| {
             state.quota.is_none() && state.members.is_empty() && state.ledger.is_empty() && state.line.is_empty()
         };
-        if self.cluster_queues.get(name).is_some_and(unused) {
+        if self.cluster_queues.named(name).is_some_and(unused) {
             self.cluster_queues.remove(name);
         }
     }

@@ -13,6 +13,7 @@ mod ledger;
 mod line;
 pub mod pending;
 mod placement;
+mod queues;
 mod quota;
 mod report;
 pub mod requests;

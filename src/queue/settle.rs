@@ -130,7 +130,7 @@ impl Engine {
 
     /// Why a ClusterQueue takes nothing from a namespace.
     fn closed(&self, name: &str, namespace: &str) -> Option<Waiting> {
-        let quota = self.cluster_queues.get(name).and_then(|state| state.quota.as_ref());
+        let quota = self.cluster_queues.named(name).and_then(|state| state.quota.as_ref());
         let Some(quota) = quota else { return Some(Waiting::ClusterQueueMissing(name.to_owned())) };
         if quota.terminating {
             return Some(Waiting::ClusterQueueTerminating(name.to_owned()));
@@ -311,7 +311,7 @@ impl Engine {
     pub(super) fn unbook(&mut self, key: &Key, booking: &Booking) {
         let admitted = booking.counts.admitted > 0;
         if let Some(name) = &booking.cluster_queue
-            && let Some(state) = self.cluster_queues.get_mut(name)
+            && let Some(state) = self.cluster_queues.named_mut(name)
         {
             state.members.remove(key);
             state.counts.add(booking.counts, -1);

@@ -27,6 +27,8 @@ struct Candidate {
     gets: Gets,
     /// Nothing but what others get can change the verdict, and only for the worse.
     lasting: bool,
+    /// How many turns were over when this was decided.
+    as_of: u32,
 }
 
 #[derive(Debug, Clone)]
@@ -58,8 +60,10 @@ struct Table {
     taken: BTreeMap<NodeId, u32>,
     /// Strict ClusterQueues whose first has had its turn and still waits.
     done: BTreeSet<NodeId>,
-    /// What was decided for who takes the turn may have changed since.
-    outdated: BTreeSet<NodeId>,
+    /// ClusterQueues that are looked at again after every turn: what others get may help them.
+    watchful: BTreeSet<NodeId>,
+    /// How many turns are over.
+    turns: u32,
 }
 
 impl Table {
@@ -67,13 +71,18 @@ impl Table {
         (candidate.level, self.taken.get(&node).copied().unwrap_or(0), candidate.rank.clone(), node)
     }
 
-    fn set(&mut self, node: NodeId, candidate: Option<Candidate>) {
-        self.outdated.remove(&node);
+    fn set(&mut self, node: NodeId, candidate: Option<Candidate>, restless: bool) {
+        if restless || candidate.as_ref().is_some_and(|candidate| !candidate.lasting) {
+            self.watchful.insert(node);
+        } else {
+            self.watchful.remove(&node);
+        }
         if let Some(before) = self.candidates.remove(&node) {
             let turn = self.turn(node, &before);
             self.order.remove(&turn);
         }
-        if let Some(candidate) = candidate {
+        if let Some(mut candidate) = candidate {
+            candidate.as_of = self.turns;
             self.order.insert(self.turn(node, &candidate));
             self.candidates.insert(node, candidate);
         }
@@ -86,17 +95,15 @@ impl Engine {
         self.undo_promises(root);
         let mut table = Table { queues: self.waiting_queues(root), ..Table::default() };
         for node in table.queues.clone() {
-            self.retry_restless(node);
-            let candidate = self.candidate(node);
-            table.set(node, candidate);
+            self.look_again(node, &mut table);
         }
         while let Some(node) = self.next_turn(root, &table) {
-            if table.outdated.contains(&node) {
-                let candidate = self.candidate(node);
-                table.set(node, candidate);
+            let Some(candidate) = table.candidates.get(&node) else { break };
+            if candidate.as_of != table.turns {
+                self.look_again(node, &mut table);
                 continue;
             }
-            let Some(candidate) = table.candidates.get(&node).cloned() else { break };
+            let candidate = candidate.clone();
             if self.admission_blocked() {
                 break;
             }
@@ -147,25 +154,23 @@ impl Engine {
                 table.done.insert(node);
             }
         }
-        table.set(node, None);
+        table.set(node, None, false);
         *table.taken.entry(node).or_default() += 1;
-        for other in table.queues.clone() {
-            let lasting = table.candidates.get(&other).is_some_and(|candidate| candidate.lasting);
-            let restless = self.cluster_queue(other).is_some_and(|state| state.line.is_restless());
-            if lasting && !restless && !room_made && other != node {
-                table.outdated.insert(other);
-            } else if other == node || room_made || restless || table.candidates.contains_key(&other) {
-                self.retry_restless(other);
-                let candidate = if table.done.contains(&other) { None } else { self.candidate(other) };
-                table.set(other, candidate);
-            }
+        table.turns += 1;
+        let again = if room_made { table.queues.clone() } else { table.watchful.iter().copied().collect() };
+        for other in again.into_iter().filter(|other| *other != node).chain([node]) {
+            self.look_again(other, table);
         }
     }
 
-    fn retry_restless(&mut self, node: NodeId) {
+    /// Finds out anew what a ClusterQueue would do with a turn.
+    fn look_again(&mut self, node: NodeId, table: &mut Table) {
         if let Some(state) = self.cluster_queue_mut(node) {
             state.line.retry_restless();
         }
+        let candidate = if table.done.contains(&node) { None } else { self.candidate(node) };
+        let restless = self.cluster_queue(node).is_some_and(|state| state.line.is_restless());
+        table.set(node, candidate, restless);
     }
 
     /// The first workload of a ClusterQueue that can get something, and what.
@@ -191,6 +196,7 @@ impl Engine {
                         usage: assignment.usage,
                         lasting: rules.never() || (fits && (level == 0 || one_choice)),
                         gets: admission.map_or(Gets::Room(victims), Gets::Quota),
+                        as_of: 0,
                     });
                 }
                 Verdict::Nothing { hopeless, .. } if strict => {
@@ -202,6 +208,7 @@ impl Engine {
                         usage,
                         gets: Gets::KeptBack,
                         lasting: false,
+                        as_of: 0,
                     });
                 }
                 Verdict::Nothing { needs, .. } => self.set_aside(node, &rank, needs),
@@ -261,7 +268,7 @@ impl Engine {
         let slot = workloads.get(key)?;
         let Standing::InLine(cluster_queue) = &slot.standing else { return None };
         let predecessor = predecessor.and_then(|key| workloads.get(&key));
-        let quota = cluster_queues.get(cluster_queue)?.quota.as_ref()?;
+        let quota = cluster_queues.get(node)?.quota.as_ref()?;
         let demand = slot.entry.demand.as_ref().ok()?;
         let before: Option<(HolderRank, &Charge)> =
             predecessor.map(|before| (before.entry.holder_rank(), before.booked.charge.as_ref()));
@@ -361,11 +368,11 @@ impl Engine {
     }
 
     pub(super) fn cluster_queue(&self, node: NodeId) -> Option<&ClusterQueueState> {
-        self.cluster_queues.get(self.tree.name(node))
+        self.cluster_queues.get(node)
     }
 
     fn cluster_queue_mut(&mut self, node: NodeId) -> Option<&mut ClusterQueueState> {
-        self.cluster_queues.get_mut(self.tree.name(node))
+        self.cluster_queues.get_mut(node)
     }
 }
 

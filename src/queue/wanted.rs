@@ -54,7 +54,7 @@ impl Engine {
     /// Who is in the line of any ClusterQueue, in order.
     #[cfg(test)]
     pub(super) fn in_line(&self) -> Vec<Key> {
-        self.cluster_queues.values().flat_map(|state| state.line.iter()).map(|rank| rank.workload.clone()).collect()
+        self.cluster_queues.iter().flat_map(|state| state.line.iter()).map(|rank| rank.workload.clone()).collect()
     }
 
     /// Whether a workload in line would be admitted now.
@@ -115,7 +115,7 @@ impl Engine {
     fn must_stop(&self, slot: &Slot, cluster_queue: &str) -> Option<EvictReason> {
         let drained = |stop: StopPolicy| stop == StopPolicy::HoldAndDrain;
         let local_queue = slot.entry.local_queue().and_then(|key| self.local_queues.get(&key)?.rules.as_ref());
-        let quota = self.cluster_queues.get(cluster_queue).and_then(|state| state.quota.as_ref());
+        let quota = self.cluster_queues.named(cluster_queue).and_then(|state| state.quota.as_ref());
         if !slot.entry.active {
             Some(EvictReason::Deactivated)
         } else if quota.is_some_and(|quota| drained(quota.stop)) {
@@ -169,7 +169,7 @@ impl Engine {
     }
 
     fn waiting_in_line(&self, slot: &Slot, cluster_queue: &str) -> Option<Waiting> {
-        let state = self.cluster_queues.get(cluster_queue)?;
+        let state = self.cluster_queues.named(cluster_queue)?;
         if let Some(room) = self.room(&slot.entry.key, state) {
             return Some(room);
         }
@@ -193,7 +193,7 @@ impl Engine {
 
     /// Whose quota one waits for that room is being made for.
     fn room(&self, key: &Key, state: &ClusterQueueState) -> Option<Waiting> {
-        let node = self.tree.known_cluster_queue(&state.name)?;
+        let node = state.node;
         let promise = self.promise_to(node, key).filter(|promise| promise.place.is_some())?;
         let queues = self.tree.cluster_queues_below(self.tree.root(node)).into_iter();
         let states = queues.filter_map(|node| self.cluster_queue(node));
@@ -219,7 +219,7 @@ impl Engine {
         let attempt = Attempt {
             cluster_queue,
             node,
-            quota: self.cluster_queues.get(cluster_queue)?.quota.as_ref()?,
+            quota: self.cluster_queues.get(node)?.quota.as_ref()?,
             flavors: &self.flavors,
             undeclared: self.settings.resources.undeclared,
             fair_sharing: self.settings.fair_sharing.is_some(),
@@ -252,12 +252,12 @@ impl Engine {
     }
 
     pub(super) fn cluster_queue_problem(&self, name: &str) -> Option<(&'static str, String)> {
-        let state = self.cluster_queues.get(name)?;
+        let state = self.cluster_queues.named(name)?;
         state.quota.as_ref()?.inactive(&self.flavors, state.cohort_cycle.clone())
     }
 
     fn cluster_queue_effect(&self, name: &str) -> Option<Effect> {
-        let state = self.cluster_queues.get(name)?;
+        let state = self.cluster_queues.named(name)?;
         let quota = state.quota.as_ref()?;
         let node = self.tree.known_cluster_queue(name)?;
         let mut report = ClusterQueueReport {
@@ -292,7 +292,7 @@ impl Engine {
     fn local_queue_effect(&self, key: &Key) -> Option<Effect> {
         let state = self.local_queues.get(key)?;
         let rules = state.rules.as_ref()?;
-        let behind = rules.cluster_queue.as_ref().and_then(|name| self.cluster_queues.get(name));
+        let behind = rules.cluster_queue.as_ref().and_then(|name| self.cluster_queues.named(name));
         let quota = behind.and_then(|state| state.quota.as_ref());
         let name = rules.cluster_queue.as_deref().unwrap_or_default();
         let active = quota.map(|_| self.cluster_queue_problem(name).is_none());

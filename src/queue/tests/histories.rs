@@ -167,7 +167,7 @@ fn recomputed(cluster: &Cluster) -> BTreeMap<(String, String), i128> {
 /// The ledger says what the charges add up to, and an admission takes nothing past the nominal quota.
 fn check_ledger(cluster: &Cluster, before: &BTreeMap<(String, String), i128>) -> Result<(), TestCaseError> {
     let after = recomputed(cluster);
-    let state = &cluster.engine.cluster_queues["cq"];
+    let state = cluster.engine.cluster_queues.named("cq").expect("the ClusterQueue is known");
     let tree = &cluster.engine.tree;
     let quota = state.quota.as_ref().expect("the ClusterQueue is there");
     for (at, limits) in &quota.node_spec().limits {
@@ -212,7 +212,7 @@ proptest! {
         // Longer than numbers may be old.
         cluster.now += 60;
         cluster.run();
-        let strict = cluster.engine.cluster_queues["cq"].quota.as_ref().is_some_and(|quota| quota.strict);
+        let strict = cluster.engine.cluster_queues.named("cq").and_then(|state| state.quota.as_ref()).is_some_and(|quota| quota.strict);
         for key in cluster.workloads.keys() {
             match cluster.engine.explain(key) {
                 Some(Waiting::Behind { .. }) => prop_assert!(strict),

@@ -28,7 +28,7 @@ pub(super) struct FlavorResource {
 pub(super) struct Fr(u32);
 
 /// Stands for a ClusterQueue or Cohort. A name keeps its number for good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeId(u32);
 
 /// What a node is told of its own spec.
@@ -78,11 +78,19 @@ struct Cell {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tree {
     nodes: Vec<Node>,
-    ids: BTreeMap<(Kind, String), NodeId>,
+    cluster_queues: BTreeMap<String, NodeId>,
+    cohorts: BTreeMap<String, NodeId>,
     frs: Vec<FlavorResource>,
     /// By flavor, by resource.
     fr_ids: BTreeMap<String, BTreeMap<String, Fr>>,
     stale: bool,
+}
+
+impl NodeId {
+    /// Numbers are given out from zero.
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
 }
 
 impl Tree {
@@ -119,12 +127,12 @@ impl Tree {
 
     /// The number of a ClusterQueue, if it has one.
     pub(super) fn known_cluster_queue(&self, name: &str) -> Option<NodeId> {
-        self.ids.get(&(Kind::ClusterQueue, name.to_owned())).copied()
+        self.cluster_queues.get(name).copied()
     }
 
     /// The number of a Cohort, if it has one.
     pub(super) fn known_cohort(&self, name: &str) -> Option<NodeId> {
-        self.ids.get(&(Kind::Cohort, name.to_owned())).copied()
+        self.cohorts.get(name).copied()
     }
 
     /// Whether quota or structure changed since the tree was put together.
@@ -133,8 +141,9 @@ impl Tree {
     }
 
     fn id(&mut self, kind: Kind, name: &str) -> NodeId {
-        if let Some(id) = self.ids.get(&(kind, name.to_owned())) {
-            return *id;
+        let known = if kind == Kind::ClusterQueue { self.known_cluster_queue(name) } else { self.known_cohort(name) };
+        if let Some(id) = known {
+            return id;
         }
         let id = NodeId(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
         self.nodes.push(Node {
@@ -148,7 +157,8 @@ impl Tree {
             cyclic: false,
             cells: Vec::new(),
         });
-        self.ids.insert((kind, name.to_owned()), id);
+        let ids = if kind == Kind::ClusterQueue { &mut self.cluster_queues } else { &mut self.cohorts };
+        ids.insert(name.to_owned(), id);
         id
     }
 
@@ -294,7 +304,7 @@ impl Tree {
         }
         let parent = |id: NodeId| {
             let parent = self.node(id).spec.as_ref()?.parent.clone()?;
-            self.ids.get(&(Kind::Cohort, parent)).copied()
+            self.known_cohort(&parent)
         };
         let mut path: Vec<NodeId> = Vec::new();
         let mut at = parent(node)?;

@@ -6,15 +6,14 @@
 mod classical;
 mod fair;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::PreemptionRight;
 use super::assign::{Ground, Means, Mode};
-use super::engine::ClusterQueueState;
 use super::ledger::{Charge, HolderRank, Ledger};
+use super::queues::Queues;
 use super::quota::PreemptionRules;
 use super::settings::FairSharing;
 use super::tree::{Fr, NodeId, Tree, View};
@@ -32,7 +31,7 @@ pub(super) struct Victim {
 /// A workload that looks for room, and where.
 pub(super) struct Search<'a> {
     pub(super) tree: &'a mut Tree,
-    pub(super) queues: &'a BTreeMap<String, ClusterQueueState>,
+    pub(super) queues: &'a Queues,
     pub(super) fair_sharing: Option<&'a FairSharing>,
     pub(super) node: NodeId,
     pub(super) rules: PreemptionRules,
@@ -111,7 +110,7 @@ impl Search<'_> {
     }
 
     fn ledger(&self, node: NodeId) -> Option<&Ledger> {
-        self.queues.get(self.tree.name(node)).map(|state| &state.ledger)
+        self.queues.get(node).map(|state| &state.ledger)
     }
 
     /// Those of the preemptor's own ClusterQueue over whom its priority or age gives it a right.

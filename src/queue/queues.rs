@@ -1,0 +1,55 @@
+//! The ClusterQueues that there are or that workloads speak of, by number and by name.
+
+use std::collections::BTreeMap;
+
+use super::engine::ClusterQueueState;
+use super::tree::NodeId;
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Queues {
+    numbers: BTreeMap<String, NodeId>,
+    /// By number.
+    states: Vec<Option<Box<ClusterQueueState>>>,
+}
+
+impl Queues {
+    pub(super) fn get(&self, node: NodeId) -> Option<&ClusterQueueState> {
+        self.states.get(node.index())?.as_deref()
+    }
+
+    pub(super) fn get_mut(&mut self, node: NodeId) -> Option<&mut ClusterQueueState> {
+        self.states.get_mut(node.index())?.as_deref_mut()
+    }
+
+    pub(super) fn named(&self, name: &str) -> Option<&ClusterQueueState> {
+        self.get(*self.numbers.get(name)?)
+    }
+
+    pub(super) fn named_mut(&mut self, name: &str) -> Option<&mut ClusterQueueState> {
+        self.get_mut(*self.numbers.get(name)?)
+    }
+
+    /// The place of a ClusterQueue, made if there is none.
+    pub(super) fn place(&mut self, name: &str, node: NodeId) -> &mut ClusterQueueState {
+        if !self.numbers.contains_key(name) {
+            self.numbers.insert(name.to_owned(), node);
+        }
+        if self.states.len() <= node.index() {
+            self.states.resize_with(node.index() + 1, || None);
+        }
+        self.states[node.index()]
+            .get_or_insert_with(|| Box::new(ClusterQueueState { name: name.to_owned(), node, ..Default::default() }))
+    }
+
+    pub(super) fn remove(&mut self, name: &str) {
+        if let Some(node) = self.numbers.remove(name) {
+            self.states[node.index()] = None;
+        }
+    }
+
+    /// All of them, by name.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &ClusterQueueState> {
+        self.numbers.values().filter_map(|node| self.get(*node))
+    }
+}
