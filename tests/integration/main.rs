@@ -6,6 +6,7 @@ mod halves;
 mod kinds;
 mod many;
 mod process;
+mod quota;
 mod rayclusters;
 mod restarts;
 mod support;

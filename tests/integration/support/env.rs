@@ -213,18 +213,34 @@ impl Manager {
 /// Waits until `found` finds something.
 ///
 /// # Panics
-/// When it finds nothing for a minute: the limit is for what never comes, not for what is slow.
+/// When it finds nothing for two minutes: the limit is for what never comes, not for what is slow.
 pub async fn eventually<T, F, Fut>(what: &str, mut found: F) -> T
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Option<T>>,
 {
+    eventually_or_tell(what, || {
+        let found = found();
+        async move { found.await.ok_or_else(String::new) }
+    })
+    .await
+}
+
+/// Waits until `found` finds something; until then it tells what there is instead.
+///
+/// # Panics
+/// As [`eventually`], with what there was instead at the end.
+pub async fn eventually_or_tell<T, F, Fut>(what: &str, mut found: F) -> T
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T, String>>,
+{
     let patience = tokio::time::Instant::now() + Duration::from_secs(120);
     loop {
-        if let Some(value) = found().await {
-            return value;
+        match found().await {
+            Ok(value) => return value,
+            Err(instead) => assert!(tokio::time::Instant::now() < patience, "waited in vain: {what} {instead}"),
         }
-        assert!(tokio::time::Instant::now() < patience, "waited in vain: {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -7,7 +7,8 @@ pub mod env;
 pub mod history;
 pub mod invariants;
 pub mod objects;
+pub mod quotas;
 pub mod timeline;
 pub mod tree;
 
-pub use env::{TestEnv, eventually};
+pub use env::{TestEnv, eventually, eventually_or_tell};
