@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::engine::{ClusterQueueState, Engine};
+use super::Effect;
+use super::engine::{ClusterQueueState, Engine, WorkloadId};
 use super::tree::NodeId;
-use super::{Effect, Key, Subject};
 use crate::api::kueue::Admission;
 
 /// How many workloads at the front of a line are told new numbers while quota comes and goes. Those behind keep the numbers
@@ -39,12 +39,17 @@ impl Engine {
         }
         self.refresh_numbers();
         let touched = std::mem::take(&mut self.touched);
-        let admitted: BTreeMap<Key, usize> = admitted.into_iter().enumerate().map(|(turn, key)| (key, turn)).collect();
-        let mut effects: Vec<((u8, usize), Effect)> = touched
-            .iter()
-            .filter_map(|subject| self.effect(subject))
-            .map(|effect| (urgency(&effect, &admitted), effect))
-            .collect();
+        let turns: BTreeMap<WorkloadId, usize> =
+            admitted.into_iter().enumerate().map(|(turn, id)| (id, turn)).collect();
+        let workloads = touched.workloads.iter().filter_map(|id| {
+            let effect = self.workload_effect(self.workloads.get(*id)?)?;
+            Some(((urgency(&effect), turns.get(id).copied().unwrap_or(usize::MAX)), effect))
+        });
+        let queues = touched.cluster_queues.iter().filter_map(|node| self.cluster_queue_effect(*node));
+        let cohorts = touched.cohorts.iter().filter_map(|node| self.cohort_effect(*node));
+        let local_queues = touched.local_queues.iter().filter_map(|id| self.local_queue_effect(*id));
+        let statuses = queues.chain(cohorts).chain(local_queues).map(|effect| ((urgency(&effect), usize::MAX), effect));
+        let mut effects: Vec<((u8, usize), Effect)> = workloads.chain(statuses).collect();
         effects.sort_by_key(|(urgency, _)| *urgency);
         effects.into_iter().map(|(_, effect)| effect).collect()
     }
@@ -56,9 +61,9 @@ impl Engine {
     }
 
     fn end_waits(&mut self) {
-        while let Some((at, key)) = self.timers.first().cloned().filter(|(at, _)| *at <= self.now) {
-            self.timers.remove(&(at, key.clone()));
-            self.settle(&key);
+        while let Some((at, id)) = self.timers.first().copied().filter(|(at, _)| *at <= self.now) {
+            self.timers.remove(&(at, id));
+            self.settle(id);
         }
     }
 
@@ -72,26 +77,26 @@ impl Engine {
         for node in self.cluster_queues.iter().map(|state| state.node).collect::<Vec<_>>() {
             let cycle = self.tree.cycle_above(node);
             let Some(state) = self.cluster_queues.get_mut(node) else { continue };
-            let name = state.name.clone();
             state.line.retry_all();
             self.dirty.insert(node);
             if state.cohort_cycle != cycle {
                 state.cohort_cycle = cycle;
-                self.cluster_queue_changed(&name);
+                self.cluster_queue_changed(node);
             }
-            self.touched.insert(Subject::ClusterQueue(name));
+            self.touched.cluster_queues.insert(node);
         }
         if self.settings.fair_sharing.is_some() {
-            self.touched.extend(self.cohorts.keys().cloned().map(Subject::Cohort));
+            let cohorts = self.cohorts.keys().filter_map(|name| self.tree.known_cohort(name));
+            self.touched.cohorts.extend(cohorts);
         }
     }
 
     /// Counts an admission as held from now on. If the workload takes over another's quota, that changes hands in the same
     /// step: the pair is charged once, before and after.
-    pub(super) fn assume(&mut self, key: &Key, admission: Admission) {
-        let Some(slot) = self.workloads.get_mut(key) else { return };
+    pub(super) fn assume(&mut self, id: WorkloadId, admission: Admission) {
+        let Some(slot) = self.workloads.get_mut(id) else { return };
         slot.assumed = Some(Arc::new(admission));
-        self.settle_family(key);
+        self.settle_family(id);
     }
 
     /// Whether nothing is admitted until someone who was is ready.
@@ -109,14 +114,14 @@ impl Engine {
         let soon = self.now.saturating_add(REFRESH_AFTER).unwrap_or(self.now);
         for node in self.tree.cluster_queues_below(root) {
             let Some(state) = self.cluster_queues.get_mut(node) else { continue };
-            let first = state.line.head().map(|rank| &rank.workload);
+            let first = state.line.head().map(|rank| rank.workload);
             if first.is_some() && state.refresh_at.is_none() {
                 state.refresh_at = Some(soon);
                 self.refreshes.insert((soon, node));
             }
-            if state.quota.as_ref().is_some_and(|quota| quota.strict) && first != state.first.as_ref() {
-                state.first = first.cloned();
-                self.touched.extend(front(state).map(Subject::Workload));
+            if state.quota.as_ref().is_some_and(|quota| quota.strict) && first != state.first {
+                state.first = first;
+                self.touched.workloads.extend(front(state));
             }
         }
     }
@@ -126,31 +131,31 @@ impl Engine {
             self.refreshes.remove(&(at, node));
             let Some(state) = self.cluster_queues.get_mut(node) else { continue };
             state.refresh_at = None;
-            for key in front(state).collect::<Vec<_>>() {
-                if let Some(slot) = self.workloads.get_mut(&key) {
+            for id in front(state) {
+                if let Some(slot) = self.workloads.get_mut(id) {
                     slot.refresh = true;
                 }
-                self.touched.insert(Subject::Workload(key));
+                self.touched.workloads.insert(id);
             }
         }
     }
 }
 
 /// The workloads at the front of a line.
-fn front(state: &ClusterQueueState) -> impl Iterator<Item = Key> {
-    state.line.iter().take(FRONT).map(|rank| rank.workload.clone())
+fn front(state: &ClusterQueueState) -> impl Iterator<Item = WorkloadId> {
+    state.line.iter().take(FRONT).map(|rank| rank.workload)
 }
 
 /// Where an effect comes in the order of writing.
-fn urgency(effect: &Effect, admitted: &BTreeMap<Key, usize>) -> (u8, usize) {
+fn urgency(effect: &Effect) -> u8 {
     match effect {
         Effect::Evict { .. }
         | Effect::Deactivate { .. }
         | Effect::SetInactive { .. }
         | Effect::FinishReplaced { .. }
-        | Effect::ShrinkAdmission { .. } => (0, 0),
-        Effect::Admit { workload, .. } => (1, admitted.get(workload).copied().unwrap_or(usize::MAX)),
-        Effect::Pending { .. } => (2, 0),
-        Effect::ClusterQueueStatus { .. } | Effect::CohortStatus { .. } | Effect::LocalQueueStatus { .. } => (3, 0),
+        | Effect::ShrinkAdmission { .. } => 0,
+        Effect::Admit { .. } => 1,
+        Effect::Pending { .. } => 2,
+        Effect::ClusterQueueStatus { .. } | Effect::CohortStatus { .. } | Effect::LocalQueueStatus { .. } => 3,
     }
 }

@@ -11,10 +11,11 @@ use super::line::{Line, Rank, Shape};
 use super::pending::Waiting;
 use super::queues::Queues;
 use super::quota::{Quota, cohort_spec};
+use super::registry::{Id, Registry};
 use super::report::Counts;
 use super::settings::Settings;
 use super::tree::{FlavorResource, NodeId, Tree};
-use super::{Event, Key, Preemption, Subject};
+use super::{Event, Key, Preemption};
 use crate::api::kueue::{
     Admission, ClusterQueue, ClusterQueueStatus, Cohort, CohortStatus, LocalQueue, LocalQueueStatus,
     ResourceFlavorSpec, StopPolicy, Workload,
@@ -29,12 +30,12 @@ pub struct Engine {
     pub(super) flavors: BTreeMap<String, ResourceFlavorSpec>,
     pub(super) namespaces: BTreeMap<String, BTreeMap<String, String>>,
     pub(super) cluster_queues: Queues,
-    pub(super) local_queues: BTreeMap<Key, LocalQueueState>,
-    pub(super) workloads: BTreeMap<Key, Slot>,
+    pub(super) local_queues: Registry<Key, LocalQueueState>,
+    pub(super) workloads: Registry<Key, Slot>,
     /// Who says that it replaces the slice with this key.
-    pub(super) claims: BTreeMap<Key, BTreeSet<Key>>,
+    pub(super) claims: BTreeMap<Key, BTreeSet<WorkloadId>>,
     /// When workloads come back after an eviction.
-    pub(super) timers: BTreeSet<(Timestamp, Key)>,
+    pub(super) timers: BTreeSet<(Timestamp, WorkloadId)>,
     /// When those at the front of a line are told the numbers of that moment.
     pub(super) refreshes: BTreeSet<(Timestamp, NodeId)>,
     pub(super) tree: Tree,
@@ -42,13 +43,28 @@ pub struct Engine {
     /// Quota that is kept for those that wait until room is made for them, by the root of their tree.
     pub(super) promises: BTreeMap<NodeId, Vec<Promise>>,
     /// Workloads that hold quota and are not ready yet.
-    pub(super) unready: BTreeSet<Key>,
+    pub(super) unready: BTreeSet<WorkloadId>,
     /// ClusterQueues in whose tree something may fit now that did not before.
     pub(super) dirty: BTreeSet<NodeId>,
     /// How many verdicts on workloads were reached.
     pub(super) decisions: u64,
     /// Objects of which something else may be wanted now.
-    pub(super) touched: BTreeSet<Subject>,
+    pub(super) touched: Touched,
+}
+
+/// Stands for a workload while it is known.
+pub(super) type WorkloadId = Id<Slot>;
+
+/// Stands for a LocalQueue while it is known.
+pub(super) type LocalQueueId = Id<LocalQueueState>;
+
+/// Objects of which something else may be wanted now.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Touched {
+    pub(super) workloads: BTreeSet<WorkloadId>,
+    pub(super) cluster_queues: BTreeSet<NodeId>,
+    pub(super) cohorts: BTreeSet<NodeId>,
+    pub(super) local_queues: BTreeSet<LocalQueueId>,
 }
 
 /// A ClusterQueue, or the place for one that workloads speak of and that is not there.
@@ -66,28 +82,44 @@ pub(super) struct ClusterQueueState {
     /// When those at the front of the line are told new numbers.
     pub(super) refresh_at: Option<Timestamp>,
     /// Who was first in line when those behind were last told so; kept where the line is strict.
-    pub(super) first: Option<Key>,
+    pub(super) first: Option<WorkloadId>,
     pub(super) counts: Counts,
     /// Workloads that wait for it or hold its quota.
-    pub(super) members: BTreeSet<Key>,
+    pub(super) members: BTreeSet<WorkloadId>,
 }
 
 /// A LocalQueue, or the place for one that workloads speak of and that is not there.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct LocalQueueState {
+    pub(super) key: Key,
     pub(super) rules: Option<LocalQueueRules>,
     pub(super) generation: Option<i64>,
     pub(super) observed: LocalQueueStatus,
     pub(super) sums: Sums,
     pub(super) counts: Counts,
     /// Workloads that name it.
-    pub(super) members: BTreeSet<Key>,
+    pub(super) members: BTreeSet<WorkloadId>,
+}
+
+impl LocalQueueState {
+    fn of(key: Key) -> Self {
+        Self {
+            key,
+            rules: None,
+            generation: None,
+            observed: LocalQueueStatus::default(),
+            sums: Sums::default(),
+            counts: Counts::default(),
+            members: BTreeSet::new(),
+        }
+    }
 }
 
 /// What counts of a LocalQueue's spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LocalQueueRules {
-    pub(super) cluster_queue: Option<String>,
+    /// The ClusterQueue behind it.
+    pub(super) cluster_queue: Option<NodeId>,
     pub(super) stop: StopPolicy,
     pub(super) terminating: bool,
 }
@@ -96,6 +128,8 @@ pub(super) struct LocalQueueRules {
 #[derive(Debug, Clone)]
 pub(super) struct Slot {
     pub(super) entry: Entry,
+    /// The LocalQueue that it names.
+    pub(super) local_queue: Option<LocalQueueId>,
     /// The admission that was decided on and has not been observed yet. It counts as held.
     pub(super) assumed: Option<Arc<Admission>>,
     /// The API server refused its admission, and it has not changed since.
@@ -116,19 +150,19 @@ pub(super) enum Standing {
     /// It holds this quota.
     Holds(Arc<Admission>),
     /// This slice holds quota in its place.
-    Superseded(Key),
+    Superseded(WorkloadId),
     /// It is in the line of this ClusterQueue.
-    InLine(String),
+    InLine(NodeId),
     /// Something else than quota keeps it from being admitted.
-    Held(Waiting, Option<String>),
+    Held(Waiting, Option<NodeId>),
 }
 
 /// What a workload adds to counts, ledgers and lines. Everything that is kept twice is changed by taking out the old
 /// booking and putting in the new one, and in no other way.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Booking {
-    pub(super) cluster_queue: Option<String>,
-    pub(super) local_queue: Option<Key>,
+    pub(super) cluster_queue: Option<NodeId>,
+    pub(super) local_queue: Option<LocalQueueId>,
     pub(super) counts: Counts,
     pub(super) charge: Arc<Charge>,
     /// It is evicted: what it holds is on its way back.
@@ -144,12 +178,40 @@ pub(super) struct Promise {
     pub(super) node: NodeId,
     pub(super) usage: Charge,
     /// Who it is for.
-    pub(super) workload: Key,
+    pub(super) workload: WorkloadId,
     /// Its place in line; `None` when no room is being made, and this is kept back for the first of a strict ClusterQueue.
     pub(super) place: Option<(Shape, Rank)>,
 }
 
 impl Slot {
+    fn of(entry: Entry) -> Self {
+        Self {
+            assumed: None,
+            refused: false,
+            preempted: None,
+            refresh: false,
+            local_queue: None,
+            standing: Standing::Out,
+            booked: Booking::default(),
+            entry,
+        }
+    }
+
+    /// Takes in how the workload is now. What was decided and still holds is kept.
+    fn observe(&mut self, entry: Entry) {
+        let before = std::mem::replace(&mut self.entry, entry);
+        let now = &self.entry;
+        if now.stage != Stage::Unreserved || before.asks_otherwise(now) {
+            self.assumed = None;
+        }
+        if now.evicted || !matches!(now.stage, Stage::Reserved(_)) {
+            self.preempted = None;
+        }
+        let edited = before.edited(now);
+        self.refused &= !edited;
+        self.refresh = edited || (self.refresh && before.said == now.said);
+    }
+
     /// The quota that it holds, observed or decided on.
     pub(super) fn admission(&self) -> Option<&Arc<Admission>> {
         match &self.entry.stage {
@@ -175,8 +237,8 @@ impl Engine {
             flavors: BTreeMap::new(),
             namespaces: BTreeMap::new(),
             cluster_queues: Queues::default(),
-            local_queues: BTreeMap::new(),
-            workloads: BTreeMap::new(),
+            local_queues: Registry::default(),
+            workloads: Registry::default(),
             claims: BTreeMap::new(),
             timers: BTreeSet::new(),
             refreshes: BTreeSet::new(),
@@ -186,7 +248,7 @@ impl Engine {
             unready: BTreeSet::new(),
             dirty: BTreeSet::new(),
             decisions: 0,
-            touched: BTreeSet::new(),
+            touched: Touched::default(),
         }
     }
 }
@@ -217,9 +279,9 @@ impl Engine {
             Event::ClusterQueueGone(name) => {
                 if let Some(state) = self.cluster_queues.named_mut(name) {
                     (state.quota, state.generation, state.observed) = (None, None, ClusterQueueStatus::default());
-                    let node = self.tree.cluster_queue(name);
+                    let node = state.node;
                     self.tree.set(node, None);
-                    self.cluster_queue_changed(name);
+                    self.cluster_queue_changed(node);
                 }
             }
             Event::Cohort(cohort) => self.observe_cohort(cohort),
@@ -230,9 +292,11 @@ impl Engine {
             }
             Event::LocalQueue(local_queue) => self.observe_local_queue(local_queue),
             Event::LocalQueueGone(key) => {
-                if let Some(state) = self.local_queues.get_mut(key) {
+                if let Some(id) = self.local_queues.id(key)
+                    && let Some(state) = self.local_queues.get_mut(id)
+                {
                     (state.rules, state.generation, state.observed) = (None, None, LocalQueueStatus::default());
-                    self.local_queue_changed(key);
+                    self.local_queue_changed(id);
                 }
             }
             Event::Namespace(namespace) => {
@@ -243,11 +307,12 @@ impl Engine {
             Event::Workload(workload) => self.observe_workload(workload),
             Event::WorkloadGone(key) => self.forget_workload(key),
             Event::AdmissionRefused(key) => {
-                if let Some(slot) = self.workloads.get_mut(key)
+                if let Some(id) = self.workloads.id(key)
+                    && let Some(slot) = self.workloads.get_mut(id)
                     && slot.assumed.take().is_some()
                 {
                     slot.refused = true;
-                    self.settle_family(key);
+                    self.settle_family(id);
                 }
             }
         }
@@ -259,33 +324,28 @@ impl Engine {
         let node = self.tree.cluster_queue(&name);
         self.tree.set(node, Some(quota.node_spec()));
         let quota = Some(quota);
-        let state = self.cluster_queue_place(&name);
+        let state = self.cluster_queues.place(&name, node);
         state.observed = cluster_queue.status.clone().unwrap_or_default();
         state.generation = cluster_queue.metadata.generation;
         if state.quota != quota {
             state.quota = quota;
-            self.cluster_queue_changed(&name);
+            self.cluster_queue_changed(node);
         }
-        self.touched.insert(Subject::ClusterQueue(name));
-    }
-
-    /// The place of a ClusterQueue, made if there is none.
-    pub(super) fn cluster_queue_place(&mut self, name: &str) -> &mut ClusterQueueState {
-        let node = self.tree.cluster_queue(name);
-        self.cluster_queues.place(name, node)
+        self.touched.cluster_queues.insert(node);
     }
 
     fn observe_cohort(&mut self, cohort: &Cohort) {
         let name = cohort.metadata.name.clone().unwrap_or_default();
         let node = self.tree.cohort(&name);
         self.tree.set(node, Some(cohort_spec(&cohort.spec)));
-        self.cohorts.insert(name.clone(), cohort.status.clone().unwrap_or_default());
-        self.touched.insert(Subject::Cohort(name));
+        self.cohorts.insert(name, cohort.status.clone().unwrap_or_default());
+        self.touched.cohorts.insert(node);
     }
 
-    /// Gives numbers to what a workload holds.
+    /// Gives numbers to what a workload holds, and of whom.
     pub(super) fn name_resources(&mut self, entry: &Entry) {
         if let Stage::Reserved(admission) = &entry.stage {
+            self.tree.cluster_queue(&admission.cluster_queue);
             for at in flavor_resources(admission) {
                 self.tree.fr(&at);
             }
@@ -294,84 +354,89 @@ impl Engine {
 
     fn observe_local_queue(&mut self, local_queue: &LocalQueue) {
         let key = Key::of(local_queue);
+        let cluster_queue = local_queue.spec.cluster_queue.as_ref().filter(|name| !name.is_empty());
         let rules = LocalQueueRules {
-            cluster_queue: local_queue.spec.cluster_queue.clone().filter(|name| !name.is_empty()),
+            cluster_queue: cluster_queue.map(|name| self.tree.cluster_queue(name)),
             stop: local_queue.spec.stop_policy.unwrap_or_default(),
             terminating: local_queue.metadata.deletion_timestamp.is_some(),
         };
-        let state = self.local_queues.entry(key.clone()).or_default();
+        let id = self.local_queues.place(&key, || LocalQueueState::of(key.clone()));
+        let Some(state) = self.local_queues.get_mut(id) else { return };
         state.observed = local_queue.status.clone().unwrap_or_default();
         state.generation = local_queue.metadata.generation;
         if state.rules.as_ref() != Some(&rules) {
             state.rules = Some(rules);
-            self.local_queue_changed(&key);
+            self.local_queue_changed(id);
         }
-        self.touched.insert(Subject::LocalQueue(key));
+        self.touched.local_queues.insert(id);
     }
 
     fn observe_workload(&mut self, workload: &Workload) {
         let key = Key::of(workload);
-        let entry = Entry::of(workload, self.workloads.get(&key).map(|slot| &slot.entry), &self.settings);
-        self.name_resources(&entry);
-        let mut slot = Slot {
-            assumed: None,
-            refused: false,
-            preempted: None,
-            refresh: false,
-            standing: Standing::Out,
-            booked: Booking::default(),
-            entry,
-        };
-        if let Some(before) = self.workloads.remove(&key) {
-            if before.entry == slot.entry {
-                self.workloads.insert(key, before);
-                return;
-            }
-            if slot.entry.stage == Stage::Unreserved && !before.entry.asks_otherwise(&slot.entry) {
-                slot.assumed = before.assumed;
-            }
-            if !slot.entry.evicted && matches!(slot.entry.stage, Stage::Reserved(_)) {
-                slot.preempted = before.preempted;
-            }
-            let edited = before.entry.edited(&slot.entry);
-            slot.refused = before.refused && !edited;
-            slot.refresh = edited || (before.refresh && before.entry.said == slot.entry.said);
-            slot.standing = before.standing;
-            slot.booked = before.booked;
-            self.index(&before.entry, false);
+        let known = self.workloads.id(&key);
+        let before = known.and_then(|id| self.workloads.get(id));
+        let entry = Entry::of(workload, before.map(|slot| &slot.entry), &self.settings);
+        if before.is_some_and(|before| before.entry == entry) {
+            return;
         }
-        self.index(&slot.entry, true);
-        self.workloads.insert(key.clone(), slot);
-        self.settle_family(&key);
+        self.name_resources(&entry);
+        let id = match known {
+            Some(id) => {
+                self.index(id, false);
+                id
+            }
+            None => self.workloads.place(&key, || Slot::of(entry.clone())),
+        };
+        if let Some(slot) = self.workloads.get_mut(id) {
+            slot.observe(entry);
+        }
+        self.index(id, true);
+        self.settle_family(id);
     }
 
     fn forget_workload(&mut self, key: &Key) {
-        let family = self.family(key);
+        let Some(id) = self.workloads.id(key) else { return };
+        let family = self.family(id);
+        self.index(id, false);
         let Some(slot) = self.workloads.remove(key) else { return };
-        self.index(&slot.entry, false);
-        self.unready.remove(key);
-        self.unbook(key, &slot.booked);
-        for relative in family.iter().filter(|relative| *relative != key) {
+        self.unready.remove(&id);
+        self.touched.workloads.remove(&id);
+        self.unbook(id, &slot.entry.uid, &slot.booked);
+        for relative in family.into_iter().filter(|relative| *relative != id) {
             self.settle(relative);
         }
     }
 
     /// Adds a workload to what it is looked up by, or takes it out.
-    fn index(&mut self, entry: &Entry, present: bool) {
+    fn index(&mut self, id: WorkloadId, present: bool) {
+        let Some(slot) = self.workloads.get(id) else { return };
+        let entry = &slot.entry;
         if let Some(claimed) = &entry.replaces {
             let claimants = self.claims.entry(claimed.clone()).or_default();
-            set_member(claimants, &entry.key, present);
+            set_member(claimants, id, present);
             if claimants.is_empty() {
                 self.claims.remove(claimed);
             }
         }
         for at in entry.deadlines(&self.settings).filter(|at| *at > self.now || !present) {
-            set_member(&mut self.timers, &(at, entry.key.clone()), present);
+            set_member(&mut self.timers, (at, id), present);
         }
-        if let Some(local_queue) = entry.local_queue() {
-            let members = &mut self.local_queues.entry(local_queue.clone()).or_default().members;
-            set_member(members, &entry.key, present);
-            self.tidy_local_queue(&local_queue);
+        let named = match (present, &entry.queue_name) {
+            (true, Some(name)) => {
+                let key = Key::new(entry.key.namespace.clone(), name.clone());
+                Some(self.local_queues.place(&key, || LocalQueueState::of(key.clone())))
+            }
+            (true, None) => None,
+            (false, _) => slot.local_queue,
+        };
+        if let Some(local_queue) = named {
+            if let Some(state) = self.local_queues.get_mut(local_queue) {
+                set_member(&mut state.members, id, present);
+            }
+            self.tidy_local_queue(local_queue);
+        }
+        if let Some(slot) = self.workloads.get_mut(id) {
+            slot.local_queue = named.filter(|_| present);
         }
     }
 
@@ -381,9 +446,9 @@ impl Engine {
             None => self.namespaces.remove(name),
         };
         if before != labels {
-            let local_queues =
-                self.local_queues.range(Key::new(name, "")..).take_while(|(key, _)| key.namespace == name);
-            let members: Vec<Key> = local_queues.flat_map(|(_, state)| &state.members).cloned().collect();
+            let first = Key::new(name, "");
+            let local_queues = self.local_queues.from(&first).take_while(|(key, ..)| key.namespace == name);
+            let members: Vec<WorkloadId> = local_queues.flat_map(|(.., state)| &state.members).copied().collect();
             self.settle_all(&members);
         }
     }
@@ -392,59 +457,58 @@ impl Engine {
         let uses = |state: &ClusterQueueState| {
             state.quota.as_ref().is_some_and(|quota| quota.flavors().any(|(name, _)| name == flavor))
         };
-        let users: Vec<String> =
-            self.cluster_queues.iter().filter(|state| uses(state)).map(|state| state.name.clone()).collect();
-        for name in users {
-            self.cluster_queue_changed(&name);
+        let users: Vec<NodeId> =
+            self.cluster_queues.iter().filter(|state| uses(state)).map(|state| state.node).collect();
+        for node in users {
+            self.cluster_queue_changed(node);
         }
     }
 
     /// The rules of a ClusterQueue changed: everyone who waits for it or holds its quota is looked at again.
-    pub(super) fn cluster_queue_changed(&mut self, name: &str) {
-        if let Some(state) = self.cluster_queues.named_mut(name) {
+    pub(super) fn cluster_queue_changed(&mut self, node: NodeId) {
+        if let Some(state) = self.cluster_queues.get_mut(node) {
             state.line.retry_all();
-            self.dirty.insert(state.node);
+            self.dirty.insert(node);
             if let Some(before) = state.refresh_at.replace(self.now) {
-                self.refreshes.remove(&(before, state.node));
+                self.refreshes.remove(&(before, node));
             }
-            self.refreshes.insert((self.now, state.node));
-            let members: Vec<Key> = state.members.iter().cloned().collect();
+            self.refreshes.insert((self.now, node));
+            let members: Vec<WorkloadId> = state.members.iter().copied().collect();
             self.settle_all(&members);
         }
-        let behind = |state: &LocalQueueState| {
-            state.rules.as_ref().is_some_and(|rules| rules.cluster_queue.as_deref() == Some(name))
-        };
-        let local_queues = self.local_queues.iter().filter(|(_, state)| behind(state));
-        self.touched.extend(local_queues.map(|(key, _)| Subject::LocalQueue(key.clone())));
-        self.touched.insert(Subject::ClusterQueue(name.to_owned()));
-        self.tidy_cluster_queue(name);
+        let behind =
+            |state: &LocalQueueState| state.rules.as_ref().is_some_and(|rules| rules.cluster_queue == Some(node));
+        let local_queues = self.local_queues.iter().filter(|(.., state)| behind(state));
+        self.touched.local_queues.extend(local_queues.map(|(_, id, _)| id));
+        self.touched.cluster_queues.insert(node);
+        self.tidy_cluster_queue(node);
     }
 
-    fn local_queue_changed(&mut self, key: &Key) {
-        if let Some(state) = self.local_queues.get(key) {
-            let members: Vec<Key> = state.members.iter().cloned().collect();
+    fn local_queue_changed(&mut self, id: LocalQueueId) {
+        if let Some(state) = self.local_queues.get(id) {
+            let members: Vec<WorkloadId> = state.members.iter().copied().collect();
             self.settle_all(&members);
         }
-        self.touched.insert(Subject::LocalQueue(key.clone()));
-        self.tidy_local_queue(key);
+        self.touched.local_queues.insert(id);
+        self.tidy_local_queue(id);
     }
 
     /// Forgets the place of a ClusterQueue that is gone and that nobody speaks of.
-    pub(super) fn tidy_cluster_queue(&mut self, name: &str) {
+    pub(super) fn tidy_cluster_queue(&mut self, node: NodeId) {
         let unused = |state: &ClusterQueueState| {
             state.quota.is_none() && state.members.is_empty() && state.ledger.is_empty() && state.line.is_empty()
         };
-        if self.cluster_queues.named(name).is_some_and(unused) {
-            self.cluster_queues.remove(name);
+        if self.cluster_queues.get(node).is_some_and(unused) {
+            self.cluster_queues.remove(node);
         }
     }
 
     /// Forgets the place of a LocalQueue that is gone and that nobody speaks of.
-    pub(super) fn tidy_local_queue(&mut self, key: &Key) {
-        let unused =
-            |state: &LocalQueueState| state.rules.is_none() && state.members.is_empty() && state.sums.is_empty();
-        if self.local_queues.get(key).is_some_and(unused) {
-            self.local_queues.remove(key);
+    pub(super) fn tidy_local_queue(&mut self, id: LocalQueueId) {
+        let Some(state) = self.local_queues.get(id) else { return };
+        if state.rules.is_none() && state.members.is_empty() && state.sums.is_empty() {
+            let key = state.key.clone();
+            self.local_queues.remove(&key);
         }
     }
 }
@@ -455,10 +519,10 @@ pub(super) fn flavor_resources(admission: &Admission) -> impl Iterator<Item = Fl
     flavors.map(|(resource, flavor)| FlavorResource { flavor: flavor.clone(), resource: resource.clone() })
 }
 
-fn set_member<T: Ord + Clone>(set: &mut BTreeSet<T>, member: &T, present: bool) {
+fn set_member<T: Ord>(set: &mut BTreeSet<T>, member: T, present: bool) {
     if present {
-        set.insert(member.clone());
+        set.insert(member);
     } else {
-        set.remove(member);
+        set.remove(&member);
     }
 }

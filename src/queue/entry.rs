@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::engine::WorkloadId;
 use super::ledger::{Charge, HolderRank, add_to, wide};
 use super::line::Rank;
 use super::pending::Waiting;
@@ -186,17 +187,17 @@ impl Entry {
     }
 
     /// Its place in the order.
-    pub(super) fn rank(&self) -> Rank {
-        Rank { priority: Reverse(self.priority), since: self.since, uid: self.uid.clone(), workload: self.key.clone() }
+    pub(super) fn rank(&self, workload: WorkloadId) -> Rank {
+        Rank { priority: Reverse(self.priority), since: self.since, uid: self.uid.clone(), workload }
     }
 
     /// Its place among those that may have to go.
-    pub(super) fn holder_rank(&self) -> HolderRank {
+    pub(super) fn holder_rank(&self, workload: WorkloadId) -> HolderRank {
         HolderRank {
             priority: self.priority,
             reserved: Reverse(self.reserved.unwrap_or(Timestamp::MAX)),
             uid: self.uid.clone(),
-            workload: self.key.clone(),
+            workload,
         }
     }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::engine::WorkloadId;
 use super::tree::Fr;
 use crate::api::quantity::Amount;
-use crate::engine::store::Key;
 
 /// What one workload holds, in the resource's units.
 pub(super) type Charge = BTreeMap<Fr, i128>;
@@ -77,7 +77,7 @@ pub(super) struct HolderRank {
     pub(super) priority: i32,
     pub(super) reserved: Reverse<Timestamp>,
     pub(super) uid: Arc<str>,
-    pub(super) workload: Key,
+    pub(super) workload: WorkloadId,
 }
 
 /// One that holds quota and can be preempted.
@@ -92,26 +92,27 @@ pub(super) struct Holder {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Ledger {
     pub(super) sums: Sums,
-    /// Everyone, the largest last.
-    largest: BTreeMap<Fr, BTreeSet<(i128, Key)>>,
+    /// Everyone, the largest last, and among equals by uid.
+    largest: BTreeMap<Fr, BTreeSet<(i128, Arc<str>, WorkloadId)>>,
     /// Those that can be preempted: their quota is observed, and they are not evicted yet.
     pub(super) stable: BTreeMap<HolderRank, Holder>,
     /// What those that can be preempted hold, by priority.
     by_priority: BTreeMap<(Fr, i32), i128>,
     /// Those that are evicted and have not given their quota back yet.
-    pub(super) going: BTreeMap<Key, Arc<Charge>>,
+    pub(super) going: BTreeMap<WorkloadId, Arc<Charge>>,
 }
 
 impl Ledger {
     /// Adds what `holder` holds, or takes it out again.
-    pub(super) fn book(&mut self, holder: &Key, charge: &Charge, admitted: bool, present: bool) {
+    pub(super) fn book(&mut self, holder: (&Arc<str>, WorkloadId), charge: &Charge, admitted: bool, present: bool) {
         self.sums.book(charge, admitted, present);
         for (fr, amount) in charge {
             let holders = self.largest.entry(*fr).or_default();
+            let holder = (*amount, holder.0.clone(), holder.1);
             if present {
-                holders.insert((*amount, holder.clone()));
+                holders.insert(holder);
             } else {
-                holders.remove(&(*amount, holder.clone()));
+                holders.remove(&holder);
             }
             if holders.is_empty() {
                 self.largest.remove(fr);
@@ -148,8 +149,8 @@ impl Ledger {
     }
 
     /// Who holds some, the largest first.
-    pub(super) fn holders(&self, fr: Fr) -> impl Iterator<Item = (&Key, i128)> {
-        self.largest.get(&fr).into_iter().flatten().rev().map(|(amount, key)| (key, *amount))
+    pub(super) fn holders(&self, fr: Fr) -> impl Iterator<Item = (WorkloadId, i128)> {
+        self.largest.get(&fr).into_iter().flatten().rev().map(|(amount, _, id)| (*id, *amount))
     }
 
     /// How many hold some.

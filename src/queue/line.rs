@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::engine::WorkloadId;
 use super::entry::Demand;
 use super::tree::Fr;
-use crate::engine::store::Key;
 
 /// Place in the order: higher priority first, then who has waited longer, then the uid.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,7 +20,7 @@ pub(super) struct Rank {
     pub(super) priority: Reverse<i32>,
     pub(super) since: Timestamp,
     pub(super) uid: Arc<str>,
-    pub(super) workload: Key,
+    pub(super) workload: WorkloadId,
 }
 
 /// What a workload asks for, as far as it decides what it gets.
@@ -29,7 +29,7 @@ pub(super) struct Shape {
     pub(super) priority: Reverse<i32>,
     pub(super) demand: Arc<Demand>,
     /// The workload itself, if it takes over another's quota: then it is like no other.
-    pub(super) alone: Option<Key>,
+    pub(super) alone: Option<WorkloadId>,
 }
 
 /// What must be within a class's reach before trying it again makes sense: this much, of one of several.

@@ -15,6 +15,7 @@ pub mod pending;
 mod placement;
 mod queues;
 mod quota;
+mod registry;
 mod report;
 pub mod requests;
 mod selector;

@@ -42,9 +42,9 @@ impl Queues {
             .get_or_insert_with(|| Box::new(ClusterQueueState { name: name.to_owned(), node, ..Default::default() }))
     }
 
-    pub(super) fn remove(&mut self, name: &str) {
-        if let Some(node) = self.numbers.remove(name) {
-            self.states[node.index()] = None;
+    pub(super) fn remove(&mut self, node: NodeId) {
+        if let Some(state) = self.states.get_mut(node.index()).and_then(Option::take) {
+            self.numbers.remove(&state.name);
         }
     }
 

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::engine::{Booking, Engine, Slot, Standing};
-use super::entry::{Entry, Stage};
+use super::engine::{Booking, Engine, Slot, Standing, WorkloadId};
+use super::entry::Stage;
 use super::ledger::{Charge, Holder};
 use super::line::Shape;
 use super::pending::Waiting;
 use super::report::Counts;
+use super::selector;
 use super::tree::{NodeId, View};
-use super::{Key, Subject, selector};
 use crate::api::kueue::{Admission, StopPolicy};
 
 /// How many slices of one job are followed from one to the next. Two are alive in the normal course of things.
@@ -18,53 +18,57 @@ const LONGEST_CHAIN: usize = 64;
 
 impl Engine {
     /// Looks anew at a workload and at all slices of its job: what one holds decides what another is charged.
-    pub(super) fn settle_family(&mut self, key: &Key) {
-        let family = self.family(key);
-        // Once for who holds quota, and, where there are several, again for those whose place depends on that.
-        for _ in 0..family.len().min(2) {
+    pub(super) fn settle_family(&mut self, id: WorkloadId) {
+        let slot = self.workloads.get(id);
+        if slot.is_some_and(|slot| slot.entry.replaces.is_none() && !self.claims.contains_key(&slot.entry.key)) {
+            self.settle(id);
+            return;
+        }
+        let family = self.family(id);
+        // Once for who holds quota, and again for those whose place depends on that.
+        for _ in 0..2 {
             for relative in &family {
-                self.settle(relative);
+                self.settle(*relative);
             }
         }
     }
 
-    pub(super) fn settle_all(&mut self, keys: &[Key]) {
-        for key in keys {
-            self.settle(key);
+    pub(super) fn settle_all(&mut self, ids: &[WorkloadId]) {
+        for id in ids {
+            self.settle(*id);
         }
     }
 
     /// Looks anew at one workload, and books what it adds.
-    pub(super) fn settle(&mut self, key: &Key) {
-        let Some(slot) = self.workloads.get(key) else { return };
+    pub(super) fn settle(&mut self, id: WorkloadId) {
+        let Some(slot) = self.workloads.get(id) else { return };
         let standing = self.standing(slot);
-        let booking = self.booking(slot, &standing);
-        self.touched.insert(Subject::Workload(key.clone()));
-        let Some(slot) = self.workloads.get_mut(key) else { return };
+        let booking = self.booking(id, slot, &standing);
+        self.touched.workloads.insert(id);
+        let Some(slot) = self.workloads.get_mut(id) else { return };
         let waits_for_ready = matches!(standing, Standing::Holds(_)) && slot.entry.unready();
         slot.standing = standing;
         if waits_for_ready {
-            self.unready.insert(key.clone());
+            self.unready.insert(id);
         } else {
-            self.unready.remove(key);
+            self.unready.remove(&id);
         }
         if slot.booked != booking {
             let before = std::mem::replace(&mut slot.booked, booking.clone());
-            self.unbook(key, &before);
-            self.book(key, &booking);
+            let uid = slot.entry.uid.clone();
+            self.unbook(id, &uid, &before);
+            self.book(id, &uid, &booking);
         }
     }
 
     /// The slices that a workload is connected to by claims, itself included.
-    pub(super) fn family(&self, key: &Key) -> BTreeSet<Key> {
-        let (mut family, mut fresh) = (BTreeSet::new(), vec![key.clone()]);
-        while let Some(key) = fresh.pop() {
-            let claimed = self.workloads.get(&key).and_then(|slot| slot.entry.replaces.clone());
-            let relatives = self.claims.get(&key).into_iter().flatten().cloned().chain(claimed);
-            let known: Vec<Key> = relatives.filter(|relative| self.workloads.contains_key(relative)).collect();
-            if family.insert(key) {
-                fresh.extend(known);
-            }
+    pub(super) fn family(&self, id: WorkloadId) -> BTreeSet<WorkloadId> {
+        let (mut family, mut fresh) = (BTreeSet::new(), vec![id]);
+        while let Some(id) = fresh.pop() {
+            let Some(slot) = self.workloads.get(id).filter(|_| family.insert(id)) else { continue };
+            let claimed = slot.entry.replaces.as_ref().and_then(|key| self.workloads.id(key));
+            let claimants = self.claims.get(&slot.entry.key).into_iter().flatten().copied();
+            fresh.extend(claimants.chain(claimed));
         }
         family
     }
@@ -74,7 +78,7 @@ impl Engine {
             return Standing::Out;
         }
         if let Some(by) = self.successor(slot, 0) {
-            return Standing::Superseded(by.clone());
+            return Standing::Superseded(by);
         }
         if let Some(admission) = slot.admission() {
             return Standing::Holds(admission.clone());
@@ -89,16 +93,15 @@ impl Engine {
     }
 
     /// The ClusterQueue that a workload may line up for; or what keeps it from that, and the ClusterQueue if it is known.
-    fn gate(&self, slot: &Slot) -> Result<String, (Waiting, Option<String>)> {
+    fn gate(&self, slot: &Slot) -> Result<NodeId, (Waiting, Option<NodeId>)> {
         let entry = &slot.entry;
-        let Some(local_queue) = entry.local_queue() else { return Err((Waiting::NoQueueName, None)) };
-        let name = local_queue.name.clone();
-        let rules = self.local_queues.get(&local_queue).and_then(|state| state.rules.as_ref());
-        let Some(rules) = rules else { return Err((Waiting::LocalQueueMissing(name), None)) };
-        let Some(cluster_queue) = rules.cluster_queue.clone() else {
-            return Err((Waiting::NoClusterQueue(name), None));
+        let Some(name) = entry.queue_name.as_ref() else { return Err((Waiting::NoQueueName, None)) };
+        let rules = slot.local_queue.and_then(|id| self.local_queues.get(id)?.rules.as_ref());
+        let Some(rules) = rules else { return Err((Waiting::LocalQueueMissing(name.clone()), None)) };
+        let Some(cluster_queue) = rules.cluster_queue else {
+            return Err((Waiting::NoClusterQueue(name.clone()), None));
         };
-        let held = |why: Waiting| Err((why, Some(cluster_queue.clone())));
+        let held = |why: Waiting| Err((why, Some(cluster_queue)));
         if let Some(by) = &entry.gated_by {
             return held(Waiting::Gated(by.clone()));
         }
@@ -109,18 +112,18 @@ impl Engine {
             return held(Waiting::Refused);
         }
         if rules.terminating {
-            return held(Waiting::LocalQueueTerminating(name));
+            return held(Waiting::LocalQueueTerminating(name.clone()));
         }
         if rules.stop != StopPolicy::None {
-            return held(Waiting::LocalQueueStopped(name));
+            return held(Waiting::LocalQueueStopped(name.clone()));
         }
-        if let Some(why) = self.closed(&cluster_queue, &entry.key.namespace) {
+        if let Some(why) = self.closed(cluster_queue, &entry.key.namespace) {
             return held(why);
         }
         if let Some(at) = entry.requeue_at.filter(|at| *at > self.now) {
             return held(Waiting::Backoff(at));
         }
-        match self.predecessor(slot, &cluster_queue) {
+        match self.predecessor(slot, cluster_queue) {
             Some(predecessor) if predecessor.entry.evicted => {
                 held(Waiting::PredecessorEvicted(predecessor.entry.key.clone()))
             }
@@ -129,8 +132,9 @@ impl Engine {
     }
 
     /// Why a ClusterQueue takes nothing from a namespace.
-    fn closed(&self, name: &str, namespace: &str) -> Option<Waiting> {
-        let quota = self.cluster_queues.named(name).and_then(|state| state.quota.as_ref());
+    fn closed(&self, node: NodeId, namespace: &str) -> Option<Waiting> {
+        let name = self.tree.name(node);
+        let quota = self.cluster_queues.get(node).and_then(|state| state.quota.as_ref());
         let Some(quota) = quota else { return Some(Waiting::ClusterQueueMissing(name.to_owned())) };
         if quota.terminating {
             return Some(Waiting::ClusterQueueTerminating(name.to_owned()));
@@ -138,7 +142,7 @@ impl Engine {
         if quota.stop != StopPolicy::None {
             return Some(Waiting::ClusterQueueStopped(name.to_owned()));
         }
-        if let Some((_, problem)) = self.cluster_queue_problem(name) {
+        if let Some((_, problem)) = self.cluster_queue_problem(node) {
             return Some(Waiting::ClusterQueueInactive { cluster_queue: name.to_owned(), problem });
         }
         let unlabelled = BTreeMap::new();
@@ -150,7 +154,7 @@ impl Engine {
 
     /// The slice that holds quota in this one's place: a claimant of the same job that holds quota of the same
     /// ClusterQueue, or one that took such a claimant's place in turn. Of several, the one that it was before.
-    fn successor(&self, slot: &Slot, depth: usize) -> Option<&Key> {
+    fn successor(&self, slot: &Slot, depth: usize) -> Option<WorkloadId> {
         let claimants = self.claims.get(&slot.entry.key).filter(|_| depth < LONGEST_CHAIN)?;
         let before = match &slot.standing {
             Standing::Superseded(by) => claimants.get(by),
@@ -160,11 +164,14 @@ impl Engine {
             (Some(ours), Some(theirs)) => ours.cluster_queue == theirs.cluster_queue,
             _ => true,
         };
-        let valid = before.into_iter().chain(claimants).filter_map(|key| self.workloads.get_key_value(key));
+        // In the order of their names, whichever was seen first.
+        let mut named: Vec<WorkloadId> = claimants.iter().copied().collect();
+        named.sort_by_key(|id| self.workloads.get(*id).map(|slot| &slot.entry.key));
+        let valid = before.into_iter().copied().chain(named).filter_map(|id| Some((id, self.workloads.get(id)?)));
         let mut valid = valid.filter(|(_, claimant)| self.claim_holds(claimant, slot));
-        valid.find_map(|(key, claimant)| {
+        valid.find_map(|(id, claimant)| {
             if claimant.admission().is_some() && same_queue(claimant) {
-                return Some(key);
+                return Some(id);
             }
             self.successor(claimant, depth + 1)
         })
@@ -172,15 +179,15 @@ impl Engine {
 
     /// The slice whose quota a workload takes over when it is admitted to `cluster_queue`: the nearest one before it that
     /// still holds any.
-    pub(super) fn predecessor(&self, slot: &Slot, cluster_queue: &str) -> Option<&Slot> {
+    pub(super) fn predecessor(&self, slot: &Slot, cluster_queue: NodeId) -> Option<&Slot> {
         let mut current = slot;
         for _ in 0..LONGEST_CHAIN {
-            let before = self.workloads.get(current.entry.replaces.as_ref()?)?;
+            let before = self.workloads.named(current.entry.replaces.as_ref()?)?;
             if !self.claim_holds(current, before) {
                 return None;
             }
             match &before.standing {
-                Standing::Holds(admission) => return (admission.cluster_queue == cluster_queue).then_some(before),
+                Standing::Holds(_) => return (before.booked.cluster_queue == Some(cluster_queue)).then_some(before),
                 Standing::InLine(_) | Standing::Held(..) => current = before,
                 Standing::Superseded(_) | Standing::Out => return None,
             }
@@ -200,7 +207,7 @@ impl Engine {
             if *before == claimant.entry.key {
                 return false;
             }
-            match self.workloads.get(before) {
+            match self.workloads.named(before) {
                 Some(slot) => current = &slot.entry,
                 None => return true,
             }
@@ -208,19 +215,17 @@ impl Engine {
         false
     }
 
-    fn booking(&self, slot: &Slot, standing: &Standing) -> Booking {
+    fn booking(&self, id: WorkloadId, slot: &Slot, standing: &Standing) -> Booking {
         let entry = &slot.entry;
         let pending = Counts { pending: 1, ..Counts::default() };
-        let base = Booking { local_queue: entry.local_queue(), ..Booking::default() };
+        let base = Booking { local_queue: slot.local_queue, ..Booking::default() };
         match standing {
             Standing::Out | Standing::Superseded(_) => Booking::default(),
-            Standing::Held(_, cluster_queue) => {
-                Booking { cluster_queue: cluster_queue.clone(), counts: pending, ..base }
-            }
+            Standing::Held(_, cluster_queue) => Booking { cluster_queue: *cluster_queue, counts: pending, ..base },
             Standing::InLine(cluster_queue) => Booking {
-                cluster_queue: Some(cluster_queue.clone()),
+                cluster_queue: Some(*cluster_queue),
                 counts: pending,
-                place: self.place(slot, cluster_queue).map(|shape| (shape, entry.rank())),
+                place: self.place(id, slot, *cluster_queue).map(|shape| (shape, entry.rank(id))),
                 ..base
             },
             Standing::Holds(admission) => {
@@ -231,8 +236,8 @@ impl Engine {
                 Booking {
                     going,
                     stable: stable
-                        .then(|| (entry.holder_rank(), Holder { since: entry.since, charge: charge.clone() })),
-                    cluster_queue: Some(admission.cluster_queue.clone()),
+                        .then(|| (entry.holder_rank(id), Holder { since: entry.since, charge: charge.clone() })),
+                    cluster_queue: self.tree.known_cluster_queue(&admission.cluster_queue),
                     counts: Counts { pending: 0, reserving: 1, admitted: i32::from(admitted) },
                     charge,
                     ..base
@@ -257,39 +262,40 @@ impl Engine {
 
     /// The slices that hold quota and that this one has taken the place of, the last one first.
     pub(super) fn replaced(&self, slot: &Slot) -> Vec<&Slot> {
-        let (mut chain, mut replaced) = (vec![&slot.entry.key], Vec::new());
-        let mut claimed = slot.entry.replaces.as_ref();
-        while let Some(before) = claimed.and_then(|key| self.workloads.get(key)).filter(|_| chain.len() < LONGEST_CHAIN)
-        {
-            if !matches!(&before.standing, Standing::Superseded(by) if chain.contains(&by)) {
+        let mut replaced = Vec::new();
+        let Some(mut claimed) = slot.entry.replaces.as_ref() else { return replaced };
+        let mut chain: Vec<WorkloadId> = self.workloads.id(&slot.entry.key).into_iter().collect();
+        while let Some(id) = self.workloads.id(claimed).filter(|_| chain.len() < LONGEST_CHAIN) {
+            let Some(before) = self.workloads.get(id) else { break };
+            if !matches!(&before.standing, Standing::Superseded(by) if chain.contains(by)) {
                 break;
             }
             if before.admission().is_some() {
                 replaced.push(before);
             }
-            chain.push(&before.entry.key);
-            claimed = before.entry.replaces.as_ref();
+            chain.push(id);
+            let Some(next) = before.entry.replaces.as_ref() else { break };
+            claimed = next;
         }
         replaced
     }
 
-    fn place(&self, slot: &Slot, cluster_queue: &str) -> Option<Shape> {
+    fn place(&self, id: WorkloadId, slot: &Slot, cluster_queue: NodeId) -> Option<Shape> {
         let demand = slot.entry.demand.as_ref().ok()?.clone();
-        let alone = self.predecessor(slot, cluster_queue).map(|_| slot.entry.key.clone());
+        let alone = self.predecessor(slot, cluster_queue).map(|_| id);
         Some(Shape { priority: std::cmp::Reverse(slot.entry.priority), demand, alone })
     }
 
-    fn book(&mut self, key: &Key, booking: &Booking) {
+    fn book(&mut self, id: WorkloadId, uid: &Arc<str>, booking: &Booking) {
         let admitted = booking.counts.admitted > 0;
-        if let Some(name) = &booking.cluster_queue {
-            let node = self.tree.cluster_queue(name);
+        if let Some(node) = booking.cluster_queue {
             self.charge_tree(node, booking, 1);
-            let state = self.cluster_queue_place(name);
-            state.members.insert(key.clone());
+            let state = self.cluster_queues.place(self.tree.name(node), node);
+            state.members.insert(id);
             state.counts.add(booking.counts, 1);
-            state.ledger.book(key, &booking.charge, admitted, true);
+            state.ledger.book((uid, id), &booking.charge, admitted, true);
             if booking.going {
-                state.ledger.going.insert(key.clone(), booking.charge.clone());
+                state.ledger.going.insert(id, booking.charge.clone());
             }
             if let Some((rank, holder)) = &booking.stable {
                 state.ledger.settle(rank.clone(), holder.clone());
@@ -298,51 +304,50 @@ impl Engine {
                 state.line.insert(shape, rank.clone());
             }
             self.dirty.insert(node);
-            self.touched.insert(Subject::ClusterQueue(name.clone()));
+            self.touched.cluster_queues.insert(node);
         }
-        if let Some(local_queue) = &booking.local_queue {
-            let state = self.local_queues.entry(local_queue.clone()).or_default();
-            state.counts.add(booking.counts, 1);
-            state.sums.book(&booking.charge, admitted, true);
-            self.touched.insert(Subject::LocalQueue(local_queue.clone()));
+        if let Some(local_queue) = booking.local_queue {
+            if let Some(state) = self.local_queues.get_mut(local_queue) {
+                state.counts.add(booking.counts, 1);
+                state.sums.book(&booking.charge, admitted, true);
+            }
+            self.touched.local_queues.insert(local_queue);
         }
     }
 
-    pub(super) fn unbook(&mut self, key: &Key, booking: &Booking) {
+    pub(super) fn unbook(&mut self, id: WorkloadId, uid: &Arc<str>, booking: &Booking) {
         let admitted = booking.counts.admitted > 0;
-        if let Some(name) = &booking.cluster_queue
-            && let Some(state) = self.cluster_queues.named_mut(name)
+        if let Some(node) = booking.cluster_queue
+            && let Some(state) = self.cluster_queues.get_mut(node)
         {
-            state.members.remove(key);
+            state.members.remove(&id);
             state.counts.add(booking.counts, -1);
-            state.ledger.book(key, &booking.charge, admitted, false);
-            state.ledger.going.remove(key);
+            state.ledger.book((uid, id), &booking.charge, admitted, false);
+            state.ledger.going.remove(&id);
             if let Some((rank, _)) = &booking.stable {
                 state.ledger.unsettle(rank);
             }
             if let Some((shape, rank)) = &booking.place {
                 state.line.remove(shape, rank);
             }
-            let node = self.tree.cluster_queue(name);
             self.charge_tree(node, booking, -1);
             self.dirty.insert(node);
-            self.touched.insert(Subject::ClusterQueue(name.clone()));
-            self.tidy_cluster_queue(name);
+            self.touched.cluster_queues.insert(node);
+            self.tidy_cluster_queue(node);
         }
-        if let Some(local_queue) = &booking.local_queue
+        if let Some(local_queue) = booking.local_queue
             && let Some(state) = self.local_queues.get_mut(local_queue)
         {
             state.counts.add(booking.counts, -1);
             state.sums.book(&booking.charge, admitted, false);
-            self.touched.insert(Subject::LocalQueue(local_queue.clone()));
+            self.touched.local_queues.insert(local_queue);
             self.tidy_local_queue(local_queue);
         }
     }
 
     fn charge_tree(&mut self, node: NodeId, booking: &Booking, sign: i128) {
         if self.settings.fair_sharing.is_some() && !booking.charge.is_empty() {
-            let above = self.tree.above(node).map(|above| Subject::Cohort(self.tree.name(above).to_owned()));
-            self.touched.extend(above);
+            self.touched.cohorts.extend(self.tree.above(node));
         }
         for (fr, amount) in booking.charge.iter() {
             self.tree.add(node, *fr, sign * amount, View::Actual);
@@ -354,8 +359,8 @@ impl Engine {
 
     /// The charge of every workload that holds quota of a ClusterQueue, computed from scratch.
     #[cfg(test)]
-    pub(super) fn charges(&self, cluster_queue: &str) -> Vec<(Key, Charge)> {
-        let holders = self.workloads.iter().filter_map(|(key, slot)| match self.standing(slot) {
+    pub(super) fn charges(&self, cluster_queue: &str) -> Vec<(super::Key, Charge)> {
+        let holders = self.workloads.iter().filter_map(|(key, _, slot)| match self.standing(slot) {
             Standing::Holds(admission) if admission.cluster_queue == cluster_queue => {
                 Some((key.clone(), self.charge(slot, &admission)))
             }
@@ -370,12 +375,5 @@ impl Counts {
         self.pending += sign * other.pending;
         self.reserving += sign * other.reserving;
         self.admitted += sign * other.admitted;
-    }
-}
-
-impl Entry {
-    /// The LocalQueue that it names.
-    pub(super) fn local_queue(&self) -> Option<Key> {
-        self.queue_name.as_ref().map(|name| Key::new(self.key.namespace.clone(), name.clone()))
     }
 }

@@ -7,14 +7,14 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Preemption;
 use super::assign::{Assignment, Attempt, Findings, Mode};
-use super::engine::{ClusterQueueState, Engine, Promise, Standing};
+use super::engine::{ClusterQueueState, Engine, Promise, WorkloadId};
 use super::entry::Demand;
-use super::ledger::{Charge, HolderRank};
+use super::ledger::Charge;
 use super::line::{Need, Rank, Shape};
 use super::tree::{Fr, NodeId, Tree, View};
 use super::victims::{Search, Victim};
-use super::{Key, Preemption};
 use crate::api::kueue::Admission;
 use crate::api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
 
@@ -91,7 +91,7 @@ impl Table {
 
 impl Engine {
     /// Lets a tree take turns until nobody in it can get anything.
-    pub(super) fn take_turns(&mut self, root: NodeId, admitted: &mut Vec<Key>) {
+    pub(super) fn take_turns(&mut self, root: NodeId, admitted: &mut Vec<WorkloadId>) {
         self.undo_promises(root);
         let mut table = Table { queues: self.waiting_queues(root), ..Table::default() };
         for node in table.queues.clone() {
@@ -130,22 +130,22 @@ impl Engine {
         node: NodeId,
         candidate: Candidate,
         table: &mut Table,
-        admitted: &mut Vec<Key>,
+        admitted: &mut Vec<WorkloadId>,
     ) {
-        let workload = candidate.rank.workload.clone();
+        let workload = candidate.rank.workload;
         let strict = self.cluster_queue(node).and_then(|state| state.quota.as_ref()).is_some_and(|quota| quota.strict);
         let mut room_made = false;
         match candidate.gets {
             Gets::Quota(admission) => {
-                self.assume(&workload, admission);
+                self.assume(workload, admission);
                 admitted.push(workload);
             }
             Gets::Room(victims) => {
                 room_made = !victims.is_empty();
                 for victim in victims {
-                    self.preempt(&victim, &workload, node);
+                    self.preempt(&victim, workload, node);
                 }
-                let place = self.workloads.get(&workload).and_then(|slot| slot.booked.place.clone());
+                let place = self.workloads.get(workload).and_then(|slot| slot.booked.place.clone());
                 self.promise(root, node, workload, place, candidate.usage);
                 table.done.extend(strict.then_some(node));
             }
@@ -186,7 +186,7 @@ impl Engine {
                 state.line.next(|fr, priority| self.reach(state, node, fr, priority))
             };
             let rank = rank?.clone();
-            match self.try_workload(&rank.workload, node)? {
+            match self.try_workload(rank.workload, node)? {
                 Verdict::Gets { assignment, victims, admission } => {
                     let level = assignment.means.level;
                     let fits = assignment.means.mode == Mode::Fit;
@@ -223,7 +223,7 @@ impl Engine {
         if needs.iter().any(within) {
             needs.clear();
         }
-        let Some(place) = self.workloads.get(&rank.workload).and_then(|slot| slot.booked.place.clone()) else { return };
+        let Some(place) = self.workloads.get(rank.workload).and_then(|slot| slot.booked.place.clone()) else { return };
         if place.0.alone.is_some() {
             needs.clear();
         }
@@ -259,27 +259,25 @@ impl Engine {
         (free + own).max(tree.potential(node, fr) - used + own)
     }
 
-    fn try_workload(&mut self, key: &Key, node: NodeId) -> Option<Verdict> {
+    fn try_workload(&mut self, id: WorkloadId, node: NodeId) -> Option<Verdict> {
         self.decisions += 1;
-        let slot = self.workloads.get(key)?;
-        let Standing::InLine(cluster_queue) = &slot.standing else { return None };
-        let predecessor = self.predecessor(slot, cluster_queue).map(|before| before.entry.key.clone());
+        let predecessor = self.predecessor(self.workloads.get(id)?, node).map(|before| before.entry.key.clone());
+        let predecessor = predecessor.and_then(|key| self.workloads.id(&key));
         let Self { tree, cluster_queues, workloads, flavors, settings, .. } = self;
-        let slot = workloads.get(key)?;
-        let Standing::InLine(cluster_queue) = &slot.standing else { return None };
-        let predecessor = predecessor.and_then(|key| workloads.get(&key));
-        let quota = cluster_queues.get(node)?.quota.as_ref()?;
+        let slot = workloads.get(id)?;
+        let state = cluster_queues.get(node)?;
+        let before = predecessor.and_then(|id| Some((id, workloads.get(id)?)));
+        let quota = state.quota.as_ref()?;
         let demand = slot.entry.demand.as_ref().ok()?;
-        let before: Option<(HolderRank, &Charge)> =
-            predecessor.map(|before| (before.entry.holder_rank(), before.booked.charge.as_ref()));
+        let charged: Option<(WorkloadId, &Charge)> = before.map(|(id, before)| (id, before.booked.charge.as_ref()));
         let attempt = Attempt {
-            cluster_queue,
+            cluster_queue: &state.name,
             node,
             quota,
             flavors,
             undeclared: settings.resources.undeclared,
             fair_sharing: settings.fair_sharing.is_some(),
-            predecessor: predecessor.and_then(super::wanted::predecessor_of),
+            predecessor: before.and_then(|(_, before)| super::wanted::predecessor_of(before)),
             kept_back: None,
             demand,
         };
@@ -291,7 +289,7 @@ impl Engine {
             rules: quota.preemption,
             priority: slot.entry.priority,
             since: slot.entry.since,
-            predecessor: before.as_ref().map(|(rank, charge)| (rank, *charge)),
+            predecessor: charged,
         };
         Some(tried(&attempt, &mut search, demand))
     }
@@ -311,10 +309,10 @@ impl Engine {
         keep.collect()
     }
 
-    fn preempt(&mut self, victim: &Victim, by: &Key, node: NodeId) {
+    fn preempt(&mut self, victim: &Victim, by: WorkloadId, node: NodeId) {
         let Some(preemptor) = self.workloads.get(by) else { return };
         let preemption = Preemption {
-            by: by.clone(),
+            by: preemptor.entry.key.clone(),
             by_uid: preemptor.entry.uid.to_string(),
             by_job_uid: preemptor.entry.job_uid.clone(),
             right: victim.right,
@@ -322,15 +320,22 @@ impl Engine {
             victim_path: self.tree.path(victim.cluster_queue),
         };
         self.decisions += 1;
-        let key = victim.rank.workload.clone();
-        if let Some(slot) = self.workloads.get_mut(&key) {
+        let id = victim.rank.workload;
+        if let Some(slot) = self.workloads.get_mut(id) {
             slot.preempted = Some(Box::new(preemption));
-            self.settle_family(&key);
+            self.settle_family(id);
         }
     }
 
     /// Keeps quota for who takes a turn and has to wait; its place in line is given back at the end of the cycle.
-    fn promise(&mut self, root: NodeId, node: NodeId, workload: Key, place: Option<(Shape, Rank)>, usage: Charge) {
+    fn promise(
+        &mut self,
+        root: NodeId,
+        node: NodeId,
+        workload: WorkloadId,
+        place: Option<(Shape, Rank)>,
+        usage: Charge,
+    ) {
         for (fr, amount) in &usage {
             self.tree.add(node, *fr, *amount, View::Planned);
         }
@@ -345,7 +350,7 @@ impl Engine {
             for (fr, amount) in &promise.usage {
                 self.tree.add(promise.node, *fr, -amount, View::Planned);
             }
-            self.touched.insert(super::Subject::Workload(promise.workload));
+            self.touched.workloads.insert(promise.workload);
         }
     }
 
@@ -360,7 +365,7 @@ impl Engine {
         let promises = self.promises.get(&root).cloned().unwrap_or_default();
         for promise in promises {
             let Some((shape, rank)) = promise.place else { continue };
-            self.touched.insert(super::Subject::Workload(rank.workload.clone()));
+            self.touched.workloads.insert(rank.workload);
             if let Some(state) = self.cluster_queue_mut(promise.node) {
                 state.line.insert(&shape, rank);
             }

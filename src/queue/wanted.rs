@@ -1,7 +1,7 @@
 //! What is wanted of each object, and why a workload waits.
 
 use super::assign::{Assignment, Attempt, Findings, Ground, Means, Mode, Predecessor};
-use super::engine::{ClusterQueueState, Engine, Promise, Slot, Standing};
+use super::engine::{ClusterQueueState, Engine, LocalQueueId, Promise, Slot, Standing, WorkloadId};
 use super::entry::{Entry, Stage};
 use super::ledger::clamped;
 use super::pending::{Obstacle, PendingReason, Shortfall, Waiting};
@@ -39,31 +39,37 @@ impl Engine {
     /// What is wanted of an object and is not so yet, as far as was observed.
     pub fn effect(&self, subject: &Subject) -> Option<Effect> {
         match subject {
-            Subject::Workload(key) => self.workload_effect(self.workloads.get(key)?),
-            Subject::ClusterQueue(name) => self.cluster_queue_effect(name),
-            Subject::Cohort(name) => self.cohort_effect(name),
-            Subject::LocalQueue(key) => self.local_queue_effect(key),
+            Subject::Workload(key) => self.workload_effect(self.workloads.named(key)?),
+            Subject::ClusterQueue(name) => self.cluster_queue_effect(self.tree.known_cluster_queue(name)?),
+            Subject::Cohort(name) => self.cohort_effect(self.tree.known_cohort(name)?),
+            Subject::LocalQueue(key) => self.local_queue_effect(self.local_queues.id(key)?),
         }
     }
 
     /// What a workload waits for, with the numbers of this moment; `None` when it does not wait.
     pub fn explain(&self, workload: &Key) -> Option<Waiting> {
-        self.waiting(self.workloads.get(workload)?)
+        let id = self.workloads.id(workload)?;
+        self.waiting(id, self.workloads.get(id)?)
     }
 
     /// Who is in the line of any ClusterQueue, in order.
     #[cfg(test)]
     pub(super) fn in_line(&self) -> Vec<Key> {
-        self.cluster_queues.iter().flat_map(|state| state.line.iter()).map(|rank| rank.workload.clone()).collect()
+        self.cluster_queues
+            .iter()
+            .flat_map(|state| state.line.iter())
+            .filter_map(|rank| self.key(rank.workload))
+            .collect()
     }
 
     /// Whether a workload in line would be admitted now.
     #[cfg(test)]
     pub(super) fn would_fit(&self, key: &Key) -> bool {
-        matches!(self.look(key), Some(Ok(assignment)) if assignment.means.mode == Mode::Fit)
+        let look = self.workloads.id(key).and_then(|id| self.look(id));
+        matches!(look, Some(Ok(assignment)) if assignment.means.mode == Mode::Fit)
     }
 
-    fn workload_effect(&self, slot: &Slot) -> Option<Effect> {
+    pub(super) fn workload_effect(&self, slot: &Slot) -> Option<Effect> {
         let (entry, workload) = (&slot.entry, slot.entry.key.clone());
         match &slot.standing {
             Standing::Out => {
@@ -71,7 +77,7 @@ impl Engine {
                 stop.then_some(Effect::Evict { workload, reason: EvictReason::Deactivated })
             }
             Standing::Superseded(by) => {
-                let by = &self.workloads.get(by)?.entry;
+                let by = &self.workloads.get(*by)?.entry;
                 matches!(by.stage, Stage::Reserved(_)).then(|| Effect::FinishReplaced {
                     workload,
                     by: Successor { workload: by.key.clone(), uid: by.uid.to_string(), job_uid: by.job_uid.clone() },
@@ -83,7 +89,7 @@ impl Engine {
             }
             Standing::Holds(admission) => self.holder_effect(slot, admission),
             Standing::InLine(_) | Standing::Held(..) => {
-                let why = self.waiting(slot)?;
+                let why = self.waiting(self.workloads.id(&entry.key)?, slot)?;
                 let told = if slot.refresh || !why.is_in_line() { entry.says(&why) } else { entry.says_reason(&why) };
                 (!told).then_some(Effect::Pending { workload, why })
             }
@@ -104,7 +110,8 @@ impl Engine {
         if let Some(admission) = entry.shrunk(admission) {
             return Some(Effect::ShrinkAdmission { workload, admission });
         }
-        let active = self.cluster_queue_problem(&admission.cluster_queue).is_none();
+        let node = self.tree.known_cluster_queue(&admission.cluster_queue);
+        let active = node.is_none_or(|node| self.cluster_queue_problem(node).is_none());
         (!entry.admitted && active && !entry.deleting).then(|| Effect::Admit {
             workload,
             admission: admission.clone(),
@@ -114,7 +121,7 @@ impl Engine {
 
     fn must_stop(&self, slot: &Slot, cluster_queue: &str) -> Option<EvictReason> {
         let drained = |stop: StopPolicy| stop == StopPolicy::HoldAndDrain;
-        let local_queue = slot.entry.local_queue().and_then(|key| self.local_queues.get(&key)?.rules.as_ref());
+        let local_queue = slot.local_queue.and_then(|id| self.local_queues.get(id)?.rules.as_ref());
         let quota = self.cluster_queues.named(cluster_queue).and_then(|state| state.quota.as_ref());
         if !slot.entry.active {
             Some(EvictReason::Deactivated)
@@ -160,23 +167,25 @@ impl Engine {
         }
     }
 
-    fn waiting(&self, slot: &Slot) -> Option<Waiting> {
+    fn waiting(&self, id: WorkloadId, slot: &Slot) -> Option<Waiting> {
         match &slot.standing {
             Standing::Held(why, _) => Some(why.clone()),
-            Standing::InLine(cluster_queue) => self.waiting_in_line(slot, cluster_queue),
+            Standing::InLine(node) => self.waiting_in_line(id, slot, *node),
             Standing::Out | Standing::Holds(_) | Standing::Superseded(_) => None,
         }
     }
 
-    fn waiting_in_line(&self, slot: &Slot, cluster_queue: &str) -> Option<Waiting> {
-        let state = self.cluster_queues.named(cluster_queue)?;
-        if let Some(room) = self.room(&slot.entry.key, state) {
+    fn waiting_in_line(&self, id: WorkloadId, slot: &Slot, node: NodeId) -> Option<Waiting> {
+        let state = self.cluster_queues.get(node)?;
+        if let Some(room) = self.room(id, state) {
             return Some(room);
         }
         let strict = state.quota.as_ref()?.strict;
-        let ahead = state.line.head().map(|rank| &rank.workload).filter(|head| strict && **head != slot.entry.key);
-        let behind = ahead.map(|head| Waiting::Behind { head: head.clone(), cluster_queue: cluster_queue.to_owned() });
-        match (self.look(&slot.entry.key)?, behind) {
+        let ahead = state.line.head().map(|rank| rank.workload).filter(|head| strict && *head != id);
+        let behind = ahead
+            .and_then(|head| self.key(head))
+            .map(|head| Waiting::Behind { head, cluster_queue: state.name.clone() });
+        match (self.look(id)?, behind) {
             (Err(mut obstacles), behind) => {
                 obstacles.iter_mut().for_each(|obstacle| self.name_holders(obstacle, slot));
                 let why = Waiting::Quota(obstacles);
@@ -184,47 +193,57 @@ impl Engine {
                 Some(behind.filter(|_| why.reason() == PendingReason::WaitingForQuota).unwrap_or(why))
             }
             (Ok(_), Some(behind)) => Some(behind),
-            (Ok(_), None) => match self.unready.first().filter(|_| self.admission_blocked()) {
-                Some(unready) => Some(Waiting::Unready(unready.clone())),
+            (Ok(_), None) => match self.first_unready().filter(|_| self.admission_blocked()) {
+                Some(unready) => Some(Waiting::Unready(unready)),
                 None => Some(Waiting::Turn),
             },
         }
     }
 
     /// Whose quota one waits for that room is being made for.
-    fn room(&self, key: &Key, state: &ClusterQueueState) -> Option<Waiting> {
+    fn room(&self, id: WorkloadId, state: &ClusterQueueState) -> Option<Waiting> {
         let node = state.node;
-        let promise = self.promise_to(node, key).filter(|promise| promise.place.is_some())?;
+        let promise = self.promise_to(node, id).filter(|promise| promise.place.is_some())?;
         let queues = self.tree.cluster_queues_below(self.tree.root(node)).into_iter();
         let states = queues.filter_map(|node| self.cluster_queue(node));
         let going = states
             .flat_map(|state| &state.ledger.going)
             .filter(|(_, charge)| charge.keys().any(|fr| promise.usage.contains_key(fr)));
-        let mut going: Vec<Key> = going.map(|(key, _)| key.clone()).collect();
+        let mut going: Vec<Key> = going.filter_map(|(id, _)| self.key(*id)).collect();
+        going.sort();
         let more = going.len().saturating_sub(NAMED);
         going.truncate(NAMED);
         Some(Waiting::Room { going, more })
     }
 
-    fn promise_to(&self, node: NodeId, key: &Key) -> Option<&Promise> {
-        self.promises.get(&self.tree.root(node))?.iter().find(|promise| promise.workload == *key)
+    fn promise_to(&self, node: NodeId, id: WorkloadId) -> Option<&Promise> {
+        self.promises.get(&self.tree.root(node))?.iter().find(|promise| promise.workload == id)
+    }
+
+    /// Of those that are not ready yet, the first by name.
+    fn first_unready(&self) -> Option<Key> {
+        self.unready.iter().filter_map(|id| self.key(*id)).min()
+    }
+
+    fn key(&self, id: WorkloadId) -> Option<Key> {
+        Some(self.workloads.get(id)?.entry.key.clone())
     }
 
     /// What a workload in line would get now without anyone's going, or what stands in its way.
-    fn look(&self, key: &Key) -> Option<Result<Assignment, Vec<Obstacle>>> {
-        let slot = self.workloads.get(key)?;
-        let Standing::InLine(cluster_queue) = &slot.standing else { return None };
-        let node = self.tree.known_cluster_queue(cluster_queue)?;
+    fn look(&self, id: WorkloadId) -> Option<Result<Assignment, Vec<Obstacle>>> {
+        let slot = self.workloads.get(id)?;
+        let Standing::InLine(node) = slot.standing else { return None };
+        let state = self.cluster_queues.get(node)?;
         let demand = slot.entry.demand.as_ref().ok()?;
         let attempt = Attempt {
-            cluster_queue,
+            cluster_queue: &state.name,
             node,
-            quota: self.cluster_queues.get(node)?.quota.as_ref()?,
+            quota: state.quota.as_ref()?,
             flavors: &self.flavors,
             undeclared: self.settings.resources.undeclared,
             fair_sharing: self.settings.fair_sharing.is_some(),
-            predecessor: self.predecessor(slot, cluster_queue).and_then(predecessor_of),
-            kept_back: self.promise_to(node, key).map(|promise| &promise.usage),
+            predecessor: self.predecessor(slot, node).and_then(predecessor_of),
+            kept_back: self.promise_to(node, id).map(|promise| &promise.usage),
             demand,
         };
         let counts: Vec<i32> = demand.pod_sets.iter().map(|set| set.count).collect();
@@ -238,12 +257,12 @@ impl Engine {
     fn name_holders(&self, obstacle: &mut Obstacle, slot: &Slot) {
         let (Obstacle::Short(shortfall) | Obstacle::Exceeds(shortfall)) = obstacle else { return };
         let Some((within, fr)) = shortfall.within else { return };
-        let own = slot.entry.replaces.as_ref();
+        let own = slot.entry.replaces.as_ref().and_then(|key| self.workloads.id(key));
         let queues = self.tree.cluster_queues_below(within);
         let states = || queues.iter().take(MOST_QUEUES).filter_map(|node| self.cluster_queue(*node));
         let largest =
-            states().flat_map(|state| state.ledger.holders(fr).filter(|(key, _)| Some(*key) != own).take(NAMED));
-        let mut largest: Vec<(Key, i128)> = largest.map(|(key, amount)| (key.clone(), amount)).collect();
+            states().flat_map(|state| state.ledger.holders(fr).filter(|(id, _)| Some(*id) != own).take(NAMED));
+        let mut largest: Vec<(Key, i128)> = largest.filter_map(|(id, amount)| Some((self.key(id)?, amount))).collect();
         largest.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| b.0.cmp(&a.0)));
         largest.truncate(NAMED);
         let all: usize = states().map(|state| state.ledger.holder_count(fr)).sum();
@@ -251,18 +270,17 @@ impl Engine {
         fill(shortfall, largest, all);
     }
 
-    pub(super) fn cluster_queue_problem(&self, name: &str) -> Option<(&'static str, String)> {
-        let state = self.cluster_queues.named(name)?;
+    pub(super) fn cluster_queue_problem(&self, node: NodeId) -> Option<(&'static str, String)> {
+        let state = self.cluster_queues.get(node)?;
         state.quota.as_ref()?.inactive(&self.flavors, state.cohort_cycle.clone())
     }
 
-    fn cluster_queue_effect(&self, name: &str) -> Option<Effect> {
-        let state = self.cluster_queues.named(name)?;
+    pub(super) fn cluster_queue_effect(&self, node: NodeId) -> Option<Effect> {
+        let state = self.cluster_queues.get(node)?;
         let quota = state.quota.as_ref()?;
-        let node = self.tree.known_cluster_queue(name)?;
         let mut report = ClusterQueueReport {
             generation: state.generation,
-            activity: Activity::of_cluster_queue(self.cluster_queue_problem(name).as_ref()),
+            activity: Activity::of_cluster_queue(self.cluster_queue_problem(node).as_ref()),
             unsupported: quota.unsupported.clone(),
             counts: state.counts,
             weighted_share: self.settings.fair_sharing.as_ref().map(|_| weighted_share(&self.tree, node)),
@@ -277,25 +295,24 @@ impl Engine {
             .unsupported
             .extend(topologies.map(|(flavor, _)| format!("spec.topologyName of ResourceFlavor {flavor}")));
         let changed = status::cluster_queue(&state.observed, &report, self.now) != state.observed;
-        changed.then(|| Effect::ClusterQueueStatus { cluster_queue: name.to_owned(), report })
+        changed.then(|| Effect::ClusterQueueStatus { cluster_queue: state.name.clone(), report })
     }
 
-    fn cohort_effect(&self, name: &str) -> Option<Effect> {
+    pub(super) fn cohort_effect(&self, node: NodeId) -> Option<Effect> {
+        let name = self.tree.name(node);
         let observed = self.cohorts.get(name)?;
-        let node = self.tree.known_cohort(name)?;
         let weighted_share = self.settings.fair_sharing.as_ref().map(|_| weighted_share(&self.tree, node));
         let report = CohortReport { weighted_share };
         let changed = status::cohort(observed, &report) != *observed;
         changed.then(|| Effect::CohortStatus { cohort: name.to_owned(), report })
     }
 
-    fn local_queue_effect(&self, key: &Key) -> Option<Effect> {
-        let state = self.local_queues.get(key)?;
+    pub(super) fn local_queue_effect(&self, id: LocalQueueId) -> Option<Effect> {
+        let state = self.local_queues.get(id)?;
         let rules = state.rules.as_ref()?;
-        let behind = rules.cluster_queue.as_ref().and_then(|name| self.cluster_queues.named(name));
+        let behind = rules.cluster_queue.and_then(|node| self.cluster_queues.get(node));
         let quota = behind.and_then(|state| state.quota.as_ref());
-        let name = rules.cluster_queue.as_deref().unwrap_or_default();
-        let active = quota.map(|_| self.cluster_queue_problem(name).is_none());
+        let active = behind.filter(|_| quota.is_some()).map(|state| self.cluster_queue_problem(state.node).is_none());
         let report = LocalQueueReport {
             generation: state.generation,
             activity: Activity::of_local_queue(rules.stop, active),
@@ -308,7 +325,7 @@ impl Engine {
                 .unwrap_or_default(),
         };
         let changed = status::local_queue(&state.observed, &report, self.now) != state.observed;
-        changed.then(|| Effect::LocalQueueStatus { local_queue: key.clone(), report })
+        changed.then(|| Effect::LocalQueueStatus { local_queue: state.key.clone(), report })
     }
 }
 

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 
 use super::PreemptionRight;
 use super::assign::{Ground, Means, Mode};
+use super::engine::WorkloadId;
 use super::ledger::{Charge, HolderRank, Ledger};
 use super::queues::Queues;
 use super::quota::PreemptionRules;
@@ -38,7 +39,7 @@ pub(super) struct Search<'a> {
     pub(super) priority: i32,
     pub(super) since: Timestamp,
     /// Its predecessor, which is out of the way while it looks, and never a victim.
-    pub(super) predecessor: Option<(&'a HolderRank, &'a Charge)>,
+    pub(super) predecessor: Option<(WorkloadId, &'a Charge)>,
 }
 
 /// What is looked for.
@@ -149,7 +150,7 @@ impl Search<'_> {
         let useful = lowest.filter(|(rank, holder)| {
             may(rank, holder.since)
                 && want.short.iter().any(|fr| holder.charge.contains_key(fr))
-                && self.predecessor.is_none_or(|(predecessor, _)| predecessor != *rank)
+                && self.predecessor.is_none_or(|(predecessor, _)| predecessor != rank.workload)
         });
         let victim = |(rank, holder): (&HolderRank, &super::ledger::Holder)| Victim {
             cluster_queue: node,

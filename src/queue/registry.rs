@@ -1,0 +1,115 @@
+//! Numbers for things that have names: what is looked up and compared all the time is a number, and the name is kept once.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+/// Stands for a thing while it is known. The number of one that is gone is given to another.
+pub(super) struct Id<T> {
+    number: u32,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for Id<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Id<T> {}
+
+impl<T> PartialEq for Id<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl<T> Eq for Id<T> {}
+
+impl<T> PartialOrd for Id<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Id<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.number.cmp(&other.number)
+    }
+}
+
+impl<T> fmt::Debug for Id<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.number)
+    }
+}
+
+impl<T> Id<T> {
+    fn index(self) -> usize {
+        self.number as usize
+    }
+}
+
+/// Things by name and by number.
+#[derive(Debug, Clone)]
+pub(super) struct Registry<K, T> {
+    numbers: BTreeMap<K, Id<T>>,
+    things: Vec<Option<Box<T>>>,
+    free: Vec<Id<T>>,
+}
+
+impl<K, T> Default for Registry<K, T> {
+    fn default() -> Self {
+        Self { numbers: BTreeMap::new(), things: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<K: Ord + Clone, T> Registry<K, T> {
+    /// The number of a thing, if it is known.
+    pub(super) fn id(&self, name: &K) -> Option<Id<T>> {
+        self.numbers.get(name).copied()
+    }
+
+    pub(super) fn get(&self, id: Id<T>) -> Option<&T> {
+        self.things.get(id.index())?.as_deref()
+    }
+
+    pub(super) fn get_mut(&mut self, id: Id<T>) -> Option<&mut T> {
+        self.things.get_mut(id.index())?.as_deref_mut()
+    }
+
+    pub(super) fn named(&self, name: &K) -> Option<&T> {
+        self.get(self.id(name)?)
+    }
+
+    /// The number of a thing, which is made if it is not known.
+    pub(super) fn place(&mut self, name: &K, make: impl FnOnce() -> T) -> Id<T> {
+        if let Some(id) = self.id(name) {
+            return id;
+        }
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.things.push(None);
+            Id { number: u32::try_from(self.things.len() - 1).unwrap_or(u32::MAX), of: PhantomData }
+        });
+        self.things[id.index()] = Some(Box::new(make()));
+        self.numbers.insert(name.clone(), id);
+        id
+    }
+
+    pub(super) fn remove(&mut self, name: &K) -> Option<T> {
+        let id = self.numbers.remove(name)?;
+        self.free.push(id);
+        self.things.get_mut(id.index())?.take().map(|thing| *thing)
+    }
+
+    /// All of them, by name.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&K, Id<T>, &T)> {
+        self.numbers.iter().filter_map(|(name, id)| Some((name, *id, self.get(*id)?)))
+    }
+
+    /// Those whose names come from `first` on, by name.
+    pub(super) fn from(&self, first: &K) -> impl Iterator<Item = (&K, Id<T>, &T)> {
+        self.numbers.range(first..).filter_map(|(name, id)| Some((name, *id, self.get(*id)?)))
+    }
+}
