@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use crate::dashboard::ServeReply;
+use crate::queue;
 use crate::rayservice::ServeObservation;
 use in_flight::{InFlight, WriteId};
 use notebook::Notebook;
@@ -142,12 +143,12 @@ struct Untold {
 
 impl Engine {
     /// An engine that decides nothing until each of `scopes` has been listed.
-    pub fn new(halves: Halves, scopes: impl IntoIterator<Item = Scope>) -> Self {
+    pub fn new(halves: Halves, settings: queue::Settings, scopes: impl IntoIterator<Item = Scope>) -> Self {
         Self {
             halves,
             world: World::default(),
             unlisted: scopes.into_iter().collect(),
-            queueing: Queueing::default(),
+            queueing: Queueing::new(settings),
             serve: BTreeMap::new(),
             serve_calls: BTreeSet::new(),
             pace: Pace::default(),

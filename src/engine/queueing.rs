@@ -12,12 +12,23 @@ use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, Workload};
 use crate::queue::{self, Effect, Event, Subject, status};
 
 /// The queue's own engine, and what ties it to ours.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Queueing {
     queue: queue::Engine,
+    watches_readiness: bool,
 }
 
 impl Queueing {
+    /// A queue that knows of nothing yet.
+    pub(super) fn new(settings: queue::Settings) -> Self {
+        Self { watches_readiness: settings.wait_for_pods_ready.is_some(), queue: queue::Engine::new(settings) }
+    }
+
+    /// Whether it decides by the readiness of pods, so that Workloads have to say it.
+    pub(super) fn watches_readiness(&self) -> bool {
+        self.watches_readiness
+    }
+
     /// Tells the queue of a change.
     pub(super) fn observe(&mut self, now: Timestamp, change: &Change) {
         match change {

@@ -7,6 +7,7 @@ pub mod gate;
 pub mod pod_sets;
 pub mod ray_cluster;
 pub mod ray_service;
+pub mod readiness;
 pub mod record;
 pub mod report;
 pub mod slices;
@@ -62,6 +63,8 @@ pub struct Member {
     pub going: bool,
     /// Pods of it that exist and haven't ended, by group; those that are being deleted included.
     pub live_pods: BTreeMap<String, u32>,
+    /// Pods of it that are ready, by group; those that are being deleted are not.
+    pub ready_pods: BTreeMap<String, u32>,
 }
 
 /// Pods of one shape that a member wants.
@@ -98,6 +101,9 @@ pub struct JobView<'a> {
     pub orphaned_pods: BTreeMap<String, BTreeMap<String, u32>>,
     /// The priority of its workloads, or why it has none.
     pub priority: Result<Priority, String>,
+    /// Whether its workloads are to say that their pods are ready. Nobody else looks at that, and it costs two writes a slice,
+    /// so it is said only where the queue decides by it (as kueue v0.19.2 does).
+    pub watches_readiness: bool,
     /// The present.
     pub now: Timestamp,
 }
@@ -118,12 +124,14 @@ pub fn plan(view: &JobView<'_>) -> Plan {
     let records: Vec<_> =
         slices.iter().filter(|slice| slice.phase != slices::Phase::Finished).map(|slice| &slice.record).collect();
     let wanted = pod_sets::wanted(&members, &gone, &records);
-    let queueable = wanted.and_then(|wanted| Ok((wanted, view.priority.clone()?)));
-    if let Ok((wanted, priority)) = &queueable {
-        slices::plan(&Request { view, wanted, priority }, &slices, &mut plan);
+    let queueable = wanted.and_then(|wanted| Ok((wanted, view.priority.clone()?, time_limit(view.job)?)));
+    if let Ok((wanted, priority, time_limit)) = &queueable {
+        let request = Request { view, members: &members, wanted, priority, time_limit: *time_limit };
+        slices::plan(&request, &slices, &mut plan);
     }
     gate::plan(view, &members, slices::covering(&slices), &mut plan);
     give_back(view, &slices, &members, &gone, &mut plan);
+    readiness::plan(view, &slices, &members, &mut plan);
     match queueable {
         Ok(_) => report::plan(view, &slices, &members, &mut plan),
         Err(problem) => report::misconfigured(view, &problem, &mut plan),
@@ -143,8 +151,23 @@ fn leave(view: &JobView<'_>) -> Plan {
 /// What a job asks of the queue.
 pub(crate) struct Request<'a> {
     view: &'a JobView<'a>,
+    members: &'a [Member],
     wanted: &'a pod_sets::Wanted,
     priority: &'a Priority,
+    /// How long it may be admitted in all, in seconds.
+    time_limit: Option<i32>,
+}
+
+/// How long a job may be admitted in all, in seconds, as its label says (kueue v0.19.2
+/// `pkg/controller/jobframework/validation.go`, `validateCreateForMaxExecTime`). A slice that holds quota keeps the limit
+/// that it was admitted with.
+fn time_limit(job: &dyn Job) -> Result<Option<i32>, String> {
+    let label = names::MAX_EXEC_TIME_LABEL;
+    let Some(text) = job.meta().labels.as_ref().and_then(|labels| labels.get(label)) else { return Ok(None) };
+    let limit = text.parse().ok().filter(|limit| *limit > 0);
+    limit
+        .map(Some)
+        .ok_or_else(|| format!("label {label}: {text:?} is not a number of seconds between 1 and {}", i32::MAX))
 }
 
 /// What the slices pay for in members whose objects are gone, while their pods are not.
@@ -173,7 +196,9 @@ fn give_back(
 ) {
     let quiet = gone.is_empty() && members.iter().all(|member| !member.open && member.live_pods.is_empty());
     for slice in slices.iter().filter(|slice| slice.phase == slices::Phase::Evicted && quiet) {
-        let released = Workload { status: Some(status::released(slice.workload, view.now)), ..slice.workload.clone() };
+        let mut released = status::released(slice.workload, view.now);
+        readiness::forget(&mut released, view.now);
+        let released = Workload { status: Some(released), ..slice.workload.clone() };
         plan.write(Write::patch_status(slice.workload, &released));
     }
 }

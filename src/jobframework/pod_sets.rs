@@ -43,7 +43,7 @@ pub fn wanted(members: &[Member], gone: &[MemberShare], slices: &[&Record]) -> R
             }
             let pod_set = names.of(group);
             wanted.templates.entry(pod_set.clone()).or_insert_with(|| group.template.clone());
-            pods.push(Share { group: group.name.clone(), shape: group.shape.clone(), pod_set, count });
+            pods.push(Share { group: group.name.clone(), shape: group.shape.clone(), pod_set, count, starting: 0 });
         }
         pods.extend(pods_of_removed_groups(member, groups, slices));
         if !pods.is_empty() {

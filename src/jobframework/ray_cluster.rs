@@ -74,6 +74,7 @@ pub fn member(cluster: &RayCluster, pods: &[&Pod], strict: bool) -> Member {
         open: cluster.spec.suspend != Some(true),
         going: cluster.metadata.deletion_timestamp.is_some(),
         live_pods: live_pods(pods),
+        ready_pods: count_by_group(pods.iter().filter(|pod| is_ready(pod))),
     }
 }
 
@@ -96,12 +97,27 @@ fn groups(cluster: &RayCluster, strict: bool) -> Result<Vec<Group>, String> {
 
 /// How many pods haven't ended, by group.
 pub fn live_pods(pods: &[&Pod]) -> BTreeMap<String, u32> {
-    let mut live = BTreeMap::new();
-    for pod in pods.iter().filter(|pod| !has_ended(pod)) {
+    count_by_group(pods.iter().filter(|pod| !has_ended(pod)))
+}
+
+fn count_by_group<'a>(pods: impl Iterator<Item = &'a &'a Pod>) -> BTreeMap<String, u32> {
+    let mut counts = BTreeMap::new();
+    for pod in pods {
         let group = pod.labels().get(names::GROUP_LABEL).cloned().unwrap_or_default();
-        *live.entry(group).or_default() += 1;
+        *counts.entry(group).or_default() += 1;
     }
-    live
+    counts
+}
+
+/// Whether the pod does its work, or has done it; one that is on its way out does not.
+fn is_ready(pod: &Pod) -> bool {
+    let Some(status) = pod.status.as_ref().filter(|_| pod.metadata.deletion_timestamp.is_none()) else { return false };
+    let mut conditions = status.conditions.iter().flatten();
+    let ready = conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    match status.phase.as_deref() {
+        Some("Running") => ready,
+        phase => phase == Some("Succeeded"),
+    }
 }
 
 fn has_ended(pod: &Pod) -> bool {

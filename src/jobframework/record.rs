@@ -46,6 +46,14 @@ pub struct Share {
     pub pod_set: String,
     /// How many pods.
     pub count: u32,
+    /// How many of them came on top of what the job held before, and have not all been ready yet. They may take their time:
+    /// what ran before is not stopped for them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub starting: u32,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// How many pods of each (PodSet, shape).
@@ -86,6 +94,25 @@ impl Record {
             .map(|share| share.pod_set.as_str())
     }
 
+    /// The same pods, of which those that `before` did not pay for, or that were starting there, are starting.
+    pub fn on_top_of(mut self, before: &Self) -> Self {
+        for member in &mut self.members {
+            let known = before.member(&member.uid);
+            for share in &mut member.pods {
+                let settled = known.map_or(0, |known| known.settled(&share.group, &share.shape));
+                share.starting = share.count.saturating_sub(settled);
+            }
+        }
+        self
+    }
+
+    /// The same pods, none of which is starting.
+    pub fn settled(mut self) -> Self {
+        let shares = self.members.iter_mut().flat_map(|member| &mut member.pods);
+        shares.for_each(|share| share.starting = 0);
+        self
+    }
+
     /// What of this is still wanted: members that are gone are dropped, and shares are lowered to what is wanted.
     pub fn meet(&self, wanted: &Self) -> Self {
         let members = self.members.iter().filter_map(|member| {
@@ -103,12 +130,19 @@ impl MemberShare {
         let same = self.pods.iter().filter(|share| share.group == group && share.shape == shape);
         same.map(|share| share.count).sum()
     }
+
+    /// How many of those are past their start.
+    fn settled(&self, group: &str, shape: &str) -> u32 {
+        let same = self.pods.iter().filter(|share| share.group == group && share.shape == shape);
+        same.map(|share| share.count.saturating_sub(share.starting)).sum()
+    }
 }
 
 impl Share {
     fn meet(&self, wanted: &MemberShare) -> Option<Self> {
         let count = self.count.min(wanted.count(&self.group, &self.shape));
-        (count > 0).then(|| Self { count, ..self.clone() })
+        let settled = self.count.saturating_sub(self.starting).min(count);
+        (count > 0).then(|| Self { count, starting: count - settled, ..self.clone() })
     }
 }
 

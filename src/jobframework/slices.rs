@@ -9,6 +9,7 @@ use kube::api::ObjectMeta;
 use sha2::{Digest, Sha256};
 
 use super::pod_sets::Wanted;
+use super::readiness::{self, Readiness};
 use super::record::{Counts, RECORD_ANNOTATION, Record, fits_within};
 use super::{Job, Member, Priority, Request};
 use crate::api::condition::{self, Verdict};
@@ -138,11 +139,11 @@ pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan)
     let stopping = slices.iter().any(|slice| slice.phase == Phase::Evicted);
     match covering(slices) {
         Some(held) if fits_within(&wanted.record.counts(), &held.granted()) => {
-            adjust(held, wanted.record.clone(), request, plan);
+            adjust(held, on_top_of(held, request), request, plan);
             waiting.iter().for_each(|slice| plan.write(Write::delete(slice.workload, false)));
         }
         Some(held) => {
-            adjust(held, held.record.meet(&wanted.record), request, plan);
+            adjust(held, up_to_date(held, request).meet(&wanted.record), request, plan);
             ask(request, slices, &waiting, Some(held), plan);
         }
         None if stopping => {}
@@ -196,17 +197,32 @@ fn ask(request: &Request<'_>, slices: &[Slice<'_>], waiting: &[&Slice<'_>], held
     let held_name = held.map(|held| held.workload.name_any());
     let fits = |slice: &Slice<'_>| held.is_none() || predecessor(slice.workload) == held_name;
     let kept = waiting.iter().position(|slice| fits(slice));
+    let record = held.map_or_else(|| request.wanted.record.clone(), |held| on_top_of(held, request));
     for (index, slice) in waiting.iter().enumerate() {
         if Some(index) == kept {
-            adjust(slice, request.wanted.record.clone(), request, plan);
+            adjust(slice, record.clone(), request, plan);
         } else {
             plan.write(Write::delete(slice.workload, false));
         }
     }
     if kept.is_none() {
         let sequence = slices.last().map_or(0, |slice| slice.record.sequence) + 1;
-        plan.write(Write::create(&new_slice(request, sequence, held)));
+        plan.write(Write::create(&new_slice(request, Record { sequence, ..record }, held)));
     }
+}
+
+/// What a slice pays for, with its start behind it if every pod is ready.
+fn up_to_date(held: &Slice<'_>, request: &Request<'_>) -> Record {
+    match readiness::of(held, request.members) {
+        Some(Readiness::Whole) => held.record.clone().settled(),
+        _ => held.record.clone(),
+    }
+}
+
+/// All that is wanted; where readiness counts, it is told what of that has still to start.
+fn on_top_of(held: &Slice<'_>, request: &Request<'_>) -> Record {
+    let wanted = request.wanted.record.clone();
+    if request.view.watches_readiness { wanted.on_top_of(&up_to_date(held, request)) } else { wanted }
 }
 
 /// The name of the slice that this one replaces.
@@ -224,6 +240,7 @@ fn adjust(slice: &Slice<'_>, record: Record, request: &Request<'_>, plan: &mut P
     let reserved = holds_quota(slice.workload);
     if !reserved {
         adjusted.spec.queue_name = request.view.job.queue_name();
+        adjusted.spec.maximum_execution_time_seconds = request.time_limit;
     }
     if !reserved || follows_label(slice.workload, request.priority) {
         adjusted.spec.priority = Some(request.priority.value);
@@ -245,20 +262,20 @@ fn follows_label(workload: &Workload, priority: &Priority) -> bool {
     refs.iter().all(|class| class.is_some_and(|class| class.kind == PriorityClassKind::WorkloadPriorityClass))
 }
 
-fn new_slice(request: &Request<'_>, sequence: u64, replaces: Option<&Slice<'_>>) -> Workload {
-    let Request { view, wanted, priority } = request;
+fn new_slice(request: &Request<'_>, record: Record, replaces: Option<&Slice<'_>>) -> Workload {
+    let Request { view, wanted, priority, .. } = request;
     let reference = view.job.reference();
-    let record = Record { sequence, ..wanted.record.clone() };
     let spec = WorkloadSpec {
         pod_sets: pod_sets(&record, wanted, &[]),
         queue_name: view.job.queue_name(),
         priority: Some(priority.value),
         priority_class_ref: priority.class.clone(),
         active: Some(true),
+        maximum_execution_time_seconds: request.time_limit,
         ..WorkloadSpec::default()
     };
     let uid = view.job.meta().uid.clone().unwrap_or_default();
-    let mut slice = Workload::new(&slice_name(view.job, sequence), spec);
+    let mut slice = Workload::new(&slice_name(view.job, record.sequence), spec);
     slice.metadata = ObjectMeta {
         namespace: reference.namespace.clone(),
         labels: Some([(names::JOB_UID_LABEL.to_owned(), uid.clone())].into()),

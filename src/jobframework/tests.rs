@@ -1,5 +1,7 @@
 //! What the framework decides, in a job whose members are given.
 
+mod readiness;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -90,6 +92,7 @@ fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
         open: false,
         going: false,
         live_pods: BTreeMap::new(),
+        ready_pods: BTreeMap::new(),
     }
 }
 
@@ -109,6 +112,7 @@ fn planned(job: &FakeJob, slices: &[&Workload]) -> Plan {
         workloads: slices.to_vec(),
         orphaned_pods: BTreeMap::new(),
         priority: Ok(Priority::default()),
+        watches_readiness: false,
         now: Timestamp::UNIX_EPOCH,
     })
 }
@@ -289,6 +293,7 @@ fn pods_whose_cluster_is_gone_keep_their_quota() {
         workloads: vec![&held],
         orphaned_pods: [("a".to_owned(), [("small".to_owned(), 1)].into())].into(),
         priority: Ok(Priority::default()),
+        watches_readiness: false,
         now: Timestamp::UNIX_EPOCH,
     };
 

@@ -121,7 +121,7 @@ impl Manager {
         watch_kinds(&mut watches, halves);
         let (scopes, tasks) = watches.finish();
         Self {
-            engine: Engine::new(halves, scopes),
+            engine: Engine::new(halves, crate::queue::Settings::default(), scopes),
             events,
             writer: Writer::new(client.clone(), own_events.clone(), metrics.clone()),
             notes: Notes::start(client.clone(), instance()),
