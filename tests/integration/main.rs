@@ -5,6 +5,7 @@ mod deletion;
 mod halves;
 mod kinds;
 mod many;
+mod preemption;
 mod process;
 mod quota;
 mod rayclusters;

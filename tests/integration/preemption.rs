@@ -1,0 +1,188 @@
+//! Clusters that take quota from one another: by priority, and by taking back what was borrowed.
+
+use std::time::Duration;
+
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use sluice::api::condition;
+use sluice::api::kueue::{Workload, WorkloadPriorityClass};
+
+use crate::rayclusters;
+use crate::support::history::Recorder;
+use crate::support::objects::{QUEUE, QUEUE_SAMPLE};
+use crate::support::quotas::{cohort, local_queue};
+use crate::support::{TestEnv, eventually_or_tell, invariants};
+
+/// A cluster of the sample's size, which is that of the sample's queue.
+fn cluster(name: &str, queue: &str, class: Option<&str>) -> String {
+    let labels = class.map(|class| format!("\n    kueue.x-k8s.io/priority-class: {class}")).unwrap_or_default();
+    rayclusters::manifest()
+        .replace(&format!("name: {}\n", rayclusters::CLUSTER), &format!("name: {name}\n"))
+        .replace("kueue.x-k8s.io/queue-name: user-queue", &format!("kueue.x-k8s.io/queue-name: {queue}{labels}"))
+}
+
+async fn put_class(env: &TestEnv, name: &str, value: i32) {
+    let class = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value});
+    env.put(class).await;
+}
+
+/// Waits until a cluster has all its pods, and is said to be admitted.
+async fn runs(env: &TestEnv, name: &str) {
+    eventually_or_tell(&format!("cluster {name} runs"), async || {
+        let status = env.ray_clusters().get(name).await.expect("the cluster").status.unwrap_or_default();
+        let is = |kind| condition::is_true(&status.conditions, kind);
+        let pods = env.pods_of(name).await.len();
+        let all = is("RayClusterProvisioned") && is("sluice.dev/Admitted") && pods == 2;
+        if all { Ok(()) } else { Err(format!("but has {pods} pods and {:?}", status.conditions)) }
+    })
+    .await;
+}
+
+/// Waits until a cluster has no pods and holds no quota; returns what it says.
+async fn stands_still(env: &TestEnv, name: &str) -> String {
+    eventually_or_tell(&format!("cluster {name} stands still"), async || {
+        let status = env.ray_clusters().get(name).await.expect("the cluster").status.unwrap_or_default();
+        let pods = env.pods_of(name).await.len();
+        let holds = slice_of(env, name)
+            .await
+            .is_some_and(|slice| condition::is_true(&slice.status.unwrap_or_default().conditions, "QuotaReserved"));
+        let admitted = condition::get(&status.conditions, "sluice.dev/Admitted");
+        match admitted.filter(|found| found.status == "False" && pods == 0 && !holds) {
+            Some(found) => Ok(format!("{}: {}", found.reason, found.message)),
+            None => Err(format!("but has {pods} pods, holds quota: {holds}, and {:?}", status.conditions)),
+        }
+    })
+    .await
+}
+
+/// The newest slice of a cluster.
+async fn slice_of(env: &TestEnv, cluster: &str) -> Option<Workload> {
+    let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
+    slices.into_iter().filter(|slice| slice.owner_references().iter().any(|owner| owner.name == cluster)).next_back()
+}
+
+/// Waits until the slice of a cluster was evicted for another's sake and says so; returns why.
+async fn was_preempted(env: &TestEnv, cluster: &str, reason: &str) {
+    eventually_or_tell(&format!("the slice of {cluster} was preempted"), async || {
+        let Some(slice) = slice_of(env, cluster).await else { return Err("but there is none".to_owned()) };
+        let conditions = slice.status.unwrap_or_default().conditions;
+        let found = condition::get(&conditions, "Preempted").filter(|found| found.reason == reason);
+        found.map(drop).ok_or_else(|| format!("but {conditions:?}"))
+    })
+    .await;
+}
+
+async fn has_priority(env: &TestEnv, cluster: &str, class: &str, value: i32) {
+    eventually_or_tell(&format!("the slice of {cluster} has priority {value}"), async || {
+        let Some(slice) = slice_of(env, cluster).await else { return Err("but there is none".to_owned()) };
+        let named = slice.spec.priority_class_ref.as_ref().map(|class| class.name.as_str());
+        let fits = slice.spec.priority == Some(value) && named == Some(class);
+        if fits { Ok(()) } else { Err(format!("but {:?} {named:?}", slice.spec.priority)) }
+    })
+    .await;
+}
+
+async fn no_breaches(recorder: &Recorder) {
+    let breaches = invariants::breaches(&recorder.history().await);
+    assert!(breaches.is_empty(), "{}", breaches.join("\n"));
+}
+
+async fn change_queue(env: &TestEnv, spec: Value) {
+    env.change_queue(QUEUE, spec).await;
+}
+
+#[tokio::test]
+async fn a_cluster_of_higher_priority_takes_the_place_of_another_which_comes_back() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let _manager = env.manager().await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    change_queue(&env, json!({"preemption": {"withinClusterQueue": "LowerPriority"}})).await;
+    put_class(&env, "low", 1).await;
+    put_class(&env, "high", 100).await;
+    env.apply(&cluster("humble", "user-queue", Some("low"))).await.expect("a cluster");
+    runs(&env, "humble").await;
+    has_priority(&env, "humble", "low", 1).await;
+
+    // When something more important comes, the first makes room, and only once its pods are gone does the other start.
+    env.apply(&cluster("proud", "user-queue", Some("high"))).await.expect("a cluster");
+    runs(&env, "proud").await;
+    was_preempted(&env, "humble", "InClusterQueue").await;
+    let message = stands_still(&env, "humble").await;
+    assert!(message.contains("cpu"), "{message}");
+
+    env.ray_clusters().delete("proud", &DeleteParams::default()).await.expect("the cluster is deleted");
+    runs(&env, "humble").await;
+
+    // When the label of one that waits names another class, it goes by that.
+    env.apply(&cluster("rising", "user-queue", Some("low"))).await.expect("a cluster");
+    stands_still(&env, "rising").await;
+    env.apply(&cluster("rising", "user-queue", Some("high"))).await.expect("another class");
+    has_priority(&env, "rising", "high", 100).await;
+    runs(&env, "rising").await;
+    stands_still(&env, "humble").await;
+
+    // When a class loses its value, who runs by it loses the place to who is now ahead.
+    let classes: Api<WorkloadPriorityClass> = Api::all(env.client.clone());
+    let nothing = Patch::Merge(json!({"value": 0}));
+    classes.patch("high", &PatchParams::default(), &nothing).await.expect("the class is changed");
+    has_priority(&env, "rising", "high", 0).await;
+    runs(&env, "humble").await;
+    stands_still(&env, "rising").await;
+
+    for name in ["humble", "rising"] {
+        env.ray_clusters().delete(name, &DeleteParams::default()).await.expect("the cluster is deleted");
+    }
+    env.nothing_is_left().await;
+    no_breaches(&recorder).await;
+}
+
+#[tokio::test]
+async fn a_class_that_does_not_exist_is_named_and_waited_for() {
+    let env = TestEnv::start().await;
+    let _manager = env.manager().await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.apply(&cluster("early", "user-queue", Some("soon"))).await.expect("a cluster");
+
+    let message = stands_still(&env, "early").await;
+    assert!(message.contains("kueue.x-k8s.io/priority-class") && message.contains("\"soon\""), "{message}");
+
+    put_class(&env, "soon", 5).await;
+    runs(&env, "early").await;
+    has_priority(&env, "early", "soon", 5).await;
+}
+
+#[tokio::test]
+async fn quota_that_was_borrowed_is_taken_back_from_who_came_last() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let _manager = env.manager().await;
+    env.put(cohort("all", None, json!([]))).await;
+    for (queue, preemption) in [("team-a", json!({})), ("team-b", json!({"reclaimWithinCohort": "Any"}))] {
+        env.apply(&QUEUE_SAMPLE.replace("team-a", queue).replace("user-queue", queue)).await.expect("a queue");
+        env.change_queue(queue, json!({"cohortName": "all", "preemption": preemption})).await;
+        env.put(local_queue(queue)).await;
+    }
+
+    // Two clusters of one team: the second runs on what the other team doesn't use.
+    env.apply(&cluster("own", "team-a", None)).await.expect("a cluster");
+    runs(&env, "own").await;
+    // (Who came last is told by the times of conditions, which are whole seconds.)
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    env.apply(&cluster("borrower", "team-a", None)).await.expect("a cluster");
+    runs(&env, "borrower").await;
+
+    // When the other team needs it, it gets it back, and who is within its own quota goes on.
+    env.apply(&cluster("owner", "team-b", None)).await.expect("a cluster");
+    runs(&env, "owner").await;
+    was_preempted(&env, "borrower", "InCohortReclamation").await;
+    let message = stands_still(&env, "borrower").await;
+    assert!(message.contains("cohort all"), "{message}");
+    runs(&env, "own").await;
+
+    // When the owner is done, the borrower comes back.
+    env.ray_clusters().delete("owner", &DeleteParams::default()).await.expect("the cluster is deleted");
+    runs(&env, "borrower").await;
+    no_breaches(&recorder).await;
+}
