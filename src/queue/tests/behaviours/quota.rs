@@ -1,0 +1,328 @@
+//! What may be borrowed and lent, and what becomes of it when the tree changes. B1–B12, and the cases on borrowing of
+//! Kueue's table on scheduling (`pkg/scheduler/scheduler_test.go`, `TestSchedule`).
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::scene::{Scene, cohort, company, queue};
+
+/// Integration "Should admit workloads using borrowed ClusterQueue".
+#[test]
+fn b01_a_new_member_of_the_cohort_lends_what_was_missing() {
+    let prod = queue("prod").within_cohort("all").quota("spot", "cpu=5+0").quota("on-demand", "cpu=5");
+    let mut scene = Scene::new().queues([prod]).waits("prod", "wl cpu=10");
+    assert_eq!(scene.run(), [""; 0]);
+
+    scene.put_queue(queue("fallback").within_cohort("all").quota("spot", "cpu=5").quota("on-demand", "cpu=5"));
+
+    assert_eq!(scene.run(), ["wl"]);
+    assert_eq!(scene.place_of("wl"), "on-demand", "the limit keeps it from borrowing spot");
+}
+
+/// Integration "Should schedule workloads borrowing quota from ClusterQueues in the same Cohort".
+#[test]
+fn b02_two_queues_borrow_from_a_third_at_once() {
+    let member = |name: &str| queue(name).within_cohort("all").has("cpu=5+10");
+    let mut scene =
+        Scene::new().queues([member("prod"), member("dev")]).waits("prod", "w1 cpu=11").waits("dev", "w2 cpu=11");
+    assert_eq!(scene.run(), [""; 0]);
+
+    scene.put_queue(queue("lender").within_cohort("all").has("cpu=15+0"));
+
+    let mut admitted = scene.run();
+    admitted.sort();
+    assert_eq!(admitted, ["w1", "w2"]);
+}
+
+/// Integration "Should start workloads that are under min quota before borrowing".
+#[test]
+fn b03_a_workload_within_nominal_quota_wins_over_an_older_borrower() {
+    let member = |name: &str, quota: &str| queue(name).within_cohort("all").has(quota).strict();
+    let mut scene = Scene::new().queues([member("prod", "cpu=2"), member("dev", "cpu=0")]).waits("prod", "p1 cpu=2");
+    assert_eq!(scene.run(), ["p1"]);
+    let mut scene = scene.waits("dev", "d1 cpu=1 t=1100").waits("prod", "p2 cpu=2 t=1200");
+    assert_eq!(scene.run(), [""; 0]);
+
+    scene.finish("p1");
+    assert_eq!(scene.run(), ["p2"]);
+    scene.finish("p2");
+    assert_eq!(scene.run(), ["d1"]);
+}
+
+/// Integration "Should admit workloads after updating lending limit", and the case before it.
+#[test]
+fn b07_a_lender_that_lends_more_admits_the_borrower_without_further_ado() {
+    let member = |name: &str, quota: &str| queue(name).within_cohort("all").has(quota);
+    let queues = [member("prod", "cpu=5-0"), member("dev", "cpu=5-0")];
+    let mut scene = Scene::new().queues(queues).waits("prod", "w1 cpu=5; w2 cpu=5 t=1001");
+    assert_eq!(scene.run(), ["w1"]);
+
+    scene.put_queue(member("dev", "cpu=5-5"));
+
+    assert_eq!(scene.run(), ["w2"]);
+}
+
+#[test]
+fn what_a_member_does_not_lend_is_its_own_and_what_others_lend_comes_on_top() {
+    let member = |name: &str, quota: &str| queue(name).within_cohort("all").has(quota);
+    let mut scene = Scene::new().queues([member("prod", "cpu=5-1")]).waits("prod", "wl cpu=9");
+    assert_eq!(scene.run(), [""; 0]);
+
+    scene.put_queue(member("dev", "cpu=5-4"));
+
+    assert_eq!(scene.run(), ["wl"]);
+}
+
+/// Integration "Should admit only up to the lendingLimit of sibling cohort".
+#[test]
+fn b08_a_sibling_cohort_lends_up_to_its_limit() {
+    let mut scene = Scene::new()
+        .cohorts([
+            cohort("root").has("cpu=0"),
+            cohort("lender").under("root").has("cpu=1-500m"),
+            cohort("borrower").under("root"),
+        ])
+        .queues([queue("l").within_cohort("lender").has("cpu=1"), queue("b").within_cohort("borrower").has("cpu=0")])
+        .waits("b", "w1 cpu=500m; w2 cpu=500m t=1001");
+
+    assert_eq!(scene.run(), ["w1"]);
+}
+
+/// Integration "should allow production to borrow but block research from borrowing".
+#[rstest]
+#[case::production("production", &["w1", "w2", "w3"])]
+#[case::research("research", &["w1", "w2"])]
+fn b09_a_cohort_that_may_not_borrow_stays_within_its_own(#[case] who: &str, #[case] admitted: &[&str]) {
+    let mut scene = Scene::new()
+        .cohorts([cohort("root").has("cpu=0"), cohort("research-c").under("root").has("cpu=0+0")])
+        .cohorts([cohort("production-c").under("root").has("cpu=0")])
+        .queues(["research", "production"].map(|name| queue(name).within_cohort(&format!("{name}-c")).has("cpu=1")))
+        .waits(who, "w1 cpu=500m t=1; w2 cpu=500m t=2; w3 cpu=500m t=3");
+
+    assert_eq!(scene.run(), admitted);
+}
+
+/// Integration "should allow burst queue to borrow idle capacity while orgs stay isolated".
+#[test]
+fn b09_a_queue_beside_isolated_cohorts_borrows_what_they_leave_idle() {
+    let isolated = |name: &str| cohort(name).under("root").has("cpu=0+0");
+    let mut scene = Scene::new()
+        .cohorts([cohort("root").has("cpu=0"), isolated("org-a"), isolated("org-b")])
+        .queues([queue("a").within_cohort("org-a").has("cpu=1"), queue("b").within_cohort("org-b").has("cpu=1")])
+        .queues([queue("burst").within_cohort("root").has("cpu=0")])
+        .waits("a", "a1 cpu=500m t=1; a2 cpu=500m t=2; over cpu=500m t=3");
+    assert_eq!(scene.run(), ["a1", "a2"]);
+
+    scene.submit_to("burst", "x1 cpu=500m; x2 cpu=500m");
+
+    assert_eq!(scene.run(), ["x1", "x2"]);
+}
+
+/// Integration "Long distance resource allows workload to be scheduled".
+#[test]
+fn b10_quota_at_the_end_of_another_branch_can_be_had() {
+    let mut scene = Scene::new()
+        .cohorts([cohort("left").under("root"), cohort("right").under("root")])
+        .queues([queue("cq").within_cohort("left").has("cpu=0")])
+        .waits("cq", "wl cpu=10");
+    assert_eq!(scene.run(), [""; 0]);
+
+    scene.put_group(cohort("bank").under("right").has("cpu=10"));
+
+    assert_eq!(scene.run(), ["wl"]);
+}
+
+/// Integration "Should admit overflow workload after reparenting child cohort to a larger root".
+#[test]
+fn b11_a_cohort_that_moves_below_a_larger_root_admits_what_was_too_much() {
+    let mut scene = Scene::new()
+        .cohorts([cohort("root-a").has("cpu=1"), cohort("root-b").has("cpu=2"), cohort("child").under("root-a")])
+        .queues([queue("cq").within_cohort("child").has("cpu=0")])
+        .waits("cq", "w1 cpu=500m t=1; w2 cpu=500m t=2; over cpu=500m t=3");
+    assert_eq!(scene.run(), ["w1", "w2"]);
+
+    scene.put_group(cohort("child").under("root-b"));
+
+    assert_eq!(scene.run(), ["over"]);
+}
+
+/// Integration "Should not admit from stale subtree quota after deleting sibling cohort".
+#[test]
+fn b12_quota_below_a_deleted_cohort_is_no_longer_lent() {
+    let mut scene = Scene::new()
+        .cohorts([
+            cohort("root"),
+            cohort("left").under("root").has("cpu=0"),
+            cohort("right").under("root").has("cpu=5"),
+        ])
+        .queues([queue("a").within_cohort("left").has("cpu=10"), queue("b").within_cohort("right").has("cpu=7")])
+        .waits("a", "base cpu=10");
+    assert_eq!(scene.run(), ["base"]);
+
+    scene.delete_cohort("right");
+    scene.submit_to("a", "more cpu=8");
+
+    assert_eq!(scene.run(), [""; 0]);
+    assert_eq!(scene.says("more", "QuotaReserved").0, "WaitingForQuota");
+}
+
+/// Integration "Should not allow borrowing through deleted mid-tree cohort".
+#[test]
+fn b12_nothing_is_borrowed_through_a_deleted_cohort_and_who_runs_goes_on() {
+    let mut scene = Scene::new()
+        .cohorts([cohort("root").has("cpu=2"), cohort("mid").under("root").has("cpu=2")])
+        .queues([queue("cq").within_cohort("mid").has("cpu=1")])
+        .waits("cq", "base cpu=1");
+    assert_eq!(scene.run(), ["base"]);
+
+    scene.delete_cohort("mid");
+    scene.submit_to("cq", "more cpu=2");
+
+    assert_eq!(scene.run(), [""; 0]);
+    assert!(scene.is_true("base", "Admitted") && !scene.is_true("base", "Evicted"));
+}
+
+/// Integration "Should prevent incorrect admission through borrowing after ClusterQueue deletion".
+#[test]
+fn b12_a_deleted_lender_lends_nothing() {
+    let member = |name: &str, quota: &str| queue(name).within_cohort("all").has(quota);
+    let mut scene = Scene::new().queues([member("lender", "cpu=8"), member("borrower", "cpu=0")]);
+    scene.delete_queue("lender");
+    scene.submit_to("borrower", "wl cpu=8 p=1000");
+
+    assert_eq!(scene.run(), [""; 0]);
+}
+
+/// Integration "Should admit workload using resources borrowed from cohort".
+#[test]
+fn a_cohort_lends_quota_of_its_own() {
+    let queue = queue("cq").within_cohort("c").quota("on-demand", "cpu=0");
+    let mut scene = Scene::new().queues([queue]).waits("cq", "wl cpu=10");
+    assert_eq!(scene.run(), [""; 0]);
+    scene.put_group(cohort("c").quota("on-demand", "cpu=5"));
+    assert_eq!(scene.run(), [""; 0]);
+
+    scene.put_group(cohort("c").quota("on-demand", "cpu=10"));
+
+    assert_eq!(scene.run(), ["wl"]);
+}
+
+/// Integration "Should admit workload when cq switches into cohort with capacity".
+#[test]
+fn a_queue_that_moves_to_a_richer_cohort_admits_who_waits() {
+    let cq = |cohort: &str| queue("cq").within_cohort(cohort).has("cpu=0");
+    let mut scene = Scene::new().queues([cq("poor")]).cohorts([cohort("rich").has("cpu=10")]).waits("cq", "wl cpu=10");
+    assert_eq!(scene.run(), [""; 0]);
+
+    scene.put_queue(cq("rich"));
+
+    assert_eq!(scene.run(), ["wl"]);
+}
+
+/// A cycle of Cohorts makes inactive what is below it; who holds quota goes on.
+#[test]
+fn a_cycle_of_cohorts_admits_nothing_until_it_is_broken() {
+    let mut scene = Scene::new()
+        .cohorts([cohort("one").under("two").has("cpu=4"), cohort("two").under("one")])
+        .queues([queue("cq").within_cohort("one").has("cpu=1")])
+        .waits("cq", "wl cpu=3");
+    assert_eq!(scene.run(), [""; 0]);
+    assert_eq!(scene.says("wl", "QuotaReserved").0, "Misconfigured");
+
+    scene.put_cohort("two", json!({}));
+
+    assert_eq!(scene.run(), ["wl"]);
+}
+
+fn lenders(quota_of_a: &str) -> Scene {
+    let member = |name: &str, quota: &str| queue(name).within_cohort("lend").has(quota);
+    Scene::new().queues([member("a", quota_of_a), member("b", "cpu=2-2")])
+}
+
+fn below_a_root(lender: &str) -> Scene {
+    Scene::new().cohorts([cohort("root"), cohort("child").under("root")]).queues([
+        queue("lender").within_cohort("child").has(lender),
+        queue("borrower").within_cohort("child").has("cpu=5+10"),
+    ])
+}
+
+fn three_with_two_resources() -> Scene {
+    let member =
+        |name: &str| queue(name).within_cohort("co").has("r1=10+10 r2=10+10").within("LowerPriority").reclaim("Any");
+    Scene::new().queues(["q1", "q2", "q3"].map(member))
+}
+
+#[rstest]
+// "admit in different cohorts".
+#[case::trees_do_not_meet(company().waits("sales", "s cpu=1").waits("alpha", "a n=51 cpu=1"), &["s@default", "a@on-demand"])]
+// "admit in same cohort with no borrowing".
+#[case::each_within_its_own(
+    company().waits("alpha", "a n=40 cpu=1").waits("beta", "b n=40 cpu=1"), &["a@on-demand", "b@on-demand"])]
+// "can borrow if cohort was assigned and will not result in overadmission".
+#[case::all_that_is_left(company().waits("alpha", "a n=45 cpu=1").waits("beta", "b n=55 cpu=1"), &["a@on-demand", "b@on-demand"])]
+// "cannot borrow if cohort was assigned and would result in overadmission": in Kueue the second is skipped and looks for
+// another flavor in the next cycle; here it does at once.
+#[case::b39_what_is_left_is_not_enough(
+    company().waits("alpha", "a n=45 cpu=1").waits("beta", "b n=56 cpu=1"), &["a@on-demand", "b@spot"])]
+// "can borrow if needs reclaim from cohort in different flavor".
+#[case::while_another_waits_for_another_flavor(
+    company().holds("beta", "od cpu=50@on-demand; sp cpu=1@spot").waits("alpha", "large cpu=100").waits("beta", "small cpu=1"),
+    &["small@on-demand"])]
+// "workload exceeds lending limit when borrow in cohort".
+#[case::no_more_than_is_lent(lenders("cpu=3-2").holds("b", "held cpu=2").waits("b", "more cpu=3"), &[])]
+// "hierarchical cohort respects lending limit when borrowing", "… allows borrowing up to lending limit".
+#[case::no_more_than_is_lent_below_a_root(below_a_root("cpu=10-3").holds("borrower", "held cpu=5").waits("borrower", "more cpu=4"), &[])]
+#[case::all_that_is_lent_below_a_root(
+    below_a_root("cpu=10-5").holds("borrower", "held cpu=5").waits("borrower", "more cpu=5"), &["more@default"])]
+// "two workloads can borrow …" twice, "only one workload can borrow …".
+#[case::b39_two_borrow_different_resources(
+    three_with_two_resources().waits("q1", "w1 r1=16 p=-1").waits("q2", "w2 r2=16 p=-2"), &["w1@default", "w2@default"])]
+#[case::b39_two_borrow_the_same_resource(
+    three_with_two_resources().waits("q1", "w1 r1=16 p=-1").waits("q2", "w2 r1=14 p=-2"), &["w1@default", "w2@default"])]
+#[case::b39_only_one_does_if_there_is_no_more(
+    three_with_two_resources().waits("q1", "w1 r1=16 p=-1").waits("q2", "w2 r1=16 p=-2"), &["w1@default"])]
+// "cannot borrow resource not listed in clusterQueue".
+#[case::a_resource_that_the_queue_does_not_list_is_not_borrowed(company().waits("alpha", "a gpu=1"), &[])]
+// "not enough resources".
+#[case::more_than_there_is(company().waits("sales", "s cpu=100"), &[])]
+fn b39_what_is_free_is_given_out_once(#[case] mut scene: Scene, #[case] admitted: &[&str]) {
+    let decided = scene.decide();
+
+    assert_eq!(decided.admitted, admitted);
+    assert_eq!(decided.evicted, [""; 0]);
+}
+
+/// "no overadmission while borrowing".
+#[test]
+fn who_is_at_its_borrowing_limit_waits_and_the_others_borrow_on() {
+    let gamma = queue("gamma").within_cohort("eng").quota("on-demand", "cpu=50+10").quota("spot", "cpu=0+100");
+    let mut scene = company()
+        .queues([gamma.within("LowerPriority").reclaim("Any")])
+        .holds("gamma", "held +one n=51 cpu=1@on-demand +two n=100 cpu=1@spot")
+        .waits("beta", "b n=50 cpu=1 t=998")
+        .waits("alpha", "a cpu=1 t=999")
+        .waits("gamma", "g n=50 cpu=1 t=1000");
+
+    let decided = scene.decide();
+
+    assert_eq!(decided.admitted, ["b@on-demand", "a@on-demand"]);
+    assert_eq!(decided.evicted, [""; 0]);
+}
+
+/// B22: integration "shouldn't admit second workload on over admission".
+#[test]
+fn b22_a_queue_that_holds_more_than_it_has_left_admits_nothing_at_its_cost() {
+    let first = |quota: &str| queue("q1").within_cohort("c").has(quota);
+    let mut scene = Scene::new()
+        .queues([first("cpu=1 memory=1Gi"), queue("q2").within_cohort("c").has("cpu=2 memory=1Gi")])
+        .waits("q1", "w1 cpu=2 memory=2Gi");
+    assert_eq!(scene.run(), ["w1"]);
+    scene.submit_to("q2", "w2 cpu=1 memory=1Gi");
+    assert_eq!(scene.run(), [""; 0]);
+
+    scene.put_queue(first("cpu=1"));
+
+    assert_eq!(scene.run(), [""; 0]);
+    scene.finish("w1");
+    assert_eq!(scene.run(), ["w2"]);
+}
