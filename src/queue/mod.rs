@@ -11,6 +11,7 @@ mod engine;
 mod entry;
 mod ledger;
 mod line;
+pub mod log;
 pub mod pending;
 mod placement;
 mod queues;

@@ -1,12 +1,14 @@
 //! What holds for the queue as a whole, as the configuration file says it. Names are those of Kueue's Configuration
-//! (kueue v0.19.2 `apis/config/v1beta2/configuration_types.go`).
+//! (kueue v0.19.2 `apis/config/v1beta2/configuration_types.go`). The decision log has them in this form.
 
 use jiff::SignedDuration;
+use serde::{Deserialize, Serialize};
 
 use crate::api::kueue::ResourceList;
 
 /// What holds for the queue as a whole.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Settings {
     /// Unused quota is shared by weight; `None` when it goes by priority and age alone.
     pub fair_sharing: Option<FairSharing>,
@@ -17,7 +19,8 @@ pub struct Settings {
 }
 
 /// Sharing of unused quota by weight.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FairSharing {
     /// When a workload may preempt one of another ClusterQueue, in the order in which the rules are tried. Never empty.
     pub strategies: Vec<PreemptionStrategy>,
@@ -32,7 +35,7 @@ impl Default for FairSharing {
 }
 
 /// When a workload may preempt one of another ClusterQueue under fair sharing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PreemptionStrategy {
     /// When its share with the workload is no larger than the other's share without the victim.
     LessThanOrEqualToFinalShare,
@@ -41,7 +44,8 @@ pub enum PreemptionStrategy {
 }
 
 /// What happens to admitted workloads whose pods don't become ready.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WaitForPodsReady {
     /// How long an admitted workload may take to become ready.
     pub timeout: SignedDuration,
@@ -54,7 +58,8 @@ pub struct WaitForPodsReady {
 }
 
 /// How a workload that was not ready in time comes back.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Requeuing {
     /// Which time decides its place in the queue.
     pub timestamp: RequeuingTimestamp,
@@ -78,7 +83,7 @@ impl Default for Requeuing {
 }
 
 /// Which time decides the place in the queue of a workload that was not ready in time.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RequeuingTimestamp {
     /// That of the eviction: it goes behind those that wait already.
     #[default]
@@ -88,7 +93,8 @@ pub enum RequeuingTimestamp {
 }
 
 /// How requests are turned into what is charged.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ResourceRules {
     /// Resources whose names begin so are not charged.
     pub exclude_prefixes: Vec<String>,
@@ -99,7 +105,8 @@ pub struct ResourceRules {
 }
 
 /// One resource that is charged as others.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Transformation {
     /// Name of the resource that is asked for.
     pub input: String,
@@ -112,7 +119,7 @@ pub struct Transformation {
 }
 
 /// Whether a transformed resource is charged itself, too.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TransformationStrategy {
     /// It is.
     #[default]
@@ -122,7 +129,7 @@ pub enum TransformationStrategy {
 }
 
 /// What becomes of a resource that the ClusterQueue has no quota for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Undeclared {
     /// A workload that asks for it can't be admitted.
     #[default]

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::api::condition;
 use crate::api::kueue::workload::PodTemplate;
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, PodSet, ResourceFlavor, Workload, WorkloadSpec, names};
+use crate::queue::log::Recorder;
 use crate::queue::{Effect, Engine, Event, Key, Settings, Subject, Waiting, status};
 
 /// The namespace of everything that does not say otherwise.
@@ -39,6 +40,9 @@ pub(super) struct Cluster {
     pub(super) effects: Vec<Effect>,
     /// Objects of which something was wanted that was not carried out; whoever writes asks for it again.
     owed: BTreeSet<Subject>,
+    /// The decision log, once it is asked for.
+    recorder: Option<Recorder>,
+    recorded: Vec<u8>,
 }
 
 impl Cluster {
@@ -58,7 +62,10 @@ impl Cluster {
         cluster
     }
 
-    fn tell(&mut self, event: &Event<'_>) {
+    pub(super) fn tell(&mut self, event: &Event<'_>) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.told(at(self.now), event);
+        }
         self.engine.step(at(self.now), event);
     }
 
@@ -176,6 +183,9 @@ impl Cluster {
     pub(super) fn cycle(&mut self) -> Vec<Effect> {
         self.now += 1;
         let effects = self.engine.cycle(at(self.now));
+        if let Some(recorder) = &mut self.recorder {
+            recorder.decided(at(self.now), &effects);
+        }
         self.effects.extend(effects.iter().cloned());
         self.owed.extend(effects.iter().map(Effect::subject));
         effects
@@ -252,6 +262,10 @@ impl Cluster {
     /// A fresh process that observes the cluster as it is.
     pub(super) fn restart(&mut self) {
         self.engine = Engine::new(self.settings.clone());
+        if let Some(recorder) = &mut self.recorder {
+            self.recorded.extend(recorder.take());
+            *recorder = Recorder::new(&self.engine);
+        }
         let (flavors, queues) = (self.flavors.clone(), self.cluster_queues.clone());
         let (local_queues, workloads) = (self.local_queues.clone(), self.workloads.clone());
         workloads.values().for_each(|object| self.tell(&Event::Workload(object)));
@@ -259,6 +273,19 @@ impl Cluster {
         self.cohorts.clone().values().for_each(|object| self.tell(&Event::Cohort(object)));
         queues.values().for_each(|object| self.tell(&Event::ClusterQueue(object)));
         flavors.values().for_each(|object| self.tell(&Event::ResourceFlavor(object)));
+    }
+
+    /// Starts afresh with these settings, and keeps the decision log from now on.
+    pub(super) fn restart_recording(&mut self, settings: Settings) {
+        self.settings = settings;
+        self.recorder = Some(Recorder::default());
+        self.restart();
+    }
+
+    /// The decision log, a line at a time.
+    pub(super) fn log(&mut self) -> Vec<String> {
+        self.recorded.extend(self.recorder.iter_mut().flat_map(Recorder::take));
+        String::from_utf8_lossy(&self.recorded).lines().map(str::to_owned).collect()
     }
 
     pub(super) fn is_true(&self, name: &str, type_: &str) -> bool {

@@ -7,8 +7,10 @@ use serde_json::json;
 
 use super::fixture::{Cluster, at, group, key, replacing};
 use crate::api::kueue::names;
+use crate::queue::log::{Difference, replay};
+use crate::queue::settings::{FairSharing, Requeuing, WaitForPodsReady};
 use crate::queue::tree::View;
-use crate::queue::{Effect, Event, Key, Waiting};
+use crate::queue::{Effect, Event, Key, Settings, Waiting};
 
 /// Something that happens to the cluster. Small numbers stand for workloads, so that the same ones are met again.
 #[derive(Debug, Clone)]
@@ -137,7 +139,7 @@ fn apply(cluster: &mut Cluster, act: &Act) {
         Act::StopLocal(policy) => cluster.put_local_queue("lq", json!({"clusterQueue": "cq", "stopPolicy": policy})),
         Act::RemoveFlavor => {
             cluster.flavors.remove("spot");
-            cluster.engine.step(at(cluster.now), &Event::ResourceFlavorGone("spot"));
+            cluster.tell(&Event::ResourceFlavorGone("spot"));
         }
         Act::AddFlavor => cluster.put_flavor("spot"),
         Act::CycleAndLose(kept) => {
@@ -145,7 +147,7 @@ fn apply(cluster: &mut Cluster, act: &Act) {
             let kept = effects.iter().enumerate().filter(|(index, _)| kept & (1 << (index % 32)) != 0);
             kept.for_each(|(_, effect)| cluster.carry_out(effect));
         }
-        Act::Refuse(id) => cluster.engine.step(at(cluster.now), &Event::AdmissionRefused(&key(&name(*id)))),
+        Act::Refuse(id) => cluster.tell(&Event::AdmissionRefused(&key(&name(*id)))),
         Act::Restart => cluster.restart(),
         Act::Run => drop(cluster.run()),
         _ => {}
@@ -181,6 +183,47 @@ fn check_ledger(cluster: &Cluster, before: &BTreeMap<(String, String), i128>) ->
         prop_assert!(is <= was || is <= nominal, "{:?} went from {} to {} of {}", pair, was, is, nominal);
     }
     Ok(())
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    let ready = |limit| WaitForPodsReady {
+        timeout: jiff::SignedDuration::from_secs(20),
+        recovery_timeout: None,
+        block_admission: limit == 2,
+        requeuing: Requeuing { backoff_limit_count: Some(limit), ..Requeuing::default() },
+    };
+    (any::<bool>(), prop::option::of(0..3_u32)).prop_map(move |(fair, limit)| Settings {
+        fair_sharing: fair.then(FairSharing::default),
+        wait_for_pods_ready: limit.map(ready),
+        ..Settings::default()
+    })
+}
+
+/// The log of a history, in which workloads preempt.
+fn recorded(settings: Settings, history: &[Act]) -> Vec<String> {
+    let mut cluster = start();
+    cluster.patch_cluster_queue(json!({"preemption": {"withinClusterQueue": "LowerPriority"}}));
+    cluster.restart_recording(settings);
+    history.iter().for_each(|act| apply(&mut cluster, act));
+    cluster.log()
+}
+
+/// Makes one of all decisions of a log another one; returns where it is: line and place, both counted from 1.
+fn falsify(log: &mut [String], choice: prop::sample::Index) -> Option<(usize, usize)> {
+    let decisions = |line: &String| {
+        let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        line.pointer("/cycle/decisions").and_then(|all| all.as_array().map(Vec::len)).unwrap_or(0)
+    };
+    let places = log.iter().enumerate().flat_map(|(line, text)| (0..decisions(text)).map(move |place| (line, place)));
+    let places: Vec<(usize, usize)> = places.collect();
+    let (line, place) = *places.get(choice.index(places.len().max(1)))?;
+    let mut value: serde_json::Value = serde_json::from_str(&log[line]).expect("JSON");
+    let decision = value.pointer_mut(&format!("/cycle/decisions/{place}")).and_then(|one| one.as_object_mut());
+    for (_, decided) in decision.expect("a decision") {
+        decided["workload"] = json!("team/somebody-else");
+    }
+    log[line] = value.to_string();
+    Some((line + 1, place + 1))
 }
 
 proptest! {
@@ -254,5 +297,29 @@ proptest! {
         cluster.restart();
         let effects: Vec<Effect> = cluster.cycle();
         prop_assert_eq!(effects, vec![]);
+    }
+
+    /// The decision log of a history decides the same again, and no decision in it can be changed unnoticed.
+    #[test]
+    fn a_decision_log_replays(
+        settings in settings(),
+        history in prop::collection::vec(acts(), 1..40),
+        choice in any::<prop::sample::Index>(),
+    ) {
+        let mut log = recorded(settings, &history);
+        let replayed = replay(&log).expect("a good log");
+        prop_assert_eq!(replayed.first, None);
+        prop_assert_eq!((replayed.differences, replayed.cut_off), (0, 0));
+        prop_assert_eq!(replayed.sections, 1 + history.iter().filter(|act| matches!(act, Act::Restart)).count());
+        prop_assert_eq!(replayed.sections + replayed.events + replayed.cycles, log.len());
+
+        let Some((line, decision)) = falsify(&mut log, choice) else {
+            prop_assert_eq!(replayed.decisions, 0);
+            return Ok(());
+        };
+        let found = replay(&log).expect("a log that can still be read");
+        prop_assert_eq!(found.differences, 1);
+        let first = found.first.map(|Difference { line, decision, .. }| (line, decision));
+        prop_assert_eq!(first, Some((line, decision)));
     }
 }

@@ -1,0 +1,154 @@
+//! The decision log: all that the queue was told and all that it decided, as lines that can be replayed.
+//!
+//! Each line is one JSON object. A process begins a section with a line that holds the settings; then comes one line for
+//! each event and one for each cycle, in their order. [`replay()`] feeds a section to a fresh engine, which has to decide the
+//! same again. The log holds nothing but the kinds that the queue is told of, and of pod templates only what quota depends
+//! on: no environment, no commands, no volumes.
+
+mod decision;
+mod replay;
+#[cfg(test)]
+mod tests;
+mod trim;
+
+use std::borrow::Cow;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
+use serde::{Deserialize, Serialize};
+
+use super::settings::Settings;
+use super::{Effect, Engine, Event, Key};
+use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload};
+
+pub use decision::{Decision, PodSetQuota};
+pub use replay::{Difference, Replay, ReplayError, replay};
+
+/// The form of the lines. A log of another form is refused.
+const FORMAT: u32 = 1;
+
+/// A line of the log.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
+enum Line<'a> {
+    /// A process begins.
+    Start { format: u32, settings: Cow<'a, Settings> },
+    /// The queue was told something.
+    Event { at: Timestamp, told: Told<'a> },
+    /// The queue decided.
+    Cycle { at: Timestamp, decisions: Vec<Decision> },
+}
+
+/// What the queue was told: an [`Event`] that can be written and read.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
+enum Told<'a> {
+    ResourceFlavor(Cow<'a, ResourceFlavor>),
+    ResourceFlavorGone(Cow<'a, str>),
+    ClusterQueue(Cow<'a, ClusterQueue>),
+    ClusterQueueGone(Cow<'a, str>),
+    Cohort(Cow<'a, Cohort>),
+    CohortGone(Cow<'a, str>),
+    LocalQueue(Cow<'a, LocalQueue>),
+    LocalQueueGone(#[serde(with = "key_text")] Key),
+    Namespace(Cow<'a, Namespace>),
+    NamespaceGone(Cow<'a, str>),
+    Workload(Cow<'a, Workload>),
+    WorkloadGone(#[serde(with = "key_text")] Key),
+    AdmissionRefused(#[serde(with = "key_text")] Key),
+}
+
+impl<'a> Told<'a> {
+    fn of(event: &Event<'a>) -> Self {
+        match *event {
+            Event::ResourceFlavor(flavor) => Self::ResourceFlavor(trim::object(flavor)),
+            Event::ResourceFlavorGone(name) => Self::ResourceFlavorGone(name.into()),
+            Event::ClusterQueue(queue) => Self::ClusterQueue(trim::object(queue)),
+            Event::ClusterQueueGone(name) => Self::ClusterQueueGone(name.into()),
+            Event::Cohort(cohort) => Self::Cohort(trim::object(cohort)),
+            Event::CohortGone(name) => Self::CohortGone(name.into()),
+            Event::LocalQueue(queue) => Self::LocalQueue(trim::object(queue)),
+            Event::LocalQueueGone(key) => Self::LocalQueueGone(key.clone()),
+            Event::Namespace(namespace) => Self::Namespace(trim::object(namespace)),
+            Event::NamespaceGone(name) => Self::NamespaceGone(name.into()),
+            Event::Workload(workload) => Self::Workload(trim::workload(workload)),
+            Event::WorkloadGone(key) => Self::WorkloadGone(key.clone()),
+            Event::AdmissionRefused(key) => Self::AdmissionRefused(key.clone()),
+        }
+    }
+
+    fn event(&self) -> Event<'_> {
+        match self {
+            Self::ResourceFlavor(flavor) => Event::ResourceFlavor(flavor),
+            Self::ResourceFlavorGone(name) => Event::ResourceFlavorGone(name),
+            Self::ClusterQueue(queue) => Event::ClusterQueue(queue),
+            Self::ClusterQueueGone(name) => Event::ClusterQueueGone(name),
+            Self::Cohort(cohort) => Event::Cohort(cohort),
+            Self::CohortGone(name) => Event::CohortGone(name),
+            Self::LocalQueue(queue) => Event::LocalQueue(queue),
+            Self::LocalQueueGone(key) => Event::LocalQueueGone(key),
+            Self::Namespace(namespace) => Event::Namespace(namespace),
+            Self::NamespaceGone(name) => Event::NamespaceGone(name),
+            Self::Workload(workload) => Event::Workload(workload),
+            Self::WorkloadGone(key) => Event::WorkloadGone(key),
+            Self::AdmissionRefused(key) => Event::AdmissionRefused(key),
+        }
+    }
+}
+
+/// Writes down what an engine is told and what it decides. It has to be there from the engine's first event on.
+#[derive(Debug, Clone, Default)]
+pub struct Recorder {
+    lines: Vec<u8>,
+}
+
+impl Recorder {
+    /// Begins a section for an engine that was told nothing yet.
+    pub fn new(engine: &Engine) -> Self {
+        let mut recorder = Self::default();
+        recorder.write(&Line::Start { format: FORMAT, settings: Cow::Borrowed(&engine.settings) });
+        recorder
+    }
+
+    /// Writes down an event, before the engine is told.
+    pub fn told(&mut self, now: Timestamp, event: &Event<'_>) {
+        self.write(&Line::Event { at: now, told: Told::of(event) });
+    }
+
+    /// Writes down what a cycle returned.
+    pub fn decided(&mut self, now: Timestamp, effects: &[Effect]) {
+        self.write(&Line::Cycle { at: now, decisions: effects.iter().filter_map(Decision::of).collect() });
+    }
+
+    /// The lines that were written since this was last asked, each with its newline.
+    pub fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.lines)
+    }
+
+    fn write(&mut self, line: &Line<'_>) {
+        // These types always serialise. If one didn't, the empty line would tell at replay where something is missing.
+        self.lines.extend(serde_json::to_vec(line).unwrap_or_default());
+        self.lines.push(b'\n');
+    }
+}
+
+/// A key as `namespace/name`.
+mod key_text {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::engine::store::Key;
+
+    pub(super) fn serialize<S: Serializer>(key: &Key, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(key)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Key, D::Error> {
+        let text = String::deserialize(from)?;
+        let (namespace, name) =
+            text.split_once('/').ok_or_else(|| D::Error::custom(format!("{text:?} is not NAMESPACE/NAME")))?;
+        Ok(Key::new(namespace, name))
+    }
+}

@@ -1,0 +1,62 @@
+//! What of an object goes into the log: all that a decision can depend on, and nothing that may be secret.
+
+use std::borrow::Cow;
+
+use kube::Resource;
+use serde_json::{Map, Value};
+
+use crate::api::kueue::Workload;
+
+/// Repeats the whole object, with everything that is left out elsewhere.
+const LAST_APPLIED_ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// What `requests.rs` and `placement.rs` read of a pod spec.
+const OF_POD: [&str; 7] =
+    ["containers", "initContainers", "overhead", "resources", "nodeSelector", "tolerations", "affinity"];
+/// What `requests.rs` reads of a container.
+const OF_CONTAINER: [&str; 3] = ["name", "resources", "restartPolicy"];
+
+/// An object without the fields in which others keep books.
+pub(super) fn object<K: Resource + Clone>(object: &K) -> Cow<'_, K> {
+    let meta = object.meta();
+    let applied = meta.annotations.as_ref().is_some_and(|all| all.contains_key(LAST_APPLIED_ANNOTATION));
+    let mut object = Cow::Borrowed(object);
+    if applied || meta.managed_fields.is_some() {
+        let meta = object.to_mut().meta_mut();
+        meta.managed_fields = None;
+        if let Some(annotations) = &mut meta.annotations {
+            annotations.remove(LAST_APPLIED_ANNOTATION);
+        }
+    }
+    object
+}
+
+/// A Workload, with pod templates that say no more than what their pods ask the scheduler for.
+pub(super) fn workload(workload: &Workload) -> Cow<'_, Workload> {
+    let mut workload = object(workload);
+    for set in &mut workload.to_mut().spec.pod_sets {
+        template(&mut set.template.0);
+    }
+    workload
+}
+
+fn template(template: &mut Value) {
+    keep(template, &["spec"]);
+    let Some(Value::Object(spec)) = template.get_mut("spec") else { return };
+    retain(spec, &OF_POD);
+    for list in ["containers", "initContainers"] {
+        if let Some(Value::Array(containers)) = spec.get_mut(list) {
+            containers.iter_mut().for_each(|container| keep(container, &OF_CONTAINER));
+        }
+    }
+}
+
+fn keep(value: &mut Value, fields: &[&str]) {
+    if let Value::Object(map) = value {
+        retain(map, fields);
+    }
+}
+
+fn retain(map: &mut Map<String, Value>, fields: &[&str]) {
+    map.retain(|field, _| fields.contains(&field.as_str()));
+}
