@@ -62,6 +62,9 @@ fn tidied(definition: CustomResourceDefinition) -> CustomResourceDefinition {
         if let Some(root) = version.pointer_mut("/schema/openAPIV3Schema") {
             tidy_schema(root);
             root.pointer_mut("/properties/status").map(without_zeros);
+            if let Some(condition) = root.pointer_mut("/properties/status/properties/conditions/items/properties") {
+                check_condition(condition);
+            }
             // A ResourceFlavor or a Cohort may well be a name and nothing else; the types expect a spec all the same.
             if let Some(spec) = root.pointer_mut("/properties/spec").and_then(Value::as_object_mut)
                 && !spec.contains_key("required")
@@ -74,6 +77,26 @@ fn tidied(definition: CustomResourceDefinition) -> CustomResourceDefinition {
         }
     }
     serde_json::from_value(value).expect("a tidied definition is a definition")
+}
+
+/// What a condition may say, as the API conventions have it (apimachinery `meta/v1`, type `Condition`); the type alone
+/// does not.
+fn check_condition(fields: &mut Value) {
+    let rules = serde_json::json!({
+        "type": {
+            "maxLength": 316,
+            "pattern": r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
+        },
+        "status": {"enum": ["True", "False", "Unknown"]},
+        "reason": {"minLength": 1, "maxLength": 1024, "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"},
+        "message": {"maxLength": 32768},
+        "observedGeneration": {"minimum": 0},
+    });
+    for (name, rules) in rules.as_object().into_iter().flatten() {
+        if let (Some(field), Some(rules)) = (fields.get_mut(name).and_then(Value::as_object_mut), rules.as_object()) {
+            field.extend(rules.clone());
+        }
+    }
 }
 
 fn tidy_schema(schema: &mut Value) {

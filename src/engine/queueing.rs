@@ -75,22 +75,18 @@ impl Queueing {
         plan
     }
 
-    /// What the queue wants of a ClusterQueue. One that is to go is let go once its status, and so the queue, knows of nobody
-    /// who holds quota of it.
+    /// What the queue wants of a ClusterQueue. It is held before anything is said of it. One that is to go is let go once its
+    /// status, and so the queue, knows of nobody who holds quota of it.
     pub(super) fn plan_cluster_queue(&self, world: &World, name: &str, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
         let Some(queue) = world.cluster_queues.get(&Key::global(name)).map(AsRef::as_ref) else { return plan };
         let old = queue.status.clone().unwrap_or_default();
-        let mut in_use = old.reserving_workloads > 0;
-        if let Some(Effect::ClusterQueueStatus { report, .. }) =
-            self.queue.effect(&Subject::ClusterQueue(name.to_owned()))
-        {
-            let status = status::cluster_queue(&old, &report, now);
-            let reported = ClusterQueue { status: Some(status), ..queue.clone() };
+        let effect = self.queue.effect(&Subject::ClusterQueue(name.to_owned()));
+        plan.write(in_use::hold(queue, effect.is_some() || old.reserving_workloads > 0));
+        if let Some(Effect::ClusterQueueStatus { report, .. }) = effect {
+            let reported = ClusterQueue { status: Some(status::cluster_queue(&old, &report, now)), ..queue.clone() };
             plan.write(Write::patch_status(queue, &reported));
-            in_use = true;
         }
-        plan.write(in_use::hold(queue, in_use));
         plan
     }
 

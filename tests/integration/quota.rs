@@ -250,6 +250,11 @@ async fn a_queue_that_is_deleted_stays_until_nobody_holds_its_quota() {
     let manager = env.manager().await;
     env.put(flavor()).await;
     env.put_queue("team", None, cpu("1", none()), none()).await;
+    eventually("the queue is held", async || {
+        let queue = env.cluster_queues().get("team").await.expect("the queue");
+        queue.finalizers().iter().any(|finalizer| finalizer == "kueue.x-k8s.io/resource-in-use").then_some(())
+    })
+    .await;
     env.put(workload("runs", "team", "1", 0)).await;
     env.is_admitted("runs").await;
     env.put(workload("waits", "team", "1", 0)).await;

@@ -53,8 +53,11 @@ pub(super) fn anew() -> Vec<Change> {
 }
 
 pub(super) fn conditions(kinds: &[&str]) -> Value {
-    let conditions = kinds.iter().map(|kind| json!({"type": kind, "status": "True", "reason": "Test", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}));
-    conditions.collect()
+    kinds.iter().map(|kind| condition(kind, "True", "Test")).collect()
+}
+
+fn condition(kind: &str, status: &str, reason: &str) -> Value {
+    json!({"type": kind, "status": status, "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
 }
 
 pub(super) fn admission(queue: &str, count: i32, cpu: &str) -> Value {
@@ -79,6 +82,9 @@ fn waiting_statuses() -> Vec<Change> {
     let none = json!({"clusterQueue": "team", "podSetAssignments": []});
     vec![
         status("quota", with(admission("team", 3, "3")), &[][..]),
+        status("a condition that is neither so nor not so", json!({"conditions": [condition("QuotaReserved", "Perhaps", "Test")]}), &["status.conditions[0].status", "Unsupported value"]),
+        status("a condition without a reason", json!({"conditions": [condition("QuotaReserved", "False", "")]}), &["status.conditions[0].reason"]),
+        status("a condition that is not named like one", json!({"conditions": [condition("quota reserved", "False", "Test")]}), &["status.conditions[0].type"]),
         status("quota that nobody gave", json!({"conditions": conditions(&["QuotaReserved"])}), &["status.admission", "must be set while the QuotaReserved condition is true"]),
         status("quota of no pod sets", with(none), &["status.admission.podSetAssignments", "same number of podSets as the spec"]),
         status("quota of another pod set", with(foreign), &["status.admission.podSetAssignments[*].name", "must be the name of a podSet"]),
