@@ -101,12 +101,12 @@ fn freed_one_at_a_time(
     let mut running: VecDeque<usize> = std::mem::take(&mut world.started).into();
     let mut point = Point { waiting: line.len(), freed: histogram()?, decisions: 0, inside: Duration::ZERO, bytes };
     for time in 0..times {
-        let (inside, decisions) = (world.clock.inside(), world.tally.decisions);
+        let (inside, decisions) = (world.clock.inside(), world.clock.decisions);
         free(&mut world, &mut running)?;
         let took = world.clock.inside() - inside;
         point.freed.record(nanoseconds(took))?;
         point.inside += took;
-        point.decisions += world.tally.decisions - decisions;
+        point.decisions += world.clock.decisions - decisions;
         for admitted in std::mem::take(&mut world.started) {
             running.push_back(admitted);
             let like = world.lives[admitted].job.clone();

@@ -1,9 +1,12 @@
 //! How long the engine takes, and how much it allocates on the way.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use jiff::Timestamp;
+use rustix::time::{ClockId, clock_gettime};
+use sluice::queue::{Effect, Engine, Event};
 
 use super::Broken;
 use super::memory;
@@ -43,45 +46,45 @@ pub(super) struct Clock {
     pub(super) parts: BTreeMap<Part, (u64, Duration)>,
     /// Each cycle that decided something, in nanoseconds.
     pub(super) cycle: Histogram<u64>,
+    /// Verdicts on workloads.
+    pub(super) decisions: u64,
     /// Allocations inside the engine.
     pub(super) allocations: usize,
 }
 
 impl Clock {
     pub(super) fn new() -> Result<Self, Broken> {
-        Ok(Self { parts: BTreeMap::new(), cycle: histogram()?, allocations: 0 })
+        Ok(Self { parts: BTreeMap::new(), cycle: histogram()?, decisions: 0, allocations: 0 })
     }
 
     pub(super) fn inside(&self) -> Duration {
         self.parts.values().map(|(_, time)| *time).sum()
     }
 
-    pub(super) fn step(&mut self, part: Part, step: impl FnOnce()) {
-        let ((), time) = self.time(step);
+    pub(super) fn step(&mut self, part: Part, engine: &mut Engine, now: Timestamp, event: &Event<'_>) {
+        let ((), time) = self.time(|| engine.step(now, event));
         self.add(part, time);
     }
 
-    /// `decided` tells whether the cycle decided anything.
-    pub(super) fn cycle<T>(
-        &mut self,
-        cycle: impl FnOnce() -> T,
-        decided: impl FnOnce(&T) -> bool,
-    ) -> Result<T, Broken> {
-        let (outcome, time) = self.time(cycle);
-        if decided(&outcome) {
+    pub(super) fn cycle(&mut self, engine: &mut Engine, now: Timestamp) -> Result<Vec<Effect>, Broken> {
+        let before = engine.decisions();
+        let (effects, time) = self.time(|| engine.cycle(now));
+        let decisions = engine.decisions() - before;
+        self.decisions += decisions;
+        if decisions > 0 {
             self.cycle.record(nanoseconds(time))?;
             self.add(Part::Deciding, time);
         } else {
             self.add(Part::Resting, time);
         }
-        Ok(outcome)
+        Ok(effects)
     }
 
     fn time<T>(&mut self, work: impl FnOnce() -> T) -> (T, Duration) {
         let allocations = memory::allocations();
-        let start = Instant::now();
+        let start = cpu_time();
         let outcome = work();
-        let time = start.elapsed();
+        let time = cpu_time().saturating_sub(start);
         self.allocations += memory::allocations() - allocations;
         (outcome, time)
     }
@@ -91,6 +94,11 @@ impl Clock {
         *count += 1;
         *sum += time;
     }
+}
+
+/// Time that this thread had a core. What else the machine does is none of the engine's, and would be all of the p99.
+fn cpu_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// A histogram of times in nanoseconds, exact to three digits.

@@ -89,6 +89,14 @@ pub(crate) enum Broken {
         /// Virtual time, in milliseconds.
         at: i64,
     },
+    /// Workloads take each other's quota, for ever.
+    #[error("at {at} ms there have been {evictions} evictions, and there is no end to it")]
+    Flapping {
+        /// Virtual time, in milliseconds.
+        at: i64,
+        /// How many.
+        evictions: u64,
+    },
     /// Nothing runs and nothing is going to happen, and workloads wait.
     #[error("at {at} ms nothing runs any more, and {left} workloads wait")]
     Starved {

@@ -37,12 +37,12 @@ pub(super) struct Makespan {
 impl Report {
     fn rows(&self) -> Vec<(&'static str, String)> {
         let (tally, clock) = (&self.tally, &self.clock);
-        let per_second = decimal(tally.decisions) / clock.inside().as_secs_f64();
+        let per_second = decimal(clock.decisions) / clock.inside().as_secs_f64();
         let mut rows = vec![
             ("workloads", self.workloads.to_string()),
             ("admissions", tally.admissions.to_string()),
             ("evictions", tally.evictions.to_string()),
-            ("decisions", tally.decisions.to_string()),
+            ("decisions", clock.decisions.to_string()),
             ("inside the engine", format!("{:.3} s", clock.inside().as_secs_f64())),
         ];
         rows.extend(clock.parts.iter().map(|(part, (count, time))| {
@@ -51,8 +51,8 @@ impl Report {
         }));
         rows.extend([
             ("decisions a second", format!("{per_second:.0}")),
-            ("time a decision", microseconds(clock.inside().div_f64(decimal(tally.decisions.max(1))))),
-            ("allocations a decision", format!("{:.0}", decimal(clock.allocations as u64) / decimal(tally.decisions))),
+            ("time a decision", microseconds(clock.inside().div_f64(decimal(clock.decisions.max(1))))),
+            ("allocations a decision", format!("{:.0}", decimal(clock.allocations as u64) / decimal(clock.decisions))),
             ("a cycle, median", quantile(&clock.cycle, 0.5)),
             ("a cycle, p99", quantile(&clock.cycle, 0.99)),
             ("a cycle, longest", quantile(&clock.cycle, 1.0)),

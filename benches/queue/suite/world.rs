@@ -13,6 +13,8 @@ use super::scenario::{Job, Scenario};
 
 /// Rounds after which a cluster that has not come to rest never will.
 const MANY_ROUNDS: usize = 1000;
+/// Evictions for each workload after which they will never end.
+const EVICTIONS_TOO_MANY: u64 = 50;
 
 /// How far a workload is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +40,6 @@ pub(super) struct Life {
 pub(super) struct Tally {
     pub(super) admissions: u64,
     pub(super) evictions: u64,
-    pub(super) decisions: u64,
     pub(super) finished: usize,
     /// Work that evictions threw away: units × milliseconds.
     pub(super) wasted: i64,
@@ -111,8 +112,7 @@ impl World {
     }
 
     fn tell(&mut self, part: Part, event: &Event<'_>) {
-        let (engine, now) = (&mut self.engine, at(self.now));
-        self.clock.step(part, || engine.step(now, event));
+        self.clock.step(part, &mut self.engine, at(self.now), event);
     }
 
     fn tell_workload(&mut self, index: usize, object: Workload) {
@@ -144,8 +144,7 @@ impl World {
     /// Decides, and carries out what was decided, until nothing more is wanted.
     pub(super) fn settle(&mut self) -> Result<(), Broken> {
         for _ in 0..MANY_ROUNDS {
-            let (engine, now) = (&mut self.engine, at(self.now));
-            let effects = self.clock.cycle(|| engine.cycle(now), |effects| effects.iter().any(is_decision))?;
+            let effects = self.clock.cycle(&mut self.engine, at(self.now))?;
             if effects.is_empty() {
                 return Ok(());
             }
@@ -158,7 +157,6 @@ impl World {
 
     fn carry_out(&mut self, effect: &Effect) -> Result<(), Broken> {
         let now = at(self.now);
-        self.tally.decisions += u64::from(is_decision(effect));
         let unexpected = || Broken::Unexpected { at: now.as_millisecond(), effect: format!("{effect:?}") };
         match effect {
             Effect::Admit { workload, .. } => self.admit(self.index(workload).ok_or_else(unexpected)?, effect),
@@ -213,6 +211,7 @@ impl World {
 
     /// The job of an evicted workload stops at once.
     fn evict(&mut self, index: usize, effect: &Effect) -> Result<(), Broken> {
+        let come = self.lives.len() as u64;
         let now = at(self.now);
         let object = status::workload(&self.lives[index].object, effect, now);
         self.tell_workload(index, object);
@@ -225,12 +224,10 @@ impl World {
         };
         life.progress = Progress::Waiting;
         self.tally.evictions += 1;
+        if self.tally.evictions > EVICTIONS_TOO_MANY * come {
+            return Err(Broken::Flapping { at: self.now, evictions: self.tally.evictions });
+        }
         self.tally.wasted += life.job.requests.iter().map(|(_, units)| units * (self.now - since)).sum::<i64>();
         self.book.release(life.job.queue, &life.job.requests, self.now)
     }
-}
-
-/// Whether an effect tells of a verdict on a workload. Verdicts that say nothing new have no effect, so this counts too few.
-fn is_decision(effect: &Effect) -> bool {
-    matches!(effect, Effect::Admit { .. } | Effect::Pending { .. } | Effect::Evict { .. })
 }
