@@ -39,6 +39,17 @@ pub fn is_false(conditions: &[Condition], type_: &str) -> bool {
     get(conditions, type_).is_some_and(|condition| condition.status == "False")
 }
 
+/// Whether there is the condition that [`set`] would make, so that setting it would change nothing.
+pub fn says(conditions: &[Condition], verdict: &Verdict) -> bool {
+    let status = if verdict.status { "True" } else { "False" };
+    get(conditions, verdict.type_).is_some_and(|condition| {
+        condition.status == status
+            && condition.reason == verdict.reason
+            && condition.observed_generation == verdict.observed_generation
+            && condition.message == truncated(verdict.message.clone())
+    })
+}
+
 /// Sets the condition of the verdict's type. The transition time moves to `now` (whole seconds, as the API stores
 /// it) only when the status changes. Returns whether anything changed; when only the generation that was looked at
 /// is newer, that counts as a change too.

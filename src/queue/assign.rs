@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::entry::{Demand, PodSetDemand};
+use super::demand::{Demand, PodSetDemand};
 use super::ledger::{Charge, add_to, clamped, wide};
 use super::line::Need;
 use super::pending::{Binding, Obstacle, Shortfall};

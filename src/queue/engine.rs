@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::demand::Demands;
 use super::entry::{Entry, Stage};
 use super::ledger::{Charge, Holder, HolderRank, Ledger, Sums};
 use super::line::{Line, Rank, Shape};
@@ -39,6 +40,7 @@ pub struct Engine {
     /// When those at the front of a line are told the numbers of that moment.
     pub(super) refreshes: BTreeSet<(Timestamp, NodeId)>,
     pub(super) tree: Tree,
+    pub(super) demands: Demands,
     pub(super) cohorts: BTreeMap<String, CohortStatus>,
     /// Quota that is kept for those that wait until room is made for them, by the root of their tree.
     pub(super) promises: BTreeMap<NodeId, Vec<Promise>>,
@@ -243,6 +245,7 @@ impl Engine {
             timers: BTreeSet::new(),
             refreshes: BTreeSet::new(),
             tree: Tree::default(),
+            demands: Demands::default(),
             cohorts: BTreeMap::new(),
             promises: BTreeMap::new(),
             unready: BTreeSet::new(),
@@ -375,7 +378,7 @@ impl Engine {
         let key = Key::of(workload);
         let known = self.workloads.id(&key);
         let before = known.and_then(|id| self.workloads.get(id));
-        let entry = Entry::of(workload, before.map(|slot| &slot.entry), &self.settings);
+        let entry = Entry::of(workload, before.map(|slot| &slot.entry), &self.settings, &mut self.demands);
         if before.is_some_and(|before| before.entry == entry) {
             return;
         }

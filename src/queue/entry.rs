@@ -1,57 +1,22 @@
 //! What the queue keeps of a Workload.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::demand::{Demands, PodSetDemand, SharedDemand, demand_of};
 use super::engine::WorkloadId;
 use super::ledger::{Charge, HolderRank, add_to, wide};
 use super::line::Rank;
 use super::pending::Waiting;
-use super::placement::Placement;
-use super::requests::{Requests, template_requests};
 use super::settings::{RequeuingTimestamp, Settings, WaitForPodsReady};
-use super::shaping::shaped;
 use super::tree::Tree;
 use crate::api::condition;
 use crate::api::kueue::{Admission, PodSet, PodSetAssignment, Workload, WorkloadStatus, names};
 use crate::api::quantity::Amount;
 use crate::engine::store::Key;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-
-/// What a workload asks for.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Demand {
-    pub(super) pod_sets: Vec<PodSetDemand>,
-}
-
-/// What one pod set asks for.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct PodSetDemand {
-    pub(super) name: String,
-    /// Pods that still need quota.
-    pub(super) count: i32,
-    /// The fewest pods that it can do with.
-    pub(super) min_count: i32,
-    pub(super) per_pod: Requests,
-    pub(super) placement: Placement,
-}
-
-impl PodSetDemand {
-    /// How many pods it could do without.
-    pub(super) fn spare(&self) -> i32 {
-        (self.count - self.min_count).max(0)
-    }
-
-    /// Its pods when all pod sets together do without `by` of the `most` pods that they could (kueue v0.19.2
-    /// `pkg/scheduler/flavorassigner/podset_reducer.go`).
-    pub(super) fn reduced(&self, by: i32, most: i32) -> i32 {
-        let share = i64::from(self.spare()) * i64::from(by) / i64::from(most.max(1));
-        self.count - i32::try_from(share).unwrap_or(self.spare())
-    }
-}
 
 /// How far a workload is, as observed.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,7 +39,7 @@ pub(super) struct Entry {
     owner: Option<String>,
     pub(super) queue_name: Option<String>,
     /// What it asks for, or why that can't be told.
-    pub(super) demand: Result<Arc<Demand>, String>,
+    pub(super) demand: Result<SharedDemand, String>,
     pub(super) priority: i32,
     /// When it lined up.
     pub(super) since: Timestamp,
@@ -97,7 +62,7 @@ pub(super) struct Entry {
     /// The slice of the same namespace that it says it replaces.
     pub(super) replaces: Option<Key>,
     /// Pods of each pod set of the spec, and those of them that no longer need their quota.
-    counts: BTreeMap<String, PodCount>,
+    counts: Vec<(String, PodCount)>,
     pub(super) stage: Stage,
     pub(super) admitted: bool,
     pub(super) evicted: bool,
@@ -116,21 +81,23 @@ pub(super) struct Readiness {
     pub(super) since: Timestamp,
 }
 
+/// Pods of one pod set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct PodCount {
-    specified: i32,
-    reclaimable: i32,
+pub(super) struct PodCount {
+    pub(super) specified: i32,
+    /// Those of them that no longer need their quota.
+    pub(super) reclaimable: i32,
 }
 
 impl PodCount {
-    fn needed(self) -> i32 {
+    pub(super) fn needed(self) -> i32 {
         self.specified.saturating_sub(self.reclaimable).max(0)
     }
 }
 
 impl Entry {
     /// Reads a Workload. What was read of the version `before` is not read again where the spec is the same.
-    pub(super) fn of(workload: &Workload, before: Option<&Self>, settings: &Settings) -> Self {
+    pub(super) fn of(workload: &Workload, before: Option<&Self>, settings: &Settings, demands: &mut Demands) -> Self {
         let (meta, spec) = (&workload.metadata, &workload.spec);
         let unset = WorkloadStatus::default();
         let status = workload.status.as_ref().unwrap_or(&unset);
@@ -147,7 +114,7 @@ impl Entry {
             queue_name: spec.queue_name.clone().filter(|name| !name.is_empty()),
             demand: match before.filter(|before| before.has_spec_of(workload) && before.counts == counts) {
                 Some(before) => before.demand.clone(),
-                None => demand_of(workload, &counts, settings).map(Arc::new),
+                None => demand_of(workload, &counts, settings).map(|demand| demands.shared(demand)),
             },
             counts,
             priority: spec.priority.unwrap_or(0),
@@ -279,7 +246,7 @@ impl Entry {
 
     fn held(&self, assignment: &PodSetAssignment, resource: &str) -> Amount {
         let granted = self.granted(assignment);
-        let reclaimable = self.counts.get(&assignment.name).map_or(0, |count| count.reclaimable);
+        let reclaimable = count_of(&self.counts, &assignment.name).map_or(0, |count| count.reclaimable);
         let kept = granted.saturating_sub(reclaimable).max(0);
         match assignment.resource_usage.get(resource).map(|quantity| Amount::of(resource, quantity)) {
             Some(Ok(usage)) => scaled(usage, kept, granted),
@@ -294,10 +261,10 @@ impl Entry {
     /// The smaller admission that its spec asks for; `None` when the spec is no smaller than what was admitted.
     pub(super) fn shrunk(&self, admission: &Admission) -> Option<Admission> {
         let mut smaller = admission.clone();
-        smaller.pod_set_assignments.retain(|assignment| self.counts.contains_key(&assignment.name));
+        smaller.pod_set_assignments.retain(|assignment| count_of(&self.counts, &assignment.name).is_some());
         for assignment in &mut smaller.pod_set_assignments {
             let granted = self.granted(assignment);
-            let kept = self.counts.get(&assignment.name).map_or(granted, |count| count.specified.min(granted));
+            let kept = count_of(&self.counts, &assignment.name).map_or(granted, |count| count.specified.min(granted));
             if kept < granted {
                 for (resource, quantity) in &mut assignment.resource_usage {
                     if let Ok(usage) = Amount::of(resource, quantity) {
@@ -311,7 +278,7 @@ impl Entry {
     }
 
     fn granted(&self, assignment: &PodSetAssignment) -> i32 {
-        let specified = self.counts.get(&assignment.name).map(|count| count.specified);
+        let specified = count_of(&self.counts, &assignment.name).map(|count| count.specified);
         assignment.count.or(specified).unwrap_or(0).max(0)
     }
 
@@ -385,44 +352,19 @@ fn claimed(by: &Key, annotation: &str) -> Option<Key> {
     (namespace == by.namespace && claimed != *by).then_some(claimed)
 }
 
-fn counts_of(workload: &Workload) -> BTreeMap<String, PodCount> {
-    let mut counts: BTreeMap<String, PodCount> = BTreeMap::new();
-    for set in &workload.spec.pod_sets {
-        counts.entry(set.name.clone()).or_default().specified = set.count;
-    }
-    for reclaimable in workload.status.iter().flat_map(|status| &status.reclaimable_pods) {
-        if let Some(count) = counts.get_mut(&reclaimable.name) {
-            count.reclaimable = reclaimable.count.max(0);
-        }
-    }
-    counts
+/// Few enough to be looked through.
+fn counts_of(workload: &Workload) -> Vec<(String, PodCount)> {
+    let reclaimable = workload.status.as_ref().map(|status| status.reclaimable_pods.as_slice()).unwrap_or_default();
+    let count = |set: &PodSet| PodCount {
+        specified: set.count,
+        reclaimable: reclaimable.iter().find(|pods| pods.name == set.name).map_or(0, |pods| pods.count.max(0)),
+    };
+    workload.spec.pod_sets.iter().map(|set| (set.name.clone(), count(set))).collect()
 }
 
-fn demand_of(workload: &Workload, counts: &BTreeMap<String, PodCount>, settings: &Settings) -> Result<Demand, String> {
-    let pod_sets = workload.spec.pod_sets.iter().map(|set| {
-        supported(set)?;
-        let per_pod = template_requests(&set.template).map_err(|error| format!("pod set {}: {error}", set.name))?;
-        let placement = Placement::of(&set.template).map_err(|error| format!("pod set {}: {error}", set.name))?;
-        let count = counts.get(&set.name).copied().unwrap_or_default();
-        let (reclaimable, count) = (count.reclaimable, count.needed());
-        let min_count = set.min_count.map_or(count, |least| least.saturating_sub(reclaimable).clamp(0, count));
-        let per_pod = shaped(per_pod, &settings.resources);
-        Ok(PodSetDemand { name: set.name.clone(), count, min_count, per_pod, placement })
-    });
-    Ok(Demand { pod_sets: pod_sets.collect::<Result<_, String>>()? })
-}
-
-/// A pod set that must be within one part of the topology can't be admitted without looking at the topology.
-fn supported(set: &PodSet) -> Result<(), String> {
-    let required = set.topology_request.as_ref().is_some_and(|request| {
-        request.required.is_some()
-            || request.pod_set_slice_required_topology.is_some()
-            || !request.podset_slice_required_topology_constraints.is_empty()
-    });
-    if required {
-        return Err(format!("pod set {} requires a topology, which Sluice does not support yet", set.name));
-    }
-    Ok(())
+/// The pods of the pod set with this name.
+pub(super) fn count_of(counts: &[(String, PodCount)], name: &str) -> Option<PodCount> {
+    counts.iter().find(|(set, _)| set == name).map(|(_, count)| *count)
 }
 
 /// Stands for the text of a condition, which is long and kept for every workload that waits.

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::demand::SharedDemand;
 use super::engine::WorkloadId;
-use super::entry::Demand;
 use super::tree::Fr;
 
 /// Place in the order: higher priority first, then who has waited longer, then the uid.
@@ -27,7 +27,7 @@ pub(super) struct Rank {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Shape {
     pub(super) priority: Reverse<i32>,
-    pub(super) demand: Arc<Demand>,
+    pub(super) demand: SharedDemand,
     /// The workload itself, if it takes over another's quota: then it is like no other.
     pub(super) alone: Option<WorkloadId>,
 }

@@ -7,6 +7,7 @@
 
 mod assign;
 mod cycle;
+mod demand;
 mod engine;
 mod entry;
 mod ledger;

@@ -260,6 +260,27 @@ pub fn shrunk(workload: &Workload, admission: &Admission) -> WorkloadStatus {
     WorkloadStatus { admission: Some(admission.clone()), ..workload.status.clone().unwrap_or_default() }
 }
 
+/// Whether the status of a ClusterQueue says already what `report` says.
+pub(super) fn cluster_queue_says(status: &ClusterQueueStatus, report: &ClusterQueueReport) -> bool {
+    let counts = (status.pending_workloads, status.reserving_workloads, status.admitted_workloads);
+    let share = status.fair_sharing.as_ref().map(|sharing| sharing.weighted_share);
+    counts == (report.counts.pending, report.counts.reserving, report.counts.admitted)
+        && share == report.weighted_share
+        && status.flavors_reservation == report.reservation
+        && status.flavors_usage == report.usage
+        && says_active(&status.conditions, &report.activity, report.generation)
+        && says_unsupported(&status.conditions, &report.unsupported, report.generation)
+}
+
+/// Whether the status of a LocalQueue says already what `report` says.
+pub(super) fn local_queue_says(status: &LocalQueueStatus, report: &LocalQueueReport) -> bool {
+    let counts = (status.pending_workloads, status.reserving_workloads, status.admitted_workloads);
+    counts == (report.counts.pending, report.counts.reserving, report.counts.admitted)
+        && status.flavors_reservation == report.reservation
+        && status.flavors_usage == report.usage
+        && says_active(&status.conditions, &report.activity, report.generation)
+}
+
 /// The status of a ClusterQueue that says what `report` says. What others wrote into it stays.
 pub fn cluster_queue(old: &ClusterQueueStatus, report: &ClusterQueueReport, now: Timestamp) -> ClusterQueueStatus {
     let mut status = old.clone();
@@ -292,31 +313,47 @@ pub fn local_queue(old: &LocalQueueStatus, report: &LocalQueueReport, now: Times
     status
 }
 
-fn set_active(conditions: &mut Vec<Condition>, activity: &Activity, generation: Option<i64>, now: Timestamp) {
-    let verdict = Verdict {
+fn active(activity: &Activity, generation: Option<i64>) -> Verdict {
+    Verdict {
         type_: names::ACTIVE,
         status: activity.active,
         reason: activity.reason.to_owned(),
         message: activity.message.clone(),
         observed_generation: generation,
-    };
-    condition::set(conditions, now, verdict);
+    }
 }
 
-/// Names the fields that are set and not acted on; no condition when there are none.
-fn set_unsupported(conditions: &mut Vec<Condition>, fields: &[String], generation: Option<i64>, now: Timestamp) {
-    if fields.is_empty() {
-        condition::remove(conditions, names::UNSUPPORTED);
-        return;
-    }
-    let verdict = Verdict {
+/// Names the fields that are set and not acted on; `None` when there are none.
+fn unsupported_verdict(fields: &[String], generation: Option<i64>) -> Option<Verdict> {
+    (!fields.is_empty()).then(|| Verdict {
         type_: names::UNSUPPORTED,
         status: true,
         reason: UNSUPPORTED_REASON.to_owned(),
         message: format!("Sluice does not act on {} yet", fields.join(", ")),
         observed_generation: generation,
-    };
-    condition::set(conditions, now, verdict);
+    })
+}
+
+fn set_active(conditions: &mut Vec<Condition>, activity: &Activity, generation: Option<i64>, now: Timestamp) {
+    condition::set(conditions, now, active(activity, generation));
+}
+
+fn says_active(conditions: &[Condition], activity: &Activity, generation: Option<i64>) -> bool {
+    condition::says(conditions, &active(activity, generation))
+}
+
+fn set_unsupported(conditions: &mut Vec<Condition>, fields: &[String], generation: Option<i64>, now: Timestamp) {
+    match unsupported_verdict(fields, generation) {
+        Some(verdict) => drop(condition::set(conditions, now, verdict)),
+        None => drop(condition::remove(conditions, names::UNSUPPORTED)),
+    }
+}
+
+fn says_unsupported(conditions: &[Condition], fields: &[String], generation: Option<i64>) -> bool {
+    match unsupported_verdict(fields, generation) {
+        Some(verdict) => condition::says(conditions, &verdict),
+        None => condition::get(conditions, names::UNSUPPORTED).is_none(),
+    }
 }
 
 /// A workload's status that is being changed.

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Preemption;
 use super::assign::{Assignment, Attempt, Findings, Mode};
+use super::demand::Demand;
 use super::engine::{ClusterQueueState, Engine, Promise, WorkloadId};
-use super::entry::Demand;
 use super::ledger::Charge;
 use super::line::{Need, Rank, Shape};
 use super::tree::{Fr, NodeId, Tree, View};

@@ -294,7 +294,7 @@ impl Engine {
         report
             .unsupported
             .extend(topologies.map(|(flavor, _)| format!("spec.topologyName of ResourceFlavor {flavor}")));
-        let changed = status::cluster_queue(&state.observed, &report, self.now) != state.observed;
+        let changed = !status::cluster_queue_says(&state.observed, &report);
         changed.then(|| Effect::ClusterQueueStatus { cluster_queue: state.name.clone(), report })
     }
 
@@ -324,7 +324,7 @@ impl Engine {
                 .map(|quota| local_queue_usage(quota, &self.tree, |fr| state.sums.admitted(fr)))
                 .unwrap_or_default(),
         };
-        let changed = status::local_queue(&state.observed, &report, self.now) != state.observed;
+        let changed = !status::local_queue_says(&state.observed, &report);
         changed.then(|| Effect::LocalQueueStatus { local_queue: state.key.clone(), report })
     }
 }
