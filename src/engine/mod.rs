@@ -3,6 +3,7 @@
 //! Every decision of Sluice is made in [`Engine::step`], from values alone: no client, no clock, no randomness. The shell
 //! (`manager`) feeds it what the watches see and carries out what it asks for; a simulator can do the same.
 
+mod events;
 pub mod in_flight;
 mod in_use;
 pub mod notebook;

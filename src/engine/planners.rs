@@ -253,7 +253,7 @@ impl Engine {
                 // The decision is written once its order is right.
                 return Plan { writes: vec![write], ..Plan::default() };
             }
-            return self.queueing.plan_workload(workload, now);
+            return self.queueing.plan_workload(&self.world, workload, now);
         }
         let members = Record::of(workload).unwrap_or_default().members;
         let has_pods = members.iter().any(|member| {

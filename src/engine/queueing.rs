@@ -7,7 +7,7 @@ use super::plan::{Plan, Write, WriteOp};
 use super::planners::Planner;
 use super::store::Key;
 use super::world::{Change, Object, World};
-use super::{WriteError, in_use};
+use super::{WriteError, events, in_use};
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, Workload};
 use crate::queue::{self, Effect, Event, Subject, status};
 
@@ -59,7 +59,7 @@ impl Queueing {
     }
 
     /// What the queue wants of a Workload.
-    pub(super) fn plan_workload(&self, workload: &Workload, now: Timestamp) -> Plan {
+    pub(super) fn plan_workload(&self, world: &World, workload: &Workload, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
         match self.queue.effect(&Subject::Workload(Key::of(workload))) {
             Some(Effect::SetInactive { .. }) => {
@@ -68,7 +68,14 @@ impl Queueing {
                 plan.write(Write::patch(workload, &inactive));
             }
             Some(effect) => {
-                plan.write(Write::patch_status(workload, &status::workload(workload, &effect, now)));
+                let mut decided = status::workload(workload, &effect, now);
+                if let Effect::Admit { replaces: Some(replaced), .. } = &effect {
+                    go_on_from(&mut decided, world.workloads.get(replaced).map(AsRef::as_ref), now);
+                }
+                if let Some(write) = Write::patch_status(workload, &decided) {
+                    plan.write(write);
+                    plan.notes.extend(events::of(workload, &decided, &effect));
+                }
             }
             None => {}
         }
@@ -139,6 +146,16 @@ impl Queueing {
             Object::Workload(workload) => self.queue.step(now, &Event::WorkloadGone(&Key::of(workload.as_ref()))),
             _ => {}
         }
+    }
+}
+
+/// A slice has what is left of its job's time, not all of it anew: a job that grows every hour would never end. (In kueue
+/// v0.19.2 each slice starts from zero.)
+fn go_on_from(slice: &mut Workload, replaced: Option<&Workload>, now: Timestamp) {
+    if let (Some(status), Some(replaced), Some(_)) =
+        (&mut slice.status, replaced, slice.spec.maximum_execution_time_seconds)
+    {
+        status.accumulated_past_execution_time_seconds = status::execution_time(replaced, now);
     }
 }
 

@@ -25,7 +25,7 @@ const NO_RESERVATION_REASON: &str = "NoReservation";
 const UNSUPPORTED_REASON: &str = "FieldsNotSupported";
 
 impl EvictReason {
-    /// The reason of the condition Evicted.
+    /// Why, in a word.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::ClusterQueueStopped => names::evicted_reason::CLUSTER_QUEUE_STOPPED,
@@ -33,6 +33,15 @@ impl EvictReason {
             Self::Deactivated => names::evicted_reason::DEACTIVATED,
             Self::Preempted(_) => names::evicted_reason::PREEMPTED,
             Self::PodsReadyTimeout(_) => names::evicted_reason::PODS_READY_TIMEOUT,
+        }
+    }
+
+    /// The reason of the condition Evicted; of a deactivation by the queue itself it says why (kueue v0.19.2
+    /// `pkg/workload/evict/evict.go`).
+    fn with_cause(&self, workload: &Workload) -> String {
+        match (self, deactivation_target(workload)) {
+            (Self::Deactivated, Some((cause, _))) => format!("{}DueTo{cause}", self.as_str()),
+            _ => self.as_str().to_owned(),
         }
     }
 
@@ -64,6 +73,12 @@ impl EvictReason {
             Self::ClusterQueueStopped | Self::LocalQueueStopped | Self::Preempted(_) => String::new(),
         }
     }
+}
+
+/// Whether this is the reason of an eviction by `spec.active`, with or without a cause.
+fn is_deactivation(reason: &str) -> bool {
+    let cause = reason.strip_prefix(names::evicted_reason::DEACTIVATED);
+    cause.is_some_and(|cause| cause.is_empty() || cause.starts_with("DueTo"))
 }
 
 /// Reason and message of the condition DeactivationTarget.
@@ -184,7 +199,7 @@ pub fn pending(workload: &Workload, why: &Waiting, now: Timestamp) -> WorkloadSt
 /// The workload must stop. It holds its quota until [`released`]; one that holds none has nothing to stop.
 pub fn evicted(workload: &Workload, reason: &EvictReason, now: Timestamp) -> WorkloadStatus {
     let mut edit = Edit::of(workload, now);
-    edit.set(names::EVICTED, true, reason.as_str(), reason.message(workload));
+    edit.set(names::EVICTED, true, &reason.with_cause(workload), reason.message(workload));
     edit.count_eviction(reason.as_str(), &reason.underlying_cause(workload));
     match reason {
         EvictReason::Deactivated => {
@@ -217,6 +232,17 @@ pub fn to_be_deactivated(workload: &Workload, cause: DeactivationCause, now: Tim
     edit.status
 }
 
+/// How long a workload has been admitted so far, in seconds; `None` when it never was.
+pub fn execution_time(workload: &Workload, now: Timestamp) -> Option<i32> {
+    let status = workload.status.as_ref()?;
+    let past = status.accumulated_past_execution_time_seconds;
+    let Some(admitted) = condition::get(&status.conditions, names::ADMITTED).filter(|found| found.status == "True") else {
+        return past;
+    };
+    let this_time = (now.as_second() - admitted.last_transition_time.0.as_second()).max(0);
+    Some(past.unwrap_or(0).saturating_add(i32::try_from(this_time).unwrap_or(i32::MAX)))
+}
+
 /// The workload has stopped after an eviction, its pods are gone, and its quota is free. Who stops the job calls this.
 pub fn released(workload: &Workload, now: Timestamp) -> WorkloadStatus {
     let mut edit = Edit::of(workload, now);
@@ -227,18 +253,21 @@ pub fn released(workload: &Workload, now: Timestamp) -> WorkloadStatus {
     };
     edit.set(names::QUOTA_RESERVED, false, PENDING_REASON, message.clone());
     if condition::is_true(&edit.status.conditions, names::ADMITTED) {
-        edit.status.accumulated_past_execution_time_seconds = edit.execution_time();
+        // Who runs a workload on whose time was over gives it all of its time anew.
+        let timed_out = reason.ends_with(DeactivationCause::MaximumExecutionTimeExceeded.as_str());
+        let spent = execution_time(workload, now).filter(|_| !timed_out);
+        edit.status.accumulated_past_execution_time_seconds = spent;
         edit.set(names::ADMITTED, false, NO_RESERVATION_REASON, "The workload has no reservation".to_owned());
     }
     let comes_back_later = [
-        names::evicted_reason::DEACTIVATED,
         names::evicted_reason::CLUSTER_QUEUE_STOPPED,
         names::evicted_reason::LOCAL_QUEUE_STOPPED,
         names::evicted_reason::PODS_READY_TIMEOUT,
         names::evicted_reason::ADMISSION_CHECK,
     ];
     if evicted.is_some() {
-        edit.set(names::REQUEUED, !comes_back_later.contains(&reason.as_str()), &reason, message);
+        let later = comes_back_later.contains(&reason.as_str()) || is_deactivation(&reason);
+        edit.set(names::REQUEUED, !later, &reason, message);
     }
     edit.status.admission = None;
     edit.status
@@ -395,7 +424,7 @@ impl Edit {
             names::evicted_reason::LOCAL_QUEUE_STOPPED => {
                 (names::requeued_reason::LOCAL_QUEUE_RESTARTED, "The LocalQueue was restarted after being stopped")
             }
-            names::evicted_reason::DEACTIVATED => (names::requeued_reason::REACTIVATED, "The workload was reactivated"),
+            reason if is_deactivation(reason) => (names::requeued_reason::REACTIVATED, "The workload was reactivated"),
             _ => (names::requeued_reason::BACKOFF_FINISHED, "The workload backoff was finished"),
         };
         self.set(names::REQUEUED, true, reason, message.to_owned());
@@ -414,14 +443,6 @@ impl Edit {
                 count: 1,
             }),
         }
-    }
-
-    /// Time spent admitted so far, in seconds.
-    fn execution_time(&self) -> Option<i32> {
-        let admitted = condition::get(&self.status.conditions, names::ADMITTED)?;
-        let this_time = (self.now.as_second() - admitted.last_transition_time.0.as_second()).max(0);
-        let past = self.status.accumulated_past_execution_time_seconds.unwrap_or(0);
-        Some(past.saturating_add(i32::try_from(this_time).unwrap_or(i32::MAX)))
     }
 
     fn note_unsupported(&mut self, workload: &Workload) {
