@@ -325,3 +325,6 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

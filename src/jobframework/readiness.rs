@@ -8,6 +8,7 @@
 
 use jiff::Timestamp;
 
+use super::record::{MemberShare, Share};
 use super::slices::{Phase, Slice};
 use super::{JobView, Member};
 use crate::api::condition::{self, Verdict};
@@ -15,41 +16,31 @@ use crate::api::kueue::names::pods_ready_reason::{RECOVERED, STARTED, WAIT_FOR_R
 use crate::api::kueue::{Workload, WorkloadStatus, names};
 use crate::engine::plan::{Plan, Write};
 
-/// How ready the pods are that a slice pays for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Readiness {
-    /// Pods are missing that should be ready.
-    Short,
-    /// Everything is ready but for pods that came on top, which are starting.
-    Growing,
-    /// Everything is ready.
-    Whole,
+/// Whether the pods that a slice pays for are ready; `None` when it pays for no member that stays. Pods that are no longer
+/// wanted need not be ready, and neither do those of members on their way out, nor, beside others, those that are starting.
+pub fn of(slice: &Slice<'_>, members: &[Member]) -> Option<bool> {
+    let staying: Vec<_> = staying(slice, members).collect();
+    let any_settled = staying.iter().flat_map(|(_, share)| &share.pods).any(|pods| pods.starting < pods.count);
+    let needed = |pods: &Share| if any_settled { pods.count.saturating_sub(pods.starting) } else { pods.count };
+    (!staying.is_empty()).then(|| staying.iter().all(|(member, share)| has_ready(member, share, needed)))
 }
 
-/// How ready the pods are that a slice pays for; `None` when it pays for no member that stays. Pods that are no longer
-/// wanted need not be ready, and neither do those of members on their way out.
-pub fn of(slice: &Slice<'_>, members: &[Member]) -> Option<Readiness> {
-    let staying = members.iter().filter(|member| !member.going);
-    let paid: Vec<_> = staying.filter_map(|member| Some((member, slice.record.member(&member.uid)?))).collect();
-    if paid.is_empty() {
-        return None;
-    }
-    let (mut whole, mut settled_ready, mut any_settled) = (true, true, false);
-    for (member, share) in paid {
-        for pods in &share.pods {
-            let needed = wanted(member, &pods.group).min(pods.count);
-            let settled = needed.min(pods.count.saturating_sub(pods.starting));
-            let ready = member.ready_pods.get(&pods.group).copied().unwrap_or(0);
-            whole &= ready >= needed;
-            settled_ready &= ready >= settled;
-            any_settled |= settled > 0;
-        }
-    }
-    Some(match (whole, any_settled && settled_ready) {
-        (true, _) => Readiness::Whole,
-        (false, true) => Readiness::Growing,
-        (false, false) => Readiness::Short,
-    })
+/// The member whose start is over: the oldest one that stays, once all its pods are ready. Those after it are still to
+/// show that they can take its place.
+pub fn started<'m>(slice: &Slice<'_>, members: &'m [Member]) -> Option<&'m Member> {
+    let (oldest, share) = staying(slice, members).next()?;
+    has_ready(oldest, share, |pods| pods.count).then_some(oldest)
+}
+
+/// The members that a slice pays for and that stay, the oldest first.
+fn staying<'m, 's>(slice: &'s Slice<'_>, members: &'m [Member]) -> impl Iterator<Item = (&'m Member, &'s MemberShare)> {
+    members.iter().filter(|member| !member.going).filter_map(|member| Some((member, slice.record.member(&member.uid)?)))
+}
+
+/// Whether of each group as many pods are ready as are needed, or as the member wants.
+fn has_ready(member: &Member, share: &MemberShare, needed: impl Fn(&Share) -> u32) -> bool {
+    let ready = |pods: &Share| member.ready_pods.get(&pods.group).copied().unwrap_or(0);
+    share.pods.iter().all(|pods| ready(pods) >= needed(pods).min(wanted(member, &pods.group)))
 }
 
 /// How many pods of a group a member wants; as many as are paid for when its spec doesn't say.
@@ -67,8 +58,8 @@ pub fn plan(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member], plan: 
         let mut status = slice.workload.status.clone().unwrap_or_default();
         match slice.phase {
             Phase::Admitted => {
-                let Some(readiness) = of(slice, members) else { continue };
-                say(&mut status, readiness != Readiness::Short, view.now);
+                let Some(ready) = of(slice, members) else { continue };
+                say(&mut status, ready, view.now);
             }
             Phase::Waiting => forget(&mut status, view.now),
             Phase::Evicted | Phase::Going | Phase::Finished => continue,

@@ -106,10 +106,10 @@ impl Record {
         self
     }
 
-    /// The same pods, none of which is starting.
-    pub fn settled(mut self) -> Self {
-        let shares = self.members.iter_mut().flat_map(|member| &mut member.pods);
-        shares.for_each(|share| share.starting = 0);
+    /// The same pods, of which those of the member with this uid are not starting any more.
+    pub fn started(mut self, uid: &str) -> Self {
+        let of_member = self.members.iter_mut().filter(|member| member.uid == uid);
+        of_member.flat_map(|member| &mut member.pods).for_each(|share| share.starting = 0);
         self
     }
 

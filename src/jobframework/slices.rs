@@ -9,7 +9,7 @@ use kube::api::ObjectMeta;
 use sha2::{Digest, Sha256};
 
 use super::pod_sets::Wanted;
-use super::readiness::{self, Readiness};
+use super::readiness;
 use super::record::{Counts, RECORD_ANNOTATION, Record, fits_within};
 use super::{Job, Member, Priority, Request};
 use crate::api::condition::{self, Verdict};
@@ -211,11 +211,12 @@ fn ask(request: &Request<'_>, slices: &[Slice<'_>], waiting: &[&Slice<'_>], held
     }
 }
 
-/// What a slice pays for, with its start behind it if every pod is ready.
+/// What a slice pays for, as far as it has started.
 fn up_to_date(held: &Slice<'_>, request: &Request<'_>) -> Record {
-    match readiness::of(held, request.members) {
-        Some(Readiness::Whole) => held.record.clone().settled(),
-        _ => held.record.clone(),
+    let record = held.record.clone();
+    match readiness::started(held, request.members) {
+        Some(member) => record.started(&member.uid),
+        None => record,
     }
 }
 

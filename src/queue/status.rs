@@ -236,7 +236,8 @@ pub fn to_be_deactivated(workload: &Workload, cause: DeactivationCause, now: Tim
 pub fn execution_time(workload: &Workload, now: Timestamp) -> Option<i32> {
     let status = workload.status.as_ref()?;
     let past = status.accumulated_past_execution_time_seconds;
-    let Some(admitted) = condition::get(&status.conditions, names::ADMITTED).filter(|found| found.status == "True") else {
+    let Some(admitted) = condition::get(&status.conditions, names::ADMITTED).filter(|found| found.status == "True")
+    else {
         return past;
     };
     let this_time = (now.as_second() - admitted.last_transition_time.0.as_second()).max(0);

@@ -1,0 +1,377 @@
+//! A control plane in memory: it takes the engine's writes as the API server does, runs pods, and has Serve answer. Time
+//! passes only when nothing else is to be done.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use crate::api::condition;
+use crate::api::kueue::Workload;
+use crate::api::ray::{RayCluster, RayService, names};
+use crate::dashboard::{ServeAnswer, ServeReply};
+use crate::engine::plan::{Note, ObjectRef, ServeCall, ServeRequest, Write, WriteOp};
+use crate::engine::world::Object;
+use crate::engine::{Answer, Effect, Engine, Event, Halves, WriteError};
+use crate::queue::Settings;
+
+/// More rounds than this at one moment, and the engine turns in circles.
+const MOST_ROUNDS: usize = 500;
+const NAMESPACE: &str = "default";
+
+/// Kind and name.
+type Name = (String, String);
+
+/// The control plane, and the engine that watches it.
+pub(super) struct ControlPlane {
+    engine: Engine,
+    pub(super) now: Timestamp,
+    objects: BTreeMap<Name, Value>,
+    versions: u64,
+    events: Vec<Event>,
+    pub(super) notes: Vec<Note>,
+    /// Pods whose names have one of these in them never get ready.
+    pub(super) ailing: BTreeSet<String>,
+    /// Pods that are deleted stay.
+    pub(super) linger: bool,
+    /// What Serve was given last, by cluster.
+    serve: BTreeMap<String, Value>,
+}
+
+impl ControlPlane {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self {
+            engine: Engine::new(Halves { queue_manager: true, ray_operator: true }, settings, []),
+            now: "2026-01-01T00:00:00Z".parse().expect("a time"),
+            objects: BTreeMap::new(),
+            versions: 0,
+            events: Vec::new(),
+            notes: Vec::new(),
+            ailing: BTreeSet::new(),
+            linger: false,
+            serve: BTreeMap::new(),
+        }
+    }
+
+    /// Creates an object, or changes it, as a person would.
+    pub(super) fn apply(&mut self, kind: &str, object: Value) {
+        let name = (kind.to_owned(), object["metadata"]["name"].as_str().expect("a name").to_owned());
+        if self.objects.contains_key(&name) {
+            self.patch(&name, &object);
+        } else {
+            self.create(name, object);
+        }
+    }
+
+    /// Deletes an object as a person would.
+    pub(super) fn delete(&mut self, kind: &str, name: &str) {
+        self.end(&(kind.to_owned(), name.to_owned()), false);
+    }
+
+    /// Lets so many seconds pass.
+    pub(super) fn play(&mut self, seconds: i64) {
+        let end = self.now + SignedDuration::from_secs(seconds);
+        self.rest();
+        while let Some(wake) = self.engine.next_wake().filter(|wake| *wake <= end) {
+            self.now = wake.max(self.now);
+            self.rest();
+        }
+        self.now = end;
+        self.rest();
+    }
+
+    pub(super) fn workload(&self, owner: &str) -> Workload {
+        let mut slices = self.workloads(owner);
+        assert_eq!(slices.len(), 1, "{owner} has one slice");
+        slices.remove(0)
+    }
+
+    /// The slices of a job, by name.
+    pub(super) fn workloads(&self, owner: &str) -> Vec<Workload> {
+        let of_owner =
+            self.of_kind("Workload").filter(|slice| slice["metadata"]["ownerReferences"][0]["name"] == owner);
+        of_owner.map(|slice| serde_json::from_value(slice.clone()).expect("a Workload")).collect()
+    }
+
+    /// Status and reason of a condition of a job's one slice.
+    pub(super) fn says(&self, owner: &str, kind: &str) -> Option<(String, String)> {
+        let conditions = self.workload(owner).status.unwrap_or_default().conditions;
+        condition::get(&conditions, kind).map(|found| (found.status.clone(), found.reason.clone()))
+    }
+
+    pub(super) fn clusters(&self) -> Vec<RayCluster> {
+        self.of_kind("RayCluster").map(|it| serde_json::from_value(it.clone()).expect("a RayCluster")).collect()
+    }
+
+    /// The children of a service.
+    pub(super) fn children(&self, service: &str) -> Vec<String> {
+        let children = self.of_kind("RayCluster").filter(|it| it["metadata"]["ownerReferences"][0]["name"] == service);
+        children.map(|child| child["metadata"]["name"].as_str().expect("a name").to_owned()).collect()
+    }
+
+    pub(super) fn service(&self, name: &str) -> RayService {
+        let object = &self.objects[&("RayService".to_owned(), name.to_owned())];
+        serde_json::from_value(object.clone()).expect("a RayService")
+    }
+
+    /// How many pods a cluster has.
+    pub(super) fn pods(&self, cluster: &str) -> usize {
+        self.of_kind("Pod").filter(|pod| pod["metadata"]["labels"][names::CLUSTER_LABEL] == cluster).count()
+    }
+
+    pub(super) fn told(&self, kind: &str, reason: &str) -> usize {
+        self.notes.iter().filter(|note| note.regarding.kind == kind && note.reason == reason).count()
+    }
+
+    fn of_kind(&self, kind: &str) -> impl Iterator<Item = &Value> {
+        self.objects.iter().filter(move |((of, _), _)| of == kind).map(|(_, object)| object)
+    }
+
+    /// Works until there is nothing left to do at this moment.
+    fn rest(&mut self) {
+        for _ in 0..MOST_ROUNDS {
+            self.settle();
+            let due = self.engine.next_wake().is_some_and(|wake| wake <= self.now);
+            if self.events.is_empty() && !due {
+                return;
+            }
+            let events = std::mem::take(&mut self.events);
+            for effect in self.engine.step(self.now, events) {
+                match effect {
+                    Effect::Write(id, write) => {
+                        let result = self.carry_out(&write);
+                        self.events.push(Event::Written { id, write: Box::new(write), result });
+                    }
+                    Effect::Note(note) => self.notes.push(note),
+                    Effect::Serve(call) => {
+                        let reply = self.answer(&call);
+                        self.events.push(Event::Served(reply));
+                    }
+                }
+            }
+        }
+        panic!("at {} the engine turns in circles: {:#?}", self.now, self.notes);
+    }
+
+    fn carry_out(&mut self, write: &Write) -> Result<Answer, WriteError> {
+        let name = (write.target.kind.clone(), write.target.name.clone());
+        let refused = |code, message: &str| WriteError { code: Some(code), message: message.to_owned() };
+        let held = self.objects.get(&name);
+        match (&write.op, held) {
+            (WriteOp::Create(_), Some(_)) => return Err(refused(409, "it exists")),
+            (WriteOp::Create(object), None) => self.create(name.clone(), object.clone()),
+            (_, None) => return Err(refused(404, "it is gone")),
+            (WriteOp::Patch(body) | WriteOp::PatchStatus(body), Some(held)) => {
+                let based_on = body.pointer("/metadata/resourceVersion");
+                if based_on.is_some_and(|version| *version != held["metadata"]["resourceVersion"]) {
+                    return Err(refused(409, "it has changed"));
+                }
+                self.patch(&name, body);
+            }
+            (WriteOp::Delete { uid, foreground }, Some(held)) => {
+                if held["metadata"]["uid"] != *uid {
+                    return Err(refused(409, "it is another"));
+                }
+                self.end(&name, *foreground);
+            }
+        }
+        Ok(self.objects.get(&name).and_then(|object| decoded(&name.0, object)).map_or(Answer::Gone, Answer::Object))
+    }
+
+    fn create(&mut self, name: Name, mut object: Value) {
+        self.versions += 1;
+        let meta = &mut object["metadata"];
+        meta["namespace"] = json!(NAMESPACE);
+        meta["uid"] = json!(format!("uid-{}", self.versions));
+        meta["creationTimestamp"] = json!(condition::whole_seconds(self.now));
+        meta["generation"] = json!(1);
+        self.objects.insert(name.clone(), object);
+        self.changed(&name);
+    }
+
+    fn patch(&mut self, name: &Name, patch: &Value) {
+        let Some(object) = self.objects.get_mut(name) else { return };
+        let before = object.clone();
+        merge(object, patch);
+        object["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
+        if *object == before {
+            return;
+        }
+        if object["spec"] != before["spec"] {
+            object["metadata"]["generation"] = json!(before["metadata"]["generation"].as_i64().unwrap_or(0) + 1);
+        }
+        self.changed(name);
+        self.bury(name);
+    }
+
+    /// Begins the end of an object.
+    fn end(&mut self, name: &Name, foreground: bool) {
+        let Some(object) =
+            self.objects.get_mut(name).filter(|object| object["metadata"]["deletionTimestamp"].is_null())
+        else {
+            return;
+        };
+        object["metadata"]["deletionTimestamp"] = json!(condition::whole_seconds(self.now));
+        if foreground {
+            let finalizers = &mut object["metadata"]["finalizers"];
+            let mut all = finalizers.as_array().cloned().unwrap_or_default();
+            all.push(json!("foregroundDeletion"));
+            *finalizers = Value::Array(all);
+        }
+        self.changed(name);
+        self.bury(name);
+    }
+
+    /// Removes an object that is to go, once nothing keeps it.
+    fn bury(&mut self, name: &Name) {
+        let Some(object) = self.objects.get(name) else { return };
+        let meta = &object["metadata"];
+        let kept = meta["finalizers"].as_array().is_some_and(|all| !all.is_empty()) || (name.0 == "Pod" && self.linger);
+        if meta["deletionTimestamp"].is_null() || kept {
+            return;
+        }
+        self.versions += 1;
+        let mut last = self.objects.remove(name).expect("it is there");
+        last["metadata"]["resourceVersion"] = json!(self.versions.to_string());
+        self.events.extend(decoded(&name.0, &last).map(Event::Deleted));
+    }
+
+    fn changed(&mut self, name: &Name) {
+        self.versions += 1;
+        let object = self.objects.get_mut(name).expect("it is there");
+        object["metadata"]["resourceVersion"] = json!(self.versions.to_string());
+        self.events.extend(decoded(&name.0, object).map(Event::Applied));
+    }
+
+    /// What the kubelet, the garbage collector and the controller of EndpointSlices do.
+    fn settle(&mut self) {
+        let all: Vec<Name> = self.objects.keys().cloned().collect();
+        for name in &all {
+            self.bury(name);
+            self.collect(name);
+        }
+        for name in all.iter().filter(|(kind, _)| kind == "Pod") {
+            let Some(pod) = self.objects.get(name) else { continue };
+            let ready = !self.ailing.iter().any(|part| name.1.contains(part.as_str()));
+            let ready = if ready { "True" } else { "False" };
+            if pod.pointer("/status/conditions/0/status") != Some(&json!(ready)) {
+                let status = json!({"status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": ready}]}});
+                self.patch(name, &status);
+            }
+        }
+        for (_, service) in all.iter().filter(|(kind, name)| kind == "Service" && name.ends_with("-serve-svc")) {
+            self.publish_endpoints(service);
+        }
+    }
+
+    /// Ends what belongs to an object that is gone or waits for its own to go first; and lets the latter go when they are.
+    fn collect(&mut self, name: &Name) {
+        let Some(object) = self.objects.get(name) else { return };
+        if let Some(owner) = owner(object) {
+            let holder = self.objects.values().find(|other| other["metadata"]["uid"] == *owner);
+            if holder.is_none_or(waits_for_its_own) {
+                return self.end(name, false);
+            }
+        }
+        let uid = &object["metadata"]["uid"];
+        if waits_for_its_own(object) && !self.objects.values().any(|other| owner(other) == Some(uid)) {
+            self.patch(name, &json!({"metadata": {"finalizers": []}}));
+        }
+    }
+
+    fn publish_endpoints(&mut self, service: &str) {
+        let selector =
+            &self.objects[&("Service".to_owned(), service.to_owned())]["spec"]["selector"][names::CLUSTER_LABEL];
+        let pods = self.of_kind("Pod").filter(|pod| pod["metadata"]["labels"][names::CLUSTER_LABEL] == *selector);
+        let endpoints = pods.map(|pod| {
+            let ready = pod.pointer("/status/conditions/0/status") == Some(&json!("True"));
+            json!({
+                "addresses": ["10.0.0.1"], "conditions": {"ready": ready},
+                "targetRef": {"kind": "Pod", "uid": pod["metadata"]["uid"]},
+            })
+        });
+        let endpoints: Vec<Value> = endpoints.collect();
+        let name = format!("{service}-1");
+        let labels = json!({"kubernetes.io/service-name": service});
+        self.apply(
+            "EndpointSlice",
+            json!({
+                "metadata": {"name": name, "labels": labels}, "addressType": "IPv4", "endpoints": endpoints,
+            }),
+        );
+    }
+
+    fn answer(&mut self, call: &ServeCall) -> ServeReply {
+        let answer = match &call.request {
+            ServeRequest::Get => {
+                let given = self.serve.get(&call.cluster).and_then(|config| config["applications"].as_array());
+                let apps = given
+                    .into_iter()
+                    .flatten()
+                    .map(|app| (app["name"].as_str().unwrap_or_default().to_owned(), json!({"status": "RUNNING"})));
+                let status = json!({"applications": apps.collect::<BTreeMap<_, _>>()});
+                ServeAnswer::Status(Ok(serde_json::from_value(status).expect("a status")))
+            }
+            ServeRequest::Put(config) => {
+                self.serve.insert(call.cluster.clone(), config.body().clone());
+                ServeAnswer::Applied { config_hash: config.hash().to_owned(), result: Ok(()) }
+            }
+            ServeRequest::Healthz { pod, .. } => ServeAnswer::Health { pod: pod.clone(), result: Ok(()) },
+        };
+        ServeReply {
+            namespace: call.namespace.clone(),
+            cluster: call.cluster.clone(),
+            uid: call.uid.clone(),
+            called_at: self.now,
+            at: self.now,
+            answer,
+        }
+    }
+}
+
+fn owner(object: &Value) -> Option<&Value> {
+    object.pointer("/metadata/ownerReferences/0/uid")
+}
+
+fn waits_for_its_own(object: &Value) -> bool {
+    let finalizers = object["metadata"]["finalizers"].as_array();
+    finalizers.is_some_and(|all| all.contains(&json!("foregroundDeletion")))
+}
+
+fn decoded(kind: &str, object: &Value) -> Option<Object> {
+    let group = match kind {
+        "Pod" | "Service" | "Namespace" => "v1",
+        "EndpointSlice" => "discovery.k8s.io/v1",
+        "RayCluster" | "RayService" => "ray.io/v1",
+        _ => "kueue.x-k8s.io/v1beta2",
+    };
+    let target = ObjectRef {
+        api_version: group.to_owned(),
+        kind: kind.to_owned(),
+        plural: String::new(),
+        namespace: None,
+        name: String::new(),
+    };
+    let mut object = object.clone();
+    if matches!(kind, "ClusterQueue" | "Cohort" | "ResourceFlavor" | "WorkloadPriorityClass" | "Namespace") {
+        object["metadata"]["namespace"] = Value::Null;
+    }
+    Object::decode(&target, object).unwrap_or_else(|error| panic!("{kind}: {error}"))
+}
+
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(fields) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (name, value) in fields {
+        if value.is_null() {
+            target.as_object_mut().expect("an object").remove(name);
+        } else {
+            merge(&mut target[name.as_str()], value);
+        }
+    }
+}

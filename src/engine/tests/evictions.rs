@@ -1,0 +1,281 @@
+//! Jobs that lose their quota: to others, by taking too long to get ready, and by running for too long.
+
+use jiff::SignedDuration;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::control_plane::ControlPlane;
+use crate::api::condition;
+use crate::api::kueue::names;
+use crate::queue::Settings;
+use crate::queue::settings::{Requeuing, WaitForPodsReady};
+
+/// A control plane with one ClusterQueue of so many CPUs, in which the more important takes the place of the less so.
+fn control_plane(settings: Settings, cpu: &str) -> ControlPlane {
+    let mut plane = ControlPlane::new(settings);
+    let flavors = json!([{"name": "default", "resources": [{"name": "cpu", "nominalQuota": cpu}, {"name": "memory", "nominalQuota": "99Gi"}]}]);
+    plane.apply("Namespace", json!({"metadata": {"name": "default"}}));
+    plane.apply("ResourceFlavor", json!({"metadata": {"name": "default"}, "spec": {}}));
+    plane.apply(
+        "ClusterQueue",
+        json!({"metadata": {"name": "cq"}, "spec": {
+            "namespaceSelector": {},
+            "preemption": {"withinClusterQueue": "LowerPriority"},
+            "resourceGroups": [{"coveredResources": ["cpu", "memory"], "flavors": flavors}],
+        }}),
+    );
+    plane.apply("LocalQueue", json!({"metadata": {"name": "lq"}, "spec": {"clusterQueue": "cq"}}));
+    for (name, value) in [("low", 1), ("high", 100)] {
+        plane.apply("WorkloadPriorityClass", json!({"metadata": {"name": name}, "value": value}));
+    }
+    plane
+}
+
+fn impatient(limit: Option<u32>) -> Settings {
+    let requeuing = Requeuing { backoff_base_seconds: 10, backoff_limit_count: limit, ..Requeuing::default() };
+    let rules = WaitForPodsReady {
+        timeout: SignedDuration::from_secs(60),
+        recovery_timeout: Some(SignedDuration::from_secs(30)),
+        block_admission: false,
+        requeuing,
+    };
+    Settings { wait_for_pods_ready: Some(rules), ..Settings::default() }
+}
+
+/// A head and so many workers of 1 CPU each.
+fn cluster_spec(workers: u32, version: &str) -> Value {
+    let template = |name: &str| {
+        let container =
+            json!({"name": name, "image": "ray", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}});
+        json!({"spec": {"containers": [container]}})
+    };
+    json!({
+        "rayVersion": version,
+        "headGroupSpec": {"rayStartParams": {}, "template": template("ray-head")},
+        "workerGroupSpecs": [{
+            "groupName": "small", "replicas": workers, "minReplicas": 0, "maxReplicas": 9, "rayStartParams": {},
+            "template": template("ray-worker"),
+        }],
+    })
+}
+
+fn meta(name: &str, class: &str) -> Value {
+    json!({"name": name, "labels": {(names::QUEUE_NAME_LABEL): "lq", (names::PRIORITY_CLASS_LABEL): class}})
+}
+
+fn put_cluster(plane: &mut ControlPlane, name: &str, class: &str, workers: u32) {
+    plane.apply("RayCluster", json!({"metadata": meta(name, class), "spec": cluster_spec(workers, "2.53.0")}));
+}
+
+fn put_service(plane: &mut ControlPlane, name: &str, class: &str, version: &str) {
+    let serve = "applications:\n- name: chat\n  import_path: chat:app\n";
+    let spec = json!({"serveConfigV2": serve, "rayClusterConfig": cluster_spec(1, version)});
+    let mut spec = spec;
+    // Its own gate is not ours to change.
+    spec["rayClusterConfig"]["suspend"] = json!(true);
+    plane.apply("RayService", json!({"metadata": meta(name, class), "spec": spec}));
+}
+
+fn is(status: &str, reason: &str) -> Option<(String, String)> {
+    Some((status.to_owned(), reason.to_owned()))
+}
+
+fn is_serving(plane: &ControlPlane, name: &str) -> bool {
+    plane.service(name).status.is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
+}
+
+#[rstest]
+#[case::a_service("RayService")]
+#[case::a_cluster("RayCluster")]
+fn a_job_that_is_preempted_stops_waits_at_its_age_and_comes_back(#[case] kind: &str) {
+    // Given a job that fills its queue,
+    let mut plane = control_plane(Settings::default(), "2");
+    match kind {
+        "RayService" => put_service(&mut plane, "humble", "low", "2.53.0"),
+        _ => put_cluster(&mut plane, "humble", "low", 1),
+    }
+    plane.play(60);
+    let runs_on = if kind == "RayService" { plane.children("humble").remove(0) } else { "humble".to_owned() };
+    assert_eq!(plane.pods(&runs_on), 2);
+    assert!(kind == "RayCluster" || is_serving(&plane, "humble"));
+    let slice = plane.workload("humble");
+    put_cluster(&mut plane, "later", "low", 1);
+    plane.play(10);
+
+    // when something more important comes, it is told to stop, and keeps its quota while its pods are there.
+    plane.linger = true;
+    put_cluster(&mut plane, "proud", "high", 1);
+    plane.play(30);
+    assert_eq!(plane.says("humble", names::EVICTED), is("True", "Preempted"));
+    assert_eq!(plane.says("humble", names::PREEMPTED), is("True", "InClusterQueue"));
+    assert_eq!(plane.says("humble", names::QUOTA_RESERVED).map(|said| said.0), Some("True".to_owned()));
+    assert_eq!((plane.pods(&runs_on), plane.pods("proud")), (2, 0));
+    let suspended = plane.clusters().into_iter().find(|it| it.metadata.name.as_deref() == Some(&runs_on));
+    assert_eq!(suspended.expect("it is still there").spec.suspend, Some(true));
+
+    // Once they are gone, the other starts, and it is queued again under its own name and age.
+    plane.linger = false;
+    plane.play(30);
+    assert_eq!((plane.pods(&runs_on), plane.pods("proud")), (0, 2));
+    assert_eq!(plane.says("humble", names::QUOTA_RESERVED).map(|said| said.0), Some("False".to_owned()));
+    assert_eq!(plane.says("humble", names::REQUEUED), is("True", "Preempted"));
+    let waiting = plane.workload("humble");
+    assert_eq!(waiting.metadata.uid, slice.metadata.uid);
+    assert_eq!((plane.told("Workload", "EvictedDueToPreempted"), plane.told("Workload", "Preempted")), (1, 1));
+    assert_eq!(plane.told("Workload", "PreemptedWorkload"), 1);
+    assert_eq!(plane.told(kind, "Preempted"), 1, "the job says so too");
+
+    // When there is room, it goes before what came later, on the same cluster.
+    plane.delete("RayCluster", "proud");
+    plane.play(60);
+    assert_eq!((plane.pods(&runs_on), plane.pods("later")), (2, 0));
+    assert_eq!(plane.says("humble", names::EVICTED).map(|said| said.0), Some("False".to_owned()));
+    assert!(kind == "RayCluster" || is_serving(&plane, "humble"));
+}
+
+#[test]
+fn a_service_that_is_preempted_in_an_upgrade_stops_both_its_clusters_and_goes_on_with_both() {
+    let mut plane = control_plane(Settings::default(), "4");
+    put_service(&mut plane, "humble", "low", "2.53.0");
+    plane.play(60);
+    let old = plane.children("humble").remove(0);
+
+    // Given an upgrade whose new cluster has its quota, and does not get ready,
+    let known = old.clone();
+    put_service(&mut plane, "humble", "low", "2.54.0");
+    plane.play(1);
+    let new = plane.children("humble").into_iter().find(|child| *child != known).expect("a pending cluster");
+    plane.ailing.insert(new.clone());
+    plane.play(60);
+    assert_eq!((plane.pods(&old), plane.pods(&new)), (2, 2));
+
+    // when something more important comes, both stop,
+    put_cluster(&mut plane, "proud", "high", 1);
+    plane.play(60);
+    assert_eq!((plane.pods(&old), plane.pods(&new), plane.pods("proud")), (0, 0, 2));
+
+    // and when it is gone, both go on, and the upgrade is carried through.
+    plane.delete("RayCluster", "proud");
+    plane.play(60);
+    assert_eq!((plane.pods(&old), plane.pods(&new)), (2, 2));
+    plane.ailing.clear();
+    plane.play(300);
+    assert_eq!(plane.children("humble"), [new.clone()]);
+    assert_eq!(plane.pods(&new), 2);
+}
+
+#[test]
+fn a_job_that_does_not_get_ready_backs_off_comes_back_and_is_deactivated_in_the_end() {
+    // Given a job whose worker never gets ready,
+    let mut plane = control_plane(impatient(Some(1)), "2");
+    plane.ailing.insert("humble-small".to_owned());
+    put_cluster(&mut plane, "humble", "low", 1);
+    plane.play(59);
+    assert_eq!(plane.says("humble", names::PODS_READY), is("False", "WaitForStart"));
+    assert_eq!(plane.pods("humble"), 2);
+
+    // when its time is over, it stops, and stays away for a while,
+    plane.play(4);
+    assert_eq!(plane.says("humble", names::EVICTED), is("True", "PodsReadyTimeout"));
+    assert_eq!(plane.says("humble", names::REQUEUED), is("False", "PodsReadyTimeout"));
+    let state = plane.workload("humble").status.and_then(|status| status.requeue_state).expect("when it comes back");
+    assert_eq!((state.count, state.requeue_at.is_some()), (Some(1), true));
+    assert_eq!(plane.pods("humble"), 0);
+    plane.play(10);
+    assert_eq!(plane.says("humble", names::REQUEUED), is("True", "BackoffFinished"));
+    assert_eq!(plane.pods("humble"), 2);
+
+    // and after one more time it is out, says why, and makes room.
+    plane.play(70);
+    assert_eq!(plane.says("humble", names::EVICTED), is("True", "DeactivatedDueToRequeuingLimitExceeded"));
+    assert_eq!(plane.says("humble", names::DEACTIVATION_TARGET), None);
+    let slice = plane.workload("humble");
+    assert_eq!((slice.spec.active, slice.status.and_then(|status| status.requeue_state)), (Some(false), None));
+    assert_eq!(plane.pods("humble"), 0);
+    assert_eq!(plane.told("Workload", "EvictedDueToDeactivatedDueToRequeuingLimitExceeded"), 1);
+    put_cluster(&mut plane, "later", "low", 1);
+    plane.play(600);
+    assert_eq!((plane.pods("humble"), plane.pods("later")), (0, 2), "it stays out");
+
+    // Somebody who has mended it lets it in again.
+    plane.ailing.clear();
+    let name = slice.metadata.name.expect("a name");
+    plane.apply("Workload", json!({"metadata": {"name": name}, "spec": {"active": true}}));
+    plane.delete("RayCluster", "later");
+    plane.play(60);
+    assert_eq!(plane.says("humble", names::REQUEUED), is("True", "Reactivated"));
+    assert_eq!(plane.says("humble", names::PODS_READY), is("True", "Started"));
+    assert_eq!(plane.pods("humble"), 2);
+}
+
+#[test]
+fn a_job_that_was_ready_may_recover_and_is_sent_back_when_it_does_not() {
+    let mut plane = control_plane(impatient(None), "2");
+    put_cluster(&mut plane, "humble", "low", 1);
+    plane.play(30);
+    assert_eq!(plane.says("humble", names::PODS_READY), is("True", "Started"));
+
+    plane.ailing.insert("humble-small".to_owned());
+    plane.play(20);
+    assert_eq!(plane.says("humble", names::PODS_READY), is("False", "WaitForRecovery"));
+    plane.ailing.clear();
+    plane.play(20);
+    assert_eq!(plane.says("humble", names::PODS_READY), is("True", "Recovered"));
+    assert_eq!(plane.says("humble", names::EVICTED), None);
+
+    plane.ailing.insert("humble-small".to_owned());
+    plane.play(35);
+    assert_eq!(plane.says("humble", names::EVICTED), is("True", "PodsReadyTimeout"));
+    let stats = plane.workload("humble").status.and_then(|status| status.scheduling_stats).expect("statistics");
+    assert_eq!(stats.evictions[0].underlying_cause, "WaitForRecovery");
+}
+
+#[test]
+fn an_upgrade_that_never_gets_ready_does_not_stop_what_serves() {
+    let mut plane = control_plane(impatient(Some(0)), "4");
+    put_service(&mut plane, "humble", "low", "2.53.0");
+    plane.play(60);
+    let old = plane.children("humble").remove(0);
+    put_service(&mut plane, "humble", "low", "2.54.0");
+    plane.play(1);
+    let new = plane.children("humble").into_iter().find(|child| *child != old).expect("a pending cluster");
+
+    // Given that the pods of the new cluster fail after they were ready, and never come back,
+    plane.ailing.insert(new.clone());
+    plane.play(3600);
+
+    // then the old one serves on.
+
+    assert_eq!((plane.pods(&old), plane.pods(&new)), (2, 2));
+    assert!(is_serving(&plane, "humble"));
+    assert_eq!(plane.says("humble", names::PODS_READY), is("True", "Started"));
+    assert_eq!(plane.workload("humble").spec.active, Some(true));
+}
+
+#[test]
+fn a_job_that_has_run_for_as_long_as_it_may_is_deactivated_also_when_it_grew_meanwhile() {
+    // Given a job with two minutes to run,
+    let mut plane = control_plane(Settings::default(), "3");
+    let mut meta = meta("brief", "low");
+    meta["labels"][names::MAX_EXEC_TIME_LABEL] = json!("120");
+    plane.apply("RayCluster", json!({"metadata": meta, "spec": cluster_spec(1, "2.53.0")}));
+    plane.play(60);
+    assert_eq!(plane.pods("brief"), 2);
+
+    // when it grows after one, its second slice has the other left,
+    put_cluster(&mut plane, "brief", "low", 2);
+    plane.play(50);
+    assert_eq!(plane.pods("brief"), 3);
+    plane.play(15);
+    assert_eq!(plane.says("brief", names::EVICTED), is("True", "DeactivatedDueToMaximumExecutionTimeExceeded"));
+    assert_eq!(plane.pods("brief"), 0);
+    assert_eq!(plane.told("Workload", "MaximumExecutionTimeExceeded"), 1);
+
+    // and whoever lets it in again gives it its whole time.
+    let name = plane.workload("brief").metadata.name.expect("a name");
+    plane.apply("Workload", json!({"metadata": {"name": name}, "spec": {"active": true}}));
+    plane.play(110);
+    assert_eq!(plane.pods("brief"), 3);
+    plane.play(20);
+    assert_eq!(plane.pods("brief"), 0);
+}
