@@ -49,7 +49,7 @@ pub(super) struct Clock {
     /// Verdicts on workloads.
     pub(super) decisions: u64,
     /// Allocations inside the engine.
-    pub(super) allocations: usize,
+    pub(super) allocations: u64,
 }
 
 impl Clock {
@@ -81,11 +81,12 @@ impl Clock {
     }
 
     fn time<T>(&mut self, work: impl FnOnce() -> T) -> (T, Duration) {
-        let allocations = memory::allocations();
-        let start = cpu_time();
-        let outcome = work();
-        let time = cpu_time().saturating_sub(start);
-        self.allocations += memory::allocations() - allocations;
+        let ((outcome, time), allocations) = memory::allocations(|| {
+            let start = cpu_time();
+            let outcome = work();
+            (outcome, cpu_time().saturating_sub(start))
+        });
+        self.allocations += allocations;
         (outcome, time)
     }
 
