@@ -1,8 +1,11 @@
 //! The command line.
 
 pub mod options;
+mod replay;
 
 use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -24,6 +27,13 @@ enum Command {
     Manager(Box<ManagerOptions>),
     /// Print the CustomResourceDefinitions that Sluice serves, as YAML.
     Crds,
+    /// Decide again what the manager decided, from the log that `manager --decision-log` wrote.
+    ///
+    /// Exits with 0 when every decision is made again, with 1 when one differs, and with 2 when the log can't be read.
+    Replay {
+        /// The log.
+        file: PathBuf,
+    },
 }
 
 /// Any reason for the command to fail, to be shown to the person who gave it.
@@ -33,15 +43,20 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// # Errors
 /// When an option isn't allowed, the API server can't be reached, or the work ends by itself.
-pub fn run() -> Result<(), Failure> {
+pub fn run() -> Result<ExitCode, Failure> {
     match CommandLine::parse().command {
         Command::Manager(options) => {
             let settings = options.settings()?;
             start_logging(&settings)?;
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-            runtime.block_on(manager::run(settings))
+            runtime.block_on(manager::run(settings))?;
+            Ok(ExitCode::SUCCESS)
         }
-        Command::Crds => Ok(std::io::stdout().write_all(crds::to_yaml().as_bytes())?),
+        Command::Crds => {
+            std::io::stdout().write_all(crds::to_yaml().as_bytes())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Replay { file } => Ok(replay::run(&file)?),
     }
 }
 

@@ -49,6 +49,10 @@ pub struct ManagerOptions {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub use_kubernetes_proxy: Option<bool>,
 
+    /// A file to whose end every decision on quota is written, and all that it rests on; `sluice replay` reads it [default: none].
+    #[arg(long, value_name = "FILE")]
+    pub decision_log: Option<PathBuf>,
+
     /// How logs are written [default: text on a terminal, else json].
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
@@ -87,6 +91,8 @@ pub struct Settings {
     pub namespaces: Vec<String>,
     /// Whether dashboards are reached through the API server.
     pub use_kubernetes_proxy: bool,
+    /// Where decisions are written down.
+    pub decision_log: Option<PathBuf>,
     /// How logs are written.
     pub log_format: LogFormat,
     /// What is logged.
@@ -145,6 +151,7 @@ impl ManagerOptions {
             leader_election_namespace: self.leader_election_namespace.or(file.leader_election_namespace),
             namespaces: namespaces.into_iter().filter(|namespace| !namespace.is_empty()).collect(),
             use_kubernetes_proxy: self.use_kubernetes_proxy.or(file.use_kubernetes_proxy).unwrap_or(false),
+            decision_log: self.decision_log.or(file.decision_log),
             log_format: self.log_format.or(file.log_format).unwrap_or(format),
             log_level: self.log_level.or(file.log_level).unwrap_or_else(|| "info".into()),
         };

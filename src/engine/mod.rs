@@ -160,6 +160,23 @@ impl Engine {
         }
     }
 
+    /// Keeps the queue's decision log, to be taken by [`take_decision_log`](Self::take_decision_log).
+    #[must_use]
+    pub fn keeping_decision_log(mut self) -> Self {
+        self.queueing.keep_log(true);
+        self
+    }
+
+    /// The lines of the decision log since this was last asked, each with its newline; none if it isn't kept.
+    pub fn take_decision_log(&mut self) -> Vec<u8> {
+        self.queueing.take_log()
+    }
+
+    /// Keeps the decision log no longer.
+    pub fn end_decision_log(&mut self) {
+        self.queueing.keep_log(false);
+    }
+
     /// Takes in what happened, in order, and returns what is to be done about it.
     pub fn step(&mut self, now: Timestamp, events: impl IntoIterator<Item = Event>) -> Vec<Effect> {
         let mut effects = Vec::new();

@@ -9,6 +9,7 @@ use super::store::Key;
 use super::world::{Change, Object, World};
 use super::{WriteError, events, in_use};
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, Workload};
+use crate::queue::log::Recorder;
 use crate::queue::{self, Effect, Event, Subject, status};
 
 /// The queue's own engine, and what ties it to ours.
@@ -16,12 +17,25 @@ use crate::queue::{self, Effect, Event, Subject, status};
 pub(super) struct Queueing {
     queue: queue::Engine,
     watches_readiness: bool,
+    /// Writes the decision log, if there is to be one.
+    recorder: Option<Recorder>,
 }
 
 impl Queueing {
     /// A queue that knows of nothing yet.
     pub(super) fn new(settings: queue::Settings) -> Self {
-        Self { watches_readiness: settings.wait_for_pods_ready.is_some(), queue: queue::Engine::new(settings) }
+        let watches_readiness = settings.wait_for_pods_ready.is_some();
+        Self { watches_readiness, queue: queue::Engine::new(settings), recorder: None }
+    }
+
+    /// Keeps the decision log from now on, or no longer. It can be replayed only if it is kept from the first event on.
+    pub(super) fn keep_log(&mut self, keep: bool) {
+        self.recorder = keep.then(|| Recorder::new(&self.queue));
+    }
+
+    /// The lines of the decision log since this was last asked.
+    pub(super) fn take_log(&mut self) -> Vec<u8> {
+        self.recorder.as_mut().map(Recorder::take).unwrap_or_default()
     }
 
     /// Whether it decides by the readiness of pods, so that Workloads have to say it.
@@ -40,7 +54,11 @@ impl Queueing {
 
     /// Lets the queue decide; returns who has to write what it decided.
     pub(super) fn cycle(&mut self, now: Timestamp) -> Vec<Planner> {
-        self.queue.cycle(now).iter().map(|effect| planner(effect.subject())).collect()
+        let effects = self.queue.cycle(now);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.decided(now, &effects);
+        }
+        effects.iter().map(|effect| planner(effect.subject())).collect()
     }
 
     /// When a cycle is due even if nothing happens.
@@ -54,7 +72,7 @@ impl Queueing {
         let Write { target, op: WriteOp::PatchStatus(_) } = write else { return };
         let key = Key::new(target.namespace.clone().unwrap_or_default(), target.name.clone());
         if target.kind == "Workload" && matches!(error.code, Some(400 | 403 | 422)) {
-            self.queue.step(now, &Event::AdmissionRefused(&key));
+            self.tell(now, &Event::AdmissionRefused(&key));
         }
     }
 
@@ -123,6 +141,13 @@ impl Queueing {
         plan
     }
 
+    fn tell(&mut self, now: Timestamp, event: &Event<'_>) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.told(now, event);
+        }
+        self.queue.step(now, event);
+    }
+
     fn observe_object(&mut self, now: Timestamp, object: &Object) {
         let event = match object {
             Object::ResourceFlavor(flavor) => Event::ResourceFlavor(flavor),
@@ -133,17 +158,17 @@ impl Queueing {
             Object::Workload(workload) => Event::Workload(workload),
             _ => return,
         };
-        self.queue.step(now, &event);
+        self.tell(now, &event);
     }
 
     fn observe_absence(&mut self, now: Timestamp, object: &Object) {
         match object {
-            Object::ResourceFlavor(flavor) => self.queue.step(now, &Event::ResourceFlavorGone(&flavor.name_any())),
-            Object::ClusterQueue(queue) => self.queue.step(now, &Event::ClusterQueueGone(&queue.name_any())),
-            Object::Cohort(cohort) => self.queue.step(now, &Event::CohortGone(&cohort.name_any())),
-            Object::LocalQueue(queue) => self.queue.step(now, &Event::LocalQueueGone(&Key::of(queue.as_ref()))),
-            Object::Namespace(namespace) => self.queue.step(now, &Event::NamespaceGone(&namespace.name_any())),
-            Object::Workload(workload) => self.queue.step(now, &Event::WorkloadGone(&Key::of(workload.as_ref()))),
+            Object::ResourceFlavor(flavor) => self.tell(now, &Event::ResourceFlavorGone(&flavor.name_any())),
+            Object::ClusterQueue(queue) => self.tell(now, &Event::ClusterQueueGone(&queue.name_any())),
+            Object::Cohort(cohort) => self.tell(now, &Event::CohortGone(&cohort.name_any())),
+            Object::LocalQueue(queue) => self.tell(now, &Event::LocalQueueGone(&Key::of(queue.as_ref()))),
+            Object::Namespace(namespace) => self.tell(now, &Event::NamespaceGone(&namespace.name_any())),
+            Object::Workload(workload) => self.tell(now, &Event::WorkloadGone(&Key::of(workload.as_ref()))),
             _ => {}
         }
     }

@@ -1,11 +1,13 @@
 //! The shell around the engine: feeds it what happens, and carries out what it asks for.
 
+mod decision_log;
 pub mod http;
 mod leader;
 mod notes;
 mod watches;
 mod writer;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -17,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{error, info};
 
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
 use crate::api::ray::{RayCluster, RayService, names};
@@ -27,6 +29,7 @@ use crate::dashboard::{Dashboards, Reach};
 use crate::engine::world::Object;
 use crate::engine::{Effect, Engine, Event, Halves};
 use crate::metrics::Metrics;
+use decision_log::DecisionLog;
 use http::Readiness;
 use notes::Notes;
 use watches::Watches;
@@ -69,7 +72,7 @@ pub async fn run(settings: Settings) -> Result<(), Failure> {
         }
     };
     tokio::select! {
-        result = Manager::start(client, &settings, metrics, readiness).run(stop) => result,
+        result = async { Manager::start(client, &settings, metrics, readiness)?.run(stop).await } => result,
         reason = lost => Err(reason),
     }
 }
@@ -106,6 +109,7 @@ struct Manager {
     own_events: mpsc::Sender<Event>,
     writer: Writer,
     notes: Notes,
+    decision_log: Option<DecisionLog>,
     dashboards: Dashboards,
     metrics: Metrics,
     readiness: Readiness,
@@ -114,14 +118,21 @@ struct Manager {
 }
 
 impl Manager {
-    fn start(client: Client, settings: &Settings, metrics: Metrics, readiness: Readiness) -> Self {
+    fn start(client: Client, settings: &Settings, metrics: Metrics, readiness: Readiness) -> Result<Self, Failure> {
         let (own_events, events) = mpsc::channel(EVENTS);
         let halves = Halves { queue_manager: settings.queue_manager, ray_operator: settings.ray_operator };
         let mut watches = Watches::new(client.clone(), own_events.clone(), settings.namespaces.clone());
         watch_kinds(&mut watches, halves);
         let (scopes, tasks) = watches.finish();
-        Self {
-            engine: Engine::new(halves, crate::queue::Settings::default(), scopes),
+        let mut engine = Engine::new(halves, crate::queue::Settings::default(), scopes);
+        let start_log = |path: &PathBuf| DecisionLog::start(path.clone(), metrics.clone());
+        let decision_log = settings.decision_log.as_ref().map(start_log).transpose()?;
+        if decision_log.is_some() {
+            engine = engine.keeping_decision_log();
+        }
+        Ok(Self {
+            engine,
+            decision_log,
             events,
             writer: Writer::new(client.clone(), own_events.clone(), metrics.clone()),
             notes: Notes::start(client.clone(), instance()),
@@ -130,7 +141,7 @@ impl Manager {
             metrics,
             readiness,
             _watches: tasks,
-        }
+        })
     }
 
     async fn run(mut self, stop: CancellationToken) -> Result<(), Failure> {
@@ -156,6 +167,7 @@ impl Manager {
         }
         let was_synced = self.engine.is_synced();
         let effects = self.engine.step(Timestamp::now(), batch.drain(..));
+        self.log_decisions();
         if self.engine.is_synced() && !was_synced {
             info!("the first lists are complete; deciding from now on");
             self.readiness.set();
@@ -173,6 +185,15 @@ impl Manager {
                     });
                 }
             }
+        }
+    }
+
+    fn log_decisions(&mut self) {
+        let Some(log) = &self.decision_log else { return };
+        if log.write(self.engine.take_decision_log()).is_err() {
+            error!("the decision log ends here, because too much of it waits to be written");
+            self.engine.end_decision_log();
+            self.decision_log = None;
         }
     }
 
@@ -195,8 +216,12 @@ impl Manager {
         while !self.engine.is_quiet() {
             match tokio::time::timeout_at(give_up, self.events.recv_many(&mut batch, BATCH)).await {
                 Ok(received) if received > 0 => drop(self.engine.step(Timestamp::now(), batch.drain(..))),
-                _ => return,
+                _ => break,
             }
+            self.log_decisions();
+        }
+        if let Some(log) = self.decision_log {
+            log.finish().await;
         }
     }
 }

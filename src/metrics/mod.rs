@@ -33,18 +33,25 @@ pub struct Metrics {
     reserving: Family<OfQueue, Gauge>,
     admitted: Family<OfQueue, Gauge>,
     writes: Family<OfWrite, Counter>,
+    decision_log_failures: Counter,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
         let (pending, reserving, admitted) = (Family::default(), Family::default(), Family::default());
         let writes = Family::<OfWrite, Counter>::default();
+        let decision_log_failures = Counter::default();
         let mut registry = Registry::default();
         registry.register("kueue_pending_workloads", "Workloads that wait for quota", pending.clone());
         registry.register("kueue_reserving_active_workloads", "Workloads that hold quota", reserving.clone());
         registry.register("kueue_admitted_active_workloads", "Workloads that are admitted", admitted.clone());
         registry.register("sluice_writes", "Writes to the API server", writes.clone());
-        Self { registry: Arc::new(registry), pending, reserving, admitted, writes }
+        registry.register(
+            "sluice_decision_log_failures",
+            "Attempts to write to the decision log that failed",
+            decision_log_failures.clone(),
+        );
+        Self { registry: Arc::new(registry), pending, reserving, admitted, writes, decision_log_failures }
     }
 }
 
@@ -66,6 +73,11 @@ impl Metrics {
         };
         let labels = OfWrite { kind: write.target.kind.clone(), operation: write.op.name().to_owned(), result };
         self.writes.get_or_create(&labels).inc();
+    }
+
+    /// Counts an attempt to write to the decision log that failed.
+    pub fn decision_log_failed(&self) {
+        self.decision_log_failures.inc();
     }
 
     /// Shows what a ClusterQueue's status says.

@@ -300,7 +300,8 @@ impl Dice {
 async fn quotas_edited_under_load_are_never_exceeded_and_everybody_gets_through() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
-    let _manager = env.manager().await;
+    let log = env.dir.join("decisions.jsonl");
+    let manager = env.manager_with(&[&format!("--decision-log={}", log.display())]).await;
     env.put(flavor()).await;
     let preempting = json!({"preemption": {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"}});
     for name in ["a", "b", "c"] {
@@ -344,6 +345,10 @@ async fn quotas_edited_under_load_are_never_exceeded_and_everybody_gets_through(
     })
     .await;
     no_breaches(&recorder).await;
+
+    assert!(manager.terminate().await.success());
+    let replayed = env.replay(&log).await;
+    assert!(replayed["decisions"] > made && replayed["lines cut off"] == 0, "{replayed:?}");
 }
 
 /// What jobs do meanwhile: those that are evicted give their quota back, and some that are admitted are over.

@@ -50,7 +50,9 @@ async fn a_manager_killed_in_any_phase_of_an_upgrade_changes_nothing_in_the_end(
     let env = TestEnv::start().await;
     let (live, mut changes) = mpsc::unbounded_channel();
     let recorder = Recorder::start(env.client.clone(), Some(live)).await;
-    let mut manager = env.manager().await;
+    let log = env.dir.join("decisions.jsonl");
+    let flags = [&*format!("--decision-log={}", log.display())];
+    let mut manager = env.manager_with(&flags).await;
     env.apply_samples().await;
 
     let mut killed = BTreeSet::new();
@@ -72,7 +74,7 @@ async fn a_manager_killed_in_any_phase_of_an_upgrade_changes_nothing_in_the_end(
                 for (phase, is_reached) in PHASES {
                     if is_reached(&change) && killed.insert(phase) {
                         manager.kill().await;
-                        manager = env.manager().await;
+                        manager = env.manager_with(&flags).await;
                     }
                 }
             }
@@ -87,4 +89,8 @@ async fn a_manager_killed_in_any_phase_of_an_upgrade_changes_nothing_in_the_end(
     .await;
     let breaches = invariants::breaches(&recorder.history().await);
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
+
+    assert!(manager.terminate().await.success());
+    let replayed = env.replay(&log).await;
+    assert!(replayed["sections"] > 1 && replayed["decisions"] > 0, "{replayed:?}");
 }

@@ -1,5 +1,6 @@
 //! A real control plane of a test's own, and managers in it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -115,6 +116,18 @@ impl TestEnv {
             .spawn()
             .expect("a manager");
         Manager { process, log }
+    }
+
+    /// Replays the decision log in `file` with `sluice replay`; returns the rows of the table that it prints.
+    ///
+    /// # Panics
+    /// When it can't be read, or a decision differs.
+    pub async fn replay(&self, file: &Path) -> BTreeMap<String, usize> {
+        let output = Command::new(sluice()).arg("replay").arg(file).output().await.expect("a replay");
+        let (told, problem) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{}\n{told}{problem}", output.status);
+        let rows = told.lines().filter_map(|row| row.rsplit_once(' '));
+        rows.map(|(what, count)| (what.trim().to_owned(), count.parse().expect("a number"))).collect()
     }
 
     /// Applies every document of a YAML file.
