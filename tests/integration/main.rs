@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod deletion;
+mod evictions;
 mod halves;
 mod kinds;
 mod many;

@@ -160,7 +160,7 @@ fn a_service_that_is_preempted_in_an_upgrade_stops_both_its_clusters_and_goes_on
     assert_eq!((plane.pods(&old), plane.pods(&new)), (2, 2));
     plane.ailing.clear();
     plane.play(300);
-    assert_eq!(plane.children("humble"), [new.clone()]);
+    assert_eq!(plane.children("humble"), std::slice::from_ref(&new));
     assert_eq!(plane.pods(&new), 2);
 }
 

@@ -11,4 +11,4 @@ pub mod quotas;
 pub mod timeline;
 pub mod tree;
 
-pub use env::{TestEnv, eventually, eventually_or_tell};
+pub use env::{Manager, TestEnv, eventually, eventually_or_tell};

@@ -1,0 +1,104 @@
+//! Jobs that lose their quota and come back: a service for the sake of another, and a cluster whose pods are not ready in time.
+
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams};
+use serde_json::json;
+use sluice::api::condition;
+use sluice::api::kueue::Workload;
+
+use crate::support::history::Recorder;
+use crate::support::objects::{QUEUE, QUEUE_SAMPLE, SERVICE, SERVICE_SAMPLE, cluster_name};
+use crate::support::{TestEnv, eventually, eventually_or_tell, invariants};
+
+/// The one slice of a job.
+async fn slice_of(env: &TestEnv, job: &str) -> Option<Workload> {
+    let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
+    slices.into_iter().find(|slice| slice.owner_references().iter().any(|owner| owner.name == job))
+}
+
+/// Waits until a job's slice has a condition with this status and reason.
+async fn says(env: &TestEnv, job: &str, kind: &str, status: &str, reason: &str) -> Workload {
+    eventually_or_tell(&format!("{job} says {kind}={status} {reason}"), async || {
+        let Some(slice) = slice_of(env, job).await else { return Err("but has no slice".to_owned()) };
+        let conditions = slice.status.clone().unwrap_or_default().conditions;
+        let found = condition::get(&conditions, kind);
+        let said = found.is_some_and(|found| found.status == status && found.reason == reason);
+        if said { Ok(slice) } else { Err(format!("but {conditions:?}")) }
+    })
+    .await
+}
+
+/// Waits until a cluster has so many pods.
+async fn has_pods(env: &TestEnv, cluster: &str, count: usize) {
+    eventually(&format!("{cluster} has {count} pods"), async || {
+        (env.pods_of(cluster).await.len() == count).then_some(())
+    })
+    .await;
+}
+
+/// The events about objects of a kind, by reason.
+async fn told(env: &TestEnv, kind: &str, reason: &str) -> usize {
+    let events = kube::Api::<k8s_openapi::api::events::v1::Event>::namespaced(env.client.clone(), "default");
+    let events = events.list(&ListParams::default()).await.expect("the events").items;
+    let about = |event: &k8s_openapi::api::events::v1::Event| {
+        event.regarding.as_ref().and_then(|regarding| regarding.kind.as_deref()) == Some(kind)
+    };
+    events.iter().filter(|event| about(event) && event.reason.as_deref() == Some(reason)).count()
+}
+
+async fn no_breaches(recorder: &Recorder) {
+    let breaches = invariants::breaches(&recorder.history().await);
+    assert!(breaches.is_empty(), "{}", breaches.join("\n"));
+}
+
+#[tokio::test]
+async fn a_service_makes_room_for_a_more_important_one_and_comes_back_as_it_was() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let _manager = env.manager().await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.change_queue(QUEUE, json!({"preemption": {"withinClusterQueue": "LowerPriority"}})).await;
+    env.put(json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass",
+        "metadata": {"name": "high"}, "value": 100,
+    }))
+    .await;
+
+    // Given a service that fills the queue,
+    env.apply(SERVICE_SAMPLE).await.expect("the service");
+    let cluster = env.serves_from("2.52.0").await;
+    let before = slice_of(&env, SERVICE).await.expect("its slice");
+
+    // when a more important one comes, it stops, and the other serves in its place.
+    let important = SERVICE_SAMPLE.replace("name: fruit\n", "name: bread\n").replace(
+        "    kueue.x-k8s.io/queue-name: user-queue",
+        "    kueue.x-k8s.io/queue-name: user-queue\n    kueue.x-k8s.io/priority-class: high",
+    );
+    env.apply(&important).await.expect("the important service");
+    let theirs = eventually("the important service serves", async || {
+        let status = env.ray_services().get("bread").await.expect("the service").status.unwrap_or_default();
+        let ready = condition::is_true(&status.conditions, "Ready");
+        cluster_name(status.active_service_status.as_ref()).filter(|_| ready)
+    })
+    .await;
+    has_pods(&env, &cluster, 0).await;
+    has_pods(&env, &theirs, 2).await;
+    let waiting = says(&env, SERVICE, "Preempted", "True", "InClusterQueue").await;
+    says(&env, SERVICE, "Requeued", "True", "Preempted").await;
+    assert_eq!(waiting.uid(), before.uid(), "it keeps its place in the queue");
+    let suspended = env.ray_clusters().get(&cluster).await.expect("its cluster");
+    assert_eq!(suspended.spec.suspend, Some(true));
+    eventually("both hear of it", async || {
+        let (victim, job) =
+            (told(&env, "Workload", "EvictedDueToPreempted").await, told(&env, "RayService", "Preempted").await);
+        (victim == 1 && job == 1).then_some(())
+    })
+    .await;
+
+    // When that one is gone, it serves again, from the cluster that it had.
+    env.ray_services().delete("bread", &DeleteParams::default()).await.expect("the service is deleted");
+    has_pods(&env, &cluster, 2).await;
+    assert_eq!(env.serves_from("2.52.0").await, cluster);
+    env.reserves_cpu("1").await;
+    no_breaches(&recorder).await;
+}
