@@ -95,6 +95,19 @@ fn waiting_statuses() -> Vec<Change> {
     ]
 }
 
+/// What can't be changed in a ResourceFlavor that has a topology.
+#[rustfmt::skip]
+pub(super) fn with_a_topology() -> Vec<Change> {
+    let spec = |rule, change: Value, refusal| Change { kind: "ResourceFlavor", rule, status: false, change: json!({"spec": change}), refusal };
+    vec![
+        spec("another topology", json!({"topologyName": "rooms"}), &["topologyName is immutable when topologyName is set"][..]),
+        spec("no topology", json!({"topologyName": null}), &["topologyName is immutable when topologyName is set"]),
+        spec("other labels", json!({"nodeLabels": {"pool": "b"}}), &["spec.nodeLabels", "immutable when topologyName is set"]),
+        spec("other tolerations", json!({"tolerations": [{"operator": "Exists"}]}), &["spec.tolerations", "immutable when topologyName is set"]),
+        spec("a taint", json!({"nodeTaints": [{"key": "spot", "effect": "NoSchedule"}]}), &[]),
+    ]
+}
+
 /// What can't be changed in a Workload that holds quota.
 #[rustfmt::skip]
 pub(super) fn while_quota_is_held() -> Vec<Change> {

@@ -77,6 +77,10 @@ async fn change_all(env: &TestEnv, problems: &mut Vec<String>) {
     }
     judge(env, changes::anew(), problems).await;
 
+    let topology = Patch::Merge(json!({"spec": {"topologyName": "racks"}}));
+    api(env, "ResourceFlavor").patch("usual", &PatchParams::default(), &topology).await.expect("a topology");
+    judge(env, changes::with_a_topology(), problems).await;
+
     let reserved = json!({"status": {"conditions": changes::conditions(&["QuotaReserved", "Admitted"]), "admission": changes::admission("team", 3, "3")}});
     let classed = json!({"spec": {"priority": 1, "priorityClassRef": {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "high"}}});
     let reclaimed = json!({"status": {"reclaimablePods": [{"name": "main", "count": 1}]}});
