@@ -1,6 +1,7 @@
 //! The invariants of the design, checked after every single change of a history.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::{Resource, ResourceExt};
@@ -16,26 +17,27 @@ use super::tree::{Quotas, Usage};
 const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
 const REPLACES: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
 
-/// So many changes after a quota was changed, an admission may still come in that was decided by what it was before: the
-/// decision was on its way. (Quota and admissions are different objects; nobody writes both at once.)
-const ON_THE_WAY: u64 = 64;
+/// So long after a quota was changed, an admission may still come in that was decided by what it was before: the decision was
+/// on its way. (Quota and admissions are different objects; nobody writes both at once. On a busy machine a write takes this
+/// long.)
+const ON_THE_WAY: Duration = Duration::from_secs(3);
 
 /// Replays a history and returns every breach, with the change that made it.
 pub fn breaches(history: &[Change]) -> Vec<String> {
     let mut state = State::default();
     let mut breaches = Vec::new();
     let mut quotas = Quotas::default();
-    let mut former: VecDeque<(u64, Quotas)> = VecDeque::new();
+    let mut former: VecDeque<(Instant, Quotas)> = VecDeque::new();
     for change in history {
         let before = state.clone();
         state.apply(change);
         if matches!(change.object, Object::ClusterQueue(_) | Object::Cohort(_)) {
             let changed = Quotas::of(state.cluster_queues.values(), state.cohorts.values());
             if changed != quotas {
-                former.push_back((change.version, std::mem::replace(&mut quotas, changed)));
+                former.push_back((change.heard, std::mem::replace(&mut quotas, changed)));
             }
         }
-        while former.front().is_some_and(|(until, _)| until + ON_THE_WAY < change.version) {
+        while former.front().is_some_and(|(until, _)| *until + ON_THE_WAY < change.heard) {
             former.pop_front();
         }
         let in_force: Vec<&Quotas> = former.iter().map(|(_, quotas)| quotas).chain([&quotas]).collect();
