@@ -98,7 +98,7 @@ mod tests {
     ) {
         let mut flavor = ResourceFlavor::default();
         flavor.metadata.finalizers = Some(finalizers.iter().map(|name| (*name).to_owned()).collect());
-        flavor.metadata.deletion_timestamp = going.then(|| Time(jiff::Timestamp::UNIX_EPOCH));
+        flavor.metadata.deletion_timestamp = going.then_some(Time(jiff::Timestamp::UNIX_EPOCH));
 
         let write = hold(&flavor, in_use);
 

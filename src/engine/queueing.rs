@@ -122,7 +122,7 @@ impl Queueing {
         if let (Some(Effect::CohortStatus { report, .. }), Some(cohort)) =
             (effect, world.cohorts.get(&Key::global(name)))
         {
-            let status = status::cohort(&cohort.status.clone().unwrap_or_default(), &report);
+            let status = status::cohort(&report);
             let reported = Cohort { status: Some(status), ..cohort.as_ref().clone() };
             plan.write(Write::patch_status(cohort.as_ref(), &reported));
         }

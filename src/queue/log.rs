@@ -43,7 +43,6 @@ enum Line<'a> {
 /// What the queue was told: an [`Event`] that can be written and read.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 enum Told<'a> {
     ResourceFlavor(Cow<'a, ResourceFlavor>),
     ResourceFlavorGone(Cow<'a, str>),

@@ -325,10 +325,9 @@ pub fn cluster_queue(old: &ClusterQueueStatus, report: &ClusterQueueReport, now:
     status
 }
 
-/// The status of a Cohort that says what `report` says. What others wrote into it stays.
-pub fn cohort(old: &CohortStatus, report: &CohortReport) -> CohortStatus {
-    let fair_sharing = report.weighted_share.map(|weighted_share| FairSharingStatus { weighted_share });
-    CohortStatus { fair_sharing, ..old.clone() }
+/// The status of a Cohort that says what `report` says.
+pub fn cohort(report: &CohortReport) -> CohortStatus {
+    CohortStatus { fair_sharing: report.weighted_share.map(|weighted_share| FairSharingStatus { weighted_share }) }
 }
 
 /// The status of a LocalQueue that says what `report` says. What others wrote into it stays.

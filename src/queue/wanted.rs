@@ -303,7 +303,7 @@ impl Engine {
         let observed = self.cohorts.get(name)?;
         let weighted_share = self.settings.fair_sharing.as_ref().map(|_| weighted_share(&self.tree, node));
         let report = CohortReport { weighted_share };
-        let changed = status::cohort(observed, &report) != *observed;
+        let changed = status::cohort(&report) != *observed;
         changed.then(|| Effect::CohortStatus { cohort: name.to_owned(), report })
     }
 

@@ -59,7 +59,7 @@ async fn stands_still(env: &TestEnv, name: &str) -> String {
 /// The newest slice of a cluster.
 async fn slice_of(env: &TestEnv, cluster: &str) -> Option<Workload> {
     let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
-    slices.into_iter().filter(|slice| slice.owner_references().iter().any(|owner| owner.name == cluster)).next_back()
+    slices.into_iter().rfind(|slice| slice.owner_references().iter().any(|owner| owner.name == cluster))
 }
 
 /// Waits until the slice of a cluster was evicted for another's sake and says so; returns why.

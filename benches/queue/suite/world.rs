@@ -176,7 +176,7 @@ impl World {
             }
             Effect::CohortStatus { cohort, report } => {
                 let mut object = self.cohorts.remove(cohort).ok_or_else(unexpected)?;
-                object.status = Some(status::cohort(&object.status.unwrap_or_default(), report));
+                object.status = Some(status::cohort(report));
                 self.tell(Part::QueueStatus, &Event::Cohort(&object));
                 self.cohorts.insert(cohort.clone(), object);
                 Ok(())

@@ -219,7 +219,7 @@ impl Cluster {
             }
             Effect::CohortStatus { cohort, report } => {
                 let mut object = self.cohorts[cohort].clone();
-                object.status = Some(status::cohort(&object.status.unwrap_or_default(), report));
+                object.status = Some(status::cohort(report));
                 self.tell(&Event::Cohort(&object));
                 self.cohorts.insert(cohort.clone(), object);
             }

@@ -101,9 +101,12 @@ fn a_cycle_is_reported_by_name_and_cut() {
     assert_eq!(tree.path(queue), "/two/one/q");
 }
 
+/// Its parent, nominal quota, borrowing limit and lending limit.
+type NodeOf = (Option<u8>, i64, Option<i64>, Option<i64>);
+
 #[derive(Debug, Clone)]
 struct World {
-    nodes: Vec<(Option<u8>, i64, Option<i64>, Option<i64>)>,
+    nodes: Vec<NodeOf>,
     usage: Vec<(u8, i64)>,
 }
 
