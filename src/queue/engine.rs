@@ -222,6 +222,11 @@ impl Slot {
             Stage::Finished => None,
         }
     }
+
+    /// Whether what it holds is on its way back. One that was admitted again is not, though its status still says so.
+    pub(super) fn is_going(&self) -> bool {
+        self.preempted.is_some() || (self.entry.evicted && self.assumed.is_none())
+    }
 }
 
 impl Default for Engine {

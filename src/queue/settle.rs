@@ -124,7 +124,7 @@ impl Engine {
             return held(Waiting::Backoff(at));
         }
         match self.predecessor(slot, cluster_queue) {
-            Some(predecessor) if predecessor.entry.evicted => {
+            Some(predecessor) if predecessor.is_going() => {
                 held(Waiting::PredecessorEvicted(predecessor.entry.key.clone()))
             }
             _ => Ok(cluster_queue),
@@ -231,7 +231,7 @@ impl Engine {
             Standing::Holds(admission) => {
                 let admitted = entry.admitted || slot.assumed.is_some();
                 let charge = Arc::new(self.charge(slot, admission));
-                let going = entry.evicted || slot.preempted.is_some();
+                let going = slot.is_going();
                 let stable = !going && slot.assumed.is_none();
                 Booking {
                     going,

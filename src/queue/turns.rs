@@ -187,7 +187,8 @@ impl Engine {
             };
             let rank = rank?.clone();
             match self.try_workload(rank.workload, node)? {
-                Verdict::Gets { assignment, victims, admission } => {
+                Verdict::Gets { mut assignment, victims, admission } => {
+                    self.leave_to_predecessor(rank.workload, node, &mut assignment.usage);
                     let level = assignment.means.level;
                     let fits = assignment.means.mode == Mode::Fit;
                     return Some(Candidate {
@@ -200,7 +201,8 @@ impl Engine {
                     });
                 }
                 Verdict::Nothing { hopeless, .. } if strict => {
-                    let assignment = hopeless.filter(|_| rules.reclaim != ReclaimPolicy::Any)?;
+                    let mut assignment = hopeless.filter(|_| rules.reclaim != ReclaimPolicy::Any)?;
+                    self.leave_to_predecessor(rank.workload, node, &mut assignment.usage);
                     let usage = self.kept_back(node, &assignment);
                     return Some(Candidate {
                         rank,
@@ -214,6 +216,17 @@ impl Engine {
                 Verdict::Nothing { needs, .. } => self.set_aside(node, &rank, needs),
             }
         }
+    }
+
+    /// Takes off what the predecessor holds already: only the rest is new.
+    fn leave_to_predecessor(&self, workload: WorkloadId, node: NodeId, usage: &mut Charge) {
+        let predecessor = self.workloads.get(workload).and_then(|slot| self.predecessor(slot, node));
+        for (fr, held) in predecessor.iter().flat_map(|before| before.booked.charge.iter()) {
+            if let Some(amount) = usage.get_mut(fr) {
+                *amount = (*amount - held).max(0);
+            }
+        }
+        usage.retain(|_, amount| *amount > 0);
     }
 
     /// Sets a class aside until what it needs may be within its reach; if that is so already, until anything changes.

@@ -4,5 +4,6 @@ mod behaviours;
 mod conditions;
 mod fixture;
 mod histories;
+mod regressions;
 mod rules;
 mod slices;
