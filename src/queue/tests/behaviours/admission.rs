@@ -1,0 +1,288 @@
+//! What is asked for and what is given, and what becomes of it when queues stop or pods are not ready. B17–B20, B25, B36–B38,
+//! B52–B54.
+
+use jiff::SignedDuration;
+use rstest::rstest;
+use serde_json::json;
+
+use super::super::fixture::{Cluster, at, group, key, pod_set};
+use super::scene::{Decided, Scene, company, queue};
+use crate::api::condition;
+use crate::api::kueue::workload_status::{ReclaimablePod, RequeueState};
+use crate::api::kueue::{Workload, names};
+use crate::queue::Settings;
+use crate::queue::settings::{Requeuing, RequeuingTimestamp, WaitForPodsReady};
+
+/// Integration "Should evict workloads when stop policy is drain", of a ClusterQueue.
+#[test]
+fn b17_a_drained_queue_evicts_and_admits_all_when_it_is_started_again() {
+    let mut scene = Scene::new().queues([queue("q").has("cpu=5")]).waits("q", "w1 cpu=1");
+    scene.run();
+
+    scene.put_queue(queue("q").has("cpu=5").stopped("HoldAndDrain"));
+    scene.submit_to("q", "w2 cpu=1");
+    assert_eq!(scene.decide().evicted, ["w1 ClusterQueueStopped"]);
+    assert_eq!(scene.settle(), [""; 0]);
+    assert_eq!(scene.holders(), [""; 0]);
+
+    scene.put_queue(queue("q").has("cpu=5").stopped("None"));
+    assert_eq!(scene.run(), ["w1", "w2"]);
+}
+
+/// Integration "Should admit workloads when resources are dynamically reclaimed".
+#[test]
+fn b18_pods_that_are_done_give_their_quota_to_the_next() {
+    let mut scene =
+        Scene::new().queues([queue("q").has("cpu=5")]).waits("q", "first n=4 cpu=1; second n=3 cpu=1 t=1001");
+    assert_eq!(scene.run(), ["first"]);
+
+    let done = vec![ReclaimablePod { name: "main".into(), count: 2 }];
+    scene.change("first", |workload| workload.status.get_or_insert_default().reclaimable_pods = done);
+
+    assert_eq!(scene.run(), ["second"]);
+}
+
+/// "Reclaimed resources are not accounted during admission", an integration test: who waits needs quota for the rest only.
+#[test]
+fn b18_pods_that_were_done_before_admission_need_none() {
+    let mut scene = Scene::new().queues([queue("q").has("cpu=5")]).waits("q", "w n=2 cpu=5");
+    assert_eq!(scene.run(), [""; 0]);
+
+    let done = vec![ReclaimablePod { name: "main".into(), count: 1 }];
+    scene.change("w", |workload| workload.status.get_or_insert_default().reclaimable_pods = done);
+
+    assert_eq!(scene.decide().admitted, ["w@default*1"]);
+}
+
+/// Integration "Should admit workload with zero quantity request for resource not in ClusterQueue", and "… borrowing from
+/// cohort when requesting zero of a resource …".
+#[test]
+fn b19_nothing_of_a_resource_that_is_not_listed_is_no_obstacle_and_not_assigned() {
+    let mut scene = company().waits("sales", "w cpu=1 gpu=0");
+
+    assert_eq!(scene.run(), ["w"]);
+    let admission = scene.workloads[&key("w")].status.clone().and_then(|status| status.admission).unwrap_or_default();
+    let assignment = &admission.pod_set_assignments[0];
+    assert!(!assignment.flavors.contains_key("gpu") && !assignment.resource_usage.contains_key("gpu"));
+}
+
+/// Integration "Should admit workload when creating …", four orders.
+#[rstest]
+#[case(["flavor", "local queue", "workload", "queue"])]
+#[case(["workload", "flavor", "local queue", "queue"])]
+#[case(["workload", "flavor", "queue", "local queue"])]
+#[case(["workload", "queue", "local queue", "flavor"])]
+fn b20_the_order_of_creation_does_not_matter(#[case] order: [&str; 4]) {
+    let mut cluster = Cluster::default();
+    for object in order {
+        match object {
+            "flavor" => cluster.put_flavor("default"),
+            "local queue" => cluster.put_local_queue("lq", json!({"clusterQueue": "cq"})),
+            "workload" => cluster.submit("w", "2"),
+            _ => {
+                let groups = [group(&["cpu"], &[("default", &["5"])])];
+                cluster.put_cluster_queue("cq", json!({"namespaceSelector": {}, "resourceGroups": groups}));
+            }
+        }
+        let last = object == order[3];
+        assert_eq!(cluster.run(), if last { vec!["w"] } else { vec![] });
+    }
+}
+
+/// Integration "Should gate workload admission with AdmissionGatedBy annotation and admit when removed".
+#[test]
+fn b25_a_gated_workload_is_not_in_line_and_gets_there_when_the_gate_is_gone() {
+    let gate = |by: &'static str| {
+        move |workload: &mut Workload| {
+            let gate = (names::ADMISSION_GATED_BY_ANNOTATION.to_owned(), by.to_owned());
+            workload.metadata.annotations.get_or_insert_default().extend([gate]);
+        }
+    };
+    let mut scene = Scene::new().queues([queue("q").has("cpu=5").strict()]).waits("q", "gated cpu=5 p=1");
+    scene.change("gated", gate("example.com/approval"));
+    scene.submit_to("q", "free cpu=1");
+    assert_eq!(scene.run(), ["free"], "it holds up nobody");
+    assert_eq!(scene.says("gated", names::QUOTA_RESERVED).0, "AdmissionGated");
+
+    scene.finish("free");
+    scene.change("gated", gate(""));
+
+    assert_eq!(scene.run(), ["gated"]);
+}
+
+#[rstest]
+// "partial admission single variable pod set".
+#[case::b36_half_of_the_pods(company().waits("sales", "w n=50 min=20 cpu=2"), &["w@default*25"], &[])]
+// "partial admission multiple variable pod sets".
+#[case::b37_each_pod_set_in_proportion(
+    company().waits("sales", "w +one n=20 cpu=1 +two n=30 min=10 cpu=1 +three n=15 min=5 cpu=1"),
+    &["w@default|default*20|default*10"], &[])]
+// "partial admission single variable pod set, preempt first".
+#[case::b38_all_of_them_by_preemption(
+    company().holds("beta", "old n=10 gpu=1@model-a p=-4").waits("beta", "new n=20 min=10 gpu=1 p=4"), &[], &["old InClusterQueue"])]
+// "partial admission single variable pod set, preempt with partial admission".
+#[case::b38_most_of_them_by_preemption(
+    company().holds("beta", "old n=10 gpu=1@model-a p=-4").waits("beta", "new n=30 min=10 gpu=1 p=4"), &[], &["old InClusterQueue"])]
+#[case::no_fewer_than_the_fewest(company().waits("sales", "w n=50 min=26 cpu=2"), &[], &[])]
+fn b36_a_workload_may_do_with_fewer_pods(
+    #[case] mut scene: Scene,
+    #[case] admitted: &[&str],
+    #[case] evicted: &[&str],
+) {
+    let decided = scene.decide();
+
+    assert_eq!(decided.admitted, admitted);
+    assert_eq!(decided.evicted, evicted);
+}
+
+#[test]
+fn b38_after_the_preemption_it_gets_what_it_was_for() {
+    let mut scene = company().holds("beta", "old n=10 gpu=1@model-a p=-4").waits("beta", "new n=30 min=10 gpu=1 p=4");
+
+    assert_eq!(scene.settle(), ["new"]);
+    assert_eq!(scene.place_of("new"), "model-a*20");
+}
+
+/// Pods have five minutes; who is not ready comes back after half a minute, one, two.
+fn waiting_for_pods(change: impl FnOnce(&mut WaitForPodsReady)) -> Scene {
+    let mut rules = WaitForPodsReady {
+        timeout: SignedDuration::from_secs(300),
+        recovery_timeout: None,
+        block_admission: true,
+        requeuing: Requeuing { backoff_limit_count: Some(2), backoff_base_seconds: 30, ..Requeuing::default() },
+    };
+    change(&mut rules);
+    let member = |name: &str| queue(name).within_cohort("all").has("cpu=5");
+    Scene::with(Settings { wait_for_pods_ready: Some(rules), ..Settings::default() })
+        .queues([member("prod"), member("dev")])
+}
+
+fn ready(scene: &mut Scene, name: &str) {
+    let now = at(scene.now);
+    let verdict = condition::Verdict {
+        type_: names::PODS_READY,
+        status: true,
+        reason: names::pods_ready_reason::STARTED.into(),
+        message: String::new(),
+        observed_generation: None,
+    };
+    scene.change(name, |workload| {
+        condition::set(&mut workload.status.get_or_insert_default().conditions, now, verdict);
+    });
+}
+
+fn requeue_state(scene: &Scene, name: &str) -> Option<RequeueState> {
+    scene.workloads[&key(name)].status.clone().and_then(|status| status.requeue_state)
+}
+
+fn too_late(scene: &mut Scene) -> Decided {
+    scene.now += 300;
+    scene.decide()
+}
+
+/// Integration "Should unblock admission of new workloads …": by readiness, by deletion.
+#[rstest]
+#[case::ready(ready)]
+#[case::deleted(|scene: &mut Scene, name: &str| scene.delete(name))]
+fn b52_nothing_is_admitted_until_who_was_is_ready(#[case] unblock: fn(&mut Scene, &str)) {
+    let mut scene = waiting_for_pods(|_| {}).waits("prod", "p cpu=2 t=1").waits("dev", "d cpu=2 t=2");
+    assert_eq!(scene.run(), ["p"]);
+    assert_eq!(scene.says("d", names::QUOTA_RESERVED).0, "WaitingForPodsReady");
+
+    unblock(&mut scene, "p");
+
+    assert_eq!(scene.run(), ["d"]);
+}
+
+/// Integration "Should block admission of one new workload if two are considered in the same scheduling cycle", and its
+/// counterpart without blocking.
+#[rstest]
+#[case::blocking(true, &["p"])]
+#[case::not_blocking(false, &["p", "d"])]
+fn b52_of_two_that_fit_at_once_one_is_admitted(#[case] block: bool, #[case] admitted: &[&str]) {
+    let mut scene = waiting_for_pods(|rules| rules.block_admission = block)
+        .waits("prod", "p cpu=11 t=1")
+        .waits("dev", "d cpu=11 t=2");
+    assert_eq!(scene.run(), [""; 0]);
+
+    scene.put_queue(queue("lender").within_cohort("all").has("cpu=25+0"));
+
+    assert_eq!(scene.run(), admitted);
+}
+
+/// Integration "Should requeue a workload which exceeded the timeout to reach PodsReady=True".
+#[test]
+fn b53_who_is_not_ready_in_time_is_evicted_and_comes_back_later() {
+    let mut scene = waiting_for_pods(|_| {}).waits("prod", "p1 cpu=2 p=100; p2 cpu=2");
+    assert_eq!(scene.run(), ["p1"]);
+
+    assert_eq!(too_late(&mut scene).evicted, ["p1 PodsReadyTimeout"]);
+    scene.run();
+    let state = requeue_state(&scene, "p1").unwrap_or_default();
+    assert_eq!(state.count, Some(1));
+    assert!(state.requeue_at.is_some());
+    scene.release("p1");
+
+    assert_eq!(scene.decide().admitted, ["p2@default"], "whose turn it is while the other stays away");
+}
+
+/// Integration "Should re-admit a timed out workload and deactivate a workload exceeded the re-queue count limit. After that
+/// re-activating a workload".
+#[test]
+fn b53_who_is_late_too_often_is_deactivated_and_begins_anew_when_it_is_activated() {
+    let mut scene = waiting_for_pods(|_| {}).waits("prod", "p cpu=2");
+    for count in 1..=2 {
+        assert_eq!(scene.run(), ["p"]);
+        assert_eq!(too_late(&mut scene).evicted, ["p PodsReadyTimeout"]);
+        scene.run();
+        assert_eq!(requeue_state(&scene, "p").and_then(|state| state.count), Some(count));
+        scene.release("p");
+        scene.now += 100;
+    }
+    assert_eq!(scene.run(), ["p"]);
+    too_late(&mut scene);
+    scene.run();
+    assert_eq!(scene.workloads[&key("p")].spec.active, Some(false));
+    assert_eq!(scene.says("p", names::EVICTED).0, "DeactivatedDueToRequeuingLimitExceeded");
+    assert_eq!(requeue_state(&scene, "p"), None);
+    scene.release("p");
+    assert_eq!(scene.run(), [""; 0]);
+
+    scene.change("p", |workload| workload.spec.active = Some(true));
+    assert_eq!(scene.run(), ["p"]);
+    assert_eq!(too_late(&mut scene).evicted, ["p PodsReadyTimeout"]);
+    scene.run();
+    assert_eq!(requeue_state(&scene, "p").and_then(|state| state.count), Some(1));
+}
+
+/// Integration "Should move the evicted workload at the end of the queue", "Should prioritize workloads submitted earlier".
+#[rstest]
+#[case::by_eviction(RequeuingTimestamp::Eviction, ["w1", "w2", "w3", "w1"])]
+#[case::by_creation(RequeuingTimestamp::Creation, ["w1", "w2", "w1", "w2"])]
+fn b54_where_a_late_one_lines_up(#[case] timestamp: RequeuingTimestamp, #[case] order: [&str; 4]) {
+    let mut scene =
+        waiting_for_pods(|rules| (rules.requeuing.timestamp, rules.requeuing.backoff_limit_count) = (timestamp, None));
+    scene.put_queue(queue("alone").has("cpu=1"));
+    scene.submit_to("alone", "w1 cpu=1 t=1; w2 cpu=1 t=2; w3 cpu=1 t=3");
+    for expected in order {
+        assert_eq!(scene.run(), [expected]);
+        // Away for less than the next one has.
+        too_late(&mut scene);
+        scene.run();
+        scene.release(expected);
+    }
+}
+
+/// A pod that asks for nothing needs no quota, and one without pods neither.
+#[test]
+fn who_asks_for_nothing_is_admitted() {
+    let mut scene = Scene::new().queues([queue("q").has("cpu=0")]).waits("q", "none n=0 cpu=1");
+    let mut workload = scene.workload("free", &[]);
+    workload.spec.queue_name = Some("q".into());
+    workload.spec.pod_sets = vec![pod_set("main", 3, &json!({}))];
+    scene.put(workload);
+
+    let mut admitted = scene.run();
+    admitted.sort();
+    assert_eq!(admitted, ["free", "none"]);
+}

@@ -1,0 +1,348 @@
+//! Who comes first under fair sharing, and that shares come to rest. B45–B48, and the cases of Kueue's table on scheduling
+//! with fair sharing (`pkg/scheduler/scheduler_fs_test.go`) and of its integration tests.
+
+use rstest::rstest;
+
+use super::scene::{Decided, Node, Scene, cohort, company, queue};
+use crate::queue::Settings;
+use crate::queue::settings::FairSharing;
+
+fn member(name: &str, of: &str, quota: &str) -> Node {
+    queue(name).within_cohort(of).has(quota)
+}
+
+fn taking(name: &str, of: &str, quota: &str) -> Node {
+    member(name, of, quota).within("LowerPriority").reclaim("Any")
+}
+
+fn fair_company() -> Scene {
+    company().under(Settings { fair_sharing: Some(FairSharing::default()), ..Settings::default() })
+}
+
+/// One borrows much of another flavor, the other little of this one.
+fn two_flavors() -> Scene {
+    let a = queue("a").within_cohort("c").quota("on-demand", "cpu=50+0").quota("spot", "cpu=50+50");
+    let b = queue("b").within_cohort("c").quota("on-demand", "cpu=10+50").quota("spot", "cpu=0+0");
+    Scene::fair().queues([a, b, queue("c").within_cohort("c").quota("spot", "cpu=50")])
+}
+
+fn subtrees(a: [Node; 2], others: impl IntoIterator<Item = Node>) -> Scene {
+    let [cohort_a, a] = a;
+    Scene::fair()
+        .cohorts([cohort("root"), cohort_a, cohort("cb").under("root")])
+        .queues([a, member("b", "cb", "cpu=5"), member("c", "cb", "cpu=0")])
+        .queues(others)
+        .holds("c", "c0 cpu=10")
+}
+
+fn mixed() -> Scene {
+    Scene::fair()
+        .cohorts([cohort("root"), cohort("ca").under("root").has("cpu=10"), cohort("cb").under("root").has("cpu=10")])
+        .queues([
+            member("a1", "ca", "cpu=5"),
+            member("a2", "ca", "cpu=3"),
+            member("b", "cb", "cpu=5"),
+            member("c", "cb", "cpu=3"),
+        ])
+        .holds("a2", "held-a cpu=6")
+        .holds("c", "held-c cpu=20")
+}
+
+/// Both cohorts borrow, of different flavors.
+fn by_flavor() -> Scene {
+    let two = |name: &str, of: &str, on_demand: &str| {
+        queue(name).within_cohort(of).quota("on-demand", on_demand).quota("spot", "cpu=0+0")
+    };
+    Scene::fair()
+        .cohorts([cohort("root"), cohort("ca").under("root").quota("on-demand", "cpu=10")])
+        .cohorts([cohort("cb").under("root").quota("spot", "cpu=10")])
+        .queues([queue("a").within_cohort("ca").quota("on-demand", "cpu=0").quota("spot", "cpu=0")])
+        .queues([two("b", "cb", "cpu=5")])
+        .holds("a", "held-a cpu=5@spot")
+        .holds("b", "held-b cpu=8@on-demand")
+}
+
+/// `a{b{d, e}, c{f, g}}` with 200 at the top.
+fn tournament() -> Scene {
+    Scene::fair()
+        .cohorts([cohort("a").has("cpu=200"), cohort("b").under("a"), cohort("c").under("a")])
+        .queues([("d", "b"), ("e", "b"), ("f", "c"), ("g", "c")].map(|(name, of)| member(name, of, "cpu=0")))
+        .holds("d", "d0 cpu=10")
+        .holds("e", "e0 cpu=20")
+        .holds("g", "g0 cpu=100")
+}
+
+fn pair_in(quota: &str, weight: &str) -> Scene {
+    let borrower = |name: &str| member(name, "a", "cpu=0").reclaim("Any").weight(weight);
+    Scene::fair().cohorts([cohort("a").has(quota)]).queues([borrower("b"), borrower("c")])
+}
+
+#[rstest]
+// "with fair sharing: schedule workload with lowest share first": the older one goes to the other flavor, in Kueue one cycle
+// later.
+#[case::the_smaller_share(
+    fair_company().queues([queue("shared").within_cohort("eng").quota("on-demand", "cpu=10+0")])
+        .holds("alpha", "nominal n=50 cpu=1@on-demand").holds("beta", "borrowing n=55 cpu=1@on-demand")
+        .waits("beta", "older cpu=1 t=940").waits("alpha", "new n=5 cpu=1"),
+    &["new@on-demand", "older@spot"])]
+// "with fair sharing: nominal-first ordering admits workload fitting within nominal despite higher CQ DRS".
+#[case::within_nominal_quota_of_the_flavor(
+    two_flavors().holds("a", "heavy n=80 cpu=1@spot").holds("b", "light n=5 cpu=1@on-demand")
+        .waits("b", "borrows n=15 cpu=1 t=940").waits("a", "nominal n=45 cpu=1"),
+    &["nominal@on-demand"])]
+// "with fair sharing: hierarchical nominal-first prefers non-borrowing subtree".
+#[case::the_subtree_that_does_not_borrow(
+    subtrees([cohort("ca").under("root").has("cpu=10"), member("a", "ca", "cpu=0")], []).waits("a", "wa cpu=5").waits("b", "wb cpu=5"),
+    &["wa@default"])]
+// "with fair sharing: hierarchical nominal-first with deeper nesting".
+#[case::a_deeper_subtree(
+    subtrees([cohort("ca").under("root"), member("a", "sub", "cpu=0")], []).cohorts([cohort("sub").under("ca").has("cpu=10")])
+        .waits("a", "wa cpu=5").waits("b", "wb cpu=5"),
+    &["wa@default"])]
+// "with fair sharing: hierarchical nominal-first with mixed CQ and cohort quotas".
+#[case::quota_of_queues_and_cohorts(mixed().waits("a1", "wa cpu=7").waits("b", "wb cpu=4"), &["wa@default"])]
+// "with fair sharing: hierarchical nominal-first per-flavor ignores cross-flavor borrowing".
+#[case::by_flavor(by_flavor().waits("a", "wa cpu=4").waits("b", "wb cpu=4"), &["wa@on-demand"])]
+// "hierarchical fair sharing schedule workload which wins tournament".
+#[case::the_winner_of_the_tournament(
+    tournament().waits("d", "d1 cpu=70").waits("e", "e1 cpu=61").waits("f", "f1 cpu=1").waits("g", "g1 cpu=1"), &["d1@default"])]
+// "fair sharing schedule workload with lowest drf after admission".
+#[case::the_smaller_share_with_the_workload(
+    pair_in("cpu=100", "1").holds("b", "b0 cpu=10").waits("b", "b1 cpu=50").waits("c", "c1 cpu=75"), &["b1@default"])]
+// "fair sharing two queues with weight 0 …", "… with high weight schedules workload which borrows less".
+#[case::b48_who_borrows_less_without_weight(
+    pair_in("cpu=8", "0").holds("b", "b0 cpu=4").waits("b", "b1 cpu=4 p=9001").waits("c", "c1 cpu=4"), &["c1@default"])]
+#[case::who_borrows_less_with_a_large_weight(
+    pair_in("cpu=8", "123456789").holds("b", "b0 cpu=4").waits("b", "b1 cpu=4 p=9001").waits("c", "c1 cpu=4"), &["c1@default"])]
+// "fair sharing schedule singleton cqs and cq without cohort".
+#[case::queues_that_share_with_nobody(
+    Scene::fair().cohorts([cohort("ca").has("cpu=10"), cohort("cb")])
+        .queues([member("a", "ca", "cpu=0"), member("b", "cb", "cpu=10"), queue("c").has("cpu=10")])
+        .waits("a", "wa cpu=10").waits("b", "wb cpu=10").waits("c", "wc cpu=10"),
+    &["wa@default", "wb@default", "wc@default"])]
+// "fair sharing schedule highest priority first", "… earliest timestamp first".
+#[case::the_higher_priority_of_equal_shares(
+    pair_in("cpu=10", "1").waits("b", "b1 cpu=10 p=99").waits("c", "c1 cpu=10 p=101"), &["c1@default"])]
+#[case::the_older_of_equal_shares(
+    pair_in("cpu=10", "1").waits("b", "b1 cpu=10 p=101 t=1001").waits("c", "c1 cpu=10 p=101 t=1000"), &["c1@default"])]
+// "prefer flavor with most local capacity".
+#[case::the_flavor_that_is_nearer(nearer_flavor(Scene::fair()), &["in@spot"])]
+#[case::the_flavor_that_is_nearer_without_fair_sharing(nearer_flavor(Scene::new()), &["in@spot"])]
+fn b45_the_smaller_share_comes_first(#[case] mut scene: Scene, #[case] admitted: &[&str]) {
+    let decided = scene.decide();
+
+    let mut found = decided.admitted;
+    // Trees that share nothing are decided one after the other, in any order.
+    if found.len() == 3 {
+        found.sort();
+    }
+    assert_eq!(found, admitted);
+    assert_eq!(decided.evicted, [""; 0]);
+}
+
+fn nearer_flavor(scene: Scene) -> Scene {
+    let q = queue("q").within_cohort("child").quota("on-demand", "gpu=3").quota("spot", "gpu=3");
+    scene
+        .cohorts([cohort("root").quota("on-demand", "gpu=2").quota("spot", "gpu=0")])
+        .cohorts([cohort("child").under("root").quota("on-demand", "gpu=5").quota("spot", "gpu=7")])
+        .queues([q.within("LowerPriority").reclaim("Any").fungible("TryNextFlavor", "TryNextFlavor")])
+        .holds("q", "a1 gpu=8@on-demand; a2 gpu=3@spot")
+        .waits("q", "in gpu=1")
+}
+
+fn each_its_own(reclaim: &str) -> Scene {
+    let own = |name: &str| member(name, "other", "cpu=2").within("LowerPriority").reclaim(reclaim);
+    Scene::fair()
+        .queues([own("alpha"), own("beta"), own("gamma"), member("bank", "other", "cpu=3")])
+        .holds("alpha", "a1 cpu=3")
+        .holds("beta", "b1 cpu=3")
+        .holds("gamma", "c1 cpu=3")
+}
+
+/// One holds all CPU that two others want, each besides something of its own.
+fn overlapping() -> Scene {
+    Scene::fair()
+        .queues([
+            taking("alpha", "other", "cpu=0 ra=1"),
+            taking("beta", "other", "cpu=0 rb=1"),
+            taking("gamma", "other", "cpu=0 rc=1"),
+        ])
+        .queues([member("bank", "other", "cpu=9")])
+        .holds("alpha", "a1 ra=1")
+        .holds("beta", "b1 rb=1")
+        .holds("gamma", "c1 cpu=9")
+}
+
+fn two_gpus() -> Scene {
+    let two = |name: &str, gpus: &str| queue(name).within_cohort("other").quota("on-demand", gpus).quota("spot", gpus);
+    Scene::fair().queues([two("alpha", "gpu=7").within("LowerPriority").reclaim("LowerPriority"), two("beta", "gpu=3")])
+}
+
+fn over_borrowing() -> Scene {
+    let q =
+        queue("q").within_cohort("c").quota("on-demand", "cpu=5+0").quota("spot", "cpu=0+5").within("LowerPriority");
+    let lender = queue("lender").within_cohort("c").quota("on-demand", "cpu=0").quota("spot", "cpu=5");
+    Scene::fair()
+        .queues([q.preempts_rather_than_borrows("TryNextFlavor", "TryNextFlavor").weight("1"), lender.weight("1")])
+}
+
+fn best_effort() -> Scene {
+    Scene::fair()
+        .queues([
+            member("a", "all", "cpu=0"),
+            member("b", "all", "cpu=0"),
+            member("guaranteed", "all", "cpu=8").reclaim("Any"),
+        ])
+        .holds("a", "wa cpu=4 p=2")
+        .holds("b", "wb cpu=4 p=1")
+}
+
+#[rstest]
+// "with fair sharing: preempt workload from CQ with the highest share".
+#[case::one_of_each_large_share(
+    fair_company().queues([queue("gamma").within_cohort("eng").quota("on-demand", "cpu=50+0")])
+        .holds("alpha", "spot cpu=100@spot; a1 cpu=20@on-demand; a2 cpu=20@on-demand; a3 cpu=20@on-demand; a4 cpu=20@on-demand")
+        .holds("gamma", "g1 cpu=10@on-demand; g2 cpu=20@on-demand; g3 cpu=20@on-demand; g4 cpu=20@on-demand").waits("beta", "in cpu=30"),
+    &["a1 InCohortReclamation", "g1 InCohortReclamation"])]
+// "multiple preemptions within cq when fair sharing": there reclaimWithinCohort is unset, which the API never leaves so; with
+// Never, who would borrow preempts nobody, and with LowerPriority the smallest share gives way, here each one's own.
+#[case::nobody_who_would_borrow_without_a_right_to(
+    each_its_own("Never").waits("alpha", "pa cpu=3 p=100").waits("beta", "pb cpu=3 p=100").waits("gamma", "pc cpu=3 p=100"), &[])]
+#[case::each_queue_its_own(
+    each_its_own("LowerPriority").waits("alpha", "pa cpu=3 p=100").waits("beta", "pb cpu=3 p=100").waits("gamma", "pc cpu=3 p=100"),
+    &["a1 InClusterQueue", "b1 InClusterQueue", "c1 InClusterQueue"])]
+// "multiple preemptions skip overlapping preemption targets": in Kueue the second waits for another cycle; here it sees that
+// what it needs of the large one is on its way, and asks its own for the rest.
+#[case::b26_what_goes_for_one_serves_another(
+    overlapping().waits("alpha", "pa cpu=3 ra=1 p=100").waits("beta", "pb cpu=3 rb=1 p=99"),
+    &["a1 InClusterQueue", "b1 InClusterQueue", "c1 InCohortFairSharing"])]
+// "with fair sharing: prefer reclamation over cq priority based preemption; with preemption while borrowing".
+#[case::others_rather_than_own_ones(
+    two_gpus().holds("alpha", "a1 gpu=5@on-demand p=50").holds("beta", "b1 gpu=5@spot p=50").waits("alpha", "in gpu=8 p=100"),
+    &["b1 InCohortFairSharing"])]
+// "PreemptionOverBorrowing with fair sharing: preempt in first flavor instead of borrowing in second".
+#[case::b40_in_the_first_flavor(
+    over_borrowing().holds("q", "low cpu=5@on-demand p=-1").waits("q", "high cpu=5"), &["low InClusterQueue"])]
+// Integration "Guaranteed workloads cause preemption of a single best effort workload".
+#[case::the_lower_priority_of_equal_shares(best_effort().waits("guaranteed", "in cpu=4"), &["wb InCohortReclamation"])]
+fn b46_those_go_first_whose_queue_has_most(#[case] mut scene: Scene, #[case] evicted: &[&str]) {
+    let decided = scene.decide();
+
+    assert_eq!(decided.evicted, evicted);
+    assert_eq!(decided.admitted, [""; 0]);
+    scene.settle();
+    assert_eq!(scene.decide(), Decided::default(), "and then all is quiet");
+}
+
+/// Integration "should not cause an infinite preemption cycle".
+#[test]
+fn b48_queues_without_weight_come_to_rest() {
+    let mut scene = pair_in("cpu=8", "0").holds("b", "a1 cpu=4 p=9001; a2 cpu=4 p=100").waits("c", "b1 cpu=4 p=100");
+    assert_eq!(scene.decide().evicted, ["a2 InCohortFairSharing"]);
+
+    assert_eq!(scene.settle(), ["b1"]);
+
+    assert_eq!(scene.holders(), ["a1", "b1"]);
+}
+
+/// Integration "Queue can reclaim its nominal quota", with large quotas and weights.
+#[test]
+fn large_numbers_are_shared_as_small_ones_are() {
+    let units: Vec<String> = (0..10).map(|number| format!("a{number} cpu=100")).collect();
+    let heavy = |name: &str| taking(name, "all", "cpu=600").weight("300");
+    let mut scene =
+        Scene::fair().queues([heavy("a"), heavy("b")]).holds("a", &units.join("; ")).waits("b", "b cpu=500");
+
+    assert_eq!(scene.decide().evicted.len(), 3);
+    assert_eq!(scene.settle(), ["b"]);
+}
+
+/// Nine to share, of which the first queue has eight in four parts.
+fn four_of_two() -> Scene {
+    let borrower = |name: &str| taking(name, "ca", "cpu=0").weight("1").fungible("TryNextFlavor", "TryNextFlavor");
+    Scene::fair()
+        .cohorts([cohort("ca").under("root").has("cpu=9").weight("1")])
+        .queues([borrower("p1"), borrower("p2")])
+        .holds("p1", "a1 cpu=2; a2 cpu=2; a3 cpu=2; a4 cpu=2")
+}
+
+/// Integration "ClusterQueue head is ineligible for admission due to DominantResourceShare", all cases.
+#[rstest]
+#[case::five("w5 cpu=5", Some("w5"))]
+#[case::six("w6 cpu=6", None)]
+#[case::five_behind_six("w6 cpu=6 p=999; w5 cpu=5", Some("w5"))]
+#[case::four_behind_six("w6 cpu=6 p=999; w4 cpu=4", Some("w4"))]
+#[case::five_behind_seven_and_six("w7 cpu=7 p=999; w6 cpu=6 p=999; w5 cpu=5", Some("w5"))]
+fn b46_who_may_not_have_that_much_is_passed_over(#[case] waiting: &str, #[case] admitted: Option<&str>) {
+    let mut scene = four_of_two().waits("p2", waiting);
+
+    assert_eq!(scene.decide().evicted.len(), if admitted.is_some() { 2 } else { 0 });
+    assert_eq!(scene.settle(), admitted.into_iter().collect::<Vec<_>>());
+}
+
+fn beside_the_quota(waiting: &str) -> Scene {
+    let borrower =
+        |name: &str, of: &str| taking(name, of, "cpu=0").weight("1").fungible("TryNextFlavor", "TryNextFlavor");
+    Scene::fair()
+        .cohorts([cohort("ca").under("root").has("cpu=3").weight("1")])
+        .queues([borrower("q1", "ca"), borrower("q2", "root")])
+        .holds("q2", "b1 cpu=1; b2 cpu=1")
+        .waits("q1", waiting)
+}
+
+/// Integration "workload which fits behind ClusterQueue head is able to admit".
+#[test]
+fn a_head_that_never_fits_holds_up_nobody_who_can_reclaim() {
+    let mut scene = beside_the_quota("w4 cpu=4 p=999; w3 cpu=3");
+
+    assert_eq!(scene.decide().evicted.len(), 2);
+    assert_eq!(scene.settle(), ["w3"]);
+}
+
+/// Integration "sticky workload becomes inadmissible. next workload admits".
+#[test]
+fn what_was_kept_for_one_that_no_longer_fits_goes_to_the_next() {
+    let mut scene = beside_the_quota("w3 cpu=3 p=99");
+    assert_eq!(scene.decide().evicted.len(), 2);
+    scene.run();
+    scene.submit_to("q1", "w2 cpu=2 p=9");
+    assert_eq!(scene.run(), [""; 0]);
+
+    scene.put_group(cohort("ca").under("root").has("cpu=2").weight("1"));
+    scene.run();
+    assert_eq!(scene.says("w3", "QuotaReserved").0, "ExceedsMaxQuota");
+
+    assert_eq!(scene.settle(), ["w2"]);
+}
+
+/// Integration "hero workload sticks to preferred flavor if overlap resolved".
+#[test]
+fn b26_two_that_can_share_what_one_eviction_frees_evict_one() {
+    let two = |name: &str, quota: &str| {
+        queue(name).within_cohort("ca").quota("f1", quota).quota("f2", quota).within("LowerPriority").reclaim("Any")
+    };
+    let mut scene = Scene::fair()
+        .queues([two("hero", "cpu=100"), two("tiny", "cpu=50"), two("rest", "cpu=0")])
+        .holds("rest", "wa cpu=150@f1 p=10; wb cpu=150@f2 p=10")
+        .waits("hero", "h cpu=100 p=100")
+        .waits("tiny", "t cpu=50 p=50");
+
+    assert_eq!(scene.decide().evicted, ["wa InCohortReclamation"]);
+    let mut admitted = scene.settle();
+    admitted.sort();
+    assert_eq!(admitted, ["h", "t"]);
+    assert_eq!((scene.place_of("h").as_str(), scene.place_of("t").as_str()), ("f1", "f1"));
+}
+
+/// Integration "admits workloads respecting fair share" and its weighted shares.
+#[test]
+fn shares_are_published_in_thousandths_of_what_can_be_lent() {
+    let mut scene = pair_in("cpu=8", "2").holds("b", "b0 cpu=4");
+    scene.run();
+
+    let share = |scene: &Scene, name: &str| {
+        let status = scene.cluster_queues[name].status.clone().unwrap_or_default();
+        status.fair_sharing.map(|sharing| sharing.weighted_share)
+    };
+    assert_eq!((share(&scene, "b"), share(&scene, "c")), (Some(250), Some(0)));
+}

@@ -1,0 +1,335 @@
+//! Evictions from the first cycle to the admission that they are for. B26–B32, B34, and the cases on several preemptors of
+//! Kueue's table on scheduling (`pkg/scheduler/scheduler_test.go`, `TestSchedule`).
+
+use rstest::rstest;
+
+use super::scene::{Node, Scene, cohort, company, queue};
+use crate::queue::{Effect, EvictReason};
+
+fn newest_first() -> Scene {
+    Scene::new().queues([queue("q").has("cpu=4").within("LowerOrNewerEqualPriority")])
+}
+
+/// Three queues of 2 each; the second reclaims nothing.
+fn three() -> Scene {
+    let member = |name: &str| queue(name).within_cohort("all").has("cpu=2");
+    let taking = |name: &str| member(name).within("LowerPriority").reclaim("Any");
+    Scene::new().queues([taking("alpha"), member("beta"), taking("gamma")])
+}
+
+/// Integration "Should not deadlock the preempting workloads": an admission that is being written is not crossed by an
+/// eviction; the eviction follows once the admission is seen.
+#[test]
+fn b26_an_admission_that_is_still_being_written_is_not_evicted_until_it_is_seen() {
+    let queue = queue("q").has("cpu=1").within("LowerPriority");
+    let mut scene = Scene::new().queues([queue]).waits("q", "w1 cpu=1 p=-10");
+    assert_eq!(scene.decide().admitted, ["w1@default"]);
+    scene.submit_to("q", "w2 cpu=1 p=10");
+
+    assert_eq!(scene.decide().evicted, [""; 0]);
+    assert_eq!(scene.settle(), ["w1", "w2"]);
+    assert!(scene.is_true("w2", "Admitted") && !scene.is_true("w1", "Admitted"));
+}
+
+/// Integration "Should preempt all necessary workloads in concurrent scheduling with different priorities". In Kueue the
+/// second preemptor finds its victim when the first is through; here it sees at once what the first leaves it.
+#[test]
+fn b26_two_preemptors_that_need_the_same_victim_find_one_each() {
+    let mut scene = three()
+        .holds("beta", "beta-mid cpu=3; beta-high cpu=3 p=1")
+        .waits("alpha", "alpha-mid cpu=2")
+        .waits("gamma", "gamma-mid cpu=2");
+
+    assert_eq!(scene.decide().evicted, ["beta-high InCohortReclamation", "beta-mid InCohortReclamation"]);
+    let mut admitted = scene.settle();
+    admitted.sort();
+    assert_eq!(admitted, ["alpha-mid", "gamma-mid"]);
+}
+
+/// Integration "… with the same priority (RecomputeAssignmentUponPreemptionTargetsOverlap=true)".
+#[test]
+fn b26_two_preemptors_evict_two_of_three_alike() {
+    let mut scene =
+        three().holds("beta", "b0 cpu=2; b1 cpu=2; b2 cpu=2").waits("alpha", "a cpu=2").waits("gamma", "g cpu=2");
+
+    assert_eq!(scene.decide().evicted.len(), 2);
+    let mut admitted = scene.settle();
+    admitted.sort();
+    assert_eq!(admitted, ["a", "g"]);
+    assert_eq!(scene.holders().len(), 3);
+}
+
+/// Integration "Should preempt Workloads with lower priority when there is not enough quota".
+#[test]
+fn b27_the_lower_priority_gives_way_and_comes_back_by_its_age() {
+    let mut scene =
+        newest_first().waits("q", "low1 cpu=1 p=-1 t=1; low2 cpu=1 p=-1 t=2; mid cpu=1 t=3; high1 cpu=1 p=1 t=4");
+    scene.run();
+    scene.submit_to("q", "low3 cpu=1 p=-1 t=5");
+    assert_eq!(scene.run(), [""; 0]);
+    scene.submit_to("q", "high2 cpu=2 p=1 t=6");
+
+    assert_eq!(scene.decide().evicted, ["low1 InClusterQueue", "low2 InClusterQueue"]);
+    assert_eq!(scene.settle(), ["high2"]);
+    scene.finish("high2");
+    assert_eq!(scene.run(), ["low1", "low2"], "not low3, which is younger");
+}
+
+/// Integration "Should preempt newer Workloads with the same priority when there is not enough quota".
+#[test]
+fn b28_the_newest_of_equal_priority_gives_way_to_an_older_one() {
+    let mut scene = newest_first().waits("q", "w1 cpu=1 t=1; w2 cpu=1 t=2");
+    scene.run();
+    scene.submit_to("q", "w3 cpu=3 t=3");
+    assert_eq!(scene.run(), [""; 0]);
+    scene.submit_to("q", "w4 cpu=1 t=4");
+    assert_eq!(scene.run(), ["w4"]);
+
+    scene.finish("w1");
+
+    assert_eq!(scene.decide().evicted, ["w4 InClusterQueue"]);
+    assert_eq!(scene.settle(), ["w3"]);
+}
+
+/// Integration "Should issue preemption exactly once for each preempted workload".
+#[test]
+fn b29_each_victim_is_evicted_once_for_each_time_that_it_has_to_go() {
+    let low: Vec<String> = (1..=8).map(|number| format!("low{number} cpu=500m p=10")).collect();
+    let mut scene = newest_first().waits("q", &low.join("; "));
+    scene.run();
+    for (round, name) in ["first", "second"].into_iter().enumerate() {
+        scene.effects.clear();
+        scene.submit_to("q", &format!("{name} cpu=4 p=100"));
+        assert_eq!(scene.settle(), [name]);
+
+        let evicts = |effect: &&Effect| matches!(effect, Effect::Evict { reason: EvictReason::Preempted(_), .. });
+        assert_eq!(scene.effects.iter().filter(evicts).count(), 8);
+        for number in 1..=8 {
+            let workload = &scene.workloads[&super::super::fixture::key(&format!("low{number}"))];
+            let stats = workload.status.clone().unwrap_or_default().scheduling_stats.unwrap_or_default();
+            let counts: Vec<(String, i32)> = stats.evictions.iter().map(|e| (e.reason.clone(), e.count)).collect();
+            assert_eq!(counts, [("Preempted".to_owned(), i32::try_from(round).unwrap_or_default() + 1)]);
+        }
+        scene.finish(name);
+        assert_eq!(scene.run().len(), 8);
+    }
+}
+
+/// Integration "Should include job UID in preemption condition when the label is set", and the paths of the case after it.
+#[test]
+fn b30_a_victim_says_who_took_its_place_and_by_which_right() {
+    let mut scene = three().holds("alpha", "alpha-low cpu=1 p=-1").holds("beta", "beta-mid cpu=1; beta-high cpu=4 p=1");
+    let mut workload = scene.workload("alpha-mid", &[("main", 1, serde_json::json!({"cpu": "2"}))]);
+    workload.spec.queue_name = Some("alpha".into());
+    workload.metadata.labels = Some([("kueue.x-k8s.io/job-uid".to_owned(), "job-1".to_owned())].into());
+    scene.put(workload);
+
+    assert_eq!(scene.decide().evicted, ["alpha-low InClusterQueue", "beta-mid InCohortReclamation"]);
+    scene.run();
+    let by = "Preempted to accommodate a workload (UID: uid-alpha-mid, JobUID: job-1) due to";
+    let (reason, message) = scene.says("beta-mid", "Preempted");
+    assert_eq!(reason, "InCohortReclamation");
+    let expected = "reclamation within the cohort; preemptor path: /all/alpha; preemptee path: /all/beta";
+    assert_eq!(message, format!("{by} {expected}"));
+    assert_eq!(scene.says("alpha-low", "Evicted").0, "Preempted");
+    assert_eq!(scene.settle(), ["alpha-mid"]);
+
+    scene.finish("alpha-mid");
+    let mut back = scene.run();
+    back.sort();
+    assert_eq!(back, ["alpha-low", "beta-mid"]);
+    assert!(!scene.is_true("beta-mid", "Preempted"));
+}
+
+/// Integration "Should not preempt Workloads in the cohort, if the ClusterQueue requires borrowing".
+#[test]
+fn b31_who_would_borrow_takes_nothing_from_others() {
+    let mut scene = three().holds("alpha", "a1 cpu=2 p=1").holds("beta", "b cpu=4 p=-1").waits("alpha", "a2 cpu=2 p=1");
+
+    assert_eq!(scene.decide().evicted, [""; 0]);
+    assert_eq!(scene.run(), [""; 0]);
+}
+
+/// Integration "workloads in guaranteed cq should have preferential access to the resources".
+#[test]
+fn b32_a_guaranteed_queue_takes_back_from_a_borrower_of_higher_priority() {
+    let taking =
+        |name: &str, of: &str| queue(name).within_cohort(of).has("cpu=0").within("LowerPriority").reclaim("Any");
+    let mut scene = Scene::new()
+        .cohorts([cohort("root"), cohort("guaranteed-c").under("root").has("cpu=3")])
+        .queues([taking("best-effort", "root"), taking("guaranteed", "guaranteed-c")])
+        .waits("best-effort", "borrower cpu=3 p=1");
+    assert_eq!(scene.run(), ["borrower"]);
+    scene.submit_to("guaranteed", "owner cpu=3");
+
+    assert_eq!(scene.decide().evicted, ["borrower InCohortReclamation"]);
+    assert_eq!(scene.settle(), ["owner"]);
+}
+
+/// Integration "Should prevent other workloads from stealing quota when a preemptor is waiting for multiple evictions", where
+/// the thief would borrow too.
+#[test]
+fn b34_pieces_that_come_free_are_kept_for_the_preemptor() {
+    let member = |name: &str, quota: &str, reclaim: &str| {
+        queue(name).within_cohort("all").has(quota).within("LowerPriority").reclaim(reclaim).while_borrowing(None)
+    };
+    let lower = "LowerPriority";
+    let mut scene = Scene::new()
+        .queues([member("alpha", "cpu=2", "Any"), member("beta", "cpu=2", lower), member("gamma", "cpu=0", lower)])
+        .holds("alpha", "wa cpu=1")
+        .holds("beta", "wb cpu=3")
+        .waits("gamma", "wc cpu=1 p=-1");
+    assert_eq!(scene.run(), [""; 0]);
+    scene.submit_to("alpha", "preemptor cpu=4 p=1");
+    assert_eq!(scene.decide().evicted, ["wa InClusterQueue", "wb InCohortReclaimWhileBorrowing"]);
+    scene.run();
+
+    scene.release("wb");
+    assert_eq!(scene.run(), [""; 0], "three of four are free, and kept");
+    assert_eq!(scene.says("preemptor", "QuotaReserved").0, "WaitingForPreemptedWorkloads");
+    scene.release("wa");
+    assert_eq!(scene.run(), ["preemptor"]);
+}
+
+/// Integration "Should reclaim from cohort even if another CQ has pending workloads".
+#[test]
+fn a_strict_queue_reclaims_its_own_while_another_waits_to_borrow() {
+    let member =
+        |name: &str| queue(name).within_cohort("all").has("cpu=2").within("LowerPriority").reclaim("Any").strict();
+    let mut scene = Scene::new().queues([member("alpha"), member("beta")]).waits("alpha", "all cpu=4 p=1");
+    scene.run();
+    scene.submit_to("alpha", "pending cpu=1");
+    scene.run();
+    scene.submit_to("beta", "reclaims cpu=1 p=-1");
+
+    assert_eq!(scene.decide().evicted, ["all InCohortReclamation"]);
+    assert!(scene.settle().contains(&"reclaims".to_owned()));
+    assert!(!scene.is_true("all", "Admitted"));
+}
+
+/// Integration "should allow preempting workloads while borrowing", of a quota that most is shared of.
+#[test]
+fn b43_a_borrower_of_a_shared_quota_gives_way_and_goes_on_in_the_fallback() {
+    let member = |name: &str, threshold: Option<i32>| {
+        let queue = queue(name).within_cohort("all").quota("one", "cpu=1+10").quota("fallback", "cpu=10+0");
+        queue.reclaim("LowerPriority").while_borrowing(threshold).fungible("MayStopSearch", "MayStopSearch")
+    };
+    let mut scene = Scene::new()
+        .queues([member("a-standard", Some(0)), member("b-standard", Some(0))])
+        .queues([member("a-best-effort", None), member("b-best-effort", None)])
+        .queues([queue("shared").within_cohort("all").quota("one", "cpu=10")])
+        .holds("a-best-effort", "a-low cpu=5@one p=-1")
+        .holds("b-best-effort", "b-low cpu=1@one p=-1")
+        .holds("b-standard", "b-high cpu=5@one p=1")
+        .waits("a-standard", "very-high cpu=7 p=2");
+
+    assert_eq!(scene.decide().evicted, ["a-low InCohortReclaimWhileBorrowing"]);
+    let mut admitted = scene.settle();
+    admitted.sort();
+    assert_eq!(admitted, ["a-low", "very-high"]);
+    assert_eq!((scene.place_of("very-high").as_str(), scene.place_of("a-low").as_str()), ("one", "fallback"));
+}
+
+/// Integration "should allow preempting workloads while borrowing", with a threshold above all.
+#[test]
+fn b43_a_queue_that_borrows_already_takes_from_a_lower_priority() {
+    let member =
+        |name: &str, quota: &str| queue(name).within_cohort("all").has(quota).within("LowerPriority").reclaim("Any");
+    let mut scene = Scene::new()
+        .queues([member("a", "cpu=0+10"), member("b", "cpu=5+5").while_borrowing(Some(2)), member("c", "cpu=5")])
+        .holds("a", "mid cpu=4")
+        .holds("b", "b1 cpu=4 p=1")
+        .waits("b", "b2 cpu=4 p=1");
+
+    assert_eq!(scene.decide().evicted, ["mid InCohortReclaimWhileBorrowing"]);
+    assert_eq!(scene.settle(), ["b2"]);
+}
+
+/// Integration "Should be able to preempt when lending limit enabled".
+#[test]
+fn what_was_lent_within_a_limit_is_taken_back() {
+    let mut scene = Scene::new()
+        .queues([
+            queue("prod").within_cohort("all").has("cpu=5-4").reclaim("Any"),
+            queue("dev").within_cohort("all").has("cpu=5"),
+        ])
+        .waits("dev", "w1 cpu=4; w2 cpu=5 p=1");
+    scene.run();
+    scene.submit_to("prod", "w3 cpu=4");
+
+    assert_eq!(scene.decide().evicted, ["w1 InCohortReclamation"]);
+    assert_eq!(scene.settle(), ["w3"]);
+}
+
+/// Integration "Should retry on failed preemptions": an eviction that was not written is asked for again.
+#[test]
+fn an_eviction_that_could_not_be_written_stays_wanted() {
+    let mut scene = newest_first().waits("q", "low cpu=3 p=-1");
+    scene.run();
+    scene.submit_to("q", "high cpu=3 p=1");
+    assert_eq!(scene.decide().evicted, ["low InClusterQueue"]);
+
+    assert_eq!(scene.decide().evicted, [""; 0], "it was said, and nothing changed");
+    assert_eq!(scene.settle(), ["high"]);
+}
+
+fn two_of_two(change: impl Fn(Node) -> Node) -> Scene {
+    let member = |name: &str| change(queue(name).within_cohort("other").has("cpu=2").within("LowerPriority"));
+    Scene::new().queues([member("alpha"), member("beta")])
+}
+
+fn one_and_two() -> Scene {
+    let member = |name: &str, quota: &str| queue(name).within_cohort("other").has(quota).within("LowerPriority");
+    Scene::new().queues([member("alpha", "cpu=1"), member("beta", "cpu=2")])
+}
+
+fn other() -> Scene {
+    let member = |name: &str, quota: &str| queue(name).within_cohort("other").has(quota);
+    Scene::new()
+        .queues([member("alpha", "cpu=50+50"), member("beta", "cpu=50+10").within("LowerPriority").reclaim("Any")])
+}
+
+fn reclaiming() -> Scene {
+    two_of_two(|queue| queue.reclaim("Any"))
+}
+
+#[rstest]
+// "preempt workloads in ClusterQueue and cohort".
+#[case::own_ones_and_borrowers(
+    company().holds("alpha", "spot cpu=100@spot; borrower cpu=60@on-demand").holds("beta", "low1 cpu=30@on-demand p=-1; low2 cpu=10@on-demand p=-2")
+        .waits("beta", "in cpu=20"),
+    &[], &["borrower InCohortReclamation", "low2 InClusterQueue"])]
+// "multiple CQs need preemption".
+#[case::while_another_waits_that_can_evict_nobody(
+    other().holds("alpha", "all cpu=100").waits("alpha", "pending cpu=1 p=1").waits("beta", "in cpu=1 p=-1"),
+    &[], &["all InCohortReclamation"])]
+// "A workload is only eligible to do preemptions if it fits fully within nominal quota".
+#[case::only_within_nominal_quota(
+    reclaiming().holds("alpha", "a1 cpu=1 p=-1").holds("beta", "b1 cpu=1 p=-1").waits("alpha", "in cpu=3 p=1"), &[], &[])]
+// "multiple preemptions without borrowing".
+#[case::each_queue_its_own(
+    two_of_two(|queue| queue).holds("alpha", "a1 cpu=2").holds("beta", "b1 cpu=2").waits("alpha", "pa cpu=2 p=100").waits("beta", "pb cpu=2 p=100"),
+    &[], &["a1 InClusterQueue", "b1 InClusterQueue"])]
+// "multiple preemptions preemption possible after earlier workload fits".
+#[case::after_one_that_fits(
+    one_and_two().holds("beta", "b1 cpu=2").waits("alpha", "fits cpu=1 p=100").waits("beta", "in cpu=2 p=99"),
+    &["fits@default"], &["b1 InClusterQueue"])]
+// "multiple preemptions skip preemption when shared limited resource".
+#[case::not_for_one_that_would_not_fit_after_the_first(
+    two_of_two(|queue| queue.while_borrowing(None)).queues([queue("bank").within_cohort("other").has("cpu=1")])
+        .holds("alpha", "a1 cpu=2").holds("beta", "b1 cpu=2").waits("alpha", "pa cpu=3 p=100").waits("beta", "pb cpu=3 p=99"),
+    &[], &["a1 InClusterQueue"])]
+// "preempt when workload requests zero of a resource not defined in ClusterQueue".
+#[case::with_nothing_asked_of_a_resource_that_is_not_listed(
+    Scene::new().queues([queue("q").has("cpu=4").within("LowerPriority")]).holds("q", "low cpu=4 p=-1").waits("q", "in cpu=2 gpu=0"),
+    &[], &["low InClusterQueue"])]
+fn b26_preemptors_of_one_cycle_do_not_spoil_each_other(
+    #[case] mut scene: Scene,
+    #[case] admitted: &[&str],
+    #[case] evicted: &[&str],
+) {
+    let decided = scene.decide();
+
+    assert_eq!(decided.admitted, admitted);
+    assert_eq!(decided.evicted, evicted);
+}

@@ -1,0 +1,53 @@
+//! The reason of waiting that a workload is told: of all that stands in its way, what leaves the most hope. B57.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::scene::{Scene, queue};
+use crate::api::kueue::names;
+
+/// Flavors whose nodes no pod of these tests tolerates begin with `tainted`.
+fn flavors(first: (&str, &str), second: (&str, &str)) -> Scene {
+    let mut scene = Scene::new();
+    for (flavor, _) in [first, second] {
+        let taints = json!({"nodeTaints": [{"key": "spot", "value": "true", "effect": "NoSchedule"}]});
+        scene.put_flavor_with(flavor, if flavor.starts_with("tainted") { taints } else { json!({}) });
+    }
+    scene.queues([queue("q").quota(first.0, first.1).quota(second.0, second.1).strict()])
+}
+
+#[rstest]
+// "flavors with mixed misconfiguration and insufficient quota".
+#[case::others_hold_what_it_could_have(
+    flavors(("tainted", "cpu=20"), ("on-demand", "cpu=15")).holds("q", "held cpu=10@on-demand").waits("q", "in cpu=10"), "WaitingForQuota")]
+// "flavors with mixed taint mismatch and exceeding limits".
+#[case::there_is_not_that_much(flavors(("tainted", "cpu=20"), ("on-demand", "cpu=5")).waits("q", "in cpu=10"), "ExceedsMaxQuota")]
+// "flavors are structurally incompatible".
+#[case::no_flavor_is_for_it(flavors(("tainted", "cpu=20"), ("tainted-2", "cpu=5")).waits("q", "in cpu=1"), "NoMatchingFlavor")]
+// "cannot borrow resource not listed in clusterQueue".
+#[case::no_flavor_has_the_resource(flavors(("one", "cpu=20"), ("two", "cpu=5")).waits("q", "in gpu=1"), "NoMatchingFlavor")]
+#[case::the_first_could_be_had_and_the_second_never(
+    flavors(("one", "cpu=10"), ("two", "cpu=5")).holds("q", "held cpu=10@one").waits("q", "in cpu=10"), "WaitingForQuota")]
+#[case::it_waits_for_an_eviction(
+    Scene::new().queues([queue("q").has("cpu=1").within("LowerPriority")]).holds("q", "held cpu=1 p=-1").waits("q", "in cpu=1"),
+    "WaitingForPreemptedWorkloads")]
+fn b57_of_several_obstacles_the_most_hopeful_is_the_reason(#[case] mut scene: Scene, #[case] reason: &str) {
+    assert_eq!(scene.run(), [""; 0]);
+
+    assert_eq!(scene.says("in", names::QUOTA_RESERVED).0, reason);
+}
+
+/// "workload should not fit in nonexistent clusterQueue", "… in clusterQueue with nonexistent flavor".
+#[test]
+fn b57_a_queue_that_is_missing_or_wrong_is_the_reason() {
+    let mut scene = Scene::new().queues([queue("q").quota("gone", "cpu=50")]);
+    scene.engine.step(super::super::fixture::at(1000), &crate::queue::Event::ResourceFlavorGone("gone"));
+    scene.put_local_queue("orphan", json!({"clusterQueue": "nowhere"}));
+    scene.submit_to("q", "wrong cpu=1");
+    scene.submit_to("orphan", "lost cpu=1");
+
+    assert_eq!(scene.run(), [""; 0]);
+
+    assert_eq!(scene.says("wrong", names::QUOTA_RESERVED).0, "Misconfigured");
+    assert_eq!(scene.says("lost", names::QUOTA_RESERVED).0, "Misconfigured");
+}

@@ -1,0 +1,251 @@
+//! ClusterQueues, Cohorts and workloads in few words.
+//!
+//! Workloads are written as `name cpu=2 p=1`, several in a row separated by `;`. Words after the name:
+//! `resource=quantity` is asked for by each pod (for who holds quota, `resource=quantity@flavor` says where; flavor
+//! `default` if not said), `p=` is the priority, `t=` the second of creation and of the reservation, `r=` that of the
+//! reservation alone, `n=` the number of pods, `min=` the fewest that it can do with, and `+name` begins another pod set.
+//!
+//! Quotas are written as `cpu=6 memory=3Gi`; `cpu=6+2` may borrow 2, `cpu=6-4` lends at most 4.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::{Map, Value, json};
+
+use super::super::fixture::{Cluster, at, pod_set};
+use crate::api::kueue::{PodSetAssignment, Workload};
+use crate::api::quantity::{Amount, Quantity};
+
+/// The spec of a ClusterQueue or of a Cohort.
+#[derive(Debug, Clone)]
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) spec: Map<String, Value>,
+}
+
+/// A ClusterQueue without quota that preempts nobody.
+pub(super) fn queue(name: &str) -> Node {
+    Node { name: name.to_owned(), spec: Map::new() }.set("namespaceSelector", json!({}))
+}
+
+/// A Cohort without quota.
+pub(super) fn cohort(name: &str) -> Node {
+    Node { name: name.to_owned(), spec: Map::new() }
+}
+
+impl Node {
+    fn set(mut self, field: &str, value: Value) -> Self {
+        self.spec.insert(field.to_owned(), value);
+        self
+    }
+
+    fn preemption(mut self, field: &str, value: Value) -> Self {
+        let rules = self.spec.entry("preemption").or_insert_with(|| json!({}));
+        rules[field] = value;
+        self
+    }
+
+    /// The Cohort that it is in.
+    pub(super) fn within_cohort(self, name: &str) -> Self {
+        self.set("cohortName", json!(name))
+    }
+
+    /// The Cohort above.
+    pub(super) fn under(self, parent: &str) -> Self {
+        self.set("parentName", json!(parent))
+    }
+
+    /// Quota in one more flavor of the last resource group.
+    pub(super) fn quota(mut self, flavor: &str, quotas: &str) -> Self {
+        let resources: Vec<Value> = quotas.split_whitespace().map(resource_quota).collect();
+        let names: Vec<Value> = resources.iter().map(|quota| quota["name"].clone()).collect();
+        let groups = self.spec.entry("resourceGroups").or_insert_with(|| json!([{"flavors": []}]));
+        let group = groups.as_array_mut().and_then(|groups| groups.last_mut()).expect("a group");
+        group["coveredResources"] = json!(names);
+        let flavors = group["flavors"].as_array_mut().expect("flavors");
+        flavors.push(json!({"name": flavor, "resources": resources}));
+        self
+    }
+
+    /// What follows is of another resource group.
+    pub(super) fn and_group(mut self) -> Self {
+        let groups = self.spec.entry("resourceGroups").or_insert_with(|| json!([]));
+        groups.as_array_mut().expect("groups").push(json!({"flavors": []}));
+        self
+    }
+
+    /// Quota of the flavor `default`.
+    pub(super) fn has(self, quotas: &str) -> Self {
+        self.quota("default", quotas)
+    }
+
+    /// `withinClusterQueue`.
+    pub(super) fn within(self, policy: &str) -> Self {
+        self.preemption("withinClusterQueue", json!(policy))
+    }
+
+    /// `reclaimWithinCohort`.
+    pub(super) fn reclaim(self, policy: &str) -> Self {
+        self.preemption("reclaimWithinCohort", json!(policy))
+    }
+
+    /// `borrowWithinCohort` of lower priority, up to a threshold.
+    pub(super) fn while_borrowing(self, threshold: Option<i32>) -> Self {
+        let rules = match threshold {
+            Some(threshold) => json!({"policy": "LowerPriority", "maxPriorityThreshold": threshold}),
+            None => json!({"policy": "LowerPriority"}),
+        };
+        self.preemption("borrowWithinCohort", rules)
+    }
+
+    /// `flavorFungibility`.
+    pub(super) fn fungible(self, when_can_borrow: &str, when_can_preempt: &str) -> Self {
+        self.set("flavorFungibility", json!({"whenCanBorrow": when_can_borrow, "whenCanPreempt": when_can_preempt}))
+    }
+
+    /// `flavorFungibility`, preferring preemption to borrowing.
+    pub(super) fn preempts_rather_than_borrows(self, when_can_borrow: &str, when_can_preempt: &str) -> Self {
+        let preference = "PreemptionOverBorrowing";
+        self.set(
+            "flavorFungibility",
+            json!({"whenCanBorrow": when_can_borrow, "whenCanPreempt": when_can_preempt, "preference": preference}),
+        )
+    }
+
+    /// `fairSharing.weight`.
+    pub(super) fn weight(self, weight: &str) -> Self {
+        self.set("fairSharing", json!({"weight": weight}))
+    }
+
+    /// `namespaceSelector`.
+    pub(super) fn selecting(self, selector: Value) -> Self {
+        self.set("namespaceSelector", selector)
+    }
+
+    /// `stopPolicy`.
+    pub(super) fn stopped(self, policy: &str) -> Self {
+        self.set("stopPolicy", json!(policy))
+    }
+
+    /// StrictFIFO.
+    pub(super) fn strict(self) -> Self {
+        self.set("queueingStrategy", json!("StrictFIFO"))
+    }
+
+    /// The flavors that it has quota of.
+    pub(super) fn flavors(&self) -> Vec<String> {
+        let groups = self.spec.get("resourceGroups").and_then(Value::as_array).into_iter().flatten();
+        let flavors = groups.flat_map(|group| group["flavors"].as_array().cloned().unwrap_or_default());
+        flavors.filter_map(|flavor| flavor["name"].as_str().map(str::to_owned)).collect()
+    }
+}
+
+/// `cpu=6+2-4` is 6 of its own, 2 to borrow and 4 to lend.
+fn resource_quota(text: &str) -> Value {
+    let (name, amounts) = text.split_once('=').expect("resource=quantity");
+    let (amounts, lend) = amounts.split_once('-').map_or((amounts, None), |(amounts, lend)| (amounts, Some(lend)));
+    let (nominal, borrow) =
+        amounts.split_once('+').map_or((amounts, None), |(nominal, borrow)| (nominal, Some(borrow)));
+    let mut quota = json!({"name": name, "nominalQuota": nominal});
+    for (field, limit) in [("borrowingLimit", borrow), ("lendingLimit", lend)] {
+        if let Some(limit) = limit {
+            quota[field] = json!(limit);
+        }
+    }
+    quota
+}
+
+/// A workload as it was written.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Words {
+    name: String,
+    priority: i32,
+    pub(super) created: Option<i64>,
+    pub(super) reserved: Option<i64>,
+    pub(super) pod_sets: Vec<PodSetWords>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct PodSetWords {
+    name: String,
+    count: i32,
+    least: Option<i32>,
+    /// Resource, amount for one pod, flavor.
+    asks: Vec<(String, String, String)>,
+}
+
+impl PodSetWords {
+    fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), count: 1, least: None, asks: Vec::new() }
+    }
+}
+
+impl Words {
+    pub(super) fn of(text: &str) -> Self {
+        let mut tokens = text.split_whitespace();
+        let name = tokens.next().expect("a name").to_owned();
+        let mut words = Self { name, ..Self::default() };
+        for token in tokens {
+            if let Some(name) = token.strip_prefix('+') {
+                words.pod_sets.push(PodSetWords::new(name));
+                continue;
+            }
+            let (word, value) = token.split_once('=').expect("word=value");
+            let number = || value.parse::<i64>().expect("a number");
+            let small = || i32::try_from(number()).expect("a small number");
+            match word {
+                "p" => words.priority = small(),
+                "t" => words.created = Some(number()),
+                "r" => words.reserved = Some(number()),
+                _ => {
+                    if words.pod_sets.is_empty() {
+                        words.pod_sets.push(PodSetWords::new("main"));
+                    }
+                    let set = words.pod_sets.last_mut().expect("a pod set");
+                    match word {
+                        "n" => set.count = small(),
+                        "min" => set.least = Some(small()),
+                        resource => {
+                            let (amount, flavor) = value.split_once('@').unwrap_or((value, "default"));
+                            set.asks.push((resource.to_owned(), amount.to_owned(), flavor.to_owned()));
+                        }
+                    }
+                }
+            }
+        }
+        words
+    }
+
+    /// What would be created.
+    pub(super) fn workload(&self, cluster: &Cluster, queue: &str) -> Workload {
+        let mut workload = cluster.workload(&self.name, &[]);
+        workload.spec.pod_sets = self.pod_sets.iter().map(PodSetWords::pod_set).collect();
+        workload.spec.queue_name = Some(queue.to_owned());
+        workload.spec.priority = Some(self.priority);
+        workload.metadata.creation_timestamp = Some(Time(at(self.created.unwrap_or(cluster.now))));
+        workload
+    }
+}
+
+impl PodSetWords {
+    fn pod_set(&self) -> crate::api::kueue::PodSet {
+        let requests: Map<String, Value> =
+            self.asks.iter().map(|(resource, amount, _)| (resource.clone(), json!(amount))).collect();
+        let mut set = pod_set(&self.name, self.count, &Value::Object(requests));
+        set.min_count = self.least;
+        set
+    }
+
+    /// What it holds once it is admitted as written.
+    pub(super) fn assignment(&self) -> PodSetAssignment {
+        let usage = self.asks.iter().map(|(resource, amount, _)| {
+            let amount = Amount::of(resource, &Quantity(amount.clone())).expect("a quantity");
+            (resource.clone(), amount.times(self.count.into()).quantity(resource))
+        });
+        PodSetAssignment {
+            name: self.name.clone(),
+            flavors: self.asks.iter().map(|(resource, _, flavor)| (resource.clone(), flavor.clone())).collect(),
+            resource_usage: usage.collect(),
+            count: Some(self.count),
+            ..PodSetAssignment::default()
+        }
+    }
+}
