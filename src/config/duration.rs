@@ -1,0 +1,87 @@
+//! Durations as Go writes them, which is how Kueue's configuration has them: `1h30m`, `1.5h`, `300ms`, `0`.
+
+use jiff::SignedDuration;
+
+/// Reads a duration as Go 1.26's `time.ParseDuration` does: numbers with units from `ns` to `h`, the sum of which counts. `None`
+/// when it isn't one, or is longer than Go can say (292 years).
+pub(super) fn parse(text: &str) -> Option<SignedDuration> {
+    let (negative, mut rest) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if rest == "0" {
+        return Some(SignedDuration::ZERO);
+    }
+    let mut nanos = 0_i128;
+    loop {
+        let (part, after) = part(rest)?;
+        nanos = nanos.checked_add(part)?;
+        if after.is_empty() {
+            break;
+        }
+        rest = after;
+    }
+    let nanos = i64::try_from(if negative { -nanos } else { nanos }).ok()?;
+    Some(SignedDuration::from_nanos(nanos))
+}
+
+/// The first number with its unit, in nanoseconds, and what follows it.
+fn part(text: &str) -> Option<(i128, &str)> {
+    let (number, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len()));
+    let (unit, rest) = rest.split_at(rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len()));
+    let unit: i128 = match unit {
+        "ns" => 1,
+        "us" | "µs" | "μs" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        _ => return None,
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    // What is smaller than 10^-18 of a unit is less than a nanosecond.
+    let fraction = fraction.get(..18).unwrap_or(fraction);
+    if whole.is_empty() && fraction.is_empty() {
+        return None;
+    }
+    let amount = digits(whole)?.checked_mul(unit)?;
+    let scale = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    Some((amount.checked_add(digits(fraction)?.checked_mul(unit)? / scale)?, rest))
+}
+
+fn digits(text: &str) -> Option<i128> {
+    if text.is_empty() {
+        return Some(0);
+    }
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("0", Some(0))]
+    #[case("0s", Some(0))]
+    #[case("5m", Some(300_000))]
+    #[case("1h30m", Some(5_400_000))]
+    #[case("0h30m", Some(1_800_000))]
+    #[case("1.5h", Some(5_400_000))]
+    #[case(".5s", Some(500))]
+    #[case("-2s", Some(-2_000))]
+    #[case("300ms", Some(300))]
+    #[case("", None)]
+    #[case("-", None)]
+    #[case("5", None)]
+    #[case("5 m", None)]
+    #[case("1d", None)]
+    #[case("1.2.3s", None)]
+    #[case(".s", None)]
+    #[case("5m3", None)]
+    #[case("9999999999h", None)]
+    fn a_duration_is_read_as_go_reads_it(#[case] text: &str, #[case] millis: Option<i64>) {
+        assert_eq!(parse(text), millis.map(SignedDuration::from_millis));
+    }
+}

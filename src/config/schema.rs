@@ -1,0 +1,176 @@
+//! The fields that Kueue knows (kueue v0.19.2 `apis/config/v1beta2/configuration_types.go`), and which of them Sluice acts on.
+
+use serde_json::Value;
+
+use super::problem::{Problem, child, item};
+
+/// What may be in a place of the file.
+enum Node {
+    /// A value that Sluice acts on, and reads itself.
+    Acted,
+    /// A value that Sluice doesn't act on.
+    Idle,
+    /// A mapping with these fields and no others.
+    Fields(&'static [(&'static str, Node)]),
+    /// A list of such mappings.
+    List(&'static [(&'static str, Node)]),
+    /// A mapping whose keys the user chooses: these are acted on, the others are not.
+    Open(&'static [&'static str]),
+}
+
+use Node::{Acted, Fields, Idle, List, Open};
+
+const CONFIGURATION: Node = Fields(&[
+    ("apiVersion", Acted),
+    ("kind", Acted),
+    ("namespace", Idle),
+    ("webhook", Fields(&[("port", Idle), ("host", Idle), ("certDir", Idle)])),
+    (
+        "leaderElection",
+        Fields(&[
+            ("leaderElect", Acted),
+            ("resourceNamespace", Acted),
+            ("leaseDuration", Idle),
+            ("renewDeadline", Idle),
+            ("retryPeriod", Idle),
+            ("resourceLock", Idle),
+            ("resourceName", Idle),
+        ]),
+    ),
+    (
+        "metrics",
+        Fields(&[
+            ("bindAddress", Acted),
+            ("enableClusterQueueResources", Idle),
+            (
+                "customLabels",
+                List(&[
+                    ("name", Idle),
+                    ("sourceLabelKey", Idle),
+                    ("sourceAnnotationKey", Idle),
+                    ("sourceKind", Idle),
+                    ("trackedValues", Idle),
+                ]),
+            ),
+            ("localQueueMetrics", Fields(&[("enable", Idle), ("localQueueSelector", Idle)])),
+        ]),
+    ),
+    (
+        "health",
+        Fields(&[("healthProbeBindAddress", Acted), ("readinessEndpointName", Idle), ("livenessEndpointName", Idle)]),
+    ),
+    ("pprofBindAddress", Idle),
+    ("controller", Fields(&[("groupKindConcurrency", Idle), ("cacheSyncTimeout", Idle)])),
+    ("tls", Fields(&[("minVersion", Idle), ("cipherSuites", Idle), ("curvePreferences", Idle)])),
+    ("manageJobsWithoutQueueName", Idle),
+    ("managedJobsNamespaceSelector", Idle),
+    ("internalCertManagement", Fields(&[("enable", Idle), ("webhookServiceName", Idle), ("webhookSecretName", Idle)])),
+    (
+        "waitForPodsReady",
+        Fields(&[
+            ("timeout", Acted),
+            ("blockAdmission", Acted),
+            ("recoveryTimeout", Acted),
+            (
+                "requeuingStrategy",
+                Fields(&[
+                    ("timestamp", Acted),
+                    ("backoffLimitCount", Acted),
+                    ("backoffBaseSeconds", Acted),
+                    ("backoffMaxSeconds", Acted),
+                ]),
+            ),
+        ]),
+    ),
+    ("clientConnection", Fields(&[("qps", Idle), ("burst", Idle)])),
+    ("integrations", Fields(&[("frameworks", Idle), ("externalFrameworks", Idle), ("labelKeysToCopy", Idle)])),
+    (
+        "multiKueue",
+        Fields(&[
+            ("gcInterval", Idle),
+            ("origin", Idle),
+            ("workerLostTimeout", Idle),
+            ("dispatcherName", Idle),
+            ("externalFrameworks", List(&[("name", Idle)])),
+            (
+                "clusterProfile",
+                Fields(&[
+                    ("accessProviders", List(&[("name", Idle), ("execConfig", Idle)])),
+                    ("credentialsProviders", List(&[("name", Idle), ("execConfig", Idle)])),
+                ]),
+            ),
+            ("incrementalDispatcherConfig", Fields(&[("stepSize", Idle)])),
+        ]),
+    ),
+    ("fairSharing", Fields(&[("preemptionStrategies", Acted)])),
+    (
+        "admissionFairSharing",
+        Fields(&[("usageHalfLifeTime", Idle), ("usageSamplingInterval", Idle), ("resourceWeights", Idle)]),
+    ),
+    (
+        "resources",
+        Fields(&[
+            ("quotaCheckStrategy", Acted),
+            ("excludeResourcePrefixes", Acted),
+            (
+                "transformations",
+                List(&[("input", Acted), ("strategy", Acted), ("multiplyBy", Acted), ("outputs", Acted)]),
+            ),
+            (
+                "deviceClassMappings",
+                List(&[
+                    ("name", Idle),
+                    ("deviceClassNames", Idle),
+                    (
+                        "sources",
+                        List(&[
+                            ("counter", Fields(&[("name", Idle), ("driver", Idle), ("deviceSelector", Idle)])),
+                            ("capacity", Fields(&[("name", Idle), ("driver", Idle), ("deviceSelector", Idle)])),
+                        ]),
+                    ),
+                ]),
+            ),
+        ]),
+    ),
+    ("featureGates", Open(&["DisableWaitForPodsReady"])),
+    (
+        "objectRetentionPolicies",
+        Fields(&[("workloads", Fields(&[("afterFinished", Idle), ("afterDeactivatedByKueue", Idle)]))]),
+    ),
+    ("visibilityServer", Fields(&[("bindAddress", Idle), ("bindPort", Idle)])),
+]);
+
+/// Looks at every field of a file: those that aren't known, or whose shape is wrong, become problems; those that are set and
+/// not acted on are returned by their paths.
+pub(super) fn check(file: &Value, problems: &mut Vec<Problem>) -> Vec<String> {
+    let mut idle = Vec::new();
+    visit(&CONFIGURATION, "", file, problems, &mut idle);
+    idle
+}
+
+/// `null` is as good as nothing, as it is to Kueue.
+fn visit(node: &Node, path: &str, value: &Value, problems: &mut Vec<Problem>, idle: &mut Vec<String>) {
+    match (node, value) {
+        (_, Value::Null) | (Acted, _) => {}
+        (Idle, _) => idle.push(path.to_owned()),
+        (Fields(fields), Value::Object(members)) => {
+            for (name, member) in members {
+                match fields.iter().find(|(known, _)| known == name) {
+                    Some((_, node)) => visit(node, &child(path, name), member, problems, idle),
+                    None => problems.push(Problem::unknown(child(path, name), fields.iter().map(|(known, _)| *known))),
+                }
+            }
+        }
+        (List(fields), Value::Array(items)) => {
+            for (index, value) in items.iter().enumerate() {
+                visit(&Fields(fields), &item(path, index), value, problems, idle);
+            }
+        }
+        (Open(acted), Value::Object(members)) => {
+            let others = members.keys().filter(|name| !acted.contains(&name.as_str()));
+            idle.extend(others.map(|name| child(path, name)));
+        }
+        (Fields(_) | Open(_), _) => problems.push(Problem::new(path, value, "a mapping")),
+        (List(_), _) => problems.push(Problem::new(path, value, "a list of mappings")),
+    }
+}
