@@ -48,6 +48,10 @@ pub fn run() -> Result<ExitCode, Failure> {
         Command::Manager(options) => {
             let settings = options.settings()?;
             start_logging(&settings)?;
+            if !settings.not_acted_on.is_empty() {
+                let fields = settings.not_acted_on.join(", ");
+                tracing::warn!(fields, "the configuration file sets fields that Sluice doesn't act on");
+            }
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             runtime.block_on(manager::run(settings))?;
             Ok(ExitCode::SUCCESS)
@@ -62,7 +66,7 @@ pub fn run() -> Result<ExitCode, Failure> {
 
 fn start_logging(settings: &Settings) -> Result<(), Failure> {
     let filter = tracing_subscriber::EnvFilter::try_new(&settings.log_level)
-        .map_err(|error| format!("logLevel: {:?}: {error}", settings.log_level))?;
+        .map_err(|error| format!("--log-level: {:?}: {error}", settings.log_level))?;
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match settings.log_format {
         LogFormat::Text => logs.init(),

@@ -1,20 +1,20 @@
-//! What `sluice manager` can be told, by flags and by a file; a flag wins over the file.
+//! What `sluice manager` can be told, by flags and by a configuration file; a flag wins over the file.
 
 use std::io::IsTerminal;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use serde::Deserialize;
 use thiserror::Error;
 
-/// The flags of `sluice manager`. The same names, in camelCase, are the fields of the file that `--config` names.
-#[derive(Debug, Clone, Default, Args, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+use crate::config::{ConfigError, Configuration};
+use crate::queue;
+
+/// The flags of `sluice manager`.
+#[derive(Debug, Clone, Default, Args)]
 pub struct ManagerOptions {
-    /// A YAML file with these same options; flags win over it.
+    /// A YAML file with a Configuration of config.kueue.x-k8s.io/v1beta2, as Kueue has it; flags win over it.
     #[arg(long, value_name = "FILE")]
-    #[serde(skip)]
     pub config: Option<PathBuf>,
 
     /// Run the queue manager: quota, workloads, and the gate [default: true].
@@ -33,7 +33,8 @@ pub struct ManagerOptions {
     #[arg(long, value_name = "ADDRESS")]
     pub health_probe_bind_address: Option<String>,
 
-    /// Act only while holding the lease `sluice-leader`, so that several replicas can run [default: false].
+    /// Act only while holding the lease `sluice-leader`, so that several replicas can run [default: false; true with a
+    /// configuration file].
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub leader_elect: Option<bool>,
 
@@ -63,8 +64,7 @@ pub struct ManagerOptions {
 }
 
 /// How logs are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Lines for people.
     Text,
@@ -97,6 +97,10 @@ pub struct Settings {
     pub log_format: LogFormat,
     /// What is logged.
     pub log_level: String,
+    /// What holds for the queue.
+    pub queue: queue::Settings,
+    /// Paths of the fields of the configuration file that are set and not acted on.
+    pub not_acted_on: Vec<String>,
 }
 
 /// Why the options can't be used.
@@ -111,12 +115,12 @@ pub enum OptionsError {
         source: std::io::Error,
     },
     /// The file isn't what it should be.
-    #[error("the configuration file {path}: {message}")]
-    Parse {
+    #[error("the configuration file {path}: {source}")]
+    Configuration {
         /// The file.
         path: PathBuf,
-        /// What went wrong, and where.
-        message: String,
+        /// What is wrong, and where.
+        source: ConfigError,
     },
     /// An address isn't one.
     #[error("{option}: {value:?} is not an address: give HOST:PORT, :PORT, or 0 to turn it off")]
@@ -127,7 +131,7 @@ pub enum OptionsError {
         value: String,
     },
     /// Neither half is to run.
-    #[error("queueManager and rayOperator are both false: nothing would run")]
+    #[error("--queue-manager and --ray-operator are both false: nothing would run")]
     NothingToRun,
 }
 
@@ -138,22 +142,34 @@ impl ManagerOptions {
     /// When the file can't be read, has an unknown field, or a value isn't allowed.
     pub fn settings(self) -> Result<Settings, OptionsError> {
         let file = self.config.as_deref().map(read).transpose()?.unwrap_or_default();
-        let metrics = self.metrics_bind_address.or(file.metrics_bind_address);
-        let health = self.health_probe_bind_address.or(file.health_probe_bind_address);
         let format = if std::io::stderr().is_terminal() { LogFormat::Text } else { LogFormat::Json };
-        let namespaces = self.watch_namespace.or(file.watch_namespace).unwrap_or_default();
+        let namespaces = self.watch_namespace.unwrap_or_default();
         let settings = Settings {
-            queue_manager: self.queue_manager.or(file.queue_manager).unwrap_or(true),
-            ray_operator: self.ray_operator.or(file.ray_operator).unwrap_or(true),
-            metrics: address("metricsBindAddress", metrics.as_deref().unwrap_or(":8080"))?,
-            health: address("healthProbeBindAddress", health.as_deref().unwrap_or(":8081"))?,
-            leader_elect: self.leader_elect.or(file.leader_elect).unwrap_or(false),
+            queue_manager: self.queue_manager.unwrap_or(true),
+            ray_operator: self.ray_operator.unwrap_or(true),
+            metrics: address(
+                [
+                    ("--metrics-bind-address", self.metrics_bind_address),
+                    ("metrics.bindAddress", file.metrics_bind_address),
+                ],
+                8080,
+            )?,
+            health: address(
+                [
+                    ("--health-probe-bind-address", self.health_probe_bind_address),
+                    ("health.healthProbeBindAddress", file.health_probe_bind_address),
+                ],
+                8081,
+            )?,
+            leader_elect: self.leader_elect.unwrap_or(file.leader_elect),
             leader_election_namespace: self.leader_election_namespace.or(file.leader_election_namespace),
             namespaces: namespaces.into_iter().filter(|namespace| !namespace.is_empty()).collect(),
-            use_kubernetes_proxy: self.use_kubernetes_proxy.or(file.use_kubernetes_proxy).unwrap_or(false),
-            decision_log: self.decision_log.or(file.decision_log),
-            log_format: self.log_format.or(file.log_format).unwrap_or(format),
-            log_level: self.log_level.or(file.log_level).unwrap_or_else(|| "info".into()),
+            use_kubernetes_proxy: self.use_kubernetes_proxy.unwrap_or(false),
+            decision_log: self.decision_log,
+            log_format: self.log_format.unwrap_or(format),
+            log_level: self.log_level.unwrap_or_else(|| "info".into()),
+            queue: file.queue,
+            not_acted_on: file.not_acted_on,
         };
         if !settings.queue_manager && !settings.ray_operator {
             return Err(OptionsError::NothingToRun);
@@ -162,21 +178,23 @@ impl ManagerOptions {
     }
 }
 
-fn read(path: &Path) -> Result<ManagerOptions, OptionsError> {
+fn read(path: &Path) -> Result<Configuration, OptionsError> {
     let text = std::fs::read_to_string(path).map_err(|source| OptionsError::Read { path: path.into(), source })?;
-    serde_saphyr::from_str(&text).map_err(|error| OptionsError::Parse { path: path.into(), message: error.to_string() })
+    Configuration::from_yaml(&text).map_err(|source| OptionsError::Configuration { path: path.into(), source })
 }
 
-/// An address as controller-runtime's flags write it: `:8080` is every interface, `0` is none.
-fn address(option: &'static str, value: &str) -> Result<Option<SocketAddr>, OptionsError> {
-    let wrong = || OptionsError::Address { option, value: value.to_owned() };
-    match value {
-        "0" => Ok(None),
-        _ => match value.strip_prefix(':') {
-            Some(port) => Ok(Some((Ipv4Addr::UNSPECIFIED, port.parse().map_err(|_| wrong())?).into())),
-            None => Ok(Some(value.parse().map_err(|_| wrong())?)),
-        },
-    }
+/// The first address that is given, under its name. `:8080` is every interface and `0` is none, as in controller-runtime's flags;
+/// of a host's addresses, one of IPv4 is taken if there is one, as Go does.
+fn address(given: [(&'static str, Option<String>); 2], default_port: u16) -> Result<Option<SocketAddr>, OptionsError> {
+    let everywhere = |port: u16| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    let given = given.into_iter().find_map(|(option, value)| Some((option, value?)));
+    let Some((option, value)) = given else { return Ok(Some(everywhere(default_port))) };
+    let found = match value.strip_prefix(':') {
+        _ if value == "0" => return Ok(None),
+        Some(port) => port.parse().map(everywhere).ok(),
+        None => value.to_socket_addrs().ok().and_then(|found| found.min_by_key(SocketAddr::is_ipv6)),
+    };
+    found.map(Some).ok_or(OptionsError::Address { option, value })
 }
 
 #[cfg(test)]
@@ -196,8 +214,13 @@ mod tests {
         Line::try_parse_from([&["sluice"], flags].concat()).expect("flags that parse").options
     }
 
-    fn in_file(text: &str, flags: &[&str]) -> Result<Settings, OptionsError> {
-        let file = std::env::temp_dir().join(format!("sluice-options-{}-{:?}", std::process::id(), text.len()));
+    fn in_file(body: &str, flags: &[&str]) -> Result<Settings, OptionsError> {
+        let file = std::env::temp_dir().join(format!(
+            "sluice-options-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
+        let text = format!("apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n{body}");
         std::fs::write(&file, text).expect("a temporary file");
         let settings = ManagerOptions { config: Some(file.clone()), ..parsed(flags) }.settings();
         std::fs::remove_file(file).expect("the temporary file");
@@ -206,20 +229,56 @@ mod tests {
 
     #[test]
     fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
-        let settings = in_file("rayOperator: false\nmetricsBindAddress: ':9'\n", &["--metrics-bind-address=0"]);
-        let settings = settings.expect("valid");
+        let file =
+            "metrics: {bindAddress: ':9'}\nhealth: {healthProbeBindAddress: ':10'}\nwaitForPodsReady: {timeout: 5m}\n";
+        let settings = in_file(file, &["--metrics-bind-address=0", "--ray-operator=false"]).expect("valid");
 
         assert!(settings.queue_manager && !settings.ray_operator);
         assert_eq!(settings.metrics, None);
-        assert_eq!(settings.health, Some(([0, 0, 0, 0], 8081).into()));
+        assert_eq!(settings.health, Some(([0, 0, 0, 0], 10).into()));
+        let timeout = settings.queue.wait_for_pods_ready.map(|rules| rules.timeout);
+        assert_eq!(timeout, Some(jiff::SignedDuration::from_mins(5)));
     }
 
     #[rstest]
-    #[case::unknown_field("rayOperater: false", "rayOperater")]
-    #[case::not_an_address("metricsBindAddress: here", "metricsBindAddress: \"here\" is not an address")]
-    #[case::nothing_runs("rayOperator: false\nqueueManager: false", "nothing would run")]
-    fn a_bad_file_is_refused_with_the_field(#[case] text: &str, #[case] expected: &str) {
-        let error = in_file(text, &[]).expect_err("refused").to_string();
+    #[case::nowhere("0", None)]
+    #[case::everywhere(":9", Some("0.0.0.0:9"))]
+    #[case::address("[::1]:9", Some("[::1]:9"))]
+    #[case::host("localhost:9", Some("127.0.0.1:9"))]
+    fn an_address_is_what_it_is_to_go(#[case] value: &str, #[case] expected: Option<&str>) {
+        let settings = parsed(&["--metrics-bind-address", value]).settings().expect("valid");
+        assert_eq!(settings.metrics.map(|address| address.to_string()).as_deref(), expected);
+    }
+
+    #[test]
+    fn without_a_file_all_is_at_its_default_and_nobody_is_elected() {
+        let settings = parsed(&[]).settings().expect("valid");
+        assert_eq!(settings.queue, queue::Settings::default());
+        assert_eq!(settings.metrics, Some(([0, 0, 0, 0], 8080).into()));
+        assert_eq!(settings.health, Some(([0, 0, 0, 0], 8081).into()));
+        assert!(!settings.leader_elect);
+    }
+
+    #[rstest]
+    #[case::file_without_a_word("", &[], true)]
+    #[case::file("leaderElection: {leaderElect: false}", &[], false)]
+    #[case::flag("leaderElection: {leaderElect: false}", &["--leader-elect"], true)]
+    fn with_a_file_the_leader_is_elected_unless_it_says_no(
+        #[case] text: &str,
+        #[case] flags: &[&str],
+        #[case] elects: bool,
+    ) {
+        assert_eq!(in_file(text, flags).expect("valid").leader_elect, elects);
+    }
+
+    #[rstest]
+    #[case::unknown_field("fairShare: {}", &[], "fairShare: unknown field")]
+    #[case::not_an_address("metrics: {bindAddress: here}", &[], "metrics.bindAddress: \"here\" is not an address")]
+    #[case::flag_that_is_no_address("", &["--metrics-bind-address=here"], "--metrics-bind-address: \"here\" is not")]
+    #[case::no_port("health: {healthProbeBindAddress: ':99999'}", &[], "health.healthProbeBindAddress: \":99999\" is not")]
+    #[case::nothing_runs("", &["--ray-operator=false", "--queue-manager=false"], "nothing would run")]
+    fn a_bad_file_is_refused_with_the_field(#[case] text: &str, #[case] flags: &[&str], #[case] expected: &str) {
+        let error = in_file(text, flags).expect_err("refused").to_string();
         assert!(error.contains(expected), "{error}");
     }
 

@@ -124,7 +124,7 @@ impl Manager {
         let mut watches = Watches::new(client.clone(), own_events.clone(), settings.namespaces.clone());
         watch_kinds(&mut watches, halves);
         let (scopes, tasks) = watches.finish();
-        let mut engine = Engine::new(halves, crate::queue::Settings::default(), scopes);
+        let mut engine = Engine::new(halves, settings.queue.clone(), scopes);
         let start_log = |path: &PathBuf| DecisionLog::start(path.clone(), metrics.clone());
         let decision_log = settings.decision_log.as_ref().map(start_log).transpose()?;
         if decision_log.is_some() {
