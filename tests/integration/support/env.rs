@@ -206,6 +206,16 @@ impl Manager {
         self.process.kill().await.expect("the manager can be killed");
     }
 
+    /// Waits until it ends by itself, and returns what it logged.
+    ///
+    /// # Panics
+    /// When it hasn't ended in a minute.
+    pub async fn ended(mut self) -> (ExitStatus, String) {
+        let status = tokio::time::timeout(Duration::from_secs(60), self.process.wait()).await;
+        let status = status.expect("the manager ends by itself").expect("its exit status");
+        (status, std::fs::read_to_string(&self.log).expect("its log"))
+    }
+
     /// Tells it to stop, as a node that is drained does, and waits until it has.
     pub async fn terminate(mut self) -> ExitStatus {
         let id = self.process.id().expect("a manager that runs").to_string();
