@@ -72,6 +72,18 @@ pub enum RequestsError {
         /// What is wrong with it.
         source: QuantityError,
     },
+    /// No API server takes a pod that requests more than it may use.
+    #[error("{place} requests {request} of {resource}, which is more than its limit of {limit}")]
+    AboveLimit {
+        /// The container, or the pod itself.
+        place: String,
+        /// Name of the resource.
+        resource: String,
+        /// What is requested, as it was written.
+        request: String,
+        /// The limit, as it was written.
+        limit: String,
+    },
 }
 
 /// What a pod asks the scheduler for. That is the larger of what its containers ask for together and what any step of its
@@ -80,7 +92,8 @@ pub enum RequestsError {
 /// whole takes the place of the sum (Kubernetes 1.36 `component-helpers/resource/helpers.go`).
 ///
 /// # Errors
-/// When a quantity is malformed or negative.
+/// When a quantity is malformed or negative, or a request is larger than its limit (kueue v0.19.2
+/// `pkg/workload/resources.go`, `ValidateResources`).
 pub fn pod_requests(pod: &PodSpec) -> Result<Requests, RequestsError> {
     let container = |name: &str, resources: &Option<ResourceRequirements>, restart_policy: &Option<String>| Container {
         name: name.to_owned(),
@@ -104,7 +117,7 @@ pub fn pod_requests(pod: &PodSpec) -> Result<Requests, RequestsError> {
 /// What a pod of this template asks the scheduler for, as [`pod_requests`], decoding only what counts.
 ///
 /// # Errors
-/// When the template is not that of a pod, or a quantity is malformed or negative.
+/// When the template is not that of a pod, and as [`pod_requests`].
 pub fn template_requests(template: &PodTemplate) -> Result<Requests, RequestsError> {
     match template.0.get("spec") {
         Some(spec) => Pod::deserialize(spec)?.requests(),
@@ -164,17 +177,32 @@ impl Resources {
 
     /// The requests, with the limit where a request is missing.
     fn demanded(&self, place: &str) -> Result<Sums, RequestsError> {
-        let mut sums = exact(&self.limits, place)?;
-        sums.extend(exact(&self.requests, place)?);
+        let (requests, mut sums) = self.read(place)?;
+        sums.extend(requests);
         Ok(sums)
+    }
+
+    /// The requests, none of them larger than its limit, and the limits.
+    fn read(&self, place: &str) -> Result<(Sums, Sums), RequestsError> {
+        let (requests, limits) = (exact(&self.requests, place)?, exact(&self.limits, place)?);
+        let above =
+            |(resource, request): &(&String, &Exact)| limits.get(*resource).is_some_and(|limit| *request > limit);
+        match requests.iter().find(above) {
+            Some((resource, _)) => Err(RequestsError::AboveLimit {
+                place: place.to_owned(),
+                resource: resource.clone(),
+                request: self.requests[resource].0.clone(),
+                limit: self.limits[resource].0.clone(),
+            }),
+            None => Ok((requests, limits)),
+        }
     }
 }
 
 impl Pod {
     fn requests(&self) -> Result<Requests, RequestsError> {
         let mut total = self.of_containers()?;
-        let requests = exact(&self.resources.requests, "the pod")?;
-        let limits = exact(&self.resources.limits, "the pod")?;
+        let (requests, limits) = self.resources.read("the pod")?;
         let unset = limits.into_iter().filter(|(resource, _)| !total.contains_key(resource)).collect::<Vec<_>>();
         total.extend(unset.into_iter().chain(requests).filter(|(resource, _)| is_pod_level(resource)));
         add(&mut total, &exact(&self.overhead, "the pod's overhead")?);

@@ -1,9 +1,9 @@
-//! What is asked for and what is given, and what becomes of it when queues stop or pods are not ready. B17–B20, B25, B36–B38,
+//! What is asked for and what is given, and what becomes of it when queues stop or pods are not ready. B17–B21, B25, B36–B38,
 //! B52–B54.
 
 use jiff::SignedDuration;
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::fixture::{Cluster, at, group, key, pod_set};
 use super::scene::{Decided, Scene, company, queue};
@@ -87,6 +87,29 @@ fn b20_the_order_of_creation_does_not_matter(#[case] order: [&str; 4]) {
         let last = object == order[3];
         assert_eq!(cluster.run(), if last { vec!["w"] } else { vec![] });
     }
+}
+
+/// Integration "request more that limits"; what a LimitRange says is not looked at.
+#[rstest]
+#[case::a_container(json!({"containers": [{"name": "c", "resources": above()}]}), "container \"c\"")]
+#[case::a_step_before(json!({"initContainers": [{"name": "i", "resources": above()}], "containers": []}), "container \"i\"")]
+#[case::the_pod_as_a_whole(json!({"resources": above(), "containers": []}), "the pod")]
+fn b21_who_requests_more_than_its_limit_waits_and_is_told_until_it_is_right(#[case] pod: Value, #[case] place: &str) {
+    let mut scene = Scene::new().queues([queue("q").has("cpu=5")]).waits("q", "w cpu=1");
+    let was = scene.workloads[&key("w")].spec.pod_sets[0].template.clone();
+    scene.change("w", |workload| workload.spec.pod_sets[0].template.0["spec"] = pod);
+    assert_eq!(scene.run(), [""; 0]);
+    let (reason, message) = scene.says("w", names::QUOTA_RESERVED);
+    assert_eq!(reason, "Misconfigured");
+    assert_eq!(message, format!("pod set main: {place} requests 1100m of cpu, which is more than its limit of 1"));
+
+    scene.change("w", |workload| workload.spec.pod_sets[0].template = was);
+
+    assert_eq!(scene.run(), ["w"]);
+}
+
+fn above() -> Value {
+    json!({"requests": {"cpu": "1100m"}, "limits": {"cpu": "1"}})
 }
 
 /// Integration "Should gate workload admission with AdmissionGatedBy annotation and admit when removed".
@@ -180,10 +203,15 @@ fn too_late(scene: &mut Scene) -> Decided {
     scene.decide()
 }
 
-/// Integration "Should unblock admission of new workloads …": by readiness, by deletion.
+/// Integration "Should unblock admission of new workloads …": by readiness, by deletion, by time.
 #[rstest]
 #[case::ready(ready)]
 #[case::deleted(|scene: &mut Scene, name: &str| scene.delete(name))]
+#[case::too_late(|scene: &mut Scene, name: &str| {
+    too_late(scene);
+    scene.run();
+    scene.release(name);
+})]
 fn b52_nothing_is_admitted_until_who_was_is_ready(#[case] unblock: fn(&mut Scene, &str)) {
     let mut scene = waiting_for_pods(|_| {}).waits("prod", "p cpu=2 t=1").waits("dev", "d cpu=2 t=2");
     assert_eq!(scene.run(), ["p"]);
