@@ -1,5 +1,6 @@
 //! What the framework decides, in a job whose members are given.
 
+mod changes;
 mod readiness;
 
 use std::cell::RefCell;

@@ -119,6 +119,25 @@ fn fields_that_are_not_acted_on_are_named() {
     assert_eq!(condition::get(&conditions, names::UNSUPPORTED), None);
 }
 
+/// B35 is about gates of preemption, which are alpha in Kueue 0.19: they are not acted on, and whoever sets one is told so.
+#[test]
+fn a_workload_with_a_gate_of_preemption_is_told_that_it_is_not_acted_on() {
+    let mut cluster = Cluster::with_cpu("1");
+    cluster.patch_cluster_queue(json!({"preemption": {"withinClusterQueue": "LowerPriority"}}));
+    cluster.submit("low", "1");
+    cluster.run();
+    let mut gated = cluster.workload("gated", &[("main", 1, json!({"cpu": "1"}))]);
+    gated.spec.priority = Some(1);
+    gated.spec.preemption_gates = serde_json::from_value(json!([{"name": "gate"}])).expect("a gate");
+    cluster.put(gated);
+
+    cluster.run();
+
+    assert!(cluster.is_true("low", names::EVICTED));
+    assert_eq!(cluster.says("gated", names::UNSUPPORTED).1, "Sluice does not act on spec.preemptionGates yet");
+    assert_eq!(cluster.says("low", names::UNSUPPORTED).1, "");
+}
+
 #[rstest]
 #[case::no_queue_name(|w: &mut crate::api::kueue::Workload| w.spec.queue_name = None, "Misconfigured",
     "the workload names no LocalQueue; set spec.queueName")]

@@ -176,19 +176,25 @@ fn b50_of_many_alike_one_is_tried_and_who_fits_behind_them_is_admitted() {
     assert!(scene.engine.decisions() <= 3, "{} decisions", scene.engine.decisions());
 }
 
-/// Integration "Should collapse requeue requests to ClusterQueue": what happened between two cycles is looked at once.
-#[test]
-fn b51_a_burst_of_quota_updates_costs_one_look() {
-    let mut scene = Scene::new().queues([queue("q").has("cpu=1")]).waits("q", "wl cpu=100");
+/// Integration "Should collapse requeue requests to ClusterQueue", "… to Cohort": what happened between two cycles is looked
+/// at once.
+#[rstest]
+#[case::of_the_queue(|scene: &mut Scene, quota: String| scene.put_queue(queue("q").within_cohort("c").has(&quota)))]
+#[case::of_its_cohort(|scene: &mut Scene, quota: String| scene.put_group(cohort("c").has(&quota)))]
+fn b51_a_burst_of_quota_updates_costs_one_look(#[case] update: fn(&mut Scene, String)) {
+    let mut scene = Scene::new().queues([queue("q").within_cohort("c").has("cpu=1")]).waits("q", "wl cpu=100");
     scene.run();
     let before = scene.engine.decisions();
 
     for quota in 2..12 {
-        scene.put_queue(queue("q").has(&format!("cpu={quota}")));
+        update(&mut scene, format!("cpu={quota}"));
     }
     scene.run();
 
-    assert!(scene.engine.decisions() - before <= 5, "{} decisions", scene.engine.decisions() - before);
+    let looks = scene.engine.decisions() - before;
+    assert!((1..=5).contains(&looks), "{looks} decisions");
+    update(&mut scene, "cpu=100".to_owned());
+    assert_eq!(scene.run(), ["wl"]);
 }
 
 /// Best effort and strict may be exchanged at any time: integration "Should allow mutating the requeueingStrategy".

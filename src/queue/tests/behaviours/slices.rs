@@ -1,11 +1,12 @@
-//! Slices as Kueue's integration tests ask for them: growing, shrinking, taking over, evicting. B23, B24, B33, B55; what
-//! only the engine's own rules decide is in `tests/slices.rs`.
+//! Slices as Kueue's integration tests ask for them: growing, shrinking, taking over, evicting. B23, B24, B33, B55, and what
+//! went wrong in Kueue (by the number of its issue); what only the engine's own rules decide is in `tests/slices.rs`.
 
 use rstest::rstest;
 
 use super::super::fixture::{key, replacing};
 use super::scene::{Scene, queue};
 use crate::api::kueue::names;
+use crate::api::kueue::workload_status::ReclaimablePod;
 
 fn usage(scene: &Scene, name: &str) -> String {
     let status = scene.cluster_queues[name].status.clone().unwrap_or_default();
@@ -115,4 +116,64 @@ fn b55_of_two_claims_the_admitted_one_holds(#[case] fits: &str, #[case] larger: 
     assert_eq!(scene.run(), [fits]);
     assert_eq!(scene.holders(), [fits]);
     assert!(!scene.is_true(larger, names::FINISHED));
+}
+
+/// kubernetes-sigs/kueue#12670: fewer pods were left than had been reported as done, and the quota was never given back.
+#[test]
+fn a_slice_that_shrinks_below_what_is_done_gives_all_of_it_back() {
+    let mut scene = Scene::new().queues([queue("q").has("cpu=3")]).waits("q", "s1 +head n=1 cpu=1 +worker n=2 cpu=1");
+    scene.run();
+    let done = vec![ReclaimablePod { name: "worker".into(), count: 2 }];
+    scene.change("s1", |workload| workload.status.get_or_insert_default().reclaimable_pods = done);
+    scene.run();
+    assert_eq!(usage(&scene, "q"), "1");
+
+    scene.change("s1", |workload| workload.spec.pod_sets[1].count = 1);
+    scene.run();
+    assert_eq!(usage(&scene, "q"), "1", "not less than what its head has");
+    scene.submit_to("q", "next cpu=2");
+    assert_eq!(scene.run(), ["next"]);
+
+    scene.finish("s1");
+    scene.finish("next");
+    scene.run();
+    assert_eq!(usage(&scene, "q"), "0");
+}
+
+/// Two flavors, the first of which has room for a head only.
+fn heads_and_workers() -> Scene {
+    let mut scene = Scene::new()
+        .queues([queue("q").quota("small", "cpu=1").quota("large", "cpu=9")])
+        .waits("q", "s1 +head cpu=1 +worker n=0 cpu=2");
+    assert_eq!(scene.run(), ["s1"]);
+    assert!(scene.place_of("s1").starts_with("small"));
+    scene
+}
+
+/// kubernetes-sigs/kueue#14792: a pod set without pods binds its successor to no flavor.
+#[test]
+fn workers_that_come_where_there_were_none_get_any_flavor() {
+    let mut scene = heads_and_workers();
+
+    succeed(&mut scene, "q", &[("s2 +head cpu=1 +worker n=2 cpu=2", "s1")]);
+
+    assert_eq!(scene.run(), ["s2"]);
+    assert_eq!(scene.place_of("s2"), "small|large");
+}
+
+/// The same after all of them had gone in the meantime.
+#[test]
+fn workers_that_come_back_after_there_were_none_get_any_flavor() {
+    let mut scene = heads_and_workers();
+    succeed(&mut scene, "q", &[("s2 +head cpu=1 +worker n=2 cpu=2", "s1")]);
+    scene.run();
+    scene.change("s2", |workload| workload.spec.pod_sets[1].count = 0);
+    scene.run();
+    scene.put_queue(queue("q").quota("small", "cpu=9").quota("large", "cpu=0"));
+    scene.run();
+
+    succeed(&mut scene, "q", &[("s3 +head cpu=1 +worker n=3 cpu=2", "s2")]);
+
+    assert_eq!(scene.run(), ["s3"]);
+    assert_eq!(scene.place_of("s3"), "small|small");
 }
