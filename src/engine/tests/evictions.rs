@@ -2,34 +2,14 @@
 
 use jiff::SignedDuration;
 use rstest::rstest;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::control_plane::ControlPlane;
+use super::jobs::{cluster_spec, control_plane, meta, put_cluster, put_service};
 use crate::api::condition;
 use crate::api::kueue::names;
 use crate::queue::Settings;
 use crate::queue::settings::{Requeuing, WaitForPodsReady};
-
-/// A control plane with one ClusterQueue of so many CPUs, in which the more important takes the place of the less so.
-fn control_plane(settings: Settings, cpu: &str) -> ControlPlane {
-    let mut plane = ControlPlane::new(settings);
-    let flavors = json!([{"name": "default", "resources": [{"name": "cpu", "nominalQuota": cpu}, {"name": "memory", "nominalQuota": "99Gi"}]}]);
-    plane.apply("Namespace", json!({"metadata": {"name": "default"}}));
-    plane.apply("ResourceFlavor", json!({"metadata": {"name": "default"}, "spec": {}}));
-    plane.apply(
-        "ClusterQueue",
-        json!({"metadata": {"name": "cq"}, "spec": {
-            "namespaceSelector": {},
-            "preemption": {"withinClusterQueue": "LowerPriority"},
-            "resourceGroups": [{"coveredResources": ["cpu", "memory"], "flavors": flavors}],
-        }}),
-    );
-    plane.apply("LocalQueue", json!({"metadata": {"name": "lq"}, "spec": {"clusterQueue": "cq"}}));
-    for (name, value) in [("low", 1), ("high", 100)] {
-        plane.apply("WorkloadPriorityClass", json!({"metadata": {"name": name}, "value": value}));
-    }
-    plane
-}
 
 fn impatient(limit: Option<u32>) -> Settings {
     let requeuing = Requeuing { backoff_base_seconds: 10, backoff_limit_count: limit, ..Requeuing::default() };
@@ -40,40 +20,6 @@ fn impatient(limit: Option<u32>) -> Settings {
         requeuing,
     };
     Settings { wait_for_pods_ready: Some(rules), ..Settings::default() }
-}
-
-/// A head and so many workers of 1 CPU each.
-fn cluster_spec(workers: u32, version: &str) -> Value {
-    let template = |name: &str| {
-        let container =
-            json!({"name": name, "image": "ray", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}});
-        json!({"spec": {"containers": [container]}})
-    };
-    json!({
-        "rayVersion": version,
-        "headGroupSpec": {"rayStartParams": {}, "template": template("ray-head")},
-        "workerGroupSpecs": [{
-            "groupName": "small", "replicas": workers, "minReplicas": 0, "maxReplicas": 9, "rayStartParams": {},
-            "template": template("ray-worker"),
-        }],
-    })
-}
-
-fn meta(name: &str, class: &str) -> Value {
-    json!({"name": name, "labels": {(names::QUEUE_NAME_LABEL): "lq", (names::PRIORITY_CLASS_LABEL): class}})
-}
-
-fn put_cluster(plane: &mut ControlPlane, name: &str, class: &str, workers: u32) {
-    plane.apply("RayCluster", json!({"metadata": meta(name, class), "spec": cluster_spec(workers, "2.53.0")}));
-}
-
-fn put_service(plane: &mut ControlPlane, name: &str, class: &str, version: &str) {
-    let serve = "applications:\n- name: chat\n  import_path: chat:app\n";
-    let spec = json!({"serveConfigV2": serve, "rayClusterConfig": cluster_spec(1, version)});
-    let mut spec = spec;
-    // Its own gate is not ours to change.
-    spec["rayClusterConfig"]["suspend"] = json!(true);
-    plane.apply("RayService", json!({"metadata": meta(name, class), "spec": spec}));
 }
 
 fn is(status: &str, reason: &str) -> Option<(String, String)> {

@@ -1,4 +1,7 @@
-//! The whole engine, in a control plane that is only values: what becomes of jobs when their quota is taken away.
+//! The whole engine, in a control plane that is only values: what becomes of jobs as they grow, and when their quota is taken
+//! away.
 
 mod control_plane;
 mod evictions;
+mod growth;
+mod jobs;
