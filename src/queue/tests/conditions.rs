@@ -74,6 +74,11 @@ fn a_flavor_that_does_not_exist_makes_the_cluster_queue_inactive_until_it_does()
     "FlavorNotFound",
     "references missing ResourceFlavor(s): other, resource cpu is covered more than once"
 )]
+#[case::a_flavor_in_two_groups(
+    json!({"resourceGroups": [group(&["cpu"], &[("default", &["1"])]), group(&["memory"], &[("default", &["1"])])]}),
+    "Misconfigured",
+    "flavor default is listed more than once"
+)]
 #[case::a_negative_quota(
     json!({"resourceGroups": [group(&["cpu"], &[("default", &["-1"])])]}),
     "Misconfigured",

@@ -169,3 +169,100 @@ fn b40_the_flavor_follows_the_policy(#[case] mut scene: Scene, #[case] admitted:
     assert_eq!(decided.admitted, admitted);
     assert_eq!(decided.evicted, evicted);
 }
+
+/// `one` may be borrowed from another queue, of which 2 are in use; `two` has this much.
+fn lent(q: &str, two: &str) -> Node {
+    queue("q").within_cohort("c").quota("one", q).quota("two", two)
+}
+
+fn beside_a_lender(q: Node) -> Scene {
+    Scene::new().queues([q, queue("lender").within_cohort("c").quota("one", "cpu=1")]).holds("q", "held cpu=2@one")
+}
+
+/// A pool of `one` that somebody borrows from; `two` is the queue's own.
+fn beside_a_borrower(scene: Scene, q: impl Fn(Node) -> Node) -> Scene {
+    let others = |name: &str, quota: &str| queue(name).within_cohort("c").quota("one", quota);
+    scene
+        .queues([q(queue("q").within_cohort("c").quota("one", "cpu=0").quota("two", "cpu=12"))])
+        .queues([others("pool", "cpu=12"), others("borrower", "cpu=0")])
+        .holds("borrower", "b1 cpu=5@one p=-1; b2 cpu=5@one p=-2")
+}
+
+fn lower_while_borrowing(queue: Node) -> Node {
+    queue.reclaim("LowerPriority").while_borrowing(None)
+}
+
+/// A queue at the bottom of three cohorts, each with 4 of a flavor of its own; another queue in the middle one.
+fn three_levels(q: impl Fn(Node) -> Node) -> Scene {
+    let flavors = |name: &str, of: &str, one: &str| {
+        queue(name).within_cohort(of).quota("one", one).quota("two", "cpu=0").quota("three", "cpu=0")
+    };
+    Scene::new()
+        .cohorts([cohort("c3").quota("three", "cpu=4"), cohort("c2").under("c3").quota("two", "cpu=4")])
+        .cohorts([cohort("c1").under("c2").quota("one", "cpu=4")])
+        .queues([q(flavors("q", "c1", "cpu=0").within("LowerPriority").reclaim("LowerPriority"))])
+        .queues([flavors("other", "c2", "cpu=0")])
+}
+
+fn next_if_it_would_preempt(queue: Node) -> Node {
+    queue.fungible("MayStopSearch", "TryNextFlavor")
+}
+
+#[rstest]
+// "borrow try next flavor, found the first flavor", "… the second flavor", "borrow before try next flavor".
+#[case::borrow_in_the_first_if_the_second_has_too_little(
+    beside_a_lender(over_preemption(lent("cpu=10+1", "cpu=1"))).waits("q", "in cpu=9"), &["in@one"], &[])]
+#[case::the_second_rather_than_borrow(
+    beside_a_lender(over_preemption(lent("cpu=10+1", "cpu=10"))).waits("q", "in cpu=9"), &["in@two"], &[])]
+#[case::borrow_in_the_first_if_that_stops_the_search(
+    beside_a_lender(lent("cpu=10+1", "cpu=10")).waits("q", "in cpu=9"), &["in@one"], &[])]
+// "lend try next flavor, found the second flavor", "… the first flavor".
+#[case::the_second_rather_than_borrow_what_is_lent(
+    beside_a_lender(over_preemption(lent("cpu=10-1", "cpu=10-0"))).waits("q", "in cpu=9"), &["in@two"], &[])]
+#[case::borrow_what_is_lent_if_the_second_has_too_little(
+    beside_a_lender(over_preemption(lent("cpu=10-1", "cpu=1-0"))).waits("q", "in cpu=9"), &["in@one"], &[])]
+// "when borrowing while preemption is needed for flavor one", by policy; there without a victim.
+#[case::preempt_while_borrowing_if_both_stop_the_search(
+    beside_a_borrower(Scene::new(), |q| lower_while_borrowing(q).fungible("MayStopSearch", "MayStopSearch")).waits("q", "in cpu=12"),
+    &[], &["b1 InCohortReclaimWhileBorrowing", "b2 InCohortReclaimWhileBorrowing"])]
+#[case::the_second_rather_than_preempt_while_borrowing(
+    beside_a_borrower(Scene::new(), |q| lower_while_borrowing(q).fungible("TryNextFlavor", "MayStopSearch")).waits("q", "in cpu=12"),
+    &["in@two"], &[])]
+#[case::the_second_if_it_may_not_preempt_while_borrowing(
+    beside_a_borrower(Scene::new(), |q| q.reclaim("Any").fungible("MayStopSearch", "MayStopSearch")).waits("q", "in cpu=12"),
+    &["in@two"], &[])]
+// The same with "fair sharing enabled, reclaimWithinCohort=Any", "… Never".
+#[case::a_fair_share_in_the_first(
+    beside_a_borrower(Scene::fair(), |q| q.reclaim("Any").fungible("MayStopSearch", "MayStopSearch")).waits("q", "in cpu=4"),
+    &[], &["b2 InCohortFairSharing"])]
+#[case::the_second_if_it_may_not_take_its_fair_share(
+    beside_a_borrower(Scene::fair(), |q| q.reclaim("Never").fungible("MayStopSearch", "MayStopSearch")).waits("q", "in cpu=4"),
+    &["in@two"], &[])]
+// "multiple resource groups, one could fit with preemption, other doesn't fit".
+#[case::nobody_goes_for_half_of_what_is_asked(
+    Scene::new().queues([queue("q").quota("one", "cpu=3").and_group().quota("two", "memory=1Mi").within("LowerPriority")])
+        .holds("q", "held cpu=1@one p=-1").waits("q", "in cpu=3 memory=10Mi"),
+    &[], &[])]
+// "multi-podset, one fits and another fails".
+#[case::nothing_for_one_of_two_pod_sets(
+    alone("cpu=3", "cpu=1", "MayStopSearch").waits("q", "in +one cpu=2 +two cpu=4"), &[], &[])]
+// TestHierarchical, all cases.
+#[case::the_top_of_the_tree(
+    three_levels(next_if_it_would_preempt).holds("q", "own cpu=4@one").holds("other", "held cpu=4@two").waits("q", "in cpu=4"),
+    &["in@three"], &[])]
+#[case::the_first_that_fits(
+    three_levels(next_if_it_would_preempt).holds("q", "own cpu=4@one").waits("q", "in cpu=4"), &["in@two"], &[])]
+#[case::one_that_is_farther_and_fits_rather_than_one_without_candidates(
+    three_levels(over_borrowing).queues([over_borrowing(queue("q").within_cohort("c1").quota("one", "cpu=4+0").quota("two", "cpu=0").quota("three", "cpu=0"))
+        .within("LowerPriority").reclaim("LowerPriority")]).holds("q", "own cpu=4@one").waits("q", "in cpu=4"),
+    &["in@two"], &[])]
+fn b04_the_next_flavor_is_tried_as_the_policy_says(
+    #[case] mut scene: Scene,
+    #[case] admitted: &[&str],
+    #[case] evicted: &[&str],
+) {
+    let decided = scene.decide();
+
+    assert_eq!(decided.admitted, admitted);
+    assert_eq!(decided.evicted, evicted);
+}

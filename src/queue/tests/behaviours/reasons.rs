@@ -16,7 +16,23 @@ fn flavors(first: (&str, &str), second: (&str, &str)) -> Scene {
     scene.queues([queue("q").quota(first.0, first.1).quota(second.0, second.1).strict()])
 }
 
+/// Half of the flavors are tainted; what a sibling has can be borrowed up to a limit.
+fn beside(sibling: &str, limit: &str) -> Scene {
+    let quota = format!("cpu=2+{limit}");
+    let member = |name: &str, quota: &str| queue(name).within_cohort("c").quota("one", quota).quota("tainted", quota);
+    let mut scene = Scene::new();
+    let taints = json!({"nodeTaints": [{"key": "spot", "value": "true", "effect": "NoSchedule"}]});
+    scene.put_flavor_with("tainted", taints);
+    scene.queues([member("q", &quota), member("sibling", sibling)])
+}
+
 #[rstest]
+// "insufficient capacity, cohort has available capacity (waiting for quota)", "exceeds cohort max capacity limits",
+// "exceeds borrowing limit but cohort has capacity", of the flavor assigner's table.
+#[case::others_hold_what_it_could_borrow(
+    beside("cpu=2", "2").holds("sibling", "held cpu=2@one").waits("q", "in cpu=3"), "WaitingForQuota")]
+#[case::the_cohort_has_not_that_much(beside("cpu=2", "2").waits("q", "in cpu=5"), "ExceedsMaxQuota")]
+#[case::the_limit_of_borrowing_is_lower(beside("cpu=5", "1").waits("q", "in cpu=4"), "ExceedsMaxQuota")]
 // "flavors with mixed misconfiguration and insufficient quota".
 #[case::others_hold_what_it_could_have(
     flavors(("tainted", "cpu=20"), ("on-demand", "cpu=15")).holds("q", "held cpu=10@on-demand").waits("q", "in cpu=10"), "WaitingForQuota")]
