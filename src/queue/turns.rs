@@ -25,10 +25,20 @@ struct Candidate {
     level: u32,
     usage: Charge,
     gets: Gets,
-    /// Nothing but what others get can change the verdict, and only for the worse.
-    lasting: bool,
+    holds: Holds,
     /// How many turns were over when this was decided.
     as_of: u32,
+}
+
+/// How long a candidate comes no earlier in the order of turns than was found, while others take theirs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    /// Until room is made for somebody.
+    Lastingly,
+    /// And no longer than what it asks for is free: who comes next in its ClusterQueue may borrow less, and come earlier.
+    WhileFree,
+    /// Until the next turn.
+    Briefly,
 }
 
 #[derive(Debug, Clone)]
@@ -62,6 +72,8 @@ struct Table {
     done: BTreeSet<NodeId>,
     /// ClusterQueues that are looked at again after every turn: what others get may help them.
     watchful: BTreeSet<NodeId>,
+    /// ClusterQueues that are looked at again once what their candidate asks for is not free any more.
+    unsure: BTreeSet<NodeId>,
     /// How many turns are over.
     turns: u32,
 }
@@ -72,10 +84,13 @@ impl Table {
     }
 
     fn set(&mut self, node: NodeId, candidate: Option<Candidate>, restless: bool) {
-        if restless || candidate.as_ref().is_some_and(|candidate| !candidate.lasting) {
+        let holds = candidate.as_ref().map_or(Holds::Lastingly, |candidate| candidate.holds);
+        self.watchful.remove(&node);
+        self.unsure.remove(&node);
+        if restless || holds == Holds::Briefly {
             self.watchful.insert(node);
-        } else {
-            self.watchful.remove(&node);
+        } else if holds == Holds::WhileFree {
+            self.unsure.insert(node);
         }
         if let Some(before) = self.candidates.remove(&node) {
             let turn = self.turn(node, &before);
@@ -138,6 +153,7 @@ impl Engine {
         match candidate.gets {
             Gets::Quota(admission) => {
                 self.assume(workload, admission);
+                room_made = self.drop_unasked(workload, admitted);
                 admitted.push(workload);
             }
             Gets::Room(victims) => {
@@ -157,10 +173,45 @@ impl Engine {
         table.set(node, None, false);
         *table.taken.entry(node).or_default() += 1;
         table.turns += 1;
-        let again = if room_made { table.queues.clone() } else { table.watchful.iter().copied().collect() };
+        let again = if room_made { table.queues.clone() } else { self.outdated(table) };
         for other in again.into_iter().filter(|other| *other != node).chain([node]) {
             self.look_again(other, table);
         }
+    }
+
+    /// A slice that was admitted in this cycle and is replaced already never gets its admission: its successor is not
+    /// charged for it. Returns whether there was one.
+    fn drop_unasked(&mut self, successor: WorkloadId, admitted: &[WorkloadId]) -> bool {
+        let Some(slot) = self.workloads.get(successor).filter(|slot| slot.entry.replaces.is_some()) else {
+            return false;
+        };
+        let replaced = self.replaced(slot).into_iter().filter_map(|before| self.workloads.id(&before.entry.key));
+        let unasked: Vec<WorkloadId> = replaced.filter(|id| admitted.contains(id)).collect();
+        for id in &unasked {
+            if let Some(slot) = self.workloads.get_mut(*id) {
+                slot.assumed = None;
+            }
+        }
+        if !unasked.is_empty() {
+            self.settle_family(successor);
+        }
+        !unasked.is_empty()
+    }
+
+    /// The ClusterQueues that may come earlier in the order of turns after what was just given out.
+    fn outdated(&self, table: &Table) -> Vec<NodeId> {
+        let taken = |node: &&NodeId| {
+            table.candidates.get(*node).is_some_and(|candidate| {
+                let views: &[View] = if matches!(candidate.gets, Gets::Quota(_)) {
+                    &[View::Planned, View::Actual]
+                } else {
+                    &[View::Planned]
+                };
+                let free = |fr: Fr| views.iter().map(move |view| self.tree.available(**node, fr, *view, 0)).min();
+                candidate.usage.iter().any(|(fr, amount)| free(*fr).is_some_and(|free| free < *amount))
+            })
+        };
+        table.watchful.iter().chain(table.unsure.iter().filter(taken)).copied().collect()
     }
 
     /// Finds out anew what a ClusterQueue would do with a turn.
@@ -188,20 +239,31 @@ impl Engine {
             let rank = rank?.clone();
             match self.try_workload(rank.workload, node)? {
                 Verdict::Gets { mut assignment, victims, admission } => {
-                    self.leave_to_predecessor(rank.workload, node, &mut assignment.usage);
+                    let follows = self.leave_to_predecessor(rank.workload, node, &mut assignment.usage);
                     let level = assignment.means.level;
                     let fits = assignment.means.mode == Mode::Fit;
+                    let first_by_level = level == 0 && self.settings.fair_sharing.is_none();
+                    let holds = match rules.never() || (fits && (level == 0 || one_choice)) {
+                        false => Holds::Briefly,
+                        true if first_by_level => Holds::Lastingly,
+                        // What is free beside its predecessor is less than what is free for it.
+                        true if follows => Holds::Briefly,
+                        true => Holds::WhileFree,
+                    };
                     return Some(Candidate {
                         rank,
                         level,
                         usage: assignment.usage,
-                        lasting: rules.never() || (fits && (level == 0 || one_choice)),
+                        holds,
                         gets: admission.map_or(Gets::Room(victims), Gets::Quota),
                         as_of: 0,
                     });
                 }
-                Verdict::Nothing { hopeless, .. } if strict => {
-                    let mut assignment = hopeless.filter(|_| rules.reclaim != ReclaimPolicy::Any)?;
+                Verdict::Nothing { needs, hopeless } if strict => {
+                    let Some(mut assignment) = hopeless.filter(|_| rules.reclaim != ReclaimPolicy::Any) else {
+                        self.set_aside(node, &rank, needs);
+                        return None;
+                    };
                     self.leave_to_predecessor(rank.workload, node, &mut assignment.usage);
                     let usage = self.kept_back(node, &assignment);
                     return Some(Candidate {
@@ -209,7 +271,7 @@ impl Engine {
                         level: assignment.means.level,
                         usage,
                         gets: Gets::KeptBack,
-                        lasting: false,
+                        holds: Holds::Briefly,
                         as_of: 0,
                     });
                 }
@@ -218,8 +280,8 @@ impl Engine {
         }
     }
 
-    /// Takes off what the predecessor holds already: only the rest is new.
-    fn leave_to_predecessor(&self, workload: WorkloadId, node: NodeId, usage: &mut Charge) {
+    /// Takes off what the predecessor holds already: only the rest is new. Returns whether there is a predecessor.
+    fn leave_to_predecessor(&self, workload: WorkloadId, node: NodeId, usage: &mut Charge) -> bool {
         let predecessor = self.workloads.get(workload).and_then(|slot| self.predecessor(slot, node));
         for (fr, held) in predecessor.iter().flat_map(|before| before.booked.charge.iter()) {
             if let Some(amount) = usage.get_mut(fr) {
@@ -227,6 +289,7 @@ impl Engine {
             }
         }
         usage.retain(|_, amount| *amount > 0);
+        predecessor.is_some()
     }
 
     /// Sets a class aside until what it needs may be within its reach; if that is so already, until anything changes.

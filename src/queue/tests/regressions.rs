@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::fixture::{Cluster, key, replacing};
-use crate::queue::Waiting;
+use super::fixture::{Cluster, group, key, replacing};
+use crate::queue::{Effect, Waiting};
 
 /// One ClusterQueue in which priority preempts.
 fn with_preemption(cpu: &str) -> Cluster {
@@ -80,4 +80,102 @@ fn a_slice_follows_one_that_was_evicted_and_came_back() {
 
     // Then the successor does not wait for an eviction.
     assert_ne!(cluster.why("a2"), Some(Waiting::PredecessorEvicted(key("a1"))));
+}
+
+#[test]
+fn a_slice_admitted_and_replaced_in_one_cycle_is_charged_nowhere() {
+    // Given a slice and its smaller successor, that come together.
+    let mut cluster = Cluster::with_cpu("5");
+    submit(&mut cluster, "a1", 0, "5");
+    let next = cluster.workload("a2", &[("main", 1, json!({"cpu": "1"}))]);
+    cluster.put(replacing(next, "a1"));
+
+    // When both get their turn in one cycle.
+    let effects = cluster.cycle();
+
+    // Then only the successor's admission is written, and what is left goes to others at once.
+    let admitted = effects.iter().filter(|effect| matches!(effect, Effect::Admit { .. }));
+    assert_eq!(admitted.count(), 1);
+    let charges = cluster.engine.charges("cq");
+    assert_eq!(
+        charges.iter().map(|(key, charge)| (key.name.as_str(), charge.values().sum())).collect::<Vec<_>>(),
+        [("a2", 1000)]
+    );
+}
+
+#[test]
+fn who_comes_next_in_a_queue_is_as_early_as_what_it_borrows_allows() {
+    // Given a Cohort in which `a` and `spare` have 1 left each, and `b` and `c` nothing: all that wait would borrow, but `a2`.
+    let mut cluster = Cluster::default();
+    cluster.put_flavor("default");
+    for (name, cpu) in [("a", "1"), ("b", "2"), ("c", "2"), ("spare", "1")] {
+        let spec = json!({
+            "cohortName": "team",
+            "namespaceSelector": {},
+            "resourceGroups": [group(&["cpu"], &[("default", &[cpu])])],
+        });
+        cluster.put_cluster_queue(name, spec);
+        cluster.put_local_queue(&format!("lq-{name}"), json!({"clusterQueue": name}));
+    }
+    let submit = |cluster: &mut Cluster, name: &str, queue: &str, cpu: &str| {
+        let mut workload = cluster.workload(name, &[("main", 1, json!({"cpu": cpu}))]);
+        workload.spec.queue_name = Some(format!("lq-{queue}"));
+        cluster.put(workload);
+        cluster.now += 1;
+    };
+    submit(&mut cluster, "b1", "b", "2");
+    submit(&mut cluster, "c1", "c", "2");
+    cluster.run();
+    submit(&mut cluster, "b2", "b", "1");
+    submit(&mut cluster, "c2", "c", "1");
+    submit(&mut cluster, "a1", "a", "2");
+    submit(&mut cluster, "a2", "a", "1");
+
+    // When the first turn, of `b2`, takes what `a1` would have borrowed.
+    let admitted = cluster.run();
+
+    // Then the turn of `a2` comes before `c2` borrows what `a` is entitled to.
+    assert_eq!(admitted, ["b2", "a2"]);
+}
+
+#[test]
+fn the_first_of_a_strict_queue_may_preempt_once_another_borrows() {
+    // Given a Cohort of 10 in which `other` uses just what it is entitled to, and the first of `strict` wants 9.
+    let mut cluster = Cluster::default();
+    cluster.put_flavor("default");
+    let spec = |cpu: &str, strategy: &str| {
+        json!({
+            "cohortName": "team",
+            "namespaceSelector": {},
+            "queueingStrategy": strategy,
+            "resourceGroups": [group(&["cpu"], &[("default", &[cpu])])],
+            "preemption": {
+                "reclaimWithinCohort": "Any",
+                "borrowWithinCohort": {"policy": "LowerPriority"},
+            },
+        })
+    };
+    cluster.put_cluster_queue("other", spec("5", "BestEffortFIFO"));
+    cluster.put_cluster_queue("strict", spec("5", "StrictFIFO"));
+    cluster.put_local_queue("lq-other", json!({"clusterQueue": "other"}));
+    cluster.put_local_queue("lq-strict", json!({"clusterQueue": "strict"}));
+    let submit = |cluster: &mut Cluster, name: &str, queue: &str, priority: i32, cpu: &str| {
+        let mut workload = cluster.workload(name, &[("main", 1, json!({"cpu": cpu}))]);
+        workload.spec.queue_name = Some(format!("lq-{queue}"));
+        workload.spec.priority = Some(priority);
+        cluster.put(workload);
+        cluster.now += 1;
+    };
+    submit(&mut cluster, "old", "other", 0, "5");
+    cluster.run();
+
+    // When, in one cycle, `other` borrows a little.
+    submit(&mut cluster, "wide", "strict", 1, "9");
+    submit(&mut cluster, "more", "other", 0, "1");
+    let effects = cluster.cycle();
+
+    // Then that is enough to make room by taking from it, in the same cycle.
+    let evicted =
+        effects.iter().any(|effect| matches!(effect, Effect::Evict { workload, .. } if *workload == key("old")));
+    assert!(evicted, "{effects:?}");
 }
