@@ -315,6 +315,48 @@ fn what_was_kept_for_one_that_no_longer_fits_goes_to_the_next() {
     assert_eq!(scene.settle(), ["w2"]);
 }
 
+/// Integration "sticky workload deleted, next workload can admit".
+#[test]
+fn what_was_kept_for_one_that_is_deleted_goes_to_the_next_and_to_nobody_who_had_to_go() {
+    let mut scene = beside_the_quota("w3 cpu=3 p=99");
+    assert_eq!(scene.decide().evicted.len(), 2);
+    scene.run();
+    scene.submit_to("q1", "next cpu=3");
+
+    scene.delete("w3");
+
+    assert_eq!(scene.settle(), ["next"]);
+    assert_eq!(scene.holders(), ["next"]);
+}
+
+/// Integration "preempts workloads to enforce fair share": twelve, of which the first two have six each.
+#[test]
+fn b46_four_branches_get_what_their_weights_say() {
+    let unit = |name: &str, of: &str| queue(name).within_cohort(of).has("cpu=0");
+    let six = |name: &str, priority: i32| {
+        let units: Vec<String> = (0..6).map(|number| format!("{name}{number} cpu=1 p={priority}")).collect();
+        units.join("; ")
+    };
+    let mut scene = Scene::fair()
+        .cohorts([cohort("root").has("cpu=12"), cohort("research").under("root")])
+        .cohorts([cohort("rest").under("root").weight("0.5"), cohort("llm-c").under("research").weight("2")])
+        .cohorts([cohort("chemistry-c").under("research"), cohort("physics-c").under("research")])
+        .queues(["llm", "chemistry", "physics"].map(|name| unit(name, &format!("{name}-c")).reclaim("LowerPriority")))
+        .queues([unit("best-effort", "rest")])
+        .waits("best-effort", &six("old-best-effort", -1))
+        .waits("physics", &six("old-physics", -1));
+    scene.run();
+    assert_eq!(scene.holders().len(), 12);
+
+    for name in ["best-effort", "physics", "llm", "chemistry"] {
+        scene.submit_to(name, &six(&format!("new-{name}"), 100));
+    }
+    scene.settle();
+
+    let have = |name: &str| scene.holders().iter().filter(|holder| holder.contains(name)).count();
+    assert_eq!(["best-effort", "physics", "llm", "chemistry"].map(have), [4, 2, 4, 2]);
+}
+
 /// Integration "hero workload sticks to preferred flavor if overlap resolved".
 #[test]
 fn b26_two_that_can_share_what_one_eviction_frees_evict_one() {

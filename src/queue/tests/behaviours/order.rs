@@ -4,7 +4,7 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::scene::{Scene, cohort, queue};
+use super::scene::{Decided, Scene, cohort, queue};
 use crate::queue::Effect;
 
 /// Integration "Should schedule workloads by their priority strictly".
@@ -174,6 +174,22 @@ fn b50_of_many_alike_one_is_tried_and_who_fits_behind_them_is_admitted() {
 
     assert_eq!(scene.decide().admitted, ["small@default"]);
     assert!(scene.engine.decisions() <= 3, "{} decisions", scene.engine.decisions());
+}
+
+/// Integration "Should bulk-move equivalent workloads that need preemption but have no candidates".
+#[test]
+fn b50_of_many_alike_that_can_evict_nobody_one_is_tried_and_who_can_does() {
+    let alike: Vec<String> = (0..10).map(|number| format!("alike{number} cpu=1 t={number}")).collect();
+    let mut scene = Scene::new()
+        .queues([queue("q").has("cpu=2").within("LowerPriority")])
+        .holds("q", "held cpu=2")
+        .waits("q", &alike.join("; "));
+
+    assert_eq!(scene.decide(), Decided::default());
+    assert!(scene.engine.decisions() <= 2, "{} decisions", scene.engine.decisions());
+    scene.submit_to("q", "important cpu=1 p=1");
+    assert_eq!(scene.decide().evicted, ["held InClusterQueue"]);
+    assert_eq!(scene.settle(), ["important", "alike0"]);
 }
 
 /// Integration "Should collapse requeue requests to ClusterQueue", "… to Cohort": what happened between two cycles is looked
