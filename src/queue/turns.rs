@@ -442,6 +442,12 @@ impl Engine {
         for promise in promises {
             let Some((shape, rank)) = promise.place else { continue };
             self.touched.workloads.insert(rank.workload);
+            // A later turn may have been its successor's: then it waits no more.
+            let slot = self.workloads.get(rank.workload);
+            let in_line = slot.and_then(|slot| slot.booked.place.as_ref());
+            if in_line.is_none_or(|(booked, at)| (booked, at) != (&shape, &rank)) {
+                continue;
+            }
             if let Some(state) = self.cluster_queue_mut(promise.node) {
                 state.line.insert(&shape, rank);
             }

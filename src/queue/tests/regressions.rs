@@ -179,3 +179,23 @@ fn the_first_of_a_strict_queue_may_preempt_once_another_borrows() {
         effects.iter().any(|effect| matches!(effect, Effect::Evict { workload, .. } if *workload == key("old")));
     assert!(evicted, "{effects:?}");
 }
+
+#[test]
+fn a_slice_that_was_replaced_while_room_was_made_for_it_waits_no_more() {
+    // Given a slice for which room is being made, and its successor, which asks for nothing and is admitted at once.
+    let mut cluster = with_preemption("6");
+    submit(&mut cluster, "low", 0, "5");
+    cluster.run();
+    submit(&mut cluster, "a1", 1, "6");
+    let mut next = cluster.workload("a2", &[("main", 0, json!({"cpu": "6"}))]);
+    next.spec.priority = Some(1);
+    cluster.put(replacing(next, "a1"));
+    assert_eq!(cluster.run(), ["a2"]);
+
+    // When the room is there.
+    cluster.release("low");
+
+    // Then it is not given to the slice that was replaced, over and over.
+    assert_eq!(cluster.run(), ["low"]);
+    assert_eq!(cluster.holders(), ["a2", "low"]);
+}
