@@ -1,0 +1,217 @@
+//! The arithmetic of the tree: every answer is summed up from who holds what.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::engine::store::Key;
+
+/// A flavor and a resource.
+pub(crate) type Fr = (String, String);
+/// Amounts of flavor-resources.
+pub(crate) type Usage = BTreeMap<Fr, i128>;
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Limits {
+    pub(super) nominal: i128,
+    pub(super) borrowing: Option<i128>,
+    pub(super) lending: Option<i128>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Node {
+    Cohort(String),
+    Queue(String),
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct NodeSpec {
+    /// Name of the Cohort above.
+    pub(super) parent: Option<String>,
+    pub(super) limits: BTreeMap<Fr, Limits>,
+    pub(super) weight: f64,
+}
+
+pub(super) type Tree = BTreeMap<Node, NodeSpec>;
+
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    pub(super) queue: String,
+    pub(super) who: Key,
+    pub(super) usage: Usage,
+}
+
+/// A tree, and who holds what of it.
+#[derive(Debug, Clone)]
+pub(super) struct Book<'w> {
+    pub(super) tree: &'w Tree,
+    pub(super) held: Vec<Held>,
+}
+
+/// The dominant resource share of a node.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Share {
+    pub(super) borrows: bool,
+    ratio: f64,
+    weight: f64,
+}
+
+impl Share {
+    fn endless(self) -> bool {
+        self.weight == 0.0 && self.ratio > 0.0
+    }
+
+    pub(super) fn compare(self, other: Self) -> Ordering {
+        match (self.endless(), other.endless()) {
+            (true, true) => self.ratio.total_cmp(&other.ratio),
+            (false, false) => {
+                let weighted = |share: Self| if share.ratio == 0.0 { 0.0 } else { share.ratio / share.weight };
+                weighted(self).total_cmp(&weighted(other))
+            }
+            (endless, _) => endless.cmp(&!endless),
+        }
+    }
+}
+
+impl Book<'_> {
+    pub(super) fn without(&self, who: &[Key]) -> Self {
+        Self { tree: self.tree, held: self.held.iter().filter(|held| !who.contains(&held.who)).cloned().collect() }
+    }
+
+    pub(super) fn with(&self, queue: &str, who: &Key, usage: &Usage) -> Self {
+        let mut more = self.clone();
+        more.held.push(Held { queue: queue.to_owned(), who: who.clone(), usage: usage.clone() });
+        more
+    }
+
+    /// The Cohort above; one that is named and has no object is there all the same.
+    pub(super) fn parent(&self, node: &Node) -> Option<Node> {
+        self.tree.get(node)?.parent.clone().map(Node::Cohort)
+    }
+
+    /// All Cohorts above, the lowest first.
+    pub(super) fn above(&self, node: &Node) -> Vec<Node> {
+        std::iter::successors(self.parent(node), |node| self.parent(node)).collect()
+    }
+
+    pub(super) fn root(&self, node: &Node) -> Node {
+        self.above(node).last().unwrap_or(node).clone()
+    }
+
+    pub(super) fn children(&self, node: &Node) -> Vec<Node> {
+        self.tree.keys().filter(|child| self.parent(child).as_ref() == Some(node)).cloned().collect()
+    }
+
+    pub(super) fn limits(&self, node: &Node, fr: &Fr) -> Limits {
+        self.tree.get(node).and_then(|spec| spec.limits.get(fr)).copied().unwrap_or_default()
+    }
+
+    /// Quota of the node and what its children lend it.
+    pub(super) fn subtree(&self, node: &Node, fr: &Fr) -> i128 {
+        let lent = |child: &Node| self.subtree(child, fr) - self.local(child, fr);
+        self.limits(node, fr).nominal + self.children(node).iter().map(lent).sum::<i128>()
+    }
+
+    /// What the node never lends its parent.
+    fn local(&self, node: &Node, fr: &Fr) -> i128 {
+        self.limits(node, fr).lending.map_or(0, |lending| (self.subtree(node, fr) - lending).max(0))
+    }
+
+    pub(super) fn used(&self, node: &Node, fr: &Fr) -> i128 {
+        match node {
+            Node::Queue(name) => {
+                let own = self.held.iter().filter(|held| held.queue == *name);
+                own.filter_map(|held| held.usage.get(fr)).sum()
+            }
+            Node::Cohort(_) => {
+                let taken = |child: &Node| (self.used(child, fr) - self.local(child, fr)).max(0);
+                self.children(node).iter().map(taken).sum()
+            }
+        }
+    }
+
+    /// What of [`Self::local`] is free.
+    pub(super) fn local_available(&self, node: &Node, fr: &Fr) -> i128 {
+        (self.local(node, fr) - self.used(node, fr)).max(0)
+    }
+
+    pub(super) fn available(&self, node: &Node, fr: &Fr) -> i128 {
+        let Some(parent) = self.parent(node) else { return self.subtree(node, fr) - self.used(node, fr) };
+        let mut of_parent = self.available(&parent, fr);
+        if let Some(borrowing) = self.limits(node, fr).borrowing {
+            let stored = self.subtree(node, fr) - self.local(node, fr);
+            let taken = (self.used(node, fr) - self.local(node, fr)).max(0);
+            of_parent = of_parent.min(stored - taken + borrowing);
+        }
+        self.local_available(node, fr) + of_parent
+    }
+
+    pub(super) fn potential(&self, node: &Node, fr: &Fr) -> i128 {
+        let Some(parent) = self.parent(node) else { return self.subtree(node, fr) };
+        let most = self.local(node, fr) + self.potential(&parent, fr);
+        self.limits(node, fr).borrowing.map_or(most, |borrowing| most.min(self.subtree(node, fr) + borrowing))
+    }
+
+    /// Whether the node takes more than its part of the quota.
+    pub(super) fn exceeds(&self, node: &Node, fr: &Fr) -> bool {
+        self.used(node, fr) > self.subtree(node, fr)
+    }
+
+    pub(super) fn exceeds_any(&self, node: &Node, frs: &BTreeSet<Fr>) -> bool {
+        frs.iter().any(|fr| self.exceeds(node, fr))
+    }
+
+    fn would_exceed(&self, node: &Node, fr: &Fr, amount: i128) -> bool {
+        self.used(node, fr) + amount > self.subtree(node, fr)
+    }
+
+    /// Whether a ClusterQueue would borrow with this much more.
+    pub(super) fn would_borrow(&self, node: &Node, fr: &Fr, amount: i128) -> bool {
+        self.parent(node).is_some() && self.would_exceed(node, fr, amount)
+    }
+
+    pub(super) fn fits(&self, node: &Node, usage: &Usage) -> bool {
+        usage.iter().all(|(fr, amount)| *amount <= self.available(node, fr))
+    }
+
+    fn height(&self, node: &Node) -> u32 {
+        self.children(node).iter().map(|child| self.height(child) + 1).max().unwrap_or(0)
+    }
+
+    /// Height of the lowest subtree that holds this much more, and whether it is smaller than the tree.
+    pub(super) fn lowest_fit(&self, queue: &Node, fr: &Fr, amount: i128) -> (u32, bool) {
+        if !self.would_borrow(queue, fr, amount) {
+            return (0, self.parent(queue).is_some());
+        }
+        let mut remaining = amount - self.local_available(queue, fr);
+        for node in self.above(queue) {
+            if !self.would_exceed(&node, fr, remaining) {
+                return (self.height(&node), self.parent(&node).is_some());
+            }
+            remaining -= self.local_available(&node, fr);
+        }
+        (self.height(&self.root(queue)), false)
+    }
+
+    /// Every flavor-resource that anyone has quota of.
+    pub(super) fn frs(&self) -> BTreeSet<Fr> {
+        self.tree.values().flat_map(|spec| spec.limits.keys().cloned()).collect()
+    }
+
+    pub(super) fn share(&self, node: &Node) -> Share {
+        let weight = self.tree.get(node).map_or(1.0, |spec| spec.weight);
+        let mut share = Share { borrows: false, ratio: 0.0, weight };
+        let Some(parent) = self.parent(node) else { return share };
+        let frs = self.frs();
+        for resource in frs.iter().map(|(_, resource)| resource).collect::<BTreeSet<_>>() {
+            let of_resource = || frs.iter().filter(|(_, of)| of == resource);
+            let above = |fr: &Fr| (self.used(node, fr) - self.subtree(node, fr)).max(0);
+            let borrowed: i128 = of_resource().map(above).sum();
+            let lendable: i128 = of_resource().map(|fr| self.potential(&parent, fr)).sum();
+            share.borrows |= borrowed > 0;
+            if borrowed > 0 && lendable > 0 {
+                share.ratio = share.ratio.max(borrowed as f64 * 1000.0 / lendable as f64);
+            }
+        }
+        share
+    }
+}

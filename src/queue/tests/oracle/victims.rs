@@ -1,0 +1,391 @@
+//! Who has to go: kueue v0.19.2 `pkg/scheduler/preemption`, `classicalPreemptions` and `fairPreemptions`.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::book::{Book, Fr, Node, Usage};
+use super::flavors::Ask;
+use super::world::Holder;
+use crate::api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
+use crate::engine::store::Key;
+use crate::queue::PreemptionRight;
+use crate::queue::settings::PreemptionStrategy;
+
+#[derive(Debug, Clone)]
+pub(super) struct Victim {
+    pub(super) key: Key,
+    pub(super) queue: String,
+    pub(super) right: PreemptionRight,
+    /// Lowest priority, then latest reservation, then uid.
+    order: (i32, Reverse<Timestamp>, String),
+    /// The lowest Cohort that its ClusterQueue has in common with the preemptor's.
+    common: Option<Node>,
+    only_without_borrowing: bool,
+}
+
+impl Victim {
+    fn node(&self) -> Node {
+        Node::Queue(self.queue.clone())
+    }
+}
+
+struct Search<'a> {
+    ask: &'a Ask<'a>,
+    node: Node,
+    usage: &'a Usage,
+    short: &'a BTreeSet<Fr>,
+}
+
+/// The victims for this usage, where others have to go for what is short; nobody if that is not enough.
+pub(super) fn search(ask: &Ask<'_>, usage: &Usage, short: &BTreeSet<Fr>) -> Vec<Victim> {
+    let search = Search { ask, node: ask.queue.node(), usage, short };
+    match &ask.world.strategies {
+        None => search.classical(),
+        Some(strategies) => search.fair(strategies),
+    }
+}
+
+fn keys(victims: &[Victim]) -> Vec<Key> {
+    victims.iter().map(|victim| victim.key.clone()).collect()
+}
+
+impl Search<'_> {
+    fn without(&self, victims: &[Victim]) -> Book<'_> {
+        self.ask.planned.without(&keys(victims))
+    }
+
+    fn fits(&self, victims: &[Victim], may_borrow: bool) -> bool {
+        let book = self.without(victims);
+        let borrows = self.usage.iter().any(|(fr, amount)| book.would_borrow(&self.node, fr, *amount));
+        book.fits(&self.node, self.usage) && (may_borrow || !borrows)
+    }
+
+    /// Lets all stay that need not go, the last but one first.
+    fn fewest(&self, mut victims: Vec<Victim>, may_borrow: bool) -> Vec<Victim> {
+        for index in (0..victims.len() - 1).rev() {
+            let mut fewer = victims.clone();
+            fewer.remove(index);
+            if self.fits(&fewer, may_borrow) {
+                victims = fewer;
+            }
+        }
+        victims
+    }
+
+    /// Those of one ClusterQueue that the policies allow for and that hold something of what is short, in order.
+    fn candidates(&self, queue: &str) -> Vec<Victim> {
+        let (rules, job) = (self.ask.queue, self.ask.job);
+        let own = queue == rules.name;
+        let may = |holder: &Holder| {
+            let (lower, equal) = (holder.job.priority < job.priority, holder.job.priority == job.priority);
+            match (own, rules.within, rules.reclaim) {
+                (true, WithinClusterQueuePolicy::Never, _) | (false, _, ReclaimPolicy::Never) => false,
+                (true, WithinClusterQueuePolicy::LowerPriority, _) | (false, _, ReclaimPolicy::LowerPriority) => lower,
+                (true, WithinClusterQueuePolicy::LowerOrNewerEqualPriority, _) => {
+                    lower || (equal && job.since < holder.job.since)
+                }
+                (false, _, ReclaimPolicy::Any) => true,
+            }
+        };
+        let uses = |holder: &Holder| self.short.iter().any(|fr| holder.usage.get(fr).is_some_and(|used| *used > 0));
+        let holders = self.ask.holders.iter().filter(|holder| holder.job.queue == queue && may(holder) && uses(holder));
+        let mut victims: Vec<Victim> = holders
+            .map(|holder| Victim {
+                key: holder.job.key.clone(),
+                queue: queue.to_owned(),
+                right: PreemptionRight::InClusterQueue,
+                order: (holder.job.priority, Reverse(holder.reserved), holder.job.uid.clone()),
+                common: None,
+                only_without_borrowing: false,
+            })
+            .collect();
+        victims.sort_by(|a, b| a.order.cmp(&b.order));
+        victims
+    }
+
+    fn classical(&self) -> Vec<Victim> {
+        let (by_right, by_priority) = self.outsiders();
+        let (nobody_by_right, nobody_by_priority) = (by_right.is_empty(), by_priority.is_empty());
+        let candidates = [by_right, by_priority, self.candidates(&self.ask.queue.name)].concat();
+        let forbidden = !self.ask.queue.borrow_within_cohort;
+        let planned = &self.ask.planned;
+        let under = |fr: &Fr| planned.used(&self.node, fr) < planned.limits(&self.node, fr).nominal;
+        let attempts: &[bool] =
+            if (nobody_by_right && nobody_by_priority) || (forbidden && !self.short.iter().all(under)) {
+                &[true]
+            } else if forbidden && nobody_by_right {
+                &[false, true]
+            } else {
+                &[true, false]
+            };
+        for may_borrow in attempts {
+            let mut victims = Vec::new();
+            for candidate in &candidates {
+                if self.still_valid(candidate, &victims, *may_borrow) {
+                    victims.push(candidate.clone());
+                    if self.fits(&victims, *may_borrow) {
+                        return self.fewest(victims, *may_borrow);
+                    }
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    /// Whether a candidate's ClusterQueue, and each Cohort up to the common one, still exceeds its part.
+    fn still_valid(&self, candidate: &Victim, victims: &[Victim], may_borrow: bool) -> bool {
+        if candidate.queue == self.ask.queue.name {
+            return true;
+        }
+        if may_borrow && candidate.only_without_borrowing {
+            return false;
+        }
+        let book = self.without(victims);
+        let mut nodes = vec![candidate.node()];
+        nodes.extend(
+            book.above(&candidate.node()).into_iter().take_while(|node| Some(node) != candidate.common.as_ref()),
+        );
+        nodes.iter().all(|node| book.exceeds_any(node, self.short))
+    }
+
+    /// Candidates of other ClusterQueues: those over whose quota the preemptor's part of the tree has a right, and the others.
+    fn outsiders(&self) -> (Vec<Victim>, Vec<Victim>) {
+        let (mut by_right, mut by_priority) = (Vec::new(), Vec::new());
+        let book = &self.ask.planned;
+        let mut advantage = self.usage.iter().all(|(fr, amount)| self.has_quota(&self.node, fr, *amount));
+        let mut remaining = self.left_over(&self.node, self.usage);
+        let mut inside = vec![self.node.clone()];
+        for cohort in book.above(&self.node) {
+            let mut queues = Vec::new();
+            self.exceeding(&cohort, &inside, &mut queues);
+            for mut victim in queues.iter().flat_map(|queue| self.candidates(queue)) {
+                victim.common = Some(cohort.clone());
+                victim.right = PreemptionRight::InCohortReclamation;
+                if advantage {
+                    by_right.push(victim);
+                    continue;
+                }
+                let (priority, threshold) = (victim.order.0, self.ask.queue.threshold);
+                let too_high = priority >= self.ask.job.priority || threshold.is_some_and(|most| priority > most);
+                victim.only_without_borrowing = !self.ask.queue.borrow_within_cohort || too_high;
+                if !victim.only_without_borrowing {
+                    victim.right = PreemptionRight::InCohortReclaimWhileBorrowing;
+                }
+                by_priority.push(victim);
+            }
+            advantage |= remaining.iter().all(|(fr, amount)| self.has_quota(&cohort, fr, *amount));
+            remaining = self.left_over(&cohort, &remaining);
+            inside.push(cohort);
+        }
+        by_right.sort_by(|a, b| a.order.cmp(&b.order));
+        by_priority.sort_by(|a, b| a.order.cmp(&b.order));
+        (by_right, by_priority)
+    }
+
+    fn has_quota(&self, node: &Node, fr: &Fr, amount: i128) -> bool {
+        self.ask.planned.used(node, fr) + amount <= self.ask.planned.subtree(node, fr)
+    }
+
+    fn left_over(&self, node: &Node, usage: &Usage) -> Usage {
+        let left = |fr: &Fr, amount: i128| (amount - self.ask.planned.local_available(node, fr)).max(0);
+        usage.iter().map(|(fr, amount)| (fr.clone(), left(fr, *amount))).collect()
+    }
+
+    /// The ClusterQueues below a Cohort that exceed their part, as does every Cohort between; not those in what was seen.
+    fn exceeding(&self, cohort: &Node, seen: &[Node], queues: &mut Vec<String>) {
+        for child in self.ask.planned.children(cohort) {
+            if seen.contains(&child) || !self.ask.planned.exceeds_any(&child, self.short) {
+                continue;
+            }
+            match &child {
+                Node::Queue(name) => queues.push(name.clone()),
+                Node::Cohort(_) => self.exceeding(&child, seen, queues),
+            }
+        }
+    }
+
+    fn fair(&self, strategies: &[PreemptionStrategy]) -> Vec<Victim> {
+        let mut left: BTreeMap<String, Vec<Victim>> = BTreeMap::new();
+        let (book, root) = (&self.ask.planned, self.ask.planned.root(&self.node));
+        for queue in &self.ask.world.queues {
+            let same_tree = book.root(&queue.node()) == root;
+            let borrows = book.parent(&queue.node()).is_some() && book.exceeds_any(&queue.node(), self.short);
+            if queue.name == self.ask.queue.name || (same_tree && borrows) {
+                left.insert(queue.name.clone(), self.candidates(&queue.name));
+            }
+        }
+        let mut pass = Pass { search: self, left, done: BTreeSet::new(), victims: Vec::new() };
+        let spared = pass.first(strategies[0]);
+        let mut victims = pass.victims;
+        if !self.fits(&victims, true) && strategies.len() > 1 {
+            let mut pass = Pass { search: self, left: spared, done: BTreeSet::new(), victims };
+            pass.second();
+            victims = pass.victims;
+        }
+        if victims.is_empty() || !self.fits(&victims, true) { Vec::new() } else { self.fewest(victims, true) }
+    }
+}
+
+/// One pass over the candidates that are left, the largest share first.
+struct Pass<'a> {
+    search: &'a Search<'a>,
+    left: BTreeMap<String, Vec<Victim>>,
+    /// Parts of the tree that nobody is taken from any more.
+    done: BTreeSet<Node>,
+    victims: Vec<Victim>,
+}
+
+impl Pass<'_> {
+    /// Planned usage with the workload counted in and the victims gone.
+    fn book(&self) -> Book<'_> {
+        let Search { ask, usage, .. } = self.search;
+        self.search.without(&self.victims).with(&ask.queue.name, &ask.job.key, usage)
+    }
+
+    fn fits(&self) -> bool {
+        !self.victims.is_empty() && self.search.fits(&self.victims, true)
+    }
+
+    /// Returns those that the rule spared.
+    fn first(&mut self, rule: PreemptionStrategy) -> BTreeMap<String, Vec<Victim>> {
+        let mut spared: BTreeMap<String, Vec<Victim>> = BTreeMap::new();
+        let entitled = !self.search.short.iter().any(|fr| {
+            let book = self.book();
+            book.parent(&self.search.node).is_some() && book.exceeds(&self.search.node, fr)
+        });
+        while let Some(queue) = self.next() {
+            if queue == self.search.ask.queue.name || entitled {
+                let mut victim = self.left.get_mut(&queue).expect("candidates").remove(0);
+                if queue != self.search.ask.queue.name {
+                    victim.right = PreemptionRight::InCohortReclamation;
+                }
+                self.victims.push(victim);
+                if self.fits() {
+                    break;
+                }
+                continue;
+            }
+            let (ours, theirs) = self.sides(&queue);
+            let (our_share, their_share) = (self.book().share(&ours), self.book().share(&theirs));
+            while let Some(mut victim) =
+                self.left.get_mut(&queue).filter(|left| !left.is_empty()).map(|left| left.remove(0))
+            {
+                let after = self.book().without(&[victim.key.clone()]).share(&theirs);
+                let allowed = match rule {
+                    PreemptionStrategy::LessThanOrEqualToFinalShare => our_share.compare(after).is_le(),
+                    PreemptionStrategy::LessThanInitialShare => our_share.compare(their_share).is_lt(),
+                };
+                if allowed {
+                    victim.right = PreemptionRight::InCohortFairSharing;
+                    self.victims.push(victim);
+                    break;
+                }
+                spared.entry(queue.clone()).or_default().push(victim);
+            }
+            if self.fits() {
+                break;
+            }
+        }
+        spared
+    }
+
+    /// One of each ClusterQueue whose share is larger than the preemptor's.
+    fn second(&mut self) {
+        while let Some(queue) = self.next() {
+            let (ours, theirs) = self.sides(&queue);
+            if self.book().share(&ours).compare(self.book().share(&theirs)).is_lt() {
+                let mut victim = self.left.get_mut(&queue).expect("candidates").remove(0);
+                victim.right = PreemptionRight::InCohortFairSharing;
+                self.victims.push(victim);
+                if self.fits() {
+                    return;
+                }
+            }
+            self.done.insert(Node::Queue(queue));
+        }
+    }
+
+    /// The nodes right below the lowest common Cohort: the preemptor's, and the target's.
+    fn sides(&self, target: &str) -> (Node, Node) {
+        let book = self.book();
+        let path = |node: Node| [vec![node.clone()], book.above(&node)].concat();
+        let (ours, theirs) = (path(self.search.node.clone()), path(Node::Queue(target.to_owned())));
+        let below =
+            |path: &[Node], other: &[Node]| path.iter().take_while(|node| !other.contains(node)).last().cloned();
+        (below(&ours, &theirs).expect("a node"), below(&theirs, &ours).expect("a node"))
+    }
+
+    /// The ClusterQueue that gives next.
+    fn next(&mut self) -> Option<String> {
+        let root = self.search.ask.planned.root(&self.search.node);
+        if let Node::Queue(name) = &root {
+            let more = self.left.get(name).is_some_and(|left| !left.is_empty()) && !self.done.contains(&root);
+            return more.then(|| name.clone());
+        }
+        while !self.done.contains(&root) {
+            if let Some(queue) = self.next_below(&root) {
+                return Some(queue);
+            }
+        }
+        None
+    }
+
+    /// `None` when something below was found to be done with.
+    fn next_below(&mut self, cohort: &Node) -> Option<String> {
+        let children = self.book().children(cohort);
+        let preemptor = self.search.node.clone();
+        let mut queue: Option<String> = None;
+        let mut below: Option<Node> = None;
+        for child in children {
+            if self.done.contains(&child) {
+                continue;
+            }
+            let share = self.book().share(&child);
+            match &child {
+                Node::Queue(name) => {
+                    let Some(first) = self.left.get(name).and_then(|left| left.first()) else {
+                        self.done.insert(child);
+                        continue;
+                    };
+                    if !share.borrows && child != preemptor {
+                        self.done.insert(child);
+                        continue;
+                    }
+                    let better = queue.as_ref().is_none_or(|best| {
+                        let order = share.compare(self.book().share(&Node::Queue(best.clone())));
+                        let other = &self.left[best][0];
+                        let own = |victim: &Victim| victim.queue == self.search.ask.queue.name;
+                        let before = (own(first), &first.order) < (own(other), &other.order);
+                        order.is_gt() || (order.is_eq() && before)
+                    });
+                    queue = if better { Some(name.clone()) } else { queue };
+                }
+                Node::Cohort(_) => {
+                    if !share.borrows && !self.book().above(&preemptor).contains(&child) {
+                        self.done.insert(child);
+                    } else if below.as_ref().is_none_or(|best| share.compare(self.book().share(best)).is_ge()) {
+                        below = Some(child);
+                    }
+                }
+            }
+        }
+        match (below, queue) {
+            (None, None) => {
+                self.done.insert(cohort.clone());
+                None
+            }
+            (None, queue) => queue,
+            (Some(below), None) => self.next_below(&below),
+            (Some(below), Some(queue)) => {
+                let book = self.book();
+                if book.share(&below).compare(book.share(&Node::Queue(queue.clone()))).is_ge() {
+                    self.next_below(&below)
+                } else {
+                    Some(queue)
+                }
+            }
+        }
+    }
+}

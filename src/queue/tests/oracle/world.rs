@@ -1,0 +1,334 @@
+//! The objects of a cluster, read into plain values.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::book::{Fr, Limits, Node, NodeSpec, Tree, Usage};
+use crate::api::condition;
+use crate::api::kueue::cluster_queue::{
+    BorrowWithinCohortPolicy, FlavorFungibilityPolicy, FlavorFungibilityPreference, QueueingStrategy, ReclaimPolicy,
+    ResourceGroup, WithinClusterQueuePolicy,
+};
+use crate::api::kueue::{Admission, ClusterQueue, FairSharing, ResourceFlavorSpec, Workload, names};
+use crate::api::quantity::{Amount, Exact, Quantity};
+use crate::engine::store::Key;
+use crate::queue::placement::Placement;
+use crate::queue::requests::template_requests;
+use crate::queue::settings::PreemptionStrategy;
+use crate::queue::tests::fixture::Cluster;
+
+#[derive(Debug, Clone)]
+pub(super) struct Queue {
+    pub(super) name: String,
+    /// Covered resources, and flavors in order.
+    pub(super) groups: Vec<(Vec<String>, Vec<String>)>,
+    pub(super) strict: bool,
+    pub(super) within: WithinClusterQueuePolicy,
+    pub(super) reclaim: ReclaimPolicy,
+    pub(super) borrow_within_cohort: bool,
+    pub(super) threshold: Option<i32>,
+    /// whenCanBorrow is TryNextFlavor.
+    pub(super) next_if_borrowing: bool,
+    /// whenCanPreempt is TryNextFlavor.
+    pub(super) next_if_preempting: bool,
+    pub(super) preemption_over_borrowing: bool,
+}
+
+impl Queue {
+    pub(super) fn node(&self) -> Node {
+        Node::Queue(self.name.clone())
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct PodSet {
+    pub(super) name: String,
+    pub(super) count: i32,
+    pub(super) min_count: i32,
+    pub(super) per_pod: BTreeMap<String, i128>,
+    pub(super) placement: Placement,
+}
+
+/// A workload, whether it waits or holds quota.
+#[derive(Debug, Clone)]
+pub(super) struct Job {
+    pub(super) key: Key,
+    pub(super) uid: String,
+    pub(super) queue: String,
+    pub(super) priority: i32,
+    pub(super) since: Timestamp,
+    pub(super) pod_sets: Vec<PodSet>,
+    pub(super) replaces: Option<Key>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Holder {
+    pub(super) job: Job,
+    pub(super) reserved: Timestamp,
+    /// What it is charged.
+    pub(super) usage: Usage,
+    pub(super) admission: Admission,
+    pub(super) evicted: bool,
+    /// Its admission is written; it was not decided in this cycle.
+    pub(super) observed: bool,
+    /// What those that it replaced in this cycle hold until they are seen to be over.
+    pub(super) least: Usage,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct World {
+    pub(super) tree: Tree,
+    pub(super) queues: Vec<Queue>,
+    pub(super) flavors: BTreeMap<String, ResourceFlavorSpec>,
+    /// `None` without fair sharing.
+    pub(super) strategies: Option<Vec<PreemptionStrategy>>,
+    pub(super) waiting: Vec<Job>,
+    pub(super) holders: Vec<Holder>,
+    /// Which slice each says it replaces.
+    claims: BTreeMap<Key, Key>,
+}
+
+impl World {
+    pub(crate) fn of(cluster: &Cluster) -> Self {
+        let mut tree = Tree::new();
+        for (name, cohort) in &cluster.cohorts {
+            let spec = &cohort.spec;
+            let node = node_spec(spec.parent_name.as_ref(), &spec.resource_groups, spec.fair_sharing.as_ref());
+            tree.insert(Node::Cohort(name.clone()), node);
+        }
+        for (name, queue) in &cluster.cluster_queues {
+            let spec = &queue.spec;
+            let node = node_spec(spec.cohort_name.as_ref(), &spec.resource_groups, spec.fair_sharing.as_ref());
+            tree.insert(Node::Queue(name.clone()), node);
+        }
+        let named: Vec<Node> = tree.values().filter_map(|spec| spec.parent.clone()).map(Node::Cohort).collect();
+        for cohort in named {
+            tree.entry(cohort).or_insert_with(|| NodeSpec { weight: 1.0, ..NodeSpec::default() });
+        }
+        let mut world = Self {
+            tree,
+            queues: cluster.cluster_queues.values().map(queue_of).collect(),
+            flavors: cluster.flavors.iter().map(|(name, flavor)| (name.clone(), flavor.spec.clone())).collect(),
+            strategies: cluster.settings.fair_sharing.as_ref().map(|rules| rules.strategies.clone()),
+            waiting: Vec::new(),
+            holders: Vec::new(),
+            claims: BTreeMap::new(),
+        };
+        for workload in cluster.workloads.values() {
+            world.add(workload, cluster);
+        }
+        world.supersede();
+        world
+    }
+
+    fn add(&mut self, workload: &Workload, cluster: &Cluster) {
+        let status = workload.status.clone().unwrap_or_default();
+        let is = |type_| condition::is_true(&status.conditions, type_);
+        self.claims.extend(claim_of(workload).map(|claimed| (Key::of(workload), claimed)));
+        if is(names::FINISHED) {
+            return;
+        }
+        let local_queue = Key::new(&Key::of(workload).namespace, workload.spec.queue_name.as_deref().unwrap_or(""));
+        let queue = cluster.local_queues.get(&local_queue).and_then(|queue| queue.spec.cluster_queue.clone());
+        let job = job_of(workload, queue.unwrap_or_default());
+        match &status.admission {
+            Some(admission) if is(names::QUOTA_RESERVED) => {
+                let reserved = condition::get(&status.conditions, names::QUOTA_RESERVED).expect("it is reserved");
+                self.holders.push(Holder {
+                    reserved: reserved.last_transition_time.0,
+                    usage: usage_of(admission),
+                    admission: admission.clone(),
+                    evicted: is(names::EVICTED),
+                    observed: true,
+                    least: Usage::new(),
+                    job: Job { queue: admission.cluster_queue.clone(), ..job },
+                });
+            }
+            _ if workload.spec.active != Some(false) && workload.metadata.deletion_timestamp.is_none() => {
+                self.waiting.push(job);
+            }
+            _ => {}
+        }
+    }
+
+    /// Slices whose successor holds quota in their place count no more, but the successor is charged no less than they were.
+    fn supersede(&mut self) {
+        for index in 0..self.holders.len() {
+            let mut claimed = self.holders[index].job.replaces.clone();
+            while let Some(key) = claimed {
+                if let Some(before) = self.holders.iter().find(|holder| holder.job.key == key).cloned() {
+                    self.holders[index].usage = most_of(&self.holders[index].usage, &before.usage);
+                    claimed = before.job.replaces.clone();
+                } else if let Some(before) = self.waiting.iter().find(|job| job.key == key) {
+                    claimed = before.replaces.clone();
+                } else {
+                    break;
+                }
+            }
+        }
+        let claims: Vec<Key> = self.holders.iter().flat_map(|holder| self.chain(&holder.job)).collect();
+        self.holders.retain(|holder| !claims.contains(&holder.job.key));
+        self.waiting.retain(|job| !claims.contains(&job.key));
+    }
+
+    /// The slices before this one.
+    pub(super) fn chain(&self, job: &Job) -> Vec<Key> {
+        std::iter::successors(self.claims.get(&job.key), |key| self.claims.get(key)).cloned().collect()
+    }
+
+    /// What there is, for people.
+    pub(crate) fn summary(&self) -> String {
+        use std::fmt::Write;
+        let (mut text, usage) = (String::new(), |usage: &Usage| {
+            usage
+                .iter()
+                .map(|((flavor, resource), amount)| format!("{flavor}/{resource}:{amount}"))
+                .collect::<Vec<_>>()
+                .join(" ")
+        });
+        for (node, spec) in &self.tree {
+            let limits = spec.limits.iter().filter(|(_, limits)| limits.nominal > 0 || limits.borrowing.is_some());
+            let limits: Vec<String> = limits
+                .map(|((flavor, resource), of)| {
+                    format!("{flavor}/{resource}={}b{:?}l{:?}", of.nominal, of.borrowing, of.lending)
+                })
+                .collect();
+            let _ = writeln!(text, "{node:?} in {:?} weight {}: {}", spec.parent, spec.weight, limits.join(" "));
+        }
+        for queue in &self.queues {
+            let _ = writeln!(text, "{queue:?}");
+        }
+        for holder in &self.holders {
+            let Job { key, queue, priority, since, .. } = &holder.job;
+            let _ = writeln!(
+                text,
+                "{} holds in {queue} prio {priority} since {since} reserved {} evicted {}: {}",
+                key.name,
+                holder.reserved,
+                holder.evicted,
+                usage(&holder.usage)
+            );
+        }
+        for job in &self.waiting {
+            let sets: Vec<String> = job
+                .pod_sets
+                .iter()
+                .map(|set| format!("{}x{:?} min {}", set.count, set.per_pod, set.min_count))
+                .collect();
+            let _ = writeln!(
+                text,
+                "{} waits in {} prio {} since {} replaces {:?}: {}",
+                job.key.name,
+                job.queue,
+                job.priority,
+                job.since,
+                job.replaces,
+                sets.join(", ")
+            );
+        }
+        text
+    }
+
+    pub(super) fn queue(&self, name: &str) -> &Queue {
+        self.queues.iter().find(|queue| queue.name == name).expect("the ClusterQueue exists")
+    }
+}
+
+/// The larger of both, element by element.
+pub(super) fn most_of(a: &Usage, b: &Usage) -> Usage {
+    let amount = |usage: &Usage, fr: &Fr| usage.get(fr).copied().unwrap_or(0);
+    a.keys().chain(b.keys()).map(|fr| (fr.clone(), amount(a, fr).max(amount(b, fr)))).collect()
+}
+
+fn amount(resource: &str, quantity: &Quantity) -> i128 {
+    Amount::of(resource, quantity).expect("a quantity").get().into()
+}
+
+fn node_spec(parent: Option<&String>, groups: &[ResourceGroup], fair_sharing: Option<&FairSharing>) -> NodeSpec {
+    let mut limits = BTreeMap::new();
+    for flavor in groups.iter().flat_map(|group| &group.flavors) {
+        for quota in &flavor.resources {
+            let limit = |quantity: &Option<Quantity>| quantity.as_ref().map(|limit| amount(&quota.name, limit));
+            let quota_limits = Limits {
+                nominal: amount(&quota.name, &quota.nominal_quota),
+                borrowing: limit(&quota.borrowing_limit),
+                lending: limit(&quota.lending_limit),
+            };
+            limits.insert((flavor.name.clone(), quota.name.clone()), quota_limits);
+        }
+    }
+    let weight = fair_sharing.and_then(|sharing| sharing.weight.as_ref());
+    let weight = weight.map_or(1.0, |weight| Exact::parse(&weight.0).expect("a weight").nano() as f64 / 1e9);
+    NodeSpec { parent: parent.cloned(), limits, weight }
+}
+
+fn queue_of(object: &ClusterQueue) -> Queue {
+    let spec = &object.spec;
+    let preemption = spec.preemption.clone().unwrap_or_default();
+    let borrow = preemption.borrow_within_cohort.unwrap_or_default();
+    let fungibility = spec.flavor_fungibility.clone().unwrap_or_default();
+    let flavors = |group: &ResourceGroup| group.flavors.iter().map(|flavor| flavor.name.clone()).collect();
+    Queue {
+        name: object.metadata.name.clone().unwrap_or_default(),
+        groups: spec.resource_groups.iter().map(|group| (group.covered_resources.clone(), flavors(group))).collect(),
+        strict: spec.queueing_strategy == Some(QueueingStrategy::StrictFIFO),
+        within: preemption.within_cluster_queue.unwrap_or_default(),
+        reclaim: preemption.reclaim_within_cohort.unwrap_or_default(),
+        borrow_within_cohort: borrow.policy.unwrap_or_default() != BorrowWithinCohortPolicy::Never,
+        threshold: borrow.max_priority_threshold,
+        next_if_borrowing: fungibility.when_can_borrow == Some(FlavorFungibilityPolicy::TryNextFlavor),
+        next_if_preempting: fungibility.when_can_preempt != Some(FlavorFungibilityPolicy::MayStopSearch),
+        preemption_over_borrowing: fungibility.preference == Some(FlavorFungibilityPreference::PreemptionOverBorrowing),
+    }
+}
+
+fn job_of(workload: &Workload, queue: String) -> Job {
+    let meta = &workload.metadata;
+    let pod_sets = workload.spec.pod_sets.iter().map(|set| PodSet {
+        name: set.name.clone(),
+        count: set.count,
+        min_count: set.min_count.unwrap_or(set.count),
+        per_pod: template_requests(&set.template)
+            .expect("requests")
+            .iter()
+            .map(|(resource, amount)| (resource.to_owned(), amount.get().into()))
+            .collect(),
+        placement: Placement::of(&set.template).expect("a placement"),
+    });
+    Job {
+        key: Key::of(workload),
+        uid: meta.uid.clone().unwrap_or_default(),
+        queue,
+        priority: workload.spec.priority.unwrap_or(0),
+        since: meta.creation_timestamp.as_ref().expect("a time").0,
+        pod_sets: pod_sets.collect(),
+        replaces: claim_of(workload),
+    }
+}
+
+fn claim_of(workload: &Workload) -> Option<Key> {
+    let claimed = workload.metadata.annotations.as_ref()?.get(names::SLICE_REPLACEMENT_FOR_ANNOTATION)?;
+    claimed.split_once('/').map(|(namespace, name)| Key::new(namespace, name))
+}
+
+pub(super) fn usage_of(admission: &Admission) -> Usage {
+    let mut usage = Usage::new();
+    for set in &admission.pod_set_assignments {
+        for (resource, quantity) in &set.resource_usage {
+            let fr = (set.flavors[resource].clone(), resource.clone());
+            *usage.entry(fr).or_default() += amount(resource, quantity);
+        }
+    }
+    usage
+}
+
+/// The ClusterQueues below each root.
+pub(super) fn trees(world: &World) -> BTreeMap<Node, BTreeSet<String>> {
+    let book = super::book::Book { tree: &world.tree, held: Vec::new() };
+    let mut trees: BTreeMap<Node, BTreeSet<String>> = BTreeMap::new();
+    for queue in &world.queues {
+        trees.entry(book.root(&queue.node())).or_default().insert(queue.name.clone());
+    }
+    trees
+}

@@ -1,0 +1,391 @@
+//! Random small clusters, and what may happen to them.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::fixture::{Cluster, key, pod_set, replacing};
+use crate::api::kueue::names;
+use crate::queue::pending::Shortfall;
+use crate::queue::settings::{FairSharing, PreemptionStrategy, Settings};
+use crate::queue::{Effect, Engine, Key};
+
+/// Nominal quota, borrowing limit and lending limit, by resource and flavor.
+type Quotas = Vec<(u8, Option<u8>, Option<u8>)>;
+
+#[derive(Debug, Clone)]
+pub(super) struct CohortPlan {
+    parent: Option<u8>,
+    /// Quota of its own; without, and without a parent, it is only a name.
+    quotas: Option<Quotas>,
+    weight: Option<&'static str>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct QueuePlan {
+    cohort: Option<u8>,
+    quotas: Quotas,
+    weight: Option<&'static str>,
+    strict: bool,
+    within: &'static str,
+    reclaim: &'static str,
+    borrow: Option<Option<i32>>,
+    fungibility: (bool, bool, bool),
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    flavors: u8,
+    resources: u8,
+    /// Each resource has flavors of its own.
+    split: bool,
+    fair_sharing: Option<Vec<PreemptionStrategy>>,
+    cohorts: Vec<CohortPlan>,
+    queues: Vec<QueuePlan>,
+    /// How many workloads were made.
+    made: u32,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct SetPlan {
+    count: u8,
+    spare: u8,
+    per_pod: (u8, u8),
+    /// The only flavor whose nodes will do.
+    pool: Option<u8>,
+}
+
+/// Something that happens. Numbers stand for queues and workloads, modulo how many there are.
+#[derive(Debug, Clone)]
+pub(super) enum Act {
+    Submit { queue: u8, priority: i8, sets: Vec<SetPlan> },
+    Succeed { predecessor: u8, count: u8 },
+    Finish(u8),
+    Delete(u8),
+    Release(u8),
+    SetNominal { queue: u8, quota: u8, nominal: u8 },
+    SetLimits { queue: u8, quota: u8, borrowing: Option<u8>, lending: Option<u8> },
+}
+
+fn quotas() -> impl Strategy<Value = Quotas> {
+    let limit = || prop_oneof![2 => Just(None), 1 => (0..4_u8).prop_map(Some)];
+    prop::collection::vec((0..6_u8, limit(), limit()), 6)
+}
+
+fn weights() -> impl Strategy<Value = Option<&'static str>> {
+    prop_oneof![4 => Just(None), 1 => Just(Some("0")), 1 => Just(Some("2")), 1 => Just(Some("500m"))]
+}
+
+fn cohorts() -> impl Strategy<Value = Vec<CohortPlan>> {
+    let cohort = (prop::option::of(0..3_u8), prop::option::of(quotas()), weights());
+    let cohort = cohort.prop_map(|(parent, quotas, weight)| CohortPlan { parent, quotas, weight });
+    prop::collection::vec(cohort, 1..4)
+}
+
+fn queues() -> impl Strategy<Value = QueuePlan> {
+    let borrow =
+        prop_oneof![3 => Just(None), 1 => Just(Some(None)), 1 => (-1..2_i32).prop_map(|most| Some(Some(most)))];
+    (
+        prop::option::weighted(0.85, 0..3_u8),
+        quotas(),
+        weights(),
+        prop::bool::weighted(0.3),
+        prop_oneof![Just("Never"), Just("LowerPriority"), Just("LowerOrNewerEqualPriority")],
+        prop_oneof![Just("Never"), Just("LowerPriority"), Just("Any")],
+        borrow,
+        any::<(bool, bool, bool)>(),
+    )
+        .prop_map(|(cohort, quotas, weight, strict, within, reclaim, borrow, fungibility)| QueuePlan {
+            cohort,
+            quotas,
+            weight,
+            strict,
+            within,
+            reclaim,
+            borrow: borrow.filter(|_| reclaim != "Never"),
+            fungibility,
+        })
+}
+
+pub(super) fn plans() -> impl Strategy<Value = Plan> {
+    use PreemptionStrategy::{LessThanInitialShare as Initial, LessThanOrEqualToFinalShare as Final};
+    let fair_sharing = prop_oneof![
+        3 => Just(None),
+        2 => Just(Some(vec![Final, Initial])),
+        1 => Just(Some(vec![Final])),
+        1 => Just(Some(vec![Initial])),
+    ];
+    (1..4_u8, 1..3_u8, any::<bool>(), fair_sharing, cohorts(), prop::collection::vec(queues(), 2..6)).prop_map(
+        |(flavors, resources, split, fair_sharing, cohorts, queues)| Plan {
+            flavors,
+            resources,
+            split,
+            fair_sharing,
+            cohorts,
+            queues,
+            made: 0,
+        },
+    )
+}
+
+fn sets() -> impl Strategy<Value = Vec<SetPlan>> {
+    let spare = prop_oneof![4 => Just(0_u8), 1 => 1..3_u8];
+    let set = (1..4_u8, spare, (0..4_u8, 0..3_u8), prop::option::weighted(0.1, 0..3_u8));
+    let set = set.prop_map(|(count, spare, per_pod, pool)| SetPlan { count, spare: spare.min(count), per_pod, pool });
+    prop_oneof![2 => prop::collection::vec(set.clone(), 1), 1 => prop::collection::vec(set, 1..4)]
+}
+
+fn acts() -> impl Strategy<Value = Act> {
+    let id = || 0..16_u8;
+    let limit = || prop::option::of(0..4_u8);
+    prop_oneof![
+        12 => (0..5_u8, -1..2_i8, sets()).prop_map(|(queue, priority, sets)| Act::Submit { queue, priority, sets }),
+        2 => (id(), 0..5_u8).prop_map(|(predecessor, count)| Act::Succeed { predecessor, count }),
+        3 => id().prop_map(Act::Finish),
+        1 => id().prop_map(Act::Delete),
+        5 => id().prop_map(Act::Release),
+        1 => (0..5_u8, 0..6_u8, 0..8_u8).prop_map(|(queue, quota, nominal)| Act::SetNominal { queue, quota, nominal }),
+        1 => (0..5_u8, 0..6_u8, limit(), limit())
+            .prop_map(|(queue, quota, borrowing, lending)| Act::SetLimits { queue, quota, borrowing, lending }),
+    ]
+}
+
+/// Acts that are decided upon together, one group after the other.
+pub(super) fn histories() -> impl Strategy<Value = Vec<Vec<Act>>> {
+    prop::collection::vec(prop::collection::vec(acts(), 1..4), 1..12)
+}
+
+const RESOURCES: [&str; 2] = ["gpu", "tpu"];
+
+impl Plan {
+    fn groups(&self, quotas: &Quotas, has_parent: bool) -> Value {
+        let quota = |resource: usize, flavor: usize| {
+            let (nominal, borrowing, lending) = quotas[resource * 3 + flavor];
+            let mut quota = json!({"name": RESOURCES[resource], "nominalQuota": nominal.to_string()});
+            if has_parent {
+                quota["borrowingLimit"] = borrowing.map_or(Value::Null, |limit| limit.to_string().into());
+                quota["lendingLimit"] = lending.map_or(Value::Null, |limit| limit.min(nominal).to_string().into());
+            }
+            quota
+        };
+        let group = |resources: Vec<usize>, prefix: &str| {
+            let flavors: Vec<Value> = (0..usize::from(self.flavors))
+                .map(|flavor| {
+                    let quotas: Vec<Value> = resources.iter().map(|resource| quota(*resource, flavor)).collect();
+                    json!({"name": format!("{prefix}{flavor}"), "resources": quotas})
+                })
+                .collect();
+            let names: Vec<&str> = resources.iter().map(|resource| RESOURCES[*resource]).collect();
+            json!({"coveredResources": names, "flavors": flavors})
+        };
+        match (self.resources, self.split) {
+            (1, _) => json!([group(vec![0], "f")]),
+            (_, false) => json!([group(vec![0, 1], "f")]),
+            (_, true) => json!([group(vec![0], "f"), group(vec![1], "g")]),
+        }
+    }
+
+    fn cohort_name(&self, index: u8) -> String {
+        format!("c{}", usize::from(index) % self.cohorts.len())
+    }
+
+    pub(super) fn start(&self) -> Cluster {
+        let fair_sharing = self.fair_sharing.clone().map(|strategies| FairSharing { strategies });
+        let settings = Settings { fair_sharing, ..Settings::default() };
+        let mut cluster = Cluster::default();
+        cluster.engine = Engine::new(settings.clone());
+        cluster.settings = settings;
+        for flavor in 0..self.flavors {
+            cluster.put_flavor_with(&format!("f{flavor}"), json!({"nodeLabels": {"pool": flavor.to_string()}}));
+            cluster.put_flavor_with(&format!("g{flavor}"), json!({"nodeLabels": {"pool": flavor.to_string()}}));
+        }
+        for (index, plan) in self.cohorts.iter().enumerate() {
+            let parent = plan.parent.map(usize::from).filter(|parent| *parent < index);
+            if parent.is_none() && plan.quotas.is_none() && plan.weight.is_none() {
+                continue;
+            }
+            let mut spec = json!({"fairSharing": fair_sharing_spec(plan.weight)});
+            if let Some(parent) = parent {
+                spec["parentName"] = json!(format!("c{parent}"));
+            }
+            if let Some(quotas) = &plan.quotas {
+                spec["resourceGroups"] = self.groups(quotas, parent.is_some());
+            }
+            cluster.put_cohort(&format!("c{index}"), spec);
+        }
+        for index in 0..self.queues.len() {
+            self.put_queue(&mut cluster, index);
+            cluster.put_local_queue(&format!("lq{index}"), json!({"clusterQueue": format!("q{index}")}));
+        }
+        cluster
+    }
+
+    fn put_queue(&self, cluster: &mut Cluster, index: usize) {
+        let plan = &self.queues[index];
+        let next = |next: bool| if next { "TryNextFlavor" } else { "MayStopSearch" };
+        let (borrow, preempt, over_borrowing) = plan.fungibility;
+        let mut fungibility = json!({"whenCanBorrow": next(borrow), "whenCanPreempt": next(preempt)});
+        if borrow && preempt && over_borrowing {
+            fungibility["preference"] = json!("PreemptionOverBorrowing");
+        }
+        let mut preemption = json!({"withinClusterQueue": plan.within, "reclaimWithinCohort": plan.reclaim});
+        if let Some(most) = plan.borrow {
+            preemption["borrowWithinCohort"] = json!({"policy": "LowerPriority", "maxPriorityThreshold": most});
+        }
+        let mut spec = json!({
+            "namespaceSelector": {},
+            "queueingStrategy": if plan.strict { "StrictFIFO" } else { "BestEffortFIFO" },
+            "resourceGroups": self.groups(&plan.quotas, plan.cohort.is_some()),
+            "preemption": preemption,
+            "flavorFungibility": fungibility,
+            "fairSharing": fair_sharing_spec(plan.weight),
+        });
+        if let Some(cohort) = plan.cohort {
+            spec["cohortName"] = json!(self.cohort_name(cohort));
+        }
+        cluster.put_cluster_queue(&format!("q{index}"), spec);
+    }
+
+    /// The same with one flavor, so that what a workload would use is plain.
+    pub(super) fn with_one_flavor(mut self) -> Self {
+        self.flavors = 1;
+        self
+    }
+
+    /// The same with one flavor, and nothing kept back for the first of a strict ClusterQueue.
+    pub(super) fn plain(mut self) -> Self {
+        self.queues.iter_mut().for_each(|queue| queue.strict = false);
+        self.with_one_flavor()
+    }
+
+    /// Raises one nominal quota of a ClusterQueue.
+    pub(super) fn raise(&mut self, cluster: &mut Cluster, queue: u8, quota: usize, more: u8) {
+        let index = usize::from(queue) % self.queues.len();
+        self.queues[index].quotas[quota].0 += more;
+        self.put_queue(cluster, index);
+    }
+
+    /// Gives the ClusterQueue behind a LocalQueue what is short, in the only flavor that there is.
+    pub(super) fn give(&mut self, cluster: &mut Cluster, local_queue: &str, short: &Shortfall) {
+        let index: u8 = local_queue.trim_start_matches("lq").parse().expect("a number");
+        let resource = RESOURCES.iter().position(|name| *name == short.resource).expect("a resource");
+        let more = u8::try_from(short.missing.get()).expect("a small number");
+        self.raise(cluster, index, resource * 3, more);
+    }
+
+    /// Lets something happen.
+    pub(super) fn apply(&mut self, cluster: &mut Cluster, act: &Act) {
+        match act {
+            Act::Submit { queue, priority, sets } => self.submit(cluster, *queue, *priority, sets),
+            Act::Succeed { predecessor, count } => self.succeed(cluster, *predecessor, *count),
+            Act::Finish(id) => {
+                if let Some(key) = pick(cluster, *id, settled) {
+                    cluster.finish(&key.name);
+                }
+            }
+            Act::Delete(id) => {
+                if let Some(key) = pick(cluster, *id, |cluster, name| !cluster.is_true(name, names::QUOTA_RESERVED)) {
+                    cluster.delete(&key.name);
+                }
+            }
+            Act::Release(id) => {
+                if let Some(key) = pick(cluster, *id, going) {
+                    cluster.release(&key.name);
+                }
+            }
+            Act::SetNominal { queue, quota, nominal } => {
+                let index = usize::from(*queue) % self.queues.len();
+                self.queues[index].quotas[usize::from(*quota)].0 = *nominal;
+                self.put_queue(cluster, index);
+            }
+            Act::SetLimits { queue, quota, borrowing, lending } => {
+                let index = usize::from(*queue) % self.queues.len();
+                let limits = &mut self.queues[index].quotas[usize::from(*quota)];
+                (limits.1, limits.2) = (*borrowing, *lending);
+                self.put_queue(cluster, index);
+            }
+        }
+    }
+
+    fn submit(&mut self, cluster: &mut Cluster, queue: u8, priority: i8, sets: &[SetPlan]) {
+        let mut workload = cluster.workload(&self.new_name(), &[]);
+        workload.spec.queue_name = Some(format!("lq{}", usize::from(queue) % self.queues.len()));
+        workload.spec.priority = Some(priority.into());
+        workload.spec.pod_sets = sets
+            .iter()
+            .enumerate()
+            .map(|(index, plan)| {
+                let mut requests = BTreeMap::from([("gpu", plan.per_pod.0.to_string())]);
+                if self.resources > 1 {
+                    requests.insert("tpu", plan.per_pod.1.to_string());
+                }
+                let mut set = pod_set(&format!("s{index}"), plan.count.into(), &json!(requests));
+                set.min_count = (plan.spare > 0).then(|| (plan.count - plan.spare).into());
+                if let Some(pool) = plan.pool {
+                    set.template.0["spec"]["nodeSelector"] = json!({"pool": (pool % self.flavors).to_string()});
+                }
+                set
+            })
+            .collect();
+        cluster.put(workload);
+    }
+
+    fn new_name(&mut self) -> String {
+        self.made += 1;
+        format!("w{:03}", self.made)
+    }
+
+    /// A slice that replaces another which nobody replaces yet.
+    fn succeed(&mut self, cluster: &mut Cluster, predecessor: u8, count: u8) {
+        let claimed = |cluster: &Cluster, name: &str| {
+            let claim = format!("{}/{name}", key(name).namespace);
+            cluster.workloads.values().any(|workload| {
+                let annotations = workload.metadata.annotations.as_ref();
+                annotations.is_some_and(|all| all.get(names::SLICE_REPLACEMENT_FOR_ANNOTATION) == Some(&claim))
+            })
+        };
+        let Some(before) = pick(cluster, predecessor, |cluster, name| !claimed(cluster, name)) else { return };
+        let mut workload = cluster.workload(&self.new_name(), &[]);
+        workload.spec = cluster.workloads[&before].spec.clone();
+        for set in &mut workload.spec.pod_sets {
+            set.min_count = None;
+        }
+        if let Some(set) = workload.spec.pod_sets.last_mut() {
+            set.count = count.into();
+        }
+        cluster.put(replacing(workload, &before.name));
+    }
+}
+
+fn fair_sharing_spec(weight: Option<&str>) -> Value {
+    weight.map_or(Value::Null, |weight| json!({"weight": weight}))
+}
+
+/// One of the workloads that are not over and of which this holds.
+fn pick(cluster: &Cluster, number: u8, holds: impl Fn(&Cluster, &str) -> bool) -> Option<Key> {
+    let alive = |key: &&Key| !cluster.is_true(&key.name, names::FINISHED) && holds(cluster, &key.name);
+    let keys: Vec<&Key> = cluster.workloads.keys().filter(alive).collect();
+    (!keys.is_empty()).then(|| keys[usize::from(number) % keys.len()].clone())
+}
+
+/// Whether a workload holds quota, and the slice that it replaced, if any, is over.
+fn settled(cluster: &Cluster, name: &str) -> bool {
+    let annotations = cluster.workloads[&key(name)].metadata.annotations.as_ref();
+    let claimed = annotations.and_then(|all| all.get(names::SLICE_REPLACEMENT_FOR_ANNOTATION));
+    let claimed = claimed.and_then(|name| name.split_once('/')).map(|(_, name)| key(name));
+    let over =
+        claimed.is_none_or(|key| !cluster.workloads.contains_key(&key) || cluster.is_true(&key.name, names::FINISHED));
+    over && cluster.is_true(name, names::QUOTA_RESERVED)
+}
+
+/// Whether a workload is evicted and holds its quota still.
+pub(super) fn going(cluster: &Cluster, name: &str) -> bool {
+    let done = cluster.is_true(name, names::FINISHED);
+    !done && cluster.is_true(name, names::EVICTED) && cluster.is_true(name, names::QUOTA_RESERVED)
+}
+
+/// Carries all effects out.
+pub(super) fn carry_out(cluster: &mut Cluster, effects: &[Effect]) {
+    effects.iter().for_each(|effect| cluster.carry_out(effect));
+}

@@ -1,0 +1,239 @@
+//! What must hold in every small cluster, whoever decides.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::fixture::{Cluster, at};
+use super::oracle::World;
+use super::random::{Act, Plan, carry_out, going, histories, plans};
+use crate::api::quantity::Amount;
+use crate::queue::log::replay;
+use crate::queue::pending::Obstacle;
+use crate::queue::{Effect, Engine, EvictReason, Key, Waiting};
+
+/// How many random worlds each property is tried on: what an unoptimised build does in a few seconds.
+const CASES: u32 = 100;
+
+/// More cycles than any small cluster needs to come to rest.
+const MANY_CYCLES: usize = 200;
+
+/// Lets a history happen; `check` sees every cycle: the world before, and what was decided.
+fn happen(
+    plan: &Plan,
+    history: &[Vec<Act>],
+    mut check: impl FnMut(&World, &Cluster, &[Effect]) -> Result<(), TestCaseError>,
+) -> Result<(Plan, Cluster), TestCaseError> {
+    let (mut plan, mut cluster) = (plan.clone(), plan.start());
+    for acts in history {
+        acts.iter().for_each(|act| plan.apply(&mut cluster, act));
+        let before = World::of(&cluster);
+        let effects = cluster.cycle();
+        check(&before, &cluster, &effects)?;
+        carry_out(&mut cluster, &effects);
+    }
+    Ok((plan, cluster))
+}
+
+/// Those who were told to go give their quota back, until nothing more is wanted. Returns all evictions on the way.
+fn come_to_rest(cluster: &mut Cluster) -> Result<Vec<Key>, TestCaseError> {
+    let mut evicted = Vec::new();
+    for _ in 0..MANY_CYCLES {
+        let effects = cluster.cycle();
+        evicted.extend(effects.iter().filter_map(|effect| match effect {
+            Effect::Evict { workload, .. } => Some(workload.clone()),
+            _ => None,
+        }));
+        carry_out(cluster, &effects);
+        let names: Vec<String> = cluster.workloads.keys().map(|key| key.name.clone()).collect();
+        let leaving: Vec<String> = names.into_iter().filter(|name| going(cluster, name)).collect();
+        if effects.is_empty() && leaving.is_empty() {
+            return Ok(evicted);
+        }
+        leaving.iter().for_each(|name| cluster.release(name));
+    }
+    Err(TestCaseError::fail(format!("it does not come to rest; evicted: {evicted:?}")))
+}
+
+fn victims_of(effects: &[Effect]) -> BTreeMap<Key, Vec<Key>> {
+    let mut victims: BTreeMap<Key, Vec<Key>> = BTreeMap::new();
+    for effect in effects {
+        if let Effect::Evict { workload, reason: EvictReason::Preempted(preemption) } = effect {
+            victims.entry(preemption.by.clone()).or_default().push(workload.clone());
+        }
+    }
+    victims
+}
+
+/// Those that wait.
+fn waiting(cluster: &Cluster) -> Vec<Key> {
+    let waits = |key: &&Key| cluster.why(&key.name).is_some();
+    cluster.workloads.keys().filter(waits).cloned().collect()
+}
+
+/// A fresh process, and nobody waits but this one.
+fn alone(cluster: &Cluster, key: &Key) -> Cluster {
+    let mut one = cluster.clone();
+    for other in waiting(cluster).into_iter().filter(|other| other != key) {
+        one.delete(&other.name);
+    }
+    one.restart();
+    one
+}
+
+fn is_admitted_alone(cluster: &Cluster, key: &Key) -> bool {
+    let effects = alone(cluster, key).cycle();
+    effects.iter().any(|effect| matches!(effect, Effect::Admit { workload, .. } if workload == key))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// I1: what is admitted leaves nobody with less than nothing, unless quota was taken from those that run.
+    #[test]
+    fn no_node_of_the_tree_is_pushed_past_its_quota(plan in plans(), history in histories()) {
+        happen(&plan, &history, |before, cluster, effects| {
+            let mut after = cluster.clone();
+            carry_out(&mut after, effects);
+            let worse = World::of(&after).overdrawn(before);
+            prop_assert!(worse.is_empty(), "{:?}\n{}", worse, before.summary());
+            Ok(())
+        })?;
+    }
+
+    /// The same state and the same events give the same decisions.
+    #[test]
+    fn a_cycle_is_deterministic(plan in plans(), history in histories()) {
+        let run = || happen(&plan, &history, |_, _, _| Ok(())).map(|(_, cluster)| cluster.effects);
+        prop_assert_eq!(run()?, run()?);
+    }
+
+    /// Preemption ends, and nobody goes for good but comes back and goes again.
+    #[test]
+    fn preemption_comes_to_rest(plan in plans(), history in histories()) {
+        let (_, mut cluster) = happen(&plan, &history, |_, _, _| Ok(()))?;
+        come_to_rest(&mut cluster)?;
+        let restarted = { let mut other = cluster.clone(); other.restart(); other.cycle() };
+        let moves = restarted.iter().filter(|effect| matches!(effect, Effect::Admit { .. } | Effect::Evict { .. }));
+        prop_assert_eq!(moves.count(), 0, "a fresh process goes on: {:?}", restarted);
+    }
+
+    /// Nobody goes without whom the preemptor gets the same.
+    #[test]
+    fn every_victim_set_is_minimal(plan in plans(), history in histories()) {
+        happen(&plan.plain(), &history, |before, _, effects| {
+            let victims = victims_of(effects);
+            // What others got in the same cycle is not in the world before it.
+            let alone = victims.len() == 1 && !effects.iter().any(|effect| matches!(effect, Effect::Admit { .. }));
+            for (preemptor, victims) in victims.iter().filter(|_| alone) {
+                let spared = before.could_stay(preemptor, victims);
+                prop_assert!(spared.is_none(), "{:?} of {:?}\n{}", spared, victims, before.summary());
+            }
+            Ok(())
+        })?;
+    }
+
+    /// Raising a quota never takes anything from who would be admitted.
+    #[test]
+    fn admitting_is_monotone_in_quota(
+        plan in plans(),
+        history in histories(),
+        queue in 0..5_u8,
+        quota in 0..6_usize,
+        more in 1..4_u8,
+    ) {
+        let (mut plan, cluster) = happen(&plan, &history, |_, _, _| Ok(()))?;
+        let mut richer = cluster.clone();
+        plan.raise(&mut richer, queue, quota, more);
+        for key in waiting(&cluster) {
+            if is_admitted_alone(&cluster, &key) {
+                prop_assert!(is_admitted_alone(&richer, &key), "{} is not admitted any more", key.name);
+            }
+        }
+    }
+
+    /// The explanation is true: giving a workload what it says is short, and nothing else, gets it admitted. What a pod set is
+    /// short of is said after those before it got what they need, so it may take as many turns as there are pod sets.
+    #[test]
+    fn what_is_said_to_be_short_is_all_that_is_short(plan in plans(), history in histories()) {
+        let (plan, mut cluster) = happen(&plan.with_one_flavor(), &history, |_, _, _| Ok(()))?;
+        come_to_rest(&mut cluster)?;
+        for key in waiting(&cluster) {
+            let (mut plan, mut given) = (plan.clone(), cluster.clone());
+            // Short of what others hold, then of what earlier pod sets take, for each of two resources.
+            let turns = 1 + 4 * given.workloads[&key].spec.pod_sets.len();
+            let queue = given.workloads[&key].spec.queue_name.clone().unwrap_or_default();
+            for _ in 0..turns {
+                let mut one = alone(&given, &key);
+                one.cycle();
+                let Some(Waiting::Quota(obstacles)) = one.why(&key.name) else { break };
+                for obstacle in obstacles {
+                    if let Obstacle::Short(short) | Obstacle::Exceeds(short) = obstacle {
+                        prop_assert!(short.missing > Amount::ZERO, "{:?}", short);
+                        plan.give(&mut given, &queue, &short);
+                    }
+                }
+            }
+            let mut one = alone(&given, &key);
+            come_to_rest(&mut one)?;
+            let why = one.why(&key.name);
+            let other_flavor = |obstacle: &Obstacle| matches!(obstacle, Obstacle::Unsuitable { .. });
+            let suits = !matches!(&why, Some(Waiting::Quota(all)) if all.iter().any(other_flavor));
+            prop_assert!(!suits || one.holders().contains(&key.name.as_str()), "{}: {:?}", key.name, why);
+        }
+    }
+
+    /// A ledger whose usage was taken out and put back is the ledger that it was.
+    #[test]
+    fn taking_usage_out_and_putting_it_back_restores_the_ledger(plan in plans(), history in histories()) {
+        let (_, cluster) = happen(&plan, &history, |_, _, _| Ok(()))?;
+        let told = |engine: &mut Engine| {
+            for workload in cluster.workloads.values() {
+                engine.step(at(cluster.now), &crate::queue::Event::WorkloadGone(&Key::of(workload)));
+            }
+            for workload in cluster.workloads.values() {
+                engine.step(at(cluster.now), &crate::queue::Event::Workload(workload));
+            }
+        };
+        let mut engine = cluster.engine.clone();
+        // Promises are of the last cycle and not of the ledger.
+        engine.undo_all_promises();
+        let mut other = engine.clone();
+        told(&mut other);
+        prop_assert_eq!(usage(&other, &cluster), usage(&engine, &cluster));
+    }
+
+    /// A replay of the decision log decides the same.
+    #[test]
+    fn a_log_replays(plan in plans(), history in histories()) {
+        let (mut plan, mut cluster) = (plan.clone(), plan.start());
+        cluster.restart_recording(cluster.settings.clone());
+        for acts in &history {
+            acts.iter().for_each(|act| plan.apply(&mut cluster, act));
+            let effects = cluster.cycle();
+            carry_out(&mut cluster, &effects);
+        }
+        let replayed = replay(cluster.log()).expect("a good log");
+        prop_assert_eq!(replayed.first, None);
+        prop_assert_eq!((replayed.differences, replayed.cut_off, replayed.cycles), (0, 0, history.len()));
+    }
+}
+
+/// What the tree says is used of everything by everyone, in both views.
+fn usage(engine: &Engine, cluster: &Cluster) -> BTreeMap<(String, String, String), (i128, i128)> {
+    use crate::queue::tree::View;
+    let mut usage = BTreeMap::new();
+    let names = cluster.cluster_queues.keys().filter_map(|name| engine.tree.known_cluster_queue(name));
+    let nodes = names.chain(cluster.cohorts.keys().filter_map(|name| engine.tree.known_cohort(name)));
+    for node in nodes {
+        for (flavor, resource) in
+            ["f0", "f1", "f2", "g0", "g1", "g2"].into_iter().flat_map(|flavor| ["gpu", "tpu"].map(|of| (flavor, of)))
+        {
+            if let Some(fr) = engine.tree.known(flavor, resource) {
+                let used = (engine.tree.used(node, fr, View::Actual), engine.tree.used(node, fr, View::Planned));
+                usage.insert((engine.tree.name(node).to_owned(), flavor.to_owned(), resource.to_owned()), used);
+            }
+        }
+    }
+    usage
+}
