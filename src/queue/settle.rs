@@ -349,6 +349,9 @@ impl Engine {
         if self.settings.fair_sharing.is_some() && !booking.charge.is_empty() {
             self.touched.cohorts.extend(self.tree.above(node));
         }
+        if !booking.charge.is_empty() {
+            self.tree.enter_new_state();
+        }
         for (fr, amount) in booking.charge.iter() {
             self.tree.add(node, *fr, sign * amount, View::Actual);
             if !booking.going {

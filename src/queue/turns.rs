@@ -412,6 +412,7 @@ impl Engine {
         place: Option<(Shape, Rank)>,
         usage: Charge,
     ) {
+        self.tree.enter_new_state();
         for (fr, amount) in &usage {
             self.tree.add(node, *fr, *amount, View::Planned);
         }
@@ -423,6 +424,7 @@ impl Engine {
 
     fn undo_promises(&mut self, root: NodeId) {
         for promise in self.promises.remove(&root).unwrap_or_default() {
+            self.tree.enter_new_state();
             for (fr, amount) in &promise.usage {
                 self.tree.add(promise.node, *fr, -amount, View::Planned);
             }

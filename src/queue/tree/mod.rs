@@ -60,6 +60,8 @@ struct Node {
     /// The node is below a cycle, or part of one.
     cyclic: bool,
     cells: Vec<(Fr, Cell)>,
+    /// The largest share of its children, and which state of the tree that is about.
+    largest: Option<(u64, Share)>,
 }
 
 /// One resource of one flavor at one node.
@@ -84,6 +86,8 @@ pub(super) struct Tree {
     /// By flavor, by resource.
     fr_ids: BTreeMap<String, BTreeMap<String, Fr>>,
     stale: bool,
+    /// Counts the states of the tree between decisions. What is only tried out is not a state.
+    state: u64,
 }
 
 impl NodeId {
@@ -156,6 +160,7 @@ impl Tree {
             height: 0,
             cyclic: false,
             cells: Vec::new(),
+            largest: None,
         });
         let ids = if kind == Kind::ClusterQueue { &mut self.cluster_queues } else { &mut self.cohorts };
         ids.insert(name.to_owned(), id);
@@ -170,11 +175,17 @@ impl Tree {
         }
     }
 
+    /// Usage was changed for good.
+    pub(super) fn enter_new_state(&mut self) {
+        self.state += 1;
+    }
+
     /// Puts the tree together, if quota or structure changed since it was last done. Returns whether it was.
     pub(super) fn refresh(&mut self) -> bool {
         if !std::mem::take(&mut self.stale) {
             return false;
         }
+        self.enter_new_state();
         self.link();
         let roots: Vec<NodeId> = self.ids().filter(|id| self.node(*id).parent.is_none()).collect();
         for node in &mut self.nodes {

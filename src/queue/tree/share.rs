@@ -84,6 +84,18 @@ impl Tree {
         share
     }
 
+    /// The largest planned share of a Cohort's children. It is kept until the tree's next state, so ask only while nothing is
+    /// tried out.
+    pub(in crate::queue) fn largest_share(&mut self, cohort: NodeId) -> Option<Share> {
+        if let Some((_, share)) = self.node(cohort).largest.filter(|(state, _)| *state == self.state) {
+            return Some(share);
+        }
+        let shares = self.children(cohort).iter().map(|child| self.share(*child, View::Planned));
+        let largest = shares.max_by(|a, b| a.compare(*b))?;
+        self.node_mut(cohort).largest = Some((self.state, largest));
+        Some(largest)
+    }
+
     /// Whether a node uses more than its part of the quota of any of these of which something is asked.
     pub(in crate::queue) fn borrows_any(&self, node: NodeId, asked: &[(Fr, i128)], view: View) -> bool {
         asked.iter().any(|(fr, amount)| *amount > 0 && self.borrows(node, *fr, view))

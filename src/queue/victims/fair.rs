@@ -44,7 +44,11 @@ struct Pass {
 
 impl Search<'_> {
     pub(super) fn fair(&mut self, want: &Want<'_>, strategies: &[PreemptionStrategy]) -> Vec<Victim> {
-        let candidates = self.fair_candidates(want);
+        let own = self.own_candidates(want);
+        if own.is_empty() && !self.others_may_give(want) {
+            return Vec::new();
+        }
+        let candidates = self.fair_candidates(want, own);
         if candidates.is_empty() {
             return Vec::new();
         }
@@ -62,8 +66,26 @@ impl Search<'_> {
         self.fewest(pass.victims, |search| search.fits(want, true))
     }
 
+    /// Whether any other ClusterQueue could have to give: the preemptor borrows nothing, or someone beside it has as large a
+    /// share. It is a bound, much cheaper than looking for victims.
+    fn others_may_give(&mut self, want: &Want<'_>) -> bool {
+        if self.predecessor.is_some() {
+            return true;
+        }
+        let ours: Vec<NodeId> = std::iter::once(self.node).chain(self.tree.above(self.node)).collect();
+        let largest: Vec<Option<Share>> =
+            ours.iter().map(|node| self.tree.parent(*node).and_then(|parent| self.tree.largest_share(parent))).collect();
+        self.add(self.node, want.usage, 1);
+        let entitled = !want.short.iter().any(|fr| self.tree.borrows(self.node, *fr, View::Planned));
+        let mut levels = ours.iter().zip(largest);
+        let may_give =
+            entitled || levels.any(|(node, largest)| largest.is_some_and(|largest| self.share(*node).compare(largest).is_le()));
+        self.add(self.node, want.usage, -1);
+        may_give
+    }
+
     /// Other ClusterQueues' first, then in the order of preemption.
-    fn fair_candidates(&self, want: &Want<'_>) -> Vec<Victim> {
+    fn fair_candidates(&self, want: &Want<'_>, own: Vec<Victim>) -> Vec<Victim> {
         let root = self.tree.root(self.node);
         let borrows = |node: &NodeId| want.short.iter().any(|fr| self.tree.borrows(*node, *fr, View::Planned));
         let others =
@@ -72,7 +94,7 @@ impl Search<'_> {
         let mut candidates: Vec<Victim> =
             others.flat_map(|node| self.reclaimable_candidates(node, want, right)).collect();
         candidates.sort_by(|a, b| a.rank.cmp(&b.rank));
-        candidates.extend(self.own_candidates(want));
+        candidates.extend(own);
         candidates
     }
 
