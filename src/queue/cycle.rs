@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Effect;
 use super::engine::{ClusterQueueState, Engine, WorkloadId};
+use super::explain::Holders;
 use super::tree::NodeId;
 use crate::api::kueue::Admission;
 
@@ -41,17 +42,32 @@ impl Engine {
         let touched = std::mem::take(&mut self.touched);
         let turns: BTreeMap<WorkloadId, usize> =
             admitted.into_iter().enumerate().map(|(turn, id)| (id, turn)).collect();
-        let workloads = touched.workloads.iter().filter_map(|id| {
-            let effect = self.workload_effect(self.workloads.get(*id)?)?;
-            Some(((urgency(&effect), turns.get(id).copied().unwrap_or(usize::MAX)), effect))
-        });
+        let mut effects: Vec<((u8, usize), Effect)> = Vec::new();
+        let mut holders = Holders::default();
+        for id in touched.workloads {
+            let effect = self.workload_effect_anew(id, &mut holders);
+            let turn = turns.get(&id).copied().unwrap_or(usize::MAX);
+            effects.extend(effect.map(|effect| ((urgency(&effect), turn), effect)));
+        }
         let queues = touched.cluster_queues.iter().filter_map(|node| self.cluster_queue_effect(*node));
         let cohorts = touched.cohorts.iter().filter_map(|node| self.cohort_effect(*node));
         let local_queues = touched.local_queues.iter().filter_map(|id| self.local_queue_effect(*id));
-        let statuses = queues.chain(cohorts).chain(local_queues).map(|effect| ((urgency(&effect), usize::MAX), effect));
-        let mut effects: Vec<((u8, usize), Effect)> = workloads.chain(statuses).collect();
+        let statuses = queues.chain(cohorts).chain(local_queues);
+        effects.extend(statuses.map(|effect| ((urgency(&effect), usize::MAX), effect)));
         effects.sort_by_key(|(urgency, _)| *urgency);
         effects.into_iter().map(|(_, effect)| effect).collect()
+    }
+
+    /// What is wanted of a workload, which is remembered if it is to be told something.
+    fn workload_effect_anew(&mut self, id: WorkloadId, holders: &mut Holders) -> Option<Effect> {
+        let effect = self.workload_effect(id, self.workloads.get(id)?, holders);
+        if let Some(slot) = self.workloads.get_mut(id) {
+            slot.to_tell = match &effect {
+                Some(Effect::Pending { why, .. }) if why.is_in_line() => Some(why.reason()),
+                _ => None,
+            };
+        }
+        effect
     }
 
     /// When a cycle is due even if nothing happens: a workload comes back after an eviction or has had its time, or numbers

@@ -9,7 +9,7 @@ use super::demand::Demands;
 use super::entry::{Entry, Stage};
 use super::ledger::{Charge, Holder, HolderRank, Ledger, Sums};
 use super::line::{Line, Rank, Shape};
-use super::pending::Waiting;
+use super::pending::{PendingReason, Waiting};
 use super::queues::Queues;
 use super::quota::{Quota, cohort_spec};
 use super::registry::{Id, Registry};
@@ -140,6 +140,8 @@ pub(super) struct Slot {
     pub(super) preempted: Option<Box<Preemption>>,
     /// It is to be told the numbers of this moment, though the reason for its waiting is the same.
     pub(super) refresh: bool,
+    /// It is to be told that it waits for this reason, and that has not been observed yet.
+    pub(super) to_tell: Option<PendingReason>,
     pub(super) standing: Standing,
     pub(super) booked: Booking,
 }
@@ -192,6 +194,7 @@ impl Slot {
             refused: false,
             preempted: None,
             refresh: false,
+            to_tell: None,
             local_queue: None,
             standing: Standing::Out,
             booked: Booking::default(),
@@ -383,8 +386,16 @@ impl Engine {
         let key = Key::of(workload);
         let known = self.workloads.id(&key);
         let before = known.and_then(|id| self.workloads.get(id));
-        let entry = Entry::of(workload, before.map(|slot| &slot.entry), &self.settings, &mut self.demands);
+        let mut entry = Entry::of(workload, before.map(|slot| &slot.entry), &self.settings, &mut self.demands);
         if before.is_some_and(|before| before.entry == entry) {
+            return;
+        }
+        if let Some(slot) = known.and_then(|id| self.workloads.get_mut(id))
+            && slot.to_tell.is_some_and(|reason| slot.entry.was_told(reason, &mut entry))
+        {
+            // It says now what it was to be told. Nothing else was decided since, or that would be another reason.
+            slot.to_tell = None;
+            slot.observe(entry);
             return;
         }
         self.name_resources(&entry);

@@ -9,7 +9,7 @@ use super::demand::{Demands, PodSetDemand, SharedDemand, demand_of};
 use super::engine::WorkloadId;
 use super::ledger::{Charge, HolderRank, add_to, wide};
 use super::line::Rank;
-use super::pending::Waiting;
+use super::pending::{PendingReason, Waiting};
 use super::settings::{RequeuingTimestamp, Settings, WaitForPodsReady};
 use super::tree::Tree;
 use crate::api::condition;
@@ -222,7 +222,23 @@ impl Entry {
     /// Whether its conditions say already why it waits, if not in these words.
     pub(super) fn says_reason(&self, why: &Waiting) -> bool {
         let resumes = self.requeued_false && why.is_in_line();
-        !resumes && self.said.is_some_and(|said| said.reason == fingerprint(why.reason().as_str()))
+        !resumes && self.gives(why.reason())
+    }
+
+    /// Whether this is the reason that its conditions give.
+    fn gives(&self, reason: PendingReason) -> bool {
+        self.said.is_some_and(|said| said.reason == fingerprint(reason.as_str()))
+    }
+
+    /// Whether `now` is the same, but for saying that it waits for this reason.
+    pub(super) fn was_told(&self, reason: PendingReason, now: &mut Self) -> bool {
+        if now.requeued_false || !now.gives(reason) {
+            return false;
+        }
+        let said = std::mem::replace(&mut now.said, self.said);
+        let same = *self == *now;
+        now.said = said;
+        same
     }
 
     /// Whether its conditions say already that it waits for this, in these words.

@@ -88,12 +88,15 @@ pub(super) struct Holder {
     pub(super) charge: Arc<Charge>,
 }
 
+/// What one holds of a resource, its uid, and who it is.
+pub(super) type LargeHolder = (i128, Arc<str>, WorkloadId);
+
 /// Who holds quota of one ClusterQueue.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Ledger {
     pub(super) sums: Sums,
     /// Everyone, the largest last, and among equals by uid.
-    largest: BTreeMap<Fr, BTreeSet<(i128, Arc<str>, WorkloadId)>>,
+    largest: BTreeMap<Fr, BTreeSet<LargeHolder>>,
     /// Those that can be preempted: their quota is observed, and they are not evicted yet.
     pub(super) stable: BTreeMap<HolderRank, Holder>,
     /// What those that can be preempted hold, by priority.
@@ -149,8 +152,8 @@ impl Ledger {
     }
 
     /// Who holds some, the largest first.
-    pub(super) fn holders(&self, fr: Fr) -> impl Iterator<Item = (WorkloadId, i128)> {
-        self.largest.get(&fr).into_iter().flatten().rev().map(|(amount, _, id)| (*id, *amount))
+    pub(super) fn holders(&self, fr: Fr) -> impl Iterator<Item = &LargeHolder> {
+        self.largest.get(&fr).into_iter().flatten().rev()
     }
 
     /// How many hold some.

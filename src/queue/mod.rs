@@ -10,6 +10,7 @@ mod cycle;
 mod demand;
 mod engine;
 mod entry;
+mod explain;
 mod ledger;
 mod line;
 pub mod log;

@@ -353,7 +353,7 @@ impl Engine {
             flavors,
             undeclared: settings.resources.undeclared,
             fair_sharing: settings.fair_sharing.is_some(),
-            predecessor: before.and_then(|(_, before)| super::wanted::predecessor_of(before)),
+            predecessor: before.and_then(|(_, before)| super::explain::predecessor_of(before)),
             kept_back: None,
             demand,
         };

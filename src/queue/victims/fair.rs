@@ -73,13 +73,15 @@ impl Search<'_> {
             return true;
         }
         let ours: Vec<NodeId> = std::iter::once(self.node).chain(self.tree.above(self.node)).collect();
-        let largest: Vec<Option<Share>> =
-            ours.iter().map(|node| self.tree.parent(*node).and_then(|parent| self.tree.largest_share(parent))).collect();
+        let largest: Vec<Option<Share>> = ours
+            .iter()
+            .map(|node| self.tree.parent(*node).and_then(|parent| self.tree.largest_share(parent)))
+            .collect();
         self.add(self.node, want.usage, 1);
         let entitled = !want.short.iter().any(|fr| self.tree.borrows(self.node, *fr, View::Planned));
         let mut levels = ours.iter().zip(largest);
-        let may_give =
-            entitled || levels.any(|(node, largest)| largest.is_some_and(|largest| self.share(*node).compare(largest).is_le()));
+        let may_give = entitled
+            || levels.any(|(node, largest)| largest.is_some_and(|largest| self.share(*node).compare(largest).is_le()));
         self.add(self.node, want.usage, -1);
         may_give
     }

@@ -1,0 +1,192 @@
+//! Why a workload waits.
+
+use std::collections::BTreeMap;
+
+use super::Key;
+use super::assign::{Assignment, Attempt, Findings, Ground, Means, Mode, Predecessor};
+use super::engine::{ClusterQueueState, Engine, Promise, Slot, Standing, WorkloadId};
+use super::ledger::{LargeHolder, clamped};
+use super::pending::{Obstacle, PendingReason, Waiting};
+use super::tree::{Fr, NodeId, Tree, View};
+use crate::api::quantity::Amount;
+
+/// How many holders or evicted workloads an explanation names.
+const NAMED: usize = 3;
+
+/// Looks without trying whom could be made to go.
+struct Onlooker<'a> {
+    tree: &'a Tree,
+    node: NodeId,
+}
+
+impl Ground for Onlooker<'_> {
+    fn tree(&self) -> &Tree {
+        self.tree
+    }
+
+    fn make_room(&mut self, fr: Fr, amount: i128) -> Means {
+        Means { mode: Mode::NoCandidates, level: self.tree.lowest_fit(self.node, fr, amount, View::Planned, 0).height }
+    }
+}
+
+impl Engine {
+    /// What a workload waits for, with the numbers of this moment; `None` when it does not wait.
+    pub fn explain(&self, workload: &Key) -> Option<Waiting> {
+        let id = self.workloads.id(workload)?;
+        let slot = self.workloads.get(id)?;
+        let mut why = self.waiting(id, slot)?;
+        self.name_holders(&mut why, slot, &mut Holders::default());
+        Some(why)
+    }
+
+    /// Who is in the line of any ClusterQueue, in order.
+    #[cfg(test)]
+    pub(super) fn in_line(&self) -> Vec<Key> {
+        self.cluster_queues
+            .iter()
+            .flat_map(|state| state.line.iter())
+            .filter_map(|rank| self.key(rank.workload))
+            .collect()
+    }
+
+    /// Whether a workload in line would be admitted now.
+    #[cfg(test)]
+    pub(super) fn would_fit(&self, key: &Key) -> bool {
+        let look = self.workloads.id(key).and_then(|id| self.look(id));
+        matches!(look, Some(Ok(assignment)) if assignment.means.mode == Mode::Fit)
+    }
+
+    /// What a workload waits for, without who holds it.
+    pub(super) fn waiting(&self, id: WorkloadId, slot: &Slot) -> Option<Waiting> {
+        match &slot.standing {
+            Standing::Held(why, _) => Some(why.clone()),
+            Standing::InLine(node) => self.waiting_in_line(id, *node),
+            Standing::Out | Standing::Holds(_) | Standing::Superseded(_) => None,
+        }
+    }
+
+    fn waiting_in_line(&self, id: WorkloadId, node: NodeId) -> Option<Waiting> {
+        let state = self.cluster_queues.get(node)?;
+        if let Some(room) = self.room(id, state) {
+            return Some(room);
+        }
+        let strict = state.quota.as_ref()?.strict;
+        let ahead = state.line.head().map(|rank| rank.workload).filter(|head| strict && *head != id);
+        let behind = ahead
+            .and_then(|head| self.key(head))
+            .map(|head| Waiting::Behind { head, cluster_queue: state.name.clone() });
+        match (self.look(id)?, behind) {
+            (Err(obstacles), behind) => {
+                let why = Waiting::Quota(obstacles);
+                // Who waits for quota that comes and goes waits for its turn first.
+                Some(behind.filter(|_| why.reason() == PendingReason::WaitingForQuota).unwrap_or(why))
+            }
+            (Ok(_), Some(behind)) => Some(behind),
+            (Ok(_), None) => match self.first_unready().filter(|_| self.admission_blocked()) {
+                Some(unready) => Some(Waiting::Unready(unready)),
+                None => Some(Waiting::Turn),
+            },
+        }
+    }
+
+    /// Whose quota one waits for that room is being made for.
+    fn room(&self, id: WorkloadId, state: &ClusterQueueState) -> Option<Waiting> {
+        let node = state.node;
+        let promise = self.promise_to(node, id).filter(|promise| promise.place.is_some())?;
+        let queues = self.tree.cluster_queues_below(self.tree.root(node)).into_iter();
+        let states = queues.filter_map(|node| self.cluster_queue(node));
+        let going = states
+            .flat_map(|state| &state.ledger.going)
+            .filter(|(_, charge)| charge.keys().any(|fr| promise.usage.contains_key(fr)));
+        let mut going: Vec<Key> = going.filter_map(|(id, _)| self.key(*id)).collect();
+        going.sort();
+        let more = going.len().saturating_sub(NAMED);
+        going.truncate(NAMED);
+        Some(Waiting::Room { going, more })
+    }
+
+    fn promise_to(&self, node: NodeId, id: WorkloadId) -> Option<&Promise> {
+        self.promises.get(&self.tree.root(node))?.iter().find(|promise| promise.workload == id)
+    }
+
+    /// Of those that are not ready yet, the first by name.
+    fn first_unready(&self) -> Option<Key> {
+        self.unready.iter().filter_map(|id| self.key(*id)).min()
+    }
+
+    fn key(&self, id: WorkloadId) -> Option<Key> {
+        Some(self.workloads.get(id)?.entry.key.clone())
+    }
+
+    /// What a workload in line would get now without anyone's going, or what stands in its way.
+    fn look(&self, id: WorkloadId) -> Option<Result<Assignment, Vec<Obstacle>>> {
+        let slot = self.workloads.get(id)?;
+        let Standing::InLine(node) = slot.standing else { return None };
+        let state = self.cluster_queues.get(node)?;
+        let demand = slot.entry.demand.as_ref().ok()?;
+        let attempt = Attempt {
+            cluster_queue: &state.name,
+            node,
+            quota: state.quota.as_ref()?,
+            flavors: &self.flavors,
+            undeclared: self.settings.resources.undeclared,
+            fair_sharing: self.settings.fair_sharing.is_some(),
+            predecessor: self.predecessor(slot, node).and_then(predecessor_of),
+            kept_back: self.promise_to(node, id).map(|promise| &promise.usage),
+            demand,
+        };
+        let counts: Vec<i32> = demand.pod_sets.iter().map(|set| set.count).collect();
+        let mut found = Findings { obstacles: Some(Vec::new()), ..Findings::default() };
+        let assignment = attempt.assign(&counts, &mut Onlooker { tree: &self.tree, node }, &mut found);
+        let fits = assignment.filter(|assignment| assignment.means.mode > Mode::NoCandidates);
+        Some(fits.ok_or(found.obstacles.unwrap_or_default()))
+    }
+
+    /// Adds to an explanation who holds the most of what is short.
+    pub(super) fn name_holders(&self, why: &mut Waiting, slot: &Slot, holders: &mut Holders) {
+        let Waiting::Quota(obstacles) = why else { return };
+        let own = slot.entry.replaces.as_ref().and_then(|key| self.workloads.id(key));
+        for obstacle in obstacles {
+            let (Obstacle::Short(shortfall) | Obstacle::Exceeds(shortfall)) = obstacle else { continue };
+            let Some((within, fr)) = shortfall.within else { continue };
+            let most = holders.of.entry((within, fr)).or_insert_with(|| self.most(within, fr));
+            let others = most.largest.iter().filter(|(.., id)| Some(*id) != own).take(NAMED);
+            let named = others.filter_map(|(amount, _, id)| Some((self.key(*id)?, clamped(*amount))));
+            shortfall.holders = named.collect();
+            let all = most.count - usize::from(shortfall.held != Amount::ZERO).min(most.count);
+            shortfall.more_holders = all.saturating_sub(shortfall.holders.len());
+        }
+    }
+
+    fn most(&self, within: NodeId, fr: Fr) -> Most {
+        let mut most = Most::default();
+        for state in self.tree.cluster_queues_below(within).into_iter().filter_map(|node| self.cluster_queue(node)) {
+            most.count += state.ledger.holder_count(fr);
+            // One more than is named, as one of them may be the slice that is replaced.
+            most.largest.extend(state.ledger.holders(fr).take(NAMED + 1).cloned());
+        }
+        most.largest.sort_by(|a, b| b.cmp(a));
+        most.largest.truncate(NAMED + 1);
+        most
+    }
+}
+
+/// Who holds the most of what, found once for all explanations of one cycle.
+#[derive(Default)]
+pub(super) struct Holders {
+    of: BTreeMap<(NodeId, Fr), Most>,
+}
+
+/// Who holds the most of something within a part of the tree.
+#[derive(Default)]
+struct Most {
+    /// The largest first.
+    largest: Vec<LargeHolder>,
+    /// How many hold some.
+    count: usize,
+}
+
+pub(super) fn predecessor_of(slot: &Slot) -> Option<Predecessor<'_>> {
+    let Standing::Holds(admission) = &slot.standing else { return None };
+    Some(Predecessor { charge: &slot.booked.charge, demand: slot.entry.demand.as_deref().ok(), admission })
+}
