@@ -151,5 +151,5 @@ impl ClusterQueueReport {
 
 /// The share that a node publishes.
 pub(super) fn weighted_share(tree: &Tree, node: NodeId) -> i64 {
-    tree.share(node, View::Actual).published()
+    tree.share_in(node, View::Actual).published()
 }

@@ -533,7 +533,7 @@ fn comes_before(tree: &mut Tree, table: &Table, a: (NodeId, NodeId), b: (NodeId,
         let usage = table.candidates.get(&candidate).map(|candidate| &candidate.usage);
         let asked: Vec<(Fr, i128)> = usage.into_iter().flatten().map(|(fr, amount)| (*fr, *amount)).collect();
         asked.iter().for_each(|(fr, amount)| tree.add(candidate, *fr, *amount, View::Planned));
-        let verdict = (tree.borrows_any(child, &asked, View::Planned), tree.share(child, View::Planned));
+        let verdict = (tree.borrows_any(child, &asked, View::Planned), tree.share(child));
         asked.iter().for_each(|(fr, amount)| tree.add(candidate, *fr, -amount, View::Planned));
         verdict
     };

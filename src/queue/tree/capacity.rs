@@ -1,6 +1,8 @@
 //! How much of the quota is free for a node, and how usage bubbles up (kueue v0.19.2
 //! `pkg/cache/scheduler/resource_node.go`).
 
+use std::cell::OnceCell;
+
 use super::{Cell, Fr, NodeId, Tree};
 
 /// Which usage counts.
@@ -48,6 +50,9 @@ impl Tree {
             let used = cell.used[view as usize];
             cell.used[view as usize] = used + amount;
             amount = cell.used_of_parent(used + amount) - cell.used_of_parent(used);
+            if view == View::Planned {
+                self.node_mut(at).share = OnceCell::new();
+            }
             match self.parent(at) {
                 // A stale tree is summed up anew before it is looked at.
                 Some(parent) if !stale => at = parent,

@@ -9,6 +9,7 @@ mod share;
 #[cfg(test)]
 mod tests;
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) use capacity::View;
@@ -60,6 +61,8 @@ struct Node {
     /// The node is below a cycle, or part of one.
     cyclic: bool,
     cells: Vec<(Fr, Cell)>,
+    /// Its planned share, once it was asked for; until its planned usage changes.
+    share: OnceCell<Share>,
     /// The largest share of its children, and which state of the tree that is about.
     largest: Option<(u64, Share)>,
 }
@@ -160,6 +163,7 @@ impl Tree {
             height: 0,
             cyclic: false,
             cells: Vec::new(),
+            share: OnceCell::new(),
             largest: None,
         });
         let ids = if kind == Kind::ClusterQueue { &mut self.cluster_queues } else { &mut self.cohorts };
@@ -189,6 +193,7 @@ impl Tree {
         self.link();
         let roots: Vec<NodeId> = self.ids().filter(|id| self.node(*id).parent.is_none()).collect();
         for node in &mut self.nodes {
+            node.share = OnceCell::new();
             node.cells.retain(|(_, cell)| node.kind == Kind::ClusterQueue && cell.used != [0, 0]);
             for (_, cell) in &mut node.cells {
                 *cell = Cell { used: cell.used, ..Cell::default() };

@@ -62,8 +62,13 @@ impl Share {
 }
 
 impl Tree {
+    /// The share that a node takes of what its parent can lend, by what is planned.
+    pub(in crate::queue) fn share(&self, node: NodeId) -> Share {
+        *self.node(node).share.get_or_init(|| self.share_in(node, View::Planned))
+    }
+
     /// The share that a node takes of what its parent can lend.
-    pub(in crate::queue) fn share(&self, node: NodeId, view: View) -> Share {
+    pub(in crate::queue) fn share_in(&self, node: NodeId, view: View) -> Share {
         let weight = self.node(node).spec.as_ref().map_or(Weight::default(), |spec| spec.weight);
         let mut share = Share { weight, ratio: 0.0, borrows: false };
         let Some(parent) = self.parent(node) else { return share };
@@ -90,7 +95,7 @@ impl Tree {
         if let Some((_, share)) = self.node(cohort).largest.filter(|(state, _)| *state == self.state) {
             return Some(share);
         }
-        let shares = self.children(cohort).iter().map(|child| self.share(*child, View::Planned));
+        let shares = self.children(cohort).iter().map(|child| self.share(*child));
         let largest = shares.max_by(|a, b| a.compare(*b))?;
         self.node_mut(cohort).largest = Some((self.state, largest));
         Some(largest)

@@ -27,7 +27,7 @@ struct Outsiders {
 impl Search<'_> {
     pub(super) fn classical(&mut self, want: &Want<'_>) -> Vec<Victim> {
         let outsiders = self.outsiders(want);
-        let own = self.own_candidates(want);
+        let own: Vec<Victim> = self.preemptor().own(self.node, want.short).collect();
         let nobody_by_right = outsiders.by_right.is_empty();
         let nobody_else = nobody_by_right && outsiders.by_priority.is_empty();
         let candidates: Vec<Outsider> = outsiders
@@ -101,8 +101,8 @@ impl Search<'_> {
     }
 
     fn outsiders_of(&self, node: NodeId, common: NodeId, by_right: bool, want: &Want<'_>) -> Vec<Outsider> {
-        let candidates = self.reclaimable_candidates(node, want, PreemptionRight::InCohortReclamation);
-        let outsiders = candidates.into_iter().map(|mut victim| {
+        let candidates = self.preemptor().reclaimable(node, want.short, PreemptionRight::InCohortReclamation);
+        let outsiders = candidates.map(|mut victim| {
             let above_threshold = victim.rank.priority >= self.priority
                 || self.rules.threshold.is_some_and(|threshold| victim.rank.priority > threshold);
             let unless_borrowing = !by_right && (!self.rules.while_borrowing || above_threshold);

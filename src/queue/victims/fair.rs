@@ -2,35 +2,53 @@
 //! `pkg/scheduler/preemption/preemption.go`, `fairPreemptions`, and `pkg/scheduler/preemption/fairsharing`).
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter::Peekable;
 
 use super::{Search, Victim, Want};
 use crate::queue::PreemptionRight;
 use crate::queue::settings::PreemptionStrategy;
-use crate::queue::tree::{NodeId, Share, View};
+use crate::queue::tree::{NodeId, Share, Tree, View};
 
-/// Candidates by ClusterQueue, and the parts of the tree that have none left.
-#[derive(Default)]
-struct Candidates {
-    of: BTreeMap<NodeId, VecDeque<Victim>>,
+/// Candidates by ClusterQueue, looked up no sooner than they are needed, and the parts of the tree that have none left.
+struct Candidates<'a> {
+    of: BTreeMap<NodeId, Peekable<Line<'a>>>,
+    /// Makes the candidates of a ClusterQueue.
+    line_up: Box<dyn Fn(&Tree, NodeId) -> Line<'a> + 'a>,
     done: BTreeSet<NodeId>,
 }
 
-impl Candidates {
-    fn of(victims: Vec<Victim>) -> Self {
-        let mut candidates = Self::default();
+type Line<'a> = Box<dyn Iterator<Item = Victim> + 'a>;
+
+impl<'a> Candidates<'a> {
+    fn of(line_up: impl Fn(&Tree, NodeId) -> Line<'a> + 'a) -> Self {
+        Self { of: BTreeMap::new(), line_up: Box::new(line_up), done: BTreeSet::new() }
+    }
+
+    fn known(victims: Vec<Victim>) -> Self {
+        let mut candidates = Self::of(|_, _| Box::new(std::iter::empty()));
+        let mut of: BTreeMap<NodeId, Vec<Victim>> = BTreeMap::new();
         for victim in victims {
-            candidates.of.entry(victim.cluster_queue).or_default().push_back(victim);
+            of.entry(victim.cluster_queue).or_default().push(victim);
         }
+        candidates.of = of
+            .into_iter()
+            .map(|(node, victims)| (node, (Box::new(victims.into_iter()) as Line<'a>).peekable()))
+            .collect();
         candidates
     }
 
-    fn first(&self, node: NodeId) -> Option<&Victim> {
-        self.of.get(&node)?.front()
+    /// Those of a ClusterQueue that are left. Its usage is as it was before any of them was taken.
+    fn line(&mut self, tree: &Tree, node: NodeId) -> &mut Peekable<Line<'a>> {
+        self.of.entry(node).or_insert_with(|| (self.line_up)(tree, node).peekable())
     }
 
-    fn pop(&mut self, node: NodeId) -> Option<Victim> {
-        self.of.get_mut(&node)?.pop_front()
+    fn first(&mut self, tree: &Tree, node: NodeId) -> Option<&Victim> {
+        self.line(tree, node).peek()
+    }
+
+    fn pop(&mut self, tree: &Tree, node: NodeId) -> Option<Victim> {
+        self.line(tree, node).next()
     }
 }
 
@@ -44,14 +62,17 @@ struct Pass {
 
 impl Search<'_> {
     pub(super) fn fair(&mut self, want: &Want<'_>, strategies: &[PreemptionStrategy]) -> Vec<Victim> {
-        let own = self.own_candidates(want);
-        if own.is_empty() && !self.others_may_give(want) {
+        let (preemptor, node) = (self.preemptor(), self.node);
+        if preemptor.own(node, want.short).next().is_none() && !self.others_may_give(want) {
             return Vec::new();
         }
-        let candidates = self.fair_candidates(want, own);
-        if candidates.is_empty() {
-            return Vec::new();
-        }
+        let candidates = Candidates::of(move |tree, of| match of == node {
+            true => Box::new(preemptor.own(node, want.short)),
+            false if want.short.iter().any(|fr| tree.borrows(of, *fr, View::Planned)) => {
+                Box::new(preemptor.reclaimable(of, want.short, PreemptionRight::InCohortFairSharing))
+            }
+            false => Box::new(std::iter::empty()),
+        });
         // Shares count the workload in.
         self.add(self.node, want.usage, 1);
         let mut pass = self.first_pass(want, candidates, strategies);
@@ -86,20 +107,6 @@ impl Search<'_> {
         may_give
     }
 
-    /// Other ClusterQueues' first, then in the order of preemption.
-    fn fair_candidates(&self, want: &Want<'_>, own: Vec<Victim>) -> Vec<Victim> {
-        let root = self.tree.root(self.node);
-        let borrows = |node: &NodeId| want.short.iter().any(|fr| self.tree.borrows(*node, *fr, View::Planned));
-        let others =
-            self.tree.cluster_queues_below(root).into_iter().filter(|node| *node != self.node && borrows(node));
-        let right = PreemptionRight::InCohortFairSharing;
-        let mut candidates: Vec<Victim> =
-            others.flat_map(|node| self.reclaimable_candidates(node, want, right)).collect();
-        candidates.sort_by(|a, b| a.rank.cmp(&b.rank));
-        candidates.extend(own);
-        candidates
-    }
-
     fn fits_with_usage_counted(&mut self, want: &Want<'_>) -> bool {
         self.add(self.node, want.usage, -1);
         let fits = self.fits(want, true);
@@ -107,16 +114,20 @@ impl Search<'_> {
         fits
     }
 
-    fn first_pass(&mut self, want: &Want<'_>, candidates: Vec<Victim>, strategies: &[PreemptionStrategy]) -> Pass {
-        let mut candidates = Candidates::of(candidates);
+    fn first_pass(
+        &mut self,
+        want: &Want<'_>,
+        mut candidates: Candidates<'_>,
+        strategies: &[PreemptionStrategy],
+    ) -> Pass {
         let mut pass = Pass { victims: Vec::new(), fits: false, spared: Vec::new() };
         let entitled = !want.short.iter().any(|fr| self.tree.borrows(self.node, *fr, View::Planned));
         let rule = strategies.first().copied().unwrap_or(PreemptionStrategy::LessThanOrEqualToFinalShare);
         while let Some(node) = self.next_target(&mut candidates) {
             let victim = if node == self.node {
-                candidates.pop(node)
+                candidates.pop(self.tree, node)
             } else if entitled {
-                let victim = candidates.pop(node);
+                let victim = candidates.pop(self.tree, node);
                 victim.map(|victim| Victim { right: PreemptionRight::InCohortReclamation, ..victim })
             } else {
                 self.first_that_the_rule_allows(node, rule, &mut candidates, &mut pass.spared)
@@ -136,12 +147,12 @@ impl Search<'_> {
         &mut self,
         node: NodeId,
         rule: PreemptionStrategy,
-        candidates: &mut Candidates,
+        candidates: &mut Candidates<'_>,
         spared: &mut Vec<Victim>,
     ) -> Option<Victim> {
         let (ours, theirs) = self.sides(node)?;
         let (our_share, their_share) = (self.share(ours), self.share(theirs));
-        while let Some(victim) = candidates.pop(node) {
+        while let Some(victim) = candidates.pop(self.tree, node) {
             let allowed = match rule {
                 PreemptionStrategy::LessThanOrEqualToFinalShare => {
                     self.take_one(&victim, true);
@@ -161,12 +172,12 @@ impl Search<'_> {
 
     /// Once more with those that were spared: one of each ClusterQueue whose share is larger as it is.
     fn second_pass(&mut self, want: &Want<'_>, first: Pass) -> Pass {
-        let mut candidates = Candidates::of(first.spared);
+        let mut candidates = Candidates::known(first.spared);
         let mut pass = Pass { victims: first.victims, fits: false, spared: Vec::new() };
         while let Some(node) = self.next_target(&mut candidates) {
             let allowed =
                 self.sides(node).is_some_and(|(ours, theirs)| self.share(ours).compare(self.share(theirs)).is_lt());
-            if let Some(victim) = candidates.pop(node).filter(|_| allowed) {
+            if let Some(victim) = candidates.pop(self.tree, node).filter(|_| allowed) {
                 self.take_one(&victim, true);
                 pass.victims.push(victim);
                 if self.fits_with_usage_counted(want) {
@@ -180,7 +191,7 @@ impl Search<'_> {
     }
 
     fn share(&self, node: NodeId) -> Share {
-        self.tree.share(node, View::Planned)
+        self.tree.share(node)
     }
 
     /// The nodes below the lowest Cohort that the preemptor and a target have in common: the preemptor's, and the target's.
@@ -193,10 +204,10 @@ impl Search<'_> {
     }
 
     /// The ClusterQueue that is to give next: from the root down, the child with the largest share that has candidates.
-    fn next_target(&self, candidates: &mut Candidates) -> Option<NodeId> {
+    fn next_target(&self, candidates: &mut Candidates<'_>) -> Option<NodeId> {
         let root = self.tree.root(self.node);
         if root == self.node {
-            let more = !candidates.done.contains(&root) && candidates.first(root).is_some();
+            let more = !candidates.done.contains(&root) && candidates.first(self.tree, root).is_some();
             return more.then_some(root);
         }
         while !candidates.done.contains(&root) {
@@ -208,7 +219,7 @@ impl Search<'_> {
     }
 
     /// `None` when a part of the tree was found to have no candidates left: then it is to be asked again.
-    fn descend(&self, cohort: NodeId, candidates: &mut Candidates) -> Option<NodeId> {
+    fn descend(&self, cohort: NodeId, candidates: &mut Candidates<'_>) -> Option<NodeId> {
         let mut queue: Option<(NodeId, Share)> = None;
         let mut below: Option<(NodeId, Share)> = None;
         for child in self.tree.children(cohort).iter().copied() {
@@ -217,7 +228,7 @@ impl Search<'_> {
             }
             let share = self.share(child);
             if self.tree.is_cluster_queue(child) {
-                if (!share.borrows() && child != self.node) || candidates.first(child).is_none() {
+                if (!share.borrows() && child != self.node) || candidates.first(self.tree, child).is_none() {
                     candidates.done.insert(child);
                 } else if queue.is_none_or(|(best, largest)| self.gives_before(child, share, best, largest, candidates))
                 {
@@ -241,9 +252,19 @@ impl Search<'_> {
         }
     }
 
-    fn gives_before(&self, a: NodeId, a_share: Share, b: NodeId, b_share: Share, candidates: &Candidates) -> bool {
+    fn gives_before(
+        &self,
+        a: NodeId,
+        a_share: Share,
+        b: NodeId,
+        b_share: Share,
+        candidates: &mut Candidates<'_>,
+    ) -> bool {
         let by_first = || {
-            let key = |node: NodeId| candidates.first(node).map(|victim| (node == self.node, victim.rank.clone()));
+            let mut key = |node: NodeId| {
+                let first = candidates.first(self.tree, node);
+                first.map(|victim| (node == self.node, victim.rank.clone()))
+            };
             key(b).cmp(&key(a))
         };
         a_share.compare(b_share).then_with(by_first) == Ordering::Greater

@@ -5,6 +5,7 @@
 
 mod classical;
 mod fair;
+mod rights;
 
 use std::sync::Arc;
 
@@ -13,12 +14,12 @@ use jiff::Timestamp;
 use super::PreemptionRight;
 use super::assign::{Ground, Means, Mode};
 use super::engine::WorkloadId;
-use super::ledger::{Charge, HolderRank, Ledger};
+use super::ledger::{Charge, HolderRank};
 use super::queues::Queues;
 use super::quota::PreemptionRules;
 use super::settings::FairSharing;
 use super::tree::{Fr, NodeId, Tree, View};
-use crate::api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
+use rights::Preemptor;
 
 /// One that has to go.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,6 +73,18 @@ impl Ground for Search<'_> {
     }
 }
 
+impl<'a> Search<'a> {
+    fn preemptor(&self) -> Preemptor<'a> {
+        Preemptor {
+            queues: self.queues,
+            rules: self.rules,
+            priority: self.priority,
+            since: self.since,
+            predecessor: self.predecessor.map(|(workload, _)| workload),
+        }
+    }
+}
+
 impl Search<'_> {
     /// Those that have to go so that `usage` fits, where others have to go for what is `short`; nobody if that is not enough.
     pub(super) fn victims(&mut self, usage: &Charge, short: &[Fr]) -> Vec<Victim> {
@@ -108,57 +121,6 @@ impl Search<'_> {
 
     fn take_one(&mut self, victim: &Victim, away: bool) {
         self.add(victim.cluster_queue, victim.charge.iter(), if away { -1 } else { 1 });
-    }
-
-    fn ledger(&self, node: NodeId) -> Option<&Ledger> {
-        self.queues.get(node).map(|state| &state.ledger)
-    }
-
-    /// Those of the preemptor's own ClusterQueue over whom its priority or age gives it a right.
-    fn own_candidates(&self, want: &Want<'_>) -> Vec<Victim> {
-        let may = |rank: &HolderRank, since: Timestamp| match self.rules.within {
-            WithinClusterQueuePolicy::Never => false,
-            WithinClusterQueuePolicy::LowerPriority => rank.priority < self.priority,
-            WithinClusterQueuePolicy::LowerOrNewerEqualPriority => {
-                rank.priority < self.priority || (rank.priority == self.priority && self.since < since)
-            }
-        };
-        self.candidates_of(self.node, want, PreemptionRight::InClusterQueue, may)
-    }
-
-    /// Those of another ClusterQueue that the policy on reclaiming quota allows for.
-    fn reclaimable_candidates(&self, node: NodeId, want: &Want<'_>, right: PreemptionRight) -> Vec<Victim> {
-        let may = |rank: &HolderRank, _| match self.rules.reclaim {
-            ReclaimPolicy::Never => false,
-            ReclaimPolicy::LowerPriority => rank.priority < self.priority,
-            ReclaimPolicy::Any => true,
-        };
-        self.candidates_of(node, want, right, may)
-    }
-
-    fn candidates_of(
-        &self,
-        node: NodeId,
-        want: &Want<'_>,
-        right: PreemptionRight,
-        may: impl Fn(&HolderRank, Timestamp) -> bool,
-    ) -> Vec<Victim> {
-        let holders = self.ledger(node).into_iter().flat_map(|ledger| &ledger.stable);
-        // They are in order of priority, and who is above the preemptor's is only met where any priority may go.
-        let lowest =
-            holders.take_while(|(rank, _)| self.rules.reclaim == ReclaimPolicy::Any || rank.priority <= self.priority);
-        let useful = lowest.filter(|(rank, holder)| {
-            may(rank, holder.since)
-                && want.short.iter().any(|fr| holder.charge.contains_key(fr))
-                && self.predecessor.is_none_or(|(predecessor, _)| predecessor != rank.workload)
-        });
-        let victim = |(rank, holder): (&HolderRank, &super::ledger::Holder)| Victim {
-            cluster_queue: node,
-            rank: rank.clone(),
-            charge: holder.charge.clone(),
-            right,
-        };
-        useful.map(victim).collect()
     }
 
     fn fits(&self, want: &Want<'_>, may_borrow: bool) -> bool {
