@@ -44,6 +44,8 @@ pub struct Engine {
     pub(super) cohorts: BTreeMap<String, CohortStatus>,
     /// Quota that is kept for those that wait until room is made for them, by the root of their tree.
     pub(super) promises: BTreeMap<NodeId, Vec<Promise>>,
+    /// Those for whom others were evicted and who come first in line until they get something.
+    pub(super) preemptors: BTreeSet<WorkloadId>,
     /// Workloads that hold quota and are not ready yet.
     pub(super) unready: BTreeSet<WorkloadId>,
     /// ClusterQueues in whose tree something may fit now that did not before.
@@ -138,6 +140,8 @@ pub(super) struct Slot {
     pub(super) refused: bool,
     /// It is to go for the sake of another, and that has not been observed yet.
     pub(super) preempted: Option<Box<Preemption>>,
+    /// Others were evicted for it, and it has not got their quota yet.
+    pub(super) preempts: bool,
     /// It is to be told the numbers of this moment, though the reason for its waiting is the same.
     pub(super) refresh: bool,
     /// It is to be told that it waits for this reason, and that has not been observed yet.
@@ -183,6 +187,8 @@ pub(super) struct Promise {
     pub(super) usage: Charge,
     /// Who it is for.
     pub(super) workload: WorkloadId,
+    /// Others were evicted for it.
+    pub(super) room_made: bool,
     /// Its place in line; `None` when no room is being made, and this is kept back for the first of a strict ClusterQueue.
     pub(super) place: Option<(Shape, Rank)>,
 }
@@ -193,6 +199,7 @@ impl Slot {
             assumed: None,
             refused: false,
             preempted: None,
+            preempts: false,
             refresh: false,
             to_tell: None,
             local_queue: None,
@@ -256,6 +263,7 @@ impl Engine {
             demands: Demands::default(),
             cohorts: BTreeMap::new(),
             promises: BTreeMap::new(),
+            preemptors: BTreeSet::new(),
             unready: BTreeSet::new(),
             dirty: BTreeSet::new(),
             decisions: 0,
@@ -419,6 +427,7 @@ impl Engine {
         self.index(id, false);
         let Some(slot) = self.workloads.remove(key) else { return };
         self.unready.remove(&id);
+        self.preemptors.remove(&id);
         self.touched.workloads.remove(&id);
         self.unbook(id, &slot.entry.uid, &slot.booked);
         for relative in family.into_iter().filter(|relative| *relative != id) {

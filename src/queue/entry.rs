@@ -154,8 +154,14 @@ impl Entry {
     }
 
     /// Its place in the order.
-    pub(super) fn rank(&self, workload: WorkloadId) -> Rank {
-        Rank { priority: Reverse(self.priority), since: self.since, uid: self.uid.clone(), workload }
+    pub(super) fn rank(&self, workload: WorkloadId, preempts: bool) -> Rank {
+        Rank {
+            preempts: Reverse(preempts),
+            priority: Reverse(self.priority),
+            since: self.since,
+            uid: self.uid.clone(),
+            workload,
+        }
     }
 
     /// Its place among those that may have to go.

@@ -13,10 +13,13 @@ use jiff::Timestamp;
 use super::demand::SharedDemand;
 use super::engine::WorkloadId;
 use super::tree::Fr;
+use super::turns::Watch;
 
-/// Place in the order: higher priority first, then who has waited longer, then the uid.
+/// Place in the order: those for whom others were evicted first, then higher priority, then who has waited longer, then the
+/// uid (kueue v0.19.2 `pkg/cache/queue/cluster_queue.go`, `baseCompareFunc`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
+    pub(super) preempts: Reverse<bool>,
     pub(super) priority: Reverse<i32>,
     pub(super) since: Timestamp,
     pub(super) uid: Arc<str>,
@@ -39,7 +42,9 @@ pub(super) struct Need {
     pub(super) amount: i128,
 }
 
-type ClassId = u64;
+/// Stands for a class while someone of it is in line.
+pub(super) type ClassId = u64;
+
 type Place = (Rank, ClassId);
 
 #[derive(Debug, Clone)]
@@ -53,10 +58,17 @@ struct Class {
 enum State {
     /// It is to be tried.
     Awake,
-    /// Its first was tried in vain; one of these has to be within reach.
+    /// Its first was tried in vain.
+    Tried(Tried),
+}
+
+/// What could help a class whose first was tried in vain.
+#[derive(Debug, Clone)]
+pub(super) enum Tried {
+    /// One of these has to be within reach.
     Aside(Vec<Need>),
-    /// Its first was tried in vain, and anything that changes could help it.
-    Restless,
+    /// What is watched has to change; anything could help if nothing is watched.
+    Restless(Option<Arc<Watch>>),
 }
 
 /// See the module.
@@ -71,7 +83,7 @@ pub(super) struct Line {
     awake: BTreeSet<Place>,
     /// The first of each class that was set aside, by what it needs.
     aside: BTreeMap<(Fr, i32), BTreeMap<i128, BTreeSet<Place>>>,
-    restless: BTreeSet<ClassId>,
+    restless: BTreeMap<ClassId, Option<Arc<Watch>>>,
 }
 
 impl Line {
@@ -110,14 +122,17 @@ impl Line {
         }
     }
 
-    /// Something changed that may help those that anything could help.
-    pub(super) fn retry_restless(&mut self) {
-        for id in std::mem::take(&mut self.restless) {
-            self.set_state(id, State::Awake);
-        }
+    /// The classes that are within reach and were tried in vain all the same, and what is watched for them.
+    pub(super) fn restless(&self) -> impl Iterator<Item = (ClassId, Option<Arc<Watch>>)> {
+        self.restless.iter().map(|(class, watch)| (*class, watch.clone()))
     }
 
-    /// Whether there are any that anything could help.
+    /// A class is worth trying again.
+    pub(super) fn wake(&mut self, class: ClassId) {
+        self.set_state(class, State::Awake);
+    }
+
+    /// Whether there are any such classes.
     pub(super) fn is_restless(&self) -> bool {
         !self.restless.is_empty()
     }
@@ -144,16 +159,21 @@ impl Line {
         first
     }
 
-    /// The class of this workload, which is its first, was tried in vain. Without needs, anything could help it.
-    pub(super) fn set_aside(&mut self, shape: &Shape, needs: Vec<Need>) {
+    /// The class of this workload, which is its first, was tried in vain.
+    pub(super) fn set_aside(&mut self, shape: &Shape, tried: Tried) {
         if let Some(id) = self.ids.get(shape).copied() {
-            self.set_state(id, if needs.is_empty() { State::Restless } else { State::Aside(needs) });
+            self.set_state(id, State::Tried(tried));
         }
     }
 
     /// Everyone, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Rank> {
         self.all.iter()
+    }
+
+    /// How many different demands wait.
+    pub(super) fn classes(&self) -> usize {
+        self.classes.len()
     }
 
     /// Whether nobody waits.
@@ -177,8 +197,14 @@ impl Line {
     fn list(&mut self, place: &Place, state: &State, present: bool) {
         match state {
             State::Awake => set_member(&mut self.awake, place, present),
-            State::Restless => set_member(&mut self.restless, &place.1, present),
-            State::Aside(needs) => {
+            State::Tried(Tried::Restless(watch)) => {
+                if present {
+                    self.restless.insert(place.1, watch.clone());
+                } else {
+                    self.restless.remove(&place.1);
+                }
+            }
+            State::Tried(Tried::Aside(needs)) => {
                 for need in needs {
                     let group = (need.fr, place.0.priority.0);
                     let by_amount = self.aside.entry(group).or_default();

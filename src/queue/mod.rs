@@ -16,6 +16,7 @@ mod line;
 pub mod log;
 pub mod pending;
 mod placement;
+mod promises;
 mod queues;
 mod quota;
 mod registry;

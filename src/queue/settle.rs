@@ -47,6 +47,7 @@ impl Engine {
         self.touched.workloads.insert(id);
         let Some(slot) = self.workloads.get_mut(id) else { return };
         let waits_for_ready = matches!(standing, Standing::Holds(_)) && slot.entry.unready();
+        slot.preempts &= matches!(standing, Standing::InLine(_));
         slot.standing = standing;
         if waits_for_ready {
             self.unready.insert(id);
@@ -225,7 +226,7 @@ impl Engine {
             Standing::InLine(cluster_queue) => Booking {
                 cluster_queue: Some(*cluster_queue),
                 counts: pending,
-                place: self.place(id, slot, *cluster_queue).map(|shape| (shape, entry.rank(id))),
+                place: self.place(id, slot, *cluster_queue).map(|shape| (shape, entry.rank(id, slot.preempts))),
                 ..base
             },
             Standing::Holds(admission) => {

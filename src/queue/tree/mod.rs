@@ -64,7 +64,7 @@ struct Node {
     /// Its planned share, once it was asked for; until its planned usage changes.
     share: OnceCell<Share>,
     /// The largest share of its children, and which state of the tree that is about.
-    largest: Option<(u64, Share)>,
+    largest: std::cell::Cell<Option<(u64, Share)>>,
 }
 
 /// One resource of one flavor at one node.
@@ -164,7 +164,7 @@ impl Tree {
             cyclic: false,
             cells: Vec::new(),
             share: OnceCell::new(),
-            largest: None,
+            largest: std::cell::Cell::default(),
         });
         let ids = if kind == Kind::ClusterQueue { &mut self.cluster_queues } else { &mut self.cohorts };
         ids.insert(name.to_owned(), id);

@@ -91,13 +91,14 @@ impl Tree {
 
     /// The largest planned share of a Cohort's children. It is kept until the tree's next state, so ask only while nothing is
     /// tried out.
-    pub(in crate::queue) fn largest_share(&mut self, cohort: NodeId) -> Option<Share> {
-        if let Some((_, share)) = self.node(cohort).largest.filter(|(state, _)| *state == self.state) {
+    pub(in crate::queue) fn largest_share(&self, cohort: NodeId) -> Option<Share> {
+        let kept = &self.node(cohort).largest;
+        if let Some((_, share)) = kept.get().filter(|(state, _)| *state == self.state) {
             return Some(share);
         }
         let shares = self.children(cohort).iter().map(|child| self.share(*child));
         let largest = shares.max_by(|a, b| a.compare(*b))?;
-        self.node_mut(cohort).largest = Some((self.state, largest));
+        kept.set(Some((self.state, largest)));
         Some(largest)
     }
 

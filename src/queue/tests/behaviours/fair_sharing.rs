@@ -245,6 +245,32 @@ fn b48_queues_without_weight_come_to_rest() {
     assert_eq!(scene.holders(), ["a1", "b1"]);
 }
 
+/// Kueue's #6929: what is evicted for one goes to it, though another comes before it in line that fits as well, would have a
+/// larger share than the victims' queue, and so would let that queue take it back.
+#[test]
+fn b34_what_was_evicted_for_one_is_not_taken_back_by_way_of_who_comes_before_it() {
+    let poor = |name: &str| taking(name, "all", "cpu=8").weight("1");
+    let holds = |name: &str, count: usize| {
+        let units: Vec<String> = (0..count).map(|number| format!("{name}{number} cpu=2")).collect();
+        units.join("; ")
+    };
+    let mut scene = Scene::fair()
+        .queues([poor("a"), poor("b"), taking("rich", "all", "cpu=8").weight("3")])
+        .holds("a", &holds("a", 3))
+        .holds("b", &holds("b", 3))
+        .holds("rich", &holds("rich", 6))
+        .waits("rich", "r1 cpu=2; r2 cpu=2; r3 cpu=2")
+        .waits("a", "wide-a cpu=4 t=900; narrow-a cpu=2 t=901")
+        .waits("b", "wide-b cpu=4 t=900; narrow-b cpu=2 t=901");
+
+    assert_eq!(scene.decide().evicted.len(), 2);
+    let mut admitted = scene.settle();
+
+    admitted.sort();
+    assert_eq!(admitted, ["narrow-a", "narrow-b"]);
+    assert_eq!(scene.decide(), Decided::default(), "and then all is quiet");
+}
+
 /// Integration "Queue can reclaim its nominal quota", with large quotas and weights.
 #[test]
 fn large_numbers_are_shared_as_small_ones_are() {

@@ -1,0 +1,200 @@
+//! What a ClusterQueue would do with a turn.
+
+use super::table::{Candidate, Gets, Holds};
+use crate::api::kueue::Admission;
+use crate::api::kueue::cluster_queue::ReclaimPolicy;
+use crate::queue::assign::{Assignment, Attempt, Findings, Mode};
+use crate::queue::demand::Demand;
+use crate::queue::engine::{Engine, WorkloadId};
+use crate::queue::explain::predecessor_of;
+use crate::queue::ledger::Charge;
+use crate::queue::line::{Need, Rank};
+use crate::queue::tree::{NodeId, View};
+use crate::queue::victims::{Search, Victim};
+
+/// What came of trying a workload.
+enum Verdict {
+    Gets { assignment: Assignment, victims: Vec<Victim>, admission: Option<Admission> },
+    Nothing { needs: Vec<Need>, hopeless: Option<Assignment> },
+}
+
+impl Engine {
+    /// The first workload of a ClusterQueue that can get something, and what.
+    pub(super) fn candidate(&mut self, node: NodeId) -> Option<Candidate> {
+        loop {
+            let state = self.cluster_queue(node)?;
+            let quota = state.quota.as_ref()?;
+            let (strict, rules) = (quota.strict, quota.preemption);
+            let only_one = state.line.classes() == 1;
+            let by_share = self.settings.fair_sharing.is_some();
+            let one_choice = quota.groups.iter().all(|group| group.flavors.len() == 1);
+            let rank = self.next_to_try(node)?.clone();
+            let whole = self.comes_whole(&rank);
+            match self.try_workload(rank.workload, node)? {
+                Verdict::Gets { mut assignment, victims, admission } => {
+                    let follows = self.leave_to_predecessor(rank.workload, node, &mut assignment.usage);
+                    let level = assignment.means.level;
+                    let fits = assignment.means.mode == Mode::Fit;
+                    // Under fair sharing the order of turns depends on what a workload asks for, and on no level.
+                    let first_anyway =
+                        if by_share { only_one && one_choice && whole && !follows } else { fits && level == 0 };
+                    let holds = match rules.never() || (fits && (level == 0 || one_choice)) {
+                        _ if first_anyway => Holds::Lastingly,
+                        false => Holds::Briefly,
+                        // What is free beside its predecessor is less than what is free for it.
+                        true if follows => Holds::Briefly,
+                        true => Holds::WhileFree,
+                    };
+                    return Some(Candidate {
+                        rank,
+                        level,
+                        usage: assignment.usage,
+                        holds,
+                        gets: admission.map_or(Gets::Room(victims), Gets::Quota),
+                        as_of: 0,
+                    });
+                }
+                Verdict::Nothing { needs, hopeless } if strict => {
+                    let Some(mut assignment) = hopeless.filter(|_| rules.reclaim != ReclaimPolicy::Any) else {
+                        self.set_aside(node, &rank, needs);
+                        return None;
+                    };
+                    self.leave_to_predecessor(rank.workload, node, &mut assignment.usage);
+                    let usage = self.kept_back(node, &assignment);
+                    return Some(Candidate {
+                        rank,
+                        level: assignment.means.level,
+                        usage,
+                        gets: Gets::KeptBack,
+                        holds: Holds::Briefly,
+                        as_of: 0,
+                    });
+                }
+                Verdict::Nothing { needs, .. } => self.set_aside(node, &rank, needs),
+            }
+        }
+    }
+
+    /// The first workload of a ClusterQueue that is worth trying.
+    pub(super) fn next_to_try(&self, node: NodeId) -> Option<&Rank> {
+        let state = self.cluster_queue(node)?;
+        if state.quota.as_ref()?.strict {
+            return state.line.head();
+        }
+        state.line.next(|fr, priority| self.reach(state, node, fr, priority))
+    }
+
+    /// Whether a workload is admitted as a whole or not at all.
+    fn comes_whole(&self, rank: &Rank) -> bool {
+        let demand = self.workloads.get(rank.workload).and_then(|slot| slot.entry.demand.as_ref().ok());
+        demand.is_some_and(|demand| demand.pod_sets.iter().all(|set| set.spare() == 0))
+    }
+
+    /// Takes off what the predecessor holds already: only the rest is new. Returns whether there is a predecessor.
+    fn leave_to_predecessor(&self, workload: WorkloadId, node: NodeId, usage: &mut Charge) -> bool {
+        let predecessor = self.workloads.get(workload).and_then(|slot| self.predecessor(slot, node));
+        for (fr, held) in predecessor.iter().flat_map(|before| before.booked.charge.iter()) {
+            if let Some(amount) = usage.get_mut(fr) {
+                *amount = (*amount - held).max(0);
+            }
+        }
+        usage.retain(|_, amount| *amount > 0);
+        predecessor.is_some()
+    }
+
+    fn try_workload(&mut self, id: WorkloadId, node: NodeId) -> Option<Verdict> {
+        self.decisions += 1;
+        let predecessor = self.predecessor(self.workloads.get(id)?, node).map(|before| before.entry.key.clone());
+        let predecessor = predecessor.and_then(|key| self.workloads.id(&key));
+        let Self { tree, cluster_queues, workloads, flavors, settings, .. } = self;
+        let slot = workloads.get(id)?;
+        let state = cluster_queues.get(node)?;
+        let before = predecessor.and_then(|id| Some((id, workloads.get(id)?)));
+        let quota = state.quota.as_ref()?;
+        let demand = slot.entry.demand.as_ref().ok()?;
+        let charged: Option<(WorkloadId, &Charge)> = before.map(|(id, before)| (id, before.booked.charge.as_ref()));
+        let attempt = Attempt {
+            cluster_queue: &state.name,
+            node,
+            quota,
+            flavors,
+            undeclared: settings.resources.undeclared,
+            fair_sharing: settings.fair_sharing.is_some(),
+            predecessor: before.and_then(|(_, before)| predecessor_of(before)),
+            kept_back: None,
+            demand,
+        };
+        let mut search = Search {
+            tree,
+            queues: cluster_queues,
+            fair_sharing: settings.fair_sharing.as_ref(),
+            node,
+            rules: quota.preemption,
+            priority: slot.entry.priority,
+            since: slot.entry.since,
+            predecessor: charged,
+        };
+        Some(tried(&attempt, &mut search, demand))
+    }
+
+    /// What is kept for the first of a strict ClusterQueue that can't get it yet: no more than the ClusterQueue may use
+    /// (kueue v0.19.2 `pkg/scheduler/scheduler.go`, `quotaResourcesToReserve`).
+    fn kept_back(&self, node: NodeId, assignment: &Assignment) -> Charge {
+        let keep = assignment.usage.iter().map(|(fr, amount)| {
+            let (nominal, used) = (self.tree.nominal(node, *fr), self.tree.used(node, *fr, View::Planned));
+            let kept = match (assignment.means.level, self.tree.borrowing_limit(node, *fr)) {
+                (0, _) => (*amount).min(nominal - used).max(0),
+                (_, None) => *amount,
+                (_, Some(limit)) => (*amount).min(nominal + limit - used),
+            };
+            (*fr, kept)
+        });
+        keep.collect()
+    }
+}
+
+/// Tries a workload whole; and, if that gets nothing and it may be smaller, as large as it can be.
+fn tried(attempt: &Attempt<'_>, search: &mut Search<'_>, demand: &Demand) -> Verdict {
+    let whole: Vec<i32> = demand.pod_sets.iter().map(|set| set.count).collect();
+    let verdict = tried_with(attempt, search, &whole);
+    let most = demand.pod_sets.iter().map(|set| set.spare()).sum::<i32>();
+    match verdict {
+        Verdict::Nothing { hopeless, .. } if most > 0 => {
+            let reduced = |by: i32| -> Vec<i32> { demand.pod_sets.iter().map(|set| set.reduced(by, most)).collect() };
+            let (mut low, mut high, mut best) = (1, most, None);
+            while low <= high {
+                let by = low + (high - low) / 2;
+                match tried_with(attempt, search, &reduced(by)) {
+                    Verdict::Nothing { .. } => low = by + 1,
+                    found => (high, best) = (by - 1, Some(found)),
+                }
+            }
+            best.unwrap_or(Verdict::Nothing { needs: Vec::new(), hopeless })
+        }
+        verdict => verdict,
+    }
+}
+
+fn tried_with(attempt: &Attempt<'_>, search: &mut Search<'_>, counts: &[i32]) -> Verdict {
+    let mut found = Findings::default();
+    let assignment = attempt.assign(counts, search, &mut found);
+    let needs = found.needs;
+    let Some(assignment) = assignment else { return Verdict::Nothing { needs, hopeless: None } };
+    match assignment.means.mode {
+        Mode::Fit => {
+            let admission = Some(attempt.admission(&assignment));
+            Verdict::Gets { assignment, victims: Vec::new(), admission }
+        }
+        Mode::Deferred => Verdict::Gets { assignment, victims: Vec::new(), admission: None },
+        Mode::Preempt | Mode::Reclaim => {
+            let victims = search.victims(&assignment.usage, &assignment.short);
+            if victims.is_empty() {
+                Verdict::Nothing { needs, hopeless: Some(assignment) }
+            } else {
+                Verdict::Gets { assignment, victims, admission: None }
+            }
+        }
+        Mode::NoCandidates => Verdict::Nothing { needs, hopeless: Some(assignment) },
+        Mode::NoFit => Verdict::Nothing { needs, hopeless: None },
+    }
+}
