@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(test)]
+use super::Key;
 use super::engine::{Engine, Promise, Standing, WorkloadId};
 use super::tree::{NodeId, View};
 
@@ -70,6 +72,12 @@ impl Engine {
                 self.put_first(id, false);
             }
         }
+    }
+
+    /// Whether a workload comes first because others were evicted for it.
+    #[cfg(test)]
+    pub(super) fn preempts(&self, key: &Key) -> bool {
+        self.workloads.named(key).is_some_and(|slot| slot.preempts)
     }
 
     fn put_first(&mut self, id: WorkloadId, first: bool) {

@@ -355,6 +355,40 @@ fn what_was_kept_for_one_that_is_deleted_goes_to_the_next_and_to_nobody_who_had_
     assert_eq!(scene.holders(), ["next"]);
 }
 
+/// Integration "Should prevent other workloads from stealing quota when preemptor is waiting for multiple evictions".
+#[test]
+fn b34_pieces_that_come_free_are_kept_for_the_preemptor_whatever_its_share() {
+    let member = |name: &str, quota: &str| queue(name).within_cohort("c").has(quota).reclaim("Any");
+    let mut scene = Scene::fair()
+        .queues([member("q1", "cpu=10 memory=0"), member("q2", "cpu=0 memory=10")])
+        .waits("q2", "wa cpu=1 memory=0 p=100; wb cpu=1 memory=0 p=100");
+    scene.run();
+    scene.submit_to("q1", "preemptor cpu=10 memory=10");
+    assert_eq!(scene.decide().evicted, ["wa InCohortReclamation", "wb InCohortReclamation"]);
+    scene.run();
+
+    scene.release("wa");
+    assert_eq!(scene.run(), [""; 0]);
+    scene.release("wb");
+    assert_eq!(scene.run(), ["preemptor"]);
+}
+
+/// The same when all of them are through at once, and the evicted would borrow from nearer.
+#[rstest]
+#[case::the_smaller_share(
+    Scene::fair().queues([taking("q1", "c", "cpu=10 memory=0"), taking("q2", "c", "cpu=0 memory=10")])
+        .holds("q2", "wa cpu=1 p=100; wb cpu=1 p=100").waits("q1", "preemptor cpu=10 memory=10"))]
+#[case::from_nearer(
+    Scene::new().cohorts([cohort("root").has("cpu=2"), cohort("near").under("root").has("cpu=2")])
+        .queues([member("q1", "near", "cpu=0").reclaim("LowerPriority").while_borrowing(None), member("q2", "near", "cpu=0")])
+        .holds("q2", "wa cpu=1 p=-1; wb cpu=1 p=-1").waits("q1", "preemptor cpu=4"))]
+fn b34_who_was_evicted_does_not_come_back_before_the_preemptor(#[case] mut scene: Scene) {
+    assert_eq!(scene.decide().evicted.len(), 2);
+
+    assert_eq!(scene.settle(), ["preemptor"]);
+    assert_eq!(scene.holders(), ["preemptor"]);
+}
+
 /// Integration "preempts workloads to enforce fair share": twelve, of which the first two have six each.
 #[test]
 fn b46_four_branches_get_what_their_weights_say() {
