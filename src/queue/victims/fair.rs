@@ -14,11 +14,13 @@ use crate::queue::tree::{NodeId, Share, Tree, View};
 struct Candidates<'a> {
     of: BTreeMap<NodeId, Peekable<Line<'a>>>,
     /// Makes the candidates of a ClusterQueue.
-    line_up: Box<dyn Fn(&Tree, NodeId) -> Line<'a> + 'a>,
+    line_up: LineUp<'a>,
     done: BTreeSet<NodeId>,
 }
 
 type Line<'a> = Box<dyn Iterator<Item = Victim> + 'a>;
+
+type LineUp<'a> = Box<dyn Fn(&Tree, NodeId) -> Line<'a> + 'a>;
 
 impl<'a> Candidates<'a> {
     fn of(line_up: impl Fn(&Tree, NodeId) -> Line<'a> + 'a) -> Self {

@@ -67,8 +67,8 @@ pub(crate) fn decide(world: &World) -> Decision {
     decision
 }
 
-fn rank(job: &Job) -> (Reverse<i32>, Timestamp, String) {
-    (Reverse(job.priority), job.since, job.uid.clone())
+fn rank(job: &Job) -> (Reverse<bool>, Reverse<i32>, Timestamp, String) {
+    (Reverse(job.preempts), Reverse(job.priority), job.since, job.uid.clone())
 }
 
 impl<'w> State<'w> {
@@ -175,7 +175,9 @@ impl<'w> State<'w> {
 
     fn first(&self, candidates: &BTreeMap<String, Candidate>) -> Option<String> {
         let turns = |queue: &str| self.turns.get(queue).copied().unwrap_or(0);
-        let order = |(queue, candidate): &(&String, &Candidate)| (candidate.level, turns(queue), rank(&candidate.job));
+        let order = |(queue, candidate): &(&String, &Candidate)| {
+            (Reverse(candidate.job.preempts), candidate.level, turns(queue), rank(&candidate.job))
+        };
         candidates.iter().min_by_key(order).map(|(queue, _)| queue.clone())
     }
 
@@ -194,10 +196,10 @@ impl<'w> State<'w> {
             let candidate = &candidates[queue];
             let book = self.book(true).with(queue, &candidate.job.key, &candidate.usage);
             let borrows = candidate.usage.iter().any(|(fr, amount)| *amount > 0 && book.exceeds(child, fr));
-            (borrows, book.share(child), rank(&candidate.job))
+            (Reverse(candidate.job.preempts), borrows, book.share(child), rank(&candidate.job))
         };
         let (a, b) = (side(a), side(b));
-        a.0.cmp(&b.0).then(a.1.compare(b.1)).then(a.2.cmp(&b.2))
+        a.0.cmp(&b.0).then(a.1.cmp(&b.1)).then(a.2.compare(b.2)).then(a.3.cmp(&b.3))
     }
 
     fn take_turn(&mut self, queue: &str, candidate: &Candidate, decision: &mut Decision) {

@@ -60,6 +60,8 @@ pub(super) struct Job {
     pub(super) since: Timestamp,
     pub(super) pod_sets: Vec<PodSet>,
     pub(super) replaces: Option<Key>,
+    /// Others were evicted for it, so it comes first.
+    pub(super) preempts: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -117,6 +119,9 @@ impl World {
         };
         for workload in cluster.workloads.values() {
             world.add(workload, cluster);
+        }
+        for job in &mut world.waiting {
+            job.preempts = cluster.engine.preempts(&job.key);
         }
         world.supersede();
         world
@@ -304,6 +309,7 @@ fn job_of(workload: &Workload, queue: String) -> Job {
         since: meta.creation_timestamp.as_ref().expect("a time").0,
         pod_sets: pod_sets.collect(),
         replaces: claim_of(workload),
+        preempts: false,
     }
 }
 
