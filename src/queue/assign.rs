@@ -125,7 +125,7 @@ pub(super) struct Assignment {
     /// What others have to go for.
     pub(super) short: Vec<Fr>,
     /// Pods of each pod set.
-    counts: Vec<i32>,
+    pub(super) counts: Vec<i32>,
     /// Pod set, group and flavor, by their place in the demand, the quota and the group.
     flavors: Vec<(usize, usize, usize)>,
 }

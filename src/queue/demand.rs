@@ -31,16 +31,16 @@ pub(super) struct PodSetDemand {
 }
 
 impl PodSetDemand {
-    /// How many pods it could do without.
-    pub(super) fn spare(&self) -> i32 {
-        (self.count - self.min_count).max(0)
+    /// How many of `count` pods it could do without.
+    pub(super) fn spare(&self, count: i32) -> i32 {
+        (count - self.min_count).max(0)
     }
 
-    /// Its pods when all pod sets together do without `by` of the `most` pods that they could (kueue v0.19.2
-    /// `pkg/scheduler/flavorassigner/podset_reducer.go`).
-    pub(super) fn reduced(&self, by: i32, most: i32) -> i32 {
-        let share = i64::from(self.spare()) * i64::from(by) / i64::from(most.max(1));
-        self.count - i32::try_from(share).unwrap_or(self.spare())
+    /// What is left of `count` pods when all pod sets together do without `by` of the `most` pods that they could (kueue
+    /// v0.19.2 `pkg/scheduler/flavorassigner/podset_reducer.go`).
+    pub(super) fn reduced(&self, count: i32, by: i32, most: i32) -> i32 {
+        let share = i64::from(self.spare(count)) * i64::from(by) / i64::from(most.max(1));
+        count - i32::try_from(share).unwrap_or(self.spare(count))
     }
 }
 

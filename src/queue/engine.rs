@@ -140,8 +140,8 @@ pub(super) struct Slot {
     pub(super) refused: bool,
     /// It is to go for the sake of another, and that has not been observed yet.
     pub(super) preempted: Option<Box<Preemption>>,
-    /// Others were evicted for it, and it has not got their quota yet.
-    pub(super) preempts: bool,
+    /// Others were evicted for so many pods of each of its pod sets, and it has not got their quota yet.
+    pub(super) preempts: Option<Vec<i32>>,
     /// It is to be told the numbers of this moment, though the reason for its waiting is the same.
     pub(super) refresh: bool,
     /// It is to be told that it waits for this reason, and that has not been observed yet.
@@ -189,6 +189,8 @@ pub(super) struct Promise {
     pub(super) workload: WorkloadId,
     /// Others were evicted for it.
     pub(super) room_made: bool,
+    /// How many pods of each pod set it is for.
+    pub(super) counts: Vec<i32>,
     /// Its place in line; `None` when no room is being made, and this is kept back for the first of a strict ClusterQueue.
     pub(super) place: Option<(Shape, Rank)>,
 }
@@ -199,7 +201,7 @@ impl Slot {
             assumed: None,
             refused: false,
             preempted: None,
-            preempts: false,
+            preempts: None,
             refresh: false,
             to_tell: None,
             local_queue: None,
@@ -218,6 +220,9 @@ impl Slot {
         }
         if now.evicted || !matches!(now.stage, Stage::Reserved(_)) {
             self.preempted = None;
+        }
+        if before.demand != now.demand {
+            self.preempts = None;
         }
         let edited = before.edited(now);
         self.refused &= !edited;

@@ -59,32 +59,33 @@ impl Engine {
     /// `preemptorWorkload`).
     pub(super) fn put_preemptors_first(&mut self, root: NodeId) {
         let promises = self.promises.get(&root).into_iter().flatten().filter(|promise| promise.place.is_some());
-        let kept: BTreeMap<WorkloadId, bool> = promises.map(|promise| (promise.workload, promise.room_made)).collect();
+        let kept: BTreeMap<WorkloadId, Option<Vec<i32>>> =
+            promises.map(|promise| (promise.workload, promise.room_made.then(|| promise.counts.clone()))).collect();
         for (id, room_made) in &kept {
-            if *room_made && !self.is_strict(*id) {
+            if room_made.is_some() {
                 self.preemptors.insert(*id);
-                self.put_first(*id, true);
+                self.put_first(*id, room_made.clone());
             }
         }
         for id in self.preemptors.clone() {
             if !kept.contains_key(&id) && self.waits_below(id).is_none_or(|waits_below| waits_below == root) {
                 self.preemptors.remove(&id);
-                self.put_first(id, false);
+                self.put_first(id, None);
             }
         }
     }
 
-    /// Whether a workload comes first because others were evicted for it.
-    #[cfg(test)]
-    pub(super) fn preempts(&self, key: &Key) -> bool {
-        self.workloads.named(key).is_some_and(|slot| slot.preempts)
-    }
-
-    fn put_first(&mut self, id: WorkloadId, first: bool) {
-        if let Some(slot) = self.workloads.get_mut(id).filter(|slot| slot.preempts != first) {
-            slot.preempts = first;
+    fn put_first(&mut self, id: WorkloadId, room_made: Option<Vec<i32>>) {
+        if let Some(slot) = self.workloads.get_mut(id).filter(|slot| slot.preempts != room_made) {
+            slot.preempts = room_made;
             self.settle(id);
         }
+    }
+
+    /// For how many pods of each pod set others were evicted for a workload that still waits.
+    #[cfg(test)]
+    pub(super) fn room_made_for(&self, key: &Key) -> Option<Vec<i32>> {
+        self.workloads.named(key)?.preempts.clone()
     }
 
     /// The root of the tree in which a workload is in line.
@@ -93,10 +94,5 @@ impl Engine {
             Standing::InLine(node) => Some(self.tree.root(node)),
             _ => None,
         }
-    }
-
-    fn is_strict(&self, id: WorkloadId) -> bool {
-        let node = self.workloads.get(id).and_then(|slot| slot.booked.cluster_queue);
-        node.and_then(|node| self.cluster_queue(node)?.quota.as_ref()).is_some_and(|quota| quota.strict)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::engine::{Booking, Engine, Slot, Standing, WorkloadId};
 use super::entry::Stage;
 use super::ledger::{Charge, Holder};
-use super::line::Shape;
+use super::line::{Rank, Shape};
 use super::pending::Waiting;
 use super::report::Counts;
 use super::selector;
@@ -47,7 +47,9 @@ impl Engine {
         self.touched.workloads.insert(id);
         let Some(slot) = self.workloads.get_mut(id) else { return };
         let waits_for_ready = matches!(standing, Standing::Holds(_)) && slot.entry.unready();
-        slot.preempts &= matches!(standing, Standing::InLine(_));
+        if !matches!(standing, Standing::InLine(_)) {
+            slot.preempts = None;
+        }
         slot.standing = standing;
         if waits_for_ready {
             self.unready.insert(id);
@@ -226,7 +228,7 @@ impl Engine {
             Standing::InLine(cluster_queue) => Booking {
                 cluster_queue: Some(*cluster_queue),
                 counts: pending,
-                place: self.place(id, slot, *cluster_queue).map(|shape| (shape, entry.rank(id, slot.preempts))),
+                place: self.place(id, slot, *cluster_queue),
                 ..base
             },
             Standing::Holds(admission) => {
@@ -281,10 +283,14 @@ impl Engine {
         replaced
     }
 
-    fn place(&self, id: WorkloadId, slot: &Slot, cluster_queue: NodeId) -> Option<Shape> {
+    fn place(&self, id: WorkloadId, slot: &Slot, cluster_queue: NodeId) -> Option<(Shape, Rank)> {
         let demand = slot.entry.demand.as_ref().ok()?.clone();
-        let alone = self.predecessor(slot, cluster_queue).map(|_| id);
-        Some(Shape { priority: std::cmp::Reverse(slot.entry.priority), demand, alone })
+        let strict = self.cluster_queues.get(cluster_queue)?.quota.as_ref().is_some_and(|quota| quota.strict);
+        // Who takes over another's quota, or has room made for fewer pods than it asks for, is like no other.
+        let smaller = slot.preempts.is_some() && demand.pod_sets.iter().any(|set| set.spare(set.count) > 0);
+        let alone = (smaller || self.predecessor(slot, cluster_queue).is_some()).then_some(id);
+        let shape = Shape { priority: std::cmp::Reverse(slot.entry.priority), demand, alone };
+        Some((shape, slot.entry.rank(id, slot.preempts.is_some() && !strict)))
     }
 
     fn book(&mut self, id: WorkloadId, uid: &Arc<str>, booking: &Booking) {

@@ -76,11 +76,24 @@ impl Engine {
                     self.preempt(&victim, workload, node);
                 }
                 let place = self.workloads.get(workload).and_then(|slot| slot.booked.place.clone());
-                self.promise(root, Promise { node, workload, place, room_made, usage: candidate.usage });
+                self.promise(
+                    root,
+                    Promise { node, workload, place, room_made, counts: candidate.counts, usage: candidate.usage },
+                );
                 table.done.extend(strict.then_some(node));
             }
             Gets::KeptBack => {
-                self.promise(root, Promise { node, workload, place: None, room_made: false, usage: candidate.usage });
+                self.promise(
+                    root,
+                    Promise {
+                        node,
+                        workload,
+                        place: None,
+                        room_made: false,
+                        counts: candidate.counts,
+                        usage: candidate.usage,
+                    },
+                );
                 table.done.insert(node);
             }
         }

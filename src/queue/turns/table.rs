@@ -15,6 +15,10 @@ pub(super) struct Candidate {
     pub(super) rank: Rank,
     pub(super) level: u32,
     pub(super) usage: Charge,
+    /// Others were evicted for it in an earlier cycle.
+    pub(super) preempts: bool,
+    /// Pods of each pod set.
+    pub(super) counts: Vec<i32>,
     pub(super) gets: Gets,
     pub(super) holds: Holds,
     /// How many turns were over when this was decided.
@@ -81,7 +85,7 @@ impl Table {
 
     fn turn(&self, node: NodeId, candidate: &Candidate) -> Turn {
         (
-            candidate.rank.preempts,
+            Reverse(candidate.preempts),
             candidate.level,
             self.taken.get(&node).copied().unwrap_or(0),
             candidate.rank.clone(),
@@ -164,12 +168,10 @@ impl Table {
     }
 
     fn compare(&self, a: Side, b: Side) -> Ordering {
-        let rank = |side: Side| self.candidates.get(&side.candidate).map(|candidate| &candidate.rank);
-        let waits = |side: Side| rank(side).map(|rank| rank.preempts);
-        waits(a)
-            .cmp(&waits(b))
-            .then(a.borrows.cmp(&b.borrows))
-            .then(a.share.compare(b.share))
-            .then_with(|| rank(a).cmp(&rank(b)))
+        let candidate = |side: Side| self.candidates.get(&side.candidate);
+        let waits = |side: Side| candidate(side).map(|candidate| Reverse(candidate.preempts));
+        let rank = |side: Side| candidate(side).map(|candidate| &candidate.rank);
+        let by_share = a.borrows.cmp(&b.borrows).then(a.share.compare(b.share));
+        waits(a).cmp(&waits(b)).then(by_share).then_with(|| rank(a).cmp(&rank(b)))
     }
 }

@@ -30,6 +30,7 @@ impl Engine {
             let one_choice = quota.groups.iter().all(|group| group.flavors.len() == 1);
             let rank = self.next_to_try(node)?.clone();
             let whole = self.comes_whole(&rank);
+            let preempts = self.workloads.get(rank.workload).is_some_and(|slot| slot.preempts.is_some());
             match self.try_workload(rank.workload, node)? {
                 Verdict::Gets { mut assignment, victims, admission } => {
                     let follows = self.leave_to_predecessor(rank.workload, node, &mut assignment.usage);
@@ -49,6 +50,8 @@ impl Engine {
                         rank,
                         level,
                         usage: assignment.usage,
+                        preempts,
+                        counts: assignment.counts,
                         holds,
                         gets: admission.map_or(Gets::Room(victims), Gets::Quota),
                         as_of: 0,
@@ -65,6 +68,8 @@ impl Engine {
                         rank,
                         level: assignment.means.level,
                         usage,
+                        preempts,
+                        counts: assignment.counts,
                         gets: Gets::KeptBack,
                         holds: Holds::Briefly,
                         as_of: 0,
@@ -87,7 +92,7 @@ impl Engine {
     /// Whether a workload is admitted as a whole or not at all.
     fn comes_whole(&self, rank: &Rank) -> bool {
         let demand = self.workloads.get(rank.workload).and_then(|slot| slot.entry.demand.as_ref().ok());
-        demand.is_some_and(|demand| demand.pod_sets.iter().all(|set| set.spare() == 0))
+        demand.is_some_and(|demand| demand.pod_sets.iter().all(|set| set.spare(set.count) == 0))
     }
 
     /// Takes off what the predecessor holds already: only the rest is new. Returns whether there is a predecessor.
@@ -134,7 +139,7 @@ impl Engine {
             since: slot.entry.since,
             predecessor: charged,
         };
-        Some(tried(&attempt, &mut search, demand))
+        Some(tried(&attempt, &mut search, demand, slot.preempts.as_deref()))
     }
 
     /// What is kept for the first of a strict ClusterQueue that can't get it yet: no more than the ClusterQueue may use
@@ -153,14 +158,17 @@ impl Engine {
     }
 }
 
-/// Tries a workload whole; and, if that gets nothing and it may be smaller, as large as it can be.
-fn tried(attempt: &Attempt<'_>, search: &mut Search<'_>, demand: &Demand) -> Verdict {
-    let whole: Vec<i32> = demand.pod_sets.iter().map(|set| set.count).collect();
+/// Tries a workload whole; and, if that gets nothing and it may be smaller, as large as it can be. If others were evicted for
+/// it, that is as large as they were evicted for: with what is more it could be evicted in turn, and so on without end.
+fn tried(attempt: &Attempt<'_>, search: &mut Search<'_>, demand: &Demand, room_made: Option<&[i32]>) -> Verdict {
+    let asked: Vec<i32> = demand.pod_sets.iter().map(|set| set.count).collect();
+    let whole = room_made.map_or(asked, <[i32]>::to_vec);
     let verdict = tried_with(attempt, search, &whole);
-    let most = demand.pod_sets.iter().map(|set| set.spare()).sum::<i32>();
+    let sets = || demand.pod_sets.iter().zip(&whole);
+    let most = sets().map(|(set, count)| set.spare(*count)).sum::<i32>();
     match verdict {
         Verdict::Nothing { hopeless, .. } if most > 0 => {
-            let reduced = |by: i32| -> Vec<i32> { demand.pod_sets.iter().map(|set| set.reduced(by, most)).collect() };
+            let reduced = |by: i32| -> Vec<i32> { sets().map(|(set, count)| set.reduced(*count, by, most)).collect() };
             let (mut low, mut high, mut best) = (1, most, None);
             while low <= high {
                 let by = low + (high - low) / 2;

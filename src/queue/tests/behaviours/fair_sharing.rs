@@ -378,6 +378,9 @@ fn b34_pieces_that_come_free_are_kept_for_the_preemptor_whatever_its_share() {
 #[case::the_smaller_share(
     Scene::fair().queues([taking("q1", "c", "cpu=10 memory=0"), taking("q2", "c", "cpu=0 memory=10")])
         .holds("q2", "wa cpu=1 p=100; wb cpu=1 p=100").waits("q1", "preemptor cpu=10 memory=10"))]
+#[case::for_the_head_of_a_strict_queue(
+    Scene::fair().queues([taking("q1", "c", "cpu=10 memory=0").strict(), taking("q2", "c", "cpu=0 memory=10")])
+        .holds("q2", "wa cpu=1 p=100; wb cpu=1 p=100").waits("q1", "preemptor cpu=10 memory=10"))]
 #[case::from_nearer(
     Scene::new().cohorts([cohort("root").has("cpu=2"), cohort("near").under("root").has("cpu=2")])
         .queues([member("q1", "near", "cpu=0").reclaim("LowerPriority").while_borrowing(None), member("q2", "near", "cpu=0")])

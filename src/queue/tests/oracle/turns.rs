@@ -67,8 +67,8 @@ pub(crate) fn decide(world: &World) -> Decision {
     decision
 }
 
-fn rank(job: &Job) -> (Reverse<bool>, Reverse<i32>, Timestamp, String) {
-    (Reverse(job.preempts), Reverse(job.priority), job.since, job.uid.clone())
+fn rank(job: &Job) -> (Reverse<i32>, Timestamp, String) {
+    (Reverse(job.priority), job.since, job.uid.clone())
 }
 
 impl<'w> State<'w> {
@@ -103,15 +103,21 @@ impl<'w> State<'w> {
         let predecessor_goes = |job: &Job| self.predecessor(job).is_some_and(|before| before.evicted);
         let in_line = |job: &&Job| job.queue == queue && !promised(job) && !predecessor_goes(job);
         let mut line: Vec<&Job> = self.waiting.iter().filter(in_line).collect();
-        line.sort_by_key(|job| rank(job));
+        line.sort_by_key(|job| (Reverse(self.comes_first(job)), rank(job)));
         line.truncate(if rules.strict { 1 } else { line.len() });
         line.into_iter().find_map(|job| self.verdict(job))
     }
 
+    /// Others were evicted for it, so it comes first in line.
+    fn comes_first(&self, job: &Job) -> bool {
+        job.room_made.is_some() && !self.world.queue(&job.queue).strict
+    }
+
     fn verdict(&self, job: &Job) -> Option<Candidate> {
-        let whole: Vec<i32> = job.pod_sets.iter().map(|set| set.count).collect();
+        let asked: Vec<i32> = job.pod_sets.iter().map(|set| set.count).collect();
+        let whole = job.room_made.clone().unwrap_or(asked);
         let mut verdict = self.attempt(job, &whole);
-        let spare: Vec<i32> = job.pod_sets.iter().map(|set| set.count - set.min_count).collect();
+        let spare: Vec<i32> = job.pod_sets.iter().zip(&whole).map(|(set, count)| count - set.min_count).collect();
         let most: i32 = spare.iter().sum();
         for by in 1..=most {
             if verdict.as_ref().is_some_and(|found| !matches!(found.gets, Gets::KeptBack)) {
@@ -176,7 +182,7 @@ impl<'w> State<'w> {
     fn first(&self, candidates: &BTreeMap<String, Candidate>) -> Option<String> {
         let turns = |queue: &str| self.turns.get(queue).copied().unwrap_or(0);
         let order = |(queue, candidate): &(&String, &Candidate)| {
-            (Reverse(candidate.job.preempts), candidate.level, turns(queue), rank(&candidate.job))
+            (Reverse(candidate.job.room_made.is_some()), candidate.level, turns(queue), rank(&candidate.job))
         };
         candidates.iter().min_by_key(order).map(|(queue, _)| queue.clone())
     }
@@ -196,7 +202,7 @@ impl<'w> State<'w> {
             let candidate = &candidates[queue];
             let book = self.book(true).with(queue, &candidate.job.key, &candidate.usage);
             let borrows = candidate.usage.iter().any(|(fr, amount)| *amount > 0 && book.exceeds(child, fr));
-            (Reverse(candidate.job.preempts), borrows, book.share(child), rank(&candidate.job))
+            (Reverse(candidate.job.room_made.is_some()), borrows, book.share(child), rank(&candidate.job))
         };
         let (a, b) = (side(a), side(b));
         a.0.cmp(&b.0).then(a.1.cmp(&b.1)).then(a.2.compare(b.2)).then(a.3.cmp(&b.3))

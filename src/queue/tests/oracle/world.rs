@@ -60,8 +60,8 @@ pub(super) struct Job {
     pub(super) since: Timestamp,
     pub(super) pod_sets: Vec<PodSet>,
     pub(super) replaces: Option<Key>,
-    /// Others were evicted for it, so it comes first.
-    pub(super) preempts: bool,
+    /// Others were evicted for so many pods of each pod set.
+    pub(super) room_made: Option<Vec<i32>>,
 }
 
 #[derive(Debug, Clone)]
@@ -121,7 +121,7 @@ impl World {
             world.add(workload, cluster);
         }
         for job in &mut world.waiting {
-            job.preempts = cluster.engine.preempts(&job.key);
+            job.room_made = cluster.engine.room_made_for(&job.key);
         }
         world.supersede();
         world
@@ -309,7 +309,7 @@ fn job_of(workload: &Workload, queue: String) -> Job {
         since: meta.creation_timestamp.as_ref().expect("a time").0,
         pod_sets: pod_sets.collect(),
         replaces: claim_of(workload),
-        preempts: false,
+        room_made: None,
     }
 }
 
