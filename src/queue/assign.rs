@@ -151,12 +151,21 @@ struct Slot<'a> {
 #[derive(Debug, Clone)]
 struct Choice {
     flavor: usize,
-    /// Those of the resource that is hardest to get.
+    /// Those of the resource that the rules like least: they decide which flavor is taken.
     means: Means,
+    /// The worst of its resources: it decides what becomes of the workload. With preemption over borrowing the rules like what
+    /// is borrowed less than what others have to go for, though only that can be had at once.
+    mode: Mode,
     /// How far up the tree quota comes from for any resource.
     level: u32,
     /// What is asked of each resource, and whether others have to go for it.
     parts: Vec<(Fr, i128, bool)>,
+}
+
+impl Choice {
+    fn of(slot: &Slot<'_>, flavor: usize) -> Self {
+        Self { flavor, means: Means::BEST, mode: Mode::Fit, level: 0, parts: Vec::with_capacity(slot.asked.len()) }
+    }
 }
 
 impl Attempt<'_> {
@@ -170,7 +179,7 @@ impl Attempt<'_> {
         }
         let greedy = self.greedy(&slots, ground, found).filter(|_| offered);
         let choices = match greedy {
-            Some(choices) if choices.iter().all(|choice| choice.means.mode > Mode::NoCandidates) => choices,
+            Some(choices) if choices.iter().all(|choice| choice.mode > Mode::NoCandidates) => choices,
             greedy if offered => match self.fitting(&slots, ground, found) {
                 Some(choices) => choices,
                 None => greedy?,
@@ -278,14 +287,15 @@ impl Attempt<'_> {
         ground: &mut impl Ground,
         found: &mut Findings,
     ) -> Choice {
-        let mut choice = Choice { flavor, means: Means::BEST, level: 0, parts: Vec::with_capacity(slot.asked.len()) };
+        let mut choice = Choice::of(slot, flavor);
         for (resource, requested) in &slot.asked {
             let Some(fr) = slot.group.flavors[flavor].fr(resource) else {
-                choice.means = Means::WORST;
+                (choice.means, choice.mode) = (Means::WORST, Mode::NoFit);
                 continue;
             };
             let means = self.means(slot, fr, *requested, taken, ground, found);
             choice.level = choice.level.max(means.level);
+            choice.mode = choice.mode.min(means.mode);
             if choice.means.better_than(means, self.quota.fungibility) {
                 choice.means = means;
             }
@@ -431,7 +441,7 @@ impl Attempt<'_> {
         tree: &Tree,
         found: &mut Findings,
     ) -> Option<Choice> {
-        let mut choice = Choice { flavor, means: Means::BEST, level: 0, parts: Vec::with_capacity(slot.asked.len()) };
+        let mut choice = Choice::of(slot, flavor);
         for (resource, requested) in &slot.asked {
             let fr = slot.group.flavors[flavor].fr(resource)?;
             let wanted = requested + taken.get(&fr).copied().unwrap_or_default();
@@ -458,7 +468,7 @@ impl Attempt<'_> {
         };
         for (slot, choice) in slots.iter().zip(choices) {
             let means = &mut assignment.means;
-            *means = Means { mode: means.mode.min(choice.means.mode), level: means.level.max(choice.level) };
+            *means = Means { mode: means.mode.min(choice.mode), level: means.level.max(choice.level) };
             assignment.flavors.push((slot.place.0, slot.place.1, choice.flavor));
             for (fr, amount, is_short) in &choice.parts {
                 add_to(&mut assignment.usage, *fr, *amount);

@@ -270,11 +270,14 @@ impl Engine {
         let mut chain: Vec<WorkloadId> = self.workloads.id(&slot.entry.key).into_iter().collect();
         while let Some(id) = self.workloads.id(claimed).filter(|_| chain.len() < LONGEST_CHAIN) {
             let Some(before) = self.workloads.get(id) else { break };
-            if !matches!(&before.standing, Standing::Superseded(by) if chain.contains(by)) {
-                break;
-            }
-            if before.admission().is_some() {
-                replaced.push(before);
+            // One that is over already may stand between one that is not and its successor.
+            if before.entry.stage != Stage::Finished {
+                if !matches!(&before.standing, Standing::Superseded(by) if chain.contains(by)) {
+                    break;
+                }
+                if before.admission().is_some() {
+                    replaced.push(before);
+                }
             }
             chain.push(id);
             let Some(next) = before.entry.replaces.as_ref() else { break };

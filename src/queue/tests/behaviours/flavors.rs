@@ -3,7 +3,7 @@
 
 use rstest::rstest;
 
-use super::scene::{Node, Scene, cohort, company, queue};
+use super::scene::{Decided, Node, Scene, cohort, company, queue};
 
 /// Integration "Should try next flavor instead of borrowing".
 #[test]
@@ -18,6 +18,20 @@ fn b04_the_next_flavor_is_tried_rather_than_borrowing_in_the_first() {
     scene.submit_to("dev", "w2 cpu=11");
 
     assert_eq!(scene.decide().admitted, ["w2@spot"]);
+}
+
+/// What has to be reclaimed of one resource is not there, though it is liked better than borrowing the other.
+#[test]
+fn a_workload_is_not_admitted_before_all_of_its_resources_are_there() {
+    let a = queue("a").within_cohort("all").quota("spot", "cpu=2 memory=1").reclaim("Any");
+    let mut scene = Scene::new()
+        .queues([a.preempts_rather_than_borrows("TryNextFlavor", "TryNextFlavor")])
+        .queues([queue("b").within_cohort("all").quota("spot", "cpu=2 memory=4")])
+        .holds("a", "mine cpu=1@spot memory=1@spot")
+        .holds("b", "theirs cpu=3@spot memory=1@spot")
+        .waits("a", "w cpu=1 memory=1");
+
+    assert_eq!(scene.decide(), Decided::default(), "who borrows the one may not reclaim the other");
 }
 
 /// Integration "Should preempt before try next flavor".

@@ -50,7 +50,7 @@ struct Slot<'a> {
     asked: BTreeMap<String, i128>,
 }
 
-/// One flavor for one slot: its mode is that of its worst resource.
+/// One flavor for one slot: its mode is that of the resource that is liked least.
 #[derive(Debug, Clone)]
 struct Choice {
     flavor: String,
@@ -60,17 +60,24 @@ struct Choice {
     parts: Vec<(Fr, i128, Mode)>,
 }
 
+impl Choice {
+    /// The least that can be said of all resources.
+    fn worst(&self) -> Mode {
+        self.parts.iter().map(|(.., mode)| *mode).min().unwrap_or(Mode::Fit)
+    }
+}
+
 impl Ask<'_> {
     pub(super) fn assign(&self, counts: &[i32]) -> Option<Assignment> {
         let slots = self.slots(counts)?;
         let greedy = self.greedy(&slots);
-        let works = |choices: &Vec<Choice>| choices.iter().all(|choice| choice.mode > Mode::NoCandidates);
+        let works = |choices: &Vec<Choice>| choices.iter().all(|choice| choice.worst() > Mode::NoCandidates);
         let choices = match greedy.clone().filter(works) {
             Some(choices) => choices,
             None => self.all_fit(&slots, &Usage::new()).or(greedy)?,
         };
         let mut assignment = Assignment {
-            mode: choices.iter().map(|choice| choice.mode).min().unwrap_or(Mode::Fit),
+            mode: choices.iter().map(Choice::worst).min().unwrap_or(Mode::Fit),
             level: choices.iter().map(|choice| choice.level).max().unwrap_or(0),
             usage: Usage::new(),
             short: BTreeSet::new(),
