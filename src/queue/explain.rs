@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::Key;
-use super::assign::{Assignment, Attempt, Findings, Ground, Means, Mode, Predecessor};
-use super::engine::{ClusterQueueState, Engine, Promise, Slot, Standing, WorkloadId};
+use super::assign::{Assignment, Attempt, Findings, Predecessor};
+use super::engine::{ClusterQueueState, Engine, Promise, WorkloadId};
 use super::ledger::{LargeHolder, clamped};
+use super::means::{Ground, Means, Mode};
 use super::pending::{Obstacle, PendingReason, Waiting};
+use super::slot::{Slot, Standing};
 use super::tree::{Fr, NodeId, Tree, View};
 use crate::api::quantity::Amount;
 

@@ -14,6 +14,7 @@ mod explain;
 mod ledger;
 mod line;
 pub mod log;
+mod means;
 pub mod pending;
 mod placement;
 mod promises;
@@ -26,6 +27,7 @@ mod selector;
 pub mod settings;
 mod settle;
 mod shaping;
+mod slot;
 pub mod status;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 #[cfg(test)]
 use super::Key;
-use super::engine::{Engine, Promise, Standing, WorkloadId};
+use super::engine::{Engine, Promise, WorkloadId};
+use super::slot::Standing;
 use super::tree::{NodeId, View};
 
 impl Engine {

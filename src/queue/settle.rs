@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::engine::{Booking, Engine, Slot, Standing, WorkloadId};
+use super::engine::{Engine, WorkloadId};
 use super::entry::Stage;
 use super::ledger::{Charge, Holder};
 use super::line::{Rank, Shape};
 use super::pending::Waiting;
 use super::report::Counts;
 use super::selector;
+use super::slot::{Booking, Slot, Standing};
 use super::tree::{NodeId, View};
 use crate::api::kueue::{Admission, StopPolicy};
 

@@ -1,10 +1,11 @@
 //! What is wanted of each object.
 
-use super::engine::{Engine, LocalQueueId, Slot, Standing, WorkloadId};
+use super::engine::{Engine, LocalQueueId, WorkloadId};
 use super::entry::{Entry, Stage};
 use super::explain::Holders;
 use super::report::{Activity, ClusterQueueReport, CohortReport, LocalQueueReport, local_queue_usage, weighted_share};
 use super::settings::{Requeuing, WaitForPodsReady};
+use super::slot::{Slot, Standing};
 use super::status;
 use super::tree::NodeId;
 use super::{DeactivationCause, Effect, EvictReason, PodsReadyTimeout, Subject, Successor};

@@ -3,12 +3,13 @@
 use super::table::{Candidate, Gets, Holds};
 use crate::api::kueue::Admission;
 use crate::api::kueue::cluster_queue::ReclaimPolicy;
-use crate::queue::assign::{Assignment, Attempt, Findings, Mode};
+use crate::queue::assign::{Assignment, Attempt, Findings};
 use crate::queue::demand::Demand;
 use crate::queue::engine::{Engine, WorkloadId};
 use crate::queue::explain::predecessor_of;
 use crate::queue::ledger::Charge;
 use crate::queue::line::{Need, Rank};
+use crate::queue::means::Mode;
 use crate::queue::tree::{NodeId, View};
 use crate::queue::victims::{Search, Victim};
 
@@ -148,11 +149,11 @@ impl Engine {
         let keep = assignment.usage.iter().map(|(fr, amount)| {
             let (nominal, used) = (self.tree.nominal(node, *fr), self.tree.used(node, *fr, View::Planned));
             let kept = match (assignment.means.level, self.tree.borrowing_limit(node, *fr)) {
-                (0, _) => (*amount).min(nominal - used).max(0),
+                (0, _) => (*amount).min(nominal - used),
                 (_, None) => *amount,
                 (_, Some(limit)) => (*amount).min(nominal + limit - used),
             };
-            (*fr, kept)
+            (*fr, kept.max(0))
         });
         keep.collect()
     }

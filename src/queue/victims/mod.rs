@@ -12,9 +12,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::PreemptionRight;
-use super::assign::{Ground, Means, Mode};
 use super::engine::WorkloadId;
 use super::ledger::{Charge, HolderRank};
+use super::means::{Ground, Means, Mode};
 use super::queues::Queues;
 use super::quota::PreemptionRules;
 use super::settings::FairSharing;

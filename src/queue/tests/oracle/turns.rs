@@ -171,12 +171,12 @@ impl<'w> State<'w> {
         let kept = |fr: &Fr, amount: i128| {
             let (limits, used) = (book.limits(&node, fr), book.used(&node, fr));
             match limits.borrowing {
-                _ if level == 0 => amount.min(limits.nominal - used).max(0),
+                _ if level == 0 => amount.min(limits.nominal - used),
                 None => amount,
                 Some(borrowing) => amount.min(limits.nominal + borrowing - used),
             }
         };
-        usage.iter().map(|(fr, amount)| (fr.clone(), kept(fr, *amount))).collect()
+        usage.iter().map(|(fr, amount)| (fr.clone(), kept(fr, *amount).max(0))).collect()
     }
 
     fn first(&self, candidates: &BTreeMap<String, Candidate>) -> Option<String> {
