@@ -297,7 +297,7 @@ impl Engine {
         let key = Key::of(workload);
         let known = self.workloads.id(&key);
         let before = known.and_then(|id| self.workloads.get(id));
-        let mut entry = Entry::of(workload, before.map(|slot| &slot.entry), &self.settings, &mut self.demands);
+        let mut entry = Entry::of(workload, before, &self.settings, &mut self.demands);
         if before.is_some_and(|before| before.entry == entry) {
             return;
         }

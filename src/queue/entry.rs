@@ -11,6 +11,7 @@ use super::ledger::{Charge, HolderRank, add_to, wide};
 use super::line::Rank;
 use super::pending::{PendingReason, Waiting};
 use super::settings::{RequeuingTimestamp, Settings, WaitForPodsReady};
+use super::slot::Slot;
 use super::tree::Tree;
 use crate::api::condition;
 use crate::api::kueue::{Admission, PodSet, PodSetAssignment, Workload, WorkloadStatus, names};
@@ -97,7 +98,8 @@ impl PodCount {
 
 impl Entry {
     /// Reads a Workload. What was read of the version `before` is not read again where the spec is the same.
-    pub(super) fn of(workload: &Workload, before: Option<&Self>, settings: &Settings, demands: &mut Demands) -> Self {
+    pub(super) fn of(workload: &Workload, known: Option<&Slot>, settings: &Settings, demands: &mut Demands) -> Self {
+        let before = known.map(|slot| &slot.entry);
         let (meta, spec) = (&workload.metadata, &workload.spec);
         let unset = WorkloadStatus::default();
         let status = workload.status.as_ref().unwrap_or(&unset);
@@ -107,7 +109,10 @@ impl Entry {
         let counts = counts_of(workload);
         let requeue_at = status.requeue_state.as_ref().and_then(|state| state.requeue_at.as_ref());
         Self {
-            uid: meta.uid.as_deref().unwrap_or_default().into(),
+            uid: match before.filter(|before| meta.uid.as_deref() == Some(&*before.uid)) {
+                Some(before) => before.uid.clone(),
+                None => meta.uid.as_deref().unwrap_or_default().into(),
+            },
             generation: meta.generation,
             job_uid: meta.labels.as_ref().and_then(|all| all.get(names::JOB_UID_LABEL)).cloned().unwrap_or_default(),
             owner: owner_uid(workload),
@@ -143,7 +148,7 @@ impl Entry {
                 |reserved| Said { reason: fingerprint(&reserved.reason), message: fingerprint(&reserved.message) },
             ),
             requeued_false: condition::is_false(conditions, names::REQUEUED),
-            stage: stage_of(workload),
+            stage: stage_of(workload, known.and_then(Slot::admission)),
             key,
         }
     }
@@ -282,6 +287,11 @@ impl Entry {
 
     /// The smaller admission that its spec asks for; `None` when the spec is no smaller than what was admitted.
     pub(super) fn shrunk(&self, admission: &Admission) -> Option<Admission> {
+        let specified = |assignment: &PodSetAssignment| count_of(&self.counts, &assignment.name);
+        let is_less = |assignment| specified(assignment).is_none_or(|count| count.specified < self.granted(assignment));
+        if !admission.pod_set_assignments.iter().any(is_less) {
+            return None;
+        }
         let mut smaller = admission.clone();
         smaller.pod_set_assignments.retain(|assignment| count_of(&self.counts, &assignment.name).is_some());
         for assignment in &mut smaller.pod_set_assignments {
@@ -296,7 +306,7 @@ impl Entry {
                 assignment.count = Some(kept);
             }
         }
-        (smaller != *admission).then_some(smaller)
+        Some(smaller)
     }
 
     fn granted(&self, assignment: &PodSetAssignment) -> i32 {
@@ -319,14 +329,18 @@ fn scaled(usage: Amount, kept: i32, granted: i32) -> Amount {
     super::ledger::clamped(product.div_euclid(granted) + i128::from(product.rem_euclid(granted) != 0))
 }
 
-fn stage_of(workload: &Workload) -> Stage {
+/// `held` is what it held as far as was known, and is shared if that is still so.
+fn stage_of(workload: &Workload, held: Option<&Arc<Admission>>) -> Stage {
     let Some(status) = &workload.status else { return Stage::Unreserved };
     if condition::is_true(&status.conditions, names::FINISHED) {
         return Stage::Finished;
     }
     match &status.admission {
         Some(admission) if condition::is_true(&status.conditions, names::QUOTA_RESERVED) => {
-            Stage::Reserved(Arc::new(admission.clone()))
+            Stage::Reserved(match held.filter(|held| ***held == *admission) {
+                Some(held) => held.clone(),
+                None => Arc::new(admission.clone()),
+            })
         }
         _ => Stage::Unreserved,
     }

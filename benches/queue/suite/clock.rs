@@ -1,4 +1,4 @@
-//! How long the engine takes, and how much it allocates on the way.
+//! How long the engine takes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,6 @@ use rustix::time::{ClockId, clock_gettime};
 use sluice::queue::{Effect, Engine, Event};
 
 use super::Broken;
-use super::memory;
 
 /// A part of the engine's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,13 +47,11 @@ pub(super) struct Clock {
     pub(super) cycle: Histogram<u64>,
     /// Verdicts on workloads.
     pub(super) decisions: u64,
-    /// Allocations inside the engine.
-    pub(super) allocations: u64,
 }
 
 impl Clock {
     pub(super) fn new() -> Result<Self, Broken> {
-        Ok(Self { parts: BTreeMap::new(), cycle: histogram()?, decisions: 0, allocations: 0 })
+        Ok(Self { parts: BTreeMap::new(), cycle: histogram()?, decisions: 0 })
     }
 
     pub(super) fn inside(&self) -> Duration {
@@ -62,13 +59,13 @@ impl Clock {
     }
 
     pub(super) fn step(&mut self, part: Part, engine: &mut Engine, now: Timestamp, event: &Event<'_>) {
-        let ((), time) = self.time(|| engine.step(now, event));
+        let ((), time) = timed(|| engine.step(now, event));
         self.add(part, time);
     }
 
     pub(super) fn cycle(&mut self, engine: &mut Engine, now: Timestamp) -> Result<Vec<Effect>, Broken> {
         let before = engine.decisions();
-        let (effects, time) = self.time(|| engine.cycle(now));
+        let (effects, time) = timed(|| engine.cycle(now));
         let decisions = engine.decisions() - before;
         self.decisions += decisions;
         if decisions > 0 {
@@ -80,21 +77,17 @@ impl Clock {
         Ok(effects)
     }
 
-    fn time<T>(&mut self, work: impl FnOnce() -> T) -> (T, Duration) {
-        let ((outcome, time), allocations) = memory::allocations(|| {
-            let start = cpu_time();
-            let outcome = work();
-            (outcome, cpu_time().saturating_sub(start))
-        });
-        self.allocations += allocations;
-        (outcome, time)
-    }
-
     fn add(&mut self, part: Part, time: Duration) {
         let (count, sum) = self.parts.entry(part).or_default();
         *count += 1;
         *sum += time;
     }
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let start = cpu_time();
+    let outcome = work();
+    (outcome, cpu_time().saturating_sub(start))
 }
 
 /// Time that this thread had a core. What else the machine does is none of the engine's, and would be all of the p99.

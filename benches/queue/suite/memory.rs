@@ -6,13 +6,6 @@ use super::Broken;
 use super::scenario::{Scenario, float};
 use super::world::World;
 
-/// Does something, and returns with its outcome how many allocations that took. Counting them makes each a little slower.
-pub(super) fn allocations<T>(work: impl FnOnce() -> T) -> (T, u64) {
-    let mut outcome = None;
-    let info = measure(|| outcome = Some(work()));
-    (outcome.expect("the work was done"), info.count_total)
-}
-
 /// Bytes that the engine keeps for each workload, beside the workload's object, when all of them come at once and nothing
 /// finishes, so that nearly all wait and have been told why. Bytes asked for, without what the allocator adds.
 pub(super) fn per_workload(scenario: &Scenario) -> Result<f64, Broken> {

@@ -52,7 +52,6 @@ impl Report {
         rows.extend([
             ("decisions a second", format!("{per_second:.0}")),
             ("time a decision", microseconds(clock.inside().div_f64(decimal(clock.decisions.max(1))))),
-            ("allocations a decision", format!("{:.0}", decimal(clock.allocations) / decimal(clock.decisions))),
             ("a cycle, median", quantile(&clock.cycle, 0.5)),
             ("a cycle, p99", quantile(&clock.cycle, 0.99)),
             ("a cycle, longest", quantile(&clock.cycle, 1.0)),
