@@ -84,7 +84,7 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
             Object::ResourceFlavor(flavor) => drop(concerned.insert(Planner::ResourceFlavor(flavor.name_any()))),
             Object::LocalQueue(queue) => drop(concerned.insert(Planner::LocalQueue(Key::of(queue.as_ref())))),
             Object::Cohort(cohort) => drop(concerned.insert(Planner::Cohort(cohort.name_any()))),
-            Object::Namespace(_) => {}
+            Object::Namespace(_) | Object::LimitRange(_) | Object::RuntimeClass(_) => {}
         }
     }
     concerned.retain(|planner| match planner {

@@ -155,6 +155,8 @@ impl Queueing {
             Object::Cohort(cohort) => Event::Cohort(cohort),
             Object::LocalQueue(queue) => Event::LocalQueue(queue),
             Object::Namespace(namespace) => Event::Namespace(namespace),
+            Object::LimitRange(limit_range) => Event::LimitRange(limit_range),
+            Object::RuntimeClass(class) => Event::RuntimeClass(class),
             Object::Workload(workload) => Event::Workload(workload),
             _ => return,
         };
@@ -168,6 +170,8 @@ impl Queueing {
             Object::Cohort(cohort) => self.tell(now, &Event::CohortGone(&cohort.name_any())),
             Object::LocalQueue(queue) => self.tell(now, &Event::LocalQueueGone(&Key::of(queue.as_ref()))),
             Object::Namespace(namespace) => self.tell(now, &Event::NamespaceGone(&namespace.name_any())),
+            Object::LimitRange(limits) => self.tell(now, &Event::LimitRangeGone(&Key::of(limits.as_ref()))),
+            Object::RuntimeClass(class) => self.tell(now, &Event::RuntimeClassGone(&class.name_any())),
             Object::Workload(workload) => self.tell(now, &Event::WorkloadGone(&Key::of(workload.as_ref()))),
             _ => {}
         }

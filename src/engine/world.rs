@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
+use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -140,6 +141,10 @@ kinds! {
     EndpointSlice in endpoint_slices by |slice| labelled(slice, "kubernetes.io/service-name");
     /// A namespace.
     Namespace in namespaces by |_| None;
+    /// What the pods of a namespace may ask for, and what they get if they ask for nothing.
+    LimitRange in limit_ranges by |_| None;
+    /// A way to run pods, which may cost more than what they ask for.
+    RuntimeClass in runtime_classes by |_| None;
 }
 
 /// One object that changed: what was known of it before, and what is now.

@@ -11,8 +11,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
+use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::{Client, Config};
 use tokio::sync::mpsc;
@@ -237,6 +238,8 @@ fn watch_kinds(watches: &mut Watches, halves: Halves) {
         watches.cluster::<WorkloadPriorityClass>();
         watches.cluster::<PriorityClass>();
         watches.cluster::<Namespace>();
+        watches.cluster::<RuntimeClass>();
+        watches.namespaced::<LimitRange>(None);
         watches.namespaced::<LocalQueue>(None);
         watches.namespaced::<Workload>(None);
     }

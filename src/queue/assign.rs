@@ -36,10 +36,16 @@ impl Predecessor<'_> {
     /// The flavor that running pods of the same pod set already have. They stay where they are, so another flavor would
     /// charge what does not run and not charge what does.
     fn flavor_of(&self, set: &PodSetDemand, resource: &str) -> Option<&str> {
+        let assignment = self.admission.pod_set_assignments.iter().find(|assignment| assignment.name == set.name)?;
+        self.running(set, 1).and_then(|_| assignment.flavors.get(resource)).map(String::as_str)
+    }
+
+    /// The same pod set, if so many of its pods were admitted already.
+    pub(super) fn running(&self, set: &PodSetDemand, count: i32) -> Option<&PodSetDemand> {
         let before = self.demand?.pod_sets.iter().find(|before| before.name == set.name)?;
         let assignment = self.admission.pod_set_assignments.iter().find(|assignment| assignment.name == set.name)?;
-        let runs = before.per_pod == set.per_pod && assignment.count.unwrap_or(before.count) > 0;
-        runs.then(|| assignment.flavors.get(resource)).flatten().map(String::as_str)
+        let admitted = assignment.count.unwrap_or(before.count);
+        (before.per_pod == set.per_pod && admitted >= count).then_some(before)
     }
 }
 

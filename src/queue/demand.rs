@@ -1,15 +1,13 @@
 //! What a workload asks for.
 
-use std::cmp::Ordering;
-use std::collections::BTreeSet;
-use std::ops::Deref;
-use std::sync::Arc;
-
+use super::additions::Additions;
 use super::entry::{PodCount, count_of};
 use super::placement::Placement;
-use super::requests::{Requests, template_requests};
-use super::settings::Settings;
+use super::pod::Pod;
+use super::requests::{Requests, pod_of};
+use super::settings::ResourceRules;
 use super::shaping::shaped;
+use super::shared::{Pool, Shared};
 use crate::api::kueue::{PodSet, Workload};
 
 /// What a workload asks for.
@@ -28,6 +26,8 @@ pub(super) struct PodSetDemand {
     pub(super) min_count: i32,
     pub(super) per_pod: Requests,
     pub(super) placement: Placement,
+    /// Which bounds of LimitRanges its pods break.
+    pub(super) breaches: Vec<String>,
 }
 
 impl PodSetDemand {
@@ -44,74 +44,97 @@ impl PodSetDemand {
     }
 }
 
-/// A demand that all workloads share that ask for the same.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SharedDemand(Arc<Demand>);
+/// What a Workload's spec says of its pods: all that its demand is computed from, beside what the cluster adds to pods.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ask {
+    pod_sets: Vec<PodSetAsk>,
+}
 
-impl Deref for SharedDemand {
-    type Target = Demand;
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct PodSetAsk {
+    name: String,
+    min_count: Option<i32>,
+    pod: Pod,
+    /// What one pod is charged when nothing is added to it.
+    as_written: Requests,
+    placement: Placement,
+}
 
-    fn deref(&self) -> &Demand {
-        &self.0
+impl Ask {
+    /// Reads the pod sets of a Workload.
+    ///
+    /// # Errors
+    /// When they can't be understood or ask for what is not supported.
+    fn of(workload: &Workload, rules: &ResourceRules) -> Result<Self, String> {
+        let pod_sets = workload.spec.pod_sets.iter().map(|set| {
+            supported(set)?;
+            let pod = pod_of(&set.template).map_err(|error| format!("pod set {}: {error}", set.name))?;
+            let placement = Placement::of(&set.template).map_err(|error| format!("pod set {}: {error}", set.name))?;
+            let as_written = shaped(pod.requests(None), rules);
+            Ok(PodSetAsk { name: set.name.clone(), min_count: set.min_count, pod, as_written, placement })
+        });
+        Ok(Self { pod_sets: pod_sets.collect::<Result<_, String>>()? })
+    }
+
+    /// What one pod of a pod set is charged when nothing is added to it.
+    pub(super) fn as_written(&self, pod_set: &str) -> Option<&Requests> {
+        self.pod_sets.iter().find(|set| set.name == pod_set).map(|set| &set.as_written)
+    }
+
+    /// Whether the overhead of this RuntimeClass may count for any of its pods.
+    pub(super) fn names_class(&self, class: &str) -> bool {
+        self.pod_sets.iter().any(|set| set.pod.runtime_class.as_deref() == Some(class))
     }
 }
 
-impl PartialOrd for SharedDemand {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
+impl PodSetAsk {
+    fn demand(&self, count: PodCount, added: &Additions, namespace: &str, rules: &ResourceRules) -> PodSetDemand {
+        let overhead = self.pod.runtime_class.as_deref().and_then(|class| added.overhead(class));
+        let limits = added.limits(namespace);
+        let (per_pod, breaches) = match limits {
+            None if overhead.is_none() => (self.as_written.clone(), Vec::new()),
+            None => (shaped(self.pod.requests(overhead), rules), Vec::new()),
+            Some(limits) => {
+                let pod = self.pod.completed(limits);
+                (shaped(pod.requests(overhead), rules), limits.breaches(&pod))
+            }
+        };
+        let (reclaimable, count) = (count.reclaimable, count.needed());
+        let min_count = self.min_count.map_or(count, |least| least.saturating_sub(reclaimable).clamp(0, count));
+        let (name, placement) = (self.name.clone(), self.placement.clone());
+        PodSetDemand { name, count, min_count, per_pod, placement, breaches }
     }
 }
 
-impl Ord for SharedDemand {
-    fn cmp(&self, other: &Self) -> Ordering {
-        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
-    }
-}
-
-/// The demands that are shared.
+/// What is asked for, each different ask and demand once, and what the cluster adds to pods.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Demands {
-    known: BTreeSet<SharedDemand>,
-    /// How many there may be before those that nobody has any more are let go.
-    limit: usize,
+    asks: Pool<Ask>,
+    demands: Pool<Demand>,
+    pub(super) added: Additions,
 }
 
 impl Demands {
-    /// The one that is equal to this, if there is one.
-    pub(super) fn shared(&mut self, demand: Demand) -> SharedDemand {
-        let demand = SharedDemand(Arc::new(demand));
-        if let Some(known) = self.known.get(&demand) {
-            return known.clone();
-        }
-        if self.known.len() >= self.limit {
-            self.known.retain(|demand| Arc::strong_count(&demand.0) > 1);
-            self.limit = self.known.len() * 2 + 64;
-        }
-        self.known.insert(demand.clone());
-        demand
+    /// Reads what a Workload says of its pods.
+    ///
+    /// # Errors
+    /// When its pod sets can't be understood or ask for what is not supported.
+    pub(super) fn ask(&mut self, workload: &Workload, rules: &ResourceRules) -> Result<Shared<Ask>, String> {
+        Ask::of(workload, rules).map(|ask| self.asks.shared(ask))
     }
-}
 
-/// What a workload asks for.
-///
-/// # Errors
-/// When its pod sets can't be understood or ask for what is not supported.
-pub(super) fn demand_of(
-    workload: &Workload,
-    counts: &[(String, PodCount)],
-    settings: &Settings,
-) -> Result<Demand, String> {
-    let pod_sets = workload.spec.pod_sets.iter().map(|set| {
-        supported(set)?;
-        let per_pod = template_requests(&set.template).map_err(|error| format!("pod set {}: {error}", set.name))?;
-        let placement = Placement::of(&set.template).map_err(|error| format!("pod set {}: {error}", set.name))?;
-        let count = count_of(counts, &set.name).unwrap_or_default();
-        let (reclaimable, count) = (count.reclaimable, count.needed());
-        let min_count = set.min_count.map_or(count, |least| least.saturating_sub(reclaimable).clamp(0, count));
-        let per_pod = shaped(per_pod, &settings.resources);
-        Ok(PodSetDemand { name: set.name.clone(), count, min_count, per_pod, placement })
-    });
-    Ok(Demand { pod_sets: pod_sets.collect::<Result<_, String>>()? })
+    /// What is asked for as things are.
+    pub(super) fn demand(
+        &mut self,
+        ask: &Ask,
+        namespace: &str,
+        counts: &[(String, PodCount)],
+        rules: &ResourceRules,
+    ) -> Shared<Demand> {
+        let count = |set: &PodSetAsk| count_of(counts, &set.name).unwrap_or_default();
+        let pod_sets = ask.pod_sets.iter().map(|set| set.demand(count(set), &self.added, namespace, rules)).collect();
+        self.demands.shared(Demand { pod_sets })
+    }
 }
 
 /// A pod set that must be within one part of the topology can't be admitted without looking at the topology.

@@ -226,6 +226,12 @@ impl Engine {
                 self.set_namespace(namespace.metadata.name.as_deref().unwrap_or_default(), Some(labels));
             }
             Event::NamespaceGone(name) => self.set_namespace(name, None),
+            Event::LimitRange(limit_range) => self.set_limit_range(&Key::of(limit_range), limit_range.spec.as_ref()),
+            Event::LimitRangeGone(key) => self.set_limit_range(key, None),
+            Event::RuntimeClass(class) => {
+                self.set_runtime_class(class.metadata.name.as_deref().unwrap_or_default(), class.overhead.as_ref());
+            }
+            Event::RuntimeClassGone(name) => self.set_runtime_class(name, None),
             Event::Workload(workload) => self.observe_workload(workload),
             Event::WorkloadGone(key) => self.forget_workload(key),
             Event::AdmissionRefused(key) => {

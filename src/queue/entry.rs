@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::demand::{Demands, PodSetDemand, SharedDemand, demand_of};
+use super::demand::{Ask, Demand, Demands};
 use super::engine::WorkloadId;
 use super::ledger::{Charge, HolderRank, add_to, wide};
 use super::line::Rank;
 use super::pending::{PendingReason, Waiting};
-use super::settings::{RequeuingTimestamp, Settings, WaitForPodsReady};
+use super::settings::{RequeuingTimestamp, ResourceRules, Settings, WaitForPodsReady};
+use super::shared::Shared;
 use super::slot::Slot;
 use super::tree::Tree;
 use crate::api::condition;
@@ -39,8 +40,10 @@ pub(super) struct Entry {
     pub(super) job_uid: String,
     owner: Option<String>,
     pub(super) queue_name: Option<String>,
+    /// What its spec says of its pods, if that can be told.
+    ask: Option<Shared<Ask>>,
     /// What it asks for, or why that can't be told.
-    pub(super) demand: Result<SharedDemand, String>,
+    pub(super) demand: Result<Shared<Demand>, String>,
     pub(super) priority: i32,
     /// When it lined up.
     pub(super) since: Timestamp,
@@ -108,6 +111,16 @@ impl Entry {
         let annotation = |name: &str| meta.annotations.as_ref().and_then(|all| all.get(name));
         let counts = counts_of(workload);
         let requeue_at = status.requeue_state.as_ref().and_then(|state| state.requeue_at.as_ref());
+        let (ask, demand) = match before.filter(|before| before.has_spec_of(workload) && before.counts == counts) {
+            Some(before) => (before.ask.clone(), before.demand.clone()),
+            None => match demands.ask(workload, &settings.resources) {
+                Ok(ask) => {
+                    let demand = demands.demand(&ask, &key.namespace, &counts, &settings.resources);
+                    (Some(ask), Ok(demand))
+                }
+                Err(problem) => (None, Err(problem)),
+            },
+        };
         Self {
             uid: match before.filter(|before| meta.uid.as_deref() == Some(&*before.uid)) {
                 Some(before) => before.uid.clone(),
@@ -117,10 +130,8 @@ impl Entry {
             job_uid: meta.labels.as_ref().and_then(|all| all.get(names::JOB_UID_LABEL)).cloned().unwrap_or_default(),
             owner: owner_uid(workload),
             queue_name: spec.queue_name.clone().filter(|name| !name.is_empty()),
-            demand: match before.filter(|before| before.has_spec_of(workload) && before.counts == counts) {
-                Some(before) => before.demand.clone(),
-                None => demand_of(workload, &counts, settings).map(|demand| demands.shared(demand)),
-            },
+            ask,
+            demand,
             counts,
             priority: spec.priority.unwrap_or(0),
             since: queued_since(workload, settings),
@@ -151,6 +162,17 @@ impl Entry {
             stage: stage_of(workload, known.and_then(Slot::admission)),
             key,
         }
+    }
+
+    /// What it asks for now that the cluster adds something else to pods, if that is something else.
+    pub(super) fn asks_now(&self, demands: &mut Demands, rules: &ResourceRules) -> Option<Shared<Demand>> {
+        let now = demands.demand(self.ask.as_ref()?, &self.key.namespace, &self.counts, rules);
+        (self.demand.as_ref() != Ok(&now)).then_some(now)
+    }
+
+    /// Whether the overhead of this RuntimeClass may count for any of its pods.
+    pub(super) fn names_class(&self, class: &str) -> bool {
+        self.ask.as_ref().is_some_and(|ask| ask.names_class(class))
     }
 
     fn has_spec_of(&self, workload: &Workload) -> bool {
@@ -279,8 +301,10 @@ impl Entry {
             Some(Ok(usage)) => scaled(usage, kept, granted),
             // A usage that can't be read holds everything: too little admitted is better than too much.
             Some(Err(_)) => Amount::MAX,
+            // Not what is asked for now: what the cluster adds to pods may have changed since it was admitted.
             None => {
-                self.pod_set(&assignment.name).map_or(Amount::ZERO, |set| set.per_pod.get(resource).times(kept.into()))
+                let as_written = self.ask.as_ref().and_then(|ask| ask.as_written(&assignment.name));
+                as_written.map_or(Amount::ZERO, |per_pod| per_pod.get(resource).times(kept.into()))
             }
         }
     }
@@ -312,10 +336,6 @@ impl Entry {
     fn granted(&self, assignment: &PodSetAssignment) -> i32 {
         let specified = count_of(&self.counts, &assignment.name).map(|count| count.specified);
         assignment.count.or(specified).unwrap_or(0).max(0)
-    }
-
-    fn pod_set(&self, name: &str) -> Option<&PodSetDemand> {
-        self.demand.as_ref().ok()?.pod_sets.iter().find(|set| set.name == name)
     }
 }
 

@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::demand::SharedDemand;
+use super::demand::Demand;
 use super::engine::WorkloadId;
+use super::shared::Shared;
 use super::tree::Fr;
 use super::turns::Watch;
 
@@ -30,7 +31,7 @@ pub(super) struct Rank {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Shape {
     pub(super) priority: Reverse<i32>,
-    pub(super) demand: SharedDemand,
+    pub(super) demand: Shared<Demand>,
     /// The workload itself, if it takes over another's quota: then it is like no other.
     pub(super) alone: Option<WorkloadId>,
 }

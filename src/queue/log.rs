@@ -14,7 +14,8 @@ mod trim;
 use std::borrow::Cow;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{LimitRange, Namespace};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use serde::{Deserialize, Serialize};
 
 use super::settings::Settings;
@@ -54,6 +55,10 @@ enum Told<'a> {
     LocalQueueGone(#[serde(with = "key_text")] Key),
     Namespace(Cow<'a, Namespace>),
     NamespaceGone(Cow<'a, str>),
+    LimitRange(Cow<'a, LimitRange>),
+    LimitRangeGone(#[serde(with = "key_text")] Key),
+    RuntimeClass(Cow<'a, RuntimeClass>),
+    RuntimeClassGone(Cow<'a, str>),
     Workload(Cow<'a, Workload>),
     WorkloadGone(#[serde(with = "key_text")] Key),
     AdmissionRefused(#[serde(with = "key_text")] Key),
@@ -72,6 +77,10 @@ impl<'a> Told<'a> {
             Event::LocalQueueGone(key) => Self::LocalQueueGone(key.clone()),
             Event::Namespace(namespace) => Self::Namespace(trim::object(namespace)),
             Event::NamespaceGone(name) => Self::NamespaceGone(name.into()),
+            Event::LimitRange(limit_range) => Self::LimitRange(trim::object(limit_range)),
+            Event::LimitRangeGone(key) => Self::LimitRangeGone(key.clone()),
+            Event::RuntimeClass(class) => Self::RuntimeClass(trim::object(class)),
+            Event::RuntimeClassGone(name) => Self::RuntimeClassGone(name.into()),
             Event::Workload(workload) => Self::Workload(trim::workload(workload)),
             Event::WorkloadGone(key) => Self::WorkloadGone(key.clone()),
             Event::AdmissionRefused(key) => Self::AdmissionRefused(key.clone()),
@@ -90,6 +99,10 @@ impl<'a> Told<'a> {
             Self::LocalQueueGone(key) => Event::LocalQueueGone(key),
             Self::Namespace(namespace) => Event::Namespace(namespace),
             Self::NamespaceGone(name) => Event::NamespaceGone(name),
+            Self::LimitRange(limit_range) => Event::LimitRange(limit_range),
+            Self::LimitRangeGone(key) => Event::LimitRangeGone(key),
+            Self::RuntimeClass(class) => Event::RuntimeClass(class),
+            Self::RuntimeClassGone(name) => Event::RuntimeClassGone(name),
             Self::Workload(workload) => Event::Workload(workload),
             Self::WorkloadGone(key) => Event::WorkloadGone(key),
             Self::AdmissionRefused(key) => Event::AdmissionRefused(key),

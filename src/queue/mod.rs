@@ -5,6 +5,7 @@
 //! status. An effect stays wanted until the object is observed to have it: [`Engine::effect`] says at any time what is
 //! wanted of one object, so a write that was lost, refused or overtaken is simply asked for again.
 
+mod additions;
 mod assign;
 mod cycle;
 mod demand;
@@ -12,11 +13,13 @@ mod engine;
 mod entry;
 mod explain;
 mod ledger;
+mod limits;
 mod line;
 pub mod log;
 mod means;
 pub mod pending;
 mod placement;
+mod pod;
 mod promises;
 mod queues;
 mod quota;
@@ -27,6 +30,7 @@ mod selector;
 pub mod settings;
 mod settle;
 mod shaping;
+mod shared;
 mod slot;
 pub mod status;
 #[cfg(test)]
@@ -36,7 +40,8 @@ mod turns;
 mod victims;
 mod wanted;
 
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{LimitRange, Namespace};
+use k8s_openapi::api::node::v1::RuntimeClass;
 
 pub use engine::Engine;
 pub use pending::{Binding, Obstacle, PendingReason, Shortfall, Waiting};
@@ -72,6 +77,14 @@ pub enum Event<'a> {
     Namespace(&'a Namespace),
     /// The namespace with this name is gone.
     NamespaceGone(&'a str),
+    /// A LimitRange as it is now.
+    LimitRange(&'a LimitRange),
+    /// This LimitRange is gone.
+    LimitRangeGone(&'a Key),
+    /// A RuntimeClass as it is now; its overhead counts.
+    RuntimeClass(&'a RuntimeClass),
+    /// The RuntimeClass with this name is gone.
+    RuntimeClassGone(&'a str),
     /// A Workload as it is now.
     Workload(&'a Workload),
     /// This Workload is gone.

@@ -5,13 +5,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
 use serde::Deserialize;
 
+use super::pod::{self, Pod, Sums, place_of};
 use crate::api::kueue::{PodTemplate, ResourceList};
 use crate::api::quantity::{Amount, Exact, QuantityError};
-
-/// Resources that may be given for a pod as a whole (KEP-2837); others count by container only.
-fn is_pod_level(resource: &str) -> bool {
-    matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-")
-}
 
 /// Amounts by resource, without those of which nothing is asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,8 +84,8 @@ pub enum RequestsError {
 
 /// What a pod asks the scheduler for. That is the larger of what its containers ask for together and what any step of its
 /// initialisation asks for, where sidecars (init containers that restart always) count towards both from their start on;
-/// plus the overhead of its runtime class. Where a request is missing, the limit counts. A request for the pod as a
-/// whole takes the place of the sum (Kubernetes 1.36 `component-helpers/resource/helpers.go`).
+/// plus its overhead. Where a request is missing, the limit counts. A request for the pod as a whole takes the place of the
+/// sum (Kubernetes 1.36 `component-helpers/resource/helpers.go`).
 ///
 /// # Errors
 /// When a quantity is malformed or negative, or a request is larger than its limit (kueue v0.19.2
@@ -100,7 +96,7 @@ pub fn pod_requests(pod: &PodSpec) -> Result<Requests, RequestsError> {
         resources: Resources::of(resources.as_ref()),
         restart_policy: restart_policy.clone(),
     };
-    Pod {
+    let written = Written {
         containers: pod.containers.iter().map(|c| container(&c.name, &c.resources, &c.restart_policy)).collect(),
         init_containers: pod
             .init_containers
@@ -110,8 +106,9 @@ pub fn pod_requests(pod: &PodSpec) -> Result<Requests, RequestsError> {
             .collect(),
         overhead: pod.overhead.clone().unwrap_or_default(),
         resources: Resources::of(pod.resources.as_ref()),
-    }
-    .requests()
+        runtime_class_name: None,
+    };
+    Ok(written.read()?.requests(None))
 }
 
 /// What a pod of this template asks the scheduler for, as [`pod_requests`], decoding only what counts.
@@ -119,16 +116,24 @@ pub fn pod_requests(pod: &PodSpec) -> Result<Requests, RequestsError> {
 /// # Errors
 /// When the template is not that of a pod, and as [`pod_requests`].
 pub fn template_requests(template: &PodTemplate) -> Result<Requests, RequestsError> {
+    Ok(pod_of(template)?.requests(None))
+}
+
+/// Reads what counts of a template.
+///
+/// # Errors
+/// As [`template_requests`].
+pub(super) fn pod_of(template: &PodTemplate) -> Result<Pod, RequestsError> {
     match template.0.get("spec") {
-        Some(spec) => Pod::deserialize(spec)?.requests(),
-        None => Ok(Requests::default()),
+        Some(spec) => Written::deserialize(spec)?.read(),
+        None => Ok(Pod::default()),
     }
 }
 
-/// The part of a pod spec that counts. A whole one takes ten times as long to decode.
+/// The part of a pod spec that counts, as it is written. A whole one takes ten times as long to decode.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Pod {
+struct Written {
     #[serde(deserialize_with = "null_is_default")]
     containers: Vec<Container>,
     #[serde(deserialize_with = "null_is_default")]
@@ -137,6 +142,7 @@ struct Pod {
     overhead: ResourceList,
     #[serde(deserialize_with = "null_is_default")]
     resources: Resources,
+    runtime_class_name: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -164,7 +170,34 @@ pub(super) fn null_is_default<'de, D: serde::Deserializer<'de>, T: Default + Des
     Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
 }
 
-type Sums = BTreeMap<String, Exact>;
+impl Written {
+    fn read(&self) -> Result<Pod, RequestsError> {
+        let containers = |list: &[Container]| list.iter().map(Container::read).collect::<Result<Vec<_>, _>>();
+        let (requests, limits) = self.resources.read("the pod")?;
+        let pod = Pod {
+            containers: containers(&self.containers)?,
+            init_containers: containers(&self.init_containers)?,
+            whole: pod::Resources { requests, limits },
+            overhead: exact(&self.overhead, "the pod's overhead")?,
+            runtime_class: self.runtime_class_name.clone(),
+        };
+        Ok(pod.with_whole_requests())
+    }
+}
+
+impl Container {
+    fn read(&self) -> Result<pod::Container, RequestsError> {
+        let (mut requests, limits) = self.resources.read(&place_of(&self.name))?;
+        for (resource, limit) in &limits {
+            requests.entry(resource.clone()).or_insert(*limit);
+        }
+        Ok(pod::Container {
+            name: self.name.clone(),
+            sidecar: self.restart_policy.as_deref() == Some("Always"),
+            resources: pod::Resources { requests, limits },
+        })
+    }
+}
 
 impl Resources {
     fn of(resources: Option<&ResourceRequirements>) -> Self {
@@ -173,13 +206,6 @@ impl Resources {
             requests: list(resources.and_then(|r| r.requests.as_ref())),
             limits: list(resources.and_then(|r| r.limits.as_ref())),
         }
-    }
-
-    /// The requests, with the limit where a request is missing.
-    fn demanded(&self, place: &str) -> Result<Sums, RequestsError> {
-        let (requests, mut sums) = self.read(place)?;
-        sums.extend(requests);
-        Ok(sums)
     }
 
     /// The requests, none of them larger than its limit, and the limits.
@@ -199,44 +225,7 @@ impl Resources {
     }
 }
 
-impl Pod {
-    fn requests(&self) -> Result<Requests, RequestsError> {
-        let mut total = self.of_containers()?;
-        let (requests, limits) = self.resources.read("the pod")?;
-        let unset = limits.into_iter().filter(|(resource, _)| !total.contains_key(resource)).collect::<Vec<_>>();
-        total.extend(unset.into_iter().chain(requests).filter(|(resource, _)| is_pod_level(resource)));
-        add(&mut total, &exact(&self.overhead, "the pod's overhead")?);
-        Ok(total.into_iter().map(|(resource, sum)| (resource.clone(), sum.amount(&resource))).collect())
-    }
-
-    fn of_containers(&self) -> Result<Sums, RequestsError> {
-        let mut running = Sums::new();
-        for container in &self.containers {
-            add(&mut running, &container.resources.demanded(&container.place())?);
-        }
-        let (mut sidecars, mut peak) = (Sums::new(), Sums::new());
-        for container in &self.init_containers {
-            let mut step = container.resources.demanded(&container.place())?;
-            if container.restart_policy.as_deref() == Some("Always") {
-                add(&mut running, &step);
-                add(&mut sidecars, &step);
-                step.clone_from(&sidecars);
-            } else {
-                add(&mut step, &sidecars);
-            }
-            raise(&mut peak, &step);
-        }
-        raise(&mut running, &peak);
-        Ok(running)
-    }
-}
-
-impl Container {
-    fn place(&self) -> String {
-        format!("container {:?}", self.name)
-    }
-}
-
+/// Reads the amounts of `place`.
 fn exact(list: &ResourceList, place: &str) -> Result<Sums, RequestsError> {
     list.iter()
         .map(|(resource, quantity)| match Exact::demanded(quantity) {
@@ -244,20 +233,6 @@ fn exact(list: &ResourceList, place: &str) -> Result<Sums, RequestsError> {
             Err(source) => Err(RequestsError::Quantity { place: place.to_owned(), resource: resource.clone(), source }),
         })
         .collect()
-}
-
-fn add(sums: &mut Sums, more: &Sums) {
-    for (resource, value) in more {
-        let sum = sums.entry(resource.clone()).or_insert(Exact::ZERO);
-        *sum = sum.plus(*value);
-    }
-}
-
-fn raise(sums: &mut Sums, to: &Sums) {
-    for (resource, value) in to {
-        let sum = sums.entry(resource.clone()).or_insert(*value);
-        *sum = (*sum).max(*value);
-    }
 }
 
 #[cfg(test)]

@@ -112,6 +112,9 @@ impl Engine {
         if let Err(problem) = &entry.demand {
             return held(Waiting::BadRequest(problem.clone()));
         }
+        if let Some(problem) = self.breaches(slot, cluster_queue) {
+            return held(Waiting::BadRequest(problem));
+        }
         if slot.refused {
             return held(Waiting::Refused);
         }

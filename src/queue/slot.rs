@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use super::Preemption;
+use super::demand::Demand;
 use super::engine::{LocalQueueId, WorkloadId};
 use super::entry::{Entry, Stage};
 use super::ledger::{Charge, Holder, HolderRank};
 use super::line::{Rank, Shape};
 use super::pending::{PendingReason, Waiting};
 use super::report::Counts;
+use super::shared::Shared;
 use super::tree::NodeId;
 use crate::api::kueue::Admission;
 
@@ -96,6 +98,15 @@ impl Slot {
         let edited = before.edited(now);
         self.refused &= !edited;
         self.refresh = edited || (self.refresh && before.said == now.said);
+    }
+
+    /// Its pods ask for something else now, though its spec is the same. An admission that was decided on stands: its write
+    /// is under way, and nothing stops it.
+    pub(super) fn asks_now(&mut self, demand: Shared<Demand>) {
+        self.entry.demand = Ok(demand);
+        self.preempts = None;
+        self.refused = false;
+        self.refresh = true;
     }
 
     /// The quota that it holds, observed or decided on.

@@ -11,8 +11,16 @@ use crate::api::kueue::Workload;
 const LAST_APPLIED_ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// What `requests.rs` and `placement.rs` read of a pod spec.
-const OF_POD: [&str; 7] =
-    ["containers", "initContainers", "overhead", "resources", "nodeSelector", "tolerations", "affinity"];
+const OF_POD: [&str; 8] = [
+    "containers",
+    "initContainers",
+    "overhead",
+    "resources",
+    "runtimeClassName",
+    "nodeSelector",
+    "tolerations",
+    "affinity",
+];
 /// What `requests.rs` reads of a container.
 const OF_CONTAINER: [&str; 3] = ["name", "resources", "restartPolicy"];
 

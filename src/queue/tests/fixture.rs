@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{LimitRange, Namespace};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::{Value, json};
 
@@ -36,6 +37,8 @@ pub(super) struct Cluster {
     pub(super) cohorts: BTreeMap<String, Cohort>,
     pub(super) local_queues: BTreeMap<Key, LocalQueue>,
     pub(super) workloads: BTreeMap<Key, Workload>,
+    limit_ranges: BTreeMap<Key, LimitRange>,
+    runtime_classes: BTreeMap<String, RuntimeClass>,
     /// Every effect so far.
     pub(super) effects: Vec<Effect>,
     /// Objects of which something was wanted that was not carried out; whoever writes asks for it again.
@@ -121,6 +124,32 @@ impl Cluster {
         let labels = BTreeMap::from([(label.to_owned(), value.to_owned())]);
         let metadata = ObjectMeta { name: Some(NAMESPACE.into()), labels: Some(labels), ..ObjectMeta::default() };
         self.tell(&Event::Namespace(&Namespace { metadata, ..Namespace::default() }));
+    }
+
+    /// Creates or changes a LimitRange with these limits.
+    pub(super) fn put_limit_range(&mut self, name: &str, limits: Value) {
+        let object = json!({"metadata": {"name": name, "namespace": NAMESPACE}, "spec": {"limits": limits}});
+        let object: LimitRange = serde_json::from_value(object).expect("a LimitRange");
+        self.tell(&Event::LimitRange(&object));
+        self.limit_ranges.insert(key(name), object);
+    }
+
+    pub(super) fn delete_limit_range(&mut self, name: &str) {
+        self.limit_ranges.remove(&key(name));
+        self.tell(&Event::LimitRangeGone(&key(name)));
+    }
+
+    /// Creates or changes a RuntimeClass whose pods cost so much besides.
+    pub(super) fn put_runtime_class(&mut self, name: &str, overhead: Value) {
+        let object = json!({"metadata": {"name": name}, "handler": name, "overhead": {"podFixed": overhead}});
+        let object: RuntimeClass = serde_json::from_value(object).expect("a RuntimeClass");
+        self.tell(&Event::RuntimeClass(&object));
+        self.runtime_classes.insert(name.to_owned(), object);
+    }
+
+    pub(super) fn delete_runtime_class(&mut self, name: &str) {
+        self.runtime_classes.remove(name);
+        self.tell(&Event::RuntimeClassGone(name));
     }
 
     pub(super) fn put(&mut self, workload: Workload) {
@@ -273,6 +302,8 @@ impl Cluster {
         self.cohorts.clone().values().for_each(|object| self.tell(&Event::Cohort(object)));
         queues.values().for_each(|object| self.tell(&Event::ClusterQueue(object)));
         flavors.values().for_each(|object| self.tell(&Event::ResourceFlavor(object)));
+        self.limit_ranges.clone().values().for_each(|object| self.tell(&Event::LimitRange(object)));
+        self.runtime_classes.clone().values().for_each(|object| self.tell(&Event::RuntimeClass(object)));
     }
 
     /// Starts afresh with these settings, and keeps the decision log from now on.

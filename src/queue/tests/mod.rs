@@ -1,5 +1,6 @@
 //! Tests of the queue as a whole, through its events and effects.
 
+mod additions;
 mod behaviours;
 mod conditions;
 mod fixture;

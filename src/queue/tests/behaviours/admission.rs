@@ -89,7 +89,7 @@ fn b20_the_order_of_creation_does_not_matter(#[case] order: [&str; 4]) {
     }
 }
 
-/// Integration "request more that limits"; what a LimitRange says is not looked at.
+/// Integration "request more that limits"; `limits.rs` has what a LimitRange says.
 #[rstest]
 #[case::a_container(json!({"containers": [{"name": "c", "resources": above()}]}), "container \"c\"")]
 #[case::a_step_before(json!({"initContainers": [{"name": "i", "resources": above()}], "containers": []}), "container \"i\"")]

@@ -7,6 +7,7 @@ mod fair;
 mod fair_sharing;
 mod flavors;
 mod hierarchical;
+mod limits;
 mod order;
 mod preemption;
 mod quota;

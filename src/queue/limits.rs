@@ -1,0 +1,292 @@
+//! What the LimitRanges of a namespace say together: what containers get that name nothing, and what pods may ask for.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use k8s_openapi::api::core::v1::LimitRangeSpec;
+
+use super::pod::{Container, Pod, Resources, Sums, place_of};
+use crate::api::kueue::ResourceList;
+use crate::api::quantity::Exact;
+
+/// The LimitRanges of one namespace as one: the smallest maximum, the largest minimum, and of defaults the first by the name
+/// of the LimitRange (kueue v0.19.2 `pkg/util/limitrange/limitrange.go`).
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Limits {
+    container: Range,
+    pod: Range,
+    default_requests: Bounds,
+    default_limits: Bounds,
+}
+
+/// Within which bounds something has to be.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Range {
+    min: Bounds,
+    max: Bounds,
+}
+
+type Bounds = BTreeMap<String, Bound>;
+
+#[derive(Debug, Clone, PartialEq)]
+struct Bound {
+    value: Exact,
+    /// As it was written.
+    written: String,
+    /// The LimitRange that says so.
+    limit_range: String,
+}
+
+impl Limits {
+    /// Sums up LimitRanges, which come in the order of their names. A quantity that can't be read bounds nothing: the API server
+    /// takes none.
+    pub(super) fn of<'a>(limit_ranges: impl IntoIterator<Item = (&'a str, &'a LimitRangeSpec)>) -> Self {
+        let mut limits = Self::default();
+        for (name, spec) in limit_ranges {
+            for item in &spec.limits {
+                let range = match item.type_.as_str() {
+                    "Container" => &mut limits.container,
+                    "Pod" => &mut limits.pod,
+                    _ => continue,
+                };
+                merge(&mut range.min, item.min.as_ref(), name, |known, new| new > known);
+                merge(&mut range.max, item.max.as_ref(), name, |known, new| new < known);
+                if item.type_ == "Container" {
+                    merge(&mut limits.default_requests, item.default_request.as_ref(), name, |_, _| false);
+                    merge(&mut limits.default_limits, item.default.as_ref(), name, |_, _| false);
+                }
+            }
+        }
+        limits
+    }
+
+    /// Gives a container what it doesn't name.
+    pub(super) fn complete(&self, resources: &mut Resources) {
+        let Resources { requests, limits } = resources;
+        fill(limits, values(&self.default_limits));
+        fill(requests, values(&self.default_requests));
+        fill(requests, limits.iter().map(|(resource, value)| (resource.clone(), *value)));
+    }
+
+    /// Which bounds a pod breaks that is completed, each in a sentence. Only what is named is judged. The overhead of a
+    /// runtime class doesn't count (Kubernetes 1.36 `plugin/pkg/admission/limitranger`).
+    pub(super) fn breaches(&self, pod: &Pod) -> Vec<String> {
+        let containers = pod.init_containers.iter().chain(&pod.containers);
+        let mut breaches: Vec<String> = containers.flat_map(|container| self.of_container(container)).collect();
+        let whole = Resources { requests: pod.requested(), limits: pod.limited() };
+        let resources = self.pod.min.keys().chain(self.pod.max.keys().filter(|name| !self.pod.min.contains_key(*name)));
+        breaches.extend(resources.filter_map(|resource| self.pod.breach("the pod", "Pod", resource, &whole)));
+        breaches
+    }
+
+    fn of_container<'a>(&'a self, container: &'a Container) -> impl Iterator<Item = String> + 'a {
+        let place = place_of(&container.name);
+        container.resources.requests.keys().filter_map(move |resource| {
+            self.container
+                .breach(&place, "Container", resource, &container.resources)
+                .or_else(|| self.above_default(&place, resource, &container.resources))
+        })
+    }
+
+    /// A limit that the container names itself was found to be no smaller than its request, so this is a default.
+    fn above_default(&self, place: &str, resource: &str, resources: &Resources) -> Option<String> {
+        let (request, limit) = (resources.requests.get(resource)?, resources.limits.get(resource)?);
+        let bound = self.default_limits.get(resource).filter(|_| request > limit)?;
+        Some(format!(
+            "{place} requests {} of {resource}, which is more than the limit of {} that LimitRange {} sets by default",
+            shown(*request, resource),
+            bound.written,
+            bound.limit_range
+        ))
+    }
+}
+
+impl Range {
+    /// How `place` breaks the bounds of one resource, if it does.
+    fn breach(&self, place: &str, kind: &str, resource: &str, asked: &Resources) -> Option<String> {
+        let (min, max) = (self.min.get(resource), self.max.get(resource));
+        let sentence = |verb: &str, value: Exact, relation: &str, bound: &Bound| {
+            let (value, Bound { written, limit_range, .. }) = (shown(value, resource), bound);
+            let whose = format!("{written} that LimitRange {limit_range} has for a {kind}");
+            format!("{place} {verb} {value} of {resource}, which is {relation} of {whose}")
+        };
+        let request = asked.requests.get(resource).copied();
+        let limit = asked.limits.get(resource).copied();
+        let above = |value: Option<Exact>| value.zip(max).filter(|(value, max)| *value > max.value);
+        let below = |value: Option<Exact>| value.zip(min).filter(|(value, min)| *value < min.value);
+        if let Some((value, max)) = above(request) {
+            return Some(sentence("requests", value, "more than the maximum", max));
+        }
+        if let Some((value, max)) = above(limit) {
+            return Some(sentence("is limited to", value, "more than the maximum", max));
+        }
+        below(request).map(|(value, min)| sentence("requests", value, "less than the minimum", min))
+    }
+}
+
+fn merge(bounds: &mut Bounds, list: Option<&ResourceList>, limit_range: &str, better: impl Fn(Exact, Exact) -> bool) {
+    for (resource, quantity) in list.into_iter().flatten() {
+        let Ok(value) = Exact::demanded(quantity) else { continue };
+        let new = Bound { value, written: quantity.0.clone(), limit_range: limit_range.to_owned() };
+        match bounds.entry(resource.clone()) {
+            Entry::Vacant(place) => drop(place.insert(new)),
+            Entry::Occupied(mut place) => {
+                if better(place.get().value, value) {
+                    place.insert(new);
+                }
+            }
+        }
+    }
+}
+
+fn values(bounds: &Bounds) -> impl Iterator<Item = (String, Exact)> + '_ {
+    bounds.iter().map(|(resource, bound)| (resource.clone(), bound.value))
+}
+
+/// Sets what is not set.
+fn fill(sums: &mut Sums, with: impl Iterator<Item = (String, Exact)>) {
+    for (resource, value) in with {
+        sums.entry(resource).or_insert(value);
+    }
+}
+
+fn shown(value: Exact, resource: &str) -> String {
+    value.amount(resource).display(resource).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::kueue::PodTemplate;
+    use crate::queue::requests::pod_of;
+
+    fn limits(ranges: &[(&str, Value)]) -> Limits {
+        let specs: Vec<(&str, LimitRangeSpec)> = ranges
+            .iter()
+            .map(|(name, items)| (*name, serde_json::from_value(json!({"limits": items})).expect("a LimitRange")))
+            .collect();
+        Limits::of(specs.iter().map(|(name, spec)| (*name, spec)))
+    }
+
+    /// The pod as the API server would make it.
+    fn pod(spec: &Value, limits: &Limits) -> Pod {
+        pod_of(&PodTemplate(json!({"spec": spec}))).expect("a pod").completed(limits)
+    }
+
+    fn one(resources: Value) -> Value {
+        json!({"containers": [{"name": "c", "resources": resources}]})
+    }
+
+    /// A LimitRange as the API server keeps it: with a default limit comes a default request.
+    fn defaults() -> Value {
+        json!([{"type": "Container", "default": {"cpu": "4"}, "defaultRequest": {"cpu": "2"}}])
+    }
+
+    #[rstest]
+    #[case::nothing_is_named(one(json!({})), "2", Some("4"))]
+    #[case::a_request_is_kept(one(json!({"requests": {"cpu": "1"}})), "1", Some("4"))]
+    // Kueue charges 2 here, and the pod gets 3: the API server fills in the request before it looks at LimitRanges.
+    #[case::a_limit_stands_in_before_any_default(one(json!({"limits": {"cpu": "3"}})), "3", Some("3"))]
+    #[case::every_container_gets_it(json!({"containers": [{"name": "a"}, {"name": "b"}]}), "4", Some("8"))]
+    #[case::init_containers_too(
+        json!({"initContainers": [{"name": "i"}], "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}),
+        "2", Some("4"))]
+    #[case::not_the_pod_as_a_whole(
+        json!({"resources": {"requests": {"cpu": "9"}}, "containers": [{"name": "c"}]}), "9", Some("4"))]
+    // Kueue's test "Should sync the pod-level resource requests with the pod-level limit".
+    #[case::a_limit_of_the_pod_stands_in_before_any_default(
+        json!({"resources": {"limits": {"cpu": "7"}}, "containers": [{"name": "c"}]}), "7", Some("7"))]
+    fn what_is_not_named_is_filled_in(#[case] spec: Value, #[case] request: &str, #[case] limit: Option<&str>) {
+        let limits = limits(&[("defaults", defaults())]);
+
+        let pod = pod(&spec, &limits);
+
+        let cpu = |sums: Sums| sums.get("cpu").map(|value| shown(*value, "cpu"));
+        assert_eq!(cpu(pod.requested()).as_deref(), Some(request));
+        assert_eq!(cpu(pod.limited()).as_deref(), limit);
+        assert_eq!(limits.breaches(&pod), [""; 0]);
+    }
+
+    fn bounds(type_: &str, min: &str, max: &str) -> Value {
+        json!([{"type": type_, "min": {"cpu": min}, "max": {"cpu": max}}])
+    }
+
+    #[rstest]
+    #[case::within(json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}), "")]
+    #[case::a_request_above(json!({"requests": {"cpu": "2500m"}}),
+        "container \"c\" requests 2500m of cpu, which is more than the maximum of 2 that LimitRange r has for a Container")]
+    #[case::a_limit_above(json!({"requests": {"cpu": "1"}, "limits": {"cpu": "3"}}),
+        "container \"c\" is limited to 3 of cpu, which is more than the maximum of 2 that LimitRange r has for a Container")]
+    #[case::a_request_below(json!({"requests": {"cpu": "0"}}),
+        "container \"c\" requests 0 of cpu, which is less than the minimum of 1 that LimitRange r has for a Container")]
+    #[case::what_is_not_named_is_not_judged(json!({"requests": {"memory": "1Gi"}}), "")]
+    fn a_container_has_to_be_within_bounds(#[case] resources: Value, #[case] told: &str) {
+        let limits = limits(&[("r", bounds("Container", "1", "2"))]);
+        assert_eq!(limits.breaches(&pod(&one(resources), &limits)).join("; "), told);
+    }
+
+    #[rstest]
+    #[case::within("1500m", "2", json!({}), "")]
+    #[case::requests_above("2500m", "9", json!({}),
+        "the pod requests 5 of cpu, which is more than the maximum of 4 that LimitRange r has for a Pod")]
+    #[case::limits_above("2", "2500m", json!({}),
+        "the pod is limited to 5 of cpu, which is more than the maximum of 4 that LimitRange r has for a Pod")]
+    #[case::requests_below("1", "2", json!({}),
+        "the pod requests 2 of cpu, which is less than the minimum of 3 that LimitRange r has for a Pod")]
+    #[case::what_is_given_for_the_whole_counts("1", "1", json!({"requests": {"cpu": "5"}, "limits": {"cpu": "5"}}),
+        "the pod requests 5 of cpu, which is more than the maximum of 4 that LimitRange r has for a Pod")]
+    fn a_pod_has_to_be_within_bounds(
+        #[case] request: &str,
+        #[case] limit: &str,
+        #[case] whole: Value,
+        #[case] told: &str,
+    ) {
+        let container =
+            |name: &str| json!({"name": name, "resources": {"requests": {"cpu": request}, "limits": {"cpu": limit}}});
+        let spec = json!({
+            "containers": [container("a"), container("b")],
+            "resources": whole,
+            "overhead": {"cpu": "2"},
+        });
+        let limits = limits(&[("r", bounds("Pod", "3", "4"))]);
+        assert_eq!(limits.breaches(&pod(&spec, &limits)).join("; "), told);
+    }
+
+    #[test]
+    fn a_default_limit_may_be_below_a_request() {
+        let limits = limits(&[("r", json!([{"type": "Container", "default": {"cpu": "1"}}]))]);
+        let told = limits.breaches(&pod(&one(json!({"requests": {"cpu": "2"}})), &limits));
+        assert_eq!(
+            told,
+            ["container \"c\" requests 2 of cpu, which is more than the limit of 1 that LimitRange r sets by default"]
+        );
+    }
+
+    /// Kueue's table `TestSummarize`; other kinds of bounds, and quantities that are none, bound nothing.
+    #[test]
+    fn of_several_limit_ranges_the_narrowest_bounds_and_the_first_defaults_count() {
+        let narrow = |min: &str, max: &str, default: &str| {
+            json!([
+                {"type": "Container", "min": {"cpu": min}, "max": {"cpu": max}, "defaultRequest": {"cpu": default}},
+                {"type": "PersistentVolumeClaim", "max": {"cpu": "0"}},
+                {"type": "Pod", "max": {"cpu": "many"}, "defaultRequest": {"memory": "1"}},
+            ])
+        };
+        let limits = limits(&[("a", narrow("1", "4", "3")), ("b", narrow("2", "5", "2"))]);
+
+        let told = |cpu: &str| limits.breaches(&pod(&one(json!({"requests": {"cpu": cpu}})), &limits)).join("; ");
+        assert!(told("1500m").contains("the minimum of 2 that LimitRange b"), "{}", told("1500m"));
+        assert!(told("4500m").contains("the maximum of 4 that LimitRange a"), "{}", told("4500m"));
+        assert_eq!(
+            pod(&one(json!({})), &limits).requested(),
+            [("cpu".to_owned(), Exact::demanded(&quantity("3")).expect("a number"))].into()
+        );
+    }
+
+    fn quantity(text: &str) -> crate::api::quantity::Quantity {
+        crate::api::quantity::Quantity(text.to_owned())
+    }
+}

@@ -1,0 +1,176 @@
+//! What must hold in every small cluster whose LimitRanges and RuntimeClasses change as things happen.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use serde_json::{Value, json};
+
+use super::fixture::Cluster;
+use super::random::{carry_out, histories, plans};
+use crate::api::kueue::{Admission, Workload, names};
+use crate::api::quantity::Amount;
+use crate::queue::Effect;
+use crate::queue::log::replay;
+
+const CASES: u32 = 100;
+
+/// The same worlds on every run: a commit passes or it does not.
+fn config() -> ProptestConfig {
+    ProptestConfig { cases: CASES, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() }
+}
+
+/// What a LimitRange says of one resource.
+#[derive(Debug, Clone, Default)]
+struct Limit {
+    resource: &'static str,
+    min: Option<u8>,
+    max: Option<u8>,
+    default: Option<u8>,
+}
+
+#[derive(Debug, Clone)]
+enum Change {
+    /// One of two LimitRanges.
+    Limit(bool, Limit),
+    NoLimit(bool),
+    /// What the one RuntimeClass adds of the first resource.
+    Class(u8),
+    NoClass,
+    /// A workload names the RuntimeClass.
+    Sandbox(u8),
+    Restart,
+}
+
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    let resource = prop_oneof![2 => Just("gpu"), 1 => Just("tpu")];
+    let limit = (resource, prop::option::of(0..3_u8), prop::option::of(1..4_u8), prop::option::of(0..3_u8));
+    let limit = limit.prop_map(|(resource, min, max, default)| Limit { resource, min, max, default });
+    let change = prop_oneof![
+        6 => (any::<bool>(), limit).prop_map(|(first, limit)| Change::Limit(first, limit)),
+        2 => any::<bool>().prop_map(Change::NoLimit),
+        2 => (0..3_u8).prop_map(Change::Class),
+        1 => Just(Change::NoClass),
+        4 => any::<u8>().prop_map(Change::Sandbox),
+        1 => Just(Change::Restart),
+    ];
+    prop::collection::vec(change, 0..3)
+}
+
+/// What is in force, kept in the simplest way.
+#[derive(Debug, Clone, Default)]
+struct InForce {
+    limits: BTreeMap<&'static str, Limit>,
+    overhead: Option<u8>,
+}
+
+impl InForce {
+    fn apply(&mut self, cluster: &mut Cluster, change: &Change) {
+        let name = |first: bool| if first { "a" } else { "b" };
+        match change {
+            Change::Limit(first, limit) => {
+                let of =
+                    |value: Option<u8>| value.map_or(json!({}), |value| json!({limit.resource: value.to_string()}));
+                let item = json!({"type": "Container", "min": of(limit.min), "max": of(limit.max), "defaultRequest": of(limit.default)});
+                cluster.put_limit_range(name(*first), json!([item]));
+                self.limits.insert(name(*first), limit.clone());
+            }
+            Change::NoLimit(first) => {
+                cluster.delete_limit_range(name(*first));
+                self.limits.remove(name(*first));
+            }
+            Change::Class(overhead) => {
+                cluster.put_runtime_class("sandbox", json!({"gpu": overhead.to_string()}));
+                self.overhead = Some(*overhead);
+            }
+            Change::NoClass => {
+                cluster.delete_runtime_class("sandbox");
+                self.overhead = None;
+            }
+            Change::Sandbox(number) => {
+                let waits = |name: &&String| !cluster.is_true(name, names::QUOTA_RESERVED);
+                let keys: Vec<&String> = cluster.workloads.keys().map(|key| &key.name).filter(waits).collect();
+                if let Some(name) = keys.get(usize::from(*number) % keys.len().max(1)).copied().cloned() {
+                    cluster.change(&name, |workload| {
+                        for set in &mut workload.spec.pod_sets {
+                            set.template.0["spec"]["runtimeClassName"] = json!("sandbox");
+                        }
+                    });
+                }
+            }
+            Change::Restart => cluster.restart(),
+        }
+    }
+
+    /// What one pod of this template is charged; `None` if it is out of bounds.
+    fn charge(&self, template: &Value) -> Option<BTreeMap<&'static str, u8>> {
+        let spec = &template["spec"];
+        let mut charge = BTreeMap::new();
+        for resource in ["gpu", "tpu"] {
+            let limits = || self.limits.values().filter(|limit| limit.resource == resource);
+            let requested = spec["containers"][0]["resources"]["requests"][resource].as_str();
+            let requested = requested.map(|text| text.parse::<u8>().expect("a number"));
+            if let Some(amount) = requested.or_else(|| limits().find_map(|limit| limit.default)) {
+                if limits()
+                    .any(|limit| limit.min.is_some_and(|min| amount < min) || limit.max.is_some_and(|max| amount > max))
+                {
+                    return None;
+                }
+                charge.insert(resource, amount);
+            }
+        }
+        if let Some(overhead) = self.overhead.filter(|_| !spec["runtimeClassName"].is_null()) {
+            *charge.entry("gpu").or_default() += overhead;
+        }
+        Some(charge)
+    }
+
+    fn check(&self, workload: &Workload, admission: &Admission) -> Result<(), TestCaseError> {
+        for (set, assignment) in workload.spec.pod_sets.iter().zip(&admission.pod_set_assignments) {
+            let Some(charge) = self.charge(&set.template.0) else {
+                // Pods that run already are not judged.
+                prop_assert!(workload.metadata.annotations.is_some(), "{:?} is out of bounds", set);
+                continue;
+            };
+            for (resource, amount) in charge {
+                let used =
+                    assignment.resource_usage.get(resource).map(|usage| Amount::of(resource, usage).expect("a number"));
+                let count = i64::from(assignment.count.unwrap_or(set.count));
+                prop_assert_eq!(used.unwrap_or_default(), Amount::new(i64::from(amount)).times(count), "{:?}", set);
+            }
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// Who is admitted is within bounds and charged what its pods will ask for; and a replay of the log decides the same.
+    #[test]
+    fn what_is_admitted_is_what_limit_ranges_and_classes_make_of_it(
+        plan in plans(),
+        history in histories(),
+        changes in prop::collection::vec(changes(), 12),
+    ) {
+        let (mut plan, mut cluster) = (plan.clone(), plan.start());
+        cluster.restart_recording(cluster.settings.clone());
+        let mut in_force = InForce::default();
+        for (acts, changes) in history.iter().zip(&changes) {
+            acts.iter().for_each(|act| plan.apply(&mut cluster, act));
+            // Told again for what was decided before: an admission that is under way stands.
+            let under_way: Vec<_> = cluster.workloads.keys().filter(|key| cluster.why(&key.name).is_none()).cloned().collect();
+            changes.iter().for_each(|change| in_force.apply(&mut cluster, change));
+            let effects = cluster.cycle();
+            for effect in &effects {
+                if let Effect::Admit { workload, admission, .. } = effect && !under_way.contains(workload) {
+                    in_force.check(&cluster.workloads[workload], admission)?;
+                }
+            }
+            carry_out(&mut cluster, &effects);
+        }
+        let replayed = replay(cluster.log()).expect("a good log");
+        prop_assert_eq!(replayed.first, None);
+        prop_assert_eq!((replayed.differences, replayed.cut_off, replayed.cycles), (0, 0, history.len()));
+    }
+}
