@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::record::{MemberShare, Record, Share};
 use super::{Group, Member};
-use crate::queue::requests::{RequestsError, pod_requests};
+use crate::queue::requests::{RequestsError, pod_facts};
 
 /// The PodSets that a job needs, and which pods each of them pays for.
 #[derive(Debug, Clone, Default)]
@@ -104,19 +104,58 @@ fn suffixed(name: &str, shape: &str) -> String {
     format!("{kept}-{}", &shape[..shape.len().min(10)])
 }
 
-/// Hashes what makes two pods the same to quota and to the choice of a flavor: what they request, and where they can run.
+/// Hashes what makes two pods the same to quota and to the choice of a flavor: what their containers request and are limited
+/// to, their runtime class, and where they can run. (The sum of the requests would not do: what a LimitRange adds to pods and
+/// allows them goes by container.)
 ///
 /// # Errors
 /// When a request isn't a quantity; the sentence names it.
 pub fn shape_of(spec: &PodSpec) -> Result<String, RequestsError> {
-    let requests = pod_requests(spec)?.quantities();
     let node_affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
     let facts = json!({
-        "requests": requests,
+        "pod": pod_facts(spec)?,
         "nodeSelector": spec.node_selector,
         "nodeAffinity": node_affinity,
         "tolerations": spec.tolerations,
     });
     let digest = Sha256::digest(facts.to_string());
     Ok(digest.iter().take(5).map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn of(pod: Value) -> String {
+        shape_of(&serde_json::from_value(pod).expect("a pod")).expect("a shape")
+    }
+
+    fn worker(resources: Value) -> Value {
+        json!({"name": "ray-worker", "resources": resources})
+    }
+
+    fn plain() -> Value {
+        json!({"containers": [worker(json!({"requests": {"cpu": "1"}}))]})
+    }
+
+    #[rstest]
+    #[case::another_notation(json!({"containers": [worker(json!({"requests": {"cpu": "1000m"}}))]}), true)]
+    #[case::another_image(json!({"containers": [{"name": "w", "image": "new", "resources": {"requests": {"cpu": 1}}}]}), true)]
+    #[case::another_request(json!({"containers": [worker(json!({"requests": {"cpu": "2"}}))]}), false)]
+    // A LimitRange may give the sidecar a request, forbid the limit, and demand so much of each container.
+    #[case::a_sidecar_that_asks_for_nothing(
+        json!({"containers": [worker(json!({"requests": {"cpu": "1"}})), {"name": "sidecar"}]}), false)]
+    #[case::a_limit(json!({"containers": [worker(json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}))]}), false)]
+    #[case::the_same_in_two_containers(
+        json!({"containers": [worker(json!({"requests": {"cpu": "500m"}})), worker(json!({"requests": {"cpu": "500m"}}))]}), false)]
+    #[case::a_runtime_class(
+        json!({"runtimeClassName": "kata", "containers": [worker(json!({"requests": {"cpu": "1"}}))]}), false)]
+    #[case::a_place(
+        json!({"nodeSelector": {"gpu": "h100"}, "containers": [worker(json!({"requests": {"cpu": "1"}}))]}), false)]
+    fn a_shape_is_all_that_a_charge_and_a_flavor_can_depend_on(#[case] other: Value, #[case] same: bool) {
+        assert_eq!(of(plain()) == of(other), same);
+    }
 }

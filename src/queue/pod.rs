@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::{Value, json};
+
 use super::limits::Limits;
 use super::requests::Requests;
 use crate::api::quantity::Exact;
@@ -52,6 +54,25 @@ impl Pod {
         let mut total = self.requested();
         add(&mut total, if self.overhead.is_empty() { of_class.unwrap_or(&self.overhead) } else { &self.overhead });
         total.into_iter().map(|(resource, sum)| (resource.clone(), sum.amount(&resource))).collect()
+    }
+
+    /// All of it but the names of its containers.
+    pub(super) fn facts(&self) -> Value {
+        let containers = |list: &[Container]| -> Vec<Value> {
+            let facts = list.iter().map(|container| {
+                let mut facts = container.resources.facts();
+                facts["sidecar"] = container.sidecar.into();
+                facts
+            });
+            facts.collect()
+        };
+        json!({
+            "containers": containers(&self.containers),
+            "initContainers": containers(&self.init_containers),
+            "resources": self.whole.facts(),
+            "overhead": facts_of(&self.overhead),
+            "runtimeClassName": self.runtime_class,
+        })
     }
 
     /// What all containers request together, or the pod as a whole; without overhead.
@@ -114,6 +135,16 @@ impl Pod {
         }
         pod
     }
+}
+
+impl Resources {
+    fn facts(&self) -> Value {
+        json!({"requests": facts_of(&self.requests), "limits": facts_of(&self.limits)})
+    }
+}
+
+fn facts_of(sums: &Sums) -> BTreeMap<&str, String> {
+    sums.iter().map(|(resource, value)| (resource.as_str(), value.nano().to_string())).collect()
 }
 
 fn add(sums: &mut Sums, more: &Sums) {

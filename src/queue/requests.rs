@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Container as PodContainer, PodSpec, ResourceRequirements};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::pod::{self, Pod, Sums, place_of};
 use crate::api::kueue::{PodTemplate, ResourceList};
@@ -91,24 +92,15 @@ pub enum RequestsError {
 /// When a quantity is malformed or negative, or a request is larger than its limit (kueue v0.19.2
 /// `pkg/workload/resources.go`, `ValidateResources`).
 pub fn pod_requests(pod: &PodSpec) -> Result<Requests, RequestsError> {
-    let container = |name: &str, resources: &Option<ResourceRequirements>, restart_policy: &Option<String>| Container {
-        name: name.to_owned(),
-        resources: Resources::of(resources.as_ref()),
-        restart_policy: restart_policy.clone(),
-    };
-    let written = Written {
-        containers: pod.containers.iter().map(|c| container(&c.name, &c.resources, &c.restart_policy)).collect(),
-        init_containers: pod
-            .init_containers
-            .iter()
-            .flatten()
-            .map(|c| container(&c.name, &c.resources, &c.restart_policy))
-            .collect(),
-        overhead: pod.overhead.clone().unwrap_or_default(),
-        resources: Resources::of(pod.resources.as_ref()),
-        runtime_class_name: None,
-    };
-    Ok(written.read()?.requests(None))
+    Ok(Written::of(pod).read()?.requests(None))
+}
+
+/// All that a pod's charge can depend on, whatever LimitRanges and RuntimeClasses there are; equal amounts are written alike.
+///
+/// # Errors
+/// As [`pod_requests`].
+pub fn pod_facts(pod: &PodSpec) -> Result<Value, RequestsError> {
+    Ok(Written::of(pod).read()?.facts())
 }
 
 /// What a pod of this template asks the scheduler for, as [`pod_requests`], decoding only what counts.
@@ -171,6 +163,17 @@ pub(super) fn null_is_default<'de, D: serde::Deserializer<'de>, T: Default + Des
 }
 
 impl Written {
+    fn of(pod: &PodSpec) -> Self {
+        let containers = |list: &[PodContainer]| list.iter().map(Container::of).collect();
+        Self {
+            containers: containers(&pod.containers),
+            init_containers: containers(pod.init_containers.as_deref().unwrap_or_default()),
+            overhead: pod.overhead.clone().unwrap_or_default(),
+            resources: Resources::of(pod.resources.as_ref()),
+            runtime_class_name: pod.runtime_class_name.clone(),
+        }
+    }
+
     fn read(&self) -> Result<Pod, RequestsError> {
         let containers = |list: &[Container]| list.iter().map(Container::read).collect::<Result<Vec<_>, _>>();
         let (requests, limits) = self.resources.read("the pod")?;
@@ -186,6 +189,14 @@ impl Written {
 }
 
 impl Container {
+    fn of(container: &PodContainer) -> Self {
+        Self {
+            name: container.name.clone(),
+            resources: Resources::of(container.resources.as_ref()),
+            restart_policy: container.restart_policy.clone(),
+        }
+    }
+
     fn read(&self) -> Result<pod::Container, RequestsError> {
         let (mut requests, limits) = self.resources.read(&place_of(&self.name))?;
         for (resource, limit) in &limits {
@@ -238,7 +249,7 @@ fn exact(list: &ResourceList, place: &str) -> Result<Sums, RequestsError> {
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 

@@ -6,6 +6,7 @@ mod deletion;
 mod evictions;
 mod halves;
 mod kinds;
+mod limits;
 mod many;
 mod preemption;
 mod process;

@@ -1,0 +1,163 @@
+//! LimitRanges and RuntimeClasses: what the API server makes of pods is what is paid for, and what it refuses is not. (B21 of
+//! the portable behaviours of Kueue's own tests, `test/integration/singlecluster/scheduler`.)
+
+use k8s_openapi::api::core::v1::{LimitRange, Pod};
+use kube::api::{DeleteParams, ListParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use sluice::queue::requests::pod_requests;
+
+use crate::rayclusters::CLUSTER;
+use crate::support::history::Recorder;
+use crate::support::objects::{NAMESPACE, QUEUE_SAMPLE};
+use crate::support::quotas::{cpu, flavor, workload};
+use crate::support::{TestEnv, eventually, invariants};
+
+fn limit_range(name: &str, item: &Value) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "LimitRange",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"limits": [item]},
+    })
+}
+
+fn limit_ranges(env: &TestEnv) -> Api<LimitRange> {
+    Api::namespaced(env.client.clone(), NAMESPACE)
+}
+
+/// How much CPU a Workload was admitted with.
+async fn charged(env: &TestEnv, name: &str) -> String {
+    env.is_admitted(name).await;
+    let status = env.workloads().get(name).await.expect("the Workload").status.unwrap_or_default();
+    let admission = status.admission.expect("it is admitted");
+    admission.pod_set_assignments[0].resource_usage["cpu"].0.clone()
+}
+
+/// A Workload of one pod with these resources.
+fn asking(name: &str, resources: Value) -> Value {
+    let mut object = workload(name, "team", "0", 0);
+    object["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"] = resources;
+    object
+}
+
+/// Waits until the queue knows of a LimitRange: this one, too large for the quota by far, is told something else then.
+async fn is_known(env: &TestEnv, words: &str) {
+    env.has_condition("crowd", "QuotaReserved", "False", &[words]).await;
+}
+
+#[tokio::test]
+async fn who_breaks_a_limit_range_waits_until_it_is_put_right_and_defaults_are_paid_for() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let _manager = env.manager().await;
+    env.put(flavor()).await;
+    env.put_queue("team", None, cpu("20", json!({})), json!({})).await;
+    let mut crowd = asking("crowd", json!({"requests": {"cpu": "1500m"}}));
+    crowd["spec"]["podSets"][0]["count"] = 1000.into();
+    env.put(crowd).await;
+
+    // Above the maximum; it is admitted once that is raised.
+    env.put(limit_range("small", &json!({"type": "Container", "max": {"cpu": "1"}}))).await;
+    is_known(&env, "requests 1500m of cpu, which is more than the maximum of 1 that LimitRange small has").await;
+    env.put(workload("large", "team", "2", 0)).await;
+    let told = "pod set main: container \"c\" requests 2 of cpu, which is more than the maximum of 1 that LimitRange small has \
+                for a Container";
+    env.has_condition("large", "QuotaReserved", "False", &["Misconfigured", told]).await;
+    env.put(limit_range("small", &json!({"type": "Container", "max": {"cpu": "4"}}))).await;
+    assert_eq!(charged(&env, "large").await, "2");
+
+    // The API server makes a default of the maximum. What names a limit alone requests that.
+    env.put(asking("by-default", json!({}))).await;
+    assert_eq!(charged(&env, "by-default").await, "4");
+    env.put(asking("by-limit", json!({"limits": {"cpu": "3"}}))).await;
+    assert_eq!(charged(&env, "by-limit").await, "3");
+
+    // Below the minimum of a pod; it is admitted once that is gone. What runs is charged as it was.
+    env.put(limit_range("pods", &json!({"type": "Pod", "min": {"cpu": "2"}}))).await;
+    is_known(&env, "the pod requests 1500m of cpu, which is less than the minimum of 2 that LimitRange pods has").await;
+    env.put(workload("tiny", "team", "250m", 0)).await;
+    let told = "the pod requests 250m of cpu, which is less than the minimum of 2 that LimitRange pods has for a Pod";
+    env.has_condition("tiny", "QuotaReserved", "False", &["Misconfigured", told]).await;
+    limit_ranges(&env).delete("pods", &DeleteParams::default()).await.expect("the LimitRange is deleted");
+    assert_eq!(charged(&env, "tiny").await, "250m");
+    assert_eq!(charged(&env, "by-default").await, "4");
+
+    let breaches = invariants::breaches(&recorder.history().await);
+    assert!(breaches.is_empty(), "{}", breaches.join("\n"));
+}
+
+/// The head names limits only; the worker has a sidecar that names nothing, and a runtime class that costs.
+fn cluster() -> Value {
+    let own = json!({"cpu": "500m", "memory": "1Gi"});
+    let container =
+        |name: &str, resources: Value| json!({"name": name, "image": "rayproject/ray:2.52.0", "resources": resources});
+    let head = json!({"containers": [container("ray-head", json!({"limits": own}))]});
+    let worker = json!({
+        "runtimeClassName": "kata",
+        "containers": [container("ray-worker", json!({"requests": own})), container("sidecar", json!({}))],
+    });
+    json!({
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {"name": CLUSTER, "namespace": NAMESPACE, "labels": {"kueue.x-k8s.io/queue-name": "user-queue"}},
+        "spec": {
+            "rayVersion": "2.52.0",
+            "headGroupSpec": {"rayStartParams": {}, "template": {"spec": head}},
+            "workerGroupSpecs": [{
+                "groupName": "small", "replicas": 2, "minReplicas": 2, "maxReplicas": 2, "rayStartParams": {},
+                "template": {"spec": worker},
+            }],
+        },
+    })
+}
+
+async fn cpu_of_pods(env: &TestEnv, count: usize) -> i64 {
+    let pods: Vec<Pod> = eventually(&format!("{count} pods"), async || {
+        let pods = env.pods_of(CLUSTER).await;
+        (pods.len() == count).then_some(pods)
+    })
+    .await;
+    let requests = pods.iter().filter_map(|pod| pod_requests(pod.spec.as_ref()?).ok());
+    requests.map(|requests| requests.get("cpu").get()).sum()
+}
+
+/// What is charged is what the API server makes of the pods: 500m for the head; for each worker 500m, 100m for its sidecar
+/// and 250m for its runtime class.
+#[tokio::test]
+async fn a_ray_cluster_pays_for_what_is_added_to_its_pods() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.set_quota("2199m", "8Gi").await;
+    let defaults = json!({
+        "type": "Container",
+        "defaultRequest": {"cpu": "100m", "memory": "64Mi"},
+        "default": {"cpu": "600m", "memory": "1Gi"},
+    });
+    env.put(limit_range("defaults", &defaults)).await;
+    env.put(json!({
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": "kata"},
+        "handler": "kata",
+        "overhead": {"podFixed": {"cpu": "250m"}},
+    }))
+    .await;
+    let _manager = env.manager().await;
+    env.put(cluster()).await;
+
+    let name = eventually("the slice is there", async || {
+        let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
+        slices.first().map(|slice| slice.name_any())
+    })
+    .await;
+    env.is_short(&name).await;
+    assert!(env.pods_of(CLUSTER).await.is_empty());
+
+    env.set_quota("2200m", "8Gi").await;
+    assert_eq!(cpu_of_pods(&env, 3).await, 2200);
+    env.reserves_cpu("2200m").await;
+    let breaches = invariants::breaches(&recorder.history().await);
+    assert!(breaches.is_empty(), "{}", breaches.join("\n"));
+}
