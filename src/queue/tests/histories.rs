@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::config;
 use super::fixture::{Cluster, at, group, key, replacing};
 use crate::api::kueue::names;
 use crate::queue::log::{Difference, replay};
@@ -227,7 +228,7 @@ fn falsify(log: &mut [String], choice: prop::sample::Index) -> Option<(usize, us
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     /// I1 and I4, at every step of every history.
     #[test]

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 
+use super::config;
 use super::fixture::Cluster;
 use super::oracle::{Admitted, Decision, World, decide};
 use super::random::{Act, Plan, carry_out, histories, plans};
@@ -88,14 +88,6 @@ fn agree(plan: &Plan, history: &[Vec<Act>], restarts: bool) -> Result<(), TestCa
         carry_out(&mut cluster, &effects);
     }
     Ok(())
-}
-
-/// How many random worlds each property is tried on: what an unoptimised build does in some seconds.
-const CASES: u32 = 150;
-
-/// The same worlds on every run: a commit passes or it does not.
-fn config() -> ProptestConfig {
-    ProptestConfig { cases: CASES, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() }
 }
 
 proptest! {

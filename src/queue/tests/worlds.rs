@@ -1,25 +1,17 @@
 //! What must hold in every small cluster, whoever decides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 
+use super::config;
 use super::fixture::{Cluster, at};
 use super::oracle::World;
 use super::random::{Act, Plan, carry_out, going, histories, plans};
 use crate::api::quantity::Amount;
 use crate::queue::log::replay;
 use crate::queue::pending::Obstacle;
-use crate::queue::{Effect, Engine, EvictReason, Key, Waiting};
-
-/// How many random worlds each property is tried on: what an unoptimised build does in a few seconds.
-const CASES: u32 = 100;
-
-/// The same worlds on every run: a commit passes or it does not.
-fn config() -> ProptestConfig {
-    ProptestConfig { cases: CASES, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() }
-}
+use crate::queue::{Effect, Engine, Event, EvictReason, Key, Waiting};
 
 /// More cycles than any small cluster needs to come to rest.
 const MANY_CYCLES: usize = 200;
@@ -59,6 +51,29 @@ fn come_to_rest(cluster: &mut Cluster) -> Result<Vec<Key>, TestCaseError> {
         leaving.iter().for_each(|name| cluster.release(name));
     }
     Err(TestCaseError::fail(format!("it does not come to rest; evicted: {evicted:?}")))
+}
+
+/// A fresh process that sees the objects of a cluster in this order: by these numbers, over and over.
+fn afresh(cluster: &Cluster, order: &[u16]) -> Engine {
+    let mut engine = Engine::new(cluster.settings.clone());
+    let events = cluster.workloads.values().map(Event::Workload);
+    let events = events.chain(cluster.local_queues.values().map(Event::LocalQueue));
+    let events = events.chain(cluster.cohorts.values().map(Event::Cohort));
+    let events = events.chain(cluster.cluster_queues.values().map(Event::ClusterQueue));
+    let events = events.chain(cluster.flavors.values().map(Event::ResourceFlavor));
+    let mut events: Vec<(u16, Event<'_>)> = order.iter().copied().cycle().zip(events).collect();
+    events.sort_by_key(|(number, _)| *number);
+    events.iter().for_each(|(_, event)| engine.step(at(cluster.now), event));
+    engine
+}
+
+/// Effects as people see them, in no order: trees are decided one after the other, and none is the first.
+fn said(effects: &[Effect]) -> BTreeSet<String> {
+    let said = |effect: &Effect| match effect {
+        Effect::Pending { workload, why } => format!("{} waits: {why}", workload.name),
+        effect => format!("{effect:?}"),
+    };
+    effects.iter().map(said).collect()
 }
 
 fn victims_of(effects: &[Effect]) -> BTreeMap<Key, Vec<Key>> {
@@ -112,6 +127,21 @@ proptest! {
     fn a_cycle_is_deterministic(plan in plans(), history in histories()) {
         let run = || happen(&plan, &history, |_, _, _| Ok(())).map(|(_, cluster)| cluster.effects);
         prop_assert_eq!(run()?, run()?);
+    }
+
+    /// What is there is decided upon in one way, whichever of it was seen first.
+    #[test]
+    fn the_order_in_which_objects_are_seen_changes_nothing(
+        plan in plans(),
+        history in histories(),
+        order in prop::collection::vec(any::<u16>(), 32),
+    ) {
+        let (last, before) = history.split_last().expect("histories are not empty");
+        let (mut plan, mut cluster) = happen(&plan, before, |_, _, _| Ok(()))?;
+        last.iter().for_each(|act| plan.apply(&mut cluster, act));
+        let now = at(cluster.now);
+        let decided = |order: &[u16]| said(&afresh(&cluster, order).cycle(now));
+        prop_assert_eq!(decided(&order), decided(&[0]));
     }
 
     /// Preemption ends, and nobody goes for good but comes back and goes again.
@@ -197,10 +227,10 @@ proptest! {
         let (_, cluster) = happen(&plan, &history, |_, _, _| Ok(()))?;
         let told = |engine: &mut Engine| {
             for workload in cluster.workloads.values() {
-                engine.step(at(cluster.now), &crate::queue::Event::WorkloadGone(&Key::of(workload)));
+                engine.step(at(cluster.now), &Event::WorkloadGone(&Key::of(workload)));
             }
             for workload in cluster.workloads.values() {
-                engine.step(at(cluster.now), &crate::queue::Event::Workload(workload));
+                engine.step(at(cluster.now), &Event::Workload(workload));
             }
         };
         let mut engine = cluster.engine.clone();
