@@ -27,7 +27,7 @@ struct Outsiders {
 impl Search<'_> {
     pub(super) fn classical(&mut self, want: &Want<'_>) -> Vec<Victim> {
         let outsiders = self.outsiders(want);
-        let own: Vec<Victim> = self.preemptor().own(self.node, want.short).collect();
+        let own: Vec<Victim> = self.preemptor().own(self.node, *want).collect();
         let nobody_by_right = outsiders.by_right.is_empty();
         let nobody_else = nobody_by_right && outsiders.by_priority.is_empty();
         let candidates: Vec<Outsider> = outsiders
@@ -101,7 +101,7 @@ impl Search<'_> {
     }
 
     fn outsiders_of(&self, node: NodeId, common: NodeId, by_right: bool, want: &Want<'_>) -> Vec<Outsider> {
-        let candidates = self.preemptor().reclaimable(node, want.short, PreemptionRight::InCohortReclamation);
+        let candidates = self.preemptor().reclaimable(node, *want, PreemptionRight::InCohortReclamation);
         let outsiders = candidates.map(|mut victim| {
             let above_threshold = victim.rank.priority >= self.priority
                 || self.rules.threshold.is_some_and(|threshold| victim.rank.priority > threshold);

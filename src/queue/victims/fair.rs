@@ -65,13 +65,13 @@ struct Pass {
 impl Search<'_> {
     pub(super) fn fair(&mut self, want: &Want<'_>, strategies: &[PreemptionStrategy]) -> Vec<Victim> {
         let (preemptor, node) = (self.preemptor(), self.node);
-        if preemptor.own(node, want.short).next().is_none() && !self.others_may_give(want) {
+        if preemptor.own(node, *want).next().is_none() && !self.others_may_give(want) {
             return Vec::new();
         }
         let candidates = Candidates::of(move |tree, of| match of == node {
-            true => Box::new(preemptor.own(node, want.short)),
+            true => Box::new(preemptor.own(node, *want)),
             false if want.short.iter().any(|fr| tree.borrows(of, *fr, View::Planned)) => {
-                Box::new(preemptor.reclaimable(of, want.short, PreemptionRight::InCohortFairSharing))
+                Box::new(preemptor.reclaimable(of, *want, PreemptionRight::InCohortFairSharing))
             }
             false => Box::new(std::iter::empty()),
         });

@@ -5,8 +5,10 @@
 
 mod classical;
 mod fair;
+mod lasting;
 mod rights;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -44,10 +46,13 @@ pub(super) struct Search<'a> {
 }
 
 /// What is looked for.
+#[derive(Clone, Copy)]
 struct Want<'a> {
     usage: &'a Charge,
     /// What others have to go for.
     short: &'a [Fr],
+    /// Those that stay whoever else goes.
+    spared: &'a BTreeSet<WorkloadId>,
 }
 
 impl Ground for Search<'_> {
@@ -91,10 +96,11 @@ impl Search<'_> {
         if self.rules.never() {
             return Vec::new();
         }
-        let want = Want { usage, short };
-        self.with_predecessor_away(|search| match search.fair_sharing {
-            Some(rules) => search.fair(&want, &rules.strategies),
-            None => search.classical(&want),
+        self.with_predecessor_away(|search| {
+            search.lasting(usage, short, |search, want| match search.fair_sharing {
+                Some(rules) => search.fair(want, &rules.strategies),
+                None => search.classical(want),
+            })
         })
     }
 

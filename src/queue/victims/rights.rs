@@ -2,14 +2,14 @@
 
 use jiff::Timestamp;
 
-use super::Victim;
+use super::{Victim, Want};
 use crate::api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
 use crate::queue::PreemptionRight;
 use crate::queue::engine::WorkloadId;
 use crate::queue::ledger::HolderRank;
 use crate::queue::queues::Queues;
 use crate::queue::quota::PreemptionRules;
-use crate::queue::tree::{Fr, NodeId};
+use crate::queue::tree::NodeId;
 
 /// The workload that looks for room, as far as its rights depend on it.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ pub(super) struct Preemptor<'a> {
 
 impl<'a> Preemptor<'a> {
     /// Those of its own ClusterQueue over whom its priority or age gives it a right, in the order of preemption.
-    pub(super) fn own(self, node: NodeId, short: &'a [Fr]) -> impl Iterator<Item = Victim> + 'a {
+    pub(super) fn own(self, node: NodeId, want: Want<'a>) -> impl Iterator<Item = Victim> + 'a {
         let may = move |rank: &HolderRank, since: Timestamp| match self.rules.within {
             WithinClusterQueuePolicy::Never => false,
             WithinClusterQueuePolicy::LowerPriority => rank.priority < self.priority,
@@ -32,14 +32,14 @@ impl<'a> Preemptor<'a> {
                 rank.priority < self.priority || (rank.priority == self.priority && self.since < since)
             }
         };
-        self.candidates(node, short, PreemptionRight::InClusterQueue, may)
+        self.candidates(node, want, PreemptionRight::InClusterQueue, may)
     }
 
     /// Those of another ClusterQueue that the policy on reclaiming quota allows for, in the order of preemption.
     pub(super) fn reclaimable(
         self,
         node: NodeId,
-        short: &'a [Fr],
+        want: Want<'a>,
         right: PreemptionRight,
     ) -> impl Iterator<Item = Victim> + 'a {
         let may = move |rank: &HolderRank, _| match self.rules.reclaim {
@@ -47,13 +47,13 @@ impl<'a> Preemptor<'a> {
             ReclaimPolicy::LowerPriority => rank.priority < self.priority,
             ReclaimPolicy::Any => true,
         };
-        self.candidates(node, short, right, may)
+        self.candidates(node, want, right, may)
     }
 
     fn candidates(
         self,
         node: NodeId,
-        short: &'a [Fr],
+        want: Want<'a>,
         right: PreemptionRight,
         may: impl Fn(&HolderRank, Timestamp) -> bool + 'a,
     ) -> impl Iterator<Item = Victim> + 'a {
@@ -63,8 +63,9 @@ impl<'a> Preemptor<'a> {
             .take_while(move |(rank, _)| self.rules.reclaim == ReclaimPolicy::Any || rank.priority <= self.priority);
         let useful = lowest.filter(move |(rank, holder)| {
             may(rank, holder.since)
-                && short.iter().any(|fr| holder.charge.contains_key(fr))
+                && want.short.iter().any(|fr| holder.charge.contains_key(fr))
                 && self.predecessor != Some(rank.workload)
+                && !want.spared.contains(&rank.workload)
         });
         useful.map(move |(rank, holder)| Victim {
             cluster_queue: node,

@@ -36,14 +36,23 @@ struct Search<'a> {
     node: Node,
     usage: &'a Usage,
     short: &'a BTreeSet<Fr>,
+    /// Those that stay, because they could take back what they give.
+    spared: BTreeSet<Key>,
 }
 
 /// The victims for this usage, where others have to go for what is short; nobody if that is not enough.
 pub(super) fn search(ask: &Ask<'_>, usage: &Usage, short: &BTreeSet<Fr>) -> Vec<Victim> {
-    let search = Search { ask, node: ask.queue.node(), usage, short };
-    match &ask.world.strategies {
-        None => search.classical(),
-        Some(strategies) => search.fair(strategies),
+    let mut search = Search { ask, node: ask.queue.node(), usage, short, spared: BTreeSet::new() };
+    loop {
+        let victims = match &ask.world.strategies {
+            None => search.classical(),
+            Some(strategies) => search.fair(strategies),
+        };
+        let returning = victims.iter().filter(|victim| search.would_take_back(victim, &victims));
+        match returning.max_by(|a, b| a.order.cmp(&b.order)).map(|victim| victim.key.clone()) {
+            Some(key) => search.spared.insert(key),
+            None => return victims,
+        };
     }
 }
 
@@ -74,6 +83,27 @@ impl Search<'_> {
         victims
     }
 
+    /// Whether a victim could reclaim what the preemptor took: its own ClusterQueue has the quota for it, and the preemptor
+    /// and each Cohort up to the common one exceed theirs.
+    fn would_take_back(&self, victim: &Victim, victims: &[Victim]) -> bool {
+        let holder = self.ask.holders.iter().find(|holder| holder.job.key == victim.key).expect("a holder");
+        let queue = self.ask.world.queues.iter().find(|queue| queue.name == victim.queue).expect("a ClusterQueue");
+        let may = match queue.reclaim {
+            ReclaimPolicy::Never => false,
+            ReclaimPolicy::LowerPriority => self.ask.job.priority < holder.job.priority,
+            ReclaimPolicy::Any => true,
+        };
+        let held = |fr: &&Fr| holder.usage.get(*fr).is_some_and(|amount| *amount > 0);
+        let taken: BTreeSet<Fr> = self.short.iter().filter(held).cloned().collect();
+        let book = self.without(victims).with(&self.ask.queue.name, &self.ask.job.key, self.usage);
+        let theirs = book.above(&victim.node());
+        let ours = [vec![self.node.clone()], book.above(&self.node)].concat();
+        let mut below_common = ours.iter().take_while(|node| !theirs.contains(node));
+        may && victim.queue != self.ask.queue.name
+            && taken.iter().all(|fr| !book.would_borrow(&victim.node(), fr, holder.usage[fr]))
+            && below_common.all(|node| book.exceeds_any(node, &taken))
+    }
+
     /// Those of one ClusterQueue that the policies allow for and that hold something of what is short, in order.
     fn candidates(&self, queue: &str) -> Vec<Victim> {
         let (rules, job) = (self.ask.queue, self.ask.job);
@@ -90,7 +120,9 @@ impl Search<'_> {
             }
         };
         let uses = |holder: &Holder| self.short.iter().any(|fr| holder.usage.get(fr).is_some_and(|used| *used > 0));
-        let holders = self.ask.holders.iter().filter(|holder| holder.job.queue == queue && may(holder) && uses(holder));
+        let stays = |holder: &Holder| self.spared.contains(&holder.job.key);
+        let asked = |holder: &&Holder| holder.job.queue == queue && may(holder) && uses(holder) && !stays(holder);
+        let holders = self.ask.holders.iter().filter(asked);
         let mut victims: Vec<Victim> = holders
             .map(|holder| Victim {
                 key: holder.job.key.clone(),
