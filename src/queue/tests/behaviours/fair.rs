@@ -208,3 +208,28 @@ fn those_go_whose_queue_has_the_larger_share(#[case] mut scene: Scene, #[case] e
     assert_eq!(decided.evicted, expected);
     assert_eq!(decided.admitted, [""; 0], "nobody is admitted before they have gone");
 }
+
+#[test]
+fn nobody_goes_for_a_borrower_who_would_have_to_give_it_back() {
+    // Given a ClusterQueue without weight that borrows 3; one of its workloads fits into its own quota.
+    let member = |name: &str, nominal: &str| queue(name).within_cohort("c").has(nominal);
+    let mut scene = Scene::fair()
+        .queues([
+            member("team", "cpu=3").weight("0").reclaim("Any"),
+            member("batch", "cpu=3").reclaim("LowerPriority"),
+            member("spare", "cpu=6"),
+        ])
+        .holds("team", "own cpu=2 p=-1; more cpu=4 p=-1");
+
+    // When another wants to borrow what only both of them together could give.
+    scene.submit_to("batch", "large cpu=11");
+
+    // Then it waits: the first would come back for its own, the second would borrow again, and so on without end.
+    assert_eq!(scene.settle(), [""; 0]);
+    assert_eq!(scene.holders(), ["more", "own"]);
+
+    // And what is borrowed alone is given when that is enough.
+    scene.submit_to("batch", "smaller cpu=10 p=1");
+    assert_eq!(scene.settle(), ["smaller"]);
+    assert_eq!(scene.holders(), ["own", "smaller"]);
+}
