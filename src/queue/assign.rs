@@ -143,6 +143,7 @@ impl Attempt<'_> {
         for (set_index, (set, count)) in self.demand.pod_sets.iter().zip(counts).enumerate() {
             for (group_index, group) in self.quota.groups.iter().enumerate() {
                 let asked: Vec<(&str, i128)> = self
+                    .quota
                     .requests(set, *count)
                     .filter(|(resource, amount)| *amount != Amount::ZERO && group.resources.contains(*resource))
                     .map(|(resource, amount)| (resource, wide(amount)))
@@ -151,7 +152,7 @@ impl Attempt<'_> {
                     slots.push(Slot { place: (set_index, group_index), set, group, asked });
                 }
             }
-            let unknown = self.requests(set, *count).filter(|(resource, amount)| {
+            let unknown = self.quota.requests(set, *count).filter(|(resource, amount)| {
                 *amount != Amount::ZERO
                     && self.undeclared == Undeclared::Block
                     && self.quota.group_of(resource).is_none()
@@ -164,14 +165,6 @@ impl Attempt<'_> {
             }
         }
         (slots, offered)
-    }
-
-    /// What all pods of a pod set ask for. Where the ClusterQueue counts pods, each asks for one.
-    fn requests<'s>(&self, set: &'s PodSetDemand, count: i32) -> impl Iterator<Item = (&'s str, Amount)> {
-        let pods = self.quota.group_of("pods").is_some();
-        let asked = set.per_pod.iter().filter(move |(resource, _)| !pods || *resource != "pods");
-        let asked = asked.map(move |(resource, amount)| (resource, amount.times(count.into())));
-        asked.chain(pods.then(|| ("pods", Amount::new(count.into()))))
     }
 
     /// The best flavor of each slot in turn, after what the slots before it took.
@@ -433,7 +426,7 @@ impl Attempt<'_> {
         let sets = self.demand.pod_sets.iter().zip(&assignment.counts).enumerate();
         let assignments = sets.map(|(index, (set, count))| {
             let requests: Requests =
-                self.requests(set, *count).map(|(name, amount)| (name.to_owned(), amount)).collect();
+                self.quota.requests(set, *count).map(|(name, amount)| (name.to_owned(), amount)).collect();
             let mut flavors = BTreeMap::new();
             for (_, group, flavor) in assignment.flavors.iter().filter(|(set, ..)| *set == index) {
                 let group = &self.quota.groups[*group];

@@ -172,9 +172,9 @@ impl Line {
         self.all.iter()
     }
 
-    /// How many different demands wait.
-    pub(super) fn classes(&self) -> usize {
-        self.classes.len()
+    /// What those that wait ask for.
+    pub(super) fn shapes(&self) -> impl Iterator<Item = &Shape> {
+        self.ids.keys()
     }
 
     /// Whether nobody waits.

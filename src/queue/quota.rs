@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
+use super::demand::PodSetDemand;
 use super::tree::{FlavorResource, Fr, NodeSpec, Tree, Weight};
 use crate::api::kueue::cluster_queue::{
     BorrowWithinCohortPolicy, ClusterQueuePreemption, FlavorFungibility, FlavorFungibilityPolicy,
@@ -228,6 +229,14 @@ impl Quota {
     /// The group that covers a resource.
     pub(super) fn group_of(&self, resource: &str) -> Option<usize> {
         self.groups.iter().position(|group| group.resources.contains(resource))
+    }
+
+    /// What so many pods of a pod set ask for. Where the ClusterQueue counts pods, each asks for one.
+    pub(super) fn requests<'s>(&self, set: &'s PodSetDemand, count: i32) -> impl Iterator<Item = (&'s str, Amount)> {
+        let pods = self.group_of("pods").is_some();
+        let asked = set.per_pod.iter().filter(move |(resource, _)| !pods || *resource != "pods");
+        let asked = asked.map(move |(resource, amount)| (resource, amount.times(count.into())));
+        asked.chain(pods.then(|| ("pods", Amount::new(count.into()))))
     }
 
     /// The flavors in the order of the spec, with their resources.

@@ -122,6 +122,13 @@ impl Tree {
         self.parent(node).is_some() && cell.used[view as usize] + amount > cell.subtree
     }
 
+    /// How much more of its parent's quota a node would use with `amount` more.
+    pub(in crate::queue) fn passed_on(&self, node: NodeId, fr: Fr, amount: i128, view: View) -> i128 {
+        let cell = self.cell(node, fr);
+        let used = cell.used[view as usize];
+        cell.used_of_parent(used + amount) - cell.used_of_parent(used)
+    }
+
     /// What of a node's own part is free and not visible to its parent.
     pub(in crate::queue) fn local_available(&self, node: NodeId, fr: Fr, view: View) -> i128 {
         let cell = self.cell(node, fr);

@@ -13,7 +13,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) use capacity::View;
-pub(super) use share::{Share, Weight};
+pub(super) use share::{Largest, Share, Weight};
 
 use super::quota::Limits;
 
@@ -63,8 +63,10 @@ struct Node {
     cells: Vec<(Fr, Cell)>,
     /// Its planned share, once it was asked for; until its planned usage changes.
     share: OnceCell<Share>,
-    /// The largest share of its children, and which state of the tree that is about.
-    largest: std::cell::Cell<Option<(u64, Share)>>,
+    /// All that it could ever get, by resource; once it was asked for.
+    lendable: OnceCell<Vec<(String, i128)>>,
+    /// The largest share of its children that borrow, and which state of the tree that is about.
+    largest: std::cell::Cell<Option<(u64, Option<Largest>)>>,
 }
 
 /// One resource of one flavor at one node.
@@ -164,6 +166,7 @@ impl Tree {
             cyclic: false,
             cells: Vec::new(),
             share: OnceCell::new(),
+            lendable: OnceCell::new(),
             largest: std::cell::Cell::default(),
         });
         let ids = if kind == Kind::ClusterQueue { &mut self.cluster_queues } else { &mut self.cohorts };
@@ -193,7 +196,7 @@ impl Tree {
         self.link();
         let roots: Vec<NodeId> = self.ids().filter(|id| self.node(*id).parent.is_none()).collect();
         for node in &mut self.nodes {
-            node.share = OnceCell::new();
+            (node.share, node.lendable) = (OnceCell::new(), OnceCell::new());
             node.cells.retain(|(_, cell)| node.kind == Kind::ClusterQueue && cell.used != [0, 0]);
             for (_, cell) in &mut node.cells {
                 *cell = Cell { used: cell.used, ..Cell::default() };
@@ -290,6 +293,11 @@ impl Tree {
 
     pub(super) fn is_cluster_queue(&self, node: NodeId) -> bool {
         self.node(node).kind == Kind::ClusterQueue
+    }
+
+    /// Distance to the farthest leaf below.
+    pub(super) fn height(&self, node: NodeId) -> u32 {
+        self.node(node).height
     }
 
     pub(super) fn parent(&self, node: NodeId) -> Option<NodeId> {

@@ -2,7 +2,6 @@
 //! `pkg/cache/scheduler/fair_sharing.go`).
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 
 use super::{Fr, NodeId, Tree, View};
 
@@ -23,6 +22,32 @@ pub(in crate::queue) struct Share {
     /// Largest ratio over all resources of what is borrowed to what can be lent, in thousandths.
     ratio: f64,
     borrows: bool,
+    /// All that it borrows, if that is one thing.
+    only: Option<Fr>,
+}
+
+/// The largest share of those of a Cohort's children that borrow.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::queue) struct Largest {
+    share: Share,
+    /// Those that have it are ClusterQueues that borrow nothing but this.
+    only: Option<Fr>,
+}
+
+impl Largest {
+    pub(in crate::queue) fn is_less_than(self, share: Share) -> bool {
+        self.share.compare(share) == Ordering::Less
+    }
+
+    /// Whether any of those children, or someone below, may have to give some of `fr` for one that has the share `ours` beside
+    /// them. Who gives some of all that it borrows has a smaller share then, so one as large as ours is not enough.
+    pub(in crate::queue) fn may_give(self, fr: Fr, ours: Share) -> bool {
+        match self.share.compare(ours) {
+            Ordering::Less => false,
+            Ordering::Equal => self.only != Some(fr),
+            Ordering::Greater => true,
+        }
+    }
 }
 
 impl Share {
@@ -69,17 +94,37 @@ impl Tree {
 
     /// The share that a node takes of what its parent can lend.
     pub(in crate::queue) fn share_in(&self, node: NodeId, view: View) -> Share {
+        self.share_of(node, view, &[])
+    }
+
+    /// The planned share that a node would have if it used so much more.
+    pub(in crate::queue) fn share_with(&self, node: NodeId, more: &[(Fr, i128)]) -> Share {
+        self.share_of(node, View::Planned, more)
+    }
+
+    fn share_of(&self, node: NodeId, view: View, more: &[(Fr, i128)]) -> Share {
         let weight = self.node(node).spec.as_ref().map_or(Weight::default(), |spec| spec.weight);
-        let mut share = Share { weight, ratio: 0.0, borrows: false };
+        let mut share = Share { weight, ratio: 0.0, borrows: false, only: None };
         let Some(parent) = self.parent(node) else { return share };
-        let mut borrowed: BTreeMap<&str, i128> = BTreeMap::new();
-        for (fr, cell) in &self.node(node).cells {
-            let above = cell.used[view as usize] - cell.subtree;
+        let cells = &self.node(node).cells;
+        let mut borrowed: Vec<(&str, i128)> = Vec::new();
+        let mut borrow = |fr: Fr, above: i128| {
             if above > 0 {
-                *borrowed.entry(&self.flavor_resource(*fr).resource).or_default() += above;
+                share.only = (!share.borrows).then_some(fr);
+                share.borrows = true;
+                let resource = self.flavor_resource(fr).resource.as_str();
+                match borrowed.iter_mut().find(|(known, _)| *known == resource) {
+                    Some((_, amount)) => *amount += above,
+                    None => borrowed.push((resource, above)),
+                }
             }
+        };
+        for (fr, cell) in cells {
+            let more = more.iter().find(|(more, _)| more == fr).map_or(0, |(_, amount)| *amount);
+            borrow(*fr, cell.used[view as usize] + more - cell.subtree);
         }
-        share.borrows = !borrowed.is_empty();
+        let without_cell = more.iter().filter(|(fr, _)| cells.binary_search_by_key(fr, |(fr, _)| *fr).is_err());
+        without_cell.for_each(|(fr, amount)| borrow(*fr, *amount));
         for (resource, amount) in borrowed {
             let lendable = self.lendable(parent, resource);
             if lendable > 0 {
@@ -89,27 +134,44 @@ impl Tree {
         share
     }
 
-    /// The largest planned share of a Cohort's children. It is kept until the tree's next state, so ask only while nothing is
-    /// tried out.
-    pub(in crate::queue) fn largest_share(&self, cohort: NodeId) -> Option<Share> {
+    /// The largest planned share of those of a Cohort's children that borrow. It is kept until the tree's next state, so ask
+    /// only while nothing is tried out.
+    pub(in crate::queue) fn largest_share(&self, cohort: NodeId) -> Option<Largest> {
         let kept = &self.node(cohort).largest;
-        if let Some((_, share)) = kept.get().filter(|(state, _)| *state == self.state) {
-            return Some(share);
+        if let Some((_, largest)) = kept.get().filter(|(state, _)| *state == self.state) {
+            return largest;
         }
-        let shares = self.children(cohort).iter().map(|child| self.share(*child));
-        let largest = shares.max_by(|a, b| a.compare(*b))?;
+        let mut largest: Option<Largest> = None;
+        for child in self.children(cohort) {
+            let share = self.share(*child);
+            let only = share.only.filter(|_| self.is_cluster_queue(*child) && share.ratio > 0.0);
+            let order = largest.map_or(Ordering::Greater, |largest| share.compare(largest.share));
+            match &mut largest {
+                _ if !share.borrows || order == Ordering::Less => {}
+                Some(largest) if order == Ordering::Equal => {
+                    largest.only = largest.only.filter(|_| largest.only == only)
+                }
+                largest => *largest = Some(Largest { share, only }),
+            }
+        }
         kept.set(Some((self.state, largest)));
-        Some(largest)
-    }
-
-    /// Whether a node uses more than its part of the quota of any of these of which something is asked.
-    pub(in crate::queue) fn borrows_any(&self, node: NodeId, asked: &[(Fr, i128)], view: View) -> bool {
-        asked.iter().any(|(fr, amount)| *amount > 0 && self.borrows(node, *fr, view))
+        largest
     }
 
     /// All that a node could ever get of a resource, over all flavors that the tree knows.
     fn lendable(&self, node: NodeId, resource: &str) -> i128 {
-        let all = self.node(self.root(node)).cells.iter().map(|(fr, _)| *fr);
-        all.filter(|fr| self.flavor_resource(*fr).resource == resource).map(|fr| self.potential(node, fr)).sum()
+        let all = self.node(node).lendable.get_or_init(|| {
+            let mut all: Vec<(String, i128)> = Vec::new();
+            for (fr, _) in &self.node(self.root(node)).cells {
+                let resource = &self.flavor_resource(*fr).resource;
+                let potential = self.potential(node, *fr);
+                match all.iter_mut().find(|(known, _)| known == resource) {
+                    Some((_, sum)) => *sum += potential,
+                    None => all.push((resource.clone(), potential)),
+                }
+            }
+            all
+        });
+        all.iter().find(|(known, _)| known == resource).map_or(0, |(_, sum)| *sum)
     }
 }

@@ -12,29 +12,17 @@ use crate::queue::tree::{Fr, NodeId, Share, View};
 /// someone beside it takes as large a share as it would have itself.
 #[derive(Debug)]
 pub(in crate::queue) struct Watch {
-    rooms: Vec<Room>,
-    levels: Vec<Level>,
-}
-
-/// A resource of which there was not enough.
-#[derive(Debug)]
-struct Room {
-    fr: Fr,
-    amount: i128,
+    /// What there was not enough of.
+    needs: Vec<Need>,
     priority: i32,
-    /// What its ClusterQueue used of it.
-    used: i128,
 }
 
-/// A Cohort above, whose other children could have to give.
-#[derive(Debug)]
-struct Level {
-    cohort: NodeId,
-    /// The child that the workload is below, and its share.
-    side: NodeId,
-    share: Share,
-    /// The share that it would have with the workload.
-    with_it: Share,
+/// Once another child of the Cohort has such a share, someone below it may have to give.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Alarm {
+    pub(super) cohort: NodeId,
+    pub(super) fr: Fr,
+    pub(super) share: Share,
 }
 
 impl Engine {
@@ -48,7 +36,7 @@ impl Engine {
         let tried = if alone || needs.is_empty() {
             Tried::Restless(None)
         } else if needs.iter().any(within) {
-            Tried::Restless(self.watch(node, rank.priority.0, &least_of_each(needs)).map(Arc::new))
+            Tried::Restless(self.watch(node, rank.priority.0, least_of_each(needs)).map(Arc::new))
         } else {
             Tried::Aside(least_of_each(needs))
         };
@@ -72,45 +60,43 @@ impl Engine {
     }
 
     /// What would make it worth trying again under fair sharing; `None` if anything could.
-    ///
-    /// Nobody else has to give before the share of someone beside the workload, at some level of the tree, is as large as
-    /// its own with the workload; or before its ClusterQueue borrows nothing of what is short. What is needed of one
-    /// resource is no more than the workload asks for, so its share may be larger, never smaller.
-    fn watch(&mut self, node: NodeId, priority: i32, needs: &[Need]) -> Option<Watch> {
+    fn watch(&self, node: NodeId, priority: i32, needs: Vec<Need>) -> Option<Watch> {
         self.settings.fair_sharing.as_ref()?;
-        let mut watch = Watch { rooms: Vec::new(), levels: Vec::new() };
-        for Need { fr, amount } in needs.iter().copied() {
-            let used = self.tree.used(node, fr, View::Planned);
-            watch.rooms.push(Room { fr, amount, priority, used });
-            if !self.tree.would_borrow(node, fr, amount, View::Planned) {
-                return None;
-            }
-            let sides: Vec<NodeId> = std::iter::once(node).chain(self.tree.above(node)).collect();
-            let before: Vec<Share> = sides.iter().map(|side| self.tree.share(*side)).collect();
-            self.tree.add(node, fr, amount, View::Planned);
-            let level = |(side, share): (NodeId, Share)| {
-                Some(Level { cohort: self.tree.parent(side)?, side, share, with_it: self.tree.share(side) })
-            };
-            let levels: Vec<Level> = sides.into_iter().zip(before).filter_map(level).collect();
-            self.tree.add(node, fr, -amount, View::Planned);
-            watch.levels.extend(levels);
-        }
+        let watch = Watch { needs, priority };
         (!self.may_be_over(node, &watch)).then_some(watch)
     }
 
+    /// Nobody else has to give before the share of someone beside the workload who borrows, at some level of the tree, is as
+    /// large as its own with the workload; or before its ClusterQueue borrows nothing of what is short. What is needed of one
+    /// resource is no more than the workload asks for, so its share may be larger, never smaller.
     fn may_be_over(&self, node: NodeId, watch: &Watch) -> bool {
         let Some(state) = self.cluster_queue(node) else { return true };
-        let room = |room: &Room| {
-            let used = self.tree.used(node, room.fr, View::Planned);
-            used < room.used
-                || own_reach(state, room.fr, room.priority) > 0
-                || self.tree.available(node, room.fr, View::Planned, 0) >= room.amount
+        let room = |need: &Need| {
+            own_reach(state, need.fr, watch.priority) > 0
+                || !self.tree.would_borrow(node, need.fr, need.amount, View::Planned)
+                || self.tree.available(node, need.fr, View::Planned, 0) >= need.amount
         };
-        let level = |level: &Level| {
-            self.tree.share(level.side).compare(level.share).is_lt()
-                || self.tree.largest_share(level.cohort).is_some_and(|largest| largest.compare(level.with_it).is_ge())
+        let gives = |alarm: Alarm| {
+            self.tree.largest_share(alarm.cohort).is_some_and(|largest| largest.may_give(alarm.fr, alarm.share))
         };
-        watch.rooms.iter().any(room) || watch.levels.iter().any(level)
+        watch.needs.iter().any(room) || self.alarms(node, watch).any(gives)
+    }
+
+    /// When someone may have to give for what is watched, at each level of the tree above. It takes a larger share, never a
+    /// smaller one, when more is used.
+    pub(super) fn alarms(&self, node: NodeId, watch: &Watch) -> impl Iterator<Item = Alarm> {
+        watch.needs.iter().flat_map(move |need| self.levels(node, *need))
+    }
+
+    /// The Cohorts above, each with the share that its child would have with what is needed.
+    fn levels(&self, node: NodeId, need: Need) -> impl Iterator<Item = Alarm> {
+        let mut at = (node, need.amount);
+        std::iter::from_fn(move || {
+            let (child, amount) = at;
+            let cohort = self.tree.parent(child)?;
+            at = (cohort, self.tree.passed_on(child, need.fr, amount, View::Planned));
+            Some(Alarm { cohort, fr: need.fr, share: self.tree.share_with(child, &[(need.fr, amount)]) })
+        })
     }
 
     /// The most that a workload of this priority could get of a resource, by any means. It may be less, never more.

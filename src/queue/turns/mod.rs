@@ -5,8 +5,12 @@
 //! that is kept for one whose room is being made. It goes on until nobody can get anything.
 
 mod aside;
+mod side;
 mod table;
+mod tournament;
 mod tries;
+
+use std::collections::BTreeSet;
 
 pub(super) use aside::Watch;
 use table::{Candidate, Gets, Holds, Table};
@@ -16,16 +20,36 @@ use super::engine::{ClusterQueueState, Engine, Promise, WorkloadId};
 use super::tree::{Fr, NodeId, View};
 use super::victims::Victim;
 
+/// What came of a turn, beside what its candidate got.
+struct Outcome {
+    /// Less may be used of something than before.
+    room_made: bool,
+    /// The ClusterQueue gets nothing more in this cycle.
+    done: bool,
+    /// The ClusterQueues whose line or usage may be another.
+    changed: BTreeSet<NodeId>,
+}
+
 impl Engine {
     /// Lets a tree take turns until nobody in it can get anything.
     pub(super) fn take_turns(&mut self, root: NodeId, admitted: &mut Vec<WorkloadId>) {
         self.undo_promises(root);
-        let mut table = Table::of(self.waiting_queues(root));
+        let queues = self.waiting_queues(root);
+        if self.settings.fair_sharing.is_some() {
+            self.take_turns_by_share(root, queues, admitted);
+        } else {
+            self.take_turns_by_entitlement(root, queues, admitted);
+        }
+        self.line_up_again(root);
+        self.put_preemptors_first(root);
+    }
+
+    fn take_turns_by_entitlement(&mut self, root: NodeId, queues: Vec<NodeId>, admitted: &mut Vec<WorkloadId>) {
+        let mut table = Table::of(queues);
         for node in table.queues.clone() {
             self.look_again(node, &mut table);
         }
-        while let Some(node) = self.next_turn(root, &mut table) {
-            let Some(candidate) = table.candidates.get(&node) else { break };
+        while let Some((node, candidate)) = table.first() {
             if candidate.as_of != table.turns {
                 self.look_again(node, &mut table);
                 continue;
@@ -34,10 +58,9 @@ impl Engine {
             if self.admission_blocked() {
                 break;
             }
-            self.take_turn(root, node, candidate, &mut table, admitted);
+            let outcome = self.take_turn(root, node, candidate, admitted);
+            self.end_turn(node, &outcome, &mut table);
         }
-        self.line_up_again(root);
-        self.put_preemptors_first(root);
     }
 
     fn waiting_queues(&self, root: NodeId) -> Vec<NodeId> {
@@ -45,60 +68,61 @@ impl Engine {
         self.tree.cluster_queues_below(root).into_iter().filter(waits).collect()
     }
 
-    fn next_turn(&mut self, root: NodeId, table: &mut Table) -> Option<NodeId> {
-        if self.settings.fair_sharing.is_some() {
-            return table.winner(&mut self.tree, root);
-        }
-        table.first()
-    }
-
+    /// Gives a candidate what it gets.
     fn take_turn(
         &mut self,
         root: NodeId,
         node: NodeId,
         candidate: Candidate,
-        table: &mut Table,
         admitted: &mut Vec<WorkloadId>,
-    ) {
+    ) -> Outcome {
         let workload = candidate.rank.workload;
         let strict = self.cluster_queue(node).and_then(|state| state.quota.as_ref()).is_some_and(|quota| quota.strict);
-        let mut room_made = false;
+        let mut outcome = Outcome { room_made: false, done: false, changed: BTreeSet::from([node]) };
+        self.note_relatives(workload, &mut outcome);
+        let mut promise =
+            Promise { node, workload, place: None, room_made: false, counts: candidate.counts, usage: candidate.usage };
         match candidate.gets {
             Gets::Quota(admission) => {
                 self.assume(workload, admission);
-                room_made = self.drop_unasked(workload, admitted);
+                outcome.room_made |= self.drop_unasked(workload, admitted);
                 admitted.push(workload);
             }
             Gets::Room(victims) => {
-                room_made = !victims.is_empty();
+                promise.room_made = !victims.is_empty();
+                promise.place = self.workloads.get(workload).and_then(|slot| slot.booked.place.clone());
+                outcome.room_made |= promise.room_made;
+                outcome.done = strict;
                 for victim in victims {
-                    table.usage_changed(&self.tree, victim.cluster_queue);
+                    outcome.changed.insert(victim.cluster_queue);
+                    self.note_relatives(victim.rank.workload, &mut outcome);
                     self.preempt(&victim, workload, node);
                 }
-                let place = self.workloads.get(workload).and_then(|slot| slot.booked.place.clone());
-                self.promise(
-                    root,
-                    Promise { node, workload, place, room_made, counts: candidate.counts, usage: candidate.usage },
-                );
-                table.done.extend(strict.then_some(node));
+                self.promise(root, promise);
             }
             Gets::KeptBack => {
-                self.promise(
-                    root,
-                    Promise {
-                        node,
-                        workload,
-                        place: None,
-                        room_made: false,
-                        counts: candidate.counts,
-                        usage: candidate.usage,
-                    },
-                );
-                table.done.insert(node);
+                outcome.done = true;
+                self.promise(root, promise);
             }
         }
-        table.end_turn(&self.tree, node);
-        let again = if room_made { table.queues.clone() } else { self.outdated(table) };
+        outcome
+    }
+
+    /// What one slice of a job gets or loses may change the place of another, and what that holds.
+    fn note_relatives(&self, id: WorkloadId, outcome: &mut Outcome) {
+        let family = self.family(id);
+        if family.len() > 1 {
+            let queues = family.iter().filter_map(|id| self.workloads.get(*id)?.booked.cluster_queue);
+            outcome.changed.extend(queues);
+            outcome.room_made = true;
+        }
+    }
+
+    /// Finds out anew what those would do with a turn for whom something may have changed.
+    fn end_turn(&mut self, node: NodeId, outcome: &Outcome, table: &mut Table) {
+        table.done.extend(outcome.done.then_some(node));
+        table.end_turn(node);
+        let again = if outcome.room_made { table.queues.clone() } else { self.outdated(table) };
         for other in again.into_iter().filter(|other| *other != node) {
             if self.may_do_better(other, table) {
                 self.look_again(other, table);
@@ -159,7 +183,7 @@ impl Engine {
         self.wake_restless(node);
         let candidate = if table.done.contains(&node) { None } else { self.candidate(node) };
         let restless = self.cluster_queue(node).is_some_and(|state| state.line.is_restless());
-        table.set(&self.tree, node, candidate, restless);
+        table.set(node, candidate, restless);
     }
 
     fn preempt(&mut self, victim: &Victim, by: WorkloadId, node: NodeId) {

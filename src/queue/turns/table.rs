@@ -1,12 +1,12 @@
-//! What every ClusterQueue of a tree would do with a turn, and whose turn it is.
+//! What every ClusterQueue of a tree would do with a turn, and whose turn it is by entitlement.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::kueue::Admission;
 use crate::queue::ledger::Charge;
 use crate::queue::line::Rank;
-use crate::queue::tree::{Fr, NodeId, Share, Tree, View};
+use crate::queue::tree::NodeId;
 use crate::queue::victims::Victim;
 
 /// What a workload would get, if the turn were its.
@@ -21,6 +21,8 @@ pub(super) struct Candidate {
     pub(super) counts: Vec<i32>,
     pub(super) gets: Gets,
     pub(super) holds: Holds,
+    /// It would use the same whenever it gets anything.
+    pub(super) steady: bool,
     /// How many turns were over when this was decided.
     pub(super) as_of: u32,
 }
@@ -64,18 +66,8 @@ pub(super) struct Table {
     pub(super) watchful: BTreeSet<NodeId>,
     /// ClusterQueues that are looked at again once what their candidate asks for is not free any more.
     pub(super) unsure: BTreeSet<NodeId>,
-    /// What is known of the children of Cohorts, while their usage and the candidates below them are as they were.
-    sides: BTreeMap<NodeId, Option<Side>>,
     /// How many turns are over.
     pub(super) turns: u32,
-}
-
-/// What a child of a Cohort would use with the candidate that comes first below it.
-#[derive(Debug, Clone, Copy)]
-struct Side {
-    candidate: NodeId,
-    borrows: bool,
-    share: Share,
 }
 
 impl Table {
@@ -94,13 +86,13 @@ impl Table {
     }
 
     /// The ClusterQueue whose turn it is by entitlement.
-    pub(super) fn first(&self) -> Option<NodeId> {
-        self.order.first().map(|(.., node)| *node)
+    pub(super) fn first(&self) -> Option<(NodeId, &Candidate)> {
+        let (.., node) = self.order.first()?;
+        Some((*node, self.candidates.get(node)?))
     }
 
     /// Notes what a ClusterQueue would do with a turn.
-    pub(super) fn set(&mut self, tree: &Tree, node: NodeId, candidate: Option<Candidate>, restless: bool) {
-        self.usage_changed(tree, node);
+    pub(super) fn set(&mut self, node: NodeId, candidate: Option<Candidate>, restless: bool) {
         let holds = candidate.as_ref().map_or(Holds::Lastingly, |candidate| candidate.holds);
         self.watchful.remove(&node);
         self.unsure.remove(&node);
@@ -121,57 +113,9 @@ impl Table {
     }
 
     /// A ClusterQueue had its turn.
-    pub(super) fn end_turn(&mut self, tree: &Tree, node: NodeId) {
-        self.set(tree, node, None, false);
+    pub(super) fn end_turn(&mut self, node: NodeId) {
+        self.set(node, None, false);
         *self.taken.entry(node).or_default() += 1;
         self.turns += 1;
-    }
-
-    /// A ClusterQueue uses more or less than before.
-    pub(super) fn usage_changed(&mut self, tree: &Tree, node: NodeId) {
-        for changed in std::iter::once(node).chain(tree.above(node)) {
-            self.sides.remove(&changed);
-        }
-    }
-
-    /// The ClusterQueue below a node whose turn it is by share: the winner among each Cohort's children, from the leaves up
-    /// (kueue v0.19.2 `pkg/scheduler/fair_sharing_iterator.go`).
-    pub(super) fn winner(&mut self, tree: &mut Tree, node: NodeId) -> Option<NodeId> {
-        if tree.is_cluster_queue(node) {
-            return self.candidates.contains_key(&node).then_some(node);
-        }
-        let mut best: Option<Side> = None;
-        for child in tree.children(node).to_vec() {
-            let Some(side) = self.side(tree, child) else { continue };
-            if best.is_none_or(|best| self.compare(side, best) == Ordering::Less) {
-                best = Some(side);
-            }
-        }
-        best.map(|best| best.candidate)
-    }
-
-    fn side(&mut self, tree: &mut Tree, child: NodeId) -> Option<Side> {
-        if let Some(known) = self.sides.get(&child) {
-            return *known;
-        }
-        let side = self.winner(tree, child).map(|candidate| {
-            let usage = self.candidates.get(&candidate).map(|candidate| &candidate.usage);
-            let asked: Vec<(Fr, i128)> = usage.into_iter().flatten().map(|(fr, amount)| (*fr, *amount)).collect();
-            asked.iter().for_each(|(fr, amount)| tree.add(candidate, *fr, *amount, View::Planned));
-            let borrows = tree.borrows_any(child, &asked, View::Planned);
-            let share = tree.share(child);
-            asked.iter().for_each(|(fr, amount)| tree.add(candidate, *fr, -amount, View::Planned));
-            Side { candidate, borrows, share }
-        });
-        self.sides.insert(child, side);
-        side
-    }
-
-    fn compare(&self, a: Side, b: Side) -> Ordering {
-        let candidate = |side: Side| self.candidates.get(&side.candidate);
-        let waits = |side: Side| candidate(side).map(|candidate| Reverse(candidate.preempts));
-        let rank = |side: Side| candidate(side).map(|candidate| &candidate.rank);
-        let by_share = a.borrows.cmp(&b.borrows).then(a.share.compare(b.share));
-        waits(a).cmp(&waits(b)).then(by_share).then_with(|| rank(a).cmp(&rank(b)))
     }
 }

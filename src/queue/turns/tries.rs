@@ -26,8 +26,6 @@ impl Engine {
             let state = self.cluster_queue(node)?;
             let quota = state.quota.as_ref()?;
             let (strict, rules) = (quota.strict, quota.preemption);
-            let only_one = state.line.classes() == 1;
-            let by_share = self.settings.fair_sharing.is_some();
             let one_choice = quota.groups.iter().all(|group| group.flavors.len() == 1);
             let rank = self.next_to_try(node)?.clone();
             let whole = self.comes_whole(&rank);
@@ -37,11 +35,8 @@ impl Engine {
                     let follows = self.leave_to_predecessor(rank.workload, node, &mut assignment.usage);
                     let level = assignment.means.level;
                     let fits = assignment.means.mode == Mode::Fit;
-                    // Under fair sharing the order of turns depends on what a workload asks for, and on no level.
-                    let first_anyway =
-                        if by_share { only_one && one_choice && whole && !follows } else { fits && level == 0 };
                     let holds = match rules.never() || (fits && (level == 0 || one_choice)) {
-                        _ if first_anyway => Holds::Lastingly,
+                        _ if fits && level == 0 => Holds::Lastingly,
                         false => Holds::Briefly,
                         // What is free beside its predecessor is less than what is free for it.
                         true if follows => Holds::Briefly,
@@ -54,6 +49,7 @@ impl Engine {
                         preempts,
                         counts: assignment.counts,
                         holds,
+                        steady: one_choice && whole && !follows,
                         gets: admission.map_or(Gets::Room(victims), Gets::Quota),
                         as_of: 0,
                     });
@@ -73,6 +69,7 @@ impl Engine {
                         counts: assignment.counts,
                         gets: Gets::KeptBack,
                         holds: Holds::Briefly,
+                        steady: false,
                         as_of: 0,
                     });
                 }

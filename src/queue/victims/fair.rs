@@ -8,7 +8,7 @@ use std::iter::Peekable;
 use super::{Search, Victim, Want};
 use crate::queue::PreemptionRight;
 use crate::queue::settings::PreemptionStrategy;
-use crate::queue::tree::{NodeId, Share, Tree, View};
+use crate::queue::tree::{Largest, NodeId, Share, Tree, View};
 
 /// Candidates by ClusterQueue, looked up no sooner than they are needed, and the parts of the tree that have none left.
 struct Candidates<'a> {
@@ -27,17 +27,18 @@ impl<'a> Candidates<'a> {
         Self { of: BTreeMap::new(), line_up: Box::new(line_up), done: BTreeSet::new() }
     }
 
-    fn known(victims: Vec<Victim>) -> Self {
-        let mut candidates = Self::of(|_, _| Box::new(std::iter::empty()));
+    /// Once more with those that were spared. Those whom nobody asked are still in line.
+    fn once_more(mut self, spared: Vec<Victim>) -> Self {
         let mut of: BTreeMap<NodeId, Vec<Victim>> = BTreeMap::new();
-        for victim in victims {
+        for victim in spared {
             of.entry(victim.cluster_queue).or_default().push(victim);
         }
-        candidates.of = of
-            .into_iter()
-            .map(|(node, victims)| (node, (Box::new(victims.into_iter()) as Line<'a>).peekable()))
-            .collect();
-        candidates
+        for (node, spared) in of {
+            let rest = self.of.remove(&node).into_iter().flatten();
+            self.of.insert(node, (Box::new(spared.into_iter().chain(rest)) as Line<'a>).peekable());
+        }
+        self.done.clear();
+        self
     }
 
     /// Those of a ClusterQueue that are left. Its usage is as it was before any of them was taken.
@@ -68,7 +69,7 @@ impl Search<'_> {
         if preemptor.own(node, *want).next().is_none() && !self.others_may_give(want) {
             return Vec::new();
         }
-        let candidates = Candidates::of(move |tree, of| match of == node {
+        let mut candidates = Candidates::of(move |tree, of| match of == node {
             true => Box::new(preemptor.own(node, *want)),
             false if want.short.iter().any(|fr| tree.borrows(of, *fr, View::Planned)) => {
                 Box::new(preemptor.reclaimable(of, *want, PreemptionRight::InCohortFairSharing))
@@ -77,9 +78,9 @@ impl Search<'_> {
         });
         // Shares count the workload in.
         self.add(self.node, want.usage, 1);
-        let mut pass = self.first_pass(want, candidates, strategies);
+        let mut pass = self.first_pass(want, &mut candidates, strategies);
         if !pass.fits && strategies.len() > 1 {
-            pass = self.second_pass(want, pass);
+            pass = self.second_pass(want, pass, candidates);
         }
         self.add(self.node, want.usage, -1);
         if !pass.fits {
@@ -89,22 +90,24 @@ impl Search<'_> {
         self.fewest(pass.victims, |search| search.fits(want, true))
     }
 
-    /// Whether any other ClusterQueue could have to give: the preemptor borrows nothing, or someone beside it has as large a
-    /// share. It is a bound, much cheaper than looking for victims.
+    /// Whether any other ClusterQueue could have to give: the preemptor borrows nothing, or someone beside it borrows and
+    /// has as large a share. It is a bound, much cheaper than looking for victims.
     fn others_may_give(&mut self, want: &Want<'_>) -> bool {
         if self.predecessor.is_some() {
             return true;
         }
         let ours: Vec<NodeId> = std::iter::once(self.node).chain(self.tree.above(self.node)).collect();
-        let largest: Vec<Option<Share>> = ours
+        let largest: Vec<Option<Largest>> = ours
             .iter()
             .map(|node| self.tree.parent(*node).and_then(|parent| self.tree.largest_share(parent)))
             .collect();
         self.add(self.node, want.usage, 1);
         let entitled = !want.short.iter().any(|fr| self.tree.borrows(self.node, *fr, View::Planned));
         let mut levels = ours.iter().zip(largest);
+        let gives = |largest: Largest, ours: Share| want.short.iter().any(|fr| largest.may_give(*fr, ours));
         let may_give = entitled
-            || levels.any(|(node, largest)| largest.is_some_and(|largest| self.share(*node).compare(largest).is_le()));
+            || want.short.len() != 1
+            || levels.any(|(node, largest)| largest.is_some_and(|largest| gives(largest, self.share(*node))));
         self.add(self.node, want.usage, -1);
         may_give
     }
@@ -119,20 +122,20 @@ impl Search<'_> {
     fn first_pass(
         &mut self,
         want: &Want<'_>,
-        mut candidates: Candidates<'_>,
+        candidates: &mut Candidates<'_>,
         strategies: &[PreemptionStrategy],
     ) -> Pass {
         let mut pass = Pass { victims: Vec::new(), fits: false, spared: Vec::new() };
         let entitled = !want.short.iter().any(|fr| self.tree.borrows(self.node, *fr, View::Planned));
         let rule = strategies.first().copied().unwrap_or(PreemptionStrategy::LessThanOrEqualToFinalShare);
-        while let Some(node) = self.next_target(&mut candidates) {
+        while let Some(node) = self.next_target(candidates, entitled) {
             let victim = if node == self.node {
                 candidates.pop(self.tree, node)
             } else if entitled {
                 let victim = candidates.pop(self.tree, node);
                 victim.map(|victim| Victim { right: PreemptionRight::InCohortReclamation, ..victim })
             } else {
-                self.first_that_the_rule_allows(node, rule, &mut candidates, &mut pass.spared)
+                self.first_that_the_rule_allows(node, rule, candidates, &mut pass.spared)
             };
             let Some(victim) = victim else { continue };
             self.take_one(&victim, true);
@@ -173,10 +176,10 @@ impl Search<'_> {
     }
 
     /// Once more with those that were spared: one of each ClusterQueue whose share is larger as it is.
-    fn second_pass(&mut self, want: &Want<'_>, first: Pass) -> Pass {
-        let mut candidates = Candidates::known(first.spared);
+    fn second_pass(&mut self, want: &Want<'_>, first: Pass, candidates: Candidates<'_>) -> Pass {
+        let mut candidates = candidates.once_more(first.spared);
         let mut pass = Pass { victims: first.victims, fits: false, spared: Vec::new() };
-        while let Some(node) = self.next_target(&mut candidates) {
+        while let Some(node) = self.next_target(&mut candidates, false) {
             let allowed =
                 self.sides(node).is_some_and(|(ours, theirs)| self.share(ours).compare(self.share(theirs)).is_lt());
             if let Some(victim) = candidates.pop(self.tree, node).filter(|_| allowed) {
@@ -205,15 +208,21 @@ impl Search<'_> {
         Some((*ours.get(common.checked_sub(1)?)?, *theirs.get(place.checked_sub(1)?)?))
     }
 
+    /// The child of a Cohort that the preemptor is, or is below.
+    fn side_below(&self, cohort: NodeId) -> Option<NodeId> {
+        let mut sides = std::iter::once(self.node).chain(self.tree.above(self.node));
+        sides.find(|side| self.tree.parent(*side) == Some(cohort))
+    }
+
     /// The ClusterQueue that is to give next: from the root down, the child with the largest share that has candidates.
-    fn next_target(&self, candidates: &mut Candidates<'_>) -> Option<NodeId> {
+    fn next_target(&self, candidates: &mut Candidates<'_>, entitled: bool) -> Option<NodeId> {
         let root = self.tree.root(self.node);
         if root == self.node {
             let more = !candidates.done.contains(&root) && candidates.first(self.tree, root).is_some();
             return more.then_some(root);
         }
         while !candidates.done.contains(&root) {
-            if let Some(target) = self.descend(root, candidates) {
+            if let Some(target) = self.descend(root, candidates, entitled) {
                 return Some(target);
             }
         }
@@ -221,7 +230,10 @@ impl Search<'_> {
     }
 
     /// `None` when a part of the tree was found to have no candidates left: then it is to be asked again.
-    fn descend(&self, cohort: NodeId, candidates: &mut Candidates<'_>) -> Option<NodeId> {
+    fn descend(&self, cohort: NodeId, candidates: &mut Candidates<'_>, entitled: bool) -> Option<NodeId> {
+        // Who has a smaller share than the preemptor's side gives nothing by any rule, unless that side gives first; and that
+        // is asked first, since its share is larger.
+        let ours = self.side_below(cohort).filter(|_| !entitled).map(|ours| (ours, self.share(ours)));
         let mut queue: Option<(NodeId, Share)> = None;
         let mut below: Option<(NodeId, Share)> = None;
         for child in self.tree.children(cohort).iter().copied() {
@@ -229,7 +241,14 @@ impl Search<'_> {
                 continue;
             }
             let share = self.share(child);
+            if ours.is_some_and(|(ours, least)| child != ours && share.compare(least).is_lt()) {
+                continue;
+            }
             if self.tree.is_cluster_queue(child) {
+                // Most are out of the question without a look at who is in them.
+                if queue.is_some_and(|(_, largest)| share.compare(largest).is_lt()) {
+                    continue;
+                }
                 if (!share.borrows() && child != self.node) || candidates.first(self.tree, child).is_none() {
                     candidates.done.insert(child);
                 } else if queue.is_none_or(|(best, largest)| self.gives_before(child, share, best, largest, candidates))
@@ -248,7 +267,7 @@ impl Search<'_> {
                 None
             }
             (Some((below, share)), queue) if queue.is_none_or(|(_, queue)| share.compare(queue).is_ge()) => {
-                self.descend(below, candidates)
+                self.descend(below, candidates, entitled)
             }
             (_, queue) => queue.map(|(node, _)| node),
         }

@@ -72,6 +72,17 @@ fn tournament() -> Scene {
         .holds("g", "g0 cpu=100")
 }
 
+/// `root{left{a, c}, right{y}}` with 6 at the top; `a` comes before `c`, whatever they ask for.
+fn left_and_right() -> Scene {
+    Scene::fair()
+        .cohorts([cohort("root").has("cpu=6"), cohort("left").under("root"), cohort("right").under("root")])
+        .queues([
+            member("a", "left", "cpu=0").weight("10"),
+            member("c", "left", "cpu=0"),
+            member("y", "right", "cpu=0"),
+        ])
+}
+
 fn pair_in(quota: &str, weight: &str) -> Scene {
     let borrower = |name: &str| member(name, "a", "cpu=0").reclaim("Any").weight(weight);
     Scene::fair().cohorts([cohort("a").has(quota)]).queues([borrower("b"), borrower("c")])
@@ -106,6 +117,10 @@ fn pair_in(quota: &str, weight: &str) -> Scene {
 // "hierarchical fair sharing schedule workload which wins tournament".
 #[case::the_winner_of_the_tournament(
     tournament().waits("d", "d1 cpu=70").waits("e", "e1 cpu=61").waits("f", "f1 cpu=1").waits("g", "g1 cpu=1"), &["d1@default"])]
+// The first turn takes what the winner on the left asks for: then the other one there is held against the right.
+#[case::who_is_left_of_a_cohort_whose_winner_gets_nothing_any_more(
+    left_and_right().waits("a", "big cpu=5").waits("c", "small cpu=3").waits("y", "y1 cpu=2; y2 cpu=2"),
+    &["y1@default", "small@default"])]
 // "fair sharing schedule workload with lowest drf after admission".
 #[case::the_smaller_share_with_the_workload(
     pair_in("cpu=100", "1").holds("b", "b0 cpu=10").waits("b", "b1 cpu=50").waits("c", "c1 cpu=75"), &["b1@default"])]
