@@ -124,8 +124,8 @@ impl Line {
     }
 
     /// The classes that are within reach and were tried in vain all the same, and what is watched for them.
-    pub(super) fn restless(&self) -> impl Iterator<Item = (ClassId, Option<Arc<Watch>>)> {
-        self.restless.iter().map(|(class, watch)| (*class, watch.clone()))
+    pub(super) fn restless(&self) -> impl Iterator<Item = (ClassId, Option<&Watch>)> {
+        self.restless.iter().map(|(class, watch)| (*class, watch.as_deref()))
     }
 
     /// A class is worth trying again.

@@ -48,15 +48,16 @@ impl Engine {
     /// Wakes those of a ClusterQueue that something that changed may have helped. Returns whether there were any.
     pub(super) fn wake_restless(&mut self, node: NodeId) -> bool {
         let Some(state) = self.cluster_queue(node) else { return false };
-        let restless: Vec<(ClassId, Option<Arc<Watch>>)> = state.line.restless().collect();
-        let helped = |(_, watch): &(ClassId, Option<Arc<Watch>>)| {
-            watch.as_ref().is_none_or(|watch| self.may_be_over(node, watch))
-        };
-        let helped: Vec<ClassId> = restless.into_iter().filter(helped).map(|(class, _)| class).collect();
+        let helped = |watch: Option<&Watch>| watch.is_none_or(|watch| self.may_be_over(node, watch));
+        let helped: Vec<ClassId> =
+            state.line.restless().filter(|(_, watch)| helped(*watch)).map(|(class, _)| class).collect();
+        if helped.is_empty() {
+            return false;
+        }
         if let Some(state) = self.cluster_queue_mut(node) {
             helped.iter().for_each(|class| state.line.wake(*class));
         }
-        !helped.is_empty()
+        true
     }
 
     /// What would make it worth trying again under fair sharing; `None` if anything could.

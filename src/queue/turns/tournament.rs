@@ -253,7 +253,7 @@ impl Engine {
     fn set_alarms(&self, node: NodeId, tournament: &mut Tournament) {
         let restless = self.cluster_queue(node).into_iter().flat_map(|state| state.line.restless());
         for watch in restless.filter_map(|(_, watch)| watch) {
-            for alarm in self.alarms(node, &watch) {
+            for alarm in self.alarms(node, watch) {
                 let due = Due { share: alarm.share, fr: alarm.fr, node };
                 tournament.alarms.entry(alarm.cohort).or_default().insert(due);
             }
