@@ -6,6 +6,9 @@ KUBERNETES_VERSION := v1.36.3
 KWOK_VERSION := v0.8.0
 DENY_VERSION := 0.20.2
 
+# How many random cases each property is tried on; a plain `cargo test` tries fewer.
+CASES ?= 2000
+
 # Clients parse the API server's version and refuse a server that does not say it.
 VERSION_PACKAGE := k8s.io/component-base/version
 TESTENV_LDFLAGS := -s -w \
@@ -36,7 +39,7 @@ demo-stop: ## End what KEEP=1 left running.
 
 test: testenv ## Run all tests: the units, and the scenarios on a real control plane.
 	cd testenv && go test -vet=off ./...
-	cargo test --locked --lib
+	PROPTEST_CASES=$(CASES) cargo test --locked --lib
 	cargo test --locked --test queue_bench
 	cargo test --locked --test integration -- --test-threads=2
 
