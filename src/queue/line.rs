@@ -48,8 +48,16 @@ pub(super) type ClassId = u64;
 
 type Place = (Rank, ClassId);
 
+/// Those in line that ask for the same.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Class<'a> {
+    pub(super) shape: &'a Shape,
+    pub(super) first: &'a Rank,
+    pub(super) count: usize,
+}
+
 #[derive(Debug, Clone)]
-struct Class {
+struct Members {
     shape: Shape,
     ranks: BTreeSet<Rank>,
     state: State,
@@ -77,7 +85,7 @@ pub(super) enum Tried {
 pub(super) struct Line {
     last_id: ClassId,
     ids: BTreeMap<Shape, ClassId>,
-    classes: BTreeMap<ClassId, Class>,
+    classes: BTreeMap<ClassId, Members>,
     /// Everyone.
     all: BTreeSet<Rank>,
     /// The first of each class that is to be tried.
@@ -95,7 +103,7 @@ impl Line {
             None => {
                 self.last_id += 1;
                 self.ids.insert(shape.clone(), self.last_id);
-                let class = Class { shape: shape.clone(), ranks: BTreeSet::new(), state: State::Awake };
+                let class = Members { shape: shape.clone(), ranks: BTreeSet::new(), state: State::Awake };
                 self.classes.insert(self.last_id, class);
                 self.last_id
             }
@@ -175,6 +183,13 @@ impl Line {
     /// What those that wait ask for.
     pub(super) fn shapes(&self) -> impl Iterator<Item = &Shape> {
         self.ids.keys()
+    }
+
+    /// All classes.
+    pub(super) fn classes(&self) -> impl Iterator<Item = Class<'_>> {
+        self.classes
+            .values()
+            .filter_map(|Members { shape, ranks, .. }| Some(Class { shape, first: ranks.first()?, count: ranks.len() }))
     }
 
     /// Whether nobody waits.

@@ -31,6 +31,7 @@ pub mod settings;
 mod settle;
 mod shaping;
 mod shared;
+mod slices;
 mod slot;
 pub mod status;
 #[cfg(test)]

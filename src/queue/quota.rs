@@ -239,6 +239,12 @@ impl Quota {
         asked.chain(pods.then(|| ("pods", Amount::new(count.into()))))
     }
 
+    /// Whether a flavor provides a resource here.
+    pub(super) fn provides(&self, fr: Fr) -> bool {
+        let mut flavors = self.groups.iter().flat_map(|group| &group.flavors);
+        flavors.any(|flavor| flavor.frs.values().any(|provided| *provided == fr))
+    }
+
     /// The flavors in the order of the spec, with their resources.
     pub(super) fn flavors(&self) -> impl Iterator<Item = (&str, &BTreeSet<String>)> {
         let flavors = self.groups.iter().flat_map(|group| group.flavors.iter().map(move |flavor| (flavor, group)));

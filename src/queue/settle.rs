@@ -10,12 +10,10 @@ use super::line::{Rank, Shape};
 use super::pending::Waiting;
 use super::report::Counts;
 use super::selector;
+use super::slices::LONGEST_CHAIN;
 use super::slot::{Booking, Slot, Standing};
 use super::tree::{NodeId, View};
 use crate::api::kueue::{Admission, StopPolicy};
-
-/// How many slices of one job are followed from one to the next. Two are alive in the normal course of things.
-const LONGEST_CHAIN: usize = 64;
 
 impl Engine {
     /// Looks anew at a workload and at all slices of its job: what one holds decides what another is charged.
@@ -175,7 +173,7 @@ impl Engine {
         let mut named: Vec<WorkloadId> = claimants.iter().copied().collect();
         named.sort_by_key(|id| self.workloads.get(*id).map(|slot| &slot.entry.key));
         let valid = before.into_iter().copied().chain(named).filter_map(|id| Some((id, self.workloads.get(id)?)));
-        let mut valid = valid.filter(|(_, claimant)| self.claim_holds(claimant, slot));
+        let mut valid = valid.filter(|(_, claimant)| self.workloads.claim_holds(claimant, slot));
         valid.find_map(|(id, claimant)| {
             if claimant.admission().is_some() && same_queue(claimant) {
                 return Some(id);
@@ -184,42 +182,9 @@ impl Engine {
         })
     }
 
-    /// The slice whose quota a workload takes over when it is admitted to `cluster_queue`: the nearest one before it that
-    /// still holds any.
+    /// The slice whose quota a workload takes over when it is admitted to `cluster_queue`.
     pub(super) fn predecessor(&self, slot: &Slot, cluster_queue: NodeId) -> Option<&Slot> {
-        let mut current = slot;
-        for _ in 0..LONGEST_CHAIN {
-            let before = self.workloads.named(current.entry.replaces.as_ref()?)?;
-            if !self.claim_holds(current, before) {
-                return None;
-            }
-            match &before.standing {
-                Standing::Holds(_) => return (before.booked.cluster_queue == Some(cluster_queue)).then_some(before),
-                Standing::InLine(_) | Standing::Held(..) => current = before,
-                Standing::Superseded(_) | Standing::Out => return None,
-            }
-        }
-        None
-    }
-
-    /// Whether a workload may take the place of the one that it says it replaces: both are of one job, and nobody
-    /// replaces itself by way of others.
-    fn claim_holds(&self, claimant: &Slot, claimed: &Slot) -> bool {
-        if !claimant.entry.same_owner(&claimed.entry) {
-            return false;
-        }
-        let mut current = &claimed.entry;
-        for _ in 0..LONGEST_CHAIN {
-            let Some(before) = &current.replaces else { return true };
-            if *before == claimant.entry.key {
-                return false;
-            }
-            match self.workloads.named(before) {
-                Some(slot) => current = &slot.entry,
-                None => return true,
-            }
-        }
-        false
+        self.workloads.predecessor(slot, cluster_queue)
     }
 
     fn booking(&self, id: WorkloadId, slot: &Slot, standing: &Standing) -> Booking {

@@ -130,6 +130,7 @@ impl Engine {
         let mut search = Search {
             tree,
             queues: cluster_queues,
+            workloads,
             fair_sharing: settings.fair_sharing.as_ref(),
             node,
             rules: quota.preemption,

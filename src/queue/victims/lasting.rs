@@ -1,19 +1,28 @@
-//! Evictions that last: nobody has to go for a borrower who could take the same quota back by right.
+//! Evictions that last: nobody has to go for a borrower who would have to give the same quota back.
 //!
-//! Kueue v0.19.2 has no such rule. There a borrower can take a ClusterQueue below its nominal quota; who was evicted reclaims
-//! that from the borrower, who evicts again once others have borrowed, and so on without end.
+//! Kueue v0.19.2 has no such rule. There a borrower can take a ClusterQueue below its nominal quota; who was evicted, or waits
+//! behind, reclaims that from the borrower, who evicts again once others have borrowed, and so on without end.
 
 use std::collections::BTreeSet;
 
 use super::{Search, Victim, Want};
 use crate::api::kueue::cluster_queue::ReclaimPolicy;
-use crate::queue::engine::WorkloadId;
-use crate::queue::ledger::Charge;
+use crate::queue::engine::{ClusterQueueState, WorkloadId};
+use crate::queue::ledger::{Charge, wide};
+use crate::queue::line::Class;
+use crate::queue::quota::Quota;
 use crate::queue::tree::{Fr, NodeId, View};
 
+/// Someone who could take quota back: how much of each that is short, and how many ask for that.
+struct Claim {
+    priority: i32,
+    asks: Vec<(Fr, i128)>,
+    times: usize,
+}
+
 impl Search<'_> {
-    /// Finds victims of whom none could come back for what is theirs: who could is spared, the last in the order of
-    /// preemption first, and others are looked for.
+    /// Finds victims whose ClusterQueues have no claim to what they gave. Those of the others are spared, the last in the
+    /// order of preemption first, and others are looked for.
     pub(super) fn lasting(
         &mut self,
         usage: &Charge,
@@ -24,49 +33,104 @@ impl Search<'_> {
         loop {
             let want = Want { usage, short, spared: &spared };
             let victims = find(self, &want);
-            match self.would_take_back(&victims, &want) {
+            match self.would_return(&victims, &want) {
                 Some(victim) => spared.insert(victim),
                 None => return victims,
             };
         }
     }
 
-    fn would_take_back(&mut self, victims: &[Victim], want: &Want<'_>) -> Option<WorkloadId> {
+    fn would_return(&mut self, victims: &[Victim], want: &Want<'_>) -> Option<WorkloadId> {
         if victims.iter().all(|victim| victim.cluster_queue == self.node) {
             return None;
         }
         self.take(victims, true);
         self.add(self.node, want.usage, 1);
-        let returning = victims.iter().filter(|victim| self.may_reclaim(victim, want.short)).map(|victim| &victim.rank);
-        let last = returning.max().map(|rank| rank.workload);
+        let queues: BTreeSet<NodeId> = victims.iter().map(|victim| victim.cluster_queue).collect();
+        let claiming: Vec<NodeId> = queues
+            .into_iter()
+            .filter(|node| *node != self.node && self.has_claim(*node, victims, want.short))
+            .collect();
+        let theirs = victims.iter().filter(|victim| claiming.contains(&victim.cluster_queue));
+        let last = theirs.map(|victim| &victim.rank).max().map(|rank| rank.workload);
         self.add(self.node, want.usage, -1);
         self.take(victims, false);
         last
     }
 
-    /// Whether one that is gone would fit into what its own ClusterQueue has a right to, and the preemptor, which is there
-    /// now, would have to give that back.
-    fn may_reclaim(&self, victim: &Victim, short: &[Fr]) -> bool {
-        let node = victim.cluster_queue;
-        let rules = self.queues.get(node).and_then(|state| state.quota.as_ref()).map(|quota| quota.preemption);
-        let may = match rules.map(|rules| rules.reclaim) {
-            None | Some(ReclaimPolicy::Never) => false,
-            Some(ReclaimPolicy::LowerPriority) => self.priority < victim.rank.priority,
-            Some(ReclaimPolicy::Any) => true,
-        };
-        let amount = |fr: &Fr| Some((*fr, *victim.charge.get(fr)?));
-        let taken: Vec<(Fr, i128)> = short.iter().filter_map(amount).collect();
-        let entitled = || taken.iter().all(|(fr, amount)| !self.tree.would_borrow(node, *fr, *amount, View::Planned));
-        may && node != self.node && entitled() && self.lent_to_us(node, &taken)
+    /// Whether a ClusterQueue could reclaim from the preemptor, which is there now: what it has a right to and is asked for
+    /// is more than what is free.
+    fn has_claim(&self, node: NodeId, victims: &[Victim], short: &[Fr]) -> bool {
+        let Some(state) = self.queues.get(node) else { return false };
+        let Some(quota) = state.quota.as_ref() else { return false };
+        let lent: Vec<(Fr, i128, i128)> =
+            short.iter().filter_map(|fr| self.lent_beyond_what_is_free(node, *fr)).collect();
+        if lent.is_empty() || quota.preemption.reclaim == ReclaimPolicy::Never {
+            return false;
+        }
+        let claims = self.claims(node, state, quota, victims, short);
+        lent.into_iter().any(|(fr, right, free)| {
+            let asked = claims.iter().map(|claim| {
+                let ask = claim.asks.iter().find(|(asked, _)| *asked == fr).map_or(0, |(_, amount)| *amount);
+                ask.saturating_mul(claim.times as i128)
+            });
+            asked.fold(0, i128::saturating_add).min(right) > free
+        })
+    }
+
+    /// What a ClusterQueue has a right to beside what it uses, and what of that is free; `None` if all of it is, or the
+    /// preemptor would not have to give any.
+    fn lent_beyond_what_is_free(&self, node: NodeId, fr: Fr) -> Option<(Fr, i128, i128)> {
+        let right = self.tree.subtree_quota(node, fr) - self.tree.used(node, fr, View::Planned);
+        let free = self.tree.available(node, fr, View::Planned, 0).max(0);
+        (right > free && self.borrows_from(node, fr)).then_some((fr, right, free))
     }
 
     /// Whether the preemptor's ClusterQueue, and each Cohort up to the one that it has in common with another, exceeds its
     /// part of the quota.
-    fn lent_to_us(&self, other: NodeId, taken: &[(Fr, i128)]) -> bool {
-        let theirs: BTreeSet<NodeId> = self.tree.above(other).collect();
-        let ours =
-            std::iter::once(self.node).chain(self.tree.above(self.node).take_while(|node| !theirs.contains(node)));
-        let frs: Vec<Fr> = taken.iter().map(|(fr, _)| *fr).collect();
-        ours.into_iter().all(|node| !self.tree.within_quota(node, &frs, View::Planned))
+    fn borrows_from(&self, other: NodeId, fr: Fr) -> bool {
+        let theirs: Vec<NodeId> = self.tree.above(other).collect();
+        let below_common = self.tree.above(self.node).take_while(|node| !theirs.contains(node));
+        std::iter::once(self.node).chain(below_common).all(|node| !self.tree.within_quota(node, &[fr], View::Planned))
+    }
+
+    /// Who would fit into what a ClusterQueue has a right to: its victims, and those that wait for it.
+    fn claims(
+        &self,
+        node: NodeId,
+        state: &ClusterQueueState,
+        quota: &Quota,
+        victims: &[Victim],
+        short: &[Fr],
+    ) -> Vec<Claim> {
+        let of_victims = victims.iter().filter(|victim| victim.cluster_queue == node).map(|victim| {
+            let asks = short.iter().filter_map(|fr| Some((*fr, *victim.charge.get(fr)?)));
+            Claim { priority: victim.rank.priority, asks: asks.collect(), times: 1 }
+        });
+        let waiting = state.line.classes().map(|class| self.claim_of(node, quota, class, short));
+        let may = |claim: &Claim| match quota.preemption.reclaim {
+            ReclaimPolicy::Never => false,
+            ReclaimPolicy::LowerPriority => self.priority < claim.priority,
+            ReclaimPolicy::Any => true,
+        };
+        let within = |claim: &Claim| {
+            let mut asks = claim.asks.iter().filter(|(_, amount)| *amount > 0);
+            asks.all(|(fr, amount)| !self.tree.would_borrow(node, *fr, *amount, View::Planned))
+        };
+        of_victims.chain(waiting).filter(|claim| may(claim) && within(claim)).collect()
+    }
+
+    /// The least that a workload in line asks for, beside what its predecessor has.
+    fn claim_of(&self, node: NodeId, quota: &Quota, class: Class<'_>, short: &[Fr]) -> Claim {
+        let slot = self.workloads.get(class.first.workload);
+        let before = slot.and_then(|slot| self.workloads.predecessor(slot, node)).map(|before| &before.booked.charge);
+        let asks = short.iter().filter(|fr| quota.provides(**fr)).map(|fr| {
+            let resource = &self.tree.flavor_resource(*fr).resource;
+            let of_set = |set| quota.requests(set, set.min_count).find(|(name, _)| name == resource);
+            let least = class.shape.demand.pod_sets.iter().filter_map(of_set).map(|(_, amount)| wide(amount));
+            let held = before.and_then(|charge| charge.get(fr)).copied().unwrap_or(0);
+            (*fr, (least.sum::<i128>() - held).max(0))
+        });
+        Claim { priority: class.shape.priority.0, asks: asks.collect(), times: class.count }
     }
 }

@@ -20,6 +20,7 @@ use super::means::{Ground, Means, Mode};
 use super::queues::Queues;
 use super::quota::PreemptionRules;
 use super::settings::FairSharing;
+use super::slices::Workloads;
 use super::tree::{Fr, NodeId, Tree, View};
 use rights::Preemptor;
 
@@ -36,6 +37,7 @@ pub(super) struct Victim {
 pub(super) struct Search<'a> {
     pub(super) tree: &'a mut Tree,
     pub(super) queues: &'a Queues,
+    pub(super) workloads: &'a Workloads,
     pub(super) fair_sharing: Option<&'a FairSharing>,
     pub(super) node: NodeId,
     pub(super) rules: PreemptionRules,

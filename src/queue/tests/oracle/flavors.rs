@@ -29,6 +29,8 @@ pub(super) struct Ask<'a> {
     /// Who could be made to go.
     pub(super) holders: Vec<Holder>,
     pub(super) predecessor: Option<Holder>,
+    /// Who waits, and their predecessors.
+    pub(super) waiting: Vec<(Job, Option<Holder>)>,
 }
 
 #[derive(Debug, Clone)]

@@ -99,13 +99,16 @@ impl<'w> State<'w> {
         if self.done.contains(queue) {
             return None;
         }
-        let promised = |job: &Job| self.promises.iter().any(|promise| promise.who == job.key);
-        let predecessor_goes = |job: &Job| self.predecessor(job).is_some_and(|before| before.evicted);
-        let in_line = |job: &&Job| job.queue == queue && !promised(job) && !predecessor_goes(job);
-        let mut line: Vec<&Job> = self.waiting.iter().filter(in_line).collect();
+        let mut line: Vec<&Job> = self.in_line().filter(|job| job.queue == queue).collect();
         line.sort_by_key(|job| (Reverse(self.comes_first(job)), rank(job)));
         line.truncate(if rules.strict { 1 } else { line.len() });
         line.into_iter().find_map(|job| self.verdict(job))
+    }
+
+    fn in_line(&self) -> impl Iterator<Item = &Job> {
+        let promised = |job: &Job| self.promises.iter().any(|promise| promise.who == job.key);
+        let predecessor_goes = |job: &Job| self.predecessor(job).is_some_and(|before| before.evicted);
+        self.waiting.iter().filter(move |job| !promised(job) && !predecessor_goes(job))
     }
 
     /// Others were evicted for it, so it comes first in line.
@@ -144,6 +147,7 @@ impl<'w> State<'w> {
             planned: self.book(true).without(&gone),
             holders: self.holders.iter().filter(may_go).cloned().collect(),
             predecessor: predecessor.clone(),
+            waiting: self.in_line().map(|job| (job.clone(), self.predecessor(job))).collect(),
         };
         let assignment = ask.assign(counts)?;
         let before = predecessor.map(|before| before.usage).unwrap_or_default();

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::book::{Book, Fr, Node, Usage};
 use super::flavors::Ask;
-use super::world::Holder;
+use super::world::{Holder, Job, Queue};
 use crate::api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
 use crate::engine::store::Key;
 use crate::queue::PreemptionRight;
@@ -36,7 +36,7 @@ struct Search<'a> {
     node: Node,
     usage: &'a Usage,
     short: &'a BTreeSet<Fr>,
-    /// Those that stay, because they could take back what they give.
+    /// Those that stay, because their ClusterQueue could take back what they give.
     spared: BTreeSet<Key>,
 }
 
@@ -48,12 +48,18 @@ pub(super) fn search(ask: &Ask<'_>, usage: &Usage, short: &BTreeSet<Fr>) -> Vec<
             None => search.classical(),
             Some(strategies) => search.fair(strategies),
         };
-        let returning = victims.iter().filter(|victim| search.would_take_back(victim, &victims));
+        let own = &ask.queue.name;
+        let returning =
+            victims.iter().filter(|victim| victim.queue != *own && search.has_claim(&victim.queue, &victims));
         match returning.max_by(|a, b| a.order.cmp(&b.order)).map(|victim| victim.key.clone()) {
             Some(key) => search.spared.insert(key),
             None => return victims,
         };
     }
+}
+
+fn provides(queue: &Queue, fr: &Fr) -> bool {
+    queue.groups.iter().any(|(resources, flavors)| flavors.contains(&fr.0) && resources.contains(&fr.1))
 }
 
 fn keys(victims: &[Victim]) -> Vec<Key> {
@@ -83,25 +89,45 @@ impl Search<'_> {
         victims
     }
 
-    /// Whether a victim could reclaim what the preemptor took: its own ClusterQueue has the quota for it, and the preemptor
-    /// and each Cohort up to the common one exceed theirs.
-    fn would_take_back(&self, victim: &Victim, victims: &[Victim]) -> bool {
-        let holder = self.ask.holders.iter().find(|holder| holder.job.key == victim.key).expect("a holder");
-        let queue = self.ask.world.queues.iter().find(|queue| queue.name == victim.queue).expect("a ClusterQueue");
-        let may = match queue.reclaim {
+    /// Whether a ClusterQueue could reclaim what its victims gave to a preemptor that borrows: those that would fit into its
+    /// own quota ask for more than is free.
+    fn has_claim(&self, name: &str, victims: &[Victim]) -> bool {
+        let queue = self.ask.world.queues.iter().find(|queue| queue.name == name).expect("a ClusterQueue");
+        let book = self.without(victims).with(&self.ask.queue.name, &self.ask.job.key, self.usage);
+        let (node, theirs) = (queue.node(), book.above(&queue.node()));
+        let held = |holder: &Holder, fr: &Fr| holder.usage.get(fr).copied().unwrap_or(0);
+        let gone = victims.iter().filter(|victim| victim.queue == name).map(|victim| {
+            let holder = self.ask.holders.iter().find(|holder| holder.job.key == victim.key).expect("a holder");
+            (&holder.job, self.short.iter().map(|fr| (fr.clone(), held(holder, fr))).collect::<Usage>())
+        });
+        let waiting = self.ask.waiting.iter().filter(|(job, _)| job.queue == name).map(|(job, before)| {
+            let least = |fr: &Fr| match provides(queue, fr) {
+                true => {
+                    let sets = job
+                        .pod_sets
+                        .iter()
+                        .map(|set| i128::from(set.min_count) * set.per_pod.get(&fr.1).copied().unwrap_or(0));
+                    (sets.sum::<i128>() - before.as_ref().map_or(0, |before| held(before, fr))).max(0)
+                }
+                false => 0,
+            };
+            (job, self.short.iter().map(|fr| (fr.clone(), least(fr))).collect::<Usage>())
+        });
+        let may = |job: &Job| match queue.reclaim {
             ReclaimPolicy::Never => false,
-            ReclaimPolicy::LowerPriority => self.ask.job.priority < holder.job.priority,
+            ReclaimPolicy::LowerPriority => self.ask.job.priority < job.priority,
             ReclaimPolicy::Any => true,
         };
-        let held = |fr: &&Fr| holder.usage.get(*fr).is_some_and(|amount| *amount > 0);
-        let taken: BTreeSet<Fr> = self.short.iter().filter(held).cloned().collect();
-        let book = self.without(victims).with(&self.ask.queue.name, &self.ask.job.key, self.usage);
-        let theirs = book.above(&victim.node());
-        let ours = [vec![self.node.clone()], book.above(&self.node)].concat();
-        let mut below_common = ours.iter().take_while(|node| !theirs.contains(node));
-        may && victim.queue != self.ask.queue.name
-            && taken.iter().all(|fr| !book.would_borrow(&victim.node(), fr, holder.usage[fr]))
-            && below_common.all(|node| book.exceeds_any(node, &taken))
+        let within = |asks: &Usage| asks.iter().all(|(fr, ask)| *ask == 0 || !book.would_borrow(&node, fr, *ask));
+        let claims: Vec<Usage> =
+            gone.chain(waiting).filter(|(job, asks)| may(job) && within(asks)).map(|(_, asks)| asks).collect();
+        self.short.iter().any(|fr| {
+            let ours = [vec![self.node.clone()], book.above(&self.node)].concat();
+            let mut below_common = ours.iter().take_while(|node| !theirs.contains(node));
+            let right = book.subtree(&node, fr) - book.used(&node, fr);
+            let asked = claims.iter().map(|asks| asks[fr]).sum::<i128>().min(right);
+            asked > book.available(&node, fr).max(0) && below_common.all(|node| book.exceeds(node, fr))
+        })
     }
 
     /// Those of one ClusterQueue that the policies allow for and that hold something of what is short, in order.
