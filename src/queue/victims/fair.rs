@@ -87,7 +87,9 @@ impl Search<'_> {
             self.take(&pass.victims, false);
             return Vec::new();
         }
-        self.fewest(pass.victims, |search| search.fits(want, true))
+        // Others gave to one that borrows nothing without its own victims; with them back it would have to give in turn.
+        let may_borrow = pass.victims.iter().all(|victim| victim.cluster_queue == self.node) || !self.fits(want, false);
+        self.fewest(pass.victims, |search| search.fits(want, may_borrow))
     }
 
     /// Whether any other ClusterQueue could have to give: the preemptor borrows nothing, or someone beside it borrows and

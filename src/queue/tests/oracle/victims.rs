@@ -282,7 +282,12 @@ impl Search<'_> {
             pass.second();
             victims = pass.victims;
         }
-        if victims.is_empty() || !self.fits(&victims, true) { Vec::new() } else { self.fewest(victims, true) }
+        if victims.is_empty() || !self.fits(&victims, true) {
+            return Vec::new();
+        }
+        let own = victims.iter().all(|victim| victim.queue == self.ask.queue.name);
+        let may_borrow = own || !self.fits(&victims, false);
+        self.fewest(victims, may_borrow)
     }
 }
 
