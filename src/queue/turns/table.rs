@@ -76,13 +76,10 @@ impl Table {
     }
 
     fn turn(&self, node: NodeId, candidate: &Candidate) -> Turn {
-        (
-            Reverse(candidate.preempts),
-            candidate.level,
-            self.taken.get(&node).copied().unwrap_or(0),
-            candidate.rank.clone(),
-            node,
-        )
+        let preempts = Reverse(candidate.preempts);
+        // In a strict line it has no place before others, and among ClusterQueues it has.
+        let rank = Rank { preempts, ..candidate.rank.clone() };
+        (preempts, candidate.level, self.taken.get(&node).copied().unwrap_or(0), rank, node)
     }
 
     /// The ClusterQueue whose turn it is by entitlement.

@@ -238,3 +238,25 @@ fn two_small_ones_follow_a_large_one_in_one_cycle() {
     let effects = scene.cycle();
     assert_eq!(effects.iter().filter(|effect| matches!(effect, Effect::Admit { .. })).count(), 2);
 }
+
+#[test]
+fn among_those_for_whom_others_went_priority_decides_however_their_queues_line_up() {
+    // Given two for whom room was made, one of them first of a strict ClusterQueue.
+    let preempting = |name: &str| queue(name).within_cohort("all").within("LowerPriority").reclaim("LowerPriority");
+    let borrower = |name: &str| preempting(name).has("cpu=0").while_borrowing(None);
+    let mut scene = Scene::new()
+        .cohorts([cohort("all").has("cpu=4")])
+        .queues([borrower("strict").strict(), borrower("best-effort")])
+        .holds("strict", "low cpu=2 p=-1")
+        .holds("best-effort", "lower cpu=2 p=-2")
+        .waits("strict", "high cpu=2 p=1")
+        .waits("best-effort", "middle cpu=2");
+    scene.run();
+    assert_eq!(scene.going(), ["low", "lower"]);
+
+    // When there turns out to be room for one of them only.
+    scene.put_group(cohort("all").has("cpu=2"));
+
+    // Then that is the one of the higher priority.
+    assert_eq!(scene.settle(), ["high"]);
+}
