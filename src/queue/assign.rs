@@ -13,6 +13,7 @@ use super::pending::{Binding, Obstacle, Shortfall};
 use super::quota::{FlavorInGroup, Group, Quota};
 use super::requests::Requests;
 use super::settings::Undeclared;
+use super::slot::Room;
 use super::tree::{Fr, NodeId, Tree, View};
 use crate::api::kueue::{Admission, PodSetAssignment, ResourceFlavorSpec};
 use crate::api::quantity::Amount;
@@ -59,6 +60,8 @@ pub(super) struct Attempt<'a> {
     pub(super) undeclared: Undeclared,
     pub(super) fair_sharing: bool,
     pub(super) predecessor: Option<Predecessor<'a>>,
+    /// What others were evicted for: it gets nothing else.
+    pub(super) room: Option<&'a Room>,
     /// What is kept back for the workload itself.
     pub(super) kept_back: Option<&'a Charge>,
     pub(super) demand: &'a Demand,
@@ -214,9 +217,19 @@ impl Attempt<'_> {
         if let Some(pinned) = pinned.filter(|pinned| *pinned != flavor.name) {
             return Some(format!("pods of this pod set already run in flavor {pinned}"));
         }
+        if let Some(kept) = self.kept_flavor(slot).filter(|kept| *kept != flavor.name) {
+            return Some(format!("room was made for this pod set in flavor {kept}"));
+        }
         let specs = slot.group.flavors.iter().filter_map(|flavor| self.flavors.get(&flavor.name));
         let labels = || specs.flat_map(|spec| spec.node_labels.keys().map(String::as_str)).collect();
         self.flavors.get(&flavor.name).and_then(|spec| slot.set.placement.objection(spec, labels))
+    }
+
+    /// The flavor in which others were evicted for a slot, while there is one.
+    fn kept_flavor(&self, slot: &Slot<'_>) -> Option<&str> {
+        let mut kept = self.room?.flavors.iter().filter(|(set, group, _)| (*set, *group) == slot.place);
+        let (.., flavor) = kept.next()?;
+        slot.group.flavors.iter().any(|other| other.name == *flavor).then_some(flavor)
     }
 
     /// What one flavor would mean for a slot: no better than the worst of its resources.
@@ -419,6 +432,14 @@ impl Attempt<'_> {
             }
         }
         assignment
+    }
+
+    /// What is kept for a workload that waits for an assignment.
+    pub(super) fn room(&self, assignment: &Assignment) -> Room {
+        let name = |(set, group, flavor): &(usize, usize, usize)| {
+            (*set, *group, self.quota.groups[*group].flavors[*flavor].name.clone())
+        };
+        Room { counts: assignment.counts.clone(), flavors: assignment.flavors.iter().map(name).collect() }
     }
 
     /// An assignment as the API writes it.

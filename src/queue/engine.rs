@@ -13,7 +13,7 @@ use super::quota::{Quota, cohort_spec};
 use super::registry::{Id, Registry};
 use super::report::Counts;
 use super::settings::Settings;
-use super::slot::Slot;
+use super::slot::{Room, Slot};
 use super::tree::{FlavorResource, NodeId, Tree};
 use super::{Event, Key};
 use crate::api::kueue::{
@@ -136,8 +136,8 @@ pub(super) struct Promise {
     pub(super) workload: WorkloadId,
     /// Others were evicted for it.
     pub(super) room_made: bool,
-    /// How many pods of each pod set it is for.
-    pub(super) counts: Vec<i32>,
+    /// How many pods it is for, in which flavors.
+    pub(super) room: Room,
     /// Its place in line; `None` when no room is being made, and this is kept back for the first of a strict ClusterQueue.
     pub(super) place: Option<(Shape, Rank)>,
 }

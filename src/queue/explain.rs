@@ -134,6 +134,7 @@ impl Engine {
             undeclared: self.settings.resources.undeclared,
             fair_sharing: self.settings.fair_sharing.is_some(),
             predecessor: self.predecessor(slot, node).and_then(predecessor_of),
+            room: None,
             kept_back: self.promise_to(node, id).map(|promise| &promise.usage),
             demand,
         };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 #[cfg(test)]
 use super::Key;
 use super::engine::{Engine, Promise, WorkloadId};
-use super::slot::Standing;
+use super::slot::{Room, Standing};
 use super::tree::{NodeId, View};
 
 impl Engine {
@@ -60,8 +60,8 @@ impl Engine {
     /// `preemptorWorkload`).
     pub(super) fn put_preemptors_first(&mut self, root: NodeId) {
         let promises = self.promises.get(&root).into_iter().flatten().filter(|promise| promise.place.is_some());
-        let kept: BTreeMap<WorkloadId, Option<Vec<i32>>> =
-            promises.map(|promise| (promise.workload, promise.room_made.then(|| promise.counts.clone()))).collect();
+        let kept: BTreeMap<WorkloadId, Option<Room>> =
+            promises.map(|promise| (promise.workload, promise.room_made.then(|| promise.room.clone()))).collect();
         for (id, room_made) in &kept {
             if room_made.is_some() {
                 self.preemptors.insert(*id);
@@ -76,16 +76,16 @@ impl Engine {
         }
     }
 
-    fn put_first(&mut self, id: WorkloadId, room_made: Option<Vec<i32>>) {
+    fn put_first(&mut self, id: WorkloadId, room_made: Option<Room>) {
         if let Some(slot) = self.workloads.get_mut(id).filter(|slot| slot.preempts != room_made) {
             slot.preempts = room_made;
             self.settle(id);
         }
     }
 
-    /// For how many pods of each pod set others were evicted for a workload that still waits.
+    /// What others were evicted for, for the sake of a workload that still waits.
     #[cfg(test)]
-    pub(super) fn room_made_for(&self, key: &Key) -> Option<Vec<i32>> {
+    pub(super) fn room_made_for(&self, key: &Key) -> Option<Room> {
         self.workloads.named(key)?.preempts.clone()
     }
 

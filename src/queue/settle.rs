@@ -257,10 +257,15 @@ impl Engine {
 
     fn place(&self, id: WorkloadId, slot: &Slot, cluster_queue: NodeId) -> Option<(Shape, Rank)> {
         let demand = slot.entry.demand.as_ref().ok()?.clone();
-        let strict = self.cluster_queues.get(cluster_queue)?.quota.as_ref().is_some_and(|quota| quota.strict);
-        // Who takes over another's quota, or has room made for fewer pods than it asks for, is like no other.
-        let smaller = slot.preempts.is_some() && demand.pod_sets.iter().any(|set| set.spare(set.count) > 0);
-        let alone = (smaller || self.predecessor(slot, cluster_queue).is_some()).then_some(id);
+        let quota = self.cluster_queues.get(cluster_queue)?.quota.as_ref();
+        let strict = quota.is_some_and(|quota| quota.strict);
+        // Who takes over another's quota, or has room made for one of the things that it could get, is like no other.
+        let has_choice = || {
+            let flavors = quota.is_some_and(|quota| quota.groups.iter().any(|group| group.flavors.len() > 1));
+            flavors || demand.pod_sets.iter().any(|set| set.spare(set.count) > 0)
+        };
+        let chosen = slot.preempts.is_some() && has_choice();
+        let alone = (chosen || self.predecessor(slot, cluster_queue).is_some()).then_some(id);
         let shape = Shape { priority: std::cmp::Reverse(slot.entry.priority), demand, alone };
         Some((shape, slot.entry.rank(id, slot.preempts.is_some() && !strict)))
     }

@@ -26,14 +26,23 @@ pub(super) struct Slot {
     pub(super) refused: bool,
     /// It is to go for the sake of another, and that has not been observed yet.
     pub(super) preempted: Option<Box<Preemption>>,
-    /// Others were evicted for so many pods of each of its pod sets, and it has not got their quota yet.
-    pub(super) preempts: Option<Vec<i32>>,
+    /// What others were evicted for, while it has not got their quota yet.
+    pub(super) preempts: Option<Room>,
     /// It is to be told the numbers of this moment, though the reason for its waiting is the same.
     pub(super) refresh: bool,
     /// It is to be told that it waits for this reason, and that has not been observed yet.
     pub(super) to_tell: Option<PendingReason>,
     pub(super) standing: Standing,
     pub(super) booked: Booking,
+}
+
+/// What is kept for a workload.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Room {
+    /// Pods of each of its pod sets.
+    pub(super) counts: Vec<i32>,
+    /// Places of pod set and resource group, and the flavor.
+    pub(super) flavors: Vec<(usize, usize, String)>,
 }
 
 /// Where a workload stands.

@@ -81,7 +81,7 @@ impl Engine {
         let mut outcome = Outcome { room_made: false, done: false, changed: BTreeSet::from([node]) };
         self.note_relatives(workload, &mut outcome);
         let mut promise =
-            Promise { node, workload, place: None, room_made: false, counts: candidate.counts, usage: candidate.usage };
+            Promise { node, workload, place: None, room_made: false, room: candidate.room, usage: candidate.usage };
         match candidate.gets {
             Gets::Quota(admission) => {
                 self.assume(workload, admission);

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::api::kueue::Admission;
 use crate::queue::ledger::Charge;
 use crate::queue::line::Rank;
+use crate::queue::slot::Room;
 use crate::queue::tree::NodeId;
 use crate::queue::victims::Victim;
 
@@ -17,8 +18,8 @@ pub(super) struct Candidate {
     pub(super) usage: Charge,
     /// Others were evicted for it in an earlier cycle.
     pub(super) preempts: bool,
-    /// Pods of each pod set.
-    pub(super) counts: Vec<i32>,
+    /// How many pods it is for, in which flavors.
+    pub(super) room: Room,
     pub(super) gets: Gets,
     pub(super) holds: Holds,
     /// It would use the same whenever it gets anything.

@@ -4,19 +4,19 @@ use super::table::{Candidate, Gets, Holds};
 use crate::api::kueue::Admission;
 use crate::api::kueue::cluster_queue::ReclaimPolicy;
 use crate::queue::assign::{Assignment, Attempt, Findings};
-use crate::queue::demand::Demand;
 use crate::queue::engine::{Engine, WorkloadId};
 use crate::queue::explain::predecessor_of;
 use crate::queue::ledger::Charge;
 use crate::queue::line::{Need, Rank};
 use crate::queue::means::Mode;
+use crate::queue::slot::Room;
 use crate::queue::tree::{NodeId, View};
 use crate::queue::victims::{Search, Victim};
 
 /// What came of trying a workload.
 enum Verdict {
-    Gets { assignment: Assignment, victims: Vec<Victim>, admission: Option<Admission> },
-    Nothing { needs: Vec<Need>, hopeless: Option<Assignment> },
+    Gets { assignment: Assignment, room: Room, victims: Vec<Victim>, admission: Option<Admission> },
+    Nothing { needs: Vec<Need>, hopeless: Option<(Assignment, Room)> },
 }
 
 impl Engine {
@@ -31,7 +31,7 @@ impl Engine {
             let whole = self.comes_whole(&rank);
             let preempts = self.workloads.get(rank.workload).is_some_and(|slot| slot.preempts.is_some());
             match self.try_workload(rank.workload, node)? {
-                Verdict::Gets { mut assignment, victims, admission } => {
+                Verdict::Gets { mut assignment, room, victims, admission } => {
                     let follows = self.leave_to_predecessor(rank.workload, node, &mut assignment.usage);
                     let level = assignment.means.level;
                     let fits = assignment.means.mode == Mode::Fit;
@@ -47,7 +47,7 @@ impl Engine {
                         level,
                         usage: assignment.usage,
                         preempts,
-                        counts: assignment.counts,
+                        room,
                         holds,
                         steady: one_choice && whole && !follows,
                         gets: admission.map_or(Gets::Room(victims), Gets::Quota),
@@ -55,7 +55,7 @@ impl Engine {
                     });
                 }
                 Verdict::Nothing { needs, hopeless } if strict => {
-                    let Some(mut assignment) = hopeless.filter(|_| rules.reclaim != ReclaimPolicy::Any) else {
+                    let Some((mut assignment, room)) = hopeless.filter(|_| rules.reclaim != ReclaimPolicy::Any) else {
                         self.set_aside(node, &rank, needs);
                         return None;
                     };
@@ -66,7 +66,7 @@ impl Engine {
                         level: assignment.means.level,
                         usage,
                         preempts,
-                        counts: assignment.counts,
+                        room,
                         gets: Gets::KeptBack,
                         holds: Holds::Briefly,
                         steady: false,
@@ -124,6 +124,7 @@ impl Engine {
             undeclared: settings.resources.undeclared,
             fair_sharing: settings.fair_sharing.is_some(),
             predecessor: before.and_then(|(_, before)| predecessor_of(before)),
+            room: None,
             kept_back: None,
             demand,
         };
@@ -138,7 +139,7 @@ impl Engine {
             since: slot.entry.since,
             predecessor: charged,
         };
-        Some(tried(&attempt, &mut search, demand, slot.preempts.as_deref()))
+        Some(tried(attempt, &mut search, slot.preempts.as_ref()))
     }
 
     /// What is kept for the first of a strict ClusterQueue that can't get it yet: no more than the ClusterQueue may use
@@ -157,13 +158,26 @@ impl Engine {
     }
 }
 
-/// Tries a workload whole; and, if that gets nothing and it may be smaller, as large as it can be. If others were evicted for
-/// it, that is as large as they were evicted for: with what is more it could be evicted in turn, and so on without end.
-fn tried(attempt: &Attempt<'_>, search: &mut Search<'_>, demand: &Demand, room_made: Option<&[i32]>) -> Verdict {
-    let asked: Vec<i32> = demand.pod_sets.iter().map(|set| set.count).collect();
-    let whole = room_made.map_or(asked, <[i32]>::to_vec);
-    let verdict = tried_with(attempt, search, &whole);
-    let sets = || demand.pod_sets.iter().zip(&whole);
+/// Tries what others were evicted for, if they were: with more pods, or in another flavor, it may borrow what it was not given
+/// room for, and be evicted in turn, and so on without end. If that gets nothing, all that it asks for.
+fn tried<'a>(mut attempt: Attempt<'a>, search: &mut Search<'_>, room_made: Option<&'a Room>) -> Verdict {
+    if let Some(room) = room_made {
+        attempt.room = room_made;
+        let verdict = as_large_as_can_be(&attempt, search, &room.counts);
+        if matches!(verdict, Verdict::Gets { .. }) {
+            return verdict;
+        }
+        attempt.room = None;
+    }
+    let asked: Vec<i32> = attempt.demand.pod_sets.iter().map(|set| set.count).collect();
+    as_large_as_can_be(&attempt, search, &asked)
+}
+
+/// Tries a workload whole; and, if that gets nothing and it may be smaller, as large as it can be.
+fn as_large_as_can_be(attempt: &Attempt<'_>, search: &mut Search<'_>, whole: &[i32]) -> Verdict {
+    let demand = attempt.demand;
+    let verdict = tried_with(attempt, search, whole);
+    let sets = || demand.pod_sets.iter().zip(whole);
     let most = sets().map(|(set, count)| set.spare(*count)).sum::<i32>();
     match verdict {
         Verdict::Nothing { hopeless, .. } if most > 0 => {
@@ -187,21 +201,22 @@ fn tried_with(attempt: &Attempt<'_>, search: &mut Search<'_>, counts: &[i32]) ->
     let assignment = attempt.assign(counts, search, &mut found);
     let needs = found.needs;
     let Some(assignment) = assignment else { return Verdict::Nothing { needs, hopeless: None } };
+    let room = attempt.room(&assignment);
     match assignment.means.mode {
         Mode::Fit => {
             let admission = Some(attempt.admission(&assignment));
-            Verdict::Gets { assignment, victims: Vec::new(), admission }
+            Verdict::Gets { assignment, room, victims: Vec::new(), admission }
         }
-        Mode::Deferred => Verdict::Gets { assignment, victims: Vec::new(), admission: None },
+        Mode::Deferred => Verdict::Gets { assignment, room, victims: Vec::new(), admission: None },
         Mode::Preempt | Mode::Reclaim => {
             let victims = search.victims(&assignment.usage, &assignment.short);
             if victims.is_empty() {
-                Verdict::Nothing { needs, hopeless: Some(assignment) }
+                Verdict::Nothing { needs, hopeless: Some((assignment, room)) }
             } else {
-                Verdict::Gets { assignment, victims, admission: None }
+                Verdict::Gets { assignment, room, victims, admission: None }
             }
         }
-        Mode::NoCandidates => Verdict::Nothing { needs, hopeless: Some(assignment) },
+        Mode::NoCandidates => Verdict::Nothing { needs, hopeless: Some((assignment, room)) },
         Mode::NoFit => Verdict::Nothing { needs, hopeless: None },
     }
 }

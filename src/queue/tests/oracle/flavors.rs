@@ -7,6 +7,7 @@ use super::victims;
 use super::world::{Holder, Job, PodSet, Queue, World};
 use crate::api::kueue::cluster_queue::ReclaimPolicy;
 use crate::engine::store::Key;
+use crate::queue::slot::Room;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mode {
@@ -29,6 +30,8 @@ pub(super) struct Ask<'a> {
     /// Who could be made to go.
     pub(super) holders: Vec<Holder>,
     pub(super) predecessor: Option<Holder>,
+    /// The room that was made, if that is tried.
+    pub(super) room: Option<&'a Room>,
     /// Who waits, and their predecessors.
     pub(super) waiting: Vec<(Job, Option<Holder>)>,
 }
@@ -185,6 +188,15 @@ impl Ask<'_> {
             let granted = sets.iter().find(|set| set.name == slot.pod_set.name && set.count != Some(0))?;
             slot.asked.keys().find_map(|resource| granted.flavors.get(resource))
         });
+        let in_group = |group: usize| self.queue.groups[group].1 == slot.flavors;
+        let kept = self
+            .room
+            .iter()
+            .flat_map(|room| &room.flavors)
+            .find(|(set, group, _)| *set == slot.set && in_group(*group));
+        if kept.is_some_and(|(.., kept)| kept != flavor) {
+            return false;
+        }
         let spec = &self.world.flavors[flavor];
         let labels = slot.flavors.iter().flat_map(|flavor| self.world.flavors[flavor].node_labels.keys());
         let labels = || labels.map(String::as_str).collect();

@@ -118,24 +118,31 @@ impl<'w> State<'w> {
 
     fn verdict(&self, job: &Job) -> Option<Candidate> {
         let asked: Vec<i32> = job.pod_sets.iter().map(|set| set.count).collect();
-        let whole = job.room_made.clone().unwrap_or(asked);
-        let mut verdict = self.attempt(job, &whole);
-        let spare: Vec<i32> = job.pod_sets.iter().zip(&whole).map(|(set, count)| count - set.min_count).collect();
+        let in_room = job.room_made.as_ref().and_then(|room| self.at_most(job, &room.counts, true));
+        let gets = |found: &Candidate| !matches!(found.gets, Gets::KeptBack);
+        let verdict = in_room.filter(gets).or_else(|| self.at_most(job, &asked, false));
+        let rules = self.world.queue(&job.queue);
+        let keeps_back = rules.strict && rules.reclaim != ReclaimPolicy::Any;
+        verdict.filter(|found| keeps_back || gets(found))
+    }
+
+    /// With all of these pods, or with as many as can be; in the room that was made or anywhere.
+    fn at_most(&self, job: &Job, whole: &[i32], in_room: bool) -> Option<Candidate> {
+        let mut verdict = self.attempt(job, whole, in_room);
+        let spare: Vec<i32> = job.pod_sets.iter().zip(whole).map(|(set, count)| count - set.min_count).collect();
         let most: i32 = spare.iter().sum();
         for by in 1..=most {
             if verdict.as_ref().is_some_and(|found| !matches!(found.gets, Gets::KeptBack)) {
                 break;
             }
             let counts: Vec<i32> = whole.iter().zip(&spare).map(|(count, spare)| count - spare * by / most).collect();
-            let smaller = self.attempt(job, &counts);
+            let smaller = self.attempt(job, &counts, in_room);
             verdict = smaller.filter(|found| !matches!(found.gets, Gets::KeptBack)).or(verdict);
         }
-        let rules = self.world.queue(&job.queue);
-        let keeps_back = rules.strict && rules.reclaim != ReclaimPolicy::Any;
-        verdict.filter(|found| keeps_back || !matches!(found.gets, Gets::KeptBack))
+        verdict
     }
 
-    fn attempt(&self, job: &Job, counts: &[i32]) -> Option<Candidate> {
+    fn attempt(&self, job: &Job, counts: &[i32], in_room: bool) -> Option<Candidate> {
         let predecessor = self.predecessor(job);
         let gone: Vec<Key> = predecessor.iter().map(|before| before.job.key.clone()).collect();
         let may_go = |holder: &&Holder| holder.observed && !holder.evicted && !gone.contains(&holder.job.key);
@@ -147,6 +154,7 @@ impl<'w> State<'w> {
             planned: self.book(true).without(&gone),
             holders: self.holders.iter().filter(may_go).cloned().collect(),
             predecessor: predecessor.clone(),
+            room: job.room_made.as_ref().filter(|_| in_room),
             waiting: self.in_line().map(|job| (job.clone(), self.predecessor(job))).collect(),
         };
         let assignment = ask.assign(counts)?;

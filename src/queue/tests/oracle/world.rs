@@ -16,6 +16,7 @@ use crate::engine::store::Key;
 use crate::queue::placement::Placement;
 use crate::queue::requests::template_requests;
 use crate::queue::settings::PreemptionStrategy;
+use crate::queue::slot::Room;
 use crate::queue::tests::fixture::Cluster;
 
 #[derive(Debug, Clone)]
@@ -60,8 +61,8 @@ pub(super) struct Job {
     pub(super) since: Timestamp,
     pub(super) pod_sets: Vec<PodSet>,
     pub(super) replaces: Option<Key>,
-    /// Others were evicted for so many pods of each pod set.
-    pub(super) room_made: Option<Vec<i32>>,
+    /// What others were evicted for.
+    pub(super) room_made: Option<Room>,
 }
 
 #[derive(Debug, Clone)]
