@@ -333,3 +333,21 @@ fn b26_preemptors_of_one_cycle_do_not_spoil_each_other(
     assert_eq!(decided.admitted, admitted);
     assert_eq!(decided.evicted, evicted);
 }
+
+#[test]
+fn a_preemptor_gets_the_flavor_that_others_were_evicted_for() {
+    // Given one for whom room is being made in the second flavor.
+    let mut scene = Scene::new()
+        .queues([queue("q").quota("on-demand", "cpu=2").quota("spot", "cpu=2").within("LowerPriority")])
+        .holds("q", "high cpu=2@on-demand p=1; low cpu=2@spot p=-1")
+        .waits("q", "middle cpu=2");
+    scene.run();
+    assert_eq!(scene.going(), ["low"]);
+
+    // When the first flavor becomes free meanwhile.
+    scene.finish("high");
+
+    // Then it gets the room that was made, and who was evicted gets the other.
+    assert_eq!(scene.settle(), ["middle", "low"]);
+    assert_eq!((scene.place_of("middle"), scene.place_of("low")), ("spot".to_owned(), "on-demand".to_owned()));
+}
