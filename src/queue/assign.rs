@@ -81,6 +81,16 @@ pub(super) struct Assignment {
     flavors: Vec<(usize, usize, usize)>,
 }
 
+impl Assignment {
+    /// What is kept for a workload that waits for this, by the quota that it was made for.
+    pub(super) fn room(&self, quota: &Quota) -> Room {
+        let name = |(set, group, flavor): &(usize, usize, usize)| {
+            (*set, *group, quota.groups[*group].flavors[*flavor].name.clone())
+        };
+        Room { counts: self.counts.clone(), flavors: self.flavors.iter().map(name).collect() }
+    }
+}
+
 /// What came of looking at all flavors.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
@@ -432,14 +442,6 @@ impl Attempt<'_> {
             }
         }
         assignment
-    }
-
-    /// What is kept for a workload that waits for an assignment.
-    pub(super) fn room(&self, assignment: &Assignment) -> Room {
-        let name = |(set, group, flavor): &(usize, usize, usize)| {
-            (*set, *group, self.quota.groups[*group].flavors[*flavor].name.clone())
-        };
-        Room { counts: assignment.counts.clone(), flavors: assignment.flavors.iter().map(name).collect() }
     }
 
     /// An assignment as the API writes it.

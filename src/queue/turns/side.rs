@@ -67,9 +67,8 @@ pub(super) struct Side {
 impl Side {
     pub(super) fn of(tree: &Tree, node: NodeId, waits: Reverse<bool>, rank: Rank, asked: &Asked) -> Self {
         let borrows = asked.iter().any(|(fr, amount)| tree.would_borrow(node, *fr, *amount, View::Planned));
-        let passes =
-            asked.iter().map(|(fr, amount)| (*fr, tree.passed_on(node, *fr, *amount, View::Planned))).collect();
-        Self { key: Key { waits, borrows, share: tree.share_with(node, asked), rank, node }, passes }
+        let key = Key { waits, borrows, share: tree.share_with(node, asked), rank, node };
+        Self { key, passes: passed_on(tree, node, asked) }
     }
 
     /// A bound for a Cohort: no child of it asks for less than all of them do, nor comes before the first of each.

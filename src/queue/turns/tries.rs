@@ -15,8 +15,8 @@ use crate::queue::victims::{Search, Victim};
 
 /// What came of trying a workload.
 enum Verdict {
-    Gets { assignment: Assignment, room: Room, victims: Vec<Victim>, admission: Option<Admission> },
-    Nothing { needs: Vec<Need>, hopeless: Option<(Assignment, Room)> },
+    Gets { assignment: Assignment, victims: Vec<Victim>, admission: Option<Admission> },
+    Nothing { needs: Vec<Need>, hopeless: Option<Assignment> },
 }
 
 impl Engine {
@@ -31,7 +31,7 @@ impl Engine {
             let whole = self.comes_whole(&rank);
             let preempts = self.workloads.get(rank.workload).is_some_and(|slot| slot.preempts.is_some());
             match self.try_workload(rank.workload, node)? {
-                Verdict::Gets { mut assignment, room, victims, admission } => {
+                Verdict::Gets { mut assignment, victims, admission } => {
                     let follows = self.leave_to_predecessor(rank.workload, node, &mut assignment.usage);
                     let level = assignment.means.level;
                     let fits = assignment.means.mode == Mode::Fit;
@@ -45,9 +45,9 @@ impl Engine {
                     return Some(Candidate {
                         rank,
                         level,
+                        room: self.room_for(node, &assignment),
                         usage: assignment.usage,
                         preempts,
-                        room,
                         holds,
                         steady: one_choice && whole && !follows,
                         gets: admission.map_or(Gets::Room(victims), Gets::Quota),
@@ -55,7 +55,7 @@ impl Engine {
                     });
                 }
                 Verdict::Nothing { needs, hopeless } if strict => {
-                    let Some((mut assignment, room)) = hopeless.filter(|_| rules.reclaim != ReclaimPolicy::Any) else {
+                    let Some(mut assignment) = hopeless.filter(|_| rules.reclaim != ReclaimPolicy::Any) else {
                         self.set_aside(node, &rank, needs);
                         return None;
                     };
@@ -66,7 +66,7 @@ impl Engine {
                         level: assignment.means.level,
                         usage,
                         preempts,
-                        room,
+                        room: self.room_for(node, &assignment),
                         gets: Gets::KeptBack,
                         holds: Holds::Briefly,
                         steady: false,
@@ -85,6 +85,12 @@ impl Engine {
             return state.line.head();
         }
         state.line.next(|fr, priority| self.reach(state, node, fr, priority))
+    }
+
+    /// What is kept for a workload that waits for this.
+    fn room_for(&self, node: NodeId, assignment: &Assignment) -> Room {
+        let quota = self.cluster_queue(node).and_then(|state| state.quota.as_ref());
+        quota.map(|quota| assignment.room(quota)).unwrap_or_default()
     }
 
     /// Whether a workload is admitted as a whole or not at all.
@@ -201,22 +207,21 @@ fn tried_with(attempt: &Attempt<'_>, search: &mut Search<'_>, counts: &[i32]) ->
     let assignment = attempt.assign(counts, search, &mut found);
     let needs = found.needs;
     let Some(assignment) = assignment else { return Verdict::Nothing { needs, hopeless: None } };
-    let room = attempt.room(&assignment);
     match assignment.means.mode {
         Mode::Fit => {
             let admission = Some(attempt.admission(&assignment));
-            Verdict::Gets { assignment, room, victims: Vec::new(), admission }
+            Verdict::Gets { assignment, victims: Vec::new(), admission }
         }
-        Mode::Deferred => Verdict::Gets { assignment, room, victims: Vec::new(), admission: None },
+        Mode::Deferred => Verdict::Gets { assignment, victims: Vec::new(), admission: None },
         Mode::Preempt | Mode::Reclaim => {
             let victims = search.victims(&assignment.usage, &assignment.short);
             if victims.is_empty() {
-                Verdict::Nothing { needs, hopeless: Some((assignment, room)) }
+                Verdict::Nothing { needs, hopeless: Some(assignment) }
             } else {
-                Verdict::Gets { assignment, room, victims, admission: None }
+                Verdict::Gets { assignment, victims, admission: None }
             }
         }
-        Mode::NoCandidates => Verdict::Nothing { needs, hopeless: Some((assignment, room)) },
+        Mode::NoCandidates => Verdict::Nothing { needs, hopeless: Some(assignment) },
         Mode::NoFit => Verdict::Nothing { needs, hopeless: None },
     }
 }
