@@ -233,3 +233,38 @@ fn nobody_goes_for_a_borrower_who_would_have_to_give_it_back() {
     assert_eq!(scene.settle(), ["smaller"]);
     assert_eq!(scene.holders(), ["own", "smaller"]);
 }
+
+#[test]
+fn nobody_goes_for_a_borrower_from_whom_someone_who_waits_would_reclaim() {
+    // Given a ClusterQueue that borrows, and one behind who would fit into its own quota.
+    let mut scene = Scene::fair()
+        .queues([taking("team", "all", "cpu=2").within("LowerPriority").weight("0"), taking("batch", "all", "cpu=1")])
+        .holds("team", "tall cpu=3 p=1")
+        .waits("team", "small cpu=1");
+
+    // When another would have all of it.
+    scene.submit_to("batch", "wide cpu=3");
+
+    // Then it waits: the small one would reclaim its part, the tall one would take its place, and so on without end.
+    assert_eq!(scene.settle(), [""; 0]);
+    assert_eq!(scene.holders(), ["tall"]);
+}
+
+#[test]
+fn who_takes_from_others_by_right_does_not_borrow_in_the_end() {
+    // Given one of a ClusterQueue's own and a borrower of another, who both have to go for what is older.
+    let mut scene = Scene::fair()
+        .cohorts([cohort("all").has("cpu=1")])
+        .queues([
+            taking("team", "all", "cpu=2").within("LowerOrNewerEqualPriority").weight("0"),
+            member("batch", "all", "cpu=1").reclaim("LowerPriority"),
+        ])
+        .holds("team", "newer cpu=1")
+        .holds("batch", "wide cpu=3 p=1");
+
+    // When it comes.
+    scene.submit_to("team", "older cpu=2 t=940");
+
+    // Then both go: if its own stayed, it would borrow what the other gave, and give it back, and so on without end.
+    assert_eq!(scene.decide().evicted, [format!("newer {OWN}"), format!("wide {FAIR}")]);
+}
