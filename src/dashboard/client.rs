@@ -8,10 +8,10 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use jiff::Timestamp;
 
 use super::request::{self, Through};
 use super::serve::{ServeAnswer, ServeError, ServeReply};
+use crate::clock::Clock;
 use crate::engine::plan::{ServeCall, ServeRequest};
 
 /// The longest answer that is read, in bytes; a status of a thousand deployments takes about one of them.
@@ -46,28 +46,30 @@ impl Reach {
 #[derive(Clone)]
 pub struct Dashboards {
     reach: Reach,
+    clock: Clock,
     kube: kube::Client,
     network: Client<HttpConnector, Full<Bytes>>,
 }
 
 impl Dashboards {
-    /// A client that reaches Ray in this way; `kube` is asked to pass calls on if they go through the API server.
-    pub fn new(kube: kube::Client, reach: Reach) -> Self {
+    /// A client that reaches Ray in this way; `kube` is asked to pass calls on if they go through the API server. `clock` says
+    /// when calls were made.
+    pub fn new(kube: kube::Client, clock: Clock, reach: Reach) -> Self {
         // No connection outlives its call for long: a pod that has gone must not be talked to over one that is left of it.
         let network = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build_http();
-        Self { reach, kube, network }
+        Self { reach, clock, kube, network }
     }
 
     /// Makes a call. Whatever happens is in the reply.
     pub async fn call(&self, call: &ServeCall) -> ServeReply {
-        let called_at = Timestamp::now();
+        let called_at = self.clock.now();
         let outcome = self.exchange(call).await;
         ServeReply {
             namespace: call.namespace.clone(),
             cluster: call.cluster.clone(),
             uid: call.uid.clone(),
             called_at,
-            at: Timestamp::now(),
+            at: self.clock.now(),
             answer: answer(call, outcome),
         }
     }

@@ -33,7 +33,11 @@ async fn server(code: u16, body: &'static str) -> (u16, Heard) {
 
 fn through_api_server(port: u16) -> Dashboards {
     let uri = format!("http://127.0.0.1:{port}").parse().expect("a URI");
-    Dashboards::new(kube::Client::try_from(kube::Config::new(uri)).expect("a client"), Reach::ApiServer)
+    Dashboards::new(
+        kube::Client::try_from(kube::Config::new(uri)).expect("a client"),
+        Clock::system(),
+        Reach::ApiServer,
+    )
 }
 
 fn over_network() -> Dashboards {

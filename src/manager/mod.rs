@@ -26,6 +26,7 @@ use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Worklo
 use crate::api::ray::{RayCluster, RayService, names};
 use crate::cli::Failure;
 use crate::cli::options::Settings;
+use crate::clock::Clock;
 use crate::dashboard::{Dashboards, Reach};
 use crate::engine::world::Object;
 use crate::engine::{Effect, Engine, Event, Halves};
@@ -73,9 +74,26 @@ pub async fn run(settings: Settings) -> Result<(), Failure> {
         }
     };
     tokio::select! {
-        result = async { Manager::start(client, &settings, metrics, readiness)?.run(stop).await } => result,
+        biased;
         reason = lost => Err(reason),
+        result = manage(client, Clock::system(), &settings, metrics, readiness, stop) => result,
     }
+}
+
+/// Watches, decides and writes through `client`, until it is told to stop. This is all of the manager, but for how it gets to
+/// the API server, whether it leads, and what it serves by HTTP.
+///
+/// # Errors
+/// When the decision log can't be written to.
+pub async fn manage(
+    client: Client,
+    clock: Clock,
+    settings: &Settings,
+    metrics: Metrics,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> Result<(), Failure> {
+    Manager::start(client, clock, settings, metrics, readiness)?.run(stop).await
 }
 
 /// A client of the cluster that the environment names: `KUBECONFIG`, `~/.kube/config`, or the one that we run in.
@@ -105,6 +123,7 @@ fn stop_signal() -> Result<CancellationToken, Failure> {
 }
 
 struct Manager {
+    clock: Clock,
     engine: Engine,
     events: mpsc::Receiver<Event>,
     own_events: mpsc::Sender<Event>,
@@ -119,7 +138,13 @@ struct Manager {
 }
 
 impl Manager {
-    fn start(client: Client, settings: &Settings, metrics: Metrics, readiness: Readiness) -> Result<Self, Failure> {
+    fn start(
+        client: Client,
+        clock: Clock,
+        settings: &Settings,
+        metrics: Metrics,
+        readiness: Readiness,
+    ) -> Result<Self, Failure> {
         let (own_events, events) = mpsc::channel(EVENTS);
         let halves = Halves { queue_manager: settings.queue_manager, ray_operator: settings.ray_operator };
         let mut watches = Watches::new(client.clone(), own_events.clone(), settings.namespaces.clone());
@@ -136,8 +161,9 @@ impl Manager {
             decision_log,
             events,
             writer: Writer::new(client.clone(), own_events.clone(), metrics.clone()),
-            notes: Notes::start(client.clone(), instance()),
-            dashboards: Dashboards::new(client, reach(settings)),
+            notes: Notes::start(client.clone(), clock.clone(), instance()),
+            dashboards: Dashboards::new(client, clock.clone(), reach(settings)),
+            clock,
             own_events,
             metrics,
             readiness,
@@ -148,7 +174,7 @@ impl Manager {
     async fn run(mut self, stop: CancellationToken) -> Result<(), Failure> {
         let mut batch = Vec::with_capacity(BATCH);
         loop {
-            let wake = self.engine.next_wake().map(until);
+            let wake = self.engine.next_wake().map(|at| self.until(at));
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -167,7 +193,7 @@ impl Manager {
             self.measure(event);
         }
         let was_synced = self.engine.is_synced();
-        let effects = self.engine.step(Timestamp::now(), batch.drain(..));
+        let effects = self.engine.step(self.clock.now(), batch.drain(..));
         self.log_decisions();
         if self.engine.is_synced() && !was_synced {
             info!("the first lists are complete; deciding from now on");
@@ -187,6 +213,11 @@ impl Manager {
                 }
             }
         }
+    }
+
+    fn until(&self, at: Timestamp) -> Instant {
+        let wait = self.clock.now().duration_until(at);
+        Instant::now() + Duration::try_from(wait).unwrap_or(Duration::ZERO)
     }
 
     fn log_decisions(&mut self) {
@@ -216,7 +247,7 @@ impl Manager {
         let mut batch = Vec::new();
         while !self.engine.is_quiet() {
             match tokio::time::timeout_at(give_up, self.events.recv_many(&mut batch, BATCH)).await {
-                Ok(received) if received > 0 => drop(self.engine.step(Timestamp::now(), batch.drain(..))),
+                Ok(received) if received > 0 => drop(self.engine.step(self.clock.now(), batch.drain(..))),
                 _ => break,
             }
             self.log_decisions();
@@ -261,11 +292,6 @@ fn reach(settings: &Settings) -> Reach {
 /// How Events name this process.
 fn instance() -> String {
     std::env::var("HOSTNAME").map_or_else(|_| "sluice".into(), |host| format!("sluice-{host}"))
-}
-
-fn until(at: Timestamp) -> Instant {
-    let wait = Timestamp::now().duration_until(at);
-    Instant::now() + Duration::try_from(wait).unwrap_or(Duration::ZERO)
 }
 
 async fn sleep_until(at: Option<Instant>) {

@@ -11,6 +11,7 @@ use kube::{Api, Client};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
+use crate::clock::Clock;
 use crate::engine::plan::Note;
 
 /// Notes that wait to be published; what comes on top of that is only logged.
@@ -27,14 +28,14 @@ pub(super) struct Notes {
 }
 
 impl Notes {
-    /// Starts publishing through `client`, in the name of `instance`.
-    pub(super) fn start(client: Client, instance: String) -> Self {
+    /// Starts publishing through `client`, with times from `clock`, in the name of `instance`.
+    pub(super) fn start(client: Client, clock: Clock, instance: String) -> Self {
         let (queue, mut waiting) = mpsc::channel::<Note>(WAITING);
         tokio::spawn(async move {
             let mut count: u64 = 0;
             while let Some(note) = waiting.recv().await {
                 count += 1;
-                let event = event_of(&note, &instance, Timestamp::now(), count);
+                let event = event_of(&note, &instance, clock.now(), count);
                 let namespace = event.metadata.namespace.clone().unwrap_or_default();
                 let events = Api::<Event>::namespaced(client.clone(), &namespace);
                 match tokio::time::timeout(TIMEOUT, events.create(&PostParams::default(), &event)).await {
