@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use futures::StreamExt;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::ListParams;
 use kube::runtime::watcher;
@@ -24,7 +24,7 @@ pub struct Change {
     /// When it happened, in the order of all changes.
     pub version: u64,
     /// When it was heard of.
-    pub heard: Instant,
+    pub heard: Timestamp,
     /// The object after the change, or its last state if it is gone.
     pub object: Object,
     /// Whether it is gone.
@@ -175,7 +175,7 @@ impl Tape {
     }
 
     fn put<K: Resource>(&self, object: K, wrap: fn(K) -> Object, gone: bool) {
-        let change = Change { version: version(&object), heard: Instant::now(), object: wrap(object), gone };
+        let change = Change { version: version(&object), heard: Timestamp::now(), object: wrap(object), gone };
         if let Some(live) = &self.live {
             let _ = live.send(change.clone());
         }

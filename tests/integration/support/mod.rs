@@ -9,6 +9,5 @@ pub mod invariants;
 pub mod objects;
 pub mod quotas;
 pub mod timeline;
-pub mod tree;
 
 pub use env::{Manager, TestEnv, eventually, eventually_or_tell};
