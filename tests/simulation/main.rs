@@ -7,3 +7,4 @@
 
 mod chance;
 mod cluster;
+mod script;

@@ -1,0 +1,281 @@
+//! The objects that people apply, varied from the project's samples.
+
+use serde_json::{Value, json};
+
+use super::scene::{Cohort, Flavor, Priority, Queue, Quota, Size};
+use super::step::{Cluster, Group, Pods, Service};
+
+const SERVICE_SAMPLE: &str = include_str!("../../../config/samples/rayservice.yaml");
+const QUEUE_SAMPLE: &str = include_str!("../../../config/samples/queue.yaml");
+/// Groups may be scaled up to this.
+pub(crate) const MOST_WORKERS: u32 = 10;
+/// What every quota covers.
+const RESOURCES: [&str; 3] = ["cpu", "memory", "nvidia.com/gpu"];
+
+/// Where a script is performed: in a namespace of its own. Its things that are in no namespace are named after that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The namespace.
+    pub(crate) namespace: String,
+}
+
+impl Place {
+    /// A place.
+    pub(crate) fn new(namespace: impl Into<String>) -> Self {
+        Self { namespace: namespace.into() }
+    }
+
+    /// What something that is in no namespace is called.
+    pub(crate) fn global(&self, name: &str) -> String {
+        format!("{}-{name}", self.namespace)
+    }
+
+    /// The namespace itself.
+    pub(crate) fn namespace(&self) -> Value {
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
+    }
+
+    /// A ResourceFlavor. A picky one is for the nodes of one architecture, which all simulated nodes have.
+    pub(crate) fn flavor(&self, flavor: &Flavor) -> Value {
+        let mut object = sample(QUEUE_SAMPLE, 0);
+        object["metadata"]["name"] = self.global(&flavor.name).into();
+        if flavor.picky {
+            object["spec"] = json!({
+                "nodeLabels": {"kubernetes.io/arch": "amd64"},
+                "tolerations": [{"key": "spot", "operator": "Exists"}],
+            });
+        }
+        object
+    }
+
+    /// A WorkloadPriorityClass.
+    pub(crate) fn priority(&self, priority: &Priority) -> Value {
+        json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2",
+            "kind": "WorkloadPriorityClass",
+            "metadata": {"name": self.global(&priority.name)},
+            "value": priority.value,
+        })
+    }
+
+    /// A Cohort.
+    pub(crate) fn cohort(&self, cohort: &Cohort) -> Value {
+        let mut spec = json!({});
+        if !cohort.quotas.is_empty() {
+            spec["resourceGroups"] = self.quotas(&cohort.quotas);
+        }
+        json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2",
+            "kind": "Cohort",
+            "metadata": {"name": self.global(&cohort.name)},
+            "spec": spec,
+        })
+    }
+
+    /// A ClusterQueue.
+    pub(crate) fn cluster_queue(&self, queue: &Queue) -> Value {
+        let mut object = sample(QUEUE_SAMPLE, 1);
+        object["metadata"]["name"] = self.global(&queue.name).into();
+        let spec = &mut object["spec"];
+        spec["resourceGroups"] = self.quotas(&queue.quotas);
+        if let Some(cohort) = &queue.cohort {
+            spec["cohortName"] = self.global(cohort).into();
+        }
+        if let Some(within) = queue.within {
+            spec["preemption"]["withinClusterQueue"] = json!(within);
+        }
+        if let Some(reclaim) = queue.reclaim {
+            spec["preemption"]["reclaimWithinCohort"] = json!(reclaim);
+        }
+        if queue.strict {
+            spec["queueingStrategy"] = "StrictFIFO".into();
+        }
+        object
+    }
+
+    /// The LocalQueue of a ClusterQueue.
+    pub(crate) fn local_queue(&self, queue: &Queue) -> Value {
+        let mut object = sample(QUEUE_SAMPLE, 2);
+        object["metadata"] = json!({"name": queue.name, "namespace": self.namespace});
+        object["spec"]["clusterQueue"] = self.global(&queue.name).into();
+        object
+    }
+
+    /// `spec.resourceGroups`.
+    pub(crate) fn quotas(&self, quotas: &[Quota]) -> Value {
+        let flavors = quotas.iter().map(|quota| {
+            let limits = [("borrowingLimit", quota.borrowing), ("lendingLimit", quota.lending)];
+            let resources = RESOURCES.into_iter().map(|resource| {
+                let mut entry = json!({"name": resource, "nominalQuota": amount(resource, quota.nominal)});
+                for (limit, size) in limits {
+                    if let Some(size) = size {
+                        entry[limit] = amount(resource, size).into();
+                    }
+                }
+                entry
+            });
+            json!({"name": self.global(&quota.flavor), "resources": resources.collect::<Vec<_>>()})
+        });
+        json!([{"coveredResources": RESOURCES, "flavors": flavors.collect::<Vec<_>>()}])
+    }
+
+    /// A RayService.
+    pub(crate) fn service(&self, service: &Service) -> Value {
+        let mut object = sample(SERVICE_SAMPLE, 0);
+        object["metadata"] = self.metadata(&service.name, service.queue.as_deref(), service.priority.as_deref());
+        let spec = &mut object["spec"];
+        spec["rayClusterDeletionDelaySeconds"] = service.linger.into();
+        spec["serveConfigV2"] = serve_config(service.edition).into();
+        spec["suspend"] = service.suspend.into();
+        fill(&mut spec["rayClusterConfig"], &service.pods);
+        object
+    }
+
+    /// A RayCluster.
+    pub(crate) fn cluster(&self, cluster: &Cluster) -> Value {
+        let mut spec = sample(SERVICE_SAMPLE, 0)["spec"]["rayClusterConfig"].take();
+        fill(&mut spec, &cluster.pods);
+        json!({
+            "apiVersion": "ray.io/v1",
+            "kind": "RayCluster",
+            "metadata": self.metadata(&cluster.name, cluster.queue.as_deref(), cluster.priority.as_deref()),
+            "spec": spec,
+        })
+    }
+
+    fn metadata(&self, name: &str, queue: Option<&str>, priority: Option<&str>) -> Value {
+        let mut labels = json!({});
+        if let Some(queue) = queue {
+            labels["kueue.x-k8s.io/queue-name"] = queue.into();
+        }
+        if let Some(priority) = priority {
+            labels["kueue.x-k8s.io/priority-class"] = self.global(priority).into();
+        }
+        json!({"name": name, "namespace": self.namespace, "labels": labels})
+    }
+}
+
+/// The sample's Serve configuration. Editions differ by the name of a deployment, so that a status says which one it is about.
+pub(crate) fn serve_config(edition: u32) -> String {
+    let text = sample(SERVICE_SAMPLE, 0)["spec"]["serveConfigV2"].take();
+    text.as_str().unwrap_or_default().replace("FruitMarket", &deployment(edition))
+}
+
+/// The deployment that only this edition has.
+pub(crate) fn deployment(edition: u32) -> String {
+    format!("FruitMarket{edition}")
+}
+
+/// `spec.rayVersion` of a version.
+pub(crate) fn ray_version(version: u32) -> String {
+    format!("2.{version}.0")
+}
+
+/// The image of a version.
+pub(crate) fn image(version: u32) -> String {
+    format!("rayproject/ray:{}", ray_version(version))
+}
+
+/// The resources that a container of this size asks for, and is limited to.
+pub(crate) fn resources(size: Size) -> Value {
+    let needed = RESOURCES.into_iter().filter(|resource| *resource != "nvidia.com/gpu" || size.gpu > 0);
+    let amounts: serde_json::Map<String, Value> =
+        needed.map(|resource| (resource.to_owned(), amount(resource, size).into())).collect();
+    json!({"requests": amounts, "limits": amounts})
+}
+
+fn fill(config: &mut Value, pods: &Pods) {
+    config["rayVersion"] = ray_version(pods.version).into();
+    container(&mut config["headGroupSpec"], pods.version, pods.head);
+    let like = config["workerGroupSpecs"][0].take();
+    config["workerGroupSpecs"] = pods.groups.iter().map(|group| worker_group(&like, pods.version, group)).collect();
+}
+
+fn worker_group(like: &Value, version: u32, group: &Group) -> Value {
+    let mut object = like.clone();
+    object["groupName"] = group.name.clone().into();
+    object["replicas"] = group.replicas.into();
+    object["minReplicas"] = 0.into();
+    object["maxReplicas"] = MOST_WORKERS.into();
+    object["numOfHosts"] = group.hosts.into();
+    container(&mut object, version, group.size);
+    object
+}
+
+fn container(group: &mut Value, version: u32, size: Size) {
+    let container = &mut group["template"]["spec"]["containers"][0];
+    container["image"] = image(version).into();
+    container["resources"] = resources(size);
+}
+
+fn amount(resource: &str, size: Size) -> String {
+    match resource {
+        "cpu" => format!("{}m", size.cpu),
+        "memory" => format!("{}Mi", size.memory),
+        _ => size.gpu.to_string(),
+    }
+}
+
+/// A document of a file that is a part of this program.
+fn sample(text: &str, document: usize) -> Value {
+    let part = text.split("\n---").nth(document).expect("a sample has as many documents as are asked for");
+    serde_saphyr::from_str(part).expect("samples are YAML")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_is_the_sample_with_what_the_script_says() {
+        let size = Size { cpu: 250, memory: 512, gpu: 0 };
+        let group = Group { name: "small".into(), replicas: 2, hosts: 1, size: Size { gpu: 1, ..size } };
+        let service = Service {
+            name: "chat".into(),
+            queue: Some("team".into()),
+            priority: Some("high".into()),
+            pods: Pods { version: 53, head: size, groups: vec![group] },
+            edition: 4,
+            linger: 1,
+            suspend: false,
+        };
+
+        let object = Place::new("s7").service(&service);
+
+        let labels = json!({"kueue.x-k8s.io/queue-name": "team", "kueue.x-k8s.io/priority-class": "s7-high"});
+        assert_eq!(object["metadata"], json!({"name": "chat", "namespace": "s7", "labels": labels}));
+        assert_eq!(object["spec"]["rayClusterConfig"]["rayVersion"], "2.53.0");
+        assert!(object["spec"]["serveConfigV2"].as_str().is_some_and(|text| text.contains("FruitMarket4")));
+        let workers = &object["spec"]["rayClusterConfig"]["workerGroupSpecs"][0];
+        let container = &workers["template"]["spec"]["containers"][0];
+        assert_eq!(container["image"], "rayproject/ray:2.53.0");
+        assert_eq!(
+            container["resources"]["requests"],
+            json!({"cpu": "250m", "memory": "512Mi", "nvidia.com/gpu": "1"})
+        );
+        assert_eq!((&workers["replicas"], &workers["numOfHosts"]), (&json!(2), &json!(1)));
+    }
+
+    #[test]
+    fn a_queue_is_called_after_its_place_in_all_that_names_it() {
+        let size = Size { cpu: 1000, memory: 2048, gpu: 2 };
+        let quota = Quota { flavor: "spot".into(), nominal: size, borrowing: Some(size), lending: None };
+        let queue = Queue {
+            name: "team".into(),
+            cohort: Some("all".into()),
+            quotas: vec![quota],
+            within: None,
+            reclaim: None,
+            strict: false,
+        };
+
+        let place = Place::new("s7");
+
+        let spec = place.cluster_queue(&queue)["spec"].take();
+        assert_eq!(spec["cohortName"], "s7-all");
+        let flavor = &spec["resourceGroups"][0]["flavors"][0];
+        assert_eq!(flavor["name"], "s7-spot");
+        assert_eq!(flavor["resources"][0], json!({"name": "cpu", "nominalQuota": "1000m", "borrowingLimit": "1000m"}));
+        assert_eq!(place.local_queue(&queue)["spec"]["clusterQueue"], "s7-team");
+    }
+}

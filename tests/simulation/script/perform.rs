@@ -1,0 +1,202 @@
+//! Carries out what people do, through any client. Whole objects are applied on the server's side, as GitOps does; single
+//! changes are patches, as `kubectl patch` and `kubectl scale` make them.
+
+use std::time::Duration;
+
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PropagationPolicy};
+use kube::core::discovery::ApiResource;
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+
+use super::manifests::{self, Place};
+use super::scene::{Scene, Size};
+use super::step::Act;
+
+/// How the API server's managed fields name people.
+const PEOPLE: &str = "people";
+/// How often one looks whether something of the same name is gone.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Someone who does things in a place.
+pub(crate) struct Performer<'a> {
+    client: &'a Client,
+    place: &'a Place,
+}
+
+/// The path and kind of what people work with.
+pub(crate) fn resource(kind: &str) -> ApiResource {
+    let (group, version) = match kind {
+        "Namespace" | "Pod" | "Service" => ("", "v1"),
+        "EndpointSlice" => ("discovery.k8s.io", "v1"),
+        "Event" => ("events.k8s.io", "v1"),
+        "RayService" | "RayCluster" => ("ray.io", "v1"),
+        _ => ("kueue.x-k8s.io", "v1beta2"),
+    };
+    let lower = kind.to_lowercase();
+    let plural = if lower.ends_with("ss") { format!("{lower}es") } else { format!("{lower}s") };
+    let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    ApiResource { group: group.into(), version: version.into(), api_version, kind: kind.into(), plural }
+}
+
+impl<'a> Performer<'a> {
+    /// Someone who works with this client, in this place.
+    pub(crate) fn new(client: &'a Client, place: &'a Place) -> Self {
+        Self { client, place }
+    }
+
+    /// Makes everything that is there before anything is asked for.
+    ///
+    /// # Errors
+    /// What the API server refuses.
+    pub(crate) async fn set_up(&self, scene: &Scene) -> Result<(), kube::Error> {
+        self.apply(self.place.namespace()).await?;
+        for flavor in &scene.flavors {
+            self.apply(self.place.flavor(flavor)).await?;
+        }
+        for priority in &scene.priorities {
+            self.apply(self.place.priority(priority)).await?;
+        }
+        for cohort in &scene.cohorts {
+            self.apply(self.place.cohort(cohort)).await?;
+        }
+        for queue in &scene.queues {
+            self.apply(self.place.cluster_queue(queue)).await?;
+            self.apply(self.place.local_queue(queue)).await?;
+        }
+        Ok(())
+    }
+
+    /// Does one thing.
+    ///
+    /// # Errors
+    /// What the API server refuses, unless that is because what it is done to isn't there.
+    pub(crate) async fn perform(&self, act: &Act) -> Result<(), kube::Error> {
+        match act {
+            Act::PutService(service) => self.make(self.place.service(service)).await,
+            Act::PutCluster(cluster) => self.make(self.place.cluster(cluster)).await,
+            Act::SetVersion { service, version } => self.set_version(service, *version).await,
+            Act::Resize { service, group, size } => self.resize(service, *group, *size).await,
+            Act::Scale { service, group, replicas } => self.scale(service, *group, *replicas).await,
+            Act::EditServeConfig { service, edition } => {
+                let change = json!({"spec": {"serveConfigV2": manifests::serve_config(*edition)}});
+                self.merge("RayService", service, change).await
+            }
+            Act::Suspend { service, suspend } => {
+                self.merge("RayService", service, json!({"spec": {"suspend": suspend}})).await
+            }
+            Act::SetPriority { service, priority } => {
+                let class = priority.as_ref().map(|class| self.place.global(class));
+                let labels = json!({"kueue.x-k8s.io/priority-class": class});
+                self.merge("RayService", service, json!({"metadata": {"labels": labels}})).await
+            }
+            Act::DeleteService { service, foreground } => self.delete("RayService", service, *foreground).await,
+            Act::ScaleCluster { cluster, group, replicas } => self.scale_cluster(cluster, *group, *replicas).await,
+            Act::DeleteCluster { cluster } => self.delete("RayCluster", cluster, false).await,
+            Act::SetQuota { queue, quotas } => {
+                let change = json!({"spec": {"resourceGroups": self.place.quotas(quotas)}});
+                self.merge("ClusterQueue", &self.place.global(queue), change).await
+            }
+            Act::StopQueue { queue, policy } => {
+                let change = json!({"spec": {"stopPolicy": policy}});
+                self.merge("ClusterQueue", &self.place.global(queue), change).await
+            }
+            Act::StopLocalQueue { queue, policy } => {
+                self.merge("LocalQueue", queue, json!({"spec": {"stopPolicy": policy}})).await
+            }
+        }
+    }
+
+    fn api(&self, kind: &str) -> Api<DynamicObject> {
+        let resource = resource(kind);
+        match kind {
+            "Namespace" | "ResourceFlavor" | "WorkloadPriorityClass" | "Cohort" | "ClusterQueue" => {
+                Api::all_with(self.client.clone(), &resource)
+            }
+            _ => Api::namespaced_with(self.client.clone(), &self.place.namespace, &resource),
+        }
+    }
+
+    async fn apply(&self, object: Value) -> Result<DynamicObject, kube::Error> {
+        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let (kind, name) = (text("/kind"), text("/metadata/name"));
+        self.api(kind).patch(name, &PatchParams::apply(PEOPLE).force(), &Patch::Apply(&object)).await
+    }
+
+    /// Applies an object, again if what was there is on its way out.
+    async fn make(&self, object: Value) -> Result<(), kube::Error> {
+        while self.apply(object.clone()).await?.metadata.deletion_timestamp.is_some() {
+            tokio::time::sleep(PATIENCE).await;
+        }
+        Ok(())
+    }
+
+    async fn merge(&self, kind: &str, name: &str, change: Value) -> Result<(), kube::Error> {
+        let params = PatchParams { field_manager: Some(PEOPLE.into()), ..PatchParams::default() };
+        if_there(self.api(kind).patch(name, &params, &Patch::Merge(change)).await)
+    }
+
+    /// Changes parts of an object; nothing if it doesn't have all of them.
+    async fn replace(&self, kind: &str, name: &str, changes: Vec<(String, Value)>) -> Result<(), kube::Error> {
+        let operations =
+            changes.into_iter().map(|(path, value)| json!({"op": "replace", "path": path, "value": value}));
+        let patch = serde_json::from_value(Value::Array(operations.collect())).map_err(kube::Error::SerdeError)?;
+        let params = PatchParams { field_manager: Some(PEOPLE.into()), ..PatchParams::default() };
+        let patched = self.api(kind).patch(name, &params, &Patch::Json::<()>(patch)).await;
+        match patched {
+            // There is no such group.
+            Err(kube::Error::Api(status)) if status.code == 422 && status.message.contains("path") => Ok(()),
+            patched => if_there(patched),
+        }
+    }
+
+    async fn set_version(&self, service: &str, version: u32) -> Result<(), kube::Error> {
+        let config = "/spec/rayClusterConfig";
+        let image = "template/spec/containers/0/image";
+        let Some(found) = self.api("RayService").get_opt(service).await? else { return Ok(()) };
+        let groups = found.data.pointer(&format!("{config}/workerGroupSpecs")).and_then(Value::as_array);
+        let groups = groups.map_or(0, Vec::len);
+        let mut changes = vec![
+            (format!("{config}/rayVersion"), manifests::ray_version(version).into()),
+            (format!("{config}/headGroupSpec/{image}"), manifests::image(version).into()),
+        ];
+        changes.extend(
+            (0..groups)
+                .map(|group| (format!("{config}/workerGroupSpecs/{group}/{image}"), manifests::image(version).into())),
+        );
+        self.replace("RayService", service, changes).await
+    }
+
+    async fn resize(&self, service: &str, group: usize, size: Size) -> Result<(), kube::Error> {
+        let container = "template/spec/containers/0/resources";
+        let path = format!("/spec/rayClusterConfig/workerGroupSpecs/{group}/{container}");
+        self.replace("RayService", service, vec![(path, manifests::resources(size))]).await
+    }
+
+    async fn scale(&self, service: &str, group: usize, replicas: u32) -> Result<(), kube::Error> {
+        let path = format!("/spec/rayClusterConfig/workerGroupSpecs/{group}/replicas");
+        self.replace("RayService", service, vec![(path, replicas.into())]).await?;
+        let of_service = ListParams::default().labels(&format!("ray.io/originated-from-cr-name={service}"));
+        for cluster in self.api("RayCluster").list(&of_service).await? {
+            self.scale_cluster(&cluster.name_any(), group, replicas).await?;
+        }
+        Ok(())
+    }
+
+    async fn scale_cluster(&self, cluster: &str, group: usize, replicas: u32) -> Result<(), kube::Error> {
+        let path = format!("/spec/workerGroupSpecs/{group}/replicas");
+        self.replace("RayCluster", cluster, vec![(path, replicas.into())]).await
+    }
+
+    async fn delete(&self, kind: &str, name: &str, foreground: bool) -> Result<(), kube::Error> {
+        let policy = if foreground { PropagationPolicy::Foreground } else { PropagationPolicy::Background };
+        let params = DeleteParams { propagation_policy: Some(policy), ..DeleteParams::default() };
+        if_there(self.api(kind).delete(name, &params).await)
+    }
+}
+
+fn if_there<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
+    match answer {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        answer => answer.map(drop),
+    }
+}

@@ -1,0 +1,245 @@
+//! What happens to services: short histories, each of which is one thing that people do and what comes of it.
+
+use fastrand::Rng;
+
+use super::generate::{Author, group, pods, service, size};
+use super::manifests::MOST_WORKERS;
+use super::scene::Size;
+use super::step::{Act, Cluster, Service, StopPolicy};
+
+/// What comes between others.
+const URGENT: &str = "rush";
+/// The RayCluster of its own.
+const CLUSTER: &str = "basket";
+
+/// Writes a story.
+pub(super) fn tell(author: &mut Author, rng: &mut Rng) {
+    let Some(service) = author.any_service(rng) else { return begin_again(author, rng) };
+    match rng.u32(0..10) {
+        0..4 => upgrade_that_waits(author, rng, &service),
+        4..6 => upgrade_that_goes_through(author, rng, &service),
+        6..8 => everyday_change(author, rng, &service),
+        8 => own_cluster(author, rng),
+        _ => trouble_in_the_queue(author, rng, &service),
+    }
+}
+
+/// Who has nothing begins anew.
+fn begin_again(author: &mut Author, rng: &mut Rng) {
+    let mut service = service(rng, "fruit");
+    service.queue = author.any_queue(rng);
+    author.act(rng, Act::PutService(service));
+}
+
+/// A service fills its queue, is upgraded, and waits. Then something happens, and later perhaps there is quota.
+fn upgrade_that_waits(author: &mut Author, rng: &mut Rng, service: &Service) {
+    set_room(author, rng, service, Room::JustShort);
+    upgrade(author, rng, service);
+    if let Some(service) = author.wishes.services.get(&service.name).cloned() {
+        intervene(author, rng, &service);
+    }
+    if rng.u32(0..3) > 0 {
+        set_room(author, rng, service, Room::Enough);
+        if rng.u32(0..3) == 0 {
+            intervene(author, rng, service);
+        }
+    }
+}
+
+/// A service is upgraded and there is room for it. What happens meanwhile finds both of its clusters.
+fn upgrade_that_goes_through(author: &mut Author, rng: &mut Rng, service: &Service) {
+    set_room(author, rng, service, Room::Enough);
+    upgrade(author, rng, service);
+    if rng.bool() {
+        intervene(author, rng, service);
+    }
+}
+
+/// How much more than what it holds a queue has for a service.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// What its next cluster asks for, but for one unit or more.
+    JustShort,
+    /// What its next cluster asks for.
+    Enough,
+    /// Less than it holds.
+    TooLittle,
+}
+
+fn set_room(author: &mut Author, rng: &mut Rng, service: &Service, room: Room) {
+    let Some(queue) = &service.queue else { return };
+    let demand = author.wishes.demand(queue);
+    let both = demand.plus(service.pods.total());
+    let nominal = match room {
+        Room::Enough => both,
+        Room::JustShort => match rng.u32(0..4) {
+            0 => Size { cpu: both.cpu - 1, ..both },
+            1 => Size { memory: both.memory - 1, ..both },
+            _ => demand,
+        },
+        Room::TooLittle => Size { cpu: demand.cpu.saturating_sub(1), memory: demand.memory / 2, gpu: demand.gpu },
+    };
+    let quotas = author.quota_of(queue, nominal);
+    if author.wishes.quotas.get(queue) != Some(&quotas) {
+        author.act(rng, Act::SetQuota { queue: queue.clone(), quotas });
+    }
+}
+
+/// A change that takes another cluster.
+fn upgrade(author: &mut Author, rng: &mut Rng, service: &Service) {
+    let name = service.name.clone();
+    let groups = service.pods.groups.len();
+    let act = match rng.u32(0..8) {
+        0 if groups > 0 => {
+            let group = rng.usize(0..groups);
+            let gpu = service.pods.groups[group].size.gpu;
+            Act::Resize { service: name, group, size: size(rng, gpu) }
+        }
+        1 => {
+            let mut other = service.clone();
+            other.pods = pods(rng);
+            other.pods.version = service.pods.version;
+            Act::PutService(other)
+        }
+        2 => {
+            let mut other = service.clone();
+            other.pods.version += 1;
+            Act::PutService(other)
+        }
+        _ => Act::SetVersion { service: name, version: service.pods.version + 1 },
+    };
+    author.act(rng, act);
+}
+
+/// What happens while an upgrade waits, or is carried out. `before` is the service as it was before it.
+fn intervene(author: &mut Author, rng: &mut Rng, before: &Service) {
+    let name = before.name.clone();
+    let Some(now) = author.wishes.services.get(&name).cloned() else { return };
+    match rng.u32(0..11) {
+        0 | 1 => take_back(author, rng, before),
+        2 => author.act_soon(rng, Act::SetVersion { service: name, version: now.pods.version + 1 }),
+        3 => delete_and_make_again(author, rng, &now),
+        4 => suspend_and_resume(author, rng, &name),
+        5 | 6 => preempt(author, rng, &now),
+        7 => stop_and_go_on(author, rng, &now),
+        8 => scale(author, rng, &now),
+        9 => author.act_soon(rng, Act::EditServeConfig { service: name, edition: now.edition + 1 }),
+        _ => set_room(author, rng, &now, Room::TooLittle),
+    }
+}
+
+fn take_back(author: &mut Author, rng: &mut Rng, before: &Service) {
+    let back = if rng.bool() {
+        Act::SetVersion { service: before.name.clone(), version: before.pods.version.saturating_sub(1).max(52) }
+    } else {
+        Act::PutService(before.clone())
+    };
+    author.act_soon(rng, back);
+}
+
+fn delete_and_make_again(author: &mut Author, rng: &mut Rng, service: &Service) {
+    let foreground = rng.bool();
+    author.act_soon(rng, Act::DeleteService { service: service.name.clone(), foreground });
+    if rng.u32(0..4) > 0 {
+        author.act(rng, Act::PutService(service.clone()));
+    }
+}
+
+fn suspend_and_resume(author: &mut Author, rng: &mut Rng, name: &str) {
+    author.act_soon(rng, Act::Suspend { service: name.to_owned(), suspend: true });
+    if rng.u32(0..4) > 0 {
+        author.act(rng, Act::Suspend { service: name.to_owned(), suspend: false });
+    }
+}
+
+/// Somebody of higher priority needs what there is, and may be done soon.
+fn preempt(author: &mut Author, rng: &mut Rng, service: &Service) {
+    let mut urgent = super::generate::service(rng, URGENT);
+    urgent.queue.clone_from(&service.queue);
+    urgent.priority = author.script.scene.priorities.last().map(|class| class.name.clone());
+    if rng.bool() {
+        urgent.pods = service.pods.clone();
+    }
+    author.act_soon(rng, Act::PutService(urgent));
+    if rng.bool() {
+        author.act(rng, Act::DeleteService { service: URGENT.to_owned(), foreground: false });
+    }
+}
+
+fn stop_and_go_on(author: &mut Author, rng: &mut Rng, service: &Service) {
+    let Some(queue) = service.queue.clone() else { return };
+    let policy = if rng.bool() { StopPolicy::Hold } else { StopPolicy::HoldAndDrain };
+    let stop = |queue, policy, local| {
+        if local { Act::StopLocalQueue { queue, policy } } else { Act::StopQueue { queue, policy } }
+    };
+    let local = rng.u32(0..3) == 0;
+    author.act_soon(rng, stop(queue.clone(), policy, local));
+    if rng.u32(0..4) > 0 {
+        author.act(rng, stop(queue, StopPolicy::None, local));
+    }
+}
+
+fn scale(author: &mut Author, rng: &mut Rng, service: &Service) {
+    let groups = service.pods.groups.len();
+    if groups > 0 {
+        let (group, replicas) = (rng.usize(0..groups), rng.u32(0..=3).min(MOST_WORKERS));
+        author.act_soon(rng, Act::Scale { service: service.name.clone(), group, replicas });
+    }
+}
+
+/// What doesn't take another cluster.
+fn everyday_change(author: &mut Author, rng: &mut Rng, service: &Service) {
+    let name = service.name.clone();
+    match rng.u32(0..7) {
+        0 | 1 => scale(author, rng, service),
+        2 => author.act(rng, Act::EditServeConfig { service: name, edition: service.edition + 1 }),
+        3 => suspend_and_resume(author, rng, &name),
+        4 => delete_and_make_again(author, rng, service),
+        5 => {
+            let priority = author.any_priority(rng);
+            author.act(rng, Act::SetPriority { service: name, priority });
+        }
+        _ => {
+            let mut more = service.clone();
+            let free = ["small", "large", "huge"].iter();
+            let mut free = free.filter(|name| more.pods.groups.iter().all(|group| group.name != **name));
+            if let Some(name) = free.next() {
+                more.pods.groups.push(group(rng, name));
+                author.act(rng, Act::PutService(more));
+            }
+        }
+    }
+}
+
+/// A RayCluster that belongs to no service comes, changes and goes.
+fn own_cluster(author: &mut Author, rng: &mut Rng) {
+    let cluster = Cluster {
+        name: CLUSTER.to_owned(),
+        queue: author.any_queue(rng),
+        priority: author.any_priority(rng),
+        pods: pods(rng),
+    };
+    // What waits can't be told to wait elsewhere.
+    let cluster = author.wishes.clusters.get(CLUSTER).cloned().unwrap_or(cluster);
+    let groups = cluster.pods.groups.len();
+    author.act(rng, Act::PutCluster(cluster));
+    if groups > 0 && rng.bool() {
+        let (group, replicas) = (rng.usize(0..groups), rng.u32(0..=3));
+        author.act_soon(rng, Act::ScaleCluster { cluster: CLUSTER.to_owned(), group, replicas });
+    }
+    if rng.bool() {
+        author.act(rng, Act::DeleteCluster { cluster: CLUSTER.to_owned() });
+    }
+}
+
+/// The queue is stopped, or gets less than it has given out.
+fn trouble_in_the_queue(author: &mut Author, rng: &mut Rng, service: &Service) {
+    if rng.bool() {
+        stop_and_go_on(author, rng, service);
+    } else {
+        set_room(author, rng, service, Room::TooLittle);
+        if rng.bool() {
+            set_room(author, rng, service, Room::Enough);
+        }
+    }
+}
