@@ -5,6 +5,7 @@
 // In a program of its own, `pub` says what other rooms may use.
 #![allow(unreachable_pub)]
 
+mod api;
 mod chance;
 mod cluster;
 mod script;

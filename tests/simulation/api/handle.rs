@@ -1,0 +1,183 @@
+//! Requests as they come over the wire, and their answers.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, USER_AGENT};
+use http::{Request, Response, StatusCode};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::deletion::{DeleteOptions, Deletion};
+use super::list::{self, Piece};
+use super::refusal::Refusal;
+use super::route::{self, Path, Query, Target};
+use super::selector::Selector;
+use super::store::{self, Stored};
+use super::watch::{Start, Watch};
+use super::write::Part;
+use super::{Answer, Api, Proxied, patch};
+
+impl Api {
+    /// Answers a request at `now`.
+    pub fn handle(&mut self, now: Timestamp, request: Request<Bytes>) -> Answer {
+        match route::path(request.uri()) {
+            Some(Path::Version) => Answer::Done(version()),
+            Some(Path::Proxied { namespace, target, path_and_query }) => {
+                let (parts, body) = request.into_parts();
+                Answer::Proxy(Proxied { namespace, target, method: parts.method, path_and_query, body })
+            }
+            Some(Path::Objects(target)) => self.answer(now, &target, &request).unwrap_or_else(refused),
+            None => refused(Refusal::no_such_path()),
+        }
+    }
+
+    fn answer(&mut self, now: Timestamp, target: &Target, request: &Request<Bytes>) -> Result<Answer, Refusal> {
+        let query = Query::of(request.uri());
+        let part = match target.subresource.as_deref() {
+            None => Part::Main,
+            Some("status") if target.kind.has_status => Part::Status,
+            Some(_) => return Err(Refusal::no_such_path()),
+        };
+        let verb = route::verb(request.method(), target, &query).ok_or_else(Refusal::method_not_allowed)?;
+        let Target { kind, namespace, .. } = target;
+        let name = target.name.as_deref().unwrap_or_default();
+        match (verb, part) {
+            ("watch", _) => Ok(Answer::Watch(self.watch(target, &query)?)),
+            ("list", _) => {
+                let selector = selector(target, &query)?;
+                let limit = query.number("limit").and_then(|limit| usize::try_from(limit).ok()).unwrap_or(0);
+                let piece = Piece { limit, token: query.get("continue") };
+                Ok(json_answer(StatusCode::OK, list::list(&self.store, kind, namespace, &selector, piece)?))
+            }
+            ("get", _) => {
+                let found = self.store.get(kind, &store::key(namespace, name));
+                Ok(object_answer(StatusCode::OK, found.ok_or_else(|| Refusal::not_found(kind, name))?))
+            }
+            ("create", _) => {
+                let stored = self.store_new(now, kind, namespace, object(request.body())?)?;
+                Ok(object_answer(StatusCode::CREATED, &stored))
+            }
+            ("update", _) => {
+                let sent = object(request.body())?;
+                patch::check_update(kind, name, &sent)?;
+                let stored = self.store_changed(now, kind, (namespace, name), part, |_| Ok(sent))?;
+                Ok(object_answer(StatusCode::OK, &stored))
+            }
+            ("patch", _) => {
+                let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+                let patch = patch::Patch::parse(content_type.unwrap_or_default(), request.body())?;
+                let stored = self.store_changed(now, kind, (namespace, name), part, |old| patch.applied_to(old))?;
+                Ok(object_answer(StatusCode::OK, &stored))
+            }
+            ("delete", Part::Main) => {
+                let options = options(&query, request.body())?;
+                let deletion = self.delete_stored(now, kind, (namespace, name), &options)?;
+                Ok(deletion_answer(target, deletion))
+            }
+            ("deletecollection", Part::Main) => self.delete_all(now, target, &query, request.body()),
+            _ => Err(Refusal::method_not_allowed()),
+        }
+    }
+
+    fn watch(&self, target: &Target, query: &Query) -> Result<Watch, Refusal> {
+        let start = match query.get("resourceVersion") {
+            _ if query.flag("sendInitialEvents") => Start::Now { announced: query.flag("allowWatchBookmarks") },
+            "" | "0" => Start::Now { announced: false },
+            version => Start::After(version.parse().map_err(|_| {
+                Refusal::bad_request(format!("resourceVersion: Invalid value: \"{version}\": not a version"))
+            })?),
+        };
+        let told = (query.number("timeoutSeconds").map(Duration::from_secs), query.flag("allowWatchBookmarks"));
+        let selector = selector(target, query)?;
+        Ok(Watch::open(&self.store, target.kind, target.namespace.clone(), selector, start, told))
+    }
+
+    fn delete_all(&mut self, now: Timestamp, target: &Target, query: &Query, body: &[u8]) -> Result<Answer, Refusal> {
+        let (selector, options) = (selector(target, query)?, options(query, body)?);
+        let listed = list::list(&self.store, target.kind, &target.namespace, &selector, Piece { limit: 0, token: "" })?;
+        let matching = self.store.range(target.kind, &target.namespace, "");
+        let matching = matching.filter(|(_, stored)| selector.matches(&stored.object));
+        let keys: Vec<(String, String)> = matching
+            .map(|(_, stored)| super::fields::place(&stored.object))
+            .map(|(namespace, name)| (namespace.to_owned(), name.to_owned()))
+            .collect();
+        for (namespace, name) in keys {
+            self.delete_stored(now, target.kind, (&namespace, &name), &options)?;
+        }
+        Ok(json_answer(StatusCode::OK, listed))
+    }
+}
+
+fn selector(target: &Target, query: &Query) -> Result<Selector, Refusal> {
+    Selector::parse(target.kind, query.get("labelSelector"), query.get("fieldSelector"))
+}
+
+fn options(query: &Query, body: &[u8]) -> Result<DeleteOptions, Refusal> {
+    DeleteOptions::parse(body, query.get("gracePeriodSeconds"), query.get("propagationPolicy"))
+}
+
+/// The object in a body.
+fn object(body: &[u8]) -> Result<Value, Refusal> {
+    let object: Value = serde_json::from_slice(body)
+        .map_err(|error| Refusal::bad_request(format!("couldn't get version/kind; json parse error: {error}")))?;
+    if object.is_object() { Ok(object) } else { Err(Refusal::bad_request("the body is not an object")) }
+}
+
+fn refused(refusal: Refusal) -> Answer {
+    let code = StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    json_answer(code, refusal.status().to_string())
+}
+
+fn object_answer(code: StatusCode, stored: &Stored) -> Answer {
+    json_answer(code, stored.body.clone())
+}
+
+fn json_answer(code: StatusCode, body: impl Into<Bytes>) -> Answer {
+    Answer::Done(json_response(code, body))
+}
+
+fn json_response(code: StatusCode, body: impl Into<Bytes>) -> Response<Bytes> {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = code;
+    response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    response
+}
+
+/// What is gone is answered with a Status; what stays for now, with the object.
+fn deletion_answer(target: &Target, deletion: Deletion) -> Answer {
+    match deletion {
+        Deletion::Pending(stored) => object_answer(StatusCode::OK, &stored),
+        Deletion::Gone(last) => {
+            let (kind, name) = (target.kind, super::fields::name(&last.object));
+            let mut details =
+                json!({"name": name, "kind": kind.plural, "uid": super::fields::text(&last.object, "uid")});
+            if !kind.group.is_empty() {
+                details["group"] = kind.group.clone().into();
+            }
+            let status = json!({
+                "kind": "Status",
+                "apiVersion": "v1",
+                "metadata": {},
+                "status": "Success",
+                "details": details,
+            });
+            json_answer(StatusCode::OK, status.to_string())
+        }
+    }
+}
+
+fn version() -> Response<Bytes> {
+    let version = json!({
+        "major": "1",
+        "minor": "36",
+        "gitVersion": "v1.36.0",
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "gc",
+        "platform": "linux/amd64",
+    });
+    json_response(StatusCode::OK, version.to_string())
+}

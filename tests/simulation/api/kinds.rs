@@ -1,0 +1,141 @@
+//! The kinds that the API server knows: those of Kubernetes that Sluice or its users touch, and those of our own
+//! CustomResourceDefinitions.
+
+use std::sync::LazyLock;
+
+use sluice::api::crds;
+
+/// One kind, and how the API server treats it.
+#[derive(Debug)]
+pub struct Kind {
+    /// Place in the table, from 0.
+    pub index: usize,
+    /// API group; empty for the core group.
+    pub group: String,
+    /// Version within the group.
+    pub version: String,
+    /// The kind, like `RayCluster`.
+    pub kind: String,
+    /// Resource name in paths, like `rayclusters`.
+    pub plural: String,
+    /// Whether its objects live in namespaces.
+    pub namespaced: bool,
+    /// Whether status is written by a path of its own, and only there.
+    pub has_status: bool,
+    /// Whether a change of the spec counts up `metadata.generation`.
+    pub counts_generations: bool,
+    /// Whether its objects come from a CustomResourceDefinition.
+    pub custom: bool,
+}
+
+impl Kind {
+    /// Group and version as objects name them, like `ray.io/v1` or `v1`.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// The resource as error messages name it, like `rayclusters.ray.io` or `pods`.
+    pub fn resource(&self) -> String {
+        qualified(&self.plural, &self.group)
+    }
+
+    /// The kind as error messages name it, like `RayCluster.ray.io` or `Pod`.
+    pub fn qualified_kind(&self) -> String {
+        qualified(&self.kind, &self.group)
+    }
+}
+
+fn qualified(name: &str, group: &str) -> String {
+    if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
+}
+
+/// The kinds of Kubernetes itself: group, version, kind, plural, namespaced, status, generations.
+const BUILT_IN: [(&str, &str, &str, &str, bool, bool, bool); 17] = [
+    ("", "v1", "ConfigMap", "configmaps", true, false, false),
+    ("", "v1", "Endpoints", "endpoints", true, false, false),
+    ("", "v1", "LimitRange", "limitranges", true, false, false),
+    ("", "v1", "Namespace", "namespaces", false, true, false),
+    ("", "v1", "Node", "nodes", false, true, false),
+    ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", true, true, false),
+    ("", "v1", "Pod", "pods", true, true, true),
+    ("", "v1", "Secret", "secrets", true, false, false),
+    ("", "v1", "Service", "services", true, true, false),
+    ("", "v1", "ServiceAccount", "serviceaccounts", true, false, false),
+    ("batch", "v1", "Job", "jobs", true, true, true),
+    ("coordination.k8s.io", "v1", "Lease", "leases", true, false, false),
+    ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true, false, true),
+    ("events.k8s.io", "v1", "Event", "events", true, false, false),
+    ("networking.k8s.io", "v1", "Ingress", "ingresses", true, true, true),
+    ("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", false, false, false),
+    ("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", false, false, true),
+];
+
+static ALL: LazyLock<Vec<Kind>> = LazyLock::new(|| {
+    let built_in = BUILT_IN.iter().map(|&(group, version, kind, plural, namespaced, has_status, generations)| Kind {
+        index: 0,
+        group: group.to_owned(),
+        version: version.to_owned(),
+        kind: kind.to_owned(),
+        plural: plural.to_owned(),
+        namespaced,
+        has_status,
+        counts_generations: generations,
+        custom: false,
+    });
+    let custom = crds::all().into_iter().flat_map(|definition| {
+        let spec = definition.spec;
+        let served: Vec<_> = spec.versions.into_iter().filter(|version| version.storage).collect();
+        served.into_iter().map(move |version| Kind {
+            index: 0,
+            group: spec.group.clone(),
+            has_status: version.subresources.as_ref().is_some_and(|subresources| subresources.status.is_some()),
+            version: version.name,
+            kind: spec.names.kind.clone(),
+            plural: spec.names.plural.clone(),
+            namespaced: spec.scope == "Namespaced",
+            counts_generations: true,
+            custom: true,
+        })
+    });
+    built_in.chain(custom).enumerate().map(|(index, kind)| Kind { index, ..kind }).collect()
+});
+
+/// All kinds, by their index.
+pub fn all() -> &'static [Kind] {
+    &ALL
+}
+
+/// The kind of this name. Only code names kinds, so an unknown one is a mistake in it.
+///
+/// # Panics
+/// When there is no such kind.
+pub fn named(kind: &str) -> &'static Kind {
+    ALL.iter().find(|known| known.kind == kind).unwrap_or_else(|| panic!("the API server has no kind {kind}"))
+}
+
+/// The kind behind a path.
+pub fn served(group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
+    ALL.iter().find(|kind| kind.plural == plural && kind.group == group && kind.version == version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_kinds_are_known_with_their_scope_and_subresources() {
+        let cluster = named("RayCluster");
+        assert_eq!((cluster.api_version().as_str(), cluster.plural.as_str()), ("ray.io/v1", "rayclusters"));
+        assert!(cluster.namespaced && cluster.has_status);
+        let flavor = named("ResourceFlavor");
+        assert!(!flavor.namespaced && !flavor.has_status);
+        assert_eq!(cluster.resource(), "rayclusters.ray.io");
+        assert_eq!(named("Pod").resource(), "pods");
+    }
+
+    #[test]
+    fn a_kind_is_found_by_the_parts_of_its_path() {
+        assert_eq!(served("", "v1", "pods").map(|kind| kind.kind.as_str()), Some("Pod"));
+        assert!(served("ray.io", "v2", "rayclusters").is_none());
+    }
+}

@@ -1,0 +1,124 @@
+//! Lists, whole or in pieces, as of one version.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::kinds::Kind;
+use super::refusal::Refusal;
+use super::selector::Selector;
+use super::store::Store;
+
+/// A piece of a list: how many objects at most (0: all), and the token that an earlier piece ended with.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece<'a> {
+    /// How many objects at most; 0 for all.
+    pub limit: usize,
+    /// What the piece before gave; empty for the first.
+    pub token: &'a str,
+}
+
+/// The list of a kind's objects, as JSON.
+///
+/// # Errors
+/// When the token is none, or of a version that is no longer remembered.
+pub fn list(
+    store: &Store,
+    kind: &Kind,
+    namespace: &str,
+    selector: &Selector,
+    piece: Piece<'_>,
+) -> Result<Vec<u8>, Refusal> {
+    let (version, from) = match piece.token {
+        "" => (store.version(), ""),
+        token => start(store, token)?,
+    };
+    let past = objects_at(store, kind, version);
+    let mut bodies = Vec::new();
+    let mut next = None;
+    let mut left = 0;
+    for (key, body) in merged(store, kind, namespace, from, &past, selector) {
+        if piece.limit == 0 || bodies.len() < piece.limit {
+            bodies.push(body);
+        } else {
+            next.get_or_insert_with(|| key.to_owned());
+            left += 1;
+        }
+    }
+    let mut metadata = json!({"resourceVersion": version.to_string()});
+    if let Some(next) = next {
+        metadata["continue"] = format!("{version}:{next}").into();
+        metadata["remainingItemCount"] = left.into();
+    }
+    Ok(assembled(kind, &metadata, &bodies))
+}
+
+/// The version and the key that a token stands for.
+fn start<'a>(store: &Store, token: &'a str) -> Result<(u64, &'a str), Refusal> {
+    let parts = token.split_once(':').and_then(|(version, key)| Some((version.parse::<i64>().ok()?, key)));
+    let (version, key) = parts.ok_or_else(|| Refusal::bad_request("continue key is not valid: unknown format"))?;
+    // A token without a version goes on with what there is now.
+    let version = u64::try_from(version).unwrap_or(store.version());
+    if version >= store.compacted() {
+        return Ok((version, key));
+    }
+    let message = "The provided continue parameter is too old to display a consistent list result. You can start a new \
+        list without the continue parameter, or use the continue token in this response to retrieve the remainder of the \
+        results. Continuing with the provided token results in an inconsistent list - objects that were created, \
+        modified, or deleted between the time the first chunk was returned and now may show up in the list.";
+    Err(Refusal { continued: Some(format!("-1:{key}")), ..Refusal::expired(message) })
+}
+
+/// What differed at `version` from now: objects by key, `None` for those that were not there yet.
+fn objects_at(store: &Store, kind: &Kind, version: u64) -> BTreeMap<String, Option<Value>> {
+    let mut past = BTreeMap::new();
+    for change in store.changes_of(kind, store.changes_up_to(kind, version)) {
+        let before = || change.before.as_ref().map(|before| Value::clone(before));
+        past.entry(super::key_of(&change.object)).or_insert_with(before);
+    }
+    past
+}
+
+/// The selected objects as of then, by key.
+fn merged<'a>(
+    store: &'a Store,
+    kind: &Kind,
+    namespace: &str,
+    from: &str,
+    past: &'a BTreeMap<String, Option<Value>>,
+    selector: &'a Selector,
+) -> Vec<(&'a str, Bytes)> {
+    let now = store.range(kind, namespace, from).filter(|(key, _)| !past.contains_key(*key));
+    let now =
+        now.filter(|(_, stored)| selector.matches(&stored.object)).map(|(key, stored)| (key, stored.body.clone()));
+    if past.is_empty() {
+        return now.collect();
+    }
+    let here = |key: &str| namespace.is_empty() || key.split_once('/').is_some_and(|(own, _)| own == namespace);
+    let then = past.iter().filter(|(key, _)| key.as_str() >= from && here(key));
+    let then = then.filter_map(|(key, object)| Some((key.as_str(), object.as_ref()?)));
+    let then = then.filter(|(_, object)| selector.matches(object));
+    let mut all: Vec<_> = now.chain(then.map(|(key, object)| (key, object.to_string().into()))).collect();
+    all.sort_by(|a, b| a.0.cmp(b.0));
+    all
+}
+
+fn assembled(kind: &Kind, metadata: &Value, bodies: &[Bytes]) -> Vec<u8> {
+    let size: usize = bodies.iter().map(|body| body.len() + 1).sum();
+    let mut text = Vec::with_capacity(size + 160);
+    let head = format!(
+        "{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":{metadata},\"items\":[",
+        kind.kind,
+        kind.api_version()
+    );
+    text.extend_from_slice(head.as_bytes());
+    for (index, body) in bodies.iter().enumerate() {
+        if index > 0 {
+            text.push(b',');
+        }
+        text.extend_from_slice(body);
+    }
+    text.extend_from_slice(b"]}");
+    text
+}

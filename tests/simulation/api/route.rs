@@ -1,0 +1,242 @@
+//! What a request asks for, by its path and query.
+
+use http::{Method, Uri};
+
+use super::kinds::{self, Kind};
+
+/// What a path names.
+#[derive(Debug, PartialEq)]
+pub enum Path {
+    /// The version of the server.
+    Version,
+    /// Objects of a kind, or one of them.
+    Objects(Target),
+    /// Something behind a Service or a pod, by way of the API server.
+    Proxied {
+        /// Namespace of the Service or pod.
+        namespace: String,
+        /// The Service or pod.
+        target: ProxyTarget,
+        /// Path and query there.
+        path_and_query: String,
+    },
+}
+
+/// Objects of a kind, or one of them, or a part of one.
+#[derive(Debug)]
+pub struct Target {
+    /// The kind.
+    pub kind: &'static Kind,
+    /// The namespace; empty for all, and for kinds without.
+    pub namespace: String,
+    /// The one object.
+    pub name: Option<String>,
+    /// The subresource.
+    pub subresource: Option<String>,
+}
+
+impl PartialEq for Target {
+    fn eq(&self, other: &Self) -> bool {
+        let parts = |target: &Self| {
+            (target.kind.index, target.namespace.clone(), target.name.clone(), target.subresource.clone())
+        };
+        parts(self) == parts(other)
+    }
+}
+
+/// What a proxied call goes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProxyTarget {
+    /// A Service.
+    Service {
+        /// Its name.
+        name: String,
+        /// A port of it, by name or number; its only one when not given.
+        port: Option<String>,
+    },
+    /// A pod.
+    Pod {
+        /// Its name.
+        name: String,
+        /// A port of it, by number; that of its first container when not given.
+        port: Option<String>,
+    },
+}
+
+/// What the path of a request names; `None` when nothing is served there.
+pub fn path(uri: &Uri) -> Option<Path> {
+    let parts: Vec<String> =
+        uri.path().split('/').filter(|part| !part.is_empty()).map(|part| decoded(part, false)).collect();
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let (group, version, rest) = match parts.as_slice() {
+        ["version"] => return Some(Path::Version),
+        ["api", version, rest @ ..] => ("", *version, rest),
+        ["apis", group, version, rest @ ..] => (*group, *version, rest),
+        _ => return None,
+    };
+    if let ["namespaces", namespace, kind @ ("services" | "pods"), target, "proxy", ..] = rest {
+        return (group.is_empty() && version == "v1").then(|| proxied(uri, namespace, kind, target));
+    }
+    let (namespace, rest) = match rest {
+        // The namespaces are a kind themselves, with subresources of their own.
+        ["namespaces", _, "status" | "finalize"] => ("", rest),
+        ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
+        _ => ("", rest),
+    };
+    let (plural, name, subresource) = match rest {
+        [plural] => (plural, None, None),
+        [plural, name] => (plural, Some(*name), None),
+        [plural, name, subresource] => (plural, Some(*name), Some(*subresource)),
+        _ => return None,
+    };
+    let kind = kinds::served(group, version, plural)?;
+    let well_placed = if kind.namespaced { name.is_none() || !namespace.is_empty() } else { namespace.is_empty() };
+    well_placed.then(|| {
+        Path::Objects(Target {
+            kind,
+            namespace: namespace.to_owned(),
+            name: name.map(str::to_owned),
+            subresource: subresource.map(str::to_owned),
+        })
+    })
+}
+
+/// A call to `[scheme:]name[:port]`, with what follows `/proxy` kept as it was sent.
+fn proxied(uri: &Uri, namespace: &str, kind: &str, target: &str) -> Path {
+    let (name, port) = match target.split(':').collect::<Vec<_>>().as_slice() {
+        [name] => ((*name).to_owned(), None),
+        ["http" | "https", name] => ((*name).to_owned(), None),
+        [name, port] => ((*name).to_owned(), Some((*port).to_owned())),
+        [_, name, port] => ((*name).to_owned(), Some((*port).to_owned()).filter(|port| !port.is_empty())),
+        _ => (target.to_owned(), None),
+    };
+    let target = if kind == "pods" { ProxyTarget::Pod { name, port } } else { ProxyTarget::Service { name, port } };
+    let path = uri.path().split_once("/proxy").map_or("", |(_, rest)| rest);
+    let path = if path.starts_with('/') { path } else { "/" };
+    let path_and_query = uri.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+    Path::Proxied { namespace: namespace.to_owned(), target, path_and_query }
+}
+
+/// The query of a request.
+#[derive(Debug, Default)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// Reads the query of `uri`.
+    pub fn of(uri: &Uri) -> Self {
+        let pairs = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+        let decoded_pair = |pair: &str| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decoded(name, true), decoded(value, true))
+        };
+        Self(pairs.map(decoded_pair).collect())
+    }
+
+    /// The value of a parameter; empty when it is not given.
+    pub fn get(&self, name: &str) -> &str {
+        self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+    }
+
+    /// The number that a parameter holds, if it is one.
+    pub fn number(&self, name: &str) -> Option<u64> {
+        self.get(name).parse().ok()
+    }
+
+    /// Whether a parameter says yes.
+    pub fn flag(&self, name: &str) -> bool {
+        matches!(self.get(name), "true" | "1")
+    }
+}
+
+/// What a request does with a collection or an object, in the API server's verbs.
+pub fn verb(method: &Method, target: &Target, query: &Query) -> Option<&'static str> {
+    Some(match (method.as_str(), target.name.is_some()) {
+        ("GET", false) if query.flag("watch") => "watch",
+        ("GET", false) => "list",
+        ("GET", true) => "get",
+        ("POST", false) => "create",
+        ("PUT", true) => "update",
+        ("PATCH", true) => "patch",
+        ("DELETE", true) => "delete",
+        ("DELETE", false) => "deletecollection",
+        _ => return None,
+    })
+}
+
+/// Undoes percent-encoding; in a query a plus is a space.
+fn decoded(text: &str, in_query: bool) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let hex = |digit: &u8| char::from(*digit).to_digit(16);
+        let escaped = match (first, tail) {
+            (b'%', [high, low, ..]) => {
+                hex(high).zip(hex(low)).and_then(|(high, low)| u8::try_from(high * 16 + low).ok())
+            }
+            _ => None,
+        };
+        match escaped {
+            Some(byte) => bytes.push(byte),
+            None => bytes.push(if in_query && *first == b'+' { b' ' } else { *first }),
+        }
+        rest = if escaped.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn target(kind: &str, namespace: &str, name: Option<&str>, subresource: Option<&str>) -> Option<Path> {
+        Some(Path::Objects(Target {
+            kind: kinds::named(kind),
+            namespace: namespace.to_owned(),
+            name: name.map(str::to_owned),
+            subresource: subresource.map(str::to_owned),
+        }))
+    }
+
+    #[rstest]
+    #[case::all_pods("/api/v1/pods", target("Pod", "", None, None))]
+    #[case::pods_of_a_namespace("/api/v1/namespaces/ns/pods", target("Pod", "ns", None, None))]
+    #[case::one("/apis/ray.io/v1/namespaces/ns/rayclusters/a", target("RayCluster", "ns", Some("a"), None))]
+    #[case::status(
+        "/apis/ray.io/v1/namespaces/ns/rayclusters/a/status",
+        target("RayCluster", "ns", Some("a"), Some("status"))
+    )]
+    #[case::cluster_scoped("/apis/kueue.x-k8s.io/v1beta2/clusterqueues/q", target("ClusterQueue", "", Some("q"), None))]
+    #[case::a_namespace("/api/v1/namespaces/ns", target("Namespace", "", Some("ns"), None))]
+    #[case::status_of_a_namespace("/api/v1/namespaces/ns/status", target("Namespace", "", Some("ns"), Some("status")))]
+    #[case::one_without_its_namespace("/api/v1/pods/p", None)]
+    #[case::unknown("/apis/ray.io/v1/rayjobs", None)]
+    fn a_path_names(#[case] text: &str, #[case] expected: Option<Path>) {
+        assert_eq!(path(&text.parse().expect("a path")), expected);
+    }
+
+    #[rstest]
+    #[case::named_port("services/head:dashboard/proxy/api/x?a=b", "head", Some("dashboard"), "/api/x?a=b")]
+    #[case::no_port("services/head/proxy", "head", None, "/")]
+    #[case::scheme("services/http:head:8265/proxy/", "head", Some("8265"), "/")]
+    fn a_proxied_path_names(
+        #[case] text: &str,
+        #[case] name: &str,
+        #[case] port: Option<&str>,
+        #[case] path_and_query: &str,
+    ) {
+        let uri = format!("/api/v1/namespaces/ns/{text}").parse().expect("a path");
+        let target = ProxyTarget::Service { name: name.into(), port: port.map(Into::into) };
+        let expected = Path::Proxied { namespace: "ns".into(), target, path_and_query: path_and_query.into() };
+        assert_eq!(path(&uri), Some(expected));
+    }
+
+    #[test]
+    fn a_query_is_decoded() {
+        let query = Query::of(&"/pods?&labelSelector=ray.io%2Fcluster+in+%28a%29&limit=500".parse().expect("a path"));
+        assert_eq!(query.get("labelSelector"), "ray.io/cluster in (a)");
+        assert_eq!(query.number("limit"), Some(500));
+        assert_eq!(query.get("continue"), "");
+    }
+}

@@ -1,0 +1,166 @@
+//! Label and field selectors of lists and watches.
+
+use serde_json::Value;
+
+use super::fields;
+use super::kinds::Kind;
+use super::refusal::Refusal;
+
+/// Which objects a list or a watch is about.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Selector {
+    labels: Vec<Requirement>,
+    fields: Vec<FieldTerm>,
+}
+
+/// One term of a label selector.
+#[derive(Debug, Clone, PartialEq)]
+enum Requirement {
+    In(String, Vec<String>),
+    NotIn(String, Vec<String>),
+    Exists(String),
+    Missing(String),
+}
+
+/// One term of a field selector: the field's path, the value, and whether it has to be that value or has to differ.
+#[derive(Debug, Clone, PartialEq)]
+struct FieldTerm {
+    pointer: String,
+    value: String,
+    equal: bool,
+}
+
+/// The fields that a pod can be selected by, besides name and namespace.
+const POD_FIELDS: [&str; 6] = [
+    "spec.nodeName",
+    "spec.restartPolicy",
+    "spec.schedulerName",
+    "spec.serviceAccountName",
+    "status.phase",
+    "status.podIP",
+];
+
+impl Selector {
+    /// Reads both selectors of a request; an empty text selects everything.
+    ///
+    /// # Errors
+    /// When a text is not a selector, or names a field that objects of this kind can't be selected by.
+    pub fn parse(kind: &Kind, labels: &str, fields: &str) -> Result<Self, Refusal> {
+        let labels = terms(labels).into_iter().map(requirement).collect::<Result<_, _>>()?;
+        let fields = fields.split(',').filter(|term| !term.is_empty());
+        Ok(Self { labels, fields: fields.map(|term| field_term(kind, term)).collect::<Result<_, _>>()? })
+    }
+
+    /// Whether an object is selected.
+    pub fn matches(&self, object: &Value) -> bool {
+        let labels = fields::metadata(object).and_then(|metadata| metadata.get("labels"));
+        let label = |key: &str| labels.and_then(|labels| labels.get(key)).and_then(Value::as_str);
+        let by_label = self.labels.iter().all(|requirement| match requirement {
+            Requirement::In(key, values) => label(key).is_some_and(|value| values.iter().any(|one| one == value)),
+            Requirement::NotIn(key, values) => !label(key).is_some_and(|value| values.iter().any(|one| one == value)),
+            Requirement::Exists(key) => label(key).is_some(),
+            Requirement::Missing(key) => label(key).is_none(),
+        });
+        let field = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        by_label && self.fields.iter().all(|term| (field(&term.pointer) == term.value) == term.equal)
+    }
+}
+
+/// The terms of a label selector: what commas outside of parentheses separate.
+fn terms(text: &str) -> Vec<&str> {
+    let mut depth = 0;
+    let parts = text.split(|character| {
+        match character {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        character == ',' && depth == 0
+    });
+    parts.map(str::trim).filter(|term| !term.is_empty()).collect()
+}
+
+fn requirement(term: &str) -> Result<Requirement, Refusal> {
+    let unreadable = || Refusal::bad_request(format!("unable to parse requirement: {term}"));
+    if let Some(key) = term.strip_prefix('!') {
+        return Ok(Requirement::Missing(key.trim().to_owned()));
+    }
+    if let Some(list) = term.strip_suffix(')') {
+        let (head, values) = list.split_once('(').ok_or_else(unreadable)?;
+        let values = values.split(',').map(|value| value.trim().to_owned()).collect();
+        return match head.split_whitespace().collect::<Vec<_>>().as_slice() {
+            [key, "in"] => Ok(Requirement::In((*key).to_owned(), values)),
+            [key, "notin"] => Ok(Requirement::NotIn((*key).to_owned(), values)),
+            _ => Err(unreadable()),
+        };
+    }
+    let (key, value, equal) = match term.split_once('=') {
+        None if term.contains(char::is_whitespace) => return Err(unreadable()),
+        None => return Ok(Requirement::Exists(term.to_owned())),
+        Some((key, value)) => (key.trim_end_matches('!'), value.trim_start_matches('='), !key.ends_with('!')),
+    };
+    let (key, values) = (key.trim().to_owned(), vec![value.trim().to_owned()]);
+    Ok(if equal { Requirement::In(key, values) } else { Requirement::NotIn(key, values) })
+}
+
+fn field_term(kind: &Kind, term: &str) -> Result<FieldTerm, Refusal> {
+    let (field, value) = term
+        .split_once('=')
+        .ok_or_else(|| Refusal::bad_request(format!("invalid selector: '{term}'; can't understand '{term}'")))?;
+    let (field, equal) = (field.trim_end_matches('!'), !field.ends_with('!'));
+    let known = field == "metadata.name"
+        || (field == "metadata.namespace" && kind.namespaced)
+        || (kind.kind == "Pod" && POD_FIELDS.contains(&field));
+    if !known {
+        let message = if kind.custom {
+            format!("field label not supported: {field}")
+        } else {
+            format!("\"{field}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+        };
+        return Err(Refusal::bad_request(message));
+    }
+    let pointer = format!("/{}", field.replace('.', "/"));
+    Ok(FieldTerm { pointer, value: value.trim_start_matches('=').to_owned(), equal })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::super::kinds;
+    use super::*;
+
+    #[rstest]
+    #[case::everything("", true)]
+    #[case::exists("ray.io/cluster", true)]
+    #[case::not_there("!ray.io/cluster", false)]
+    #[case::equal("ray.io/cluster=a", true)]
+    #[case::twice_equal("ray.io/cluster==a", true)]
+    #[case::another("ray.io/cluster=b", false)]
+    #[case::unequal("ray.io/cluster!=b", true)]
+    #[case::unequal_without_it("other!=b", true)]
+    #[case::one_of("ray.io/cluster in (a, b),app", true)]
+    #[case::none_of("ray.io/cluster notin (a,b)", false)]
+    #[case::all_terms("ray.io/cluster=a,app=y", false)]
+    fn a_label_selector_selects(#[case] text: &str, #[case] expected: bool) {
+        let pod = json!({"metadata": {"name": "p", "labels": {"ray.io/cluster": "a", "app": "x"}}});
+        let selector = Selector::parse(kinds::named("Pod"), text, "").expect("a selector");
+        assert_eq!(selector.matches(&pod), expected);
+    }
+
+    #[rstest]
+    #[case::by_name("metadata.name=p", true)]
+    #[case::by_another_name("metadata.name=q", false)]
+    #[case::by_phase("status.phase!=Running,metadata.namespace=ns", true)]
+    fn a_field_selector_selects(#[case] text: &str, #[case] expected: bool) {
+        let pod = json!({"metadata": {"name": "p", "namespace": "ns"}, "status": {"phase": "Pending"}});
+        assert_eq!(Selector::parse(kinds::named("Pod"), "", text).expect("a selector").matches(&pod), expected);
+    }
+
+    #[test]
+    fn a_custom_kind_is_not_selected_by_other_fields() {
+        let refusal = Selector::parse(kinds::named("RayCluster"), "", "status.state=ready").expect_err("refused");
+        assert_eq!((refusal.code, refusal.message.as_str()), (400, "field label not supported: status.state"));
+    }
+}

@@ -1,0 +1,247 @@
+//! Creating and changing objects: what the API server puts in, keeps, refuses and counts.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::kinds::{self, Kind};
+use super::refusal::{Flaw, Refusal};
+use super::store::{self, Stored};
+use super::{Api, deletion, fields};
+
+/// The part of an object that a write is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// All but the status, if the status has a path of its own.
+    Main,
+    /// The status.
+    Status,
+}
+
+/// Metadata that only the API server writes.
+const KEPT: [&str; 6] =
+    ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "generateName"];
+/// The letters of generated names, those of the real API server: nothing that could spell a word.
+const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+impl Api {
+    /// Stores a new object.
+    pub(super) fn store_new(
+        &mut self,
+        now: Timestamp,
+        kind: &'static Kind,
+        namespace: &str,
+        mut object: Value,
+    ) -> Result<Stored, Refusal> {
+        self.takes_new(kind, namespace)?;
+        check_place(kind, namespace, &object)?;
+        let version = fields::text(&object, "resourceVersion");
+        if !version.is_empty() && version != "0" {
+            return Err(Refusal::internal("resourceVersion should not be set on objects to be created"));
+        }
+        self.made += 1;
+        let metadata = fields::metadata_mut(&mut object);
+        for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "generation", "managedFields", "selfLink"] {
+            metadata.remove(field);
+        }
+        metadata.remove("resourceVersion");
+        metadata.insert("uid".into(), uid(self.made).into());
+        metadata.insert("creationTimestamp".into(), seconds(now).into());
+        if kind.namespaced {
+            metadata.insert("namespace".into(), namespace.into());
+        }
+        if kind.counts_generations {
+            metadata.insert("generation".into(), 1.into());
+        }
+        let name = self.settle_name(kind, &mut object)?;
+        let key = store::key(namespace, &name);
+        object["apiVersion"] = kind.api_version().into();
+        object["kind"] = kind.kind.clone().into();
+        if kind.has_status {
+            fields::map(&mut object).remove("status");
+        }
+        if self.store.get(kind, &key).is_some() {
+            return Err(Refusal::already_exists(kind, &name));
+        }
+        Ok(self.store.put(now, kind, key, object))
+    }
+
+    /// Stores what `change` makes of an object. Nothing is stored when it is the same as before.
+    pub(super) fn store_changed(
+        &mut self,
+        now: Timestamp,
+        kind: &'static Kind,
+        (namespace, name): (&str, &str),
+        part: Part,
+        change: impl FnOnce(&Value) -> Result<Value, Refusal>,
+    ) -> Result<Stored, Refusal> {
+        let key = store::key(namespace, name);
+        let old = self.store.get(kind, &key).cloned().ok_or_else(|| Refusal::not_found(kind, name))?;
+        let mut new = change(&old.object)?;
+        check_identity(kind, name, &old.object, &new)?;
+        check_place(kind, namespace, &new)?;
+        match part {
+            Part::Main => keep_on_main(kind, &old.object, &mut new),
+            Part::Status => new = with_status_of(&old.object, &mut new),
+        }
+        check_finalizers(kind, name, &old.object, &new)?;
+        if kind.counts_generations && part == Part::Main && differs_in_spec(kind, &old.object, &new) {
+            let generation = old.object.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0);
+            fields::set_metadata(&mut new, "generation", generation + 1);
+        }
+        if new == *old.object {
+            return Ok(old);
+        }
+        if deletion::is_done(&old.object, &new) {
+            return self.store.take(now, kind, &key).ok_or_else(|| Refusal::not_found(kind, name));
+        }
+        Ok(self.store.put(now, kind, key, new))
+    }
+
+    /// Whether new objects may be made in this namespace.
+    fn takes_new(&self, kind: &Kind, namespace: &str) -> Result<(), Refusal> {
+        if !kind.namespaced {
+            return Ok(());
+        }
+        let namespaces = kinds::named("Namespace");
+        let found = self.store.get(namespaces, namespace).ok_or_else(|| Refusal::not_found(namespaces, namespace))?;
+        if fields::is_deleting(&found.object) {
+            let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+            return Err(Refusal::forbidden(kind, "", &why));
+        }
+        Ok(())
+    }
+
+    /// The name of a new object; made up when it only says what it starts with.
+    fn settle_name(&self, kind: &Kind, object: &mut Value) -> Result<String, Refusal> {
+        let name = fields::name(object);
+        if !name.is_empty() {
+            return Ok(name.to_owned());
+        }
+        let base = fields::text(object, "generateName");
+        if base.is_empty() {
+            let flaw = Flaw::required("metadata.name", "name or generateName is required");
+            return Err(Refusal::invalid(kind, "", &[flaw]));
+        }
+        let base: String = base.chars().take(63 - 5).collect();
+        let name = format!("{base}{}", suffix(self.made));
+        fields::set_metadata(object, "name", name.clone());
+        Ok(name)
+    }
+}
+
+/// The `n`th uid: the same ones in every run.
+fn uid(n: u64) -> String {
+    format!("00000000-0000-4000-8000-{n:012x}")
+}
+
+/// Five letters that look random and differ for every `n`.
+fn suffix(n: u64) -> String {
+    let mut rest = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+    let mut letter = || {
+        let index = usize::try_from(rest % 27).unwrap_or_default();
+        rest /= 27;
+        char::from(LETTERS[index])
+    };
+    (0..5).map(|_| letter()).collect()
+}
+
+/// A time as metadata has it: whole seconds.
+pub(super) fn seconds(time: Timestamp) -> String {
+    Timestamp::from_second(time.as_second()).map_or_else(|_| time.to_string(), |time| time.to_string())
+}
+
+/// Whether a body is of the kind and in the namespace that the request was sent to.
+fn check_place(kind: &Kind, namespace: &str, object: &Value) -> Result<(), Refusal> {
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+    if (text("kind") != kind.kind && !text("kind").is_empty())
+        || (text("apiVersion") != kind.api_version() && !text("apiVersion").is_empty())
+    {
+        let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+        let message = format!(
+            "the object provided is unrecognized (must be of type {}): it is {}/{version}, Kind={}",
+            kind.kind,
+            group,
+            text("kind"),
+        );
+        return Err(Refusal::bad_request(message));
+    }
+    let own = fields::namespace(object);
+    if !own.is_empty() && own != namespace {
+        let message = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(Refusal::bad_request(message));
+    }
+    Ok(())
+}
+
+/// Whether a change is made to the object, and to the version of it, that it was made for.
+fn check_identity(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Refusal> {
+    let given = fields::name(new);
+    if given != name {
+        let message = format!("the name of the object ({given}) does not match the name on the URL ({name})");
+        return Err(Refusal::bad_request(message));
+    }
+    let (given, uid) = (fields::text(new, "uid"), fields::text(old, "uid"));
+    if !given.is_empty() && given != uid {
+        let why = format!("Precondition failed: UID in precondition: {given}, UID in object meta: {uid}");
+        return Err(Refusal::conflict(kind, name, &why));
+    }
+    let version = fields::text(new, "resourceVersion");
+    if !version.is_empty() && version != "0" && version != fields::text(old, "resourceVersion") {
+        return Err(Refusal::stale(kind, name));
+    }
+    Ok(())
+}
+
+/// Puts back what a write to the main path can't change.
+fn keep_on_main(kind: &Kind, old: &Value, new: &mut Value) {
+    let metadata = fields::metadata_mut(new);
+    metadata.remove("managedFields");
+    metadata.remove("selfLink");
+    for field in KEPT.into_iter().chain(["resourceVersion", "namespace"]) {
+        match fields::metadata(old).and_then(|metadata| metadata.get(field)) {
+            Some(value) => metadata.insert(field.to_owned(), value.clone()),
+            None => metadata.remove(field),
+        };
+    }
+    new["apiVersion"] = old["apiVersion"].clone();
+    new["kind"] = old["kind"].clone();
+    if kind.has_status {
+        match old.get("status") {
+            Some(status) => new["status"] = status.clone(),
+            None => drop(fields::map(new).remove("status")),
+        }
+    }
+}
+
+/// The old object with the status of the new one.
+fn with_status_of(old: &Value, new: &mut Value) -> Value {
+    let mut object = old.clone();
+    match new.get_mut("status") {
+        Some(status) => object["status"] = status.take(),
+        None => drop(fields::map(&mut object).remove("status")),
+    }
+    object
+}
+
+/// Nobody can hold up a deletion that has begun.
+fn check_finalizers(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Refusal> {
+    if !fields::is_deleting(old) {
+        return Ok(());
+    }
+    let before = fields::finalizers(old);
+    let added: Vec<&str> = fields::finalizers(new).into_iter().filter(|one| !before.contains(one)).collect();
+    if added.is_empty() {
+        return Ok(());
+    }
+    let why = "no new finalizers can be added if the object is being deleted, found new finalizers []string{";
+    let names = added.iter().map(|one| json!(one).to_string()).collect::<Vec<_>>().join(", ");
+    Err(Refusal::invalid(kind, name, &[Flaw::forbidden("metadata.finalizers", &format!("{why}{names}}}"))]))
+}
+
+/// Whether two states differ in what a generation counts: all but metadata, and status where that has its own path.
+fn differs_in_spec(kind: &Kind, old: &Value, new: &Value) -> bool {
+    let counted = |field: &str| field != "metadata" && !(kind.has_status && field == "status");
+    let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return old != new };
+    let changed = |(field, value): (&String, &Value)| counted(field) && old.get(field) != Some(value);
+    new.iter().any(changed) || old.keys().any(|field| counted(field) && !new.contains_key(field))
+}
