@@ -34,6 +34,11 @@ impl<C> Agenda<C> {
         let first = self.chores.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }
+
+    /// Gives up all chores of this sort.
+    pub(super) fn strike_out(&mut self, sort: impl Fn(&C) -> bool) {
+        self.chores.retain(|_, chore| !sort(chore));
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::chance::Chance;
 
 /// How long things take, in milliseconds from and to; where between is drawn for each of them.
@@ -55,4 +57,9 @@ impl Pace {
     pub(super) fn draw(&self, range: &RangeInclusive<u64>, subject: &str, ordinal: u64) -> Duration {
         Duration::from_millis(self.chance.about(subject, ordinal).u64(range.clone()))
     }
+}
+
+/// So much later; what is beyond all time is at its end.
+pub(super) fn later(at: Timestamp, by: Duration) -> Timestamp {
+    at.checked_add(by).unwrap_or(Timestamp::MAX)
 }

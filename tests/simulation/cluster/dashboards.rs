@@ -1,0 +1,191 @@
+//! Serve on each head, without Ray: takes configurations and tells how their applications get on, as
+//! testenv/internal/dashboard does.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::pace::later;
+use super::read::{items, text};
+use super::{BoardFate, Fates, Pace};
+
+/// The dashboards of all heads, by the namespaces and names of their Services.
+#[derive(Debug, Default)]
+pub(super) struct Dashboards {
+    boards: BTreeMap<(String, String), Board>,
+    /// How many heads were reached so far.
+    reached: u64,
+    /// How many applications were deployed so far.
+    deployments: u64,
+}
+
+/// A head, from its start to its restart or end: Ray keeps the applications in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Head {
+    /// Uid of its pod.
+    pub(super) uid: String,
+    /// How often its containers were started again.
+    pub(super) restarts: u64,
+}
+
+/// The dashboard of one head.
+#[derive(Debug)]
+struct Board {
+    head: Head,
+    ordinal: u64,
+    reached_at: Timestamp,
+    capacity: Option<f64>,
+    /// By name; `None` until there is a configuration.
+    applications: Option<BTreeMap<String, Application>>,
+}
+
+/// An application as it was deployed last.
+#[derive(Debug, Clone)]
+struct Application {
+    /// Its whole entry in the configuration.
+    entry: Value,
+    deployed_at: Timestamp,
+    /// From its deployment until it runs.
+    delay: Duration,
+}
+
+/// A refusal: the HTTP status and what is said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refused {
+    pub(super) code: u16,
+    pub(super) message: String,
+}
+
+impl Dashboards {
+    /// Tells how the applications behind a Service get on.
+    pub(super) fn get(
+        &mut self,
+        now: Timestamp,
+        fates: &mut Fates,
+        service: &(String, String),
+        head: Head,
+    ) -> Result<Value, Refused> {
+        let board = self.reach(now, fates, service, head)?;
+        let Some(applications) = &board.applications else {
+            return Ok(json!({"deploy_mode": "UNSET", "target_capacity": null, "applications": {}}));
+        };
+        let fate = fates.of_board(board.ordinal).filter(|_| !fates.are_healed());
+        let mut shown = serde_json::Map::new();
+        for (name, application) in applications {
+            let status = application.status(now, fate);
+            if let (Some(fate), "DEPLOY_FAILED" | "UNHEALTHY") = (fate, status) {
+                fates.strike_board(board.ordinal, fate);
+            }
+            shown.insert(name.clone(), application.show(name, status));
+        }
+        Ok(json!({"deploy_mode": "MULTI_APP", "target_capacity": board.capacity, "applications": shown}))
+    }
+
+    /// Takes a configuration. Applications that it changes deploy anew; the others go on as they are.
+    pub(super) fn put(
+        &mut self,
+        now: Timestamp,
+        (fates, pace): (&mut Fates, &Pace),
+        service: &(String, String),
+        head: Head,
+        body: &[u8],
+    ) -> Result<(), Refused> {
+        self.reach(now, fates, service, head)?;
+        let (capacity, entries) = parse(body).map_err(|message| Refused { code: 400, message })?;
+        let Some(board) = self.boards.get_mut(service) else { return Ok(()) };
+        let before = board.applications.take().filter(|_| board.capacity == capacity).unwrap_or_default();
+        let mut applications = BTreeMap::new();
+        for (name, entry) in entries {
+            let kept = before.get(&name).filter(|application| application.entry == entry).cloned();
+            let application = kept.unwrap_or_else(|| {
+                self.deployments += 1;
+                let delay = pace.draw(&pace.deploy, "deploy", self.deployments);
+                Application { entry, deployed_at: now, delay }
+            });
+            applications.insert(name, application);
+        }
+        (board.capacity, board.applications) = (capacity, Some(applications));
+        Ok(())
+    }
+
+    /// The dashboard of a Service whose head this is: another head than before starts without applications.
+    fn reach(
+        &mut self,
+        now: Timestamp,
+        fates: &mut Fates,
+        service: &(String, String),
+        head: Head,
+    ) -> Result<&Board, Refused> {
+        if self.boards.get(service).is_none_or(|board| board.head != head) {
+            let board = Board { head, ordinal: self.reached, reached_at: now, capacity: None, applications: None };
+            self.reached += 1;
+            self.boards.insert(service.clone(), board);
+        }
+        let board = &self.boards[service];
+        if let Some(fate @ BoardFate::Refuses { code, after_ms, for_ms }) = fates.of_board(board.ordinal)
+            && !fates.are_healed()
+            && within(now, board.reached_at, after_ms, for_ms)
+        {
+            fates.strike_board(board.ordinal, fate);
+            return Err(Refused { code, message: "steered to fail".to_owned() });
+        }
+        Ok(board)
+    }
+}
+
+impl Application {
+    fn status(&self, now: Timestamp, fate: Option<BoardFate>) -> &'static str {
+        let up_at = later(self.deployed_at, self.delay);
+        match fate {
+            _ if now < up_at => "DEPLOYING",
+            Some(BoardFate::DeployFails { for_ms }) if within(now, up_at, 0, for_ms) => "DEPLOY_FAILED",
+            Some(BoardFate::Unhealthy { after_ms, for_ms }) if within(now, up_at, after_ms, for_ms) => "UNHEALTHY",
+            _ => "RUNNING",
+        }
+    }
+
+    fn show(&self, name: &str, status: &str) -> Value {
+        let of_deployments = match status {
+            "RUNNING" => "HEALTHY",
+            "UNHEALTHY" | "DEPLOY_FAILED" => "UNHEALTHY",
+            _ => "UPDATING",
+        };
+        let deployments = items(&self.entry, "/deployments").map(|deployment| {
+            let name = text(deployment, "/name");
+            (name.to_owned(), json!({"name": name, "status": of_deployments, "message": ""}))
+        });
+        let deployments: serde_json::Map<String, Value> = deployments.collect();
+        json!({
+            "name": name, "status": status, "message": "", "route_prefix": self.entry["route_prefix"], "docs_path": null,
+            "deployments": deployments,
+        })
+    }
+}
+
+/// Whether `now` is in the time that starts so many milliseconds after `since`, and is that long.
+fn within(now: Timestamp, since: Timestamp, after_ms: u64, for_ms: u64) -> bool {
+    let from = later(since, Duration::from_millis(after_ms));
+    from <= now && now < later(from, Duration::from_millis(for_ms))
+}
+
+/// The target capacity and the applications of a configuration, by name; one without a name is called "default".
+fn parse(body: &[u8]) -> Result<(Option<f64>, BTreeMap<String, Value>), String> {
+    let config: Value = serde_json::from_slice(body).map_err(|error| format!("the Serve configuration: {error}"))?;
+    let Some(Value::Array(list)) = config.get("applications") else {
+        return Err("the Serve configuration: applications is required".to_owned());
+    };
+    let capacity = config.get("target_capacity").and_then(Value::as_f64);
+    if let Some(capacity) = capacity.filter(|capacity| !(0.0..=100.0).contains(capacity)) {
+        return Err(format!("the Serve configuration: target_capacity is {capacity}, must be from 0 to 100"));
+    }
+    let mut applications = BTreeMap::new();
+    for entry in list {
+        let name = Some(text(entry, "/name")).filter(|name| !name.is_empty()).unwrap_or("default").to_owned();
+        if applications.insert(name.clone(), entry.clone()).is_some() {
+            return Err(format!("the Serve configuration: the application {name:?} is there twice"));
+        }
+    }
+    Ok((capacity, applications))
+}

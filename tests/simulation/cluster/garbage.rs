@@ -1,0 +1,225 @@
+//! The garbage collector: deletes what belonged to objects that are gone, and lets owners that wait for it go.
+//!
+//! It goes by uids: an owner that was made anew under the same name is another one (Kubernetes 1.36
+//! `pkg/controller/garbagecollector/garbagecollector.go`, `attemptToDeleteItem`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::read::{is_deleted, items, key, text, uid};
+use super::{Chore, Desk};
+use crate::api::{Api, Change, DeleteOptions, Kind, Propagation};
+
+/// Holds an owner until those of its dependents that block its deletion are gone.
+const FOREGROUND: &str = "foregroundDeletion";
+/// Holds an owner until its dependents no longer name it.
+const ORPHAN: &str = "orphan";
+
+/// The garbage collector, and what it knows of all objects.
+#[derive(Debug, Default)]
+pub(super) struct Garbage {
+    objects: BTreeMap<String, Held>,
+    /// By the uids of owners, whether these are known or not: the uids of their dependents.
+    dependents: BTreeMap<String, BTreeSet<String>>,
+    /// Objects that are about to be looked at.
+    due: BTreeSet<String>,
+    /// How often one was.
+    rounds: u64,
+}
+
+/// What counts of an object.
+#[derive(Debug, Clone, PartialEq)]
+struct Held {
+    kind: &'static str,
+    namespace: String,
+    name: String,
+    owners: Vec<Owner>,
+    deleted: bool,
+    /// Whether it waits for its dependents to go.
+    foreground: bool,
+    /// Whether it waits for its dependents to be left alone.
+    orphan: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Owner {
+    uid: String,
+    /// Whether this owner, when it waits, waits for the object.
+    blocks: bool,
+}
+
+impl Held {
+    fn read(kind: &'static Kind, object: &Value) -> Self {
+        let (namespace, name) = key(object);
+        let owner = |owner: &Value| Owner {
+            uid: text(owner, "/uid").to_owned(),
+            blocks: owner.get("blockOwnerDeletion") == Some(&Value::Bool(true)),
+        };
+        let deleted = is_deleted(object);
+        let held_by = |finalizer: &str| deleted && items(object, "/metadata/finalizers").any(|held| held == finalizer);
+        Self {
+            kind: &kind.kind,
+            namespace,
+            name,
+            owners: items(object, "/metadata/ownerReferences").map(owner).collect(),
+            deleted,
+            foreground: held_by(FOREGROUND),
+            orphan: held_by(ORPHAN),
+        }
+    }
+}
+
+impl Garbage {
+    /// Takes note of a change of any object.
+    pub(super) fn see(&mut self, desk: &mut Desk<'_>, change: &Change) {
+        let uid = uid(&change.object);
+        if change.gone {
+            return self.forget(desk, uid);
+        }
+        let held = Held::read(change.kind, &change.object);
+        let before = self.objects.insert(uid.to_owned(), held.clone());
+        if before.as_ref() == Some(&held) {
+            return;
+        }
+        let owners_before = before.as_ref().map_or(&[][..], |before| &before.owners);
+        if owners_before != held.owners {
+            self.index(uid, owners_before, &held.owners);
+            let waits = |owner: &Owner| self.objects.get(&owner.uid).is_none_or(|owner| owner.foreground);
+            if held.owners.iter().any(waits) {
+                self.plan(desk, uid);
+            }
+            // An owner that waited for this object need not do so any more.
+            for owner in owners_before {
+                self.plan_if_waiting(desk, &owner.uid);
+            }
+        }
+        if held.deleted && before.is_none_or(|before| !before.deleted) && (held.foreground || held.orphan) {
+            self.plan(desk, uid);
+            if held.foreground {
+                self.plan_dependents(desk, uid);
+            }
+        }
+    }
+
+    fn forget(&mut self, desk: &mut Desk<'_>, uid: &str) {
+        let Some(held) = self.objects.remove(uid) else { return };
+        self.index(uid, &held.owners, &[]);
+        for owner in &held.owners {
+            self.plan_if_waiting(desk, &owner.uid);
+        }
+        self.plan_dependents(desk, uid);
+    }
+
+    fn index(&mut self, uid: &str, before: &[Owner], after: &[Owner]) {
+        for owner in before {
+            if let Some(dependents) = self.dependents.get_mut(&owner.uid) {
+                dependents.remove(uid);
+                if dependents.is_empty() {
+                    self.dependents.remove(&owner.uid);
+                }
+            }
+        }
+        for owner in after {
+            self.dependents.entry(owner.uid.clone()).or_default().insert(uid.to_owned());
+        }
+    }
+
+    fn dependents(&self, owner: &str) -> impl Iterator<Item = (&str, &Held)> {
+        let uids = self.dependents.get(owner).into_iter().flatten();
+        uids.filter_map(|uid| Some((uid.as_str(), self.objects.get(uid)?)))
+    }
+
+    fn plan_if_waiting(&mut self, desk: &mut Desk<'_>, uid: &str) {
+        if self.objects.get(uid).is_some_and(|held| held.foreground || held.orphan) {
+            self.plan(desk, uid);
+        }
+    }
+
+    fn plan_dependents(&mut self, desk: &mut Desk<'_>, owner: &str) {
+        let dependents: Vec<String> = self.dependents(owner).map(|(uid, _)| uid.to_owned()).collect();
+        for uid in dependents {
+            self.plan(desk, &uid);
+        }
+    }
+
+    fn plan(&mut self, desk: &mut Desk<'_>, uid: &str) {
+        if self.due.insert(uid.to_owned()) {
+            self.rounds += 1;
+            let delay = desk.pace.draw(&desk.pace.collect, "collect", self.rounds);
+            desk.after(delay, Chore::Collect(uid.to_owned()));
+        }
+    }
+
+    /// Looks at an object: deletes it if its owners are gone, lets it go if it waits for nothing any more.
+    pub(super) fn collect(&mut self, now: Timestamp, api: &mut Api, uid: &str) {
+        self.due.remove(uid);
+        let Some(held) = self.objects.get(uid) else { return };
+        if held.orphan {
+            self.set_free(now, api, uid, held);
+        } else if held.foreground {
+            let blocks = |held: &Held| held.owners.iter().any(|owner| owner.blocks && owner.uid == uid);
+            if !self.dependents(uid).any(|(_, held)| blocks(held)) {
+                drop_finalizer(now, api, uid, held, FOREGROUND);
+            }
+        } else if !held.deleted && !held.owners.is_empty() {
+            self.judge(now, api, uid, held);
+        }
+    }
+
+    /// Decides on an object that has owners.
+    fn judge(&self, now: Timestamp, api: &mut Api, uid: &str, held: &Held) {
+        let waits = |owner: &&Owner| self.objects.get(&owner.uid).is_some_and(|owner| owner.foreground);
+        let stays = |owner: &&Owner| self.objects.get(&owner.uid).is_some_and(|owner| !owner.foreground);
+        if held.owners.iter().any(|owner| stays(&owner)) {
+            let lost = |owner: &&Owner| !stays(owner);
+            let lost: BTreeSet<&str> = held.owners.iter().filter(lost).map(|owner| owner.uid.as_str()).collect();
+            return disown(now, api, uid, held, &lost);
+        }
+        let waited_for = held.owners.iter().any(|owner| waits(&owner)) && self.dependents(uid).next().is_some();
+        let propagation = if waited_for { Propagation::Foreground } else { Propagation::Background };
+        let options =
+            DeleteOptions { uid: Some(uid.to_owned()), propagation: Some(propagation), ..DeleteOptions::default() };
+        if is_there(api, uid, held) {
+            api.delete(now, held.kind, &held.namespace, &held.name, &options).expect("it is there, and has this uid");
+        }
+    }
+
+    /// Takes an owner's name off its dependents, and lets it go.
+    fn set_free(&self, now: Timestamp, api: &mut Api, uid: &str, held: &Held) {
+        for (dependent, its) in self.dependents(uid) {
+            disown(now, api, dependent, its, &BTreeSet::from([uid]));
+        }
+        drop_finalizer(now, api, uid, held, ORPHAN);
+    }
+}
+
+fn is_there(api: &Api, wanted: &str, held: &Held) -> bool {
+    api.get(held.kind, &held.namespace, &held.name).is_some_and(|object| uid(object) == wanted)
+}
+
+fn update(now: Timestamp, api: &mut Api, uid: &str, held: &Held, change: impl FnOnce(&mut Value)) {
+    if is_there(api, uid, held) {
+        api.update(now, held.kind, &held.namespace, &held.name, change).expect("it is there");
+    }
+}
+
+fn disown(now: Timestamp, api: &mut Api, uid: &str, held: &Held, owners: &BTreeSet<&str>) {
+    if owners.is_empty() {
+        return;
+    }
+    update(now, api, uid, held, |object| {
+        if let Some(Value::Array(references)) = object.pointer_mut("/metadata/ownerReferences") {
+            references.retain(|reference| !owners.contains(text(reference, "/uid")));
+        }
+    });
+}
+
+fn drop_finalizer(now: Timestamp, api: &mut Api, uid: &str, held: &Held, finalizer: &str) {
+    update(now, api, uid, held, |object| {
+        if let Some(Value::Array(finalizers)) = object.pointer_mut("/metadata/finalizers") {
+            finalizers.retain(|held| held != finalizer);
+        }
+    });
+}

@@ -1,0 +1,148 @@
+//! What the API server's proxy for Services and pods leads to, with the answers of testenv/internal/proxy.
+
+use bytes::Bytes;
+use http::{Method, Response};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::dashboards::{Dashboards, Head, Refused};
+use super::endpoints::Endpoints;
+use super::kubelet::Kubelet;
+use super::read::{condition, items, text, uid};
+use super::{Fates, Pace};
+use crate::api::{Api, Proxied, ProxyTarget};
+
+/// Where a dashboard takes configurations, and tells of applications.
+const APPLICATIONS: &str = "/api/serve/applications/";
+/// Where the Serve proxy on a pod tells of its health.
+const HEALTH: &str = "/-/healthz";
+
+/// Who answers calls.
+pub(super) struct Proxy<'a> {
+    pub(super) now: Timestamp,
+    pub(super) api: &'a Api,
+    pub(super) pace: &'a Pace,
+    pub(super) fates: &'a mut Fates,
+    pub(super) endpoints: &'a Endpoints,
+    pub(super) kubelet: &'a Kubelet,
+    pub(super) dashboards: &'a mut Dashboards,
+}
+
+/// An answer of the API server that could not pass a call on.
+struct Failure {
+    code: u16,
+    reason: &'static str,
+    message: String,
+}
+
+impl Failure {
+    fn not_found(plural: &str, name: &str) -> Self {
+        Self { code: 404, reason: "NotFound", message: format!("{plural} {name:?} not found") }
+    }
+
+    fn unavailable(message: String) -> Self {
+        Self { code: 503, reason: "ServiceUnavailable", message }
+    }
+
+    fn refused(pod: &Value, port: &str) -> Self {
+        let ip = text(pod, "/status/podIP");
+        Self::unavailable(format!("error trying to reach service: dial tcp {ip}:{port}: connect: connection refused"))
+    }
+}
+
+impl Proxy<'_> {
+    /// Answers a call.
+    pub(super) fn answer(&mut self, call: &Proxied) -> Response<Bytes> {
+        let answered = match &call.target {
+            ProxyTarget::Service { name, port } => self.of_service(call, name, port.as_deref()),
+            ProxyTarget::Pod { name, port } => self.of_pod(call, name, port.as_deref()),
+        };
+        answered.unwrap_or_else(|failure| {
+            let body = json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                "message": failure.message, "reason": failure.reason, "code": failure.code,
+            });
+            as_json(failure.code, &body)
+        })
+    }
+
+    /// Answers as the Serve proxy of a Ray pod.
+    fn of_pod(&mut self, call: &Proxied, name: &str, port: Option<&str>) -> Result<Response<Bytes>, Failure> {
+        let pod = self.api.get("Pod", &call.namespace, name).ok_or_else(|| Failure::not_found("pods", name))?;
+        if condition(pod, "Ready") != "True" {
+            return Err(Failure::unavailable(format!("error trying to reach service: pod {name:?} is not ready")));
+        }
+        if self.kubelet.is_deaf(self.now, self.fates, uid(pod)) {
+            return Err(Failure::refused(pod, port.unwrap_or_default()));
+        }
+        match path(call) == HEALTH && call.method == Method::GET {
+            true => Ok(as_text(200, "success")),
+            false => Ok(as_text(404, "404 page not found\n")),
+        }
+    }
+
+    /// Answers as the dashboard of a Ray head.
+    fn of_service(&mut self, call: &Proxied, name: &str, port: Option<&str>) -> Result<Response<Bytes>, Failure> {
+        let head = self.head(call, name, port)?;
+        if path(call) != APPLICATIONS {
+            return Ok(as_text(404, "404 page not found\n"));
+        }
+        let service = (call.namespace.clone(), name.to_owned());
+        let answered = match call.method {
+            Method::GET => {
+                self.dashboards.get(self.now, self.fates, &service, head).map(|details| as_json(200, &details))
+            }
+            Method::PUT => {
+                let with = (&mut *self.fates, self.pace);
+                self.dashboards.put(self.now, with, &service, head, &call.body).map(|()| as_text(200, ""))
+            }
+            _ => Err(Refused { code: 405, message: "only GET and PUT".to_owned() }),
+        };
+        Ok(answered.unwrap_or_else(|refused| as_text(refused.code, &format!("{}\n", refused.message))))
+    }
+
+    /// The head behind a port of a Service, if it listens.
+    fn head(&self, call: &Proxied, name: &str, asked: Option<&str>) -> Result<Head, Failure> {
+        let asked = asked.unwrap_or_default();
+        let service =
+            self.api.get("Service", &call.namespace, name).ok_or_else(|| Failure::not_found("services", name))?;
+        let port = port(service, asked)
+            .ok_or_else(|| Failure::unavailable(format!("no service port {asked:?} found for service {name:?}")))?;
+        let pod = self.endpoints.ready_pod(&call.namespace, name, text(port, "/name"));
+        let Some(pod) = pod.and_then(|uid| self.endpoints.pod(&call.namespace, uid)) else {
+            let segment = if asked.is_empty() { name.to_owned() } else { format!("{name}:{asked}") };
+            return Err(Failure::unavailable(format!("no endpoints available for service {segment:?}")));
+        };
+        // Ray runs in the first container. Behind a Service that publishes pods before they are ready, it may not run yet.
+        match items(pod, "/status/containerStatuses").next().filter(|ray| ray.pointer("/state/running").is_some()) {
+            Some(ray) => {
+                Ok(Head { uid: uid(pod).to_owned(), restarts: ray["restartCount"].as_u64().unwrap_or_default() })
+            }
+            None => Err(Failure::refused(pod, &port["port"].to_string())),
+        }
+    }
+}
+
+/// The port of the Service that is asked for by name or number, or not at all if there is but one.
+fn port<'a>(service: &'a Value, asked: &str) -> Option<&'a Value> {
+    let only = items(service, "/spec/ports").count() == 1;
+    items(service, "/spec/ports")
+        .find(|port| asked == text(port, "/name") || asked == port["port"].to_string() || asked.is_empty() && only)
+}
+
+fn path(call: &Proxied) -> &str {
+    call.path_and_query.split('?').next().unwrap_or_default()
+}
+
+fn as_json(code: u16, body: &Value) -> Response<Bytes> {
+    response(code, "application/json", format!("{body}\n"))
+}
+
+fn as_text(code: u16, body: &str) -> Response<Bytes> {
+    response(code, "text/plain; charset=utf-8", body.to_owned())
+}
+
+fn response(code: u16, content: &str, body: String) -> Response<Bytes> {
+    let response = Response::builder().status(code).header(http::header::CONTENT_TYPE, content);
+    response.body(Bytes::from(body)).expect("a status and a header that are right")
+}

@@ -1,0 +1,93 @@
+//! Reads what controllers look at in objects, and writes conditions.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::api::Api;
+
+/// A pod, by all that tells it from others: another one may get its name later.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PodId {
+    /// How many pods were made before it.
+    pub(super) ordinal: u64,
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+}
+
+impl PodId {
+    /// The pod as it is now, unless it is gone.
+    pub(super) fn find<'a>(&self, api: &'a Api) -> Option<&'a Arc<Value>> {
+        api.get("Pod", &self.namespace, &self.name).filter(|pod| uid(pod) == self.uid)
+    }
+}
+
+/// The text at a JSON pointer; empty if there is none.
+pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The items at a JSON pointer; none if there is no list.
+pub(super) fn items<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
+    object.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
+}
+
+/// The fields at a JSON pointer; none if there is no map.
+pub(super) fn fields<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = (&'a str, &'a Value)> + use<'a> {
+    object.pointer(pointer).and_then(Value::as_object).into_iter().flatten().map(|(name, value)| (name.as_str(), value))
+}
+
+pub(super) fn uid(object: &Value) -> &str {
+    text(object, "/metadata/uid")
+}
+
+/// Namespace (empty for what lies in none) and name.
+pub(super) fn key(object: &Value) -> (String, String) {
+    (text(object, "/metadata/namespace").to_owned(), text(object, "/metadata/name").to_owned())
+}
+
+pub(super) fn is_deleted(object: &Value) -> bool {
+    !text(object, "/metadata/deletionTimestamp").is_empty()
+}
+
+/// Whether all containers of the pod have ended for good.
+pub(super) fn has_ended(pod: &Value) -> bool {
+    matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")
+}
+
+/// The status of a condition: "True", "False", "Unknown", or empty if there is none.
+pub(super) fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
+    let found = items(object, "/status/conditions").find(|condition| condition["type"] == kind);
+    found.map_or("", |condition| text(condition, "/status"))
+}
+
+/// A time as Kubernetes writes it: in whole seconds.
+pub(super) fn stamp(at: Timestamp) -> String {
+    Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
+}
+
+/// Sets a condition of an object; its time is that of the last change of its status.
+pub(super) fn set_condition(object: &mut Value, now: Timestamp, kind: &str, status: &str, reason: &str, message: &str) {
+    let mut wanted = json!({"type": kind, "status": status, "lastTransitionTime": stamp(now)});
+    for (field, text) in [("reason", reason), ("message", message)] {
+        if !text.is_empty() {
+            wanted[field] = json!(text);
+        }
+    }
+    let conditions = &mut object["status"]["conditions"];
+    if !conditions.is_array() {
+        *conditions = json!([]);
+    }
+    let Some(conditions) = conditions.as_array_mut() else { return };
+    match conditions.iter_mut().find(|condition| condition["type"] == kind) {
+        Some(found) => {
+            if found["status"] == wanted["status"] {
+                wanted["lastTransitionTime"] = found["lastTransitionTime"].take();
+            }
+            *found = wanted;
+        }
+        None => conditions.push(wanted),
+    }
+}

@@ -1,0 +1,135 @@
+//! The statuses that kubelets write, in the shape of testenv/internal/supervisor/stages.yaml.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::read::{items, set_condition, stamp, text};
+
+/// How a pod gets on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It runs and is ready.
+    Ready,
+    /// It runs and isn't ready.
+    NeverReady,
+    /// Its containers have ended, and are started again later.
+    Down,
+    /// Its containers have failed for good.
+    Failed,
+    /// Its containers have done their work.
+    Succeeded,
+}
+
+impl Stage {
+    /// The phase of such a pod.
+    pub(super) fn phase(self) -> &'static str {
+        match self {
+            Self::Ready | Self::NeverReady | Self::Down => "Running",
+            Self::Failed => "Failed",
+            Self::Succeeded => "Succeeded",
+        }
+    }
+
+    /// The reason and the message of the conditions of such a pod that are not true.
+    fn excuse(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Ready => ("", ""),
+            Self::NeverReady => ("ContainersNotReady", "steered to be never ready"),
+            Self::Down => ("ContainersNotReady", "containers with unready status"),
+            Self::Failed => ("PodFailed", ""),
+            Self::Succeeded => ("PodCompleted", ""),
+        }
+    }
+}
+
+/// What a kubelet knows of a pod beyond the object.
+#[derive(Debug, Clone)]
+pub(super) struct Lodging {
+    /// Address of the pod, if it gets one now.
+    pub(super) pod_ip: String,
+    /// Address of the node.
+    pub(super) host_ip: String,
+    /// How often its containers were started again.
+    pub(super) restarts: u64,
+}
+
+/// Writes the status of a pod that comes to this stage.
+pub(super) fn write(pod: &mut Value, now: Timestamp, stage: Stage, lodging: &Lodging) {
+    if !pod["status"].is_object() {
+        pod["status"] = json!({});
+    }
+    pod["status"]["phase"] = json!(stage.phase());
+    if text(pod, "/status/startTime").is_empty() {
+        pod["status"]["startTime"] = json!(stamp(now));
+    }
+    write_conditions(pod, now, stage);
+    let containers: Vec<Value> =
+        items(pod, "/spec/containers").map(|spec| container(spec, now, stage, lodging.restarts)).collect();
+    pod["status"]["containerStatuses"] = Value::Array(containers);
+    if stage.phase() != "Running" {
+        return;
+    }
+    let init: Vec<Value> = items(pod, "/spec/initContainers").map(|spec| init_container(spec, now)).collect();
+    if !init.is_empty() && stage == Stage::Ready {
+        pod["status"]["initContainerStatuses"] = Value::Array(init);
+    }
+    if text(pod, "/status/podIP").is_empty() {
+        pod["status"]["hostIP"] = json!(lodging.host_ip);
+        pod["status"]["hostIPs"] = json!([{"ip": lodging.host_ip}]);
+        pod["status"]["podIP"] = json!(lodging.pod_ip);
+        pod["status"]["podIPs"] = json!([{"ip": lodging.pod_ip}]);
+    }
+}
+
+fn write_conditions(pod: &mut Value, now: Timestamp, stage: Stage) {
+    let running = stage.phase() == "Running";
+    if running {
+        set_condition(pod, now, "PodReadyToStartContainers", "True", "", "");
+    }
+    set_condition(pod, now, "Initialized", "True", if stage == Stage::Succeeded { "PodCompleted" } else { "" }, "");
+    let (reason, message) = stage.excuse();
+    let status = if stage == Stage::Ready { "True" } else { "False" };
+    set_condition(pod, now, "ContainersReady", status, reason, message);
+    set_condition(pod, now, "Ready", status, reason, message);
+    if stage == Stage::Ready {
+        let gate = |gate: &Value| text(gate, "/conditionType").to_owned();
+        let gates: Vec<String> = items(pod, "/spec/readinessGates").map(gate).collect();
+        for gate in gates {
+            set_condition(pod, now, &gate, "True", "", "");
+        }
+    }
+}
+
+fn container(spec: &Value, now: Timestamp, stage: Stage, restarts: u64) -> Value {
+    let now = stamp(now);
+    let ended =
+        |code: u8, reason: &str| json!({"exitCode": code, "reason": reason, "startedAt": now, "finishedAt": now});
+    let state = match stage {
+        Stage::Ready | Stage::NeverReady => json!({"running": {"startedAt": now}}),
+        Stage::Down => json!({"waiting": {"reason": "CrashLoopBackOff", "message": "restarting failed container"}}),
+        Stage::Failed => json!({"terminated": ended(1, "Error")}),
+        Stage::Succeeded => json!({"terminated": ended(0, "Completed")}),
+    };
+    let mut status = json!({
+        "name": spec["name"], "image": spec["image"], "imageID": "", "ready": stage == Stage::Ready,
+        "started": matches!(stage, Stage::Ready | Stage::NeverReady), "restartCount": restarts, "state": state,
+    });
+    if restarts > 0 {
+        status["lastState"] = json!({"terminated": ended(1, "Error")});
+    }
+    status
+}
+
+fn init_container(spec: &Value, now: Timestamp) -> Value {
+    let now = stamp(now);
+    let sidecar = text(spec, "/restartPolicy") == "Always";
+    let state = if sidecar {
+        json!({"running": {"startedAt": now}})
+    } else {
+        json!({"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}})
+    };
+    json!({
+        "name": spec["name"], "image": spec["image"], "imageID": "", "ready": true, "restartCount": 0,
+        "started": sidecar, "state": state,
+    })
+}
