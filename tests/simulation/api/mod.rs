@@ -7,11 +7,13 @@
 //!
 //! Other controllers of the cluster act on the same objects by the calls below; they are seen by watches like any other.
 
+mod builtin;
 mod deletion;
 mod fields;
 mod handle;
 mod kinds;
 mod list;
+mod metadata;
 mod patch;
 mod refusal;
 mod route;
@@ -198,3 +200,6 @@ impl Api {
 fn key_of(object: &Value) -> String {
     store::key(fields::namespace(object), fields::name(object))
 }
+
+#[cfg(test)]
+mod tests;

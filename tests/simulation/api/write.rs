@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::kinds::{self, Kind};
 use super::refusal::{Flaw, Refusal};
 use super::store::{self, Stored};
-use super::{Api, deletion, fields};
+use super::{Api, builtin, deletion, fields, metadata};
 
 /// The part of an object that a write is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,9 +17,6 @@ pub enum Part {
     Status,
 }
 
-/// Metadata that only the API server writes.
-const KEPT: [&str; 6] =
-    ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "generateName"];
 /// The letters of generated names, those of the real API server: nothing that could spell a word.
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
@@ -39,26 +36,27 @@ impl Api {
             return Err(Refusal::internal("resourceVersion should not be set on objects to be created"));
         }
         self.made += 1;
-        let metadata = fields::metadata_mut(&mut object);
-        for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "generation", "managedFields", "selfLink"] {
-            metadata.remove(field);
-        }
-        metadata.remove("resourceVersion");
-        metadata.insert("uid".into(), uid(self.made).into());
-        metadata.insert("creationTimestamp".into(), seconds(now).into());
+        metadata::tidy_new(&mut object);
+        let name = self.settle_name(kind, &mut object)?;
+        let own = fields::metadata_mut(&mut object);
+        own.insert("uid".into(), uid(self.made).into());
+        own.insert("creationTimestamp".into(), seconds(now).into());
         if kind.namespaced {
-            metadata.insert("namespace".into(), namespace.into());
+            own.insert("namespace".into(), namespace.into());
         }
         if kind.counts_generations {
-            metadata.insert("generation".into(), 1.into());
+            own.insert("generation".into(), 1.into());
         }
-        let name = self.settle_name(kind, &mut object)?;
-        let key = store::key(namespace, &name);
         object["apiVersion"] = kind.api_version().into();
         object["kind"] = kind.kind.clone().into();
-        if kind.has_status {
+        if kind.has_status && kind.kind != "Node" {
             fields::map(&mut object).remove("status");
         }
+        settle(kind, &name, &mut object)?;
+        if !kind.custom {
+            builtin::begin(&self.store, kind, &mut object);
+        }
+        let key = store::key(namespace, &name);
         if self.store.get(kind, &key).is_some() {
             return Err(Refusal::already_exists(kind, &name));
         }
@@ -84,6 +82,7 @@ impl Api {
             Part::Status => new = with_status_of(&old.object, &mut new),
         }
         check_finalizers(kind, name, &old.object, &new)?;
+        settle(kind, name, &mut new)?;
         if kind.counts_generations && part == Part::Main && differs_in_spec(kind, &old.object, &new) {
             let generation = old.object.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0);
             fields::set_metadata(&mut new, "generation", generation + 1);
@@ -150,6 +149,15 @@ pub(super) fn seconds(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).map_or_else(|_| time.to_string(), |time| time.to_string())
 }
 
+/// Puts in what is not said, and refuses what is not allowed.
+fn settle(kind: &Kind, name: &str, object: &mut Value) -> Result<(), Refusal> {
+    let flaws = metadata::flaws(kind, object);
+    if !kind.custom {
+        builtin::default(kind, object);
+    }
+    if flaws.is_empty() { Ok(()) } else { Err(Refusal::invalid(kind, name, &flaws)) }
+}
+
 /// Whether a body is of the kind and in the namespace that the request was sent to.
 fn check_place(kind: &Kind, namespace: &str, object: &Value) -> Result<(), Refusal> {
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -194,15 +202,8 @@ fn check_identity(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(
 
 /// Puts back what a write to the main path can't change.
 fn keep_on_main(kind: &Kind, old: &Value, new: &mut Value) {
-    let metadata = fields::metadata_mut(new);
-    metadata.remove("managedFields");
-    metadata.remove("selfLink");
-    for field in KEPT.into_iter().chain(["resourceVersion", "namespace"]) {
-        match fields::metadata(old).and_then(|metadata| metadata.get(field)) {
-            Some(value) => metadata.insert(field.to_owned(), value.clone()),
-            None => metadata.remove(field),
-        };
-    }
+    metadata::tidy_changed(old, new);
+    builtin::keep(kind, old, new);
     new["apiVersion"] = old["apiVersion"].clone();
     new["kind"] = old["kind"].clone();
     if kind.has_status {

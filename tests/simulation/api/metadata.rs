@@ -1,0 +1,216 @@
+//! What metadata may hold: names, labels, annotations, finalizers and owners.
+
+use serde_json::{Map, Value, json};
+
+use super::fields;
+use super::kinds::Kind;
+use super::refusal::Flaw;
+
+/// Bytes that all annotations of an object may take together.
+const LONGEST_ANNOTATIONS: usize = 256 * 1024;
+
+/// Metadata that only the API server writes.
+const KEPT: [&str; 8] = [
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "generateName",
+    "generation",
+    "namespace",
+    "resourceVersion",
+    "uid",
+];
+
+/// Takes out what a new object can't say about itself, and what is empty.
+pub fn tidy_new(object: &mut Value) {
+    let metadata = fields::metadata_mut(object);
+    metadata.retain(|field, _| field == "generateName" || field == "namespace" || !KEPT.contains(&field.as_str()));
+    tidy(metadata);
+}
+
+/// Puts back what a change can't touch, and takes out what is empty.
+pub fn tidy_changed(old: &Value, object: &mut Value) {
+    let metadata = fields::metadata_mut(object);
+    tidy(metadata);
+    for field in KEPT {
+        match fields::metadata(old).and_then(|metadata| metadata.get(field)) {
+            Some(value) => metadata.insert(field.to_owned(), value.clone()),
+            None => metadata.remove(field),
+        };
+    }
+}
+
+/// Leaves what the type of metadata knows and writes.
+fn tidy(metadata: &mut Map<String, Value>) {
+    metadata.retain(|field, value| match field.as_str() {
+        "labels" | "annotations" => value.as_object().is_none_or(|map| !map.is_empty()) && !value.is_null(),
+        "finalizers" | "ownerReferences" => value.as_array().is_none_or(|list| !list.is_empty()) && !value.is_null(),
+        "name" => true,
+        other => KEPT.contains(&other) && !value.is_null(),
+    });
+}
+
+/// What is wrong with an object's metadata.
+pub fn flaws(kind: &Kind, object: &Value) -> Vec<Flaw> {
+    let mut flaws = Vec::new();
+    if let Err(why) = check_name(kind, fields::name(object)) {
+        flaws.push(Flaw::invalid("metadata.name", &json!(fields::name(object)), why));
+    }
+    let Some(metadata) = fields::metadata(object) else { return flaws };
+    let entries = |field: &str| metadata.get(field).and_then(Value::as_object).into_iter().flatten();
+    for (key, value) in entries("labels") {
+        if let Err(why) = check_qualified(key) {
+            flaws.push(Flaw::invalid("metadata.labels", &json!(key), why));
+        }
+        if let Err(why) = check_label_value(value.as_str()) {
+            flaws.push(Flaw::invalid("metadata.labels", value, why));
+        }
+    }
+    let mut size = 0;
+    for (key, value) in entries("annotations") {
+        size += key.len() + value.as_str().map_or(0, str::len);
+        if let Err(why) = check_qualified(&key.to_lowercase()) {
+            flaws.push(Flaw::invalid("metadata.annotations", &json!(key), why));
+        }
+    }
+    if size > LONGEST_ANNOTATIONS {
+        let text = format!("Too long: may not be more than {LONGEST_ANNOTATIONS} bytes");
+        flaws.push(Flaw { field: "metadata.annotations".into(), cause: "FieldValueTooLong", text });
+    }
+    for finalizer in fields::finalizers(object) {
+        if let Err(why) = check_qualified(finalizer) {
+            flaws.push(Flaw::invalid("metadata.finalizers", &json!(finalizer), why));
+        }
+    }
+    flaws.extend(owner_flaws(metadata));
+    flaws
+}
+
+fn owner_flaws(metadata: &Map<String, Value>) -> Vec<Flaw> {
+    let owners = metadata.get("ownerReferences").and_then(Value::as_array);
+    let owners: Vec<&Value> = owners.into_iter().flatten().collect();
+    let mut flaws = Vec::new();
+    for (index, owner) in owners.iter().enumerate() {
+        for field in ["apiVersion", "kind", "name", "uid"] {
+            if owner.get(field).and_then(Value::as_str).unwrap_or_default().is_empty() {
+                let path = format!("metadata.ownerReferences[{index}].{field}");
+                flaws.push(Flaw::invalid(path, &json!(""), "must not be empty"));
+            }
+        }
+    }
+    let controllers = owners.iter().filter(|owner| owner.get("controller") == Some(&Value::Bool(true)));
+    if controllers.count() > 1 {
+        let why = "Only one reference can have Controller set to true";
+        flaws.push(Flaw::invalid("metadata.ownerReferences", &json!(owners), why));
+    }
+    flaws
+}
+
+const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and \
+    must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
+    '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and \
+    end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
+    '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+const SERVICE: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic \
+    character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is \
+    '[a-z]([-a-z0-9]*[a-z0-9])?')";
+const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and \
+    must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for \
+    validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+const NAME_PART: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
+    alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
+    '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+
+fn check_name(kind: &Kind, name: &str) -> Result<(), &'static str> {
+    match kind.kind.as_str() {
+        "Service" | "Namespace" if name.len() > 63 => Err("must be no more than 63 bytes"),
+        "Service" if !is_dns_label(name) || name.starts_with(|first: char| first.is_ascii_digit()) => Err(SERVICE),
+        "Namespace" if !is_dns_label(name) => Err(LABEL),
+        "Service" | "Namespace" => Ok(()),
+        _ if name.len() > 253 => Err("must be no more than 253 bytes"),
+        _ if !is_subdomain(name) => Err(SUBDOMAIN),
+        _ => Ok(()),
+    }
+}
+
+/// A key of labels, annotations and finalizers: `name` or `domain/name`.
+fn check_qualified(key: &str) -> Result<(), &'static str> {
+    let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    match prefix {
+        Some("") => return Err("prefix part must be non-empty"),
+        Some(prefix) if prefix.len() > 253 || !is_subdomain(prefix) => return Err(SUBDOMAIN),
+        _ => {}
+    }
+    match name {
+        "" => Err("name part must be non-empty"),
+        name if name.len() > 63 => Err("name part must be no more than 63 bytes"),
+        name if !is_word(name) => Err(NAME_PART),
+        _ => Ok(()),
+    }
+}
+
+fn check_label_value(value: Option<&str>) -> Result<(), &'static str> {
+    match value {
+        None => Err("must be a string"),
+        Some(value) if value.len() > 63 => Err("must be no more than 63 bytes"),
+        Some(value) if !value.is_empty() && !is_word(value) => Err(LABEL_VALUE),
+        Some(_) => Ok(()),
+    }
+}
+
+fn is_subdomain(text: &str) -> bool {
+    text.split('.').all(is_dns_label)
+}
+
+fn is_dns_label(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    is_bounded(text, allowed) && text.bytes().all(|byte| allowed(byte) || byte == b'-')
+}
+
+fn is_word(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric();
+    is_bounded(text, allowed) && text.bytes().all(|byte| allowed(byte) || b"-_.".contains(&byte))
+}
+
+/// Whether the first and the last byte are allowed; an empty text has none.
+fn is_bounded(text: &str, allowed: impl Fn(u8) -> bool) -> bool {
+    let bytes = text.as_bytes();
+    bytes.first().is_some_and(|&byte| allowed(byte)) && bytes.last().is_some_and(|&byte| allowed(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::super::kinds;
+    use super::*;
+
+    #[rstest]
+    #[case::name("Pod", json!({"name": "Upper"}), "metadata.name")]
+    #[case::service_name("Service", json!({"name": "1st"}), "metadata.name")]
+    #[case::long_service_name("Service", json!({"name": "a".repeat(64)}), "metadata.name")]
+    #[case::label_value("Pod", json!({"name": "a", "labels": {"x": "a".repeat(64)}}), "metadata.labels")]
+    #[case::label_key("Pod", json!({"name": "a", "labels": {"x/y/z": ""}}), "metadata.labels")]
+    #[case::owner(
+        "Pod",
+        json!({"name": "a", "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "b"}]}),
+        "metadata.ownerReferences[0].uid"
+    )]
+    fn metadata_that_is_not_allowed_is_named(#[case] kind: &str, #[case] metadata: Value, #[case] field: &str) {
+        let flaws = flaws(kinds::named(kind), &json!({"metadata": metadata}));
+        assert_eq!(flaws.iter().map(|flaw| flaw.field.as_str()).collect::<Vec<_>>(), [field]);
+    }
+
+    #[test]
+    fn metadata_that_is_allowed_has_no_flaws() {
+        let metadata = json!({
+            "name": "a-1.b",
+            "labels": {"ray.io/cluster": "A_b.c", "x": ""},
+            "annotations": {"Ray.io/Some": "any thing"},
+            "finalizers": ["sluice.dev/x", "foregroundDeletion"],
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "b", "uid": "u", "controller": true}],
+        });
+        assert_eq!(flaws(kinds::named("Pod"), &json!({"metadata": metadata})), []);
+    }
+}

@@ -1,0 +1,183 @@
+//! Creating and changing.
+
+use rstest::rstest;
+
+use super::*;
+
+#[test]
+fn a_new_object_gets_what_the_api_server_gives() {
+    let mut server = Server::new();
+
+    let (code, made) = server.post(CLUSTERS, cluster("a"));
+
+    assert_eq!(code, 201);
+    let metadata = &made["metadata"];
+    assert_eq!(metadata["namespace"], "default");
+    assert_eq!(metadata["generation"], 1);
+    assert_eq!(metadata["creationTimestamp"], "2026-01-01T00:00:00Z");
+    assert!(metadata["uid"].is_string() && metadata["resourceVersion"].is_string());
+    assert_eq!(server.get(&at("a")), (200, made));
+}
+
+#[test]
+fn a_name_can_be_made_up_and_is_another_one_each_time() {
+    let mut server = Server::new();
+    let mut nameless = pod("", json!({}));
+    nameless["metadata"] = json!({"generateName": "p-"});
+
+    let (_, first) = server.post(PODS, nameless.clone());
+    let (_, second) = server.post(PODS, nameless);
+
+    let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    assert!(name(&first).starts_with("p-") && name(&first).len() == 7);
+    assert_ne!(name(&first), name(&second));
+}
+
+#[rstest]
+#[case::there_already(CLUSTERS, cluster("a"), 409, "rayclusters.ray.io \"a\" already exists")]
+#[case::no_namespace(
+    "/apis/ray.io/v1/namespaces/nowhere/rayclusters",
+    cluster("b"),
+    404,
+    "namespaces \"nowhere\" not found"
+)]
+#[case::no_name(
+    PODS,
+    pod("", json!({})),
+    422,
+    "Pod \"\" is invalid: metadata.name: Required value: name or generateName is required"
+)]
+fn what_cant_be_created_is_refused(
+    #[case] path: &str,
+    #[case] object: Value,
+    #[case] code: u16,
+    #[case] message: &str,
+) {
+    let mut server = Server::new();
+    server.has_cluster("a");
+
+    let (answered, status) = server.post(path, object);
+
+    assert_eq!((answered, status["message"].as_str()), (code, Some(message)));
+}
+
+#[test]
+fn a_change_of_the_spec_counts_a_generation_and_one_of_labels_does_not() {
+    let mut server = Server::new();
+    server.has_cluster("a");
+
+    let (_, suspended) = server.merge(&at("a"), json!({"spec": {"suspend": true}}));
+    let (_, labelled) = server.merge(&at("a"), json!({"metadata": {"labels": {"x": "y"}}}));
+
+    assert_eq!(suspended["metadata"]["generation"], 2);
+    assert_eq!(labelled["metadata"]["generation"], 2);
+    assert_ne!(suspended["metadata"]["resourceVersion"], labelled["metadata"]["resourceVersion"]);
+}
+
+#[test]
+fn a_change_that_changes_nothing_makes_no_version() {
+    let mut server = Server::new();
+    server.has_cluster("a");
+    let (_, first) = server.merge(&at("a"), json!({"spec": {"suspend": true}}));
+    let seen = server.api.changes_from(0).len();
+
+    let (code, second) = server.merge(&at("a"), json!({"spec": {"suspend": true, "rayVersion": null}}));
+
+    assert_eq!((code, second), (200, first));
+    assert!(server.api.changes_from(seen).is_empty());
+}
+
+#[test]
+fn the_status_is_written_by_its_own_path_alone() {
+    let mut server = Server::new();
+    server.has_cluster("a");
+
+    let both = json!({"spec": {"suspend": true}, "status": {"state": "ready"}});
+    let (_, main) = server.merge(&at("a"), both.clone());
+    assert_eq!((&main["spec"]["suspend"], &main["status"]), (&json!(true), &Value::Null));
+
+    server.merge(&at("a"), json!({"spec": {"suspend": false}}));
+    let (_, status) = server.merge(&at("a/status"), both);
+    assert_eq!((&status["spec"]["suspend"], &status["status"]["state"]), (&json!(false), &json!("ready")));
+    assert_eq!(status["metadata"]["generation"], 3);
+}
+
+#[rstest]
+#[case::patch("PATCH", "application/merge-patch+json")]
+#[case::update("PUT", "application/json")]
+fn a_change_of_another_version_is_refused(#[case] method: &str, #[case] content_type: &str) {
+    let mut server = Server::new();
+    let old = server.has_cluster("a");
+    server.merge(&at("a"), json!({"spec": {"suspend": true}}));
+
+    let (code, status) = server.send(method, &at("a"), content_type, &old);
+
+    assert_eq!((code, status["reason"].as_str()), (409, Some("Conflict")));
+    let message = "Operation cannot be fulfilled on rayclusters.ray.io \"a\": the object has been modified; please apply \
+        your changes to the latest version and try again";
+    assert_eq!(status["message"], message);
+}
+
+#[test]
+fn a_custom_object_is_replaced_only_in_a_named_version() {
+    let mut server = Server::new();
+    let mut new = server.has_cluster("a");
+    new["metadata"].as_object_mut().expect("metadata").remove("resourceVersion");
+
+    let (code, status) = server.put(&at("a"), &new);
+
+    let message = "RayCluster.ray.io \"a\" is invalid: metadata.resourceVersion: Invalid value: 0x0: must be specified for \
+        an update";
+    assert_eq!((code, status["message"].as_str()), (422, Some(message)));
+}
+
+#[test]
+fn a_json_patch_is_done_whole_or_not_at_all() {
+    let mut server = Server::new();
+    server.has_cluster("a");
+    let json_patch = "application/json-patch+json";
+
+    let suspend = json!([{"op": "add", "path": "/spec/suspend", "value": true}]);
+    let (code, changed) = server.send("PATCH", &at("a"), json_patch, &suspend);
+    assert_eq!((code, &changed["spec"]["suspend"]), (200, &json!(true)));
+
+    let test = json!([
+        {"op": "add", "path": "/spec/rayVersion", "value": "2"},
+        {"op": "test", "path": "/spec/suspend", "value": false},
+    ]);
+    let (code, _) = server.send("PATCH", &at("a"), json_patch, &test);
+    assert_eq!((code, server.get(&at("a")).1), (422, changed));
+}
+
+#[test]
+fn a_pod_begins_as_pending() {
+    let mut server = Server::new();
+    let (_, pod) = server.post(PODS, pod("p", json!({})));
+    assert_eq!(pod["status"]["phase"], "Pending");
+    assert_eq!(pod["spec"]["restartPolicy"], "Always");
+}
+
+#[test]
+fn a_service_keeps_its_address_and_its_ports_know_where_they_lead() {
+    let mut server = Server::new();
+    let services = "/api/v1/namespaces/default/services";
+    let service = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 8000}]}});
+
+    let (_, made) = server.post(services, service.clone());
+    let (_, replaced) = server.put(&format!("{services}/s"), &service);
+
+    assert_eq!(made["spec"]["ports"], json!([{"port": 8000, "protocol": "TCP", "targetPort": 8000}]));
+    assert_eq!(made["spec"]["type"], "ClusterIP");
+    assert_eq!(replaced, made);
+}
+
+#[rstest]
+#[case::unknown_object("GET", "/api/v1/namespaces/default/pods/x", 404, "NotFound")]
+#[case::unknown_kind("GET", "/apis/ray.io/v1/rayjobs", 404, "NotFound")]
+#[case::wrong_verb("POST", "/api/v1/namespaces/default/pods/x", 405, "MethodNotAllowed")]
+#[case::no_object("POST", "/api/v1/namespaces/default/pods", 400, "BadRequest")]
+#[case::unknown_patch("PATCH", "/api/v1/namespaces/default/pods/x", 415, "UnsupportedMediaType")]
+fn what_makes_no_sense_is_refused(#[case] method: &str, #[case] path: &str, #[case] code: u16, #[case] reason: &str) {
+    let (answered, status) = Server::new().send(method, path, "text/plain", &Value::Null);
+    assert_eq!((answered, status["reason"].as_str(), status["code"].as_u64()), (code, Some(reason), Some(code.into())));
+}

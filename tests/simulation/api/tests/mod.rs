@@ -1,0 +1,135 @@
+//! The API server as its clients see it.
+
+mod changes;
+mod deletions;
+mod lists;
+mod watches;
+
+use bytes::Bytes;
+use http::Request;
+use jiff::{Timestamp, ToSpan};
+use serde_json::{Value, json};
+
+use super::{Answer, Api, Watch};
+
+const CLUSTERS: &str = "/apis/ray.io/v1/namespaces/default/rayclusters";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+/// An API server, and the requests of a client.
+struct Server {
+    api: Api,
+    now: Timestamp,
+}
+
+impl Server {
+    fn new() -> Self {
+        let now = "2026-01-01T00:00:00.5Z".parse().expect("a time");
+        Self { api: Api::new(now), now }
+    }
+
+    /// Lets this many seconds pass.
+    fn wait(&mut self, seconds: i64) {
+        self.now = self.now.checked_add(seconds.seconds()).expect("a time");
+    }
+
+    fn ask(&mut self, method: &str, path: &str, content_type: &str, body: &Value) -> Answer {
+        let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
+        let request = Request::builder().method(method).uri(path).header("content-type", content_type).body(body);
+        self.api.handle(self.now, request.expect("a request"))
+    }
+
+    /// The code and the object of an answer.
+    fn send(&mut self, method: &str, path: &str, content_type: &str, body: &Value) -> (u16, Value) {
+        match self.ask(method, path, content_type, body) {
+            Answer::Done(response) => {
+                (response.status().as_u16(), serde_json::from_slice(response.body()).expect("a JSON body"))
+            }
+            other => panic!("{method} {path} was answered with {other:?}"),
+        }
+    }
+
+    fn get(&mut self, path: &str) -> (u16, Value) {
+        self.send("GET", path, "", &Value::Null)
+    }
+
+    fn post(&mut self, path: &str, body: Value) -> (u16, Value) {
+        self.send("POST", path, "application/json", &body)
+    }
+
+    fn put(&mut self, path: &str, body: &Value) -> (u16, Value) {
+        self.send("PUT", path, "application/json", body)
+    }
+
+    fn merge(&mut self, path: &str, body: Value) -> (u16, Value) {
+        self.send("PATCH", path, "application/merge-patch+json", &body)
+    }
+
+    fn delete(&mut self, path: &str, body: Value) -> (u16, Value) {
+        self.send("DELETE", path, "application/json", &body)
+    }
+
+    fn watch(&mut self, path: &str) -> Watch {
+        match self.ask("GET", path, "", &Value::Null) {
+            Answer::Watch(watch) => watch,
+            other => panic!("{path} was answered with {other:?}"),
+        }
+    }
+
+    /// What a watch has seen since the last time: type and object.
+    fn events(&mut self, watch: &mut Watch) -> Vec<(String, Value)> {
+        let lines = self.api.events(watch);
+        lines.iter().map(|line| event(line)).collect()
+    }
+
+    /// Makes a RayCluster.
+    fn has_cluster(&mut self, name: &str) -> Value {
+        let (code, made) = self.post(CLUSTERS, cluster(name));
+        assert_eq!(code, 201, "{made}");
+        made
+    }
+
+    /// Makes a pod that runs on a node.
+    fn has_running_pod(&mut self, name: &str) -> Value {
+        let (code, made) = self.post(PODS, pod(name, json!({})));
+        assert_eq!(code, 201, "{made}");
+        let now = self.now;
+        self.api.update(now, "Pod", "default", name, |pod| pod["spec"]["nodeName"] = "node".into()).expect("bound");
+        self.api
+            .update_status(now, "Pod", "default", name, |pod| pod["status"]["phase"] = "Running".into())
+            .expect("started");
+        made
+    }
+}
+
+fn event(line: &[u8]) -> (String, Value) {
+    let mut event: Value = serde_json::from_slice(line).expect("a line of JSON");
+    (event["type"].as_str().unwrap_or_default().to_owned(), event["object"].take())
+}
+
+fn cluster(name: &str) -> Value {
+    json!({
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {"name": name},
+        "spec": {"headGroupSpec": {"template": {"spec": {"containers": [{"name": "head", "image": "ray:2"}]}}}},
+    })
+}
+
+fn pod(name: &str, labels: Value) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"containers": [{"name": "c", "image": "ray:2"}]},
+    })
+}
+
+/// Path of a cluster, or of a part of it.
+fn at(name: &str) -> String {
+    format!("{CLUSTERS}/{name}")
+}
+
+/// Types and names of events.
+fn summary(events: &[(String, Value)]) -> Vec<(&str, &str)> {
+    events.iter().map(|(change, object)| (change.as_str(), object["metadata"]["name"].as_str().unwrap_or(""))).collect()
+}

@@ -1,0 +1,114 @@
+//! Watching.
+
+use super::*;
+
+fn version(server: &Server) -> u64 {
+    server.api.changes_from(0).last().expect("a change").version
+}
+
+#[test]
+fn a_watch_tells_what_changes_after_its_version() {
+    let mut server = Server::new();
+    server.has_cluster("a");
+    let path = format!("{CLUSTERS}?&watch=true&timeoutSeconds=290&resourceVersion={}", version(&server));
+    let mut watch = server.watch(&path);
+    assert_eq!(watch.timeout(), Some(std::time::Duration::from_secs(290)));
+
+    server.has_cluster("b");
+    server.post(PODS, pod("p", json!({})));
+    let (_, changed) = server.merge(&at("a"), json!({"spec": {"suspend": true}}));
+    server.delete(&at("b"), Value::Null);
+
+    let events = server.events(&mut watch);
+    assert_eq!(summary(&events), [("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b")]);
+    assert_eq!(events[1].1, changed);
+    assert_eq!(events[2].1["metadata"]["resourceVersion"], version(&server).to_string());
+    assert!(server.events(&mut watch).is_empty());
+}
+
+#[test]
+fn a_watch_from_an_earlier_version_catches_up() {
+    let mut server = Server::new();
+    let before = version(&server);
+    server.has_cluster("a");
+    server.has_cluster("b");
+
+    let mut watch = server.watch(&format!("/apis/ray.io/v1/rayclusters?watch=1&resourceVersion={before}"));
+
+    let events = server.events(&mut watch);
+    assert_eq!(summary(&events), [("ADDED", "a"), ("ADDED", "b")]);
+}
+
+#[test]
+fn an_object_comes_and_goes_as_it_matches() {
+    let mut server = Server::new();
+    let mut watch =
+        server.watch(&format!("{PODS}?watch=true&labelSelector=app%3Dx&resourceVersion={}", version(&server)));
+    let path = format!("{PODS}/p");
+    server.post(PODS, pod("p", json!({"app": "y"})));
+    for app in ["x", "z"] {
+        server.merge(&path, json!({"metadata": {"labels": {"app": app}}}));
+    }
+    server.delete(&path, Value::Null);
+
+    let events = server.events(&mut watch);
+
+    assert_eq!(summary(&events), [("ADDED", "p"), ("DELETED", "p")]);
+    assert_eq!(events[1].1["metadata"]["labels"]["app"], "x", "the last state that matched");
+    let left = version(&server) - 1;
+    assert_eq!(events[1].1["metadata"]["resourceVersion"], left.to_string(), "with the version that it left in");
+}
+
+#[test]
+fn a_watch_of_no_version_begins_with_what_is_there() {
+    let mut server = Server::new();
+    server.has_cluster("a");
+
+    let mut plain = server.watch(&format!("{CLUSTERS}?watch=true&resourceVersion=0"));
+    let mut streamed = server.watch(&format!("{CLUSTERS}?watch=true&sendInitialEvents=true&allowWatchBookmarks=true"));
+    server.has_cluster("b");
+
+    let events = server.events(&mut plain);
+    assert_eq!(summary(&events), [("ADDED", "a"), ("ADDED", "b")]);
+    let events = server.events(&mut streamed);
+    assert_eq!(summary(&events), [("ADDED", "a"), ("BOOKMARK", ""), ("ADDED", "b")]);
+    assert_eq!(events[1].1["metadata"]["annotations"], json!({"k8s.io/initial-events-end": "true"}));
+}
+
+#[test]
+fn a_bookmark_is_the_version_that_all_was_told_of() {
+    let mut server = Server::new();
+    let before = version(&server);
+    let mut watch = server.watch(&format!("{CLUSTERS}?watch=true&allowWatchBookmarks=true&resourceVersion={before}"));
+    assert!(watch.wants_bookmarks());
+    server.post(PODS, pod("p", json!({})));
+    server.has_cluster("a");
+
+    let told = |line: Bytes| event(&line).1["metadata"]["resourceVersion"].clone();
+    assert_eq!(told(server.api.bookmark(&mut watch)), (before + 1).to_string());
+    server.api.events(&mut watch);
+    assert_eq!(told(server.api.bookmark(&mut watch)), (before + 2).to_string());
+}
+
+#[test]
+fn a_watch_of_forgotten_history_is_refused() {
+    let mut server = Server::new();
+    let before = version(&server);
+    let mut told = server.watch(&format!("{CLUSTERS}?watch=true&resourceVersion={before}"));
+    let mut untold = server.watch(&format!("{CLUSTERS}?watch=true&resourceVersion={before}"));
+    server.has_cluster("a");
+    server.events(&mut told);
+    server.api.compact();
+    server.has_cluster("b");
+
+    let mut late = server.watch(&format!("{CLUSTERS}?watch=true&resourceVersion={before}"));
+
+    for watch in [&mut late, &mut untold] {
+        let events = server.events(watch);
+        let [(change, status)] = events.as_slice() else { panic!("{events:?}") };
+        assert_eq!((change.as_str(), &status["code"], &status["reason"]), ("ERROR", &json!(410), &json!("Expired")));
+        assert!(watch.is_over());
+    }
+    let events = server.events(&mut told);
+    assert_eq!(summary(&events), [("ADDED", "b")]);
+}
