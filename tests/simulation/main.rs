@@ -8,4 +8,7 @@
 mod api;
 mod chance;
 mod cluster;
+mod fidelity;
 mod script;
+#[path = "../integration/support/mod.rs"]
+mod support;

@@ -53,10 +53,15 @@ impl TestEnv {
 
     /// Starts a control plane in `dir`; with `keep`, it outlives this process.
     pub async fn start_in(dir: PathBuf, keep: bool) -> Self {
+        Self::start_with(dir, keep, &[]).await
+    }
+
+    /// Starts a control plane in `dir` with flags of `testenv`; with `keep`, it outlives this process.
+    pub async fn start_with(dir: PathBuf, keep: bool, flags: &[&str]) -> Self {
         std::fs::create_dir_all(&dir).expect("a folder for the control plane");
         let mut command = Command::new(program());
         command.arg(if keep { "start" } else { "run" }).arg("--dir").arg(&dir);
-        command.arg("--crds").arg(repository().join("config/crd"));
+        command.arg("--crds").arg(repository().join("config/crd")).args(flags);
         let mut process = command
             .stdin(if keep { Stdio::null() } else { Stdio::piped() })
             .stdout(Stdio::piped())

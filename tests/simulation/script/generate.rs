@@ -155,10 +155,11 @@ pub(super) fn group(rng: &mut Rng, name: &str) -> Group {
     Group { name: name.to_owned(), replicas: rng.u32(0..=2), hosts, size: size(rng, gpu) }
 }
 
-/// What a pod asks for.
+/// What a pod asks for. It isn't less than what the init container of a worker does, 200m and 256Mi, which would count instead
+/// (KubeRay 1.7 `ray-operator/controllers/ray/common/pod.go`).
 pub(super) fn size(rng: &mut Rng, gpu: u32) -> Size {
-    let cpu = rng.choice([100, 250, 500]).unwrap_or_default();
-    let memory = rng.choice([64, 128, 256]).unwrap_or_default();
+    let cpu = rng.choice([200, 250, 500]).unwrap_or_default();
+    let memory = rng.choice([256, 384, 512]).unwrap_or_default();
     Size { cpu, memory, gpu }
 }
 

@@ -1,0 +1,91 @@
+//! Tells how long it takes until everyone has reacted to a change.
+//!
+//! A service of its own grows by a worker and shrinks again, round after round. Each round passes through all who react to
+//! one another: the API server and its watches, both halves of Sluice, the scheduler, the kubelets and the controllers of
+//! endpoints and garbage. They take things in the order in which they come. So when a round has been made from start to end
+//! and nothing of a script changed meanwhile, nobody has anything left to react to: however slow the machine is.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kube::Client;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::dump::Dump;
+use super::observer::Observer;
+use super::rest::unrest;
+use crate::script::manifests::Place;
+use crate::script::perform::Performer;
+use crate::script::scene::{Flavor, Queue, Quota, Scene, Size};
+use crate::script::step::{Act, Group, Pods, Service};
+
+const NAME: &str = "canary";
+
+/// Goes round until nobody asks any more; `rounds` gets the start of each that is over.
+pub(super) async fn go_round(client: Client, observer: Arc<Observer>, rounds: watch::Sender<Option<Instant>>) {
+    let place = Place::new(NAME);
+    let performer = Performer::new(&client, &place);
+    performer.set_up(&scene()).await.expect("a queue for the canary");
+    performer.perform(&Act::PutService(service())).await.expect("the canary");
+    let act = |replicas| Act::Scale { service: NAME.to_owned(), group: 0, replicas };
+    arrives(&observer, &place, 1).await;
+    while !rounds.is_closed() {
+        let started = Instant::now();
+        for replicas in [2, 1] {
+            performer.perform(&act(replicas)).await.expect("the canary is scaled");
+            arrives(&observer, &place, replicas).await;
+        }
+        rounds.send_replace(Some(started));
+    }
+}
+
+async fn arrives(observer: &Observer, place: &Place, workers: u32) {
+    while !observer.ask(place, |objects| has_arrived(objects, workers)) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Whether everyone has done what there is to do for so many workers.
+fn has_arrived(objects: &Dump, workers: u32) -> bool {
+    let of = |kind| objects.iter().filter(move |((of, _), _)| *of == kind).map(|(_, object)| object);
+    let number = |object: &Value, pointer| object.pointer(pointer).and_then(Value::as_u64);
+    let mut clusters = of("RayCluster");
+    let has_workers =
+        clusters.all(|cluster| number(cluster, "/status/readyWorkerReplicas") == Some(u64::from(workers)));
+    let takes_requests =
+        of("RayService").any(|service| number(service, "/status/numServeEndpoints") == Some(u64::from(workers + 1)));
+    let is_paid = of("Workload").any(|workload| {
+        let sets = workload.pointer("/status/admission/podSetAssignments").and_then(Value::as_array);
+        let counts = sets.into_iter().flatten().filter_map(|set| set["count"].as_u64());
+        counts.sum::<u64>() == u64::from(workers + 1)
+    });
+    has_workers
+        && takes_requests
+        && is_paid
+        && of("Pod").count() == workers as usize + 1
+        && unrest(objects.values()).is_none()
+}
+
+const POD: Size = Size { cpu: 200, memory: 256, gpu: 0 };
+
+fn scene() -> Scene {
+    let flavor = Flavor { name: "any".into(), picky: false };
+    let quota = Quota { flavor: flavor.name.clone(), nominal: POD.times(10), borrowing: None, lending: None };
+    let queue =
+        Queue { name: NAME.into(), cohort: None, quotas: vec![quota], within: None, reclaim: None, strict: false };
+    Scene { flavors: vec![flavor], queues: vec![queue], ..Scene::default() }
+}
+
+fn service() -> Service {
+    let group = Group { name: "small".into(), replicas: 1, hosts: 1, size: POD };
+    Service {
+        name: NAME.into(),
+        queue: Some(NAME.into()),
+        priority: None,
+        pods: Pods { version: 52, head: POD, groups: vec![group] },
+        edition: 0,
+        linger: 0,
+        suspend: false,
+    }
+}

@@ -1,0 +1,66 @@
+//! All objects of a place.
+
+use std::collections::BTreeMap;
+
+use kube::api::{DynamicObject, ListParams};
+use kube::{Api, Client};
+use serde_json::Value;
+
+use crate::script::manifests::Place;
+use crate::script::perform::resource;
+
+/// Every kind that Sluice reads or writes, or people do, of which there are some in a namespace.
+pub(super) const NAMESPACED: [&str; 7] =
+    ["RayService", "RayCluster", "LocalQueue", "Workload", "Pod", "Service", "EndpointSlice"];
+/// The same, of those which are in no namespace.
+pub(super) const GLOBAL: [&str; 4] = ["ResourceFlavor", "WorkloadPriorityClass", "Cohort", "ClusterQueue"];
+
+/// An object's kind and name.
+pub(super) type Key = (&'static str, String);
+/// Objects by kind and name.
+pub(super) type Dump = BTreeMap<Key, Value>;
+
+/// Reads all objects of a place.
+///
+/// # Errors
+/// When the API server can't be asked.
+pub(super) async fn dump(client: &Client, place: &Place) -> Result<Dump, kube::Error> {
+    let mut dump = Dump::new();
+    for kind in NAMESPACED {
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &place.namespace, &resource(kind));
+        put(&mut dump, kind, api.list(&ListParams::default()).await?.items);
+    }
+    for kind in GLOBAL {
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource(kind));
+        let own = place.global("");
+        let listed = api.list(&ListParams::default()).await?.items.into_iter();
+        let is_own = |object: &DynamicObject| object.metadata.name.as_ref().is_some_and(|name| name.starts_with(&own));
+        put(&mut dump, kind, listed.filter(is_own).collect());
+    }
+    Ok(dump)
+}
+
+/// The reasons of all Events in a place, each with the kind that it is about.
+///
+/// # Errors
+/// When the API server can't be asked.
+pub(super) async fn reasons(client: &Client, place: &Place) -> Result<std::collections::BTreeSet<String>, kube::Error> {
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &place.namespace, &resource("Event"));
+    let listed = api.list(&ListParams::default()).await?;
+    let text = |event: &DynamicObject, pointer: &str| {
+        event.data.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+    };
+    let by_sluice = listed.iter().filter(|event| text(event, "/reportingController").contains("sluice"));
+    Ok(by_sluice.map(|event| format!("{} {}", text(event, "/regarding/kind"), text(event, "/reason"))).collect())
+}
+
+fn put(dump: &mut Dump, kind: &'static str, objects: Vec<DynamicObject>) {
+    for object in objects {
+        let name = object.metadata.name.clone().unwrap_or_default();
+        // Objects in lists don't say their kind, and whether they do is no matter of theirs.
+        let mut object = serde_json::to_value(object).unwrap_or_default();
+        object["kind"] = kind.into();
+        object.as_object_mut().into_iter().for_each(|object| drop(object.remove("apiVersion")));
+        dump.insert((kind, name), object);
+    }
+}

@@ -1,0 +1,136 @@
+//! Whether objects tell of more to come.
+//!
+//! What is under way shows in the objects, except for the time between a change and the reaction of whoever watches it. So
+//! rest is: the objects promise nothing more, and everyone has had the time to react to the last change. What is promised is
+//! told here; the other half is how long nothing changes.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+/// On a cluster that no longer serves: when it goes.
+const DELETE_AFTER: &str = "/metadata/annotations/sluice.dev~1delete-after";
+
+/// What is still to come, if anything.
+pub(super) fn unrest<'a>(objects: impl Iterator<Item = &'a Value> + Clone) -> Option<String> {
+    let uids: BTreeSet<&str> = objects.clone().map(|object| text(object, "/metadata/uid")).collect();
+    let all = World { objects };
+    all.objects.clone().find_map(|object| {
+        let why = going(object).or_else(|| orphaned(object, &uids)).or_else(|| match text(object, "/kind") {
+            "RayService" => all.service(object),
+            "RayCluster" => all.cluster(object),
+            "Workload" => all.workload(object),
+            "Pod" => pod(object),
+            _ => None,
+        });
+        why.map(|why| format!("{} {}: {why}", text(object, "/kind"), text(object, "/metadata/name")))
+    })
+}
+
+struct World<I> {
+    objects: I,
+}
+
+impl<'a, I: Iterator<Item = &'a Value> + Clone> World<I> {
+    fn named(&self, kind: &'static str, name: &str) -> Option<&'a Value> {
+        self.objects.clone().find(|object| text(object, "/kind") == kind && text(object, "/metadata/name") == name)
+    }
+
+    fn service(&self, service: &Value) -> Option<String> {
+        if unseen(service) {
+            return Some("its last change was not seen".into());
+        }
+        if service.pointer("/spec/suspend") == Some(&Value::Bool(true)) {
+            return (!is_true(service, "Suspended")).then(|| "is not suspended yet".into());
+        }
+        let child = |part| {
+            let name = text(service, &format!("/status/{part}ServiceStatus/rayClusterName"));
+            (!name.is_empty()).then(|| self.named("RayCluster", name))
+        };
+        match (child("active"), child("pending")) {
+            (None, None) => Some("has no cluster".into()),
+            (Some(None), _) | (_, Some(None)) => Some("names a cluster that isn't there".into()),
+            (_, Some(Some(pending))) if !is_suspended(pending) => Some("goes on to another cluster".into()),
+            (Some(Some(active)), _) if !is_suspended(active) => {
+                let applications = service.pointer("/status/activeServiceStatus/applicationStatuses");
+                let applications = applications.and_then(Value::as_object);
+                let run = applications.is_some_and(|all| {
+                    !all.is_empty() && all.values().all(|application| text(application, "/status") == "RUNNING")
+                });
+                (!is_true(service, "Ready") || !run).then(|| "doesn't serve yet".into())
+            }
+            _ => None,
+        }
+    }
+
+    fn cluster(&self, cluster: &Value) -> Option<String> {
+        let name = text(cluster, "/metadata/name");
+        if unseen(cluster) {
+            return Some("its last change was not seen".into());
+        }
+        if cluster.pointer(DELETE_AFTER).is_some() {
+            return Some("is going to be deleted".into());
+        }
+        let is_own = |object: &&Value| {
+            text(object, "/kind") == "Pod" && text(object, "/metadata/labels/ray.io~1cluster") == name
+        };
+        let pods = self.objects.clone().filter(is_own).count();
+        match (is_suspended(cluster), pods) {
+            (true, 0) => None,
+            (true, _) => Some("is suspended and has pods".into()),
+            (false, 0) => Some("has no pods yet".into()),
+            (false, _) => (!is_true(cluster, "HeadPodReady")).then(|| "has no head yet".into()),
+        }
+    }
+
+    /// One that was admitted opens the gates of all that it was made for.
+    fn workload(&self, workload: &Value) -> Option<String> {
+        if is_true(workload, "Finished") {
+            return None;
+        }
+        let (admitted, evicted) = (is_true(workload, "Admitted"), is_true(workload, "Evicted"));
+        if evicted && is_true(workload, "QuotaReserved") {
+            return Some("gives its quota back".into());
+        }
+        if is_true(workload, "QuotaReserved") && !admitted {
+            return Some("is not admitted yet".into());
+        }
+        let record: Value = serde_json::from_str(text(workload, "/metadata/annotations/sluice.dev~1slice")).ok()?;
+        let members = record.pointer("/members").and_then(Value::as_array)?;
+        let closed = members.iter().filter_map(|member| self.named("RayCluster", text(member, "/name")));
+        let closed = closed.filter(|cluster| is_suspended(cluster)).count();
+        (admitted && closed > 0).then(|| "is admitted, and a gate is still closed".into())
+    }
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn is_true(object: &Value, condition: &str) -> bool {
+    let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|found| found["type"] == condition && found["status"] == "True")
+}
+
+fn is_suspended(cluster: &Value) -> bool {
+    cluster.pointer("/spec/suspend") == Some(&Value::Bool(true))
+}
+
+fn unseen(object: &Value) -> bool {
+    object.pointer("/status/observedGeneration") != object.pointer("/metadata/generation")
+}
+
+fn going(object: &Value) -> Option<String> {
+    object.pointer("/metadata/deletionTimestamp").map(|_| "is being deleted".into())
+}
+
+fn orphaned(object: &Value, uids: &BTreeSet<&str>) -> Option<String> {
+    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array)?;
+    let gone = owners.iter().any(|owner| !uids.contains(text(owner, "/uid")));
+    gone.then(|| "belongs to something that is gone".into())
+}
+
+fn pod(pod: &Value) -> Option<String> {
+    let gated = pod.pointer("/spec/schedulingGates").and_then(Value::as_array).is_some_and(|gates| !gates.is_empty());
+    (!gated && !is_true(pod, "Ready")).then(|| "is not ready yet".into())
+}
