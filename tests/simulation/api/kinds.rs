@@ -3,7 +3,10 @@
 
 use std::sync::LazyLock;
 
+use serde::Serialize;
 use sluice::api::crds;
+
+use super::schema::Schema;
 
 /// One kind, and how the API server treats it.
 #[derive(Debug)]
@@ -24,11 +27,16 @@ pub struct Kind {
     pub has_status: bool,
     /// Whether a change of the spec counts up `metadata.generation`.
     pub counts_generations: bool,
-    /// Whether its objects come from a CustomResourceDefinition.
-    pub custom: bool,
+    /// The schema of its objects, if they come from a CustomResourceDefinition.
+    pub schema: Option<Schema>,
 }
 
 impl Kind {
+    /// Whether its objects come from a CustomResourceDefinition.
+    pub fn is_custom(&self) -> bool {
+        self.schema.is_some()
+    }
+
     /// Group and version as objects name them, like `ray.io/v1` or `v1`.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
@@ -80,7 +88,7 @@ static ALL: LazyLock<Vec<Kind>> = LazyLock::new(|| {
         namespaced,
         has_status,
         counts_generations: generations,
-        custom: false,
+        schema: None,
     });
     let custom = crds::all().into_iter().flat_map(|definition| {
         let spec = definition.spec;
@@ -89,16 +97,22 @@ static ALL: LazyLock<Vec<Kind>> = LazyLock::new(|| {
             index: 0,
             group: spec.group.clone(),
             has_status: version.subresources.as_ref().is_some_and(|subresources| subresources.status.is_some()),
+            schema: Some(schema_of(version.schema.as_ref())),
             version: version.name,
             kind: spec.names.kind.clone(),
             plural: spec.names.plural.clone(),
             namespaced: spec.scope == "Namespaced",
             counts_generations: true,
-            custom: true,
         })
     });
     built_in.chain(custom).enumerate().map(|(index, kind)| Kind { index, ..kind }).collect()
 });
+
+/// The schema in a version of a definition.
+fn schema_of(validation: Option<&impl Serialize>) -> Schema {
+    let validation = serde_json::to_value(validation).expect("a definition is JSON");
+    Schema::of(&validation["openAPIV3Schema"])
+}
 
 /// All kinds, by their index.
 pub fn all() -> &'static [Kind] {

@@ -17,6 +17,7 @@ mod metadata;
 mod patch;
 mod refusal;
 mod route;
+mod schema;
 mod selector;
 mod store;
 mod watch;

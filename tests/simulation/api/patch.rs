@@ -58,7 +58,7 @@ impl Patch {
 /// # Errors
 /// When the version is missing.
 pub fn check_update(kind: &Kind, name: &str, object: &Value) -> Result<(), Refusal> {
-    if !kind.custom || !fields::text(object, "resourceVersion").is_empty() {
+    if !kind.is_custom() || !fields::text(object, "resourceVersion").is_empty() {
         return Ok(());
     }
     let flaw = Flaw {

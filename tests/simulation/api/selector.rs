@@ -112,7 +112,7 @@ fn field_term(kind: &Kind, term: &str) -> Result<FieldTerm, Refusal> {
         || (field == "metadata.namespace" && kind.namespaced)
         || (kind.kind == "Pod" && POD_FIELDS.contains(&field));
     if !known {
-        let message = if kind.custom {
+        let message = if kind.is_custom() {
             format!("field label not supported: {field}")
         } else {
             format!("\"{field}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")

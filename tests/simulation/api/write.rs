@@ -52,8 +52,8 @@ impl Api {
         if kind.has_status && kind.kind != "Node" {
             fields::map(&mut object).remove("status");
         }
-        settle(kind, &name, &mut object)?;
-        if !kind.custom {
+        settle(kind, &name, &mut object, None)?;
+        if !kind.is_custom() {
             builtin::begin(&self.store, kind, &mut object);
         }
         let key = store::key(namespace, &name);
@@ -82,7 +82,7 @@ impl Api {
             Part::Status => new = with_status_of(&old.object, &mut new),
         }
         check_finalizers(kind, name, &old.object, &new)?;
-        settle(kind, name, &mut new)?;
+        settle(kind, name, &mut new, Some(&old.object))?;
         if kind.counts_generations && part == Part::Main && differs_in_spec(kind, &old.object, &new) {
             let generation = old.object.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0);
             fields::set_metadata(&mut new, "generation", generation + 1);
@@ -149,11 +149,18 @@ pub(super) fn seconds(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).map_or_else(|_| time.to_string(), |time| time.to_string())
 }
 
-/// Puts in what is not said, and refuses what is not allowed.
-fn settle(kind: &Kind, name: &str, object: &mut Value) -> Result<(), Refusal> {
-    let flaws = metadata::flaws(kind, object);
-    if !kind.custom {
-        builtin::default(kind, object);
+/// Puts in what is not said, takes out what is unknown, and refuses what is not allowed; `before` is what the object was.
+fn settle(kind: &Kind, name: &str, object: &mut Value, before: Option<&Value>) -> Result<(), Refusal> {
+    let mut flaws = match before {
+        Some(before) if before.get("metadata") == object.get("metadata") => Vec::new(),
+        _ => metadata::flaws(kind, object),
+    };
+    match &kind.schema {
+        None => builtin::default(kind, object),
+        Some(schema) => {
+            schema.settle(object);
+            flaws.extend(schema.flaws(object, before));
+        }
     }
     if flaws.is_empty() { Ok(()) } else { Err(Refusal::invalid(kind, name, &flaws)) }
 }

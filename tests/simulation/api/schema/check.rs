@@ -1,0 +1,173 @@
+//! Whether an object keeps to its schema. What was wrong before and is as it was is let through, as the API server does it
+//! since Kubernetes 1.33 (ratcheting); so what did not change need not be looked at.
+
+use serde_json::{Map, Value, json};
+
+use super::super::refusal::Flaw;
+use super::{ListType, Path, Schema, Type};
+
+impl Schema {
+    /// What is wrong with an object; `before` is what it was.
+    pub fn flaws(&self, object: &Value, before: Option<&Value>) -> Vec<Flaw> {
+        let mut flaws = Vec::new();
+        self.check(object, before, Path::Root, &mut flaws);
+        flaws
+    }
+
+    fn check(&self, value: &Value, before: Option<&Value>, path: Path<'_>, flaws: &mut Vec<Flaw>) {
+        if before == Some(value) {
+            return;
+        }
+        if !self.of.is_that_of(value) {
+            let name = type_name(value);
+            let why = format!("{path} in body must be of type {}: \"{name}\"", self.of.name());
+            flaws.push(Flaw::wrong_type(path.to_string(), &json!(name), &why));
+            return;
+        }
+        if !self.rules.allowed.is_empty() && !self.rules.allowed.contains(value) {
+            let allowed: Vec<String> = self.rules.allowed.iter().map(Value::to_string).collect();
+            let text = format!("Unsupported value: {value}: supported values: {}", allowed.join(", "));
+            flaws.push(Flaw { field: path.to_string(), cause: "FieldValueNotSupported", text });
+        }
+        match value {
+            Value::Object(fields) => self.check_fields(fields, before, path, flaws),
+            Value::Array(items) => self.check_items(items, before, path, flaws),
+            Value::String(text) => self.check_text(text, path, flaws),
+            Value::Number(_) => self.check_number(value, path, flaws),
+            _ => {}
+        }
+    }
+
+    fn check_fields(&self, fields: &Map<String, Value>, before: Option<&Value>, path: Path<'_>, flaws: &mut Vec<Flaw>) {
+        for name in self.required.iter().filter(|name| !fields.contains_key(*name)) {
+            flaws.push(Flaw::required(Path::Field(&path, name).to_string(), ""));
+        }
+        if let Some(most) = self.rules.max_properties.filter(|most| fields.len() > *most) {
+            flaws.push(too_many(path, fields.len(), most));
+        }
+        for (name, value) in fields {
+            if let Some(schema) = self.field(name) {
+                schema.check(value, before.and_then(|before| before.get(name)), Path::Field(&path, name), flaws);
+            }
+        }
+    }
+
+    fn check_items(&self, items: &[Value], before: Option<&Value>, path: Path<'_>, flaws: &mut Vec<Flaw>) {
+        if let Some(most) = self.rules.max_items.filter(|most| items.len() > *most) {
+            flaws.push(too_many(path, items.len(), most));
+        }
+        if let Some(least) = self.rules.min_items.filter(|least| items.len() < *least) {
+            let why = format!("{path} in body should have at least {least} items");
+            flaws.push(Flaw::invalid(path.to_string(), &json!(items.len()), &why));
+        }
+        for (index, item) in items.iter().enumerate() {
+            let key = self.key_of(item);
+            if let Some(key) = &key
+                && items[..index].iter().any(|earlier| self.key_of(earlier).as_ref() == Some(key))
+            {
+                let text = format!("Duplicate value: {key}");
+                flaws.push(Flaw { field: Path::Index(&path, index).to_string(), cause: "FieldValueDuplicate", text });
+            }
+            if let Some(schema) = self.item() {
+                let before = key.and_then(|key| {
+                    before?.as_array()?.iter().find(|earlier| self.key_of(earlier).as_ref() == Some(&key))
+                });
+                schema.check(item, before, Path::Index(&path, index), flaws);
+            }
+        }
+    }
+
+    /// What tells an item of this list from the others.
+    fn key_of(&self, item: &Value) -> Option<Value> {
+        match &self.list {
+            ListType::Atomic => None,
+            ListType::Set => Some(item.clone()),
+            ListType::Map(keys) => {
+                let key = keys.iter().filter_map(|key| Some((key.clone(), item.get(key)?.clone())));
+                Some(Value::Object(key.collect()))
+            }
+        }
+    }
+
+    fn check_text(&self, text: &str, path: Path<'_>, flaws: &mut Vec<Flaw>) {
+        let rules = &self.rules;
+        let length = text.chars().count();
+        if let Some(most) = rules.max_length.filter(|most| length > *most) {
+            let text = format!("Too long: may not be more than {most} bytes");
+            flaws.push(Flaw { field: path.to_string(), cause: "FieldValueTooLong", text });
+        }
+        if let Some(least) = rules.min_length.filter(|least| length < *least) {
+            let why = format!("{path} in body should be at least {least} chars long");
+            flaws.push(Flaw::invalid(path.to_string(), &json!(text), &why));
+        }
+        if let Some(pattern) = rules.pattern.as_ref().filter(|pattern| !pattern.is_match(text)) {
+            let why = format!("{path} in body should match '{pattern}'");
+            flaws.push(Flaw::invalid(path.to_string(), &json!(text), &why));
+        }
+        if rules.format.as_deref() == Some("date-time") && text.parse::<jiff::Timestamp>().is_err() {
+            let why = format!("{path} in body must be of type date-time: {}", json!(text));
+            flaws.push(Flaw::invalid(path.to_string(), &json!(text), &why));
+        }
+    }
+
+    fn check_number(&self, value: &Value, path: Path<'_>, flaws: &mut Vec<Flaw>) {
+        let Some(number) = value.as_f64() else { return };
+        let mut wrong = |why: String| flaws.push(Flaw::invalid(path.to_string(), value, &why));
+        if let Some(least) = self.rules.minimum.filter(|least| number < *least) {
+            wrong(format!("{path} in body should be greater than or equal to {least}"));
+        }
+        if let Some(most) = self.rules.maximum.filter(|most| number > *most) {
+            wrong(format!("{path} in body should be less than or equal to {most}"));
+        }
+        if self.rules.format.as_deref() == Some("int32") && value.as_i64().is_none_or(|n| i32::try_from(n).is_err()) {
+            wrong(format!("{path} in body must be of type int32: {value}"));
+        }
+    }
+}
+
+impl Type {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::Object => "object",
+            Self::Array => "array",
+            Self::String => "string",
+            Self::Integer => "integer",
+            Self::Number => "number",
+            Self::Boolean => "boolean",
+            Self::IntOrString => "integer,string",
+        }
+    }
+
+    fn is_that_of(self, value: &Value) -> bool {
+        let is_whole =
+            |value: &Value| value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|n| n.fract() == 0.0);
+        match self {
+            Self::Any => true,
+            Self::Object => value.is_object(),
+            Self::Array => value.is_array(),
+            Self::String => value.is_string(),
+            Self::Integer => is_whole(value),
+            Self::Number => value.is_number(),
+            Self::Boolean => value.is_boolean(),
+            Self::IntOrString => value.is_string() || is_whole(value),
+        }
+    }
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn too_many(path: Path<'_>, count: usize, most: usize) -> Flaw {
+    let text = format!("Too many: {count}: must have at most {most} items");
+    Flaw { field: path.to_string(), cause: "FieldValueTooMany", text }
+}

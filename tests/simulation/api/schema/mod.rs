@@ -1,0 +1,171 @@
+//! Schemas of CustomResourceDefinitions: read once, then used to prune, default, check and merge objects.
+
+mod check;
+mod settle;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use regex::Regex;
+use serde_json::Value;
+
+/// The schema of one value.
+#[derive(Debug, Default)]
+pub struct Schema {
+    of: Type,
+    properties: BTreeMap<String, Schema>,
+    /// The schema of fields that are not among the properties, if they are allowed.
+    additional: Option<Box<Schema>>,
+    items: Option<Box<Schema>>,
+    required: Vec<String>,
+    default: Option<Value>,
+    /// Whether fields that are not known stay.
+    preserves: bool,
+    /// What the items of a list are to each other.
+    pub list: ListType,
+    /// Whether a map has one owner, as a whole.
+    pub is_atomic_map: bool,
+    rules: Rules,
+}
+
+/// What kind of JSON a value is.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Type {
+    #[default]
+    Any,
+    Object,
+    Array,
+    String,
+    Integer,
+    Number,
+    Boolean,
+    IntOrString,
+}
+
+/// What the items of a list are to each other.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub enum ListType {
+    /// The list is one value.
+    #[default]
+    Atomic,
+    /// Each item is there once.
+    Set,
+    /// Items are told apart by these fields.
+    Map(Vec<String>),
+}
+
+/// What a value has to keep to besides its type.
+#[derive(Debug, Default)]
+struct Rules {
+    allowed: Vec<Value>,
+    minimum: Option<f64>,
+    maximum: Option<f64>,
+    min_length: Option<usize>,
+    max_length: Option<usize>,
+    min_items: Option<usize>,
+    max_items: Option<usize>,
+    max_properties: Option<usize>,
+    pattern: Option<Regex>,
+    format: Option<String>,
+}
+
+impl Schema {
+    /// Reads a schema.
+    ///
+    /// # Panics
+    /// When a pattern in it is not a regular expression: the definitions are our own.
+    pub fn of(schema: &Value) -> Self {
+        let nested = |field: &str| schema.get(field).filter(|nested| nested.is_object());
+        let flag = |field: &str| schema.get(field) == Some(&Value::Bool(true));
+        let text = |field: &str| schema.get(field).and_then(Value::as_str).unwrap_or_default();
+        let properties = nested("properties").and_then(Value::as_object).into_iter().flatten();
+        Self {
+            of: if flag("x-kubernetes-int-or-string") { Type::IntOrString } else { Type::named(text("type")) },
+            properties: properties.map(|(name, schema)| (name.clone(), Self::of(schema))).collect(),
+            additional: nested("additionalProperties").map(|schema| Box::new(Self::of(schema))),
+            items: nested("items").map(|schema| Box::new(Self::of(schema))),
+            required: texts(schema, "required"),
+            default: schema.get("default").cloned(),
+            preserves: flag("x-kubernetes-preserve-unknown-fields"),
+            list: match text("x-kubernetes-list-type") {
+                "map" => ListType::Map(texts(schema, "x-kubernetes-list-map-keys")),
+                "set" => ListType::Set,
+                _ => ListType::Atomic,
+            },
+            is_atomic_map: text("x-kubernetes-map-type") == "atomic",
+            rules: Rules::of(schema),
+        }
+    }
+
+    /// The schema of a field of the value, if there is one.
+    pub fn field(&self, name: &str) -> Option<&Self> {
+        self.properties.get(name).or(self.additional.as_deref())
+    }
+
+    /// The schema of the items of the value, if there is one.
+    pub fn item(&self) -> Option<&Self> {
+        self.items.as_deref()
+    }
+}
+
+impl Type {
+    fn named(name: &str) -> Self {
+        match name {
+            "object" => Self::Object,
+            "array" => Self::Array,
+            "string" => Self::String,
+            "integer" => Self::Integer,
+            "number" => Self::Number,
+            "boolean" => Self::Boolean,
+            _ => Self::Any,
+        }
+    }
+}
+
+impl Rules {
+    fn of(schema: &Value) -> Self {
+        let number = |field: &str| schema.get(field).and_then(Value::as_f64);
+        let count =
+            |field: &str| schema.get(field).and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok());
+        let text = |field: &str| schema.get(field).and_then(Value::as_str);
+        Self {
+            allowed: schema.get("enum").and_then(Value::as_array).cloned().unwrap_or_default(),
+            minimum: number("minimum"),
+            maximum: number("maximum"),
+            min_length: count("minLength"),
+            max_length: count("maxLength"),
+            min_items: count("minItems"),
+            max_items: count("maxItems"),
+            max_properties: count("maxProperties"),
+            pattern: text("pattern").map(|pattern| Regex::new(pattern).expect("a regular expression")),
+            format: text("format").map(str::to_owned),
+        }
+    }
+}
+
+fn texts(schema: &Value, field: &str) -> Vec<String> {
+    let list = schema.get(field).and_then(Value::as_array).into_iter().flatten();
+    list.filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// Where in an object a value is; written out only when there is something to say about it.
+#[derive(Clone, Copy)]
+enum Path<'a> {
+    Root,
+    Field(&'a Path<'a>, &'a str),
+    Index(&'a Path<'a>, usize),
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Field(Self::Root, name) => f.write_str(name),
+            Self::Field(parent, name) => write!(f, "{parent}.{name}"),
+            Self::Index(parent, index) => write!(f, "{parent}[{index}]"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+//! Pruning and defaulting.
+
+use serde_json::{Map, Value};
+
+use super::{Path, Schema};
+
+/// Fields that every object has, which no schema speaks of.
+const OF_EVERY_OBJECT: [&str; 3] = ["apiVersion", "kind", "metadata"];
+
+impl Schema {
+    /// Takes out of an object what the schema does not know, and puts in what is not said; returns the paths of the
+    /// fields that were taken out.
+    pub fn settle(&self, object: &mut Value) -> Vec<String> {
+        let mut dropped = Vec::new();
+        self.settle_at(object, Path::Root, &mut dropped);
+        dropped
+    }
+
+    fn settle_at(&self, value: &mut Value, path: Path<'_>, dropped: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                self.prune(fields, path, dropped);
+                self.put_defaults(fields);
+                for (name, value) in fields.iter_mut() {
+                    if let Some(schema) = self.field(name) {
+                        schema.settle_at(value, Path::Field(&path, name), dropped);
+                    }
+                }
+            }
+            Value::Array(items) => {
+                let Some(schema) = self.item() else { return };
+                for (index, item) in items.iter_mut().enumerate() {
+                    schema.settle_at(item, Path::Index(&path, index), dropped);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A null stands for a field that is not there, as no field of ours may be null.
+    fn prune(&self, fields: &mut Map<String, Value>, path: Path<'_>, dropped: &mut Vec<String>) {
+        fields.retain(|name, value| {
+            if matches!(path, Path::Root) && OF_EVERY_OBJECT.contains(&name.as_str()) {
+                return true;
+            }
+            match self.field(name) {
+                Some(_) => !value.is_null(),
+                None if self.preserves => true,
+                None => {
+                    dropped.push(Path::Field(&path, name).to_string());
+                    false
+                }
+            }
+        });
+    }
+
+    fn put_defaults(&self, fields: &mut Map<String, Value>) {
+        for (name, schema) in &self.properties {
+            if let Some(default) = &schema.default
+                && !fields.contains_key(name)
+            {
+                fields.insert(name.clone(), default.clone());
+            }
+        }
+    }
+}
