@@ -27,6 +27,11 @@ pub enum Fate {
         /// When.
         after_ms: u64,
     },
+    /// Its node is drained: all pods on it are evicted.
+    Drained {
+        /// When.
+        after_ms: u64,
+    },
     /// Its containers end, and are started again after a while.
     Restarts {
         /// When.
@@ -177,13 +182,14 @@ impl Fates {
 }
 
 fn pod_fate(rng: &mut Rng) -> Fate {
-    match rng.u32(0..9) {
+    match rng.u32(0..10) {
         0 | 1 => Fate::Slow { after_ms: moment(rng) },
         2 => Fate::NeverReady,
         3 | 4 => Fate::Fails { after_ms: moment(rng) },
         5 => Fate::Evicted { after_ms: moment(rng) },
         6 => Fate::Restarts { after_ms: moment(rng), for_ms: moment(rng) },
         7 => Fate::Lingers { for_ms: moment(rng) },
+        8 => Fate::Drained { after_ms: moment(rng) },
         _ => Fate::Deaf { after_ms: moment(rng), for_ms: moment(rng) },
     }
 }

@@ -79,10 +79,10 @@ impl Garbage {
             return self.forget(desk, uid);
         }
         let held = Held::read(change.kind, &change.object);
-        let before = self.objects.insert(uid.to_owned(), held.clone());
-        if before.as_ref() == Some(&held) {
+        if self.objects.get(uid) == Some(&held) {
             return;
         }
+        let before = self.objects.insert(uid.to_owned(), held.clone());
         let owners_before = before.as_ref().map_or(&[][..], |before| &before.owners);
         if owners_before != held.owners {
             self.index(uid, owners_before, &held.owners);

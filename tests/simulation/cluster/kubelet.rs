@@ -103,9 +103,20 @@ impl Kubelet {
                 self.bring(now, api, id, Stage::Down);
             }
             Fate::Evicted { .. } => evict(now, api, id),
+            Fate::Drained { .. } => self.drain(now, api, id),
             Fate::Slow { .. } | Fate::NeverReady | Fate::Lingers { .. } | Fate::Deaf { .. } => return,
         }
         fates.strike_pod(id.ordinal, fate);
+    }
+
+    /// Evicts all that run on the node of a pod.
+    fn drain(&self, now: Timestamp, api: &mut Api, id: &PodId) {
+        let Some(node) = self.pods.get(&id.ordinal).map(|lodger| &lodger.host_ip) else { return };
+        for neighbour in self.pods.values().filter(|lodger| lodger.host_ip == *node) {
+            if neighbour.id.find(api).is_some_and(|pod| !is_deleted(pod) && !has_ended(pod)) {
+                evict(now, api, &neighbour.id);
+            }
+        }
     }
 
     /// Ends a pod that was deleted.
@@ -145,7 +156,12 @@ impl Lodger {
     fn move_in(desk: &mut Desk<'_>, id: &Arc<PodId>, pod: &Arc<Value>, host_ip: String) -> Self {
         let fate = desk.fates.of_pod(id.ordinal).filter(|_| !desk.fates.are_healed());
         match fate {
-            Some(Fate::Fails { after_ms } | Fate::Evicted { after_ms } | Fate::Restarts { after_ms, .. }) => {
+            Some(
+                Fate::Fails { after_ms }
+                | Fate::Evicted { after_ms }
+                | Fate::Drained { after_ms }
+                | Fate::Restarts { after_ms, .. },
+            ) => {
                 desk.after(Duration::from_millis(after_ms), Chore::Strike(id.clone()));
             }
             Some(Fate::Slow { .. } | Fate::NeverReady | Fate::Lingers { .. } | Fate::Deaf { .. }) | None => {}

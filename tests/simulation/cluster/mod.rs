@@ -16,6 +16,8 @@ mod proxy;
 mod read;
 mod scheduler;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

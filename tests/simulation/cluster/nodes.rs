@@ -296,6 +296,14 @@ mod tests {
         assert_eq!(place(&rooms, &pod), Ok(1));
     }
 
+    #[test]
+    fn a_pod_goes_where_there_is_what_it_needs() {
+        let nodes = vec![Node::numbered(0).with("nvidia.com/gpu", "0"), Node::numbered(1).with("cpu", "8")];
+        let pod = pod(json!({"containers": [{"resources": {"requests": {"nvidia.com/gpu": "1"}}}]}));
+
+        assert_eq!(place(&Rooms::new(Nodes(nodes)), &pod), Ok(1));
+    }
+
     #[rstest]
     #[case::selected(json!({"nodeSelector": {"pool": "a"}}), Ok(0))]
     #[case::selected_and_tolerated(

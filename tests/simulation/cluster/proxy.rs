@@ -126,8 +126,10 @@ impl Proxy<'_> {
 /// The port of the Service that is asked for by name or number, or not at all if there is but one.
 fn port<'a>(service: &'a Value, asked: &str) -> Option<&'a Value> {
     let only = items(service, "/spec/ports").count() == 1;
-    items(service, "/spec/ports")
-        .find(|port| asked == text(port, "/name") || asked == port["port"].to_string() || asked.is_empty() && only)
+    let number: Option<u64> = asked.parse().ok();
+    items(service, "/spec/ports").find(|port| {
+        asked == text(port, "/name") || number.is_some() && port["port"].as_u64() == number || asked.is_empty() && only
+    })
 }
 
 fn path(call: &Proxied) -> &str {

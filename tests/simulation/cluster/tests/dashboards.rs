@@ -1,0 +1,234 @@
+use http::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::super::{BoardFate, Fate, FateList, Fates, Nodes, Pace};
+use super::{Chance, Propagation, ProxyTarget, Scene, pod, service, with};
+
+const PATH: &str = "/api/serve/applications/?api_type=declarative";
+
+fn of_service(port: &str) -> ProxyTarget {
+    ProxyTarget::Service { name: "head".to_owned(), port: Some(port.to_owned()) }
+}
+
+fn of_pod(name: &str) -> ProxyTarget {
+    ProxyTarget::Pod { name: name.to_owned(), port: Some("8000".to_owned()) }
+}
+
+/// A head with its Service, just ready.
+fn with_head(mut scene: Scene) -> Scene {
+    scene.create(with(service("head", "head"), "/spec/publishNotReadyAddresses", json!(true)));
+    scene.create(pod("head"));
+    scene.run(300);
+    scene
+}
+
+fn board(fate: BoardFate) -> Scene {
+    let fates = Fates::listed(FateList { boards: [(0, fate)].into(), ..FateList::default() });
+    with_head(Scene::with(Nodes::alike(1), Pace::steady(Chance::new(0)), fates))
+}
+
+fn get(scene: &mut Scene) -> Value {
+    let (code, body) = scene.call(Method::GET, of_service("dashboard"), PATH, "");
+    assert_eq!(code, 200, "{body}");
+    serde_json::from_str(&body).expect("JSON")
+}
+
+fn put(scene: &mut Scene, config: &Value) {
+    let answer = scene.call(Method::PUT, of_service("dashboard"), PATH, &config.to_string());
+    assert_eq!(answer, (200, String::new()));
+}
+
+/// The status of each application.
+fn statuses(scene: &mut Scene) -> String {
+    let details = get(scene);
+    let applications = details["applications"].as_object().expect("a map");
+    applications
+        .iter()
+        .map(|(name, app)| format!("{name}:{}", app["status"].as_str().expect("text")))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn config(applications: &[&str]) -> Value {
+    let application = |name: &&str| json!({"name": name, "route_prefix": "/", "deployments": [{"name": "Llm"}]});
+    json!({"applications": applications.iter().map(application).collect::<Vec<_>>()})
+}
+
+#[test]
+fn a_head_has_no_applications_before_it_gets_a_configuration() {
+    let mut scene = with_head(Scene::new());
+
+    let details = get(&mut scene);
+
+    assert_eq!(details, json!({"deploy_mode": "UNSET", "target_capacity": null, "applications": {}}));
+}
+
+#[test]
+fn applications_deploy_and_then_run() {
+    let mut scene = with_head(Scene::new());
+    put(&mut scene, &with(config(&["chat"]), "/target_capacity", json!(50)));
+
+    let details = get(&mut scene);
+    let deployment = json!({"name": "Llm", "status": "UPDATING", "message": ""});
+    let chat = json!({
+        "name": "chat", "status": "DEPLOYING", "message": "", "route_prefix": "/", "docs_path": null,
+        "deployments": {"Llm": deployment},
+    });
+    assert_eq!(details, json!({"deploy_mode": "MULTI_APP", "target_capacity": 50.0, "applications": {"chat": chat}}));
+
+    scene.run(299);
+    assert_eq!(statuses(&mut scene), "chat:DEPLOYING");
+    scene.run(1);
+    assert_eq!(statuses(&mut scene), "chat:RUNNING");
+}
+
+#[rstest]
+#[case::the_same_again(config(&["a", "b"]), "a:RUNNING b:RUNNING")]
+#[case::one_more(config(&["a", "b", "c"]), "a:RUNNING b:RUNNING c:DEPLOYING")]
+#[case::one_less(config(&["b"]), "b:RUNNING")]
+#[case::one_changed(with(config(&["a", "b"]), "/applications/0/route_prefix", json!("/a")), "a:DEPLOYING b:RUNNING")]
+#[case::another_capacity(with(config(&["a", "b"]), "/target_capacity", json!(40)), "a:DEPLOYING b:DEPLOYING")]
+fn applications_deploy_anew_if_a_configuration_changes_them(#[case] second: Value, #[case] expected: &str) {
+    let mut scene = with_head(Scene::new());
+    put(&mut scene, &config(&["a", "b"]));
+    scene.run(1_000);
+
+    put(&mut scene, &second);
+
+    assert_eq!(statuses(&mut scene), expected);
+}
+
+#[test]
+fn another_head_knows_nothing_of_the_applications() {
+    let mut scene = with_head(Scene::new());
+    put(&mut scene, &config(&["a"]));
+    scene.delete("Pod", "head", Propagation::Background);
+    scene.run(20);
+
+    scene.create(pod("head"));
+    scene.run(300);
+
+    assert_eq!(statuses(&mut scene), "");
+}
+
+#[test]
+fn a_head_whose_container_restarts_can_not_be_reached_meanwhile_and_has_forgotten_all() {
+    let mut scene = with_head(Scene::fated([Fate::Restarts { after_ms: 1_000, for_ms: 1_000 }]));
+    put(&mut scene, &config(&["a"]));
+    scene.run(1_000);
+
+    let (code, body) = scene.call(Method::GET, of_service("dashboard"), PATH, "");
+    assert_eq!(code, 503);
+    assert!(body.contains("connect: connection refused"), "{body}");
+
+    scene.run(1_000);
+    assert_eq!(statuses(&mut scene), "");
+}
+
+#[rstest]
+#[case::no_service(
+    ProxyTarget::Service { name: "none".into(), port: None }, "/", 404, r#""message":"services \"none\" not found""#)]
+#[case::no_port(of_service("serve"), "/", 503, r#"no service port \"serve\" found for service \"head\""#)]
+#[case::no_pod(
+    ProxyTarget::Service { name: "empty".into(), port: Some("80".into()) }, "/", 503,
+    r#"no endpoints available for service \"empty:80\""#)]
+#[case::another_path(of_service("80"), "/api/jobs/", 404, "404 page not found")]
+#[case::gone(of_pod("none"), "/-/healthz", 404, r#"pods \"none\" not found"#)]
+#[case::not_ready(of_pod("young"), "/-/healthz", 503, r#"pod \"young\" is not ready"#)]
+#[case::another_path_of_a_pod(of_pod("head"), "/", 404, "404 page not found")]
+#[case::healthy(of_pod("head"), "/-/healthz", 200, "success")]
+fn what_can_not_be_reached_is_refused_as_the_api_server_does(
+    #[case] target: ProxyTarget,
+    #[case] path: &str,
+    #[case] code: u16,
+    #[case] said: &str,
+) {
+    let mut scene = with_head(Scene::new());
+    scene.create(service("empty", "nothing"));
+    scene.create(pod("young"));
+    scene.run(50);
+
+    let (answered, body) = scene.call(Method::GET, target, path, "");
+
+    assert_eq!(answered, code, "{body}");
+    assert!(body.contains(said), "{body}");
+}
+
+#[rstest]
+#[case("{", "the Serve configuration: ")]
+#[case("{}", "the Serve configuration: applications is required")]
+#[case(r#"{"applications": [], "target_capacity": 101}"#, "target_capacity is 101, must be from 0 to 100")]
+#[case(r#"{"applications": [{}, {"name": "default"}]}"#, r#"the application "default" is there twice"#)]
+fn a_configuration_that_makes_no_sense_is_refused(#[case] body: &str, #[case] said: &str) {
+    let mut scene = with_head(Scene::new());
+
+    let (code, answer) = scene.call(Method::PUT, of_service("dashboard"), PATH, body);
+
+    assert_eq!(code, 400);
+    assert!(answer.contains(said), "{answer}");
+}
+
+#[test]
+fn a_dashboard_refuses_for_a_while() {
+    let fate = BoardFate::Refuses { code: 500, after_ms: 1_000, for_ms: 1_000 };
+    let mut scene = board(fate);
+    put(&mut scene, &config(&["a"]));
+
+    scene.run(1_000);
+    let answer = scene.call(Method::GET, of_service("dashboard"), PATH, "");
+    assert_eq!(answer, (500, "steered to fail\n".to_owned()));
+    assert_eq!(scene.cluster.struck().boards.get(&0), Some(&fate));
+
+    scene.run(1_000);
+    assert_eq!(statuses(&mut scene), "a:RUNNING");
+}
+
+#[rstest]
+#[case(BoardFate::DeployFails { for_ms: 1_000 }, 300, "a:DEPLOY_FAILED", 1_300)]
+#[case(BoardFate::Unhealthy { after_ms: 500, for_ms: 1_000 }, 800, "a:UNHEALTHY", 1_800)]
+fn applications_are_in_trouble_for_a_while(
+    #[case] fate: BoardFate,
+    #[case] at: u64,
+    #[case] trouble: &str,
+    #[case] until: u64,
+) {
+    let mut scene = board(fate);
+    put(&mut scene, &config(&["a"]));
+
+    scene.run(at);
+    assert_eq!(statuses(&mut scene), trouble);
+    scene.run(until - at);
+    assert_eq!(statuses(&mut scene), "a:RUNNING");
+}
+
+#[test]
+fn nothing_is_in_trouble_once_all_is_healed() {
+    for fate in [
+        BoardFate::Refuses { code: 503, after_ms: 0, for_ms: 60_000 },
+        BoardFate::DeployFails { for_ms: 60_000 },
+        BoardFate::Unhealthy { after_ms: 0, for_ms: 60_000 },
+    ] {
+        let mut scene = board(fate);
+        let _ = scene.call(Method::GET, of_service("dashboard"), PATH, "");
+        scene.cluster.heal(scene.now);
+
+        put(&mut scene, &config(&["a"]));
+        scene.run(1_000);
+
+        assert_eq!(statuses(&mut scene), "a:RUNNING");
+    }
+}
+
+#[test]
+fn a_deaf_pod_is_ready_but_nobody_answers_on_it() {
+    let mut scene = with_head(Scene::fated([Fate::Deaf { after_ms: 1_000, for_ms: 1_000 }]));
+    scene.run(1_000);
+
+    let (code, body) = scene.call(Method::GET, of_pod("head"), "/-/healthz", "");
+    assert_eq!(code, 503);
+    assert!(body.contains(":8000: connect: connection refused"), "{body}");
+
+    scene.run(1_000);
+    assert_eq!(scene.call(Method::GET, of_pod("head"), "/-/healthz", "").0, 200);
+}

@@ -1,0 +1,169 @@
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::super::Fate;
+use super::super::read::uid;
+use super::{Propagation, Scene, pod, service, with};
+
+#[test]
+fn a_service_gets_a_slice_of_the_pods_that_it_selects() {
+    let mut scene = Scene::new();
+    let owner = scene.create(service("chat", "a"));
+    let a = scene.create(pod("a"));
+    scene.create(pod("other"));
+
+    scene.run(1_000);
+
+    let slice = scene.slice("chat").expect("a slice");
+    assert_eq!(
+        slice["metadata"]["labels"],
+        json!({
+            "kubernetes.io/service-name": "chat", "team": "ml",
+            "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
+        })
+    );
+    assert_eq!(
+        slice["metadata"]["ownerReferences"],
+        json!([{
+            "apiVersion": "v1", "kind": "Service", "name": "chat", "uid": uid(&owner),
+            "controller": true, "blockOwnerDeletion": true,
+        }])
+    );
+    assert!(slice["metadata"]["name"].as_str().is_some_and(|name| name.starts_with("chat-")));
+    assert_eq!(slice["addressType"], "IPv4");
+    assert_eq!(slice["ports"], json!([{"name": "dashboard", "port": 8265, "protocol": "TCP"}]));
+    assert_eq!(
+        slice["endpoints"],
+        json!([{
+            "addresses": [scene.pod("a")["status"]["podIP"]], "nodeName": scene.pod("a")["spec"]["nodeName"],
+            "conditions": {"ready": true, "serving": true, "terminating": false},
+            "targetRef": {"kind": "Pod", "namespace": "default", "name": "a", "uid": uid(&a)},
+        }])
+    );
+}
+
+#[test]
+fn a_service_without_pods_has_an_empty_slice() {
+    let mut scene = Scene::new();
+    scene.create(service("chat", "a"));
+
+    scene.run(1_000);
+
+    let slice = scene.slice("chat").expect("a slice");
+    assert_eq!((&slice["endpoints"], &slice["ports"]), (&Value::Null, &Value::Null));
+}
+
+#[rstest]
+#[case::without_a_selector("/spec/selector", json!({}))]
+#[case::by_another_name("/spec/type", json!("ExternalName"))]
+fn a_service_that_leads_elsewhere_has_no_slice(#[case] field: &str, #[case] value: Value) {
+    let mut scene = Scene::new();
+    scene.create(with(service("chat", "a"), field, value));
+
+    scene.run(1_000);
+
+    assert!(scene.slice("chat").is_none());
+}
+
+/// The conditions ready, serving and terminating of the only endpoint; empty without one.
+fn conditions(scene: &Scene) -> String {
+    let slice = scene.slice("chat").expect("a slice");
+    let is = |condition: &str| slice["endpoints"][0]["conditions"][condition] == true;
+    ["ready", "serving", "terminating"].into_iter().filter(|one| is(one)).collect::<Vec<_>>().join(" ")
+}
+
+#[rstest]
+#[case::only_ready_pods(false, "", "serving terminating")]
+#[case::any_pod(true, "ready", "ready serving terminating")]
+fn an_endpoint_is_ready_with_its_pod_unless_the_service_wants_any(
+    #[case] anyway: bool,
+    #[case] while_down: &str,
+    #[case] while_ending: &str,
+) {
+    let mut scene = Scene::fated([Fate::Restarts { after_ms: 1_000, for_ms: 1_000 }, Fate::Lingers { for_ms: 1_000 }]);
+    scene.create(with(service("chat", "a"), "/spec/publishNotReadyAddresses", json!(anyway)));
+    scene.create(pod("a"));
+
+    scene.run(900);
+    assert_eq!(conditions(&scene), "ready serving");
+    scene.run(200);
+    assert_eq!(conditions(&scene), while_down);
+    scene.run(1_000);
+    assert_eq!(conditions(&scene), "ready serving");
+    scene.delete("Pod", "a", Propagation::Background);
+    scene.run(10);
+    assert!(scene.find("Pod", "a").is_none());
+    scene.run(10);
+    assert_eq!(conditions(&scene), "");
+
+    let mut labelled = pod("b");
+    labelled["metadata"]["labels"]["app"] = json!("a");
+    scene.create(labelled);
+    scene.run(1_000);
+    scene.delete("Pod", "b", Propagation::Background);
+    scene.run(100);
+    assert_eq!(conditions(&scene), while_ending);
+}
+
+#[test]
+fn endpoints_follow_the_labels_of_pods_and_the_selectors_of_services() {
+    let mut scene = Scene::new();
+    scene.create(service("chat", "a"));
+    scene.create(pod("a"));
+    scene.create(pod("b"));
+    scene.run(1_000);
+
+    scene.change("Pod", "b", |pod| pod["metadata"]["labels"]["app"] = json!("a"));
+    scene.run(10);
+    let names = |scene: &Scene| {
+        let slice = scene.slice("chat").expect("a slice").clone();
+        let endpoints = slice["endpoints"].as_array().cloned().unwrap_or_default();
+        endpoints.iter().map(|endpoint| endpoint["targetRef"]["name"].to_string()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(names(&scene), r#""a" "b""#);
+
+    scene.change("Pod", "a", |pod| pod["metadata"]["labels"]["app"] = json!("b"));
+    scene.run(10);
+    assert_eq!(names(&scene), r#""b""#);
+
+    scene.change("Service", "chat", |service| service["spec"]["selector"]["app"] = json!("b"));
+    scene.run(10);
+    assert_eq!(names(&scene), r#""a""#);
+}
+
+#[test]
+fn a_pod_that_has_failed_is_no_endpoint() {
+    let mut scene = Scene::fated([Fate::Fails { after_ms: 1_000 }]);
+    scene.create(service("chat", "a"));
+    scene.create(pod("a"));
+
+    scene.run(2_000);
+
+    assert_eq!(scene.slice("chat").expect("a slice")["endpoints"], Value::Null);
+}
+
+#[test]
+fn a_slice_goes_with_its_service_and_comes_back_without() {
+    let mut scene = Scene::new();
+    scene.create(service("chat", "a"));
+    scene.run(1_000);
+    let name = scene.slice("chat").expect("a slice")["metadata"]["name"].as_str().expect("a name").to_owned();
+
+    scene.delete("EndpointSlice", &name, Propagation::Background);
+    scene.run(10);
+    assert!(scene.slice("chat").is_some());
+
+    scene.delete("Service", "chat", Propagation::Background);
+    scene.run(100);
+    assert!(scene.slice("chat").is_none());
+}
+
+#[test]
+fn a_headless_service_says_so_on_its_slice() {
+    let mut scene = Scene::new();
+    scene.create(with(service("chat", "a"), "/spec/clusterIP", json!("None")));
+
+    scene.run(1_000);
+
+    assert_eq!(scene.slice("chat").expect("a slice")["metadata"]["labels"]["service.kubernetes.io/headless"], "");
+}

@@ -1,0 +1,165 @@
+use rstest::rstest;
+use serde_json::json;
+
+use super::super::read::{condition, text};
+use super::super::{Fate, FateList, Fates, Nodes, Odds, Pace};
+use super::{Chance, Propagation, Scene, pod, with};
+
+#[rstest]
+#[case::slow(Fate::Slow { after_ms: 3_000 }, 3_019, ("", ""), ("Running", "True"))]
+#[case::fails_early(Fate::Fails { after_ms: 100 }, 119, ("", ""), ("Failed", "False"))]
+#[case::fails_late(Fate::Fails { after_ms: 5_000 }, 5_019, ("Running", "True"), ("Failed", "False"))]
+#[case::restarts(Fate::Restarts { after_ms: 1_000, for_ms: 500 }, 1_019, ("Running", "True"), ("Running", "False"))]
+#[case::comes_back(Fate::Restarts { after_ms: 1_000, for_ms: 500 }, 1_519, ("Running", "False"), ("Running", "True"))]
+#[case::never_ready(Fate::NeverReady, 219, ("", ""), ("Running", "False"))]
+fn a_pod_meets_with_its_fate_at_its_time(
+    #[case] fate: Fate,
+    #[case] at: u64,
+    #[case] before: (&str, &str),
+    #[case] after: (&str, &str),
+) {
+    let mut scene = Scene::fated([fate]);
+    scene.create(pod("a"));
+
+    scene.run(at);
+    assert_eq!(scene.state("a"), before);
+    scene.run(1);
+    assert_eq!(scene.state("a"), after);
+
+    assert_eq!(scene.cluster.struck().pods.get(&0), Some(&fate));
+}
+
+#[test]
+fn a_container_that_restarted_says_how_often() {
+    let mut scene = Scene::fated([Fate::Restarts { after_ms: 1_000, for_ms: 500 }]);
+    scene.create(pod("a"));
+
+    scene.run(10_000);
+
+    let ray = &scene.pod("a")["status"]["containerStatuses"][0];
+    assert_eq!((&ray["restartCount"], &ray["ready"]), (&json!(1), &json!(true)));
+    assert_eq!(ray["lastState"]["terminated"]["exitCode"], 1);
+}
+
+#[test]
+fn a_pod_whose_containers_are_not_to_be_restarted_fails_with_them() {
+    let mut scene = Scene::fated([Fate::Restarts { after_ms: 1_000, for_ms: 500 }]);
+    scene.create(with(pod("a"), "/spec/restartPolicy", json!("Never")));
+
+    scene.run(10_000);
+
+    assert_eq!(scene.state("a"), ("Failed", "False"));
+}
+
+#[test]
+fn an_evicted_pod_says_why_before_it_goes() {
+    let mut scene = Scene::fated([Fate::Evicted { after_ms: 1_000 }]);
+    scene.create(pod("a"));
+
+    scene.run(1_020);
+    assert_eq!(condition(scene.pod("a"), "DisruptionTarget"), "True");
+    assert!(!text(scene.pod("a"), "/metadata/deletionTimestamp").is_empty());
+
+    scene.run(10);
+    assert!(scene.find("Pod", "a").is_none());
+}
+
+#[test]
+fn when_a_node_is_drained_all_pods_on_it_go_and_no_others() {
+    let drained =
+        Fates::listed(FateList { pods: [(1, Fate::Drained { after_ms: 1_000 })].into(), ..FateList::default() });
+    let mut scene = Scene::with(Nodes::alike(2), Pace::steady(Chance::new(0)), drained);
+    for name in ["a", "b", "c", "d"] {
+        scene.create(pod(name));
+        scene.run(100);
+    }
+    let node = |name: &str, scene: &Scene| text(scene.pod(name), "/spec/nodeName").to_owned();
+    assert_eq!(["a", "b", "c", "d"].map(|name| node(name, &scene)), ["node-0", "node-1", "node-0", "node-1"]);
+
+    scene.run(2_000);
+
+    assert_eq!(["a", "b", "c", "d"].map(|name| scene.find("Pod", name).is_some()), [true, false, true, false]);
+}
+
+#[test]
+fn a_pod_that_lingers_takes_long_to_end() {
+    let mut scene = Scene::fated([Fate::Lingers { for_ms: 30_000 }]);
+    scene.create(pod("a"));
+    scene.run(1_000);
+
+    scene.delete("Pod", "a", Propagation::Background);
+    scene.run(29_999);
+    assert!(scene.find("Pod", "a").is_some());
+
+    scene.run(1);
+    assert!(scene.find("Pod", "a").is_none());
+}
+
+#[test]
+fn a_pod_that_is_steered_has_no_other_fate() {
+    let mut scene = Scene::fated([Fate::Fails { after_ms: 1_000 }]);
+    scene.create(with(pod("a"), "/metadata/annotations", json!({"testenv.sluice.dev/phase": "never-ready"})));
+
+    scene.run(10_000);
+
+    assert_eq!(scene.state("a"), ("Running", "False"));
+    assert!(scene.cluster.struck().pods.is_empty());
+}
+
+#[test]
+fn once_all_is_healed_every_pod_gets_ready_and_nothing_happens_to_it() {
+    let mut scene = Scene::fated([
+        Fate::NeverReady,
+        Fate::Slow { after_ms: 60_000 },
+        Fate::Restarts { after_ms: 500, for_ms: 60_000 },
+        Fate::Fails { after_ms: 5_000 },
+        Fate::Lingers { for_ms: 60_000 },
+        Fate::Evicted { after_ms: 5_000 },
+    ]);
+    let names = ["a", "b", "c", "d", "lingers", "f"];
+    for name in names {
+        scene.create(pod(name));
+    }
+    scene.run(1_000);
+    scene.delete("Pod", "lingers", Propagation::Background);
+
+    scene.cluster.heal(scene.now);
+    scene.run(1_000);
+
+    assert!(scene.find("Pod", "lingers").is_none());
+    scene.run(60_000);
+    for name in names.into_iter().filter(|name| *name != "lingers") {
+        assert_eq!(scene.state(name), ("Running", "True"), "{name}");
+    }
+    let struck: Vec<u64> = scene.cluster.struck().pods.keys().copied().collect();
+    assert_eq!(struck, [0, 1, 2, 4]);
+    assert_eq!(scene.cluster.next(), None);
+}
+
+/// What happens to forty pods, half of which are deleted early, in a minute.
+fn history(fates: Fates) -> (Vec<String>, Scene) {
+    let mut scene = Scene::with(Nodes::alike(2), Pace::uneven(Chance::new(5)), fates);
+    for number in 0..40 {
+        scene.create(with(pod(&format!("p{number}")), "/spec/containers/0/resources/requests/cpu", json!("5")));
+        scene.run(50);
+        if number % 2 == 1 && scene.find("Pod", &format!("p{}", number - 1)).is_some() {
+            scene.delete("Pod", &format!("p{}", number - 1), Propagation::Background);
+        }
+    }
+    scene.run(60_000);
+    let lines = scene.api.changes_from(0).iter().map(|change| format!("{} {}", change.at, change.object));
+    (lines.collect(), scene)
+}
+
+#[test]
+fn the_same_seed_gives_the_same_history_and_so_do_the_fates_that_struck() {
+    let drawn = || Fates::drawn(Chance::new(3), Odds { pods: 400, boards: 0 });
+
+    let (first, scene) = history(drawn());
+    let (second, _) = history(drawn());
+    let (listed, _) = history(Fates::listed(scene.cluster.struck().clone()));
+
+    assert!(scene.cluster.struck().pods.len() > 5, "{:?}", scene.cluster.struck());
+    assert_eq!(first, second);
+    assert_eq!(first, listed);
+}
