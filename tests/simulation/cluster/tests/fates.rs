@@ -6,12 +6,12 @@ use super::super::{Fate, FateList, Fates, Nodes, Odds, Pace};
 use super::{Chance, Propagation, Scene, pod, with};
 
 #[rstest]
-#[case::slow(Fate::Slow { after_ms: 3_000 }, 3_019, ("", ""), ("Running", "True"))]
-#[case::fails_early(Fate::Fails { after_ms: 100 }, 119, ("", ""), ("Failed", "False"))]
+#[case::slow(Fate::Slow { after_ms: 3_000 }, 3_019, ("Pending", ""), ("Running", "True"))]
+#[case::fails_early(Fate::Fails { after_ms: 100 }, 119, ("Pending", ""), ("Failed", "False"))]
 #[case::fails_late(Fate::Fails { after_ms: 5_000 }, 5_019, ("Running", "True"), ("Failed", "False"))]
 #[case::restarts(Fate::Restarts { after_ms: 1_000, for_ms: 500 }, 1_019, ("Running", "True"), ("Running", "False"))]
 #[case::comes_back(Fate::Restarts { after_ms: 1_000, for_ms: 500 }, 1_519, ("Running", "False"), ("Running", "True"))]
-#[case::never_ready(Fate::NeverReady, 219, ("", ""), ("Running", "False"))]
+#[case::never_ready(Fate::NeverReady, 219, ("Pending", ""), ("Running", "False"))]
 fn a_pod_meets_with_its_fate_at_its_time(
     #[case] fate: Fate,
     #[case] at: u64,

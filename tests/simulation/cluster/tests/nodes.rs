@@ -92,8 +92,12 @@ fn of_those_that_wait_the_more_important_goes_first_and_then_the_older() {
     let mut scene = one_node();
     scene.create(demanding("holder", "60"));
     scene.run(20);
-    for (name, priority) in [("older", 0), ("younger", 0), ("important", 9)] {
-        scene.create(with(demanding(name, "30"), "/spec/priority", json!(priority)));
+    let high = json!({
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 9,
+    });
+    scene.api.create(scene.now, high).expect("a class that is new and right");
+    for (name, class) in [("older", ""), ("younger", ""), ("important", "high")] {
+        scene.create(with(demanding(name, "30"), "/spec/priorityClassName", json!(class)));
     }
     scene.run(1_000);
 
@@ -141,7 +145,7 @@ fn a_pod_that_gets_the_name_of_one_that_is_gone_is_another_one() {
 
     scene.create(pod("a"));
     scene.run(219);
-    assert_eq!(scene.state("a"), ("", ""));
+    assert_eq!(scene.state("a"), ("Pending", ""));
 
     scene.run(1);
     assert_eq!(scene.state("a"), ("Running", "True"));
@@ -184,7 +188,7 @@ fn a_pod_gets_ready_as_long_after_it_was_scheduled_as_it_says() {
     scene.create(with(pod("a"), "/metadata/annotations", json!({"testenv.sluice.dev/ready-after": "5s"})));
 
     scene.run(4_900);
-    assert_eq!(scene.state("a"), ("", ""));
+    assert_eq!(scene.state("a"), ("Pending", ""));
 
     scene.run(200);
     assert_eq!(scene.state("a"), ("Running", "True"));
