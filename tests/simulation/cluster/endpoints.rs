@@ -107,7 +107,9 @@ impl Endpoints {
             slices.values().find(|slice| slice["metadata"]["labels"][KEEPER_LABEL] == KEEPER && !is_deleted(slice))
         });
         let Some(kept) = kept else {
-            api.create(now, wanted).expect("a slice that is new and right");
+            // A namespace that is going takes nothing new.
+            let made = api.create(now, wanted);
+            assert!(made.as_ref().err().is_none_or(|refusal| refusal.code == 403), "{made:?}");
             return;
         };
         let labels = |slice: &Value| slice["metadata"]["labels"].clone();
@@ -121,7 +123,9 @@ impl Endpoints {
             slice["metadata"]["labels"] = labels(&wanted);
         };
         let name = text(kept, "/metadata/name").to_owned();
-        api.update(now, "EndpointSlice", &key.0, &name, renew).expect("the slice is there");
+        if api.get("EndpointSlice", &key.0, &name).is_some_and(|slice| uid(slice) == uid(kept)) {
+            api.update(now, "EndpointSlice", &key.0, &name, renew).expect("the slice is there");
+        }
     }
 
     /// The pod with the least uid that is said to be ready behind a port of a Service.

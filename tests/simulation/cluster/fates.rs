@@ -17,6 +17,8 @@ pub enum Fate {
     },
     /// It runs but never gets ready.
     NeverReady,
+    /// It never runs: its image can't be pulled.
+    NeverStarts,
     /// It fails for good: its phase is Failed, its containers are terminated.
     Fails {
         /// When.
@@ -182,7 +184,7 @@ impl Fates {
 }
 
 fn pod_fate(rng: &mut Rng) -> Fate {
-    match rng.u32(0..10) {
+    match rng.u32(0..11) {
         0 | 1 => Fate::Slow { after_ms: moment(rng) },
         2 => Fate::NeverReady,
         3 | 4 => Fate::Fails { after_ms: moment(rng) },
@@ -190,6 +192,7 @@ fn pod_fate(rng: &mut Rng) -> Fate {
         6 => Fate::Restarts { after_ms: moment(rng), for_ms: moment(rng) },
         7 => Fate::Lingers { for_ms: moment(rng) },
         8 => Fate::Drained { after_ms: moment(rng) },
+        9 => Fate::NeverStarts,
         _ => Fate::Deaf { after_ms: moment(rng), for_ms: moment(rng) },
     }
 }

@@ -104,7 +104,7 @@ impl Kubelet {
             }
             Fate::Evicted { .. } => evict(now, api, id),
             Fate::Drained { .. } => self.drain(now, api, id),
-            Fate::Slow { .. } | Fate::NeverReady | Fate::Lingers { .. } | Fate::Deaf { .. } => return,
+            _ => return,
         }
         fates.strike_pod(id.ordinal, fate);
     }
@@ -164,7 +164,7 @@ impl Lodger {
             ) => {
                 desk.after(Duration::from_millis(after_ms), Chore::Strike(id.clone()));
             }
-            Some(Fate::Slow { .. } | Fate::NeverReady | Fate::Lingers { .. } | Fate::Deaf { .. }) | None => {}
+            _ => {}
         }
         Self {
             id: id.clone(),
@@ -204,7 +204,8 @@ impl Lodger {
         let next = self.next_stage(&self.pod, desk.now, desk.fates);
         self.next = next.map(|(stage, _)| stage);
         if let Some((_, due)) = next {
-            if let Some(fate @ (Fate::Slow { .. } | Fate::NeverReady)) = self.fate.filter(|_| !desk.fates.are_healed())
+            if let Some(fate @ (Fate::Slow { .. } | Fate::NeverReady | Fate::NeverStarts)) =
+                self.fate.filter(|_| !desk.fates.are_healed())
             {
                 desk.fates.strike_pod(self.id.ordinal, fate);
             }
@@ -223,10 +224,20 @@ impl Lodger {
             "failed" => Some((Stage::Failed, later(now, STEERED))),
             "succeeded" => Some((Stage::Succeeded, later(now, STEERED))),
             _ if ready == "True" => None,
-            _ if self.fate == Some(Fate::NeverReady) && !fates.are_healed() => {
-                (ready != "False").then(|| (Stage::NeverReady, self.started(self.start).max(now)))
-            }
-            _ => Some((Stage::Ready, self.ready_at(pod, fates).max(now))),
+            _ => self.troubled_stage(fates).map_or_else(
+                || Some((Stage::Ready, self.ready_at(pod, fates).max(now))),
+                |trouble| (ready != "False").then(|| (trouble, self.started(self.start).max(now))),
+            ),
+        }
+    }
+
+    /// The stage that the pod doesn't get beyond, as long as nothing is healed.
+    fn troubled_stage(&self, fates: &Fates) -> Option<Stage> {
+        match self.fate {
+            _ if fates.are_healed() => None,
+            Some(Fate::NeverReady) => Some(Stage::NeverReady),
+            Some(Fate::NeverStarts) => Some(Stage::NeverStarts),
+            _ => None,
         }
     }
 

@@ -12,6 +12,8 @@ pub(super) enum Stage {
     Ready,
     /// It runs and isn't ready.
     NeverReady,
+    /// Its containers don't start, for want of an image.
+    NeverStarts,
     /// Its containers have ended, and are started again later.
     Down,
     /// Its containers have failed for good.
@@ -25,9 +27,15 @@ impl Stage {
     pub(super) fn phase(self) -> &'static str {
         match self {
             Self::Ready | Self::NeverReady | Self::Down => "Running",
+            Self::NeverStarts => "Pending",
             Self::Failed => "Failed",
             Self::Succeeded => "Succeeded",
         }
+    }
+
+    /// Whether its containers have ended for good.
+    fn has_ended(self) -> bool {
+        matches!(self, Self::Failed | Self::Succeeded)
     }
 
     /// The reason and the message of the conditions of such a pod that are not true.
@@ -35,7 +43,7 @@ impl Stage {
         match self {
             Self::Ready => ("", ""),
             Self::NeverReady => ("ContainersNotReady", "steered to be never ready"),
-            Self::Down => ("ContainersNotReady", "containers with unready status"),
+            Self::NeverStarts | Self::Down => ("ContainersNotReady", "containers with unready status"),
             Self::Failed => ("PodFailed", ""),
             Self::Succeeded => ("PodCompleted", ""),
         }
@@ -66,7 +74,7 @@ pub(super) fn write(pod: &mut Value, now: Timestamp, stage: Stage, lodging: &Lod
     let containers: Vec<Value> =
         items(pod, "/spec/containers").map(|spec| container(spec, now, stage, lodging.restarts)).collect();
     pod["status"]["containerStatuses"] = Value::Array(containers);
-    if stage.phase() != "Running" {
+    if stage.has_ended() {
         return;
     }
     let init: Vec<Value> = items(pod, "/spec/initContainers").map(|spec| init_container(spec, now)).collect();
@@ -82,8 +90,7 @@ pub(super) fn write(pod: &mut Value, now: Timestamp, stage: Stage, lodging: &Lod
 }
 
 fn write_conditions(pod: &mut Value, now: Timestamp, stage: Stage) {
-    let running = stage.phase() == "Running";
-    if running {
+    if !stage.has_ended() {
         set_condition(pod, now, "PodReadyToStartContainers", "True", "", "");
     }
     set_condition(pod, now, "Initialized", "True", if stage == Stage::Succeeded { "PodCompleted" } else { "" }, "");
@@ -106,6 +113,9 @@ fn container(spec: &Value, now: Timestamp, stage: Stage, restarts: u64) -> Value
         |code: u8, reason: &str| json!({"exitCode": code, "reason": reason, "startedAt": now, "finishedAt": now});
     let state = match stage {
         Stage::Ready | Stage::NeverReady => json!({"running": {"startedAt": now}}),
+        Stage::NeverStarts => {
+            json!({"waiting": {"reason": "ImagePullBackOff", "message": "the image can't be pulled"}})
+        }
         Stage::Down => json!({"waiting": {"reason": "CrashLoopBackOff", "message": "restarting failed container"}}),
         Stage::Failed => json!({"terminated": ended(1, "Error")}),
         Stage::Succeeded => json!({"terminated": ended(0, "Completed")}),

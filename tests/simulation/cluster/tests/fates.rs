@@ -11,6 +11,7 @@ use super::{Chance, Propagation, Scene, pod, with};
 #[case::fails_late(Fate::Fails { after_ms: 5_000 }, 5_019, ("Running", "True"), ("Failed", "False"))]
 #[case::restarts(Fate::Restarts { after_ms: 1_000, for_ms: 500 }, 1_019, ("Running", "True"), ("Running", "False"))]
 #[case::comes_back(Fate::Restarts { after_ms: 1_000, for_ms: 500 }, 1_519, ("Running", "False"), ("Running", "True"))]
+#[case::never_starts(Fate::NeverStarts, 219, ("Pending", ""), ("Pending", "False"))]
 #[case::never_ready(Fate::NeverReady, 219, ("Pending", ""), ("Running", "False"))]
 fn a_pod_meets_with_its_fate_at_its_time(
     #[case] fate: Fate,
@@ -115,8 +116,9 @@ fn once_all_is_healed_every_pod_gets_ready_and_nothing_happens_to_it() {
         Fate::Fails { after_ms: 5_000 },
         Fate::Lingers { for_ms: 60_000 },
         Fate::Evicted { after_ms: 5_000 },
+        Fate::NeverStarts,
     ]);
-    let names = ["a", "b", "c", "d", "lingers", "f"];
+    let names = ["a", "b", "c", "d", "lingers", "f", "g"];
     for name in names {
         scene.create(pod(name));
     }
@@ -132,7 +134,7 @@ fn once_all_is_healed_every_pod_gets_ready_and_nothing_happens_to_it() {
         assert_eq!(scene.state(name), ("Running", "True"), "{name}");
     }
     let struck: Vec<u64> = scene.cluster.struck().pods.keys().copied().collect();
-    assert_eq!(struck, [0, 1, 2, 4]);
+    assert_eq!(struck, [0, 1, 2, 4, 6]);
     assert_eq!(scene.cluster.next(), None);
 }
 
