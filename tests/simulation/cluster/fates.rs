@@ -1,6 +1,7 @@
 //! What becomes of pods and dashboards: drawn from a seed, or listed when a failure is replayed.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
@@ -53,6 +54,19 @@ pub enum Fate {
         /// For how long.
         for_ms: u64,
     },
+}
+
+impl Fate {
+    /// How long after the binding of the pod something happens to it; `None` for what is just the way it is.
+    pub(super) fn strikes_after(self) -> Option<Duration> {
+        match self {
+            Self::Fails { after_ms }
+            | Self::Evicted { after_ms }
+            | Self::Drained { after_ms }
+            | Self::Restarts { after_ms, .. } => Some(Duration::from_millis(after_ms)),
+            Self::Slow { .. } | Self::NeverReady | Self::NeverStarts | Self::Lingers { .. } | Self::Deaf { .. } => None,
+        }
+    }
 }
 
 /// What becomes of a dashboard: that is, of a head, from its start to its restart or end. Times are milliseconds of virtual

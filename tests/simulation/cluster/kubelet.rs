@@ -155,16 +155,8 @@ impl Lodger {
     /// A pod that has just been bound.
     fn move_in(desk: &mut Desk<'_>, id: &Arc<PodId>, pod: &Arc<Value>, host_ip: String) -> Self {
         let fate = desk.fates.of_pod(id.ordinal).filter(|_| !desk.fates.are_healed());
-        match fate {
-            Some(
-                Fate::Fails { after_ms }
-                | Fate::Evicted { after_ms }
-                | Fate::Drained { after_ms }
-                | Fate::Restarts { after_ms, .. },
-            ) => {
-                desk.after(Duration::from_millis(after_ms), Chore::Strike(id.clone()));
-            }
-            _ => {}
+        if let Some(after) = fate.and_then(Fate::strikes_after) {
+            desk.after(after, Chore::Strike(id.clone()));
         }
         Self {
             id: id.clone(),
