@@ -102,7 +102,7 @@ impl Api {
             mark(&mut new, now, 0);
         }
         if !held && grace.is_none_or(|period| period == 0) {
-            let last = self.store.take(now, kind, &key).ok_or_else(|| Refusal::not_found(kind, name))?;
+            let last = self.take(now, kind, &key).ok_or_else(|| Refusal::not_found(kind, name))?;
             return Ok(Deletion::Gone(last));
         }
         if is_namespace(kind) {

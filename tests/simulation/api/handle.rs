@@ -8,6 +8,7 @@ use http::{Request, Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::apply::{self, Fields, Manager, Shape};
 use super::deletion::{DeleteOptions, Deletion};
 use super::list::{self, Piece};
 use super::refusal::Refusal;
@@ -15,7 +16,7 @@ use super::route::{self, Path, Query, Target};
 use super::selector::Selector;
 use super::store::{self, Stored};
 use super::watch::{Start, Watch};
-use super::write::Part;
+use super::write::{self, Hand, Part};
 use super::{Answer, Api, Proxied, patch};
 
 impl Api {
@@ -39,9 +40,13 @@ impl Api {
             Some("status") if target.kind.has_status => Part::Status,
             Some(_) => return Err(Refusal::no_such_path()),
         };
+        if !query.get("dryRun").is_empty() {
+            return Err(Refusal::bad_request("dryRun: this API server does what it is asked"));
+        }
         let verb = route::verb(request.method(), target, &query).ok_or_else(Refusal::method_not_allowed)?;
         let Target { kind, namespace, .. } = target;
         let name = target.name.as_deref().unwrap_or_default();
+        let hand = hand(request, &query, part);
         match (verb, part) {
             ("watch", _) => Ok(Answer::Watch(self.watch(target, &query)?)),
             ("list", _) => {
@@ -55,19 +60,22 @@ impl Api {
                 Ok(object_answer(StatusCode::OK, found.ok_or_else(|| Refusal::not_found(kind, name))?))
             }
             ("create", _) => {
-                let stored = self.store_new(now, kind, namespace, object(request.body())?)?;
+                let stored = self.store_new(now, kind, namespace, object(request.body())?, &hand)?;
                 Ok(object_answer(StatusCode::CREATED, &stored))
             }
             ("update", _) => {
                 let sent = object(request.body())?;
                 patch::check_update(kind, name, &sent)?;
-                let stored = self.store_changed(now, kind, (namespace, name), part, |_| Ok(sent))?;
+                let stored = self.store_changed(now, kind, (namespace, name), &hand, |_| Ok(sent))?;
                 Ok(object_answer(StatusCode::OK, &stored))
             }
             ("patch", _) => {
-                let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-                let patch = patch::Patch::parse(content_type.unwrap_or_default(), request.body())?;
-                let stored = self.store_changed(now, kind, (namespace, name), part, |old| patch.applied_to(old))?;
+                let content_type = header(request, CONTENT_TYPE);
+                if patch::is_apply(content_type) {
+                    return self.apply(now, target, hand, query.flag("force"), request.body());
+                }
+                let patch = patch::Patch::parse(content_type, request.body())?;
+                let stored = self.store_changed(now, kind, (namespace, name), &hand, |old| patch.applied_to(old))?;
                 Ok(object_answer(StatusCode::OK, &stored))
             }
             ("delete", Part::Main) => {
@@ -78,6 +86,44 @@ impl Api {
             ("deletecollection", Part::Main) => self.delete_all(now, target, &query, request.body()),
             _ => Err(Refusal::method_not_allowed()),
         }
+    }
+
+    /// Makes of an object what `hand` wants it to be, or makes the object.
+    fn apply(
+        &mut self,
+        now: Timestamp,
+        target: &Target,
+        mut hand: Hand,
+        force: bool,
+        body: &[u8],
+    ) -> Result<Answer, Refusal> {
+        let Target { kind, namespace, .. } = target;
+        let name = target.name.as_deref().unwrap_or_default();
+        if hand.manager.name.is_empty() {
+            return Err(Refusal::bad_request(
+                "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
+            ));
+        }
+        let mut wanted = patch::wanted(kind, name, body)?;
+        write::keep_to_part(kind, hand.part, &mut wanted);
+        let key = store::key(namespace, name);
+        let Some(live) = self.store.get(kind, &key).map(|stored| stored.object.clone()) else {
+            if hand.part == Part::Status {
+                return Err(Refusal::not_found(kind, name));
+            }
+            let owned = Fields::of(Shape::of(kind), &wanted);
+            let stored = self.store_new(now, kind, namespace, wanted, &hand)?;
+            self.ledger.set(kind, &key, [(hand.manager, owned)].into());
+            return Ok(object_answer(StatusCode::CREATED, &stored));
+        };
+        let before = self.ledger.owners(kind, &key);
+        let applied = apply::apply(Shape::of(kind), &live, &wanted, before.clone(), &hand.manager, force)?;
+        hand.touches = applied.owners != before;
+        let stored = self.store_changed(now, kind, (namespace, name), &hand, |_| Ok(applied.object))?;
+        if self.store.get(kind, &key).is_some() {
+            self.ledger.set(kind, &key, applied.owners);
+        }
+        Ok(object_answer(StatusCode::OK, &stored))
     }
 
     fn watch(&self, target: &Target, query: &Query) -> Result<Watch, Refusal> {
@@ -107,6 +153,24 @@ impl Api {
         }
         Ok(json_answer(StatusCode::OK, listed))
     }
+}
+
+/// Who sends a request: by the name that it gives, or by that of the program.
+fn hand(request: &Request<Bytes>, query: &Query, part: Part) -> Hand {
+    let named = query.get("fieldManager");
+    let applies = patch::is_apply(header(request, CONTENT_TYPE));
+    let program = header(request, USER_AGENT).split('/').next().unwrap_or_default();
+    let name = match (named, program) {
+        ("", "") if !applies => "unknown",
+        ("", program) if !applies => program,
+        _ => named,
+    };
+    let manager = Manager { name: name.into(), applies, status: part == Part::Status };
+    Hand { manager, part, trusted: false, touches: false }
+}
+
+fn header(request: &Request<Bytes>, name: http::HeaderName) -> &str {
+    request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
 fn selector(target: &Target, query: &Query) -> Result<Selector, Refusal> {

@@ -7,6 +7,7 @@
 //!
 //! Other controllers of the cluster act on the same objects by the calls below; they are seen by watches like any other.
 
+mod apply;
 mod builtin;
 mod deletion;
 mod fields;
@@ -37,8 +38,9 @@ pub use route::ProxyTarget;
 pub use store::Change;
 pub use watch::Watch;
 
+use apply::{Ledger, Manager};
 use store::Store;
-use write::Part;
+use write::{Hand, Part};
 
 /// Namespaces that are there from the start.
 const NAMESPACES: [&str; 3] = ["default", "kube-system", "sluice-system"];
@@ -47,6 +49,7 @@ const NAMESPACES: [&str; 3] = ["default", "kube-system", "sluice-system"];
 #[derive(Debug)]
 pub struct Api {
     store: Store,
+    ledger: Ledger,
     /// Objects made so far, which uids and generated names come from.
     made: u64,
 }
@@ -80,7 +83,7 @@ pub struct Proxied {
 impl Api {
     /// An API server with nothing but a few namespaces.
     pub fn new(now: Timestamp) -> Self {
-        let mut api = Self { store: Store::new(), made: 0 };
+        let mut api = Self { store: Store::new(), ledger: Ledger::default(), made: 0 };
         for name in NAMESPACES {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
             api.create(now, namespace).expect("nothing is there yet");
@@ -125,7 +128,7 @@ impl Api {
     pub fn create(&mut self, now: Timestamp, object: Value) -> Result<Arc<Value>, Refusal> {
         let kind = kinds::named(object.get("kind").and_then(Value::as_str).unwrap_or_default());
         let namespace = fields::namespace(&object).to_owned();
-        Ok(self.store_new(now, kind, &namespace, object)?.object)
+        Ok(self.store_new(now, kind, &namespace, object, &own_hand(Part::Main))?.object)
     }
 
     /// Changes the status of an object.
@@ -171,7 +174,7 @@ impl Api {
             change(&mut new);
             Ok(new)
         };
-        self.store_changed(now, kinds::named(kind), place, part, changed).map(drop)
+        self.store_changed(now, kinds::named(kind), place, &own_hand(part), changed).map(drop)
     }
 
     /// Deletes an object, if it has this uid.
@@ -195,6 +198,12 @@ impl Api {
         // It may have gone by itself meanwhile.
         let _ = self.delete_stored(now, kinds::named(kind), (namespace, name), &at_once);
     }
+}
+
+/// The hand of the cluster's own controllers.
+fn own_hand(part: Part) -> Hand {
+    let manager = Manager { name: "cluster".into(), applies: false, status: part == Part::Status };
+    Hand { manager, part, trusted: true, touches: false }
 }
 
 /// The key of an object in the store.

@@ -53,6 +53,45 @@ impl Patch {
     }
 }
 
+/// Whether a body is to be applied by the server.
+pub fn is_apply(content_type: &str) -> bool {
+    content_type.starts_with("application/apply-patch+yaml")
+}
+
+/// What somebody wants to apply to an object: YAML, which JSON is too.
+///
+/// # Errors
+/// When it is neither, is not about that object, or brings its own managed fields.
+pub fn wanted(kind: &Kind, name: &str, body: &[u8]) -> Result<Value, Refusal> {
+    let unreadable = |error: String| Refusal::bad_request(format!("error decoding YAML: {error}"));
+    let mut wanted: Value = match serde_json::from_slice(body) {
+        Ok(wanted) => wanted,
+        Err(_) => {
+            let text = std::str::from_utf8(body).map_err(|error| unreadable(error.to_string()))?;
+            serde_saphyr::from_str(text).map_err(|error| unreadable(error.to_string()))?
+        }
+    };
+    let text = |field: &str| wanted.get(field).and_then(Value::as_str).unwrap_or_default();
+    if text("apiVersion") != kind.api_version() || text("kind") != kind.kind {
+        let message = format!(
+            "invalid object type: {}, Kind={}: it has to be {}, Kind={}",
+            text("apiVersion"),
+            text("kind"),
+            kind.api_version(),
+            kind.kind
+        );
+        return Err(Refusal::bad_request(message));
+    }
+    if fields::metadata(&wanted).is_some_and(|metadata| metadata.get("managedFields").is_some_and(|own| !own.is_null()))
+    {
+        return Err(Refusal::bad_request("metadata.managedFields must be nil"));
+    }
+    if fields::name(&wanted).is_empty() {
+        fields::set_metadata(&mut wanted, "name", name);
+    }
+    Ok(wanted)
+}
+
 /// Custom objects can't be replaced without saying which version of them.
 ///
 /// # Errors

@@ -3,10 +3,24 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::apply::Manager;
 use super::kinds::{self, Kind};
 use super::refusal::{Flaw, Refusal};
 use super::store::{self, Stored};
 use super::{Api, builtin, deletion, fields, metadata};
+
+/// Who writes, and how.
+#[derive(Debug, Clone)]
+pub(super) struct Hand {
+    /// Who owns what is written.
+    pub manager: Manager,
+    /// The part that is written.
+    pub part: Part,
+    /// Whether it is a controller of the cluster itself, which may do what clients may not, like bind a pod to a node.
+    pub trusted: bool,
+    /// Whether a version is made even if the object stays the same, because its owners change.
+    pub touches: bool,
+}
 
 /// The part of an object that a write is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +42,7 @@ impl Api {
         kind: &'static Kind,
         namespace: &str,
         mut object: Value,
+        hand: &Hand,
     ) -> Result<Stored, Refusal> {
         self.takes_new(kind, namespace)?;
         check_place(kind, namespace, &object)?;
@@ -60,7 +75,9 @@ impl Api {
         if self.store.get(kind, &key).is_some() {
             return Err(Refusal::already_exists(kind, &name));
         }
-        Ok(self.store.put(now, kind, key, object))
+        let stored = self.store.put(now, kind, key.clone(), object);
+        self.ledger.wrote(kind, &key, hand.manager.clone(), None, stored.object.clone());
+        Ok(stored)
     }
 
     /// Stores what `change` makes of an object. Nothing is stored when it is the same as before.
@@ -69,7 +86,7 @@ impl Api {
         now: Timestamp,
         kind: &'static Kind,
         (namespace, name): (&str, &str),
-        part: Part,
+        hand: &Hand,
         change: impl FnOnce(&Value) -> Result<Value, Refusal>,
     ) -> Result<Stored, Refusal> {
         let key = store::key(namespace, name);
@@ -77,23 +94,31 @@ impl Api {
         let mut new = change(&old.object)?;
         check_identity(kind, name, &old.object, &new)?;
         check_place(kind, namespace, &new)?;
-        match part {
+        match hand.part {
             Part::Main => keep_on_main(kind, &old.object, &mut new),
             Part::Status => new = with_status_of(&old.object, &mut new),
         }
         check_finalizers(kind, name, &old.object, &new)?;
         settle(kind, name, &mut new, Some(&old.object))?;
-        if kind.counts_generations && part == Part::Main && differs_in_spec(kind, &old.object, &new) {
+        if kind.counts_generations && hand.part == Part::Main && differs_in_spec(kind, &old.object, &new) {
             let generation = old.object.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0);
             fields::set_metadata(&mut new, "generation", generation + 1);
         }
-        if new == *old.object {
+        if new == *old.object && !hand.touches {
             return Ok(old);
         }
         if deletion::is_done(&old.object, &new) {
-            return self.store.take(now, kind, &key).ok_or_else(|| Refusal::not_found(kind, name));
+            return self.take(now, kind, &key).ok_or_else(|| Refusal::not_found(kind, name));
         }
-        Ok(self.store.put(now, kind, key, new))
+        let stored = self.store.put(now, kind, key.clone(), new);
+        self.ledger.wrote(kind, &key, hand.manager.clone(), Some(old.object), stored.object.clone());
+        Ok(stored)
+    }
+
+    /// Takes an object out, and forgets who owned its fields.
+    pub(super) fn take(&mut self, now: Timestamp, kind: &'static Kind, key: &str) -> Option<Stored> {
+        self.ledger.forget(kind, key);
+        self.store.take(now, kind, key)
     }
 
     /// Whether new objects may be made in this namespace.
@@ -217,6 +242,20 @@ fn keep_on_main(kind: &Kind, old: &Value, new: &mut Value) {
         match old.get("status") {
             Some(status) => new["status"] = status.clone(),
             None => drop(fields::map(new).remove("status")),
+        }
+    }
+}
+
+/// Leaves of what somebody applies what this part of the object can take.
+pub(super) fn keep_to_part(kind: &Kind, part: Part, wanted: &mut Value) {
+    let fields = fields::map(wanted);
+    match part {
+        Part::Main if kind.has_status => drop(fields.remove("status")),
+        Part::Main => {}
+        Part::Status => {
+            fields.retain(|field, _| ["apiVersion", "kind", "metadata", "status"].contains(&field.as_str()));
+            let of_the_object = ["name", "namespace", "uid", "resourceVersion"];
+            fields::metadata_mut(wanted).retain(|field, _| of_the_object.contains(&field.as_str()));
         }
     }
 }

@@ -102,6 +102,16 @@ impl Schema {
         self.properties.get(name).or(self.additional.as_deref())
     }
 
+    /// Whether the schema names this field, rather than taking any.
+    pub fn names(&self, field: &str) -> bool {
+        self.properties.contains_key(field)
+    }
+
+    /// What the value is when nobody says it.
+    pub fn default_value(&self) -> Option<&Value> {
+        self.default.as_ref()
+    }
+
     /// The schema of the items of the value, if there is one.
     pub fn item(&self) -> Option<&Self> {
         self.items.as_deref()

@@ -1,5 +1,6 @@
 //! The API server as its clients see it.
 
+mod applies;
 mod changes;
 mod deletions;
 mod lists;

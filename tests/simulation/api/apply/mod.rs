@@ -1,0 +1,168 @@
+//! Server-side apply, by the rules of structured-merge-diff (kubernetes-sigs/structured-merge-diff v6, `merge/update.go`):
+//! who applies owns what is applied; what an earlier apply owned and nobody owns any more goes; a value that somebody else
+//! owns is taken over only by force. Owners are not shown in `metadata.managedFields`.
+
+mod ledger;
+mod paths;
+mod shape;
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::refusal::Refusal;
+
+pub use ledger::{Ledger, Manager};
+pub use paths::Fields;
+pub use shape::Shape;
+
+use paths::{Difference, FieldPath, is_owned};
+
+/// What applying led to.
+#[derive(Debug)]
+pub struct Applied {
+    /// The object.
+    pub object: Value,
+    /// Who owns its fields now.
+    pub owners: BTreeMap<Manager, Fields>,
+}
+
+/// Applies what `manager` wants to an object.
+///
+/// # Errors
+/// When that would change what others own, unless it is forced.
+pub fn apply(
+    shape: Shape<'_>,
+    live: &Value,
+    wanted: &Value,
+    mut owners: BTreeMap<Manager, Fields>,
+    manager: &Manager,
+    force: bool,
+) -> Result<Applied, Refusal> {
+    let mut object = live.clone();
+    merge(shape, &mut object, wanted);
+    let last = owners.insert(manager.clone(), Fields::of(shape, wanted)).unwrap_or_default();
+    let mut owned = Fields::default();
+    owners.values().for_each(|fields| owned.add(fields));
+    prune(shape, &mut object, &FieldPath::default(), &last, &owned);
+
+    let difference = Difference::between(shape, live, &object);
+    let mut conflicts = Vec::new();
+    for (other, fields) in owners.iter_mut().filter(|(other, _)| *other != manager) {
+        let taken = fields.shared(&difference.set);
+        conflicts.extend(taken.iter().map(|path| (other.clone(), path.to_string())));
+        fields.remove(&difference.set);
+        fields.remove(&difference.gone);
+    }
+    if !conflicts.is_empty() && !force {
+        return Err(conflict(live, &conflicts));
+    }
+    owners.retain(|_, fields| !fields.is_empty());
+    Ok(Applied { object, owners })
+}
+
+/// Puts what is wanted into a value.
+fn merge(shape: Shape<'_>, value: &mut Value, wanted: &Value) {
+    match (value, wanted) {
+        (Value::Object(fields), Value::Object(wanted)) if !shape.is_atomic_map() => {
+            for (name, wanted) in wanted {
+                match fields.get_mut(name) {
+                    Some(value) => merge(shape.field(name), value, wanted),
+                    None => drop(fields.insert(name.clone(), wanted.clone())),
+                }
+            }
+        }
+        (Value::Array(items), Value::Array(wanted)) => match (shape.keys(items), shape.keys(wanted)) {
+            (Some(keys), Some(wanted_keys)) => {
+                // What is wanted comes in its own order, the rest stays behind.
+                let mut rest: Vec<Option<Value>> = std::mem::take(items).into_iter().map(Some).collect();
+                for (key, wanted) in wanted_keys.iter().zip(wanted) {
+                    let position = keys.iter().position(|known| known == key);
+                    let found = position.and_then(|position| rest.get_mut(position)?.take());
+                    let mut item = found.unwrap_or_else(|| wanted.clone());
+                    merge(shape.item(), &mut item, wanted);
+                    items.push(item);
+                }
+                items.extend(rest.into_iter().flatten());
+            }
+            _ => wanted.clone_into(items),
+        },
+        (value, wanted) => *value = wanted.clone(),
+    }
+}
+
+/// Takes out what `last` reaches and nobody owns any more.
+fn prune(shape: Shape<'_>, value: &mut Value, path: &FieldPath, last: &Fields, owned: &Fields) {
+    let is_left = |path: &FieldPath| last.reaches(path) && !owned.reaches(path);
+    match value {
+        Value::Object(fields) if !shape.is_atomic_map() => {
+            fields.retain(|name, _| !is_owned(shape, name) || !is_left(&path.field(name)));
+            for (name, value) in fields.iter_mut().filter(|(name, _)| is_owned(shape, name)) {
+                let inner = path.field(name);
+                if last.reaches(&inner) {
+                    prune(shape.field(name), value, &inner, last, owned);
+                }
+            }
+        }
+        Value::Array(items) => {
+            let Some(keys) = shape.keys(items) else { return };
+            let paths: Vec<FieldPath> = keys.iter().map(|key| path.item(key)).collect();
+            let parts = std::mem::take(items).into_iter().zip(&paths).filter(|(_, path)| !is_left(path));
+            items.extend(parts.map(|(mut item, path)| {
+                prune_item(shape, &mut item, path, last, owned);
+                item
+            }));
+        }
+        _ => {}
+    }
+}
+
+/// An item that stays keeps the fields that tell it from the others.
+fn prune_item(list: Shape<'_>, item: &mut Value, path: &FieldPath, last: &Fields, owned: &Fields) {
+    let keys: Vec<(String, Value)> = item
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| list.is_key(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    prune(list.item(), item, path, last, owned);
+    if let Some(fields) = item.as_object_mut() {
+        fields.extend(keys);
+    }
+}
+
+fn conflict(live: &Value, conflicts: &[(Manager, String)]) -> Refusal {
+    let version = live.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+    let with = |manager: &Manager| {
+        let path = if manager.status { " with subresource \"status\"" } else { "" };
+        format!("conflict with \"{}\"{path} using {version}", manager.name)
+    };
+    let said = match conflicts {
+        [(manager, path)] => format!("{}: {path}", with(manager)),
+        _ => {
+            let mut by_manager: BTreeMap<&Manager, Vec<&str>> = BTreeMap::new();
+            for (manager, path) in conflicts {
+                by_manager.entry(manager).or_default().push(path);
+            }
+            let each =
+                by_manager.iter().map(|(manager, paths)| format!("{}:\n- {}", with(manager), paths.join("\n- ")));
+            each.collect::<Vec<_>>().join("\n")
+        }
+    };
+    let plural = if conflicts.len() == 1 { "" } else { "s" };
+    let causes: Vec<Value> = conflicts
+        .iter()
+        .map(|(manager, path)| json!({"reason": "FieldManagerConflict", "message": with(manager), "field": path}))
+        .collect();
+    Refusal {
+        code: 409,
+        reason: "Conflict",
+        message: format!("Apply failed with {} conflict{plural}: {said}", conflicts.len()),
+        details: json!({"causes": causes}),
+        continued: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! Sets of fields, and what two states of an object differ in.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::shape::Shape;
+
+/// Where in an object a field or an item is; each step is written as error messages have it: `.spec`, `[name="a"]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FieldPath(Vec<String>);
+
+/// A set of fields and items.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Fields(BTreeSet<FieldPath>);
+
+impl FieldPath {
+    /// The path of a field of the value at this path.
+    pub fn field(&self, name: &str) -> Self {
+        self.then(format!(".{name}"))
+    }
+
+    /// The path of an item of the list at this path.
+    pub fn item(&self, key: &str) -> Self {
+        self.then(key.to_owned())
+    }
+
+    fn then(&self, step: String) -> Self {
+        Self(self.0.iter().cloned().chain([step]).collect())
+    }
+}
+
+impl fmt::Display for FieldPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.concat())
+    }
+}
+
+impl Fields {
+    /// The fields that an object sets, but for those that nobody owns.
+    pub fn of(shape: Shape<'_>, object: &Value) -> Self {
+        let mut fields = Self::default();
+        fields.collect(shape, object, &FieldPath::default());
+        fields
+    }
+
+    /// Whether a path or anything below it is in the set.
+    pub fn reaches(&self, path: &FieldPath) -> bool {
+        self.0.range(path..).next().is_some_and(|next| next.0.starts_with(&path.0))
+    }
+
+    /// Puts all of `other` in.
+    pub fn add(&mut self, other: &Self) {
+        self.0.extend(other.0.iter().cloned());
+    }
+
+    /// Takes all of `other` out.
+    pub fn remove(&mut self, other: &Self) {
+        self.0.retain(|path| !other.0.contains(path));
+    }
+
+    /// What is in both.
+    pub fn shared<'a>(&'a self, other: &'a Self) -> Vec<&'a FieldPath> {
+        self.0.intersection(&other.0).collect()
+    }
+
+    /// Whether nothing is in the set.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn insert(&mut self, path: FieldPath) {
+        self.0.insert(path);
+    }
+
+    fn collect(&mut self, shape: Shape<'_>, value: &Value, path: &FieldPath) {
+        match value {
+            Value::Object(fields) if !shape.is_atomic_map() => {
+                for (name, value) in fields.iter().filter(|(name, _)| is_owned(shape, name)) {
+                    let inner = path.field(name);
+                    self.collect(shape.field(name), value, &inner);
+                    if !shape.declares(name) || value.as_object().is_some_and(Map::is_empty) {
+                        self.insert(inner);
+                    }
+                }
+            }
+            Value::Array(items) => match shape.keys(items) {
+                None => self.insert(path.clone()),
+                Some(keys) => {
+                    for (key, item) in keys.iter().zip(items) {
+                        let inner = path.item(key);
+                        self.collect(shape.item(), item, &inner);
+                        self.insert(inner);
+                    }
+                }
+            },
+            _ => self.insert(path.clone()),
+        }
+    }
+}
+
+/// Whether a field can have an owner: not what names the object, or what only the API server writes.
+pub fn is_owned(shape: Shape<'_>, name: &str) -> bool {
+    match shape {
+        Shape::Root(_) => name != "apiVersion" && name != "kind",
+        Shape::Named("metadata") => ["labels", "annotations", "finalizers", "ownerReferences"].contains(&name),
+        _ => true,
+    }
+}
+
+/// What two states differ in.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// Fields that are new or have another value.
+    pub set: Fields,
+    /// Fields that are no more.
+    pub gone: Fields,
+}
+
+impl Difference {
+    /// What `new` differs from `old` in.
+    pub fn between(shape: Shape<'_>, old: &Value, new: &Value) -> Self {
+        let mut difference = Self::default();
+        difference.compare(shape, old, new, &FieldPath::default());
+        difference
+    }
+
+    fn compare(&mut self, shape: Shape<'_>, old: &Value, new: &Value, path: &FieldPath) {
+        if old == new {
+            return;
+        }
+        match (old, new) {
+            (Value::Object(old), Value::Object(new)) if !shape.is_atomic_map() => {
+                for name in old.keys().chain(new.keys().filter(|name| !old.contains_key(*name))) {
+                    if is_owned(shape, name) {
+                        let (old, new) = (old.get(name), new.get(name));
+                        self.compare_part(shape.field(name), old, new, &path.field(name), !shape.declares(name));
+                    }
+                }
+            }
+            (Value::Array(old_items), Value::Array(new_items)) => {
+                let (Some(old_keys), Some(new_keys)) = (shape.keys(old_items), shape.keys(new_items)) else {
+                    return self.set.insert(path.clone());
+                };
+                let find = |keys: &[String], key: &String| keys.iter().position(|known| known == key);
+                for (key, old) in old_keys.iter().zip(old_items) {
+                    let new = find(&new_keys, key).and_then(|index| new_items.get(index));
+                    self.compare_part(shape.item(), Some(old), new, &path.item(key), true);
+                }
+                for (key, new) in new_keys.iter().zip(new_items).filter(|(key, _)| !old_keys.contains(key)) {
+                    self.compare_part(shape.item(), None, Some(new), &path.item(key), true);
+                }
+            }
+            _ => {
+                self.gone.collect(shape, old, path);
+                self.set.collect(shape, new, path);
+                self.gone.remove(&self.set.clone());
+            }
+        }
+    }
+
+    /// Compares a field or an item, which counts as a field of its own when `counts`.
+    fn compare_part(
+        &mut self,
+        shape: Shape<'_>,
+        old: Option<&Value>,
+        new: Option<&Value>,
+        path: &FieldPath,
+        counts: bool,
+    ) {
+        let is_empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
+        let (fields, value) = match (old, new) {
+            (Some(old), Some(new)) => return self.compare(shape, old, new, path),
+            (Some(old), None) => (&mut self.gone, old),
+            (None, Some(new)) => (&mut self.set, new),
+            (None, None) => return,
+        };
+        fields.collect(shape, value, path);
+        if counts || is_empty(value) {
+            fields.insert(path.clone());
+        }
+    }
+}

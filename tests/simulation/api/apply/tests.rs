@@ -1,0 +1,139 @@
+//! Server-side apply at work.
+
+use rstest::rstest;
+
+use super::super::kinds;
+use super::*;
+
+fn manager(name: &str) -> Manager {
+    Manager { name: name.into(), applies: true, status: false }
+}
+
+/// An object that is applied to.
+struct Applying {
+    kind: &'static kinds::Kind,
+    object: Value,
+    owners: BTreeMap<Manager, Fields>,
+}
+
+impl Applying {
+    fn to(kind: &str) -> Self {
+        let kind = kinds::named(kind);
+        let object = json!({"apiVersion": kind.api_version(), "kind": kind.kind, "metadata": {"name": "a"}});
+        Self { kind, object, owners: BTreeMap::new() }
+    }
+
+    fn apply(&mut self, by: &str, wanted: Value, force: bool) -> Result<(), Refusal> {
+        let applied = apply(Shape::of(self.kind), &self.object, &wanted, self.owners.clone(), &manager(by), force)?;
+        (self.object, self.owners) = (applied.object, applied.owners);
+        Ok(())
+    }
+}
+
+/// A pod set of a Workload.
+fn pods(name: &str, fields: Value) -> Value {
+    let mut set = json!({"name": name});
+    set.as_object_mut().expect("a map").extend(fields.as_object().expect("a map").clone());
+    set
+}
+
+#[test]
+fn what_is_applied_no_more_goes_and_what_others_own_stays() {
+    let mut workload = Applying::to("Workload");
+    let first = json!({
+        "metadata": {"labels": {"x": "1", "y": "1"}},
+        "spec": {
+            "queueName": "q",
+            "podSets": [pods("head", json!({"count": 1})), pods("worker", json!({"template": {"spec": {"a": 1}}}))],
+        },
+    });
+    workload.apply("people", first, false).expect("applied");
+    let theirs = json!({"spec": {"podSets": [pods("head", json!({"minCount": 5}))]}});
+    workload.apply("others", theirs, false).expect("applied");
+
+    let second = json!({"metadata": {"labels": {"y": "1"}}, "spec": {"podSets": [pods("new", json!({}))]}});
+    workload.apply("people", second, false).expect("applied");
+
+    assert_eq!(workload.object["metadata"]["labels"], json!({"y": "1"}));
+    let sets = json!([pods("new", json!({})), pods("head", json!({"minCount": 5}))]);
+    assert_eq!(workload.object["spec"], json!({"podSets": sets}));
+}
+
+#[test]
+fn a_value_of_others_is_taken_over_by_force_alone() {
+    let mut cluster = Applying::to("RayCluster");
+    cluster.apply("people", json!({"spec": {"suspend": true, "rayVersion": "2"}}), false).expect("applied");
+
+    cluster.apply("others", json!({"spec": {"rayVersion": "2"}}), false).expect("the same value can be shared");
+    let refusal = cluster.apply("others", json!({"spec": {"suspend": false}}), false).expect_err("refused");
+    let message = "Apply failed with 1 conflict: conflict with \"people\" using ray.io/v1: .spec.suspend";
+    assert_eq!((refusal.code, refusal.message.as_str()), (409, message));
+
+    cluster.apply("others", json!({"spec": {"suspend": false}}), true).expect("forced");
+    assert_eq!(cluster.object["spec"], json!({"suspend": false, "rayVersion": "2"}));
+    cluster.apply("people", json!({"spec": {"rayVersion": "2"}}), false).expect("applied");
+    assert_eq!(cluster.object["spec"]["suspend"], false, "it is no longer theirs to take out");
+}
+
+#[test]
+fn several_conflicts_are_told_by_manager() {
+    let mut workload = Applying::to("Workload");
+    let wanted = |active: bool, count: i64| json!({"spec": {"active": active, "podSets": [pods("head", json!({"count": count}))]}});
+    workload.apply("people", wanted(true, 1), false).expect("applied");
+
+    let refusal = workload.apply("others", wanted(false, 2), false).expect_err("refused");
+
+    let message = "Apply failed with 2 conflicts: conflict with \"people\" using kueue.x-k8s.io/v1beta2:\n- .spec.active\n\
+        - .spec.podSets[name=\"head\"].count";
+    assert_eq!(refusal.message, message);
+}
+
+#[rstest]
+#[case::a_list_that_no_schema_speaks_of(
+    json!({"spec": {"headGroupSpec": {"template": {"spec": {"containers": [{"name": "a", "image": "1"}]}}}}}),
+    ".spec.headGroupSpec.template.spec.containers"
+)]
+#[case::a_list_that_is_one_value(json!({"spec": {"workerGroupSpecs": [{"groupName": "a"}]}}), ".spec.workerGroupSpecs")]
+#[case::a_map(json!({"spec": {"headGroupSpec": {"rayStartParams": {"a": "2"}}}}), ".spec.headGroupSpec.rayStartParams.a")]
+#[case::a_label(json!({"metadata": {"labels": {"x": "2"}}}), ".metadata.labels.x")]
+fn the_unit_of_ownership_is(#[case] wanted: Value, #[case] path: &str) {
+    let mut cluster = Applying::to("RayCluster");
+    let first = json!({
+        "metadata": {"labels": {"x": "1"}},
+        "spec": {"headGroupSpec": {
+            "rayStartParams": {"a": "1"},
+            "template": {"spec": {"containers": [{"name": "a", "image": "1", "env": []}]}},
+        }, "workerGroupSpecs": [{"groupName": "a", "replicas": 1}]},
+    });
+    cluster.apply("people", first, false).expect("applied");
+
+    let refusal = cluster.apply("others", wanted, false).expect_err("refused");
+
+    assert!(refusal.message.ends_with(&format!(": {path}")), "{}", refusal.message);
+}
+
+#[test]
+fn who_writes_a_field_owns_it() {
+    let kind = kinds::named("RayCluster");
+    let mut ledger = Ledger::default();
+    let writer = Manager { name: "writer".into(), applies: false, status: false };
+    let [first, second] = [json!({"spec": {"suspend": true, "rayVersion": "2"}}), json!({"spec": {"suspend": false}})];
+    let first = std::sync::Arc::new(first);
+    ledger.wrote(kind, "a", manager("maker"), None, first.clone());
+    ledger.wrote(kind, "a", writer.clone(), Some(first), std::sync::Arc::new(second.clone()));
+
+    let owners = ledger.owners(kind, "a");
+
+    assert_eq!(owners.keys().collect::<Vec<_>>(), [&writer]);
+    assert_eq!(owners[&writer], Fields::of(Shape::of(kind), &second));
+}
+
+#[test]
+fn a_pods_containers_are_told_apart_by_name() {
+    let shape = Shape::of(kinds::named("Pod"));
+    let live = json!({"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "1"}]}});
+    let wanted = json!({"spec": {"containers": [{"name": "b", "image": "2"}]}});
+    let applied = apply(shape, &live, &wanted, BTreeMap::new(), &manager("people"), false).expect("applied");
+    let containers = json!([{"name": "b", "image": "2"}, {"name": "a", "image": "1"}]);
+    assert_eq!(applied.object["spec"]["containers"], containers);
+}

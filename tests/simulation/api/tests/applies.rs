@@ -1,0 +1,103 @@
+//! Applying on the server's side.
+
+use super::*;
+
+const APPLY: &str = "application/apply-patch+yaml";
+
+fn wanted(kind: &str, version: &str, name: &str, spec: Value) -> Value {
+    json!({"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec})
+}
+
+impl Server {
+    fn apply(&mut self, path: &str, by: &str, object: &Value) -> (u16, Value) {
+        self.send("PATCH", &format!("{path}?&fieldManager={by}"), APPLY, object)
+    }
+}
+
+#[test]
+fn the_first_apply_makes_the_object_and_the_next_changes_it() {
+    let mut server = Server::new();
+    let made = server.apply(&at("a"), "people", &cluster("a"));
+    assert_eq!((made.0, &made.1["metadata"]["generation"]), (201, &json!(1)));
+
+    let again = server.apply(&at("a"), "people", &cluster("a"));
+    assert_eq!(again, (200, made.1), "nothing changed");
+
+    let mut suspended = cluster("a");
+    suspended["spec"]["suspend"] = json!(true);
+    let (code, changed) = server.apply(&at("a"), "people", &suspended);
+    assert_eq!((code, &changed["spec"]["suspend"], &changed["metadata"]["generation"]), (200, &json!(true), &json!(2)));
+
+    let (_, released) = server.apply(&at("a"), "people", &cluster("a"));
+    assert_eq!(released["spec"]["suspend"], Value::Null);
+}
+
+#[test]
+fn what_a_controller_wrote_stays_and_is_not_taken_over_without_force() {
+    let mut server = Server::new();
+    server.apply(&at("a"), "people", &cluster("a"));
+    server.merge(&format!("{}?fieldManager=sluice", at("a")), json!({"spec": {"suspend": true}}));
+    server.merge(&at("a/status"), json!({"status": {"state": "suspended"}}));
+
+    let (_, same) = server.apply(&at("a"), "people", &cluster("a"));
+    assert_eq!((&same["spec"]["suspend"], &same["status"]["state"]), (&json!(true), &json!("suspended")));
+
+    let mut running = cluster("a");
+    running["spec"]["suspend"] = json!(false);
+    let (code, status) = server.apply(&at("a"), "people", &running);
+    let message = "Apply failed with 1 conflict: conflict with \"sluice\" using ray.io/v1: .spec.suspend";
+    assert_eq!((code, status["message"].as_str()), (409, Some(message)));
+
+    let forced = format!("{}?fieldManager=people&force=true", at("a"));
+    let (code, running) = server.send("PATCH", &forced, APPLY, &running);
+    assert_eq!((code, &running["spec"]["suspend"]), (200, &json!(false)));
+}
+
+#[test]
+fn defaults_belong_to_nobody() {
+    let mut server = Server::new();
+    let path = "/apis/kueue.x-k8s.io/v1beta2/clusterqueues/q";
+    let queue = |spec: Value| wanted("ClusterQueue", "kueue.x-k8s.io/v1beta2", "q", spec);
+    let (code, made) = server.apply(path, "people", &queue(json!({})));
+    assert_eq!((code, &made["spec"]["queueingStrategy"]), (201, &json!("BestEffortFIFO")), "{made}");
+
+    let (code, _) = server.apply(path, "others", &queue(json!({"queueingStrategy": "StrictFIFO"})));
+    assert_eq!(code, 200);
+
+    let (_, back) = server.apply(path, "others", &queue(json!({})));
+    assert_eq!(back["spec"]["queueingStrategy"], "BestEffortFIFO");
+}
+
+#[test]
+fn the_samples_can_be_applied() {
+    let mut server = Server::new();
+    let samples = concat!(
+        include_str!("../../../../config/samples/queue.yaml"),
+        "\n---\n",
+        include_str!("../../../../config/samples/rayservice.yaml")
+    );
+    for document in samples.split("\n---").filter(|document| document.contains("kind:")) {
+        let object: Value = serde_saphyr::from_str(document).expect("YAML");
+        let kind = super::super::kinds::named(object["kind"].as_str().expect("a kind"));
+        let namespace = if kind.namespaced { "namespaces/default/" } else { "" };
+        let name = object["metadata"]["name"].as_str().expect("a name");
+        let path = format!("/apis/{}/{namespace}{}/{name}", kind.api_version(), kind.plural);
+        let (code, answer) = server.apply(&path, "people", &object);
+        assert_eq!(code, 201, "{answer}");
+    }
+    let service = server.api.get("RayService", "default", "fruit").expect("the service");
+    assert_eq!(service.pointer("/spec/rayClusterConfig/workerGroupSpecs/0/numOfHosts"), Some(&json!(1)));
+}
+
+#[test]
+fn what_breaks_the_schema_is_refused() {
+    let mut server = Server::new();
+    let mut object = cluster("a");
+    object["spec"]["suspend"] = json!("yes");
+
+    let (code, status) = server.apply(&at("a"), "people", &object);
+
+    let message = "RayCluster.ray.io \"a\" is invalid: spec.suspend: Invalid value: \"string\": spec.suspend in body must be \
+        of type boolean: \"string\"";
+    assert_eq!((code, status["message"].as_str()), (422, Some(message)));
+}
