@@ -40,12 +40,28 @@ async fn peek() {
         .map(|seed| async move {
             let script = Script::random(&Chance::new(seed), Shape::RESTING);
             std::fs::write(format!("/tmp/fid/{seed}.script.yaml"), serde_saphyr::to_string(&script).unwrap()).unwrap();
-            let outcome = real.perform(&script, &Place::new(format!("s{seed}"))).await;
+            let outcome = match real.perform(&script, &Place::new(format!("s{seed}"))).await {
+                Ok(outcome) => outcome,
+                Err(error) => {
+                    println!("{seed} {error}");
+                    return;
+                }
+            };
             for (name, dump) in [("blocked", &outcome.blocked), ("unblocked", &outcome.unblocked)] {
                 let all: Vec<_> = dump.values().collect();
                 std::fs::write(format!("/tmp/fid/{seed}.{name}.yaml"), serde_saphyr::to_string(&all).unwrap()).unwrap();
             }
-            println!("{seed} {:?} {} steps {:?}", start.elapsed(), script.steps.len(), outcome.reasons);
+            let mut whole = script.clone();
+            whole.steps.extend(
+                script
+                    .unblock()
+                    .into_iter()
+                    .map(|act| crate::script::step::Step { after: crate::script::step::Pause::Rest, act }),
+            );
+            let unmet =
+                crate::script::expect::unmet(&whole, &Place::new(format!("s{seed}")), outcome.unblocked.values());
+            println!("{seed} {unmet:?}");
+            println!("{seed} {:?} {} steps {:?}", start.elapsed(), script.steps.len(), outcome.reasons.len());
         })
         .buffer_unordered(24)
         .collect::<Vec<()>>()

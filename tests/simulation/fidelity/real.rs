@@ -50,49 +50,52 @@ impl Real {
 
     /// Performs a script, and returns what it leaves behind.
     ///
-    /// # Panics
+    /// # Errors
     /// When something is refused, or there is no rest.
-    pub(super) async fn perform(&self, script: &Script, place: &Place) -> Outcome {
+    pub(super) async fn perform(&self, script: &Script, place: &Place) -> Result<Outcome, String> {
         let performer = Performer::new(&self.env.client, place);
-        performer.set_up(&script.scene).await.unwrap_or_else(|error| panic!("{}: {error}", place.namespace));
+        performer.set_up(&script.scene).await.map_err(|error| error.to_string())?;
         for step in &script.steps {
-            self.rest(place, Duration::ZERO).await;
-            self.act(&performer, place, &step.act).await;
+            self.rest(place, Duration::ZERO).await?;
+            self.act(&performer, &step.act).await?;
         }
-        let blocked = self.rest(place, UNTIL_TOLD).await;
+        let blocked = self.rest(place, UNTIL_TOLD).await?;
         for act in script.unblock() {
-            self.act(&performer, place, &act).await;
+            self.act(&performer, &act).await?;
         }
-        let unblocked = self.rest(place, UNTIL_TOLD).await;
-        let reasons = reasons(&self.env.client, place).await.expect("the Events");
+        let unblocked = self.rest(place, UNTIL_TOLD).await?;
+        let reasons = reasons(&self.env.client, place).await.map_err(|error| error.to_string())?;
         for name in unblocked.keys().filter(|(kind, _)| *kind == "RayService").map(|(_, name)| name) {
-            self.act(&performer, place, &Act::DeleteService { service: name.clone(), foreground: false }).await;
+            self.act(&performer, &Act::DeleteService { service: name.clone(), foreground: false }).await?;
         }
-        Outcome { blocked, unblocked, reasons }
+        Ok(Outcome { blocked, unblocked, reasons })
     }
 
-    async fn act(&self, performer: &Performer<'_>, place: &Place, act: &Act) {
-        performer.perform(act).await.unwrap_or_else(|error| panic!("{}: {act:?}: {error}", place.namespace));
+    async fn act(&self, performer: &Performer<'_>, act: &Act) -> Result<(), String> {
+        performer.perform(act).await.map_err(|error| format!("{act:?}: {error}"))
     }
 
     /// Waits until all that has been done in a place has come to rest, and nothing has changed for some time; returns what is
     /// there then.
-    async fn rest(&self, place: &Place, quiet: Duration) -> Dump {
+    async fn rest(&self, place: &Place, quiet: Duration) -> Result<Dump, String> {
         let since = Instant::now();
         loop {
             tokio::time::sleep(Duration::from_millis(50)).await;
             let promised = self.observer.ask(place, |objects| unrest(objects.values()));
             let waited = since.elapsed();
-            assert!(waited < PATIENCE, "{} comes to no rest: {promised:?}", place.namespace);
+            if waited > PATIENCE {
+                let there = self.observer.ask(place, |objects| format!("{:#?}", objects.keys()));
+                return Err(format!("there is no rest: {promised:?}; there are {there}"));
+            }
             let changed = self.observer.changed(place).map_or(since, |changed| changed.max(since));
             let round = self.rounds.borrow().is_some_and(|started| started >= changed);
             if promised.is_some() || !round || changed.elapsed() < quiet {
                 continue;
             }
             // What is there must be what was judged.
-            let dump = dump(&self.env.client, place).await.expect("the objects");
+            let dump = dump(&self.env.client, place).await.map_err(|error| error.to_string())?;
             if self.observer.ask(place, |objects| versions(objects) == versions(&dump)) {
-                return dump;
+                return Ok(dump);
             }
         }
     }

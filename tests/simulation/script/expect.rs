@@ -1,0 +1,232 @@
+//! What has to be there in the end, once nothing stands in the way of anything that was asked for.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use sluice::api::quantity::{Amount, Quantity};
+
+use super::manifests::{Place, deployment, image, ray_version, resources};
+use super::step::{Cluster, Pods, Script, Service};
+use super::wishes::Wishes;
+
+/// What is not as it has to be after a script that ends with [`Script::unblock`] has come to rest, one sentence each.
+/// `objects` are at least all RayServices, RayClusters, Workloads, Pods and Services of the place; others don't matter.
+pub(crate) fn unmet<'a>(script: &Script, place: &Place, objects: impl IntoIterator<Item = &'a Value>) -> Vec<String> {
+    let wishes = Wishes::of(script);
+    let own = |object: &&Value| text(object, "/metadata/namespace") == place.namespace;
+    let found = Found { objects: objects.into_iter().filter(own).collect() };
+    let mut unmet = Vec::new();
+    for service in wishes.services.values() {
+        let result = if service.suspend { found.stands_still(service) } else { found.serves(service) };
+        unmet.extend(result.err().map(|why| format!("RayService {}: {why}", service.name)));
+    }
+    for cluster in wishes.clusters.values() {
+        unmet.extend(found.runs(cluster).err().map(|why| format!("RayCluster {}: {why}", cluster.name)));
+    }
+    unmet.extend(found.leftovers(&wishes));
+    unmet
+}
+
+struct Found<'a> {
+    objects: Vec<&'a Value>,
+}
+
+impl<'a> Found<'a> {
+    fn of(&self, kind: &'static str) -> impl Iterator<Item = &'a Value> {
+        self.objects.iter().copied().filter(move |object| text(object, "/kind") == kind)
+    }
+
+    fn named(&self, kind: &'static str, name: &str) -> Result<&'a Value, String> {
+        let named = self.of(kind).find(|object| text(object, "/metadata/name") == name);
+        named.ok_or_else(|| format!("{kind} {name} isn't there"))
+    }
+
+    fn owned(&self, kind: &'static str, owner: &Value) -> Vec<&'a Value> {
+        let uid = text(owner, "/metadata/uid");
+        self.of(kind).filter(|object| owners(object).any(|owner| text(owner, "/uid") == uid)).collect()
+    }
+
+    /// The Workloads of a job that are not over.
+    fn slices(&self, job: &Value) -> Vec<&'a Value> {
+        self.owned("Workload", job).into_iter().filter(|slice| !is_true(slice, "Finished")).collect()
+    }
+
+    /// It serves what was last asked for, from one cluster, with one slice and nothing pending.
+    fn serves(&self, service: &Service) -> Result<(), String> {
+        let found = self.named("RayService", &service.name)?;
+        settled(found)?;
+        hold(is_true(found, "Ready"), || "is not ready".into())?;
+        hold(!is_true(found, "UpgradeInProgress"), || "an upgrade is in progress".into())?;
+        let pending = text(found, "/status/pendingServiceStatus/rayClusterName");
+        hold(pending.is_empty(), || format!("RayCluster {pending} is pending"))?;
+        let active = text(found, "/status/activeServiceStatus/rayClusterName");
+        let cluster = self.named("RayCluster", active)?;
+        let all = names(&self.owned("RayCluster", found));
+        hold(all == [active], || format!("serves from {active}, and has {all:?}"))?;
+        let pods = self.consists_of(cluster, &service.pods)?;
+        self.is_paid(found, service.queue.as_deref(), &pods)?;
+        let leads_to = self.named("Service", &format!("{}-serve-svc", service.name))?;
+        let leads_to = text(leads_to, "/spec/selector/ray.io~1cluster");
+        hold(leads_to == active, || format!("serves from {active}, and requests go to {leads_to:?}"))?;
+        let applications = found.pointer("/status/activeServiceStatus/applicationStatuses");
+        let edition = deployment(service.edition);
+        let running = applications.and_then(Value::as_object).into_iter().flatten().any(|(_, application)| {
+            let status = application.pointer(&format!("/serveDeploymentStatuses/{edition}/status"));
+            status.is_some_and(|status| status == "HEALTHY")
+        });
+        hold(running, || format!("doesn't serve edition {}: {applications:?}", service.edition))
+    }
+
+    /// It has no cluster and no quota, and says so.
+    fn stands_still(&self, service: &Service) -> Result<(), String> {
+        let found = self.named("RayService", &service.name)?;
+        settled(found)?;
+        hold(is_true(found, "Suspended"), || "is not suspended".into())?;
+        let clusters = names(&self.owned("RayCluster", found));
+        hold(clusters.is_empty(), || format!("is suspended, and has {clusters:?}"))?;
+        let slices = names(&self.slices(found));
+        hold(slices.is_empty(), || format!("is suspended, and has {slices:?}"))
+    }
+
+    fn runs(&self, cluster: &Cluster) -> Result<(), String> {
+        let found = self.named("RayCluster", &cluster.name)?;
+        let pods = self.consists_of(found, &cluster.pods)?;
+        self.is_paid(found, cluster.queue.as_deref(), &pods)
+    }
+
+    /// A cluster is open, is what is wanted, and has all of its pods; returns those.
+    fn consists_of(&self, cluster: &Value, wanted: &Pods) -> Result<Vec<&'a Value>, String> {
+        let name = text(cluster, "/metadata/name");
+        settled(cluster)?;
+        hold(cluster.pointer("/spec/suspend") != Some(&Value::Bool(true)), || format!("{name} is suspended"))?;
+        is_like(cluster, wanted).map_err(|what| format!("{name} differs from what is wanted in {what}"))?;
+        let of_cluster = |pod: &&Value| text(pod, "/metadata/labels/ray.io~1cluster") == name;
+        let pods: Vec<_> = self.of("Pod").filter(of_cluster).collect();
+        // What an autoscaler asked for while a cluster was replaced may be lost, so its own word is what counts.
+        let groups = cluster.pointer("/spec/workerGroupSpecs").and_then(Value::as_array);
+        let counts = groups.into_iter().flatten().map(|group| {
+            let number = |field: &str, default| group[field].as_u64().unwrap_or(default);
+            number("replicas", 0) * number("numOfHosts", 1)
+        });
+        let count = 1 + counts.sum::<u64>();
+        hold(pods.len() as u64 == count, || format!("{name} has {} pods of {count}", pods.len()))?;
+        let unready: Vec<_> = pods.iter().copied().filter(|pod| !is_true(pod, "Ready")).collect();
+        hold(unready.is_empty(), || format!("{:?} are not ready", names(&unready)))?;
+        Ok(pods)
+    }
+
+    /// One admitted Workload, and nothing else, holds quota for exactly these pods.
+    fn is_paid(&self, job: &Value, queue: Option<&str>, pods: &[&Value]) -> Result<(), String> {
+        let slices = self.slices(job);
+        let Some(queue) = queue else {
+            return hold(slices.is_empty(), || format!("asks no queue, and has {:?}", names(&slices)));
+        };
+        let [slice] = slices[..] else { return Err(format!("has {:?} for one Workload", names(&slices))) };
+        let name = text(slice, "/metadata/name");
+        hold(text(slice, "/spec/queueName") == queue, || format!("{name} doesn't wait in {queue}"))?;
+        hold(is_true(slice, "Admitted"), || format!("{name} is not admitted"))?;
+        hold(!is_true(slice, "Evicted"), || format!("{name} is evicted"))?;
+        let sets = slice.pointer("/status/admission/podSetAssignments").and_then(Value::as_array);
+        let sets: Vec<_> = sets.into_iter().flatten().collect();
+        let paid: u64 = sets.iter().filter_map(|set| set["count"].as_u64()).sum();
+        hold(paid == pods.len() as u64, || format!("{name} pays for {paid} pods of {}", pods.len()))?;
+        let charged = sum(sets.iter().filter_map(|set| set["resourceUsage"].as_object()));
+        let asked = sum(pods.iter().filter_map(|pod| requests(pod)));
+        hold(charged == asked, || format!("{name} is charged {charged:?}, and the pods ask for {asked:?}"))
+    }
+
+    /// What is there of services and clusters that nobody wants.
+    fn leftovers(&self, wishes: &Wishes) -> Vec<String> {
+        let is_wanted = |object: &Value| {
+            let name = text(object, "/metadata/name");
+            let of_service = text(object, "/metadata/labels/ray.io~1originated-from-cr-name");
+            match text(object, "/kind") {
+                "RayService" => wishes.services.contains_key(name),
+                "RayCluster" if of_service.is_empty() => wishes.clusters.contains_key(name),
+                "RayCluster" => wishes.services.contains_key(of_service),
+                _ => true,
+            }
+        };
+        let uids: Vec<&str> = self.objects.iter().map(|object| text(object, "/metadata/uid")).collect();
+        let is_orphan = |object: &Value| owners(object).any(|owner| !uids.contains(&text(owner, "/uid")));
+        let told = |object: &&Value, what: &str| {
+            format!("{} {} {what}", text(object, "/kind"), text(object, "/metadata/name"))
+        };
+        let unwanted =
+            self.objects.iter().filter(|object| !is_wanted(object)).map(|object| told(object, "is unwanted"));
+        let orphans = self.objects.iter().filter(|object| is_orphan(object));
+        unwanted.chain(orphans.map(|object| told(object, "belongs to something that is gone"))).collect()
+    }
+}
+
+/// Whether a cluster is what is wanted, but for the number of workers.
+fn is_like(cluster: &Value, wanted: &Pods) -> Result<(), String> {
+    let spec = &cluster["spec"];
+    let version = ray_version(wanted.version);
+    hold(text(spec, "/rayVersion") == version, || format!("rayVersion, which is not {version}"))?;
+    let is_like = |group: &Value, size| {
+        let container = &group["template"]["spec"]["containers"][0];
+        container["image"] == image(wanted.version).as_str() && container["resources"] == resources(size)
+    };
+    hold(is_like(&spec["headGroupSpec"], wanted.head), || "the head".into())?;
+    let groups = spec["workerGroupSpecs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    hold(groups.len() == wanted.groups.len(), || "its worker groups".into())?;
+    for (group, wanted) in groups.iter().zip(&wanted.groups) {
+        let fits = group["groupName"] == wanted.name.as_str()
+            && group["numOfHosts"] == wanted.hosts
+            && is_like(group, wanted.size);
+        hold(fits, || format!("group {}", wanted.name))?;
+    }
+    Ok(())
+}
+
+fn requests(pod: &Value) -> Option<serde_json::Map<String, Value>> {
+    let spec = serde_json::from_value(pod["spec"].clone()).ok()?;
+    let requests = sluice::queue::requests::pod_requests(&spec).ok()?;
+    let amounts = ["cpu", "memory", "nvidia.com/gpu"].into_iter();
+    Some(amounts.map(|name| (name.to_owned(), requests.get(name).get().into())).collect())
+}
+
+/// Amounts by resource, in the units that Sluice counts them in.
+fn sum(all: impl Iterator<Item = impl std::borrow::Borrow<serde_json::Map<String, Value>>>) -> BTreeMap<String, i64> {
+    let mut sum = BTreeMap::new();
+    for amounts in all {
+        for (resource, amount) in amounts.borrow() {
+            let amount = match amount {
+                Value::String(text) => Amount::of(resource, &Quantity(text.clone())).map_or(i64::MAX, Amount::get),
+                other => other.as_i64().unwrap_or(i64::MAX),
+            };
+            *sum.entry(resource.clone()).or_insert(0_i64) += amount;
+        }
+    }
+    sum.retain(|_, amount| *amount != 0);
+    sum
+}
+
+fn hold(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(otherwise()) }
+}
+
+/// Its last change was seen, and it is not on its way out.
+fn settled(object: &Value) -> Result<(), String> {
+    hold(object.pointer("/metadata/deletionTimestamp").is_none(), || "is being deleted".into())?;
+    let seen = object.pointer("/status/observedGeneration") == object.pointer("/metadata/generation");
+    hold(seen, || "its last change was not seen".into())
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn names(objects: &[&Value]) -> Vec<String> {
+    objects.iter().map(|object| text(object, "/metadata/name").to_owned()).collect()
+}
+
+fn owners(object: &Value) -> impl Iterator<Item = &Value> {
+    object.pointer("/metadata/ownerReferences").and_then(Value::as_array).into_iter().flatten()
+}
+
+fn is_true(object: &Value, condition: &str) -> bool {
+    let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|found| found["type"] == condition && found["status"] == "True")
+}
