@@ -117,6 +117,8 @@ fn of_pod(world: &World, pod: &Pod, concerned: &mut BTreeSet<Planner>) {
     let cluster = Key::new(pod.namespace().unwrap_or_default(), cluster);
     concerned.insert(Planner::RayCluster(cluster.clone()));
     if let Some(known) = world.ray_clusters.get(&cluster) {
+        let uids = known.owner_references().iter().map(|owner| owner.uid.clone()).chain(known.uid());
+        uids.for_each(|uid| of_going_workloads(world, &uid, concerned));
         match controller(known.as_ref(), "RayService") {
             Some(service) => {
                 concerned.insert(Planner::RayService(service.clone()));
@@ -133,6 +135,12 @@ fn of_pod(world: &World, pod: &Pod, concerned: &mut BTreeSet<Planner>) {
         concerned.insert(Planner::Workload(Key::of(workload.as_ref())));
         concerned.extend(job_of(workload).map(Planner::Job));
     }
+}
+
+/// The Workloads of a job that are to go: each of them may once the last pod has.
+fn of_going_workloads(world: &World, job: &str, concerned: &mut BTreeSet<Planner>) {
+    let going = world.workloads.under(&owned_by(job)).filter(|slice| slice.metadata.deletion_timestamp.is_some());
+    concerned.extend(going.map(|slice| Planner::Workload(Key::of(slice.as_ref()))));
 }
 
 fn of_workload(world: &World, workload: &Workload, concerned: &mut BTreeSet<Planner>) {

@@ -68,6 +68,16 @@ impl ControlPlane {
         self.end(&(kind.to_owned(), name.to_owned()), false);
     }
 
+    /// Deletes an object as a person would who wants it to stay until all of its own is gone.
+    pub(super) fn delete_in_foreground(&mut self, kind: &str, name: &str) {
+        self.end(&(kind.to_owned(), name.to_owned()), true);
+    }
+
+    /// Whether an object is there.
+    pub(super) fn has(&self, kind: &str, name: &str) -> bool {
+        self.objects.contains_key(&(kind.to_owned(), name.to_owned()))
+    }
+
     /// Lets so many seconds pass.
     pub(super) fn play(&mut self, seconds: i64) {
         let end = self.now + SignedDuration::from_secs(seconds);
@@ -275,13 +285,15 @@ impl ControlPlane {
         }
         let uid = &object["metadata"]["uid"];
         if waits_for_its_own(object) && !self.objects.values().any(|other| owner(other) == Some(uid)) {
-            self.patch(name, &json!({"metadata": {"finalizers": []}}));
+            let finalizers = object["metadata"]["finalizers"].as_array().into_iter().flatten();
+            let others: Vec<Value> = finalizers.filter(|name| **name != "foregroundDeletion").cloned().collect();
+            self.patch(name, &json!({"metadata": {"finalizers": others}}));
         }
     }
 
     fn publish_endpoints(&mut self, service: &str) {
-        let selector =
-            &self.objects[&("Service".to_owned(), service.to_owned())]["spec"]["selector"][names::CLUSTER_LABEL];
+        let Some(object) = self.objects.get(&("Service".to_owned(), service.to_owned())) else { return };
+        let selector = &object["spec"]["selector"][names::CLUSTER_LABEL];
         let pods = self.of_kind("Pod").filter(|pod| pod["metadata"]["labels"][names::CLUSTER_LABEL] == *selector);
         let endpoints = pods.map(|pod| {
             let ready = pod.pointer("/status/conditions/0/status") == Some(&json!("True"));

@@ -2,6 +2,7 @@
 //! away.
 
 mod control_plane;
+mod deletion;
 mod evictions;
 mod growth;
 mod jobs;
