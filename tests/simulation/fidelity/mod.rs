@@ -2,7 +2,10 @@
 //! have to leave the same objects.
 
 mod canary;
+mod difference;
 mod dump;
+mod names;
+mod normal;
 mod observer;
 mod real;
 mod rest;
@@ -40,17 +43,15 @@ async fn peek() {
         .map(|seed| async move {
             let script = Script::random(&Chance::new(seed), Shape::RESTING);
             std::fs::write(format!("/tmp/fid/{seed}.script.yaml"), serde_saphyr::to_string(&script).unwrap()).unwrap();
-            let outcome = match real.perform(&script, &Place::new(format!("s{seed}"))).await {
-                Ok(outcome) => outcome,
-                Err(error) => {
-                    println!("{seed} {error}");
+            let places = ["a", "b"].map(|side| Place::new(format!("script{seed:04}{side}")));
+            let (one, two) = tokio::join!(real.perform(&script, &places[0]), real.perform(&script, &places[1]));
+            let (one, two) = match (one, two) {
+                (Ok(one), Ok(two)) => (one, two),
+                (one, two) => {
+                    println!("{seed} {:?} {:?}", one.err(), two.err());
                     return;
                 }
             };
-            for (name, dump) in [("blocked", &outcome.blocked), ("unblocked", &outcome.unblocked)] {
-                let all: Vec<_> = dump.values().collect();
-                std::fs::write(format!("/tmp/fid/{seed}.{name}.yaml"), serde_saphyr::to_string(&all).unwrap()).unwrap();
-            }
             let mut whole = script.clone();
             whole.steps.extend(
                 script
@@ -58,12 +59,26 @@ async fn peek() {
                     .into_iter()
                     .map(|act| crate::script::step::Step { after: crate::script::step::Pause::Rest, act }),
             );
-            let unmet =
-                crate::script::expect::unmet(&whole, &Place::new(format!("s{seed}")), outcome.unblocked.values());
-            println!("{seed} {unmet:?}");
-            println!("{seed} {:?} {} steps {:?}", start.elapsed(), script.steps.len(), outcome.reasons.len());
+            let unmet = crate::script::expect::unmet(&whole, &places[0], one.unblocked.values());
+            println!("{seed} {unmet:?} {:?} {} steps", start.elapsed(), script.steps.len());
+            for (name, a, b) in [("blocked", &one.blocked, &two.blocked), ("unblocked", &one.unblocked, &two.unblocked)]
+            {
+                let all: Vec<_> = a.values().collect();
+                std::fs::write(format!("/tmp/fid/{seed}.{name}.a.yaml"), serde_saphyr::to_string(&all).unwrap())
+                    .unwrap();
+                let all: Vec<_> = b.values().collect();
+                std::fs::write(format!("/tmp/fid/{seed}.{name}.b.yaml"), serde_saphyr::to_string(&all).unwrap())
+                    .unwrap();
+                for line in difference::between(&normal::normalised(a, &places[0]), &normal::normalised(b, &places[1]))
+                {
+                    println!("{seed} {name} {line}");
+                }
+            }
+            for only in one.reasons.symmetric_difference(&two.reasons) {
+                println!("{seed} event {only}");
+            }
         })
-        .buffer_unordered(24)
+        .buffer_unordered(12)
         .collect::<Vec<()>>()
         .await;
 }

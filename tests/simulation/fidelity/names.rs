@@ -1,0 +1,201 @@
+//! Gives things that are named at random names that say what they are, so that two control planes call the same thing the
+//! same.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::dump::{Dump, Key};
+use crate::script::manifests::Place;
+
+/// What the ends of random names are made of: the API server's alphabet, which is also that of Sluice.
+const ALPHABET: &str = "bcdfghjklmnpqrstvwxz2456789";
+
+/// Names, uids and addresses of one control plane, with what each is called in all of them.
+pub(super) struct Names {
+    /// The longest first, so that none is taken for the beginning of another.
+    known: Vec<(String, String)>,
+}
+
+impl Names {
+    /// Finds out what everything is called.
+    pub(super) fn of(dump: &Dump, place: &Place) -> Self {
+        let mut names = BTreeMap::new();
+        for kind in ["RayCluster", "Workload", "Pod", "Service", "EndpointSlice"] {
+            let mut alike: BTreeMap<(String, String), Vec<(&Key, &Value)>> = BTreeMap::new();
+            for (key, object) in dump.iter().filter(|((of, _), _)| *of == kind) {
+                let stem = renamed(&names, &stem(kind, &key.1, object));
+                alike.entry((stem, distinction(kind, object))).or_default().push((key, object));
+            }
+            let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
+            for ((stem, _), all) in &mut alike {
+                all.sort_by_key(|(_, object)| text(object, "/metadata/creationTimestamp").to_owned());
+                for (key, _) in all {
+                    let number = numbers.entry(stem.clone()).or_default();
+                    *number += 1;
+                    if key.1 != *stem {
+                        names.insert(key.1.clone(), stem.replace('*', &number.to_string()));
+                    }
+                }
+            }
+        }
+        let mut known: Vec<_> = names.clone().into_iter().collect();
+        known.push((place.namespace.clone(), "<place>".to_owned()));
+        for ((kind, name), object) in dump {
+            let called = renamed(&names, name);
+            let others = [("/metadata/uid", "uid"), ("/status/podIP", "address"), ("/spec/clusterIP", "address")];
+            let others = others.iter().map(|(pointer, what)| (text(object, pointer), *what));
+            let random = others.filter(|(value, _)| !value.is_empty() && *value != "None");
+            known.extend(random.map(|(value, what)| (value.to_owned(), format!("<{what} of {kind} {called}>"))));
+        }
+        known.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
+        Self { known }
+    }
+
+    /// A text in which everything is called as it is in all control planes.
+    pub(super) fn told(&self, text: &str) -> String {
+        let mut told = text.to_owned();
+        for (name, called) in &self.known {
+            if told.contains(name.as_str()) {
+                told = told.replace(name.as_str(), called);
+            }
+        }
+        without_gone(&told)
+    }
+}
+
+fn renamed(names: &BTreeMap<String, String>, text: &str) -> String {
+    let mut renamed = text.to_owned();
+    for (name, called) in names.iter().rev() {
+        renamed = renamed.replace(name.as_str(), called);
+    }
+    renamed
+}
+
+/// A name with an asterisk for what is random in it.
+fn stem(kind: &str, name: &str, object: &Value) -> String {
+    match kind {
+        "Workload" => {
+            // rayservice-NAME-UUUUU-N: the letters are of the job's uid, the number is not random.
+            let mut parts: Vec<&str> = name.rsplitn(3, '-').collect();
+            parts.reverse();
+            match parts[..] {
+                [start, _, number] => format!("{start}-<uid>-{number}"),
+                _ => name.to_owned(),
+            }
+        }
+        "RayCluster" if text(object, "/metadata/labels/ray.io~1originated-from-cr-name").is_empty() => name.to_owned(),
+        "Service" => name.to_owned(),
+        _ => name.rsplit_once('-').map_or_else(|| name.to_owned(), |(start, _)| format!("{start}-<*>")),
+    }
+}
+
+/// What tells things of the same stem apart, other than their names and times.
+fn distinction(kind: &str, object: &Value) -> String {
+    match kind {
+        "RayCluster" => {
+            text(object, "/metadata/annotations/ray.io~1hash-without-replicas-and-workers-to-delete").to_owned()
+        }
+        "Pod" => {
+            let labels = &object["metadata"]["labels"];
+            let index = |label: &str| format!("{:>9}", labels[label].as_str().unwrap_or_default());
+            index("ray.io/worker-group-replica-index") + &index("ray.io/replica-host-index")
+        }
+        _ => String::new(),
+    }
+}
+
+/// A text in which things that are gone, and so unknown, are told by their form: uids, and names that end at random.
+fn without_gone(text: &str) -> String {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let mut told = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find(is_part) {
+        told.push_str(&rest[..start]);
+        let word = &rest[start..];
+        let end = word.find(|c| !is_part(c)).unwrap_or(word.len());
+        told.push_str(&without_random(&word[..end]));
+        rest = &word[end..];
+    }
+    told + rest
+}
+
+fn without_random(word: &str) -> String {
+    let parts: Vec<&str> = word.split('-').collect();
+    let is_hex = |part: &str, length| part.len() == length && part.chars().all(|c| c.is_ascii_hexdigit());
+    if let [a, b, c, d, e] = parts[..]
+        && [(a, 8), (b, 4), (c, 4), (d, 4), (e, 12)].iter().all(|(part, length)| is_hex(part, *length))
+    {
+        return "<uid of what is gone>".to_owned();
+    }
+    let job = |first: &str| first == "rayservice" || first == "raycluster";
+    if let [first, middle @ .., uid, number] = &parts[..]
+        && job(first)
+        && !middle.is_empty()
+        && is_hex(uid, 5)
+        && number.chars().all(|c| c.is_ascii_digit())
+    {
+        return format!("{first}-{}-<uid>-{number}", middle.join("-"));
+    }
+    let is_random = |part: &str| part.len() == 5 && part.chars().all(|c| ALPHABET.contains(c)) && looks_random(part);
+    if parts.len() > 1 && parts.iter().skip(1).any(|part| is_random(part)) {
+        let known = parts.iter().enumerate();
+        let known = known.map(|(at, part)| if at > 0 && is_random(part) { "<gone>" } else { *part });
+        return known.collect::<Vec<_>>().join("-");
+    }
+    word.to_owned()
+}
+
+/// No word of a language has only such letters, but a number might.
+fn looks_random(part: &str) -> bool {
+    part.chars().any(|c| c.is_ascii_lowercase())
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[rstest]
+    #[case::uid("uid 0e3e10be-7e47-49f0-8260-f7e299d39212.", "uid <uid of what is gone>.")]
+    #[case::slice("s0/rayservice-chat-f1fd0-3 waits", "s0/rayservice-chat-<uid>-3 waits")]
+    #[case::cluster("RayCluster chat-5hvb5 goes", "RayCluster chat-<gone> goes")]
+    #[case::pod("(chat-5hvb5-head-c8nm8)", "(chat-<gone>-head-<gone>)")]
+    #[case::nothing_random(
+        "team-a, on-demand, is-ray-node, worker-group-small",
+        "team-a, on-demand, is-ray-node, worker-group-small"
+    )]
+    fn what_is_gone_is_told_by_its_form(#[case] text: &str, #[case] expected: &str) {
+        assert_eq!(without_gone(text), expected);
+    }
+
+    #[test]
+    fn the_same_things_are_called_the_same_on_both_sides() {
+        let dump = |cluster: &str, pod: &str, uid: &str| {
+            let meta = json!({
+                "name": cluster, "uid": uid, "labels": {"ray.io/originated-from-cr-name": "chat"},
+            });
+            let pod_meta = json!({"name": format!("{cluster}-head-{pod}"), "uid": format!("{uid}-pod")});
+            Dump::from([
+                (("RayCluster", cluster.to_owned()), json!({"kind": "RayCluster", "metadata": meta})),
+                (("Pod", format!("{cluster}-head-{pod}")), json!({"kind": "Pod", "metadata": pod_meta})),
+            ])
+        };
+        let place = Place::new("place1");
+        let (here, there) = (
+            Names::of(&dump("chat-bcdfg", "xz245", "u1"), &place),
+            Names::of(&dump("chat-dfgkl", "2w2w2", "u2"), &place),
+        );
+
+        let told = here.told("pod chat-bcdfg-head-xz245 of chat-bcdfg (u1)");
+
+        assert_eq!(told, "pod chat-<1>-head-<1> of chat-<1> (<uid of RayCluster chat-<1>>)");
+        assert_eq!(told, there.told("pod chat-dfgkl-head-2w2w2 of chat-dfgkl (u2)"));
+    }
+}

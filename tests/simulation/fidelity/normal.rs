@@ -1,0 +1,208 @@
+//! Takes from objects what differs between any two control planes, and nothing else.
+
+use serde_json::{Map, Value, json};
+
+use super::dump::Dump;
+use super::names::Names;
+use crate::script::manifests::Place;
+
+/// Objects by kind and by what they are called on every control plane.
+pub(super) type Normal = std::collections::BTreeMap<String, Value>;
+
+/// What is the same wherever the same was done.
+pub(super) fn normalised(dump: &Dump, place: &Place) -> Normal {
+    let names = Names::of(dump, place);
+    let objects = dump.iter().map(|((kind, name), object)| {
+        let mut object = object.clone();
+        reduce(kind, &mut object);
+        let mut object = told(object, &names);
+        sort(kind, &mut object);
+        (format!("{kind} {}", names.told(name)), object)
+    });
+    objects.collect()
+}
+
+/// Tells texts without what is random in them, and times as times.
+fn told(value: Value, names: &Names) -> Value {
+    match value {
+        Value::String(text) if is_time(&text) => "<time>".into(),
+        Value::String(text) => names.told(&text).into(),
+        Value::Array(items) => items.into_iter().map(|item| told(item, names)).collect(),
+        Value::Object(fields) => fields.into_iter().map(|(field, value)| (field, told(value, names))).collect(),
+        other => other,
+    }
+}
+
+fn is_time(text: &str) -> bool {
+    text.len() >= 20 && text.ends_with('Z') && text.parse::<jiff::Timestamp>().is_ok()
+}
+
+/// Removes what need not be the same.
+fn reduce(kind: &str, object: &mut Value) {
+    let meta = fields(object, "/metadata");
+    // One counter over everything that ever happened on a control plane.
+    meta.remove("resourceVersion");
+    // When and by how many writes a field became what it is depends on which events arrived together.
+    meta.remove("managedFields");
+    match kind {
+        "Pod" => pod(object),
+        "Service" => service(object),
+        "EndpointSlice" => endpoint_slice(object),
+        "Workload" => workload(object),
+        _ => {}
+    }
+}
+
+/// What the API server makes of every pod, the scheduler's choice among equal nodes, and what a kubelet says of containers,
+/// which nobody here reads.
+fn pod(pod: &mut Value) {
+    let spec = fields(pod, "/spec");
+    let defaults = json!({
+        "dnsPolicy": "ClusterFirst",
+        "enableServiceLinks": true,
+        "preemptionPolicy": "PreemptLowerPriority",
+        "priority": 0,
+        "restartPolicy": "Always",
+        "schedulerName": "default-scheduler",
+        "securityContext": {},
+        "serviceAccount": "default",
+        "serviceAccountName": "default",
+        "terminationGracePeriodSeconds": 30,
+    });
+    without_defaults(spec, &defaults);
+    if let Some(node) = spec.get_mut("nodeName") {
+        *node = "<node>".into();
+    }
+    // The admission plugins DefaultTolerationSeconds and ServiceAccount, which the simulator hasn't.
+    let by_plugin = |item: &Value| {
+        let key = item["key"].as_str().unwrap_or_default();
+        matches!(key, "node.kubernetes.io/not-ready" | "node.kubernetes.io/unreachable")
+            || item["name"].as_str().is_some_and(|name| name.starts_with("kube-api-access-"))
+    };
+    for list in ["tolerations", "volumes"] {
+        retain(spec, list, |item| !by_plugin(item));
+    }
+    for containers in ["containers", "initContainers"] {
+        for container in spec.get_mut(containers).and_then(Value::as_array_mut).into_iter().flatten() {
+            let Some(container) = container.as_object_mut() else { continue };
+            without_container_defaults(container);
+            retain(container, "volumeMounts", |item| !by_plugin(item));
+        }
+    }
+    let status = fields(pod, "/status");
+    for address in ["hostIP", "hostIPs", "podIPs", "containerStatuses", "initContainerStatuses", "qosClass"] {
+        status.remove(address);
+    }
+    // Which of the kubelet's conditions there are, and in which order, differs between kubelets; two of them are read.
+    retain(status, "conditions", |item| matches!(item["type"].as_str(), Some("Ready" | "PodScheduled")));
+    let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
+    for conditions in conditions {
+        conditions.sort_by_key(|item| item["type"].to_string());
+        for condition in conditions.iter_mut().filter_map(Value::as_object_mut) {
+            condition.retain(|field, _| matches!(field.as_str(), "type" | "status"));
+        }
+    }
+}
+
+fn without_container_defaults(container: &mut Map<String, Value>) {
+    let defaults = json!({
+        "imagePullPolicy": "IfNotPresent",
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "resources": {},
+    });
+    without_defaults(container, &defaults);
+    for port in container.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        port.as_object_mut().into_iter().for_each(|port| without_defaults(port, &json!({"protocol": "TCP"})));
+    }
+    for variable in container.get_mut("env").and_then(Value::as_array_mut).into_iter().flatten() {
+        let field = variable.pointer_mut("/valueFrom/fieldRef").and_then(Value::as_object_mut);
+        field.into_iter().for_each(|field| without_defaults(field, &json!({"apiVersion": "v1"})));
+    }
+    for probe in ["livenessProbe", "readinessProbe"] {
+        let defaults = json!({"failureThreshold": 3, "periodSeconds": 10, "successThreshold": 1, "timeoutSeconds": 1});
+        let Some(probe) = container.get_mut(probe).and_then(Value::as_object_mut) else { continue };
+        without_defaults(probe, &defaults);
+        let get = probe.get_mut("httpGet").and_then(Value::as_object_mut);
+        get.into_iter().for_each(|get| without_defaults(get, &json!({"scheme": "HTTP"})));
+    }
+}
+
+/// What the API server makes of every Service.
+fn service(service: &mut Value) {
+    let spec = fields(service, "/spec");
+    for addresses in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+        spec.remove(addresses);
+    }
+    if spec.get("clusterIP").is_some_and(|address| address != "None") {
+        spec.remove("clusterIP");
+    }
+    let defaults = json!({"internalTrafficPolicy": "Cluster", "sessionAffinity": "None", "type": "ClusterIP"});
+    without_defaults(spec, &defaults);
+    for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        let Some(port) = port.as_object_mut() else { continue };
+        let number = port.get("port").cloned().unwrap_or_default();
+        without_defaults(port, &json!({"protocol": "TCP", "targetPort": number}));
+    }
+    let empty = service.get("status").is_some_and(|status| *status == json!({"loadBalancer": {}}));
+    if empty {
+        fields(service, "").remove("status");
+    }
+}
+
+/// Of the labels and annotations only those that say whose it is count, and how often it was written depends on which pods
+/// changed together.
+fn endpoint_slice(slice: &mut Value) {
+    let meta = fields(slice, "/metadata");
+    meta.remove("generation");
+    meta.remove("annotations");
+    meta.remove("generateName");
+    let labels = meta.get_mut("labels").and_then(Value::as_object_mut);
+    labels.into_iter().for_each(|labels| labels.retain(|label, _| label == "kubernetes.io/service-name"));
+    for endpoint in slice["endpoints"].as_array_mut().into_iter().flatten() {
+        fields(endpoint, "").remove("nodeName");
+    }
+}
+
+/// Endpoints and ports have no order. A list of nothing is written in two ways.
+fn sort(kind: &str, object: &mut Value) {
+    if kind != "EndpointSlice" {
+        return;
+    }
+    let slice = fields(object, "");
+    for list in ["endpoints", "ports"] {
+        let mut items = slice.remove(list).and_then(|items| items.as_array().cloned()).unwrap_or_default();
+        items.sort_by_key(|item| item["name"].to_string() + &item["targetRef"]["name"].to_string());
+        slice.insert(list.to_owned(), items.into());
+    }
+}
+
+/// A slice shrinks pod by pod or at once, as the news of the pods comes in. What it was when its conditions were written
+/// follows from that, and time that has passed is time.
+fn workload(workload: &mut Value) {
+    fields(workload, "/metadata").remove("generation");
+    for condition in workload.pointer_mut("/status/conditions").and_then(Value::as_array_mut).into_iter().flatten() {
+        fields(condition, "").remove("observedGeneration");
+    }
+    if let Some(seconds) = workload.pointer_mut("/status/accumulatedPastExecutionTimeSeconds") {
+        *seconds = "<seconds>".into();
+    }
+}
+
+/// The fields of a part of an object, which every object of its kind has.
+fn fields<'a>(object: &'a mut Value, pointer: &str) -> &'a mut Map<String, Value> {
+    object.pointer_mut(pointer).and_then(Value::as_object_mut).unwrap_or_else(|| panic!("there is no {pointer}"))
+}
+
+fn without_defaults(object: &mut Map<String, Value>, defaults: &Value) {
+    object.retain(|field, value| defaults.get(field) != Some(value));
+}
+
+fn retain(object: &mut Map<String, Value>, list: &str, keep: impl Fn(&Value) -> bool) {
+    if let Some(items) = object.get_mut(list).and_then(Value::as_array_mut) {
+        items.retain(keep);
+        if items.is_empty() {
+            object.remove(list);
+        }
+    }
+}
