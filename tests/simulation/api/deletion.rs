@@ -102,6 +102,10 @@ impl Api {
             mark(&mut new, now, 0);
         }
         if !held && grace.is_none_or(|period| period == 0) {
+            // A last change of the object is a version of its own.
+            if new != *old.object {
+                self.store.put(now, kind, key.clone(), new);
+            }
             let last = self.take(now, kind, &key).ok_or_else(|| Refusal::not_found(kind, name))?;
             return Ok(Deletion::Gone(last));
         }
@@ -132,8 +136,7 @@ fn check_preconditions(kind: &Kind, name: &str, object: &Value, options: &Delete
             "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). \
              The object might have been {then}"
         );
-        let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.qualified_kind());
-        Err(Refusal { message, ..Refusal::conflict(kind, name, &why) })
+        Err(Refusal::precondition(kind, name, &why))
     };
     let (uid, version) = (fields::text(object, "uid"), fields::text(object, "resourceVersion"));
     match (&options.uid, &options.resource_version) {

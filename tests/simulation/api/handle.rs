@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use super::apply::{self, Fields, Manager, Shape};
 use super::deletion::{DeleteOptions, Deletion};
 use super::list::{self, Piece};
-use super::refusal::Refusal;
+use super::refusal::{Flaw, Refusal};
 use super::route::{self, Path, Query, Target};
 use super::selector::Selector;
 use super::store::{self, Stored};
 use super::watch::{Start, Watch};
 use super::write::{self, Hand, Part};
-use super::{Answer, Api, Proxied, patch};
+use super::{Answer, Api, Proxied, identity, patch};
 
 impl Api {
     /// Answers a request at `now`.
@@ -38,6 +38,10 @@ impl Api {
         let part = match target.subresource.as_deref() {
             None => Part::Main,
             Some("status") if target.kind.has_status => Part::Status,
+            // Whoever answers for custom kinds takes every subresource for an object that isn't there.
+            Some(_) if target.kind.is_custom() => {
+                return Err(Refusal::not_found(target.kind, target.name.as_deref().unwrap_or_default()));
+            }
             Some(_) => return Err(Refusal::no_such_path()),
         };
         if !query.get("dryRun").is_empty() {
@@ -65,8 +69,11 @@ impl Api {
             }
             ("update", _) => {
                 let sent = object(request.body())?;
-                patch::check_update(kind, name, &sent)?;
-                let stored = self.store_changed(now, kind, (namespace, name), &hand, |_| Ok(sent))?;
+                let replaced = |old: &Value| {
+                    identity::check_replaced(kind, name, old, &sent)?;
+                    Ok(sent)
+                };
+                let stored = self.store_changed(now, kind, (namespace, name), &hand, replaced)?;
                 Ok(object_answer(StatusCode::OK, &stored))
             }
             ("patch", _) => {
@@ -100,11 +107,11 @@ impl Api {
         let Target { kind, namespace, .. } = target;
         let name = target.name.as_deref().unwrap_or_default();
         if hand.manager.name.is_empty() {
-            return Err(Refusal::bad_request(
-                "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
-            ));
+            let flaw = Flaw::required("fieldManager", "is required for apply patch");
+            return Err(Refusal::invalid_as("PatchOptions", "meta.k8s.io", "", &[flaw]));
         }
         let mut wanted = patch::wanted(kind, name, body)?;
+        patch::check_types(kind, namespace, name, &wanted)?;
         write::keep_to_part(kind, hand.part, &mut wanted);
         let key = store::key(namespace, name);
         let Some(live) = self.store.get(kind, &key).map(|stored| stored.object.clone()) else {
@@ -131,7 +138,8 @@ impl Api {
             _ if query.flag("sendInitialEvents") => Start::Now { announced: query.flag("allowWatchBookmarks") },
             "" | "0" => Start::Now { announced: false },
             version => Start::After(version.parse().map_err(|_| {
-                Refusal::bad_request(format!("resourceVersion: Invalid value: \"{version}\": not a version"))
+                let why = format!("strconv.ParseUint: parsing \"{version}\": invalid syntax");
+                Refusal::broken(format!("resourceVersion: Invalid value: \"{version}\": {why}"))
             })?),
         };
         let told = (query.number("timeoutSeconds").map(Duration::from_secs), query.flag("allowWatchBookmarks"));
@@ -208,10 +216,14 @@ fn json_response(code: StatusCode, body: impl Into<Bytes>) -> Response<Bytes> {
     response
 }
 
-/// What is gone is answered with a Status; what stays for now, with the object.
+/// Kinds of which the last state is the answer to a deletion.
+const RETURNED: [&str; 5] = ["Namespace", "PersistentVolumeClaim", "Pod", "Service", "ServiceAccount"];
+
+/// What is gone is answered with a Status, for most kinds; what stays for now, with the object.
 fn deletion_answer(target: &Target, deletion: Deletion) -> Answer {
     match deletion {
         Deletion::Pending(stored) => object_answer(StatusCode::OK, &stored),
+        Deletion::Gone(last) if RETURNED.contains(&target.kind.kind.as_str()) => object_answer(StatusCode::OK, &last),
         Deletion::Gone(last) => {
             let (kind, name) = (target.kind, super::fields::name(&last.object));
             let mut details =

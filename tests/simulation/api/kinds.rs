@@ -27,6 +27,8 @@ pub struct Kind {
     pub has_status: bool,
     /// Whether a change of the spec counts up `metadata.generation`.
     pub counts_generations: bool,
+    /// Whether its definition has rules in CEL, which are not looked at here.
+    pub has_rules: bool,
     /// The schema of its objects, if they come from a CustomResourceDefinition.
     pub schema: Option<Schema>,
 }
@@ -53,7 +55,8 @@ impl Kind {
     }
 }
 
-fn qualified(name: &str, group: &str) -> String {
+/// A name within a group, as error messages have it.
+pub fn qualified(name: &str, group: &str) -> String {
     if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
 
@@ -88,6 +91,7 @@ static ALL: LazyLock<Vec<Kind>> = LazyLock::new(|| {
         namespaced,
         has_status,
         counts_generations: generations,
+        has_rules: false,
         schema: None,
     });
     let custom = crds::all().into_iter().flat_map(|definition| {
@@ -97,6 +101,7 @@ static ALL: LazyLock<Vec<Kind>> = LazyLock::new(|| {
             index: 0,
             group: spec.group.clone(),
             has_status: version.subresources.as_ref().is_some_and(|subresources| subresources.status.is_some()),
+            has_rules: text_of(version.schema.as_ref()).contains("x-kubernetes-validations"),
             schema: Some(schema_of(version.schema.as_ref())),
             version: version.name,
             kind: spec.names.kind.clone(),
@@ -112,6 +117,10 @@ static ALL: LazyLock<Vec<Kind>> = LazyLock::new(|| {
 fn schema_of(validation: Option<&impl Serialize>) -> Schema {
     let validation = serde_json::to_value(validation).expect("a definition is JSON");
     Schema::of(&validation["openAPIV3Schema"])
+}
+
+fn text_of(validation: Option<&impl Serialize>) -> String {
+    serde_json::to_string(&validation).expect("a definition is JSON")
 }
 
 /// All kinds, by their index.

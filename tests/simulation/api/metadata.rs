@@ -9,6 +9,9 @@ use super::refusal::Flaw;
 /// Bytes that all annotations of an object may take together.
 const LONGEST_ANNOTATIONS: usize = 256 * 1024;
 
+/// Finalizers of Kubernetes itself, which need no domain.
+const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
+
 /// Metadata that only the API server writes.
 const KEPT: [&str; 8] = [
     "creationTimestamp",
@@ -34,7 +37,10 @@ pub fn tidy_changed(old: &Value, object: &mut Value) {
     tidy(metadata);
     for field in KEPT {
         match fields::metadata(old).and_then(|metadata| metadata.get(field)) {
+            // A uid that is said is checked.
+            Some(_) if field == "uid" && metadata.contains_key(field) => None,
             Some(value) => metadata.insert(field.to_owned(), value.clone()),
+            None if field.starts_with("deletion") => None,
             None => metadata.remove(field),
         };
     }
@@ -50,9 +56,9 @@ fn tidy(metadata: &mut Map<String, Value>) {
     });
 }
 
-/// What is wrong with an object's metadata.
-pub fn flaws(kind: &Kind, object: &Value) -> Vec<Flaw> {
-    let mut flaws = Vec::new();
+/// What is wrong with an object's metadata; `before` is what the object was.
+pub fn flaws(kind: &Kind, object: &Value, before: Option<&Value>) -> Vec<Flaw> {
+    let mut flaws: Vec<Flaw> = before.map_or_else(Vec::new, |before| change_flaws(before, object));
     if let Err(why) = check_name(kind, fields::name(object)) {
         flaws.push(Flaw::invalid("metadata.name", &json!(fields::name(object)), why));
     }
@@ -77,31 +83,71 @@ pub fn flaws(kind: &Kind, object: &Value) -> Vec<Flaw> {
         let text = format!("Too long: may not be more than {LONGEST_ANNOTATIONS} bytes");
         flaws.push(Flaw { field: "metadata.annotations".into(), cause: "FieldValueTooLong", text });
     }
-    for finalizer in fields::finalizers(object) {
-        if let Err(why) = check_qualified(finalizer) {
-            flaws.push(Flaw::invalid("metadata.finalizers", &json!(finalizer), why));
+    flaws.extend(owner_flaws(metadata));
+    flaws.extend(finalizer_flaws(kind, object));
+    flaws
+}
+
+/// What a change does to metadata that it may not do.
+fn change_flaws(before: &Value, object: &Value) -> Vec<Flaw> {
+    let mut flaws = Vec::new();
+    if fields::is_deleting(before) {
+        let held = fields::finalizers(before);
+        let added: Vec<String> = fields::finalizers(object)
+            .into_iter()
+            .filter(|finalizer| !held.contains(finalizer))
+            .map(|finalizer| json!(finalizer).to_string())
+            .collect();
+        if !added.is_empty() {
+            let why = "no new finalizers can be added if the object is being deleted, found new finalizers []string";
+            flaws.push(Flaw::forbidden("metadata.finalizers", &format!("{why}{{{}}}", added.join(", "))));
         }
     }
-    flaws.extend(owner_flaws(metadata));
+    for field in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        let of = |object: &Value| fields::metadata(object).and_then(|metadata| metadata.get(field).cloned());
+        if let Some(value) = of(object)
+            && Some(&value) != of(before).as_ref()
+        {
+            flaws.push(Flaw::invalid(format!("metadata.{field}"), &value, "field is immutable"));
+        }
+    }
     flaws
+}
+
+fn finalizer_flaws(kind: &Kind, object: &Value) -> Vec<Flaw> {
+    let finalizers = fields::finalizers(object);
+    let unreadable = finalizers.iter().filter_map(|finalizer| {
+        Some(Flaw::invalid("metadata.finalizers", &json!(finalizer), check_qualified(finalizer).err()?))
+    });
+    let without_domain = finalizers.iter().enumerate().filter_map(|(index, finalizer)| {
+        let is_fine = kind.is_custom() || finalizer.contains('/') || STANDARD_FINALIZERS.contains(finalizer);
+        let why = "name is neither a standard finalizer name nor is it fully qualified";
+        (!is_fine).then(|| Flaw::invalid(format!("metadata.finalizers[{index}]"), &json!(finalizer), why))
+    });
+    unreadable.chain(without_domain).collect()
 }
 
 fn owner_flaws(metadata: &Map<String, Value>) -> Vec<Flaw> {
     let owners = metadata.get("ownerReferences").and_then(Value::as_array);
     let owners: Vec<&Value> = owners.into_iter().flatten().collect();
     let mut flaws = Vec::new();
-    for (index, owner) in owners.iter().enumerate() {
-        for field in ["apiVersion", "kind", "name", "uid"] {
-            if owner.get(field).and_then(Value::as_str).unwrap_or_default().is_empty() {
-                let path = format!("metadata.ownerReferences[{index}].{field}");
-                flaws.push(Flaw::invalid(path, &json!(""), "must not be empty"));
-            }
+    for owner in &owners {
+        let lacks = |field: &&str| owner.get(*field).and_then(Value::as_str).unwrap_or_default().is_empty();
+        for field in ["apiVersion", "kind", "name", "uid"].into_iter().filter(lacks) {
+            let why = if field == "apiVersion" { "version must not be empty" } else { "must not be empty" };
+            flaws.push(Flaw::invalid(format!("metadata.ownerReferences.{field}"), &json!(""), why));
         }
     }
-    let controllers = owners.iter().filter(|owner| owner.get("controller") == Some(&Value::Bool(true)));
-    if controllers.count() > 1 {
-        let why = "Only one reference can have Controller set to true";
-        flaws.push(Flaw::invalid("metadata.ownerReferences", &json!(owners), why));
+    let controllers: Vec<String> = owners
+        .iter()
+        .filter(|owner| owner.get("controller") == Some(&Value::Bool(true)))
+        .map(|owner| format!("{}/{}", owner["kind"].as_str().unwrap_or(""), owner["name"].as_str().unwrap_or("")))
+        .collect();
+    if let [first, second, ..] = controllers.as_slice() {
+        let why = format!(
+            "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {second}"
+        );
+        flaws.push(Flaw::invalid("metadata.ownerReferences", &json!(owners), &why));
     }
     flaws
 }
@@ -112,9 +158,9 @@ const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower ca
 const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and \
     end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
     '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
-const SERVICE: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic \
-    character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is \
-    '[a-z]([-a-z0-9]*[a-z0-9])?')";
+const LABEL_KEY: &str = "a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must start and end with \
+    an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
+    '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')";
 const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and \
     must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for \
     validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
@@ -124,11 +170,10 @@ const NAME_PART: &str = "name part must consist of alphanumeric characters, '-',
 
 fn check_name(kind: &Kind, name: &str) -> Result<(), &'static str> {
     match kind.kind.as_str() {
-        "Service" | "Namespace" if name.len() > 63 => Err("must be no more than 63 bytes"),
-        "Service" if !is_dns_label(name) || name.starts_with(|first: char| first.is_ascii_digit()) => Err(SERVICE),
-        "Namespace" if !is_dns_label(name) => Err(LABEL),
+        "Service" | "Namespace" if name.len() > 63 => Err("must be no more than 63 characters"),
+        "Service" | "Namespace" if !is_dns_label(name) => Err(LABEL),
         "Service" | "Namespace" => Ok(()),
-        _ if name.len() > 253 => Err("must be no more than 253 bytes"),
+        _ if name.len() > 253 => Err("must be no more than 253 characters"),
         _ if !is_subdomain(name) => Err(SUBDOMAIN),
         _ => Ok(()),
     }
@@ -136,7 +181,10 @@ fn check_name(kind: &Kind, name: &str) -> Result<(), &'static str> {
 
 /// A key of labels, annotations and finalizers: `name` or `domain/name`.
 fn check_qualified(key: &str) -> Result<(), &'static str> {
-    let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    if key.matches('/').count() > 1 {
+        return Err(LABEL_KEY);
+    }
+    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     match prefix {
         Some("") => return Err("prefix part must be non-empty"),
         Some(prefix) if prefix.len() > 253 || !is_subdomain(prefix) => return Err(SUBDOMAIN),
@@ -188,17 +236,17 @@ mod tests {
 
     #[rstest]
     #[case::name("Pod", json!({"name": "Upper"}), "metadata.name")]
-    #[case::service_name("Service", json!({"name": "1st"}), "metadata.name")]
+    #[case::service_name("Service", json!({"name": "a.b"}), "metadata.name")]
     #[case::long_service_name("Service", json!({"name": "a".repeat(64)}), "metadata.name")]
     #[case::label_value("Pod", json!({"name": "a", "labels": {"x": "a".repeat(64)}}), "metadata.labels")]
     #[case::label_key("Pod", json!({"name": "a", "labels": {"x/y/z": ""}}), "metadata.labels")]
     #[case::owner(
         "Pod",
         json!({"name": "a", "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "b"}]}),
-        "metadata.ownerReferences[0].uid"
+        "metadata.ownerReferences.uid"
     )]
     fn metadata_that_is_not_allowed_is_named(#[case] kind: &str, #[case] metadata: Value, #[case] field: &str) {
-        let flaws = flaws(kinds::named(kind), &json!({"metadata": metadata}));
+        let flaws = flaws(kinds::named(kind), &json!({"metadata": metadata}), None);
         assert_eq!(flaws.iter().map(|flaw| flaw.field.as_str()).collect::<Vec<_>>(), [field]);
     }
 
@@ -211,6 +259,6 @@ mod tests {
             "finalizers": ["sluice.dev/x", "foregroundDeletion"],
             "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "b", "uid": "u", "controller": true}],
         });
-        assert_eq!(flaws(kinds::named("Pod"), &json!({"metadata": metadata})), []);
+        assert_eq!(flaws(kinds::named("Pod"), &json!({"metadata": metadata}), None), []);
     }
 }

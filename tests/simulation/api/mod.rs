@@ -12,6 +12,7 @@ mod builtin;
 mod deletion;
 mod fields;
 mod handle;
+mod identity;
 mod kinds;
 mod list;
 mod metadata;
@@ -44,6 +45,10 @@ use write::{Hand, Part};
 
 /// Namespaces that are there from the start.
 const NAMESPACES: [&str; 3] = ["default", "kube-system", "sluice-system"];
+
+/// Priorities that are there from the start.
+const PRIORITIES: [(&str, i64); 2] =
+    [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
 
 /// The API server.
 #[derive(Debug)]
@@ -87,6 +92,11 @@ impl Api {
         for name in NAMESPACES {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
             api.create(now, namespace).expect("nothing is there yet");
+        }
+        for (name, value) in PRIORITIES {
+            let metadata = json!({"name": name});
+            let class = json!({"kind": "PriorityClass", "metadata": metadata, "value": value});
+            api.create(now, class).expect("nothing is there yet");
         }
         api
     }
@@ -211,5 +221,7 @@ fn key_of(object: &Value) -> String {
     store::key(fields::namespace(object), fields::name(object))
 }
 
+#[cfg(test)]
+mod recorded;
 #[cfg(test)]
 mod tests;

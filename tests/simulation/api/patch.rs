@@ -1,10 +1,10 @@
 //! Patches: what a body makes of an object.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::fields;
 use super::kinds::Kind;
-use super::refusal::{Flaw, Refusal};
+use super::refusal::Refusal;
 
 /// A patch.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,13 +41,9 @@ impl Patch {
         let mut object = object.clone();
         match self {
             Self::Merge(patch) => json_patch::merge(&mut object, patch),
-            Self::Json(patch) => json_patch::patch(&mut object, patch).map_err(|error| Refusal {
-                code: 422,
-                reason: "Invalid",
-                message: format!("the server rejected our request due to an error in our request: {error}"),
-                details: json!({}),
-                continued: None,
-            })?,
+            Self::Json(patch) => {
+                json_patch::patch(&mut object, patch).map_err(|_| Refusal::impossible_patch())?;
+            }
         }
         Ok(object)
     }
@@ -92,18 +88,19 @@ pub fn wanted(kind: &Kind, name: &str, body: &[u8]) -> Result<Value, Refusal> {
     Ok(wanted)
 }
 
-/// Custom objects can't be replaced without saying which version of them.
+/// Whether the server can tell what every field of what is applied to a custom object is.
 ///
 /// # Errors
-/// When the version is missing.
-pub fn check_update(kind: &Kind, name: &str, object: &Value) -> Result<(), Refusal> {
-    if !kind.is_custom() || !fields::text(object, "resourceVersion").is_empty() {
+/// When there is one that the schema doesn't know or that is of another type.
+pub fn check_types(kind: &Kind, namespace: &str, name: &str, wanted: &Value) -> Result<(), Refusal> {
+    let Some(schema) = &kind.schema else { return Ok(()) };
+    let unknown = schema.settle(&mut wanted.clone());
+    let unknown = unknown.iter().map(|field| format!(".{field}: field not declared in schema"));
+    let flaws = schema.flaws(wanted, None);
+    let mistyped = flaws.iter().filter(|flaw| ["FieldValueTypeInvalid", "FieldValueDuplicate"].contains(&flaw.cause));
+    let Some(why) = unknown.chain(mistyped.map(|flaw| format!(".{}: {}", flaw.field, flaw.text))).next() else {
         return Ok(());
-    }
-    let flaw = Flaw {
-        field: "metadata.resourceVersion".into(),
-        cause: "FieldValueInvalid",
-        text: "Invalid value: 0x0: must be specified for an update".into(),
     };
-    Err(Refusal::invalid(kind, name, &[flaw]))
+    let of = format!("{namespace}/{name}; {}, Kind={}", kind.api_version(), kind.kind);
+    Err(Refusal::broken(format!("failed to create typed patch object ({of}): {why}")))
 }

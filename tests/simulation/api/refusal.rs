@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::kinds::Kind;
+use super::kinds::{Kind, qualified};
 
 /// A request that was refused.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Refusal {
     /// The HTTP status.
     pub code: u16,
-    /// The machine's word for it, like `NotFound`.
+    /// The machine's word for it, like `NotFound`; empty when there is none.
     pub reason: &'static str,
     /// The sentence for people.
     pub message: String,
@@ -53,15 +53,30 @@ impl Flaw {
     }
 }
 
+impl Flaw {
+    /// Whether the rules of a definition are not even looked at when a field has such a flaw.
+    pub fn hides_others(&self) -> bool {
+        let hiding = [
+            "FieldValueNotSupported",
+            "FieldValueRequired",
+            "FieldValueTooLong",
+            "FieldValueTooMany",
+            "FieldValueTypeInvalid",
+        ];
+        hiding.contains(&self.cause)
+    }
+
+    /// Says that the rules of the definition were not looked at.
+    pub fn unchecked_rules() -> Self {
+        let why = "some validation rules were not checked because the object was invalid; correct the existing errors to \
+            complete validation";
+        Self::invalid("<nil>", &Value::Null, why)
+    }
+}
+
 impl Refusal {
     fn about(code: u16, reason: &'static str, kind: &Kind, name: &str, message: String) -> Self {
-        Self {
-            code,
-            reason,
-            message,
-            details: json!({"name": name, "group": kind.group, "kind": kind.plural}),
-            continued: None,
-        }
+        Self { code, reason, message, details: details(name, &kind.group, &kind.plural), continued: None }
     }
 
     /// The object is not there.
@@ -100,6 +115,11 @@ impl Refusal {
 
     /// A field has a value that is not allowed.
     pub fn invalid(kind: &Kind, name: &str, flaws: &[Flaw]) -> Self {
+        Self::invalid_as(&kind.kind, &kind.group, name, flaws)
+    }
+
+    /// A field has a value that is not allowed, in an object of what calls itself this kind.
+    pub fn invalid_as(kind: &str, group: &str, name: &str, flaws: &[Flaw]) -> Self {
         let texts: Vec<String> = flaws.iter().map(|flaw| format!("{}: {}", flaw.field, flaw.text)).collect();
         let text = match texts.as_slice() {
             [only] => only.clone(),
@@ -107,13 +127,23 @@ impl Refusal {
         };
         let causes: Vec<Value> =
             flaws.iter().map(|flaw| json!({"reason": flaw.cause, "message": flaw.text, "field": flaw.field})).collect();
-        Self {
-            code: 422,
-            reason: "Invalid",
-            message: format!("{} \"{name}\" is invalid: {text}", kind.qualified_kind()),
-            details: json!({"name": name, "group": kind.group, "kind": kind.kind, "causes": causes}),
-            continued: None,
-        }
+        let mut details = details(name, group, kind);
+        details["causes"] = causes.into();
+        let message = format!("{} \"{name}\" is invalid: {text}", qualified(kind, group));
+        Self { code: 422, reason: "Invalid", message, details, continued: None }
+    }
+
+    /// A deletion that is meant for another object, or another version of it.
+    pub fn precondition(kind: &Kind, name: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.qualified_kind());
+        let details = details(name, &kind.group, &kind.kind);
+        Self { code: 409, reason: "Conflict", message, details, continued: None }
+    }
+
+    /// A patch that can't be done.
+    pub fn impossible_patch() -> Self {
+        let message = "the server rejected our request due to an error in our request".to_owned();
+        Self { code: 422, reason: "Invalid", message, details: json!({}), continued: None }
     }
 
     /// The request itself makes no sense.
@@ -128,9 +158,8 @@ impl Refusal {
     }
 
     /// What the API server answers when it trips over itself.
-    pub fn internal(message: &str) -> Self {
-        let message = format!("Internal error occurred: {message}");
-        Self { code: 500, reason: "InternalError", message, details: json!({}), continued: None }
+    pub fn broken(message: impl Into<String>) -> Self {
+        Self { code: 500, reason: "", message: message.into(), details: Value::Null, continued: None }
     }
 
     /// The version that was asked for is no longer remembered.
@@ -143,7 +172,7 @@ impl Refusal {
         let accepted = accepted.join(", ");
         let message =
             format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
-        Self { code: 415, reason: "UnsupportedMediaType", message, details: json!({}), continued: None }
+        Self { code: 415, reason: "UnsupportedMediaType", message, details: Value::Null, continued: None }
     }
 
     /// The Status object that says so.
@@ -154,9 +183,11 @@ impl Refusal {
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
             "code": self.code,
         });
+        if !self.reason.is_empty() {
+            status["reason"] = self.reason.into();
+        }
         if let Some(token) = &self.continued {
             status["metadata"]["continue"] = token.clone().into();
         }
@@ -165,6 +196,13 @@ impl Refusal {
         }
         status
     }
+}
+
+/// What a Status says of the object that it is about.
+fn details(name: &str, group: &str, kind: &str) -> Value {
+    let parts = [("name", name), ("group", group), ("kind", kind)];
+    let said = parts.into_iter().filter(|(_, text)| !text.is_empty());
+    Value::Object(said.map(|(field, text)| (field.to_owned(), text.into())).collect())
 }
 
 impl std::fmt::Display for Refusal {

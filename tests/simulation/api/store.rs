@@ -38,6 +38,14 @@ pub struct Stored {
     pub body: Bytes,
 }
 
+impl Stored {
+    /// An object with its bytes, which are made once.
+    pub fn of(object: Value) -> Self {
+        let body = Bytes::from(object.to_string());
+        Self { object: Arc::new(object), body }
+    }
+}
+
 /// Objects of one kind by key, and where in the log their changes are.
 #[derive(Debug, Default)]
 struct Shelf {
@@ -151,9 +159,8 @@ impl Store {
     }
 }
 
-/// The object with its version in it, and its bytes, made once.
+/// The object with its version in it.
 fn versioned(mut object: Value, version: u64) -> Stored {
     fields::set_metadata(&mut object, "resourceVersion", version.to_string());
-    let body = Bytes::from(object.to_string());
-    Stored { object: Arc::new(object), body }
+    Stored::of(object)
 }

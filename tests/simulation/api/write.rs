@@ -1,13 +1,13 @@
 //! Creating and changing objects: what the API server puts in, keeps, refuses and counts.
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::apply::Manager;
 use super::kinds::{self, Kind};
 use super::refusal::{Flaw, Refusal};
 use super::store::{self, Stored};
-use super::{Api, builtin, deletion, fields, metadata};
+use super::{Api, builtin, deletion, fields, identity, metadata};
 
 /// Who writes, and how.
 #[derive(Debug, Clone)]
@@ -31,9 +31,6 @@ pub enum Part {
     Status,
 }
 
-/// The letters of generated names, those of the real API server: nothing that could spell a word.
-const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-
 impl Api {
     /// Stores a new object.
     pub(super) fn store_new(
@@ -45,16 +42,16 @@ impl Api {
         hand: &Hand,
     ) -> Result<Stored, Refusal> {
         self.takes_new(kind, namespace)?;
-        check_place(kind, namespace, &object)?;
+        identity::check_place(kind, namespace, &object)?;
         let version = fields::text(&object, "resourceVersion");
         if !version.is_empty() && version != "0" {
-            return Err(Refusal::internal("resourceVersion should not be set on objects to be created"));
+            return Err(Refusal::broken("resourceVersion should not be set on objects to be created"));
         }
         self.made += 1;
         metadata::tidy_new(&mut object);
-        let name = self.settle_name(kind, &mut object)?;
+        let name = identity::settle_name(kind, &mut object, self.made)?;
         let own = fields::metadata_mut(&mut object);
-        own.insert("uid".into(), uid(self.made).into());
+        own.insert("uid".into(), identity::uid(self.made).into());
         own.insert("creationTimestamp".into(), seconds(now).into());
         if kind.namespaced {
             own.insert("namespace".into(), namespace.into());
@@ -67,9 +64,9 @@ impl Api {
         if kind.has_status && kind.kind != "Node" {
             fields::map(&mut object).remove("status");
         }
-        settle(kind, &name, &mut object, None)?;
+        settle(kind, &name, &mut object, None, Part::Main)?;
         if !kind.is_custom() {
-            builtin::begin(&self.store, kind, &mut object);
+            builtin::begin(&self.store, kind, &mut object)?;
         }
         let key = store::key(namespace, &name);
         if self.store.get(kind, &key).is_some() {
@@ -92,14 +89,16 @@ impl Api {
         let key = store::key(namespace, name);
         let old = self.store.get(kind, &key).cloned().ok_or_else(|| Refusal::not_found(kind, name))?;
         let mut new = change(&old.object)?;
-        check_identity(kind, name, &old.object, &new)?;
-        check_place(kind, namespace, &new)?;
+        identity::check(kind, name, &old.object, &new)?;
+        identity::check_place(kind, namespace, &new)?;
         match hand.part {
             Part::Main => keep_on_main(kind, &old.object, &mut new),
             Part::Status => new = with_status_of(&old.object, &mut new),
         }
-        check_finalizers(kind, name, &old.object, &new)?;
-        settle(kind, name, &mut new, Some(&old.object))?;
+        settle(kind, name, &mut new, Some(&old.object), hand.part)?;
+        if !kind.is_custom() && !hand.trusted {
+            builtin::check_change(kind, name, &old.object, &new)?;
+        }
         if kind.counts_generations && hand.part == Part::Main && differs_in_spec(kind, &old.object, &new) {
             let generation = old.object.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0);
             fields::set_metadata(&mut new, "generation", generation + 1);
@@ -108,7 +107,9 @@ impl Api {
             return Ok(old);
         }
         if deletion::is_done(&old.object, &new) {
-            return self.take(now, kind, &key).ok_or_else(|| Refusal::not_found(kind, name));
+            // The last state that is seen is the one before; the answer is what would have been.
+            self.take(now, kind, &key);
+            return Ok(Stored::of(new));
         }
         let stored = self.store.put(now, kind, key.clone(), new);
         self.ledger.wrote(kind, &key, hand.manager.clone(), Some(old.object), stored.object.clone());
@@ -134,39 +135,6 @@ impl Api {
         }
         Ok(())
     }
-
-    /// The name of a new object; made up when it only says what it starts with.
-    fn settle_name(&self, kind: &Kind, object: &mut Value) -> Result<String, Refusal> {
-        let name = fields::name(object);
-        if !name.is_empty() {
-            return Ok(name.to_owned());
-        }
-        let base = fields::text(object, "generateName");
-        if base.is_empty() {
-            let flaw = Flaw::required("metadata.name", "name or generateName is required");
-            return Err(Refusal::invalid(kind, "", &[flaw]));
-        }
-        let base: String = base.chars().take(63 - 5).collect();
-        let name = format!("{base}{}", suffix(self.made));
-        fields::set_metadata(object, "name", name.clone());
-        Ok(name)
-    }
-}
-
-/// The `n`th uid: the same ones in every run.
-fn uid(n: u64) -> String {
-    format!("00000000-0000-4000-8000-{n:012x}")
-}
-
-/// Five letters that look random and differ for every `n`.
-fn suffix(n: u64) -> String {
-    let mut rest = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
-    let mut letter = || {
-        let index = usize::try_from(rest % 27).unwrap_or_default();
-        rest /= 27;
-        char::from(LETTERS[index])
-    };
-    (0..5).map(|_| letter()).collect()
 }
 
 /// A time as metadata has it: whole seconds.
@@ -175,61 +143,29 @@ pub(super) fn seconds(time: Timestamp) -> String {
 }
 
 /// Puts in what is not said, takes out what is unknown, and refuses what is not allowed; `before` is what the object was.
-fn settle(kind: &Kind, name: &str, object: &mut Value, before: Option<&Value>) -> Result<(), Refusal> {
+fn settle(kind: &Kind, name: &str, object: &mut Value, before: Option<&Value>, part: Part) -> Result<(), Refusal> {
     let mut flaws = match before {
         Some(before) if before.get("metadata") == object.get("metadata") => Vec::new(),
-        _ => metadata::flaws(kind, object),
+        before => metadata::flaws(kind, object, before),
     };
-    match &kind.schema {
-        None => builtin::default(kind, object),
-        Some(schema) => {
+    match (&kind.schema, part) {
+        (None, _) => {
+            builtin::default(kind, object);
+            flaws.extend(builtin::flaws(kind, object));
+        }
+        (Some(schema), Part::Main) => {
             schema.settle(object);
             flaws.extend(schema.flaws(object, before));
         }
+        (Some(schema), Part::Status) => flaws.extend(schema.settle_status(object, before)),
     }
-    if flaws.is_empty() { Ok(()) } else { Err(Refusal::invalid(kind, name, &flaws)) }
-}
-
-/// Whether a body is of the kind and in the namespace that the request was sent to.
-fn check_place(kind: &Kind, namespace: &str, object: &Value) -> Result<(), Refusal> {
-    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
-    if (text("kind") != kind.kind && !text("kind").is_empty())
-        || (text("apiVersion") != kind.api_version() && !text("apiVersion").is_empty())
-    {
-        let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
-        let message = format!(
-            "the object provided is unrecognized (must be of type {}): it is {}/{version}, Kind={}",
-            kind.kind,
-            group,
-            text("kind"),
-        );
-        return Err(Refusal::bad_request(message));
+    if flaws.is_empty() {
+        return Ok(());
     }
-    let own = fields::namespace(object);
-    if !own.is_empty() && own != namespace {
-        let message = "the namespace of the provided object does not match the namespace sent on the request";
-        return Err(Refusal::bad_request(message));
+    if kind.has_rules && flaws.iter().any(Flaw::hides_others) {
+        flaws.push(Flaw::unchecked_rules());
     }
-    Ok(())
-}
-
-/// Whether a change is made to the object, and to the version of it, that it was made for.
-fn check_identity(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Refusal> {
-    let given = fields::name(new);
-    if given != name {
-        let message = format!("the name of the object ({given}) does not match the name on the URL ({name})");
-        return Err(Refusal::bad_request(message));
-    }
-    let (given, uid) = (fields::text(new, "uid"), fields::text(old, "uid"));
-    if !given.is_empty() && given != uid {
-        let why = format!("Precondition failed: UID in precondition: {given}, UID in object meta: {uid}");
-        return Err(Refusal::conflict(kind, name, &why));
-    }
-    let version = fields::text(new, "resourceVersion");
-    if !version.is_empty() && version != "0" && version != fields::text(old, "resourceVersion") {
-        return Err(Refusal::stale(kind, name));
-    }
-    Ok(())
+    Err(Refusal::invalid(kind, name, &flaws))
 }
 
 /// Puts back what a write to the main path can't change.
@@ -268,21 +204,6 @@ fn with_status_of(old: &Value, new: &mut Value) -> Value {
         None => drop(fields::map(&mut object).remove("status")),
     }
     object
-}
-
-/// Nobody can hold up a deletion that has begun.
-fn check_finalizers(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Refusal> {
-    if !fields::is_deleting(old) {
-        return Ok(());
-    }
-    let before = fields::finalizers(old);
-    let added: Vec<&str> = fields::finalizers(new).into_iter().filter(|one| !before.contains(one)).collect();
-    if added.is_empty() {
-        return Ok(());
-    }
-    let why = "no new finalizers can be added if the object is being deleted, found new finalizers []string{";
-    let names = added.iter().map(|one| json!(one).to_string()).collect::<Vec<_>>().join(", ");
-    Err(Refusal::invalid(kind, name, &[Flaw::forbidden("metadata.finalizers", &format!("{why}{names}}}"))]))
 }
 
 /// Whether two states differ in what a generation counts: all but metadata, and status where that has its own path.

@@ -136,30 +136,31 @@ fn conflict(live: &Value, conflicts: &[(Manager, String)]) -> Refusal {
     let version = live.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
     let with = |manager: &Manager| {
         let path = if manager.status { " with subresource \"status\"" } else { "" };
-        format!("conflict with \"{}\"{path} using {version}", manager.name)
+        let using = if manager.applies { String::new() } else { format!(" using {version}") };
+        format!("\"{}\"{path}{using}", manager.name)
     };
     let said = match conflicts {
-        [(manager, path)] => format!("{}: {path}", with(manager)),
+        [(manager, path)] => format!("conflict with {}: {path}", with(manager)),
         _ => {
-            let mut by_manager: BTreeMap<&Manager, Vec<&str>> = BTreeMap::new();
+            let mut by_manager: BTreeMap<String, Vec<&str>> = BTreeMap::new();
             for (manager, path) in conflicts {
-                by_manager.entry(manager).or_default().push(path);
+                by_manager.entry(with(manager)).or_default().push(path);
             }
             let each =
-                by_manager.iter().map(|(manager, paths)| format!("{}:\n- {}", with(manager), paths.join("\n- ")));
+                by_manager.iter().map(|(with, paths)| format!("conflicts with {with}:\n- {}", paths.join("\n- ")));
             each.collect::<Vec<_>>().join("\n")
         }
     };
     let plural = if conflicts.len() == 1 { "" } else { "s" };
-    let causes: Vec<Value> = conflicts
-        .iter()
-        .map(|(manager, path)| json!({"reason": "FieldManagerConflict", "message": with(manager), "field": path}))
-        .collect();
+    let cause = |(manager, path): &(Manager, String)| {
+        let message = format!("conflict with {}", with(manager));
+        json!({"reason": "FieldManagerConflict", "message": message, "field": path})
+    };
     Refusal {
         code: 409,
         reason: "Conflict",
         message: format!("Apply failed with {} conflict{plural}: {said}", conflicts.len()),
-        details: json!({"causes": causes}),
+        details: json!({"causes": conflicts.iter().map(cause).collect::<Vec<_>>()}),
         continued: None,
     }
 }

@@ -66,7 +66,7 @@ fn a_value_of_others_is_taken_over_by_force_alone() {
 
     cluster.apply("others", json!({"spec": {"rayVersion": "2"}}), false).expect("the same value can be shared");
     let refusal = cluster.apply("others", json!({"spec": {"suspend": false}}), false).expect_err("refused");
-    let message = "Apply failed with 1 conflict: conflict with \"people\" using ray.io/v1: .spec.suspend";
+    let message = "Apply failed with 1 conflict: conflict with \"people\": .spec.suspend";
     assert_eq!((refusal.code, refusal.message.as_str()), (409, message));
 
     cluster.apply("others", json!({"spec": {"suspend": false}}), true).expect("forced");
@@ -83,7 +83,7 @@ fn several_conflicts_are_told_by_manager() {
 
     let refusal = workload.apply("others", wanted(false, 2), false).expect_err("refused");
 
-    let message = "Apply failed with 2 conflicts: conflict with \"people\" using kueue.x-k8s.io/v1beta2:\n- .spec.active\n\
+    let message = "Apply failed with 2 conflicts: conflicts with \"people\":\n- .spec.active\n\
         - .spec.podSets[name=\"head\"].count";
     assert_eq!(refusal.message, message);
 }

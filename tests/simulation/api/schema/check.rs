@@ -14,6 +14,17 @@ impl Schema {
         flaws
     }
 
+    /// Prunes and defaults the status of an object, and says what is wrong with it; `before` is what the object was.
+    pub fn settle_status(&self, object: &mut Value, before: Option<&Value>) -> Vec<Flaw> {
+        let (Some(schema), Some(status)) = (self.field("status"), object.get_mut("status")) else { return Vec::new() };
+        schema.settle(status);
+        let mut flaws = schema.flaws(status, before.and_then(|before| before.get("status")));
+        for flaw in &mut flaws {
+            flaw.field = format!("status.{}", flaw.field);
+        }
+        flaws
+    }
+
     fn check(&self, value: &Value, before: Option<&Value>, path: Path<'_>, flaws: &mut Vec<Flaw>) {
         if before == Some(value) {
             return;
@@ -106,7 +117,7 @@ impl Schema {
         }
         if rules.format.as_deref() == Some("date-time") && text.parse::<jiff::Timestamp>().is_err() {
             let why = format!("{path} in body must be of type date-time: {}", json!(text));
-            flaws.push(Flaw::invalid(path.to_string(), &json!(text), &why));
+            flaws.push(Flaw::wrong_type(path.to_string(), &json!(text), &why));
         }
     }
 
@@ -120,7 +131,8 @@ impl Schema {
             wrong(format!("{path} in body should be less than or equal to {most}"));
         }
         if self.rules.format.as_deref() == Some("int32") && value.as_i64().is_none_or(|n| i32::try_from(n).is_err()) {
-            wrong(format!("{path} in body must be of type int32: {value}"));
+            let why = format!("Checked value must be of type integer with format int32 in {path}");
+            flaws.push(Flaw::invalid("<nil>", &json!(""), &why));
         }
     }
 }

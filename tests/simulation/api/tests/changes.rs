@@ -119,19 +119,6 @@ fn a_change_of_another_version_is_refused(#[case] method: &str, #[case] content_
 }
 
 #[test]
-fn a_custom_object_is_replaced_only_in_a_named_version() {
-    let mut server = Server::new();
-    let mut new = server.has_cluster("a");
-    new["metadata"].as_object_mut().expect("metadata").remove("resourceVersion");
-
-    let (code, status) = server.put(&at("a"), &new);
-
-    let message = "RayCluster.ray.io \"a\" is invalid: metadata.resourceVersion: Invalid value: 0x0: must be specified for \
-        an update";
-    assert_eq!((code, status["message"].as_str()), (422, Some(message)));
-}
-
-#[test]
 fn a_json_patch_is_done_whole_or_not_at_all() {
     let mut server = Server::new();
     server.has_cluster("a");

@@ -1,76 +1,15 @@
-//! What the API server puts into objects of Kubernetes' own kinds.
+//! Pods: what they are when nobody says it, and what of them can be changed.
 
 use serde_json::{Map, Value, json};
 
-use super::kinds::Kind;
-use super::store::Store;
-use super::{fields, kinds};
+use super::super::fields;
+use super::super::kinds::{self, Kind};
+use super::super::refusal::{Flaw, Refusal};
+use super::super::store::Store;
+use super::set_default;
 
-/// Puts the first status, and what is decided once, into a new object.
-pub fn begin(store: &Store, kind: &Kind, object: &mut Value) {
-    match kind.kind.as_str() {
-        "Pod" => {
-            let class = quality(object);
-            object["status"] = json!({"phase": "Pending", "qosClass": class});
-            set_priority(store, object);
-        }
-        "Namespace" => {
-            let name = fields::name(object).to_owned();
-            fields::map(fields::metadata_mut(object).entry("labels").or_insert(Value::Null))
-                .insert("kubernetes.io/metadata.name".into(), name.into());
-            object["spec"] = json!({"finalizers": ["kubernetes"]});
-            object["status"] = json!({"phase": "Active"});
-        }
-        "Service" => {
-            object["status"] = json!({"loadBalancer": {}});
-            give_address(store, object);
-        }
-        "PersistentVolumeClaim" => object["status"] = json!({"phase": "Pending"}),
-        _ => {}
-    }
-}
-
-/// Puts in what a field is when nobody says it. Nulls go: the types of Kubernetes' own kinds do not know them.
-pub fn default(kind: &Kind, object: &mut Value) {
-    without_nulls(object);
-    match kind.kind.as_str() {
-        "Pod" => default_pod(fields::map(&mut object["spec"])),
-        "Service" => default_service(fields::map(&mut object["spec"])),
-        "PriorityClass" => set_default(fields::map(object), "preemptionPolicy", "PreemptLowerPriority"),
-        _ => {}
-    }
-}
-
-/// Keeps what was decided at the creation and a change did not mention.
-pub fn keep(kind: &Kind, old: &Value, object: &mut Value) {
-    if kind.kind != "Service" || object.pointer("/spec/type") == Some(&"ExternalName".into()) {
-        return;
-    }
-    for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-        if let Some(value) = old.pointer("/spec").and_then(|spec| spec.get(field)) {
-            set_default(fields::map(&mut object["spec"]), field, value.clone());
-        }
-    }
-}
-
-fn set_default(fields: &mut Map<String, Value>, field: &str, value: impl Into<Value>) {
-    if !fields.contains_key(field) {
-        fields.insert(field.to_owned(), value.into());
-    }
-}
-
-fn without_nulls(value: &mut Value) {
-    match value {
-        Value::Object(fields) => {
-            fields.retain(|_, value| !value.is_null());
-            fields.values_mut().for_each(without_nulls);
-        }
-        Value::Array(items) => items.iter_mut().for_each(without_nulls),
-        _ => {}
-    }
-}
-
-fn default_pod(spec: &mut Map<String, Value>) {
+/// Puts into the spec of a pod what is not said.
+pub(super) fn default_pod(spec: &mut Map<String, Value>) {
     set_default(spec, "restartPolicy", "Always");
     set_default(spec, "terminationGracePeriodSeconds", 30);
     set_default(spec, "dnsPolicy", "ClusterFirst");
@@ -97,11 +36,20 @@ fn default_container(container: &mut Map<String, Value>) {
     }
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
         if let Some(probe) = container.get_mut(probe).and_then(Value::as_object_mut) {
+            if let Some(get) = probe.get_mut("httpGet").and_then(Value::as_object_mut) {
+                set_default(get, "path", "/");
+                set_default(get, "scheme", "HTTP");
+            }
             for (field, value) in
                 [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)]
             {
                 set_default(probe, field, value);
             }
+        }
+    }
+    for variable in container.get_mut("env").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(field) = variable.pointer_mut("/valueFrom/fieldRef").and_then(Value::as_object_mut) {
+            set_default(field, "apiVersion", "v1");
         }
     }
     // What is limited and not asked for is asked for up to its limit.
@@ -116,7 +64,7 @@ fn default_container(container: &mut Map<String, Value>) {
 }
 
 /// The quality of service, by requests and limits of CPU and memory.
-fn quality(pod: &Value) -> &'static str {
+pub(super) fn quality(pod: &Value) -> &'static str {
     let containers: Vec<&Value> = ["/spec/containers", "/spec/initContainers"]
         .into_iter()
         .filter_map(|list| pod.pointer(list)?.as_array())
@@ -138,44 +86,57 @@ fn quality(pod: &Value) -> &'static str {
     if containers.iter().all(is_guaranteed) { "Guaranteed" } else { "Burstable" }
 }
 
-/// The number behind the pod's priority class.
-fn set_priority(store: &Store, pod: &mut Value) {
+/// Puts in the number behind the pod's priority class.
+///
+/// # Errors
+/// When there is no such class.
+pub(super) fn set_priority(store: &Store, kind: &Kind, pod: &mut Value) -> Result<(), Refusal> {
+    let name = fields::name(pod).to_owned();
     let spec = fields::map(&mut pod["spec"]);
     let class = spec.get("priorityClassName").and_then(Value::as_str).unwrap_or_default();
     let found = store.get(kinds::named("PriorityClass"), class).map(|class| &class.object);
+    if found.is_none() && !class.is_empty() {
+        let why = format!("no PriorityClass with name {class} was found");
+        return Err(Refusal::forbidden(kind, &name, &why));
+    }
     let value = found.and_then(|class| class.get("value").cloned()).unwrap_or(0.into());
     let policy = found.and_then(|class| class.get("preemptionPolicy").cloned());
     spec.insert("priority".into(), value);
     set_default(spec, "preemptionPolicy", policy.unwrap_or("PreemptLowerPriority".into()));
+    Ok(())
 }
 
-fn default_service(spec: &mut Map<String, Value>) {
-    set_default(spec, "type", "ClusterIP");
-    set_default(spec, "sessionAffinity", "None");
-    if spec.get("type") != Some(&"ExternalName".into()) {
-        set_default(spec, "internalTrafficPolicy", "Cluster");
+/// What a pod lacks.
+pub(super) fn flaws(pod: &Value) -> Vec<Flaw> {
+    let containers = pod.pointer("/spec/containers").and_then(Value::as_array);
+    let missing = containers.is_none_or(Vec::is_empty);
+    missing.then(|| Flaw::required("spec.containers", "")).into_iter().collect()
+}
+
+/// What a client changes of a pod that it can't change.
+pub(super) fn change_flaws(old: &Value, new: &Value) -> Vec<Flaw> {
+    if fixed(old) == fixed(new) {
+        return Vec::new();
     }
-    for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
-        let port = fields::map(port);
-        set_default(port, "protocol", "TCP");
-        if let Some(number) = port.get("port").cloned() {
-            set_default(port, "targetPort", number);
+    let why = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,\
+        `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
+        `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)\n";
+    vec![Flaw::forbidden("spec", why)]
+}
+
+/// The part of a pod's spec that stays as it was made.
+fn fixed(pod: &Value) -> Value {
+    let mut spec = pod["spec"].clone();
+    let fields = fields::map(&mut spec);
+    for changeable in ["activeDeadlineSeconds", "tolerations", "schedulingGates"] {
+        fields.remove(changeable);
+    }
+    for list in ["containers", "initContainers"] {
+        for container in fields.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            fields::map(container).remove("image");
         }
     }
-}
-
-/// Gives a Service its cluster IP, the same one in every run.
-fn give_address(store: &Store, service: &mut Value) {
-    let spec = fields::map(&mut service["spec"]);
-    if spec.get("type") == Some(&"ExternalName".into()) {
-        return;
-    }
-    let number = store.version();
-    set_default(spec, "clusterIP", format!("10.96.{}.{}", number / 250 % 256, number % 250 + 1));
-    let ip = spec.get("clusterIP").cloned().unwrap_or_default();
-    set_default(spec, "clusterIPs", json!([ip]));
-    set_default(spec, "ipFamilies", json!(["IPv4"]));
-    set_default(spec, "ipFamilyPolicy", "SingleStack");
+    spec
 }
 
 #[cfg(test)]
@@ -204,7 +165,7 @@ mod tests {
             "ports": [{"containerPort": 1}],
             "resources": {"limits": {"cpu": "1", "memory": "2Gi"}, "requests": {"cpu": "500m"}},
         }]}});
-        default(kinds::named("Pod"), &mut pod);
+        super::super::default(kinds::named("Pod"), &mut pod);
         let container = &pod["spec"]["containers"][0];
         assert_eq!(container["resources"]["requests"], json!({"cpu": "500m", "memory": "2Gi"}));
         assert_eq!(container["imagePullPolicy"], "IfNotPresent");

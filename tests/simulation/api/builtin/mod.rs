@@ -1,0 +1,115 @@
+//! What the API server puts into objects of Kubernetes' own kinds, and refuses of them: as far as Sluice or those who use it
+//! could notice.
+
+mod pods;
+mod services;
+
+use serde_json::{Map, Value, json};
+
+use super::fields;
+use super::kinds::Kind;
+use super::refusal::{Flaw, Refusal};
+use super::store::Store;
+
+/// Puts the first status, and what is decided once, into a new object.
+///
+/// # Errors
+/// When a pod is of a priority class that isn't there.
+pub fn begin(store: &Store, kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
+    match kind.kind.as_str() {
+        "Pod" => {
+            let class = pods::quality(object);
+            object["status"] = json!({"phase": "Pending", "qosClass": class});
+            pods::set_priority(store, kind, object)?;
+        }
+        "Namespace" => {
+            let name = fields::name(object).to_owned();
+            fields::map(fields::metadata_mut(object).entry("labels").or_insert(Value::Null))
+                .insert("kubernetes.io/metadata.name".into(), name.into());
+            object["spec"] = json!({"finalizers": ["kubernetes"]});
+            object["status"] = json!({"phase": "Active"});
+        }
+        "Service" => {
+            object["status"] = json!({"loadBalancer": {}});
+            services::give_address(store, object);
+        }
+        "PersistentVolumeClaim" => object["status"] = json!({"phase": "Pending"}),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Puts in what a field is when nobody says it. Nulls go: the types of Kubernetes' own kinds do not know them.
+pub fn default(kind: &Kind, object: &mut Value) {
+    without_nulls(object);
+    match kind.kind.as_str() {
+        "Pod" => pods::default_pod(fields::map(&mut object["spec"])),
+        "Service" => services::default_service(fields::map(&mut object["spec"])),
+        "PriorityClass" => set_default(fields::map(object), "preemptionPolicy", "PreemptLowerPriority"),
+        "EndpointSlice" => default_slice(fields::map(object)),
+        "Event" => {
+            let event = fields::map(object);
+            set_default(event, "deprecatedFirstTimestamp", Value::Null);
+            set_default(event, "deprecatedLastTimestamp", Value::Null);
+            set_default(event, "deprecatedSource", json!({}));
+        }
+        _ => {}
+    }
+}
+
+/// What an object lacks.
+pub fn flaws(kind: &Kind, object: &Value) -> Vec<Flaw> {
+    match kind.kind.as_str() {
+        "Pod" => pods::flaws(object),
+        "Service" => services::flaws(object),
+        _ => Vec::new(),
+    }
+}
+
+/// Refuses what a client can't change.
+///
+/// # Errors
+/// When it is changed.
+pub fn check_change(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Refusal> {
+    let flaws = match kind.kind.as_str() {
+        "Pod" => pods::change_flaws(old, new),
+        "Service" => services::change_flaws(old, new),
+        _ => Vec::new(),
+    };
+    if flaws.is_empty() { Ok(()) } else { Err(Refusal::invalid(kind, name, &flaws)) }
+}
+
+/// Keeps what was decided at the creation and a change does not mention.
+pub fn keep(kind: &Kind, old: &Value, object: &mut Value) {
+    if kind.kind == "Service" {
+        services::keep(old, object);
+    }
+}
+
+fn set_default(fields: &mut Map<String, Value>, field: &str, value: impl Into<Value>) {
+    if !fields.contains_key(field) {
+        fields.insert(field.to_owned(), value.into());
+    }
+}
+
+fn without_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(without_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_nulls),
+        _ => {}
+    }
+}
+
+fn default_slice(slice: &mut Map<String, Value>) {
+    for endpoint in slice.get_mut("endpoints").and_then(Value::as_array_mut).into_iter().flatten() {
+        set_default(fields::map(endpoint), "conditions", json!({}));
+    }
+    for port in slice.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        let port = fields::map(port);
+        set_default(port, "name", "");
+        set_default(port, "protocol", "TCP");
+    }
+}

@@ -1,0 +1,73 @@
+//! Services: what they are when nobody says it, and what of them can be changed.
+
+use serde_json::{Map, Value, json};
+
+use super::super::fields;
+use super::super::refusal::Flaw;
+use super::super::store::Store;
+use super::set_default;
+
+/// What is decided when a Service is made.
+const DECIDED: [&str; 4] = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"];
+
+/// Puts into the spec of a Service what is not said.
+pub(super) fn default_service(spec: &mut Map<String, Value>) {
+    set_default(spec, "type", "ClusterIP");
+    set_default(spec, "sessionAffinity", "None");
+    if spec.get("type") != Some(&"ExternalName".into()) {
+        set_default(spec, "internalTrafficPolicy", "Cluster");
+    }
+    for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        let port = fields::map(port);
+        set_default(port, "protocol", "TCP");
+        if let Some(number) = port.get("port").cloned() {
+            set_default(port, "targetPort", number);
+        }
+    }
+}
+
+/// Gives a Service its cluster IP, the same one in every run.
+pub(super) fn give_address(store: &Store, service: &mut Value) {
+    let spec = fields::map(&mut service["spec"]);
+    if spec.get("type") == Some(&"ExternalName".into()) {
+        return;
+    }
+    let number = store.version();
+    set_default(spec, "clusterIP", format!("10.96.{}.{}", number / 250 % 256, number % 250 + 1));
+    let ip = spec.get("clusterIP").cloned().unwrap_or_default();
+    set_default(spec, "clusterIPs", json!([ip]));
+    set_default(spec, "ipFamilies", json!(["IPv4"]));
+    set_default(spec, "ipFamilyPolicy", "SingleStack");
+}
+
+/// Keeps what was decided when the Service was made and a change does not mention.
+pub(super) fn keep(old: &Value, service: &mut Value) {
+    if service.pointer("/spec/type") == Some(&"ExternalName".into()) {
+        return;
+    }
+    for field in DECIDED {
+        if let Some(value) = old.pointer("/spec").and_then(|spec| spec.get(field)) {
+            set_default(fields::map(&mut service["spec"]), field, value.clone());
+        }
+    }
+}
+
+/// What a Service lacks.
+pub(super) fn flaws(service: &Value) -> Vec<Flaw> {
+    let text = |pointer: &str| service.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let needs_ports = text("/spec/clusterIP") != "None" && text("/spec/type") != "ExternalName";
+    let ports = service.pointer("/spec/ports").and_then(Value::as_array);
+    let missing = needs_ports && ports.is_none_or(Vec::is_empty);
+    missing.then(|| Flaw::required("spec.ports", "")).into_iter().collect()
+}
+
+/// What a client changes of a Service that it can't change.
+pub(super) fn change_flaws(old: &Value, new: &Value) -> Vec<Flaw> {
+    let address = |service: &Value| service.pointer("/spec/clusterIP").cloned();
+    match (address(old), address(new)) {
+        (Some(before), Some(after)) if before != after => {
+            vec![Flaw::invalid("spec.clusterIPs[0]", &json!([after]), "may not change once set")]
+        }
+        _ => Vec::new(),
+    }
+}

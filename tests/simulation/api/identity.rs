@@ -1,0 +1,118 @@
+//! Which object a write is about, and what new ones are called.
+
+use serde_json::{Value, json};
+
+use super::fields;
+use super::kinds::Kind;
+use super::refusal::{Flaw, Refusal};
+
+/// The letters of generated names, those of the real API server: nothing that could spell a word.
+const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+/// Longest name that is made up.
+const LONGEST_NAME: usize = 63;
+/// Letters that are put behind what a made-up name starts with.
+const SUFFIX: usize = 5;
+
+/// The `n`th uid: the same ones in every run.
+pub fn uid(n: u64) -> String {
+    format!("00000000-0000-4000-8000-{n:012x}")
+}
+
+/// The name of the `n`th object; made up when it only says what it starts with.
+///
+/// # Errors
+/// When it says neither.
+pub fn settle_name(kind: &Kind, object: &mut Value, n: u64) -> Result<String, Refusal> {
+    let name = fields::name(object);
+    if !name.is_empty() {
+        return Ok(name.to_owned());
+    }
+    let base = fields::text(object, "generateName");
+    if base.is_empty() {
+        let mut flaws = vec![Flaw::required("metadata.name", "name or generateName is required")];
+        flaws.extend(kind.has_rules.then(Flaw::unchecked_rules));
+        return Err(Refusal::invalid(kind, "", &flaws));
+    }
+    let base: String = base.chars().take(LONGEST_NAME - SUFFIX).collect();
+    let name = format!("{base}{}", suffix(n));
+    fields::set_metadata(object, "name", name.clone());
+    Ok(name)
+}
+
+/// Letters that look random and differ for every `n`.
+fn suffix(n: u64) -> String {
+    let mut rest = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+    let mut letter = || {
+        let index = usize::try_from(rest % 27).unwrap_or_default();
+        rest /= 27;
+        char::from(LETTERS[index])
+    };
+    (0..SUFFIX).map(|_| letter()).collect()
+}
+
+/// Whether a body is of the kind and in the namespace that the request was sent to.
+///
+/// # Errors
+/// When it is of another.
+pub fn check_place(kind: &Kind, namespace: &str, object: &Value) -> Result<(), Refusal> {
+    let expected = [("apiVersion", kind.api_version()), ("kind", kind.kind.clone())];
+    for (field, expected) in expected {
+        let given = object.get(field).and_then(Value::as_str).unwrap_or_default();
+        if given == expected || (given.is_empty() && !kind.is_custom()) {
+            continue;
+        }
+        if !kind.is_custom() || given.is_empty() {
+            let message = format!("the object provided is unrecognized (must be of type {}): {given}", kind.kind);
+            return Err(Refusal::bad_request(message));
+        }
+        let flaw = Flaw::invalid(field, &json!(given), &format!("must be {expected}"));
+        let given_kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
+        return Err(Refusal::invalid_as(given_kind, &kind.group, fields::name(object), &[flaw]));
+    }
+    let own = fields::namespace(object);
+    if !own.is_empty() && own != namespace {
+        let message = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(Refusal::bad_request(message));
+    }
+    Ok(())
+}
+
+/// Whether what replaces an object is meant to replace that very object.
+///
+/// # Errors
+/// When it has another uid.
+pub fn check_replaced(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Refusal> {
+    let (given, uid) = (fields::text(new, "uid"), fields::text(old, "uid"));
+    if given.is_empty() || given == uid {
+        return Ok(());
+    }
+    let group = if kind.group.is_empty() { String::new() } else { format!("{}/", kind.group) };
+    let key = super::key_of(old);
+    let why = format!(
+        "StorageError: invalid object, Code: 4, Key: /registry/{group}{}/{key}, ResourceVersion: 0, AdditionalErrorMsg: \
+         Precondition failed: UID in precondition: {given}, UID in object meta: {uid}",
+        kind.plural,
+    );
+    Err(Refusal::conflict(kind, name, &why))
+}
+
+/// Whether a change is made to the object, and to the version of it, that it was made for.
+///
+/// # Errors
+/// When it is not, or when it does not say the version of a custom object.
+pub fn check(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Refusal> {
+    let given = fields::name(new);
+    if given != name {
+        let message = format!("the name of the object ({given}) does not match the name on the URL ({name})");
+        return Err(Refusal::bad_request(message));
+    }
+    match fields::text(new, "resourceVersion") {
+        "" | "0" if kind.is_custom() => {
+            let flaw = Flaw::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+            Err(Refusal::invalid_as(&kind.plural, &kind.group, name, &[flaw]))
+        }
+        "" | "0" => Ok(()),
+        version if version != fields::text(old, "resourceVersion") => Err(Refusal::stale(kind, name)),
+        _ => Ok(()),
+    }
+}
