@@ -102,8 +102,8 @@ impl Api {
             mark(&mut new, now, 0);
         }
         if !held && grace.is_none_or(|period| period == 0) {
-            // A last change of the object is a version of its own.
-            if new != *old.object {
+            // That a pod ends is a version of its own. What else changes with the end of an object is never seen.
+            if grace.is_some() {
                 self.store.put(now, kind, key.clone(), new);
             }
             let last = self.take(now, kind, &key).ok_or_else(|| Refusal::not_found(kind, name))?;

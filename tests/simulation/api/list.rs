@@ -1,5 +1,6 @@
 //! Lists, whole or in pieces, as of one version.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -47,6 +48,9 @@ pub fn list(
         }
     }
     let mut metadata = json!({"resourceVersion": version.to_string()});
+    if kind.is_custom() {
+        metadata["continue"] = "".into();
+    }
     if let Some(next) = next {
         metadata["continue"] = format!("{version}:{next}").into();
         metadata["remainingItemCount"] = left.into();
@@ -117,8 +121,20 @@ fn assembled(kind: &Kind, metadata: &Value, bodies: &[Bytes]) -> Vec<u8> {
         if index > 0 {
             text.push(b',');
         }
-        text.extend_from_slice(body);
+        text.extend_from_slice(&as_item(kind, body));
     }
     text.extend_from_slice(b"]}");
     text
+}
+
+/// An object as lists have it: of Kubernetes' own kinds, without saying its kind.
+fn as_item<'a>(kind: &Kind, body: &'a [u8]) -> Cow<'a, [u8]> {
+    if kind.is_custom() {
+        return Cow::Borrowed(body);
+    }
+    let mut object: Value = serde_json::from_slice(body).unwrap_or_default();
+    let fields = super::fields::map(&mut object);
+    fields.remove("apiVersion");
+    fields.remove("kind");
+    Cow::Owned(object.to_string().into_bytes())
 }

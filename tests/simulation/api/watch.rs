@@ -146,7 +146,7 @@ fn bookmark(kind: &Kind, version: u64, ends_the_first: bool) -> Bytes {
     let mut object = json!({
         "kind": kind.kind,
         "apiVersion": kind.api_version(),
-        "metadata": {"resourceVersion": version.to_string(), "creationTimestamp": null},
+        "metadata": {"resourceVersion": version.to_string()},
     });
     if ends_the_first {
         object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});

@@ -4,15 +4,17 @@
 //! `KUBECONFIG=… cargo test --test simulation api::recorded -- --ignored` records them anew, from a control plane as
 //! `testenv/README.md` describes it, in which the namespace `recorded` was never used.
 
-use std::collections::BTreeMap;
+mod same;
+
 use std::path::Path;
 
 use bytes::Bytes;
 use http::Request;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Answer, Api};
+use same::Same;
 
 const REQUESTS: &str = include_str!("requests.yaml");
 const ANSWERS: &str = include_str!("answers.yaml");
@@ -41,9 +43,10 @@ impl Asked {
         serde_saphyr::from_str(REQUESTS).expect("requests.yaml is a list of requests")
     }
 
-    fn request<Body>(&self, body: impl FnOnce(Vec<u8>) -> Body) -> Request<Body> {
+    fn request<Body>(&self, same: &Same, body: impl FnOnce(Vec<u8>) -> Body) -> Request<Body> {
         let (method, path) = self.ask.split_once(' ').expect("a method and a path");
-        let path = path
+        let path = same
+            .path(path)
             .replace("{ray}", "/apis/ray.io/v1/namespaces/recorded/rayclusters")
             .replace("{kueue}", "/apis/kueue.x-k8s.io/v1beta2/namespaces/recorded")
             .replace("{ns}", "/api/v1/namespaces/recorded");
@@ -60,110 +63,28 @@ impl Asked {
     }
 }
 
-/// Makes answers comparable: what differs in every run is numbered in the order in which it is first seen.
-#[derive(Default)]
-struct Same {
-    seen: BTreeMap<String, Vec<String>>,
-}
-
-impl Same {
-    fn answer(&mut self, asked: &Asked, code: u16, mut body: Value) -> Value {
-        let it = &asked.it;
-        if asked.loosely {
-            return json!({"it": it, "code": code, "reason": body["reason"]});
-        }
-        if let Some(causes) = body.pointer_mut("/details/causes").and_then(Value::as_array_mut) {
-            // The real one looks twice at some things.
-            causes.sort_by_key(Value::to_string);
-            causes.dedup();
-        }
-        if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.remove("managedFields");
-        }
-        // What admission of ours does not do: a token in every pod, and how long it tolerates a lost node.
-        if let Some(spec) = body.get_mut("spec").and_then(Value::as_object_mut)
-            && spec.contains_key("containers")
-        {
-            for field in ["serviceAccount", "serviceAccountName", "tolerations"] {
-                spec.remove(field);
-            }
-            let is_token =
-                |item: &Value| item["name"].as_str().is_some_and(|name| name.starts_with("kube-api-access-"));
-            if let Some(volumes) = spec.get_mut("volumes").and_then(Value::as_array_mut) {
-                volumes.retain(|volume| !is_token(volume));
-            }
-            for container in spec.get_mut("containers").and_then(Value::as_array_mut).into_iter().flatten() {
-                let mounts = container.get_mut("volumeMounts").and_then(Value::as_array_mut);
-                if let (Some(mounts), Some(container)) =
-                    (mounts.map(|mounts| mounts.is_empty() || mounts.iter().all(is_token)), container.as_object_mut())
-                    && mounts
-                {
-                    container.remove("volumeMounts");
-                }
-            }
-        }
-        self.number(&mut body, "");
-        json!({"it": it, "code": code, "body": body})
-    }
-
-    fn number(&mut self, value: &mut Value, field: &str) {
-        match value {
-            Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| self.number(value, name)),
-            Value::Array(items) => items.iter_mut().for_each(|item| self.number(item, field)),
-            Value::String(text) => match field {
-                "creationTimestamp" | "deletionTimestamp" | "startTime" => *text = "then".into(),
-                "uid" | "resourceVersion" => *text = self.numbered(field, text),
-                "clusterIP" | "clusterIPs" if text.starts_with("10.") => *text = self.numbered("address", text),
-                "message" => {
-                    for uid in self.seen.get("uid").into_iter().flatten().filter(|uid| uid.len() == 36) {
-                        *text = text.replace(uid, "uid");
-                    }
-                    for version in self.seen.get("resourceVersion").into_iter().flatten() {
-                        *text = text.replace(&format!("({version})"), "(version)");
-                    }
-                }
-                _ => {}
-            },
-            _ => {}
-        }
-    }
-
-    fn numbered(&mut self, what: &str, text: &str) -> String {
-        let known = self.seen.entry(what.to_owned()).or_default();
-        let index = known.iter().position(|one| one == text).unwrap_or_else(|| {
-            known.push(text.to_owned());
-            known.len() - 1
-        });
-        format!("{what} {index}")
-    }
-}
-
 #[test]
 fn its_answers_are_those_of_the_real_one() {
     let expected: Vec<Value> = serde_saphyr::from_str(ANSWERS).expect("answers.yaml is a list of answers");
     let now = "2026-01-01T00:00:00Z".parse().expect("a time");
     let (mut api, mut same) = (Api::new(now), Same::default());
-    let answers = Asked::all().into_iter().map(|asked| {
-        let Answer::Done(response) = api.handle(now, asked.request(Bytes::from)) else {
-            panic!("{} is no call", asked.ask)
+    api.compact();
+    let mut wrong = Vec::new();
+    let asked = Asked::all();
+    for (index, asked) in asked.iter().enumerate() {
+        let (code, body) = match api.handle(now, asked.request(&same, Bytes::from)) {
+            Answer::Done(response) => (response.status().as_u16(), response.into_body()),
+            Answer::Watch(mut watch) => (200, api.events(&mut watch).concat().into()),
+            Answer::Proxy(call) => panic!("{} became {call:?}", asked.ask),
         };
-        let body = serde_json::from_slice(response.body()).unwrap_or_default();
-        same.answer(&asked, response.status().as_u16(), body)
-    });
-    let answers: Vec<Value> = answers.collect();
-    let wrong: Vec<String> = answers
-        .iter()
-        .zip(&expected)
-        .filter(|(is, should)| is != should)
-        .map(|(is, should)| format!("is     {is}\nshould {should}\n"))
-        .collect();
-    assert!(
-        wrong.is_empty() && answers.len() == expected.len(),
-        "{} of {}:\n{}",
-        wrong.len(),
-        answers.len(),
-        wrong.join("\n")
-    );
+        let is = same.answer(asked, code, &body);
+        let should = expected.get(index).unwrap_or(&Value::Null);
+        if is != *should {
+            wrong.push(format!("is     {is}\nshould {should}\n"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {} answers:\n{}", wrong.len(), asked.len(), wrong.join("\n"));
+    assert_eq!(asked.len(), expected.len(), "every answer has its request");
 }
 
 #[tokio::test]
@@ -173,10 +94,10 @@ async fn record() {
     let mut same = Same::default();
     let mut answers = Vec::new();
     for asked in Asked::all() {
-        let response = client.send(asked.request(kube::client::Body::from)).await.expect("an answer");
+        let response = client.send(asked.request(&same, kube::client::Body::from)).await.expect("an answer");
         let code = response.status().as_u16();
         let body = http_body_util::BodyExt::collect(response.into_body()).await.expect("a body").to_bytes();
-        answers.push(same.answer(&asked, code, serde_json::from_slice(&body).unwrap_or_default()));
+        answers.push(same.answer(&asked, code, &body));
     }
     let text = serde_saphyr::to_string(&answers).expect("YAML");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulation/api/recorded/answers.yaml");

@@ -1,0 +1,135 @@
+//! Makes the answers of two API servers comparable: what differs in every run is numbered in the order in which it is first
+//! seen, and what ours does not do at all is left out.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::Asked;
+
+/// What was seen so far.
+#[derive(Default)]
+pub(super) struct Same {
+    seen: BTreeMap<String, Vec<String>>,
+    /// Where the last list that was cut short goes on.
+    token: String,
+}
+
+impl Same {
+    /// A path, with what earlier answers said in it.
+    pub(super) fn path(&self, path: &str) -> String {
+        let first = self.seen.get("resourceVersion").and_then(|versions| versions.first()).map_or("", String::as_str);
+        path.replace("{version}", first).replace("{continue}", &self.token)
+    }
+
+    /// The answer to a request: one object, or the events of a watch.
+    pub(super) fn answer(&mut self, asked: &Asked, code: u16, body: &[u8]) -> Value {
+        let it = &asked.it;
+        if asked.ask.contains("watch=true") && code == 200 {
+            let events =
+                body.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Value>(line).ok());
+            let events = events.filter(|event| !is_passing_bookmark(event)).map(|mut event| {
+                let object = self.object(event["object"].take());
+                json!({"type": event["type"], "object": object})
+            });
+            return json!({"it": it, "code": code, "events": events.collect::<Vec<_>>()});
+        }
+        let body: Value = serde_json::from_slice(body).unwrap_or_default();
+        if asked.loosely {
+            return json!({"it": it, "code": code, "reason": body["reason"]});
+        }
+        if let Some(token) = body.pointer("/metadata/continue").and_then(Value::as_str) {
+            token.clone_into(&mut self.token);
+        }
+        json!({"it": it, "code": code, "body": self.object(body)})
+    }
+
+    fn object(&mut self, mut object: Value) -> Value {
+        if let Some(causes) = object.pointer_mut("/details/causes").and_then(Value::as_array_mut) {
+            // The real one looks twice at some things.
+            causes.sort_by_key(Value::to_string);
+            causes.dedup();
+        }
+        leave_out(&mut object);
+        for item in object.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten() {
+            leave_out(item);
+        }
+        if object["metadata"]["annotations"]["k8s.io/initial-events-end"] == "true" {
+            object["metadata"]["resourceVersion"] = "now".into();
+        }
+        self.number(&mut object, "");
+        object
+    }
+
+    fn number(&mut self, value: &mut Value, field: &str) {
+        match value {
+            Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| self.number(value, name)),
+            Value::Array(items) => items.iter_mut().for_each(|item| self.number(item, field)),
+            Value::String(text) => match field {
+                "creationTimestamp" | "deletionTimestamp" => *text = "then".into(),
+                "continue" if !text.is_empty() => *text = "token".into(),
+                "uid" => *text = self.numbered(field, text),
+                "resourceVersion" if text != "now" => *text = self.numbered(field, text),
+                "clusterIP" | "clusterIPs" if text.starts_with("10.") => *text = self.numbered("address", text),
+                "message" => *text = self.without_numbers(text),
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+
+    /// A message without what differs in every run.
+    fn without_numbers(&self, text: &str) -> String {
+        let uids = self.seen.get("uid").into_iter().flatten().filter(|uid| uid.len() == 36);
+        let text = uids.fold(text.to_owned(), |text, uid| text.replace(uid, "uid"));
+        match text.rsplit_once('(') {
+            Some((head, tail)) if tail.starts_with(|first: char| first.is_ascii_digit()) => {
+                format!("{head}(version{}", tail.trim_start_matches(|digit: char| digit.is_ascii_digit()))
+            }
+            _ => text,
+        }
+    }
+
+    fn numbered(&mut self, what: &str, text: &str) -> String {
+        let known = self.seen.entry(what.to_owned()).or_default();
+        let index = known.iter().position(|one| one == text).unwrap_or_else(|| {
+            known.push(text.to_owned());
+            known.len() - 1
+        });
+        format!("{what} {index}")
+    }
+}
+
+/// Whether an event is a bookmark that comes at some time, rather than at the end of what is there at first.
+fn is_passing_bookmark(event: &Value) -> bool {
+    event["type"] == "BOOKMARK" && event.pointer("/object/metadata/annotations").is_none()
+}
+
+/// Leaves out who owns which field, and what admission puts into pods: a token, and how long a lost node is tolerated.
+fn leave_out(object: &mut Value) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+    }
+    let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    if !spec.contains_key("containers") {
+        return;
+    }
+    for field in ["serviceAccount", "serviceAccountName", "tolerations"] {
+        spec.remove(field);
+    }
+    let is_no_token = |item: &Value| !item["name"].as_str().is_some_and(|name| name.starts_with("kube-api-access-"));
+    let leave_out_of = |list: Option<&mut Value>| {
+        list.and_then(Value::as_array_mut).is_some_and(|items| {
+            items.retain(is_no_token);
+            items.is_empty()
+        })
+    };
+    leave_out_of(spec.get_mut("volumes"));
+    for container in spec.get_mut("containers").and_then(Value::as_array_mut).into_iter().flatten() {
+        if leave_out_of(container.get_mut("volumeMounts"))
+            && let Some(container) = container.as_object_mut()
+        {
+            container.remove("volumeMounts");
+        }
+    }
+}
