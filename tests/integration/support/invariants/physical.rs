@@ -55,7 +55,7 @@ impl Pods {
 fn may_run(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let gates = pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
-    !matches!(phase, Some("Succeeded" | "Failed")) && !gates.is_some_and(|gates| !gates.is_empty())
+    !matches!(phase, Some("Succeeded" | "Failed")) && gates.is_none_or(|gates| gates.is_empty())
 }
 
 /// The uid of the queued job that a cluster belongs to; `None` for one that names no queue.
