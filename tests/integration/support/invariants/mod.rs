@@ -19,6 +19,7 @@ use sluice::api::quantity::Amount;
 use sluice::api::ray::RayCluster;
 
 use super::history::{Change, Object, State};
+pub use gate::is_covered;
 use tree::{Quotas, Usage};
 
 const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";

@@ -1,0 +1,63 @@
+//! One world to be run: what people do in it, and what goes wrong.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::chance::Chance;
+use crate::cluster::{FateList, Fates, Odds};
+use crate::faults::{Fault, Faults};
+use crate::script::{Script, Shape};
+
+/// A world to be run. The same case is the same history.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Case {
+    /// What all is drawn from that isn't listed: how long things take, at least.
+    pub seed: u64,
+    /// What people do.
+    pub script: Script,
+    /// What goes wrong, if that isn't drawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<Trouble>,
+}
+
+/// What goes wrong.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Trouble {
+    /// On the wire, by the number of the request.
+    pub faults: BTreeMap<u64, Fault>,
+    /// With pods and dashboards.
+    pub fates: FateList,
+}
+
+impl Case {
+    /// The world of a seed.
+    pub fn of(seed: u64) -> Self {
+        Self { seed, script: Script::random(&Chance::new(seed).of("script"), Shape::default()), trouble: None }
+    }
+
+    /// Where its chances come from.
+    pub fn chance(&self) -> Chance {
+        Chance::new(self.seed)
+    }
+
+    /// What goes wrong on the wire.
+    pub fn faults(&self) -> Faults {
+        match &self.trouble {
+            Some(trouble) => Faults::listed(trouble.faults.clone()),
+            None => Faults::drawn(&self.chance()),
+        }
+    }
+
+    /// What becomes of pods and dashboards.
+    pub fn fates(&self) -> Fates {
+        let chance = self.chance().of("fates");
+        let mut draw = chance.about("odds", 0);
+        let mut odds = || [0, 0, 20, 80, 200][draw.usize(0..5)];
+        match &self.trouble {
+            Some(trouble) => Fates::listed(trouble.fates.clone()),
+            None => Fates::drawn(chance, Odds { pods: odds(), boards: odds() }),
+        }
+    }
+}

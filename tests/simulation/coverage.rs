@@ -1,0 +1,231 @@
+//! Through which histories a world went: so that one knows what a clean run has shown.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use kube::ResourceExt;
+use sluice::api::condition;
+use sluice::api::ray::{RayCluster, RayService};
+
+use crate::support::history::{Change, Object, State};
+use crate::support::invariants::{clusters_of, is_open, key, owner_uid};
+
+/// Something that happened in a world.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum History {
+    /// An upgrade waited for quota.
+    UpgradeWaiting,
+    /// One that had waited was admitted.
+    UpgradeAdmitted,
+    /// One was taken back while it waited.
+    UpgradeTakenBack,
+    /// Quota was preempted from a service while both of its clusters were open.
+    PreemptedInTheSurge,
+    /// All quota of a service was preempted.
+    PreemptedWhole,
+    /// An upgrade was taken back after it had been admitted, and the old cluster went on serving.
+    RolledBack,
+    /// An upgrade went through: the new cluster serves.
+    Upgraded,
+    /// The process was killed while a service was in this phase.
+    Crash(Phase),
+    /// The answer to such a write of such an object was lost.
+    LostAnswer(String),
+}
+
+/// Where a service is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// It has no cluster yet.
+    New,
+    /// Its first cluster waits for quota.
+    Waiting,
+    /// Its first cluster starts.
+    Starting,
+    /// It serves from its one cluster.
+    Serving,
+    /// Its next cluster waits for quota.
+    UpgradeWaiting,
+    /// Its next cluster starts.
+    UpgradeStarting,
+    /// Requests go to its next cluster, and the old one is not gone.
+    Switched,
+    /// It is being deleted.
+    Deleting,
+}
+
+impl Phase {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::New,
+        Self::Waiting,
+        Self::Starting,
+        Self::Serving,
+        Self::UpgradeWaiting,
+        Self::UpgradeStarting,
+        Self::Switched,
+        Self::Deleting,
+    ];
+
+    fn of(state: &State, service: &RayService) -> Self {
+        if service.metadata.deletion_timestamp.is_some() {
+            return Self::Deleting;
+        }
+        let job = service.uid().unwrap_or_default();
+        let serving = serving_cluster(state, service);
+        let clusters: Vec<&RayCluster> = clusters_of(state, &job).collect();
+        let next = clusters.iter().filter(|cluster| Some(cluster.name_any()) != serving).max_by_key(|cluster| created(cluster));
+        match (clusters.len(), serving, next) {
+            (0, ..) => Self::New,
+            (1, Some(_), None) => Self::Serving,
+            (_, Some(serving), Some(other)) => {
+                let active = clusters.iter().find(|cluster| cluster.name_any() == serving);
+                match other {
+                    other if active.is_some_and(|active| created(active) > created(other)) => Self::Switched,
+                    other if is_open(other) => Self::UpgradeStarting,
+                    _ => Self::UpgradeWaiting,
+                }
+            }
+            (_, None, Some(first)) if is_open(first) => Self::Starting,
+            _ => Self::Waiting,
+        }
+    }
+}
+
+fn created(cluster: &RayCluster) -> (Option<jiff::Timestamp>, u64) {
+    let version = cluster.metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or(0);
+    (cluster.metadata.creation_timestamp.as_ref().map(|time| time.0), version)
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UpgradeWaiting => formatter.write_str("an upgrade waits"),
+            Self::UpgradeAdmitted => formatter.write_str("an upgrade is admitted"),
+            Self::UpgradeTakenBack => formatter.write_str("an upgrade is taken back"),
+            Self::PreemptedInTheSurge => formatter.write_str("preempted in the surge"),
+            Self::PreemptedWhole => formatter.write_str("preempted whole"),
+            Self::RolledBack => formatter.write_str("rolled back"),
+            Self::Upgraded => formatter.write_str("upgraded"),
+            Self::Crash(phase) => write!(formatter, "crash while {phase:?}"),
+            Self::LostAnswer(write) => write!(formatter, "lost the answer to: {write}"),
+        }
+    }
+}
+
+/// What happened in one world.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Coverage {
+    seen: BTreeSet<History>,
+    /// Clusters that waited as the second of their service, by key.
+    waited: BTreeSet<String>,
+    /// Clusters that were opened as the second of their service, by key.
+    opened: BTreeSet<String>,
+    /// How many upgrades went through.
+    pub upgrades: usize,
+}
+
+impl Coverage {
+    /// All that happened.
+    pub fn seen(&self) -> &BTreeSet<History> {
+        &self.seen
+    }
+
+    /// The process was killed.
+    pub fn crashed(&mut self, state: &State) {
+        let phases = state.ray_services.values().map(|service| History::Crash(Phase::of(state, service)));
+        self.seen.extend(phases);
+    }
+
+    /// The answer to a write was lost.
+    pub fn lost(&mut self, verb: &str, kind: &str) {
+        self.seen.insert(History::LostAnswer(format!("{verb} {kind}")));
+    }
+
+    /// Takes in a change that is about to be made to `state`.
+    pub fn before(&mut self, state: &State, change: &Change) {
+        match &change.object {
+            Object::RayCluster(cluster) if change.gone => self.gone(state, cluster),
+            Object::Workload(workload) => {
+                let was = state.workloads.get(&key(workload));
+                let preempted = |workload: &sluice::api::kueue::Workload| {
+                    let conditions = workload.status.clone().unwrap_or_default().conditions;
+                    condition::is_true(&conditions, "Preempted") && condition::is_true(&conditions, "Evicted")
+                };
+                if preempted(workload) && !was.is_some_and(preempted) {
+                    let job = owner_uid(workload).unwrap_or_default();
+                    let open = clusters_of(state, &job).filter(|cluster| is_open(cluster)).count();
+                    self.seen.insert(if open > 1 { History::PreemptedInTheSurge } else { History::PreemptedWhole });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn gone(&mut self, state: &State, cluster: &RayCluster) {
+        let service = service_of(state, cluster);
+        let serves_on = |service: &RayService| {
+            serving_cluster(state, service).is_some_and(|serving| serving != cluster.name_any())
+                && service.metadata.deletion_timestamp.is_none()
+        };
+        if !service.is_some_and(serves_on) {
+            return;
+        }
+        match (self.opened.contains(&key(cluster)), self.waited.contains(&key(cluster))) {
+            (true, _) => drop(self.seen.insert(History::RolledBack)),
+            (false, true) => drop(self.seen.insert(History::UpgradeTakenBack)),
+            _ => {}
+        }
+    }
+
+    /// Takes in a change that `state` has in it.
+    pub fn after(&mut self, state: &State, change: &Change) {
+        match &change.object {
+            Object::RayCluster(cluster) if !change.gone => self.gate(state, cluster),
+            Object::Service(service) if !change.gone => {
+                let cluster = service.spec.as_ref().and_then(|spec| spec.selector.as_ref()?.get("ray.io/cluster").cloned());
+                let key = format!("{}/{}", service.namespace().unwrap_or_default(), cluster.unwrap_or_default());
+                if self.opened.remove(&key) {
+                    self.seen.insert(History::Upgraded);
+                    self.upgrades += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn gate(&mut self, state: &State, cluster: &RayCluster) {
+        let Some(service) = service_of(state, cluster) else { return };
+        let Some(serving) = serving_cluster(state, service) else { return };
+        if serving == cluster.name_any() || self.opened.contains(&key(cluster)) {
+            return;
+        }
+        let older = state.ray_clusters.get(&format!("{}/{serving}", cluster.namespace().unwrap_or_default()));
+        if older.is_none_or(|older| created(older) >= created(cluster)) {
+            return;
+        }
+        if is_open(cluster) {
+            self.opened.insert(key(cluster));
+            if self.waited.contains(&key(cluster)) {
+                self.seen.insert(History::UpgradeAdmitted);
+            }
+        } else {
+            self.waited.insert(key(cluster));
+            let conditions = service.status.clone().unwrap_or_default().conditions;
+            if condition::get(&conditions, "sluice.dev/Admitted").is_some_and(|admitted| admitted.status == "False") {
+                self.seen.insert(History::UpgradeWaiting);
+            }
+        }
+    }
+}
+
+fn service_of<'a>(state: &'a State, cluster: &RayCluster) -> Option<&'a RayService> {
+    let owner = owner_uid(cluster)?;
+    state.ray_services.values().find(|service| service.uid().as_ref() == Some(&owner))
+}
+
+/// The cluster that requests go to.
+pub fn serving_cluster(state: &State, service: &RayService) -> Option<String> {
+    let serve = format!("{}/{}-serve-svc", service.namespace().unwrap_or_default(), service.name_any());
+    state.services.get(&serve)?.spec.as_ref()?.selector.as_ref()?.get("ray.io/cluster").cloned()
+}

@@ -1,0 +1,148 @@
+//! What has to be true once all is quiet and nothing goes wrong any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::ResourceExt;
+use serde::Deserialize;
+use sluice::api::condition::is_true;
+use sluice::api::kueue::cluster_queue::{QueueingStrategy, ResourceGroup};
+use sluice::api::kueue::{ClusterQueue, LocalQueue, PodSet, StopPolicy, Workload};
+use sluice::api::quantity::Amount;
+use sluice::queue::requests::template_requests;
+
+use crate::support::history::State;
+use crate::support::invariants::tree::{Pair, Quotas, Usage};
+use crate::support::invariants::{Breach, Invariant, add_usage, counts, holds_quota, is_covered, is_open, key, usage};
+use crate::world::World;
+
+/// What does not hold at rest.
+pub fn breaches(world: &World) -> Vec<Breach> {
+    let state = world.observer.state();
+    let mut found = uncovered(state);
+    found.extend(miscounted(state));
+    found.extend(left_waiting(world));
+    found
+}
+
+/// I2: no cluster stays open that isn't paid for.
+fn uncovered(state: &State) -> Vec<Breach> {
+    let open = state.ray_clusters.values().filter(|cluster| is_open(cluster) && !is_covered(state, cluster));
+    let breach = |cluster: &sluice::api::ray::RayCluster| {
+        Breach::of(Invariant::Gate, format!("{} stays open, and no admitted slice covers it", key(cluster)))
+    };
+    open.map(breach).collect()
+}
+
+/// I4: what a ClusterQueue says that it has reserved is what its holders hold.
+fn miscounted(state: &State) -> Vec<Breach> {
+    let held = usage(state);
+    let mut found = Vec::new();
+    for queue in state.cluster_queues.values() {
+        let name = queue.name_any();
+        let status = queue.status.clone().unwrap_or_default();
+        let said = status.flavors_reservation.iter().flat_map(|flavor| {
+            let pair = |resource: &str| (flavor.name.clone(), resource.to_owned());
+            flavor.resources.iter().map(move |usage| (pair(&usage.name), total(&usage.name, usage.total.as_ref())))
+        });
+        let said: BTreeMap<Pair, Amount> = said.filter(|(_, amount)| *amount != Amount::ZERO).collect();
+        let mut held = held.get(&name).cloned().unwrap_or_default();
+        held.retain(|_, amount| *amount != Amount::ZERO);
+        if said != held {
+            let what = format!("ClusterQueue {name} says that {said:?} is reserved, and {held:?} is");
+            found.push(Breach::of(Invariant::Delta, what));
+        }
+    }
+    found
+}
+
+fn total(resource: &str, quantity: Option<&sluice::api::quantity::Quantity>) -> Amount {
+    quantity.map_or(Amount::ZERO, |quantity| Amount::of(resource, quantity).expect("a quantity that we wrote"))
+}
+
+/// I5: nobody waits for what is there.
+fn left_waiting(world: &World) -> Vec<Breach> {
+    let state = world.observer.state();
+    let waiting: Vec<&Workload> = state.workloads.values().filter(|workload| is_pending(workload)).collect();
+    let mut found = Vec::new();
+    for workload in &waiting {
+        let Some(queue) = queue_of(world, workload) else { continue };
+        let strict = queue.spec.queueing_strategy == Some(QueueingStrategy::StrictFIFO);
+        let rivals = waiting.iter().filter(|other| queue_of(world, other).map(key) == Some(key(queue))).count();
+        if is_stopped(queue.spec.stop_policy) || strict && rivals > 1 {
+            continue;
+        }
+        if let Some(flavors) = fits(state, world.observer.watchdog().quotas(), queue, workload) {
+            let what = format!("Workload {} waits, and would fit into ClusterQueue {} in {flavors:?}", key(*workload), queue.name_any());
+            found.push(Breach::of(Invariant::Liveness, what));
+        }
+    }
+    found
+}
+
+fn is_stopped(policy: Option<StopPolicy>) -> bool {
+    policy.unwrap_or_default() != StopPolicy::None
+}
+
+fn is_pending(workload: &Workload) -> bool {
+    let conditions = workload.status.clone().unwrap_or_default().conditions;
+    !holds_quota(workload)
+        && !is_true(&conditions, "Finished")
+        && workload.spec.active != Some(false)
+        && workload.metadata.deletion_timestamp.is_none()
+}
+
+fn queue_of<'a>(world: &'a World, workload: &Workload) -> Option<&'a ClusterQueue> {
+    let local = world.api.get("LocalQueue", &workload.namespace()?, workload.spec.queue_name.as_ref()?)?;
+    let local = LocalQueue::deserialize(&**local).ok()?;
+    if is_stopped(local.spec.stop_policy) {
+        return None;
+    }
+    world.observer.state().cluster_queues.get(&format!("/{}", local.spec.cluster_queue))
+}
+
+/// Flavors for the pod sets of a workload in which all of it fits, if there are any: every choice is tried.
+fn fits(state: &State, quotas: &Quotas, queue: &ClusterQueue, workload: &Workload) -> Option<Vec<String>> {
+    let replaced = workload.annotations().get("kueue.x-k8s.io/workload-slice-replacement-for");
+    let mut used = Usage::new();
+    let holders = state.workloads.values().filter(|holder| Some(&key(*holder)) != replaced);
+    holders.filter(|holder| counts(state, holder)).for_each(|holder| add_usage(&mut used, holder));
+    let sets: Vec<BTreeMap<String, Amount>> = workload.spec.pod_sets.iter().map(requests).collect::<Option<_>>()?;
+    let mut chosen = Vec::new();
+    place(quotas, queue, &sets, &mut used, &mut chosen).then_some(chosen)
+}
+
+fn requests(set: &PodSet) -> Option<BTreeMap<String, Amount>> {
+    let all = template_requests(&set.template).ok()?.times(set.count.into());
+    Some(all.iter().map(|(resource, amount)| (resource.to_owned(), amount)).collect())
+}
+
+/// Places the first pod set in each flavor in turn, and then the others. (One resource group: that is what the scenes have.)
+fn place(quotas: &Quotas, queue: &ClusterQueue, sets: &[BTreeMap<String, Amount>], used: &mut Usage, chosen: &mut Vec<String>) -> bool {
+    let Some((set, rest)) = sets.split_first() else { return true };
+    let [group] = queue.spec.resource_groups.as_slice() else { return false };
+    let covered: BTreeSet<&String> = group.covered_resources.iter().collect();
+    if set.keys().any(|resource| !covered.contains(resource)) {
+        return false;
+    }
+    for flavor in flavors(group) {
+        let before = used.clone();
+        let room = set.iter().all(|(resource, amount)| {
+            let pair = (flavor.clone(), resource.clone());
+            let fits = i128::from(amount.get()) <= quotas.available(&queue.name_any(), &pair, used);
+            let sum = used.entry(queue.name_any()).or_default().entry(pair).or_default();
+            *sum = sum.plus(*amount);
+            fits
+        });
+        chosen.push(flavor);
+        if room && place(quotas, queue, rest, used, chosen) {
+            return true;
+        }
+        chosen.pop();
+        *used = before;
+    }
+    false
+}
+
+fn flavors(group: &ResourceGroup) -> impl Iterator<Item = String> {
+    group.flavors.iter().map(|flavor| flavor.name.clone())
+}

@@ -1,0 +1,95 @@
+//! A process that runs `sluice manager`: it is started, killed at the worst moment, and started again.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sluice::cli::options::{ManagerOptions, Settings};
+use sluice::manager;
+use sluice::manager::http::Readiness;
+use sluice::metrics::Metrics;
+use tokio_util::sync::CancellationToken;
+
+use crate::chance::Chance;
+use crate::faults::Faults;
+use crate::trace::Trace;
+use crate::transport::Wire;
+use crate::world::Shared;
+
+/// What runs the manager, again and again.
+#[derive(Clone)]
+pub struct Machine {
+    /// The world that it acts in.
+    pub world: Shared,
+    /// What goes wrong on its wire.
+    pub faults: Arc<Mutex<Faults>>,
+    /// What is said over its wire.
+    pub trace: Arc<Mutex<Trace>>,
+    /// How long things take.
+    pub chance: Chance,
+    /// Whoever pulls this kills the process that runs.
+    pub plug: Plug,
+}
+
+/// Kills the process that runs.
+#[derive(Clone, Default)]
+pub struct Plug(Arc<Mutex<CancellationToken>>);
+
+impl Plug {
+    /// Kills it.
+    pub fn pull(&self) {
+        self.0.lock().expect("one thread").cancel();
+    }
+
+    fn fresh(&self) -> CancellationToken {
+        let token = CancellationToken::new();
+        *self.0.lock().expect("one thread") = token.clone();
+        token
+    }
+}
+
+impl Machine {
+    /// Runs one process after the other, for ever. A process that ends by itself is started again too.
+    pub async fn run(self) {
+        let settings = settings();
+        for start in 0.. {
+            let killed = self.plug.fresh();
+            self.remark(&format!("process {start} starts"));
+            let ended = self.process(&settings, killed.clone());
+            tokio::select! {
+                biased;
+                () = killed.cancelled() => self.remark(&format!("process {start} is killed")),
+                () = ended => self.remark(&format!("process {start} ends")),
+            }
+            killed.cancel();
+            let down = self.chance.about("down", start).u64(10..4_000);
+            tokio::time::sleep(Duration::from_millis(down)).await;
+        }
+    }
+
+    async fn process(&self, settings: &Settings, killed: CancellationToken) {
+        let wire = Wire {
+            world: self.world.clone(),
+            faults: self.faults.clone(),
+            trace: self.trace.clone(),
+            chance: self.chance,
+            killed,
+        };
+        let client = kube::Client::new(wire, "sluice-system");
+        let never = CancellationToken::new();
+        let clock = self.world.time.clock();
+        let ended = manager::manage(client, clock, settings, Metrics::default(), Readiness::default(), never).await;
+        if let Err(error) = ended {
+            self.remark(&error.to_string());
+        }
+    }
+
+    fn remark(&self, remark: &str) {
+        self.trace.lock().expect("one thread").remark(self.world.time.elapsed(), remark);
+    }
+}
+
+/// The settings of a `sluice manager` outside the cluster that it manages.
+fn settings() -> Settings {
+    let options = ManagerOptions { use_kubernetes_proxy: Some(true), ..ManagerOptions::default() };
+    options.settings().expect("the defaults are settings")
+}

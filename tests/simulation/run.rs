@@ -1,0 +1,183 @@
+//! Runs a case from its beginning to its end.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::api::Api;
+use crate::case::{Case, Trouble};
+use crate::cluster::Cluster;
+use crate::coverage::Coverage;
+use crate::ending;
+use crate::observer::{Found, Observer};
+use crate::process::{Machine, Plug};
+use crate::script::{Pause, perform};
+use crate::support::invariants::{Breach, Invariant};
+use crate::time::Time;
+use crate::trace::Trace;
+use crate::transport::reliable;
+use crate::world::Shared;
+
+/// All is quiet when nothing has changed for so long: longer than Sluice ever waits before it tries something again.
+const QUIET: Duration = Duration::from_secs(75);
+/// A world that isn't quiet after so long never will be.
+const PATIENCE: Duration = Duration::from_secs(30 * 60);
+
+/// What came of a case.
+#[derive(Debug)]
+pub struct Report {
+    /// What must not have been.
+    pub found: Vec<Found>,
+    /// Tells histories apart.
+    pub fingerprint: u64,
+    /// What went wrong, so that it can be listed.
+    pub trouble: Trouble,
+    /// Through which histories it went.
+    pub coverage: Coverage,
+    /// How many requests Sluice made.
+    pub requests: u64,
+    /// How long it took there.
+    pub lasted: Duration,
+    /// What was said over the wire, when that was wanted.
+    pub text: String,
+}
+
+/// Runs a case; `readable` keeps what was said over the wire, for a person to read.
+pub fn run(case: &Case, readable: bool) -> Report {
+    // kube-rs draws the jitter of its pauses from here.
+    fastrand::seed(case.seed);
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().expect("a runtime");
+    runtime.block_on(Run::new(case, readable).play(case))
+}
+
+struct Run {
+    machine: Machine,
+}
+
+impl Run {
+    fn new(case: &Case, readable: bool) -> Self {
+        let (time, chance) = (Time::start(), case.chance());
+        let cluster = Cluster::new(crate::cluster::Nodes::default(), crate::cluster::Pace::of(&chance), case.fates());
+        let world = Shared::new(time, Api::new(time.now()), cluster, Observer::new());
+        let trace = if readable { Trace::readable() } else { Trace::default() };
+        let machine = Machine {
+            world,
+            faults: Arc::new(Mutex::new(case.faults())),
+            trace: Arc::new(Mutex::new(trace)),
+            chance: chance.of("wire"),
+            plug: Plug::default(),
+        };
+        Self { machine }
+    }
+
+    async fn play(self, case: &Case) -> Report {
+        let (world, machine) = (self.machine.world.clone(), self.machine.clone());
+        tokio::select! {
+            biased;
+            () = world.live() => {}
+            () = machine.run() => {}
+            () = self.script(case) => {}
+        }
+        self.report()
+    }
+
+    /// What people do, and what has to come of it in the end.
+    async fn script(&self, case: &Case) {
+        let client = reliable(&self.machine.world);
+        for act in case.script.opening() {
+            self.act(&client, &act).await;
+        }
+        for step in &case.script.steps {
+            match step.after {
+                Pause::Rest => drop(self.rest().await),
+                Pause::Millis(millis) => tokio::time::sleep(Duration::from_millis(millis.into())).await,
+            }
+            self.act(&client, &step.act).await;
+        }
+        self.machine.faults.lock().expect("one thread").calm();
+        self.machine.world.with(|world| world.cluster.heal());
+        self.quiet_and_right("when nothing goes wrong any more").await;
+        for act in case.script.unblock() {
+            self.act(&client, &act).await;
+        }
+        self.quiet_and_right("when there is enough for all").await;
+        self.as_expected(case);
+        self.restart_changes_nothing().await;
+    }
+
+    async fn act(&self, client: &kube::Client, act: &crate::script::Act) {
+        self.remark(&format!("{act:?}"));
+        if let Err(error) = perform(client, act).await {
+            self.remark(&format!("which failed: {error}"));
+        }
+    }
+
+    /// Waits until all is quiet; whether that ever was.
+    async fn rest(&self) -> bool {
+        let begun = self.machine.world.time.elapsed();
+        loop {
+            let quiet_at = self.machine.world.changed_at() + QUIET;
+            if quiet_at <= self.machine.world.time.now() {
+                return true;
+            }
+            if self.machine.world.time.elapsed() > begun + PATIENCE {
+                return false;
+            }
+            tokio::time::sleep_until(self.machine.world.time.instant(quiet_at)).await;
+        }
+    }
+
+    async fn quiet_and_right(&self, when: &str) {
+        if !self.rest().await {
+            let minutes = PATIENCE.as_secs() / 60;
+            return self.breach(Breach::of(Invariant::Liveness, format!("no rest within {minutes} minutes, {when}")));
+        }
+        self.remark(&format!("at rest, {when}"));
+        for breach in self.machine.world.with(|world| ending::breaches(world)) {
+            self.breach(Breach { what: format!("{}, {when}", breach.what), ..breach });
+        }
+    }
+
+    /// The end is the one that was asked for, whatever happened on the way.
+    fn as_expected(&self, case: &Case) {
+        let differences = self.machine.world.with(|world| case.script.differences(&world.api));
+        for difference in differences {
+            self.breach(Breach::of(Invariant::Restart, difference));
+        }
+    }
+
+    /// A process that starts at rest finds nothing to do.
+    async fn restart_changes_nothing(&self) {
+        let before = self.machine.world.changed_at();
+        self.machine.plug.pull();
+        self.rest().await;
+        tokio::time::sleep(QUIET).await;
+        let changed = self.machine.world.with(|world| world.changed_since(before));
+        if !changed.is_empty() {
+            let what = format!("a fresh process changed {}, where all was at rest", changed.join(", "));
+            self.breach(Breach::of(Invariant::Restart, what));
+        }
+    }
+
+    fn breach(&self, breach: Breach) {
+        self.machine.world.with(|world| world.observer.breach(self.machine.world.time.now(), breach));
+    }
+
+    fn remark(&self, remark: &str) {
+        self.machine.trace.lock().expect("one thread").remark(self.machine.world.time.elapsed(), remark);
+    }
+
+    fn report(&self) -> Report {
+        let faults = self.machine.faults.lock().expect("one thread");
+        let trace = self.machine.trace.lock().expect("one thread");
+        self.machine.world.with(|world| Report {
+            found: world.observer.found().to_vec(),
+            fingerprint: trace.fingerprint(),
+            trouble: Trouble { faults: faults.struck().clone(), fates: world.cluster.struck() },
+            coverage: world.observer.coverage.clone(),
+            requests: faults.requests(),
+            lasted: self.machine.world.time.elapsed(),
+            text: trace.text().to_owned(),
+        })
+    }
+}

@@ -1,0 +1,103 @@
+//! I6: from the first ready replica until the service is deleted, an upgrade fails no request.
+//!
+//! Requests are answered by the pods that the serve Service selects. What nodes do to pods is nobody's fault here; what Sluice
+//! does is: sending requests to a cluster that has nobody to answer them, and taking away the cluster that answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::ResourceExt;
+use sluice::api::condition::is_true;
+use sluice::api::ray::{RayCluster, RayService};
+
+use crate::coverage::serving_cluster;
+use crate::support::history::{Change, Object, State};
+use crate::support::invariants::{Breach, Invariant, is_open, key, owner_uid, slices_of};
+
+/// Who answers requests.
+#[derive(Default)]
+pub struct Serving {
+    /// The pods that answer, by the cluster that they belong to.
+    ready: BTreeMap<String, BTreeSet<String>>,
+    /// The cluster that each serve Service sends requests to, by the Service's key.
+    routed: BTreeMap<String, String>,
+}
+
+impl Serving {
+    /// Takes in a change that `state` has in it.
+    pub fn see(&mut self, state: &State, change: &Change) -> Vec<Breach> {
+        match &change.object {
+            Object::Pod(pod) => {
+                self.pod(pod, change.gone);
+                Vec::new()
+            }
+            Object::Service(service) if service.name_any().ends_with("-serve-svc") => self.service(state, service, change.gone),
+            Object::RayCluster(cluster) => self.cluster(state, cluster, change.gone),
+            _ => Vec::new(),
+        }
+    }
+
+    fn pod(&mut self, pod: &Pod, gone: bool) {
+        let Some(cluster) = pod.labels().get("ray.io/cluster") else { return };
+        let cluster = format!("{}/{cluster}", pod.namespace().unwrap_or_default());
+        let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+        let ready = conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let serves = pod.labels().get("ray.io/serve").is_some_and(|serves| serves == "true");
+        let pods = self.ready.entry(cluster).or_default();
+        if ready && serves && !gone && pod.metadata.deletion_timestamp.is_none() {
+            pods.insert(key(pod));
+        } else {
+            pods.remove(&key(pod));
+        }
+    }
+
+    fn answers(&self, cluster: &str) -> bool {
+        self.ready.get(cluster).is_some_and(|pods| !pods.is_empty())
+    }
+
+    /// Requests are never sent away from who answers to who doesn't.
+    fn service(&mut self, state: &State, service: &Service, gone: bool) -> Vec<Breach> {
+        let key = key(service);
+        let cluster = service.spec.as_ref().and_then(|spec| spec.selector.as_ref()?.get("ray.io/cluster").cloned());
+        let Some(cluster) = cluster.filter(|_| !gone) else {
+            self.routed.remove(&key);
+            return Vec::new();
+        };
+        let cluster = format!("{}/{cluster}", service.namespace().unwrap_or_default());
+        let was = self.routed.insert(key.clone(), cluster.clone());
+        let Some(was) = was.filter(|was| *was != cluster) else { return Vec::new() };
+        let stays = state.ray_clusters.get(&was).is_some_and(|was| was.metadata.deletion_timestamp.is_none() && is_open(was));
+        if !stays || !self.answers(&was) || self.answers(&cluster) {
+            return Vec::new();
+        }
+        let what = format!("Service {key} sends requests to {cluster}, where nobody answers, and no longer to {was}");
+        vec![Breach::of(Invariant::Serving, what)]
+    }
+
+    /// The cluster that answers is not taken away while its service is to serve and holds its quota.
+    fn cluster(&self, state: &State, cluster: &RayCluster, gone: bool) -> Vec<Breach> {
+        let cluster_key = key(cluster);
+        let taken = gone || cluster.metadata.deletion_timestamp.is_some() || !is_open(cluster);
+        if !taken || !self.answers(&cluster_key) {
+            return Vec::new();
+        }
+        let owner = owner_uid(cluster).unwrap_or_default();
+        let service = state.ray_services.values().find(|service| service.uid().as_ref() == Some(&owner));
+        let Some(service) = service.filter(|service| is_to_serve(state, service)) else { return Vec::new() };
+        if serving_cluster(state, service).as_ref() != Some(&cluster.name_any()) {
+            return Vec::new();
+        }
+        let what = format!("{cluster_key} answers requests of RayService {}, and is taken away", key(service));
+        vec![Breach::of(Invariant::Serving, what)]
+    }
+}
+
+/// Whether nothing has been asked of the service, or taken from it, that ends its serving.
+fn is_to_serve(state: &State, service: &RayService) -> bool {
+    let job = service.uid().unwrap_or_default();
+    let evicted = slices_of(state, &job).any(|slice| {
+        let conditions = slice.status.clone().unwrap_or_default().conditions;
+        is_true(&conditions, "Evicted") || slice.metadata.deletion_timestamp.is_some()
+    });
+    service.metadata.deletion_timestamp.is_none() && service.spec.suspend != Some(true) && !evicted
+}

@@ -1,0 +1,96 @@
+//! What was said over the wire, in order: what tells whether two runs were the same, and what a person reads of one that failed.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request};
+
+use crate::faults::Fault;
+
+/// One request and its answer.
+pub struct Line {
+    method: Method,
+    target: String,
+    sent: Bytes,
+    fault: Option<Fault>,
+    code: u16,
+    got: u64,
+}
+
+impl Line {
+    /// A request, and what goes wrong with it.
+    pub fn of(request: &Request<Bytes>, fault: Option<Fault>) -> Self {
+        let (method, target) = (request.method().clone(), request.uri().to_string());
+        Self { method, target, sent: request.body().clone(), fault, code: 0, got: 0 }
+    }
+
+    /// What was answered.
+    pub fn answered(&mut self, code: u16, body: &[u8]) {
+        (self.code, self.got) = (code, hash(SEED, body));
+    }
+}
+
+/// All that was said.
+#[derive(Default)]
+pub struct Trace {
+    fingerprint: u64,
+    /// The lines as a person reads them, when somebody wants to.
+    text: Option<String>,
+}
+
+impl Trace {
+    /// One that also keeps what a person can read.
+    pub fn readable() -> Self {
+        Self { fingerprint: SEED, text: Some(String::new()) }
+    }
+
+    /// Adds a line.
+    pub fn put(&mut self, at: Duration, line: Line) {
+        let mut fingerprint = hash(self.fingerprint, &at.as_millis().to_le_bytes());
+        for part in [line.method.as_str().as_bytes(), line.target.as_bytes(), &line.sent, &line.got.to_le_bytes()] {
+            fingerprint = hash(fingerprint, part);
+        }
+        self.fingerprint = hash(fingerprint, &line.code.to_le_bytes());
+        let Some(text) = &mut self.text else { return };
+        let Line { method, target, sent, fault, code, .. } = line;
+        let _ = write!(text, "{:>9.3} {method:6} {code} {target}", at.as_secs_f64());
+        if let Some(fault) = fault {
+            let _ = write!(text, "  [{fault:?}]");
+        }
+        if method == Method::PATCH || method == Method::PUT {
+            let _ = write!(text, "\n          {}", String::from_utf8_lossy(&sent));
+        }
+        text.push('\n');
+    }
+
+    /// Adds what a person should read at this place.
+    pub fn remark(&mut self, at: Duration, remark: &str) {
+        if let Some(text) = &mut self.text {
+            let _ = writeln!(text, "{:>9.3} ---- {remark}", at.as_secs_f64());
+        }
+    }
+
+    /// Tells runs apart: two that agree in it said the same things at the same times.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// What a person can read.
+    pub fn text(&self) -> &str {
+        self.text.as_deref().unwrap_or_default()
+    }
+}
+
+const SEED: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// FNV-1a, eight bytes at a time: fast, and the same everywhere.
+fn hash(start: u64, bytes: &[u8]) -> u64 {
+    let mut chunks = bytes.chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word) ^ (chunk.len() as u64).rotate_left(56)
+    });
+    let fold = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    chunks.by_ref().fold(start, fold)
+}

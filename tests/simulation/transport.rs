@@ -1,0 +1,236 @@
+//! The wire between a client and the API server: it takes its time, and some of what is sent over it is lost.
+
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{Method, Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use kube::client::Body;
+use serde_json::json;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tower::{BoxError, Service};
+
+use crate::api::Watch;
+use crate::chance::Chance;
+use crate::faults::{Class, Fault, Faults};
+use crate::trace::{Line, Trace};
+use crate::world::{Outcome, Shared};
+
+/// How often a watch that asked for bookmarks gets one. (The API server sends one a minute.)
+const BOOKMARKS: Duration = Duration::from_secs(60);
+
+type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
+
+/// A wire that nothing goes wrong on.
+pub fn reliable(world: &Shared) -> kube::Client {
+    kube::Client::new(Reliable(world.clone()), "default")
+}
+
+#[derive(Clone)]
+struct Reliable(Shared);
+
+impl Service<Request<Body>> for Reliable {
+    type Response = Answer;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Answer, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let world = self.0.clone();
+        Box::pin(async move {
+            match world.carry_out(whole(request).await?) {
+                Outcome::Done(response) => Ok(complete(response)),
+                Outcome::Watch(_) => Err("who watches has to expect the worst".into()),
+            }
+        })
+    }
+}
+
+/// The wire of one process: slow at times, and as bad as the faults say.
+#[derive(Clone)]
+pub struct Wire {
+    /// What it leads to.
+    pub world: Shared,
+    /// What goes wrong.
+    pub faults: Arc<Mutex<Faults>>,
+    /// Where what was said over it is written down.
+    pub trace: Arc<Mutex<Trace>>,
+    /// How long things take.
+    pub chance: Chance,
+    /// Ends the process at its end of the wire.
+    pub killed: CancellationToken,
+}
+
+impl Service<Request<Body>> for Wire {
+    type Response = Answer;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Answer, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let wire = self.clone();
+        Box::pin(async move {
+            if wire.killed.is_cancelled() {
+                return Err("the process is no more".into());
+            }
+            let request = whole(request).await?;
+            let (answer, answered) = oneshot::channel();
+            // A request that is under way arrives, whatever becomes of who sent it.
+            tokio::spawn(wire.pass_on(request, answer));
+            match answered.await {
+                Ok(answer) => answer,
+                Err(_) => std::future::pending().await,
+            }
+        })
+    }
+}
+
+impl Wire {
+    async fn pass_on(self, request: Request<Bytes>, answer: oneshot::Sender<Result<Answer, BoxError>>) {
+        let (number, fault) = self.faults.lock().expect("one thread").next(class(&request));
+        let mut line = Line::of(&request, fault);
+        let mut draw = self.chance.about("latency", number);
+        let (there, back) = (draw.u64(1..12), draw.u64(0..8));
+        pause(there).await;
+        match fault {
+            Some(Fault::Slow(millis)) => pause(millis.into()).await,
+            Some(Fault::KilledBefore) => {
+                self.note(line);
+                return self.killed.cancel();
+            }
+            Some(Fault::RequestLost) => {
+                self.note(line);
+                return drop(answer.send(Err("connection reset by peer".into())));
+            }
+            Some(Fault::Refused(code)) => {
+                line.answered(code, &[]);
+                self.note(line);
+                pause(back).await;
+                return drop(answer.send(Ok(complete(refusal(code)))));
+            }
+            Some(Fault::Forgotten) => self.world.with(|world| world.api.compact()),
+            _ => {}
+        }
+        let outcome = self.world.carry_out(request);
+        match &outcome {
+            Outcome::Done(response) => line.answered(response.status().as_u16(), response.body()),
+            Outcome::Watch(_) => line.answered(200, &[]),
+        }
+        self.tell_of(&line, fault);
+        self.note(line);
+        match fault {
+            Some(Fault::KilledAfter) => return self.killed.cancel(),
+            Some(Fault::Unanswered) => return,
+            Some(Fault::AnswerLost) => return drop(answer.send(Err("connection reset by peer".into()))),
+            _ => {}
+        }
+        pause(back).await;
+        let answered = match outcome {
+            Outcome::Done(response) => complete(response),
+            Outcome::Watch(watch) => self.stream(watch, number, fault),
+        };
+        drop(answer.send(Ok(answered)));
+    }
+
+    fn note(&self, line: Line) {
+        self.trace.lock().expect("one thread").put(self.world.time.elapsed(), line);
+    }
+
+    /// The answer to a watch: a body that goes on.
+    fn stream(&self, watch: Watch, number: u64, fault: Option<Fault>) -> Answer {
+        let (lines, mut received) = mpsc::unbounded_channel();
+        tokio::spawn(self.clone().pump(watch, number, fault, lines));
+        let frames = futures::stream::poll_fn(move |context| received.poll_recv(context));
+        Response::new(UnsyncBoxBody::new(StreamBody::new(frames)))
+    }
+
+    async fn pump(mut self, mut watch: Watch, number: u64, fault: Option<Fault>, lines: Lines) {
+        let mut draw = self.chance.about("watch", number);
+        let until = tokio::time::Instant::now() + watch.timeout().unwrap_or(Duration::from_secs(300));
+        let breaks = match fault {
+            Some(Fault::Breaks(millis)) => tokio::time::Instant::now() + Duration::from_millis(millis.into()),
+            _ => until + Duration::from_secs(1),
+        };
+        let mut changes = self.world.changes();
+        let mut bookmark = tokio::time::Instant::now() + BOOKMARKS;
+        loop {
+            let seen = self.world.with(|world| world.api.events(&mut watch));
+            if !seen.is_empty() {
+                let lag = draw.u64(0..6) + if let Some(Fault::Lags(millis)) = fault { draw.u64(0..millis.into()) } else { 0 };
+                pause(lag).await;
+                if seen.into_iter().any(|line| lines.send(Ok(Frame::data(line))).is_err()) {
+                    return;
+                }
+            }
+            tokio::select! {
+                biased;
+                () = self.killed.cancelled() => return,
+                () = lines.closed() => return,
+                () = tokio::time::sleep_until(breaks) => return drop(lines.send(Err("connection reset by peer".into()))),
+                () = tokio::time::sleep_until(until) => return,
+                () = tokio::time::sleep_until(bookmark) => {
+                    bookmark += BOOKMARKS;
+                    if watch.wants_bookmarks() {
+                        let line = self.world.with(|world| world.api.bookmark(&mut watch));
+                        drop(lines.send(Ok(Frame::data(line))));
+                    }
+                }
+                _ = changes.changed() => {}
+            }
+        }
+    }
+}
+
+type Lines = mpsc::UnboundedSender<Result<Frame<Bytes>, BoxError>>;
+
+fn class(request: &Request<Bytes>) -> Class {
+    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+    match *request.method() {
+        _ if path.contains("/proxy/") => Class::Proxy,
+        Method::GET if query.contains("watch=true") => Class::Watch,
+        Method::GET => Class::Read,
+        _ => Class::Write,
+    }
+}
+
+async fn whole(request: Request<Body>) -> Result<Request<Bytes>, BoxError> {
+    let (parts, body) = request.into_parts();
+    Ok(Request::from_parts(parts, body.collect().await?.to_bytes()))
+}
+
+fn complete(response: Response<Bytes>) -> Answer {
+    response.map(|body| UnsyncBoxBody::new(Full::new(body).map_err(|never| match never {})))
+}
+
+/// The API server's words for what has nothing to do with the request.
+fn refusal(code: u16) -> Response<Bytes> {
+    let (reason, message) = match code {
+        409 => ("Conflict", "the object has been modified; please apply your changes to the latest version and try again"),
+        429 => ("TooManyRequests", "too many requests, please try again later"),
+        503 => ("ServiceUnavailable", "the server is currently unable to handle the request"),
+        _ => ("InternalError", "etcdserver: request timed out"),
+    };
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {},
+        "status": "Failure", "message": message, "reason": reason, "code": code,
+    });
+    let mut response = Response::new(Bytes::from(status.to_string()));
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response
+}
+
+async fn pause(millis: u64) {
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+}

@@ -1,0 +1,135 @@
+//! The world that Sluice acts in: an API server, a cluster, and somebody who watches what comes of it.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use jiff::Timestamp;
+use tokio::sync::watch;
+
+use crate::api::{Answer, Api, Watch};
+use crate::cluster::Cluster;
+use crate::observer::Observer;
+use crate::time::Time;
+
+/// Everything behind the wire.
+pub struct World {
+    /// The API server.
+    pub api: Api,
+    /// Nodes, controllers and dashboards.
+    pub cluster: Cluster,
+    /// Who watches.
+    pub observer: Observer,
+    /// How many changes were handed on.
+    seen: usize,
+    changed_at: Timestamp,
+    changed: watch::Sender<usize>,
+}
+
+impl World {
+    /// What has changed since then, but for Events.
+    pub fn changed_since(&self, since: Timestamp) -> Vec<String> {
+        let changes = self.api.changes_from(0).iter().rev().take_while(|change| change.at > since);
+        let said = changes.filter(|change| change.kind.kind != "Event").map(|change| {
+            let metadata = &change.object["metadata"];
+            format!("{} {}", change.kind.kind, metadata["name"].as_str().unwrap_or_default())
+        });
+        said.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    fn hand_on(&mut self, now: Timestamp) {
+        while let Some(change) = self.api.changes_from(self.seen).first() {
+            self.seen += 1;
+            self.cluster.see(now, change);
+            self.observer.see(now, change);
+            // Nobody waits for the Events that tell what happened.
+            if change.kind.kind != "Event" {
+                self.changed_at = now;
+            }
+        }
+        self.changed.send_if_modified(|seen| std::mem::replace(seen, self.seen) != self.seen);
+    }
+}
+
+/// What a request comes to.
+pub enum Outcome {
+    /// An answer.
+    Done(Response<Bytes>),
+    /// A watch that goes on.
+    Watch(Watch),
+}
+
+/// A world that several tasks share. They take turns: there is one thread.
+#[derive(Clone)]
+pub struct Shared {
+    world: Arc<Mutex<World>>,
+    /// What time it is there.
+    pub time: Time,
+}
+
+impl Shared {
+    /// A new world, in which time starts to pass.
+    pub fn new(time: Time, api: Api, cluster: Cluster, observer: Observer) -> Self {
+        let (changed, _) = watch::channel(0);
+        let changed_at = time.now();
+        let world = World { api, cluster, observer, seen: 0, changed_at, changed };
+        Self { world: Arc::new(Mutex::new(world)), time }
+    }
+
+    /// Has a request carried out.
+    pub fn carry_out(&self, request: Request<Bytes>) -> Outcome {
+        let (now, mut world) = (self.time.now(), self.lock());
+        let outcome = match world.api.handle(now, request) {
+            Answer::Done(response) => Outcome::Done(response),
+            Answer::Watch(watch) => Outcome::Watch(watch),
+            Answer::Proxy(call) => {
+                let World { api, cluster, .. } = &mut *world;
+                Outcome::Done(cluster.answer(now, api, &call))
+            }
+        };
+        world.hand_on(now);
+        outcome
+    }
+
+    /// Looks at the world, or changes it from outside.
+    pub fn with<T>(&self, look: impl FnOnce(&mut World) -> T) -> T {
+        let (now, mut world) = (self.time.now(), self.lock());
+        let result = look(&mut world);
+        world.hand_on(now);
+        result
+    }
+
+    /// Tells of every change: how many there have been.
+    pub fn changes(&self) -> watch::Receiver<usize> {
+        self.lock().changed.subscribe()
+    }
+
+    /// When anything changed last.
+    pub fn changed_at(&self) -> Timestamp {
+        self.lock().changed_at
+    }
+
+    /// Lets nodes, controllers and dashboards do what is due, for ever.
+    pub async fn live(self) {
+        let mut changes = self.changes();
+        loop {
+            let next = self.lock().cluster.next().map(|at| self.time.instant(at));
+            let due = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = due => self.with(|world| world.cluster.act(self.time.now(), &mut world.api)),
+                _ = changes.changed() => {}
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, World> {
+        self.world.lock().expect("no task has panicked")
+    }
+}
