@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::chance::Chance;
 use crate::cluster::{FateList, Fates, Odds};
 use crate::faults::{Fault, Faults};
-use crate::script::{Script, Shape};
+use crate::script::generate::Shape;
+use crate::script::step::Script;
 
 /// A world to be run. The same case is the same history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,7 +35,7 @@ pub struct Trouble {
 impl Case {
     /// The world of a seed.
     pub fn of(seed: u64) -> Self {
-        Self { seed, script: Script::random(&Chance::new(seed).of("script"), Shape::default()), trouble: None }
+        Self { seed, script: Script::random(&Chance::new(seed), Shape::FULL), trouble: None }
     }
 
     /// Where its chances come from.

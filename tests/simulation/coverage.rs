@@ -138,8 +138,8 @@ impl Coverage {
     }
 
     /// The answer to a write was lost.
-    pub fn lost(&mut self, verb: &str, kind: &str) {
-        self.seen.insert(History::LostAnswer(format!("{verb} {kind}")));
+    pub fn lost(&mut self, write: String) {
+        self.seen.insert(History::LostAnswer(write));
     }
 
     /// Takes in a change that is about to be made to `state`.

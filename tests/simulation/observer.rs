@@ -62,6 +62,11 @@ impl Observer {
         self.found.push(Found { at, version: 0, breach });
     }
 
+    /// Takes note that the process was killed.
+    pub fn crashed(&mut self) {
+        self.coverage.crashed(self.watchdog.state());
+    }
+
     /// What must not have been, so far.
     pub fn found(&self) -> &[Found] {
         &self.found

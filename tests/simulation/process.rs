@@ -57,7 +57,10 @@ impl Machine {
             let ended = self.process(&settings, killed.clone());
             tokio::select! {
                 biased;
-                () = killed.cancelled() => self.remark(&format!("process {start} is killed")),
+                () = killed.cancelled() => {
+                    self.remark(&format!("process {start} is killed"));
+                    self.world.with(|world| world.observer.crashed());
+                }
                 () = ended => self.remark(&format!("process {start} ends")),
             }
             killed.cancel();

@@ -10,7 +10,9 @@ use crate::coverage::Coverage;
 use crate::ending;
 use crate::observer::{Found, Observer};
 use crate::process::{Machine, Plug};
-use crate::script::{Pause, perform};
+use crate::script::manifests::Place;
+use crate::script::perform::Performer;
+use crate::script::step::{Act, Pause};
 use crate::support::invariants::{Breach, Invariant};
 use crate::time::Time;
 use crate::trace::Trace;
@@ -83,31 +85,30 @@ impl Run {
 
     /// What people do, and what has to come of it in the end.
     async fn script(&self, case: &Case) {
-        let client = reliable(&self.machine.world);
-        for act in case.script.opening() {
-            self.act(&client, &act).await;
-        }
+        let (client, place) = (reliable(&self.machine.world), Place::new("team"));
+        let people = Performer::new(&client, &place);
+        people.set_up(&case.script.scene).await.expect("the scene is set");
         for step in &case.script.steps {
             match step.after {
                 Pause::Rest => drop(self.rest().await),
                 Pause::Millis(millis) => tokio::time::sleep(Duration::from_millis(millis.into())).await,
             }
-            self.act(&client, &step.act).await;
+            self.act(&people, &step.act).await;
         }
         self.machine.faults.lock().expect("one thread").calm();
         self.machine.world.with(|world| world.cluster.heal());
         self.quiet_and_right("when nothing goes wrong any more").await;
         for act in case.script.unblock() {
-            self.act(&client, &act).await;
+            self.act(&people, &act).await;
         }
         self.quiet_and_right("when there is enough for all").await;
         self.as_expected(case);
         self.restart_changes_nothing().await;
     }
 
-    async fn act(&self, client: &kube::Client, act: &crate::script::Act) {
+    async fn act(&self, people: &Performer<'_>, act: &Act) {
         self.remark(&format!("{act:?}"));
-        if let Err(error) = perform(client, act).await {
+        if let Err(error) = people.perform(act).await {
             self.remark(&format!("which failed: {error}"));
         }
     }

@@ -25,6 +25,26 @@ impl Line {
         Self { method, target, sent: request.body().clone(), fault, code: 0, got: 0 }
     }
 
+    /// What kind of write this is, like `create pods`, if it is one that was carried out.
+    pub fn write(&self) -> Option<String> {
+        let path = self.target.split('?').next().unwrap_or_default();
+        let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+        let plural = match parts.as_slice() {
+            ["api", _, "namespaces", _, plural, ..] | ["apis", _, _, "namespaces", _, plural, ..] => plural,
+            ["api", _, plural, ..] | ["apis", _, _, plural, ..] => plural,
+            _ => return None,
+        };
+        let verb = match self.method {
+            _ if self.code >= 300 || path.contains("/proxy/") => return None,
+            Method::POST => "create",
+            Method::PATCH if path.ends_with("/status") => "patch the status of",
+            Method::PATCH => "patch",
+            Method::DELETE => "delete",
+            _ => return None,
+        };
+        Some(format!("{verb} {plural}"))
+    }
+
     /// What was answered.
     pub fn answered(&mut self, code: u16, body: &[u8]) {
         (self.code, self.got) = (code, hash(SEED, body));

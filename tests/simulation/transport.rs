@@ -148,6 +148,12 @@ impl Wire {
         self.trace.lock().expect("one thread").put(self.world.time.elapsed(), line);
     }
 
+    fn tell_of(&self, line: &Line, fault: Option<Fault>) {
+        if let (Some(Fault::AnswerLost | Fault::Unanswered | Fault::KilledAfter), Some(write)) = (fault, line.write()) {
+            self.world.with(|world| world.observer.coverage.lost(write));
+        }
+    }
+
     /// The answer to a watch: a body that goes on.
     fn stream(&self, watch: Watch, number: u64, fault: Option<Fault>) -> Answer {
         let (lines, mut received) = mpsc::unbounded_channel();
