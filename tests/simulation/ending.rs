@@ -97,7 +97,7 @@ fn queue_of<'a>(world: &'a World, workload: &Workload) -> Option<&'a ClusterQueu
     if is_stopped(local.spec.stop_policy) {
         return None;
     }
-    world.observer.state().cluster_queues.get(&format!("/{}", local.spec.cluster_queue))
+    world.observer.state().cluster_queues.get(&format!("/{}", local.spec.cluster_queue.as_ref()?))
 }
 
 /// Flavors for the pod sets of a workload in which all of it fits, if there are any: every choice is tried.

@@ -6,9 +6,75 @@
 #![allow(unreachable_pub)]
 
 mod api;
+mod case;
 mod chance;
 mod cluster;
-mod fidelity;
+mod coverage;
+mod ending;
+mod faults;
+mod observer;
+mod process;
+mod run;
 mod script;
+mod seeds;
+mod serving;
+mod shrink;
 #[path = "../integration/support/mod.rs"]
 mod support;
+mod time;
+mod trace;
+mod transport;
+mod world;
+
+use std::time::Instant;
+
+use case::Case;
+use run::run;
+
+/// How many seeds are run if nobody says.
+const SEEDS: u64 = 200;
+
+#[test]
+fn whatever_goes_wrong_the_invariants_hold() {
+    let number = |name: &str| std::env::var(name).ok().map(|value| value.parse().expect(name));
+    let (first, count): (u64, u64) = (number("FIRST").unwrap_or(0), number("SEEDS").unwrap_or(SEEDS));
+    let begun = Instant::now();
+
+    let summary = seeds::run_all(first..first + count);
+
+    println!("{}", summary.table(begun.elapsed()));
+    let told: Vec<String> = summary.failed.iter().map(|(seed, report)| seeds::told(*seed, report)).collect();
+    assert!(told.is_empty(), "{}", told.join("\n\n"));
+}
+
+#[test]
+fn a_seed_is_one_history() {
+    for seed in 0..10 {
+        let case = Case::of(seed);
+
+        let (once, again) = (run(&case, false), run(&case, false));
+
+        assert_eq!((once.requests, once.fingerprint), (again.requests, again.fingerprint), "seed {seed}");
+    }
+}
+
+#[test]
+fn what_was_drawn_can_be_listed() {
+    for seed in 0..10 {
+        let case = Case::of(seed);
+        let drawn = run(&case, false);
+
+        let listed = run(&Case { trouble: Some(drawn.trouble.clone()), ..case }, false);
+
+        assert_eq!(drawn.fingerprint, listed.fingerprint, "seed {seed}");
+    }
+}
+
+/// Shows one seed: what was said over the wire, and what it broke.
+#[test]
+fn shown() {
+    let Ok(seed) = std::env::var("SHOW") else { return };
+    let report = run(&Case::of(seed.parse().expect("SHOW")), true);
+    println!("{}", report.text);
+    println!("{:?} requests={} lasted={:?}", report.found, report.requests, report.lasted);
+}

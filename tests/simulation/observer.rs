@@ -47,7 +47,7 @@ impl Observer {
 
     /// Takes in a change.
     pub fn see(&mut self, now: Timestamp, change: &Change) {
-        let Some(object) = typed(change.kind.kind, &change.object) else { return };
+        let Some(object) = typed(&change.kind.kind, &change.object) else { return };
         let change = history::Change { version: change.version, heard: now, object, gone: change.gone };
         self.coverage.before(self.watchdog.state(), &change);
         let mut breaches = self.watchdog.see(&change);

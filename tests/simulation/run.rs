@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::api::Api;
 use crate::case::{Case, Trouble};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Nodes, Pace};
 use crate::coverage::Coverage;
 use crate::ending;
 use crate::observer::{Found, Observer};
@@ -49,7 +49,7 @@ pub fn run(case: &Case, readable: bool) -> Report {
     fastrand::seed(case.seed);
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().expect("a runtime");
-    runtime.block_on(Run::new(case, readable).play(case))
+    runtime.block_on(async { Run::new(case, readable).play(case).await })
 }
 
 struct Run {
@@ -59,7 +59,8 @@ struct Run {
 impl Run {
     fn new(case: &Case, readable: bool) -> Self {
         let (time, chance) = (Time::start(), case.chance());
-        let cluster = Cluster::new(crate::cluster::Nodes::default(), crate::cluster::Pace::of(&chance), case.fates());
+        let pace = Pace::uneven(chance.of("pace"));
+        let cluster = Cluster::new(Nodes::default(), pace, case.fates());
         let world = Shared::new(time, Api::new(time.now()), cluster, Observer::new());
         let trace = if readable { Trace::readable() } else { Trace::default() };
         let machine = Machine {
@@ -102,7 +103,6 @@ impl Run {
             self.act(&people, &act).await;
         }
         self.quiet_and_right("when there is enough for all").await;
-        self.as_expected(case);
         self.restart_changes_nothing().await;
     }
 
@@ -136,14 +136,6 @@ impl Run {
         self.remark(&format!("at rest, {when}"));
         for breach in self.machine.world.with(|world| ending::breaches(world)) {
             self.breach(Breach { what: format!("{}, {when}", breach.what), ..breach });
-        }
-    }
-
-    /// The end is the one that was asked for, whatever happened on the way.
-    fn as_expected(&self, case: &Case) {
-        let differences = self.machine.world.with(|world| case.script.differences(&world.api));
-        for difference in differences {
-            self.breach(Breach::of(Invariant::Restart, difference));
         }
     }
 
