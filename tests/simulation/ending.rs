@@ -12,7 +12,7 @@ use sluice::queue::requests::template_requests;
 
 use crate::support::history::State;
 use crate::support::invariants::tree::{Pair, Quotas, Usage};
-use crate::support::invariants::{Breach, Invariant, add_usage, counts, holds_quota, is_covered, is_open, key, usage};
+use crate::support::invariants::{Breach, Invariant, add_usage, counts, holds_quota, is_covered, is_live, is_open, key, usage};
 use crate::world::World;
 
 /// What does not hold at rest.
@@ -26,7 +26,7 @@ pub fn breaches(world: &World) -> Vec<Breach> {
 
 /// I2: no cluster stays open that isn't paid for.
 fn uncovered(state: &State) -> Vec<Breach> {
-    let open = state.ray_clusters.values().filter(|cluster| is_open(cluster) && !is_covered(state, cluster));
+    let open = state.ray_clusters.values().filter(|cluster| is_open(cluster) && is_live(cluster) && !is_covered(state, cluster));
     let breach = |cluster: &sluice::api::ray::RayCluster| {
         Breach::of(Invariant::Gate, format!("{} stays open, and no admitted slice covers it", key(cluster)))
     };

@@ -60,7 +60,7 @@ impl Run {
     fn new(case: &Case, readable: bool) -> Self {
         let (time, chance) = (Time::start(), case.chance());
         let pace = Pace::uneven(chance.of("pace"));
-        let cluster = Cluster::new(Nodes::default(), pace, case.fates());
+        let cluster = Cluster::new(Nodes::alike(4), pace, case.fates());
         let world = Shared::new(time, Api::new(time.now()), cluster, Observer::new());
         let trace = if readable { Trace::readable() } else { Trace::default() };
         let machine = Machine {
@@ -97,7 +97,7 @@ impl Run {
             self.act(&people, &step.act).await;
         }
         self.machine.faults.lock().expect("one thread").calm();
-        self.machine.world.with(|world| world.cluster.heal());
+        self.machine.world.with(|world| world.cluster.heal(self.machine.world.time.now()));
         self.quiet_and_right("when nothing goes wrong any more").await;
         for act in case.script.unblock() {
             self.act(&people, &act).await;
@@ -166,7 +166,7 @@ impl Run {
         self.machine.world.with(|world| Report {
             found: world.observer.found().to_vec(),
             fingerprint: trace.fingerprint(),
-            trouble: Trouble { faults: faults.struck().clone(), fates: world.cluster.struck() },
+            trouble: Trouble { faults: faults.struck().clone(), fates: world.cluster.struck().clone() },
             coverage: world.observer.coverage.clone(),
             requests: faults.requests(),
             lasted: self.machine.world.time.elapsed(),

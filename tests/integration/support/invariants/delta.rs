@@ -4,7 +4,7 @@ use sluice::api::condition::is_true;
 use sluice::api::kueue::Workload;
 
 use super::super::history::State;
-use super::{Breach, Invariant, clusters_of, holds_quota, is_open, key, owner_uid, replaces, slices_of};
+use super::{Breach, Invariant, clusters_of, holds_quota, is_live, is_open, key, owner_uid, replaces, slices_of};
 
 /// What the change of a Workload from `was` broke.
 pub(super) fn check(state: &State, was: Option<&Workload>, workload: &Workload, gone: bool) -> Vec<Breach> {
@@ -41,8 +41,4 @@ fn not_at_all(state: &State, job: &str, was: &Workload, workload: &Workload) -> 
     }
     let what = format!("{} let its quota go, no other slice holds any, and {} is open", key(workload), key(open));
     vec![Breach::of(Invariant::Delta, what)]
-}
-
-fn is_live(cluster: &sluice::api::ray::RayCluster) -> bool {
-    cluster.metadata.deletion_timestamp.is_none()
 }

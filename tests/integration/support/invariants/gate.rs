@@ -7,7 +7,7 @@ use sluice::api::kueue::Workload;
 use sluice::api::ray::RayCluster;
 
 use super::super::history::State;
-use super::{Breach, Invariant, QUEUE_NAME, clusters_of, is_admitted, is_open, job_uid, key, slices_of};
+use super::{Breach, Invariant, QUEUE_NAME, clusters_of, is_admitted, is_live, is_open, job_uid, key, slices_of};
 
 /// What is wrong with the gate of `cluster`, which was just opened.
 pub(super) fn check(state: &State, cluster: &RayCluster) -> Vec<Breach> {
@@ -27,10 +27,11 @@ pub fn is_covered(state: &State, cluster: &RayCluster) -> bool {
     !cluster.labels().contains_key(QUEUE_NAME) || slices.any(|slice| is_admitted(slice) && covers(slice, &needed))
 }
 
-/// How many pods the open clusters of a job need, by group.
+/// How many pods the open clusters of a job need, by group. One that is being deleted needs what it still has, which is for I3
+/// to say.
 fn needed(state: &State, job: &str) -> BTreeMap<String, i32> {
     let mut needed: BTreeMap<String, i32> = BTreeMap::new();
-    for cluster in clusters_of(state, job).filter(|cluster| is_open(cluster)) {
+    for cluster in clusters_of(state, job).filter(|cluster| is_open(cluster) && is_live(cluster)) {
         *needed.entry("head".to_owned()).or_default() += 1;
         for group in &cluster.spec.worker_group_specs {
             let hosts = group.num_of_hosts.unwrap_or(1);

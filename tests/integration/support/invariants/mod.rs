@@ -232,6 +232,11 @@ pub fn is_open(cluster: &RayCluster) -> bool {
     cluster.spec.suspend != Some(true)
 }
 
+/// Whether it isn't being deleted.
+pub fn is_live(cluster: &RayCluster) -> bool {
+    cluster.metadata.deletion_timestamp.is_none()
+}
+
 /// The job that a cluster belongs to: its owner, or itself.
 pub fn job_uid(cluster: &RayCluster) -> String {
     owner_uid(cluster).unwrap_or_else(|| cluster.uid().unwrap_or_default())
