@@ -136,7 +136,12 @@ pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan)
         // Between two children there may be none for a moment. What is held or asked for stays as it is.
         return;
     }
-    let stopping = slices.iter().any(|slice| slice.phase == Phase::Evicted);
+    // Whoever has to give quota back gets none until that is done: it would be counted twice.
+    let stopping = slices.iter().any(|slice| match slice.phase {
+        Phase::Evicted => true,
+        Phase::Going => holds_quota(slice.workload),
+        Phase::Waiting | Phase::Admitted | Phase::Finished => false,
+    });
     match covering(slices) {
         Some(held) if fits_within(&wanted.record.counts(), &held.granted()) => {
             adjust(held, on_top_of(held, request), request, plan);

@@ -8,11 +8,15 @@ use sluice::api::condition::is_true;
 use sluice::api::kueue::cluster_queue::{QueueingStrategy, ResourceGroup};
 use sluice::api::kueue::{ClusterQueue, LocalQueue, PodSet, StopPolicy, Workload};
 use sluice::api::quantity::Amount;
+use sluice::api::ray::RayCluster;
+use sluice::jobframework::record::Record;
 use sluice::queue::requests::template_requests;
 
 use crate::support::history::State;
 use crate::support::invariants::tree::{Pair, Quotas, Usage};
-use crate::support::invariants::{Breach, Invariant, add_usage, counts, holds_quota, is_covered, is_live, is_open, key, usage};
+use crate::support::invariants::{
+    Breach, Invariant, QUEUE_NAME, add_usage, counts, holds_quota, is_admitted, is_live, is_open, job_uid, key, slices_of, usage,
+};
 use crate::world::World;
 
 /// What does not hold at rest.
@@ -24,13 +28,16 @@ pub fn breaches(world: &World) -> Vec<Breach> {
     found
 }
 
-/// I2: no cluster stays open that isn't paid for.
+/// I2: no cluster stays open that no admitted slice pays for. (One that has outgrown its slice goes on with what it has.)
 fn uncovered(state: &State) -> Vec<Breach> {
-    let open = state.ray_clusters.values().filter(|cluster| is_open(cluster) && is_live(cluster) && !is_covered(state, cluster));
-    let breach = |cluster: &sluice::api::ray::RayCluster| {
-        Breach::of(Invariant::Gate, format!("{} stays open, and no admitted slice covers it", key(cluster)))
+    let is_paid = |cluster: &RayCluster| {
+        let (job, uid) = (job_uid(cluster), cluster.uid().unwrap_or_default());
+        let mut slices = slices_of(state, &job).filter(|slice| is_admitted(slice));
+        slices.any(|slice| Record::of(slice).unwrap_or_default().member(&uid).is_some())
     };
-    open.map(breach).collect()
+    let needs_quota = |cluster: &RayCluster| cluster.labels().contains_key(QUEUE_NAME) && is_open(cluster) && is_live(cluster);
+    let open = state.ray_clusters.values().filter(|cluster| needs_quota(cluster) && !is_paid(cluster));
+    open.map(|cluster| Breach::of(Invariant::Gate, format!("{} stays open, and no admitted slice pays for it", key(cluster)))).collect()
 }
 
 /// I4: what a ClusterQueue says that it has reserved is what its holders hold.

@@ -12,6 +12,7 @@ mod cluster;
 mod coverage;
 mod ending;
 mod faults;
+mod fidelity;
 mod observer;
 mod process;
 mod run;

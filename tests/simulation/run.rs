@@ -21,8 +21,8 @@ use crate::world::Shared;
 
 /// All is quiet when nothing has changed for so long: longer than Sluice ever waits before it tries something again.
 const QUIET: Duration = Duration::from_secs(75);
-/// A world that isn't quiet after so long never will be.
-const PATIENCE: Duration = Duration::from_secs(30 * 60);
+/// What hasn't come after so long never will.
+const PATIENCE: Duration = Duration::from_secs(10 * 60);
 
 /// What came of a case.
 #[derive(Debug)]
@@ -108,8 +108,13 @@ impl Run {
 
     async fn act(&self, people: &Performer<'_>, act: &Act) {
         self.remark(&format!("{act:?}"));
-        if let Err(error) = people.perform(act).await {
-            self.remark(&format!("which failed: {error}"));
+        match tokio::time::timeout(PATIENCE, people.perform(act)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.remark(&format!("which failed: {error}")),
+            Err(_) => {
+                let what = format!("{act:?} can't be done: what it waits for hasn't come in {PATIENCE:?}");
+                self.breach(Breach::of(Invariant::Liveness, what));
+            }
         }
     }
 

@@ -76,11 +76,6 @@ impl Api {
                 let stored = self.store_changed(now, kind, (namespace, name), &hand, replaced)?;
                 Ok(object_answer(StatusCode::OK, &stored))
             }
-            ("patch", Part::Main) if request.headers().get(CONTENT_TYPE).is_some_and(|t| t.as_bytes().starts_with(b"application/apply")) && self.store.get(kind, &super::store::key(namespace, name)).is_none() => {
-                let mut o = object(request.body())?; if kind.kind == "ResourceFlavor" && o["spec"].is_null() { o["spec"] = json!({}); }
-                let stored = self.store_new(now, kind, namespace, o)?;
-                Ok(object_answer(StatusCode::CREATED, &stored))
-            }
             ("patch", _) => {
                 let content_type = header(request, CONTENT_TYPE);
                 if patch::is_apply(content_type) {

@@ -27,7 +27,7 @@ impl Patch {
     pub fn parse(content_type: &str, body: &[u8]) -> Result<Self, Refusal> {
         let unreadable = |error: serde_json::Error| Refusal::bad_request(format!("error decoding patch: {error}"));
         match content_type.split(';').next().unwrap_or_default().trim() {
-            "application/merge-patch+json" | "application/apply-patch+yaml" => Ok(Self::Merge(serde_json::from_slice(body).map_err(unreadable)?)),
+            "application/merge-patch+json" => Ok(Self::Merge(serde_json::from_slice(body).map_err(unreadable)?)),
             "application/json-patch+json" => Ok(Self::Json(serde_json::from_slice(body).map_err(unreadable)?)),
             _ => Err(Refusal::unsupported_media_type(&ACCEPTED)),
         }

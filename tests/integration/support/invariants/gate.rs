@@ -20,7 +20,7 @@ pub(super) fn check(state: &State, cluster: &RayCluster) -> Vec<Breach> {
 }
 
 /// Whether one admitted slice pays for this cluster and every other open one of its job. Who names no queue needs none.
-pub fn is_covered(state: &State, cluster: &RayCluster) -> bool {
+fn is_covered(state: &State, cluster: &RayCluster) -> bool {
     let job = job_uid(cluster);
     let needed = needed(state, &job);
     let mut slices = slices_of(state, &job);

@@ -19,10 +19,10 @@ use sluice::api::quantity::Amount;
 use sluice::api::ray::RayCluster;
 
 use super::history::{Change, Object, State};
-pub use gate::is_covered;
 use tree::{Quotas, Usage};
 
-const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
+/// The label of a job that waits for quota.
+pub const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
 const REPLACES: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
 
 /// So long after a quota was changed, an admission may still come in that was decided by what it was before: the decision was
@@ -222,7 +222,8 @@ pub fn holds_quota(workload: &Workload) -> bool {
     is_true(conditions, "QuotaReserved") && !is_true(conditions, "Finished")
 }
 
-fn is_admitted(workload: &Workload) -> bool {
+/// Whether what it pays for may run.
+pub fn is_admitted(workload: &Workload) -> bool {
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     holds_quota(workload) && is_true(conditions, "Admitted") && !is_true(conditions, "Evicted")
 }
