@@ -117,24 +117,31 @@ fn assembled(kind: &Kind, metadata: &Value, bodies: &[Bytes]) -> Vec<u8> {
         kind.api_version()
     );
     text.extend_from_slice(head.as_bytes());
+    // Fields are in the order of their names, so that is how most objects begin.
+    let said = format!("{{\"apiVersion\":\"{}\",\"kind\":\"{}\",", kind.api_version(), kind.kind);
     for (index, body) in bodies.iter().enumerate() {
         if index > 0 {
             text.push(b',');
         }
-        text.extend_from_slice(&as_item(kind, body));
+        let (start, rest) = as_item(kind, &said, body);
+        text.extend_from_slice(start);
+        text.extend_from_slice(&rest);
     }
     text.extend_from_slice(b"]}");
     text
 }
 
 /// An object as lists have it: of Kubernetes' own kinds, without saying its kind.
-fn as_item<'a>(kind: &Kind, body: &'a [u8]) -> Cow<'a, [u8]> {
+fn as_item<'a>(kind: &Kind, head: &str, body: &'a [u8]) -> (&'static [u8], Cow<'a, [u8]>) {
     if kind.is_custom() {
-        return Cow::Borrowed(body);
+        return (b"", Cow::Borrowed(body));
+    }
+    if let Some(rest) = body.strip_prefix(head.as_bytes()) {
+        return (b"{", Cow::Borrowed(rest));
     }
     let mut object: Value = serde_json::from_slice(body).unwrap_or_default();
     let fields = super::fields::map(&mut object);
     fields.remove("apiVersion");
     fields.remove("kind");
-    Cow::Owned(object.to_string().into_bytes())
+    (b"", Cow::Owned(object.to_string().into_bytes()))
 }

@@ -94,7 +94,7 @@ pub fn wanted(kind: &Kind, name: &str, body: &[u8]) -> Result<Value, Refusal> {
 /// When there is one that the schema doesn't know or that is of another type.
 pub fn check_types(kind: &Kind, namespace: &str, name: &str, wanted: &Value) -> Result<(), Refusal> {
     let Some(schema) = &kind.schema else { return Ok(()) };
-    let unknown = schema.settle(&mut wanted.clone());
+    let unknown = schema.settle(&mut wanted.clone(), None);
     let unknown = unknown.iter().map(|field| format!(".{field}: field not declared in schema"));
     let flaws = schema.flaws(wanted, None);
     let mistyped = flaws.iter().filter(|flaw| ["FieldValueTypeInvalid", "FieldValueDuplicate"].contains(&flaw.cause));

@@ -93,7 +93,7 @@ impl Api {
         identity::check_place(kind, namespace, &new)?;
         match hand.part {
             Part::Main => keep_on_main(kind, &old.object, &mut new),
-            Part::Status => new = with_status_of(&old.object, &mut new),
+            Part::Status => keep_but_status(&old.object, &mut new),
         }
         settle(kind, name, &mut new, Some(&old.object), hand.part)?;
         if !kind.is_custom() && !hand.trusted {
@@ -154,7 +154,7 @@ fn settle(kind: &Kind, name: &str, object: &mut Value, before: Option<&Value>, p
             flaws.extend(builtin::flaws(kind, object));
         }
         (Some(schema), Part::Main) => {
-            schema.settle(object);
+            schema.settle(object, before);
             flaws.extend(schema.flaws(object, before));
         }
         (Some(schema), Part::Status) => flaws.extend(schema.settle_status(object, before)),
@@ -196,14 +196,15 @@ pub(super) fn keep_to_part(kind: &Kind, part: Part, wanted: &mut Value) {
     }
 }
 
-/// The old object with the status of the new one.
-fn with_status_of(old: &Value, new: &mut Value) -> Value {
-    let mut object = old.clone();
-    match new.get_mut("status") {
-        Some(status) => object["status"] = status.take(),
-        None => drop(fields::map(&mut object).remove("status")),
+/// Puts back all but the status.
+fn keep_but_status(old: &Value, new: &mut Value) {
+    let (Some(old), fields) = (old.as_object(), fields::map(new)) else { return };
+    fields.retain(|field, _| field == "status" || old.contains_key(field));
+    for (field, value) in old.iter().filter(|(field, _)| *field != "status") {
+        if fields.get(field) != Some(value) {
+            fields.insert(field.clone(), value.clone());
+        }
     }
-    object
 }
 
 /// Whether two states differ in what a generation counts: all but metadata, and status where that has its own path.

@@ -17,8 +17,9 @@ impl Schema {
     /// Prunes and defaults the status of an object, and says what is wrong with it; `before` is what the object was.
     pub fn settle_status(&self, object: &mut Value, before: Option<&Value>) -> Vec<Flaw> {
         let (Some(schema), Some(status)) = (self.field("status"), object.get_mut("status")) else { return Vec::new() };
-        schema.settle(status);
-        let mut flaws = schema.flaws(status, before.and_then(|before| before.get("status")));
+        let before = before.and_then(|before| before.get("status"));
+        schema.settle(status, before);
+        let mut flaws = schema.flaws(status, before);
         for flaw in &mut flaws {
             flaw.field = format!("status.{}", flaw.field);
         }

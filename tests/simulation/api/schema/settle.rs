@@ -9,28 +9,33 @@ const OF_EVERY_OBJECT: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 impl Schema {
     /// Takes out of an object what the schema does not know, and puts in what is not said; returns the paths of the
-    /// fields that were taken out.
-    pub fn settle(&self, object: &mut Value) -> Vec<String> {
+    /// fields that were taken out. What is as it was `before` needs neither.
+    pub fn settle(&self, object: &mut Value, before: Option<&Value>) -> Vec<String> {
         let mut dropped = Vec::new();
-        self.settle_at(object, Path::Root, &mut dropped);
+        self.settle_at(object, before, Path::Root, &mut dropped);
         dropped
     }
 
-    fn settle_at(&self, value: &mut Value, path: Path<'_>, dropped: &mut Vec<String>) {
+    fn settle_at(&self, value: &mut Value, before: Option<&Value>, path: Path<'_>, dropped: &mut Vec<String>) {
+        if before == Some(value) {
+            return;
+        }
         match value {
             Value::Object(fields) => {
                 self.prune(fields, path, dropped);
                 self.put_defaults(fields);
                 for (name, value) in fields.iter_mut() {
                     if let Some(schema) = self.field(name) {
-                        schema.settle_at(value, Path::Field(&path, name), dropped);
+                        let before = before.and_then(|before| before.get(name));
+                        schema.settle_at(value, before, Path::Field(&path, name), dropped);
                     }
                 }
             }
             Value::Array(items) => {
                 let Some(schema) = self.item() else { return };
                 for (index, item) in items.iter_mut().enumerate() {
-                    schema.settle_at(item, Path::Index(&path, index), dropped);
+                    let before = before.and_then(|before| before.get(index));
+                    schema.settle_at(item, before, Path::Index(&path, index), dropped);
                 }
             }
             _ => {}

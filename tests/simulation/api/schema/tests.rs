@@ -58,7 +58,7 @@ fn what_is_unknown_goes_and_what_is_not_said_comes() {
         },
     });
 
-    let dropped = schema().settle(&mut object);
+    let dropped = schema().settle(&mut object, None);
 
     assert_eq!(dropped, ["other", "spec.groups[0].more"]);
     let expected = json!({
