@@ -17,7 +17,7 @@ use super::selector::Selector;
 use super::store::{self, Stored};
 use super::watch::{Start, Watch};
 use super::write::{self, Hand, Part};
-use super::{Answer, Api, Proxied, identity, patch};
+use super::{Answer, Api, Proxied, builtin, identity, patch};
 
 impl Api {
     /// Answers a request at `now`.
@@ -64,11 +64,14 @@ impl Api {
                 Ok(object_answer(StatusCode::OK, found.ok_or_else(|| Refusal::not_found(kind, name))?))
             }
             ("create", _) => {
-                let stored = self.store_new(now, kind, namespace, object(request.body())?, &hand)?;
+                let mut sent = object(request.body())?;
+                builtin::reread(kind, &mut sent).map_err(|why| Refusal::unreadable(kind, &why))?;
+                let stored = self.store_new(now, kind, namespace, sent, &hand)?;
                 Ok(object_answer(StatusCode::CREATED, &stored))
             }
             ("update", _) => {
-                let sent = object(request.body())?;
+                let mut sent = object(request.body())?;
+                builtin::reread(kind, &mut sent).map_err(|why| Refusal::unreadable(kind, &why))?;
                 let replaced = |old: &Value| {
                     identity::check_replaced(kind, name, old, &sent)?;
                     Ok(sent)
@@ -82,7 +85,12 @@ impl Api {
                     return self.apply(now, target, hand, query.flag("force"), request.body());
                 }
                 let patch = patch::Patch::parse(content_type, request.body())?;
-                let stored = self.store_changed(now, kind, (namespace, name), &hand, |old| patch.applied_to(old))?;
+                let patched = |old: &Value| {
+                    let mut new = patch.applied_to(old)?;
+                    builtin::reread(kind, &mut new).map_err(|why| Refusal::unpatchable(&why))?;
+                    Ok(new)
+                };
+                let stored = self.store_changed(now, kind, (namespace, name), &hand, patched)?;
                 Ok(object_answer(StatusCode::OK, &stored))
             }
             ("delete", Part::Main) => {

@@ -140,6 +140,18 @@ impl Refusal {
         Self { code: 409, reason: "Conflict", message, details, continued: None }
     }
 
+    /// A body that is not of the kind's type.
+    pub fn unreadable(kind: &Kind, why: &str) -> Self {
+        let Kind { kind, version, .. } = kind;
+        Self::bad_request(format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"))
+    }
+
+    /// A patch that would leave something that is not of the kind's type.
+    pub fn unpatchable(why: &str) -> Self {
+        let flaw = Flaw::invalid("patch", &Value::Null, why);
+        Self::invalid_as("", "", "", &[flaw])
+    }
+
     /// A patch that can't be done.
     pub fn impossible_patch() -> Self {
         let message = "the server rejected our request due to an error in our request".to_owned();

@@ -3,6 +3,7 @@
 
 mod pods;
 mod services;
+mod typed;
 
 use serde_json::{Map, Value, json};
 
@@ -37,6 +38,14 @@ pub fn begin(store: &Store, kind: &Kind, object: &mut Value) -> Result<(), Refus
         _ => {}
     }
     Ok(())
+}
+
+/// Leaves of what a client sends what the type of the kind knows and says.
+///
+/// # Errors
+/// When a field is of another type; says which.
+pub fn reread(kind: &Kind, object: &mut Value) -> Result<(), String> {
+    typed::reread(kind, object)
 }
 
 /// Puts in what a field is when nobody says it. Nulls go: the types of Kubernetes' own kinds do not know them.

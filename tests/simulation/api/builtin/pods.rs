@@ -1,12 +1,14 @@
 //! Pods: what they are when nobody says it, and what of them can be changed.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use super::super::fields;
 use super::super::kinds::{self, Kind};
 use super::super::refusal::{Flaw, Refusal};
 use super::super::store::Store;
-use super::set_default;
+use super::{set_default, typed};
 
 /// Puts into the spec of a pod what is not said.
 pub(super) fn default_pod(spec: &mut Map<String, Value>) {
@@ -106,11 +108,55 @@ pub(super) fn set_priority(store: &Store, kind: &Kind, pod: &mut Value) -> Resul
     Ok(())
 }
 
-/// What a pod lacks.
+/// What is wrong with a pod.
 pub(super) fn flaws(pod: &Value) -> Vec<Flaw> {
-    let containers = pod.pointer("/spec/containers").and_then(Value::as_array);
-    let missing = containers.is_none_or(Vec::is_empty);
-    missing.then(|| Flaw::required("spec.containers", "")).into_iter().collect()
+    let containers = pod.pointer("/spec/containers").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if containers.is_empty() {
+        return vec![Flaw::required("spec.containers", "")];
+    }
+    let mut names = BTreeSet::new();
+    let mut flaws = Vec::new();
+    for (index, container) in containers.iter().enumerate() {
+        let path = format!("spec.containers[{index}]");
+        let text = |field: &str| container.get(field).and_then(Value::as_str).unwrap_or_default();
+        for field in ["name", "image"].into_iter().filter(|field| text(field).is_empty()) {
+            flaws.push(Flaw::required(format!("{path}.{field}"), ""));
+        }
+        if !names.insert(text("name")) {
+            let text = format!("Duplicate value: {}", json!(text("name")));
+            flaws.push(Flaw { field: format!("{path}.name"), cause: "FieldValueDuplicate", text });
+        }
+        flaws.extend(resource_flaws(container, &path));
+    }
+    flaws
+}
+
+/// What is asked for has to be within the limits; of devices, it is the limit.
+fn resource_flaws(container: &Value, path: &str) -> Vec<Flaw> {
+    let of = |list: &str| container.pointer(&format!("/resources/{list}")).and_then(Value::as_object);
+    let (requests, limits) = (of("requests"), of("limits"));
+    let mut flaws = Vec::new();
+    for (resource, request) in requests.into_iter().flatten() {
+        let field = format!("{path}.resources.requests");
+        let limit = typed::amount(limits, resource);
+        let is_device = resource.contains('/') && !resource.starts_with("kubernetes.io/");
+        match (typed::amount(requests, resource), limit) {
+            (Some(_), None) if is_device => {
+                let why = "Limit must be set for non overcommitable resources";
+                flaws.push(Flaw::required(format!("{path}.resources.limits"), why));
+            }
+            (Some(amount), Some(limit)) if is_device && amount != limit => {
+                let why = format!("must be equal to {resource} limit");
+                flaws.push(Flaw::invalid(field, request, &why));
+            }
+            (Some(amount), Some(limit)) if amount > limit => {
+                let why = format!("must be less than or equal to {resource} limit");
+                flaws.push(Flaw::invalid(field, request, &why));
+            }
+            _ => {}
+        }
+    }
+    flaws
 }
 
 /// What a client changes of a pod that it can't change.

@@ -20,6 +20,9 @@ pub(super) fn default_service(spec: &mut Map<String, Value>) {
     for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
         let port = fields::map(port);
         set_default(port, "protocol", "TCP");
+        if port.get("targetPort").is_some_and(|target| *target == 0 || *target == "") {
+            port.remove("targetPort");
+        }
         if let Some(number) = port.get("port").cloned() {
             set_default(port, "targetPort", number);
         }
@@ -56,9 +59,12 @@ pub(super) fn keep(old: &Value, service: &mut Value) {
 pub(super) fn flaws(service: &Value) -> Vec<Flaw> {
     let text = |pointer: &str| service.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let needs_ports = text("/spec/clusterIP") != "None" && text("/spec/type") != "ExternalName";
-    let ports = service.pointer("/spec/ports").and_then(Value::as_array);
-    let missing = needs_ports && ports.is_none_or(Vec::is_empty);
-    missing.then(|| Flaw::required("spec.ports", "")).into_iter().collect()
+    let ports = service.pointer("/spec/ports").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if ports.is_empty() {
+        return needs_ports.then(|| Flaw::required("spec.ports", "")).into_iter().collect();
+    }
+    let nameless = ports.iter().enumerate().filter(|(_, port)| ports.len() > 1 && port.get("name").is_none());
+    nameless.map(|(index, _)| Flaw::required(format!("spec.ports[{index}].name"), "")).collect()
 }
 
 /// What a client changes of a Service that it can't change.

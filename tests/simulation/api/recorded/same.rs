@@ -124,7 +124,9 @@ fn leave_out(object: &mut Value) {
             items.is_empty()
         })
     };
-    leave_out_of(spec.get_mut("volumes"));
+    if leave_out_of(spec.get_mut("volumes")) {
+        spec.remove("volumes");
+    }
     for container in spec.get_mut("containers").and_then(Value::as_array_mut).into_iter().flatten() {
         if leave_out_of(container.get_mut("volumeMounts"))
             && let Some(container) = container.as_object_mut()

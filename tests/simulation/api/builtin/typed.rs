@@ -1,0 +1,132 @@
+//! What reading an object into its type and writing it again leaves of it: the fields that the type knows and that say
+//! something, and amounts in their canonical form (apimachinery `pkg/api/resource/quantity.go`).
+
+use k8s_openapi::api::core::v1::{Pod, Service};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use sluice::api::quantity::Exact;
+
+use super::super::kinds::Kind;
+
+/// Maps of which an empty one says nothing. (Many other empty maps are types of their own, which say something.)
+const MAPS: [&str; 7] = ["annotations", "data", "labels", "limits", "nodeSelector", "requests", "selector"];
+/// Maps of amounts.
+const AMOUNTS: [&str; 3] = ["limits", "overhead", "requests"];
+
+/// Reads an object into its type and writes it again, for the kinds that people write by hand.
+///
+/// # Errors
+/// When a field is of another type; says which.
+pub fn reread(kind: &Kind, object: &mut Value) -> Result<(), String> {
+    match kind.kind.as_str() {
+        "Pod" => reread_as::<Pod>(object),
+        "Service" => reread_as::<Service>(object),
+        _ => Ok(()),
+    }
+}
+
+fn reread_as<Type: Serialize + DeserializeOwned>(object: &mut Value) -> Result<(), String> {
+    settle_amounts(object)?;
+    let typed: Type = serde_json::from_value(object.take()).map_err(|error| error.to_string())?;
+    *object = serde_json::to_value(typed).map_err(|error| error.to_string())?;
+    leave_out_empty(object);
+    Ok(())
+}
+
+fn settle_amounts(value: &mut Value) -> Result<(), String> {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields.iter_mut() {
+                match value {
+                    Value::Object(amounts) if AMOUNTS.contains(&name.as_str()) => {
+                        amounts.values_mut().try_for_each(settle_amount)?;
+                    }
+                    _ => settle_amounts(value)?,
+                }
+            }
+            Ok(())
+        }
+        Value::Array(items) => items.iter_mut().try_for_each(settle_amounts),
+        _ => Ok(()),
+    }
+}
+
+fn settle_amount(value: &mut Value) -> Result<(), String> {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    *value = canonical(&text)?.into();
+    Ok(())
+}
+
+/// The canonical form of a quantity: the largest unit of its kind that leaves a whole number.
+fn canonical(text: &str) -> Result<String, String> {
+    const ONE: i128 = 1_000_000_000;
+    let nano = Exact::parse(text).map_err(|error| error.to_string())?.nano();
+    let is_binary = text.ends_with('i') && nano % ONE == 0 && (nano / ONE).abs() >= 1024;
+    let (mut number, base, units): (i128, i128, &[&str]) = match text.find(['e', 'E']) {
+        _ if is_binary => (nano / ONE, 1024, &["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]),
+        Some(at) if at + 1 < text.len() => {
+            (nano, 1000, &["e-9", "e-6", "e-3", "", "e3", "e6", "e9", "e12", "e15", "e18"])
+        }
+        _ => (nano, 1000, &["n", "u", "m", "", "k", "M", "G", "T", "P", "E"]),
+    };
+    if number == 0 {
+        return Ok("0".into());
+    }
+    let mut units = units.iter();
+    let mut unit = units.next();
+    while number % base == 0
+        && let Some(larger) = units.next()
+    {
+        (number, unit) = (number / base, Some(larger));
+    }
+    Ok(format!("{number}{}", unit.unwrap_or(&"")))
+}
+
+fn leave_out_empty(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(says_something);
+            fields.values_mut().for_each(leave_out_empty);
+        }
+        Value::Array(items) => items.iter_mut().for_each(leave_out_empty),
+        _ => {}
+    }
+}
+
+fn says_something(name: &String, value: &mut Value) -> bool {
+    match value {
+        Value::String(text) => !text.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !(fields.is_empty() && MAPS.contains(&name.as_str())),
+        _ => true,
+    }
+}
+
+/// What an amount of a map of amounts is, exactly.
+pub fn amount(amounts: Option<&Map<String, Value>>, resource: &str) -> Option<Exact> {
+    Exact::parse(amounts?.get(resource)?.as_str()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("0.5", "500m")]
+    #[case("1000m", "1")]
+    #[case("1500m", "1500m")]
+    #[case("1000", "1k")]
+    #[case("1024Mi", "1Gi")]
+    #[case("1.5Gi", "1536Mi")]
+    #[case("0.5Ki", "512")]
+    #[case("2e9", "2e9")]
+    #[case("1500M", "1500M")]
+    #[case("0Gi", "0")]
+    #[case("6000P", "6E")]
+    fn an_amount_is_written_in_its_largest_unit(#[case] text: &str, #[case] expected: &str) {
+        assert_eq!(canonical(text).as_deref(), Ok(expected));
+    }
+}
