@@ -74,7 +74,10 @@ impl Phase {
         let job = service.uid().unwrap_or_default();
         let serving = serving_cluster(state, service);
         let clusters: Vec<&RayCluster> = clusters_of(state, &job).collect();
-        let next = clusters.iter().filter(|cluster| Some(cluster.name_any()) != serving).max_by_key(|cluster| created(cluster));
+        let next = clusters
+            .iter()
+            .filter(|cluster| Some(cluster.name_any()) != serving)
+            .max_by_key(|cluster| created(cluster));
         match (clusters.len(), serving, next) {
             (0, ..) => Self::New,
             (1, Some(_), None) => Self::Serving,
@@ -183,7 +186,8 @@ impl Coverage {
         match &change.object {
             Object::RayCluster(cluster) if !change.gone => self.gate(state, cluster),
             Object::Service(service) if !change.gone => {
-                let cluster = service.spec.as_ref().and_then(|spec| spec.selector.as_ref()?.get("ray.io/cluster").cloned());
+                let cluster =
+                    service.spec.as_ref().and_then(|spec| spec.selector.as_ref()?.get("ray.io/cluster").cloned());
                 let key = format!("{}/{}", service.namespace().unwrap_or_default(), cluster.unwrap_or_default());
                 if self.opened.remove(&key) {
                     self.seen.insert(History::Upgraded);

@@ -15,7 +15,8 @@ use sluice::queue::requests::template_requests;
 use crate::support::history::State;
 use crate::support::invariants::tree::{Pair, Quotas, Usage};
 use crate::support::invariants::{
-    Breach, Invariant, QUEUE_NAME, add_usage, counts, holds_quota, is_admitted, is_live, is_open, job_uid, key, slices_of, usage,
+    Breach, Invariant, QUEUE_NAME, add_usage, counts, holds_quota, is_admitted, is_live, is_open, job_uid, key,
+    slices_of, usage,
 };
 use crate::world::World;
 
@@ -35,9 +36,13 @@ fn uncovered(state: &State) -> Vec<Breach> {
         let mut slices = slices_of(state, &job).filter(|slice| is_admitted(slice));
         slices.any(|slice| Record::of(slice).unwrap_or_default().member(&uid).is_some())
     };
-    let needs_quota = |cluster: &RayCluster| cluster.labels().contains_key(QUEUE_NAME) && is_open(cluster) && is_live(cluster);
+    let needs_quota =
+        |cluster: &RayCluster| cluster.labels().contains_key(QUEUE_NAME) && is_open(cluster) && is_live(cluster);
     let open = state.ray_clusters.values().filter(|cluster| needs_quota(cluster) && !is_paid(cluster));
-    open.map(|cluster| Breach::of(Invariant::Gate, format!("{} stays open, and no admitted slice pays for it", key(cluster)))).collect()
+    open.map(|cluster| {
+        Breach::of(Invariant::Gate, format!("{} stays open, and no admitted slice pays for it", key(cluster)))
+    })
+    .collect()
 }
 
 /// I4: what a ClusterQueue says that it has reserved is what its holders hold.
@@ -79,7 +84,11 @@ fn left_waiting(world: &World) -> Vec<Breach> {
             continue;
         }
         if let Some(flavors) = fits(state, world.observer.watchdog().quotas(), queue, workload) {
-            let what = format!("Workload {} waits, and would fit into ClusterQueue {} in {flavors:?}", key(*workload), queue.name_any());
+            let what = format!(
+                "Workload {} waits, and would fit into ClusterQueue {} in {flavors:?}",
+                key(*workload),
+                queue.name_any()
+            );
             found.push(Breach::of(Invariant::Liveness, what));
         }
     }
@@ -124,7 +133,13 @@ fn requests(set: &PodSet) -> Option<BTreeMap<String, Amount>> {
 }
 
 /// Places the first pod set in each flavor in turn, and then the others. (One resource group: that is what the scenes have.)
-fn place(quotas: &Quotas, queue: &ClusterQueue, sets: &[BTreeMap<String, Amount>], used: &mut Usage, chosen: &mut Vec<String>) -> bool {
+fn place(
+    quotas: &Quotas,
+    queue: &ClusterQueue,
+    sets: &[BTreeMap<String, Amount>],
+    used: &mut Usage,
+    chosen: &mut Vec<String>,
+) -> bool {
     let Some((set, rest)) = sets.split_first() else { return true };
     let [group] = queue.spec.resource_groups.as_slice() else { return false };
     let covered: BTreeSet<&String> = group.covered_resources.iter().collect();

@@ -31,7 +31,9 @@ impl Serving {
                 self.pod(pod, change.gone);
                 Vec::new()
             }
-            Object::Service(service) if service.name_any().ends_with("-serve-svc") => self.service(state, service, change.gone),
+            Object::Service(service) if service.name_any().ends_with("-serve-svc") => {
+                self.service(state, service, change.gone)
+            }
             Object::RayCluster(cluster) => self.cluster(state, cluster, change.gone),
             _ => Vec::new(),
         }
@@ -41,7 +43,8 @@ impl Serving {
         let Some(cluster) = pod.labels().get("ray.io/cluster") else { return };
         let cluster = format!("{}/{cluster}", pod.namespace().unwrap_or_default());
         let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-        let ready = conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let ready =
+            conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
         let serves = pod.labels().get("ray.io/serve").is_some_and(|serves| serves == "true");
         let pods = self.ready.entry(cluster).or_default();
         if ready && serves && !gone && pod.metadata.deletion_timestamp.is_none() {
@@ -66,7 +69,8 @@ impl Serving {
         let cluster = format!("{}/{cluster}", service.namespace().unwrap_or_default());
         let was = self.routed.insert(key.clone(), cluster.clone());
         let Some(was) = was.filter(|was| *was != cluster) else { return Vec::new() };
-        let stays = state.ray_clusters.get(&was).is_some_and(|was| was.metadata.deletion_timestamp.is_none() && is_open(was));
+        let stays =
+            state.ray_clusters.get(&was).is_some_and(|was| was.metadata.deletion_timestamp.is_none() && is_open(was));
         if !stays || !self.answers(&was) || self.answers(&cluster) {
             return Vec::new();
         }

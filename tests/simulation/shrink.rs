@@ -14,24 +14,40 @@ pub fn shrunk(case: &Case, invariant: Invariant) -> Case {
     short.trouble = Some(short.trouble.unwrap_or_else(|| run(case, false).trouble));
     loop {
         let before = short.clone();
-        short = shrinking.without(short, |case| case.script.steps.len(), |case, range| {
-            drop(case.script.steps.drain(range));
-        });
-        short = shrinking.without(short, |case| trouble(case).faults.len(), |case, range| {
-            let Trouble { faults, .. } = trouble_of(case);
-            let gone: Vec<u64> = faults.keys().copied().skip(range.start).take(range.len()).collect();
-            gone.iter().for_each(|number| drop(faults.remove(number)));
-        });
-        short = shrinking.without(short, |case| trouble(case).fates.pods.len(), |case, range| {
-            let pods = &mut trouble_of(case).fates.pods;
-            let gone: Vec<u64> = pods.keys().copied().skip(range.start).take(range.len()).collect();
-            gone.iter().for_each(|number| drop(pods.remove(number)));
-        });
-        short = shrinking.without(short, |case| trouble(case).fates.boards.len(), |case, range| {
-            let boards = &mut trouble_of(case).fates.boards;
-            let gone: Vec<u64> = boards.keys().copied().skip(range.start).take(range.len()).collect();
-            gone.iter().for_each(|number| drop(boards.remove(number)));
-        });
+        short = shrinking.without(
+            short,
+            |case| case.script.steps.len(),
+            |case, range| {
+                drop(case.script.steps.drain(range));
+            },
+        );
+        short = shrinking.without(
+            short,
+            |case| trouble(case).faults.len(),
+            |case, range| {
+                let Trouble { faults, .. } = trouble_of(case);
+                let gone: Vec<u64> = faults.keys().copied().skip(range.start).take(range.len()).collect();
+                gone.iter().for_each(|number| drop(faults.remove(number)));
+            },
+        );
+        short = shrinking.without(
+            short,
+            |case| trouble(case).fates.pods.len(),
+            |case, range| {
+                let pods = &mut trouble_of(case).fates.pods;
+                let gone: Vec<u64> = pods.keys().copied().skip(range.start).take(range.len()).collect();
+                gone.iter().for_each(|number| drop(pods.remove(number)));
+            },
+        );
+        short = shrinking.without(
+            short,
+            |case| trouble(case).fates.boards.len(),
+            |case, range| {
+                let boards = &mut trouble_of(case).fates.boards;
+                let gone: Vec<u64> = boards.keys().copied().skip(range.start).take(range.len()).collect();
+                gone.iter().for_each(|number| drop(boards.remove(number)));
+            },
+        );
         if short == before || shrinking.tries == 0 {
             return short;
         }

@@ -174,7 +174,8 @@ impl Wire {
         loop {
             let seen = self.world.with(|world| world.api.events(&mut watch));
             if !seen.is_empty() {
-                let lag = draw.u64(0..6) + if let Some(Fault::Lags(millis)) = fault { draw.u64(0..millis.into()) } else { 0 };
+                let lag =
+                    draw.u64(0..6) + if let Some(Fault::Lags(millis)) = fault { draw.u64(0..millis.into()) } else { 0 };
                 pause(lag).await;
                 if seen.into_iter().any(|line| lines.send(Ok(Frame::data(line))).is_err()) {
                     return;
@@ -223,7 +224,9 @@ fn complete(response: Response<Bytes>) -> Answer {
 /// The API server's words for what has nothing to do with the request.
 fn refusal(code: u16) -> Response<Bytes> {
     let (reason, message) = match code {
-        409 => ("Conflict", "the object has been modified; please apply your changes to the latest version and try again"),
+        409 => {
+            ("Conflict", "the object has been modified; please apply your changes to the latest version and try again")
+        }
         429 => ("TooManyRequests", "too many requests, please try again later"),
         503 => ("ServiceUnavailable", "the server is currently unable to handle the request"),
         _ => ("InternalError", "etcdserver: request timed out"),

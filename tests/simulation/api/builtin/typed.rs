@@ -86,7 +86,7 @@ fn canonical(text: &str) -> Result<String, String> {
 fn leave_out_empty(value: &mut Value) {
     match value {
         Value::Object(fields) => {
-            fields.retain(says_something);
+            fields.retain(|name, value| says_something(name, value));
             fields.values_mut().for_each(leave_out_empty);
         }
         Value::Array(items) => items.iter_mut().for_each(leave_out_empty),
@@ -94,11 +94,11 @@ fn leave_out_empty(value: &mut Value) {
     }
 }
 
-fn says_something(name: &String, value: &mut Value) -> bool {
+fn says_something(name: &str, value: &Value) -> bool {
     match value {
         Value::String(text) => !text.is_empty(),
         Value::Array(items) => !items.is_empty(),
-        Value::Object(fields) => !(fields.is_empty() && MAPS.contains(&name.as_str())),
+        Value::Object(fields) => !(fields.is_empty() && MAPS.contains(&name)),
         _ => true,
     }
 }
