@@ -16,7 +16,7 @@ TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help build testenv demo demo-stop test bench lint crds
+.PHONY: help build testenv demo demo-stop test fidelity bench lint crds
 
 help: ## Say what the targets do.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test: testenv ## Run all tests: the units, and the scenarios on a real control p
 	PROPTEST_CASES=$(CASES) cargo test --locked --lib
 	cargo test --locked --test queue_bench
 	cargo test --locked --test integration -- --test-threads=2
+
+fidelity: testenv ## Hold the simulator against a real control plane. FIDELITY_SCRIPTS=200 FIDELITY_SEED=0 says on how much.
+	cargo test --locked --test simulation fidelity -- --ignored
 
 bench: ## Measure the queue core. ARGS="baseline --scale 0.1" runs one shape, and a part of it.
 	cargo bench --locked --bench queue -- $(ARGS)

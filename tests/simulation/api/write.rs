@@ -207,8 +207,13 @@ fn keep_but_status(old: &Value, new: &mut Value) {
     }
 }
 
-/// Whether two states differ in what a generation counts: all but metadata, and status where that has its own path.
+/// Whether two states differ in what a generation counts: all but metadata, and status where that has its own path. That a
+/// pod is bound to a node doesn't count.
 fn differs_in_spec(kind: &Kind, old: &Value, new: &Value) -> bool {
+    let node = |pod: &Value| pod.pointer("/spec/nodeName").cloned();
+    if kind.kind == "Pod" && node(old) != node(new) {
+        return false;
+    }
     let counted = |field: &str| field != "metadata" && !(kind.has_status && field == "status");
     let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return old != new };
     let changed = |(field, value): (&String, &Value)| counted(field) && old.get(field) != Some(value);

@@ -76,11 +76,12 @@ fn renamed(names: &BTreeMap<String, String>, text: &str) -> String {
 fn stem(kind: &str, name: &str, object: &Value) -> String {
     match kind {
         "Workload" => {
-            // rayservice-NAME-UUUUU-N: the letters are of the job's uid, the number is not random.
+            // rayservice-NAME-UUUUU-N: the letters are of the job's uid. The number counts those that waited only for a moment,
+            // between the end of one cluster and the beginning of another, which may come in either order.
             let mut parts: Vec<&str> = name.rsplitn(3, '-').collect();
             parts.reverse();
             match parts[..] {
-                [start, _, number] => format!("{start}-<uid>-{number}"),
+                [start, _, _] => format!("{start}-<uid>-<*>"),
                 _ => name.to_owned(),
             }
         }
@@ -95,6 +96,10 @@ fn distinction(kind: &str, object: &Value) -> String {
     match kind {
         "RayCluster" => {
             text(object, "/metadata/annotations/ray.io~1hash-without-replicas-and-workers-to-delete").to_owned()
+        }
+        "Workload" => {
+            let name = text(object, "/metadata/name");
+            format!("{:>9}", name.rsplit_once('-').map_or("", |(_, number)| number))
         }
         "Pod" => {
             let labels = &object["metadata"]["labels"];
@@ -135,7 +140,7 @@ fn without_random(word: &str) -> String {
         && is_hex(uid, 5)
         && number.chars().all(|c| c.is_ascii_digit())
     {
-        return format!("{first}-{}-<uid>-{number}", middle.join("-"));
+        return format!("{first}-{}-<uid>-<gone>", middle.join("-"));
     }
     let is_random = |part: &str| part.len() == 5 && part.chars().all(|c| ALPHABET.contains(c)) && looks_random(part);
     if parts.len() > 1 && parts.iter().skip(1).any(|part| is_random(part)) {
@@ -164,7 +169,7 @@ mod tests {
 
     #[rstest]
     #[case::uid("uid 0e3e10be-7e47-49f0-8260-f7e299d39212.", "uid <uid of what is gone>.")]
-    #[case::slice("s0/rayservice-chat-f1fd0-3 waits", "s0/rayservice-chat-<uid>-3 waits")]
+    #[case::slice("s0/rayservice-chat-f1fd0-3 waits", "s0/rayservice-chat-<uid>-<gone> waits")]
     #[case::cluster("RayCluster chat-5hvb5 goes", "RayCluster chat-<gone> goes")]
     #[case::pod("(chat-5hvb5-head-c8nm8)", "(chat-<gone>-head-<gone>)")]
     #[case::nothing_random(

@@ -49,8 +49,20 @@ fn reduce(kind: &str, object: &mut Value) {
         "Service" => service(object),
         "EndpointSlice" => endpoint_slice(object),
         "Workload" => workload(object),
+        "RayCluster" => cluster(object, "/status"),
+        "RayService" => {
+            cluster(object, "/status/activeServiceStatus/rayClusterStatus");
+            cluster(object, "/status/pendingServiceStatus/rayClusterStatus");
+        }
         _ => {}
     }
+}
+
+/// Whether a cluster was seen in a state that it had for a moment depends on who was faster: only the present one counts.
+fn cluster(object: &mut Value, status: &str) {
+    let state = object.pointer(&format!("{status}/state")).cloned().unwrap_or_default();
+    let times = object.pointer_mut(&format!("{status}/stateTransitionTimes")).and_then(Value::as_object_mut);
+    times.into_iter().for_each(|times| times.retain(|of, _| *of == state));
 }
 
 /// What the API server makes of every pod, the scheduler's choice among equal nodes, and what a kubelet says of containers,
@@ -96,11 +108,8 @@ fn pod(pod: &mut Value) {
     // Which of the kubelet's conditions there are, and in which order, differs between kubelets; two of them are read.
     retain(status, "conditions", |item| matches!(item["type"].as_str(), Some("Ready" | "PodScheduled")));
     let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
-    for conditions in conditions {
-        conditions.sort_by_key(|item| item["type"].to_string());
-        for condition in conditions.iter_mut().filter_map(Value::as_object_mut) {
-            condition.retain(|field, _| matches!(field.as_str(), "type" | "status"));
-        }
+    for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
+        condition.retain(|field, _| matches!(field.as_str(), "type" | "status"));
     }
 }
 
@@ -164,8 +173,14 @@ fn endpoint_slice(slice: &mut Value) {
     }
 }
 
-/// Endpoints and ports have no order. A list of nothing is written in two ways.
+/// Conditions are told by their types, and endpoints and ports have no order. A list of nothing is written in two ways.
 fn sort(kind: &str, object: &mut Value) {
+    let of_clusters =
+        ["active", "pending"].map(|part| format!("/status/{part}ServiceStatus/rayClusterStatus/conditions"));
+    for conditions in of_clusters.iter().map(String::as_str).chain(["/status/conditions"]) {
+        let conditions = object.pointer_mut(conditions).and_then(Value::as_array_mut);
+        conditions.into_iter().for_each(|all| all.sort_by_key(|condition| condition["type"].to_string()));
+    }
     if kind != "EndpointSlice" {
         return;
     }
@@ -178,9 +193,14 @@ fn sort(kind: &str, object: &mut Value) {
 }
 
 /// A slice shrinks pod by pod or at once, as the news of the pods comes in. What it was when its conditions were written
-/// follows from that, and time that has passed is time.
+/// follows from that, and time that has passed is time. (For its number see [`Names`].)
 fn workload(workload: &mut Value) {
     fields(workload, "/metadata").remove("generation");
+    if let Some(record) = workload.pointer_mut("/metadata/annotations/sluice.dev~1slice") {
+        let mut read: Value = serde_json::from_str(record.as_str().unwrap_or_default()).unwrap_or_default();
+        read.as_object_mut().into_iter().for_each(|read| drop(read.remove("sequence")));
+        *record = read;
+    }
     for condition in workload.pointer_mut("/status/conditions").and_then(Value::as_array_mut).into_iter().flatten() {
         fields(condition, "").remove("observedGeneration");
     }

@@ -134,3 +134,71 @@ fn pod(pod: &Value) -> Option<String> {
     let gated = pod.pointer("/spec/schedulingGates").and_then(Value::as_array).is_some_and(|gates| !gates.is_empty());
     (!gated && !is_true(pod, "Ready")).then(|| "is not ready yet".into())
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(kind: &str, more: Value) -> Value {
+        let mut object = json!({"kind": kind, "metadata": {"name": "x", "uid": "u", "generation": 1}});
+        let (fields, more) = (object.as_object_mut(), more.as_object().cloned());
+        fields.into_iter().for_each(|fields| fields.extend(more.clone().into_iter().flatten()));
+        object
+    }
+
+    fn condition(kind: &str) -> Value {
+        json!([{"type": kind, "status": "True"}])
+    }
+
+    #[rstest]
+    #[case::pod_that_starts("Pod", json!({"status": {"conditions": []}}), Some("is not ready yet"))]
+    #[case::pod_that_is_ready("Pod", json!({"status": {"conditions": condition("Ready")}}), None)]
+    #[case::pod_that_waits_for_quota("Pod", json!({"spec": {"schedulingGates": [{"name": "g"}]}}), None)]
+    #[case::change_that_nobody_saw("RayService", json!({"status": {"observedGeneration": 0}}), Some("not seen"))]
+    #[case::service_that_goes_to_sleep(
+        "RayService",
+        json!({"spec": {"suspend": true}, "status": {"observedGeneration": 1}}),
+        Some("is not suspended yet")
+    )]
+    #[case::service_that_sleeps(
+        "RayService",
+        json!({"spec": {"suspend": true}, "status": {"observedGeneration": 1, "conditions": condition("Suspended")}}),
+        None
+    )]
+    #[case::cluster_that_opens("RayCluster", json!({"status": {"observedGeneration": 1}}), Some("has no pods yet"))]
+    #[case::cluster_that_waits(
+        "RayCluster",
+        json!({"spec": {"suspend": true}, "status": {"observedGeneration": 1}}),
+        None
+    )]
+    #[case::slice_that_is_evicted(
+        "Workload",
+        json!({"status": {"conditions": [
+            {"type": "QuotaReserved", "status": "True"},
+            {"type": "Admitted", "status": "True"},
+            {"type": "Evicted", "status": "True"},
+        ]}}),
+        Some("gives its quota back")
+    )]
+    #[case::slice_that_waits("Workload", json!({}), None)]
+    fn what_an_object_promises_is_waited_for(#[case] kind: &str, #[case] more: Value, #[case] expected: Option<&str>) {
+        let object = object(kind, more);
+
+        let told = unrest([&object].into_iter());
+
+        assert_eq!(told.is_some(), expected.is_some(), "{told:?}");
+        assert!(told.unwrap_or_default().contains(expected.unwrap_or_default()));
+    }
+
+    #[test]
+    fn what_goes_and_what_has_lost_its_owner_is_waited_for() {
+        let going = json!({"kind": "Service", "metadata": {"name": "x", "uid": "u", "deletionTimestamp": "t"}});
+        let lost = json!({"kind": "Service", "metadata": {"name": "x", "uid": "u", "ownerReferences": [{"uid": "v"}]}});
+
+        assert!(unrest([&going].into_iter()).is_some_and(|why| why.contains("is being deleted")));
+        assert!(unrest([&lost].into_iter()).is_some_and(|why| why.contains("belongs to something that is gone")));
+    }
+}

@@ -215,22 +215,9 @@ pub(crate) struct Group {
 }
 
 impl Pods {
-    /// How many there are.
-    pub(crate) fn count(&self) -> u32 {
-        1 + self.groups.iter().map(|group| group.replicas * group.hosts).sum::<u32>()
-    }
-
     /// What all of them ask for together.
     pub(crate) fn total(&self) -> Size {
         let groups = self.groups.iter().map(|group| group.size.times(group.replicas * group.hosts));
         groups.fold(self.head, Size::plus)
-    }
-
-    /// Whether a service that wants this in place of `other` has to get another cluster for it: not for more or fewer workers,
-    /// nor for more groups of them.
-    pub(crate) fn is_another(&self, other: &Self) -> bool {
-        let muted = |group: &Group| Group { replicas: 0, ..group.clone() };
-        let kept = other.groups.iter().zip(&self.groups).all(|(was, is)| muted(was) == muted(is));
-        self.version != other.version || self.head != other.head || self.groups.len() < other.groups.len() || !kept
     }
 }

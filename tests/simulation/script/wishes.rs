@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::scene::{Quota, Scene, Size};
-use super::step::{Act, Cluster, Pods, Script, Service, Step, StopPolicy};
+use super::step::{Act, Cluster, Pause, Pods, Script, Service, Step, StopPolicy};
 
 /// What there should be, were there quota for it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -121,6 +121,13 @@ impl Script {
             }
         }
         acts
+    }
+
+    /// The script with what unblocks it at its end.
+    pub(crate) fn unblocked(&self) -> Self {
+        let mut whole = self.clone();
+        whole.steps.extend(self.unblock().into_iter().map(|act| Step { after: Pause::Rest, act }));
+        whole
     }
 
     /// What was ever wanted at once: more than that can't be held by what is on its way out.

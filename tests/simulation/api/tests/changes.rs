@@ -136,6 +136,17 @@ fn a_json_patch_is_done_whole_or_not_at_all() {
     assert_eq!((code, server.get(&at("a")).1), (422, changed));
 }
 
+/// As a real one does: a pod that runs is of its first generation.
+#[test]
+fn a_pod_that_is_bound_to_a_node_is_of_the_same_generation() {
+    let mut server = Server::new();
+
+    server.has_running_pod("p");
+
+    let (_, pod) = server.get(&format!("{PODS}/p"));
+    assert_eq!((&pod["spec"]["nodeName"], &pod["metadata"]["generation"]), (&json!("node"), &json!(1)));
+}
+
 #[test]
 fn a_pod_begins_as_pending() {
     let mut server = Server::new();
