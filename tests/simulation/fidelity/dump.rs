@@ -1,6 +1,6 @@
 //! All objects of a place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Client};
@@ -40,18 +40,22 @@ pub(super) async fn dump(client: &Client, place: &Place) -> Result<Dump, kube::E
     Ok(dump)
 }
 
-/// The reasons of all Events in a place, each with the kind that it is about.
+/// What a job is told between giving quota back and being told why it waits now. The news of both may come together.
+const MOMENTARY: &str = "Pending";
+
+/// The reasons of all Events of Sluice in a place, each with the kind that it is about.
 ///
 /// # Errors
 /// When the API server can't be asked.
-pub(super) async fn reasons(client: &Client, place: &Place) -> Result<std::collections::BTreeSet<String>, kube::Error> {
+pub(super) async fn reasons(client: &Client, place: &Place) -> Result<BTreeSet<String>, kube::Error> {
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &place.namespace, &resource("Event"));
     let listed = api.list(&ListParams::default()).await?;
     let text = |event: &DynamicObject, pointer: &str| {
         event.data.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
     };
     let by_sluice = listed.iter().filter(|event| text(event, "/reportingController").contains("sluice"));
-    Ok(by_sluice.map(|event| format!("{} {}", text(event, "/regarding/kind"), text(event, "/reason"))).collect())
+    let lasting = by_sluice.filter(|event| text(event, "/reason") != MOMENTARY);
+    Ok(lasting.map(|event| format!("{} {}", text(event, "/regarding/kind"), text(event, "/reason"))).collect())
 }
 
 fn put(dump: &mut Dump, kind: &'static str, objects: Vec<DynamicObject>) {

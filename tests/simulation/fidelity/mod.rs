@@ -51,6 +51,7 @@ async fn judged(real: &Real, seed: u64) -> Vec<String> {
         (Ok(real), Ok(simulated)) => {
             let mut wrong = differences(&place, &real, &simulated);
             wrong.extend(unmet(&script.unblocked(), &place, real.unblocked.values()));
+            println!("script {seed}, {} steps: {wrong:#?}", script.steps.len());
             wrong
         }
         (real, simulated) => {
