@@ -21,11 +21,13 @@ use crate::script::generate::Shape;
 use crate::script::manifests::Place;
 use crate::script::step::Script;
 use dump::Dump;
-use normal::normalised;
+use normal::{normalised, without_numbers};
 use real::Real;
 
 /// What a script leaves behind.
 struct Outcome {
+    /// The objects before each step.
+    between: Vec<Dump>,
     /// The objects after its last step.
     blocked: Dump,
     /// The objects after there was quota for everything.
@@ -62,10 +64,17 @@ async fn judged(real: &Real, seed: u64) -> Vec<String> {
 }
 
 fn differences(place: &Place, real: &Outcome, simulated: &Outcome) -> Vec<String> {
-    let phases = [("blocked", &real.blocked, &simulated.blocked), ("unblocked", &real.unblocked, &simulated.unblocked)];
-    let objects = phases.into_iter().flat_map(|(phase, real, simulated)| {
-        let lines = difference::between(&normalised(real, place), &normalised(simulated, place));
-        lines.into_iter().map(move |line| format!("{phase}: {line}"))
+    let between = real.between.iter().zip(&simulated.between).enumerate().map(|(step, (real, simulated))| {
+        (format!("before step {step}"), [real, simulated].map(|dump| without_numbers(normalised(dump, place))))
+    });
+    let ends =
+        [("in the end", &real.blocked, &simulated.blocked), ("unblocked", &real.unblocked, &simulated.unblocked)];
+    let ends = ends
+        .into_iter()
+        .map(|(when, real, simulated)| (when.to_owned(), [real, simulated].map(|dump| normalised(dump, place))));
+    let objects = between.chain(ends).flat_map(|(when, [real, simulated])| {
+        let lines = difference::between(&real, &simulated);
+        lines.into_iter().map(move |line| format!("{when}: {line}"))
     });
     let only = |side: &'static str, here: &BTreeSet<String>, there: &BTreeSet<String>| {
         let only: Vec<_> = here.difference(there).map(|event| format!("Event {event}: only {side}")).collect();

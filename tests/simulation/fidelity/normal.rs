@@ -9,6 +9,13 @@ use crate::script::manifests::Place;
 /// Objects by kind and by what they are called on every control plane.
 pub(super) type Normal = std::collections::BTreeMap<String, Value>;
 
+/// Where conditions are.
+const CONDITIONS: [&str; 3] = [
+    "/status/conditions",
+    "/status/activeServiceStatus/rayClusterStatus/conditions",
+    "/status/pendingServiceStatus/rayClusterStatus/conditions",
+];
+
 /// What is the same wherever the same was done.
 pub(super) fn normalised(dump: &Dump, place: &Place) -> Normal {
     let names = Names::of(dump, place);
@@ -20,6 +27,19 @@ pub(super) fn normalised(dump: &Dump, place: &Place) -> Normal {
         (format!("{kind} {}", names.told(name)), object)
     });
     objects.collect()
+}
+
+/// Objects in which those who wait are not told by how much: Sluice refreshes that after a while, and not at once.
+pub(super) fn without_numbers(mut objects: Normal) -> Normal {
+    for object in objects.values_mut() {
+        for conditions in CONDITIONS {
+            let conditions = object.pointer_mut(conditions).and_then(Value::as_array_mut).into_iter().flatten();
+            for condition in conditions.filter(|condition| condition["status"] == "False") {
+                fields(condition, "").remove("message");
+            }
+        }
+    }
+    objects
 }
 
 /// Tells texts without what is random in them, and times as times.
@@ -175,9 +195,7 @@ fn endpoint_slice(slice: &mut Value) {
 
 /// Conditions are told by their types, and endpoints and ports have no order. A list of nothing is written in two ways.
 fn sort(kind: &str, object: &mut Value) {
-    let of_clusters =
-        ["active", "pending"].map(|part| format!("/status/{part}ServiceStatus/rayClusterStatus/conditions"));
-    for conditions in of_clusters.iter().map(String::as_str).chain(["/status/conditions"]) {
+    for conditions in CONDITIONS {
         let conditions = object.pointer_mut(conditions).and_then(Value::as_array_mut);
         conditions.into_iter().for_each(|all| all.sort_by_key(|condition| condition["type"].to_string()));
     }

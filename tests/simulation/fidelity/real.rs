@@ -55,8 +55,9 @@ impl Real {
     pub(super) async fn perform(&self, script: &Script, place: &Place) -> Result<Outcome, String> {
         let performer = Performer::new(&self.env.client, place);
         performer.set_up(&script.scene).await.map_err(|error| error.to_string())?;
+        let mut between = Vec::new();
         for step in &script.steps {
-            self.rest(place, Duration::ZERO).await?;
+            between.push(self.rest(place, Duration::ZERO).await?);
             self.act(&performer, &step.act).await?;
         }
         let blocked = self.rest(place, UNTIL_TOLD).await?;
@@ -68,7 +69,7 @@ impl Real {
         for name in unblocked.keys().filter(|(kind, _)| *kind == "RayService").map(|(_, name)| name) {
             self.act(&performer, &Act::DeleteService { service: name.clone(), foreground: false }).await?;
         }
-        Ok(Outcome { blocked, unblocked, reasons })
+        Ok(Outcome { between, blocked, unblocked, reasons })
     }
 
     async fn act(&self, performer: &Performer<'_>, act: &Act) -> Result<(), String> {

@@ -61,8 +61,9 @@ async fn play(world: &Shared, script: &Script, place: &Place) -> Result<Outcome,
     let client = reliable(world);
     let performer = Performer::new(&client, place);
     performer.set_up(&script.scene).await.map_err(|error| error.to_string())?;
+    let mut between = Vec::new();
     for step in &script.steps {
-        rest(world, &client, place).await?;
+        between.push(rest(world, &client, place).await?);
         performer.perform(&step.act).await.map_err(|error| format!("{:?}: {error}", step.act))?;
     }
     let blocked = rest(world, &client, place).await?;
@@ -71,7 +72,7 @@ async fn play(world: &Shared, script: &Script, place: &Place) -> Result<Outcome,
     }
     let unblocked = rest(world, &client, place).await?;
     let reasons = reasons(&client, place).await.map_err(|error| error.to_string())?;
-    Ok(Outcome { blocked, unblocked, reasons })
+    Ok(Outcome { between, blocked, unblocked, reasons })
 }
 
 async fn rest(world: &Shared, client: &kube::Client, place: &Place) -> Result<Dump, String> {
