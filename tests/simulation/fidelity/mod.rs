@@ -53,7 +53,7 @@ async fn judged(real: &Real, seed: u64) -> Vec<String> {
         (Ok(real), Ok(simulated)) => {
             let mut wrong = differences(&place, &real, &simulated);
             wrong.extend(unmet(&script.unblocked(), &place, real.unblocked.values()));
-            println!("script {seed}, {} steps: {wrong:#?}", script.steps.len());
+            println!("script {seed}, {} steps: {:#?}", script.steps.len(), &wrong[..wrong.len().min(5)]);
             wrong
         }
         (real, simulated) => {

@@ -211,19 +211,45 @@ fn sort(kind: &str, object: &mut Value) {
 }
 
 /// A slice shrinks pod by pod or at once, as the news of the pods comes in. What it was when its conditions were written
-/// follows from that, and time that has passed is time. (For its number see [`Names`].)
+/// follows from that, and for one that is over also what was left of it; time that has passed is time. (For its number see
+/// [`Names`].)
 fn workload(workload: &mut Value) {
     fields(workload, "/metadata").remove("generation");
+    let conditions = workload.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
+    let conditions = conditions.map(Vec::as_mut_slice).unwrap_or_default();
+    conditions.iter_mut().for_each(|condition| drop(fields(condition, "").remove("observedGeneration")));
+    let is_over = conditions.iter().any(|condition| condition["type"] == "Finished" && condition["status"] == "True");
+    if let Some(seconds) = workload.pointer_mut("/status/accumulatedPastExecutionTimeSeconds") {
+        *seconds = "<seconds>".into();
+    }
+    if is_over {
+        fields(workload, "/spec").remove("podSets");
+        fields(workload, "/status").remove("admission");
+        fields(workload, "/metadata/annotations").remove("sluice.dev/slice");
+        return;
+    }
     if let Some(record) = workload.pointer_mut("/metadata/annotations/sluice.dev~1slice") {
         let mut read: Value = serde_json::from_str(record.as_str().unwrap_or_default()).unwrap_or_default();
         read.as_object_mut().into_iter().for_each(|read| drop(read.remove("sequence")));
         *record = read;
     }
-    for condition in workload.pointer_mut("/status/conditions").and_then(Value::as_array_mut).into_iter().flatten() {
-        fields(condition, "").remove("observedGeneration");
+    for set in workload["spec"]["podSets"].as_array_mut().into_iter().flatten() {
+        as_asked(&mut set["template"]);
     }
-    if let Some(seconds) = workload.pointer_mut("/status/accumulatedPastExecutionTimeSeconds") {
-        *seconds = "<seconds>".into();
+}
+
+/// Two clusters whose pods ask for the same share a pod set, and the first that was seen lends its template. So what counts of
+/// it is what they ask the scheduler for.
+fn as_asked(template: &mut Value) {
+    fields(template, "").retain(|field, _| field == "spec");
+    let spec = fields(template, "/spec");
+    let asks =
+        ["containers", "initContainers", "nodeSelector", "affinity", "tolerations", "priorityClassName", "overhead"];
+    spec.retain(|field, _| asks.contains(&field.as_str()));
+    for containers in ["containers", "initContainers"] {
+        for container in spec.get_mut(containers).and_then(Value::as_array_mut).into_iter().flatten() {
+            fields(container, "").retain(|field, _| matches!(field.as_str(), "name" | "resources" | "restartPolicy"));
+        }
     }
 }
 

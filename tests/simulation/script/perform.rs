@@ -200,3 +200,90 @@ fn if_there<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
         answer => answer.map(drop),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::api::Api as Server;
+    use crate::chance::Chance;
+    use crate::cluster::{Cluster, Fates, Nodes, Pace};
+    use crate::observer::Observer;
+    use crate::script::step::{Group, Pods, Service, StopPolicy};
+    use crate::time::Time;
+    use crate::transport::reliable;
+    use crate::world::Shared;
+
+    /// An API server with a service, and nobody else.
+    async fn world() -> Shared {
+        let time = Time::start();
+        let cluster = Cluster::new(Nodes::alike(1), Pace::steady(Chance::new(0)), Fates::kind());
+        let world = Shared::new(time, Server::new(time.now()), cluster, Observer::new());
+        done(&world, &[Act::PutService(service())]).await;
+        world
+    }
+
+    fn service() -> Service {
+        let size = Size { cpu: 250, memory: 256, gpu: 0 };
+        let group = Group { name: "small".into(), replicas: 1, hosts: 1, size };
+        Service {
+            name: "chat".into(),
+            queue: None,
+            priority: None,
+            pods: Pods { version: 52, head: size, groups: vec![group] },
+            edition: 0,
+            linger: 0,
+            suspend: false,
+        }
+    }
+
+    async fn done(world: &Shared, acts: &[Act]) {
+        let (client, place) = (reliable(world), Place::new("team"));
+        let people = Performer::new(&client, &place);
+        people.set_up(&Scene::default()).await.expect("the scene is set");
+        for act in acts {
+            people.perform(act).await.unwrap_or_else(|error| panic!("{act:?}: {error}"));
+        }
+    }
+
+    fn spec(world: &Shared) -> Value {
+        world.with(|world| world.api.get("RayService", "team", "chat").expect("the service")["spec"].clone())
+    }
+
+    #[rstest]
+    #[case::version(Act::SetVersion { service: "chat".into(), version: 53 })]
+    #[case::size(Act::Resize { service: "chat".into(), group: 0, size: Size { cpu: 500, memory: 256, gpu: 1 } })]
+    #[case::workers(Act::Scale { service: "chat".into(), group: 0, replicas: 3 })]
+    #[case::serve_config(Act::EditServeConfig { service: "chat".into(), edition: 7 })]
+    #[case::suspension(Act::Suspend { service: "chat".into(), suspend: true })]
+    #[tokio::test(start_paused = true)]
+    async fn a_change_makes_of_a_service_what_it_would_be_if_it_were_applied_as_a_whole(#[case] act: Act) {
+        let (changed, applied) = (world().await, world().await);
+        let mut wishes = crate::script::wishes::Wishes::default();
+        wishes.heed(&Act::PutService(service()));
+        wishes.heed(&act);
+
+        done(&changed, &[act]).await;
+        done(&applied, &[Act::PutService(wishes.services["chat"].clone())]).await;
+
+        assert_eq!(spec(&changed), spec(&applied));
+    }
+
+    #[rstest]
+    #[case::no_service(Act::SetVersion { service: "rank".into(), version: 53 })]
+    #[case::no_service_to_delete(Act::DeleteService { service: "rank".into(), foreground: true })]
+    #[case::no_group(Act::Resize { service: "chat".into(), group: 4, size: Size::default() })]
+    #[case::no_group_to_scale(Act::Scale { service: "chat".into(), group: 4, replicas: 2 })]
+    #[case::no_cluster(Act::ScaleCluster { cluster: "basket".into(), group: 0, replicas: 2 })]
+    #[case::no_queue(Act::StopQueue { queue: "team-a".into(), policy: StopPolicy::Hold })]
+    #[tokio::test(start_paused = true)]
+    async fn what_is_done_to_something_that_is_not_there_changes_nothing(#[case] act: Act) {
+        let world = world().await;
+        let before = spec(&world);
+
+        done(&world, &[act]).await;
+
+        assert_eq!(spec(&world), before);
+    }
+}
