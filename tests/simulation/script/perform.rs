@@ -17,6 +17,9 @@ const PEOPLE: &str = "people";
 /// How often one looks whether something of the same name is gone.
 const PATIENCE: Duration = Duration::from_millis(200);
 
+/// What the API server says of a JSON patch to something that isn't there.
+const PATCH_DOES_NOT_APPLY: &str = "the server rejected our request due to an error in our request";
+
 /// Someone who does things in a place.
 pub(crate) struct Performer<'a> {
     client: &'a Client,
@@ -143,8 +146,8 @@ impl<'a> Performer<'a> {
         let params = PatchParams { field_manager: Some(PEOPLE.into()), ..PatchParams::default() };
         let patched = self.api(kind).patch(name, &params, &Patch::Json::<()>(patch)).await;
         match patched {
-            // There is no such group.
-            Err(kube::Error::Api(status)) if status.code == 422 && status.message.contains("path") => Ok(()),
+            // There is no such group: the API server finds no words for a patch that can't be carried out.
+            Err(kube::Error::Api(status)) if status.code == 422 && status.message == PATCH_DOES_NOT_APPLY => Ok(()),
             patched => if_there(patched),
         }
     }
