@@ -83,12 +83,14 @@ pub struct WriteError {
     pub code: Option<u16>,
     /// What the API server said, or what went wrong on the way.
     pub message: String,
+    /// Whether the API server said that the object isn't there: the object itself, not its namespace or its kind.
+    pub absent: bool,
 }
 
 impl WriteError {
     /// There was no answer.
     pub fn unanswered(message: String) -> Self {
-        Self { code: None, message }
+        Self { code: None, message, absent: false }
     }
 
     /// The object has changed, come or gone since the write was planned; planning anew takes care of that.
@@ -281,6 +283,11 @@ impl Engine {
                 planners.into_iter().for_each(|planner| self.pace.mark(planner));
             }
             Err(error) => {
+                if error.absent
+                    && let Some(change) = self.world.absent(write)
+                {
+                    self.changed(now, &change);
+                }
                 self.untold.retain(|untold| !untold.writes.contains(&id));
                 self.queueing.refused(now, write, &error);
                 // A race is nothing to tell of, unless it is lost again and again: then somebody else has the name.

@@ -9,6 +9,7 @@ use std::fmt::Debug;
 
 use jiff::Timestamp;
 use kube::Resource;
+use kube::api::ObjectMeta;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -135,6 +136,18 @@ impl Write {
             fields.insert("kind".into(), K::kind(&()).into());
         }
         Self { target: ObjectRef::of(object), op: WriteOp::Create(value) }
+    }
+
+    /// Whether it was planned for the object that has this metadata, and none newer.
+    pub fn is_meant_for(&self, meta: &ObjectMeta) -> bool {
+        match &self.op {
+            WriteOp::Create(_) => false,
+            WriteOp::Patch(body) | WriteOp::PatchStatus(body) => {
+                let pinned = body.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+                pinned.is_some() && pinned == meta.resource_version.as_deref()
+            }
+            WriteOp::Delete { uid, .. } => meta.uid.as_ref() == Some(uid),
+        }
     }
 
     /// The merge patch of metadata and spec that turns `old` into `new`; `None` when they do not differ.

@@ -11,7 +11,7 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::plan::ObjectRef;
+use super::plan::{ObjectRef, Write};
 use super::store::{Applied, Key, Store};
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
 use crate::api::ray::{RayCluster, RayService, names};
@@ -89,6 +89,21 @@ macro_rules! kinds {
                 match listing {
                     $( Listing::$kind(objects) => relist_in(&mut self.$store, objects, namespace), )*
                 }
+            }
+
+            /// Takes in that what `write` was to change isn't there: the watch may tell much later. What has been seen since the
+            /// write was planned is another object, or newer than the answer.
+            pub fn absent(&mut self, write: &Write) -> Option<Change> {
+                let target = &write.target;
+                let key = Key::new(target.namespace.clone().unwrap_or_default(), target.name.clone());
+                $(
+                    if target.kind == $kind::kind(&()) && target.api_version == $kind::api_version(&()) {
+                        let held = self.$store.get(&key).filter(|held| write.is_meant_for(held.meta()))?.clone();
+                        let was = self.$store.remove(held.as_ref())?;
+                        return Some(Change { was: Some(Object::$kind(was)), is: None });
+                    }
+                )*
+                None
             }
 
             /// Takes in that an object is gone.

@@ -57,7 +57,7 @@ impl Writer {
 
 async fn carry_out(client: &Client, write: &Write) -> Result<Answer, WriteError> {
     let request = request(write).map_err(|error| WriteError::unanswered(error.to_string()))?;
-    let body: Value = client.request(request).await.map_err(refused)?;
+    let body: Value = client.request(request).await.map_err(|error| refused(&write.target, error))?;
     if body.get("kind").and_then(Value::as_str) == Some("Status") {
         return Ok(Answer::Gone);
     }
@@ -66,9 +66,17 @@ async fn carry_out(client: &Client, write: &Write) -> Result<Answer, WriteError>
     Ok(object.map_or(Answer::Unwatched, Answer::Object))
 }
 
-fn refused(error: kube::Error) -> WriteError {
+fn refused(target: &ObjectRef, error: kube::Error) -> WriteError {
     match error {
-        kube::Error::Api(status) => WriteError { code: Some(status.code), message: status.message.clone() },
+        kube::Error::Api(status) => WriteError {
+            code: Some(status.code),
+            message: status.message.clone(),
+            absent: status.code == 404
+                && status
+                    .details
+                    .as_ref()
+                    .is_some_and(|details| details.name == target.name && details.kind == target.plural),
+        },
         other => WriteError::unanswered(other.to_string()),
     }
 }

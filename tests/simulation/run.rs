@@ -10,6 +10,7 @@ use crate::coverage::Coverage;
 use crate::ending;
 use crate::observer::{Found, Observer};
 use crate::process::{Machine, Plug};
+use crate::script::expect::unmet;
 use crate::script::manifests::Place;
 use crate::script::perform::Performer;
 use crate::script::step::{Act, Pause};
@@ -103,6 +104,7 @@ impl Run {
             self.act(&people, &act).await;
         }
         self.quiet_and_right("when there is enough for all").await;
+        self.as_asked_for(case, &place);
         self.restart_changes_nothing().await;
     }
 
@@ -142,6 +144,15 @@ impl Run {
         for breach in self.machine.world.with(|world| ending::breaches(world)) {
             self.breach(Breach { what: format!("{}, {when}", breach.what), ..breach });
         }
+    }
+
+    /// The end is the one that was asked for, whatever happened on the way.
+    fn as_asked_for(&self, case: &Case, place: &Place) {
+        let unmet = self.machine.world.with(|world| {
+            let kinds = ["RayService", "RayCluster", "Workload", "Pod", "Service"];
+            unmet(&case.script, place, kinds.iter().flat_map(|kind| world.api.list(kind)).map(AsRef::as_ref))
+        });
+        unmet.into_iter().for_each(|what| self.breach(Breach::of(Invariant::Restart, what)));
     }
 
     /// A process that starts at rest finds nothing to do.

@@ -165,7 +165,8 @@ impl ControlPlane {
 
     fn carry_out(&mut self, write: &Write) -> Result<Answer, WriteError> {
         let name = (write.target.kind.clone(), write.target.name.clone());
-        let refused = |code, message: &str| WriteError { code: Some(code), message: message.to_owned() };
+        let refused =
+            |code, message: &str| WriteError { code: Some(code), message: message.to_owned(), absent: code == 404 };
         let held = self.objects.get(&name);
         match (&write.op, held) {
             (WriteOp::Create(_), Some(_)) => return Err(refused(409, "it exists")),
