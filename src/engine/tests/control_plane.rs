@@ -34,6 +34,8 @@ pub(super) struct ControlPlane {
     pub(super) ailing: BTreeSet<String>,
     /// Pods that are deleted stay.
     pub(super) linger: bool,
+    /// The kind whose deletions are not heard of.
+    pub(super) unheard: Option<&'static str>,
     /// What Serve was given last, by cluster.
     serve: BTreeMap<String, Value>,
 }
@@ -49,6 +51,7 @@ impl ControlPlane {
             notes: Vec::new(),
             ailing: BTreeSet::new(),
             linger: false,
+            unheard: None,
             serve: BTreeMap::new(),
         }
     }
@@ -244,7 +247,9 @@ impl ControlPlane {
         self.versions += 1;
         let mut last = self.objects.remove(name).expect("it is there");
         last["metadata"]["resourceVersion"] = json!(self.versions.to_string());
-        self.events.extend(decoded(&name.0, &last).map(Event::Deleted));
+        if self.unheard != Some(name.0.as_str()) {
+            self.events.extend(decoded(&name.0, &last).map(Event::Deleted));
+        }
     }
 
     fn changed(&mut self, name: &Name) {

@@ -30,3 +30,38 @@ fn a_job_that_is_deleted_in_the_foreground_goes_when_its_pods_have(#[case] kind:
     assert!(plane.workloads("chat").is_empty());
     assert!(!plane.has(kind, "chat"));
 }
+
+#[test]
+fn a_slice_that_is_deleted_by_hand_gives_its_quota_back_before_another_gets_any() {
+    let mut plane = control_plane(Settings::default(), "8");
+    put_cluster(&mut plane, "chat", "low", 1);
+    plane.play(10);
+    plane.linger = true;
+    let first = plane.workload("chat").metadata;
+
+    // While its pods run on, their quota is held, and none is given for the same pods beside it.
+    plane.delete("Workload", first.name.as_deref().unwrap_or_default());
+    plane.play(10);
+    assert_eq!(plane.workloads("chat").len(), 1);
+    assert_eq!((plane.workload("chat").metadata.uid, plane.pods("chat")), (first.uid.clone(), 2));
+
+    plane.linger = false;
+    plane.play(10);
+    assert_ne!(plane.workload("chat").metadata.uid, first.uid);
+    assert_eq!(plane.pods("chat"), 2);
+}
+
+#[test]
+fn that_an_object_is_gone_is_learned_from_an_answer_that_it_is_not_there() {
+    let mut plane = control_plane(Settings::default(), "8");
+    put_cluster(&mut plane, "chat", "low", 1);
+    plane.play(10);
+
+    // Given a watch that is behind, the pods' end is the first that is heard of the end of their cluster.
+    plane.unheard = Some("RayCluster");
+    plane.delete("RayCluster", "chat");
+    plane.play(60);
+
+    assert!(plane.workloads("chat").is_empty(), "nothing is asked for it any more");
+    assert_eq!(plane.pods("chat"), 0);
+}
