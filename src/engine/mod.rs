@@ -12,6 +12,7 @@ pub mod plan;
 mod planners;
 mod priorities;
 mod queueing;
+mod specs;
 pub mod store;
 pub mod world;
 
@@ -28,6 +29,7 @@ use pace::Pace;
 use plan::{Note, Plan, ServeCall, Write};
 use planners::Planner;
 use queueing::Queueing;
+use specs::Specs;
 use store::Key;
 use world::{Change, Listing, Object, World};
 
@@ -124,6 +126,7 @@ pub struct Halves {
 pub struct Engine {
     halves: Halves,
     world: World,
+    specs: Specs,
     /// What has to be listed before anything may be decided.
     unlisted: BTreeSet<Scope>,
     queueing: Queueing,
@@ -150,6 +153,7 @@ impl Engine {
         Self {
             halves,
             world: World::default(),
+            specs: Specs::default(),
             unlisted: scopes.into_iter().collect(),
             queueing: Queueing::new(settings),
             serve: BTreeMap::new(),
@@ -255,6 +259,7 @@ impl Engine {
         if let (Some(Object::RayCluster(gone)), None) = (&change.was, &change.is) {
             self.serve.remove(&Key::of(gone.as_ref()));
         }
+        self.specs.see(change, self.halves);
         if self.halves.queue_manager {
             self.queueing.observe(now, change);
         }

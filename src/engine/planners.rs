@@ -1,6 +1,7 @@
 //! Which planners an object's change concerns, and what each of them gets to see.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -16,7 +17,7 @@ use crate::api::ray::{RayCluster, names};
 use crate::jobframework::ray_cluster::{RayClusterJob, live_pods, member};
 use crate::jobframework::ray_service::RayServiceJob;
 use crate::jobframework::record::Record;
-use crate::jobframework::{self, Job, JobView, slices};
+use crate::jobframework::{self, Groups, Job, JobView, slices};
 use crate::raycluster::{self, Grant, Placement};
 use crate::rayservice;
 
@@ -214,18 +215,15 @@ impl Engine {
         match job {
             JobKey::RayService(key) => {
                 let Some(service) = self.world.ray_services.get(key) else { return Plan::default() };
-                let job = RayServiceJob {
-                    service,
-                    children: self.children(&service.uid().unwrap_or_default()),
-                    strict: self.halves.ray_operator,
-                };
+                let children = self.world.ray_clusters.under(&owned_by(&service.uid().unwrap_or_default()));
+                let job = RayServiceJob { service, children: children.map(|child| self.cluster_job(child)).collect() };
                 self.plan_any_job(&job, priorities::pod_class(&service.spec.ray_cluster_config), now)
             }
             JobKey::RayCluster(key) => {
                 let Some(cluster) = self.world.ray_clusters.get(key).filter(|cluster| is_standalone(cluster)) else {
                     return Plan::default();
                 };
-                let job = RayClusterJob { cluster, pods: self.pods_of(cluster), strict: self.halves.ray_operator };
+                let job = self.cluster_job(cluster);
                 self.plan_any_job(&job, priorities::pod_class(&cluster.spec), now)
             }
         }
@@ -274,6 +272,7 @@ impl Engine {
 
     fn plan_ray_service(&self, key: &Key, now: Timestamp) -> Plan {
         let Some(service) = self.world.ray_services.get(key) else { return Plan::default() };
+        let Some(goal) = self.specs.goal(key) else { return Plan::default() };
         let uid = service.uid().unwrap_or_default();
         let children: Vec<&RayCluster> = self.world.ray_clusters.under(&owned_by(&uid)).map(AsRef::as_ref).collect();
         let head_pods = children.iter().flat_map(|child| self.pods_of(child));
@@ -281,14 +280,14 @@ impl Engine {
             .filter(|pod| pod.labels().get(names::GROUP_LABEL).is_some_and(|group| group == names::HEAD_GROUP));
         let serve_service = Key::new(key.namespace.clone(), rayservice::services::serve_service_name(service));
         let observed = children.iter().filter_map(|child| Some((child.name_any(), self.serve.get(&Key::of(*child))?)));
-        let job = RayServiceJob { service, children: Vec::new(), strict: self.halves.ray_operator };
         rayservice::plan(&rayservice::View {
             service,
+            goal,
             head_pods: head_pods.collect(),
             services: self.world.services.under(&owned_by(&uid)).map(AsRef::as_ref).collect(),
             endpoint_slices: self.world.endpoint_slices.under(&serve_service).map(AsRef::as_ref).collect(),
             serve: observed.collect(),
-            gated: self.halves.queue_manager && job.queue_name().is_some(),
+            gated: self.halves.queue_manager && jobframework::queue_name(&service.metadata).is_some(),
             children,
             now,
         })
@@ -296,10 +295,12 @@ impl Engine {
 
     fn plan_ray_cluster(&self, key: &Key, now: Timestamp) -> Plan {
         let Some(cluster) = self.world.ray_clusters.get(key) else { return Plan::default() };
+        let Some(makeup) = self.specs.makeup(key) else { return Plan::default() };
         let uid = cluster.uid().unwrap_or_default();
         let (grant, placements) = self.quota(cluster);
         raycluster::plan(&raycluster::View {
             cluster,
+            groups: &makeup.groups,
             pods: self.pods_of(cluster),
             services: self.world.services.under(&owned_by(&uid)).map(AsRef::as_ref).collect(),
             grant,
@@ -312,17 +313,10 @@ impl Engine {
     /// cluster's own gate, so that a gate that somebody opened by hand lets no pod through.
     fn quota(&self, cluster: &RayCluster) -> (Grant, BTreeMap<String, Placement>) {
         let service = controller(cluster, "RayService").and_then(|key| self.world.ray_services.get(&key));
+        let is_queued = |meta| jobframework::queue_name(meta).is_some();
         let (job_uid, queued) = match service {
-            Some(service) => (
-                service.uid(),
-                RayServiceJob { service, children: Vec::new(), strict: self.halves.ray_operator }
-                    .queue_name()
-                    .is_some(),
-            ),
-            None => {
-                let job = RayClusterJob { cluster, pods: Vec::new(), strict: self.halves.ray_operator };
-                (cluster.uid(), is_standalone(cluster) && job.queue_name().is_some())
-            }
+            Some(service) => (service.uid(), is_queued(&service.metadata)),
+            None => (cluster.uid(), is_standalone(cluster) && is_queued(&cluster.metadata)),
         };
         if !self.halves.queue_manager || !queued {
             return (Grant::Ungated, BTreeMap::new());
@@ -332,7 +326,7 @@ impl Engine {
         let Some(slice) = slices::covering(&slices) else {
             return (Grant::UpTo(BTreeMap::new()), BTreeMap::new());
         };
-        let member = member(cluster, &[], self.halves.ray_operator);
+        let member = member(cluster, &[], self.wants(cluster));
         let flavors = slice.flavors(&member).into_iter();
         let placements = flavors.map(|(group, flavors)| (group, self.placement(&flavors)));
         (Grant::UpTo(slice.grant(&member)), placements.collect())
@@ -348,9 +342,14 @@ impl Engine {
         placement
     }
 
-    fn children(&self, uid: &str) -> Vec<(&RayCluster, Vec<&Pod>)> {
-        let children = self.world.ray_clusters.under(&owned_by(uid));
-        children.map(|child| (child.as_ref(), self.pods_of(child))).collect()
+    fn cluster_job<'a>(&'a self, cluster: &'a RayCluster) -> RayClusterJob<'a> {
+        RayClusterJob { cluster, pods: self.pods_of(cluster), groups: self.wants(cluster) }
+    }
+
+    /// The groups of pods that a cluster wants.
+    fn wants(&self, cluster: &RayCluster) -> Arc<Groups> {
+        let unseen = || Arc::new(Err(format!("RayCluster {} was not seen yet", cluster.name_any())));
+        self.specs.makeup(&Key::of(cluster)).map_or_else(unseen, |makeup| makeup.wanted.clone())
     }
 
     fn pods_of(&self, cluster: &RayCluster) -> Vec<&Pod> {

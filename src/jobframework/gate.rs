@@ -49,5 +49,5 @@ fn may_open(slice: &Slice<'_>, member: &Member, members: &[Member]) -> bool {
 fn covers(slice: &Slice<'_>, member: &Member) -> bool {
     let Some(share) = slice.record.member(&member.uid) else { return false };
     let paid = |group: &Group| group.count <= share.count(&group.name, &group.shape);
-    member.groups.as_ref().is_ok_and(|groups| groups.iter().all(paid))
+    member.groups.as_ref().as_ref().is_ok_and(|groups| groups.iter().all(paid))
 }

@@ -13,6 +13,7 @@ pub mod report;
 pub mod slices;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
@@ -44,8 +45,14 @@ pub trait Job {
 
     /// The LocalQueue that it is submitted to.
     fn queue_name(&self) -> Option<String> {
-        self.meta().labels.as_ref()?.get(names::QUEUE_NAME_LABEL).filter(|name| !name.is_empty()).cloned()
+        queue_name(self.meta()).map(str::to_owned)
     }
+}
+
+/// The LocalQueue that a job with this metadata is submitted to.
+pub fn queue_name(meta: &ObjectMeta) -> Option<&str> {
+    let name = meta.labels.as_ref()?.get(names::QUEUE_NAME_LABEL)?;
+    Some(name.as_str()).filter(|name| !name.is_empty())
 }
 
 /// What runs pods for a job, behind a gate of its own.
@@ -55,8 +62,8 @@ pub struct Member {
     pub name: String,
     /// Its uid.
     pub uid: String,
-    /// The groups of pods that it wants; or why its spec doesn't say, in a sentence that names the field and the value.
-    pub groups: Result<Vec<Group>, String>,
+    /// The groups of pods that it wants.
+    pub groups: Arc<Groups>,
     /// Whether its gate is open.
     pub open: bool,
     /// Whether it is being deleted.
@@ -66,6 +73,9 @@ pub struct Member {
     /// Pods of it that are ready, by group; those that are being deleted are not.
     pub ready_pods: BTreeMap<String, u32>,
 }
+
+/// The groups of pods that a member wants; or why its spec doesn't say, in a sentence that names the field and the value.
+pub type Groups = Result<Vec<Group>, String>;
 
 /// Pods of one shape that a member wants.
 #[derive(Debug, Clone, PartialEq)]

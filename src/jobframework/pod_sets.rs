@@ -34,7 +34,7 @@ pub fn wanted(members: &[Member], gone: &[MemberShare], slices: &[&Record]) -> R
     let mut wanted = Wanted::default();
     wanted.record.members.extend(gone.iter().cloned());
     for member in members {
-        let groups = member.groups.as_ref().map_err(Clone::clone)?;
+        let groups = member.groups.as_ref().as_ref().map_err(Clone::clone)?;
         let mut pods = Vec::new();
         for group in groups {
             let count = pods_of(member, group);

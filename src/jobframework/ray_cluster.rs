@@ -1,15 +1,16 @@
 //! RayCluster as a job of its own, and as a member of a job.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::ResourceExt;
 
-use super::{Group, Job, Member, pod_sets, report};
+use super::{Group, Groups, Job, Member, pod_sets, report};
 use crate::api::ray::{RayCluster, names};
 use crate::engine::plan::{ObjectRef, Write};
-use crate::raycluster::{Problem, pod_groups, validate};
+use crate::raycluster::{PodGroup, Problem};
 
 /// The PodSet of the head pod, as Kueue names it (Kueue 0.19 `pkg/controller/jobs/raycluster`).
 const HEAD_POD_SET: &str = "head";
@@ -20,8 +21,8 @@ pub struct RayClusterJob<'a> {
     pub cluster: &'a RayCluster,
     /// Its pods.
     pub pods: Vec<&'a Pod>,
-    /// Whether our own operator makes its pods; see [`member`].
-    pub strict: bool,
+    /// What its spec wants; see [`groups`].
+    pub groups: Arc<Groups>,
 }
 
 impl Job for RayClusterJob<'_> {
@@ -38,7 +39,7 @@ impl Job for RayClusterJob<'_> {
     }
 
     fn members(&self) -> Vec<Member> {
-        vec![member(self.cluster, &self.pods, self.strict)]
+        vec![member(self.cluster, &self.pods, self.groups.clone())]
     }
 
     fn hold_template_gate(&self) -> Option<Write> {
@@ -63,14 +64,12 @@ pub fn set_open(cluster: &RayCluster, open: bool) -> Option<Write> {
     Write::patch(cluster, &gated)
 }
 
-/// A cluster as a member of a job, with those of its pods that exist. With `strict`, a spec that our own operator refuses
-/// says of no pods: nobody would make them. (Another operator may.)
-pub fn member(cluster: &RayCluster, pods: &[&Pod], strict: bool) -> Member {
-    let named = |error: String| format!("RayCluster {}: {error}", cluster.name_any());
+/// A cluster as a member of a job, with what its spec wants and those of its pods that exist.
+pub fn member(cluster: &RayCluster, pods: &[&Pod], groups: Arc<Groups>) -> Member {
     Member {
         name: cluster.name_any(),
         uid: cluster.uid().unwrap_or_default(),
-        groups: groups(cluster, strict).map_err(named),
+        groups,
         open: cluster.spec.suspend != Some(true),
         going: cluster.metadata.deletion_timestamp.is_some(),
         live_pods: live_pods(pods),
@@ -78,19 +77,19 @@ pub fn member(cluster: &RayCluster, pods: &[&Pod], strict: bool) -> Member {
     }
 }
 
-fn groups(cluster: &RayCluster, strict: bool) -> Result<Vec<Group>, String> {
-    let groups = if strict {
-        let told = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-        validate::groups(cluster).map_err(told)?
-    } else {
-        pod_groups(cluster).map_err(|problem| problem.to_string())?
-    };
-    let groups = groups.into_iter().map(|group| {
+/// The groups of pods that a cluster wants, of those that it is made of or of what is wrong with its spec.
+///
+/// # Errors
+/// What is wrong, in a sentence.
+pub fn groups(cluster: &RayCluster, made_of: &Result<Vec<PodGroup>, Vec<Problem>>) -> Groups {
+    let named = |error: String| format!("RayCluster {}: {error}", cluster.name_any());
+    let told = |problems: &Vec<Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let groups = made_of.as_ref().map_err(|problems| named(told(problems)))?.iter().map(|group| {
         let spec = group.template.spec.clone().unwrap_or_default();
-        let shape = pod_sets::shape_of(&spec).map_err(|error| format!("group {}: {error}", group.name))?;
+        let shape = pod_sets::shape_of(&spec).map_err(|error| named(format!("group {}: {error}", group.name)))?;
         let is_head = group.name == names::HEAD_GROUP;
         let pod_set = if is_head { HEAD_POD_SET.to_owned() } else { group.name.to_lowercase() };
-        Ok(Group { pod_set, shape, name: group.name, count: group.count, template: group.template })
+        Ok(Group { pod_set, shape, name: group.name.clone(), count: group.count, template: group.template.clone() })
     });
     groups.collect()
 }

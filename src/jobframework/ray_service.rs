@@ -1,22 +1,19 @@
 //! RayService as a job: its members are its child RayClusters.
 
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::ResourceExt;
 
-use super::ray_cluster::{member, set_open};
+use super::ray_cluster::RayClusterJob;
 use super::{Job, Member, report};
-use crate::api::ray::{RayCluster, RayService};
+use crate::api::ray::RayService;
 use crate::engine::plan::{ObjectRef, Write};
 
-/// A RayService and its children.
+/// A RayService and its children, which are jobs as any other but that they have no slices of their own.
 pub struct RayServiceJob<'a> {
     /// The service.
     pub service: &'a RayService,
-    /// Its children, each with its pods.
-    pub children: Vec<(&'a RayCluster, Vec<&'a Pod>)>,
-    /// Whether our own operator makes their pods; see [`member`].
-    pub strict: bool,
+    /// Its children.
+    pub children: Vec<RayClusterJob<'a>>,
 }
 
 impl Job for RayServiceJob<'_> {
@@ -34,8 +31,8 @@ impl Job for RayServiceJob<'_> {
 
     fn members(&self) -> Vec<Member> {
         let mut children: Vec<_> = self.children.iter().collect();
-        children.sort_by_key(|(child, _)| (child.creation_timestamp(), child.name_any()));
-        children.into_iter().map(|(child, pods)| member(child, pods, self.strict)).collect()
+        children.sort_by_key(|child| (child.cluster.creation_timestamp(), child.cluster.name_any()));
+        children.into_iter().flat_map(Job::members).collect()
     }
 
     /// The template's own gate stays closed for good: it is what makes a child be born suspended when KubeRay makes it.
@@ -49,8 +46,7 @@ impl Job for RayServiceJob<'_> {
     }
 
     fn set_open(&self, member: &str, open: bool) -> Option<Write> {
-        let (child, _) = self.children.iter().find(|(child, _)| child.name_any() == member)?;
-        set_open(child, open)
+        self.children.iter().find(|child| child.cluster.name_any() == member)?.set_open(member, open)
     }
 
     fn show(&self, condition: Condition) -> Option<Write> {

@@ -45,7 +45,7 @@ fn has_ready(member: &Member, share: &MemberShare, needed: impl Fn(&Share) -> u3
 
 /// How many pods of a group a member wants; as many as are paid for when its spec doesn't say.
 fn wanted(member: &Member, group: &str) -> u32 {
-    let Ok(groups) = &member.groups else { return u32::MAX };
+    let Ok(groups) = member.groups.as_ref() else { return u32::MAX };
     groups.iter().filter(|known| known.name == group).map(|known| known.count).sum()
 }
 

@@ -5,6 +5,7 @@ mod readiness;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -89,7 +90,7 @@ fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
     Member {
         name: name.into(),
         uid: format!("{name}-uid"),
-        groups: Ok(vec![group("headgroup", "head", 1), group("small", "small", workers)]),
+        groups: Arc::new(Ok(vec![group("headgroup", "head", 1), group("small", "small", workers)])),
         open: false,
         going: false,
         live_pods: BTreeMap::new(),
@@ -253,7 +254,7 @@ fn a_slice_that_was_made_before_a_cluster_existed_does_not_open_it() {
 fn a_cluster_with_other_pods_under_the_same_group_name_is_counted_apart() {
     let (active, held) = serving();
     let bigger = cluster("b", 2, "2");
-    let shape = bigger.groups.as_ref().expect("groups")[1].shape.clone();
+    let shape = bigger.groups.as_ref().as_ref().expect("groups")[1].shape.clone();
     let job = job(vec![active, bigger]);
 
     let successor = created(&planned(&job, &[&held])).expect("a successor");
@@ -419,7 +420,7 @@ fn a_workload_that_is_being_deleted_goes_once_nothing_runs_on_it() {
 #[test]
 fn a_job_that_can_not_be_queued_keeps_what_runs_and_loses_it_when_that_is_evicted() {
     let (active, held) = serving();
-    let broken = Member { groups: Err("spec.headGroupSpec: broken".into()), ..active };
+    let broken = Member { groups: Arc::new(Err("spec.headGroupSpec: broken".into())), ..active };
 
     let kept = job(vec![broken.clone()]);
     assert!(planned(&kept, &[&held]).writes.is_empty());
@@ -437,9 +438,9 @@ fn a_job_that_can_not_be_queued_keeps_what_runs_and_loses_it_when_that_is_evicte
 #[test]
 fn pods_of_a_group_that_was_removed_keep_their_quota_until_they_are_gone() {
     let (active, held) = serving();
-    let mut groups = active.groups.clone().expect("groups");
+    let mut groups = active.groups.as_ref().clone().expect("groups");
     groups.truncate(1);
-    let without = Member { groups: Ok(groups), ..active };
+    let without = Member { groups: Arc::new(Ok(groups)), ..active };
 
     assert!(planned(&job(vec![without.clone()]), &[&held]).writes.is_empty(), "both workers are still there");
 

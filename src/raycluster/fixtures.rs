@@ -97,6 +97,7 @@ impl Stage {
     pub(crate) fn plan(&self) -> Plan {
         plan(&View {
             cluster: &self.cluster,
+            groups: &super::validate::groups(&self.cluster),
             pods: self.pods.values().collect(),
             services: self.services.values().collect(),
             grant: self.grant.clone(),

@@ -46,6 +46,8 @@ pub use problem::Problem;
 pub struct View<'a> {
     /// The cluster.
     pub cluster: &'a RayCluster,
+    /// What its spec makes of it: [`validate::groups`].
+    pub groups: &'a Result<Vec<PodGroup>, Vec<Problem>>,
     /// All pods that carry its name in the label `ray.io/cluster`, those that are ending included.
     pub pods: Vec<&'a Pod>,
     /// The Services that it owns.
@@ -88,7 +90,7 @@ pub fn plan(view: &View<'_>) -> Plan {
         return plan;
     }
     let pods = pods::own(view);
-    let groups = validate::groups(cluster).map(|groups| placed(view, groups));
+    let groups = view.groups.clone().map(|groups| placed(view, groups));
     let phase = Phase::of(cluster, !pods.is_empty());
     if let Ok(groups) = &groups {
         services::plan(view, groups, &mut plan);

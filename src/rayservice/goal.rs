@@ -18,7 +18,7 @@ const DRAFT: &str = "draft";
 
 /// What a service asks for.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Goal {
+pub struct Goal {
     /// What tells its cluster from others.
     pub(super) hash: String,
     /// What its clusters are to serve.
@@ -30,7 +30,7 @@ impl Goal {
     ///
     /// # Errors
     /// Everything that is wrong with it; nothing in a service that has a problem may be acted on.
-    pub(super) fn of(service: &RayService) -> Result<Self, Vec<Problem>> {
+    pub fn of(service: &RayService) -> Result<Self, Vec<Problem>> {
         let mut problems = Vec::new();
         name(service, &mut problems);
         let config = config(service, &mut problems);

@@ -31,7 +31,7 @@ use crate::engine::plan::{Note, Plan, Write};
 use crate::raycluster::Problem;
 use children::place;
 use family::{Child, Family, active_name};
-use goal::Goal;
+pub use goal::Goal;
 use suspend::Phase;
 use upgrade::{Reason, Step};
 
@@ -41,6 +41,8 @@ pub use observation::ServeObservation;
 pub struct View<'a> {
     /// The service.
     pub service: &'a RayService,
+    /// What its spec asks for, or what is wrong with that.
+    pub goal: &'a Result<Goal, Vec<Problem>>,
     /// The RayClusters that it owns, those that are being deleted included.
     pub children: Vec<&'a RayCluster>,
     /// The head pods of its clusters.
@@ -62,16 +64,16 @@ struct Scene<'a> {
     view: &'a View<'a>,
     phase: Phase,
     family: Family<'a>,
-    goal: Result<Goal, Vec<Problem>>,
+    goal: &'a Result<Goal, Vec<Problem>>,
     step: Step,
 }
 
 impl<'a> Scene<'a> {
     fn of(view: &'a View<'a>, phase: Phase) -> Self {
         let family = Family::of(view);
-        let goal = Goal::of(view.service);
+        let goal = view.goal;
         let rivals = family.rivals(view.service);
-        let step = match &goal {
+        let step = match goal {
             Ok(_) => {
                 let active = family.active.as_ref().map(|active| active.fit(&view.service.spec.ray_cluster_config));
                 upgrade::decide(active, &rivals, goal::strategy(view.service))
@@ -157,7 +159,7 @@ fn delete(view: &View<'_>) -> Plan {
 fn tell(scene: &Scene<'_>, plan: &mut Plan) {
     let service = scene.view.service;
     let conditions = service.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    if let Err(problems) = &scene.goal {
+    if let Err(problems) = scene.goal {
         let text = status::told(problems);
         let known = condition::get(conditions, names::VALID).is_some_and(|valid| valid.message == text);
         if !known {

@@ -22,6 +22,8 @@ use crate::world::Shared;
 
 /// All is quiet when nothing has changed for so long: longer than Sluice ever waits before it tries something again.
 const QUIET: Duration = Duration::from_secs(75);
+/// People go on when nothing has changed for so long.
+const LULL: Duration = Duration::from_secs(15);
 /// What hasn't come after so long never will.
 const PATIENCE: Duration = Duration::from_secs(10 * 60);
 
@@ -92,7 +94,7 @@ impl Run {
         people.set_up(&case.script.scene).await.expect("the scene is set");
         for step in &case.script.steps {
             match step.after {
-                Pause::Rest => drop(self.rest().await),
+                Pause::Rest => drop(self.rest(LULL).await),
                 Pause::Millis(millis) => tokio::time::sleep(Duration::from_millis(millis.into())).await,
             }
             self.act(&people, &step.act).await;
@@ -120,11 +122,11 @@ impl Run {
         }
     }
 
-    /// Waits until all is quiet; whether that ever was.
-    async fn rest(&self) -> bool {
+    /// Waits until nothing has changed for so long; whether that ever was.
+    async fn rest(&self, quiet: Duration) -> bool {
         let begun = self.machine.world.time.elapsed();
         loop {
-            let quiet_at = self.machine.world.changed_at() + QUIET;
+            let quiet_at = self.machine.world.changed_at() + quiet;
             if quiet_at <= self.machine.world.time.now() {
                 return true;
             }
@@ -136,7 +138,7 @@ impl Run {
     }
 
     async fn quiet_and_right(&self, when: &str) {
-        if !self.rest().await {
+        if !self.rest(QUIET).await {
             let minutes = PATIENCE.as_secs() / 60;
             return self.breach(Breach::of(Invariant::Liveness, format!("no rest within {minutes} minutes, {when}")));
         }
@@ -159,8 +161,8 @@ impl Run {
     async fn restart_changes_nothing(&self) {
         let before = self.machine.world.changed_at();
         self.machine.plug.pull();
-        self.rest().await;
-        tokio::time::sleep(QUIET).await;
+        tokio::time::sleep(LULL).await;
+        self.rest(LULL).await;
         let changed = self.machine.world.with(|world| world.changed_since(before));
         if !changed.is_empty() {
             let what = format!("a fresh process changed {}, where all was at rest", changed.join(", "));

@@ -157,6 +157,7 @@ impl Stage {
         let slices = self.endpoints();
         plan(&View {
             service: &service,
+            goal: &crate::rayservice::Goal::of(&service),
             children: clusters.iter().collect(),
             head_pods: pods.iter().collect(),
             services: services.iter().collect(),
