@@ -118,13 +118,18 @@ impl Api {
             let flaw = Flaw::required("fieldManager", "is required for apply patch");
             return Err(Refusal::invalid_as("PatchOptions", "meta.k8s.io", "", &[flaw]));
         }
-        let mut wanted = patch::wanted(kind, name, body)?;
+        let mut wanted = patch::wanted(kind, body)?;
         patch::check_types(kind, namespace, name, &wanted)?;
         write::keep_to_part(kind, hand.part, &mut wanted);
         let key = store::key(namespace, name);
         let Some(live) = self.store.get(kind, &key).map(|stored| stored.object.clone()) else {
             if hand.part == Part::Status {
                 return Err(Refusal::not_found(kind, name));
+            }
+            if super::fields::name(&wanted).is_empty() {
+                let why =
+                    format!("the name of the object ({name} based on URL) was undeterminable: name must be provided");
+                return Err(Refusal::bad_request(why));
             }
             let owned = Fields::of(Shape::of(kind), &wanted);
             let stored = self.store_new(now, kind, namespace, wanted, &hand)?;

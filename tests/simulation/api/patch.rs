@@ -58,9 +58,9 @@ pub fn is_apply(content_type: &str) -> bool {
 ///
 /// # Errors
 /// When it is neither, is not about that object, or brings its own managed fields.
-pub fn wanted(kind: &Kind, name: &str, body: &[u8]) -> Result<Value, Refusal> {
+pub fn wanted(kind: &Kind, body: &[u8]) -> Result<Value, Refusal> {
     let unreadable = |error: String| Refusal::bad_request(format!("error decoding YAML: {error}"));
-    let mut wanted: Value = match serde_json::from_slice(body) {
+    let wanted: Value = match serde_json::from_slice(body) {
         Ok(wanted) => wanted,
         Err(_) => {
             let text = std::str::from_utf8(body).map_err(|error| unreadable(error.to_string()))?;
@@ -81,9 +81,6 @@ pub fn wanted(kind: &Kind, name: &str, body: &[u8]) -> Result<Value, Refusal> {
     if fields::metadata(&wanted).is_some_and(|metadata| metadata.get("managedFields").is_some_and(|own| !own.is_null()))
     {
         return Err(Refusal::bad_request("metadata.managedFields must be nil"));
-    }
-    if fields::name(&wanted).is_empty() {
-        fields::set_metadata(&mut wanted, "name", name);
     }
     Ok(wanted)
 }

@@ -96,7 +96,9 @@ fn prune(shape: Shape<'_>, value: &mut Value, path: &FieldPath, last: &Fields, o
     let is_left = |path: &FieldPath| last.reaches(path) && !owned.reaches(path);
     match value {
         Value::Object(fields) if !shape.is_atomic_map() => {
-            fields.retain(|name, _| !is_owned(shape, name) || !is_left(&path.field(name)));
+            // Who applies always says the name, so metadata as a whole never goes.
+            let stays = |name: &str| !is_owned(shape, name) || matches!(shape.field(name), Shape::Named("metadata"));
+            fields.retain(|name, _| stays(name) || !is_left(&path.field(name)));
             for (name, value) in fields.iter_mut().filter(|(name, _)| is_owned(shape, name)) {
                 let inner = path.field(name);
                 if last.reaches(&inner) {

@@ -4,6 +4,7 @@ mod applies;
 mod changes;
 mod deletions;
 mod lists;
+mod properties;
 mod watches;
 
 use bytes::Bytes;

@@ -1,0 +1,166 @@
+//! What holds whatever is asked.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+
+use super::*;
+
+const HISTORIES: u64 = 30;
+const STEPS: usize = 120;
+
+/// One more request, about one of a few pods.
+fn step(server: &mut Server, rng: &mut Rng) {
+    let name = format!("p{}", rng.u8(0..4));
+    let path = format!("{PODS}/{name}");
+    let app = rng.choice(["x", "y"]);
+    let now = server.now;
+    match rng.u8(0..8) {
+        0 | 1 => drop(server.post(PODS, pod(&name, json!({"app": app})))),
+        2 | 3 => drop(server.merge(&path, json!({"metadata": {"labels": {"app": app}}}))),
+        4 => {
+            let finalizers = if rng.bool() { json!(["a/b"]) } else { Value::Null };
+            server.merge(&path, json!({"metadata": {"finalizers": finalizers}}));
+        }
+        5 => {
+            // It may not be there.
+            let _ = server.api.update(now, "Pod", "default", &name, |pod| pod["spec"]["nodeName"] = "node".into());
+        }
+        6 => drop(server.delete(&path, json!({"gracePeriodSeconds": rng.i64(0..3)}))),
+        _ => server.api.remove(now, "Pod", "default", &name),
+    }
+}
+
+/// What a client that lists and watches believes there is.
+struct Client {
+    selector: &'static str,
+    watch: Watch,
+    believes: BTreeMap<String, Value>,
+}
+
+impl Client {
+    fn new(server: &mut Server, selector: &'static str) -> Self {
+        let (believes, version) = listed(server, selector);
+        let path = format!("{PODS}?watch=true&labelSelector={selector}&resourceVersion={version}");
+        Self { selector, watch: server.watch(&path), believes }
+    }
+
+    fn catch_up(&mut self, server: &mut Server) {
+        for (change, object) in server.events(&mut self.watch) {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            let known = self.believes.contains_key(&name);
+            match change.as_str() {
+                "ADDED" => assert!(!known, "{name} was there already"),
+                "MODIFIED" | "DELETED" => assert!(known, "{name} was not there to be {change}"),
+                _ => return *self = Self::new(server, self.selector),
+            }
+            match change.as_str() {
+                "DELETED" => self.believes.remove(&name),
+                _ => self.believes.insert(name, object),
+            };
+        }
+    }
+}
+
+/// The selected pods by name, and the version of the list.
+fn listed(server: &mut Server, selector: &str) -> (BTreeMap<String, Value>, String) {
+    let (_, list) = server.get(&format!("{PODS}?labelSelector={selector}"));
+    let pods = list["items"].as_array().into_iter().flatten().map(|pod| {
+        let mut pod = pod.clone();
+        (pod["apiVersion"], pod["kind"]) = ("v1".into(), "Pod".into());
+        (pod["metadata"]["name"].as_str().unwrap_or_default().to_owned(), pod)
+    });
+    (pods.collect(), list["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn what_a_watch_tells_adds_up_to_what_a_list_says() {
+    for seed in 0..HISTORIES {
+        let (mut rng, mut server) = (Rng::with_seed(seed), Server::new());
+        let mut clients = ["", "app%3Dx", "%21app"].map(|selector| Client::new(&mut server, selector));
+        for _ in 0..STEPS {
+            step(&mut server, &mut rng);
+            if rng.u8(0..40) == 0 {
+                server.api.compact();
+            }
+            for client in &mut clients {
+                if rng.u8(0..3) == 0 {
+                    client.catch_up(&mut server);
+                    assert_eq!(client.believes, listed(&mut server, client.selector).0, "seed {seed}");
+                }
+            }
+        }
+        let versions: Vec<u64> = server.api.changes_from(0).iter().map(|change| change.version).collect();
+        assert!(versions.is_sorted_by(|earlier, later| earlier < later), "seed {seed}");
+    }
+}
+
+/// A part of a Workload that somebody might apply.
+fn wish(rng: &mut Rng) -> Value {
+    let mut spec = json!({"podSets": []});
+    for name in ["head", "worker"] {
+        if rng.bool() {
+            let mut set = json!({"name": name, "template": {}});
+            if rng.bool() {
+                set["count"] = rng.u8(0..3).into();
+            }
+            if rng.bool() {
+                set["topologyRequest"] = json!({"required": rng.choice(["a", "b"])});
+            }
+            spec["podSets"].as_array_mut().expect("a list").push(set);
+        }
+    }
+    if rng.bool() {
+        spec["queueName"] = rng.choice(["p", "q"]).into();
+    }
+    let mut metadata = json!({"name": "w"});
+    if rng.bool() {
+        metadata["labels"] = json!({"x": rng.u8(0..2).to_string()});
+    }
+    json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": metadata, "spec": spec})
+}
+
+/// Whether `object` has all that `part` says; items of lists are told apart by their names.
+fn has(object: Option<&Value>, part: &Value) -> bool {
+    match part {
+        Value::Object(parts) => parts.iter().all(|(name, part)| has(object.and_then(|object| object.get(name)), part)),
+        Value::Array(parts) => {
+            let items = object.and_then(Value::as_array);
+            parts.iter().all(|part| items.is_some_and(|items| items.iter().any(|item| has(Some(item), part))))
+        }
+        _ => object == Some(part),
+    }
+}
+
+#[test]
+fn what_is_applied_is_there_until_it_is_applied_no_more() {
+    const PATH: &str = "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads/w";
+    for seed in 0..HISTORIES {
+        let (mut rng, mut server) = (Rng::with_seed(seed), Server::new());
+        let mut base = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": {"name": "w"}});
+        base["spec"] = json!({"podSets": [{"name": "base", "template": {}}]});
+        server.send("PATCH", &format!("{PATH}?fieldManager=base"), "application/apply-patch+yaml", &base);
+        for _ in 0..STEPS / 4 {
+            let by = rng.choice(["people", "others"]).expect("one of them");
+            let path = format!("{PATH}?fieldManager={by}&force=true");
+            let wish = wish(&mut rng);
+
+            let (code, applied) = server.send("PATCH", &path, "application/apply-patch+yaml", &wish);
+            let again = server.send("PATCH", &path, "application/apply-patch+yaml", &wish);
+
+            assert_eq!(code, 200, "seed {seed}: {applied}");
+            assert!(has(Some(&applied), &wish), "seed {seed}: {wish} is not in {applied}");
+            assert_eq!(again, (200, applied), "seed {seed}");
+        }
+        for by in ["people", "others"] {
+            let nothing = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "spec": {}});
+            let path = format!("{PATH}?fieldManager={by}&force=true");
+            let (code, left) = server.send("PATCH", &path, "application/apply-patch+yaml", &nothing);
+            assert_eq!(code, 200, "seed {seed}: {left}");
+        }
+        let left = server.api.get("Workload", "default", "w").expect("the workload");
+        assert!(left["metadata"].get("labels").is_none(), "seed {seed}: {left}");
+        let spec = json!({"active": true, "podSets": [{"name": "base", "count": 1, "template": {}}]});
+        assert_eq!(left["spec"], spec, "seed {seed}");
+    }
+}
