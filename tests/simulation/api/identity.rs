@@ -96,10 +96,15 @@ pub fn check_replaced(kind: &Kind, name: &str, old: &Value, new: &Value) -> Resu
     Err(Refusal::conflict(kind, name, &why))
 }
 
+/// Whether a change of such an object has to say which version it is a change of.
+fn needs_version(kind: &Kind) -> bool {
+    kind.is_custom() || ["Lease", "RuntimeClass"].contains(&kind.kind.as_str())
+}
+
 /// Whether a change is made to the object, and to the version of it, that it was made for.
 ///
 /// # Errors
-/// When it is not, or when it does not say the version of a custom object.
+/// When it is not, or when it has to say the version and doesn't.
 pub fn check(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Refusal> {
     let given = fields::name(new);
     if given != name {
@@ -107,7 +112,7 @@ pub fn check(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Re
         return Err(Refusal::bad_request(message));
     }
     match fields::text(new, "resourceVersion") {
-        "" | "0" if kind.is_custom() => {
+        "" | "0" if needs_version(kind) => {
             let flaw = Flaw::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
             Err(Refusal::invalid_as(&kind.plural, &kind.group, name, &[flaw]))
         }

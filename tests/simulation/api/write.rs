@@ -93,7 +93,7 @@ impl Api {
         identity::check_place(kind, namespace, &new)?;
         match hand.part {
             Part::Main => keep_on_main(kind, &old.object, &mut new),
-            Part::Status => keep_but_status(&old.object, &mut new),
+            Part::Status => keep_but_status(kind, &old.object, &mut new),
         }
         settle(kind, name, &mut new, Some(&old.object), hand.part)?;
         if !kind.is_custom() && !hand.trusted {
@@ -196,8 +196,16 @@ pub(super) fn keep_to_part(kind: &Kind, part: Part, wanted: &mut Value) {
     }
 }
 
-/// Puts back all but the status.
-fn keep_but_status(old: &Value, new: &mut Value) {
+/// Puts back all but the status. Of pods, labels, annotations and finalizers can be changed by this path, too.
+fn keep_but_status(kind: &Kind, old: &Value, new: &mut Value) {
+    let metadata = (kind.kind == "Pod").then(|| {
+        metadata::tidy_changed(old, new);
+        let owners = old.pointer("/metadata/ownerReferences").cloned();
+        let metadata = fields::metadata_mut(new);
+        metadata.remove("ownerReferences");
+        metadata.extend(owners.map(|owners| ("ownerReferences".to_owned(), owners)));
+        Value::from(metadata.clone())
+    });
     let (Some(old), fields) = (old.as_object(), fields::map(new)) else { return };
     fields.retain(|field, _| field == "status" || old.contains_key(field));
     for (field, value) in old.iter().filter(|(field, _)| *field != "status") {
@@ -205,6 +213,7 @@ fn keep_but_status(old: &Value, new: &mut Value) {
             fields.insert(field.clone(), value.clone());
         }
     }
+    fields.extend(metadata.map(|metadata| ("metadata".to_owned(), metadata)));
 }
 
 /// Whether two states differ in what a generation counts: all but metadata, and status where that has its own path. That a

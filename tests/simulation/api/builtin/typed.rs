@@ -1,7 +1,8 @@
 //! What reading an object into its type and writing it again leaves of it: the fields that the type knows and that say
 //! something, and amounts in their canonical form (apimachinery `pkg/api/resource/quantity.go`).
 
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{LimitRange, Pod, Service};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -12,7 +13,7 @@ use super::super::kinds::Kind;
 /// Maps of which an empty one says nothing. (Many other empty maps are types of their own, which say something.)
 const MAPS: [&str; 7] = ["annotations", "data", "labels", "limits", "nodeSelector", "requests", "selector"];
 /// Maps of amounts.
-const AMOUNTS: [&str; 3] = ["limits", "overhead", "requests"];
+const AMOUNTS: [&str; 7] = ["default", "defaultRequest", "limits", "max", "min", "overhead", "requests"];
 
 /// Reads an object into its type and writes it again, for the kinds that people write by hand.
 ///
@@ -22,6 +23,8 @@ pub fn reread(kind: &Kind, object: &mut Value) -> Result<(), String> {
     match kind.kind.as_str() {
         "Pod" => reread_as::<Pod>(object),
         "Service" => reread_as::<Service>(object),
+        "LimitRange" => reread_as::<LimitRange>(object),
+        "PriorityClass" => reread_as::<PriorityClass>(object),
         _ => Ok(()),
     }
 }
