@@ -56,7 +56,8 @@ impl Api {
             ("list", _) => {
                 let selector = selector(target, &query)?;
                 let limit = query.number("limit").and_then(|limit| usize::try_from(limit).ok()).unwrap_or(0);
-                let piece = Piece { limit, token: query.get("continue") };
+                let at = route::list_version(&query)?;
+                let piece = Piece { limit, at, token: query.get("continue") };
                 Ok(json_answer(StatusCode::OK, list::list(&self.store, kind, namespace, &selector, piece)?))
             }
             ("get", _) => {
@@ -162,7 +163,7 @@ impl Api {
 
     fn delete_all(&mut self, now: Timestamp, target: &Target, query: &Query, body: &[u8]) -> Result<Answer, Refusal> {
         let (selector, options) = (selector(target, query)?, options(query, body)?);
-        let listed = list::list(&self.store, target.kind, &target.namespace, &selector, Piece { limit: 0, token: "" })?;
+        let listed = list::list(&self.store, target.kind, &target.namespace, &selector, Piece::ALL)?;
         let matching = self.store.range(target.kind, &target.namespace, "");
         let matching = matching.filter(|(_, stored)| selector.matches(&stored.object));
         let keys: Vec<(String, String)> = matching
@@ -187,7 +188,8 @@ fn hand(request: &Request<Bytes>, query: &Query, part: Part) -> Hand {
         _ => named,
     };
     let manager = Manager { name: name.into(), applies, status: part == Part::Status };
-    Hand { manager, part, trusted: false, touches: false }
+    let strict = query.get("fieldValidation") == "Strict";
+    Hand { manager, part, trusted: false, strict, touches: false }
 }
 
 fn header(request: &Request<Bytes>, name: http::HeaderName) -> &str {

@@ -11,13 +11,20 @@ use super::refusal::Refusal;
 use super::selector::Selector;
 use super::store::Store;
 
-/// A piece of a list: how many objects at most (0: all), and the token that an earlier piece ended with.
+/// A piece of a list.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece<'a> {
     /// How many objects at most; 0 for all.
     pub limit: usize,
+    /// The version that the list has to be of; any for `None`.
+    pub at: Option<u64>,
     /// What the piece before gave; empty for the first.
     pub token: &'a str,
+}
+
+impl Piece<'_> {
+    /// All of a list, as it is now.
+    pub const ALL: Self = Self { limit: 0, at: None, token: "" };
 }
 
 /// The list of a kind's objects, as JSON.
@@ -31,9 +38,13 @@ pub fn list(
     selector: &Selector,
     piece: Piece<'_>,
 ) -> Result<Vec<u8>, Refusal> {
-    let (version, from) = match piece.token {
-        "" => (store.version(), ""),
-        token => start(store, token)?,
+    let (version, from) = match (piece.token, piece.at) {
+        ("", Some(version)) if version < store.compacted() => {
+            let message = format!("The provided resource version {version} is too old");
+            return Err(Refusal::expired(message));
+        }
+        ("", version) => (version.unwrap_or(store.version()), ""),
+        (token, _) => start(store, token)?,
     };
     let past = objects_at(store, kind, version);
     let mut bodies = Vec::new();

@@ -213,7 +213,7 @@ impl Api {
 /// The hand of the cluster's own controllers.
 fn own_hand(part: Part) -> Hand {
     let manager = Manager { name: "cluster".into(), applies: false, status: part == Part::Status };
-    Hand { manager, part, trusted: true, touches: false }
+    Hand { manager, part, trusted: true, strict: false, touches: false }
 }
 
 /// The key of an object in the store.

@@ -3,6 +3,7 @@
 use http::{Method, Uri};
 
 use super::kinds::{self, Kind};
+use super::refusal::{Flaw, Refusal};
 
 /// What a path names.
 #[derive(Debug, PartialEq)]
@@ -145,6 +146,21 @@ impl Query {
     /// Whether a parameter says yes.
     pub fn flag(&self, name: &str) -> bool {
         matches!(self.get(name), "true" | "1")
+    }
+}
+
+/// The version that a list has to be of, if it has to be of one.
+///
+/// # Errors
+/// When what the version has to match is not said together with a version.
+pub fn list_version(query: &Query) -> Result<Option<u64>, Refusal> {
+    match (query.get("resourceVersionMatch"), query.number("resourceVersion")) {
+        ("", _) | ("NotOlderThan", Some(_)) => Ok(None),
+        ("Exact", Some(version)) if version > 0 => Ok(Some(version)),
+        (given, _) => {
+            let flaw = Flaw::forbidden("resourceVersionMatch", &format!("{given} is forbidden without such a version"));
+            Err(Refusal::invalid_as("ListOptions", "meta.k8s.io", "", &[flaw]))
+        }
     }
 }
 

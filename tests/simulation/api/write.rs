@@ -18,6 +18,8 @@ pub(super) struct Hand {
     pub part: Part,
     /// Whether it is a controller of the cluster itself, which may do what clients may not, like bind a pod to a node.
     pub trusted: bool,
+    /// Whether fields that are not known are refused rather than left out.
+    pub strict: bool,
     /// Whether a version is made even if the object stays the same, because its owners change.
     pub touches: bool,
 }
@@ -64,7 +66,7 @@ impl Api {
         if kind.has_status && kind.kind != "Node" {
             fields::map(&mut object).remove("status");
         }
-        settle(kind, &name, &mut object, None, Part::Main)?;
+        settle(kind, &name, &mut object, None, hand)?;
         if !kind.is_custom() {
             builtin::begin(&self.store, kind, &mut object)?;
         }
@@ -95,7 +97,7 @@ impl Api {
             Part::Main => keep_on_main(kind, &old.object, &mut new),
             Part::Status => keep_but_status(kind, &old.object, &mut new),
         }
-        settle(kind, name, &mut new, Some(&old.object), hand.part)?;
+        settle(kind, name, &mut new, Some(&old.object), hand)?;
         if !kind.is_custom() && !hand.trusted {
             builtin::check_change(kind, name, &old.object, &new)?;
         }
@@ -143,18 +145,26 @@ pub(super) fn seconds(time: Timestamp) -> String {
 }
 
 /// Puts in what is not said, takes out what is unknown, and refuses what is not allowed; `before` is what the object was.
-fn settle(kind: &Kind, name: &str, object: &mut Value, before: Option<&Value>, part: Part) -> Result<(), Refusal> {
+fn settle(kind: &Kind, name: &str, object: &mut Value, before: Option<&Value>, hand: &Hand) -> Result<(), Refusal> {
     let mut flaws = match before {
         Some(before) if before.get("metadata") == object.get("metadata") => Vec::new(),
         before => metadata::flaws(kind, object, before),
     };
-    match (&kind.schema, part) {
+    match (&kind.schema, hand.part) {
         (None, _) => {
             builtin::default(kind, object);
             flaws.extend(builtin::flaws(kind, object));
         }
         (Some(schema), Part::Main) => {
-            schema.settle(object, before);
+            let unknown = schema.settle(object, before);
+            if let (true, Some(field)) = (hand.strict, unknown.first()) {
+                let why = format!("strict decoding error: unknown field \"{field}\"");
+                return Err(if before.is_none() {
+                    Refusal::unreadable(kind, &why)
+                } else {
+                    Refusal::unpatchable(&why)
+                });
+            }
             flaws.extend(schema.flaws(object, before));
         }
         (Some(schema), Part::Status) => flaws.extend(schema.settle_status(object, before)),
