@@ -12,6 +12,7 @@ mod rest;
 mod simulated;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use futures::StreamExt;
 
@@ -84,6 +85,17 @@ fn differences(place: &Place, real: &Outcome, simulated: &Outcome) -> Vec<String
     objects.chain(really).chain(only("in the simulator", &simulated.reasons, &real.reasons)).collect()
 }
 
+/// Keeps a script in a file.
+fn kept(seed: u64) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fidelity");
+    let file = folder.join(format!("script-{seed}.yaml"));
+    std::fs::create_dir_all(&folder).expect("a folder for scripts");
+    let script = Script::random(&Chance::new(seed), Shape::RESTING);
+    std::fs::write(&file, serde_saphyr::to_string(&script).expect("a script is plain data"))
+        .expect("a file for a script");
+    file
+}
+
 /// What is found wrong in many scripts: FIDELITY_SCRIPTS of them, from the seed FIDELITY_SEED on.
 #[ignore = "needs the test environment: make fidelity runs it"]
 #[tokio::test]
@@ -98,6 +110,6 @@ async fn a_script_leaves_the_same_on_a_real_control_plane() {
     let wrong: Vec<_> =
         judging.buffer_unordered(AT_ONCE).filter(|(_, wrong)| std::future::ready(!wrong.is_empty())).collect().await;
 
-    let told = wrong.iter().map(|(seed, wrong)| format!("script {seed}:\n  {}\n", wrong.join("\n  ")));
+    let told = wrong.iter().map(|(seed, wrong)| format!("{}:\n  {}\n", kept(*seed).display(), wrong.join("\n  ")));
     assert!(wrong.is_empty(), "{} of {count} scripts differ:\n{}", wrong.len(), told.collect::<String>());
 }
