@@ -46,11 +46,24 @@ pub(super) fn without_numbers(mut objects: Normal) -> Normal {
 fn told(value: Value, names: &Names) -> Value {
     match value {
         Value::String(text) if is_time(&text) => "<time>".into(),
-        Value::String(text) => names.told(&text).into(),
+        Value::String(text) => in_order(&names.told(&text)).into(),
         Value::Array(items) => items.into_iter().map(|item| told(item, names)).collect(),
         Value::Object(fields) => fields.into_iter().map(|(field, value)| (field, told(value, names))).collect(),
         other => other,
     }
+}
+
+/// Those who hold as much as one another are named in the order of their uids, which are random: here in that of their names.
+fn in_order(text: &str) -> String {
+    let parts = text.split(';').map(|part| match part.rsplit_once(" used: ") {
+        Some((before, holders)) => {
+            let mut holders: Vec<&str> = holders.split(", ").collect();
+            holders.sort_unstable();
+            format!("{before} used: {}", holders.join(", "))
+        }
+        None => part.to_owned(),
+    });
+    parts.collect::<Vec<_>>().join(";")
 }
 
 fn is_time(text: &str) -> bool {
@@ -268,5 +281,51 @@ fn retain(object: &mut Map<String, Value>, list: &str, keep: impl Fn(&Value) -> 
         if items.is_empty() {
             object.remove(list);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holders_are_named_in_one_order() {
+        let told =
+            in_order("2 of 3 used: b holds 1, a holds 1; fits once 1 is released; 1 of 1 used: d holds 1, c holds 1");
+
+        assert_eq!(
+            told,
+            "2 of 3 used: a holds 1, b holds 1; fits once 1 is released; 1 of 1 used: c holds 1, d holds 1"
+        );
+    }
+
+    #[test]
+    fn of_a_slice_that_is_over_counts_that_it_is() {
+        let slice = |members: &str, generation: i64| {
+            let record = format!("{{\"sequence\":1,\"members\":[{members}]}}");
+            let meta = json!({"name": "s", "generation": generation, "annotations": {"sluice.dev/slice": record}});
+            let conditions = json!([{"type": "Finished", "status": "True", "observedGeneration": generation}]);
+            let object =
+                json!({"metadata": meta, "spec": {"podSets": [members]}, "status": {"conditions": conditions}});
+            let mut object = object;
+            reduce("Workload", &mut object);
+            object
+        };
+
+        assert_eq!(slice("1", 2), slice("", 3));
+    }
+
+    #[test]
+    fn what_the_api_server_adds_to_every_pod_does_not_count_and_other_values_do() {
+        let pod = |policy: &str| {
+            let spec =
+                json!({"restartPolicy": policy, "containers": [{"name": "c", "imagePullPolicy": "IfNotPresent"}]});
+            let mut object = json!({"metadata": {"name": "p"}, "spec": spec, "status": {"phase": "Running"}});
+            reduce("Pod", &mut object);
+            object["spec"].take()
+        };
+
+        assert_eq!(pod("Always"), json!({"containers": [{"name": "c"}]}));
+        assert_eq!(pod("Never"), json!({"restartPolicy": "Never", "containers": [{"name": "c"}]}));
     }
 }
