@@ -20,7 +20,7 @@ use crate::chance::Chance;
 use crate::script::expect::unmet;
 use crate::script::generate::Shape;
 use crate::script::manifests::Place;
-use crate::script::step::Script;
+use crate::script::step::{Act, Script};
 use dump::Dump;
 use normal::{normalised, without_numbers};
 use real::Real;
@@ -52,7 +52,7 @@ async fn judged(real: &Real, seed: u64) -> Vec<String> {
     };
     match (real.perform(&script, &place).await, simulated) {
         (Ok(real), Ok(simulated)) => {
-            let mut wrong = differences(&place, &real, &simulated);
+            let mut wrong = differences(&script, &place, &real, &simulated);
             wrong.extend(unmet(&script.unblocked(), &place, real.unblocked.values()));
             println!("script {seed}, {} steps: {:#?}", script.steps.len(), &wrong[..wrong.len().min(5)]);
             wrong
@@ -64,7 +64,7 @@ async fn judged(real: &Real, seed: u64) -> Vec<String> {
     }
 }
 
-fn differences(place: &Place, real: &Outcome, simulated: &Outcome) -> Vec<String> {
+fn differences(script: &Script, place: &Place, real: &Outcome, simulated: &Outcome) -> Vec<String> {
     let between = real.between.iter().zip(&simulated.between).enumerate().map(|(step, (real, simulated))| {
         (format!("before step {step}"), [real, simulated].map(|dump| without_numbers(normalised(dump, place))))
     });
@@ -77,9 +77,13 @@ fn differences(place: &Place, real: &Outcome, simulated: &Outcome) -> Vec<String
         let lines = difference::between(&real, &simulated);
         lines.into_iter().map(move |line| format!("{when}: {line}"))
     });
+    // Of a service that is deleted in the foreground, the clusters are deleted by Sluice or by the garbage collector, whoever
+    // is faster, and only one of them tells.
+    let foreground = script.steps.iter().any(|step| matches!(step.act, Act::DeleteService { foreground: true, .. }));
+    let either_way = |event: &&String| foreground && *event == "RayService DeletedRayCluster";
     let only = |side: &'static str, here: &BTreeSet<String>, there: &BTreeSet<String>| {
-        let only: Vec<_> = here.difference(there).map(|event| format!("Event {event}: only {side}")).collect();
-        only
+        let only = here.difference(there).filter(|event| !either_way(event));
+        only.map(|event| format!("Event {event}: only {side}")).collect::<Vec<_>>()
     };
     let really = only("on the real control plane", &real.reasons, &simulated.reasons);
     objects.chain(really).chain(only("in the simulator", &simulated.reasons, &real.reasons)).collect()
