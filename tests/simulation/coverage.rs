@@ -185,7 +185,7 @@ impl Coverage {
     pub fn after(&mut self, state: &State, change: &Change) {
         match &change.object {
             Object::RayCluster(cluster) if !change.gone => self.gate(state, cluster),
-            Object::Service(service) if !change.gone => {
+            Object::Service(service) if !change.gone && service.name_any().ends_with("-serve-svc") => {
                 let cluster =
                     service.spec.as_ref().and_then(|spec| spec.selector.as_ref()?.get("ray.io/cluster").cloned());
                 let key = format!("{}/{}", service.namespace().unwrap_or_default(), cluster.unwrap_or_default());

@@ -14,6 +14,7 @@ mod ending;
 mod faults;
 mod fidelity;
 mod observer;
+mod planted;
 mod process;
 mod run;
 mod script;

@@ -1,76 +1,86 @@
-//! Bugs that were put in on purpose, each a patch of one line, to see whether they are found.
+//! Bugs that are put in on purpose, each a patch of one line, to see whether they are found.
 //!
-//! The source is copied, patched and built beside the rest; the copy then runs its own simulation.
+//! The source is copied, patched and built beside the rest; the copy then runs seeds until one breaks what the patch is to
+//! break.
 
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
+
+use crate::seeds;
 
 /// Within so many seeds each has to be found.
-const SEEDS: u32 = 200;
-
-/// A bug that was put in.
-struct Planted {
-    /// The invariant that it breaks.
-    breaks: &'static str,
-    /// The patch.
-    patch: PathBuf,
-}
-
-/// All of them, by name.
-fn planted() -> Vec<Planted> {
-    let folder = root().join("tests/simulation/planted");
-    let mut patches: Vec<PathBuf> = std::fs::read_dir(folder).expect("the patches").map(|entry| entry.expect("a patch").path()).collect();
-    patches.sort();
-    let breaks = |patch: &Path| {
-        let name = patch.file_stem().expect("a name").to_string_lossy().into_owned();
-        ["I1", "I2", "I3", "I4", "I5", "I7"].into_iter().find(|invariant| name.starts_with(invariant)).expect("I1-what.patch")
-    };
-    patches.into_iter().map(|patch| Planted { breaks: breaks(&patch), patch }).collect()
-}
+const SEEDS: u64 = 200;
+/// Tells the copy which invariant its bug breaks.
+const BREAKS: &str = "BREAKS";
+/// What a copy is made of.
+const PARTS: [&str; 8] =
+    ["Cargo.toml", "Cargo.lock", "src", "tests", "benches", "examples", "config", "testenv/internal"];
 
 #[test]
-#[ignore = "builds the whole once for each planted bug; make planted runs it"]
+#[ignore = "builds everything once for each planted bug; make planted runs it"]
 fn every_planted_bug_is_found() {
     let copy = root().join("target/planted");
-    let mut missed = Vec::new();
-    for bug in planted() {
-        renew(&copy);
-        succeed(Command::new("git").arg("apply").arg("--unidiff-zero").arg(&bug.patch).current_dir(&copy));
-
-        let output = simulate(&copy);
-
-        let told = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        let first = told.lines().find(|line| line.trim_start().starts_with(bug.breaks));
-        match first {
-            Some(first) => println!("{}: {}", bug.patch.display(), first.trim()),
-            None => missed.push(format!("{} in {SEEDS} seeds:\n{told}", bug.patch.display())),
-        }
-    }
+    let mut patches: Vec<PathBuf> = entries(&root().join("tests/simulation/planted"));
+    patches.sort();
+    assert!(!patches.is_empty(), "there is nothing to find");
+    let missed: Vec<String> = patches.iter().filter_map(|patch| missed(&copy, patch)).collect();
     assert!(missed.is_empty(), "not found: {}", missed.join("\n"));
 }
 
-/// Makes the copy what the source is, leaving alone what hasn't changed, so that little is built anew.
-fn renew(copy: &Path) {
-    std::fs::create_dir_all(copy).expect("a folder for the copy");
-    let from = format!("{}/", root().display());
-    let parts = ["--include=/Cargo.*", "--include=/rustfmt.toml", "--include=/src/***", "--include=/tests/***", "--include=/benches/***"];
-    let more = ["--include=/examples/***", "--include=/config/***", "--exclude=*"];
-    let mut rsync = Command::new("rsync");
-    succeed(rsync.args(["-a", "--checksum", "--delete"]).args(parts).args(more).arg(from).arg(copy));
-    // Without a repository of its own, the patch would be applied to ours.
-    succeed(Command::new("git").args(["init", "--quiet"]).current_dir(copy));
-}
-
-fn simulate(copy: &Path) -> Output {
+/// Plants a bug in the copy; what the copy says when it doesn't find it. Its name begins with the invariant that it breaks.
+fn missed(copy: &Path, patch: &Path) -> Option<String> {
+    let name = patch.file_stem().expect("a name").to_string_lossy().into_owned();
+    let (breaks, _) = name.split_once('-').expect("I1-what-it-does.patch");
+    PARTS.iter().for_each(|part| renew(&root().join(part), &copy.join(part)));
+    let mut apply = Command::new("patch");
+    let applied =
+        apply.args(["--strip=1", "--silent", "--input"]).arg(patch).current_dir(copy).output().expect("patch");
+    assert!(applied.status.success(), "{name}: {}", String::from_utf8_lossy(&applied.stdout));
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["test", "--locked", "--offline", "--test", "simulation", "whatever_goes_wrong", "--", "--nocapture"]);
-    cargo.env("SEEDS", SEEDS.to_string()).env("CARGO_TARGET_DIR", root().join("target"));
-    cargo.current_dir(copy).output().expect("cargo")
+    cargo.args(["test", "--locked", "--test", "simulation", "a_seed_breaks", "--", "--ignored", "--nocapture"]);
+    let output = cargo.env(BREAKS, breaks).env("CARGO_TARGET_DIR", root().join("target")).current_dir(copy).output();
+    let output = output.expect("cargo");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    told.lines().filter(|line| line.starts_with("seed ")).for_each(|line| println!("{name}: {line}"));
+    let found = output.status.success() && told.contains("\nseed ");
+    (!found).then(|| format!("{name}:\n{told}{}", String::from_utf8_lossy(&output.stderr)))
 }
 
-fn succeed(command: &mut Command) {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+/// What the copy does.
+#[test]
+#[ignore = "fails where no bug is planted"]
+fn a_seed_breaks() {
+    let breaks = std::env::var(BREAKS).expect(BREAKS);
+    let broken = seeds::first(0..SEEDS, |report| {
+        let found = report.found.iter().find(|found| found.breach.invariant.to_string() == breaks);
+        found.map(|found| found.breach.to_string())
+    });
+    let (seed, breach) = broken.unwrap_or_else(|| panic!("{SEEDS} seeds don't break {breaks}"));
+    println!("\nseed {seed} finds it: {breach}");
+}
+
+/// Makes a file or folder what the source is, leaving alone what is the same, so that little is built anew.
+fn renew(from: &Path, to: &Path) {
+    if from.is_dir() {
+        fs::create_dir_all(to).expect("a folder of the copy");
+        for gone in entries(to).iter().filter(|entry| !from.join(entry.file_name().expect("a name")).exists()) {
+            if gone.is_dir() { fs::remove_dir_all(gone) } else { fs::remove_file(gone) }.expect("it can be removed");
+        }
+        for entry in entries(from) {
+            renew(&entry, &to.join(entry.file_name().expect("a name")));
+        }
+        return;
+    }
+    let source = fs::read(from).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+    if fs::read(to).ok().as_ref() != Some(&source) {
+        fs::write(to, source).unwrap_or_else(|error| panic!("{}: {error}", to.display()));
+    }
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    entries.map(|entry| entry.expect("an entry").path()).collect()
 }
 
 fn root() -> &'static Path {

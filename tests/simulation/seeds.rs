@@ -71,29 +71,48 @@ impl Summary {
     }
 }
 
-/// Runs seeds until one breaks something, or they are done.
+/// Runs seeds, until a few have broken something or all are done.
 pub fn run_all(seeds: Range<u64>) -> Summary {
-    let next = AtomicU64::new(seeds.start);
     let summary = Mutex::new(Summary::default());
+    on_every_core(seeds, |seed| {
+        let report = run(&Case::of(seed), false);
+        let mut summary = summary.lock().expect("no thread has panicked");
+        summary.add(seed, report);
+        summary.failed.len() < ENOUGH
+    });
+    let mut summary = summary.into_inner().expect("no thread has panicked");
+    summary.failed.sort_by_key(|(seed, _)| *seed);
+    summary
+}
+
+/// Runs seeds until one is as wanted; which, and in what way.
+pub fn first(seeds: Range<u64>, is_wanted: impl Fn(&Report) -> Option<String> + Sync) -> Option<(u64, String)> {
+    let first = Mutex::new(None);
+    on_every_core(seeds, |seed| {
+        let wanted = is_wanted(&run(&Case::of(seed), false));
+        let mut first = first.lock().expect("no thread has panicked");
+        *first = first.take().or(wanted.map(|what| (seed, what)));
+        first.is_none()
+    });
+    first.into_inner().expect("no thread has panicked")
+}
+
+/// Does something with each seed in turn, until it says that this is enough.
+fn on_every_core(seeds: Range<u64>, go_on: impl Fn(u64) -> bool + Sync) {
+    let next = AtomicU64::new(seeds.start);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..cores {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    let enough = summary.lock().expect("no thread has panicked").failed.len() >= ENOUGH;
-                    if seed >= seeds.end || enough {
-                        return;
+                    if seed >= seeds.end || !go_on(seed) {
+                        return next.store(seeds.end, Ordering::Relaxed);
                     }
-                    let report = run(&Case::of(seed), false);
-                    summary.lock().expect("no thread has panicked").add(seed, report);
                 }
             });
         }
     });
-    let mut summary = summary.into_inner().expect("no thread has panicked");
-    summary.failed.sort_by_key(|(seed, _)| *seed);
-    summary
 }
 
 /// Says what a seed broke, and leaves the case and its history, made short, in files.
