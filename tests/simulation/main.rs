@@ -14,6 +14,7 @@ mod ending;
 mod faults;
 mod fidelity;
 mod observer;
+mod panics;
 mod planted;
 mod process;
 mod run;
@@ -72,11 +73,12 @@ fn what_was_drawn_can_be_listed() {
     }
 }
 
-/// Shows one seed: what was said over the wire, and what it broke.
 #[test]
-fn shown() {
-    let Ok(seed) = std::env::var("SHOW") else { return };
-    let report = run(&Case::of(seed.parse().expect("SHOW")), true);
+#[ignore = "shows one seed, SHOW, to a person: what was said over the wire, and what it broke"]
+fn a_seed_is_shown() {
+    let seed = std::env::var("SHOW").expect("SHOW").parse().expect("the number of a seed");
+    let report = run(&Case::of(seed), true);
     println!("{}", report.text);
-    println!("{:?} requests={} lasted={:?}", report.found, report.requests, report.lasted);
+    report.found.iter().for_each(|found| println!("{} {}", found.at, found.breach));
+    println!("{} requests in {:?}", report.requests, report.lasted);
 }

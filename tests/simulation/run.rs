@@ -1,7 +1,10 @@
 //! Runs a case from its beginning to its end.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use jiff::Timestamp;
 
 use crate::api::Api;
 use crate::case::{Case, Trouble};
@@ -9,6 +12,7 @@ use crate::cluster::{Cluster, Nodes, Pace};
 use crate::coverage::Coverage;
 use crate::ending;
 use crate::observer::{Found, Observer};
+use crate::panics;
 use crate::process::{Machine, Plug};
 use crate::script::expect::unmet;
 use crate::script::manifests::Place;
@@ -47,12 +51,22 @@ pub struct Report {
 }
 
 /// Runs a case; `readable` keeps what was said over the wire, for a person to read.
+///
+/// # Panics
+/// When the simulation itself does, and it says with which seed. What panics in a task of Sluice is in the report.
 pub fn run(case: &Case, readable: bool) -> Report {
     // kube-rs draws the jitter of its pauses from here.
     fastrand::seed(case.seed);
+    panics::forget();
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().expect("a runtime");
-    runtime.block_on(async { Run::new(case, readable).play(case).await })
+    let played = AssertUnwindSafe(|| runtime.block_on(async { Run::new(case, readable).play(case).await }));
+    let mut report = std::panic::catch_unwind(played).unwrap_or_else(|_| panic!("in seed {}", case.seed));
+    let at = Timestamp::UNIX_EPOCH;
+    let panicked =
+        panics::seen().into_iter().map(|what| Found { at, version: 0, breach: Breach::of(Invariant::Restart, what) });
+    report.found.extend(panicked);
+    report
 }
 
 struct Run {
