@@ -1,9 +1,12 @@
 //! An API server in memory: a function of requests and time.
 //!
 //! What Sluice and its users rely on is here as in the real one: uids, versions, generations, statuses with paths of their
-//! own, merge and JSON patches, server-side apply, lists in pieces, watches with bookmarks and forgotten history, finalizers
-//! and graceful deletion. Not here: who may do what, admission (policies, webhooks, limits), CEL rules of
-//! CustomResourceDefinitions, and the emptying of namespaces.
+//! own, merge and JSON patches, server-side apply, defaults, schemas and their rules, lists in pieces, watches with bookmarks
+//! and forgotten history, finalizers and graceful deletion. [`recorded`] holds it against a real one.
+//!
+//! Not here: who may do what, admission (policies, webhooks, limits, service accounts), rehearsals (`dryRun`), strategic
+//! merge patches, discovery, `metadata.managedFields` in answers (owners are kept all the same), and the emptying of
+//! namespaces that are deleted.
 //!
 //! Other controllers of the cluster act on the same objects by the calls below; they are seen by watches like any other.
 

@@ -166,6 +166,9 @@ fn settle(kind: &Kind, name: &str, object: &mut Value, before: Option<&Value>, h
                 });
             }
             flaws.extend(schema.flaws(object, before));
+            if !flaws.iter().any(Flaw::hides_others) {
+                flaws.extend(schema.broken_rules(object, before));
+            }
         }
         (Some(schema), Part::Status) => flaws.extend(schema.settle_status(object, before)),
     }

@@ -20,10 +20,49 @@ impl Schema {
         let before = before.and_then(|before| before.get("status"));
         schema.settle(status, before);
         let mut flaws = schema.flaws(status, before);
+        if !flaws.iter().any(Flaw::hides_others) {
+            flaws.extend(schema.broken_rules(status, before));
+        }
         for flaw in &mut flaws {
             flaw.field = format!("status.{}", flaw.field);
         }
         flaws
+    }
+
+    /// The rules of the definition that an object breaks; `before` is what it was.
+    pub fn broken_rules(&self, object: &Value, before: Option<&Value>) -> Vec<Flaw> {
+        let mut flaws = Vec::new();
+        self.check_rules_at(object, before, Path::Root, &mut flaws);
+        flaws
+    }
+
+    fn check_rules_at(&self, value: &Value, before: Option<&Value>, path: Path<'_>, flaws: &mut Vec<Flaw>) {
+        if before == Some(value) {
+            return;
+        }
+        self.check_rules(value, before, path, flaws);
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    let Some(schema) = self.field(name) else { continue };
+                    let before = before.and_then(|before| before.get(name));
+                    schema.check_rules_at(value, before, Path::Field(&path, name), flaws);
+                }
+            }
+            Value::Array(items) => {
+                let Some(schema) = self.item() else { return };
+                for (index, item) in items.iter().enumerate() {
+                    schema.check_rules_at(item, self.same_item(item, before), Path::Index(&path, index), flaws);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What an item of this list was before, if it can be told from the others.
+    fn same_item<'a>(&self, item: &Value, before: Option<&'a Value>) -> Option<&'a Value> {
+        let key = self.key_of(item)?;
+        before?.as_array()?.iter().find(|earlier| self.key_of(earlier).as_ref() == Some(&key))
     }
 
     fn check(&self, value: &Value, before: Option<&Value>, path: Path<'_>, flaws: &mut Vec<Flaw>) {
@@ -81,10 +120,7 @@ impl Schema {
                 flaws.push(Flaw { field: Path::Index(&path, index).to_string(), cause: "FieldValueDuplicate", text });
             }
             if let Some(schema) = self.item() {
-                let before = key.and_then(|key| {
-                    before?.as_array()?.iter().find(|earlier| self.key_of(earlier).as_ref() == Some(&key))
-                });
-                schema.check(item, before, Path::Index(&path, index), flaws);
+                schema.check(item, self.same_item(item, before), Path::Index(&path, index), flaws);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Schemas of CustomResourceDefinitions: read once, then used to prune, default, check and merge objects.
 
 mod check;
+mod rules;
 mod settle;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,8 @@ pub struct Schema {
     /// Whether a map has one owner, as a whole.
     pub is_atomic_map: bool,
     rules: Rules,
+    /// What the definition says in CEL.
+    checks: Vec<rules::Rule>,
 }
 
 /// What kind of JSON a value is.
@@ -94,6 +97,10 @@ impl Schema {
             },
             is_atomic_map: text("x-kubernetes-map-type") == "atomic",
             rules: Rules::of(schema),
+            checks: schema
+                .get("x-kubernetes-validations")
+                .and_then(Value::as_array)
+                .map_or_else(Vec::new, |rules| rules.iter().filter_map(rules::Rule::of).collect()),
         }
     }
 

@@ -1,0 +1,223 @@
+//! The rules in CEL that the definitions have (`x-kubernetes-validations`). There is no interpreter here: the rules that a
+//! write of Sluice or of its users could break are known by their text.
+
+use regex::Regex;
+use serde_json::Value;
+
+use super::super::refusal::Flaw;
+use super::{Path, Schema};
+
+/// A rule of a definition.
+#[derive(Debug)]
+pub(super) struct Rule {
+    holds: Holds,
+    message: String,
+    /// The field below that the rule is about, if it names one: `.resourceGroups`.
+    field: String,
+}
+
+/// When a rule holds; what is compared to an earlier value holds as long as there is none.
+#[derive(Debug)]
+enum Holds {
+    /// The value stays the same.
+    Same,
+    /// The name has at most this many characters.
+    NameUpTo(usize),
+    /// The name is of this form.
+    NameLike(Regex),
+    /// The value is one of these.
+    OneOf(Vec<String>),
+    /// The value, compared to the earlier one, is as this says.
+    So(Check),
+}
+
+/// Whether a value is as it has to be, seeing what it was.
+type Check = fn(&Value, Option<&Value>) -> bool;
+
+/// Rules by their text.
+const KNOWN: [(&str, Check); 15] = [
+    ("self != 'headgroup'", |own, _| own != "headgroup"),
+    ("self.minReplicas <= self.maxReplicas", |own, _| ordered(own, "minReplicas", "maxReplicas")),
+    ("has(self.minCount) ? self.minCount <= self.count : true", |own, _| ordered(own, "minCount", "count")),
+    ("!has(self.priorityClassRef) || has(self.priority)", |own, _| {
+        !has(own, "priorityClassRef") || has(own, "priority")
+    }),
+    ("self.all(group, self.exists_one(other, other.groupName == group.groupName))", |own, _| {
+        let names: Vec<&Value> = items(Some(own)).iter().filter_map(|group| group.get("groupName")).collect();
+        names.iter().enumerate().all(|(index, name)| !names[..index].contains(name))
+    }),
+    ("self.flavors.all(x, size(x.resources) == size(self.coveredResources))", |own, _| {
+        let covered = items(own.get("coveredResources")).len();
+        items(own.get("flavors")).iter().all(|flavor| items(flavor.get("resources")).len() == covered)
+    }),
+    ("self.flavors.all(x, x.resources.map(r, r.name) == self.coveredResources)", |own, _| {
+        let covered: Vec<&Value> = items(own.get("coveredResources")).iter().collect();
+        let names = |flavor: &Value| -> Vec<Value> {
+            items(flavor.get("resources")).iter().filter_map(|resource| resource.get("name").cloned()).collect()
+        };
+        items(own.get("flavors")).iter().all(|flavor| names(flavor).iter().eq(covered.iter().copied()))
+    }),
+    (
+        "!has(self.cohortName) && has(self.resourceGroups) ? self.resourceGroups.all(rg, rg.flavors.all(f, \
+         f.resources.all(r, !has(r.lendingLimit)))) : true",
+        |own, _| has(own, "cohortName") || !sets(own, "lendingLimit"),
+    ),
+    (
+        "!has(self.cohortName) && has(self.resourceGroups) ? self.resourceGroups.all(rg, rg.flavors.all(f, \
+         f.resources.all(r, !has(r.borrowingLimit)))) : true",
+        |own, _| has(own, "cohortName") || !sets(own, "borrowingLimit"),
+    ),
+    (
+        "!has(self.parentName) && has(self.resourceGroups) ? self.resourceGroups.all(rg, rg.flavors.all(f, \
+         f.resources.all(r, !has(r.lendingLimit)))) : true",
+        |own, _| has(own, "parentName") || !sets(own, "lendingLimit"),
+    ),
+    (
+        "!has(self.parentName) && has(self.resourceGroups) ? self.resourceGroups.all(rg, rg.flavors.all(f, \
+         f.resources.all(r, !has(r.borrowingLimit)))) : true",
+        |own, _| has(own, "parentName") || !sets(own, "borrowingLimit"),
+    ),
+    (
+        "!(self.reclaimWithinCohort == 'Never' && has(self.borrowWithinCohort) && self.borrowWithinCohort.policy != 'Never')",
+        |own, _| {
+            let borrows = own.pointer("/borrowWithinCohort/policy").is_some_and(|policy| policy != "Never");
+            own.get("reclaimWithinCohort").is_none_or(|policy| policy != "Never") || !borrows
+        },
+    ),
+    ("!has(self.topologyName) || self.nodeLabels.size() >= 1", |own, _| {
+        let labels = own.get("nodeLabels").and_then(Value::as_object);
+        !has(own, "topologyName") || labels.is_some_and(|labels| !labels.is_empty())
+    }),
+    (
+        "!has(oldSelf.topologyName) || (has(self.topologyName) && self.topologyName == oldSelf.topologyName)",
+        |own, old| old.and_then(|old| old.get("topologyName")).is_none_or(|name| own.get("topologyName") == Some(name)),
+    ),
+    ("!has(oldSelf.clusterName) || !has(self.clusterName) || oldSelf.clusterName == self.clusterName", |own, old| {
+        let (own, old) = (own.get("clusterName"), old.and_then(|old| old.get("clusterName")));
+        own.is_none() || old.is_none() || own == old
+    }),
+];
+
+impl Rule {
+    /// The rule in a part of a schema, if it is known.
+    pub(super) fn of(rule: &Value) -> Option<Self> {
+        let text = |field: &str| rule.get(field).and_then(Value::as_str).unwrap_or_default().trim().to_owned();
+        Some(Self { holds: Holds::of(&text("rule"))?, message: text("message"), field: text("fieldPath") })
+    }
+}
+
+impl Holds {
+    fn of(text: &str) -> Option<Self> {
+        let within = |start: &str, end: &str| text.strip_prefix(start)?.strip_suffix(end);
+        if text == "self == oldSelf" {
+            return Some(Self::Same);
+        }
+        if let Some(most) = within("size(self.metadata.name) <= ", "") {
+            return most.parse().ok().map(Self::NameUpTo);
+        }
+        if let Some(pattern) = within("self.metadata.name.matches('", "')") {
+            return Regex::new(pattern).ok().map(Self::NameLike);
+        }
+        if let Some(list) = within("self in ['", "']") {
+            return Some(Self::OneOf(list.split("', '").map(str::to_owned).collect()));
+        }
+        KNOWN.iter().find(|(known, _)| *known == text).map(|(_, holds)| Self::So(*holds))
+    }
+
+    fn hold(&self, own: &Value, old: Option<&Value>) -> bool {
+        let name = || own.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        match self {
+            Self::Same => old.is_none_or(|old| own == old),
+            Self::NameUpTo(most) => name().chars().count() <= *most,
+            Self::NameLike(pattern) => pattern.is_match(name()),
+            Self::OneOf(allowed) => own.as_str().is_some_and(|own| allowed.iter().any(|one| one == own)),
+            Self::So(holds) => holds(own, old),
+        }
+    }
+}
+
+impl Schema {
+    /// The rules that a part of an object breaks and did not break before.
+    pub(super) fn check_rules(&self, value: &Value, before: Option<&Value>, path: Path<'_>, flaws: &mut Vec<Flaw>) {
+        for rule in self.checks.iter().filter(|rule| !rule.holds.hold(value, before)) {
+            let path = path.to_string();
+            let field = match (path.as_str(), rule.field.as_str()) {
+                ("", "") => "<nil>".to_owned(),
+                (path, below) => format!("{path}{below}").trim_start_matches('.').to_owned(),
+            };
+            let shown = if value.is_object() || value.is_array() { String::new() } else { format!("{value}: ") };
+            let text = format!("Invalid value: {shown}{}", rule.message);
+            flaws.push(Flaw { field, cause: "FieldValueInvalid", text });
+        }
+    }
+}
+
+fn has(object: &Value, field: &str) -> bool {
+    object.get(field).is_some()
+}
+
+fn items(list: Option<&Value>) -> &[Value] {
+    list.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn ordered(object: &Value, less: &str, more: &str) -> bool {
+    let number = |field: &str| object.get(field).and_then(Value::as_i64);
+    number(less).zip(number(more)).is_none_or(|(less, more)| less <= more)
+}
+
+/// Whether any quota of a queue or a cohort has this limit.
+fn sets(object: &Value, limit: &str) -> bool {
+    let flavors = items(object.get("resourceGroups")).iter().flat_map(|group| items(group.get("flavors")));
+    flavors.flat_map(|flavor| items(flavor.get("resources"))).any(|resource| resource.get(limit).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use sluice::api::crds;
+
+    use super::*;
+
+    /// What is not looked at, because only who sets up flavors or special queues could break it.
+    const UNKNOWN: [&str; 12] = [
+        "!has(self.clusterName) || (!has(self.nominatedClusterNames) ||",
+        "!has(self.preference) || (self.whenCanBorrow",
+        "!has(self.resourceGroups) || self.resourceGroups.all(rg,",
+        "!has(self.resourceGroups) || self.resourceGroups.map(rg,",
+        "!quantity(string(self)).isGreaterThan(quantity('0'))",
+        "(self.group == 'kueue.x-k8s.io')",
+        "(self.group == 'scheduling.k8s.io')",
+        "has(self.concurrentAdmissionPolicy) == has(oldSelf.concurrentAdmissionPolicy)",
+        "self.all(x, !has(x.",
+        "self.all(x, has(x.operator)",
+        "self.all(x, has(x.tolerationSeconds)",
+        "self.all(x, x.effect in",
+    ];
+
+    fn collect(schema: &Value, rules: &mut BTreeSet<String>) {
+        match schema {
+            Value::Object(fields) => {
+                for rule in items(fields.get("x-kubernetes-validations")) {
+                    rules.insert(rule["rule"].as_str().unwrap_or_default().trim().to_owned());
+                }
+                fields.values().for_each(|field| collect(field, rules));
+            }
+            Value::Array(items) => items.iter().for_each(|item| collect(item, rules)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_rule_of_the_definitions_is_known_or_known_not_to_be() {
+        let mut rules = BTreeSet::new();
+        for definition in crds::all() {
+            collect(&serde_json::to_value(definition).expect("a definition is JSON"), &mut rules);
+        }
+        let is_unknown = |rule: &str| UNKNOWN.iter().any(|start| rule.starts_with(start));
+        let new: Vec<&String> = rules.iter().filter(|rule| Holds::of(rule).is_none() && !is_unknown(rule)).collect();
+        assert!(new.is_empty(), "{new:#?}");
+        let gone: Vec<&str> = KNOWN.iter().map(|(rule, _)| *rule).filter(|rule| !rules.contains(*rule)).collect();
+        assert!(gone.is_empty(), "{gone:#?}");
+    }
+}
