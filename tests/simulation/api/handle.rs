@@ -133,12 +133,14 @@ impl Api {
                 return Err(Refusal::bad_request(why));
             }
             let owned = Fields::of(Shape::of(kind), &wanted);
+            builtin::reread(kind, &mut wanted).map_err(Refusal::broken)?;
             let stored = self.store_new(now, kind, namespace, wanted, &hand)?;
             self.ledger.set(kind, &key, [(hand.manager, owned)].into());
             return Ok(object_answer(StatusCode::CREATED, &stored));
         };
         let before = self.ledger.owners(kind, &key);
-        let applied = apply::apply(Shape::of(kind), &live, &wanted, before.clone(), &hand.manager, force)?;
+        let mut applied = apply::apply(Shape::of(kind), &live, &wanted, before.clone(), &hand.manager, force)?;
+        builtin::reread(kind, &mut applied.object).map_err(Refusal::broken)?;
         hand.touches = applied.owners != before;
         let stored = self.store_changed(now, kind, (namespace, name), &hand, |_| Ok(applied.object))?;
         if self.store.get(kind, &key).is_some() {
