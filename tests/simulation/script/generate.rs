@@ -68,6 +68,11 @@ impl Author {
         Self { wishes: Wishes::new(&scene), script: Script { scene, steps: Vec::new() }, shape }
     }
 
+    /// Whether things are also done while others are under way.
+    pub(super) fn mid_flight(&self) -> bool {
+        self.shape.mid_flight
+    }
+
     /// Something that is done after a while, when all is quiet or not.
     pub(super) fn act(&mut self, rng: &mut Rng, act: Act) {
         let after = match rng.u32(0..4) {

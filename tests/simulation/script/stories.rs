@@ -50,8 +50,12 @@ fn upgrade_that_waits(author: &mut Author, rng: &mut Rng, service: &Service) {
 fn upgrade_that_goes_through(author: &mut Author, rng: &mut Rng, service: &Service) {
     set_room(author, rng, service, Room::Enough);
     upgrade(author, rng, service);
-    if rng.bool() {
-        intervene(author, rng, service);
+    // What finds both clusters open has to come within a moment, so it has to be tried more often than other things.
+    match author.mid_flight().then(|| rng.u32(0..8)) {
+        Some(0) => take_back(author, rng, service),
+        Some(1) => preempt(author, rng, service),
+        _ if rng.bool() => intervene(author, rng, service),
+        _ => {}
     }
 }
 
