@@ -118,6 +118,7 @@ fn on_every_core(seeds: Range<u64>, go_on: impl Fn(u64) -> bool + Sync) {
 /// Says what a seed broke, and leaves the case and its history, made short, in files.
 pub fn told(seed: u64, report: &Report) -> String {
     let Some(first) = report.found.first() else { return String::new() };
+    println!("seed {seed} broke {}; it is being made short", first.breach);
     let begun = Instant::now();
     let short = shrunk(&Case::of(seed), first.breach.invariant);
     let again = run(&short, true);

@@ -5,40 +5,48 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 use sluice::api::kueue::Workload;
 use sluice::api::ray::RayCluster;
+use sluice::jobframework::record::Record;
 
 use super::super::history::State;
 use super::{Breach, Invariant, QUEUE_NAME, clusters_of, is_admitted, is_live, is_open, job_uid, key, slices_of};
 
 /// What is wrong with the gate of `cluster`, which was just opened.
 pub(super) fn check(state: &State, cluster: &RayCluster) -> Vec<Breach> {
-    if is_tampered(cluster) || is_covered(state, cluster) {
+    let job = job_uid(cluster);
+    let mut slices = slices_of(state, &job);
+    let covered = slices.any(|slice| is_admitted(slice) && covers(slice, &needed(state, &job, cluster, slice)));
+    if is_tampered(cluster) || !cluster.labels().contains_key(QUEUE_NAME) || covered {
         return Vec::new();
     }
-    let needed = needed(state, &job_uid(cluster));
-    let what = format!("the gate of {} was opened, and no admitted slice covers {needed:?}", key(cluster));
+    let what = format!("the gate of {} was opened, and no admitted slice covers it and every other", key(cluster));
     vec![Breach::of(Invariant::Gate, what)]
 }
 
-/// Whether one admitted slice pays for this cluster and every other open one of its job. Who names no queue needs none.
-fn is_covered(state: &State, cluster: &RayCluster) -> bool {
-    let job = job_uid(cluster);
-    let needed = needed(state, &job);
-    let mut slices = slices_of(state, &job);
-    !cluster.labels().contains_key(QUEUE_NAME) || slices.any(|slice| is_admitted(slice) && covers(slice, &needed))
-}
-
-/// How many pods the open clusters of a job need, by group. One that is being deleted needs what it still has, which is for I3
-/// to say.
-fn needed(state: &State, job: &str) -> BTreeMap<String, i32> {
+/// How many pods the open clusters of a job need, by group. The one that was opened needs all that it asks for. Another may have
+/// been asked for more meanwhile, and gets no more than the slice pays for; and one that is being deleted needs what it still
+/// has, which is for I3 to say.
+fn needed(state: &State, job: &str, opened: &RayCluster, slice: &Workload) -> BTreeMap<String, i32> {
+    let record = Record::of(slice).unwrap_or_default();
     let mut needed: BTreeMap<String, i32> = BTreeMap::new();
     for cluster in clusters_of(state, job).filter(|cluster| is_open(cluster) && is_live(cluster)) {
-        *needed.entry("head".to_owned()).or_default() += 1;
-        for group in &cluster.spec.worker_group_specs {
-            let hosts = group.num_of_hosts.unwrap_or(1);
-            *needed.entry(group.group_name.to_lowercase()).or_default() += group.replicas.unwrap_or(0) * hosts;
+        let paid = record.member(&cluster.uid().unwrap_or_default()).filter(|_| key(cluster) != key(opened));
+        for (group, pod_set, asked) in groups(cluster) {
+            let shares =
+                paid.map(|paid| paid.pods.iter().filter(|share| share.group == group).map(|share| share.count).sum());
+            let most = shares.map_or(i32::MAX, |shares: u32| i32::try_from(shares).unwrap_or(i32::MAX));
+            *needed.entry(pod_set).or_default() += asked.min(most);
         }
     }
     needed
+}
+
+/// The groups of a cluster: each with the name of its pod set, and how many pods it asks for.
+fn groups(cluster: &RayCluster) -> impl Iterator<Item = (String, String, i32)> {
+    let workers = cluster.spec.worker_group_specs.iter().map(|group| {
+        let name = group.group_name.clone();
+        (name.clone(), name.to_lowercase(), group.replicas.unwrap_or(0) * group.num_of_hosts.unwrap_or(1))
+    });
+    std::iter::once(("headgroup".to_owned(), "head".to_owned(), 1)).chain(workers)
 }
 
 /// A PodSet is named after its group; one of another shape has a suffix.
