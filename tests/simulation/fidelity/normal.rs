@@ -29,17 +29,26 @@ pub(super) fn normalised(dump: &Dump, place: &Place) -> Normal {
     objects.collect()
 }
 
-/// Objects in which those who wait are not told by how much: Sluice refreshes that after a while, and not at once.
+/// Objects in which those who wait for quota are not told for how much, nor whether it is more than there is in all: both may
+/// be the numbers of up to ten seconds ago (`REFRESH_AFTER` in `src/queue/cycle.rs`).
 pub(super) fn without_numbers(mut objects: Normal) -> Normal {
     for object in objects.values_mut() {
         for conditions in CONDITIONS {
             let conditions = object.pointer_mut(conditions).and_then(Value::as_array_mut).into_iter().flatten();
             for condition in conditions.filter(|condition| condition["status"] == "False") {
-                fields(condition, "").remove("message");
+                let condition = fields(condition, "");
+                condition.remove("message");
+                if let Some(reason) = condition.get_mut("reason").filter(|reason| waits_for_quota(reason)) {
+                    *reason = "<waits for quota>".into();
+                }
             }
         }
     }
     objects
+}
+
+fn waits_for_quota(reason: &Value) -> bool {
+    reason == "WaitingForQuota" || reason == "ExceedsMaxQuota"
 }
 
 /// Tells texts without what is random in them, and times as times.
