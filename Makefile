@@ -9,6 +9,10 @@ DENY_VERSION := 0.20.2
 # How many random cases each property is tried on; a plain `cargo test` tries fewer.
 CASES ?= 2000
 
+# How many seeds the simulator runs, and from which on.
+SEEDS ?= 200
+FIRST ?= 0
+
 # Clients parse the API server's version and refuse a server that does not say it.
 VERSION_PACKAGE := k8s.io/component-base/version
 TESTENV_LDFLAGS := -s -w \
@@ -16,7 +20,7 @@ TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help build testenv demo demo-stop test fidelity bench lint crds
+.PHONY: help build testenv demo demo-stop test simulate planted fidelity bench lint crds
 
 help: ## Say what the targets do.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,11 +41,22 @@ demo-stop: ## End what KEEP=1 left running.
 	@id=$$(cat .cache/demo/manager.pid 2>/dev/null) && ps -o args= -p $$id | grep -q 'sluice manager' && kill $$id || true
 	$(BIN)/testenv stop --dir .cache/demo
 
-test: testenv ## Run all tests: the units, and the scenarios on a real control plane.
+test: testenv ## Run all tests: the units, simulated histories, and the scenarios on a real control plane.
 	cd testenv && go test -vet=off ./...
 	PROPTEST_CASES=$(CASES) cargo test --locked --lib
 	cargo test --locked --test queue_bench
+	SEEDS=$(SEEDS) FIRST=$(FIRST) cargo test --locked --test simulation -- --show-output
 	cargo test --locked --test integration -- --test-threads=2
+
+simulate: ## Run whole histories with faults in virtual time: SEEDS of them, from seed FIRST on. SHOW=7 shows that of seed 7.
+ifdef SHOW
+	SHOW=$(SHOW) cargo test --locked --test simulation a_seed_is_shown -- --ignored --nocapture
+else
+	SEEDS=$(SEEDS) FIRST=$(FIRST) cargo test --locked --test simulation whatever_goes_wrong -- --nocapture
+endif
+
+planted: ## See whether the simulator finds bugs that are planted, one for each invariant.
+	cargo test --locked --test simulation every_planted_bug_is_found -- --ignored --nocapture
 
 fidelity: testenv ## Hold the simulator against a real control plane. FIDELITY_SCRIPTS=200 FIDELITY_SEED=0 says on how much.
 	cargo test --locked --test simulation fidelity -- --ignored

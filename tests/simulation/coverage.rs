@@ -33,6 +33,22 @@ pub enum History {
     LostAnswer(String),
 }
 
+impl History {
+    /// What every run of many seeds has to go through.
+    pub fn wanted() -> Vec<Self> {
+        let upgrades = [
+            Self::UpgradeWaiting,
+            Self::UpgradeAdmitted,
+            Self::UpgradeTakenBack,
+            Self::PreemptedInTheSurge,
+            Self::PreemptedWhole,
+            Self::RolledBack,
+            Self::Upgraded,
+        ];
+        upgrades.into_iter().chain(Phase::ALL.map(Self::Crash)).collect()
+    }
+}
+
 /// Where a service is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {

@@ -32,6 +32,7 @@ fn every_planted_bug_is_found() {
 fn missed(copy: &Path, patch: &Path) -> Option<String> {
     let name = patch.file_stem().expect("a name").to_string_lossy().into_owned();
     let (breaks, _) = name.split_once('-').expect("I1-what-it-does.patch");
+    fs::create_dir_all(copy).expect("a folder for the copy");
     PARTS.iter().for_each(|part| renew(&root().join(part), &copy.join(part)));
     let mut apply = Command::new("patch");
     let applied =

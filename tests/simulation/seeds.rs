@@ -44,9 +44,11 @@ impl Summary {
         }
     }
 
-    /// In how many of a thousand seeds this happened.
-    pub fn thousandths(&self, history: &History) -> u64 {
-        self.histories.get(history).map_or(0, |seeds| seeds * 1000 / self.seeds.max(1))
+    /// Histories that happened in too few of the seeds for a clean run to say much of them.
+    pub fn rare(&self) -> Vec<String> {
+        let seldom = |history: &History| self.histories.get(history).is_none_or(|seeds| seeds * 100 < self.seeds);
+        let wanted = History::wanted().into_iter().chain(self.histories.keys().cloned());
+        wanted.filter(seldom).map(|history| history.to_string()).collect()
     }
 
     /// What a person reads.

@@ -27,7 +27,7 @@ pub fn shrunk(case: &Case, invariant: Invariant) -> Case {
             |case, range| {
                 let Trouble { faults, .. } = trouble_of(case);
                 let gone: Vec<u64> = faults.keys().copied().skip(range.start).take(range.len()).collect();
-                gone.iter().for_each(|number| drop(faults.remove(number)));
+                faults.retain(|number, _| !gone.contains(number));
             },
         );
         short = shrinking.without(
@@ -36,7 +36,7 @@ pub fn shrunk(case: &Case, invariant: Invariant) -> Case {
             |case, range| {
                 let pods = &mut trouble_of(case).fates.pods;
                 let gone: Vec<u64> = pods.keys().copied().skip(range.start).take(range.len()).collect();
-                gone.iter().for_each(|number| drop(pods.remove(number)));
+                pods.retain(|number, _| !gone.contains(number));
             },
         );
         short = shrinking.without(
@@ -45,7 +45,7 @@ pub fn shrunk(case: &Case, invariant: Invariant) -> Case {
             |case, range| {
                 let boards = &mut trouble_of(case).fates.boards;
                 let gone: Vec<u64> = boards.keys().copied().skip(range.start).take(range.len()).collect();
-                gone.iter().for_each(|number| drop(boards.remove(number)));
+                boards.retain(|number, _| !gone.contains(number));
             },
         );
         if short == before || shrinking.tries == 0 {

@@ -162,7 +162,7 @@ impl Wire {
         Response::new(UnsyncBoxBody::new(StreamBody::new(frames)))
     }
 
-    async fn pump(mut self, mut watch: Watch, number: u64, fault: Option<Fault>, lines: Lines) {
+    async fn pump(self, mut watch: Watch, number: u64, fault: Option<Fault>, lines: Lines) {
         let mut draw = self.chance.about("watch", number);
         let until = tokio::time::Instant::now() + watch.timeout().unwrap_or(Duration::from_secs(300));
         let breaks = match fault {
