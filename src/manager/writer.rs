@@ -112,6 +112,8 @@ fn collection_path(target: &ObjectRef) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kube::core::Status;
+    use rstest::rstest;
     use serde_json::json;
 
     use super::*;
@@ -143,6 +145,26 @@ mod tests {
         assert_eq!(method, "PATCH");
         assert_eq!(uri, "/apis/kueue.x-k8s.io/v1beta2/clusterqueues/x/status?&fieldManager=sluice");
         assert_eq!(body, json!({"status": {}}));
+    }
+
+    #[rstest]
+    #[case::the_object(404, "x", "pods", true)]
+    #[case::its_namespace(404, "ns", "namespaces", false)]
+    #[case::another_of_its_kind(404, "y", "pods", false)]
+    #[case::there_but_changed(409, "x", "pods", false)]
+    fn an_object_is_absent_if_the_api_server_says_so_of_the_object_itself(
+        #[case] code: u16,
+        #[case] name: &str,
+        #[case] kind: &str,
+        #[case] absent: bool,
+    ) {
+        let details = json!({"name": name, "kind": kind});
+        let status = json!({"status": "Failure", "message": "no", "reason": "No", "code": code, "details": details});
+        let status: Status = serde_json::from_value(status).expect("a status");
+
+        let error = refused(&target("v1", "pods", Some("ns")), kube::Error::Api(Box::new(status)));
+
+        assert_eq!((error.code, error.absent), (Some(code), absent));
     }
 
     #[test]

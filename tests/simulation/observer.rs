@@ -62,7 +62,7 @@ impl Observer {
         self.found.push(Found { at, version: 0, breach });
     }
 
-    /// Takes note that the process was killed.
+    /// Takes note that a fault killed the process. (That it is started anew in the end is no crash.)
     pub fn crashed(&mut self) {
         self.coverage.crashed(self.watchdog.state());
     }

@@ -57,10 +57,7 @@ impl Machine {
             let ended = self.process(&settings, killed.clone());
             tokio::select! {
                 biased;
-                () = killed.cancelled() => {
-                    self.remark(&format!("process {start} is killed"));
-                    self.world.with(|world| world.observer.crashed());
-                }
+                () = killed.cancelled() => self.remark(&format!("process {start} is killed")),
                 () = ended => self.remark(&format!("process {start} ends")),
             }
             killed.cancel();
@@ -77,7 +74,7 @@ impl Machine {
             chance: self.chance,
             killed,
         };
-        let client = kube::Client::new(wire, "sluice-system");
+        let client = wire.client();
         let never = CancellationToken::new();
         let clock = self.world.time.clock();
         let ended = manager::manage(client, clock, settings, Metrics::default(), Readiness::default(), never).await;

@@ -1,5 +1,8 @@
 //! Makes a failure short: leaves out whatever it happens without.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
 use crate::case::{Case, Trouble};
 use crate::run::run;
 use crate::support::invariants::Invariant;
@@ -14,40 +17,14 @@ pub fn shrunk(case: &Case, invariant: Invariant) -> Case {
     short.trouble = Some(short.trouble.unwrap_or_else(|| run(case, false).trouble));
     loop {
         let before = short.clone();
-        short = shrinking.without(
-            short,
-            |case| case.script.steps.len(),
-            |case, range| {
-                drop(case.script.steps.drain(range));
-            },
-        );
-        short = shrinking.without(
-            short,
-            |case| trouble(case).faults.len(),
-            |case, range| {
-                let Trouble { faults, .. } = trouble_of(case);
-                let gone: Vec<u64> = faults.keys().copied().skip(range.start).take(range.len()).collect();
-                faults.retain(|number, _| !gone.contains(number));
-            },
-        );
-        short = shrinking.without(
-            short,
-            |case| trouble(case).fates.pods.len(),
-            |case, range| {
-                let pods = &mut trouble_of(case).fates.pods;
-                let gone: Vec<u64> = pods.keys().copied().skip(range.start).take(range.len()).collect();
-                pods.retain(|number, _| !gone.contains(number));
-            },
-        );
-        short = shrinking.without(
-            short,
-            |case| trouble(case).fates.boards.len(),
-            |case, range| {
-                let boards = &mut trouble_of(case).fates.boards;
-                let gone: Vec<u64> = boards.keys().copied().skip(range.start).take(range.len()).collect();
-                boards.retain(|number, _| !gone.contains(number));
-            },
-        );
+        let steps = |case: &mut Case, range: Range<usize>| drop(case.script.steps.drain(range));
+        short = shrinking.without(short, |case| case.script.steps.len(), steps);
+        let faults = |case: &mut Case, range| leave_out(&mut trouble_of(case).faults, range);
+        short = shrinking.without(short, |case| trouble_of(case).faults.len(), faults);
+        let pods = |case: &mut Case, range| leave_out(&mut trouble_of(case).fates.pods, range);
+        short = shrinking.without(short, |case| trouble_of(case).fates.pods.len(), pods);
+        let boards = |case: &mut Case, range| leave_out(&mut trouble_of(case).fates.boards, range);
+        short = shrinking.without(short, |case| trouble_of(case).fates.boards.len(), boards);
         if short == before || shrinking.tries == 0 {
             return short;
         }
@@ -64,15 +41,16 @@ impl Shrinking {
     fn without(
         &mut self,
         mut case: Case,
-        length: impl Fn(&Case) -> usize,
-        leave_out: impl Fn(&mut Case, std::ops::Range<usize>),
+        length: impl Fn(&mut Case) -> usize,
+        leave_out: impl Fn(&mut Case, Range<usize>),
     ) -> Case {
-        let mut size = length(&case);
+        let mut size = length(&mut case);
         while size > 0 {
             let mut start = 0;
-            while start < length(&case) {
+            while start < length(&mut case) {
                 let mut shorter = case.clone();
-                leave_out(&mut shorter, start..(start + size).min(length(&case)));
+                let end = (start + size).min(length(&mut case));
+                leave_out(&mut shorter, start..end);
                 if self.fails(&shorter) { case = shorter } else { start += size }
             }
             size /= 2;
@@ -87,10 +65,11 @@ impl Shrinking {
     }
 }
 
-fn trouble(case: &Case) -> Trouble {
-    case.trouble.clone().unwrap_or_default()
-}
-
 fn trouble_of(case: &mut Case) -> &mut Trouble {
     case.trouble.get_or_insert_default()
+}
+
+fn leave_out<T>(numbered: &mut BTreeMap<u64, T>, range: Range<usize>) {
+    let gone: Vec<u64> = numbered.keys().copied().skip(range.start).take(range.len()).collect();
+    numbered.retain(|number, _| !gone.contains(number));
 }

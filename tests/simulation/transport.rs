@@ -1,11 +1,9 @@
 //! The wire between a client and the API server: it takes its time, and some of what is sent over it is lost.
 
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -14,7 +12,7 @@ use kube::client::Body;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-use tower::{BoxError, Service};
+use tower::BoxError;
 
 use crate::api::Watch;
 use crate::chance::Chance;
@@ -27,32 +25,19 @@ const BOOKMARKS: Duration = Duration::from_secs(60);
 
 type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
 
-/// A wire that nothing goes wrong on.
+/// A client whose wire nothing goes wrong on.
 pub fn reliable(world: &Shared) -> kube::Client {
-    kube::Client::new(Reliable(world.clone()), "default")
-}
-
-#[derive(Clone)]
-struct Reliable(Shared);
-
-impl Service<Request<Body>> for Reliable {
-    type Response = Answer;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Answer, BoxError>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let world = self.0.clone();
-        Box::pin(async move {
+    let world = world.clone();
+    let carry_out = move |request: Request<Body>| {
+        let world = world.clone();
+        async move {
             match world.carry_out(whole(request).await?) {
-                Outcome::Done(response) => Ok(complete(response)),
-                Outcome::Watch(_) => Err("who watches has to expect the worst".into()),
+                Outcome::Done(response) => Ok::<_, BoxError>(complete(response)),
+                Outcome::Watch(_) => Err("people don't watch".into()),
             }
-        })
-    }
+        }
+    };
+    kube::Client::new(tower::service_fn(carry_out), "default")
 }
 
 /// The wire of one process: slow at times, and as bad as the faults say.
@@ -70,34 +55,33 @@ pub struct Wire {
     pub killed: CancellationToken,
 }
 
-impl Service<Request<Body>> for Wire {
-    type Response = Answer;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Answer, BoxError>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let wire = self.clone();
-        Box::pin(async move {
-            if wire.killed.is_cancelled() {
-                return Err("the process is no more".into());
-            }
-            let request = whole(request).await?;
-            let (answer, answered) = oneshot::channel();
-            // A request that is under way arrives, whatever becomes of who sent it.
-            tokio::spawn(wire.pass_on(request, answer));
-            match answered.await {
-                Ok(answer) => answer,
-                Err(_) => std::future::pending().await,
-            }
-        })
-    }
-}
-
 impl Wire {
+    /// A client at this process's end of the wire.
+    pub fn client(self) -> kube::Client {
+        let send = move |request: Request<Body>| self.clone().send(request);
+        kube::Client::new(tower::service_fn(send), "sluice-system")
+    }
+
+    async fn send(self, request: Request<Body>) -> Result<Answer, BoxError> {
+        if self.killed.is_cancelled() {
+            return Err("the process is no more".into());
+        }
+        let request = whole(request).await?;
+        let (answer, answered) = oneshot::channel();
+        // A request that is under way arrives, whatever becomes of who sent it.
+        tokio::spawn(self.pass_on(request, answer));
+        match answered.await {
+            Ok(answer) => answer,
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// The process dies here and now.
+    fn kill(&self) {
+        self.world.with(|world| world.observer.crashed());
+        self.killed.cancel();
+    }
+
     async fn pass_on(self, request: Request<Bytes>, answer: oneshot::Sender<Result<Answer, BoxError>>) {
         let (number, fault) = self.faults.lock().expect("one thread").next(class(&request));
         let mut line = Line::of(&request, fault);
@@ -108,7 +92,7 @@ impl Wire {
             Some(Fault::Slow(millis)) => pause(millis.into()).await,
             Some(Fault::KilledBefore) => {
                 self.note(line);
-                return self.killed.cancel();
+                return self.kill();
             }
             Some(Fault::RequestLost) => {
                 self.note(line);
@@ -131,7 +115,7 @@ impl Wire {
         self.tell_of(&line, fault);
         self.note(line);
         match fault {
-            Some(Fault::KilledAfter) => return self.killed.cancel(),
+            Some(Fault::KilledAfter) => return self.kill(),
             Some(Fault::Unanswered) => return,
             Some(Fault::AnswerLost) => return drop(answer.send(Err("connection reset by peer".into()))),
             _ => {}
