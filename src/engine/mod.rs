@@ -3,6 +3,7 @@
 //! Every decision of Sluice is made in [`Engine::step`], from values alone: no client, no clock, no randomness. The shell
 //! (`manager`) feeds it what the watches see and carries out what it asks for; a simulator can do the same.
 
+mod arriving;
 mod events;
 pub mod in_flight;
 mod in_use;
@@ -23,6 +24,7 @@ use jiff::Timestamp;
 use crate::dashboard::ServeReply;
 use crate::queue;
 use crate::rayservice::ServeObservation;
+use arriving::Arriving;
 use in_flight::{InFlight, WriteId};
 use notebook::Notebook;
 use pace::Pace;
@@ -134,6 +136,7 @@ pub struct Engine {
     serve_calls: BTreeSet<(Key, &'static str)>,
     pace: Pace<Planner>,
     in_flight: InFlight<Planner>,
+    arriving: Arriving,
     notebook: Notebook,
     /// Notes that tell of writes which have not been answered yet.
     untold: Vec<Untold>,
@@ -160,6 +163,7 @@ impl Engine {
             serve_calls: BTreeSet::new(),
             pace: Pace::default(),
             in_flight: InFlight::default(),
+            arriving: Arriving::default(),
             notebook: Notebook::default(),
             untold: Vec::new(),
             stopping: false,
@@ -197,6 +201,9 @@ impl Engine {
                 self.pace.mark(planner);
             }
         }
+        for cluster in self.arriving.expire(now) {
+            self.pods_may_have_changed(&cluster);
+        }
         for planner in self.pace.take_due(now) {
             let plan = self.plan(&planner, now);
             self.ask(now, planner, plan, &mut effects);
@@ -221,7 +228,7 @@ impl Engine {
 
     /// When [`step`](Self::step) has something to do even if nothing happens.
     pub fn next_wake(&self) -> Option<Timestamp> {
-        let wakes = [self.pace.next(), self.queueing.wake_at()].into_iter().flatten();
+        let wakes = [self.pace.next(), self.queueing.wake_at(), self.arriving.next()].into_iter().flatten();
         wakes.min().filter(|_| self.is_synced())
     }
 
@@ -259,6 +266,9 @@ impl Engine {
         if let (Some(Object::RayCluster(gone)), None) = (&change.was, &change.is) {
             self.serve.remove(&Key::of(gone.as_ref()));
         }
+        if let Some(pod @ Object::Pod(_)) = &change.is {
+            self.arriving.seen(&pod.reference());
+        }
         self.specs.see(change, self.halves);
         if self.halves.queue_manager {
             self.queueing.observe(now, change);
@@ -278,6 +288,10 @@ impl Engine {
     ) {
         let gone = matches!(result, Ok(Answer::Gone)) || matches!(&result, Err(error) if error.code == Some(404));
         let planners = self.in_flight.answered(id, write, gone);
+        let known = !matches!(&result, Err(error) if error.code.is_none());
+        if let Some(cluster) = self.arriving.answered(id, known, now) {
+            self.pods_may_have_changed(&cluster);
+        }
         match result {
             Ok(answer) => {
                 planners.iter().for_each(|planner| self.pace.succeeded(planner));
@@ -305,6 +319,12 @@ impl Engine {
         }
     }
 
+    fn pods_may_have_changed(&mut self, cluster: &Key) {
+        for planner in planners::concerned_by_pods(&self.world, self.halves, cluster) {
+            self.pace.mark(planner);
+        }
+    }
+
     fn served(&mut self, reply: ServeReply) {
         let cluster = Key::new(reply.namespace.clone(), reply.cluster.clone());
         self.serve_calls.remove(&(cluster.clone(), reply.kind()));
@@ -321,6 +341,7 @@ impl Engine {
         let mut sent = BTreeSet::new();
         for write in plan.writes {
             if let Some(id) = self.in_flight.begin(&write.target, &planner) {
+                self.arriving.sent(id, &write);
                 effects.push(Effect::Write(id, write));
                 sent.insert(id);
             }

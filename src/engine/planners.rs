@@ -16,7 +16,7 @@ use crate::api::kueue::Workload;
 use crate::api::ray::{RayCluster, names};
 use crate::jobframework::ray_cluster::{RayClusterJob, live_pods, member};
 use crate::jobframework::ray_service::RayServiceJob;
-use crate::jobframework::record::Record;
+use crate::jobframework::record::{MemberShare, Record};
 use crate::jobframework::{self, Groups, Job, JobView, slices};
 use crate::raycluster::{self, Grant, Placement};
 use crate::rayservice;
@@ -62,7 +62,11 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
                     None => drop(concerned.insert(Planner::Job(JobKey::RayCluster(Key::of(cluster.as_ref()))))),
                 }
             }
-            Object::Pod(pod) => of_pod(world, pod, &mut concerned),
+            Object::Pod(pod) => {
+                if let Some(cluster) = pod.labels().get(names::CLUSTER_LABEL) {
+                    of_pods(world, &Key::new(pod.namespace().unwrap_or_default(), cluster), &mut concerned);
+                }
+            }
             Object::Service(service) => of_owner(service.as_ref(), &mut concerned),
             Object::EndpointSlice(slice) => {
                 let service = slice.labels().get("kubernetes.io/service-name");
@@ -88,6 +92,17 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
             Object::Namespace(_) | Object::LimitRange(_) | Object::RuntimeClass(_) => {}
         }
     }
+    only_of(halves, concerned)
+}
+
+/// The planners that the pods of a cluster concern.
+pub(super) fn concerned_by_pods(world: &World, halves: Halves, cluster: &Key) -> BTreeSet<Planner> {
+    let mut concerned = BTreeSet::new();
+    of_pods(world, cluster, &mut concerned);
+    only_of(halves, concerned)
+}
+
+fn only_of(halves: Halves, mut concerned: BTreeSet<Planner>) -> BTreeSet<Planner> {
     concerned.retain(|planner| match planner {
         Planner::RayService(_) | Planner::RayCluster(_) => halves.ray_operator,
         _ => halves.queue_manager,
@@ -113,11 +128,9 @@ fn of_owner<K: Resource>(object: &K, concerned: &mut BTreeSet<Planner>) {
     concerned.extend(controller(object, "RayCluster").map(Planner::RayCluster));
 }
 
-fn of_pod(world: &World, pod: &Pod, concerned: &mut BTreeSet<Planner>) {
-    let Some(cluster) = pod.labels().get(names::CLUSTER_LABEL) else { return };
-    let cluster = Key::new(pod.namespace().unwrap_or_default(), cluster);
+fn of_pods(world: &World, cluster: &Key, concerned: &mut BTreeSet<Planner>) {
     concerned.insert(Planner::RayCluster(cluster.clone()));
-    if let Some(known) = world.ray_clusters.get(&cluster) {
+    if let Some(known) = world.ray_clusters.get(cluster) {
         let uids = known.owner_references().iter().map(|owner| owner.uid.clone()).chain(known.uid());
         uids.for_each(|uid| of_going_workloads(world, &uid, concerned));
         match controller(known.as_ref(), "RayService") {
@@ -125,7 +138,7 @@ fn of_pod(world: &World, pod: &Pod, concerned: &mut BTreeSet<Planner>) {
                 concerned.insert(Planner::RayService(service.clone()));
                 concerned.insert(Planner::Job(JobKey::RayService(service)));
             }
-            None => drop(concerned.insert(Planner::Job(JobKey::RayCluster(cluster)))),
+            None => drop(concerned.insert(Planner::Job(JobKey::RayCluster(cluster.clone())))),
         }
         return;
     }
@@ -246,8 +259,8 @@ impl Engine {
         let keys = names.into_iter().map(|name| Key::new(namespace, name));
         let gone = keys.filter(|key| self.world.ray_clusters.get(key).is_none());
         let pods = gone.map(|key| {
-            let pods: Vec<&Pod> = self.world.pods.under(&key).map(AsRef::as_ref).collect();
-            (key.name, live_pods(&pods))
+            let pods = self.live_pods(&key);
+            (key.name, pods)
         });
         pods.filter(|(_, pods)| !pods.is_empty()).collect()
     }
@@ -262,11 +275,8 @@ impl Engine {
             return self.queueing.plan_workload(&self.world, workload, now);
         }
         let members = Record::of(workload).unwrap_or_default().members;
-        let has_pods = members.iter().any(|member| {
-            let pods: Vec<&Pod> =
-                self.world.pods.under(&Key::new(key.namespace.clone(), &member.name)).map(AsRef::as_ref).collect();
-            !live_pods(&pods).is_empty()
-        });
+        let cluster = |member: &MemberShare| Key::new(key.namespace.clone(), &member.name);
+        let has_pods = members.iter().any(|member| !self.live_pods(&cluster(member)).is_empty());
         jobframework::release(workload, has_pods)
     }
 
@@ -326,7 +336,7 @@ impl Engine {
         let Some(slice) = slices::covering(&slices) else {
             return (Grant::UpTo(BTreeMap::new()), BTreeMap::new());
         };
-        let member = member(cluster, &[], self.wants(cluster));
+        let member = member(cluster, &[], BTreeMap::new(), self.wants(cluster));
         let flavors = slice.flavors(&member).into_iter();
         let placements = flavors.map(|(group, flavors)| (group, self.placement(&flavors)));
         (Grant::UpTo(slice.grant(&member)), placements.collect())
@@ -343,7 +353,18 @@ impl Engine {
     }
 
     fn cluster_job<'a>(&'a self, cluster: &'a RayCluster) -> RayClusterJob<'a> {
-        RayClusterJob { cluster, pods: self.pods_of(cluster), groups: self.wants(cluster) }
+        let live_pods = self.live_pods(&Key::of(cluster));
+        RayClusterJob { cluster, pods: self.pods_of(cluster), live_pods, groups: self.wants(cluster) }
+    }
+
+    /// The pods of a cluster that haven't ended, by group, with those that may be there already.
+    fn live_pods(&self, cluster: &Key) -> BTreeMap<String, u32> {
+        let pods: Vec<&Pod> = self.world.pods.under(cluster).map(AsRef::as_ref).collect();
+        let mut live = live_pods(&pods);
+        for (group, arriving) in self.arriving.of(cluster) {
+            *live.entry(group).or_default() += arriving;
+        }
+        live
     }
 
     /// The groups of pods that a cluster wants.

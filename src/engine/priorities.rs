@@ -89,6 +89,7 @@ fn of_pods(class: &PriorityClass) -> Priority {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
@@ -138,7 +139,7 @@ mod tests {
         #[case] expected: Result<(i32, Option<&str>), &str>,
     ) {
         let cluster = cluster(labels, head, workers);
-        let job = RayClusterJob { cluster: &cluster, pods: Vec::new(), groups: Arc::new(Ok(Vec::new())) };
+        let job = RayClusterJob { cluster: &cluster, pods: Vec::new(), live_pods: BTreeMap::new(), groups: Arc::new(Ok(Vec::new())) };
 
         let found = of_job(&world(), &job, pod_class(&cluster.spec));
 
@@ -154,7 +155,7 @@ mod tests {
             world.apply(object::<PriorityClass>(class));
         }
         let cluster = cluster(json!({}), json!({}), json!({}));
-        let job = RayClusterJob { cluster: &cluster, pods: Vec::new(), groups: Arc::new(Ok(Vec::new())) };
+        let job = RayClusterJob { cluster: &cluster, pods: Vec::new(), live_pods: BTreeMap::new(), groups: Arc::new(Ok(Vec::new())) };
 
         let found = of_job(&world, &job, None).expect("a priority");
 

@@ -21,6 +21,8 @@ pub struct RayClusterJob<'a> {
     pub cluster: &'a RayCluster,
     /// Its pods.
     pub pods: Vec<&'a Pod>,
+    /// How many pods of it run or may run, by group.
+    pub live_pods: BTreeMap<String, u32>,
     /// What its spec wants; see [`groups`].
     pub groups: Arc<Groups>,
 }
@@ -39,7 +41,7 @@ impl Job for RayClusterJob<'_> {
     }
 
     fn members(&self) -> Vec<Member> {
-        vec![member(self.cluster, &self.pods, self.groups.clone())]
+        vec![member(self.cluster, &self.pods, self.live_pods.clone(), self.groups.clone())]
     }
 
     fn hold_template_gate(&self) -> Option<Write> {
@@ -64,15 +66,20 @@ pub fn set_open(cluster: &RayCluster, open: bool) -> Option<Write> {
     Write::patch(cluster, &gated)
 }
 
-/// A cluster as a member of a job, with what its spec wants and those of its pods that exist.
-pub fn member(cluster: &RayCluster, pods: &[&Pod], groups: Arc<Groups>) -> Member {
+/// A cluster as a member of a job, with what its spec wants, those of its pods that exist, and how many run or may run.
+pub fn member(
+    cluster: &RayCluster,
+    pods: &[&Pod],
+    live_pods: BTreeMap<String, u32>,
+    groups: Arc<Groups>,
+) -> Member {
     Member {
         name: cluster.name_any(),
         uid: cluster.uid().unwrap_or_default(),
         groups,
         open: cluster.spec.suspend != Some(true),
         going: cluster.metadata.deletion_timestamp.is_some(),
-        live_pods: live_pods(pods),
+        live_pods,
         ready_pods: count_by_group(pods.iter().filter(|pod| is_ready(pod))),
     }
 }
