@@ -13,6 +13,7 @@ mod coverage;
 mod ending;
 mod faults;
 mod fidelity;
+mod found;
 mod observer;
 mod panics;
 mod planted;
