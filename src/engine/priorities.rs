@@ -139,7 +139,12 @@ mod tests {
         #[case] expected: Result<(i32, Option<&str>), &str>,
     ) {
         let cluster = cluster(labels, head, workers);
-        let job = RayClusterJob { cluster: &cluster, pods: Vec::new(), live_pods: BTreeMap::new(), groups: Arc::new(Ok(Vec::new())) };
+        let job = RayClusterJob {
+            cluster: &cluster,
+            pods: Vec::new(),
+            live_pods: BTreeMap::new(),
+            groups: Arc::new(Ok(Vec::new())),
+        };
 
         let found = of_job(&world(), &job, pod_class(&cluster.spec));
 
@@ -155,7 +160,12 @@ mod tests {
             world.apply(object::<PriorityClass>(class));
         }
         let cluster = cluster(json!({}), json!({}), json!({}));
-        let job = RayClusterJob { cluster: &cluster, pods: Vec::new(), live_pods: BTreeMap::new(), groups: Arc::new(Ok(Vec::new())) };
+        let job = RayClusterJob {
+            cluster: &cluster,
+            pods: Vec::new(),
+            live_pods: BTreeMap::new(),
+            groups: Arc::new(Ok(Vec::new())),
+        };
 
         let found = of_job(&world, &job, None).expect("a priority");
 

@@ -67,12 +67,7 @@ pub fn set_open(cluster: &RayCluster, open: bool) -> Option<Write> {
 }
 
 /// A cluster as a member of a job, with what its spec wants, those of its pods that exist, and how many run or may run.
-pub fn member(
-    cluster: &RayCluster,
-    pods: &[&Pod],
-    live_pods: BTreeMap<String, u32>,
-    groups: Arc<Groups>,
-) -> Member {
+pub fn member(cluster: &RayCluster, pods: &[&Pod], live_pods: BTreeMap<String, u32>, groups: Arc<Groups>) -> Member {
     Member {
         name: cluster.name_any(),
         uid: cluster.uid().unwrap_or_default(),
