@@ -17,7 +17,7 @@ use crate::api::kueue::{ClusterQueue, Workload, names};
 /// The write that keeps an object from going, or that lets it go once it is to go and nothing uses it.
 pub(super) fn hold<K>(object: &K, in_use: bool) -> Option<Write>
 where
-    K: Resource<DynamicType = ()> + Clone + Serialize,
+    K: Resource<DynamicType = ()> + Clone + Serialize + PartialEq,
 {
     let held = object.finalizers().iter().any(|finalizer| finalizer == names::RESOURCE_IN_USE_FINALIZER);
     let mut changed = object.clone();

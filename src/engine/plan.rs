@@ -151,7 +151,11 @@ impl Write {
     }
 
     /// The merge patch of metadata and spec that turns `old` into `new`; `None` when they do not differ.
-    pub fn patch<K: Resource<DynamicType = ()> + Serialize>(old: &K, new: &K) -> Option<Self> {
+    pub fn patch<K: Resource<DynamicType = ()> + Serialize + PartialEq>(old: &K, new: &K) -> Option<Self> {
+        if old == new {
+            // Most plans find nothing to change, and to compare is far cheaper than to write down.
+            return None;
+        }
         let (mut from, mut to) = (to_value(old), to_value(new));
         for value in [&mut from, &mut to].into_iter().filter_map(Value::as_object_mut) {
             value.remove("status");
@@ -161,7 +165,10 @@ impl Write {
     }
 
     /// The merge patch of the status that turns `old` into `new`; `None` when they do not differ.
-    pub fn patch_status<K: Resource<DynamicType = ()> + Serialize>(old: &K, new: &K) -> Option<Self> {
+    pub fn patch_status<K: Resource<DynamicType = ()> + Serialize + PartialEq>(old: &K, new: &K) -> Option<Self> {
+        if old == new {
+            return None;
+        }
         let status = |object: &K| to_value(object).get("status").cloned().unwrap_or(Value::Object(Map::new()));
         let diff = merge_diff(&status(old), &status(new))?;
         let body = pinned(old, Value::Object(Map::from_iter([("status".to_owned(), diff)])));

@@ -37,7 +37,7 @@ impl Job for RayServiceJob<'_> {
 
     /// The template's own gate stays closed for good: it is what makes a child be born suspended when KubeRay makes it.
     fn hold_template_gate(&self) -> Option<Write> {
-        if !self.wants_to_run() {
+        if !self.wants_to_run() || self.service.spec.ray_cluster_config.suspend == Some(true) {
             return None;
         }
         let mut gated = self.service.clone();

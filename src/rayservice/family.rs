@@ -37,10 +37,10 @@ impl<'a> Family<'a> {
         selected.or_else(|| active_name(view.service).and_then(named))
     }
 
-    /// The children that don't serve, as the upgrade sees them.
-    pub(super) fn rivals(&self, service: &RayService) -> Vec<Rival> {
-        let wanted = &service.spec.ray_cluster_config;
-        let rival = |child: &Child<'_>| Rival { fit: child.fit(wanted), standing: child.standing(service) };
+    /// The children that don't serve, as the upgrade to the cluster with this hash sees them.
+    pub(super) fn rivals(&self, service: &RayService, wanted: &str) -> Vec<Rival> {
+        let spec = &service.spec.ray_cluster_config;
+        let rival = |child: &Child<'_>| Rival { fit: child.fit(spec, wanted), standing: child.standing(service) };
         self.others.iter().map(rival).collect()
     }
 }
@@ -102,8 +102,8 @@ impl<'a> Child<'a> {
         self.cluster.creation_timestamp().map(|time| time.0)
     }
 
-    pub(super) fn fit(&self, wanted: &RayClusterSpec) -> Fit {
-        hash::fit(wanted, self.cluster)
+    pub(super) fn fit(&self, spec: &RayClusterSpec, wanted: &str) -> Fit {
+        hash::fit(spec, wanted, self.cluster)
     }
 
     fn standing(&self, service: &RayService) -> Standing {

@@ -18,6 +18,7 @@ mod suspend;
 mod tests;
 pub mod upgrade;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -71,11 +72,12 @@ struct Scene<'a> {
 impl<'a> Scene<'a> {
     fn of(view: &'a View<'a>, phase: Phase) -> Self {
         let family = Family::of(view);
-        let goal = view.goal;
-        let rivals = family.rivals(view.service);
+        let (goal, spec) = (view.goal, &view.service.spec.ray_cluster_config);
+        let wanted = goal.as_ref().map_or_else(|_| Cow::Owned(hash::of(spec)), |goal| Cow::Borrowed(&*goal.hash));
+        let rivals = family.rivals(view.service, &wanted);
         let step = match goal {
             Ok(_) => {
-                let active = family.active.as_ref().map(|active| active.fit(&view.service.spec.ray_cluster_config));
+                let active = family.active.as_ref().map(|active| active.fit(spec, &wanted));
                 upgrade::decide(active, &rivals, goal::strategy(view.service))
             }
             Err(_) => Step::Hold(Reason::Invalid, upgrade::current(&rivals)),

@@ -33,7 +33,12 @@ mod world;
 use std::time::Instant;
 
 use case::Case;
+use mimalloc::MiMalloc;
 use run::run;
+
+/// Histories are small objects, made and dropped by the million.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// How many seeds are run if nobody says.
 const SEEDS: u64 = 200;
