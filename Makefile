@@ -48,7 +48,7 @@ test: testenv ## Run all tests: the units, simulated histories, and the scenario
 	SEEDS=$(SEEDS) FIRST=$(FIRST) cargo test --locked --test simulation -- --show-output
 	cargo test --locked --test integration -- --test-threads=2
 
-simulate: ## Run whole histories with faults in virtual time: SEEDS of them, from seed FIRST on. SHOW=7 shows that of seed 7.
+simulate: ## Run whole histories with faults in virtual time: SEEDS of them, from seed FIRST on. SHOW=7 shows that of seed 7, SHOW=file.yaml that of a case.
 ifdef SHOW
 	SHOW=$(SHOW) cargo test --locked --test simulation a_seed_is_shown -- --ignored --nocapture
 else

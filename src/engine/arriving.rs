@@ -6,10 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde::Deserialize;
 
 use super::in_flight::WriteId;
 use super::plan::{ObjectRef, Write, WriteOp};
-use super::store::Key;
+use super::world::ClusterId;
 use crate::api::ray::names;
 
 /// After this long a creation that was never answered has either been seen or has not been carried out: the API server gives a
@@ -25,7 +28,7 @@ pub(super) struct Arriving {
 #[derive(Debug)]
 struct Arrival {
     pod: ObjectRef,
-    cluster: Key,
+    cluster: ClusterId,
     group: String,
     /// When it no longer counts if nothing is heard of it; `None` while its answer may still come.
     until: Option<Timestamp>,
@@ -35,19 +38,17 @@ impl Arriving {
     /// A write is sent.
     pub(super) fn sent(&mut self, id: WriteId, write: &Write) {
         let WriteOp::Create(object) = &write.op else { return };
-        let label = |name: &str| object["metadata"]["labels"][name].as_str().map(str::to_owned);
-        let Some(cluster) = label(names::CLUSTER_LABEL).filter(|_| write.target.kind == "Pod") else { return };
-        let arrival = Arrival {
-            pod: write.target.clone(),
-            cluster: Key::new(write.target.namespace.clone().unwrap_or_default(), cluster),
-            group: label(names::GROUP_LABEL).unwrap_or_default(),
-            until: None,
+        let pod = if write.target.kind == "Pod" { Pod::deserialize(object).ok() } else { None };
+        let Some((pod, cluster)) = pod.and_then(|pod| ClusterId::of_pod(&pod).map(|cluster| (pod, cluster))) else {
+            return;
         };
+        let group = pod.labels().get(names::GROUP_LABEL).cloned().unwrap_or_default();
+        let arrival = Arrival { pod: write.target.clone(), cluster, group, until: None };
         self.by_write.insert(id, arrival);
     }
 
     /// A write was answered; `known` unless the answer was lost. Returns the cluster whose pod that was.
-    pub(super) fn answered(&mut self, id: WriteId, known: bool, now: Timestamp) -> Option<Key> {
+    pub(super) fn answered(&mut self, id: WriteId, known: bool, now: Timestamp) -> Option<ClusterId> {
         if known {
             return self.by_write.remove(&id).map(|arrival| arrival.cluster);
         }
@@ -61,9 +62,9 @@ impl Arriving {
         self.by_write.retain(|_, arrival| arrival.pod != *pod);
     }
 
-    /// How many pods of a cluster are arriving, by group.
-    pub(super) fn of(&self, cluster: &Key) -> BTreeMap<String, u32> {
-        let of_cluster = self.by_write.values().filter(|arrival| arrival.cluster == *cluster);
+    /// How many pods of the cluster with this uid are arriving, by group.
+    pub(super) fn of(&self, cluster: &str) -> BTreeMap<String, u32> {
+        let of_cluster = self.by_write.values().filter(|arrival| arrival.cluster.uid == *cluster);
         // A pod that was asked for twice is one.
         let pods: BTreeMap<&ObjectRef, &String> = of_cluster.map(|arrival| (&arrival.pod, &arrival.group)).collect();
         let mut groups = BTreeMap::new();
@@ -74,7 +75,7 @@ impl Arriving {
     }
 
     /// Forgets what no longer counts; returns the clusters whose pods that would have been.
-    pub(super) fn expire(&mut self, now: Timestamp) -> BTreeSet<Key> {
+    pub(super) fn expire(&mut self, now: Timestamp) -> BTreeSet<ClusterId> {
         let expired = self.by_write.extract_if(.., |_, arrival| arrival.until.is_some_and(|until| until <= now));
         expired.map(|(_, arrival)| arrival.cluster).collect()
     }
@@ -89,18 +90,20 @@ impl Arriving {
 mod tests {
     use serde_json::json;
 
+    use super::super::store::Key;
     use super::*;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).expect("in range")
     }
 
-    fn cluster() -> Key {
-        Key::new("ns", "chat")
+    fn cluster() -> ClusterId {
+        ClusterId { key: Key::new("ns", "chat"), uid: "u1".into() }
     }
 
     fn creation(kind: &str) -> Write {
-        let labels = json!({"ray.io/cluster": "chat", "ray.io/group": "small"});
+        let owner = json!({"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "chat", "uid": "u1", "controller": true});
+        let metadata = json!({"namespace": "ns", "labels": {"ray.io/group": "small"}, "ownerReferences": [owner]});
         let target = ObjectRef {
             api_version: "v1".into(),
             kind: kind.into(),
@@ -108,7 +111,7 @@ mod tests {
             namespace: Some("ns".into()),
             name: "chat-small-1".into(),
         };
-        Write { target, op: WriteOp::Create(json!({"metadata": {"labels": labels}})) }
+        Write { target, op: WriteOp::Create(json!({"metadata": metadata})), quiet: Vec::new() }
     }
 
     fn one_small() -> BTreeMap<String, u32> {
@@ -120,11 +123,11 @@ mod tests {
         let mut arriving = Arriving::default();
         arriving.sent(1, &creation("Pod"));
         arriving.sent(2, &creation("Service"));
-        assert_eq!(arriving.of(&cluster()), one_small());
+        assert_eq!(arriving.of("u1"), one_small());
 
         assert_eq!(arriving.answered(1, true, at(0)), Some(cluster()));
 
-        assert_eq!(arriving.of(&cluster()), BTreeMap::new());
+        assert_eq!(arriving.of("u1"), BTreeMap::new());
     }
 
     #[test]
@@ -136,12 +139,12 @@ mod tests {
         arriving.answered(2, false, at(10));
 
         assert_eq!((arriving.expire(at(59)), arriving.next()), (BTreeSet::new(), Some(at(60))));
-        assert_eq!(arriving.of(&cluster()), one_small());
+        assert_eq!(arriving.of("u1"), one_small());
         assert_eq!(arriving.expire(at(70)), [cluster()].into());
-        assert_eq!(arriving.of(&cluster()), BTreeMap::new());
+        assert_eq!(arriving.of("u1"), BTreeMap::new());
 
         arriving.sent(3, &creation("Pod"));
         arriving.seen(&creation("Pod").target);
-        assert_eq!(arriving.of(&cluster()), BTreeMap::new());
+        assert_eq!(arriving.of("u1"), BTreeMap::new());
     }
 }

@@ -32,9 +32,12 @@ impl<P> Default for InFlight<P> {
 }
 
 impl<P: Ord + Clone> InFlight<P> {
-    /// Notes that `planner` sends a write of `target`; `None` when one is under way, and `planner` has to wait for it.
-    pub fn begin(&mut self, target: &ObjectRef, planner: &P) -> Option<WriteId> {
-        if let Some(entry) = self.by_target.get_mut(target) {
+    /// Notes that `planner` sends a write; `None` when one of its target, or of what has to be quiet meanwhile, is under way,
+    /// and `planner` has to wait for that.
+    pub fn begin(&mut self, write: &Write, planner: &P) -> Option<WriteId> {
+        let target = &write.target;
+        let busy = std::iter::once(target).chain(&write.quiet).find(|object| self.by_target.contains_key(object));
+        if let Some(entry) = busy.and_then(|busy| self.by_target.get_mut(busy)) {
             entry.planners.insert(planner.clone());
             return None;
         }
@@ -95,47 +98,62 @@ mod tests {
     }
 
     fn delete() -> Write {
-        Write { target: target(), op: WriteOp::Delete { uid: "u".into(), foreground: false } }
+        Write { target: target(), op: WriteOp::Delete { uid: "u".into(), foreground: false }, quiet: Vec::new() }
+    }
+
+    #[test]
+    fn a_write_waits_until_all_is_quiet_about_what_it_rests_on() {
+        let mut writes = InFlight::default();
+        let slice = ObjectRef { name: "slice".into(), ..target() };
+        let gate = delete().while_quiet([slice.clone()]);
+        let eviction = Write { target: slice, op: delete().op, quiet: vec![target()] };
+        let open = writes.begin(&gate, &"job").expect("nothing is under way");
+        assert_eq!(writes.begin(&eviction, &"workload"), None);
+
+        assert_eq!(writes.answered(open, &gate, false), ["job", "workload"].into());
+
+        assert!(writes.begin(&eviction, &"workload").is_some());
+        assert_eq!(writes.begin(&gate, &"job"), None);
     }
 
     #[test]
     fn whoever_wants_to_write_an_object_meanwhile_is_told_when_the_write_is_answered() {
         let mut writes = InFlight::default();
-        let id = writes.begin(&target(), &"first").expect("nothing is under way");
+        let id = writes.begin(&delete(), &"first").expect("nothing is under way");
 
-        assert_eq!(writes.begin(&target(), &"second"), None);
+        assert_eq!(writes.begin(&delete(), &"second"), None);
         assert_eq!(writes.answered(id, &delete(), false), BTreeSet::from(["first", "second"]));
-        assert!(writes.begin(&target(), &"second").is_some_and(|next| next != id));
+        assert!(writes.begin(&delete(), &"second").is_some_and(|next| next != id));
     }
 
     #[test]
     fn a_deletion_is_under_way_until_its_event_is_seen() {
         let mut writes = InFlight::default();
-        let id = writes.begin(&target(), &"planner").expect("nothing is under way");
+        let id = writes.begin(&delete(), &"planner").expect("nothing is under way");
 
         assert!(writes.answered(id, &delete(), true).is_empty());
         assert!(writes.is_empty(), "no answer is waited for");
-        assert_eq!(writes.begin(&target(), &"planner"), None, "the object still looks as if it were there");
+        assert_eq!(writes.begin(&delete(), &"planner"), None, "the object still looks as if it were there");
         assert_eq!(writes.observed(&target(), true), BTreeSet::from(["planner"]));
-        assert!(writes.begin(&target(), &"planner").is_some());
+        assert!(writes.begin(&delete(), &"planner").is_some());
     }
 
     #[test]
     fn a_deletion_whose_event_came_before_its_answer_is_over_with_the_answer() {
         let mut writes = InFlight::default();
-        let id = writes.begin(&target(), &"planner").expect("nothing is under way");
+        let id = writes.begin(&delete(), &"planner").expect("nothing is under way");
 
         assert!(writes.observed(&target(), true).is_empty());
         assert_eq!(writes.answered(id, &delete(), true), BTreeSet::from(["planner"]));
-        assert!(writes.begin(&target(), &"planner").is_some(), "the name can be used again");
+        assert!(writes.begin(&delete(), &"planner").is_some(), "the name can be used again");
     }
 
     #[test]
     fn an_answer_that_comes_twice_changes_nothing() {
         let mut writes = InFlight::default();
-        let first = writes.begin(&target(), &"planner").expect("nothing is under way");
+        let first = writes.begin(&delete(), &"planner").expect("nothing is under way");
         writes.answered(first, &delete(), false);
-        let second = writes.begin(&target(), &"planner").expect("nothing is under way");
+        let second = writes.begin(&delete(), &"planner").expect("nothing is under way");
 
         assert!(writes.answered(first, &delete(), false).is_empty());
         assert_eq!(writes.answered(second, &delete(), false), BTreeSet::from(["planner"]));

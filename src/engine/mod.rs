@@ -33,7 +33,7 @@ use planners::Planner;
 use queueing::Queueing;
 use specs::Specs;
 use store::Key;
-use world::{Change, Listing, Object, World};
+use world::{Change, ClusterId, Listing, Object, World};
 
 /// How many lost races in a row nobody is told of.
 const RACES_UNTOLD: u32 = 5;
@@ -319,7 +319,7 @@ impl Engine {
         }
     }
 
-    fn pods_may_have_changed(&mut self, cluster: &Key) {
+    fn pods_may_have_changed(&mut self, cluster: &ClusterId) {
         for planner in planners::concerned_by_pods(&self.world, self.halves, cluster) {
             self.pace.mark(planner);
         }
@@ -340,7 +340,7 @@ impl Engine {
         let has_writes = !plan.writes.is_empty();
         let mut sent = BTreeSet::new();
         for write in plan.writes {
-            if let Some(id) = self.in_flight.begin(&write.target, &planner) {
+            if let Some(id) = self.in_flight.begin(&write, &planner) {
                 self.arriving.sent(id, &write);
                 effects.push(Effect::Write(id, write));
                 sent.insert(id);

@@ -58,12 +58,17 @@ pub struct ObjectRef {
 impl ObjectRef {
     /// The reference to `object`.
     pub fn of<K: Resource<DynamicType = ()>>(object: &K) -> Self {
+        Self::named::<K>(object.meta().namespace.clone(), object.meta().name.clone().unwrap_or_default())
+    }
+
+    /// The reference to the object of kind `K` with this name.
+    pub fn named<K: Resource<DynamicType = ()>>(namespace: Option<String>, name: String) -> Self {
         Self {
             api_version: K::api_version(&()).into_owned(),
             kind: K::kind(&()).into_owned(),
             plural: K::plural(&()).into_owned(),
-            namespace: object.meta().namespace.clone(),
-            name: object.meta().name.clone().unwrap_or_default(),
+            namespace,
+            name,
         }
     }
 }
@@ -84,6 +89,9 @@ pub struct Write {
     pub target: ObjectRef,
     /// What is done to it.
     pub op: WriteOp,
+    /// Other objects that it rests on, or that rest on what it changes: it is sent only while nothing is under way about any
+    /// of them, and planned anew after that.
+    pub quiet: Vec<ObjectRef>,
 }
 
 /// What a write does to its object.
@@ -135,7 +143,13 @@ impl Write {
             fields.insert("apiVersion".into(), K::api_version(&()).into());
             fields.insert("kind".into(), K::kind(&()).into());
         }
-        Self { target: ObjectRef::of(object), op: WriteOp::Create(value) }
+        Self { target: ObjectRef::of(object), op: WriteOp::Create(value), quiet: Vec::new() }
+    }
+
+    /// The same, to be sent only while nothing is under way about `others`.
+    #[must_use]
+    pub fn while_quiet(self, others: impl IntoIterator<Item = ObjectRef>) -> Self {
+        Self { quiet: others.into_iter().collect(), ..self }
     }
 
     /// Whether it was planned for the object that has this metadata, and none newer.
@@ -161,7 +175,7 @@ impl Write {
             value.remove("status");
         }
         let body = pinned(old, merge_diff(&from, &to)?);
-        Some(Self { target: ObjectRef::of(old), op: WriteOp::Patch(body) })
+        Some(Self { target: ObjectRef::of(old), op: WriteOp::Patch(body), quiet: Vec::new() })
     }
 
     /// The merge patch of the status that turns `old` into `new`; `None` when they do not differ.
@@ -172,14 +186,14 @@ impl Write {
         let status = |object: &K| to_value(object).get("status").cloned().unwrap_or(Value::Object(Map::new()));
         let diff = merge_diff(&status(old), &status(new))?;
         let body = pinned(old, Value::Object(Map::from_iter([("status".to_owned(), diff)])));
-        Some(Self { target: ObjectRef::of(old), op: WriteOp::PatchStatus(body) })
+        Some(Self { target: ObjectRef::of(old), op: WriteOp::PatchStatus(body), quiet: Vec::new() })
     }
 
     /// Deletes `object`. With `foreground`, it stays visible until everything that it owns (and that blocks its
     /// deletion) is gone.
     pub fn delete<K: Resource<DynamicType = ()>>(object: &K, foreground: bool) -> Self {
         let uid = object.meta().uid.clone().unwrap_or_default();
-        Self { target: ObjectRef::of(object), op: WriteOp::Delete { uid, foreground } }
+        Self { target: ObjectRef::of(object), op: WriteOp::Delete { uid, foreground }, quiet: Vec::new() }
     }
 }
 

@@ -10,7 +10,7 @@ use kube::{Resource, ResourceExt};
 use super::plan::{Note, Plan, Write};
 use super::priorities;
 use super::store::Key;
-use super::world::{Change, Object, World, owned_by};
+use super::world::{self, Change, ClusterId, Object, World, owned_by};
 use super::{Engine, Halves, WriteError, in_use};
 use crate::api::kueue::Workload;
 use crate::api::ray::{RayCluster, names};
@@ -21,13 +21,13 @@ use crate::jobframework::{self, Groups, Job, JobView, slices};
 use crate::raycluster::{self, Grant, Placement};
 use crate::rayservice;
 
-/// One thing that is planned on its own.
+/// One thing that is planned on its own; those that are due at once in this order, the quota before what rests on it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Planner {
-    /// The gate and the slices of a job.
-    Job(JobKey),
     /// The quota side of a Workload: what its status says, and whether it may go.
     Workload(Key),
+    /// The gate and the slices of a job.
+    Job(JobKey),
     /// The status of a ClusterQueue.
     ClusterQueue(String),
     /// The status of a Cohort.
@@ -63,8 +63,8 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
                 }
             }
             Object::Pod(pod) => {
-                if let Some(cluster) = pod.labels().get(names::CLUSTER_LABEL) {
-                    of_pods(world, &Key::new(pod.namespace().unwrap_or_default(), cluster), &mut concerned);
+                if let Some(cluster) = ClusterId::of_pod(pod) {
+                    of_pods(world, &cluster, &mut concerned);
                 }
             }
             Object::Service(service) => of_owner(service.as_ref(), &mut concerned),
@@ -96,7 +96,7 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
 }
 
 /// The planners that the pods of a cluster concern.
-pub(super) fn concerned_by_pods(world: &World, halves: Halves, cluster: &Key) -> BTreeSet<Planner> {
+pub(super) fn concerned_by_pods(world: &World, halves: Halves, cluster: &ClusterId) -> BTreeSet<Planner> {
     let mut concerned = BTreeSet::new();
     of_pods(world, cluster, &mut concerned);
     only_of(halves, concerned)
@@ -128,9 +128,9 @@ fn of_owner<K: Resource>(object: &K, concerned: &mut BTreeSet<Planner>) {
     concerned.extend(controller(object, "RayCluster").map(Planner::RayCluster));
 }
 
-fn of_pods(world: &World, cluster: &Key, concerned: &mut BTreeSet<Planner>) {
-    concerned.insert(Planner::RayCluster(cluster.clone()));
-    if let Some(known) = world.ray_clusters.get(cluster) {
+fn of_pods(world: &World, cluster: &ClusterId, concerned: &mut BTreeSet<Planner>) {
+    concerned.insert(Planner::RayCluster(cluster.key.clone()));
+    if let Some(known) = existing(world, cluster) {
         let uids = known.owner_references().iter().map(|owner| owner.uid.clone()).chain(known.uid());
         uids.for_each(|uid| of_going_workloads(world, &uid, concerned));
         match controller(known.as_ref(), "RayService") {
@@ -138,13 +138,13 @@ fn of_pods(world: &World, cluster: &Key, concerned: &mut BTreeSet<Planner>) {
                 concerned.insert(Planner::RayService(service.clone()));
                 concerned.insert(Planner::Job(JobKey::RayService(service)));
             }
-            None => drop(concerned.insert(Planner::Job(JobKey::RayCluster(cluster.clone())))),
+            None => drop(concerned.insert(Planner::Job(JobKey::RayCluster(cluster.key.clone())))),
         }
         return;
     }
     // The cluster's object is gone: only the slices that paid for it still know whose pod this is.
-    let in_namespace = world.workloads.iter().filter(|(key, _)| key.namespace == cluster.namespace);
-    let paid = in_namespace.filter(|(_, workload)| pays_for(workload, &cluster.name));
+    let in_namespace = world.workloads.iter().filter(|(key, _)| key.namespace == cluster.key.namespace);
+    let paid = in_namespace.filter(|(_, workload)| pays_for(workload, &cluster.uid));
     for workload in paid.map(|(_, workload)| workload) {
         concerned.insert(Planner::Workload(Key::of(workload.as_ref())));
         concerned.extend(job_of(workload).map(Planner::Job));
@@ -175,7 +175,16 @@ fn all_jobs(world: &World, concerned: &mut BTreeSet<Planner>) {
 }
 
 fn pays_for(workload: &Workload, cluster: &str) -> bool {
-    Record::of(workload).is_some_and(|record| record.members.iter().any(|member| member.name == cluster))
+    Record::of(workload).is_some_and(|record| record.members.iter().any(|member| member.uid == cluster))
+}
+
+/// The object of a cluster, unless it is gone.
+fn existing<'a>(world: &'a World, cluster: &ClusterId) -> Option<&'a Arc<RayCluster>> {
+    world.ray_clusters.get(&cluster.key).filter(|known| known.metadata.uid.as_ref() == Some(&cluster.uid))
+}
+
+fn cluster_of(namespace: &str, member: &MemberShare) -> ClusterId {
+    ClusterId { key: Key::new(namespace, &member.name), uid: member.uid.clone() }
 }
 
 fn job_of(workload: &Workload) -> Option<JobKey> {
@@ -183,10 +192,9 @@ fn job_of(workload: &Workload) -> Option<JobKey> {
     service.or_else(|| controller(workload, "RayCluster").map(JobKey::RayCluster))
 }
 
-/// The controlling owner of this kind.
+/// The controlling owner of this kind, by its name.
 fn controller<K: Resource>(object: &K, kind: &str) -> Option<Key> {
-    let owners = object.meta().owner_references.as_deref().unwrap_or_default();
-    let owner = owners.iter().find(|owner| owner.controller == Some(true) && owner.kind == kind)?;
+    let owner = world::controller(object, kind)?;
     Some(Key::new(object.meta().namespace.clone().unwrap_or_default(), owner.name.clone()))
 }
 
@@ -255,14 +263,11 @@ impl Engine {
     /// The pods of clusters that are gone, as far as a slice paid for them.
     fn orphaned_pods(&self, namespace: &str, workloads: &[&Workload]) -> BTreeMap<String, BTreeMap<String, u32>> {
         let records = workloads.iter().filter_map(|workload| Record::of(workload));
-        let names: BTreeSet<String> = records.flat_map(|record| record.members).map(|member| member.name).collect();
-        let keys = names.into_iter().map(|name| Key::new(namespace, name));
-        let gone = keys.filter(|key| self.world.ray_clusters.get(key).is_none());
-        let pods = gone.map(|key| {
-            let pods = self.live_pods(&key);
-            (key.name, pods)
-        });
-        pods.filter(|(_, pods)| !pods.is_empty()).collect()
+        let members = records.flat_map(|record| record.members);
+        let clusters: BTreeSet<ClusterId> = members.map(|member| cluster_of(namespace, &member)).collect();
+        let gone = clusters.into_iter().filter(|cluster| existing(&self.world, cluster).is_none());
+        let pods = gone.map(|cluster| (self.live_pods(&cluster.uid), cluster.uid));
+        pods.filter(|(pods, _)| !pods.is_empty()).map(|(pods, uid)| (uid, pods)).collect()
     }
 
     fn plan_workload(&mut self, key: &Key, now: Timestamp) -> Plan {
@@ -275,8 +280,7 @@ impl Engine {
             return self.queueing.plan_workload(&self.world, workload, now);
         }
         let members = Record::of(workload).unwrap_or_default().members;
-        let cluster = |member: &MemberShare| Key::new(key.namespace.clone(), &member.name);
-        let has_pods = members.iter().any(|member| !self.live_pods(&cluster(member)).is_empty());
+        let has_pods = members.iter().any(|member| !self.live_pods(&member.uid).is_empty());
         jobframework::release(workload, has_pods)
     }
 
@@ -353,13 +357,13 @@ impl Engine {
     }
 
     fn cluster_job<'a>(&'a self, cluster: &'a RayCluster) -> RayClusterJob<'a> {
-        let live_pods = self.live_pods(&Key::of(cluster));
+        let live_pods = self.live_pods(cluster.metadata.uid.as_deref().unwrap_or_default());
         RayClusterJob { cluster, pods: self.pods_of(cluster), live_pods, groups: self.wants(cluster) }
     }
 
-    /// The pods of a cluster that haven't ended, by group, with those that may be there already.
-    fn live_pods(&self, cluster: &Key) -> BTreeMap<String, u32> {
-        let pods: Vec<&Pod> = self.world.pods.under(cluster).map(AsRef::as_ref).collect();
+    /// The pods of the cluster with this uid that haven't ended, by group, with those that may be there already.
+    fn live_pods(&self, cluster: &str) -> BTreeMap<String, u32> {
+        let pods: Vec<&Pod> = self.world.pods.under(&owned_by(cluster)).map(AsRef::as_ref).collect();
         let mut live = live_pods(&pods);
         for (group, arriving) in self.arriving.of(cluster) {
             *live.entry(group).or_default() += arriving;
@@ -374,6 +378,7 @@ impl Engine {
     }
 
     fn pods_of(&self, cluster: &RayCluster) -> Vec<&Pod> {
-        self.world.pods.under(&Key::of(cluster)).map(AsRef::as_ref).collect()
+        let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
+        self.world.pods.under(&owned_by(uid)).map(AsRef::as_ref).collect()
     }
 }

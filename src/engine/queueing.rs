@@ -3,12 +3,14 @@
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::plan::{Plan, Write, WriteOp};
+use super::plan::{ObjectRef, Plan, Write, WriteOp};
 use super::planners::Planner;
 use super::store::Key;
 use super::world::{Change, Object, World};
 use super::{WriteError, events, in_use};
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, Workload};
+use crate::api::ray::RayCluster;
+use crate::jobframework::record::Record;
 use crate::queue::log::Recorder;
 use crate::queue::{self, Effect, Event, Subject, status};
 
@@ -69,7 +71,7 @@ impl Queueing {
     /// Tells the queue of a write that failed. One that was overtaken, or whose answer was lost, is simply planned again; one
     /// that the API server will not take is a decision that can't be carried out.
     pub(super) fn refused(&mut self, now: Timestamp, write: &Write, error: &WriteError) {
-        let Write { target, op: WriteOp::PatchStatus(_) } = write else { return };
+        let Write { target, op: WriteOp::PatchStatus(_), .. } = write else { return };
         let key = Key::new(target.namespace.clone().unwrap_or_default(), target.name.clone());
         if target.kind == "Workload" && matches!(error.code, Some(400 | 403 | 422)) {
             self.tell(now, &Event::AdmissionRefused(&key));
@@ -91,7 +93,9 @@ impl Queueing {
                     go_on_from(&mut decided, world.workloads.get(replaced).map(AsRef::as_ref), now);
                 }
                 if let Some(write) = Write::patch_status(workload, &decided) {
-                    plan.write(write);
+                    // No gate may open on a slice that has just been evicted (invariant I2).
+                    let is_eviction = matches!(effect, Effect::Evict { .. });
+                    plan.write(if is_eviction { write.while_quiet(clusters_of(workload)) } else { write });
                     plan.notes.extend(events::of(workload, &decided, &effect));
                 }
             }
@@ -186,6 +190,12 @@ fn go_on_from(slice: &mut Workload, replaced: Option<&Workload>, now: Timestamp)
     {
         status.accumulated_past_execution_time_seconds = status::execution_time(replaced, now);
     }
+}
+
+/// The clusters that a slice pays for.
+fn clusters_of(slice: &Workload) -> impl Iterator<Item = ObjectRef> {
+    let members = Record::of(slice).unwrap_or_default().members.into_iter();
+    members.map(|member| ObjectRef::named::<RayCluster>(slice.namespace(), member.name))
 }
 
 fn planner(subject: Subject) -> Planner {

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -14,7 +15,7 @@ use serde_json::Value;
 use super::plan::{ObjectRef, Write};
 use super::store::{Applied, Key, Store};
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
-use crate::api::ray::{RayCluster, RayService, names};
+use crate::api::ray::{RayCluster, RayService};
 
 /// One of the kinds that are watched.
 pub trait Kind:
@@ -148,8 +149,8 @@ kinds! {
     RayCluster in ray_clusters by controller_uid;
     /// A Ray service.
     RayService in ray_services by |_| None;
-    /// A pod of a Ray cluster; under the cluster that its label names.
-    Pod in pods by |pod| labelled(pod, names::CLUSTER_LABEL);
+    /// A pod of a Ray cluster; under the uid of the cluster.
+    Pod in pods by controller_uid;
     /// A Service of a Ray cluster or service; under the uid of its owner.
     Service in services by controller_uid;
     /// The endpoints of a Service; under that Service.
@@ -207,6 +208,31 @@ pub fn slim<K: Kind>(mut object: K) -> Arc<K> {
 /// The index key for objects that belong to the owner with this uid.
 pub fn owned_by(uid: &str) -> Key {
     Key::global(uid)
+}
+
+/// Names one RayCluster, and none that had its name before or gets it later: the pods of one that is gone are not those of its
+/// successor, nor paid for by the same quota.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ClusterId {
+    /// What it is called.
+    pub(super) key: Key,
+    /// Its uid.
+    pub(super) uid: String,
+}
+
+impl ClusterId {
+    /// The cluster that a pod belongs to.
+    pub(super) fn of_pod(pod: &Pod) -> Option<Self> {
+        let cluster = controller(pod, "RayCluster")?;
+        let key = Key::new(pod.namespace().unwrap_or_default(), cluster.name.clone());
+        Some(Self { key, uid: cluster.uid.clone() })
+    }
+}
+
+/// The controlling owner of this kind.
+pub(super) fn controller<'a, K: Resource>(object: &'a K, kind: &str) -> Option<&'a OwnerReference> {
+    let owners = object.meta().owner_references.as_deref().unwrap_or_default();
+    owners.iter().find(|owner| owner.controller == Some(true) && owner.kind == kind)
 }
 
 fn controller_uid<K: Resource>(object: &K) -> Option<Key> {

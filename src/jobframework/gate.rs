@@ -2,13 +2,14 @@
 
 use super::slices::Slice;
 use super::{Group, JobView, Member};
-use crate::engine::plan::Plan;
+use crate::engine::plan::{ObjectRef, Plan};
 
 /// Opens the members that the covering slice pays for, and closes those that nothing pays for.
 ///
 /// A member is opened only if the one slice pays for all that it wants, and for every other member that is open; so what
 /// runs is never more than what is paid for (invariant I2). A member that outgrows its share stays open: its surplus pods
-/// are held back by its [`grant`](super::grant).
+/// are held back by its [`grant`](super::grant). And none is opened while something is written about the slice: that may be
+/// what takes its admission away.
 pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>, plan: &mut Plan) {
     for member in members.iter().filter(|member| !member.going) {
         let should_be_open = match covering {
@@ -20,7 +21,8 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
             continue;
         }
         let Some(write) = view.job.set_open(&member.name, should_be_open) else { continue };
-        plan.write(write);
+        let rests_on = covering.filter(|_| should_be_open).map(|slice| ObjectRef::of(slice.workload));
+        plan.write(write.while_quiet(rests_on));
         plan.notes.push(match (should_be_open, covering) {
             (true, Some(slice)) => view.job.note(
                 "GateOpened",

@@ -107,7 +107,7 @@ pub struct JobView<'a> {
     pub job: &'a dyn Job,
     /// All Workloads that it owns.
     pub workloads: Vec<&'a Workload>,
-    /// How many pods that haven't ended each cluster still has whose object is gone, by name and group.
+    /// How many pods that haven't ended each cluster still has whose object is gone, by its uid and group.
     pub orphaned_pods: BTreeMap<String, BTreeMap<String, u32>>,
     /// The priority of its workloads, or why it has none.
     pub priority: Result<Priority, String>,
@@ -187,7 +187,7 @@ fn outlived(slices: &[slices::Slice<'_>], members: &[Member], view: &JobView<'_>
     for share in recorded.flat_map(|slice| &slice.record.members) {
         let known =
             members.iter().any(|member| member.uid == share.uid) || outlived.iter().any(|kept| kept.uid == share.uid);
-        let alive = view.orphaned_pods.get(&share.name);
+        let alive = view.orphaned_pods.get(&share.uid);
         if let (false, Some(alive)) = (known, alive) {
             let pods = share.pods.iter().filter(|pods| alive.contains_key(&pods.group)).cloned().collect();
             outlived.push(MemberShare { pods, ..share.clone() });

@@ -52,7 +52,7 @@ impl Job for FakeJob {
     }
     fn set_open(&self, member: &str, open: bool) -> Option<Write> {
         self.gates.borrow_mut().push((member.to_owned(), open));
-        Some(Write { target: self.reference(), op: WriteOp::Patch(Value::Null) })
+        Some(Write { target: self.reference(), op: WriteOp::Patch(Value::Null), quiet: Vec::new() })
     }
     fn show(&self, condition: Condition) -> Option<Write> {
         self.shown.borrow_mut().push(condition);
@@ -293,7 +293,7 @@ fn pods_whose_cluster_is_gone_keep_their_quota() {
     let view = JobView {
         job: &job,
         workloads: vec![&held],
-        orphaned_pods: [("a".to_owned(), [("small".to_owned(), 1)].into())].into(),
+        orphaned_pods: [("a-uid".to_owned(), [("small".to_owned(), 1)].into())].into(),
         priority: Ok(Priority::default()),
         watches_readiness: false,
         now: Timestamp::UNIX_EPOCH,

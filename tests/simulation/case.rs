@@ -1,6 +1,7 @@
 //! One world to be run: what people do in it, and what goes wrong.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +37,15 @@ impl Case {
     /// The world of a seed.
     pub fn of(seed: u64) -> Self {
         Self { seed, script: Script::random(&Chance::new(seed), Shape::FULL), trouble: None }
+    }
+
+    /// The world that a file describes.
+    ///
+    /// # Panics
+    /// When it can't be read.
+    pub fn read(file: &Path) -> Self {
+        let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
     }
 
     /// Where its chances come from.

@@ -119,12 +119,30 @@ fn queue_of<'a>(world: &'a World, workload: &Workload) -> Option<&'a ClusterQueu
 /// Flavors for the pod sets of a workload in which all of it fits, if there are any: every choice is tried.
 fn fits(state: &State, quotas: &Quotas, queue: &ClusterQueue, workload: &Workload) -> Option<Vec<String>> {
     let replaced = workload.annotations().get("kueue.x-k8s.io/workload-slice-replacement-for");
-    let mut used = Usage::new();
-    let holders = state.workloads.values().filter(|holder| Some(&key(*holder)) != replaced);
-    holders.filter(|holder| counts(state, holder)).for_each(|holder| add_usage(&mut used, holder));
-    let sets: Vec<BTreeMap<String, Amount>> = workload.spec.pod_sets.iter().map(requests).collect::<Option<_>>()?;
+    let (mut used, mut running) = (Usage::new(), BTreeMap::new());
+    for holder in state.workloads.values().filter(|holder| counts(state, holder)) {
+        match Some(&key(holder)) == replaced {
+            true => running = flavors_of(holder),
+            false => add_usage(&mut used, holder),
+        }
+    }
+    let set = |set: &PodSet| Some(Set { requests: requests(set)?, runs_in: running.get(&set.name).cloned() });
+    let sets: Vec<Set> = workload.spec.pod_sets.iter().map(set).collect::<Option<_>>()?;
     let mut chosen = Vec::new();
     place(quotas, queue, &sets, &mut used, &mut chosen).then_some(chosen)
+}
+
+/// What a pod set needs, and the flavor that it has to be in because pods of it run there.
+struct Set {
+    requests: BTreeMap<String, Amount>,
+    runs_in: Option<String>,
+}
+
+/// The flavor of each pod set of a workload of which pods run. (One resource group: all of a pod set is in one flavor.)
+fn flavors_of(workload: &Workload) -> BTreeMap<String, String> {
+    let admission = workload.status.clone().unwrap_or_default().admission.unwrap_or_default();
+    let run = admission.pod_set_assignments.into_iter().filter(|assigned| assigned.count != Some(0));
+    run.filter_map(|assigned| Some((assigned.name, assigned.flavors.into_values().next()?))).collect()
 }
 
 fn requests(set: &PodSet) -> Option<BTreeMap<String, Amount>> {
@@ -136,19 +154,19 @@ fn requests(set: &PodSet) -> Option<BTreeMap<String, Amount>> {
 fn place(
     quotas: &Quotas,
     queue: &ClusterQueue,
-    sets: &[BTreeMap<String, Amount>],
+    sets: &[Set],
     used: &mut Usage,
     chosen: &mut Vec<String>,
 ) -> bool {
     let Some((set, rest)) = sets.split_first() else { return true };
     let [group] = queue.spec.resource_groups.as_slice() else { return false };
     let covered: BTreeSet<&String> = group.covered_resources.iter().collect();
-    if set.keys().any(|resource| !covered.contains(resource)) {
+    if set.requests.keys().any(|resource| !covered.contains(resource)) {
         return false;
     }
-    for flavor in flavors(group) {
+    for flavor in flavors(group).filter(|flavor| set.runs_in.as_ref().is_none_or(|pinned| pinned == flavor)) {
         let before = used.clone();
-        let room = set.iter().all(|(resource, amount)| {
+        let room = set.requests.iter().all(|(resource, amount)| {
             let pair = (flavor.clone(), resource.clone());
             let fits = i128::from(amount.get()) <= quotas.available(&queue.name_any(), &pair, used);
             let sum = used.entry(queue.name_any()).or_default().entry(pair).or_default();

@@ -13,12 +13,11 @@ fn what_was_broken_once_holds() {
     files.sort();
     assert!(!files.is_empty());
     for file in files {
-        let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        let case: Case = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let case = Case::read(&file);
 
         let found = run(&case, false).found;
 
-        let told: Vec<String> = found.iter().map(|found| found.breach.to_string()).collect();
+        let told: Vec<String> = found.iter().map(ToString::to_string).collect();
         assert!(told.is_empty(), "{}: {}", file.display(), told.join("\n"));
     }
 }

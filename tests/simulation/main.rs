@@ -83,11 +83,12 @@ fn what_was_drawn_can_be_listed() {
 }
 
 #[test]
-#[ignore = "shows one seed, SHOW, to a person: what was said over the wire, and what it broke"]
+#[ignore = "shows one seed or the file of a case, SHOW, to a person: what was said over the wire, and what it broke"]
 fn a_seed_is_shown() {
-    let seed = std::env::var("SHOW").expect("SHOW").parse().expect("the number of a seed");
-    let report = run(&Case::of(seed), true);
+    let wanted = std::env::var("SHOW").expect("SHOW");
+    let case = wanted.parse().map_or_else(|_| Case::read(wanted.as_ref()), Case::of);
+    let report = run(&case, true);
     println!("{}", report.text);
-    report.found.iter().for_each(|found| println!("{} {}", found.at, found.breach));
+    report.found.iter().for_each(|found| println!("{found}"));
     println!("{} requests in {:?}", report.requests, report.lasted);
 }

@@ -10,6 +10,7 @@ use crate::coverage::Coverage;
 use crate::serving::Serving;
 use crate::support::history::{self, Object, State};
 use crate::support::invariants::{Breach, Watchdog};
+use crate::time::age;
 
 /// A decision may be on its way for so long after what it rests on has changed: as late as a watch may be, and a write after it.
 const ON_THE_WAY: std::time::Duration = std::time::Duration::from_secs(25);
@@ -19,10 +20,15 @@ const ON_THE_WAY: std::time::Duration = std::time::Duration::from_secs(25);
 pub struct Found {
     /// When.
     pub at: Timestamp,
-    /// After which change.
-    pub version: u64,
     /// What.
     pub breach: Breach,
+}
+
+impl std::fmt::Display for Found {
+    /// With its time as the trace has it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:9.3} {}", age(self.at).as_secs_f64(), self.breach)
+    }
 }
 
 /// Who watches the world.
@@ -53,13 +59,13 @@ impl Observer {
         let mut breaches = self.watchdog.see(&change);
         breaches.extend(self.serving.see(self.watchdog.state(), &change));
         self.coverage.after(self.watchdog.state(), &change);
-        let found = breaches.into_iter().map(|breach| Found { at: now, version: change.version, breach });
+        let found = breaches.into_iter().map(|breach| Found { at: now, breach });
         self.found.extend(found);
     }
 
     /// Takes note of a breach that somebody else saw.
     pub fn breach(&mut self, at: Timestamp, breach: Breach) {
-        self.found.push(Found { at, version: 0, breach });
+        self.found.push(Found { at, breach });
     }
 
     /// Takes note that a fault killed the process. (That it is started anew in the end is no crash.)

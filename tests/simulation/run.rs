@@ -64,7 +64,7 @@ pub fn run(case: &Case, readable: bool) -> Report {
     let mut report = std::panic::catch_unwind(played).unwrap_or_else(|_| panic!("in seed {}", case.seed));
     let at = Timestamp::UNIX_EPOCH;
     let panicked =
-        panics::seen().into_iter().map(|what| Found { at, version: 0, breach: Breach::of(Invariant::Restart, what) });
+        panics::seen().into_iter().map(|what| Found { at, breach: Breach::of(Invariant::Restart, what) });
     report.found.extend(panicked);
     report
 }

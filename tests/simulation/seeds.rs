@@ -130,7 +130,7 @@ pub fn told(seed: u64, report: &Report) -> String {
     let yaml = serde_saphyr::to_string(&short).expect("a case is plain data");
     std::fs::write(&file, &yaml).expect("a file for the case");
     std::fs::write(file.with_extension("trace"), &again.text).expect("a file for the history");
-    let list = |report: &Report| report.found.iter().map(|found| format!("  {}\n", found.breach)).collect::<String>();
+    let list = |report: &Report| report.found.iter().map(|found| format!("  {found}\n")).collect::<String>();
     format!(
         "seed {seed} broke\n{}made short in {:.0} s, it breaks\n{}{} and .trace:\n{yaml}",
         list(report),

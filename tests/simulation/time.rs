@@ -6,6 +6,14 @@ use jiff::Timestamp;
 use sluice::clock::Clock;
 use tokio::time::Instant;
 
+/// When every world starts.
+const BEGINNING: Timestamp = Timestamp::constant(1_800_000_000, 0);
+
+/// How old a world is at a time of day.
+pub fn age(at: Timestamp) -> Duration {
+    Duration::try_from(BEGINNING.duration_until(at)).unwrap_or(Duration::ZERO)
+}
+
 /// Tells the time of day in a world whose time passes only while everybody waits.
 #[derive(Debug, Clone, Copy)]
 pub struct Time {
@@ -20,7 +28,7 @@ impl Time {
 
     /// What time it is. Every world starts at the same moment.
     pub fn now(&self) -> Timestamp {
-        Timestamp::UNIX_EPOCH + Duration::from_secs(1_800_000_000) + self.start.elapsed()
+        BEGINNING + self.start.elapsed()
     }
 
     /// How long the world has existed.

@@ -68,7 +68,7 @@ impl Wire {
         }
         let request = whole(request).await?;
         let (answer, answered) = oneshot::channel();
-        // A request that is under way arrives, whatever becomes of who sent it.
+        // A request that is under way arrives, unless it is held up for so long that who sent it is gone.
         tokio::spawn(self.pass_on(request, answer));
         match answered.await {
             Ok(answer) => answer,
@@ -82,14 +82,21 @@ impl Wire {
         self.killed.cancel();
     }
 
-    async fn pass_on(self, request: Request<Bytes>, answer: oneshot::Sender<Result<Answer, BoxError>>) {
+    async fn pass_on(self, request: Request<Bytes>, mut answer: oneshot::Sender<Result<Answer, BoxError>>) {
         let (number, fault) = self.faults.lock().expect("one thread").next(class(&request));
         let mut line = Line::of(&request, fault);
         let mut draw = self.chance.about("latency", number);
         let (there, back) = (draw.u64(1..12), draw.u64(0..8));
         pause(there).await;
         match fault {
-            Some(Fault::Slow(millis)) => pause(millis.into()).await,
+            // An API server doesn't begin what nobody waits for any more: who gave up, or died, has closed the connection
+            // (kubernetes 1.36 `staging/src/k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing/queueset/queueset.go`).
+            Some(Fault::Slow(millis)) => tokio::select! {
+                biased;
+                () = self.killed.cancelled() => return self.note(line),
+                () = answer.closed() => return self.note(line),
+                () = pause(millis.into()) => {}
+            },
             Some(Fault::KilledBefore) => {
                 self.note(line);
                 return self.kill();

@@ -65,3 +65,22 @@ fn that_an_object_is_gone_is_learned_from_an_answer_that_it_is_not_there() {
     assert!(plane.workloads("chat").is_empty(), "nothing is asked for it any more");
     assert_eq!(plane.pods("chat"), 0);
 }
+
+#[test]
+fn the_pods_of_a_cluster_that_is_gone_are_not_those_of_one_that_has_its_name() {
+    let mut plane = control_plane(Settings::default(), "8");
+    put_cluster(&mut plane, "chat", "low", 1);
+    plane.play(10);
+    let old = plane.workload("chat").metadata;
+    plane.linger = true;
+
+    plane.delete("RayCluster", "chat");
+    put_cluster(&mut plane, "chat", "low", 1);
+    plane.play(10);
+    assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (2, 4), "each pays for its own pods");
+
+    plane.linger = false;
+    plane.play(10);
+    assert_ne!(plane.workload("chat").metadata.uid, old.uid);
+    assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (1, 2), "the quota of the old one is given back");
+}

@@ -10,7 +10,7 @@ use sluice::queue::requests::pod_requests;
 use super::super::history::State;
 use super::{Breach, Invariant, QUEUE_NAME, job_uid, key, owner_uid, reserved_by};
 
-/// The pods that may run, by the cluster that they belong to: what each requests.
+/// The pods that may run, by the uid of the cluster that they belong to: what each requests.
 #[derive(Default)]
 pub(super) struct Pods {
     by_cluster: BTreeMap<String, BTreeMap<String, BTreeMap<String, Amount>>>,
@@ -19,7 +19,7 @@ pub(super) struct Pods {
 impl Pods {
     /// Takes in a pod; returns the queued job that it belongs to, if it belongs to one.
     pub(super) fn see(&mut self, state: &State, pod: &Pod, gone: bool) -> Option<String> {
-        let cluster = format!("{}/{}", pod.namespace().unwrap_or_default(), pod.labels().get("ray.io/cluster")?);
+        let cluster = cluster_of(state, pod)?;
         let pods = self.by_cluster.entry(cluster.clone()).or_default();
         if gone || !may_run(pod) {
             pods.remove(&key(pod));
@@ -58,17 +58,21 @@ fn may_run(pod: &Pod) -> bool {
     !matches!(phase, Some("Succeeded" | "Failed")) && gates.is_none_or(|gates| gates.is_empty())
 }
 
+/// The uid of the cluster that a pod belongs to: that of its owner, which need not be the cluster that has the name now.
+fn cluster_of(state: &State, pod: &Pod) -> Option<String> {
+    let name = pod.labels().get("ray.io/cluster")?;
+    let named = format!("{}/{name}", pod.namespace().unwrap_or_default());
+    owner_uid(pod).or_else(|| state.ray_clusters.get(&named)?.uid())
+}
+
 /// The uid of the queued job that a cluster belongs to; `None` for one that names no queue.
-fn job_of(state: &State, cluster_key: &str) -> Option<String> {
-    if let Some(cluster) = state.ray_clusters.get(cluster_key) {
+fn job_of(state: &State, cluster: &str) -> Option<String> {
+    if let Some(cluster) = state.ray_clusters.values().find(|known| known.metadata.uid.as_deref() == Some(cluster)) {
         return cluster.labels().contains_key(QUEUE_NAME).then(|| job_uid(cluster));
     }
     // The cluster is gone and its pods may not be: whoever reserved quota for it still has to hold it.
-    let (namespace, name) = cluster_key.split_once('/')?;
-    let quoted = format!("\"{name}\"");
-    let paid = state.workloads.values().find(|workload| {
-        let record = workload.annotations().get("sluice.dev/slice");
-        workload.namespace().as_deref() == Some(namespace) && record.is_some_and(|record| record.contains(&quoted))
-    });
+    let quoted = format!("\"{cluster}\"");
+    let pays = |record: &String| record.contains(&quoted);
+    let paid = state.workloads.values().find(|slice| slice.annotations().get("sluice.dev/slice").is_some_and(pays));
     paid.and_then(owner_uid)
 }
