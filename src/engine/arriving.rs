@@ -102,7 +102,8 @@ mod tests {
     }
 
     fn creation(kind: &str) -> Write {
-        let owner = json!({"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "chat", "uid": "u1", "controller": true});
+        let owner =
+            json!({"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "chat", "uid": "u1", "controller": true});
         let metadata = json!({"namespace": "ns", "labels": {"ray.io/group": "small"}, "ownerReferences": [owner]});
         let target = ObjectRef {
             api_version: "v1".into(),

@@ -11,11 +11,13 @@ use sha2::{Digest, Sha256};
 use super::pod_sets::Wanted;
 use super::readiness;
 use super::record::{Counts, RECORD_ANNOTATION, Record, fits_within};
-use super::{Job, Member, Priority, Request};
+use super::{Job, JobView, Member, Priority, Request};
 use crate::api::condition::{self, Verdict};
 use crate::api::kueue::workload::PriorityClassKind;
 use crate::api::kueue::{PodSet, PodTemplate, Workload, WorkloadSpec, names};
 use crate::engine::plan::{Plan, Write};
+use crate::engine::store::Key;
+use crate::queue::{Successor, status};
 
 /// Where a slice is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,6 +129,9 @@ pub fn waiting<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
 /// Brings the slices in line with what the job wants.
 pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
     tidy(slices, plan);
+    if let Some(held) = covering(slices) {
+        supersede(slices, held, request.view, plan);
+    }
     let wanted = request.wanted;
     if !request.view.job.wants_to_run() {
         return wind_down(request, slices, plan);
@@ -156,10 +161,28 @@ pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan)
     }
 }
 
-/// Deletes what is over, except for the newest slice: its sequence number is what the next one counts from.
+/// A slice that holds quota is over once a newer one does: all that the job wants is paid for by that one. The queue sees to it
+/// where the newer one says that it replaces the other in their ClusterQueue. But the job may have been moved to another, and
+/// who was between the two may have been deleted by hand.
+fn supersede(slices: &[Slice<'_>], held: &Slice<'_>, view: &JobView<'_>, plan: &mut Plan) {
+    let by = Successor {
+        workload: Key::of(held.workload),
+        uid: held.workload.uid().unwrap_or_default(),
+        job_uid: view.job.meta().uid.clone().unwrap_or_default(),
+    };
+    let older = slices.iter().filter(|slice| slice.record.sequence < held.record.sequence);
+    for slice in older.filter(|slice| matches!(slice.phase, Phase::Admitted | Phase::Evicted)) {
+        let status = Some(status::finished_replaced(slice.workload, &by, view.now));
+        plan.write(Write::patch_status(slice.workload, &Workload { status, ..slice.workload.clone() }));
+    }
+}
+
+/// Deletes what is over, except for the newest slice: its sequence number is what the next one counts from. One that took the
+/// place of another stays until that is over as well: it is how the next one is known to have taken the place of both.
 fn tidy(slices: &[Slice<'_>], plan: &mut Plan) {
     let Some(newest) = slices.last().map(|slice| slice.record.sequence) else { return };
-    for slice in slices.iter().filter(|slice| slice.phase == Phase::Finished && slice.record.sequence < newest) {
+    let over = slices.iter().take_while(|slice| slice.phase == Phase::Finished);
+    for slice in over.filter(|slice| slice.record.sequence < newest) {
         if slice.workload.metadata.deletion_timestamp.is_none() {
             plan.write(Write::delete(slice.workload, false));
         }

@@ -151,13 +151,7 @@ fn requests(set: &PodSet) -> Option<BTreeMap<String, Amount>> {
 }
 
 /// Places the first pod set in each flavor in turn, and then the others. (One resource group: that is what the scenes have.)
-fn place(
-    quotas: &Quotas,
-    queue: &ClusterQueue,
-    sets: &[Set],
-    used: &mut Usage,
-    chosen: &mut Vec<String>,
-) -> bool {
+fn place(quotas: &Quotas, queue: &ClusterQueue, sets: &[Set], used: &mut Usage, chosen: &mut Vec<String>) -> bool {
     let Some((set, rest)) = sets.split_first() else { return true };
     let [group] = queue.spec.resource_groups.as_slice() else { return false };
     let covered: BTreeSet<&String> = group.covered_resources.iter().collect();

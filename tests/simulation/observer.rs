@@ -45,7 +45,7 @@ impl Observer {
     pub fn new() -> Self {
         Self {
             watchdog: Watchdog::new(ON_THE_WAY),
-            serving: Serving::default(),
+            serving: Serving::new(ON_THE_WAY),
             coverage: Coverage::default(),
             found: Vec::new(),
         }

@@ -63,8 +63,7 @@ pub fn run(case: &Case, readable: bool) -> Report {
     let played = AssertUnwindSafe(|| runtime.block_on(async { Run::new(case, readable).play(case).await }));
     let mut report = std::panic::catch_unwind(played).unwrap_or_else(|_| panic!("in seed {}", case.seed));
     let at = Timestamp::UNIX_EPOCH;
-    let panicked =
-        panics::seen().into_iter().map(|what| Found { at, breach: Breach::of(Invariant::Restart, what) });
+    let panicked = panics::seen().into_iter().map(|what| Found { at, breach: Breach::of(Invariant::Restart, what) });
     report.found.extend(panicked);
     report
 }

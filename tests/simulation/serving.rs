@@ -4,7 +4,9 @@
 //! does is: sending requests to a cluster that has nobody to answer them, and taking away the cluster that answers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use sluice::api::condition::is_true;
@@ -15,42 +17,50 @@ use crate::support::history::{Change, Object, State};
 use crate::support::invariants::{Breach, Invariant, is_open, key, owner_uid, slices_of};
 
 /// Who answers requests.
-#[derive(Default)]
 pub struct Serving {
+    /// For so long a decision may rest on what has changed meanwhile.
+    patience: Duration,
     /// The pods that answer, by the cluster that they belong to.
     ready: BTreeMap<String, BTreeSet<String>>,
+    /// When a cluster lost the last of them.
+    left: BTreeMap<String, Timestamp>,
     /// The cluster that each serve Service sends requests to, by the Service's key.
     routed: BTreeMap<String, String>,
 }
 
 impl Serving {
+    /// Nobody answers yet. A decision may rest for so long on what has changed meanwhile.
+    pub fn new(patience: Duration) -> Self {
+        Self { patience, ready: BTreeMap::new(), left: BTreeMap::new(), routed: BTreeMap::new() }
+    }
+
     /// Takes in a change that `state` has in it.
     pub fn see(&mut self, state: &State, change: &Change) -> Vec<Breach> {
         match &change.object {
             Object::Pod(pod) => {
-                self.pod(pod, change.gone);
+                self.pod(pod, change);
                 Vec::new()
             }
             Object::Service(service) if service.name_any().ends_with("-serve-svc") => {
-                self.service(state, service, change.gone)
+                self.service(state, service, change)
             }
             Object::RayCluster(cluster) => self.cluster(state, cluster, change.gone),
             _ => Vec::new(),
         }
     }
 
-    fn pod(&mut self, pod: &Pod, gone: bool) {
+    fn pod(&mut self, pod: &Pod, change: &Change) {
         let Some(cluster) = pod.labels().get("ray.io/cluster") else { return };
         let cluster = format!("{}/{cluster}", pod.namespace().unwrap_or_default());
         let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
         let ready =
             conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
         let serves = pod.labels().get("ray.io/serve").is_some_and(|serves| serves == "true");
-        let pods = self.ready.entry(cluster).or_default();
-        if ready && serves && !gone && pod.metadata.deletion_timestamp.is_none() {
+        let pods = self.ready.entry(cluster.clone()).or_default();
+        if ready && serves && !change.gone && pod.metadata.deletion_timestamp.is_none() {
             pods.insert(key(pod));
-        } else {
-            pods.remove(&key(pod));
+        } else if pods.remove(&key(pod)) && pods.is_empty() {
+            self.left.insert(cluster, change.heard);
         }
     }
 
@@ -58,11 +68,16 @@ impl Serving {
         self.ready.get(cluster).is_some_and(|pods| !pods.is_empty())
     }
 
+    /// Whether it has answered so lately that who sends requests to it may not know better.
+    fn answered(&self, cluster: &str, now: Timestamp) -> bool {
+        self.left.get(cluster).is_some_and(|left| left.duration_until(now).unsigned_abs() <= self.patience)
+    }
+
     /// Requests are never sent away from who answers to who doesn't.
-    fn service(&mut self, state: &State, service: &Service, gone: bool) -> Vec<Breach> {
+    fn service(&mut self, state: &State, service: &Service, change: &Change) -> Vec<Breach> {
         let key = key(service);
         let cluster = service.spec.as_ref().and_then(|spec| spec.selector.as_ref()?.get("ray.io/cluster").cloned());
-        let Some(cluster) = cluster.filter(|_| !gone) else {
+        let Some(cluster) = cluster.filter(|_| !change.gone) else {
             self.routed.remove(&key);
             return Vec::new();
         };
@@ -71,7 +86,7 @@ impl Serving {
         let Some(was) = was.filter(|was| *was != cluster) else { return Vec::new() };
         let stays =
             state.ray_clusters.get(&was).is_some_and(|was| was.metadata.deletion_timestamp.is_none() && is_open(was));
-        if !stays || !self.answers(&was) || self.answers(&cluster) {
+        if !stays || !self.answers(&was) || self.answers(&cluster) || self.answered(&cluster, change.heard) {
             return Vec::new();
         }
         let what = format!("Service {key} sends requests to {cluster}, where nobody answers, and no longer to {was}");

@@ -83,3 +83,34 @@ fn a_successor_whose_predecessor_was_deleted_while_it_waited_is_asked_for_as_a_w
     planned(&both, &[&admitted(successor)]);
     assert!(gates(&both).contains(&("b".to_owned(), true)));
 }
+
+/// Like a job that was moved to the LocalQueue of another ClusterQueue while it runs.
+#[test]
+fn what_an_older_slice_holds_is_given_back_once_a_newer_one_holds_all_that_is_wanted() {
+    let (active, held) = serving();
+    let both = job(vec![active, cluster("b", 2, "1")]);
+    let successor = created(&planned(&both, &[&held])).expect("a successor");
+    let is_over = |plan: &Plan| {
+        let of_held = plan.writes.iter().filter(|write| Some(&write.target.name) == held.metadata.name.as_ref());
+        of_held.map(|write| format!("{:?}", write.op)).any(|op| op.contains("WorkloadSliceReplaced"))
+    };
+    assert!(!is_over(&planned(&both, &[&held, &successor])), "the successor still waits");
+
+    let plan = planned(&both, &[&held, &admitted(successor)]);
+
+    assert!(is_over(&plan), "{plan:?}");
+}
+
+/// Its successor would count beside the oldest, if who was between them were gone.
+#[test]
+fn a_slice_that_is_over_stays_while_the_one_that_it_replaced_is_not() {
+    let (active, oldest) = serving();
+    let two = job(vec![active.clone(), cluster("b", 2, "1")]);
+    let between = with(admitted(created(&planned(&two, &[&oldest])).expect("a second slice")), names::FINISHED);
+    let three = job(vec![active, cluster("b", 2, "1"), cluster("c", 2, "1")]);
+    let newest = admitted(created(&planned(&three, &[&oldest, &between])).expect("a third slice"));
+
+    assert_eq!(deleted(&planned(&three, &[&oldest, &between, &newest])), Vec::<String>::new());
+    let over = with(oldest.clone(), names::FINISHED);
+    assert_eq!(deleted(&planned(&three, &[&over, &between, &newest])), [name(&oldest), name(&between)]);
+}
