@@ -10,7 +10,7 @@ DENY_VERSION := 0.20.2
 CASES ?= 2000
 
 # How many seeds the simulator runs, and from which on.
-SEEDS ?= 100
+SEEDS ?= 2000
 FIRST ?= 0
 
 # Clients parse the API server's version and refuse a server that does not say it.

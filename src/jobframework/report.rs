@@ -13,13 +13,15 @@ use crate::engine::plan::{Note, Plan};
 pub const ADMITTED: &str = "sluice.dev/Admitted";
 /// All that the job wants is admitted.
 const REASON_ADMITTED: &str = "Admitted";
+/// The job's owner wants nothing of it to run.
+const REASON_SUSPENDED: &str = "Suspended";
 /// The job can't be queued as it is.
 const REASON_MISCONFIGURED: &str = "Misconfigured";
 
 /// Shows where the job stands.
 pub fn plan(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member], plan: &mut Plan) {
     if !view.job.wants_to_run() {
-        return;
+        return suspended(view, slices, plan);
     }
     let covering = slices::covering(slices);
     if let Some(waiting) = slices::waiting(slices) {
@@ -45,6 +47,21 @@ pub fn plan(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member], plan: 
             format!("Slice {} holds quota in ClusterQueue {queue} for {}", name_of(slice), names.join(" and "));
         show(view.job, view.now, true, REASON_ADMITTED, message, plan);
     }
+}
+
+/// Shows what is left of a job that its owner has suspended. (One that is being deleted says no more.)
+fn suspended(view: &JobView<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
+    if view.job.meta().deletion_timestamp.is_some() {
+        return;
+    }
+    let holder = slices.iter().find(|slice| matches!(slice.phase, Phase::Admitted | Phase::Evicted));
+    let message = match holder {
+        Some(slice) => {
+            format!("Its owner has suspended it: slice {} holds quota until its pods are gone", name_of(slice))
+        }
+        None => "Its owner has suspended it: it holds no quota".to_owned(),
+    };
+    show(view.job, view.now, false, REASON_SUSPENDED, message, plan);
 }
 
 /// Shows why the job can't be queued.
@@ -80,7 +97,8 @@ fn show(job: &dyn Job, now: Timestamp, admitted: bool, reason: &str, message: St
     };
     let Some(write) = job.show(wanted) else { return };
     plan.write(write);
-    plan.notes.push(Note { warning: !admitted, ..job.note(reason, &message) });
+    let as_wanted = admitted || reason == REASON_SUSPENDED;
+    plan.notes.push(Note { warning: !as_wanted, ..job.note(reason, &message) });
 }
 
 /// Puts a condition in the place of the one of its type. The transition time stays unless the status changes.

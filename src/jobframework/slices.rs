@@ -116,9 +116,19 @@ pub fn slices_of<'a>(workloads: impl IntoIterator<Item = &'a Workload>) -> Vec<S
     slices
 }
 
-/// The slice that the job's members may run on.
+/// The slice that the job's members may run on: the newest that holds quota, unless it has to give that back. Those before it
+/// are over, also when nobody has come to say so on them yet.
 pub fn covering<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
-    slices.iter().rev().find(|slice| slice.phase == Phase::Admitted)
+    newest_holder(slices).filter(|slice| slice.phase == Phase::Admitted)
+}
+
+fn newest_holder<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
+    let holds = |slice: &&Slice<'_>| match slice.phase {
+        Phase::Admitted | Phase::Evicted => true,
+        Phase::Going => holds_quota(slice.workload),
+        Phase::Waiting | Phase::Finished => false,
+    };
+    slices.iter().rev().find(holds)
 }
 
 /// The newest slice that waits.
@@ -129,8 +139,8 @@ pub fn waiting<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
 /// Brings the slices in line with what the job wants.
 pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
     tidy(slices, plan);
-    if let Some(held) = covering(slices) {
-        supersede(slices, held, request.view, plan);
+    if let Some(holder) = newest_holder(slices) {
+        supersede(slices, holder, request.view, plan);
     }
     let wanted = request.wanted;
     if !request.view.job.wants_to_run() {
@@ -164,13 +174,13 @@ pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan)
 /// A slice that holds quota is over once a newer one does: all that the job wants is paid for by that one. The queue sees to it
 /// where the newer one says that it replaces the other in their ClusterQueue. But the job may have been moved to another, and
 /// who was between the two may have been deleted by hand.
-fn supersede(slices: &[Slice<'_>], held: &Slice<'_>, view: &JobView<'_>, plan: &mut Plan) {
+fn supersede(slices: &[Slice<'_>], newest: &Slice<'_>, view: &JobView<'_>, plan: &mut Plan) {
     let by = Successor {
-        workload: Key::of(held.workload),
-        uid: held.workload.uid().unwrap_or_default(),
+        workload: Key::of(newest.workload),
+        uid: newest.workload.uid().unwrap_or_default(),
         job_uid: view.job.meta().uid.clone().unwrap_or_default(),
     };
-    let older = slices.iter().filter(|slice| slice.record.sequence < held.record.sequence);
+    let older = slices.iter().filter(|slice| slice.record.sequence < newest.record.sequence);
     for slice in older.filter(|slice| matches!(slice.phase, Phase::Admitted | Phase::Evicted)) {
         let status = Some(status::finished_replaced(slice.workload, &by, view.now));
         plan.write(Write::patch_status(slice.workload, &Workload { status, ..slice.workload.clone() }));

@@ -200,6 +200,13 @@ fn gates(job: &FakeJob) -> Vec<(String, bool)> {
     job.gates.borrow().clone()
 }
 
+/// Why the job isn't admitted, as it says last.
+fn says(job: &FakeJob) -> String {
+    let shown = job.shown.borrow();
+    let said = shown.last().filter(|said| said.status == "False").expect("it isn't admitted");
+    format!("{}: {}", said.reason, said.message)
+}
+
 /// A job that runs one cluster, and its admitted slice.
 fn serving() -> (Member, Workload) {
     let active = cluster("a", 2, "1");
@@ -379,10 +386,18 @@ fn a_job_that_is_stopped_by_its_owner_gives_everything_back() {
 
     let ending = FakeJob { runs: false, ..job(vec![going(active)]) };
     assert!(planned(&ending, &[&held]).writes.is_empty(), "its pods are still there");
+    assert_eq!(
+        says(&ending),
+        "Suspended: Its owner has suspended it: slice rayservice-svc-7d3e5-1 holds quota until its pods are gone"
+    );
 
     let ended = FakeJob { runs: false, ..job(Vec::new()) };
     let plan = planned(&ended, &[&held]);
     assert!(matches!(plan.writes.as_slice(), [Write { op: WriteOp::PatchStatus(_), .. }]), "{plan:?}");
+
+    let over = with(held, names::FINISHED);
+    planned(&ended, &[&over]);
+    assert_eq!(says(&ended), "Suspended: Its owner has suspended it: it holds no quota");
 }
 
 #[test]

@@ -40,8 +40,9 @@ fn missed(copy: &Path, patch: &Path) -> Option<String> {
     assert!(applied.status.success(), "{name}: {}", String::from_utf8_lossy(&applied.stdout));
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["test", "--locked", "--test", "simulation", "a_seed_breaks", "--", "--ignored", "--nocapture"]);
-    let output = cargo.env(BREAKS, breaks).env("CARGO_TARGET_DIR", root().join("target")).current_dir(copy).output();
-    let output = output.expect("cargo");
+    // What is built for a few seconds of running isn't worth being optimised.
+    cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_TARGET_DIR", root().join("target"));
+    let output = cargo.env(BREAKS, breaks).current_dir(copy).output().expect("cargo");
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     told.lines().filter(|line| line.starts_with("seed ")).for_each(|line| println!("{name}: {line}"));
     let found = output.status.success() && told.contains("\nseed ");

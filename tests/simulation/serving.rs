@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use sluice::api::condition::is_true;
 use sluice::api::ray::{RayCluster, RayService};
+use sluice::rayservice::status::SUSPENDING;
 
 use crate::coverage::serving_cluster;
 use crate::support::history::{Change, Object, State};
@@ -118,5 +119,8 @@ fn is_to_serve(state: &State, service: &RayService) -> bool {
         let conditions = slice.status.clone().unwrap_or_default().conditions;
         is_true(&conditions, "Evicted") || slice.metadata.deletion_timestamp.is_some()
     });
-    service.metadata.deletion_timestamp.is_none() && service.spec.suspend != Some(true) && !evicted
+    // A suspension that has begun goes to its end, whatever is asked for meanwhile.
+    let conditions = service.status.clone().unwrap_or_default().conditions;
+    let suspended = service.spec.suspend == Some(true) || is_true(&conditions, SUSPENDING);
+    service.metadata.deletion_timestamp.is_none() && !suspended && !evicted
 }

@@ -114,3 +114,16 @@ fn a_slice_that_is_over_stays_while_the_one_that_it_replaced_is_not() {
     let over = with(oldest.clone(), names::FINISHED);
     assert_eq!(deleted(&planned(&three, &[&over, &between, &newest])), [name(&oldest), name(&between)]);
 }
+
+#[test]
+fn nothing_runs_on_a_slice_that_was_replaced_by_one_that_has_to_give_its_quota_back() {
+    let (active, oldest) = serving();
+    let waiting = job(vec![active.clone(), cluster("b", 2, "1")]);
+    let evicted = with(admitted(created(&planned(&waiting, &[&oldest])).expect("a successor")), names::EVICTED);
+    let job = job(vec![active, running(cluster("b", 2, "1"))]);
+
+    let plan = planned(&job, &[&oldest, &evicted]);
+
+    assert_eq!(gates(&job), [("a".to_owned(), false), ("b".to_owned(), false)]);
+    assert_eq!(created(&plan), None, "nothing is asked for until that is done");
+}
