@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
@@ -18,6 +19,8 @@ use crate::engine::plan::Note;
 const WAITING: usize = 1024;
 /// The longest note that the API server takes, in bytes.
 const LONGEST_NOTE: usize = 1024;
+/// So many are published at the same time.
+const AT_ONCE: usize = 16;
 /// After this long an Event counts as not published.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -32,18 +35,9 @@ impl Notes {
     pub(super) fn start(client: Client, clock: Clock, instance: String) -> Self {
         let (queue, mut waiting) = mpsc::channel::<Note>(WAITING);
         tokio::spawn(async move {
-            let mut count: u64 = 0;
-            while let Some(note) = waiting.recv().await {
-                count += 1;
-                let event = event_of(&note, &instance, clock.now(), count);
-                let namespace = event.metadata.namespace.clone().unwrap_or_default();
-                let events = Api::<Event>::namespaced(client.clone(), &namespace);
-                match tokio::time::timeout(TIMEOUT, events.create(&PostParams::default(), &event)).await {
-                    Ok(Ok(_)) => {}
-                    Ok(Err(error)) => warn!(object = %note.regarding, %error, "publishing an event failed"),
-                    Err(_) => warn!(object = %note.regarding, "publishing an event took too long"),
-                }
-            }
+            let notes = futures::stream::poll_fn(|context| waiting.poll_recv(context));
+            let events = notes.enumerate().map(|(count, note)| event_of(&note, &instance, clock.now(), count));
+            events.for_each_concurrent(AT_ONCE, |event| create(&client, event)).await;
         });
         Self { queue }
     }
@@ -57,7 +51,18 @@ impl Notes {
     }
 }
 
-fn event_of(note: &Note, instance: &str, now: Timestamp, count: u64) -> Event {
+async fn create(client: &Client, event: Event) {
+    let namespace = event.metadata.namespace.clone().unwrap_or_default();
+    let events = Api::<Event>::namespaced(client.clone(), &namespace);
+    let name = event.metadata.name.as_deref().unwrap_or_default();
+    match tokio::time::timeout(TIMEOUT, events.create(&PostParams::default(), &event)).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => warn!(event = name, %error, "publishing an event failed"),
+        Err(_) => warn!(event = name, "publishing an event took too long"),
+    }
+}
+
+fn event_of(note: &Note, instance: &str, now: Timestamp, count: usize) -> Event {
     let regarding = &note.regarding;
     // Events about cluster-scoped objects live in the default namespace, as those of Kubernetes itself do.
     let namespace = regarding.namespace.clone().unwrap_or_else(|| "default".into());

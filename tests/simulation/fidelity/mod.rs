@@ -50,7 +50,8 @@ async fn judged(real: &Real, seed: u64) -> Vec<String> {
         let (script, place) = (script.clone(), place.clone());
         tokio::task::spawn_blocking(move || simulated::perform(&script, &place, seed)).await.expect("it doesn't panic")
     };
-    match (real.perform(&script, &place).await, simulated) {
+    let expected = simulated.as_ref().map_or_else(|_| BTreeSet::new(), |simulated| simulated.reasons.clone());
+    match (real.perform(&script, &place, &expected).await, simulated) {
         (Ok(real), Ok(simulated)) => {
             let mut wrong = differences(&script, &place, &real, &simulated);
             wrong.extend(unmet(&script.unblocked(), &place, real.unblocked.values()));

@@ -1,5 +1,6 @@
 //! Performs scripts on a real control plane, many at a time.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,9 @@ use crate::support::{Manager, TestEnv};
 const UNTIL_TOLD: Duration = Duration::from_secs(11);
 /// How long one waits for rest: the limit is for what never comes.
 const PATIENCE: Duration = Duration::from_secs(180);
+
+/// How long one waits for Events that are to come.
+const UNTIL_PUBLISHED: Duration = Duration::from_secs(30);
 
 /// A control plane with a manager.
 pub(super) struct Real {
@@ -48,11 +52,17 @@ impl Real {
         Self { env, _manager: manager, observer, rounds, canary }
     }
 
-    /// Performs a script, and returns what it leaves behind.
+    /// Performs a script, and returns what it leaves behind. Events may come a while after what they tell of: those that are
+    /// `expected` are waited for.
     ///
     /// # Errors
     /// When something is refused, or there is no rest.
-    pub(super) async fn perform(&self, script: &Script, place: &Place) -> Result<Outcome, String> {
+    pub(super) async fn perform(
+        &self,
+        script: &Script,
+        place: &Place,
+        expected: &BTreeSet<String>,
+    ) -> Result<Outcome, String> {
         let performer = Performer::new(&self.env.client, place);
         performer.set_up(&script.scene).await.map_err(|error| error.to_string())?;
         let mut between = Vec::new();
@@ -65,11 +75,22 @@ impl Real {
             self.act(&performer, &act).await?;
         }
         let unblocked = self.rest(place, UNTIL_TOLD).await?;
-        let reasons = reasons(&self.env.client, place).await.map_err(|error| error.to_string())?;
+        let reasons = self.told(place, expected).await?;
         for name in unblocked.keys().filter(|(kind, _)| *kind == "RayService").map(|(_, name)| name) {
             self.act(&performer, &Act::DeleteService { service: name.clone(), foreground: false }).await?;
         }
         Ok(Outcome { between, blocked, unblocked, reasons })
+    }
+
+    async fn told(&self, place: &Place, expected: &BTreeSet<String>) -> Result<BTreeSet<String>, String> {
+        let since = Instant::now();
+        loop {
+            let told = reasons(&self.env.client, place).await.map_err(|error| error.to_string())?;
+            if expected.is_subset(&told) || since.elapsed() > UNTIL_PUBLISHED {
+                return Ok(told);
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
     }
 
     async fn act(&self, performer: &Performer<'_>, act: &Act) -> Result<(), String> {
