@@ -151,12 +151,6 @@ pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan)
         // Between two children there may be none for a moment. What is held or asked for stays as it is.
         return;
     }
-    // Whoever has to give quota back gets none until that is done: it would be counted twice.
-    let stopping = slices.iter().any(|slice| match slice.phase {
-        Phase::Evicted => true,
-        Phase::Going => holds_quota(slice.workload),
-        Phase::Waiting | Phase::Admitted | Phase::Finished => false,
-    });
     match covering(slices) {
         Some(held) if fits_within(&wanted.record.counts(), &held.granted()) => {
             adjust(held, on_top_of(held, request), request, plan);
@@ -166,7 +160,8 @@ pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan)
             adjust(held, up_to_date(held, request).meet(&wanted.record), request, plan);
             ask(request, slices, &waiting, Some(held), plan);
         }
-        None if stopping => {}
+        // Whoever has to give quota back gets none until that is done: it would be counted twice.
+        None if newest_holder(slices).is_some() => {}
         None => ask(request, slices, &waiting, None, plan),
     }
 }

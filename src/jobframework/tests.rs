@@ -224,8 +224,10 @@ fn a_first_cluster_gets_a_slice_and_stays_closed_until_that_is_admitted() {
     assert!(planned(&job, &[&slice]).writes.is_empty(), "nothing to do while it waits");
     assert!(gates(&job).is_empty());
 
-    planned(&job, &[&admitted(slice)]);
+    let slice = admitted(slice);
+    let plan = planned(&job, &[&slice]);
     assert_eq!(gates(&job), [("a".to_owned(), true)]);
+    assert_eq!(plan.writes[0].quiet, [ObjectRef::of(&slice)], "it isn't opened while its slice is written");
 }
 
 #[test]

@@ -36,8 +36,11 @@ impl Notes {
         let (queue, mut waiting) = mpsc::channel::<Note>(WAITING);
         tokio::spawn(async move {
             let notes = futures::stream::poll_fn(|context| waiting.poll_recv(context));
-            let events = notes.enumerate().map(|(count, note)| event_of(&note, &instance, clock.now(), count));
-            events.for_each_concurrent(AT_ONCE, |event| create(&client, event)).await;
+            let events = notes.enumerate().map(|(count, note)| {
+                let event = event_of(&note, &instance, clock.now(), count);
+                (note, event)
+            });
+            events.for_each_concurrent(AT_ONCE, |(note, event)| create(&client, note, event)).await;
         });
         Self { queue }
     }
@@ -51,14 +54,13 @@ impl Notes {
     }
 }
 
-async fn create(client: &Client, event: Event) {
+async fn create(client: &Client, note: Note, event: Event) {
     let namespace = event.metadata.namespace.clone().unwrap_or_default();
     let events = Api::<Event>::namespaced(client.clone(), &namespace);
-    let name = event.metadata.name.as_deref().unwrap_or_default();
     match tokio::time::timeout(TIMEOUT, events.create(&PostParams::default(), &event)).await {
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => warn!(event = name, %error, "publishing an event failed"),
-        Err(_) => warn!(event = name, "publishing an event took too long"),
+        Ok(Err(error)) => warn!(object = %note.regarding, %error, "publishing an event failed"),
+        Err(_) => warn!(object = %note.regarding, "publishing an event took too long"),
     }
 }
 

@@ -10,6 +10,7 @@ use crate::api::condition;
 use crate::api::kueue::Workload;
 use crate::api::ray::{RayCluster, RayService, names};
 use crate::dashboard::{ServeAnswer, ServeReply};
+use crate::engine::in_flight::WriteId;
 use crate::engine::plan::{Note, ObjectRef, ServeCall, ServeRequest, Write, WriteOp};
 use crate::engine::world::Object;
 use crate::engine::{Answer, Effect, Engine, Event, Halves, WriteError};
@@ -36,6 +37,9 @@ pub(super) struct ControlPlane {
     pub(super) linger: bool,
     /// The kind whose deletions are not heard of.
     pub(super) unheard: Option<&'static str>,
+    /// The kind whose writes stay on their way until they [`arrive`](Self::arrive).
+    pub(super) late: Option<&'static str>,
+    on_the_way: Vec<(WriteId, Write)>,
     /// What Serve was given last, by cluster.
     serve: BTreeMap<String, Value>,
 }
@@ -52,6 +56,8 @@ impl ControlPlane {
             ailing: BTreeSet::new(),
             linger: false,
             unheard: None,
+            late: None,
+            on_the_way: Vec::new(),
             serve: BTreeMap::new(),
         }
     }
@@ -151,10 +157,10 @@ impl ControlPlane {
             let events = std::mem::take(&mut self.events);
             for effect in self.engine.step(self.now, events) {
                 match effect {
-                    Effect::Write(id, write) => {
-                        let result = self.carry_out(&write);
-                        self.events.push(Event::Written { id, write: Box::new(write), result });
+                    Effect::Write(id, write) if self.late == Some(write.target.kind.as_str()) => {
+                        self.on_the_way.push((id, write));
                     }
+                    Effect::Write(id, write) => self.receive(id, write),
                     Effect::Note(note) => self.notes.push(note),
                     Effect::Serve(call) => {
                         let reply = self.answer(&call);
@@ -164,6 +170,18 @@ impl ControlPlane {
             }
         }
         panic!("at {} the engine turns in circles: {:#?}", self.now, self.notes);
+    }
+
+    /// Lets what is on its way arrive.
+    pub(super) fn arrive(&mut self) {
+        for (id, write) in std::mem::take(&mut self.on_the_way) {
+            self.receive(id, write);
+        }
+    }
+
+    fn receive(&mut self, id: WriteId, write: Write) {
+        let result = self.carry_out(&write);
+        self.events.push(Event::Written { id, write: Box::new(write), result });
     }
 
     fn carry_out(&mut self, write: &Write) -> Result<Answer, WriteError> {

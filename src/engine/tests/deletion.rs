@@ -84,3 +84,24 @@ fn the_pods_of_a_cluster_that_is_gone_are_not_those_of_one_that_has_its_name() {
     assert_ne!(plane.workload("chat").metadata.uid, old.uid);
     assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (1, 2), "the quota of the old one is given back");
 }
+
+#[test]
+fn the_quota_of_pods_that_are_on_their_way_is_held_though_their_cluster_is_gone() {
+    let mut plane = control_plane(Settings::default(), "8");
+    plane.late = Some("Pod");
+    put_cluster(&mut plane, "chat", "low", 1);
+    plane.play(10);
+
+    plane.delete("RayCluster", "chat");
+    plane.play(10);
+    assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (1, 0), "none has come, and each still may");
+
+    plane.linger = true;
+    plane.arrive();
+    plane.play(10);
+    assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (1, 2), "they run until they are collected");
+
+    plane.linger = false;
+    plane.play(10);
+    assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (0, 0));
+}

@@ -30,6 +30,34 @@ fn is_serving(plane: &ControlPlane, name: &str) -> bool {
     plane.service(name).status.is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
 }
 
+#[test]
+fn a_job_is_not_evicted_while_its_gate_is_being_opened() {
+    // Given a job that was just admitted, and whose gate's opening is on its way,
+    let mut plane = control_plane(Settings::default(), "2");
+    put_cluster(&mut plane, "first", "low", 1);
+    plane.play(10);
+    put_cluster(&mut plane, "humble", "low", 1);
+    plane.play(10);
+    plane.late = Some("RayCluster");
+    plane.delete("RayCluster", "first");
+    plane.play(10);
+    assert_eq!(plane.says("humble", names::ADMITTED), is("True", "Admitted"));
+
+    // when something more important comes, the eviction waits for it: else it would open the gate of an evicted job.
+    let mut spec = cluster_spec(1, "2.53.0");
+    spec["suspend"] = json!(true);
+    plane.apply("RayCluster", json!({"metadata": meta("proud", "high"), "spec": spec}));
+    plane.play(10);
+    assert_eq!(plane.says("proud", names::QUOTA_RESERVED).map(|said| said.0), Some("False".to_owned()));
+    assert_eq!(plane.says("humble", names::EVICTED), None);
+
+    plane.late = None;
+    plane.arrive();
+    plane.play(10);
+    assert_eq!(plane.says("humble", names::EVICTED), is("True", "Preempted"));
+    assert_eq!((plane.pods("humble"), plane.pods("proud")), (0, 2));
+}
+
 #[rstest]
 #[case::a_service("RayService")]
 #[case::a_cluster("RayCluster")]

@@ -1,6 +1,6 @@
 //! The whole history of a control plane, in the order in which it happened.
 //!
-//! Every change of every object has a resource version, and those count up over all kinds. So what four watches saw can be
+//! Every change of every object has a resource version, and those count up over all kinds. So what several watches saw can be
 //! put into one order, and replayed: after each single change, the state is exactly what it was then. Nothing is sampled.
 
 use std::collections::BTreeMap;
