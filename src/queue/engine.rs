@@ -440,10 +440,11 @@ impl Engine {
         }
     }
 
-    /// Forgets the place of a LocalQueue that is gone and that nobody speaks of.
+    /// Forgets the place of a LocalQueue that is gone, that nobody speaks of, and for which nobody is counted.
     pub(super) fn tidy_local_queue(&mut self, id: LocalQueueId) {
         let Some(state) = self.local_queues.get(id) else { return };
-        if state.rules.is_none() && state.members.is_empty() && state.sums.is_empty() {
+        let counted = state.counts != Counts::default() || !state.sums.is_empty();
+        if state.rules.is_none() && state.members.is_empty() && !counted {
             let key = state.key.clone();
             self.local_queues.remove(&key);
         }

@@ -120,6 +120,11 @@ impl Cluster {
         self.local_queues.insert(key(name), object);
     }
 
+    pub(super) fn delete_local_queue(&mut self, name: &str) {
+        self.local_queues.remove(&key(name));
+        self.tell(&Event::LocalQueueGone(&key(name)));
+    }
+
     pub(super) fn label_namespace(&mut self, label: &str, value: &str) {
         let labels = BTreeMap::from([(label.to_owned(), value.to_owned())]);
         let metadata = ObjectMeta { name: Some(NAMESPACE.into()), labels: Some(labels), ..ObjectMeta::default() };

@@ -45,6 +45,9 @@ enum Act {
     SetStrict(bool),
     Stop(&'static str),
     StopLocal(&'static str),
+    RemoveLocal,
+    /// Names another LocalQueue than before.
+    Move(u8, &'static str),
     RemoveFlavor,
     AddFlavor,
     /// Decides, and carries out only some effects: those whose bit is set; the others are lost.
@@ -70,6 +73,8 @@ fn acts() -> impl Strategy<Value = Act> {
         1 => any::<bool>().prop_map(Act::SetStrict),
         1 => policy().prop_map(Act::Stop),
         1 => policy().prop_map(Act::StopLocal),
+        1 => Just(Act::RemoveLocal),
+        1 => (id(), prop_oneof![Just("lq"), Just("lq2")]).prop_map(|(id, queue)| Act::Move(id, queue)),
         1 => Just(Act::RemoveFlavor),
         2 => Just(Act::AddFlavor),
         4 => any::<u32>().prop_map(Act::CycleAndLose),
@@ -92,7 +97,9 @@ fn groups(cpu: u8, spot: u8, gpu: u8) -> serde_json::Value {
 }
 
 fn start() -> Cluster {
-    Cluster::with(json!({"namespaceSelector": {}, "resourceGroups": groups(8, 4, 3)}))
+    let mut cluster = Cluster::with(json!({"namespaceSelector": {}, "resourceGroups": groups(8, 4, 3)}));
+    cluster.put_local_queue("lq2", json!({"clusterQueue": "cq"}));
+    cluster
 }
 
 fn apply(cluster: &mut Cluster, act: &Act) {
@@ -138,6 +145,10 @@ fn apply(cluster: &mut Cluster, act: &Act) {
         }
         Act::Stop(policy) => cluster.patch_cluster_queue(json!({"stopPolicy": policy})),
         Act::StopLocal(policy) => cluster.put_local_queue("lq", json!({"clusterQueue": "cq", "stopPolicy": policy})),
+        Act::RemoveLocal => cluster.delete_local_queue("lq"),
+        Act::Move(id, queue) if exists(cluster, *id) => {
+            cluster.change(&name(*id), |workload| workload.spec.queue_name = Some((*queue).to_owned()));
+        }
         Act::RemoveFlavor => {
             cluster.flavors.remove("spot");
             cluster.tell(&Event::ResourceFlavorGone("spot"));

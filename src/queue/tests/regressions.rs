@@ -1,4 +1,4 @@
-//! What the engine once decided wrongly: cases that the oracle found, made small.
+//! What the engine once got wrong: cases that the oracle and the simulator found, made small.
 
 use serde_json::json;
 
@@ -198,4 +198,22 @@ fn a_slice_that_was_replaced_while_room_was_made_for_it_waits_no_more() {
     // Then it is not given to the slice that was replaced, over and over.
     assert_eq!(cluster.run(), ["low"]);
     assert_eq!(cluster.holders(), ["a2", "low"]);
+}
+
+#[test]
+fn a_workload_that_changed_while_its_local_queue_was_gone_is_counted_once() {
+    let mut cluster = Cluster::with_cpu("4");
+    cluster.delete_local_queue("lq");
+    submit(&mut cluster, "big", 0, "5");
+    cluster.change("big", |workload| workload.spec.priority = Some(1));
+    let pending = |cluster: &mut Cluster| {
+        cluster.run();
+        cluster.local_queues[&key("lq")].status.clone().unwrap_or_default().pending_workloads
+    };
+
+    cluster.put_local_queue("lq", json!({"clusterQueue": "cq"}));
+    assert_eq!(pending(&mut cluster), 1);
+
+    cluster.delete("big");
+    assert_eq!(pending(&mut cluster), 0);
 }
