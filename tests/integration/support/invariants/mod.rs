@@ -186,9 +186,14 @@ impl Watchdog {
 
 /// Whether a Workload's reservation counts: a slice that is being replaced doesn't count beside its admitted successor.
 pub fn counts(state: &State, workload: &Workload) -> bool {
+    holds_quota(workload) && !is_succeeded(state, workload)
+}
+
+/// Whether a slice holds quota in the place of this one, or of the slice that took its place and is over already.
+fn is_succeeded(state: &State, workload: &Workload) -> bool {
     let key = key(workload);
-    let replaced = state.workloads.values().any(|other| holds_quota(other) && replaces(other) == Some(&key));
-    holds_quota(workload) && !replaced
+    let mut successors = state.workloads.values().filter(|other| replaces(other) == Some(&key));
+    successors.any(|next| holds_quota(next) || is_finished(next) && is_succeeded(state, next))
 }
 
 /// The key of the slice that this one is to succeed.
@@ -219,7 +224,12 @@ pub fn usage(state: &State) -> Usage {
 /// Whether it holds quota.
 pub fn holds_quota(workload: &Workload) -> bool {
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    is_true(conditions, "QuotaReserved") && !is_true(conditions, "Finished")
+    is_true(conditions, "QuotaReserved") && !is_finished(workload)
+}
+
+fn is_finished(workload: &Workload) -> bool {
+    let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    is_true(conditions, "Finished")
 }
 
 /// Whether what it pays for may run.
