@@ -4,6 +4,7 @@
 //! opens a member once an admitted slice covers it. A kind of job is one file that implements [`Job`].
 
 pub mod gate;
+mod growth;
 pub mod pod_sets;
 pub mod ray_cluster;
 pub mod ray_service;
@@ -88,6 +89,8 @@ pub struct Group {
     pub shape: String,
     /// How many pods.
     pub count: u32,
+    /// How many pods make a replica.
+    pub hosts: u32,
     /// What each of them looks like.
     pub template: PodTemplateSpec,
 }

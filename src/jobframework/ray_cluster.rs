@@ -91,7 +91,8 @@ pub fn groups(cluster: &RayCluster, made_of: &Result<Vec<PodGroup>, Vec<Problem>
         let shape = pod_sets::shape_of(&spec).map_err(|error| named(format!("group {}: {error}", group.name)))?;
         let is_head = group.name == names::HEAD_GROUP;
         let pod_set = if is_head { HEAD_POD_SET.to_owned() } else { group.name.to_lowercase() };
-        Ok(Group { pod_set, shape, name: group.name.clone(), count: group.count, template: group.template.clone() })
+        let template = group.template.clone();
+        Ok(Group { pod_set, shape, name: group.name.clone(), count: group.count, hosts: group.hosts, template })
     });
     groups.collect()
 }

@@ -8,9 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::api::kueue::Workload;
-
-/// The annotation that holds the record, as JSON.
-pub const RECORD_ANNOTATION: &str = "sluice.dev/slice";
+use crate::queue::steps::{SLICE_ANNOTATION, Step, StepPods};
 
 /// What a slice pays for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +18,9 @@ pub struct Record {
     pub sequence: u64,
     /// What it pays for, member by member, the oldest member first.
     pub members: Vec<MemberShare>,
+    /// In which order it may be granted what it asks for on top of what its predecessor holds; all at once if empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Step>,
 }
 
 /// What a slice pays for in one member of the job.
@@ -63,7 +64,7 @@ impl Record {
     /// The record of a slice; `None` when the Workload has none, or one that can't be read.
     pub fn of(workload: &Workload) -> Option<Self> {
         let annotations = workload.metadata.annotations.as_ref()?;
-        serde_json::from_str(annotations.get(RECORD_ANNOTATION)?).ok()
+        serde_json::from_str(annotations.get(SLICE_ANNOTATION)?).ok()
     }
 
     /// The record as the value of its annotation.
@@ -120,8 +121,52 @@ impl Record {
             let pods = member.pods.iter().filter_map(|share| share.meet(wanted));
             Some(MemberShare { pods: pods.collect(), ..member.clone() })
         });
-        Self { sequence: self.sequence, members: members.collect() }
+        Self { sequence: self.sequence, members: members.collect(), steps: Vec::new() }
     }
+
+    /// What of this is paid for when so many pods of each PodSet were granted: its last steps are not, as far as that takes.
+    pub fn as_granted(mut self, granted: impl Fn(&str) -> u32) -> Self {
+        let mut missing: BTreeMap<String, u32> = BTreeMap::new();
+        for ((pod_set, _), count) in self.counts() {
+            *missing.entry(pod_set).or_default() += count;
+        }
+        for (pod_set, count) in &mut missing {
+            *count = count.saturating_sub(granted(pod_set));
+        }
+        for step in std::mem::take(&mut self.steps).iter().rev() {
+            let times = step.times.min(times_to_cover(step, &missing));
+            for pods in &step.pods {
+                let count = pods.count.saturating_mul(times);
+                if let Some(missing) = missing.get_mut(&pods.pod_set) {
+                    *missing = missing.saturating_sub(count);
+                }
+                self.take_away(pods, count);
+            }
+        }
+        self
+    }
+
+    fn take_away(&mut self, pods: &StepPods, count: u32) {
+        for member in self.members.iter_mut().filter(|member| member.uid == pods.member) {
+            let shares = member.pods.iter_mut();
+            for share in shares.filter(|share| share.group == pods.group && share.pod_set == pods.pod_set) {
+                share.count = share.count.saturating_sub(count);
+                share.starting = share.starting.saturating_sub(count);
+            }
+            member.pods.retain(|share| share.count > 0);
+        }
+        self.members.retain(|member| !member.pods.is_empty());
+    }
+}
+
+/// How many times a step has to be left out until nothing is missing; always, if something else is missing than it adds.
+fn times_to_cover(step: &Step, missing: &BTreeMap<String, u32>) -> u32 {
+    let adds = |pod_set: &str| step.pods.iter().filter(|pods| pods.pod_set == pod_set).map(|pods| pods.count).sum();
+    let times = missing.iter().filter(|(_, count)| **count > 0).map(|(pod_set, count)| match adds(pod_set) {
+        0 => u32::MAX,
+        added => count.div_ceil(added),
+    });
+    times.max().unwrap_or(0)
 }
 
 impl MemberShare {
@@ -149,4 +194,73 @@ impl Share {
 /// Whether `wanted` is no more than `granted`, for each PodSet and shape.
 pub fn fits_within(wanted: &Counts, granted: &Counts) -> bool {
     wanted.iter().all(|(pods, count)| granted.get(pods).is_some_and(|granted| count <= granted))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn share(group: &str, count: u32) -> Share {
+        Share { group: group.into(), shape: "s".into(), pod_set: group.into(), count, starting: 2 }
+    }
+
+    fn step(member: &str, times: u32, pods: &[(&str, u32)]) -> Step {
+        let pods = pods.iter().map(|(group, count)| StepPods {
+            member: member.into(),
+            group: (*group).into(),
+            pod_set: (*group).into(),
+            count: *count,
+        });
+        Step { times, pods: pods.collect() }
+    }
+
+    /// Of `a` a head and two workers run; two replicas of two hosts come on top, and then `b`.
+    fn growing() -> Record {
+        let member = |uid: &str, pods: Vec<Share>| MemberShare { name: uid.to_owned(), uid: uid.to_owned(), pods };
+        let members = vec![
+            member("a", vec![share("head", 1), share("small", 6)]),
+            member("b", vec![share("head", 1), share("small", 3)]),
+        ];
+        let steps = vec![step("a", 2, &[("small", 2)]), step("b", 1, &[("head", 1), ("small", 3)])];
+        Record { sequence: 7, members, steps }
+    }
+
+    #[rstest]
+    #[case::everything(2, 9, &[("a", 1, 6), ("b", 1, 3)])]
+    #[case::more_than_that(5, 99, &[("a", 1, 6), ("b", 1, 3)])]
+    #[case::all_replicas(1, 6, &[("a", 1, 6)])]
+    #[case::too_little_for_the_cluster(2, 8, &[("a", 1, 6)])]
+    #[case::a_replica(1, 4, &[("a", 1, 4)])]
+    #[case::a_replica_and_a_half(1, 5, &[("a", 1, 4)])]
+    #[case::nothing_more(1, 2, &[("a", 1, 2)])]
+    #[case::less_than_ran_before(1, 1, &[("a", 1, 2)])]
+    #[case::a_head_is_missing(0, 9, &[("a", 1, 2)])]
+    fn the_last_steps_are_what_was_not_granted(
+        #[case] heads: u32,
+        #[case] small: u32,
+        #[case] expected: &[(&str, u32, u32)],
+    ) {
+        let paid = growing().as_granted(|pod_set| if pod_set == "head" { heads } else { small });
+
+        let counts =
+            paid.members.iter().map(|member| (&*member.uid, member.count("head", "s"), member.count("small", "s")));
+        assert_eq!(counts.collect::<Vec<_>>(), expected);
+        assert_eq!((paid.sequence, paid.steps), (7, vec![]));
+    }
+
+    #[test]
+    fn what_was_not_granted_does_not_start() {
+        let paid = growing().as_granted(|pod_set| if pod_set == "head" { 1 } else { 4 });
+        assert_eq!(paid.members[0].pods[1], Share { count: 4, starting: 0, ..share("small", 4) });
+    }
+
+    #[test]
+    fn a_record_that_grows_is_read_as_it_was_written() {
+        let mut workload = Workload::default();
+        let annotations = workload.metadata.annotations.get_or_insert_default();
+        annotations.insert(SLICE_ANNOTATION.into(), growing().to_annotation());
+        assert_eq!(Record::of(&workload), Some(growing()));
+    }
 }

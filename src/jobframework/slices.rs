@@ -10,13 +10,14 @@ use sha2::{Digest, Sha256};
 
 use super::pod_sets::Wanted;
 use super::readiness;
-use super::record::{Counts, RECORD_ANNOTATION, Record, fits_within};
-use super::{Job, JobView, Member, Priority, Request};
+use super::record::{Counts, Record, fits_within};
+use super::{Job, JobView, Member, Priority, Request, growth};
 use crate::api::condition::{self, Verdict};
 use crate::api::kueue::workload::PriorityClassKind;
 use crate::api::kueue::{PodSet, PodTemplate, Workload, WorkloadSpec, names};
 use crate::engine::plan::{Plan, Write};
 use crate::engine::store::Key;
+use crate::queue::steps::SLICE_ANNOTATION;
 use crate::queue::{Successor, status};
 
 /// Where a slice is in its life.
@@ -39,7 +40,7 @@ pub enum Phase {
 pub struct Slice<'a> {
     /// The object.
     pub workload: &'a Workload,
-    /// What it was built from.
+    /// What it was built from: what it asks for, or, once it holds quota, what of that it was granted.
     pub record: Record,
     /// Where it is in its life.
     pub phase: Phase,
@@ -48,25 +49,30 @@ pub struct Slice<'a> {
 impl<'a> Slice<'a> {
     /// Reads a slice. One whose record was lost counts as paying for nothing.
     pub fn of(workload: &'a Workload) -> Self {
-        Self { workload, record: Record::of(workload).unwrap_or_default(), phase: phase_of(workload) }
+        let record = Record::of(workload).unwrap_or_default();
+        let holds = workload.status.as_ref().is_some_and(|status| status.admission.is_some());
+        let record = if holds { record.as_granted(|pod_set| granted(workload, pod_set)) } else { record };
+        Self { workload, record, phase: phase_of(workload) }
     }
 
     /// The pods that it pays for: what it was built from, as far as its admission grants that.
     pub fn granted(&self) -> Counts {
-        let admission = self.workload.status.as_ref().and_then(|status| status.admission.as_ref());
-        let granted = |pod_set: &str| {
-            let assignments = admission.map(|admission| admission.pod_set_assignments.as_slice()).unwrap_or_default();
-            let assignment = assignments.iter().find(|assignment| assignment.name == pod_set);
-            assignment.and_then(|assignment| assignment.count).and_then(|count| u32::try_from(count).ok()).unwrap_or(0)
-        };
         let counts = self.record.counts().into_iter();
         counts
             .map(|((pod_set, shape), count)| {
-                let most = granted(&pod_set);
+                let most = granted(self.workload, &pod_set);
                 ((pod_set, shape), count.min(most))
             })
             .collect()
     }
+}
+
+/// How many pods of a PodSet a slice's admission grants.
+fn granted(workload: &Workload, pod_set: &str) -> u32 {
+    let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
+    let assignments = admission.map(|admission| admission.pod_set_assignments.as_slice()).unwrap_or_default();
+    let assignment = assignments.iter().find(|assignment| assignment.name == pod_set);
+    assignment.and_then(|assignment| assignment.count).and_then(|count| u32::try_from(count).ok()).unwrap_or(0)
 }
 
 impl Slice<'_> {
@@ -230,7 +236,13 @@ fn ask(request: &Request<'_>, slices: &[Slice<'_>], waiting: &[&Slice<'_>], held
     let held_name = held.map(|held| held.workload.name_any());
     let fits = |slice: &Slice<'_>| held.is_none() || predecessor(slice.workload) == held_name;
     let kept = waiting.iter().position(|slice| fits(slice));
-    let record = held.map_or_else(|| request.wanted.record.clone(), |held| on_top_of(held, request));
+    let record = match held {
+        Some(held) => {
+            let wanted = on_top_of(held, request);
+            Record { steps: growth::steps(&held.record, &wanted, request.members), ..wanted }
+        }
+        None => request.wanted.record.clone(),
+    };
     for (index, slice) in waiting.iter().enumerate() {
         if Some(index) == kept {
             adjust(slice, record.clone(), request, plan);
@@ -269,7 +281,7 @@ fn predecessor(workload: &Workload) -> Option<String> {
 fn adjust(slice: &Slice<'_>, record: Record, request: &Request<'_>, plan: &mut Plan) {
     let record = Record { sequence: slice.record.sequence, ..record };
     let mut adjusted = slice.workload.clone();
-    adjusted.annotations_mut().insert(RECORD_ANNOTATION.into(), record.to_annotation());
+    adjusted.annotations_mut().insert(SLICE_ANNOTATION.into(), record.to_annotation());
     adjusted.spec.pod_sets = pod_sets(&record, request.wanted, &slice.workload.spec.pod_sets);
     let reserved = holds_quota(slice.workload);
     if !reserved {
@@ -313,7 +325,7 @@ fn new_slice(request: &Request<'_>, record: Record, replaces: Option<&Slice<'_>>
     slice.metadata = ObjectMeta {
         namespace: reference.namespace.clone(),
         labels: Some([(names::JOB_UID_LABEL.to_owned(), uid.clone())].into()),
-        annotations: Some([(RECORD_ANNOTATION.to_owned(), record.to_annotation())].into()),
+        annotations: Some([(SLICE_ANNOTATION.to_owned(), record.to_annotation())].into()),
         finalizers: Some(vec![names::RESOURCE_IN_USE_FINALIZER.to_owned()]),
         owner_references: Some(vec![OwnerReference {
             api_version: reference.api_version,

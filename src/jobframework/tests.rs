@@ -12,10 +12,11 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
 
-use super::record::{RECORD_ANNOTATION, Record};
+use super::record::Record;
 use super::*;
 use crate::api::kueue::{Admission, PodSetAssignment, WorkloadStatus};
 use crate::engine::plan::WriteOp;
+use crate::queue::steps::SLICE_ANNOTATION;
 
 const NAMESPACE: &str = "ns";
 
@@ -84,6 +85,7 @@ fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
             pod_set: pod_set.into(),
             shape: pod_sets::shape_of(&spec).expect("a shape"),
             count,
+            hosts: 1,
             template: PodTemplateSpec { spec: Some(spec), ..PodTemplateSpec::default() },
         }
     };
@@ -417,7 +419,7 @@ fn sequence_numbers_only_grow_and_slices_that_are_over_are_cleaned_up() {
 #[test]
 fn a_slice_whose_record_was_tampered_with_opens_nothing() {
     let (_, mut held) = serving();
-    held.metadata.annotations.get_or_insert_default().insert(RECORD_ANNOTATION.into(), "{\"members\": 7}".into());
+    held.metadata.annotations.get_or_insert_default().insert(SLICE_ANNOTATION.into(), "{\"members\": 7}".into());
     let job = job(vec![cluster("a", 2, "1")]);
 
     planned(&job, &[&held]);

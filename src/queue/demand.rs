@@ -8,12 +8,35 @@ use super::requests::{Requests, pod_of};
 use super::settings::ResourceRules;
 use super::shaping::shaped;
 use super::shared::{Pool, Shared};
+use super::steps::{Ladder, Step};
 use crate::api::kueue::{PodSet, Workload};
 
 /// What a workload asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Demand {
     pub(super) pod_sets: Vec<PodSetDemand>,
+    /// In which order it may be granted, if not all at once.
+    pub(super) ladder: Option<Ladder>,
+}
+
+impl Demand {
+    /// In how many ways it could do with less than `whole`.
+    pub(super) fn reductions(&self, whole: &[i32]) -> i32 {
+        match &self.ladder {
+            Some(ladder) => (ladder.height_of(whole) - 1).max(0),
+            None => self.pod_sets.iter().zip(whole).map(|(set, count)| set.spare(*count)).sum(),
+        }
+    }
+
+    /// What is left of `whole` in one of these ways, the larger the less. All pod sets do without their share (kueue v0.19.2
+    /// `pkg/scheduler/flavorassigner/podset_reducer.go`), unless there is an order in which they come.
+    pub(super) fn reduced(&self, whole: &[i32], by: i32) -> Vec<i32> {
+        if let Some(ladder) = &self.ladder {
+            return ladder.up_to(ladder.height_of(whole) - by);
+        }
+        let most = self.reductions(whole);
+        self.pod_sets.iter().zip(whole).map(|(set, count)| set.reduced(*count, by, most)).collect()
+    }
 }
 
 /// What one pod set asks for.
@@ -36,9 +59,8 @@ impl PodSetDemand {
         (count - self.min_count).max(0)
     }
 
-    /// What is left of `count` pods when all pod sets together do without `by` of the `most` pods that they could (kueue
-    /// v0.19.2 `pkg/scheduler/flavorassigner/podset_reducer.go`).
-    pub(super) fn reduced(&self, count: i32, by: i32, most: i32) -> i32 {
+    /// What is left of `count` pods when all pod sets together do without `by` of the `most` pods that they could.
+    fn reduced(&self, count: i32, by: i32, most: i32) -> i32 {
         let share = i64::from(self.spare(count)) * i64::from(by) / i64::from(most.max(1));
         count - i32::try_from(share).unwrap_or(self.spare(count))
     }
@@ -129,11 +151,16 @@ impl Demands {
         ask: &Ask,
         namespace: &str,
         counts: &[(String, PodCount)],
+        steps: &[Step],
         rules: &ResourceRules,
     ) -> Shared<Demand> {
         let count = |set: &PodSetAsk| count_of(counts, &set.name).unwrap_or_default();
-        let pod_sets = ask.pod_sets.iter().map(|set| set.demand(count(set), &self.added, namespace, rules)).collect();
-        self.demands.shared(Demand { pod_sets })
+        let mut pod_sets: Vec<PodSetDemand> =
+            ask.pod_sets.iter().map(|set| set.demand(count(set), &self.added, namespace, rules)).collect();
+        let ladder = Ladder::of(steps, counts);
+        let least = ladder.iter().flat_map(Ladder::least);
+        pod_sets.iter_mut().zip(least).for_each(|(set, least)| set.min_count = least);
+        self.demands.shared(Demand { pod_sets, ladder })
     }
 }
 

@@ -13,6 +13,7 @@ use super::pending::{PendingReason, Waiting};
 use super::settings::{RequeuingTimestamp, ResourceRules, Settings, WaitForPodsReady};
 use super::shared::Shared;
 use super::slot::Slot;
+use super::steps::{Step, steps_of};
 use super::tree::Tree;
 use crate::api::condition;
 use crate::api::kueue::{Admission, PodSet, PodSetAssignment, Workload, WorkloadStatus, names};
@@ -67,6 +68,8 @@ pub(super) struct Entry {
     pub(super) replaces: Option<Key>,
     /// Pods of each pod set of the spec, and those of them that no longer need their quota.
     counts: Vec<(String, PodCount)>,
+    /// The order in which its pods may be granted, if not all at once.
+    steps: Vec<Step>,
     pub(super) stage: Stage,
     pub(super) admitted: bool,
     pub(super) evicted: bool,
@@ -111,11 +114,15 @@ impl Entry {
         let annotation = |name: &str| meta.annotations.as_ref().and_then(|all| all.get(name));
         let counts = counts_of(workload);
         let requeue_at = status.requeue_state.as_ref().and_then(|state| state.requeue_at.as_ref());
-        let (ask, demand) = match before.filter(|before| before.has_spec_of(workload) && before.counts == counts) {
+        let replaces = annotation(names::SLICE_REPLACEMENT_FOR_ANNOTATION).and_then(|name| claimed(&key, name));
+        // Who replaces nobody comes whole.
+        let steps = if replaces.is_some() { steps_of(workload) } else { Vec::new() };
+        let asks_as = |before: &&Self| before.has_spec_of(workload) && before.counts == counts && before.steps == steps;
+        let (ask, demand) = match before.filter(asks_as) {
             Some(before) => (before.ask.clone(), before.demand.clone()),
             None => match demands.ask(workload, &settings.resources) {
                 Ok(ask) => {
-                    let demand = demands.demand(&ask, &key.namespace, &counts, &settings.resources);
+                    let demand = demands.demand(&ask, &key.namespace, &counts, &steps, &settings.resources);
                     (Some(ask), Ok(demand))
                 }
                 Err(problem) => (None, Err(problem)),
@@ -133,6 +140,7 @@ impl Entry {
             ask,
             demand,
             counts,
+            steps,
             priority: spec.priority.unwrap_or(0),
             since: queued_since(workload, settings),
             reserved: since_true(conditions, names::QUOTA_RESERVED),
@@ -152,7 +160,7 @@ impl Entry {
             deleting: meta.deletion_timestamp.is_some(),
             gated_by: annotation(names::ADMISSION_GATED_BY_ANNOTATION).filter(|by| !by.is_empty()).cloned(),
             requeue_at: requeue_at.map(|time| time.0),
-            replaces: annotation(names::SLICE_REPLACEMENT_FOR_ANNOTATION).and_then(|name| claimed(&key, name)),
+            replaces,
             admitted: condition::is_true(conditions, names::ADMITTED),
             evicted: condition::is_true(conditions, names::EVICTED),
             said: condition::get(conditions, names::QUOTA_RESERVED).filter(|reserved| reserved.status == "False").map(
@@ -166,7 +174,7 @@ impl Entry {
 
     /// What it asks for now that the cluster adds something else to pods, if that is something else.
     pub(super) fn asks_now(&self, demands: &mut Demands, rules: &ResourceRules) -> Option<Shared<Demand>> {
-        let now = demands.demand(self.ask.as_ref()?, &self.key.namespace, &self.counts, rules);
+        let now = demands.demand(self.ask.as_ref()?, &self.key.namespace, &self.counts, &self.steps, rules);
         (self.demand.as_ref() != Ok(&now)).then_some(now)
     }
 

@@ -34,6 +34,7 @@ mod shared;
 mod slices;
 mod slot;
 pub mod status;
+pub mod steps;
 #[cfg(test)]
 mod tests;
 mod tree;

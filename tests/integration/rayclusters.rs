@@ -52,8 +52,8 @@ async fn a_cluster_waits_for_quota_runs_and_grows_within_it() {
     is_ready(&env).await;
     env.reserves_cpu("1").await;
 
-    // When it grows past the quota, the pods that it has go on, and no more are made until there is room.
-    let grown = json!([{"op": "replace", "path": "/spec/workerGroupSpecs/0/replicas", "value": 2}]);
+    // When it grows past the quota, the pods that it has go on, and no more are made until there is room;
+    let grown = json!([{"op": "replace", "path": "/spec/workerGroupSpecs/0/replicas", "value": 3}]);
     let grown = Patch::Json::<()>(serde_json::from_value(grown).expect("a JSON patch"));
     env.ray_clusters().patch(CLUSTER, &PatchParams::default(), &grown).await.expect("the cluster grows");
     eventually("the growth waits", async || {
@@ -62,9 +62,20 @@ async fn a_cluster_waits_for_quota_runs_and_grows_within_it() {
     })
     .await;
     assert_eq!(env.pods_of(CLUSTER).await.len(), 2);
+    // room for one is given to one, and the other goes on waiting.
     env.set_quota("1500m", "3Gi").await;
-    eventually("the new worker is there", async || (env.pods_of(CLUSTER).await.len() == 3).then_some(())).await;
+    eventually("a new worker is there", async || (env.pods_of(CLUSTER).await.len() == 3).then_some(())).await;
     env.reserves_cpu("1500m").await;
+    let waits = eventually("the rest waits", async || {
+        let conditions = env.ray_clusters().get(CLUSTER).await.expect("the cluster").status?.conditions;
+        let admitted = condition::get(&conditions, "sluice.dev/Admitted")?.clone();
+        (waits_for_quota(&admitted.reason) && admitted.message.contains("nominalQuota is 2")).then_some(admitted)
+    })
+    .await;
+    assert!(waits.message.contains("basket runs on; what it grows by waits"), "{}", waits.message);
+    env.set_quota("2", "4Gi").await;
+    eventually("both new workers are there", async || (env.pods_of(CLUSTER).await.len() == 4).then_some(())).await;
+    env.reserves_cpu("2").await;
 
     // When it shrinks, the quota follows its pods.
     let shrunk = json!([{"op": "replace", "path": "/spec/workerGroupSpecs/0/replicas", "value": 1}]);

@@ -5,6 +5,7 @@ use std::fmt;
 
 use kube::ResourceExt;
 use sluice::api::condition;
+use sluice::api::kueue::Workload;
 use sluice::api::ray::{RayCluster, RayService};
 
 use crate::support::history::{Change, Object, State};
@@ -27,6 +28,8 @@ pub enum History {
     RolledBack,
     /// An upgrade went through: the new cluster serves.
     Upgraded,
+    /// Of what a job was to grow by, a part was granted, and the rest waited.
+    GrownInPart,
     /// The process was killed while a service was in this phase.
     Crash(Phase),
     /// The answer to such a write of such an object was lost.
@@ -44,6 +47,7 @@ impl History {
             Self::PreemptedWhole,
             Self::RolledBack,
             Self::Upgraded,
+            Self::GrownInPart,
         ];
         upgrades.into_iter().chain(Phase::ALL.map(Self::Crash)).collect()
     }
@@ -126,6 +130,7 @@ impl fmt::Display for History {
             Self::PreemptedWhole => formatter.write_str("preempted whole"),
             Self::RolledBack => formatter.write_str("rolled back"),
             Self::Upgraded => formatter.write_str("upgraded"),
+            Self::GrownInPart => formatter.write_str("grown in part"),
             Self::Crash(phase) => write!(formatter, "crash while {phase:?}"),
             Self::LostAnswer(write) => write!(formatter, "lost the answer to: {write}"),
         }
@@ -166,8 +171,11 @@ impl Coverage {
         match &change.object {
             Object::RayCluster(cluster) if change.gone => self.gone(state, cluster),
             Object::Workload(workload) => {
+                if is_granted_in_part(workload) {
+                    self.seen.insert(History::GrownInPart);
+                }
                 let was = state.workloads.get(&key(workload));
-                let preempted = |workload: &sluice::api::kueue::Workload| {
+                let preempted = |workload: &Workload| {
                     let conditions = workload.status.clone().unwrap_or_default().conditions;
                     condition::is_true(&conditions, "Preempted") && condition::is_true(&conditions, "Evicted")
                 };
@@ -237,6 +245,14 @@ impl Coverage {
             }
         }
     }
+}
+
+/// Whether fewer pods were granted than the slice asks for.
+fn is_granted_in_part(slice: &Workload) -> bool {
+    let admission = slice.status.as_ref().and_then(|status| status.admission.as_ref());
+    let Some(admission) = admission else { return false };
+    let granted: i32 = admission.pod_set_assignments.iter().filter_map(|assignment| assignment.count).sum();
+    granted < slice.spec.pod_sets.iter().map(|set| set.count).sum()
 }
 
 fn service_of<'a>(state: &'a State, cluster: &RayCluster) -> Option<&'a RayService> {

@@ -116,7 +116,8 @@ fn queue_of<'a>(world: &'a World, workload: &Workload) -> Option<&'a ClusterQueu
     world.observer.state().cluster_queues.get(&format!("/{}", local.spec.cluster_queue.as_ref()?))
 }
 
-/// Flavors for the pod sets of a workload in which all of it fits, if there are any: every choice is tried.
+/// Flavors for the pod sets of a workload in which the least of it fits that it may be granted, if there are any: every choice
+/// is tried.
 fn fits(state: &State, quotas: &Quotas, queue: &ClusterQueue, workload: &Workload) -> Option<Vec<String>> {
     let replaced = workload.annotations().get("kueue.x-k8s.io/workload-slice-replacement-for");
     let (mut used, mut running) = (Usage::new(), BTreeMap::new());
@@ -126,10 +127,29 @@ fn fits(state: &State, quotas: &Quotas, queue: &ClusterQueue, workload: &Workloa
             false => add_usage(&mut used, holder),
         }
     }
-    let set = |set: &PodSet| Some(Set { requests: requests(set)?, runs_in: running.get(&set.name).cloned() });
+    let later = beyond_the_first_step(workload);
+    let set = |set: &PodSet| {
+        let count = set.count - later.get(&set.name).copied().unwrap_or(0);
+        let requests = requests(&PodSet { count, ..set.clone() })?;
+        Some(Set { requests, runs_in: running.get(&set.name).cloned() })
+    };
     let sets: Vec<Set> = workload.spec.pod_sets.iter().map(set).collect::<Option<_>>()?;
     let mut chosen = Vec::new();
     place(quotas, queue, &sets, &mut used, &mut chosen).then_some(chosen)
+}
+
+/// The pods of each pod set that come after the first step of a workload that may be granted step by step.
+fn beyond_the_first_step(workload: &Workload) -> BTreeMap<String, i32> {
+    let steps = Record::of(workload).unwrap_or_default().steps;
+    let mut later = BTreeMap::new();
+    for (index, step) in steps.iter().enumerate() {
+        let times = i32::try_from(step.times).expect("a small number") - i32::from(index == 0);
+        for pods in &step.pods {
+            *later.entry(pods.pod_set.clone()).or_default() +=
+                times * i32::try_from(pods.count).expect("a small number");
+        }
+    }
+    later
 }
 
 /// What a pod set needs, and the flavor that it has to be in because pods of it run there.

@@ -87,6 +87,19 @@ impl ControlPlane {
         self.objects.contains_key(&(kind.to_owned(), name.to_owned()))
     }
 
+    /// An object that is there.
+    pub(super) fn object(&self, kind: &str, name: &str) -> &Value {
+        &self.objects[&(kind.to_owned(), name.to_owned())]
+    }
+
+    /// Why not all of a RayCluster that is a job is admitted.
+    pub(super) fn waits_for(&self, cluster: &str) -> String {
+        let conditions = self.object("RayCluster", cluster)["status"]["conditions"].as_array().cloned();
+        let mut conditions = conditions.unwrap_or_default().into_iter();
+        let admitted = conditions.find(|found| found["type"] == "sluice.dev/Admitted" && found["status"] == "False");
+        admitted.map(|found| found["message"].as_str().unwrap_or_default().to_owned()).unwrap_or_default()
+    }
+
     /// Lets so many seconds pass.
     pub(super) fn play(&mut self, seconds: i64) {
         let end = self.now + SignedDuration::from_secs(seconds);

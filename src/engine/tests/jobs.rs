@@ -9,9 +9,19 @@ use crate::queue::Settings;
 /// A control plane with one ClusterQueue of so many CPUs, in which the more important takes the place of the less so.
 pub(super) fn control_plane(settings: Settings, cpu: &str) -> ControlPlane {
     let mut plane = ControlPlane::new(settings);
-    let flavors = json!([{"name": "default", "resources": [{"name": "cpu", "nominalQuota": cpu}, {"name": "memory", "nominalQuota": "99Gi"}]}]);
     plane.apply("Namespace", json!({"metadata": {"name": "default"}}));
     plane.apply("ResourceFlavor", json!({"metadata": {"name": "default"}, "spec": {}}));
+    set_quota(&mut plane, cpu);
+    plane.apply("LocalQueue", json!({"metadata": {"name": "lq"}, "spec": {"clusterQueue": "cq"}}));
+    for (name, value) in [("low", 1), ("high", 100)] {
+        plane.apply("WorkloadPriorityClass", json!({"metadata": {"name": name}, "value": value}));
+    }
+    plane
+}
+
+/// Gives the ClusterQueue so many CPUs.
+pub(super) fn set_quota(plane: &mut ControlPlane, cpu: &str) {
+    let flavors = json!([{"name": "default", "resources": [{"name": "cpu", "nominalQuota": cpu}, {"name": "memory", "nominalQuota": "99Gi"}]}]);
     plane.apply(
         "ClusterQueue",
         json!({"metadata": {"name": "cq"}, "spec": {
@@ -20,11 +30,13 @@ pub(super) fn control_plane(settings: Settings, cpu: &str) -> ControlPlane {
             "resourceGroups": [{"coveredResources": ["cpu", "memory"], "flavors": flavors}],
         }}),
     );
-    plane.apply("LocalQueue", json!({"metadata": {"name": "lq"}, "spec": {"clusterQueue": "cq"}}));
-    for (name, value) in [("low", 1), ("high", 100)] {
-        plane.apply("WorkloadPriorityClass", json!({"metadata": {"name": name}, "value": value}));
-    }
-    plane
+}
+
+/// Gives the first worker group of a RayCluster that exists so many replicas.
+pub(super) fn scale(plane: &mut ControlPlane, cluster: &str, replicas: u32) {
+    let mut object = plane.object("RayCluster", cluster).clone();
+    object["spec"]["workerGroupSpecs"][0]["replicas"] = json!(replicas);
+    plane.apply("RayCluster", json!({"metadata": {"name": cluster}, "spec": object["spec"]}));
 }
 
 /// A head and so many workers of 1 CPU each.

@@ -45,7 +45,7 @@ fn of_two_successors_the_one_that_was_asked_for_first_waits_on_whatever_their_na
     let mut second = created(&planned(&both, &[&held])).expect("a successor");
     let record = Record::of(&second).expect("a record");
     let later = Record { sequence: record.sequence + 1, ..record };
-    second.metadata.annotations.get_or_insert_default().insert(RECORD_ANNOTATION.into(), later.to_annotation());
+    second.metadata.annotations.get_or_insert_default().insert(SLICE_ANNOTATION.into(), later.to_annotation());
     second.metadata.name = Some("a-name-that-comes-first".into());
 
     for slices in [[&held, &first, &second], [&second, &first, &held]] {

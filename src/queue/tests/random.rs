@@ -9,6 +9,7 @@ use super::fixture::{Cluster, key, pod_set, replacing};
 use crate::api::kueue::names;
 use crate::queue::pending::Shortfall;
 use crate::queue::settings::{FairSharing, PreemptionStrategy, Settings};
+use crate::queue::steps::SLICE_ANNOTATION;
 use crate::queue::{Effect, Engine, Key};
 
 /// Nominal quota, borrowing limit and lending limit, by resource and flavor.
@@ -59,13 +60,31 @@ pub(super) struct SetPlan {
 /// Something that happens. Numbers stand for queues and workloads, modulo how many there are.
 #[derive(Debug, Clone)]
 pub(super) enum Act {
-    Submit { queue: u8, priority: i8, sets: Vec<SetPlan> },
-    Succeed { predecessor: u8, count: u8 },
+    Submit {
+        queue: u8,
+        priority: i8,
+        sets: Vec<SetPlan>,
+    },
+    /// A slice in place of another, which grows by so many pods at a time, or at once if that is none.
+    Succeed {
+        predecessor: u8,
+        count: u8,
+        hosts: u8,
+    },
     Finish(u8),
     Delete(u8),
     Release(u8),
-    SetNominal { queue: u8, quota: u8, nominal: u8 },
-    SetLimits { queue: u8, quota: u8, borrowing: Option<u8>, lending: Option<u8> },
+    SetNominal {
+        queue: u8,
+        quota: u8,
+        nominal: u8,
+    },
+    SetLimits {
+        queue: u8,
+        quota: u8,
+        borrowing: Option<u8>,
+        lending: Option<u8>,
+    },
 }
 
 fn quotas() -> impl Strategy<Value = Quotas> {
@@ -141,7 +160,8 @@ fn acts() -> impl Strategy<Value = Act> {
     let limit = || prop::option::of(0..4_u8);
     prop_oneof![
         12 => (0..5_u8, -1..2_i8, sets()).prop_map(|(queue, priority, sets)| Act::Submit { queue, priority, sets }),
-        2 => (id(), 0..5_u8).prop_map(|(predecessor, count)| Act::Succeed { predecessor, count }),
+        3 => (id(), 0..6_u8, 0..3_u8)
+            .prop_map(|(predecessor, count, hosts)| Act::Succeed { predecessor, count, hosts }),
         3 => id().prop_map(Act::Finish),
         1 => id().prop_map(Act::Delete),
         5 => id().prop_map(Act::Release),
@@ -278,7 +298,7 @@ impl Plan {
     pub(super) fn apply(&mut self, cluster: &mut Cluster, act: &Act) {
         match act {
             Act::Submit { queue, priority, sets } => self.submit(cluster, *queue, *priority, sets),
-            Act::Succeed { predecessor, count } => self.succeed(cluster, *predecessor, *count),
+            Act::Succeed { predecessor, count, hosts } => self.succeed(cluster, *predecessor, *count, *hosts),
             Act::Finish(id) => {
                 if let Some(key) = pick(cluster, *id, settled) {
                     cluster.finish(&key.name);
@@ -337,7 +357,7 @@ impl Plan {
     }
 
     /// A slice that replaces another which nobody replaces yet.
-    fn succeed(&mut self, cluster: &mut Cluster, predecessor: u8, count: u8) {
+    fn succeed(&mut self, cluster: &mut Cluster, predecessor: u8, count: u8, hosts: u8) {
         let claimed = |cluster: &Cluster, name: &str| {
             let claim = format!("{}/{name}", key(name).namespace);
             cluster.workloads.values().any(|workload| {
@@ -352,7 +372,20 @@ impl Plan {
             set.min_count = None;
         }
         if let Some(set) = workload.spec.pod_sets.last_mut() {
+            let more = u32::try_from(i32::from(count) - set.count).unwrap_or(0);
             set.count = count.into();
+            let steps = [
+                (1, more.checked_rem(hosts.into())),
+                (more.checked_div(hosts.into()).unwrap_or(0), Some(hosts.into())),
+            ];
+            let steps = steps.into_iter().filter(|(times, count)| *times > 0 && count.is_some_and(|count| count > 0));
+            let steps: Vec<Value> = steps
+                .map(|(times, count)| {
+                    json!({"times": times, "pods": [{"member": "", "group": "", "podSet": set.name, "count": count}]})
+                })
+                .collect();
+            let annotation = (SLICE_ANNOTATION.to_owned(), json!({"steps": steps}).to_string());
+            workload.metadata.annotations.get_or_insert_default().extend([annotation]);
         }
         cluster.put(replacing(workload, &before.name));
     }

@@ -183,15 +183,13 @@ fn tried<'a>(mut attempt: Attempt<'a>, search: &mut Search<'_>, room_made: Optio
 fn as_large_as_can_be(attempt: &Attempt<'_>, search: &mut Search<'_>, whole: &[i32]) -> Verdict {
     let demand = attempt.demand;
     let verdict = tried_with(attempt, search, whole);
-    let sets = || demand.pod_sets.iter().zip(whole);
-    let most = sets().map(|(set, count)| set.spare(*count)).sum::<i32>();
+    let most = demand.reductions(whole);
     match verdict {
         Verdict::Nothing { hopeless, .. } if most > 0 => {
-            let reduced = |by: i32| -> Vec<i32> { sets().map(|(set, count)| set.reduced(*count, by, most)).collect() };
             let (mut low, mut high, mut best) = (1, most, None);
             while low <= high {
                 let by = low + (high - low) / 2;
-                match tried_with(attempt, search, &reduced(by)) {
+                match tried_with(attempt, search, &demand.reduced(whole, by)) {
                     Verdict::Nothing { .. } => low = by + 1,
                     found => (high, best) = (by - 1, Some(found)),
                 }

@@ -129,13 +129,10 @@ impl<'w> State<'w> {
     /// With all of these pods, or with as many as can be; in the room that was made or anywhere.
     fn at_most(&self, job: &Job, whole: &[i32], in_room: bool) -> Option<Candidate> {
         let mut verdict = self.attempt(job, whole, in_room);
-        let spare: Vec<i32> = job.pod_sets.iter().zip(whole).map(|(set, count)| count - set.min_count).collect();
-        let most: i32 = spare.iter().sum();
-        for by in 1..=most {
+        for counts in smaller_than(job, whole) {
             if verdict.as_ref().is_some_and(|found| !matches!(found.gets, Gets::KeptBack)) {
                 break;
             }
-            let counts: Vec<i32> = whole.iter().zip(&spare).map(|(count, spare)| count - spare * by / most).collect();
             let smaller = self.attempt(job, &counts, in_room);
             verdict = smaller.filter(|found| !matches!(found.gets, Gets::KeptBack)).or(verdict);
         }
@@ -267,4 +264,16 @@ impl<'w> State<'w> {
         });
         decision.admitted.push(Admitted { workload: job.key.clone(), pod_sets: assignment.pod_sets.clone() });
     }
+}
+
+/// What a job could do with instead, the most first.
+fn smaller_than(job: &Job, whole: &[i32]) -> Vec<Vec<i32>> {
+    if !job.ladder.is_empty() {
+        let within =
+            |counts: &&Vec<i32>| **counts != whole && counts.iter().zip(whole).all(|(count, most)| count <= most);
+        return job.ladder.iter().rev().filter(within).cloned().collect();
+    }
+    let spare: Vec<i32> = job.pod_sets.iter().zip(whole).map(|(set, count)| count - set.min_count).collect();
+    let most: i32 = spare.iter().sum();
+    (1..=most).map(|by| whole.iter().zip(&spare).map(|(count, spare)| count - spare * by / most).collect()).collect()
 }

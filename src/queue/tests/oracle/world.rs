@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use serde_json::Value;
 
 use super::book::{Fr, Limits, Node, NodeSpec, Tree, Usage};
 use crate::api::condition;
@@ -57,6 +58,8 @@ pub(super) struct Job {
     pub(super) key: Key,
     pub(super) uid: String,
     pub(super) queue: String,
+    /// What it may be granted of its pods, the least first; nothing if that is not for it to say.
+    pub(super) ladder: Vec<Vec<i32>>,
     pub(super) priority: i32,
     pub(super) since: Timestamp,
     pub(super) pod_sets: Vec<PodSet>,
@@ -289,12 +292,35 @@ fn queue_of(object: &ClusterQueue) -> Queue {
     }
 }
 
+/// The counts of the pod sets with one step, with two, and so on; nothing without steps.
+fn ladder_of(workload: &Workload) -> Vec<Vec<i32>> {
+    let annotation = workload.metadata.annotations.as_ref().and_then(|all| all.get("sluice.dev/slice"));
+    let record: Value = annotation.map_or(Value::Null, |text| serde_json::from_str(text).expect("JSON"));
+    let mut counts: Vec<i32> = workload.spec.pod_sets.iter().map(|set| set.count).collect();
+    let mut ladder = Vec::new();
+    for step in record["steps"].as_array().into_iter().flatten().rev() {
+        for _ in 0..step["times"].as_u64().expect("a number") {
+            ladder.insert(0, counts.clone());
+            for pods in step["pods"].as_array().expect("pods") {
+                let set = workload.spec.pod_sets.iter().position(|set| set.name == pods["podSet"]).expect("a pod set");
+                counts[set] -= i32::try_from(pods["count"].as_i64().expect("a number")).expect("a small number");
+            }
+        }
+    }
+    ladder
+}
+
 fn job_of(workload: &Workload, queue: String) -> Job {
     let meta = &workload.metadata;
-    let pod_sets = workload.spec.pod_sets.iter().map(|set| PodSet {
+    let ladder = ladder_of(workload);
+    let mut least: Vec<Option<i32>> = workload.spec.pod_sets.iter().map(|set| set.min_count).collect();
+    for (least, count) in least.iter_mut().zip(ladder.iter().flatten()) {
+        *least = Some(*count);
+    }
+    let pod_sets = workload.spec.pod_sets.iter().zip(least).map(|(set, least)| PodSet {
         name: set.name.clone(),
         count: set.count,
-        min_count: set.min_count.unwrap_or(set.count),
+        min_count: least.unwrap_or(set.count),
         per_pod: template_requests(&set.template)
             .expect("requests")
             .iter()
@@ -306,6 +332,7 @@ fn job_of(workload: &Workload, queue: String) -> Job {
         key: Key::of(workload),
         uid: meta.uid.clone().unwrap_or_default(),
         queue,
+        ladder,
         priority: workload.spec.priority.unwrap_or(0),
         since: meta.creation_timestamp.as_ref().expect("a time").0,
         pod_sets: pod_sets.collect(),

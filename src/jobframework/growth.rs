@@ -1,0 +1,129 @@
+//! In which order a job grows, when not all that it wants can be had at once: what runs already comes first, replica by
+//! replica, and then each member that is to run, as a whole.
+
+use super::record::{MemberShare, Record, Share};
+use super::{Group, Member};
+use crate::queue::steps::{Step, StepPods};
+
+/// The steps from what is `held` to what is wanted. None if there is but one: that is granted or not.
+pub(super) fn steps(held: &Record, wanted: &Record, members: &[Member]) -> Vec<Step> {
+    let runs = |share: &&MemberShare| members.iter().any(|member| member.uid == share.uid && member.open);
+    let (running, to_run): (Vec<&MemberShare>, Vec<&MemberShare>) = wanted.members.iter().partition(runs);
+    let replicas = running.iter().flat_map(|share| by_replica(share, held, members));
+    let steps: Vec<Step> = replicas.chain(to_run.iter().filter_map(|share| as_a_whole(share, held))).collect();
+    let several = steps.iter().map(|step| u64::from(step.times)).sum::<u64>() > 1;
+    if several { steps } else { Vec::new() }
+}
+
+/// A step for each replica that comes on top, group by group. Hosts that are missing in a replica come before.
+fn by_replica<'a>(wanted: &'a MemberShare, held: &'a Record, members: &'a [Member]) -> impl Iterator<Item = Step> + 'a {
+    let member = members.iter().find(|member| member.uid == wanted.uid);
+    let groups: &[Group] = member.and_then(|member| member.groups.as_ref().as_ref().ok()).map_or(&[], Vec::as_slice);
+    wanted.pods.iter().flat_map(move |share| {
+        let more = on_top(wanted, share, held);
+        let hosts = groups.iter().find(|group| group.name == share.group).map_or(1, |group| group.hosts.max(1));
+        let step = |times, count| Step { times, pods: vec![pods(wanted, share, count)] };
+        [step(1, more % hosts), step(more / hosts, hosts)]
+            .into_iter()
+            .filter(|step| step.times > 0 && step.pods.iter().all(|pods| pods.count > 0))
+    })
+}
+
+fn as_a_whole(wanted: &MemberShare, held: &Record) -> Option<Step> {
+    let more = wanted.pods.iter().map(|share| pods(wanted, share, on_top(wanted, share, held)));
+    let pods: Vec<StepPods> = more.filter(|pods| pods.count > 0).collect();
+    (!pods.is_empty()).then_some(Step { times: 1, pods })
+}
+
+fn pods(member: &MemberShare, share: &Share, count: u32) -> StepPods {
+    StepPods { member: member.uid.clone(), group: share.group.clone(), pod_set: share.pod_set.clone(), count }
+}
+
+/// How many pods of a share are not held yet.
+fn on_top(member: &MemberShare, share: &Share, held: &Record) -> u32 {
+    let held = held.member(&member.uid).map_or(0, |held| held.count(&share.group, &share.shape));
+    share.count.saturating_sub(held)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use k8s_openapi::api::core::v1::PodTemplateSpec;
+    use rstest::rstest;
+
+    use super::*;
+
+    /// A group `small` of replicas of so many hosts.
+    fn member(uid: &str, open: bool, hosts: u32) -> Member {
+        let group = |name: &str, hosts| Group {
+            name: name.to_owned(),
+            pod_set: name.to_owned(),
+            shape: name.to_owned(),
+            count: 0,
+            hosts,
+            template: PodTemplateSpec::default(),
+        };
+        Member {
+            name: uid.to_owned(),
+            uid: uid.to_owned(),
+            groups: Arc::new(Ok(vec![group("head", 1), group("small", hosts)])),
+            open,
+            going: false,
+            live_pods: BTreeMap::new(),
+            ready_pods: BTreeMap::new(),
+        }
+    }
+
+    fn record(members: &[(&str, u32, u32)]) -> Record {
+        let share = |group: &str, count| Share {
+            group: group.to_owned(),
+            shape: group.to_owned(),
+            pod_set: group.to_owned(),
+            count,
+            starting: 0,
+        };
+        let members = members.iter().map(|(uid, heads, small)| MemberShare {
+            name: (*uid).to_owned(),
+            uid: (*uid).to_owned(),
+            pods: vec![share("head", *heads), share("small", *small)],
+        });
+        Record { members: members.collect(), ..Record::default() }
+    }
+
+    type Told<'a> = Vec<(u32, Vec<(&'a str, &'a str, u32)>)>;
+
+    fn told(steps: &[Step]) -> Told<'_> {
+        steps
+            .iter()
+            .map(|step| {
+                let pods = step.pods.iter().map(|pods| (pods.member.as_str(), pods.pod_set.as_str(), pods.count));
+                (step.times, pods.collect())
+            })
+            .collect()
+    }
+
+    #[rstest]
+    #[case::one_replica(1, 3, vec![])]
+    #[case::replicas(1, 5, vec![(3, vec![("a", "small", 1)])])]
+    #[case::replicas_of_two_hosts(2, 6, vec![(2, vec![("a", "small", 2)])])]
+    #[case::what_is_missing_of_a_replica_comes_first(2, 5, vec![(1, vec![("a", "small", 1)]), (1, vec![("a", "small", 2)])])]
+    fn what_runs_grows_by_whole_replicas(#[case] hosts: u32, #[case] small: u32, #[case] expected: Told<'_>) {
+        let steps = steps(&record(&[("a", 1, 2)]), &record(&[("a", 1, small)]), &[member("a", true, hosts)]);
+        assert_eq!(told(&steps), expected);
+    }
+
+    #[test]
+    fn what_is_to_run_comes_last_and_as_a_whole() {
+        let members = [member("a", true, 1), member("b", false, 1)];
+        let steps = steps(&record(&[("a", 1, 2)]), &record(&[("a", 1, 4), ("b", 1, 4)]), &members);
+        assert_eq!(told(&steps), [(2, vec![("a", "small", 1)]), (1, vec![("b", "head", 1), ("b", "small", 4)])]);
+    }
+
+    #[test]
+    fn an_upgrade_alone_is_granted_or_not() {
+        let members = [member("a", true, 1), member("b", false, 1)];
+        assert_eq!(steps(&record(&[("a", 1, 2)]), &record(&[("a", 1, 2), ("b", 1, 2)]), &members), []);
+    }
+}
