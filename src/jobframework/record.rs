@@ -124,26 +124,35 @@ impl Record {
         Self { sequence: self.sequence, members: members.collect(), steps: Vec::new() }
     }
 
-    /// What of this is paid for when so many pods of each PodSet were granted: its last steps are not, as far as that takes.
+    /// What of this is paid for when so many pods of each PodSet were granted: each step as often as there is enough for it.
+    /// The last come first here, since only members that are to run have a head among their pods.
     pub fn as_granted(mut self, granted: impl Fn(&str) -> u32) -> Self {
-        let mut missing: BTreeMap<String, u32> = BTreeMap::new();
-        for ((pod_set, _), count) in self.counts() {
-            *missing.entry(pod_set).or_default() += count;
-        }
-        for (pod_set, count) in &mut missing {
-            *count = count.saturating_sub(granted(pod_set));
+        let mut left: BTreeMap<String, u32> = BTreeMap::new();
+        for (pod_set, before) in self.before_steps() {
+            left.insert(pod_set.clone(), granted(&pod_set).saturating_sub(before));
         }
         for step in std::mem::take(&mut self.steps).iter().rev() {
-            let times = step.times.min(times_to_cover(step, &missing));
+            let room = |pods: &StepPods| left.get(&pods.pod_set).map_or(0, |left| left / pods.count.max(1));
+            let times = step.pods.iter().map(room).min().unwrap_or(0).min(step.times);
             for pods in &step.pods {
-                let count = pods.count.saturating_mul(times);
-                if let Some(missing) = missing.get_mut(&pods.pod_set) {
-                    *missing = missing.saturating_sub(count);
-                }
-                self.take_away(pods, count);
+                left.entry(pods.pod_set.clone()).and_modify(|left| *left -= times * pods.count);
+                self.take_away(pods, pods.count.saturating_mul(step.times - times));
             }
         }
         self
+    }
+
+    /// How many pods of each PodSet it pays for before its first step.
+    fn before_steps(&self) -> BTreeMap<String, u32> {
+        let mut before: BTreeMap<String, u32> = BTreeMap::new();
+        for share in self.members.iter().flat_map(|member| &member.pods) {
+            *before.entry(share.pod_set.clone()).or_default() += share.count;
+        }
+        for (step, pods) in self.steps.iter().flat_map(|step| step.pods.iter().map(move |pods| (step, pods))) {
+            let added = pods.count.saturating_mul(step.times);
+            before.entry(pods.pod_set.clone()).and_modify(|before| *before = before.saturating_sub(added));
+        }
+        before
     }
 
     fn take_away(&mut self, pods: &StepPods, count: u32) {
@@ -157,16 +166,6 @@ impl Record {
         }
         self.members.retain(|member| !member.pods.is_empty());
     }
-}
-
-/// How many times a step has to be left out until nothing is missing; always, if something else is missing than it adds.
-fn times_to_cover(step: &Step, missing: &BTreeMap<String, u32>) -> u32 {
-    let adds = |pod_set: &str| step.pods.iter().filter(|pods| pods.pod_set == pod_set).map(|pods| pods.count).sum();
-    let times = missing.iter().filter(|(_, count)| **count > 0).map(|(pod_set, count)| match adds(pod_set) {
-        0 => u32::MAX,
-        added => count.div_ceil(added),
-    });
-    times.max().unwrap_or(0)
 }
 
 impl MemberShare {
@@ -231,13 +230,15 @@ mod tests {
     #[case::everything(2, 9, &[("a", 1, 6), ("b", 1, 3)])]
     #[case::more_than_that(5, 99, &[("a", 1, 6), ("b", 1, 3)])]
     #[case::all_replicas(1, 6, &[("a", 1, 6)])]
-    #[case::too_little_for_the_cluster(2, 8, &[("a", 1, 6)])]
+    #[case::the_cluster_and_a_replica(2, 7, &[("a", 1, 4), ("b", 1, 3)])]
+    #[case::the_cluster_alone(2, 5, &[("a", 1, 2), ("b", 1, 3)])]
+    #[case::too_little_for_the_cluster(2, 4, &[("a", 1, 4)])]
     #[case::a_replica(1, 4, &[("a", 1, 4)])]
     #[case::a_replica_and_a_half(1, 5, &[("a", 1, 4)])]
     #[case::nothing_more(1, 2, &[("a", 1, 2)])]
     #[case::less_than_ran_before(1, 1, &[("a", 1, 2)])]
-    #[case::a_head_is_missing(0, 9, &[("a", 1, 2)])]
-    fn the_last_steps_are_what_was_not_granted(
+    #[case::a_head_is_missing(0, 9, &[("a", 1, 6)])]
+    fn the_steps_that_were_granted_are_paid_for(
         #[case] heads: u32,
         #[case] small: u32,
         #[case] expected: &[(&str, u32, u32)],

@@ -20,21 +20,14 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// In how many ways it could do with less than `whole`.
-    pub(super) fn reductions(&self, whole: &[i32]) -> i32 {
-        match &self.ladder {
-            Some(ladder) => (ladder.height_of(whole) - 1).max(0),
-            None => self.pod_sets.iter().zip(whole).map(|(set, count)| set.spare(*count)).sum(),
-        }
+    /// How many pods it could do without, of so many of each pod set.
+    pub(super) fn spare(&self, whole: &[i32]) -> i32 {
+        self.pod_sets.iter().zip(whole).map(|(set, count)| set.spare(*count)).sum()
     }
 
-    /// What is left of `whole` in one of these ways, the larger the less. All pod sets do without their share (kueue v0.19.2
-    /// `pkg/scheduler/flavorassigner/podset_reducer.go`), unless there is an order in which they come.
-    pub(super) fn reduced(&self, whole: &[i32], by: i32) -> Vec<i32> {
-        if let Some(ladder) = &self.ladder {
-            return ladder.up_to(ladder.height_of(whole) - by);
-        }
-        let most = self.reductions(whole);
+    /// What is left of so many pods when all pod sets together do without `by` of the `most` pods that they could (kueue
+    /// v0.19.2 `pkg/scheduler/flavorassigner/podset_reducer.go`).
+    pub(super) fn reduced(&self, whole: &[i32], by: i32, most: i32) -> Vec<i32> {
         self.pod_sets.iter().zip(whole).map(|(set, count)| set.reduced(*count, by, most)).collect()
     }
 }
@@ -59,7 +52,6 @@ impl PodSetDemand {
         (count - self.min_count).max(0)
     }
 
-    /// What is left of `count` pods when all pod sets together do without `by` of the `most` pods that they could.
     fn reduced(&self, count: i32, by: i32, most: i32) -> i32 {
         let share = i64::from(self.spare(count)) * i64::from(by) / i64::from(most.max(1));
         count - i32::try_from(share).unwrap_or(self.spare(count))

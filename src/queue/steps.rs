@@ -1,7 +1,8 @@
-//! What of a slice may be granted when not all of it can be: its first steps, each of them whole.
+//! What of a slice may be granted when not all of it can be: whole steps, in their order, each as often as it fits.
 //!
 //! A slice that grows says in which order it grows. What it takes over from its predecessor comes first, and then step by
-//! step what comes on top: a replica of a group that runs, all of a cluster that is to run.
+//! step what comes on top: a replica of a group that runs, all of a cluster that is to run. One that doesn't fit is passed over:
+//! it may ask for what there never is.
 
 use serde::{Deserialize, Serialize};
 
@@ -66,7 +67,8 @@ impl Ladder {
     /// The ladder that these steps are, if they stay within the pods that there are.
     pub(super) fn of(steps: &[Step], sets: &[(String, PodCount)]) -> Option<Self> {
         let rungs: Option<Vec<Rung>> = steps.iter().map(|step| Rung::of(step, sets)).collect();
-        let rungs = rungs.filter(|rungs| !rungs.is_empty())?;
+        // One that is granted or not is none to climb.
+        let rungs = rungs.filter(|rungs| rungs.len() > 1 || rungs.iter().any(|rung| rung.times > 1))?;
         let counts = sets.iter().enumerate().map(|(index, (_, count))| {
             let added =
                 rungs.iter().try_fold(0_i32, |sum, rung| sum.checked_add(rung.times.checked_mul(rung.adds[index])?));
@@ -75,36 +77,28 @@ impl Ladder {
         Some(Self { foot: counts.collect::<Option<_>>()?, rungs })
     }
 
-    /// How many pods of each pod set come with the first rung.
-    pub(super) fn least(&self) -> Vec<i32> {
-        self.up_to(1)
+    /// The fewest pods of each pod set that any rung comes with.
+    pub(super) fn least(&self) -> impl Iterator<Item = i32> {
+        let adds = |index: usize| self.rungs.iter().map(|rung| rung.adds[index]).min().unwrap_or(0);
+        self.foot.iter().enumerate().map(move |(index, foot)| foot + adds(index))
     }
 
-    /// How many rungs `counts` has of it.
-    pub(super) fn height_of(&self, counts: &[i32]) -> i32 {
-        let (mut reached, mut height) = (self.foot.clone(), 0_i32);
+    /// The most pods of each pod set, within `whole`, with which it `fits`, rung by rung. `None` if not even one does.
+    pub(super) fn climb(&self, whole: &[i32], mut fits: impl FnMut(&[i32]) -> bool) -> Option<Vec<i32>> {
+        let mut reached = self.foot.clone();
         for rung in &self.rungs {
-            let left = counts.iter().zip(&reached).zip(&rung.adds).filter(|(_, adds)| **adds > 0);
-            let times = left.map(|((count, reached), adds)| (count - reached) / adds).min().unwrap_or(0);
-            let times = times.clamp(0, rung.times);
-            reached.iter_mut().zip(&rung.adds).for_each(|(reached, adds)| *reached += adds * times);
-            height = height.saturating_add(times);
-            if times < rung.times {
-                break;
+            let (mut low, mut high) = (0, rung.times_within(&reached, whole));
+            while low < high {
+                let middle = high - (high - low) / 2;
+                if fits(&rung.above(&reached, middle)) {
+                    low = middle;
+                } else {
+                    high = middle - 1;
+                }
             }
+            reached = rung.above(&reached, low);
         }
-        height
-    }
-
-    /// The pods of each pod set with so many rungs.
-    pub(super) fn up_to(&self, height: i32) -> Vec<i32> {
-        let (mut counts, mut left) = (self.foot.clone(), height);
-        for rung in &self.rungs {
-            let times = left.clamp(0, rung.times);
-            counts.iter_mut().zip(&rung.adds).for_each(|(count, adds)| *count += adds * times);
-            left -= times;
-        }
-        counts
+        (reached != self.foot).then_some(reached)
     }
 }
 
@@ -117,6 +111,17 @@ impl Rung {
         }
         let times = i32::try_from(step.times).ok().filter(|times| *times > 0)?;
         adds.iter().any(|adds| *adds > 0).then_some(Self { times, adds })
+    }
+
+    fn above(&self, counts: &[i32], times: i32) -> Vec<i32> {
+        counts.iter().zip(&self.adds).map(|(count, adds)| count + adds * times).collect()
+    }
+
+    /// How often it can be taken until there are more pods than in `whole`.
+    fn times_within(&self, counts: &[i32], whole: &[i32]) -> i32 {
+        let left = whole.iter().zip(counts).zip(&self.adds).filter(|(_, adds)| **adds > 0);
+        let times = left.map(|((whole, count), adds)| (whole - count).max(0) / adds).min();
+        times.unwrap_or(0).min(self.times)
     }
 }
 
@@ -148,21 +153,30 @@ mod tests {
     }
 
     #[rstest]
-    #[case::the_foot(0, [1, 2])]
-    #[case::a_replica(1, [1, 4])]
-    #[case::all_replicas(2, [1, 6])]
-    #[case::everything(3, [2, 9])]
-    fn each_rung_adds_its_pods(#[case] height: i32, #[case] counts: [i32; 2]) {
-        assert_eq!(ladder().up_to(height), counts);
-        assert_eq!(ladder().height_of(&counts), height);
+    #[case::nothing([1, 3], None)]
+    #[case::a_replica([1, 5], Some([1, 4]))]
+    #[case::all_replicas([1, 9], Some([1, 6]))]
+    #[case::not_all_of_the_cluster([2, 8], Some([1, 6]))]
+    #[case::everything([2, 9], Some([2, 9]))]
+    fn as_many_rungs_are_taken_as_fit(#[case] room: [i32; 2], #[case] expected: Option<[i32; 2]>) {
+        let fits = |counts: &[i32]| counts.iter().zip(room).all(|(count, room)| *count <= room);
+        assert_eq!(ladder().climb(&[2, 9], fits), expected.map(Vec::from));
     }
 
-    #[rstest]
-    #[case::half_a_replica([1, 5], 1)]
-    #[case::the_head_only([2, 6], 2)]
-    #[case::below_the_foot([1, 1], 0)]
-    fn a_part_of_a_rung_is_none(#[case] counts: [i32; 2], #[case] height: i32) {
-        assert_eq!(ladder().height_of(&counts), height);
+    #[test]
+    fn a_rung_that_does_not_fit_is_passed_over() {
+        let one_replica_is_too_much = |counts: &[i32]| counts[1] < 4 || counts[0] == 2;
+        assert_eq!(ladder().climb(&[2, 9], one_replica_is_too_much), Some(vec![2, 5]));
+    }
+
+    #[test]
+    fn no_more_is_taken_than_room_was_made_for() {
+        assert_eq!(ladder().climb(&[1, 5], |_| true), Some(vec![1, 4]));
+    }
+
+    #[test]
+    fn the_least_is_what_any_rung_comes_with() {
+        assert_eq!(ladder().least().collect::<Vec<_>>(), [1, 4]);
     }
 
     #[rstest]
@@ -171,8 +185,9 @@ mod tests {
     #[case::another_pod_set(vec![step(1, &[("large", 1)])])]
     #[case::no_pods(vec![step(1, &[("small", 0)])])]
     #[case::never(vec![step(0, &[("small", 1)])])]
+    #[case::but_one(vec![step(1, &[("small", 1)])])]
     #[case::too_large_to_count(vec![step(u32::MAX, &[("small", u32::MAX)])])]
-    fn steps_that_can_not_be_are_no_ladder(#[case] steps: Vec<Step>) {
+    fn what_can_not_be_climbed_is_no_ladder(#[case] steps: Vec<Step>) {
         assert_eq!(Ladder::of(&steps, &sets()), None);
     }
 }

@@ -11,6 +11,7 @@ use sluice::api::quantity::Amount;
 use sluice::api::ray::RayCluster;
 use sluice::jobframework::record::Record;
 use sluice::queue::requests::template_requests;
+use sluice::queue::steps::Step;
 
 use crate::support::history::State;
 use crate::support::invariants::tree::{Pair, Quotas, Usage};
@@ -116,8 +117,8 @@ fn queue_of<'a>(world: &'a World, workload: &Workload) -> Option<&'a ClusterQueu
     world.observer.state().cluster_queues.get(&format!("/{}", local.spec.cluster_queue.as_ref()?))
 }
 
-/// Flavors for the pod sets of a workload in which the least of it fits that it may be granted, if there are any: every choice
-/// is tried.
+/// Flavors for the pod sets of a workload in which all of it fits, or one step of those in which it may be granted, if there are
+/// any: every choice is tried.
 fn fits(state: &State, quotas: &Quotas, queue: &ClusterQueue, workload: &Workload) -> Option<Vec<String>> {
     let replaced = workload.annotations().get("kueue.x-k8s.io/workload-slice-replacement-for");
     let (mut used, mut running) = (Usage::new(), BTreeMap::new());
@@ -127,29 +128,35 @@ fn fits(state: &State, quotas: &Quotas, queue: &ClusterQueue, workload: &Workloa
             false => add_usage(&mut used, holder),
         }
     }
-    let later = beyond_the_first_step(workload);
-    let set = |set: &PodSet| {
-        let count = set.count - later.get(&set.name).copied().unwrap_or(0);
-        let requests = requests(&PodSet { count, ..set.clone() })?;
-        Some(Set { requests, runs_in: running.get(&set.name).cloned() })
-    };
-    let sets: Vec<Set> = workload.spec.pod_sets.iter().map(set).collect::<Option<_>>()?;
-    let mut chosen = Vec::new();
-    place(quotas, queue, &sets, &mut used, &mut chosen).then_some(chosen)
+    enough(workload).into_iter().find_map(|pods| {
+        let set = |set: &PodSet| {
+            let requests = requests(&PodSet { count: pods[&set.name], ..set.clone() })?;
+            Some(Set { requests, runs_in: running.get(&set.name).cloned() })
+        };
+        let sets: Vec<Set> = workload.spec.pod_sets.iter().map(set).collect::<Option<_>>()?;
+        let mut chosen = Vec::new();
+        place(quotas, queue, &sets, &mut used.clone(), &mut chosen).then_some(chosen)
+    })
 }
 
-/// The pods of each pod set that come after the first step of a workload that may be granted step by step.
-fn beyond_the_first_step(workload: &Workload) -> BTreeMap<String, i32> {
+/// The pods of each pod set with which a workload may be granted: all of them, or one of its steps.
+fn enough(workload: &Workload) -> Vec<BTreeMap<String, i32>> {
+    let whole: BTreeMap<String, i32> = workload.spec.pod_sets.iter().map(|set| (set.name.clone(), set.count)).collect();
     let steps = Record::of(workload).unwrap_or_default().steps;
-    let mut later = BTreeMap::new();
-    for (index, step) in steps.iter().enumerate() {
-        let times = i32::try_from(step.times).expect("a small number") - i32::from(index == 0);
+    let adds = |counts: &mut BTreeMap<String, i32>, step: &Step, times: i64| {
         for pods in &step.pods {
-            *later.entry(pods.pod_set.clone()).or_default() +=
-                times * i32::try_from(pods.count).expect("a small number");
+            let added = i32::try_from(times * i64::from(pods.count)).expect("a small number");
+            *counts.get_mut(&pods.pod_set).expect("a pod set") += added;
         }
-    }
-    later
+    };
+    let mut before = whole.clone();
+    steps.iter().for_each(|step| adds(&mut before, step, -i64::from(step.times)));
+    let with = steps.iter().map(|step| {
+        let mut counts = before.clone();
+        adds(&mut counts, step, 1);
+        counts
+    });
+    std::iter::once(whole).chain(with).collect()
 }
 
 /// What a pod set needs, and the flavor that it has to be in because pods of it run there.

@@ -181,23 +181,33 @@ fn tried<'a>(mut attempt: Attempt<'a>, search: &mut Search<'_>, room_made: Optio
 
 /// Tries a workload whole; and, if that gets nothing and it may be smaller, as large as it can be.
 fn as_large_as_can_be(attempt: &Attempt<'_>, search: &mut Search<'_>, whole: &[i32]) -> Verdict {
-    let demand = attempt.demand;
     let verdict = tried_with(attempt, search, whole);
-    let most = demand.reductions(whole);
-    match verdict {
-        Verdict::Nothing { hopeless, .. } if most > 0 => {
-            let (mut low, mut high, mut best) = (1, most, None);
-            while low <= high {
-                let by = low + (high - low) / 2;
-                match tried_with(attempt, search, &demand.reduced(whole, by)) {
-                    Verdict::Nothing { .. } => low = by + 1,
-                    found => (high, best) = (by - 1, Some(found)),
-                }
-            }
-            best.unwrap_or(Verdict::Nothing { needs: Vec::new(), hopeless })
+    let (smaller, hopeless) = match (verdict, &attempt.demand.ladder) {
+        (Verdict::Nothing { hopeless, .. }, Some(ladder)) => {
+            let gets = |counts: &[i32]| !matches!(tried_with(attempt, search, counts), Verdict::Nothing { .. });
+            let most = ladder.climb(whole, gets);
+            (most.map(|counts| tried_with(attempt, search, &counts)), hopeless)
         }
-        verdict => verdict,
+        (Verdict::Nothing { hopeless, .. }, None) if attempt.demand.spare(whole) > 0 => {
+            (reduced(attempt, search, whole), hopeless)
+        }
+        (verdict, _) => return verdict,
+    };
+    smaller.unwrap_or(Verdict::Nothing { needs: Vec::new(), hopeless })
+}
+
+/// Tries a workload without as few of its pods as possible.
+fn reduced(attempt: &Attempt<'_>, search: &mut Search<'_>, whole: &[i32]) -> Option<Verdict> {
+    let most = attempt.demand.spare(whole);
+    let (mut low, mut high, mut best) = (1, most, None);
+    while low <= high {
+        let by = low + (high - low) / 2;
+        match tried_with(attempt, search, &attempt.demand.reduced(whole, by, most)) {
+            Verdict::Nothing { .. } => low = by + 1,
+            found => (high, best) = (by - 1, Some(found)),
+        }
     }
+    best
 }
 
 fn tried_with(attempt: &Attempt<'_>, search: &mut Search<'_>, counts: &[i32]) -> Verdict {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::book::{Book, Fr, Held, Node, Usage};
 use super::flavors::{Ask, Assignment, Mode};
 use super::victims::{self, Victim};
-use super::world::{Holder, Job, World, most_of, trees};
+use super::world::{Holder, Job, Ladder, World, most_of, trees};
 use super::{Admitted, Decision};
 use crate::api::kueue::cluster_queue::ReclaimPolicy;
 use crate::api::kueue::{Admission, PodSetAssignment};
@@ -128,15 +128,17 @@ impl<'w> State<'w> {
 
     /// With all of these pods, or with as many as can be; in the room that was made or anywhere.
     fn at_most(&self, job: &Job, whole: &[i32], in_room: bool) -> Option<Candidate> {
-        let mut verdict = self.attempt(job, whole, in_room);
-        for counts in smaller_than(job, whole) {
-            if verdict.as_ref().is_some_and(|found| !matches!(found.gets, Gets::KeptBack)) {
-                break;
-            }
-            let smaller = self.attempt(job, &counts, in_room);
-            verdict = smaller.filter(|found| !matches!(found.gets, Gets::KeptBack)).or(verdict);
+        let verdict = self.attempt(job, whole, in_room);
+        let gets = |found: &Candidate| !matches!(found.gets, Gets::KeptBack);
+        if verdict.as_ref().is_some_and(gets) {
+            return verdict;
         }
-        verdict
+        let smaller = |counts: &[i32]| self.attempt(job, counts, in_room).filter(gets);
+        let found = match &job.ladder {
+            Some(ladder) => step_by_step(ladder, whole, smaller),
+            None => reduced(job, whole).into_iter().find_map(|counts| smaller(&counts)),
+        };
+        found.or(verdict)
     }
 
     fn attempt(&self, job: &Job, counts: &[i32], in_room: bool) -> Option<Candidate> {
@@ -266,13 +268,22 @@ impl<'w> State<'w> {
     }
 }
 
-/// What a job could do with instead, the most first.
-fn smaller_than(job: &Job, whole: &[i32]) -> Vec<Vec<i32>> {
-    if !job.ladder.is_empty() {
-        let within =
-            |counts: &&Vec<i32>| **counts != whole && counts.iter().zip(whole).all(|(count, most)| count <= most);
-        return job.ladder.iter().rev().filter(within).cloned().collect();
+/// One step after the other, as far as it gets something.
+fn step_by_step(ladder: &Ladder, whole: &[i32], gets: impl Fn(&[i32]) -> Option<Candidate>) -> Option<Candidate> {
+    let (mut counts, mut best) = (ladder.foot.clone(), None);
+    for step in &ladder.steps {
+        let next: Vec<i32> = counts.iter().zip(step).map(|(count, adds)| count + adds).collect();
+        if next.iter().zip(whole).all(|(count, most)| count <= most)
+            && let Some(found) = gets(&next)
+        {
+            (counts, best) = (next, Some(found));
+        }
     }
+    best
+}
+
+/// What a job could do with instead, the most first.
+fn reduced(job: &Job, whole: &[i32]) -> Vec<Vec<i32>> {
     let spare: Vec<i32> = job.pod_sets.iter().zip(whole).map(|(set, count)| count - set.min_count).collect();
     let most: i32 = spare.iter().sum();
     (1..=most).map(|by| whole.iter().zip(&spare).map(|(count, spare)| count - spare * by / most).collect()).collect()

@@ -52,14 +52,22 @@ pub(super) struct PodSet {
     pub(super) placement: Placement,
 }
 
+/// What a workload may be granted when not all of it can be.
+#[derive(Debug, Clone)]
+pub(super) struct Ladder {
+    pub(super) foot: Vec<i32>,
+    /// What each step adds to each pod set.
+    pub(super) steps: Vec<Vec<i32>>,
+}
+
 /// A workload, whether it waits or holds quota.
 #[derive(Debug, Clone)]
 pub(super) struct Job {
     pub(super) key: Key,
     pub(super) uid: String,
     pub(super) queue: String,
-    /// What it may be granted of its pods, the least first; nothing if that is not for it to say.
-    pub(super) ladder: Vec<Vec<i32>>,
+    /// In which order it may be granted its pods.
+    pub(super) ladder: Option<Ladder>,
     pub(super) priority: i32,
     pub(super) since: Timestamp,
     pub(super) pod_sets: Vec<PodSet>,
@@ -292,35 +300,36 @@ fn queue_of(object: &ClusterQueue) -> Queue {
     }
 }
 
-/// The counts of the pod sets with one step, with two, and so on; nothing without steps.
-fn ladder_of(workload: &Workload) -> Vec<Vec<i32>> {
-    let annotation = workload.metadata.annotations.as_ref().and_then(|all| all.get("sluice.dev/slice"));
-    let record: Value = annotation.map_or(Value::Null, |text| serde_json::from_str(text).expect("JSON"));
-    let mut counts: Vec<i32> = workload.spec.pod_sets.iter().map(|set| set.count).collect();
-    let mut ladder = Vec::new();
-    for step in record["steps"].as_array().into_iter().flatten().rev() {
-        for _ in 0..step["times"].as_u64().expect("a number") {
-            ladder.insert(0, counts.clone());
-            for pods in step["pods"].as_array().expect("pods") {
-                let set = workload.spec.pod_sets.iter().position(|set| set.name == pods["podSet"]).expect("a pod set");
-                counts[set] -= i32::try_from(pods["count"].as_i64().expect("a number")).expect("a small number");
-            }
+/// The pods of each pod set before the first step, and what each single step adds; nothing if there is but one.
+fn ladder_of(workload: &Workload) -> Option<Ladder> {
+    let annotation = workload.metadata.annotations.as_ref()?.get("sluice.dev/slice")?;
+    let record: Value = serde_json::from_str(annotation).expect("JSON");
+    let sets = &workload.spec.pod_sets;
+    let mut steps = Vec::new();
+    for step in record["steps"].as_array()? {
+        let mut adds = vec![0; sets.len()];
+        for pods in step["pods"].as_array().expect("pods") {
+            let set = sets.iter().position(|set| set.name == pods["podSet"]).expect("a pod set");
+            adds[set] += i32::try_from(pods["count"].as_i64().expect("a number")).expect("a small number");
         }
+        (0..step["times"].as_u64().expect("a number")).for_each(|_| steps.push(adds.clone()));
     }
-    ladder
+    let added = |index: usize| steps.iter().map(|adds| adds[index]).sum::<i32>();
+    let foot = sets.iter().enumerate().map(|(index, set)| set.count - added(index)).collect();
+    (steps.len() > 1).then_some(Ladder { foot, steps })
 }
 
 fn job_of(workload: &Workload, queue: String) -> Job {
     let meta = &workload.metadata;
     let ladder = ladder_of(workload);
-    let mut least: Vec<Option<i32>> = workload.spec.pod_sets.iter().map(|set| set.min_count).collect();
-    for (least, count) in least.iter_mut().zip(ladder.iter().flatten()) {
-        *least = Some(*count);
-    }
-    let pod_sets = workload.spec.pod_sets.iter().zip(least).map(|(set, least)| PodSet {
+    let least = |index: usize| {
+        let ladder = ladder.as_ref()?;
+        Some(ladder.foot[index] + ladder.steps.iter().map(|adds| adds[index]).min()?)
+    };
+    let pod_sets = workload.spec.pod_sets.iter().enumerate().map(|(index, set)| PodSet {
         name: set.name.clone(),
         count: set.count,
-        min_count: least.unwrap_or(set.count),
+        min_count: least(index).or(set.min_count).unwrap_or(set.count),
         per_pod: template_requests(&set.template)
             .expect("requests")
             .iter()
@@ -328,6 +337,7 @@ fn job_of(workload: &Workload, queue: String) -> Job {
             .collect(),
         placement: Placement::of(&set.template).expect("a placement"),
     });
+    let pod_sets = pod_sets.collect();
     Job {
         key: Key::of(workload),
         uid: meta.uid.clone().unwrap_or_default(),
@@ -335,7 +345,7 @@ fn job_of(workload: &Workload, queue: String) -> Job {
         ladder,
         priority: workload.spec.priority.unwrap_or(0),
         since: meta.creation_timestamp.as_ref().expect("a time").0,
-        pod_sets: pod_sets.collect(),
+        pod_sets,
         replaces: claim_of(workload),
         room_made: None,
     }
