@@ -1,4 +1,5 @@
-//! Pods that were asked for and may be there already: until the answer is in, they count as if they were.
+//! Pods that were asked for, or let go from behind their scheduling gates, and may run already: until the answer is in, they count
+//! as if they did.
 //!
 //! A cluster may be deleted or suspended while the creation of one of its pods is on its way. The pod then comes to be after
 //! the last one that was seen is gone, and its quota must not have been given away by then.
@@ -12,7 +13,9 @@ use serde::Deserialize;
 
 use super::in_flight::WriteId;
 use super::plan::{ObjectRef, Write, WriteOp};
+use super::store::version_of;
 use super::world::ClusterId;
+use crate::api::kueue::scheduling_gate::is_gated;
 use crate::api::ray::names;
 
 /// After this long a creation that was never answered has either been seen or has not been carried out: the API server gives a
@@ -30,20 +33,28 @@ struct Arrival {
     pod: ObjectRef,
     cluster: ClusterId,
     group: String,
+    /// The version of the pod that is let go; `None` for one that is made.
+    gated_at: Option<u64>,
     /// When it no longer counts if nothing is heard of it; `None` while its answer may still come.
     until: Option<Timestamp>,
 }
 
 impl Arriving {
-    /// A write is sent.
-    pub(super) fn sent(&mut self, id: WriteId, write: &Write) {
-        let WriteOp::Create(object) = &write.op else { return };
-        let pod = if write.target.kind == "Pod" { Pod::deserialize(object).ok() } else { None };
+    /// A write is sent; `known` is the pod that it is about, if it is about one that is there.
+    pub(super) fn sent(&mut self, id: WriteId, write: &Write, known: Option<&Pod>) {
+        let pod = match (&write.op, known) {
+            (WriteOp::Create(object), _) if write.target.kind == "Pod" => {
+                Pod::deserialize(object).ok().filter(|pod| !is_gated(pod))
+            }
+            (WriteOp::Patch(body), Some(pod)) if body.pointer("/spec/schedulingGates").is_some() => Some(pod.clone()),
+            _ => None,
+        };
         let Some((pod, cluster)) = pod.and_then(|pod| ClusterId::of_pod(&pod).map(|cluster| (pod, cluster))) else {
             return;
         };
         let group = pod.labels().get(names::GROUP_LABEL).cloned().unwrap_or_default();
-        let arrival = Arrival { pod: write.target.clone(), cluster, group, until: None };
+        let gated_at = known.map(version_of);
+        let arrival = Arrival { pod: write.target.clone(), cluster, group, gated_at, until: None };
         self.by_write.insert(id, arrival);
     }
 
@@ -57,9 +68,11 @@ impl Arriving {
         Some(arrival.cluster.clone())
     }
 
-    /// A pod is there, and counts by itself from now on.
-    pub(super) fn seen(&mut self, pod: &ObjectRef) {
-        self.by_write.retain(|_, arrival| arrival.pod != *pod);
+    /// A pod is there, and counts by itself from now on; or it was changed by others while it was gated, and what was to let go
+    /// an older version of it can't do that any more.
+    pub(super) fn seen(&mut self, reference: &ObjectRef, pod: &Pod) {
+        let is_settled = |arrival: &Arrival| arrival.gated_at.is_none_or(|version| version < version_of(pod));
+        self.by_write.retain(|_, arrival| arrival.pod != *reference || !is_settled(arrival));
     }
 
     /// How many pods of the cluster with this uid are arriving, by group.
@@ -92,6 +105,7 @@ mod tests {
 
     use super::super::store::Key;
     use super::*;
+    use crate::api::kueue::scheduling_gate;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).expect("in range")
@@ -101,18 +115,21 @@ mod tests {
         ClusterId { key: Key::new("ns", "chat"), uid: "u1".into() }
     }
 
-    fn creation(kind: &str) -> Write {
+    fn pod(version: &str, gated: bool) -> Pod {
         let owner =
             json!({"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "chat", "uid": "u1", "controller": true});
-        let metadata = json!({"namespace": "ns", "labels": {"ray.io/group": "small"}, "ownerReferences": [owner]});
-        let target = ObjectRef {
-            api_version: "v1".into(),
-            kind: kind.into(),
-            plural: "pods".into(),
-            namespace: Some("ns".into()),
-            name: "chat-small-1".into(),
-        };
-        Write { target, op: WriteOp::Create(json!({"metadata": metadata})), quiet: Vec::new() }
+        let mut pod: Pod = serde_json::from_value(json!({"metadata": {
+            "namespace": "ns", "name": "chat-small-1", "resourceVersion": version, "labels": {"ray.io/group": "small"},
+            "ownerReferences": [owner],
+        }}))
+        .expect("a pod");
+        scheduling_gate::set(pod.spec.get_or_insert_default(), gated);
+        pod
+    }
+
+    fn creation(kind: &str) -> Write {
+        let creation = Write::create(&pod("7", false));
+        Write { target: ObjectRef { kind: kind.into(), ..creation.target }, ..creation }
     }
 
     fn one_small() -> BTreeMap<String, u32> {
@@ -122,8 +139,8 @@ mod tests {
     #[test]
     fn a_pod_counts_from_when_it_is_asked_for_until_the_answer() {
         let mut arriving = Arriving::default();
-        arriving.sent(1, &creation("Pod"));
-        arriving.sent(2, &creation("Service"));
+        arriving.sent(1, &creation("Pod"), None);
+        arriving.sent(2, &creation("Service"), None);
         assert_eq!(arriving.of("u1"), one_small());
 
         assert_eq!(arriving.answered(1, true, at(0)), Some(cluster()));
@@ -134,9 +151,9 @@ mod tests {
     #[test]
     fn a_pod_whose_creation_was_not_answered_counts_until_it_is_seen_or_can_no_longer_come() {
         let mut arriving = Arriving::default();
-        arriving.sent(1, &creation("Pod"));
+        arriving.sent(1, &creation("Pod"), None);
         arriving.answered(1, false, at(0));
-        arriving.sent(2, &creation("Pod"));
+        arriving.sent(2, &creation("Pod"), None);
         arriving.answered(2, false, at(10));
 
         assert_eq!((arriving.expire(at(59)), arriving.next()), (BTreeSet::new(), Some(at(60))));
@@ -144,8 +161,27 @@ mod tests {
         assert_eq!(arriving.expire(at(70)), [cluster()].into());
         assert_eq!(arriving.of("u1"), BTreeMap::new());
 
-        arriving.sent(3, &creation("Pod"));
-        arriving.seen(&creation("Pod").target);
+        arriving.sent(3, &creation("Pod"), None);
+        arriving.seen(&creation("Pod").target, &pod("7", false));
         assert_eq!(arriving.of("u1"), BTreeMap::new());
+    }
+
+    #[test]
+    fn a_gated_pod_counts_from_when_it_is_let_go() {
+        let mut arriving = Arriving::default();
+        let gated = pod("7", true);
+        let mut creation = creation("Pod");
+        creation.op = WriteOp::Create(serde_json::to_value(&gated).expect("JSON"));
+        arriving.sent(1, &creation, None);
+        assert_eq!(arriving.of("u1"), BTreeMap::new(), "it waits for quota");
+
+        let release = Write::patch(&gated, &pod("7", false)).expect("a patch");
+        arriving.sent(2, &release, Some(&gated));
+        arriving.answered(2, false, at(0));
+        arriving.seen(&release.target, &gated);
+        assert_eq!(arriving.of("u1"), one_small(), "it may have been let go");
+
+        arriving.seen(&release.target, &pod("8", true));
+        assert_eq!(arriving.of("u1"), BTreeMap::new(), "it has not, and can't be by that any more");
     }
 }

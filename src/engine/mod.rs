@@ -266,8 +266,8 @@ impl Engine {
         if let (Some(Object::RayCluster(gone)), None) = (&change.was, &change.is) {
             self.serve.remove(&Key::of(gone.as_ref()));
         }
-        if let Some(pod @ Object::Pod(_)) = &change.is {
-            self.arriving.seen(&pod.reference());
+        if let Some(object @ Object::Pod(pod)) = &change.is {
+            self.arriving.seen(&object.reference(), pod);
         }
         self.specs.see(change, self.halves);
         if self.halves.queue_manager {
@@ -341,7 +341,9 @@ impl Engine {
         let mut sent = BTreeSet::new();
         for write in plan.writes {
             if let Some(id) = self.in_flight.begin(&write, &planner) {
-                self.arriving.sent(id, &write);
+                let key = Key::new(write.target.namespace.clone().unwrap_or_default(), write.target.name.clone());
+                let pod = self.world.pods.get(&key).filter(|_| write.target.kind == "Pod");
+                self.arriving.sent(id, &write, pod.map(AsRef::as_ref));
                 effects.push(Effect::Write(id, write));
                 sent.insert(id);
             }

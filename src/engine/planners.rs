@@ -256,8 +256,9 @@ impl Engine {
         let namespace = job.meta().namespace.clone().unwrap_or_default();
         let orphaned_pods = self.orphaned_pods(&namespace, &workloads);
         let priority = priorities::of_job(&self.world, job, pod_priority_class);
+        let placement = &|flavors: &BTreeSet<String>| self.placement(flavors);
         let watches_readiness = self.queueing.watches_readiness();
-        jobframework::plan(&JobView { job, workloads, orphaned_pods, priority, watches_readiness, now })
+        jobframework::plan(&JobView { job, workloads, orphaned_pods, priority, placement, watches_readiness, now })
     }
 
     /// The pods of clusters that are gone, as far as a slice paid for them.

@@ -158,7 +158,7 @@ pub enum Applied<K> {
 }
 
 /// Resource versions are ordered numbers (Kubernetes 1.35 made that part of the API; etcd revisions were so before).
-fn version_of<K: Resource>(object: &K) -> u64 {
+pub(super) fn version_of<K: Resource>(object: &K) -> u64 {
     object.meta().resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 

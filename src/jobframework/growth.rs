@@ -72,6 +72,7 @@ mod tests {
             open,
             going: false,
             live_pods: BTreeMap::new(),
+            gated: Vec::new(),
             ready_pods: BTreeMap::new(),
         }
     }

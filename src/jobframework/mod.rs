@@ -12,8 +12,9 @@ pub mod readiness;
 pub mod record;
 pub mod report;
 pub mod slices;
+pub mod ungate;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -25,7 +26,9 @@ use crate::api::kueue::workload::PriorityClassRef;
 use crate::api::kueue::{Workload, names};
 use crate::engine::plan::{Note, ObjectRef, Plan, Write};
 use crate::queue::status;
+use crate::raycluster::Placement;
 use record::MemberShare;
+use ungate::GatedPod;
 
 /// A kind of job: what the framework needs to know of it, and to do to it.
 pub trait Job {
@@ -41,6 +44,8 @@ pub trait Job {
     fn hold_template_gate(&self) -> Option<Write>;
     /// Opens or closes the gate of the member with this name.
     fn set_open(&self, member: &str, open: bool) -> Option<Write>;
+    /// Takes the scheduling gate from a pod of a member, and sends it to where its quota is.
+    fn release(&self, member: &str, pod: &str, placement: &Placement) -> Option<Write>;
     /// Shows a condition on the job, if it isn't shown already.
     fn show(&self, condition: Condition) -> Option<Write>;
 
@@ -69,8 +74,11 @@ pub struct Member {
     pub open: bool,
     /// Whether it is being deleted.
     pub going: bool,
-    /// Pods of it that exist and haven't ended, by group; those that are being deleted included.
+    /// Pods of it that exist and haven't ended, by group; those that are being deleted included, but none behind a scheduling
+    /// gate.
     pub live_pods: BTreeMap<String, u32>,
+    /// Pods of it that wait behind their scheduling gates.
+    pub gated: Vec<GatedPod>,
     /// Pods of it that are ready, by group; those that are being deleted are not.
     pub ready_pods: BTreeMap<String, u32>,
 }
@@ -114,6 +122,8 @@ pub struct JobView<'a> {
     pub orphaned_pods: BTreeMap<String, BTreeMap<String, u32>>,
     /// The priority of its workloads, or why it has none.
     pub priority: Result<Priority, String>,
+    /// Where pods run that use quota of these flavors.
+    pub placement: &'a dyn Fn(&BTreeSet<String>) -> Placement,
     /// Whether its workloads are to say that their pods are ready. Nobody else looks at that, and it costs two writes a slice,
     /// so it is said only where the queue decides by it (as kueue v0.19.2 does).
     pub watches_readiness: bool,
@@ -143,6 +153,7 @@ pub fn plan(view: &JobView<'_>) -> Plan {
         slices::plan(&request, &slices, &mut plan);
     }
     gate::plan(view, &members, slices::covering(&slices), &mut plan);
+    ungate::plan(view, &members, slices::covering(&slices), &mut plan);
     give_back(view, &slices, &members, &gone, &mut plan);
     readiness::plan(view, &slices, &members, &mut plan);
     match queueable {

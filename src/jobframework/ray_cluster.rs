@@ -7,10 +7,12 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::ResourceExt;
 
+use super::ungate::GatedPod;
 use super::{Group, Groups, Job, Member, pod_sets, report};
+use crate::api::kueue::scheduling_gate;
 use crate::api::ray::{RayCluster, names};
 use crate::engine::plan::{ObjectRef, Write};
-use crate::raycluster::{PodGroup, Problem};
+use crate::raycluster::{Placement, PodGroup, Problem};
 
 /// The PodSet of the head pod, as Kueue names it (Kueue 0.19 `pkg/controller/jobs/raycluster`).
 const HEAD_POD_SET: &str = "head";
@@ -52,6 +54,15 @@ impl Job for RayClusterJob<'_> {
         set_open(self.cluster, open)
     }
 
+    fn release(&self, _: &str, pod: &str, placement: &Placement) -> Option<Write> {
+        let gated = *self.pods.iter().find(|known| known.metadata.name.as_deref() == Some(pod))?;
+        let mut released = gated.clone();
+        let spec = released.spec.get_or_insert_default();
+        scheduling_gate::set(spec, false);
+        placement.apply(spec);
+        Write::patch(gated, &released)
+    }
+
     fn show(&self, condition: Condition) -> Option<Write> {
         let mut shown = self.cluster.clone();
         report::replace(&mut shown.status.get_or_insert_default().conditions, condition);
@@ -75,6 +86,7 @@ pub fn member(cluster: &RayCluster, pods: &[&Pod], live_pods: BTreeMap<String, u
         open: cluster.spec.suspend != Some(true),
         going: cluster.metadata.deletion_timestamp.is_some(),
         live_pods,
+        gated: pods.iter().filter(|pod| is_waiting(pod)).map(|pod| gated(pod)).collect(),
         ready_pods: count_by_group(pods.iter().filter(|pod| is_ready(pod))),
     }
 }
@@ -97,9 +109,23 @@ pub fn groups(cluster: &RayCluster, made_of: &Result<Vec<PodGroup>, Vec<Problem>
     groups.collect()
 }
 
-/// How many pods haven't ended, by group.
+/// How many pods haven't ended, by group. Those behind a scheduling gate use nothing.
 pub fn live_pods(pods: &[&Pod]) -> BTreeMap<String, u32> {
-    count_by_group(pods.iter().filter(|pod| !has_ended(pod)))
+    count_by_group(pods.iter().filter(|pod| !has_ended(pod) && !scheduling_gate::is_gated(pod)))
+}
+
+/// Whether the pod can be let go.
+fn is_waiting(pod: &Pod) -> bool {
+    scheduling_gate::is_gated(pod) && pod.metadata.deletion_timestamp.is_none()
+}
+
+fn gated(pod: &Pod) -> GatedPod {
+    GatedPod {
+        name: pod.name_any(),
+        group: pod.labels().get(names::GROUP_LABEL).cloned().unwrap_or_default(),
+        replica: pod.labels().get(names::REPLICA_NAME_LABEL).cloned(),
+        since: pod.metadata.creation_timestamp.as_ref().map(|time| time.0),
+    }
 }
 
 fn count_by_group<'a>(pods: impl Iterator<Item = &'a &'a Pod>) -> BTreeMap<String, u32> {

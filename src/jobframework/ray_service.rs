@@ -7,6 +7,7 @@ use super::ray_cluster::RayClusterJob;
 use super::{Job, Member, report};
 use crate::api::ray::RayService;
 use crate::engine::plan::{ObjectRef, Write};
+use crate::raycluster::Placement;
 
 /// A RayService and its children, which are jobs as any other but that they have no slices of their own.
 pub struct RayServiceJob<'a> {
@@ -47,6 +48,10 @@ impl Job for RayServiceJob<'_> {
 
     fn set_open(&self, member: &str, open: bool) -> Option<Write> {
         self.children.iter().find(|child| child.cluster.name_any() == member)?.set_open(member, open)
+    }
+
+    fn release(&self, member: &str, pod: &str, placement: &Placement) -> Option<Write> {
+        self.children.iter().find(|child| child.cluster.name_any() == member)?.release(member, pod, placement)
     }
 
     fn show(&self, condition: Condition) -> Option<Write> {

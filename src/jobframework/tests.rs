@@ -26,6 +26,7 @@ struct FakeJob {
     members: Vec<Member>,
     runs: bool,
     gates: RefCell<Vec<(String, bool)>>,
+    released: RefCell<Vec<(String, String)>>,
     shown: RefCell<Vec<Condition>>,
 }
 
@@ -55,6 +56,10 @@ impl Job for FakeJob {
         self.gates.borrow_mut().push((member.to_owned(), open));
         Some(Write { target: self.reference(), op: WriteOp::Patch(Value::Null), quiet: Vec::new() })
     }
+    fn release(&self, member: &str, pod: &str, _: &Placement) -> Option<Write> {
+        self.released.borrow_mut().push((member.to_owned(), pod.to_owned()));
+        Some(Write { target: self.reference(), op: WriteOp::Patch(Value::Null), quiet: Vec::new() })
+    }
     fn show(&self, condition: Condition) -> Option<Write> {
         self.shown.borrow_mut().push(condition);
         None
@@ -70,7 +75,14 @@ fn job(members: Vec<Member>) -> FakeJob {
         labels: Some(labels.into()),
         ..ObjectMeta::default()
     };
-    FakeJob { meta, members, runs: true, gates: RefCell::default(), shown: RefCell::default() }
+    FakeJob {
+        meta,
+        members,
+        runs: true,
+        gates: RefCell::default(),
+        released: RefCell::default(),
+        shown: RefCell::default(),
+    }
 }
 
 /// A member with a head and some workers, each of which asks for `cpu`.
@@ -96,6 +108,7 @@ fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
         open: false,
         going: false,
         live_pods: BTreeMap::new(),
+        gated: Vec::new(),
         ready_pods: BTreeMap::new(),
     }
 }
@@ -116,6 +129,7 @@ fn planned(job: &FakeJob, slices: &[&Workload]) -> Plan {
         workloads: slices.to_vec(),
         orphaned_pods: BTreeMap::new(),
         priority: Ok(Priority::default()),
+        placement: &|_| Placement::default(),
         watches_readiness: false,
         now: Timestamp::UNIX_EPOCH,
     })
@@ -306,6 +320,7 @@ fn pods_whose_cluster_is_gone_keep_their_quota() {
         workloads: vec![&held],
         orphaned_pods: [("a-uid".to_owned(), [("small".to_owned(), 1)].into())].into(),
         priority: Ok(Priority::default()),
+        placement: &|_| Placement::default(),
         watches_readiness: false,
         now: Timestamp::UNIX_EPOCH,
     };

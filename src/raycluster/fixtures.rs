@@ -144,6 +144,11 @@ impl Stage {
         pod.status = serde_json::from_value(status).expect("a pod status");
     }
 
+    /// How many pods wait behind scheduling gates.
+    pub(crate) fn gated(&self) -> usize {
+        self.pods.values().filter(|pod| super::pods::is_gated(pod)).count()
+    }
+
     /// Ends what is on its way out.
     pub(crate) fn pods_gone(&mut self) {
         self.pods.retain(|_, pod| pod.metadata.deletion_timestamp.is_none());

@@ -32,6 +32,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 
 use crate::api::condition;
+use crate::api::kueue::scheduling_gate;
 use crate::api::ray::{RayCluster, names as ray_names};
 use crate::engine::plan::{Note, Plan, Write};
 use autoscaler::Autoscaler;
@@ -60,7 +61,7 @@ pub struct View<'a> {
     pub now: Timestamp,
 }
 
-/// How many pods the queue has paid for. It holds pods back that are not there yet; pods that are there are taken by
+/// How many pods the queue has paid for. Those that come on top wait behind scheduling gates; pods that run are taken by
 /// suspending the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grant {
@@ -90,32 +91,21 @@ pub fn plan(view: &View<'_>) -> Plan {
         return plan;
     }
     let pods = pods::own(view);
-    let groups = view.groups.clone().map(|groups| placed(view, groups));
     let phase = Phase::of(cluster, !pods.is_empty());
-    if let Ok(groups) = &groups {
+    if let Ok(groups) = view.groups {
         services::plan(view, groups, &mut plan);
     }
-    match (phase, &groups) {
+    match (phase, view.groups) {
         (Phase::Suspending, _) => take_all(cluster, &pods, &mut plan),
         (Phase::Open, Ok(groups)) => run(view, &pods, groups, &mut plan),
         (Phase::Open | Phase::Asked | Phase::Suspended | Phase::Resuming, _) => {}
     }
-    if let Err(problems) = &groups {
+    if let Err(problems) = view.groups {
         let text = format!("The RayCluster spec is invalid: {}", status::told(problems));
         plan.notes.push(Note::warning(cluster, "InvalidRayClusterSpec", text));
     }
-    plan.write(status::write(&status::Facts { view, pods: &pods, groups: &groups, phase }));
+    plan.write(status::write(&status::Facts { view, pods: &pods, groups: view.groups, phase }));
     plan
-}
-
-/// The groups, with their pods where the quota that they use is.
-fn placed(view: &View<'_>, mut groups: Vec<PodGroup>) -> Vec<PodGroup> {
-    for group in &mut groups {
-        if let (Some(placement), Some(pod)) = (view.placements.get(&group.name), &mut group.template.spec) {
-            placement.apply(pod);
-        }
-    }
-    groups
 }
 
 /// Whether this operator is the one that reconciles the cluster.
@@ -144,9 +134,8 @@ fn run(view: &View<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
     if !has_head && stays_headless(cluster) {
         return;
     }
-    // Workers without a head would hold quota and wait for nobody.
-    let none = Grant::UpTo(BTreeMap::new());
-    let grant = if has_head || view.grant.of(ray_names::HEAD_GROUP) > 0 { &view.grant } else { &none };
+    // Workers without a head would wait for nobody. And whoever was let through by hand gets no pod that waits, either.
+    let makes_pods = has_head || view.grant.of(ray_names::HEAD_GROUP) > 0;
     let names: BTreeSet<String> = view.pods.iter().map(|pod| pod.name_any()).collect();
     for group in groups {
         let pods = by_group.remove(group.name.as_str()).unwrap_or_default();
@@ -157,8 +146,9 @@ fn run(view: &View<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
             plan.notes.push(Note::warning(cluster, "MultipleHeadPods", text));
             continue;
         }
-        let change = scale::decide(&situation(view, grant, group, pods, &names));
-        apply(cluster, group, change, plan);
+        let mut change = scale::decide(&situation(view, group, pods, &names));
+        change.create.retain(|_| makes_pods);
+        apply(view, group, change, plan);
     }
     for pod in by_group.into_values().flatten().filter(|pod| !pods::is_going(pod)) {
         delete(cluster, Role::Worker, pod, "its group is no longer in the spec", plan);
@@ -167,7 +157,6 @@ fn run(view: &View<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
 
 fn situation<'a>(
     view: &'a View<'a>,
-    grant: &Grant,
     group: &'a PodGroup,
     pods: Vec<&'a Pod>,
     names: &'a BTreeSet<String>,
@@ -181,7 +170,7 @@ fn situation<'a>(
         pods,
         names,
         to_delete: strategy.map_or(&[], |strategy| &strategy.workers_to_delete),
-        granted: grant.of(&group.name),
+        granted: view.grant.of(&group.name),
         trims: suspended || Autoscaler::of(&view.cluster.spec) == Autoscaler::Off,
         now: view.now,
     }
@@ -194,12 +183,19 @@ fn stays_headless(cluster: &RayCluster) -> bool {
     asked && condition::is_true(conditions, ray_names::PROVISIONED)
 }
 
-fn apply(cluster: &RayCluster, group: &PodGroup, change: Change<'_>, plan: &mut Plan) {
+fn apply(view: &View<'_>, group: &PodGroup, change: Change<'_>, plan: &mut Plan) {
+    let cluster = view.cluster;
     for (pod, reason) in change.delete {
         delete(cluster, group.role(), pod, &reason, plan);
     }
-    for (slot, attempt) in change.create {
-        let pod = build::build(cluster, group, slot, attempt);
+    for new in change.create {
+        let mut pod = build::build(cluster, group, new.slot, new.attempt);
+        let spec = pod.spec.get_or_insert_default();
+        scheduling_gate::set(spec, new.gated);
+        // Where a pod that waits is to run is known once there is quota for it.
+        if let Some(placement) = view.placements.get(&group.name).filter(|_| !new.gated) {
+            placement.apply(spec);
+        }
         plan.write(build::create(cluster, group, &pod));
         let (reason, what) = match group.role() {
             Role::Head => ("CreatedHeadPod", "head"),

@@ -15,7 +15,7 @@ pub struct Placement {
 
 impl Placement {
     /// Adds to a pod what it lacks.
-    pub(super) fn apply(&self, pod: &mut PodSpec) {
+    pub fn apply(&self, pod: &mut PodSpec) {
         if !self.node_labels.is_empty() {
             pod.node_selector.get_or_insert_default().extend(self.node_labels.clone());
         }

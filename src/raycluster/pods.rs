@@ -5,6 +5,7 @@ use kube::ResourceExt;
 
 use super::View;
 use super::groups::Role;
+use crate::api::kueue::scheduling_gate;
 use crate::api::ray::names;
 
 /// The pods that the cluster controls. One of another cluster that had the same name is not among them: its name, its quota
@@ -43,6 +44,11 @@ pub(super) fn index(pod: &Pod, label: &str) -> Option<u32> {
 /// Whether the pod is on its way out.
 pub(super) fn is_going(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
+}
+
+/// Whether the pod waits behind a scheduling gate until quota is admitted for it.
+pub(super) fn is_gated(pod: &Pod) -> bool {
+    scheduling_gate::is_gated(pod)
 }
 
 /// Whether all of the pod's containers have ended for good, so that it holds no resources any more.

@@ -29,7 +29,7 @@ pub(super) struct Situation<'a> {
     pub(super) names: &'a BTreeSet<String>,
     /// Names of pods that are to go first.
     pub(super) to_delete: &'a [String],
-    /// How many pods the queue has paid for.
+    /// How many pods may run. Others wait behind scheduling gates; those that are gated already are the next to run.
     pub(super) granted: u32,
     /// Whether pods that are more than wanted are removed here. Otherwise Ray's autoscaler names those that go.
     pub(super) trims: bool,
@@ -41,10 +41,20 @@ pub(super) struct Situation<'a> {
 pub(super) struct Change<'a> {
     /// Pods that go, each with the reason.
     pub(super) delete: Vec<(&'a Pod, String)>,
-    /// Slots that are filled, each with the attempt at its name.
-    pub(super) create: Vec<(Slot, u32)>,
+    /// Slots that are filled.
+    pub(super) create: Vec<New>,
     /// When to look again though nothing changed.
     pub(super) wake_at: Option<Timestamp>,
+}
+
+/// A pod to be made.
+#[derive(Debug, PartialEq)]
+pub(super) struct New {
+    pub(super) slot: Slot,
+    /// How many names of the slot are taken.
+    pub(super) attempt: u32,
+    /// Whether it has to wait for quota.
+    pub(super) gated: bool,
 }
 
 /// The pods in the slots of one replica; a pod that says of no slot is a replica of its own.
@@ -60,6 +70,10 @@ impl<'a> Replica<'a> {
 
     fn is_ready(&self) -> bool {
         self.pods.iter().all(|pod| pods::is_ready(pod))
+    }
+
+    fn is_gated(&self) -> bool {
+        self.pods.iter().any(|pod| pods::is_gated(pod))
     }
 
     fn all_of_hosts(&self, hosts: u32) -> bool {
@@ -91,8 +105,8 @@ pub(super) fn decide<'a>(situation: &Situation<'a>) -> Change<'a> {
     let wanted = situation.group.count / situation.group.hosts.max(1);
     let surplus = staying.len().saturating_sub(wanted as usize);
     if surplus > 0 && situation.trims {
-        // Those that do not serve yet go first, then those in the highest slots.
-        staying.sort_by_key(|replica| (replica.is_ready(), std::cmp::Reverse(replica.index)));
+        // Those that wait for quota go first, those that do not serve yet, and then those in the highest slots.
+        staying.sort_by_key(|replica| (!replica.is_gated(), replica.is_ready(), std::cmp::Reverse(replica.index)));
         for replica in staying.iter().take(surplus) {
             delete(&mut change, replica, "the group wants fewer pods");
         }
@@ -144,12 +158,13 @@ fn delete<'a>(change: &mut Change<'a>, replica: &Replica<'a>, reason: &str) {
 }
 
 /// The slots to fill: what is missing in replicas that are there, then the lowest free ones.
-fn create(situation: &Situation<'_>, replicas: &[Replica<'_>]) -> Vec<(Slot, u32)> {
+fn create(situation: &Situation<'_>, replicas: &[Replica<'_>]) -> Vec<New> {
     let group = situation.group;
     let count = |pods: usize| u32::try_from(pods).unwrap_or(u32::MAX);
     let missing = group.count.saturating_sub(count(situation.pods.len()));
     let using = situation.pods.iter().filter(|pod| !pods::has_ended(pod)).count();
-    let mut room = missing.min(situation.granted.saturating_sub(count(using))).min(BURST.max(group.hosts));
+    let mut free_quota = situation.granted.saturating_sub(count(using));
+    let mut room = missing.min(BURST.max(group.hosts));
     let mut slots = Vec::new();
     for replica in replicas.iter().filter(|replica| !replica.is_going()) {
         let Some(index) = replica.index else { continue };
@@ -166,7 +181,12 @@ fn create(situation: &Situation<'_>, replicas: &[Replica<'_>]) -> Vec<(Slot, u32
         slots.extend((0..group.hosts).map(|host| Slot { replica, host }));
         room -= group.hosts.max(1);
     }
-    slots.into_iter().map(|slot| (slot, attempt(situation, slot))).collect()
+    let new = slots.chunk_by(|a, b| a.replica == b.replica).flat_map(|replica| {
+        let gated = count(replica.len()) > free_quota;
+        free_quota -= if gated { 0 } else { count(replica.len()) };
+        replica.iter().map(move |slot| New { slot: *slot, attempt: attempt(situation, *slot), gated })
+    });
+    new.collect()
 }
 
 /// A name that is to be deleted, or that another slot's pod has, is passed over.

@@ -3,6 +3,7 @@
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 use sluice::api::condition;
+use sluice::api::kueue::scheduling_gate::is_gated;
 
 use crate::support::history::Recorder;
 use crate::support::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE, waits_for_quota};
@@ -29,6 +30,12 @@ async fn is_ready(env: &TestEnv) {
     .await;
 }
 
+/// How many pods of the cluster wait behind scheduling gates, and how many don't.
+async fn waiting_and_not(env: &TestEnv) -> (usize, usize) {
+    let (waiting, others): (Vec<_>, Vec<_>) = env.pods_of(CLUSTER).await.into_iter().partition(is_gated);
+    (waiting.len(), others.len())
+}
+
 #[tokio::test]
 async fn a_cluster_waits_for_quota_runs_and_grows_within_it() {
     let env = TestEnv::start().await;
@@ -52,7 +59,7 @@ async fn a_cluster_waits_for_quota_runs_and_grows_within_it() {
     is_ready(&env).await;
     env.reserves_cpu("1").await;
 
-    // When it grows past the quota, the pods that it has go on, and no more are made until there is room;
+    // When it grows past the quota, the pods that it has go on, and the others wait behind scheduling gates until there is room;
     let grown = json!([{"op": "replace", "path": "/spec/workerGroupSpecs/0/replicas", "value": 3}]);
     let grown = Patch::Json::<()>(serde_json::from_value(grown).expect("a JSON patch"));
     env.ray_clusters().patch(CLUSTER, &PatchParams::default(), &grown).await.expect("the cluster grows");
@@ -61,10 +68,10 @@ async fn a_cluster_waits_for_quota_runs_and_grows_within_it() {
         (slices.len() == 2).then_some(())
     })
     .await;
-    assert_eq!(env.pods_of(CLUSTER).await.len(), 2);
+    eventually("what waits can be seen", async || (waiting_and_not(&env).await == (2, 2)).then_some(())).await;
     // room for one is given to one, and the other goes on waiting.
     env.set_quota("1500m", "3Gi").await;
-    eventually("a new worker is there", async || (env.pods_of(CLUSTER).await.len() == 3).then_some(())).await;
+    eventually("a new worker may run", async || (waiting_and_not(&env).await == (1, 3)).then_some(())).await;
     env.reserves_cpu("1500m").await;
     let waits = eventually("the rest waits", async || {
         let conditions = env.ray_clusters().get(CLUSTER).await.expect("the cluster").status?.conditions;
@@ -74,7 +81,7 @@ async fn a_cluster_waits_for_quota_runs_and_grows_within_it() {
     .await;
     assert!(waits.message.contains("basket runs on; what it grows by waits"), "{}", waits.message);
     env.set_quota("2", "4Gi").await;
-    eventually("both new workers are there", async || (env.pods_of(CLUSTER).await.len() == 4).then_some(())).await;
+    eventually("both new workers may run", async || (waiting_and_not(&env).await == (0, 4)).then_some(())).await;
     env.reserves_cpu("2").await;
 
     // When it shrinks, the quota follows its pods.

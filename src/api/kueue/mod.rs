@@ -6,6 +6,7 @@ pub mod cohort;
 pub mod local_queue;
 pub mod names;
 pub mod resource_flavor;
+pub mod scheduling_gate;
 mod schema;
 #[cfg(test)]
 mod tests;

@@ -146,9 +146,18 @@ impl ControlPlane {
         serde_json::from_value(object.clone()).expect("a RayService")
     }
 
-    /// How many pods a cluster has.
+    /// How many pods of a cluster may run.
     pub(super) fn pods(&self, cluster: &str) -> usize {
-        self.of_kind("Pod").filter(|pod| pod["metadata"]["labels"][names::CLUSTER_LABEL] == cluster).count()
+        self.pods_of(cluster).filter(|pod| !is_gated(pod)).count()
+    }
+
+    /// How many pods of a cluster wait behind a scheduling gate.
+    pub(super) fn gated(&self, cluster: &str) -> usize {
+        self.pods_of(cluster).filter(|pod| is_gated(pod)).count()
+    }
+
+    fn pods_of(&self, cluster: &str) -> impl Iterator<Item = &Value> {
+        self.of_kind("Pod").filter(move |pod| pod["metadata"]["labels"][names::CLUSTER_LABEL] == cluster)
     }
 
     pub(super) fn told(&self, kind: &str, reason: &str) -> usize {
@@ -298,7 +307,7 @@ impl ControlPlane {
             self.collect(name);
         }
         for name in all.iter().filter(|(kind, _)| kind == "Pod") {
-            let Some(pod) = self.objects.get(name) else { continue };
+            let Some(pod) = self.objects.get(name).filter(|pod| !is_gated(pod)) else { continue };
             let ready = !self.ailing.iter().any(|part| name.1.contains(part.as_str()));
             let ready = if ready { "True" } else { "False" };
             if pod.pointer("/status/conditions/0/status") != Some(&json!(ready)) {
@@ -423,4 +432,8 @@ fn merge(target: &mut Value, patch: &Value) {
             merge(&mut target[name.as_str()], value);
         }
     }
+}
+
+fn is_gated(pod: &Value) -> bool {
+    pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty())
 }

@@ -59,7 +59,7 @@ fn a_job_grows_as_far_as_whole_replicas_fit(#[case] hosts: u32, #[case] replicas
     // when it is to have eight workers, it has two more at once, and says what the rest waits for;
     put(&mut plane, replicas);
     plane.play(5);
-    assert_eq!(plane.pods("eager"), pods[0]);
+    assert_eq!((plane.pods("eager"), plane.gated("eager")), (pods[0], 9 - pods[0]));
     assert_eq!(live_slices(&plane, "eager"), 2, "what it holds, and what it asks for");
     let message = plane.waits_for("eager");
     assert!(message.starts_with("eager runs on; what it grows by waits in LocalQueue lq: "), "{message}");
@@ -67,12 +67,12 @@ fn a_job_grows_as_far_as_whole_replicas_fit(#[case] hosts: u32, #[case] replicas
     // a place for one more is enough for a replica of one host,
     put_cluster(&mut plane, "other", "low", 0);
     plane.play(5);
-    assert_eq!(plane.pods("eager"), pods[1]);
+    assert_eq!((plane.pods("eager"), plane.gated("eager")), (pods[1], 9 - pods[1]));
 
     // and the rest comes once there is room for it.
     set_quota(&mut plane, "10");
     plane.play(5);
-    assert_eq!(plane.pods("eager"), pods[2]);
+    assert_eq!((plane.pods("eager"), plane.gated("eager")), (pods[2], 0));
     assert_eq!(live_slices(&plane, "eager"), 1);
 }
 

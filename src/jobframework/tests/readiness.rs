@@ -11,6 +11,7 @@ fn watched(job: &FakeJob, slices: &[&Workload]) -> Plan {
         workloads: slices.to_vec(),
         orphaned_pods: BTreeMap::new(),
         priority: Ok(Priority::default()),
+        placement: &|_| Placement::default(),
         watches_readiness: true,
         now: Timestamp::UNIX_EPOCH,
     })

@@ -53,5 +53,5 @@ fn quota_for_half_a_replica_is_quota_for_none() {
     let mut stage = Stage::new(wide(2));
     stage.grant = Grant::UpTo([("headgroup".to_owned(), 1), ("wide".to_owned(), 3)].into());
     stage.settle();
-    assert_eq!(stage.names("wide").len(), 2);
+    assert_eq!((stage.names("wide").len(), stage.gated()), (4, 2));
 }

@@ -145,17 +145,17 @@ fn a_suspension_that_has_begun_is_finished_before_the_cluster_resumes() {
 }
 
 #[rstest]
-#[case::nothing_at_all(Grant::UpTo(BTreeMap::new()), 0)]
-#[case::workers_without_a_head(up_to(0, 3), 0)]
-#[case::only_the_head(up_to(1, 0), 1)]
-#[case::some_workers(up_to(1, 2), 3)]
-#[case::all(up_to(1, 3), 4)]
-#[case::more_than_wanted(up_to(2, 9), 4)]
-fn no_more_pods_are_made_than_the_queue_paid_for(#[case] grant: Grant, #[case] expected: usize) {
+#[case::nothing_at_all(Grant::UpTo(BTreeMap::new()), 0, 0)]
+#[case::workers_without_a_head(up_to(0, 3), 0, 0)]
+#[case::only_the_head(up_to(1, 0), 1, 3)]
+#[case::some_workers(up_to(1, 2), 3, 1)]
+#[case::all(up_to(1, 3), 4, 0)]
+#[case::more_than_wanted(up_to(2, 9), 4, 0)]
+fn no_more_pods_may_run_than_the_queue_paid_for(#[case] grant: Grant, #[case] run: usize, #[case] wait: usize) {
     let mut stage = Stage::new(cluster_with_workers(3));
     stage.grant = grant;
     stage.settle();
-    assert_eq!(stage.pods.len(), expected);
+    assert_eq!((stage.pods.len() - stage.gated(), stage.gated()), (run, wait));
     assert_eq!(stage.services.len(), 1, "its address is known before it may run");
 }
 
@@ -178,7 +178,8 @@ fn a_grant_that_got_smaller_takes_nothing_and_gives_nothing() {
     stage.grant = up_to(1, 2);
     stage.edit(|spec| spec.worker_group_specs[0].replicas = Some(4));
     let plan = stage.step();
-    assert_eq!((created(&plan, "Pod"), deleted(&plan).len()), (0, 0));
+    assert_eq!((created(&plan, "Pod"), deleted(&plan).len()), (1, 0));
+    assert_eq!(stage.gated(), 1, "the one that is made waits");
 }
 
 #[test]

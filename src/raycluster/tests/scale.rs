@@ -11,19 +11,21 @@ use super::super::build::{self, Slot};
 use super::super::fixtures::cluster_with_workers;
 use super::super::groups::{PodGroup, pod_groups};
 use super::super::scale::{Situation, decide};
+use crate::api::kueue::scheduling_gate;
 use crate::api::ray::RayCluster;
 
-/// A pod of the group as a letter tells: ready, pending, failed or terminating.
+/// A pod of the group as a letter tells: ready, pending, failed, terminating or gated.
 fn pod(cluster: &RayCluster, group: &PodGroup, slot: u32, letter: char) -> Pod {
     let mut pod = build::build(cluster, group, Slot { replica: slot, host: 0 }, 0);
     let (phase, ready) = match letter {
         'r' | 't' => ("Running", "True"),
-        'p' => ("Pending", "False"),
+        'p' | 'g' => ("Pending", "False"),
         'f' => ("Failed", "False"),
         other => panic!("no letter of a pod: {other}"),
     };
     let status = json!({"phase": phase, "conditions": [{"type": "Ready", "status": ready}]});
     pod.status = serde_json::from_value(status).expect("a pod status");
+    scheduling_gate::set(pod.spec.get_or_insert_default(), letter == 'g');
     if letter == 't' {
         pod.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time"));
     }
@@ -58,6 +60,28 @@ fn a_group_comes_to_what_is_wanted_within_what_is_granted(
 ) {
     let scene = Scene::of(wanted, pods);
     assert_eq!(scene.decide(granted, &[], true), (goes.to_vec(), comes.to_vec()));
+}
+
+#[rstest]
+#[case::all_that_is_wanted_is_made(4, "", 1, &[0], &[1, 2, 3])]
+#[case::what_waits_is_the_next_to_run(4, "rg", 2, &[], &[2, 3])]
+#[case::and_then_what_is_made(4, "rg", 3, &[2], &[3])]
+#[case::nothing_more_is_wanted(2, "rg", 1, &[], &[])]
+fn what_is_not_granted_waits_behind_a_gate(
+    #[case] wanted: i32,
+    #[case] pods: &str,
+    #[case] granted: u32,
+    #[case] run: &[u32],
+    #[case] wait: &[u32],
+) {
+    let scene = Scene::of(wanted, pods);
+    assert_eq!(scene.decide(granted, &[], true).1, run);
+    assert_eq!(scene.gated(granted), wait);
+}
+
+#[test]
+fn those_that_wait_go_first_of_too_many() {
+    assert_eq!(Scene::of(2, "rgpr").decide(9, &[], true), (vec![1, 2], vec![]));
 }
 
 #[rstest]
@@ -98,8 +122,18 @@ impl Scene {
         Self { cluster, group, pods }
     }
 
-    /// The slots that are emptied and those that are filled, in order.
+    /// The slots that are emptied and those that are filled with pods that may run, in order.
     fn decide(&self, granted: u32, named: &[u32], trims: bool) -> (Vec<u32>, Vec<u32>) {
+        let (goes, comes) = self.change(granted, named, trims);
+        (goes, comes.into_iter().filter(|(_, gated)| !gated).map(|(slot, _)| slot).collect())
+    }
+
+    /// The slots that are filled with pods that wait.
+    fn gated(&self, granted: u32) -> Vec<u32> {
+        self.change(granted, &[], true).1.into_iter().filter(|(_, gated)| *gated).map(|(slot, _)| slot).collect()
+    }
+
+    fn change(&self, granted: u32, named: &[u32], trims: bool) -> (Vec<u32>, Vec<(u32, bool)>) {
         let name = |slot: &u32| build::name(&self.cluster, &self.group, Slot { replica: *slot, host: 0 }, 0);
         let names: BTreeSet<String> = self.pods.iter().map(ResourceExt::name_any).collect();
         let to_delete: Vec<String> = named.iter().map(name).collect();
@@ -115,6 +149,6 @@ impl Scene {
         });
         let slot = |pod: &Pod| pod.labels()["ray.io/worker-group-replica-index"].parse().expect("a number");
         let goes = change.delete.iter().map(|(pod, _)| slot(pod)).collect();
-        (goes, change.create.iter().map(|(slot, _)| slot.replica).collect())
+        (goes, change.create.iter().map(|new| (new.slot.replica, new.gated)).collect())
     }
 }

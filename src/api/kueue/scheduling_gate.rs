@@ -1,0 +1,47 @@
+//! The scheduling gate of a pod that no admitted slice pays for yet: while it is there, the scheduler leaves the pod alone.
+
+use k8s_openapi::api::core::v1::{Pod, PodSchedulingGate, PodSpec};
+
+use super::names::ELASTIC_JOB_GATE;
+
+/// Whether the pod waits behind the gate.
+pub fn is_gated(pod: &Pod) -> bool {
+    let gates = pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
+    gates.is_some_and(|gates| gates.iter().any(|gate| gate.name == ELASTIC_JOB_GATE))
+}
+
+/// Closes or opens the gate. Gates of others stay as they are.
+pub fn set(pod: &mut PodSpec, gated: bool) {
+    let mut gates = pod.scheduling_gates.take().unwrap_or_default();
+    gates.retain(|gate| gate.name != ELASTIC_JOB_GATE);
+    if gated {
+        gates.push(PodSchedulingGate { name: ELASTIC_JOB_GATE.to_owned() });
+    }
+    pod.scheduling_gates = (!gates.is_empty()).then_some(gates);
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn pod(gates: &[&str]) -> PodSpec {
+        let gates = gates.iter().map(|name| PodSchedulingGate { name: (*name).to_owned() });
+        PodSpec { scheduling_gates: Some(gates.collect()), ..PodSpec::default() }
+    }
+
+    #[rstest]
+    #[case::closed(&[], true, &[ELASTIC_JOB_GATE])]
+    #[case::closed_already(&[ELASTIC_JOB_GATE], true, &[ELASTIC_JOB_GATE])]
+    #[case::opened(&[ELASTIC_JOB_GATE], false, &[])]
+    #[case::opened_beside_another(&["topology", ELASTIC_JOB_GATE], false, &["topology"])]
+    fn only_our_own_gate_is_set(#[case] before: &[&str], #[case] gated: bool, #[case] after: &[&str]) {
+        let mut spec = pod(before);
+        set(&mut spec, gated);
+
+        let gates: Vec<&str> = spec.scheduling_gates.iter().flatten().map(|gate| gate.name.as_str()).collect();
+        assert_eq!(gates, after);
+        assert_eq!(is_gated(&Pod { spec: Some(spec), ..Pod::default() }), gated);
+    }
+}
