@@ -46,8 +46,10 @@ pub trait Job {
     fn set_open(&self, member: &str, open: bool) -> Option<Write>;
     /// Takes the scheduling gate from a pod of a member, and sends it to where its quota is.
     fn release(&self, member: &str, pod: &str, placement: &Placement) -> Option<Write>;
-    /// Shows a condition on the job, if it isn't shown already.
-    fn show(&self, condition: Condition) -> Option<Write>;
+    /// The conditions that are shown on it.
+    fn conditions(&self) -> &[Condition];
+    /// Shows these conditions on the job, all in one write, unless they are shown already.
+    fn show(&self, conditions: Vec<Condition>) -> Option<Write>;
 
     /// The LocalQueue that it is submitted to.
     fn queue_name(&self) -> Option<String> {
@@ -158,7 +160,7 @@ pub fn plan(view: &JobView<'_>) -> Plan {
     readiness::plan(view, &slices, &members, &mut plan);
     match queueable {
         Ok(_) => report::plan(view, &slices, &members, &mut plan),
-        Err(problem) => report::misconfigured(view, &problem, &mut plan),
+        Err(problem) => report::misconfigured(view, &slices, &problem, &mut plan),
     }
     plan
 }
@@ -169,6 +171,7 @@ fn leave(view: &JobView<'_>) -> Plan {
     let mut plan = Plan::default();
     let there = view.workloads.iter().filter(|workload| workload.metadata.deletion_timestamp.is_none());
     plan.writes.extend(there.map(|workload| Write::delete(*workload, false)));
+    report::left(view, &slices::slices_of(view.workloads.iter().copied()), &mut plan);
     plan
 }
 

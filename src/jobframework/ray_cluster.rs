@@ -63,9 +63,17 @@ impl Job for RayClusterJob<'_> {
         Write::patch(gated, &released)
     }
 
-    fn show(&self, condition: Condition) -> Option<Write> {
+    fn conditions(&self) -> &[Condition] {
+        self.cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
+    }
+
+    fn show(&self, conditions: Vec<Condition>) -> Option<Write> {
+        if conditions.iter().all(|wanted| report::is_shown(self.conditions(), wanted)) {
+            return None;
+        }
         let mut shown = self.cluster.clone();
-        report::replace(&mut shown.status.get_or_insert_default().conditions, condition);
+        let held = &mut shown.status.get_or_insert_default().conditions;
+        conditions.into_iter().for_each(|wanted| report::replace(held, wanted));
         Write::patch_status(self.cluster, &shown)
     }
 }

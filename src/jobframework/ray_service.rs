@@ -54,9 +54,17 @@ impl Job for RayServiceJob<'_> {
         self.children.iter().find(|child| child.cluster.name_any() == member)?.release(member, pod, placement)
     }
 
-    fn show(&self, condition: Condition) -> Option<Write> {
+    fn conditions(&self) -> &[Condition] {
+        self.service.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
+    }
+
+    fn show(&self, conditions: Vec<Condition>) -> Option<Write> {
+        if conditions.iter().all(|wanted| report::is_shown(self.conditions(), wanted)) {
+            return None;
+        }
         let mut shown = self.service.clone();
-        report::replace(&mut shown.status.get_or_insert_default().conditions, condition);
+        let held = &mut shown.status.get_or_insert_default().conditions;
+        conditions.into_iter().for_each(|wanted| report::replace(held, wanted));
         Write::patch_status(self.service, &shown)
     }
 }

@@ -1,59 +1,101 @@
-//! Says on the job itself whether it may run, and in numbers what it waits for.
+//! Says on the job itself whether it may run, and in numbers what it waits for; and whether it holds quota.
 
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::slices::{self, Phase, Slice};
-use super::{Job, JobView, Member};
+use super::{JobView, Member};
 use crate::api::condition;
 use crate::api::kueue::names;
 use crate::engine::plan::{Note, Plan};
 
 /// The condition on a job that says whether the queue lets all of it run.
 pub const ADMITTED: &str = "sluice.dev/Admitted";
+/// The condition on a job that says whether a slice of it holds quota, also while an upgrade waits for more. The policies in
+/// `config/policy` rest on it: they see the job, and not its slices.
+pub const QUOTA_RESERVED: &str = "sluice.dev/QuotaReserved";
 /// All that the job wants is admitted.
 const REASON_ADMITTED: &str = "Admitted";
 /// The job's owner wants nothing of it to run.
 const REASON_SUSPENDED: &str = "Suspended";
 /// The job can't be queued as it is.
 const REASON_MISCONFIGURED: &str = "Misconfigured";
+/// A slice of the job holds quota.
+const REASON_RESERVED: &str = "QuotaReserved";
+/// No slice of the job holds quota.
+const REASON_PENDING: &str = "Pending";
+
+/// What a condition says.
+struct Says {
+    status: bool,
+    reason: String,
+    message: String,
+}
+
+impl Says {
+    fn new(status: bool, reason: &str, message: impl Into<String>) -> Self {
+        Self { status, reason: reason.to_owned(), message: message.into() }
+    }
+
+    fn condition(&self, kind: &str, view: &JobView<'_>) -> Condition {
+        Condition {
+            type_: kind.to_owned(),
+            status: if self.status { "True" } else { "False" }.to_owned(),
+            reason: self.reason.clone(),
+            message: self.message.clone(),
+            last_transition_time: Time(condition::whole_seconds(view.now)),
+            observed_generation: view.job.meta().generation,
+        }
+    }
+}
 
 /// Shows where the job stands.
 pub fn plan(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member], plan: &mut Plan) {
+    if !is_going(view) {
+        show(view, slices, admission(view, slices, members), plan);
+    }
+}
+
+/// Shows why the job can't be queued.
+pub fn misconfigured(view: &JobView<'_>, slices: &[Slice<'_>], problem: &str, plan: &mut Plan) {
+    show(view, slices, Some(Says::new(false, REASON_MISCONFIGURED, problem)), plan);
+}
+
+/// Shows what is left of a job that names no queue any more: what it held may still be on its way back.
+pub fn left(view: &JobView<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
+    if !is_going(view) {
+        show(view, slices, None, plan);
+    }
+}
+
+/// A job that is being deleted says no more.
+fn is_going(view: &JobView<'_>) -> bool {
+    view.job.meta().deletion_timestamp.is_some()
+}
+
+/// Whether all of the job may run, and if not, why; `None` while nobody can tell yet.
+fn admission(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member]) -> Option<Says> {
     if !view.job.wants_to_run() {
-        return suspended(view, slices, plan);
+        return Some(suspension(slices));
     }
     let covering = slices::covering(slices);
     if let Some(waiting) = slices::waiting(slices) {
         // Before the queue has looked at a slice there is nothing to say.
-        let Some((reason, why)) = queue_says(waiting) else { return };
+        let (reason, why) = queue_says(waiting)?;
         let subject = subject(members, covering);
         let queue = view.job.queue_name().unwrap_or_default();
-        let message = format!("{subject} waits in LocalQueue {queue}: {why}");
-        return show(view.job, view.now, false, &reason, message, plan);
+        return Some(Says::new(false, &reason, format!("{subject} waits in LocalQueue {queue}: {why}")));
     }
     if let Some(evicted) = slices.iter().find(|slice| slice.phase == Phase::Evicted) {
-        let conditions = conditions_of(evicted);
-        let eviction = condition::get(conditions, names::EVICTED);
+        let eviction = condition::get(conditions_of(evicted), names::EVICTED);
         let (reason, why) =
             eviction.map_or((names::EVICTED, ""), |found| (found.reason.as_str(), found.message.as_str()));
-        return show(view.job, view.now, false, reason, format!("Its pods are being stopped: {why}"), plan);
+        return Some(Says::new(false, reason, format!("Its pods are being stopped: {why}")));
     }
-    if let Some(slice) = covering {
-        let queue = slice.workload.status.as_ref().and_then(|status| status.admission.as_ref());
-        let queue = queue.map(|admission| admission.cluster_queue.as_str()).unwrap_or_default();
-        let names: Vec<&str> = slice.record.members.iter().map(|member| member.name.as_str()).collect();
-        let message =
-            format!("Slice {} holds quota in ClusterQueue {queue} for {}", name_of(slice), names.join(" and "));
-        show(view.job, view.now, true, REASON_ADMITTED, message, plan);
-    }
+    covering.map(|slice| Says::new(true, REASON_ADMITTED, held_by(slice)))
 }
 
-/// Shows what is left of a job that its owner has suspended. (One that is being deleted says no more.)
-fn suspended(view: &JobView<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
-    if view.job.meta().deletion_timestamp.is_some() {
-        return;
-    }
+/// What is left of a job that its owner has suspended.
+fn suspension(slices: &[Slice<'_>]) -> Says {
     let holder = slices.iter().find(|slice| matches!(slice.phase, Phase::Admitted | Phase::Evicted));
     let message = match holder {
         Some(slice) => {
@@ -61,12 +103,25 @@ fn suspended(view: &JobView<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
         }
         None => "Its owner has suspended it: it holds no quota".to_owned(),
     };
-    show(view.job, view.now, false, REASON_SUSPENDED, message, plan);
+    Says::new(false, REASON_SUSPENDED, message)
 }
 
-/// Shows why the job can't be queued.
-pub fn misconfigured(view: &JobView<'_>, problem: &str, plan: &mut Plan) {
-    show(view.job, view.now, false, REASON_MISCONFIGURED, problem.to_owned(), plan);
+/// Whether the job holds quota. (Of several slices that do, the newest is the one that counts.)
+fn reservation(slices: &[Slice<'_>]) -> Says {
+    let holds = |slice: &&Slice<'_>| {
+        slice.phase != Phase::Finished && condition::is_true(conditions_of(slice), names::QUOTA_RESERVED)
+    };
+    match slices.iter().rev().find(holds) {
+        Some(slice) => Says::new(true, REASON_RESERVED, held_by(slice)),
+        None => Says::new(false, REASON_PENDING, "No slice of it holds quota"),
+    }
+}
+
+fn held_by(slice: &Slice<'_>) -> String {
+    let admission = slice.workload.status.as_ref().and_then(|status| status.admission.as_ref());
+    let queue = admission.map(|admission| admission.cluster_queue.as_str()).unwrap_or_default();
+    let names: Vec<&str> = slice.record.members.iter().map(|member| member.name.as_str()).collect();
+    format!("Slice {} holds quota in ClusterQueue {queue} for {}", name_of(slice), names.join(" and "))
 }
 
 /// What waits: the whole job, or the members that the covering slice doesn't pay for.
@@ -86,19 +141,32 @@ fn queue_says(slice: &Slice<'_>) -> Option<(String, String)> {
     (found.status == "False").then(|| (found.reason.clone(), found.message.clone()))
 }
 
-fn show(job: &dyn Job, now: Timestamp, admitted: bool, reason: &str, message: String, plan: &mut Plan) {
-    let wanted = Condition {
-        type_: ADMITTED.to_owned(),
-        status: if admitted { "True" } else { "False" }.to_owned(),
-        reason: reason.to_owned(),
-        message: message.clone(),
-        last_transition_time: Time(condition::whole_seconds(now)),
-        observed_generation: job.meta().generation,
-    };
-    let Some(write) = job.show(wanted) else { return };
-    plan.write(write);
-    let as_wanted = admitted || reason == REASON_SUSPENDED;
-    plan.notes.push(Note { warning: !as_wanted, ..job.note(reason, &message) });
+/// Shows both conditions in one write. What is said of quota goes along with what is said of admission, and is worth a write of its
+/// own only when quota has come or gone: such a write would stand in the way of the gate of a RayCluster.
+fn show(view: &JobView<'_>, slices: &[Slice<'_>], admitted: Option<Says>, plan: &mut Plan) {
+    let shown = view.job.conditions();
+    let reserved = reservation(slices);
+    let is_news = |says: &Says| !is_shown(shown, &says.condition(ADMITTED, view));
+    let note = admitted.as_ref().filter(|says| is_news(says)).map(|says| {
+        let as_wanted = says.status || says.reason == REASON_SUSPENDED;
+        Note { warning: !as_wanted, ..view.job.note(&says.reason, &says.message) }
+    });
+    let mut wanted: Vec<Condition> = admitted.iter().map(|says| says.condition(ADMITTED, view)).collect();
+    if !wanted.is_empty() || reserved.status != condition::is_true(shown, QUOTA_RESERVED) {
+        wanted.push(reserved.condition(QUOTA_RESERVED, view));
+    }
+    if let Some(write) = view.job.show(wanted) {
+        plan.write(write);
+        plan.notes.extend(note);
+    }
+}
+
+/// Whether this is what a condition says already, whenever it came to say so.
+pub fn is_shown(conditions: &[Condition], wanted: &Condition) -> bool {
+    condition::get(conditions, &wanted.type_).is_some_and(|held| {
+        let last_transition_time = held.last_transition_time.clone();
+        *held == Condition { last_transition_time, ..wanted.clone() }
+    })
 }
 
 /// Puts a condition in the place of the one of its type. The transition time stays unless the status changes.

@@ -2,6 +2,7 @@
 
 mod changes;
 mod readiness;
+mod report;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -27,7 +28,15 @@ struct FakeJob {
     runs: bool,
     gates: RefCell<Vec<(String, bool)>>,
     released: RefCell<Vec<(String, String)>>,
+    known: Vec<Condition>,
     shown: RefCell<Vec<Condition>>,
+}
+
+impl FakeJob {
+    /// What a condition says, as it was shown last.
+    fn said(&self, kind: &str) -> Option<Condition> {
+        self.shown.borrow().iter().rev().find(|shown| shown.type_ == kind).cloned()
+    }
 }
 
 impl Job for FakeJob {
@@ -60,8 +69,11 @@ impl Job for FakeJob {
         self.released.borrow_mut().push((member.to_owned(), pod.to_owned()));
         Some(Write { target: self.reference(), op: WriteOp::Patch(Value::Null), quiet: Vec::new() })
     }
-    fn show(&self, condition: Condition) -> Option<Write> {
-        self.shown.borrow_mut().push(condition);
+    fn conditions(&self) -> &[Condition] {
+        &self.known
+    }
+    fn show(&self, conditions: Vec<Condition>) -> Option<Write> {
+        self.shown.borrow_mut().extend(conditions);
         None
     }
 }
@@ -81,6 +93,7 @@ fn job(members: Vec<Member>) -> FakeJob {
         runs: true,
         gates: RefCell::default(),
         released: RefCell::default(),
+        known: Vec::new(),
         shown: RefCell::default(),
     }
 }
@@ -218,8 +231,7 @@ fn gates(job: &FakeJob) -> Vec<(String, bool)> {
 
 /// Why the job isn't admitted, as it says last.
 fn says(job: &FakeJob) -> String {
-    let shown = job.shown.borrow();
-    let said = shown.last().filter(|said| said.status == "False").expect("it isn't admitted");
+    let said = job.said(super::report::ADMITTED).filter(|said| said.status == "False").expect("it isn't admitted");
     format!("{}: {}", said.reason, said.message)
 }
 
@@ -460,7 +472,7 @@ fn a_job_that_can_not_be_queued_keeps_what_runs_and_loses_it_when_that_is_evicte
     assert!(planned(&kept, &[&held]).writes.is_empty());
     assert!(gates(&kept).is_empty());
     assert_eq!(
-        kept.shown.borrow().last().map(|shown| shown.message.clone()),
+        kept.said(super::report::ADMITTED).map(|shown| shown.message),
         Some("spec.headGroupSpec: broken".into())
     );
 
