@@ -106,6 +106,8 @@ func (c *controlPlane) controllerManagerArgs() []string {
 		"--bind-address=" + c.address.String(),
 		"--secure-port=" + strconv.Itoa(c.controllerManagerPort),
 		"--leader-elect=false",
+		// As kubeadm does it: policies tell the garbage collector from a person by its name.
+		"--use-service-account-credentials=true",
 		"--controllers=" + strings.Join(controllers, ","),
 		"--root-ca-file=" + c.certs.caFile,
 		"--service-account-private-key-file=" + c.certs.serviceAccountKeyFile,
