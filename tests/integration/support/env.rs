@@ -86,11 +86,8 @@ impl TestEnv {
             client,
             manager_kubeconfig,
         };
-        let policies = ["policy/gate.yaml", "policy/quotas.yaml", "policy/flavors.yaml", "policy/workloads.yaml"];
-        let rights = ["rbac/service_account.yaml", "rbac/role.yaml", "rbac/leader_election.yaml"];
-        for file in rights.into_iter().chain(policies) {
-            env.apply_file(&repository().join("config").join(file)).await;
-        }
+        env.apply_kustomization("rbac").await;
+        env.apply_kustomization("policy").await;
         env.write_manager_kubeconfig(&started.kubeconfig).await;
         env
     }
@@ -133,6 +130,20 @@ impl TestEnv {
         assert!(output.status.success(), "{}\n{told}{problem}", output.status);
         let rows = told.lines().filter_map(|row| row.rsplit_once(' '));
         rows.map(|(what, count)| (what.trim().to_owned(), count.parse().expect("a number"))).collect()
+    }
+
+    /// Applies all that a kustomization in `config/` lists, as files are.
+    pub async fn apply_kustomization(&self, folder: &str) {
+        #[derive(Deserialize)]
+        struct Kustomization {
+            resources: Vec<PathBuf>,
+        }
+        let folder = repository().join("config").join(folder);
+        let text = std::fs::read_to_string(folder.join("kustomization.yaml")).expect("a kustomization");
+        let listed: Kustomization = serde_saphyr::from_str(&text).expect("a list of resources");
+        for file in listed.resources {
+            self.apply_file(&folder.join(file)).await;
+        }
     }
 
     /// Applies every document of a YAML file.
@@ -178,9 +189,20 @@ impl TestEnv {
             "current-context": "sluice",
             "clusters": [{"name": "sluice", "cluster": cluster}],
             "users": [{"name": "sluice", "user": {"token": token}}],
-            "contexts": [{"name": "sluice", "context": {"cluster": "sluice", "user": "sluice"}}],
+            "contexts": [{"name": "sluice", "context": {"cluster": "sluice", "user": "sluice", "namespace": NAMESPACE}}],
         });
         std::fs::write(&self.manager_kubeconfig, kubeconfig.to_string()).expect("a kubeconfig for the manager");
+    }
+
+    /// A client that may do everything, under the name of a service account.
+    pub async fn client_as(&self, account: &str) -> Client {
+        let mut read = Kubeconfig::read_from(&self.kubeconfig).expect("the administrator's kubeconfig");
+        for user in read.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
+            user.impersonate = Some(format!("system:serviceaccount:{account}"));
+            user.impersonate_groups = Some(vec!["system:masters".to_owned()]);
+        }
+        let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.expect("a configuration");
+        Client::try_from(config).expect("a client")
     }
 
     /// A client with the manager's own rights.

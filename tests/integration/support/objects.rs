@@ -56,8 +56,13 @@ impl TestEnv {
 
     /// Takes the guard of the gate away, as in a cluster where it was never installed.
     pub async fn delete_gate_policy(&self) {
+        self.delete_policy("sluice-gate").await;
+    }
+
+    /// Takes a policy away, as in a cluster where it was never installed.
+    pub async fn delete_policy(&self, name: &str) {
         let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.client.clone());
-        bindings.delete("sluice-gate", &DeleteParams::default()).await.expect("the policy is off");
+        bindings.delete(name, &DeleteParams::default()).await.expect("the policy is off");
     }
 
     /// Sets the quota of the queue.

@@ -1,0 +1,126 @@
+//! What the guard stands before: jobs in all states that it tells apart. No manager runs, so nobody changes them.
+
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::support::TestEnv;
+use crate::support::objects::NAMESPACE;
+
+/// The label of a queue.
+pub(super) fn queue(name: &str) -> Value {
+    json!({"kueue.x-k8s.io/queue-name": name})
+}
+
+/// The objects of a kind, as seen by whoever has this client.
+pub(super) fn api(client: &Client, kind: &str) -> Api<DynamicObject> {
+    let (group, version) = if kind == "Pod" { ("", "v1") } else { ("ray.io", "v1") };
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    Api::namespaced_with(client.clone(), NAMESPACE, &resource)
+}
+
+fn template() -> Value {
+    json!({"spec": {"containers": [{"name": "ray", "image": "rayproject/ray:2.52.0"}]}})
+}
+
+fn cluster_spec(suspend: bool) -> Value {
+    json!({"suspend": suspend, "headGroupSpec": {"rayStartParams": {}, "template": template()}})
+}
+
+/// A RayCluster that has these labels.
+pub(super) fn cluster(name: &str, labels: Value, suspend: bool) -> Value {
+    json!({
+        "apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": name, "labels": labels},
+        "spec": cluster_spec(suspend),
+    })
+}
+
+/// A RayService that has these labels.
+pub(super) fn service(name: &str, labels: Value) -> Value {
+    json!({
+        "apiVersion": "ray.io/v1", "kind": "RayService", "metadata": {"name": name, "labels": labels},
+        "spec": {"rayClusterConfig": cluster_spec(true)},
+    })
+}
+
+/// The reference from what `owner` controls.
+pub(super) fn controlled_by(owner: &DynamicObject) -> Value {
+    let types = owner.types.clone().expect("its type");
+    json!([{
+        "apiVersion": types.api_version, "kind": types.kind, "name": owner.metadata.name, "uid": owner.metadata.uid,
+        "controller": true, "blockOwnerDeletion": true,
+    }])
+}
+
+/// A cluster that a service has made, as the Ray operator makes it.
+pub(super) fn child(name: &str, service: &DynamicObject, queue: &str) -> Value {
+    let labels = json!({
+        "kueue.x-k8s.io/queue-name": queue,
+        "ray.io/originated-from-cr-name": service.metadata.name,
+        "ray.io/originated-from-crd": "RayService",
+    });
+    let mut child = cluster(name, labels, true);
+    child["metadata"]["ownerReferences"] = controlled_by(service);
+    child
+}
+
+/// A pod of a cluster; one that is gated waits for quota.
+pub(super) fn pod(name: &str, cluster: &DynamicObject, gated: bool) -> Value {
+    let labels = json!({
+        "ray.io/cluster": cluster.metadata.name, "ray.io/group": "headgroup", "ray.io/node-type": "head",
+        "kueue.x-k8s.io/podset": "head",
+    });
+    let mut pod = template();
+    pod["apiVersion"] = "v1".into();
+    pod["kind"] = "Pod".into();
+    pod["metadata"] = json!({"name": name, "labels": labels, "ownerReferences": controlled_by(cluster)});
+    if gated {
+        pod["spec"]["schedulingGates"] = json!([{"name": "kueue.x-k8s.io/elastic-job"}]);
+    }
+    pod
+}
+
+/// Creates an object, for good.
+pub(super) async fn create(client: &Client, object: Value) -> Result<DynamicObject, kube::Error> {
+    let object: DynamicObject = serde_json::from_value(object).expect("an object");
+    let kind = object.types.clone().expect("its type").kind;
+    api(client, &kind).create(&PostParams::default(), &object).await
+}
+
+/// Changes the status of an object.
+pub(super) async fn set_status(client: &Client, kind: &str, name: &str, status: Value) -> Result<(), kube::Error> {
+    let patch = Patch::Merge(json!({"status": status}));
+    api(client, kind).patch_status(name, &PatchParams::default(), &patch).await.map(drop)
+}
+
+/// What a service says of the quota that it holds.
+pub(super) fn quota(held: bool) -> Value {
+    json!({"conditions": [{
+        "type": "sluice.dev/QuotaReserved", "status": if held { "True" } else { "False" }, "reason": "Test",
+        "message": "Slice s-1 holds quota in ClusterQueue team-a for c", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]})
+}
+
+/// Makes the jobs and pods that are guarded.
+pub(super) async fn make(env: &TestEnv) {
+    let client = &env.client;
+    let made = async |object: Value| create(client, object).await.expect("an object");
+    // RayClusters without a service.
+    let waiting = made(cluster("waiting", queue("a"), true)).await;
+    let running = made(cluster("running", queue("a"), false)).await;
+    made(cluster("free", json!({"team": "a"}), false)).await;
+    // Pods.
+    made(pod("gated", &waiting, true)).await;
+    made(pod("counted", &running, false)).await;
+    // A service that holds quota, and its cluster.
+    let serving = made(service("serving", queue("a"))).await;
+    set_status(client, "RayService", "serving", quota(true)).await.expect("a status");
+    made(child("child", &serving, "a")).await;
+    // One that waits from the beginning, one without a queue, and one that runs without a queue.
+    made(service("new", queue("a"))).await;
+    set_status(client, "RayService", "new", quota(false)).await.expect("a status");
+    made(service("unborn", json!({"team": "a"}))).await;
+    made(service("unqueued", json!({"team": "a"}))).await;
+    let active = json!({"activeServiceStatus": {"rayClusterName": "unqueued-x"}});
+    set_status(client, "RayService", "unqueued", active).await.expect("a status");
+}

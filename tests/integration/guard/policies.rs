@@ -1,0 +1,257 @@
+//! Each policy refuses an administrator with its message, lets Sluice through, and hinders nothing else.
+
+use kube::Client;
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use super::objects::{api, child, cluster, make, queue};
+use crate::support::{TestEnv, eventually_or_tell};
+
+/// A change of an object, and what has to be in its refusal; nothing when it has to pass.
+struct Change {
+    what: &'static str,
+    kind: &'static str,
+    name: &'static str,
+    patch: Value,
+    refusal: &'static str,
+}
+
+fn change(
+    what: &'static str,
+    (kind, name): (&'static str, &'static str),
+    patch: Value,
+    refusal: &'static str,
+) -> Change {
+    Change { what, kind, name, patch, refusal }
+}
+
+fn passes(what: &'static str, object: (&'static str, &'static str), patch: Value) -> Change {
+    change(what, object, patch, "")
+}
+
+const CHILD: (&str, &str) = ("RayCluster", "child");
+const WAITING: (&str, &str) = ("RayCluster", "waiting");
+const RUNNING: (&str, &str) = ("RayCluster", "running");
+const FREE: (&str, &str) = ("RayCluster", "free");
+const SERVING: (&str, &str) = ("RayService", "serving");
+const NEW: (&str, &str) = ("RayService", "new");
+const UNBORN: (&str, &str) = ("RayService", "unborn");
+const UNQUEUED: (&str, &str) = ("RayService", "unqueued");
+const GATED: (&str, &str) = ("Pod", "gated");
+const COUNTED: (&str, &str) = ("Pod", "counted");
+
+fn suspend(suspend: impl Into<Value>) -> Value {
+    json!({"spec": {"suspend": suspend.into()}})
+}
+
+fn template(suspend: impl Into<Value>) -> Value {
+    json!({"spec": {"rayClusterConfig": {"suspend": suspend.into()}}})
+}
+
+fn label(key: &str, value: impl Into<Value>) -> Value {
+    json!({"metadata": {"labels": {key: value.into()}}})
+}
+
+fn moved(to: impl Into<Value>) -> Value {
+    label("kueue.x-k8s.io/queue-name", to)
+}
+
+/// One change with the other in it; a field that is to go stays so.
+fn both(one: Value, other: Value) -> Value {
+    match (one, other) {
+        (Value::Object(mut one), Value::Object(other)) => {
+            for (name, value) in other {
+                let merged = match one.remove(&name) {
+                    Some(held) => both(held, value),
+                    None => value,
+                };
+                one.insert(name, merged);
+            }
+            Value::Object(one)
+        }
+        (_, other) => other,
+    }
+}
+
+fn gates() -> Vec<Change> {
+    let gate =
+        "spec.suspend of a queued RayCluster is its gate: Sluice sets it to false once an admitted Workload covers";
+    let in_template = "spec.rayClusterConfig.suspend of a queued RayService stays true: it makes each of its clusters";
+    let of_pod =
+        "spec.schedulingGates: Sluice takes the gate kueue.x-k8s.io/elastic-job away once an admitted Workload";
+    vec![
+        change("the gate of a child is opened", CHILD, suspend(false), gate),
+        change("the gate of a child is taken away", CHILD, suspend(Value::Null), gate),
+        change("the gate of a cluster is opened", WAITING, suspend(false), gate),
+        // Two policies refuse this, and the API server tells of either.
+        change(
+            "a cluster leaves its queue and opens",
+            WAITING,
+            both(suspend(false), moved(Value::Null)),
+            "spec.suspend",
+        ),
+        passes("a gate is closed", RUNNING, suspend(true)),
+        passes("a cluster in no queue is suspended", FREE, suspend(true)),
+        change("a template is opened", SERVING, template(false), in_template),
+        change("the gate of a template is taken away", SERVING, template(Value::Null), in_template),
+        passes("a service is suspended", SERVING, suspend(true)),
+        passes("a service that holds nothing leaves its queue", NEW, both(template(false), moved(Value::Null))),
+        passes("the template of a service in no queue is opened", UNBORN, template(false)),
+        change("a pod is released", GATED, json!({"spec": {"schedulingGates": []}}), of_pod),
+    ]
+}
+
+fn queue_names() -> Vec<Change> {
+    let runs = "metadata.labels[kueue.x-k8s.io/queue-name] of a RayCluster changes only while spec.suspend is true";
+    let owned = "metadata.labels[kueue.x-k8s.io/queue-name] of a RayCluster that belongs to another object";
+    let held =
+        "of a RayService stays a while the service holds quota (Slice s-1 holds quota in ClusterQueue team-a for c)";
+    let has = "is not added to a RayService that has clusters (unqueued-x): they would have to stop";
+    vec![
+        change("a cluster that runs is moved", RUNNING, moved("b"), runs),
+        change("a cluster that runs leaves its queue", RUNNING, moved(Value::Null), runs),
+        change("a cluster that runs joins a queue", FREE, moved("a"), runs),
+        passes("a cluster that waits is moved", WAITING, moved("b")),
+        passes("a cluster that waits leaves its queue", WAITING, moved(Value::Null)),
+        passes("a cluster is suspended and moved", RUNNING, both(suspend(true), moved("b"))),
+        passes("a cluster is suspended and joins a queue", FREE, both(suspend(true), moved("a"))),
+        change("a child leaves its queue", CHILD, moved(Value::Null), owned),
+        passes("a child that waits follows its service", CHILD, moved("b")),
+        change("a service that holds quota is moved", SERVING, moved("b"), held),
+        change("a service that holds quota leaves its queue", SERVING, moved(Value::Null), held),
+        change("a service is suspended and moved at once", SERVING, both(suspend(true), moved("b")), held),
+        passes("a service that holds nothing is moved", NEW, moved("b")),
+        passes("a service without clusters joins a queue", UNBORN, moved("a")),
+        change("a service that runs joins a queue", UNQUEUED, moved("a"), has),
+        passes("a service is suspended and joins a queue", UNQUEUED, both(suspend(true), moved("a"))),
+    ]
+}
+
+fn ties() -> Vec<Change> {
+    let labels = "[ray.io/originated-from-crd] of a RayCluster say whose cluster it is, and stay as they are";
+    let owner = "metadata.ownerReferences: the controller of a queued RayCluster says whose quota it uses";
+    let counted = "metadata.labels: ray.io/cluster, ray.io/group, ray.io/node-type and kueue.x-k8s.io/podset of a pod";
+    let of_pod = "metadata.ownerReferences: the controller of a pod of a RayCluster says what quota it uses";
+    let orphaned = json!({"metadata": {"ownerReferences": []}});
+    let adopted = json!({"metadata": {"ownerReferences": [{
+        "apiVersion": "ray.io/v1", "kind": "RayJob", "name": "no-one", "uid": "1", "controller": true,
+    }]}});
+    vec![
+        change("a child gets another service", CHILD, label("ray.io/originated-from-cr-name", "x"), labels),
+        change("a child loses its service", CHILD, label("ray.io/originated-from-cr-name", Value::Null), labels),
+        change("a child gets another kind of owner", CHILD, label("ray.io/originated-from-crd", "RayJob"), labels),
+        change("a child loses its controller", CHILD, orphaned.clone(), owner),
+        change("a queued cluster gets a controller", WAITING, adopted.clone(), owner),
+        passes("a cluster in no queue gets a controller", FREE, adopted),
+        change("a pod that waits changes its group", GATED, label("ray.io/group", "x"), counted),
+        change("a pod changes its cluster", COUNTED, label("ray.io/cluster", "x"), counted),
+        change("a pod loses its cluster", COUNTED, label("ray.io/cluster", Value::Null), counted),
+        change("a pod changes its type", COUNTED, label("ray.io/node-type", "worker"), counted),
+        change("a pod loses its PodSet", COUNTED, label("kueue.x-k8s.io/podset", Value::Null), counted),
+        change("a pod loses its controller", COUNTED, orphaned, of_pod),
+        passes("a pod takes requests", COUNTED, label("ray.io/serve", "true")),
+        passes("a pod that waits is sent to other nodes", GATED, json!({"spec": {"nodeSelector": {"pool": "a"}}})),
+    ]
+}
+
+/// Changes that are nobody's concern, of every object.
+fn harmless() -> Vec<Change> {
+    let objects = [CHILD, WAITING, RUNNING, FREE, SERVING, NEW, UNQUEUED, GATED, COUNTED];
+    let finalizers = json!({"metadata": {"finalizers": ["test.sluice.dev/keep"]}});
+    let annotated = json!({"metadata": {"annotations": {"team": "a"}}});
+    let changed =
+        |object| [passes("finalizers", object, finalizers.clone()), passes("a note", object, annotated.clone())];
+    objects.into_iter().flat_map(changed).collect()
+}
+
+async fn said(client: &Client, change: &Change) -> Result<(), String> {
+    let params = PatchParams { dry_run: true, ..PatchParams::default() };
+    let patch = Patch::Merge(&change.patch);
+    let answer = api(client, change.kind).patch(change.name, &params, &patch).await;
+    answer.map(drop).map_err(|error| error.to_string())
+}
+
+fn verdict(who: &str, what: &str, said: &Result<(), String>, refusal: &str) -> Option<String> {
+    match said {
+        Ok(()) if refusal.is_empty() => None,
+        Ok(()) => Some(format!("{who}: {what}: taken, not refused with {refusal:?}")),
+        Err(message) if refusal.is_empty() => Some(format!("{who}: {what}: refused: {message}")),
+        Err(message) if message.contains(refusal) => None,
+        Err(message) => Some(format!("{who}: {what}: refused without {refusal:?}: {message}")),
+    }
+}
+
+/// Waits until the policies are in force, each of which the API server takes a moment to compile.
+async fn in_force(env: &TestEnv, refused: &[&Change]) {
+    for change in refused {
+        eventually_or_tell(&format!("the policy is in force: {}", change.what), async || {
+            said(&env.client, change).await.err().ok_or_else(String::new)
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn each_policy_refuses_an_administrator_with_its_message_and_lets_sluice_through() {
+    let env = TestEnv::start().await;
+    make(&env).await;
+    let sluice = env.manager_client().await;
+    let changes: Vec<Change> = [gates(), queue_names(), ties(), harmless()].into_iter().flatten().collect();
+    in_force(&env, &changes.iter().filter(|change| !change.refusal.is_empty()).collect::<Vec<_>>()).await;
+
+    let mut problems = Vec::new();
+    for change in &changes {
+        let by_admin = said(&env.client, change).await;
+        problems.extend(verdict("an administrator", change.what, &by_admin, change.refusal));
+        let by_sluice = said(&sluice, change).await;
+        problems.extend(verdict("Sluice", change.what, &by_sluice, ""));
+    }
+    // The labels of a pod can be changed by way of its status as well.
+    let params = PatchParams { dry_run: true, ..PatchParams::default() };
+    let relabelled = Patch::Merge(label("ray.io/cluster", "x"));
+    let by_status = api(&env.client, "Pod").patch_status("counted", &params, &relabelled).await;
+    let by_status = by_status.map(drop).map_err(|error| error.to_string());
+    problems.extend(verdict(
+        "an administrator",
+        "a pod changes its cluster by its status",
+        &by_status,
+        "ray.io/cluster",
+    ));
+    assert!(problems.is_empty(), "{} of {} went wrong:\n{}", problems.len(), changes.len(), problems.join("\n"));
+}
+
+#[tokio::test]
+async fn a_cluster_of_a_service_or_job_can_have_no_strategy_of_its_own_whoever_asks() {
+    let env = TestEnv::start().await;
+    make(&env).await;
+    let sluice = env.manager_client().await;
+    let serving = api(&env.client, "RayService").get("serving").await.expect("the service");
+    let refusal = |of: &str| format!("spec.upgradeStrategy.type: a RayCluster of a {of} has no strategy of its own");
+    let strategy = |kind: Value| json!({"spec": {"upgradeStrategy": {"type": kind}}});
+    let created = async |client: &Client, object: Value| {
+        let object: DynamicObject = serde_json::from_value(object).expect("an object");
+        let params = PostParams { dry_run: true, ..PostParams::default() };
+        api(client, "RayCluster").create(&params, &object).await.map(drop).map_err(|error| error.to_string())
+    };
+    let recreated = both(child("second", &serving, "a"), strategy("Recreate".into()));
+    let of_job = both(cluster("third", json!({"ray.io/originated-from-crd": "RayJob"}), true), strategy("None".into()));
+    eventually_or_tell("the policy is in force", async || {
+        created(&env.client, recreated.clone()).await.err().ok_or_else(String::new)
+    })
+    .await;
+
+    let mut problems = Vec::new();
+    for (who, client) in [("an administrator", &env.client), ("Sluice", &sluice)] {
+        let said_to = created(client, recreated.clone()).await;
+        problems.extend(verdict(who, "a child is made", &said_to, &refusal("RayService")));
+        let said_to = created(client, of_job.clone()).await;
+        problems.extend(verdict(who, "a cluster of a job is made", &said_to, &refusal("RayJob")));
+        let update = Change { patch: strategy("Recreate".into()), ..passes("a child is changed", CHILD, Value::Null) };
+        problems.extend(verdict(who, update.what, &said(client, &update).await, &refusal("RayService")));
+        let own = both(cluster("fourth", queue("a"), true), strategy("Recreate".into()));
+        problems.extend(verdict(who, "a cluster of its own is made", &created(client, own).await, ""));
+        let none = child("fifth", &serving, "a");
+        problems.extend(verdict(who, "a child without is made", &created(client, none).await, ""));
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}

@@ -1,0 +1,141 @@
+//! A user opens a gate by hand.
+
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use sluice::api::condition;
+use sluice::api::ray::RayCluster;
+
+use crate::rayclusters::{CLUSTER, manifest};
+use crate::support::history::{Change, Object, Recorder};
+use crate::support::objects::{QUEUE_SAMPLE, SERVICE, waits_for_quota};
+use crate::support::{TestEnv, eventually};
+use crate::upgrades::pods_ever;
+
+fn opened() -> Patch<serde_json::Value> {
+    Patch::Merge(json!({
+        "metadata": {"annotations": {"test.sluice.dev/opened-by-hand": "yes"}},
+        "spec": {"suspend": false},
+    }))
+}
+
+#[tokio::test]
+async fn the_api_server_refuses_a_user_who_opens_a_gate_also_while_sluice_is_down() {
+    let env = TestEnv::start().await;
+    let manager = env.manager().await;
+    env.apply_samples().await;
+    env.serves_from("2.52.0").await;
+    env.set_ray_version("2.53.0").await;
+    let (pending, _) = env.waits_for_quota().await;
+
+    // Also while Sluice is down.
+    manager.kill().await;
+
+    // A policy takes the API server a moment to compile; from then on it holds.
+    let refusal = eventually("the policy holds", async || {
+        env.ray_clusters()
+            .patch(&pending, &PatchParams { dry_run: true, ..PatchParams::default() }, &opened())
+            .await
+            .err()
+    })
+    .await;
+    assert!(refusal.to_string().contains("an admitted Workload covers the cluster"), "{refusal}");
+}
+
+#[tokio::test]
+async fn a_gate_opened_by_hand_is_closed_again_before_a_pod_exists() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let _manager = env.manager().await;
+    env.apply_samples().await;
+    env.serves_from("2.52.0").await;
+    env.set_ray_version("2.53.0").await;
+    let (pending, _) = env.waits_for_quota().await;
+
+    // Given a cluster without our policy, or a user whom it lets through,
+    env.delete_gate_policy().await;
+    let clusters: Api<RayCluster> = env.ray_clusters();
+    eventually("the gate is opened by hand", async || {
+        clusters.patch(&pending, &PatchParams::default(), &opened()).await.ok()
+    })
+    .await;
+
+    // then the gate is closed again, and no pod was ever made.
+    eventually("the gate is closed", async || {
+        let cluster = clusters.get(&pending).await.expect("the cluster");
+        (cluster.spec.suspend == Some(true)).then_some(())
+    })
+    .await;
+    let history = recorder.history().await;
+    assert!(was_open(&history, &pending), "the gate was open for a moment");
+    assert!(pods_ever(&history, &pending).is_empty(), "no pod was made");
+}
+
+/// Whether the gate of a cluster was open at any moment.
+fn was_open(history: &[Change], name: &str) -> bool {
+    history.iter().any(|change| {
+        matches!(&change.object, Object::RayCluster(cluster)
+            if cluster.metadata.name.as_deref() == Some(name) && cluster.spec.suspend == Some(false))
+    })
+}
+
+#[tokio::test]
+async fn the_gate_of_a_cluster_that_is_opened_while_sluice_is_down_is_closed_before_a_pod_exists() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let manager = env.manager().await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.set_quota("999m", "2Gi").await;
+    env.apply(&manifest()).await.expect("the cluster");
+    let clusters: Api<RayCluster> = env.ray_clusters();
+    eventually("the cluster waits", async || {
+        let cluster = clusters.get(CLUSTER).await.expect("the cluster");
+        let conditions = cluster.status.unwrap_or_default().conditions;
+        waits_for_quota(&condition::get(&conditions, "sluice.dev/Admitted")?.reason).then_some(())
+    })
+    .await;
+
+    // Given that the policies are away, and Sluice too,
+    manager.kill().await;
+    env.delete_policy("sluice-gate").await;
+    eventually("the gate is opened by hand", async || {
+        clusters.patch(CLUSTER, &PatchParams::default(), &opened()).await.ok()
+    })
+    .await;
+
+    // when it is back, the gate is closed, and no pod was ever made.
+    let _manager = env.manager().await;
+    eventually("the gate is closed", async || {
+        (clusters.get(CLUSTER).await.expect("the cluster").spec.suspend == Some(true)).then_some(())
+    })
+    .await;
+    let history = recorder.history().await;
+    assert!(was_open(&history, CLUSTER), "the gate was open for a while");
+    assert!(pods_ever(&history, CLUSTER).is_empty(), "no pod was made");
+}
+
+#[tokio::test]
+async fn a_template_that_is_opened_while_sluice_is_down_is_closed_and_no_pod_comes_of_it() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let manager = env.manager().await;
+    env.apply_samples().await;
+    env.serves_from("2.52.0").await;
+
+    // Given that the policies are away, and Sluice too, when the template is opened, and the service upgraded,
+    manager.kill().await;
+    env.delete_policy("sluice-template-gate").await;
+    let open = Patch::Merge(json!({"spec": {"rayClusterConfig": {"suspend": false, "rayVersion": "2.53.0"}}}));
+    eventually("the template is opened by hand", async || {
+        env.ray_services().patch(SERVICE, &PatchParams::default(), &open).await.ok()
+    })
+    .await;
+
+    // then the template is closed again once Sluice is back, and what comes of the upgrade waits for quota without a pod.
+    let _manager = env.manager().await;
+    let (pending, _) = env.waits_for_quota().await;
+    assert_eq!(env.service().await.spec.ray_cluster_config.suspend, Some(true));
+    let history = recorder.history().await;
+    assert!(!was_open(&history, &pending), "the cluster was made suspended");
+    assert!(pods_ever(&history, &pending).is_empty(), "no pod was made");
+}
