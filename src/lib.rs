@@ -15,3 +15,4 @@ pub mod metrics;
 pub mod queue;
 pub mod raycluster;
 pub mod rayservice;
+pub mod webhook;

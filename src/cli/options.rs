@@ -33,6 +33,11 @@ pub struct ManagerOptions {
     #[arg(long, value_name = "ADDRESS")]
     pub health_probe_bind_address: Option<String>,
 
+    /// Where the webhook is served that makes new queued objects be created suspended, as [HOST]:PORT; 0 turns it off, and so does
+    /// --queue-manager=false [default: :9443].
+    #[arg(long, value_name = "ADDRESS")]
+    pub webhook_bind_address: Option<String>,
+
     /// Act only while holding the lease `sluice-leader`, so that several replicas can run [default: false; true with a
     /// configuration file].
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -83,6 +88,8 @@ pub struct Settings {
     pub metrics: Option<SocketAddr>,
     /// Where health is served.
     pub health: Option<SocketAddr>,
+    /// Where the webhook is served.
+    pub webhook: Option<SocketAddr>,
     /// Whether to act only as the leader.
     pub leader_elect: bool,
     /// The namespace of the lease; `None` for the one that the process runs in.
@@ -161,6 +168,11 @@ impl ManagerOptions {
                 ],
                 8081,
             )?,
+            webhook: address(
+                [("--webhook-bind-address", self.webhook_bind_address), ("webhook", file.webhook_bind_address)],
+                9443,
+            )?
+            .filter(|_| self.queue_manager.unwrap_or(true)),
             leader_elect: self.leader_elect.unwrap_or(file.leader_elect),
             leader_election_namespace: self.leader_election_namespace.or(file.leader_election_namespace),
             namespaces: namespaces.into_iter().filter(|namespace| !namespace.is_empty()).collect(),
@@ -260,6 +272,25 @@ mod tests {
     }
 
     #[rstest]
+    #[case::nothing_said("", &[], Some("0.0.0.0:9443"))]
+    #[case::port("webhook: {port: 10}", &[], Some("0.0.0.0:10"))]
+    #[case::host("webhook: {host: 127.0.0.1}", &[], Some("127.0.0.1:9443"))]
+    #[case::both("webhook: {host: '::1', port: 10}", &[], Some("[::1]:10"))]
+    #[case::flag("webhook: {port: 10}", &["--webhook-bind-address=:11"], Some("0.0.0.0:11"))]
+    #[case::flag_off("webhook: {port: 10}", &["--webhook-bind-address=0"], None)]
+    #[case::no_certificates_of_ours("internalCertManagement: {enable: false}", &[], None)]
+    #[case::certificates_of_ours("internalCertManagement: {enable: true}", &[], Some("0.0.0.0:9443"))]
+    #[case::no_queue_manager("", &["--queue-manager=false"], None)]
+    fn the_webhook_is_where_flag_and_file_say(
+        #[case] file: &str,
+        #[case] flags: &[&str],
+        #[case] expected: Option<&str>,
+    ) {
+        let settings = in_file(file, flags).expect("valid");
+        assert_eq!(settings.webhook.map(|address| address.to_string()).as_deref(), expected);
+    }
+
+    #[rstest]
     #[case::file_without_a_word("", &[], true)]
     #[case::file("leaderElection: {leaderElect: false}", &[], false)]
     #[case::flag("leaderElection: {leaderElect: false}", &["--leader-elect"], true)]
@@ -276,6 +307,7 @@ mod tests {
     #[case::not_an_address("metrics: {bindAddress: here}", &[], "metrics.bindAddress: \"here\" is not an address")]
     #[case::flag_that_is_no_address("", &["--metrics-bind-address=here"], "--metrics-bind-address: \"here\" is not")]
     #[case::no_port("health: {healthProbeBindAddress: ':99999'}", &[], "health.healthProbeBindAddress: \":99999\" is not")]
+    #[case::webhook_port("webhook: {port: 99999}", &[], "webhook.port: 99999: allowed is a port, from 1 to 65535")]
     #[case::nothing_runs("", &["--ray-operator=false", "--queue-manager=false"], "nothing would run")]
     fn a_bad_file_is_refused_with_the_field(#[case] text: &str, #[case] flags: &[&str], #[case] expected: &str) {
         let error = in_file(text, flags).expect_err("refused").to_string();

@@ -35,6 +35,8 @@ pub struct Configuration {
     pub metrics_bind_address: Option<String>,
     /// Where health is served, as `[HOST]:PORT`, or `0`; `None` when the file doesn't say.
     pub health_probe_bind_address: Option<String>,
+    /// Where the webhook is served, as `[HOST]:PORT`, or `0`; `None` when the file doesn't say.
+    pub webhook_bind_address: Option<String>,
     /// Whether to act only as the leader. In a file without a word on it, it is so: Kueue's file with two replicas must not lead
     /// to two managers that act.
     pub leader_elect: bool,
@@ -75,6 +77,7 @@ impl Configuration {
             queue: queue(&root),
             metrics_bind_address: root.at("metrics").at("bindAddress").text(),
             health_probe_bind_address: root.at("health").at("healthProbeBindAddress").text(),
+            webhook_bind_address: webhook(&root),
             leader_elect: election.at("leaderElect").bool().unwrap_or(true),
             leader_election_namespace: election.at("resourceNamespace").text(),
             not_acted_on,
@@ -96,6 +99,22 @@ fn header(root: &Reader<'_>) {
             field.choice(&[(expected, ())]);
         }
     }
+}
+
+/// Sluice serves with certificates of its own or not at all: it takes none from `webhook.certDir`, which is where Kueue finds them
+/// with `internalCertManagement.enable: false`.
+fn webhook(root: &Reader<'_>) -> Option<String> {
+    if root.at("internalCertManagement").at("enable").bool() == Some(false) {
+        return Some("0".to_owned());
+    }
+    let section = root.at("webhook");
+    let (host, port) = (section.at("host").text(), section.at("port").port());
+    if host.is_none() && port.is_none() {
+        return None;
+    }
+    let host = host.unwrap_or_default();
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    Some(format!("{host}:{}", port.unwrap_or(9443)))
 }
 
 fn queue(root: &Reader<'_>) -> Settings {

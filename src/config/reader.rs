@@ -78,6 +78,12 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// A port; 0 is as good as none, as it is to Kueue's defaults.
+    pub(super) fn port(&self) -> Option<u16> {
+        let read = |value: &Value| value.as_u64().and_then(|port| u16::try_from(port).ok());
+        self.read("a port, from 1 to 65535", read).filter(|port| *port != 0)
+    }
+
     pub(super) fn duration(&self) -> Option<SignedDuration> {
         self.read("a duration that is not negative, like 5m or 1h30m", |value| {
             value.as_str().and_then(duration::parse).filter(|duration| !duration.is_negative())

@@ -24,7 +24,7 @@ const CONFIGURATION: Node = Fields(&[
     ("apiVersion", Acted),
     ("kind", Acted),
     ("namespace", Idle),
-    ("webhook", Fields(&[("port", Idle), ("host", Idle), ("certDir", Idle)])),
+    ("webhook", Fields(&[("port", Acted), ("host", Acted), ("certDir", Idle)])),
     (
         "leaderElection",
         Fields(&[
@@ -64,7 +64,7 @@ const CONFIGURATION: Node = Fields(&[
     ("tls", Fields(&[("minVersion", Idle), ("cipherSuites", Idle), ("curvePreferences", Idle)])),
     ("manageJobsWithoutQueueName", Idle),
     ("managedJobsNamespaceSelector", Idle),
-    ("internalCertManagement", Fields(&[("enable", Idle), ("webhookServiceName", Idle), ("webhookSecretName", Idle)])),
+    ("internalCertManagement", Fields(&[("enable", Acted), ("webhookServiceName", Idle), ("webhookSecretName", Idle)])),
     (
         "waitForPodsReady",
         Fields(&[

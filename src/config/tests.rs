@@ -119,7 +119,7 @@ fn undeclared_resources_can_be_ignored() {
 fn what_is_known_and_not_acted_on_is_named() {
     let file = read(
         "namespace: here
-webhook: {port: 9443}
+webhook: {port: 9443, certDir: /tmp}
 integrations: {frameworks: [batch/job]}
 clientConnection: {qps: null}
 featureGates: {ElasticJobsViaWorkloadSlices: true, DisableWaitForPodsReady: false}
@@ -136,7 +136,7 @@ leaderElection: {leaderElect: false, resourceName: x}",
         "leaderElection.resourceName",
         "metrics.customLabels[0].name",
         "namespace",
-        "webhook.port",
+        "webhook.certDir",
     ];
     assert_eq!(named, expected);
     assert!(!file.leader_elect);

@@ -31,6 +31,7 @@ use crate::dashboard::{Dashboards, Reach};
 use crate::engine::world::Object;
 use crate::engine::{Effect, Engine, Event, Halves};
 use crate::metrics::Metrics;
+use crate::webhook;
 use decision_log::DecisionLog;
 use http::Readiness;
 use notes::Notes;
@@ -57,6 +58,10 @@ pub async fn run(settings: Settings) -> Result<(), Failure> {
     }
     if let Some(address) = settings.metrics {
         http::serve(address, http::metrics_routes(metrics.clone())).await?;
+    }
+    if let Some(address) = settings.webhook {
+        let namespace = client.default_namespace().to_owned();
+        webhook::start(client.clone(), Clock::system(), address, &namespace)?;
     }
     let leadership = if settings.leader_elect {
         let namespace = settings.leader_election_namespace.clone();

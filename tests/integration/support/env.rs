@@ -19,6 +19,9 @@ use tokio::process::{Child, Command};
 const NAMESPACE: &str = "sluice-system";
 const SERVICE_ACCOUNT: &str = "sluice";
 
+/// What a manager doesn't serve unless a test asks for it: their ports could be taken.
+const OFF: [&str; 3] = ["--metrics-bind-address=0", "--health-probe-bind-address=0", "--webhook-bind-address=0"];
+
 /// A control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, nodes that only pretend, and stand-ins for
 /// Ray dashboards; with everything from `config/` installed except for the Deployment. It ends with this value.
 pub struct TestEnv {
@@ -104,7 +107,7 @@ impl TestEnv {
         let process = Command::new(sluice())
             .arg("manager")
             .arg("--use-kubernetes-proxy")
-            .args(["--metrics-bind-address=0", "--health-probe-bind-address=0"].iter().filter(|flag| {
+            .args(OFF.iter().filter(|flag| {
                 let (name, _) = flag.split_once('=').unwrap_or_default();
                 !flags.iter().any(|given| given.starts_with(name))
             }))
@@ -201,7 +204,8 @@ impl TestEnv {
             user.impersonate = Some(format!("system:serviceaccount:{account}"));
             user.impersonate_groups = Some(vec!["system:masters".to_owned()]);
         }
-        let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.expect("a configuration");
+        let config =
+            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.expect("a configuration");
         Client::try_from(config).expect("a client")
     }
 

@@ -1,0 +1,263 @@
+//! The certificate that the webhook serves, and the authority that vouches for it: how they are made, and until when they do.
+//!
+//! Each certificate has an authority of its own, whose key is thrown away once it has signed. So there is one secret to keep, and
+//! nobody can make another certificate that the API server would trust.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use rustls::RootCertStore;
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::sign::CertifiedKey;
+use thiserror::Error;
+use time::OffsetDateTime;
+
+/// How long a certificate is good for.
+pub const VALID_FOR: SignedDuration = SignedDuration::from_hours(90 * 24);
+/// How long before its end a certificate is replaced. A cluster may be off for so long, and find it still good.
+pub const REPLACED_BEFORE_END: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// How much earlier a certificate is good than it was made, for API servers whose clocks are behind.
+const CLOCK_SKEW: SignedDuration = SignedDuration::from_hours(1);
+
+/// A certificate with all that belongs to it, as the Secret has it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Bundle {
+    /// The authorities to trust, as PEM: its own first, then that of the certificate before it, which some replica may still serve.
+    pub authorities: String,
+    /// The certificate, as PEM.
+    pub certificate: String,
+    /// Its private key, as PEM.
+    pub key: String,
+}
+
+/// Without the key, so that no log gets to know it.
+impl fmt::Debug for Bundle {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { authorities, certificate, .. } = self;
+        formatter.debug_struct("Bundle").field("authorities", authorities).field("certificate", certificate).finish()
+    }
+}
+
+/// Why a certificate has to be replaced.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Unfit {
+    /// It can't be used at all.
+    #[error("it can't be used: {0}")]
+    Broken(String),
+    /// It isn't for a name by which the webhook is called.
+    #[error("it isn't for {0}")]
+    NotFor(String),
+    /// It has ended, or soon will.
+    #[error("it ends before {0}")]
+    Ends(Timestamp),
+}
+
+/// Why a certificate can't be made.
+#[derive(Debug, Error)]
+#[error("making a certificate for {names}: {source}")]
+pub struct NotMade {
+    names: String,
+    source: rcgen::Error,
+}
+
+/// What TLS is done with.
+pub(super) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+impl Bundle {
+    /// Makes a certificate for a server with these names, with an authority of its own. Of the `former` one the authority stays
+    /// trusted.
+    ///
+    /// # Errors
+    /// When a name is none.
+    pub fn make(names: &BTreeSet<String>, former: Option<&Self>, now: Timestamp) -> Result<Self, NotMade> {
+        let listed: Vec<String> = names.iter().cloned().collect();
+        let failed = |source| NotMade { names: listed.join(", "), source };
+        let (authority, issuer) = authority(now).map_err(failed)?;
+        let key = KeyPair::generate().map_err(failed)?;
+        let mut params = CertificateParams::new(listed.clone()).map_err(failed)?;
+        lasts(&mut params, now);
+        params.distinguished_name.push(DnType::CommonName, "sluice-webhook");
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let certificate = params.signed_by(&key, &issuer).map_err(failed)?;
+        let former = former.and_then(Self::own_authority).unwrap_or_default();
+        Ok(Self {
+            authorities: format!("{authority}{former}"),
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        })
+    }
+
+    /// What serves it.
+    ///
+    /// # Errors
+    /// When it can't be read, or its key isn't its own.
+    pub fn certified_key(&self) -> Result<Arc<CertifiedKey>, Unfit> {
+        let chain = certificates(&self.certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|error| broken(&"key", &error))?;
+        let certified = CertifiedKey::from_der(chain, key, &provider());
+        certified.map(Arc::new).map_err(|error| broken(&"key", &error))
+    }
+
+    /// Whether it is good for these names, now and for long enough.
+    ///
+    /// # Errors
+    /// When it has to be replaced.
+    pub fn check(&self, names: &BTreeSet<String>, now: Timestamp) -> Result<(), Unfit> {
+        self.certified_key()?;
+        let mut roots = RootCertStore::empty();
+        for authority in certificates(&self.authorities)? {
+            roots.add(authority).map_err(|error| broken(&"authority", &error))?;
+        }
+        let chain = certificates(&self.certificate)?;
+        let own = chain.first().ok_or_else(|| Unfit::Broken("there is no certificate".into()))?;
+        let own = ParsedCertificate::try_from(own).map_err(|error| broken(&"certificate", &error))?;
+        let end = now.saturating_add(REPLACED_BEFORE_END).unwrap_or(Timestamp::MAX);
+        let algorithms = provider().signature_verification_algorithms.all;
+        for (at, otherwise) in [(now, None), (end, Some(Unfit::Ends(end)))] {
+            let signed = verify_server_cert_signed_by_trust_anchor(&own, &roots, &[], unix(at), algorithms);
+            signed.map_err(|error| otherwise.unwrap_or_else(|| broken(&"certificate", &error)))?;
+        }
+        let is_for = |name: &&String| {
+            ServerName::try_from(name.as_str()).is_ok_and(|name| verify_server_name(&own, &name).is_ok())
+        };
+        names.iter().find(|name| !is_for(name)).map_or(Ok(()), |name| Err(Unfit::NotFor(name.clone())))
+    }
+
+    /// The first of the authorities, as PEM.
+    fn own_authority(&self) -> Option<String> {
+        const END: &str = "-----END CERTIFICATE-----";
+        let (first, _) = self.authorities.split_once(END)?;
+        Some(format!("{}{END}\n", first.trim_start()))
+    }
+}
+
+/// A new authority: its certificate as PEM, and what signs in its name.
+fn authority(now: Timestamp) -> Result<(String, Issuer<'static, KeyPair>), rcgen::Error> {
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::default();
+    lasts(&mut params, now);
+    // Of another name than those before it, so that nobody who trusts both takes one for the other.
+    params.distinguished_name.push(DnType::CommonName, format!("sluice-webhook-ca-{}", now.as_second()));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    let certificate = params.self_signed(&key)?.pem();
+    Ok((certificate, Issuer::new(params, key)))
+}
+
+fn lasts(params: &mut CertificateParams, now: Timestamp) {
+    let date = |at: Result<Timestamp, _>| {
+        let second = at.unwrap_or(Timestamp::MAX).as_second();
+        OffsetDateTime::from_unix_timestamp(second).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+    };
+    params.not_before = date(now.checked_sub(CLOCK_SKEW));
+    params.not_after = date(now.checked_add(VALID_FOR));
+}
+
+fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Unfit> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+    read.map_err(|error| broken(&"certificate", &error))
+}
+
+fn broken(what: &dyn fmt::Display, error: &dyn fmt::Display) -> Unfit {
+    Unfit::Broken(format!("{what}: {error}"))
+}
+
+fn unix(at: Timestamp) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(at.as_second()).unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn at(hours: i64) -> Timestamp {
+        let start: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        start + SignedDuration::from_hours(hours)
+    }
+
+    fn names(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn made(names_: &[&str], former: Option<&Bundle>, hours: i64) -> Bundle {
+        Bundle::make(&names(names_), former, at(hours)).expect("a certificate")
+    }
+
+    const DAY: i64 = 24;
+
+    #[rstest]
+    #[case::just_made(0, true)]
+    #[case::clock_behind(-1, true)]
+    #[case::clock_far_behind(-2, false)]
+    #[case::young(59 * DAY, true)]
+    #[case::last_hour(60 * DAY - 1, true)]
+    #[case::time_to_go(60 * DAY + 1, false)]
+    #[case::over(91 * DAY, false)]
+    #[case::long_over(3000 * DAY, false)]
+    fn a_certificate_is_replaced_thirty_days_before_its_end(#[case] hours: i64, #[case] good: bool) {
+        let bundle = made(&["a.svc"], None, 0);
+        assert_eq!(bundle.check(&names(&["a.svc"]), at(hours)).is_ok(), good);
+    }
+
+    #[rstest]
+    #[case::same(&["sluice-webhook.sluice-system.svc"], None)]
+    #[case::address(&["127.0.0.1"], None)]
+    #[case::none(&[], None)]
+    #[case::another(&["sluice-webhook.elsewhere.svc"], Some("sluice-webhook.elsewhere.svc"))]
+    #[case::one_more(&["127.0.0.1", "10.0.0.1"], Some("10.0.0.1"))]
+    #[case::no_name(&["a b"], Some("a b"))]
+    fn a_certificate_is_for_the_names_that_it_was_made_for(#[case] called: &[&str], #[case] missing: Option<&str>) {
+        let bundle = made(&["127.0.0.1", "sluice-webhook.sluice-system.svc"], None, 0);
+        let expected = missing.map_or(Ok(()), |name| Err(Unfit::NotFor(name.into())));
+        assert_eq!(bundle.check(&names(called), at(1)), expected);
+    }
+
+    #[test]
+    fn the_authority_of_the_certificate_before_stays_trusted_and_those_before_that_do_not() {
+        let first = made(&["a"], None, 0);
+        let second = made(&["a"], Some(&first), 60 * DAY);
+        let third = made(&["a"], Some(&second), 120 * DAY);
+
+        let trusted = |by: &Bundle, of: &Bundle| by.authorities.contains(&of.own_authority().expect("an authority"));
+        assert!(trusted(&second, &first) && trusted(&second, &second));
+        assert!(trusted(&third, &second) && !trusted(&third, &first));
+        // What is still served meanwhile is good for who trusts the new bundle.
+        let served = Bundle { authorities: second.authorities.clone(), ..first };
+        assert_eq!(served.check(&names(&["a"]), at(50 * DAY)), Ok(()));
+    }
+
+    #[test]
+    fn what_does_not_belong_together_is_broken() {
+        let (one, other) = (made(&["a"], None, 0), made(&["a"], None, 1));
+        let broken = [
+            Bundle { key: other.key.clone(), ..one.clone() },
+            Bundle { authorities: other.authorities.clone(), ..one.clone() },
+            Bundle { certificate: String::new(), ..one.clone() },
+            Bundle {
+                certificate: "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".into(),
+                ..one.clone()
+            },
+            Bundle { key: "a".into(), ..one },
+        ];
+        for bundle in broken {
+            let unfit = bundle.check(&names(&["a"]), at(2)).expect_err("it can't be used");
+            assert!(matches!(unfit, Unfit::Broken(_)), "{unfit:?}");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The mutating webhook: what a new queued object gets before anybody can see it. It only makes sure earlier what the planners
+//! make sure of in any case, so nothing depends on it: with nobody there, objects are created as they are.
+//!
+//! Every replica serves it, whoever leads. Certificates are made here too: [`certificates`] judges and makes them, [`steps`]
+//! decides what comes next, and [`keeper`] does it.
+
+pub mod certificates;
+pub mod defaults;
+mod keeper;
+mod review;
+mod server;
+pub mod steps;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use kube::Client;
+
+use crate::cli::Failure;
+use crate::clock::Clock;
+use server::Served;
+
+/// Serves the webhook at `address` in the background, with a certificate that is kept in the Secret
+/// [`SECRET`](steps::SECRET) of `namespace`.
+///
+/// # Errors
+/// When the address can't be bound, or TLS can't be set up.
+pub fn start(client: Client, clock: Clock, address: SocketAddr, namespace: &str) -> Result<(), Failure> {
+    let served = Arc::new(Served::default());
+    server::start(address, served.clone(), review::routes())?;
+    tokio::spawn(keeper::keep(client, clock, namespace.to_owned(), served));
+    Ok(())
+}

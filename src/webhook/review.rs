@@ -1,0 +1,99 @@
+//! What the API server asks, and what it is told.
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::DefaultBodyLimit;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use kube::core::DynamicObject;
+use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
+use tracing::debug;
+
+use super::defaults;
+
+/// The longest question that is read, in bytes. The API server takes objects of up to 3 MiB, and asks with what surrounds them.
+const LONGEST: usize = 8 << 20;
+
+/// The routes of the webhook.
+pub(super) fn routes() -> Router {
+    Router::new().route("/mutate", post(mutate)).layer(DefaultBodyLimit::max(LONGEST))
+}
+
+async fn mutate(body: Bytes) -> Response {
+    match answer(&body) {
+        Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], answer).into_response(),
+        Err(problem) => {
+            debug!(problem, "a question that makes no sense");
+            (StatusCode::BAD_REQUEST, problem).into_response()
+        }
+    }
+}
+
+/// The answer to an AdmissionReview: everything is allowed, and what is new may be changed.
+fn answer(body: &[u8]) -> Result<Vec<u8>, String> {
+    let review: AdmissionReview<DynamicObject> =
+        serde_json::from_slice(body).map_err(|error| format!("reading the AdmissionReview: {error}"))?;
+    let request: AdmissionRequest<DynamicObject> =
+        review.try_into().map_err(|error| format!("reading the AdmissionReview: {error}"))?;
+    let mut response = AdmissionResponse::from(&request);
+    if let (Operation::Create, Some(object)) = (&request.operation, &request.object) {
+        let object = serde_json::to_value(object).map_err(|error| format!("reading the object: {error}"))?;
+        if let Some(patch) = defaults::patch(&object) {
+            let patch = serde_json::from_value(patch).map_err(|error| format!("writing the patch: {error}"))?;
+            response = response.with_patch(patch).map_err(|error| error.to_string())?;
+        }
+    }
+    serde_json::to_vec(&response.into_review()).map_err(|error| format!("writing the answer: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn asked(operation: &str, suspend: bool) -> Value {
+        let object = json!({
+            "apiVersion": "ray.io/v1", "kind": "RayCluster",
+            "metadata": {"name": "c", "labels": {"kueue.x-k8s.io/queue-name": "a"}}, "spec": {"suspend": suspend},
+        });
+        let kind = json!({"group": "ray.io", "version": "v1", "kind": "RayCluster"});
+        let resource = json!({"group": "ray.io", "version": "v1", "resource": "rayclusters"});
+        let review = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "7", "kind": kind, "resource": resource, "operation": operation, "userInfo": {}, "object": object,
+                "oldObject": null, "dryRun": false,
+            },
+        });
+        let answer = answer(review.to_string().as_bytes()).expect("an answer");
+        serde_json::from_slice(&answer).expect("JSON")
+    }
+
+    #[test]
+    fn what_is_new_is_changed_and_allowed() {
+        let answer = asked("CREATE", false);
+        assert_eq!(answer["apiVersion"], "admission.k8s.io/v1");
+        assert_eq!(answer["response"]["uid"], "7");
+        assert_eq!(answer["response"]["allowed"], true);
+        assert_eq!(answer["response"]["patchType"], "JSONPatch");
+        assert!(!answer["response"]["patch"].is_null());
+    }
+
+    #[test]
+    fn what_is_as_it_should_be_or_there_already_is_allowed_as_it_is() {
+        for answer in [asked("CREATE", true), asked("UPDATE", false)] {
+            assert_eq!(answer["response"]["allowed"], true);
+            assert!(answer["response"]["patch"].is_null(), "{answer}");
+        }
+    }
+
+    #[test]
+    fn a_question_that_makes_no_sense_gets_an_error_that_says_so() {
+        for body in ["", "{}", "{\"apiVersion\": \"v1\", \"kind\": \"AdmissionReview\"}"] {
+            let problem = answer(body.as_bytes()).expect_err("a problem");
+            assert!(problem.starts_with("reading the AdmissionReview: "), "{problem}");
+        }
+    }
+}
