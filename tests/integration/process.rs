@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use crate::support::{TestEnv, eventually};
 
 /// A port that is free now.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
 }
 

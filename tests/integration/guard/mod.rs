@@ -1,6 +1,8 @@
-//! Who may do what to a gate, and to what quota is counted by.
+//! Who may do what to a gate, and to what quota is counted by; and how new objects get a gate.
 
+mod certificates;
 mod objects;
 mod others;
 mod policies;
 mod tampering;
+mod webhook;

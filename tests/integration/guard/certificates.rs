@@ -1,0 +1,163 @@
+//! The certificate of the webhook: one for all replicas, replaced in time, and trusted before it is served.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use serde_json::json;
+use sluice::webhook::certificates::{Bundle, REPLACED_BEFORE_END, VALID_FOR};
+use sluice::webhook::steps;
+
+use super::webhook::{configure, is_gated, manager_at};
+use crate::process::free_port;
+use crate::support::{TestEnv, eventually};
+
+fn secrets(env: &TestEnv) -> Api<Secret> {
+    Api::namespaced(env.client.clone(), "sluice-system")
+}
+
+async fn kept(env: &TestEnv) -> Option<Bundle> {
+    secrets(env).get_opt(steps::SECRET).await.expect("an answer").as_ref().and_then(steps::bundle)
+}
+
+/// What the API server trusts, as PEM.
+async fn trusted(env: &TestEnv) -> String {
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(env.client.clone());
+    let configuration = configurations.get(steps::CONFIGURATION).await.expect("the configuration");
+    let trusted = configuration.webhooks.into_iter().flatten().find_map(|webhook| webhook.client_config.ca_bundle);
+    String::from_utf8(trusted.map(|trusted| trusted.0).unwrap_or_default()).expect("PEM")
+}
+
+/// The certificate that is served at a port to whoever trusts these authorities.
+fn served(port: u16, trusted: &str) -> Result<CertificateDer<'static>, String> {
+    let mut roots = RootCertStore::empty();
+    for authority in CertificateDer::pem_slice_iter(trusted.as_bytes()) {
+        roots.add(authority.map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("127.0.0.1").expect("an address");
+    let mut connection = ClientConnection::new(Arc::new(config), name).map_err(|error| error.to_string())?;
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).map_err(|error| error.to_string())?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).map_err(|error| error.to_string())?;
+    while connection.is_handshaking() {
+        connection.complete_io(&mut stream).map_err(|error| error.to_string())?;
+    }
+    let chain = connection.peer_certificates().unwrap_or_default();
+    chain.first().map(|own| own.clone().into_owned()).ok_or_else(|| "no certificate".to_owned())
+}
+
+fn own(bundle: &Bundle) -> CertificateDer<'static> {
+    CertificateDer::from_pem_slice(bundle.certificate.as_bytes()).expect("a certificate")
+}
+
+#[tokio::test]
+async fn replicas_that_start_at_once_end_with_one_certificate_and_a_restart_keeps_it() {
+    let env = TestEnv::start().await;
+    let ports = [free_port(), free_port()];
+    configure(&env, ports[1]).await;
+    let flags = ["--leader-elect", "--leader-election-namespace=sluice-system"];
+    let first = manager_at(&env, ports[0], &flags).await;
+    let second = manager_at(&env, ports[1], &flags).await;
+
+    // Both serve what is in the Secret, whoever leads, and the API server trusts it.
+    eventually("the webhook is called", async || is_gated(&env.client).await.then_some(())).await;
+    let bundle = kept(&env).await.expect("a certificate");
+    for port in ports {
+        eventually("the replica serves the certificate in the Secret", async || {
+            let trusted = trusted(&env).await;
+            let served = tokio::task::spawn_blocking(move || served(port, &trusted)).await.expect("a task");
+            (served.ok()? == own(&bundle)).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(trusted(&env).await, bundle.authorities);
+
+    first.kill().await;
+    second.kill().await;
+    let _third = manager_at(&env, ports[1], &flags).await;
+    eventually("the webhook is called", async || is_gated(&env.client).await.then_some(())).await;
+    assert_eq!(kept(&env).await, Some(bundle));
+}
+
+#[tokio::test]
+async fn a_certificate_is_replaced_in_time_and_every_call_is_answered_meanwhile() {
+    let env = TestEnv::start().await;
+    let port = free_port();
+    configure(&env, port).await;
+    // Given a certificate that is to be replaced half a minute from now,
+    let soon = Timestamp::now() + SignedDuration::from_secs(30);
+    let made_at = soon - (VALID_FOR - REPLACED_BEFORE_END);
+    let old = Bundle::make(&["127.0.0.1".to_owned()].into(), None, made_at).expect("a certificate");
+    secrets(&env).create(&PostParams::default(), &steps::secret(&old)).await.expect("the Secret");
+    let _manager = manager_at(&env, port, &[]).await;
+    eventually("the webhook is called", async || is_gated(&env.client).await.then_some(())).await;
+    assert_eq!((kept(&env).await, trusted(&env).await), (Some(old.clone()), old.authorities.clone()));
+
+    // when its time has come (and, so that nobody has to wait for the next look at the clock, the Secret is touched),
+    while Timestamp::now() < soon + SignedDuration::from_secs(2) {
+        assert!(is_gated(&env.client).await, "the old certificate serves");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let touched = Patch::Merge(json!({"metadata": {"annotations": {"test.sluice.dev/touched": "yes"}}}));
+    secrets(&env).patch(steps::SECRET, &PatchParams::default(), &touched).await.expect("the Secret is touched");
+
+    // then another takes its place, and the API server trusts both at every moment.
+    let new = eventually("another certificate is served", async || {
+        assert!(is_gated(&env.client).await, "every call is answered");
+        let new = kept(&env).await.filter(|kept| *kept != old)?;
+        let trusted = trusted(&env).await;
+        let served = tokio::task::spawn_blocking(move || served(port, &trusted)).await.expect("a task");
+        (served.ok()? == own(&new)).then_some(new)
+    })
+    .await;
+    assert_eq!(trusted(&env).await, new.authorities);
+    assert!(new.authorities.ends_with(&old.authorities), "whoever serves the old one still is trusted");
+    assert!(is_gated(&env.client).await);
+}
+
+#[tokio::test]
+async fn what_somebody_has_broken_is_put_right() {
+    let env = TestEnv::start().await;
+    let port = free_port();
+    configure(&env, port).await;
+    let _manager = manager_at(&env, port, &[]).await;
+    let works = async || {
+        eventually("the webhook is called", async || is_gated(&env.client).await.then_some(())).await;
+    };
+    works().await;
+
+    // Given that the trust is taken away, as by who applies the manifest anew,
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(env.client.clone());
+    let removed = json!([{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]);
+    let removed = Patch::Json::<()>(serde_json::from_value(removed).expect("a JSON patch"));
+    configurations.patch(steps::CONFIGURATION, &PatchParams::default(), &removed).await.expect("no trust");
+    works().await;
+
+    // or that the Secret is deleted, or is of no use,
+    let before = kept(&env).await;
+    secrets(&env).delete(steps::SECRET, &kube::api::DeleteParams::default()).await.expect("no Secret");
+    let after =
+        eventually("there is another", async || kept(&env).await.filter(|kept| Some(kept) != before.as_ref())).await;
+    works().await;
+    let broken = Patch::Merge(json!({"stringData": {"tls.key": "none"}}));
+    secrets(&env).patch(steps::SECRET, &PatchParams::default(), &broken).await.expect("no key");
+    // then it is made anew.
+    eventually("there is another", async || {
+        kept(&env).await.filter(|kept| kept.key.contains("PRIVATE KEY") && *kept != after)
+    })
+    .await;
+    works().await;
+}

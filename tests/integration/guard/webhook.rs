@@ -1,0 +1,112 @@
+//! New queued objects come out of the API server with their gates closed; and without the webhook nothing goes wrong.
+
+use kube::api::{DynamicObject, ListParams, PostParams};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+
+use super::objects::{api, child, cluster, create, queue, service};
+use crate::process::free_port;
+use crate::support::history::Recorder;
+use crate::support::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
+use crate::support::{Manager, TestEnv, eventually};
+use crate::upgrades::pods_ever;
+
+/// Starts a manager that serves the webhook at a port.
+pub(super) async fn manager_at(env: &TestEnv, port: u16, flags: &[&str]) -> Manager {
+    let address = format!("--webhook-bind-address=127.0.0.1:{port}");
+    env.manager_with(&[&[address.as_str()], flags].concat()).await
+}
+
+/// Tells the API server of a webhook at a port of this machine: managers run outside of its cluster.
+pub(super) async fn configure(env: &TestEnv, port: u16) {
+    let mut configuration: Value =
+        serde_saphyr::from_str(include_str!("../../../config/webhook/configuration.yaml")).expect("YAML");
+    configuration["webhooks"][0]["clientConfig"] = json!({"url": format!("https://127.0.0.1:{port}/mutate")});
+    env.apply(&configuration.to_string()).await.expect("the configuration");
+}
+
+/// What an object would be like if it were created.
+pub(super) async fn created(client: &Client, object: &Value) -> Result<DynamicObject, kube::Error> {
+    let object: DynamicObject = serde_json::from_value(object.clone()).expect("an object");
+    let kind = object.types.clone().expect("its type").kind;
+    let params = PostParams { dry_run: true, ..PostParams::default() };
+    api(client, &kind).create(&params, &object).await
+}
+
+/// Whether a RayCluster would come out suspended.
+pub(super) async fn is_gated(client: &Client) -> bool {
+    let made = created(client, &cluster("new", queue("a"), false)).await.expect("an answer");
+    made.data["spec"]["suspend"] == true
+}
+
+#[tokio::test]
+async fn new_queued_objects_are_created_with_their_gates_closed() {
+    let env = TestEnv::start().await;
+    let port = free_port();
+    configure(&env, port).await;
+    let _manager = manager_at(&env, port, &[]).await;
+    eventually("the webhook is called", async || is_gated(&env.client).await.then_some(())).await;
+
+    let service = service("made", queue("a"));
+    let owner = create(&env.client, service.clone()).await.expect("a service");
+    let mut open_service = service.clone();
+    open_service["metadata"]["name"] = "open".into();
+    open_service["spec"]["rayClusterConfig"]["suspend"] = false.into();
+    let mut open_child = child("child", &owner, "a");
+    open_child["spec"]["suspend"] = false.into();
+    let mut of_job = cluster("of-job", queue("a"), false);
+    of_job["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "ray.io/v1", "kind": "RayJob", "name": "j", "uid": "1", "controller": true}]);
+    let cases = [
+        ("a service", open_service, "/spec/rayClusterConfig/suspend", true),
+        ("a child of a service", open_child, "/spec/suspend", true),
+        ("a cluster", cluster("own", queue("a"), false), "/spec/suspend", true),
+        ("a cluster of a job", of_job, "/spec/suspend", false),
+        ("a cluster in no queue", cluster("free", json!({"team": "a"}), false), "/spec/suspend", false),
+    ];
+    for (what, object, pointer, expected) in cases {
+        let made = created(&env.client, &object).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(made.data.pointer(pointer), Some(&Value::Bool(expected)), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn with_the_webhook_dead_creation_works_and_no_pod_exists_without_quota() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let port = free_port();
+    configure(&env, port).await;
+    let manager = manager_at(&env, port, &[]).await;
+    eventually("the webhook is called", async || is_gated(&env.client).await.then_some(())).await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.set_quota("999m", "2Gi").await;
+
+    // Given that nobody answers, when a service is created, then it is created as it is.
+    manager.kill().await;
+    env.apply(SERVICE_SAMPLE).await.expect("the service is created");
+    assert_eq!(env.service().await.spec.ray_cluster_config.suspend, None);
+    let basket = crate::rayclusters::manifest();
+    env.apply(&basket).await.expect("the cluster is created");
+
+    // When Sluice is back, without the webhook, then both get their gates, and wait for quota without a pod.
+    let _manager = env.manager().await;
+    eventually("the template is closed", async || {
+        (env.service().await.spec.ray_cluster_config.suspend == Some(true)).then_some(())
+    })
+    .await;
+    let clusters = eventually("both clusters are suspended", async || {
+        let clusters = env.ray_clusters().list(&ListParams::default()).await.expect("the clusters").items;
+        let all = clusters.len() == 2 && clusters.iter().all(|cluster| cluster.spec.suspend == Some(true));
+        all.then_some(clusters)
+    })
+    .await;
+    eventually("both wait for quota", async || {
+        let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
+        (slices.len() == 2).then_some(())
+    })
+    .await;
+    let history = recorder.history().await;
+    for cluster in clusters {
+        assert!(pods_ever(&history, &cluster.name_any()).is_empty(), "{}", cluster.name_any());
+    }
+}
