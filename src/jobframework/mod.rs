@@ -144,7 +144,7 @@ pub fn plan(view: &JobView<'_>) -> Plan {
     let mut plan = Plan::default();
     let slices = slices::slices_of(view.workloads.iter().copied());
     let members = view.job.members();
-    plan.write(view.job.hold_template_gate());
+    hold_template_gate(view, &slices, &mut plan);
     let gone = outlived(&slices, &members, view);
     let records: Vec<_> =
         slices.iter().filter(|slice| slice.phase != slices::Phase::Finished).map(|slice| &slice.record).collect();
@@ -163,6 +163,16 @@ pub fn plan(view: &JobView<'_>) -> Plan {
         Err(problem) => report::misconfigured(view, &slices, &problem, &mut plan),
     }
     plan
+}
+
+/// Makes every later member be born suspended. A job that has slices was so before: somebody has got past the policies.
+fn hold_template_gate(view: &JobView<'_>, slices: &[slices::Slice<'_>], plan: &mut Plan) {
+    let Some(write) = view.job.hold_template_gate() else { return };
+    plan.write(write);
+    if !slices.is_empty() {
+        let message = "The gate in its template was open, and is closed again: what is made from it waits for quota";
+        plan.notes.push(Note { warning: true, ..view.job.note("TemplateGateClosed", message) });
+    }
 }
 
 /// A job that names no queue is none of our business; one that named a queue before takes its slices with it. (Quota that pods

@@ -27,7 +27,7 @@ struct FakeJob {
     members: Vec<Member>,
     runs: bool,
     gates: RefCell<Vec<(String, bool)>>,
-    released: RefCell<Vec<(String, String)>>,
+    template_is_open: bool,
     known: Vec<Condition>,
     shown: RefCell<Vec<Condition>>,
 }
@@ -59,15 +59,16 @@ impl Job for FakeJob {
         self.members.clone()
     }
     fn hold_template_gate(&self) -> Option<Write> {
-        None
+        let write = Write { target: self.reference(), op: WriteOp::Patch(Value::Null), quiet: Vec::new() };
+        self.template_is_open.then_some(write)
     }
     fn set_open(&self, member: &str, open: bool) -> Option<Write> {
         self.gates.borrow_mut().push((member.to_owned(), open));
         Some(Write { target: self.reference(), op: WriteOp::Patch(Value::Null), quiet: Vec::new() })
     }
     fn release(&self, member: &str, pod: &str, _: &Placement) -> Option<Write> {
-        self.released.borrow_mut().push((member.to_owned(), pod.to_owned()));
-        Some(Write { target: self.reference(), op: WriteOp::Patch(Value::Null), quiet: Vec::new() })
+        let target = ObjectRef { kind: "Pod".into(), name: format!("{member}/{pod}"), ..self.reference() };
+        Some(Write { target, op: WriteOp::Patch(Value::Null), quiet: Vec::new() })
     }
     fn conditions(&self) -> &[Condition] {
         &self.known
@@ -92,7 +93,7 @@ fn job(members: Vec<Member>) -> FakeJob {
         members,
         runs: true,
         gates: RefCell::default(),
-        released: RefCell::default(),
+        template_is_open: false,
         known: Vec::new(),
         shown: RefCell::default(),
     }

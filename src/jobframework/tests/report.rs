@@ -103,3 +103,14 @@ fn a_job_that_left_its_queue_says_so_once_its_quota_is_given_back() {
     planned(&never_queued, &[]);
     assert!(never_queued.shown.borrow().is_empty());
 }
+
+#[test]
+fn only_a_template_that_was_closed_before_is_worth_a_warning_when_it_is_open() {
+    let (active, held) = serving();
+    let reopened = FakeJob { template_is_open: true, ..job(vec![active]) };
+    let told = planned(&reopened, &[&held]).notes;
+    assert!(matches!(told.as_slice(), [note] if note.warning && note.reason == "TemplateGateClosed"), "{told:?}");
+
+    let new = FakeJob { template_is_open: true, ..job(vec![cluster("a", 2, "1")]) };
+    assert!(planned(&new, &[]).notes.is_empty());
+}
