@@ -129,6 +129,23 @@ async fn a_certificate_is_replaced_in_time_and_every_call_is_answered_meanwhile(
 }
 
 #[tokio::test]
+async fn in_a_cluster_the_certificate_is_for_the_service_that_the_manifests_name() {
+    let env = TestEnv::start().await;
+    env.apply_kustomization("webhook").await;
+    let _manager = manager_at(&env, free_port(), &[]).await;
+
+    let bundle = eventually("the API server trusts the certificate", async || {
+        let kept = kept(&env).await?;
+        (trusted(&env).await == kept.authorities).then_some(kept)
+    })
+    .await;
+    let names = ["sluice-webhook.sluice-system.svc".to_owned()].into();
+    assert_eq!(bundle.check(&names, Timestamp::now()), Ok(()));
+    // The Service leads to nobody here, as in a cluster where all replicas are down, and creation goes on.
+    assert!(!is_gated(&env.client).await);
+}
+
+#[tokio::test]
 async fn what_somebody_has_broken_is_put_right() {
     let env = TestEnv::start().await;
     let port = free_port();

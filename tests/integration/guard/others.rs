@@ -45,7 +45,8 @@ async fn what_is_being_deleted_can_lose_its_finalizers_and_anything_else() {
     make(&env).await;
     in_force(&env).await;
     let kept = json!({"metadata": {"finalizers": ["test.sluice.dev/keep"]}});
-    let objects = [("RayCluster", "waiting"), ("RayCluster", "child"), ("RayService", "serving"), ("Pod", "gated")];
+    // What is owned before its owner, with which it would go.
+    let objects = [("Pod", "gated"), ("RayCluster", "waiting"), ("RayCluster", "child"), ("RayService", "serving")];
 
     for (kind, name) in objects {
         // Given an object that somebody keeps with a finalizer of theirs,

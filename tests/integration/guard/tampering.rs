@@ -1,14 +1,15 @@
 //! A user opens a gate by hand.
 
+use k8s_openapi::api::events::v1::Event;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 use sluice::api::condition;
 use sluice::api::ray::RayCluster;
 
 use crate::rayclusters::{CLUSTER, manifest};
 use crate::support::history::{Change, Object, Recorder};
-use crate::support::objects::{QUEUE_SAMPLE, SERVICE, waits_for_quota};
+use crate::support::objects::{NAMESPACE, QUEUE_SAMPLE, SERVICE, waits_for_quota};
 use crate::support::{TestEnv, eventually};
 use crate::upgrades::pods_ever;
 
@@ -137,5 +138,14 @@ async fn a_template_that_is_opened_while_sluice_is_down_is_closed_and_no_pod_com
     assert_eq!(env.service().await.spec.ray_cluster_config.suspend, Some(true));
     let history = recorder.history().await;
     assert!(!was_open(&history, &pending), "the cluster was made suspended");
+    let events: Api<Event> = Api::namespaced(env.client.clone(), NAMESPACE);
+    eventually("a warning tells of it", async || {
+        let events = events.list(&ListParams::default()).await.expect("the Events").items;
+        let told = |event: &Event| {
+            event.reason.as_deref() == Some("TemplateGateClosed") && event.type_.as_deref() == Some("Warning")
+        };
+        events.iter().any(told).then_some(())
+    })
+    .await;
     assert!(pods_ever(&history, &pending).is_empty(), "no pod was made");
 }
