@@ -395,6 +395,37 @@ fn a_cluster_that_outgrows_its_slice_stays_open_and_asks_for_more() {
 }
 
 #[test]
+fn a_pod_behind_a_scheduling_gate_runs_once_a_slice_pays_for_it() {
+    let (active, held) = serving();
+    let gated = ungate::GatedPod {
+        name: "a-small-3".into(),
+        group: "small".into(),
+        replica: None,
+        since: Some(Timestamp::UNIX_EPOCH),
+    };
+    let grown = Member { live_pods: active.live_pods.clone(), gated: vec![gated], open: true, ..cluster("a", 3, "1") };
+    let released = |plan: &Plan| -> Vec<(String, Vec<ObjectRef>)> {
+        let of_pods = plan.writes.iter().filter(|write| write.target.kind == "Pod");
+        of_pods.map(|write| (write.target.name.clone(), write.quiet.clone())).collect()
+    };
+
+    let plan = planned(&job(vec![grown.clone()]), &[&held]);
+    assert_eq!(released(&plan), []);
+
+    let larger = admitted(created(&plan).expect("a successor"));
+    let paid = planned(&job(vec![grown.clone()]), &[&held, &larger]);
+    assert_eq!(
+        released(&paid),
+        [("a/a-small-3".to_owned(), vec![ObjectRef::of(&larger)])],
+        "once nothing is written of it"
+    );
+    assert!(paid.notes.iter().any(|note| note.reason == "PodsReleased"));
+
+    let closed = planned(&job(vec![Member { open: false, ..grown }]), &[&held, &larger]);
+    assert_eq!(released(&closed), []);
+}
+
+#[test]
 fn an_evicted_slice_closes_everything_and_is_given_back_once_the_pods_are_gone() {
     let (active, held) = serving();
     let evicted = with(held, names::EVICTED);

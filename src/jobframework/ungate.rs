@@ -41,7 +41,7 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
             }
             if released > 0 {
                 let name = slice.workload.metadata.name.as_deref().unwrap_or_default();
-                let what = format!("{released} pods of group {} of RayCluster {}", group.name, member.name);
+                let what = format!("{released} of the pods of group {} of RayCluster {}", group.name, member.name);
                 plan.notes.push(view.job.note("PodsReleased", &format!("{what} may run: slice {name} pays for them")));
             }
         }
