@@ -159,15 +159,50 @@ fn resource_flaws(container: &Value, path: &str) -> Vec<Flaw> {
     flaws
 }
 
-/// What a client changes of a pod that it can't change.
+/// What a client changes of a pod that it can't change (kubernetes 1.36 `pkg/apis/core/validation/validation.go`,
+/// `ValidatePodUpdate`). Where a pod may run can be narrowed for as long as it is gated.
 pub(super) fn change_flaws(old: &Value, new: &Value) -> Vec<Flaw> {
-    if fixed(old) == fixed(new) {
-        return Vec::new();
+    let mut flaws = new_gates(old, new);
+    let gone = |field: &str| {
+        let kept = new["spec"][field].as_array().cloned().unwrap_or_default();
+        old["spec"][field].as_array().is_some_and(|old| old.iter().any(|entry| !kept.contains(entry)))
+    };
+    if gone("tolerations") {
+        let why = "existing toleration can not be modified except its tolerationSeconds";
+        flaws.push(Flaw::forbidden("spec.tolerations", why));
     }
-    let why = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,\
-        `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
-        `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)\n";
-    vec![Flaw::forbidden("spec", why)]
+    let is_gated = old["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
+    let (mut before, mut after) = (fixed(old), fixed(new));
+    if is_gated {
+        let (before, after) =
+            (fields::map(&mut before).remove("nodeSelector"), fields::map(&mut after).remove("nodeSelector"));
+        let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
+        if before.as_object().is_some_and(|labels| labels.iter().any(|(key, value)| after.get(key) != Some(value))) {
+            let why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+            flaws.push(Flaw::invalid("spec.nodeSelector", &after, why));
+        }
+    }
+    if before != after {
+        let why = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,\
+            `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
+            `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)\n";
+        flaws.push(Flaw::forbidden("spec", why));
+    }
+    flaws
+}
+
+fn new_gates(old: &Value, new: &Value) -> Vec<Flaw> {
+    let names = |pod: &Value| -> Vec<String> {
+        let gates = pod["spec"]["schedulingGates"].as_array().cloned().unwrap_or_default();
+        gates.iter().filter_map(|gate| gate["name"].as_str().map(str::to_owned)).collect()
+    };
+    let known = names(old);
+    let new = names(new).into_iter().enumerate().filter(|(_, gate)| !known.contains(gate));
+    let flaws = new.map(|(index, gate)| {
+        let why = format!("only deletion is allowed, but found new scheduling gate '{gate}'");
+        Flaw::forbidden(format!("spec.schedulingGates[{index}].name"), &why)
+    });
+    flaws.collect()
 }
 
 /// The part of a pod's spec that stays as it was made.
@@ -201,6 +236,32 @@ mod tests {
     fn a_pod_has_the_quality_of_its_resources(#[case] resources: Value, #[case] expected: &str) {
         let pod = json!({"spec": {"containers": [{"name": "c", "resources": resources}]}});
         assert_eq!(quality(&pod), expected);
+    }
+
+    #[rstest]
+    #[case::gate_taken_away(json!({}), true)]
+    #[case::gate_kept(json!({"schedulingGates": [{"name": "a"}]}), true)]
+    #[case::gate_added(json!({"schedulingGates": [{"name": "a"}, {"name": "b"}]}), false)]
+    #[case::place_narrowed(json!({"nodeSelector": {"zone": "1", "gpu": "h100"}}), true)]
+    #[case::place_changed(json!({"nodeSelector": {"zone": "2"}}), false)]
+    #[case::place_widened(json!({"nodeSelector": null}), false)]
+    #[case::toleration_added(json!({"tolerations": [{"key": "a"}, {"key": "b"}]}), true)]
+    #[case::toleration_gone(json!({"tolerations": [{"key": "b"}]}), false)]
+    #[case::something_else(json!({"hostname": "h"}), false)]
+    fn of_a_gated_pod_the_gate_may_go_and_its_place_be_narrowed(#[case] change: Value, #[case] allowed: bool) {
+        let spec =
+            json!({"schedulingGates": [{"name": "a"}], "nodeSelector": {"zone": "1"}, "tolerations": [{"key": "a"}]});
+        let old = json!({"spec": spec});
+        let mut new = old.clone();
+        new["spec"]["schedulingGates"] = Value::Null;
+        change.as_object().into_iter().flatten().for_each(|(field, value)| new["spec"][field] = value.clone());
+        assert_eq!(change_flaws(&old, &new).is_empty(), allowed);
+    }
+
+    #[test]
+    fn where_a_pod_without_gates_may_run_stays_as_it_is() {
+        let new = json!({"spec": {"nodeSelector": {"gpu": "h100"}}});
+        assert_eq!(change_flaws(&json!({"spec": {}}), &new).len(), 1);
     }
 
     #[test]
