@@ -15,7 +15,9 @@ use sluice::rayservice::status::SUSPENDING;
 
 use crate::coverage::serving_cluster;
 use crate::support::history::{Change, Object, State};
-use crate::support::invariants::{Breach, Invariant, is_open, key, owner_uid, slices_of};
+use crate::support::invariants::{
+    Breach, Invariant, QUEUE_NAME, holds_quota, is_finished, is_open, key, owner_uid, slices_of,
+};
 
 /// Who answers requests.
 pub struct Serving {
@@ -119,8 +121,11 @@ fn is_to_serve(state: &State, service: &RayService) -> bool {
         let conditions = slice.status.clone().unwrap_or_default().conditions;
         is_true(&conditions, "Evicted") || slice.metadata.deletion_timestamp.is_some()
     });
+    // One that was put into a queue while it ran (which the policies refuse, where they are) stops until there is quota.
+    let queued = service.labels().contains_key(QUEUE_NAME);
+    let joined = queued && slices_of(state, &job).all(|slice| !holds_quota(slice) && !is_finished(slice));
     // A suspension that has begun goes to its end, whatever is asked for meanwhile.
     let conditions = service.status.clone().unwrap_or_default().conditions;
     let suspended = service.spec.suspend == Some(true) || is_true(&conditions, SUSPENDING);
-    service.metadata.deletion_timestamp.is_none() && !suspended && !evicted
+    service.metadata.deletion_timestamp.is_none() && !suspended && !evicted && !joined
 }

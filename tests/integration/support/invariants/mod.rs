@@ -227,7 +227,8 @@ pub fn holds_quota(workload: &Workload) -> bool {
     is_true(conditions, "QuotaReserved") && !is_finished(workload)
 }
 
-fn is_finished(workload: &Workload) -> bool {
+/// Whether it is over.
+pub fn is_finished(workload: &Workload) -> bool {
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     is_true(conditions, "Finished")
 }
