@@ -374,21 +374,24 @@ impl Plan {
         if let Some(set) = workload.spec.pod_sets.last_mut() {
             let more = u32::try_from(i32::from(count) - set.count).unwrap_or(0);
             set.count = count.into();
-            let steps = [
-                (1, more.checked_rem(hosts.into())),
-                (more.checked_div(hosts.into()).unwrap_or(0), Some(hosts.into())),
-            ];
-            let steps = steps.into_iter().filter(|(times, count)| *times > 0 && count.is_some_and(|count| count > 0));
-            let steps: Vec<Value> = steps
-                .map(|(times, count)| {
-                    json!({"times": times, "pods": [{"member": "", "group": "", "podSet": set.name, "count": count}]})
-                })
-                .collect();
+            let steps = steps(&set.name, more, hosts.into());
             let annotation = (SLICE_ANNOTATION.to_owned(), json!({"steps": steps}).to_string());
             workload.metadata.annotations.get_or_insert_default().extend([annotation]);
         }
         cluster.put(replacing(workload, &before.name));
     }
+}
+
+/// A scale-up by `more` pods in whole replicas of `hosts` pods, after what makes up none. Of replicas without hosts there are
+/// no steps: it comes whole or not at all.
+fn steps(pod_set: &str, more: u32, hosts: u32) -> Vec<Value> {
+    let Some(replicas) = more.checked_div(hosts) else { return Vec::new() };
+    let steps = [(1, more - replicas * hosts), (replicas, hosts)].into_iter();
+    let some = steps.filter(|(times, count)| *times > 0 && *count > 0);
+    some.map(|(times, count)| {
+        json!({"times": times, "pods": [{"member": "", "group": "", "podSet": pod_set, "count": count}]})
+    })
+    .collect()
 }
 
 fn fair_sharing_spec(weight: Option<&str>) -> Value {
