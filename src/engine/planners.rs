@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
 
-use super::plan::{Note, Plan, Write};
+use super::plan::{Note, ObjectRef, Plan, Write};
 use super::priorities;
 use super::store::Key;
 use super::world::{self, Change, ClusterId, Object, World, owned_by};
@@ -20,6 +20,9 @@ use crate::jobframework::record::{MemberShare, Record};
 use crate::jobframework::{self, Groups, Job, JobView, slices};
 use crate::raycluster::{self, Grant, Placement};
 use crate::rayservice;
+
+/// After what time it is looked again whether an outdated slice is brought in line; its own change is seen at once.
+const UNTIL_IN_LINE: SignedDuration = SignedDuration::from_secs(1);
 
 /// One thing that is planned on its own; those that are due at once in this order, the quota before what rests on it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -278,11 +281,22 @@ impl Engine {
                 // The decision is written once its order is right.
                 return Plan { writes: vec![write], ..Plan::default() };
             }
+            if self.queueing.admits(key) && self.is_outdated(workload, now) {
+                let wake_at = now.checked_add(UNTIL_IN_LINE).ok();
+                return Plan { wake_at, ..Plan::default() };
+            }
             return self.queueing.plan_workload(&self.world, workload, now);
         }
         let members = Record::of(workload).unwrap_or_default().members;
         let has_pods = members.iter().any(|member| !self.live_pods(&member.uid).is_empty());
         jobframework::release(workload, has_pods)
+    }
+
+    /// Whether its job is about to change a slice, or to delete it: what it was made for may be gone, and it would take the place
+    /// of the slice that pays for what runs.
+    fn is_outdated(&self, slice: &Workload, now: Timestamp) -> bool {
+        let writes = job_of(slice).map(|job| self.plan_job(&job, now).writes).unwrap_or_default();
+        writes.iter().any(|write| write.target == ObjectRef::of(slice))
     }
 
     fn plan_ray_service(&self, key: &Key, now: Timestamp) -> Plan {

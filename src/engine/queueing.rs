@@ -78,6 +78,11 @@ impl Queueing {
         }
     }
 
+    /// Whether the queue gives a Workload quota.
+    pub(super) fn admits(&self, workload: &Key) -> bool {
+        matches!(self.queue.effect(&Subject::Workload(workload.clone())), Some(Effect::Admit { .. }))
+    }
+
     /// What the queue wants of a Workload.
     pub(super) fn plan_workload(&self, world: &World, workload: &Workload, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
