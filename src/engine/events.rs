@@ -4,6 +4,7 @@
 use super::plan::{Note, ObjectRef};
 use crate::api::condition;
 use crate::api::kueue::{Workload, names};
+use crate::queue::parts::PARTLY_PREEMPTED;
 use crate::queue::{Effect, EvictReason, Preemption};
 
 /// What is told of `effect`, which makes `workload` into `decided`.
@@ -23,6 +24,10 @@ pub(super) fn of(workload: &Workload, decided: &Workload, effect: &Effect) -> Ve
                 notes.push(to_preemptor(workload, preemption));
             }
             notes
+        }
+        Effect::GiveBack { preemption, .. } => {
+            let (_, message) = said(decided, PARTLY_PREEMPTED).unwrap_or_default();
+            vec![Note::normal(workload, "PartlyPreempted", message), to_preemptor(workload, preemption)]
         }
         Effect::Deactivate { cause, .. } => {
             let target = said(decided, names::DEACTIVATION_TARGET).unwrap_or_default();

@@ -18,8 +18,10 @@ use crate::jobframework::ray_cluster::{RayClusterJob, live_pods, member};
 use crate::jobframework::ray_service::RayServiceJob;
 use crate::jobframework::record::{MemberShare, Record};
 use crate::jobframework::{self, Groups, Job, JobView, slices};
+use crate::queue::Part;
 use crate::raycluster::{self, Grant, Placement};
 use crate::rayservice;
+use crate::rayservice::services::{leads_to, serve_service_name};
 
 /// After what time it is looked again whether an outdated slice is brought in line; its own change is seen at once.
 const UNTIL_IN_LINE: SignedDuration = SignedDuration::from_secs(1);
@@ -127,7 +129,10 @@ fn of_service(world: &World, service: &Key, concerned: &mut BTreeSet<Planner>) {
 }
 
 fn of_owner<K: Resource>(object: &K, concerned: &mut BTreeSet<Planner>) {
-    concerned.extend(controller(object, "RayService").map(Planner::RayService));
+    if let Some(service) = controller(object, "RayService") {
+        concerned.insert(Planner::Job(JobKey::RayService(service.clone())));
+        concerned.insert(Planner::RayService(service));
+    }
     concerned.extend(controller(object, "RayCluster").map(Planner::RayCluster));
 }
 
@@ -239,8 +244,14 @@ impl Engine {
         match job {
             JobKey::RayService(key) => {
                 let Some(service) = self.world.ray_services.get(key) else { return Plan::default() };
-                let children = self.world.ray_clusters.under(&owned_by(&service.uid().unwrap_or_default()));
-                let job = RayServiceJob { service, children: children.map(|child| self.cluster_job(child)).collect() };
+                let owned = owned_by(&service.uid().unwrap_or_default());
+                let children = self.world.ray_clusters.under(&owned);
+                let children = children.map(|child| self.cluster_job(child)).collect();
+                let routed_by = serve_service_name(service);
+                let mut services = self.world.services.under(&owned);
+                let serving =
+                    services.find(|service| service.name_any() == routed_by).and_then(|found| leads_to(found));
+                let job = RayServiceJob { service, children, serving };
                 self.plan_any_job(&job, priorities::pod_class(&service.spec.ray_cluster_config), now)
             }
             JobKey::RayCluster(key) => {
@@ -261,7 +272,9 @@ impl Engine {
         let priority = priorities::of_job(&self.world, job, pod_priority_class);
         let placement = &|flavors: &BTreeSet<String>| self.placement(flavors);
         let watches_readiness = self.queueing.watches_readiness();
-        jobframework::plan(&JobView { job, workloads, orphaned_pods, priority, placement, watches_readiness, now })
+        let makes_pods = self.halves.ray_operator;
+        let view = JobView { job, workloads, orphaned_pods, priority, placement, makes_pods, watches_readiness, now };
+        jobframework::plan(&view)
     }
 
     /// The pods of clusters that are gone, as far as a slice paid for them.
@@ -307,7 +320,7 @@ impl Engine {
         let head_pods = children.iter().flat_map(|child| self.pods_of(child));
         let head_pods = head_pods
             .filter(|pod| pod.labels().get(names::GROUP_LABEL).is_some_and(|group| group == names::HEAD_GROUP));
-        let serve_service = Key::new(key.namespace.clone(), rayservice::services::serve_service_name(service));
+        let serve_service = Key::new(key.namespace.clone(), serve_service_name(service));
         let observed = children.iter().filter_map(|child| Some((child.name_any(), self.serve.get(&Key::of(*child))?)));
         rayservice::plan(&rayservice::View {
             service,
@@ -358,7 +371,10 @@ impl Engine {
         let member = member(cluster, &[], BTreeMap::new(), self.wants(cluster));
         let flavors = slice.flavors(&member).into_iter();
         let placements = flavors.map(|(group, flavors)| (group, self.placement(&flavors)));
-        (Grant::UpTo(slice.grant(&member)), placements.collect())
+        let granted = slice.grant(&member);
+        let grant =
+            if slice.gives_back == Some(Part::Replicas) { Grant::DownTo(granted) } else { Grant::UpTo(granted) };
+        (grant, placements.collect())
     }
 
     fn placement(&self, flavors: &BTreeSet<String>) -> Placement {

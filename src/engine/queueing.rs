@@ -98,9 +98,9 @@ impl Queueing {
                     go_on_from(&mut decided, world.workloads.get(replaced).map(AsRef::as_ref), now);
                 }
                 if let Some(write) = Write::patch_status(workload, &decided) {
-                    // No gate may open on a slice that has just been evicted (invariant I2).
-                    let is_eviction = matches!(effect, Effect::Evict { .. });
-                    plan.write(if is_eviction { write.while_quiet(clusters_of(workload)) } else { write });
+                    // No gate may open on a slice that has just been evicted (invariant I2), be it in part.
+                    let takes = matches!(effect, Effect::Evict { .. } | Effect::GiveBack { .. });
+                    plan.write(if takes { write.while_quiet(clusters_of(workload)) } else { write });
                     plan.notes.extend(events::of(workload, &decided, &effect));
                 }
             }

@@ -2,7 +2,7 @@
 
 use super::slices::Slice;
 use super::{Group, JobView, Member};
-use crate::engine::plan::{ObjectRef, Plan};
+use crate::engine::plan::{Note, ObjectRef, Plan};
 
 /// Opens the members that the covering slice pays for, and closes those that nothing pays for.
 ///
@@ -13,6 +13,7 @@ use crate::engine::plan::{ObjectRef, Plan};
 pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>, plan: &mut Plan) {
     for member in members.iter().filter(|member| !member.going) {
         let should_be_open = match covering {
+            Some(_) if member.preempted => false,
             Some(slice) if member.open => slice.record.member(&member.uid).is_some(),
             Some(slice) => view.job.wants_to_run() && may_open(slice, member, members),
             None => false,
@@ -21,21 +22,29 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
             continue;
         }
         let Some(write) = view.job.set_open(&member.name, should_be_open) else { continue };
-        let rests_on = covering.filter(|_| should_be_open).map(|slice| ObjectRef::of(slice.workload));
-        plan.write(write.while_quiet(rests_on));
-        plan.notes.push(match (should_be_open, covering) {
-            (true, Some(slice)) => view.job.note(
-                "GateOpened",
-                &format!(
-                    "RayCluster {} may run: slice {} is admitted and covers it",
-                    member.name,
-                    slice.workload.metadata.name.as_deref().unwrap_or_default()
-                ),
-            ),
-            _ => view
-                .job
-                .note("GateClosed", &format!("RayCluster {} is suspended: no admitted slice covers it", member.name)),
+        plan.write(write.while_quiet(rests_on(view, member, covering)));
+        plan.notes.push(match covering {
+            Some(slice) if should_be_open => {
+                let name = slice.workload.metadata.name.as_deref().unwrap_or_default();
+                let message = format!("RayCluster {} may run: slice {name} is admitted and covers it", member.name);
+                view.job.note("GateOpened", &message)
+            }
+            _ => {
+                let why = covering.and_then(Slice::preemption).unwrap_or("no admitted slice covers it");
+                let message = format!("RayCluster {} is suspended: {why}", member.name);
+                Note { warning: true, ..view.job.note("GateClosed", &message) }
+            }
         });
+    }
+}
+
+/// What may not change while the gate of a member does: the slice that it is opened on; and, if others get its quota because it
+/// serves nobody, what says whom requests are sent to.
+fn rests_on(view: &JobView<'_>, member: &Member, covering: Option<&Slice<'_>>) -> Vec<ObjectRef> {
+    match covering {
+        Some(_) if member.preempted => view.job.routed_by().into_iter().collect(),
+        Some(slice) if !member.open => vec![ObjectRef::of(slice.workload)],
+        _ => Vec::new(),
     }
 }
 

@@ -62,6 +62,7 @@ mod tests {
             pod_set: name.to_owned(),
             shape: name.to_owned(),
             count: 0,
+            fewest: 0,
             hosts,
             template: PodTemplateSpec::default(),
         };
@@ -71,6 +72,8 @@ mod tests {
             groups: Arc::new(Ok(vec![group("head", 1), group("small", hosts)])),
             open,
             going: false,
+            surge: false,
+            preempted: false,
             live_pods: BTreeMap::new(),
             gated: Vec::new(),
             ready_pods: BTreeMap::new(),

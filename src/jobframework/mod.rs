@@ -5,6 +5,7 @@
 
 pub mod gate;
 mod growth;
+mod parts;
 pub mod pod_sets;
 pub mod ray_cluster;
 pub mod ray_service;
@@ -44,6 +45,8 @@ pub trait Job {
     fn hold_template_gate(&self) -> Option<Write>;
     /// Opens or closes the gate of the member with this name.
     fn set_open(&self, member: &str, open: bool) -> Option<Write>;
+    /// What says to which of its members requests are sent, if anything does.
+    fn routed_by(&self) -> Option<ObjectRef>;
     /// Takes the scheduling gate from a pod of a member, and sends it to where its quota is.
     fn release(&self, member: &str, pod: &str, placement: &Placement) -> Option<Write>;
     /// The conditions that are shown on it.
@@ -76,6 +79,10 @@ pub struct Member {
     pub open: bool,
     /// Whether it is being deleted.
     pub going: bool,
+    /// Whether it is what an upgrade holds on top of what serves: nobody misses it but those who wait for the upgrade.
+    pub surge: bool,
+    /// Whether it has to stop, because others get its quota.
+    pub preempted: bool,
     /// Pods of it that exist and haven't ended, by group; those that are being deleted included, but none behind a scheduling
     /// gate.
     pub live_pods: BTreeMap<String, u32>,
@@ -99,6 +106,8 @@ pub struct Group {
     pub shape: String,
     /// How many pods.
     pub count: u32,
+    /// How many of them it can do with.
+    pub fewest: u32,
     /// How many pods make a replica.
     pub hosts: u32,
     /// What each of them looks like.
@@ -126,6 +135,8 @@ pub struct JobView<'a> {
     pub priority: Result<Priority, String>,
     /// Where pods run that use quota of these flavors.
     pub placement: &'a dyn Fn(&BTreeSet<String>) -> Placement,
+    /// Whether this process makes the pods, and can take some away and leave others.
+    pub makes_pods: bool,
     /// Whether its workloads are to say that their pods are ready. Nobody else looks at that, and it costs two writes a slice,
     /// so it is said only where the queue decides by it (as kueue v0.19.2 does).
     pub watches_readiness: bool,
@@ -143,7 +154,8 @@ pub fn plan(view: &JobView<'_>) -> Plan {
     }
     let mut plan = Plan::default();
     let slices = slices::slices_of(view.workloads.iter().copied());
-    let members = view.job.members();
+    let mut members = view.job.members();
+    parts::preempt(&mut members, slices::covering(&slices).and_then(|slice| slice.gives_back));
     hold_template_gate(view, &slices, &mut plan);
     let gone = outlived(&slices, &members, view);
     let records: Vec<_> =

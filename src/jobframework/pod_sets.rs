@@ -66,10 +66,11 @@ fn pods_of_removed_groups(member: &Member, groups: &[Group], slices: &[&Record])
 }
 
 /// Pods that exist count until they are gone, whatever the object says; pods that are to come count as long as their
-/// member isn't on its way out.
+/// member isn't on its way out, and hasn't been stopped for the sake of others.
 fn pods_of(member: &Member, group: &Group) -> u32 {
     let alive = member.live_pods.get(&group.name).copied().unwrap_or(0);
-    if member.going { alive } else { group.count.max(alive) }
+    let none_come = member.going || (member.preempted && !member.open);
+    if none_come { alive } else { group.count.max(alive) }
 }
 
 /// Gives PodSets their names.

@@ -54,6 +54,10 @@ impl Job for RayClusterJob<'_> {
         set_open(self.cluster, open)
     }
 
+    fn routed_by(&self) -> Option<ObjectRef> {
+        None
+    }
+
     fn release(&self, _: &str, pod: &str, placement: &Placement) -> Option<Write> {
         let gated = *self.pods.iter().find(|known| known.metadata.name.as_deref() == Some(pod))?;
         let mut released = gated.clone();
@@ -93,6 +97,8 @@ pub fn member(cluster: &RayCluster, pods: &[&Pod], live_pods: BTreeMap<String, u
         groups,
         open: cluster.spec.suspend != Some(true),
         going: cluster.metadata.deletion_timestamp.is_some(),
+        surge: false,
+        preempted: false,
         live_pods,
         gated: pods.iter().filter(|pod| is_waiting(pod)).map(|pod| gated(pod)).collect(),
         ready_pods: count_by_group(pods.iter().filter(|pod| is_ready(pod))),
@@ -111,8 +117,8 @@ pub fn groups(cluster: &RayCluster, made_of: &Result<Vec<PodGroup>, Vec<Problem>
         let shape = pod_sets::shape_of(&spec).map_err(|error| named(format!("group {}: {error}", group.name)))?;
         let is_head = group.name == names::HEAD_GROUP;
         let pod_set = if is_head { HEAD_POD_SET.to_owned() } else { group.name.to_lowercase() };
-        let template = group.template.clone();
-        Ok(Group { pod_set, shape, name: group.name.clone(), count: group.count, hosts: group.hosts, template })
+        let (name, template) = (group.name.clone(), group.template.clone());
+        Ok(Group { pod_set, shape, name, count: group.count, fewest: group.fewest, hosts: group.hosts, template })
     });
     groups.collect()
 }

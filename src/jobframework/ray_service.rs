@@ -1,5 +1,6 @@
 //! RayService as a job: its members are its child RayClusters.
 
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::ResourceExt;
 
@@ -8,6 +9,7 @@ use super::{Job, Member, report};
 use crate::api::ray::RayService;
 use crate::engine::plan::{ObjectRef, Write};
 use crate::raycluster::Placement;
+use crate::rayservice::services::serve_service_name;
 
 /// A RayService and its children, which are jobs as any other but that they have no slices of their own.
 pub struct RayServiceJob<'a> {
@@ -15,6 +17,8 @@ pub struct RayServiceJob<'a> {
     pub service: &'a RayService,
     /// Its children.
     pub children: Vec<RayClusterJob<'a>>,
+    /// The child that requests are sent to.
+    pub serving: Option<&'a str>,
 }
 
 impl Job for RayServiceJob<'_> {
@@ -33,7 +37,11 @@ impl Job for RayServiceJob<'_> {
     fn members(&self) -> Vec<Member> {
         let mut children: Vec<_> = self.children.iter().collect();
         children.sort_by_key(|child| (child.cluster.creation_timestamp(), child.cluster.name_any()));
-        children.into_iter().flat_map(Job::members).collect()
+        let mut members: Vec<Member> = children.into_iter().flat_map(Job::members).collect();
+        if members.iter().any(|member| Some(member.name.as_str()) == self.serving) {
+            members.iter_mut().for_each(|member| member.surge = Some(member.name.as_str()) != self.serving);
+        }
+        members
     }
 
     /// The template's own gate stays closed for good: it is what makes a child be born suspended when KubeRay makes it.
@@ -48,6 +56,10 @@ impl Job for RayServiceJob<'_> {
 
     fn set_open(&self, member: &str, open: bool) -> Option<Write> {
         self.children.iter().find(|child| child.cluster.name_any() == member)?.set_open(member, open)
+    }
+
+    fn routed_by(&self) -> Option<ObjectRef> {
+        Some(ObjectRef::named::<Service>(self.service.namespace(), serve_service_name(self.service)))
     }
 
     fn release(&self, member: &str, pod: &str, placement: &Placement) -> Option<Write> {

@@ -34,7 +34,8 @@ pub fn started<'m>(slice: &Slice<'_>, members: &'m [Member]) -> Option<&'m Membe
 
 /// The members that a slice pays for and that stay, the oldest first.
 fn staying<'m, 's>(slice: &'s Slice<'_>, members: &'m [Member]) -> impl Iterator<Item = (&'m Member, &'s MemberShare)> {
-    members.iter().filter(|member| !member.going).filter_map(|member| Some((member, slice.record.member(&member.uid)?)))
+    let staying = members.iter().filter(|member| !member.going && !member.preempted);
+    staying.filter_map(|member| Some((member, slice.record.member(&member.uid)?)))
 }
 
 /// Whether of each group as many pods are ready as are needed, or as the member wants.

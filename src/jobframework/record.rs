@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::api::kueue::Workload;
+use crate::queue::parts::PartPods;
 use crate::queue::steps::{SLICE_ANNOTATION, Step, StepPods};
 
 /// What a slice pays for.
@@ -21,6 +22,9 @@ pub struct Record {
     /// In which order it may be granted what it asks for on top of what its predecessor holds; all at once if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<Step>,
+    /// What can be taken from it without the rest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<PartPods>,
 }
 
 /// What a slice pays for in one member of the job.
@@ -121,7 +125,7 @@ impl Record {
             let pods = member.pods.iter().filter_map(|share| share.meet(wanted));
             Some(MemberShare { pods: pods.collect(), ..member.clone() })
         });
-        Self { sequence: self.sequence, members: members.collect(), steps: Vec::new() }
+        Self { sequence: self.sequence, members: members.collect(), ..Self::default() }
     }
 
     /// What of this is paid for when so many pods of each PodSet were granted: each step as often as there is enough for it.
@@ -223,7 +227,7 @@ mod tests {
             member("b", vec![share("head", 1), share("small", 3)]),
         ];
         let steps = vec![step("a", 2, &[("small", 2)]), step("b", 1, &[("head", 1), ("small", 3)])];
-        Record { sequence: 7, members, steps }
+        Record { sequence: 7, members, steps, ..Record::default() }
     }
 
     #[rstest]

@@ -19,6 +19,8 @@ const REASON_ADMITTED: &str = "Admitted";
 const REASON_SUSPENDED: &str = "Suspended";
 /// The job can't be queued as it is.
 const REASON_MISCONFIGURED: &str = "Misconfigured";
+/// Others get the quota of a part of the job.
+const REASON_PARTLY_PREEMPTED: &str = "PartlyPreempted";
 /// A slice of the job holds quota.
 const REASON_RESERVED: &str = "QuotaReserved";
 /// No slice of the job holds quota.
@@ -78,6 +80,15 @@ fn admission(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member]) -> Op
         return Some(suspension(slices));
     }
     let covering = slices::covering(slices);
+    if let Some(why) = covering.and_then(Slice::preemption) {
+        let stopping = names_of(members.iter().filter(|member| member.preempted));
+        let staying = names_of(members.iter().filter(|member| member.open && !member.preempted));
+        let message = match stopping.as_str() {
+            "" => format!("{staying} runs on with fewer replicas. {why}"),
+            stopping => format!("{staying} runs on; {stopping} stops. {why}"),
+        };
+        return Some(Says::new(false, REASON_PARTLY_PREEMPTED, message));
+    }
     if let Some(waiting) = slices::waiting(slices) {
         // Before the queue has looked at a slice there is nothing to say.
         let (reason, why) = queue_says(waiting)?;
@@ -92,6 +103,10 @@ fn admission(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member]) -> Op
         return Some(Says::new(false, reason, format!("Its pods are being stopped: {why}")));
     }
     covering.map(|slice| Says::new(true, REASON_ADMITTED, held_by(slice)))
+}
+
+fn names_of<'m>(members: impl Iterator<Item = &'m Member>) -> String {
+    members.map(|member| member.name.as_str()).collect::<Vec<_>>().join(" and ")
 }
 
 /// What is left of a job that its owner has suspended.
@@ -128,11 +143,10 @@ fn held_by(slice: &Slice<'_>) -> String {
 fn subject(members: &[Member], covering: Option<&Slice<'_>>) -> String {
     let Some(covering) = covering else { return "The job".to_owned() };
     let waiting = members.iter().filter(|member| !member.open && covering.record.member(&member.uid).is_none());
-    let waiting: Vec<&str> = waiting.map(|member| member.name.as_str()).collect();
     let serving: Vec<&str> = covering.record.members.iter().map(|member| member.name.as_str()).collect();
-    match waiting.as_slice() {
-        [] => format!("{} runs on; what it grows by", serving.join(" and ")),
-        waiting => format!("{} runs on; the upgrade to {}", serving.join(" and "), waiting.join(" and ")),
+    match names_of(waiting) {
+        none if none.is_empty() => format!("{} runs on; what it grows by", serving.join(" and ")),
+        waiting => format!("{} runs on; the upgrade to {waiting}", serving.join(" and ")),
     }
 }
 

@@ -11,12 +11,13 @@ use sha2::{Digest, Sha256};
 use super::pod_sets::Wanted;
 use super::readiness;
 use super::record::{Counts, Record, fits_within};
-use super::{Job, JobView, Member, Priority, Request, growth};
+use super::{Group, Job, JobView, Member, Priority, Request, growth, parts};
 use crate::api::condition::{self, Verdict};
 use crate::api::kueue::workload::PriorityClassKind;
 use crate::api::kueue::{PodSet, PodTemplate, Workload, WorkloadSpec, names};
 use crate::engine::plan::{Plan, Write};
 use crate::engine::store::Key;
+use crate::queue::parts::{PARTLY_PREEMPTED, Part, preempted_part};
 use crate::queue::steps::SLICE_ANNOTATION;
 use crate::queue::{Successor, status};
 
@@ -44,6 +45,8 @@ pub struct Slice<'a> {
     pub record: Record,
     /// Where it is in its life.
     pub phase: Phase,
+    /// Up to which part it has to give back what it holds.
+    pub gives_back: Option<Part>,
 }
 
 impl<'a> Slice<'a> {
@@ -52,7 +55,8 @@ impl<'a> Slice<'a> {
         let record = Record::of(workload).unwrap_or_default();
         let holds = workload.status.as_ref().is_some_and(|status| status.admission.is_some());
         let record = if holds { record.as_granted(|pod_set| granted(workload, pod_set)) } else { record };
-        Self { workload, record, phase: phase_of(workload) }
+        let gives_back = workload.status.as_ref().and_then(preempted_part);
+        Self { workload, record, phase: phase_of(workload), gives_back }
     }
 
     /// The pods that it pays for: what it was built from, as far as its admission grants that.
@@ -76,11 +80,19 @@ fn granted(workload: &Workload, pod_set: &str) -> u32 {
 }
 
 impl Slice<'_> {
+    /// Why it has to give back a part of what it holds, if it has to.
+    pub fn preemption(&self) -> Option<&str> {
+        let conditions = self.workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let condition = condition::get(conditions, PARTLY_PREEMPTED).filter(|_| self.gives_back.is_some())?;
+        Some(condition.message.as_str())
+    }
+
     /// How many pods of each group of a member it pays for. Pods of a shape that it was not built for are not among them.
     pub fn grant(&self, member: &Member) -> BTreeMap<String, u32> {
         let Some(share) = self.record.member(&member.uid) else { return BTreeMap::new() };
         let groups = member.groups.iter().flatten();
-        groups.map(|group| (group.name.clone(), share.count(&group.name, &group.shape))).collect()
+        let most = |group: &Group| if self.gives_back == Some(Part::Replicas) { group.fewest } else { u32::MAX };
+        groups.map(|group| (group.name.clone(), share.count(&group.name, &group.shape).min(most(group)))).collect()
     }
 
     /// The flavors whose quota each group of a member uses.
@@ -252,7 +264,8 @@ fn ask(request: &Request<'_>, slices: &[Slice<'_>], waiting: &[&Slice<'_>], held
     }
     if kept.is_none() {
         let sequence = slices.last().map_or(0, |slice| slice.record.sequence) + 1;
-        plan.write(Write::create(&new_slice(request, Record { sequence, ..record }, held)));
+        let parts = parts::of(&record, request.members, request.view.makes_pods);
+        plan.write(Write::create(&new_slice(request, Record { sequence, parts, ..record }, held)));
     }
 }
 
@@ -279,7 +292,8 @@ fn predecessor(workload: &Workload) -> Option<String> {
 
 /// Makes a slice pay for `record`, in place.
 fn adjust(slice: &Slice<'_>, record: Record, request: &Request<'_>, plan: &mut Plan) {
-    let record = Record { sequence: slice.record.sequence, ..record };
+    let parts = parts::of(&record, request.members, request.view.makes_pods);
+    let record = Record { sequence: slice.record.sequence, parts, ..record };
     let mut adjusted = slice.workload.clone();
     adjusted.annotations_mut().insert(SLICE_ANNOTATION.into(), record.to_annotation());
     adjusted.spec.pod_sets = pod_sets(&record, request.wanted, &slice.workload.spec.pod_sets);

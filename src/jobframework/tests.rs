@@ -1,6 +1,7 @@
 //! What the framework decides, in a job whose members are given.
 
 mod changes;
+mod parts;
 mod readiness;
 mod report;
 
@@ -66,6 +67,9 @@ impl Job for FakeJob {
         self.gates.borrow_mut().push((member.to_owned(), open));
         Some(Write { target: self.reference(), op: WriteOp::Patch(Value::Null), quiet: Vec::new() })
     }
+    fn routed_by(&self) -> Option<ObjectRef> {
+        Some(ObjectRef { kind: "Service".into(), ..self.reference() })
+    }
     fn release(&self, member: &str, pod: &str, _: &Placement) -> Option<Write> {
         let target = ObjectRef { kind: "Pod".into(), name: format!("{member}/{pod}"), ..self.reference() };
         Some(Write { target, op: WriteOp::Patch(Value::Null), quiet: Vec::new() })
@@ -111,6 +115,7 @@ fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
             pod_set: pod_set.into(),
             shape: pod_sets::shape_of(&spec).expect("a shape"),
             count,
+            fewest: count,
             hosts: 1,
             template: PodTemplateSpec { spec: Some(spec), ..PodTemplateSpec::default() },
         }
@@ -121,6 +126,8 @@ fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
         groups: Arc::new(Ok(vec![group("headgroup", "head", 1), group("small", "small", workers)])),
         open: false,
         going: false,
+        surge: false,
+        preempted: false,
         live_pods: BTreeMap::new(),
         gated: Vec::new(),
         ready_pods: BTreeMap::new(),
@@ -144,6 +151,7 @@ fn planned(job: &FakeJob, slices: &[&Workload]) -> Plan {
         orphaned_pods: BTreeMap::new(),
         priority: Ok(Priority::default()),
         placement: &|_| Placement::default(),
+        makes_pods: true,
         watches_readiness: false,
         now: Timestamp::UNIX_EPOCH,
     })
@@ -334,6 +342,7 @@ fn pods_whose_cluster_is_gone_keep_their_quota() {
         orphaned_pods: [("a-uid".to_owned(), [("small".to_owned(), 1)].into())].into(),
         priority: Ok(Priority::default()),
         placement: &|_| Placement::default(),
+        makes_pods: true,
         watches_readiness: false,
         now: Timestamp::UNIX_EPOCH,
     };

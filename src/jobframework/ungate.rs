@@ -27,7 +27,8 @@ pub struct GatedPod {
 /// be what takes them their quota.
 pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>, plan: &mut Plan) {
     let Some(slice) = covering else { return };
-    for member in members.iter().filter(|member| member.open && !member.going && !member.gated.is_empty()) {
+    let runs = |member: &&Member| member.open && !member.going && !member.preempted;
+    for member in members.iter().filter(runs).filter(|member| !member.gated.is_empty()) {
         let (grant, flavors) = (slice.grant(member), slice.flavors(member));
         for group in member.groups.iter().flatten() {
             let granted = grant.get(&group.name).copied().unwrap_or(0);
@@ -98,6 +99,7 @@ mod tests {
             pod_set: name.to_owned(),
             shape: String::new(),
             count: 9,
+            fewest: 0,
             hosts: 1,
             template: PodTemplateSpec::default(),
         }
@@ -117,6 +119,8 @@ mod tests {
             groups: Arc::new(Ok(vec![group("small"), group("large")])),
             open: true,
             going: false,
+            surge: false,
+            preempted: false,
             live_pods: [("small".to_owned(), 2)].into(),
             gated: gated.collect(),
             ready_pods: BTreeMap::new(),

@@ -166,6 +166,8 @@ fn front(state: &ClusterQueueState) -> impl Iterator<Item = WorkloadId> {
 fn urgency(effect: &Effect) -> u8 {
     match effect {
         Effect::Evict { .. }
+        | Effect::GiveBack { .. }
+        | Effect::GivenBack { .. }
         | Effect::Deactivate { .. }
         | Effect::SetInactive { .. }
         | Effect::FinishReplaced { .. }

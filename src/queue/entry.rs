@@ -9,6 +9,7 @@ use super::demand::{Ask, Demand, Demands};
 use super::engine::WorkloadId;
 use super::ledger::{Charge, HolderRank, add_to, wide};
 use super::line::Rank;
+use super::parts::{Loss, Part, PartPods, parts_of, preempted_part};
 use super::pending::{PendingReason, Waiting};
 use super::settings::{RequeuingTimestamp, ResourceRules, Settings, WaitForPodsReady};
 use super::shared::Shared;
@@ -70,9 +71,13 @@ pub(super) struct Entry {
     counts: Vec<(String, PodCount)>,
     /// The order in which its pods may be granted, if not all at once.
     steps: Vec<Step>,
+    /// What can be taken from it without the rest, what is taken first coming first.
+    parts: Vec<PartPods>,
     pub(super) stage: Stage,
     pub(super) admitted: bool,
     pub(super) evicted: bool,
+    /// Up to which part it has to give back, as its status says.
+    pub(super) gives_back: Option<Part>,
     /// What stands in its condition QuotaReserved=False.
     pub(super) said: Option<Said>,
     /// Its condition Requeued is False, from an eviction that is over once it is queued again.
@@ -141,6 +146,7 @@ impl Entry {
             demand,
             counts,
             steps,
+            parts: if status.admission.is_some() { parts_of(workload) } else { Vec::new() },
             priority: spec.priority.unwrap_or(0),
             since: queued_since(workload, settings),
             reserved: since_true(conditions, names::QUOTA_RESERVED),
@@ -163,6 +169,7 @@ impl Entry {
             replaces,
             admitted: condition::is_true(conditions, names::ADMITTED),
             evicted: condition::is_true(conditions, names::EVICTED),
+            gives_back: preempted_part(status),
             said: condition::get(conditions, names::QUOTA_RESERVED).filter(|reserved| reserved.status == "False").map(
                 |reserved| Said { reason: fingerprint(&reserved.reason), message: fingerprint(&reserved.message) },
             ),
@@ -199,10 +206,11 @@ impl Entry {
         }
     }
 
-    /// Its place among those that may have to go.
-    pub(super) fn holder_rank(&self, workload: WorkloadId) -> HolderRank {
+    /// Its place among those that may have to go, if it loses this.
+    pub(super) fn holder_rank(&self, workload: WorkloadId, loss: Loss) -> HolderRank {
         HolderRank {
             priority: self.priority,
+            loss,
             reserved: Reverse(self.reserved.unwrap_or(Timestamp::MAX)),
             uid: self.uid.clone(),
             workload,
@@ -290,21 +298,48 @@ impl Entry {
     /// What it holds under `admission`: what was admitted, less the pods that no longer need it. A spec that got smaller
     /// frees nothing before the admission has followed it: it could grow back while others have what it freed.
     pub(super) fn charge(&self, admission: &Admission, tree: &Tree) -> Charge {
+        self.charge_of(admission, tree, |assignment| self.granted(assignment))
+    }
+
+    /// What is left of what it holds under `admission` once it has given back what its spec asks for no more, and its parts up
+    /// to this one.
+    pub(super) fn charge_without(&self, part: Part, admission: &Admission, tree: &Tree) -> Charge {
+        self.charge_of(admission, tree, |assignment| {
+            let specified = count_of(&self.counts, &assignment.name).map_or(0, |count| count.specified);
+            let taken = self.parts_up_to(part).filter_map(|part| part.pods.get(&assignment.name)).sum::<u32>();
+            let taken = i32::try_from(taken).unwrap_or(i32::MAX);
+            self.granted(assignment).min(specified).saturating_sub(taken).max(0)
+        })
+    }
+
+    /// Those of its parts that go when this one has to.
+    pub(super) fn parts_up_to(&self, part: Part) -> impl Iterator<Item = &PartPods> {
+        self.parts.iter().filter(move |other| other.part <= part)
+    }
+
+    /// Its parts that come after this one, what is taken first coming first.
+    pub(super) fn parts_after(&self, part: Option<Part>) -> impl Iterator<Item = Part> {
+        self.parts.iter().map(|pods| pods.part).filter(move |other| part < Some(*other))
+    }
+
+    /// What it holds under `admission` if it keeps so many pods of each pod set.
+    fn charge_of(&self, admission: &Admission, tree: &Tree, kept: impl Fn(&PodSetAssignment) -> i32) -> Charge {
         let mut charge = Charge::new();
         for assignment in &admission.pod_set_assignments {
+            let kept = kept(assignment);
             for (resource, flavor) in &assignment.flavors {
                 if let Some(fr) = tree.known(flavor, resource) {
-                    add_to(&mut charge, fr, wide(self.held(assignment, resource)));
+                    add_to(&mut charge, fr, wide(self.held(assignment, resource, kept)));
                 }
             }
         }
         charge
     }
 
-    fn held(&self, assignment: &PodSetAssignment, resource: &str) -> Amount {
+    fn held(&self, assignment: &PodSetAssignment, resource: &str, pods: i32) -> Amount {
         let granted = self.granted(assignment);
         let reclaimable = count_of(&self.counts, &assignment.name).map_or(0, |count| count.reclaimable);
-        let kept = granted.saturating_sub(reclaimable).max(0);
+        let kept = pods.saturating_sub(reclaimable).max(0);
         match assignment.resource_usage.get(resource).map(|quantity| Amount::of(resource, quantity)) {
             Some(Ok(usage)) => scaled(usage, kept, granted),
             // A usage that can't be read holds everything: too little admitted is better than too much.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::engine::WorkloadId;
+use super::parts::Loss;
 use super::tree::Fr;
 use crate::api::quantity::Amount;
 
@@ -18,6 +19,12 @@ pub(super) fn add_to(charge: &mut Charge, fr: Fr, amount: i128) {
     if amount != 0 {
         *charge.entry(fr).or_default() += amount;
     }
+}
+
+/// What is left of a charge without another.
+pub(super) fn less(charge: &Charge, other: &Charge) -> Charge {
+    let left = charge.iter().map(|(fr, amount)| (*fr, amount - other.get(fr).copied().unwrap_or(0)));
+    left.filter(|(_, amount)| *amount > 0).collect()
 }
 
 /// An amount in the width of sums. What is more than any quota can grant stays so, however large the quota.
@@ -70,22 +77,25 @@ impl Sums {
     }
 }
 
-/// Place among those that hold quota of one ClusterQueue: who is preempted first comes first. Lower priority, then who got
-/// its quota last, then the uid (kueue v0.19.2 `pkg/scheduler/preemption/common/ordering.go`).
+/// Place among those that hold quota of one ClusterQueue: who is preempted first comes first. Lower priority, then what
+/// is missed the least, then who got its quota last, then the uid (but for what is missed the least: kueue v0.19.2 `pkg/scheduler/preemption/common/ordering.go`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct HolderRank {
     pub(super) priority: i32,
+    pub(super) loss: Loss,
     pub(super) reserved: Reverse<Timestamp>,
     pub(super) uid: Arc<str>,
     pub(super) workload: WorkloadId,
 }
 
-/// One that holds quota and can be preempted.
+/// What can be taken from one that holds quota, on top of what is taken from it before.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Holder {
     /// When it lined up.
     pub(super) since: Timestamp,
     pub(super) charge: Arc<Charge>,
+    /// All that can be taken from it, this included.
+    pub(super) all: Arc<Charge>,
 }
 
 /// What one holds of a resource, its uid, and who it is.
@@ -97,11 +107,11 @@ pub(super) struct Ledger {
     pub(super) sums: Sums,
     /// Everyone, the largest last, and among equals by uid.
     largest: BTreeMap<Fr, BTreeSet<LargeHolder>>,
-    /// Those that can be preempted: their quota is observed, and they are not evicted yet.
+    /// Those that can be preempted, part by part: their quota is observed, and they are not evicted yet.
     pub(super) stable: BTreeMap<HolderRank, Holder>,
     /// What those that can be preempted hold, by priority.
     by_priority: BTreeMap<(Fr, i32), i128>,
-    /// Those that are evicted and have not given their quota back yet.
+    /// What those have to give back, and have not yet, that are evicted or lose a part.
     pub(super) going: BTreeMap<WorkloadId, Arc<Charge>>,
 }
 

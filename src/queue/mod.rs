@@ -17,6 +17,7 @@ mod limits;
 mod line;
 pub mod log;
 mod means;
+pub mod parts;
 pub mod pending;
 mod placement;
 mod pod;
@@ -46,6 +47,7 @@ use k8s_openapi::api::core::v1::{LimitRange, Namespace};
 use k8s_openapi::api::node::v1::RuntimeClass;
 
 pub use engine::Engine;
+pub use parts::Part;
 pub use pending::{Binding, Obstacle, PendingReason, Shortfall, Waiting};
 pub use report::{ClusterQueueReport, CohortReport, LocalQueueReport};
 pub use requests::{Requests, pod_requests, template_requests};
@@ -135,6 +137,20 @@ pub enum Effect {
         /// Why.
         reason: EvictReason,
     },
+    /// The workload must give up this part of what it holds, and those before it; it holds them until that is done.
+    GiveBack {
+        /// The workload.
+        workload: Key,
+        /// The part.
+        part: Part,
+        /// For whom.
+        preemption: Box<Preemption>,
+    },
+    /// The workload has given back what it had to.
+    GivenBack {
+        /// The workload.
+        workload: Key,
+    },
     /// The workload is to be deactivated: first its status says why (condition DeactivationTarget), then [`Effect::SetInactive`].
     Deactivate {
         /// The workload.
@@ -191,6 +207,8 @@ impl Effect {
             Self::Admit { workload, .. }
             | Self::Pending { workload, .. }
             | Self::Evict { workload, .. }
+            | Self::GiveBack { workload, .. }
+            | Self::GivenBack { workload }
             | Self::Deactivate { workload, .. }
             | Self::SetInactive { workload }
             | Self::FinishReplaced { workload, .. }

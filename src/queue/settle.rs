@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::engine::{Engine, WorkloadId};
 use super::entry::Stage;
-use super::ledger::{Charge, Holder};
+use super::ledger::{Charge, Holder, HolderRank, less};
 use super::line::{Rank, Shape};
+use super::parts::Loss;
 use super::pending::Waiting;
 use super::report::Counts;
 use super::selector;
@@ -129,7 +130,7 @@ impl Engine {
             return held(Waiting::Backoff(at));
         }
         match self.predecessor(slot, cluster_queue) {
-            Some(predecessor) if predecessor.is_going() => {
+            Some(predecessor) if predecessor.is_going() || predecessor.giving_back().is_some() => {
                 held(Waiting::PredecessorEvicted(predecessor.entry.key.clone()))
             }
             _ => Ok(cluster_queue),
@@ -203,12 +204,12 @@ impl Engine {
             Standing::Holds(admission) => {
                 let admitted = entry.admitted || slot.assumed.is_some();
                 let charge = Arc::new(self.charge(slot, admission));
-                let going = slot.is_going();
-                let stable = !going && slot.assumed.is_none();
+                let going = self.going(slot, admission, &charge);
+                let can_go = !slot.is_going() && slot.assumed.is_none();
+                let kept = if going.is_empty() { charge.clone() } else { Arc::new(less(&charge, &going)) };
                 Booking {
                     going,
-                    stable: stable
-                        .then(|| (entry.holder_rank(id), Holder { since: entry.since, charge: charge.clone() })),
+                    stable: if can_go { self.losses(id, slot, admission, kept) } else { Vec::new() },
                     cluster_queue: self.tree.known_cluster_queue(&admission.cluster_queue),
                     counts: Counts { pending: 0, reserving: 1, admitted: i32::from(admitted) },
                     charge,
@@ -216,6 +217,36 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// What of its charge a workload has to give back.
+    fn going(&self, slot: &Slot, admission: &Admission, charge: &Arc<Charge>) -> Arc<Charge> {
+        if slot.is_going() {
+            return charge.clone();
+        }
+        let left = slot.giving_back().map(|part| slot.entry.charge_without(part, admission, &self.tree));
+        Arc::new(left.map(|left| less(charge, &left)).unwrap_or_default())
+    }
+
+    /// What can be taken, one after the other, from a workload that is to keep `charge` otherwise.
+    fn losses(
+        &self,
+        id: WorkloadId,
+        slot: &Slot,
+        admission: &Admission,
+        mut charge: Arc<Charge>,
+    ) -> Vec<(HolderRank, Holder)> {
+        let all = charge.clone();
+        let holder = |charge: Arc<Charge>| Holder { since: slot.entry.since, charge, all: all.clone() };
+        let mut losses = Vec::new();
+        for part in slot.entry.parts_after(slot.giving_back()).filter(|_| self.replaced(slot).is_empty()) {
+            let left = slot.entry.charge_without(part, admission, &self.tree);
+            let rank = slot.entry.holder_rank(id, Loss::Part(part));
+            losses.push((rank, holder(Arc::new(less(&charge, &left)))));
+            charge = Arc::new(left);
+        }
+        losses.push((slot.entry.holder_rank(id, Loss::Whole), holder(charge)));
+        losses
     }
 
     /// What a workload is charged: what it holds, and, until the slices that it replaced are seen to be over, no less than
@@ -278,10 +309,10 @@ impl Engine {
             state.members.insert(id);
             state.counts.add(booking.counts, 1);
             state.ledger.book((uid, id), &booking.charge, admitted, true);
-            if booking.going {
-                state.ledger.going.insert(id, booking.charge.clone());
+            if !booking.going.is_empty() {
+                state.ledger.going.insert(id, booking.going.clone());
             }
-            if let Some((rank, holder)) = &booking.stable {
+            for (rank, holder) in &booking.stable {
                 state.ledger.settle(rank.clone(), holder.clone());
             }
             if let Some((shape, rank)) = &booking.place {
@@ -308,7 +339,7 @@ impl Engine {
             state.counts.add(booking.counts, -1);
             state.ledger.book((uid, id), &booking.charge, admitted, false);
             state.ledger.going.remove(&id);
-            if let Some((rank, _)) = &booking.stable {
+            for (rank, _) in &booking.stable {
                 state.ledger.unsettle(rank);
             }
             if let Some((shape, rank)) = &booking.place {
@@ -338,9 +369,8 @@ impl Engine {
         }
         for (fr, amount) in booking.charge.iter() {
             self.tree.add(node, *fr, sign * amount, View::Actual);
-            if !booking.going {
-                self.tree.add(node, *fr, sign * amount, View::Planned);
-            }
+            let kept = amount - booking.going.get(fr).copied().unwrap_or(0);
+            self.tree.add(node, *fr, sign * kept, View::Planned);
         }
     }
 

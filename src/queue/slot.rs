@@ -8,6 +8,7 @@ use super::engine::{LocalQueueId, WorkloadId};
 use super::entry::{Entry, Stage};
 use super::ledger::{Charge, Holder, HolderRank};
 use super::line::{Rank, Shape};
+use super::parts::Part;
 use super::pending::{PendingReason, Waiting};
 use super::report::Counts;
 use super::shared::Shared;
@@ -26,6 +27,8 @@ pub(super) struct Slot {
     pub(super) refused: bool,
     /// It is to go for the sake of another, and that has not been observed yet.
     pub(super) preempted: Option<Box<Preemption>>,
+    /// It is to give this part up for the sake of another, and that has not been observed yet.
+    pub(super) gives_back: Option<(Part, Box<Preemption>)>,
     /// What others were evicted for, while it has not got their quota yet.
     pub(super) preempts: Option<Room>,
     /// It is to be told the numbers of this moment, though the reason for its waiting is the same.
@@ -68,10 +71,10 @@ pub(super) struct Booking {
     pub(super) local_queue: Option<LocalQueueId>,
     pub(super) counts: Counts,
     pub(super) charge: Arc<Charge>,
-    /// It is evicted: what it holds is on its way back.
-    pub(super) going: bool,
-    /// It can be preempted.
-    pub(super) stable: Option<(HolderRank, Holder)>,
+    /// What of the charge is on its way back: all of it, if it is evicted.
+    pub(super) going: Arc<Charge>,
+    /// What of it can be preempted.
+    pub(super) stable: Vec<(HolderRank, Holder)>,
     pub(super) place: Option<(Shape, Rank)>,
 }
 
@@ -81,6 +84,7 @@ impl Slot {
             assumed: None,
             refused: false,
             preempted: None,
+            gives_back: None,
             preempts: None,
             refresh: false,
             to_tell: None,
@@ -100,7 +104,11 @@ impl Slot {
         }
         if now.evicted || !matches!(now.stage, Stage::Reserved(_)) {
             self.preempted = None;
+            self.gives_back = None;
         }
+        self.gives_back = self.gives_back.take().filter(|(part, _)| {
+            now.gives_back.is_none_or(|observed| observed < *part) && now.parts_up_to(*part).next().is_some()
+        });
         if before.demand != now.demand {
             self.preempts = None;
         }
@@ -127,7 +135,12 @@ impl Slot {
         }
     }
 
-    /// Whether what it holds is on its way back. One that was admitted again is not, though its status still says so.
+    /// Up to which part it has to give back, decided or observed.
+    pub(super) fn giving_back(&self) -> Option<Part> {
+        self.gives_back.as_ref().map(|(part, _)| *part).max(self.entry.gives_back)
+    }
+
+    /// Whether all that it holds is on its way back. One that was admitted again is not, though its status still says so.
     pub(super) fn is_going(&self) -> bool {
         self.preempted.is_some() || (self.entry.evicted && self.assumed.is_none())
     }

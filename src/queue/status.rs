@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::parts::{PARTLY_PREEMPTED, Part};
 use super::pending::Waiting;
 use super::report::{Activity, ClusterQueueReport, CohortReport, LocalQueueReport};
 use super::{DeactivationCause, Effect, EvictReason, Preemption, PreemptionRight, Successor};
@@ -22,6 +23,7 @@ use crate::api::kueue::{
 const QUOTA_RESERVED_REASON: &str = "QuotaReserved";
 const PENDING_REASON: &str = "Pending";
 const NO_RESERVATION_REASON: &str = "NoReservation";
+const GIVEN_BACK_REASON: &str = "GivenBack";
 const UNSUPPORTED_REASON: &str = "FieldsNotSupported";
 
 impl EvictReason {
@@ -146,6 +148,8 @@ pub fn workload(workload: &Workload, effect: &Effect, now: Timestamp) -> Workloa
         Effect::Admit { admission, .. } => admitted(workload, admission, now),
         Effect::Pending { why, .. } => pending(workload, why, now),
         Effect::Evict { reason, .. } => evicted(workload, reason, now),
+        Effect::GiveBack { part, preemption, .. } => partly_preempted(workload, *part, preemption, now),
+        Effect::GivenBack { .. } => given_back(workload, now),
         Effect::Deactivate { cause, .. } => to_be_deactivated(workload, *cause, now),
         Effect::FinishReplaced { by, .. } => finished_replaced(workload, by, now),
         Effect::ShrinkAdmission { admission, .. } => shrunk(workload, admission),
@@ -176,7 +180,7 @@ pub fn admitted(workload: &Workload, admission: &Admission, now: Timestamp) -> W
         names::ADMITTED,
         format!("Admitted by ClusterQueue {cluster_queue}, wait time since reservation was {since}s"),
     );
-    for type_ in [names::EVICTED, names::PREEMPTED, names::BLOCKED_ON_PREEMPTION_GATES] {
+    for type_ in [names::EVICTED, names::PREEMPTED, PARTLY_PREEMPTED, names::BLOCKED_ON_PREEMPTION_GATES] {
         edit.clear(type_, QUOTA_RESERVED_REASON);
     }
     edit.note_unsupported(workload);
@@ -220,6 +224,20 @@ pub fn evicted(workload: &Workload, reason: &EvictReason, now: Timestamp) -> Wor
         return edit.status;
     }
     released(&Workload { status: Some(edit.status), ..workload.clone() }, now)
+}
+
+/// The workload must give up a part of what it holds. It holds that until its pods are gone and its spec asks for less.
+pub fn partly_preempted(workload: &Workload, part: Part, preemption: &Preemption, now: Timestamp) -> WorkloadStatus {
+    let mut edit = Edit::of(workload, now);
+    edit.set(PARTLY_PREEMPTED, true, part.as_str(), format!("For workload {}: {preemption}", preemption.by));
+    edit.status
+}
+
+/// The workload holds only what it was to keep.
+pub fn given_back(workload: &Workload, now: Timestamp) -> WorkloadStatus {
+    let mut edit = Edit::of(workload, now);
+    edit.clear(PARTLY_PREEMPTED, GIVEN_BACK_REASON);
+    edit.status
 }
 
 /// The workload is about to be deactivated.

@@ -68,8 +68,14 @@ impl Engine {
         if let Some(effect) = self.out_of_time(entry) {
             return Some(effect);
         }
+        if let Some((part, preemption)) = slot.gives_back.clone() {
+            return Some(Effect::GiveBack { workload: workload(), part, preemption });
+        }
         if let Some(admission) = entry.shrunk(admission) {
             return Some(Effect::ShrinkAdmission { workload: workload(), admission });
+        }
+        if entry.gives_back.is_some_and(|part| entry.parts_up_to(part).next().is_none()) {
+            return Some(Effect::GivenBack { workload: workload() });
         }
         let node = self.tree.known_cluster_queue(&admission.cluster_queue);
         let active = node.is_none_or(|node| self.cluster_queue_problem(node).is_none());

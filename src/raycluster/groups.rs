@@ -33,6 +33,8 @@ pub struct PodGroup {
     pub name: String,
     /// How many pods are wanted; zero while the group is suspended. The cluster's own `suspend` changes nothing here.
     pub count: u32,
+    /// How many of them it can do with: as many as Ray's autoscaler may leave it, where that is on, and else all.
+    pub fewest: u32,
     /// How many pods make a replica; `count` is a multiple of it.
     pub hosts: u32,
     /// What each pod looks like, complete: with init container, autoscaler and environment.
@@ -51,11 +53,13 @@ impl PodGroup {
 /// # Errors
 /// When a template is not that of a pod, or holds a quantity that is none; the error names the field and the value.
 pub fn pod_groups(cluster: &RayCluster) -> Result<Vec<PodGroup>, Problem> {
-    let head = PodGroup { name: names::HEAD_GROUP.into(), count: 1, hosts: 1, template: template::head(cluster)? };
+    let template = template::head(cluster)?;
+    let head = PodGroup { name: names::HEAD_GROUP.into(), count: 1, fewest: 1, hosts: 1, template };
     let workers = cluster.spec.worker_group_specs.iter().enumerate().map(|(index, group)| {
         Ok(PodGroup {
             name: group.group_name.clone(),
             count: wanted(group),
+            fewest: fewest(cluster, group),
             hosts: hosts(group),
             template: template::worker(cluster, index, group)?,
         })
@@ -85,6 +89,15 @@ pub(super) fn wanted(group: &WorkerGroupSpec) -> u32 {
     let least = group.min_replicas.unwrap_or(0);
     let replicas = group.replicas.unwrap_or(least).min(most).max(least);
     pods(replicas, group)
+}
+
+/// Pods that a worker group can do with. That is up to its owner, who says so by letting the autoscaler take the others.
+fn fewest(cluster: &RayCluster, group: &WorkerGroupSpec) -> u32 {
+    let most = wanted(group);
+    if cluster.spec.enable_in_tree_autoscaling != Some(true) {
+        return most;
+    }
+    pods(group.min_replicas.unwrap_or(0), group).min(most)
 }
 
 /// Pods in a number of replicas of a group.
@@ -127,6 +140,26 @@ mod tests {
             ..WorkerGroupSpec::default()
         };
         assert_eq!(wanted(&group), expected);
+    }
+
+    #[rstest]
+    #[case::autoscaled(Some(true), Some(2), 1, 2)]
+    #[case::autoscaled_down_to_nothing(Some(true), None, 1, 0)]
+    #[case::several_hosts(Some(true), Some(2), 2, 4)]
+    #[case::minimum_above_what_is_asked_for(Some(true), Some(9), 1, 9)]
+    #[case::of_a_fixed_size(None, Some(2), 1, 5)]
+    fn a_group_can_do_with_what_the_autoscaler_may_leave_it(
+        #[case] autoscaling: Option<bool>,
+        #[case] min_replicas: Option<i32>,
+        #[case] hosts: i32,
+        #[case] expected: u32,
+    ) {
+        let mut cluster = cluster();
+        cluster.spec.enable_in_tree_autoscaling = autoscaling;
+        let group = WorkerGroupSpec { min_replicas, num_of_hosts: Some(hosts), ..worker("small", 5) };
+        cluster.spec.worker_group_specs = vec![group];
+        let groups = pod_groups(&cluster).expect("the spec is valid");
+        assert_eq!(groups[1].fewest, expected);
     }
 
     #[test]

@@ -61,14 +61,16 @@ pub struct View<'a> {
     pub now: Timestamp,
 }
 
-/// How many pods the queue has paid for. Those that come on top wait behind scheduling gates; pods that run are taken by
-/// suspending the cluster.
+/// How many pods the queue has paid for. Those that come on top wait behind scheduling gates. Pods that run are taken by
+/// suspending the cluster, unless the queue wants only some of them back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grant {
     /// The cluster is in no queue.
     Ungated,
     /// Pods by group; the head's group is `headgroup`, and a group that is missing has none.
     UpTo(BTreeMap<String, u32>),
+    /// The same, and others get the quota of those that run beyond it.
+    DownTo(BTreeMap<String, u32>),
 }
 
 impl Grant {
@@ -76,7 +78,7 @@ impl Grant {
     pub fn of(&self, group: &str) -> u32 {
         match self {
             Self::Ungated => u32::MAX,
-            Self::UpTo(pods) => pods.get(group).copied().unwrap_or(0),
+            Self::UpTo(pods) | Self::DownTo(pods) => pods.get(group).copied().unwrap_or(0),
         }
     }
 }
@@ -171,6 +173,7 @@ fn situation<'a>(
         names,
         to_delete: strategy.map_or(&[], |strategy| &strategy.workers_to_delete),
         granted: view.grant.of(&group.name),
+        takes_back: matches!(view.grant, Grant::DownTo(_)),
         trims: suspended || Autoscaler::of(&view.cluster.spec) == Autoscaler::Off,
         now: view.now,
     }

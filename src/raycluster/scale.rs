@@ -31,6 +31,8 @@ pub(super) struct Situation<'a> {
     pub(super) to_delete: &'a [String],
     /// How many pods may run. Others wait behind scheduling gates; those that are gated already are the next to run.
     pub(super) granted: u32,
+    /// Whether those that run beyond that have to go.
+    pub(super) takes_back: bool,
     /// Whether pods that are more than wanted are removed here. Otherwise Ray's autoscaler names those that go.
     pub(super) trims: bool,
     pub(super) now: Timestamp,
@@ -105,16 +107,28 @@ pub(super) fn decide<'a>(situation: &Situation<'a>) -> Change<'a> {
     let wanted = situation.group.count / situation.group.hosts.max(1);
     let surplus = staying.len().saturating_sub(wanted as usize);
     if surplus > 0 && situation.trims {
-        // Those that wait for quota go first, those that do not serve yet, and then those in the highest slots.
-        staying.sort_by_key(|replica| (!replica.is_gated(), replica.is_ready(), std::cmp::Reverse(replica.index)));
-        for replica in staying.iter().take(surplus) {
+        staying.sort_by_key(missed);
+        for replica in staying.drain(..surplus) {
             delete(&mut change, replica, "the group wants fewer pods");
+        }
+    }
+    if situation.takes_back {
+        staying.retain(|replica| !replica.is_gated());
+        staying.sort_by_key(missed);
+        let kept = (situation.granted / situation.group.hosts.max(1)) as usize;
+        for replica in staying.iter().take(staying.len().saturating_sub(kept)) {
+            delete(&mut change, replica, "others get its quota");
         }
     }
     if change.delete.is_empty() {
         change.create = create(situation, &replicas);
     }
     change
+}
+
+/// Those that wait for quota go first, those that do not serve yet, and then those in the highest slots.
+fn missed(replica: &&Replica<'_>) -> (bool, bool, std::cmp::Reverse<Option<u32>>) {
+    (!replica.is_gated(), replica.is_ready(), std::cmp::Reverse(replica.index))
 }
 
 fn replicas<'a>(situation: &Situation<'a>) -> Vec<Replica<'a>> {

@@ -62,7 +62,7 @@ fn name(view: &View<'_>, hash: &str) -> String {
         let letters = digest.iter().take(5).map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]));
         format!("{}-{}", service.name_any(), letters.collect::<String>())
     };
-    let former = [services::leads_to(view), active_name(service)];
+    let former = [services::serving(view), active_name(service)];
     let is_free = |name: &String| {
         let is_former = former.contains(&Some(name.as_str()));
         !is_former && view.children.iter().all(|cluster| cluster.name_any() != *name)

@@ -33,7 +33,7 @@ impl<'a> Family<'a> {
     /// The child that the serve Service leads to is the active one, whatever the status says: that is where requests go.
     fn find_active(view: &View<'a>, children: &[Child<'a>]) -> Option<usize> {
         let named = |name: &str| children.iter().position(|child| child.name() == name);
-        let selected = services::leads_to(view).and_then(named);
+        let selected = services::serving(view).and_then(named);
         selected.or_else(|| active_name(view.service).and_then(named))
     }
 

@@ -12,7 +12,7 @@ use super::children::{owner, place};
 use super::family::Child;
 use super::{Scene, View};
 use crate::api::ray::{RayCluster, RayService, names};
-use crate::engine::plan::{Note, Plan, Write};
+use crate::engine::plan::{Note, ObjectRef, Plan, Write};
 use crate::raycluster::services::{head_ports, head_selector};
 
 /// The name of the Service that requests are sent to.
@@ -27,8 +27,12 @@ pub fn head_service_name(service: &RayService) -> String {
 }
 
 /// The name of the cluster that requests are sent to.
-pub(super) fn leads_to<'a>(view: &View<'a>) -> Option<&'a str> {
-    let service = find(view, &serve_service_name(view.service))?;
+pub(super) fn serving<'a>(view: &View<'a>) -> Option<&'a str> {
+    leads_to(find(view, &serve_service_name(view.service))?)
+}
+
+/// The name of the cluster that a Service leads to.
+pub fn leads_to(service: &Service) -> Option<&str> {
     service.spec.as_ref()?.selector.as_ref()?.get(names::CLUSTER_LABEL).map(String::as_str)
 }
 
@@ -54,7 +58,8 @@ pub(super) fn plan(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
                     let text = format!("Service {} leads to RayCluster {}", place(there), child.name());
                     plan.notes.push(Note::normal(service, "UpdatedService", text));
                 }
-                plan.write(write);
+                // Requests are sent to no cluster that is just being stopped.
+                plan.write(write.map(|write| write.while_quiet([ObjectRef::of(child.cluster)])));
             }
         }
     }

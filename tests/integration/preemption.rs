@@ -6,13 +6,15 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use sluice::api::condition;
+use sluice::api::kueue::scheduling_gate::is_gated;
 use sluice::api::kueue::{Workload, WorkloadPriorityClass};
+use sluice::queue::parts::PARTLY_PREEMPTED;
 
 use crate::rayclusters;
 use crate::support::history::Recorder;
-use crate::support::objects::{QUEUE, QUEUE_SAMPLE};
+use crate::support::objects::{QUEUE, QUEUE_SAMPLE, SERVICE};
 use crate::support::quotas::{cohort, local_queue};
-use crate::support::{TestEnv, eventually_or_tell, invariants};
+use crate::support::{TestEnv, eventually, eventually_or_tell, invariants};
 
 /// A cluster of the sample's size, which is that of the sample's queue.
 fn cluster(name: &str, queue: &str, class: Option<&str>) -> String {
@@ -81,6 +83,10 @@ async fn has_priority(env: &TestEnv, cluster: &str, class: &str, value: i32) {
         if fits { Ok(()) } else { Err(format!("but {:?} {named:?}", slice.spec.priority)) }
     })
     .await;
+}
+
+async fn pod_names(env: &TestEnv, cluster: &str) -> Vec<String> {
+    env.pods_of(cluster).await.iter().map(ResourceExt::name_any).collect()
 }
 
 async fn no_breaches(recorder: &Recorder) {
@@ -184,5 +190,88 @@ async fn quota_that_was_borrowed_is_taken_back_from_who_came_last() {
     // When the owner is done, the borrower comes back.
     env.ray_clusters().delete("owner", &DeleteParams::default()).await.expect("the cluster is deleted");
     runs(&env, "borrower").await;
+    no_breaches(&recorder).await;
+}
+
+/// The first conditions of this type that slices have, as reason and message.
+async fn slices_say(env: &TestEnv, condition: &str, status: &str) -> Option<(String, String)> {
+    let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
+    let mut told = slices.into_iter().flat_map(|slice| slice.status.unwrap_or_default().conditions);
+    let found = told.find(|found| found.type_ == condition && found.status == status)?;
+    Some((found.reason, found.message))
+}
+
+#[tokio::test]
+async fn a_service_loses_its_upgrade_first_and_serves_on() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let _manager = env.manager().await;
+    env.apply_samples().await;
+    change_queue(&env, json!({"preemption": {"withinClusterQueue": "LowerPriority"}})).await;
+    env.set_quota("2", "4Gi").await;
+    put_class(&env, "high", 100).await;
+    let serving = env.serves_from("2.52.0").await;
+    let pods = pod_names(&env, &serving).await;
+
+    // Given an upgrade that has its quota and takes its time,
+    let never = json!({"template": {"metadata": {"annotations": {"testenv.sluice.dev/phase": "never-ready"}}}});
+    let upgrade = json!({"spec": {"rayClusterConfig": {"rayVersion": "2.53.0", "headGroupSpec": never}}});
+    env.ray_services().patch(SERVICE, &PatchParams::default(), &Patch::Merge(upgrade)).await.expect("the upgrade");
+    let pending = eventually("the upgrade has its pods", async || {
+        let clusters = env.ray_clusters().list(&ListParams::default()).await.expect("the clusters").items;
+        let pending = clusters.iter().map(ResourceExt::name_any).find(|name| *name != serving)?;
+        (env.pods_of(&pending).await.len() == 2).then_some(pending)
+    })
+    .await;
+
+    // when something more important comes, the upgrade stops and waits, and says for whom, and what serves is left alone.
+    env.apply(&cluster("proud", "user-queue", Some("high"))).await.expect("a cluster");
+    runs(&env, "proud").await;
+    assert!(env.pods_of(&pending).await.is_empty());
+    assert_eq!(pod_names(&env, &serving).await, pods);
+    let (waiting, message) = env.waits_for_quota().await;
+    assert_eq!(waiting, pending);
+    assert!(message.starts_with(&format!("{serving} runs on; the upgrade to {pending} waits")), "{message}");
+    let (reason, _) = slices_say(&env, PARTLY_PREEMPTED, "False").await.expect("the slice was told to give back");
+    assert_eq!(reason, "GivenBack");
+    assert_eq!(slices_say(&env, "Evicted", "True").await, None);
+    let told = env.event_about("RayService", "PartlyPreempted").await;
+    let why = format!("{serving} runs on; {pending} stops. For workload default/raycluster-proud-");
+    assert!(told.starts_with(&why), "{told}");
+
+    // When that is gone, the upgrade goes on.
+    env.ray_clusters().delete("proud", &DeleteParams::default()).await.expect("the cluster is deleted");
+    eventually("the upgrade has its pods again", async || (env.pods_of(&pending).await.len() == 2).then_some(())).await;
+    assert_eq!(pod_names(&env, &serving).await, pods);
+    no_breaches(&recorder).await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_may_shrink_loses_replicas_before_all_of_it() {
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let _manager = env.manager().await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    change_queue(&env, json!({"preemption": {"withinClusterQueue": "LowerPriority"}})).await;
+    // Three workers and a head, with the autoscaler beside it, and nothing else.
+    env.set_quota("2500m", "5Gi").await;
+    put_class(&env, "high", 100).await;
+    let elastic = cluster("elastic", "user-queue", None).replace("replicas: 1", "replicas: 3");
+    let elastic = elastic.replace("spec:\n  rayVersion", "spec:\n  enableInTreeAutoscaling: true\n  rayVersion");
+    env.apply(&elastic).await.expect("a cluster");
+    eventually("it runs", async || (env.pods_of("elastic").await.len() == 4).then_some(())).await;
+
+    // When something more important comes, it loses two of its workers, which wait to come back.
+    env.apply(&cluster("proud", "user-queue", Some("high"))).await.expect("a cluster");
+    runs(&env, "proud").await;
+    let running = async || {
+        let pods = env.pods_of("elastic").await;
+        (pods.iter().filter(|pod| !is_gated(pod)).count(), pods.len())
+    };
+    eventually("two wait", async || (running().await == (2, 4)).then_some(())).await;
+    assert_eq!(slices_say(&env, "Evicted", "True").await, None);
+
+    env.ray_clusters().delete("proud", &DeleteParams::default()).await.expect("the cluster is deleted");
+    eventually("all are back", async || (running().await == (4, 4)).then_some(())).await;
     no_breaches(&recorder).await;
 }

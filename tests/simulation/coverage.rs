@@ -7,6 +7,7 @@ use kube::ResourceExt;
 use sluice::api::condition;
 use sluice::api::kueue::Workload;
 use sluice::api::ray::{RayCluster, RayService};
+use sluice::queue::parts::PARTLY_PREEMPTED;
 
 use crate::support::history::{Change, Object, State};
 use crate::support::invariants::{clusters_of, is_open, key, owner_uid};
@@ -20,7 +21,7 @@ pub enum History {
     UpgradeAdmitted,
     /// One was taken back while it waited.
     UpgradeTakenBack,
-    /// Quota was preempted from a service while both of its clusters were open.
+    /// Quota of an upgrade was preempted, and what served went on.
     PreemptedInTheSurge,
     /// All quota of a service was preempted.
     PreemptedWhole,
@@ -174,16 +175,7 @@ impl Coverage {
                 if is_granted_in_part(workload) {
                     self.seen.insert(History::GrownInPart);
                 }
-                let was = state.workloads.get(&key(workload));
-                let preempted = |workload: &Workload| {
-                    let conditions = workload.status.clone().unwrap_or_default().conditions;
-                    condition::is_true(&conditions, "Preempted") && condition::is_true(&conditions, "Evicted")
-                };
-                if preempted(workload) && !was.is_some_and(preempted) {
-                    let job = owner_uid(workload).unwrap_or_default();
-                    let open = clusters_of(state, &job).filter(|cluster| is_open(cluster)).count();
-                    self.seen.insert(if open > 1 { History::PreemptedInTheSurge } else { History::PreemptedWhole });
-                }
+                self.seen.extend(preemption(workload));
             }
             _ => {}
         }
@@ -245,6 +237,16 @@ impl Coverage {
             }
         }
     }
+}
+
+/// What is preempted of a slice.
+fn preemption(slice: &Workload) -> Option<History> {
+    let conditions = slice.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let is = |kind: &str| condition::is_true(conditions, kind);
+    if is("Preempted") && is("Evicted") {
+        return Some(History::PreemptedWhole);
+    }
+    is(PARTLY_PREEMPTED).then_some(History::PreemptedInTheSurge)
 }
 
 /// Whether fewer pods were granted than the slice asks for.

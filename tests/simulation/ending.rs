@@ -10,6 +10,7 @@ use sluice::api::kueue::{ClusterQueue, LocalQueue, PodSet, StopPolicy, Workload}
 use sluice::api::quantity::Amount;
 use sluice::api::ray::RayCluster;
 use sluice::jobframework::record::Record;
+use sluice::queue::parts::PARTLY_PREEMPTED;
 use sluice::queue::requests::template_requests;
 use sluice::queue::steps::Step;
 
@@ -27,6 +28,7 @@ pub fn breaches(world: &World) -> Vec<Breach> {
     let mut found = uncovered(state);
     found.extend(miscounted(state));
     found.extend(left_waiting(world));
+    found.extend(kept_back(state));
     found
 }
 
@@ -94,6 +96,18 @@ fn left_waiting(world: &World) -> Vec<Breach> {
         }
     }
     found
+}
+
+/// I5: nobody keeps what others are to get.
+fn kept_back(state: &State) -> impl Iterator<Item = Breach> {
+    let is_told = |slice: &&Workload| {
+        let conditions = slice.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        holds_quota(slice) && is_true(conditions, PARTLY_PREEMPTED)
+    };
+    let told = state.workloads.values().filter(is_told);
+    told.map(|slice| {
+        Breach::of(Invariant::Liveness, format!("Workload {} has to give back a part, and does not", key(slice)))
+    })
 }
 
 fn is_stopped(policy: Option<StopPolicy>) -> bool {

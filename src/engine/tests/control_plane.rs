@@ -92,9 +92,9 @@ impl ControlPlane {
         &self.objects[&(kind.to_owned(), name.to_owned())]
     }
 
-    /// Why not all of a RayCluster that is a job is admitted.
-    pub(super) fn waits_for(&self, cluster: &str) -> String {
-        let conditions = self.object("RayCluster", cluster)["status"]["conditions"].as_array().cloned();
+    /// Why not all of a job is admitted.
+    pub(super) fn waits_for(&self, kind: &str, name: &str) -> String {
+        let conditions = self.object(kind, name)["status"]["conditions"].as_array().cloned();
         let mut conditions = conditions.unwrap_or_default().into_iter();
         let admitted = conditions.find(|found| found["type"] == "sluice.dev/Admitted" && found["status"] == "False");
         admitted.map(|found| found["message"].as_str().unwrap_or_default().to_owned()).unwrap_or_default()

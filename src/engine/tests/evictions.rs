@@ -123,10 +123,10 @@ fn a_service_that_is_preempted_in_an_upgrade_stops_both_its_clusters_and_goes_on
     plane.play(60);
     assert_eq!((plane.pods(&old), plane.pods(&new)), (2, 2));
 
-    // when something more important comes, both stop,
-    put_cluster(&mut plane, "proud", "high", 1);
+    // when something more important needs more than the upgrade has, both stop,
+    put_cluster(&mut plane, "proud", "high", 2);
     plane.play(60);
-    assert_eq!((plane.pods(&old), plane.pods(&new), plane.pods("proud")), (0, 0, 2));
+    assert_eq!((plane.pods(&old), plane.pods(&new), plane.pods("proud")), (0, 0, 3));
 
     // and when it is gone, both go on, and the upgrade is carried through.
     plane.delete("RayCluster", "proud");

@@ -6,3 +6,4 @@ mod deletion;
 mod evictions;
 mod growth;
 mod jobs;
+mod parts;

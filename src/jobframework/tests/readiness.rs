@@ -12,6 +12,7 @@ fn watched(job: &FakeJob, slices: &[&Workload]) -> Plan {
         orphaned_pods: BTreeMap::new(),
         priority: Ok(Priority::default()),
         placement: &|_| Placement::default(),
+        makes_pods: true,
         watches_readiness: true,
         now: Timestamp::UNIX_EPOCH,
     })

@@ -41,6 +41,17 @@ pub enum Decision {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         requeue_at: Option<Timestamp>,
     },
+    /// It has to give up a part of what it holds.
+    GiveBack {
+        /// The workload.
+        workload: String,
+        /// The part, as the condition PartlyPreempted spells it.
+        part: String,
+        /// The workload that gets its quota.
+        preemptor: String,
+        /// By which right, as the condition Preempted spells it.
+        right: String,
+    },
     /// Its status is to say that it is deactivated.
     Deactivate {
         /// The workload.
@@ -110,6 +121,12 @@ impl Decision {
                 sentence: why.to_string(),
             },
             Effect::Evict { workload, reason } => evict(workload.to_string(), reason),
+            Effect::GiveBack { workload, part, preemption } => Self::GiveBack {
+                workload: workload.to_string(),
+                part: part.as_str().to_owned(),
+                preemptor: preemption.by.to_string(),
+                right: preemption.right.as_str().to_owned(),
+            },
             Effect::Deactivate { workload, cause } => {
                 Self::Deactivate { workload: workload.to_string(), cause: cause.as_str().to_owned() }
             }
@@ -122,9 +139,10 @@ impl Decision {
                 cluster_queue: admission.cluster_queue.clone(),
                 pod_sets: pod_sets(admission),
             },
-            Effect::ClusterQueueStatus { .. } | Effect::CohortStatus { .. } | Effect::LocalQueueStatus { .. } => {
-                return None;
-            }
+            Effect::GivenBack { .. }
+            | Effect::ClusterQueueStatus { .. }
+            | Effect::CohortStatus { .. }
+            | Effect::LocalQueueStatus { .. } => return None,
         };
         Some(decision)
     }

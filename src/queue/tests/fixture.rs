@@ -265,6 +265,8 @@ impl Cluster {
             Effect::Admit { workload, .. }
             | Effect::Pending { workload, .. }
             | Effect::Evict { workload, .. }
+            | Effect::GiveBack { workload, .. }
+            | Effect::GivenBack { workload }
             | Effect::Deactivate { workload, .. }
             | Effect::FinishReplaced { workload, .. }
             | Effect::ShrinkAdmission { workload, .. } => {

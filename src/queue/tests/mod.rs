@@ -8,6 +8,7 @@ mod conditions;
 mod fixture;
 mod histories;
 mod oracle;
+mod parts;
 mod properties;
 mod random;
 mod regressions;

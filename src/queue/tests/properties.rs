@@ -8,6 +8,7 @@ use super::config;
 use super::fixture::Cluster;
 use super::oracle::{Admitted, Decision, World, decide};
 use super::random::{Act, Plan, carry_out, histories, plans};
+use crate::queue::parts::Loss;
 use crate::queue::tree::NodeId;
 use crate::queue::{Effect, EvictReason, Key};
 
@@ -22,7 +23,11 @@ fn decision_of(cluster: &Cluster, effects: &[Effect]) -> Decision {
                 decision.admitted.push(Admitted { workload: workload.clone(), pod_sets: sets.collect() });
             }
             Effect::Evict { workload, reason: EvictReason::Preempted(preemption) } => {
-                decision.evicted.insert(workload.clone(), (preemption.by.clone(), preemption.right));
+                decision.evicted.insert(workload.clone(), (Loss::Whole, preemption.by.clone(), preemption.right));
+            }
+            Effect::GiveBack { workload, part, preemption } => {
+                let loss = Loss::Part(*part);
+                decision.evicted.insert(workload.clone(), (loss, preemption.by.clone(), preemption.right));
             }
             _ => {}
         }

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::fixture::{Cluster, key, pod_set, replacing};
-use crate::api::kueue::names;
+use crate::api::kueue::{Workload, names};
+use crate::queue::parts::{PARTLY_PREEMPTED, parts_of, preempted_part};
 use crate::queue::pending::Shortfall;
 use crate::queue::settings::{FairSharing, PreemptionStrategy, Settings};
 use crate::queue::steps::SLICE_ANNOTATION;
@@ -55,6 +56,8 @@ pub(super) struct SetPlan {
     per_pod: (u8, u8),
     /// The only flavor whose nodes will do.
     pool: Option<u8>,
+    /// Pods that are the surge, and replicas above the fewest.
+    parts: (u8, u8),
 }
 
 /// Something that happens. Numbers stand for queues and workloads, modulo how many there are.
@@ -71,6 +74,8 @@ pub(super) enum Act {
         count: u8,
         hosts: u8,
     },
+    /// One that lost a part gives it back.
+    GiveBack(u8),
     Finish(u8),
     Delete(u8),
     Release(u8),
@@ -150,8 +155,15 @@ pub(super) fn plans() -> impl Strategy<Value = Plan> {
 
 fn sets() -> impl Strategy<Value = Vec<SetPlan>> {
     let spare = prop_oneof![4 => Just(0_u8), 1 => 1..3_u8];
-    let set = (1..4_u8, spare, (0..4_u8, 0..3_u8), prop::option::weighted(0.1, 0..3_u8));
-    let set = set.prop_map(|(count, spare, per_pod, pool)| SetPlan { count, spare: spare.min(count), per_pod, pool });
+    let parts = prop_oneof![3 => Just((0, 0)), 2 => (0..3_u8, 0..2_u8)];
+    let set = (1..4_u8, spare, (0..4_u8, 0..3_u8), prop::option::weighted(0.1, 0..3_u8), parts);
+    let set = set.prop_map(|(count, spare, per_pod, pool, parts)| SetPlan {
+        count,
+        spare: spare.min(count),
+        per_pod,
+        pool,
+        parts,
+    });
     prop_oneof![2 => prop::collection::vec(set.clone(), 1), 1 => prop::collection::vec(set, 1..4)]
 }
 
@@ -162,6 +174,7 @@ fn acts() -> impl Strategy<Value = Act> {
         12 => (0..5_u8, -1..2_i8, sets()).prop_map(|(queue, priority, sets)| Act::Submit { queue, priority, sets }),
         3 => (id(), 0..6_u8, 0..3_u8)
             .prop_map(|(predecessor, count, hosts)| Act::Succeed { predecessor, count, hosts }),
+        3 => id().prop_map(Act::GiveBack),
         3 => id().prop_map(Act::Finish),
         1 => id().prop_map(Act::Delete),
         5 => id().prop_map(Act::Release),
@@ -299,6 +312,11 @@ impl Plan {
         match act {
             Act::Submit { queue, priority, sets } => self.submit(cluster, *queue, *priority, sets),
             Act::Succeed { predecessor, count, hosts } => self.succeed(cluster, *predecessor, *count, *hosts),
+            Act::GiveBack(id) => {
+                if let Some(key) = pick(cluster, *id, loses_part) {
+                    give_back(cluster, &key.name);
+                }
+            }
             Act::Finish(id) => {
                 if let Some(key) = pick(cluster, *id, settled) {
                     cluster.finish(&key.name);
@@ -348,6 +366,14 @@ impl Plan {
                 set
             })
             .collect();
+        let part = |name: &str, pods: fn(&SetPlan) -> u8| {
+            let pods = sets.iter().enumerate().map(|(index, plan)| (format!("s{index}"), pods(plan)));
+            json!({"part": name, "pods": pods.filter(|(_, count)| *count > 0).collect::<BTreeMap<_, _>>()})
+        };
+        let mut parts = vec![part("Surge", |plan| plan.parts.0), part("Replicas", |plan| plan.parts.1)];
+        parts.retain(|part| part["pods"] != json!({}));
+        let annotation = (SLICE_ANNOTATION.to_owned(), json!({"parts": parts}).to_string());
+        workload.metadata.annotations.get_or_insert_default().extend([annotation]);
         cluster.put(workload);
     }
 
@@ -367,7 +393,9 @@ impl Plan {
         };
         let Some(before) = pick(cluster, predecessor, |cluster, name| !claimed(cluster, name)) else { return };
         let mut workload = cluster.workload(&self.new_name(), &[]);
-        workload.spec = cluster.workloads[&before].spec.clone();
+        let predecessor = &cluster.workloads[&before];
+        workload.spec = predecessor.spec.clone();
+        workload.metadata.annotations = record_of(predecessor);
         for set in &mut workload.spec.pod_sets {
             set.min_count = None;
         }
@@ -375,11 +403,18 @@ impl Plan {
             let more = u32::try_from(i32::from(count) - set.count).unwrap_or(0);
             set.count = count.into();
             let steps = steps(&set.name, more, hosts.into());
-            let annotation = (SLICE_ANNOTATION.to_owned(), json!({"steps": steps}).to_string());
+            let parts = parts_of(&workload);
+            let annotation = (SLICE_ANNOTATION.to_owned(), json!({"steps": steps, "parts": parts}).to_string());
             workload.metadata.annotations.get_or_insert_default().extend([annotation]);
         }
         cluster.put(replacing(workload, &before.name));
     }
+}
+
+/// What a slice says of itself.
+fn record_of(slice: &Workload) -> Option<BTreeMap<String, String>> {
+    let (name, record) = slice.metadata.annotations.as_ref()?.get_key_value(SLICE_ANNOTATION)?;
+    Some(BTreeMap::from([(name.clone(), record.clone())]))
 }
 
 /// A scale-up by `more` pods in whole replicas of `hosts` pods, after what makes up none. Of replicas without hosts there are
@@ -413,6 +448,29 @@ fn settled(cluster: &Cluster, name: &str) -> bool {
     let over =
         claimed.is_none_or(|key| !cluster.workloads.contains_key(&key) || cluster.is_true(&key.name, names::FINISHED));
     over && cluster.is_true(name, names::QUOTA_RESERVED)
+}
+
+/// Whether a workload has to give a part of its quota back, and not all of it.
+pub(super) fn loses_part(cluster: &Cluster, name: &str) -> bool {
+    let over = [names::FINISHED, names::EVICTED].iter().any(|condition| cluster.is_true(name, condition));
+    !over && cluster.is_true(name, names::QUOTA_RESERVED) && cluster.is_true(name, PARTLY_PREEMPTED)
+}
+
+/// It asks for no more than it is to keep.
+pub(super) fn give_back(cluster: &mut Cluster, name: &str) {
+    cluster.change(name, |workload| {
+        let status = workload.status.clone().unwrap_or_default();
+        let (lost, admission) = (preempted_part(&status), status.admission.unwrap_or_default());
+        let (taken, kept): (Vec<_>, Vec<_>) = parts_of(workload).into_iter().partition(|part| Some(part.part) <= lost);
+        for set in &mut workload.spec.pod_sets {
+            let granted = admission.pod_set_assignments.iter().find(|granted| granted.name == set.name);
+            let granted = granted.and_then(|granted| granted.count).unwrap_or(set.count);
+            let taken: u32 = taken.iter().filter_map(|part| part.pods.get(&set.name)).sum();
+            set.count = (set.count.min(granted) - i32::try_from(taken).expect("a few")).max(0);
+        }
+        let annotation = (SLICE_ANNOTATION.to_owned(), json!({ "parts": kept }).to_string());
+        workload.metadata.annotations.get_or_insert_default().extend([annotation]);
+    });
 }
 
 /// Whether a workload is evicted and holds its quota still.

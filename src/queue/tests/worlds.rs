@@ -7,9 +7,10 @@ use proptest::prelude::*;
 use super::config;
 use super::fixture::{Cluster, at};
 use super::oracle::World;
-use super::random::{Act, Plan, carry_out, going, histories, plans};
+use super::random::{Act, Plan, carry_out, give_back, going, histories, loses_part, plans};
 use crate::api::quantity::Amount;
 use crate::queue::log::replay;
+use crate::queue::parts::Loss;
 use crate::queue::pending::Obstacle;
 use crate::queue::{Effect, Engine, Event, EvictReason, Key, Waiting};
 
@@ -44,10 +45,12 @@ fn come_to_rest(cluster: &mut Cluster) -> Result<Vec<Key>, TestCaseError> {
         }));
         carry_out(cluster, &effects);
         let names: Vec<String> = cluster.workloads.keys().map(|key| key.name.clone()).collect();
-        let leaving: Vec<String> = names.into_iter().filter(|name| going(cluster, name)).collect();
-        if effects.is_empty() && leaving.is_empty() {
+        let leaving: Vec<&String> = names.iter().filter(|name| going(cluster, name)).collect();
+        let giving_back: Vec<&String> = names.iter().filter(|name| loses_part(cluster, name)).collect();
+        if effects.is_empty() && leaving.is_empty() && giving_back.is_empty() {
             return Ok(evicted);
         }
+        giving_back.iter().for_each(|name| give_back(cluster, name));
         leaving.iter().for_each(|name| cluster.release(name));
     }
     Err(TestCaseError::fail(format!("it does not come to rest; evicted: {evicted:?}")))
@@ -76,12 +79,18 @@ fn said(effects: &[Effect]) -> BTreeSet<String> {
     effects.iter().map(said).collect()
 }
 
-fn victims_of(effects: &[Effect]) -> BTreeMap<Key, Vec<Key>> {
-    let mut victims: BTreeMap<Key, Vec<Key>> = BTreeMap::new();
+/// For whom others go, and what each of them loses.
+fn victims_of(effects: &[Effect]) -> BTreeMap<Key, Vec<(Key, Loss)>> {
+    let mut victims: BTreeMap<Key, Vec<(Key, Loss)>> = BTreeMap::new();
     for effect in effects {
-        if let Effect::Evict { workload, reason: EvictReason::Preempted(preemption) } = effect {
-            victims.entry(preemption.by.clone()).or_default().push(workload.clone());
-        }
+        let (preemption, workload, loss) = match effect {
+            Effect::Evict { workload, reason: EvictReason::Preempted(preemption) } => {
+                (preemption, workload, Loss::Whole)
+            }
+            Effect::GiveBack { workload, part, preemption } => (preemption, workload, Loss::Part(*part)),
+            _ => continue,
+        };
+        victims.entry(preemption.by.clone()).or_default().push((workload.clone(), loss));
     }
     victims
 }

@@ -17,6 +17,7 @@ use table::{Candidate, Gets, Holds, Table};
 
 use super::Preemption;
 use super::engine::{ClusterQueueState, Engine, Promise, WorkloadId};
+use super::parts::Loss;
 use super::tree::{Fr, NodeId, View};
 use super::victims::Victim;
 
@@ -199,7 +200,10 @@ impl Engine {
         self.decisions += 1;
         let id = victim.rank.workload;
         if let Some(slot) = self.workloads.get_mut(id) {
-            slot.preempted = Some(Box::new(preemption));
+            match victim.rank.loss {
+                Loss::Part(part) => slot.gives_back = Some((part, Box::new(preemption))),
+                Loss::Whole => slot.preempted = Some(Box::new(preemption)),
+            }
             self.settle_family(id);
         }
     }

@@ -169,7 +169,8 @@ impl Search<'_> {
                 }
                 PreemptionStrategy::LessThanInitialShare => our_share.compare(their_share).is_lt(),
             };
-            if allowed {
+            // Who keeps a part keeps what is lost after it.
+            if allowed && !spared.iter().any(|kept| victim.goes_after(kept)) {
                 return Some(victim);
             }
             spared.push(victim);

@@ -3,13 +3,14 @@
 //! Kueue v0.19.2 has no such rule. There a borrower can take a ClusterQueue below its nominal quota; who was evicted, or waits
 //! behind, reclaims that from the borrower, who evicts again once others have borrowed, and so on without end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Search, Victim, Want};
 use crate::api::kueue::cluster_queue::ReclaimPolicy;
 use crate::queue::engine::{ClusterQueueState, WorkloadId};
 use crate::queue::ledger::{Charge, wide};
 use crate::queue::line::Class;
+use crate::queue::parts::Loss;
 use crate::queue::quota::Quota;
 use crate::queue::tree::{Fr, NodeId, View};
 
@@ -29,18 +30,18 @@ impl Search<'_> {
         short: &[Fr],
         find: impl Fn(&mut Self, &Want<'_>) -> Vec<Victim>,
     ) -> Vec<Victim> {
-        let mut spared = BTreeSet::new();
+        let mut spared = BTreeMap::new();
         loop {
             let want = Want { usage, short, spared: &spared };
             let victims = find(self, &want);
             match self.would_return(&victims, &want) {
-                Some(victim) => spared.insert(victim),
+                Some((workload, loss)) => spared.insert(workload, loss),
                 None => return victims,
             };
         }
     }
 
-    fn would_return(&mut self, victims: &[Victim], want: &Want<'_>) -> Option<WorkloadId> {
+    fn would_return(&mut self, victims: &[Victim], want: &Want<'_>) -> Option<(WorkloadId, Loss)> {
         if victims.iter().all(|victim| victim.cluster_queue == self.node) {
             return None;
         }
@@ -52,7 +53,7 @@ impl Search<'_> {
             .filter(|node| *node != self.node && self.has_claim(*node, victims, want.short))
             .collect();
         let theirs = victims.iter().filter(|victim| claiming.contains(&victim.cluster_queue));
-        let last = theirs.map(|victim| &victim.rank).max().map(|rank| rank.workload);
+        let last = theirs.map(|victim| &victim.rank).max().map(|rank| (rank.workload, rank.loss));
         self.add(self.node, want.usage, -1);
         self.take(victims, false);
         last

@@ -8,15 +8,16 @@ mod fair;
 mod lasting;
 mod rights;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::PreemptionRight;
 use super::engine::WorkloadId;
-use super::ledger::{Charge, HolderRank};
+use super::ledger::{Charge, HolderRank, add_to};
 use super::means::{Ground, Means, Mode};
+use super::parts::Loss;
 use super::queues::Queues;
 use super::quota::PreemptionRules;
 use super::settings::FairSharing;
@@ -24,13 +25,36 @@ use super::slices::Workloads;
 use super::tree::{Fr, NodeId, Tree, View};
 use rights::Preemptor;
 
-/// One that has to go.
+/// One that has to go, or to lose a part.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Victim {
     pub(super) cluster_queue: NodeId,
     pub(super) rank: HolderRank,
     pub(super) charge: Arc<Charge>,
     pub(super) right: PreemptionRight,
+}
+
+impl Victim {
+    /// Whether this is more of the same workload, which is lost only with the other.
+    fn goes_after(&self, other: &Self) -> bool {
+        self.rank.workload == other.rank.workload && self.rank.loss > other.rank.loss
+    }
+}
+
+/// One loss for each workload instead of one for each part.
+fn all_that_each_loses(victims: Vec<Victim>) -> Vec<Victim> {
+    let mut losses: Vec<Victim> = Vec::new();
+    for victim in victims {
+        match losses.iter_mut().find(|loss| loss.rank.workload == victim.rank.workload) {
+            Some(loss) => {
+                let charge = Arc::make_mut(&mut loss.charge);
+                victim.charge.iter().for_each(|(fr, amount)| add_to(charge, *fr, *amount));
+                loss.rank.loss = loss.rank.loss.max(victim.rank.loss);
+            }
+            None => losses.push(victim),
+        }
+    }
+    losses
 }
 
 /// A workload that looks for room, and where.
@@ -53,8 +77,8 @@ struct Want<'a> {
     usage: &'a Charge,
     /// What others have to go for.
     short: &'a [Fr],
-    /// Those that stay whoever else goes.
-    spared: &'a BTreeSet<WorkloadId>,
+    /// Those that don't lose this, nor more, whoever else goes.
+    spared: &'a BTreeMap<WorkloadId, Loss>,
 }
 
 impl Ground for Search<'_> {
@@ -98,12 +122,13 @@ impl Search<'_> {
         if self.rules.never() {
             return Vec::new();
         }
-        self.with_predecessor_away(|search| {
+        let found = self.with_predecessor_away(|search| {
             search.lasting(usage, short, |search, want| match search.fair_sharing {
                 Some(rules) => search.fair(want, &rules.strategies),
                 None => search.classical(want),
             })
-        })
+        });
+        all_that_each_loses(found)
     }
 
     fn with_predecessor_away<T>(&mut self, search: impl FnOnce(&mut Self) -> T) -> T {
@@ -141,6 +166,9 @@ impl Search<'_> {
     /// Lets those stay that need not go after all, the last first; then puts everyone's usage back.
     fn fewest(&mut self, mut victims: Vec<Victim>, fits: impl Fn(&mut Self) -> bool) -> Vec<Victim> {
         for index in (0..victims.len().saturating_sub(1)).rev() {
+            if victims.iter().any(|victim| victim.goes_after(&victims[index])) {
+                continue;
+            }
             self.take_one(&victims[index], false);
             if fits(self) {
                 victims.swap_remove(index);

@@ -63,9 +63,9 @@ impl<'a> Preemptor<'a> {
             .take_while(move |(rank, _)| self.rules.reclaim == ReclaimPolicy::Any || rank.priority <= self.priority);
         let useful = lowest.filter(move |(rank, holder)| {
             may(rank, holder.since)
-                && want.short.iter().any(|fr| holder.charge.contains_key(fr))
+                && want.short.iter().any(|fr| holder.all.contains_key(fr))
                 && self.predecessor != Some(rank.workload)
-                && !want.spared.contains(&rank.workload)
+                && want.spared.get(&rank.workload).is_none_or(|spared| rank.loss < *spared)
         });
         useful.map(move |(rank, holder)| Victim {
             cluster_queue: node,

@@ -173,6 +173,20 @@ fn without_a_head_and_quota_for_one_no_worker_comes_but_those_that_are_too_many_
 }
 
 #[test]
+fn what_others_get_of_a_grant_goes_and_waits_to_come_back() {
+    let mut stage = ready(3);
+    stage.grant = Grant::DownTo([("headgroup".to_owned(), 1), ("small".to_owned(), 1)].into());
+    let before = stage.names("small");
+
+    assert_eq!(deleted(&stage.step()).len(), 2);
+
+    stage.pods_gone();
+    stage.settle();
+    assert_eq!((stage.pods.len() - stage.gated(), stage.gated()), (2, 2));
+    assert!(stage.names("small").contains(&before[0]), "the lowest slot stays");
+}
+
+#[test]
 fn a_grant_that_got_smaller_takes_nothing_and_gives_nothing() {
     let mut stage = ready(3);
     stage.grant = up_to(1, 2);

@@ -144,6 +144,7 @@ impl Scene {
             names: &names,
             to_delete: &to_delete,
             granted,
+            takes_back: false,
             trims,
             now: "2026-01-01T00:00:00Z".parse().expect("a time"),
         });

@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -114,6 +115,20 @@ impl TestEnv {
             let admitted = condition::get(&status.conditions, "sluice.dev/Admitted")?;
             let says_so = admitted.status == "False" && admitted.message.contains(&pending);
             (says_so && waits_for_quota(&admitted.reason)).then(|| (pending, admitted.message.clone()))
+        })
+        .await
+    }
+
+    /// Waits until an Event about an object of this kind gives this reason; returns what it says.
+    pub async fn event_about(&self, kind: &str, reason: &str) -> String {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), NAMESPACE);
+        eventually(&format!("{reason} is told about a {kind}"), async || {
+            let told =
+                events.list(&ListParams::default()).await.expect("the Events").items.into_iter().find(|event| {
+                    let about = event.regarding.as_ref().and_then(|regarding| regarding.kind.as_deref());
+                    about == Some(kind) && event.reason.as_deref() == Some(reason)
+                })?;
+            Some(told.note.unwrap_or_default())
         })
         .await
     }

@@ -89,7 +89,8 @@ impl<'a, I: Iterator<Item = &'a Value> + Clone> World<I> {
             return None;
         }
         let (admitted, evicted) = (is_true(workload, "Admitted"), is_true(workload, "Evicted"));
-        if evicted && is_true(workload, "QuotaReserved") {
+        let gives_back = evicted || is_true(workload, "sluice.dev/PartlyPreempted");
+        if gives_back && is_true(workload, "QuotaReserved") {
             return Some("gives its quota back".into());
         }
         if is_true(workload, "QuotaReserved") && !admitted {

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::engine::store::Key;
+use crate::queue::parts::Loss;
 
 /// A flavor and a resource.
 pub(crate) type Fr = (String, String);
@@ -37,6 +38,8 @@ pub(super) type Tree = BTreeMap<Node, NodeSpec>;
 pub(super) struct Held {
     pub(super) queue: String,
     pub(super) who: Key,
+    /// With what it is lost.
+    pub(super) loss: Loss,
     pub(super) usage: Usage,
 }
 
@@ -73,13 +76,15 @@ impl Share {
 }
 
 impl Book<'_> {
-    pub(super) fn without(&self, who: &[Key]) -> Self {
-        Self { tree: self.tree, held: self.held.iter().filter(|held| !who.contains(&held.who)).cloned().collect() }
+    /// What is left when these lose so much.
+    pub(super) fn without(&self, losses: &[(Key, Loss)]) -> Self {
+        let lost = |held: &Held| losses.iter().any(|(who, loss)| *who == held.who && held.loss <= *loss);
+        Self { tree: self.tree, held: self.held.iter().filter(|held| !lost(held)).cloned().collect() }
     }
 
     pub(super) fn with(&self, queue: &str, who: &Key, usage: &Usage) -> Self {
         let mut more = self.clone();
-        more.held.push(Held { queue: queue.to_owned(), who: who.clone(), usage: usage.clone() });
+        more.held.push(Held { queue: queue.to_owned(), who: who.clone(), loss: Loss::Whole, usage: usage.clone() });
         more
     }
 

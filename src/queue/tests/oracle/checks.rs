@@ -1,18 +1,14 @@
 //! Sums over a world, for the properties.
 
-use super::book::{Book, Fr, Held, Node, Usage};
+use super::book::{Book, Fr, Node, Usage};
 use super::world::{Job, World};
 use crate::engine::store::Key;
+use crate::queue::parts::Loss;
 
 impl World {
-    /// What is held; in the planned view without those that are on their way out.
+    /// What is held; in the planned view without what is on its way back.
     fn book(&self, planned: bool) -> Book<'_> {
-        let held = self.holders.iter().filter(|holder| !planned || !holder.evicted).map(|holder| Held {
-            queue: holder.job.queue.clone(),
-            who: holder.job.key.clone(),
-            usage: holder.usage.clone(),
-        });
-        Book { tree: &self.tree, held: held.collect() }
+        Book { tree: &self.tree, held: self.holders.iter().flat_map(|holder| holder.held(planned)).collect() }
     }
 
     /// Where less than nothing is left, and less than before: ClusterQueue, what of, and how much.
@@ -30,21 +26,31 @@ impl World {
         overdrawn
     }
 
-    /// One of these victims without whom the preemptor, in the only flavor that there is, gets the same by the same right.
-    pub(crate) fn could_stay(&self, preemptor: &Key, victims: &[Key]) -> Option<Key> {
+    /// One of these victims that could lose less, and the preemptor, in the only flavor that there is, would get the same by the
+    /// same right.
+    pub(crate) fn could_stay(&self, preemptor: &Key, victims: &[(Key, Loss)]) -> Option<Key> {
         let job = self.waiting.iter().find(|job| job.key == *preemptor)?;
         if job.pod_sets.iter().any(|set| set.min_count < set.count) {
             return None;
         }
-        let (usage, node, chain) = (self.usage_in_only_flavor(job), Node::Queue(job.queue.clone()), self.chain(job));
+        let (usage, node) = (self.usage_in_only_flavor(job), Node::Queue(job.queue.clone()));
+        let chain: Vec<(Key, Loss)> = self.chain(job).into_iter().map(|before| (before, Loss::Whole)).collect();
         let with = |spared: Option<&Key>| {
-            let gone: Vec<Key> = victims.iter().filter(|key| Some(*key) != spared).chain(&chain).cloned().collect();
-            let book = self.book(true).without(&gone);
+            let losses = victims.iter().filter_map(|(key, loss)| {
+                Some((key.clone(), if Some(key) == spared { self.less_than(key, *loss)? } else { *loss }))
+            });
+            let book = self.book(true).without(&losses.chain(chain.iter().cloned()).collect::<Vec<_>>());
             let borrows = usage.iter().any(|(fr, amount)| book.would_borrow(&node, fr, *amount));
             (book.fits(&node, &usage), borrows)
         };
         let (_, borrows) = with(None);
-        victims.iter().find(|spared| with(Some(spared)) == (true, borrows)).cloned()
+        victims.iter().map(|(key, _)| key).find(|spared| with(Some(spared)) == (true, borrows)).cloned()
+    }
+
+    /// The loss before this one.
+    fn less_than(&self, key: &Key, loss: Loss) -> Option<Loss> {
+        let holder = self.holders.iter().find(|holder| holder.job.key == *key)?;
+        holder.keeps().map(|(other, _)| *other).filter(|other| *other < loss).last()
     }
 
     fn usage_in_only_flavor(&self, job: &Job) -> Usage {

@@ -7,6 +7,7 @@ use super::victims;
 use super::world::{Holder, Job, PodSet, Queue, World};
 use crate::api::kueue::cluster_queue::ReclaimPolicy;
 use crate::engine::store::Key;
+use crate::queue::parts::Loss;
 use crate::queue::slot::Room;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -236,7 +237,7 @@ impl Ask<'_> {
             return (Mode::NoFit, level);
         }
         let victims = victims::search(self, &Usage::from([(fr.clone(), amount)]), &BTreeSet::from([fr.clone()]));
-        let gone: Vec<Key> = victims.iter().map(|victim| victim.key.clone()).collect();
+        let gone: Vec<(Key, Loss)> = victims.iter().map(|victim| (victim.key.clone(), victim.loss)).collect();
         let (level, _) = self.planned.without(&gone).lowest_fit(&node, fr, amount);
         let own = victims.iter().any(|victim| victim.queue == self.queue.name);
         match (victims.is_empty(), own) {

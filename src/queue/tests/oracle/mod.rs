@@ -17,14 +17,15 @@ pub(super) use world::World;
 
 use crate::engine::store::Key;
 use crate::queue::PreemptionRight;
+use crate::queue::parts::Loss;
 
 /// What one cycle decides.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Decision {
     /// In the order of the turns within each tree.
     pub(super) admitted: Vec<Admitted>,
-    /// Victims, for whom they go, and why.
-    pub(super) evicted: BTreeMap<Key, (Key, PreemptionRight)>,
+    /// Victims, what they lose, for whom, and why.
+    pub(super) evicted: BTreeMap<Key, (Loss, Key, PreemptionRight)>,
     /// Those for whom room is being made.
     pub(super) deferred: BTreeSet<Key>,
 }

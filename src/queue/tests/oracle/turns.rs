@@ -11,6 +11,7 @@ use super::{Admitted, Decision};
 use crate::api::kueue::cluster_queue::ReclaimPolicy;
 use crate::api::kueue::{Admission, PodSetAssignment};
 use crate::engine::store::Key;
+use crate::queue::parts::Loss;
 use jiff::Timestamp;
 
 #[derive(Debug, Clone)]
@@ -73,11 +74,7 @@ fn rank(job: &Job) -> (Reverse<i32>, Timestamp, String) {
 
 impl<'w> State<'w> {
     fn book(&self, planned: bool) -> Book<'w> {
-        let held = self.holders.iter().filter(|holder| !planned || !holder.evicted).map(|holder| Held {
-            queue: holder.job.queue.clone(),
-            who: holder.job.key.clone(),
-            usage: holder.usage.clone(),
-        });
+        let held = self.holders.iter().flat_map(|holder| holder.held(planned));
         let promises = self.promises.iter().filter(|_| planned).cloned();
         Book { tree: &self.world.tree, held: held.chain(promises).collect() }
     }
@@ -107,7 +104,7 @@ impl<'w> State<'w> {
 
     fn in_line(&self) -> impl Iterator<Item = &Job> {
         let promised = |job: &Job| self.promises.iter().any(|promise| promise.who == job.key);
-        let predecessor_goes = |job: &Job| self.predecessor(job).is_some_and(|before| before.evicted);
+        let predecessor_goes = |job: &Job| self.predecessor(job).is_some_and(|before| before.gives_back.is_some());
         self.waiting.iter().filter(move |job| !promised(job) && !predecessor_goes(job))
     }
 
@@ -143,8 +140,11 @@ impl<'w> State<'w> {
 
     fn attempt(&self, job: &Job, counts: &[i32], in_room: bool) -> Option<Candidate> {
         let predecessor = self.predecessor(job);
-        let gone: Vec<Key> = predecessor.iter().map(|before| before.job.key.clone()).collect();
-        let may_go = |holder: &&Holder| holder.observed && !holder.evicted && !gone.contains(&holder.job.key);
+        let gone: Vec<(Key, Loss)> = predecessor.iter().map(|before| (before.job.key.clone(), Loss::Whole)).collect();
+        let may_go = |holder: &&Holder| {
+            let successor = predecessor.as_ref().is_some_and(|before| before.job.key == holder.job.key);
+            holder.observed && holder.gives_back != Some(Loss::Whole) && !successor
+        };
         let ask = Ask {
             world: self.world,
             job,
@@ -226,16 +226,22 @@ impl<'w> State<'w> {
             Gets::Admission(assignment) => self.admit(job, assignment, decision),
             Gets::Room(victims) => {
                 for victim in victims {
-                    decision.evicted.insert(victim.key.clone(), (job.key.clone(), victim.right));
                     let holder = self.holders.iter_mut().find(|holder| holder.job.key == victim.key);
-                    holder.expect("the victim holds quota").evicted = true;
+                    let holder = holder.expect("the victim holds quota");
+                    holder.gives_back = holder.gives_back.max(Some(victim.loss));
+                    let evicted = decision.evicted.entry(victim.key.clone());
+                    let evicted = evicted.or_insert_with(|| (victim.loss, job.key.clone(), victim.right));
+                    if evicted.0 < victim.loss {
+                        *evicted = (victim.loss, job.key.clone(), victim.right);
+                    }
                 }
                 decision.deferred.insert(job.key.clone());
             }
             Gets::KeptBack => {}
         }
         if !matches!(candidate.gets, Gets::Admission(_)) {
-            self.promises.push(Held { queue: queue.to_owned(), who: job.key.clone(), usage: candidate.usage.clone() });
+            let (who, usage) = (job.key.clone(), candidate.usage.clone());
+            self.promises.push(Held { queue: queue.to_owned(), who, loss: Loss::Whole, usage });
             self.done.extend(self.world.queue(queue).strict.then(|| queue.to_owned()));
         }
     }
@@ -258,10 +264,11 @@ impl<'w> State<'w> {
         self.holders.push(Holder {
             job: job.clone(),
             reserved: Timestamp::MAX,
+            losses: vec![(Loss::Whole, most_of(&assignment.usage, &least))],
             usage: most_of(&assignment.usage, &least),
             least,
             admission: Admission { cluster_queue: job.queue.clone(), pod_set_assignments: sets.collect() },
-            evicted: false,
+            gives_back: None,
             observed: false,
         });
         decision.admitted.push(Admitted { workload: job.key.clone(), pod_sets: assignment.pod_sets.clone() });

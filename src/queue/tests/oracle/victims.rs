@@ -11,6 +11,7 @@ use super::world::{Holder, Job, Queue};
 use crate::api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
 use crate::engine::store::Key;
 use crate::queue::PreemptionRight;
+use crate::queue::parts::Loss;
 use crate::queue::settings::PreemptionStrategy;
 
 #[derive(Debug, Clone)]
@@ -18,8 +19,9 @@ pub(super) struct Victim {
     pub(super) key: Key,
     pub(super) queue: String,
     pub(super) right: PreemptionRight,
-    /// Lowest priority, then latest reservation, then uid.
-    order: (i32, Reverse<Timestamp>, String),
+    pub(super) loss: Loss,
+    /// Lowest priority, then the least loss, then latest reservation, then uid.
+    order: (i32, Loss, Reverse<Timestamp>, String),
     /// The lowest Cohort that its ClusterQueue has in common with the preemptor's.
     common: Option<Node>,
     only_without_borrowing: bool,
@@ -29,6 +31,11 @@ impl Victim {
     fn node(&self) -> Node {
         Node::Queue(self.queue.clone())
     }
+
+    /// The same workload loses this only with the other.
+    fn goes_after(&self, other: &Self) -> bool {
+        self.key == other.key && self.loss > other.loss
+    }
 }
 
 struct Search<'a> {
@@ -36,13 +43,13 @@ struct Search<'a> {
     node: Node,
     usage: &'a Usage,
     short: &'a BTreeSet<Fr>,
-    /// Those that stay, because their ClusterQueue could take back what they give.
-    spared: BTreeSet<Key>,
+    /// Those that lose less than this, because their ClusterQueue could take back what they give.
+    spared: BTreeMap<Key, Loss>,
 }
 
 /// The victims for this usage, where others have to go for what is short; nobody if that is not enough.
 pub(super) fn search(ask: &Ask<'_>, usage: &Usage, short: &BTreeSet<Fr>) -> Vec<Victim> {
-    let mut search = Search { ask, node: ask.queue.node(), usage, short, spared: BTreeSet::new() };
+    let mut search = Search { ask, node: ask.queue.node(), usage, short, spared: BTreeMap::new() };
     loop {
         let victims = match &ask.world.strategies {
             None => search.classical(),
@@ -51,8 +58,8 @@ pub(super) fn search(ask: &Ask<'_>, usage: &Usage, short: &BTreeSet<Fr>) -> Vec<
         let own = &ask.queue.name;
         let returning =
             victims.iter().filter(|victim| victim.queue != *own && search.has_claim(&victim.queue, &victims));
-        match returning.max_by(|a, b| a.order.cmp(&b.order)).map(|victim| victim.key.clone()) {
-            Some(key) => search.spared.insert(key),
+        match returning.max_by(|a, b| a.order.cmp(&b.order)).map(|victim| (victim.key.clone(), victim.loss)) {
+            Some((key, loss)) => search.spared.insert(key, loss),
             None => return victims,
         };
     }
@@ -62,13 +69,13 @@ fn provides(queue: &Queue, fr: &Fr) -> bool {
     queue.groups.iter().any(|(resources, flavors)| flavors.contains(&fr.0) && resources.contains(&fr.1))
 }
 
-fn keys(victims: &[Victim]) -> Vec<Key> {
-    victims.iter().map(|victim| victim.key.clone()).collect()
+fn losses(victims: &[Victim]) -> Vec<(Key, Loss)> {
+    victims.iter().map(|victim| (victim.key.clone(), victim.loss)).collect()
 }
 
 impl Search<'_> {
     fn without(&self, victims: &[Victim]) -> Book<'_> {
-        self.ask.planned.without(&keys(victims))
+        self.ask.planned.without(&losses(victims))
     }
 
     fn fits(&self, victims: &[Victim], may_borrow: bool) -> bool {
@@ -81,8 +88,8 @@ impl Search<'_> {
     fn fewest(&self, mut victims: Vec<Victim>, may_borrow: bool) -> Vec<Victim> {
         for index in (0..victims.len() - 1).rev() {
             let mut fewer = victims.clone();
-            fewer.remove(index);
-            if self.fits(&fewer, may_borrow) {
+            let kept = fewer.remove(index);
+            if !fewer.iter().any(|victim| victim.goes_after(&kept)) && self.fits(&fewer, may_borrow) {
                 victims = fewer;
             }
         }
@@ -98,7 +105,8 @@ impl Search<'_> {
         let held = |holder: &Holder, fr: &Fr| holder.usage.get(fr).copied().unwrap_or(0);
         let gone = victims.iter().filter(|victim| victim.queue == name).map(|victim| {
             let holder = self.ask.holders.iter().find(|holder| holder.job.key == victim.key).expect("a holder");
-            (&holder.job, self.short.iter().map(|fr| (fr.clone(), held(holder, fr))).collect::<Usage>())
+            let lost = |fr: &Fr| holder.loses(victim.loss).get(fr).copied().unwrap_or(0);
+            (&holder.job, self.short.iter().map(|fr| (fr.clone(), lost(fr))).collect::<Usage>())
         });
         let waiting = self.ask.waiting.iter().filter(|(job, _)| job.queue == name).map(|(job, before)| {
             let least = |fr: &Fr| match provides(queue, fr) {
@@ -145,16 +153,21 @@ impl Search<'_> {
                 (false, _, ReclaimPolicy::Any) => true,
             }
         };
-        let uses = |holder: &Holder| self.short.iter().any(|fr| holder.usage.get(fr).is_some_and(|used| *used > 0));
-        let stays = |holder: &Holder| self.spared.contains(&holder.job.key);
-        let asked = |holder: &&Holder| holder.job.queue == queue && may(holder) && uses(holder) && !stays(holder);
+        let some = |usage: &Usage| self.short.iter().any(|fr| usage.get(fr).is_some_and(|used| *used > 0));
+        let uses = |holder: &Holder| holder.keeps().any(|(_, usage)| some(usage));
+        let asked = |holder: &&Holder| holder.job.queue == queue && may(holder) && uses(holder);
         let holders = self.ask.holders.iter().filter(asked);
-        let mut victims: Vec<Victim> = holders
-            .map(|holder| Victim {
+        let losses = holders.flat_map(|holder| holder.keeps().map(move |(loss, _)| (holder, *loss)));
+        let stays =
+            |holder: &Holder, loss: Loss| self.spared.get(&holder.job.key).is_some_and(|spared| *spared <= loss);
+        let mut victims: Vec<Victim> = losses
+            .filter(|(holder, loss)| !stays(holder, *loss))
+            .map(|(holder, loss)| Victim {
                 key: holder.job.key.clone(),
                 queue: queue.to_owned(),
                 right: PreemptionRight::InClusterQueue,
-                order: (holder.job.priority, Reverse(holder.reserved), holder.job.uid.clone()),
+                loss,
+                order: (holder.job.priority, loss, Reverse(holder.reserved), holder.job.uid.clone()),
                 common: None,
                 only_without_borrowing: false,
             })
@@ -335,12 +348,13 @@ impl Pass<'_> {
             while let Some(mut victim) =
                 self.left.get_mut(&queue).filter(|left| !left.is_empty()).map(|left| left.remove(0))
             {
-                let after = self.book().without(&[victim.key.clone()]).share(&theirs);
+                let kept = spared.values().flatten().any(|kept| victim.goes_after(kept));
+                let after = self.book().without(&[(victim.key.clone(), victim.loss)]).share(&theirs);
                 let allowed = match rule {
                     PreemptionStrategy::LessThanOrEqualToFinalShare => our_share.compare(after).is_le(),
                     PreemptionStrategy::LessThanInitialShare => our_share.compare(their_share).is_lt(),
                 };
-                if allowed {
+                if allowed && !kept {
                     victim.right = PreemptionRight::InCohortFairSharing;
                     self.victims.push(victim);
                     break;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::book::{Fr, Limits, Node, NodeSpec, Tree, Usage};
+use super::book::{Fr, Held, Limits, Node, NodeSpec, Tree, Usage};
 use crate::api::condition;
 use crate::api::kueue::cluster_queue::{
     BorrowWithinCohortPolicy, FlavorFungibilityPolicy, FlavorFungibilityPreference, QueueingStrategy, ReclaimPolicy,
@@ -14,6 +14,7 @@ use crate::api::kueue::cluster_queue::{
 use crate::api::kueue::{Admission, ClusterQueue, FairSharing, ResourceFlavorSpec, Workload, names};
 use crate::api::quantity::{Amount, Exact, Quantity};
 use crate::engine::store::Key;
+use crate::queue::parts::{Loss, Part};
 use crate::queue::placement::Placement;
 use crate::queue::requests::template_requests;
 use crate::queue::settings::PreemptionStrategy;
@@ -83,11 +84,36 @@ pub(super) struct Holder {
     /// What it is charged.
     pub(super) usage: Usage,
     pub(super) admission: Admission,
-    pub(super) evicted: bool,
+    /// What of that is lost with what, the first loss first.
+    pub(super) losses: Vec<(Loss, Usage)>,
+    /// What of that it has to give back already.
+    pub(super) gives_back: Option<Loss>,
     /// Its admission is written; it was not decided in this cycle.
     pub(super) observed: bool,
     /// What those that it replaced in this cycle hold until they are seen to be over.
     pub(super) least: Usage,
+}
+
+impl Holder {
+    /// What can still be taken from it, the first loss first.
+    pub(super) fn keeps(&self) -> impl Iterator<Item = &(Loss, Usage)> {
+        self.losses.iter().filter(|(loss, _)| self.gives_back < Some(*loss))
+    }
+
+    /// What it holds; in the planned view without what it has to give back.
+    pub(super) fn held(&self, planned: bool) -> impl Iterator<Item = Held> {
+        let held = self.losses.iter().filter(move |(loss, _)| !planned || self.gives_back < Some(*loss));
+        held.map(|(loss, usage)| Held {
+            queue: self.job.queue.clone(),
+            who: self.job.key.clone(),
+            loss: *loss,
+            usage: usage.clone(),
+        })
+    }
+
+    pub(super) fn loses(&self, loss: Loss) -> &Usage {
+        &self.losses.iter().find(|(other, _)| *other == loss).expect("a loss").1
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -156,7 +182,8 @@ impl World {
                     reserved: reserved.last_transition_time.0,
                     usage: usage_of(admission),
                     admission: admission.clone(),
-                    evicted: is(names::EVICTED),
+                    losses: losses_of(workload, admission),
+                    gives_back: gives_back(workload),
                     observed: true,
                     least: Usage::new(),
                     job: Job { queue: admission.cluster_queue.clone(), ..job },
@@ -175,7 +202,10 @@ impl World {
             let mut claimed = self.holders[index].job.replaces.clone();
             while let Some(key) = claimed {
                 if let Some(before) = self.holders.iter().find(|holder| holder.job.key == key).cloned() {
-                    self.holders[index].usage = most_of(&self.holders[index].usage, &before.usage);
+                    let usage = most_of(&self.holders[index].usage, &before.usage);
+                    self.holders[index].losses =
+                        at_once(&usage, self.holders[index].gives_back, &self.holders[index].losses);
+                    self.holders[index].usage = usage;
                     claimed = before.job.replaces.clone();
                 } else if let Some(before) = self.waiting.iter().find(|job| job.key == key) {
                     claimed = before.replaces.clone();
@@ -218,13 +248,14 @@ impl World {
         }
         for holder in &self.holders {
             let Job { key, queue, priority, since, .. } = &holder.job;
+            let losses = holder.losses.iter().map(|(loss, lost)| format!("{loss:?} {}", usage(lost)));
             let _ = writeln!(
                 text,
-                "{} holds in {queue} prio {priority} since {since} reserved {} evicted {}: {}",
+                "{} holds in {queue} prio {priority} since {since} reserved {} gives back {:?}: {}",
                 key.name,
                 holder.reserved,
-                holder.evicted,
-                usage(&holder.usage)
+                holder.gives_back,
+                losses.collect::<Vec<_>>().join("; ")
             );
         }
         for job in &self.waiting {
@@ -349,6 +380,72 @@ fn job_of(workload: &Workload, queue: String) -> Job {
         replaces: claim_of(workload),
         room_made: None,
     }
+}
+
+/// What of its charge a workload has to give back.
+fn gives_back(workload: &Workload) -> Option<Loss> {
+    let conditions = &workload.status.as_ref()?.conditions;
+    if condition::is_true(conditions, names::EVICTED) {
+        return Some(Loss::Whole);
+    }
+    let told = condition::get(conditions, "sluice.dev/PartlyPreempted").filter(|told| told.status == "True")?;
+    Some(Loss::Part(if told.reason == "Surge" { Part::Surge } else { Part::Replicas }))
+}
+
+/// What a workload holds, in the order in which it is lost.
+fn losses_of(workload: &Workload, admission: &Admission) -> Vec<(Loss, Usage)> {
+    let annotation = workload.metadata.annotations.as_ref().and_then(|all| all.get("sluice.dev/slice"));
+    let record: Value = annotation.map_or(Value::Null, |text| serde_json::from_str(text).expect("JSON"));
+    let declared = record["parts"].as_array().cloned().unwrap_or_default();
+    let (mut losses, mut left) = (Vec::new(), usage_of(admission));
+    let mut kept: BTreeMap<&str, i128> = BTreeMap::new();
+    for set in &admission.pod_set_assignments {
+        let asked = workload.spec.pod_sets.iter().find(|other| other.name == set.name).map_or(0, |set| set.count);
+        kept.insert(&set.name, asked.min(set.count.unwrap_or(asked)).into());
+    }
+    for part in [Part::Surge, Part::Replicas] {
+        let of_part = declared.iter().find(|other| other["part"] == part.as_str());
+        if of_part.is_none() && gives_back(workload) < Some(Loss::Part(part)) {
+            continue;
+        }
+        for (name, count) in &mut kept {
+            let taken = of_part.and_then(|part| part["pods"][name].as_i64()).unwrap_or(0);
+            *count = (*count - i128::from(taken)).max(0);
+        }
+        let next = usage_of_pods(admission, &kept);
+        losses.push((Loss::Part(part), without(&left, &next)));
+        left = next;
+    }
+    losses.push((Loss::Whole, left));
+    losses
+}
+
+/// What so many pods of each pod set hold.
+fn usage_of_pods(admission: &Admission, pods: &BTreeMap<&str, i128>) -> Usage {
+    let mut usage = Usage::new();
+    for set in &admission.pod_set_assignments {
+        let granted = i128::from(set.count.expect("a count")).max(1);
+        for (resource, quantity) in &set.resource_usage {
+            let held = amount(resource, quantity) * pods[set.name.as_str()];
+            *usage.entry((set.flavors[resource].clone(), resource.clone())).or_default() +=
+                held.div_euclid(granted) + i128::from(held.rem_euclid(granted) != 0);
+        }
+    }
+    usage
+}
+
+fn without(usage: &Usage, other: &Usage) -> Usage {
+    usage.iter().map(|(fr, amount)| (fr.clone(), amount - other.get(fr).copied().unwrap_or(0))).collect()
+}
+
+/// All at once, but for what is given back already: it isn't known what of it is whose.
+fn at_once(usage: &Usage, gives_back: Option<Loss>, losses: &[(Loss, Usage)]) -> Vec<(Loss, Usage)> {
+    let Some(loss @ Loss::Part(_)) = gives_back else { return vec![(Loss::Whole, usage.clone())] };
+    let mut kept = Usage::new();
+    for (fr, amount) in losses.iter().filter(|(other, _)| *other > loss).flat_map(|(_, usage)| usage) {
+        *kept.entry(fr.clone()).or_default() += amount;
+    }
+    vec![(loss, without(usage, &kept)), (Loss::Whole, kept)]
 }
 
 fn claim_of(workload: &Workload) -> Option<Key> {

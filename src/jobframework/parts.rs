@@ -1,0 +1,55 @@
+//! What can be taken from a job without stopping all of it, as the queue is told on the slice.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::record::{MemberShare, Record};
+use super::{Group, Member};
+use crate::queue::parts::{Part, PartPods};
+
+/// Pods by PodSet.
+type Pods = BTreeMap<String, u32>;
+
+/// The parts of what a slice pays for, what is missed the least first.
+pub(super) fn of(record: &Record, members: &[Member], makes_pods: bool) -> Vec<PartPods> {
+    let (mut surge, mut replicas) = (Pods::new(), Pods::new());
+    for share in &record.members {
+        match members.iter().find(|member| member.uid == share.uid) {
+            Some(member) if member.surge => add(&mut surge, share, |_, count| count),
+            Some(member) if makes_pods => {
+                add(&mut replicas, share, |pods, count| count.saturating_sub(fewest(member, pods)))
+            }
+            _ => {}
+        }
+    }
+    let parts = [(Part::Surge, surge), (Part::Replicas, replicas)].into_iter();
+    parts.filter(|(_, pods)| !pods.is_empty()).map(|(part, pods)| PartPods { part, pods }).collect()
+}
+
+fn add(pods: &mut Pods, share: &MemberShare, taken: impl Fn((&str, &str), u32) -> u32) {
+    for share in &share.pods {
+        let count = taken((&share.group, &share.shape), share.count);
+        if count > 0 {
+            *pods.entry(share.pod_set.clone()).or_default() += count;
+        }
+    }
+}
+
+/// How many pods of a group and shape a member can do with. What its spec no longer says anything of stays.
+fn fewest(member: &Member, (name, shape): (&str, &str)) -> u32 {
+    let mut groups = member.groups.iter().flatten();
+    groups.find(|group| group.name == name && group.shape == shape).map_or(u32::MAX, |group| group.fewest)
+}
+
+/// Tells the members how much of them has to stop so that a slice gives back what it has to.
+pub(super) fn preempt(members: &mut [Member], preempted: Option<Part>) {
+    for member in members {
+        member.preempted = member.surge && preempted.is_some();
+        if preempted == Some(Part::Replicas) && !member.surge {
+            let lowered = |groups: &Vec<Group>| {
+                groups.iter().map(|group| Group { count: group.fewest, ..group.clone() }).collect()
+            };
+            member.groups = Arc::new(member.groups.as_ref().as_ref().map(lowered).map_err(Clone::clone));
+        }
+    }
+}

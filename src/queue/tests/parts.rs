@@ -1,0 +1,156 @@
+//! Preemption takes what is missed the least: the surge of an upgrade first, and only then the whole job.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::fixture::{Cluster, replacing};
+use crate::api::kueue::{Workload, names};
+use crate::queue::parts::{PARTLY_PREEMPTED, Part};
+use crate::queue::steps::SLICE_ANNOTATION;
+use crate::queue::{Effect, Waiting};
+
+/// A ClusterQueue with 10 CPU in which who has the higher priority comes first.
+fn cluster() -> Cluster {
+    let mut cluster = Cluster::with_cpu("10");
+    cluster.patch_cluster_queue(json!({"preemption": {"withinClusterQueue": "LowerPriority"}}));
+    cluster
+}
+
+/// So many pods of 1 CPU, of which these are the surge.
+fn service(cluster: &Cluster, name: &str, priority: i32, pods: i32, surge: i32) -> Workload {
+    let mut workload = cluster.workload(name, &[("worker", pods, json!({"cpu": "1"}))]);
+    workload.spec.priority = Some(priority);
+    declare_surge(&mut workload, surge);
+    workload
+}
+
+fn declare_surge(workload: &mut Workload, surge: i32) {
+    let parts = if surge > 0 { json!([{"part": "Surge", "pods": {"worker": surge}}]) } else { json!([]) };
+    let record = (SLICE_ANNOTATION.to_owned(), json!({ "parts": parts }).to_string());
+    workload.metadata.annotations.get_or_insert_default().extend([record]);
+}
+
+/// Its surge has stopped, and it asks for the rest only.
+fn stop_surge(cluster: &mut Cluster, name: &str, pods: i32) {
+    cluster.change(name, |workload| {
+        workload.spec.pod_sets[0].count = pods;
+        declare_surge(workload, 0);
+    });
+}
+
+/// Who loses its surge, and who all that it has.
+fn losers(cluster: &Cluster) -> (Vec<&str>, Vec<&str>) {
+    let with = |condition: &str| {
+        let names = cluster.workloads.keys().map(|key| key.name.as_str());
+        names.filter(|name| cluster.is_true(name, condition)).collect()
+    };
+    (with(PARTLY_PREEMPTED), with(names::EVICTED))
+}
+
+#[rstest]
+#[case::the_surge_is_enough(&[("a", 0, 8, 4)], 4, &["a"], &[])]
+#[case::the_surge_is_not_enough(&[("a", 0, 8, 4)], 7, &[], &["a"])]
+#[case::there_is_no_surge(&[("a", 0, 8, 0)], 4, &[], &["a"])]
+#[case::two_surges_before_one_that_serves(&[("a", 0, 5, 2), ("b", 0, 5, 2)], 4, &["a", "b"], &[])]
+#[case::no_more_surges_than_are_needed(&[("a", 0, 5, 2), ("b", 0, 5, 2)], 2, &["b"], &[])]
+#[case::one_of_lower_priority_before_a_surge(&[("a", 0, 5, 0), ("b", 1, 5, 3)], 3, &[], &["a"])]
+#[case::all_surges_before_one_that_serves(&[("a", 0, 5, 2), ("b", 0, 5, 2)], 6, &["a"], &["b"])]
+#[case::nobody_of_higher_priority(&[("a", 20, 8, 4)], 4, &[], &[])]
+fn what_is_missed_the_least_goes_first(
+    #[case] running: &[(&str, i32, i32, i32)],
+    #[case] wanted: i32,
+    #[case] surges: &[&str],
+    #[case] whole: &[&str],
+) {
+    let mut cluster = cluster();
+    for (name, priority, pods, surge) in running {
+        let service = service(&cluster, name, *priority, *pods, *surge);
+        cluster.put(service);
+        cluster.run();
+        cluster.now += 1;
+    }
+
+    let preemptor = service(&cluster, "urgent", 10, wanted, 0);
+    cluster.put(preemptor);
+    cluster.run();
+
+    assert_eq!(losers(&cluster), (surges.to_vec(), whole.to_vec()));
+}
+
+#[test]
+fn what_a_surge_held_is_given_away_once_its_pods_are_gone() {
+    let mut cluster = cluster();
+    let upgrading = service(&cluster, "a", 0, 8, 4);
+    cluster.put(upgrading);
+    cluster.run();
+    let preemptor = service(&cluster, "urgent", 10, 5, 0);
+    cluster.put(preemptor);
+    assert_eq!(cluster.run(), [""; 0], "the surge runs still");
+    let (reason, message) = cluster.says("a", PARTLY_PREEMPTED);
+    assert_eq!(reason, "Surge");
+    assert!(message.starts_with("For workload team/urgent: Preempted to accommodate a workload"), "{message}");
+    assert!(matches!(cluster.why("urgent"), Some(Waiting::Room { going, .. }) if going.len() == 1));
+
+    cluster.restart();
+    assert_eq!(cluster.run(), [""; 0]);
+    assert_eq!(losers(&cluster), (vec!["a"], vec![]), "a fresh process takes nothing more");
+
+    stop_surge(&mut cluster, "a", 4);
+    assert_eq!(cluster.run(), ["urgent"]);
+    assert_eq!(cluster.says("a", PARTLY_PREEMPTED).0, "GivenBack");
+    assert_eq!(cluster.reserved("default", "cpu"), "9");
+}
+
+#[test]
+fn more_is_taken_from_one_that_gives_back_already() {
+    let mut cluster = cluster();
+    let upgrading = service(&cluster, "a", 0, 10, 4);
+    cluster.put(upgrading);
+    cluster.run();
+    let urgent = service(&cluster, "urgent", 10, 4, 0);
+    cluster.put(urgent);
+    cluster.run();
+
+    let more = service(&cluster, "more", 10, 6, 0);
+    cluster.put(more);
+    cluster.run();
+
+    assert!(cluster.is_true("a", names::EVICTED));
+}
+
+#[test]
+fn an_upgrade_is_asked_for_again_only_when_its_surge_is_given_back() {
+    let mut cluster = cluster();
+    let upgrading = service(&cluster, "a", 0, 8, 4);
+    cluster.put(upgrading);
+    cluster.run();
+    let preemptor = service(&cluster, "urgent", 10, 3, 0);
+    cluster.put(preemptor);
+    cluster.run();
+
+    let again = replacing(service(&cluster, "a2", 0, 8, 4), "a");
+    cluster.put(again);
+    cluster.run();
+    assert!(matches!(cluster.why("a2"), Some(Waiting::PredecessorEvicted(_))));
+
+    stop_surge(&mut cluster, "a", 4);
+    assert_eq!(cluster.run(), ["urgent"]);
+    assert!(matches!(cluster.why("a2"), Some(Waiting::Quota(_))), "it waits for what the other got");
+}
+
+#[test]
+fn a_surge_that_has_come_to_serve_is_not_taken() {
+    let mut cluster = cluster();
+    let upgrading = service(&cluster, "a", 0, 8, 4);
+    cluster.put(upgrading);
+    cluster.run();
+    let preemptor = service(&cluster, "urgent", 10, 3, 0);
+    cluster.put(preemptor);
+    let decided = cluster.cycle();
+    assert!(decided.iter().any(|effect| matches!(effect, Effect::GiveBack { part: Part::Surge, .. })));
+
+    cluster.change("a", |workload| declare_surge(workload, 0));
+    cluster.run();
+
+    assert_eq!(losers(&cluster), (vec![], vec!["a"]), "nothing less than all of it is enough");
+}
