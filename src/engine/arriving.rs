@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
 use serde::Deserialize;
 
 use super::in_flight::WriteId;
@@ -16,7 +15,6 @@ use super::plan::{ObjectRef, Write, WriteOp};
 use super::store::version_of;
 use super::world::ClusterId;
 use crate::api::kueue::scheduling_gate::is_gated;
-use crate::api::ray::names;
 
 /// After this long a creation that was never answered has either been seen or has not been carried out: the API server gives a
 /// request up after a minute (`kube-apiserver --request-timeout`).
@@ -32,7 +30,8 @@ pub(super) struct Arriving {
 struct Arrival {
     pod: ObjectRef,
     cluster: ClusterId,
-    group: String,
+    /// What it looks like.
+    is: Pod,
     /// The version of the pod that is let go; `None` for one that is made.
     gated_at: Option<u64>,
     /// When it no longer counts if nothing is heard of it; `None` while its answer may still come.
@@ -52,9 +51,8 @@ impl Arriving {
         let Some((pod, cluster)) = pod.and_then(|pod| ClusterId::of_pod(&pod).map(|cluster| (pod, cluster))) else {
             return;
         };
-        let group = pod.labels().get(names::GROUP_LABEL).cloned().unwrap_or_default();
         let gated_at = known.map(version_of);
-        let arrival = Arrival { pod: write.target.clone(), cluster, group, gated_at, until: None };
+        let arrival = Arrival { pod: write.target.clone(), cluster, is: pod, gated_at, until: None };
         self.by_write.insert(id, arrival);
     }
 
@@ -75,16 +73,12 @@ impl Arriving {
         self.by_write.retain(|_, arrival| arrival.pod != *reference || !is_settled(arrival));
     }
 
-    /// How many pods of the cluster with this uid are arriving, by group.
-    pub(super) fn of(&self, cluster: &str) -> BTreeMap<String, u32> {
+    /// The pods of the cluster with this uid that are arriving.
+    pub(super) fn of(&self, cluster: &str) -> Vec<&Pod> {
         let of_cluster = self.by_write.values().filter(|arrival| arrival.cluster.uid == *cluster);
         // A pod that was asked for twice is one.
-        let pods: BTreeMap<&ObjectRef, &String> = of_cluster.map(|arrival| (&arrival.pod, &arrival.group)).collect();
-        let mut groups = BTreeMap::new();
-        for group in pods.into_values() {
-            *groups.entry(group.clone()).or_default() += 1;
-        }
-        groups
+        let pods: BTreeMap<&ObjectRef, &Pod> = of_cluster.map(|arrival| (&arrival.pod, &arrival.is)).collect();
+        pods.into_values().collect()
     }
 
     /// Forgets what no longer counts; returns the clusters whose pods that would have been.
@@ -132,20 +126,16 @@ mod tests {
         Write { target: ObjectRef { kind: kind.into(), ..creation.target }, ..creation }
     }
 
-    fn one_small() -> BTreeMap<String, u32> {
-        [("small".to_owned(), 1)].into()
-    }
-
     #[test]
     fn a_pod_counts_from_when_it_is_asked_for_until_the_answer() {
         let mut arriving = Arriving::default();
         arriving.sent(1, &creation("Pod"), None);
         arriving.sent(2, &creation("Service"), None);
-        assert_eq!(arriving.of("u1"), one_small());
+        assert_eq!(arriving.of("u1").len(), 1);
 
         assert_eq!(arriving.answered(1, true, at(0)), Some(cluster()));
 
-        assert_eq!(arriving.of("u1"), BTreeMap::new());
+        assert_eq!(arriving.of("u1").len(), 0);
     }
 
     #[test]
@@ -157,13 +147,13 @@ mod tests {
         arriving.answered(2, false, at(10));
 
         assert_eq!((arriving.expire(at(59)), arriving.next()), (BTreeSet::new(), Some(at(60))));
-        assert_eq!(arriving.of("u1"), one_small());
+        assert_eq!(arriving.of("u1").len(), 1);
         assert_eq!(arriving.expire(at(70)), [cluster()].into());
-        assert_eq!(arriving.of("u1"), BTreeMap::new());
+        assert_eq!(arriving.of("u1").len(), 0);
 
         arriving.sent(3, &creation("Pod"), None);
         arriving.seen(&creation("Pod").target, &pod("7", false));
-        assert_eq!(arriving.of("u1"), BTreeMap::new());
+        assert_eq!(arriving.of("u1").len(), 0);
     }
 
     #[test]
@@ -173,15 +163,15 @@ mod tests {
         let mut creation = creation("Pod");
         creation.op = WriteOp::Create(serde_json::to_value(&gated).expect("JSON"));
         arriving.sent(1, &creation, None);
-        assert_eq!(arriving.of("u1"), BTreeMap::new(), "it waits for quota");
+        assert_eq!(arriving.of("u1").len(), 0, "it waits for quota");
 
         let release = Write::patch(&gated, &pod("7", false)).expect("a patch");
         arriving.sent(2, &release, Some(&gated));
         arriving.answered(2, false, at(0));
         arriving.seen(&release.target, &gated);
-        assert_eq!(arriving.of("u1"), one_small(), "it may have been let go");
+        assert_eq!(arriving.of("u1").len(), 1, "it may have been let go");
 
         arriving.seen(&release.target, &pod("8", true));
-        assert_eq!(arriving.of("u1"), BTreeMap::new(), "it has not, and can't be by that any more");
+        assert_eq!(arriving.of("u1").len(), 0, "it has not, and can't be by that any more");
     }
 }

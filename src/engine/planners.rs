@@ -13,13 +13,14 @@ use super::store::Key;
 use super::world::{self, Change, ClusterId, Object, World, owned_by};
 use super::{Engine, Halves, WriteError, in_use};
 use crate::api::kueue::Workload;
-use crate::api::ray::{RayCluster, names};
-use crate::jobframework::ray_cluster::{RayClusterJob, live_pods, member};
+use crate::api::ray::{RayCluster, RayService, names};
+use crate::jobframework::census::Molds;
+use crate::jobframework::ray_cluster::{RayClusterJob, is_live, member, outlived};
 use crate::jobframework::ray_service::RayServiceJob;
 use crate::jobframework::record::{MemberShare, Record};
-use crate::jobframework::{self, Groups, Job, JobView, slices};
+use crate::jobframework::{self, Groups, Job, JobView, Member, slices};
 use crate::queue::Part;
-use crate::raycluster::{self, Grant, Placement};
+use crate::raycluster::{self, Grant, Mark, Placement};
 use crate::rayservice;
 use crate::rayservice::services::{leads_to, serve_service_name};
 
@@ -244,47 +245,72 @@ impl Engine {
         match job {
             JobKey::RayService(key) => {
                 let Some(service) = self.world.ray_services.get(key) else { return Plan::default() };
-                let owned = owned_by(&service.uid().unwrap_or_default());
-                let children = self.world.ray_clusters.under(&owned);
-                let children = children.map(|child| self.cluster_job(child)).collect();
-                let routed_by = serve_service_name(service);
-                let mut services = self.world.services.under(&owned);
-                let serving =
-                    services.find(|service| service.name_any() == routed_by).and_then(|found| leads_to(found));
-                let job = RayServiceJob { service, children, serving };
-                self.plan_any_job(&job, priorities::pod_class(&service.spec.ray_cluster_config), now)
+                let uid = service.uid().unwrap_or_default();
+                let workloads = self.workloads_of(&uid);
+                let molds = Molds::of(workloads.iter().copied());
+                let children = self.world.ray_clusters.under(&owned_by(&uid));
+                let children = children.map(|child| self.cluster_job(child, &molds)).collect();
+                let job = RayServiceJob { service, children, serving: self.serving(service) };
+                let pod_class = priorities::pod_class(&service.spec.ray_cluster_config);
+                self.plan_any_job(&job, workloads, &molds, pod_class, now)
             }
             JobKey::RayCluster(key) => {
                 let Some(cluster) = self.world.ray_clusters.get(key).filter(|cluster| is_standalone(cluster)) else {
                     return Plan::default();
                 };
-                let job = self.cluster_job(cluster);
-                self.plan_any_job(&job, priorities::pod_class(&cluster.spec), now)
+                let workloads = self.workloads_of(&cluster.uid().unwrap_or_default());
+                let molds = Molds::of(workloads.iter().copied());
+                let job = self.cluster_job(cluster, &molds);
+                self.plan_any_job(&job, workloads, &molds, priorities::pod_class(&cluster.spec), now)
             }
         }
     }
 
-    fn plan_any_job(&self, job: &dyn Job, pod_priority_class: Option<&str>, now: Timestamp) -> Plan {
-        let uid = job.meta().uid.clone().unwrap_or_default();
-        let workloads: Vec<&Workload> = self.world.workloads.under(&owned_by(&uid)).map(AsRef::as_ref).collect();
+    fn workloads_of(&self, job: &str) -> Vec<&Workload> {
+        self.world.workloads.under(&owned_by(job)).map(AsRef::as_ref).collect()
+    }
+
+    /// The child that requests to a service are sent to.
+    fn serving(&self, service: &RayService) -> Option<&str> {
+        let serve_service = serve_service_name(service);
+        let owned = owned_by(service.metadata.uid.as_deref().unwrap_or_default());
+        leads_to(self.world.services.under(&owned).find(|service| service.name_any() == serve_service)?)
+    }
+
+    fn plan_any_job(
+        &self,
+        job: &dyn Job,
+        workloads: Vec<&Workload>,
+        molds: &Molds<'_>,
+        pod_priority_class: Option<&str>,
+        now: Timestamp,
+    ) -> Plan {
         let namespace = job.meta().namespace.clone().unwrap_or_default();
-        let orphaned_pods = self.orphaned_pods(&namespace, &workloads);
+        let outlived = self.outlived(&namespace, &workloads, molds);
         let priority = priorities::of_job(&self.world, job, pod_priority_class);
         let placement = &|flavors: &BTreeSet<String>| self.placement(flavors);
         let watches_readiness = self.queueing.watches_readiness();
         let makes_pods = self.halves.ray_operator;
-        let view = JobView { job, workloads, orphaned_pods, priority, placement, makes_pods, watches_readiness, now };
+        let view = JobView { job, workloads, outlived, priority, placement, makes_pods, watches_readiness, now };
         jobframework::plan(&view)
     }
 
-    /// The pods of clusters that are gone, as far as a slice paid for them.
-    fn orphaned_pods(&self, namespace: &str, workloads: &[&Workload]) -> BTreeMap<String, BTreeMap<String, u32>> {
+    /// The clusters that are gone, of which pods are left that a slice paid for.
+    fn outlived(&self, namespace: &str, workloads: &[&Workload], molds: &Molds<'_>) -> Vec<Member> {
         let records = workloads.iter().filter_map(|workload| Record::of(workload));
         let members = records.flat_map(|record| record.members);
         let clusters: BTreeSet<ClusterId> = members.map(|member| cluster_of(namespace, &member)).collect();
         let gone = clusters.into_iter().filter(|cluster| existing(&self.world, cluster).is_none());
-        let pods = gone.map(|cluster| (self.live_pods(&cluster.uid), cluster.uid));
-        pods.filter(|(pods, _)| !pods.is_empty()).map(|(pods, uid)| (uid, pods)).collect()
+        let left = gone.map(|cluster| {
+            outlived(
+                &cluster.key.name,
+                &cluster.uid,
+                &self.pods_under(&cluster.uid),
+                &self.arriving.of(&cluster.uid),
+                molds,
+            )
+        });
+        left.filter(|member| !member.live_pods.is_empty()).collect()
     }
 
     fn plan_workload(&mut self, key: &Key, now: Timestamp) -> Plan {
@@ -301,7 +327,7 @@ impl Engine {
             return self.queueing.plan_workload(&self.world, workload, now);
         }
         let members = Record::of(workload).unwrap_or_default().members;
-        let has_pods = members.iter().any(|member| !self.live_pods(&member.uid).is_empty());
+        let has_pods = members.iter().any(|member| self.has_pods(&member.uid));
         jobframework::release(workload, has_pods)
     }
 
@@ -339,21 +365,21 @@ impl Engine {
         let Some(cluster) = self.world.ray_clusters.get(key) else { return Plan::default() };
         let Some(makeup) = self.specs.makeup(key) else { return Plan::default() };
         let uid = cluster.uid().unwrap_or_default();
-        let (grant, placements) = self.quota(cluster);
+        let (grant, marks) = self.quota(cluster);
         raycluster::plan(&raycluster::View {
             cluster,
             groups: &makeup.groups,
             pods: self.pods_of(cluster),
             services: self.world.services.under(&owned_by(&uid)).map(AsRef::as_ref).collect(),
             grant,
-            placements,
+            marks,
             now,
         })
     }
 
-    /// How many pods of a cluster are paid for, and where that quota is, by group. The operator asks here and not only the
+    /// How many pods of a cluster are paid for, and what they are to be told, by group. The operator asks here and not only the
     /// cluster's own gate, so that a gate that somebody opened by hand lets no pod through.
-    fn quota(&self, cluster: &RayCluster) -> (Grant, BTreeMap<String, Placement>) {
+    fn quota(&self, cluster: &RayCluster) -> (Grant, BTreeMap<String, Mark>) {
         let service = controller(cluster, "RayService").and_then(|key| self.world.ray_services.get(&key));
         let is_queued = |meta| jobframework::queue_name(meta).is_some();
         let (job_uid, queued) = match service {
@@ -363,18 +389,23 @@ impl Engine {
         if !self.halves.queue_manager || !queued {
             return (Grant::Ungated, BTreeMap::new());
         }
-        let under = owned_by(&job_uid.unwrap_or_default());
-        let slices = slices::slices_of(self.world.workloads.under(&under).map(AsRef::as_ref));
-        let Some(slice) = slices::covering(&slices) else {
-            return (Grant::UpTo(BTreeMap::new()), BTreeMap::new());
-        };
-        let member = member(cluster, &[], BTreeMap::new(), self.wants(cluster));
-        let flavors = slice.flavors(&member).into_iter();
-        let placements = flavors.map(|(group, flavors)| (group, self.placement(&flavors)));
-        let granted = slice.grant(&member);
-        let grant =
-            if slice.gives_back == Some(Part::Replicas) { Grant::DownTo(granted) } else { Grant::UpTo(granted) };
-        (grant, placements.collect())
+        let slices = slices::slices_of(self.workloads_of(&job_uid.unwrap_or_default()));
+        let slice = slices::covering(&slices);
+        let member = member(cluster, &[], &[], self.wants(cluster), &Molds::default());
+        let earlier = slice.map(|slice| slice.earlier(&member)).unwrap_or_default();
+        let marks = member.groups.iter().flatten().map(|group| {
+            let paid = slice.and_then(|slice| Some((slice, slice.record.pod_set_of(&group.name, &group.shape)?)));
+            let mark = Mark {
+                shape: group.shape.clone(),
+                pod_set: paid.map(|(_, pod_set)| pod_set.to_owned()),
+                placement: paid.map(|(slice, name)| self.placement(&slice.flavors(name))).unwrap_or_default(),
+                earlier: earlier.get(&group.name).copied().unwrap_or(0),
+            };
+            (group.name.clone(), mark)
+        });
+        let granted = slice.map(|slice| slice.grant(&member)).unwrap_or_default();
+        let takes_back = slice.is_some_and(|slice| slice.gives_back == Some(Part::Replicas));
+        (if takes_back { Grant::DownTo(granted) } else { Grant::UpTo(granted) }, marks.collect())
     }
 
     fn placement(&self, flavors: &BTreeSet<String>) -> Placement {
@@ -387,19 +418,15 @@ impl Engine {
         placement
     }
 
-    fn cluster_job<'a>(&'a self, cluster: &'a RayCluster) -> RayClusterJob<'a> {
-        let live_pods = self.live_pods(cluster.metadata.uid.as_deref().unwrap_or_default());
-        RayClusterJob { cluster, pods: self.pods_of(cluster), live_pods, groups: self.wants(cluster) }
+    fn cluster_job<'a>(&'a self, cluster: &'a RayCluster, molds: &'a Molds<'a>) -> RayClusterJob<'a> {
+        let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
+        let (pods, arriving) = (self.pods_under(uid), self.arriving.of(uid));
+        RayClusterJob { cluster, pods, arriving, groups: self.wants(cluster), molds }
     }
 
-    /// The pods of the cluster with this uid that haven't ended, by group, with those that may be there already.
-    fn live_pods(&self, cluster: &str) -> BTreeMap<String, u32> {
-        let pods: Vec<&Pod> = self.world.pods.under(&owned_by(cluster)).map(AsRef::as_ref).collect();
-        let mut live = live_pods(&pods);
-        for (group, arriving) in self.arriving.of(cluster) {
-            *live.entry(group).or_default() += arriving;
-        }
-        live
+    /// Whether the cluster with this uid has pods that run or may run, or may have by now.
+    fn has_pods(&self, cluster: &str) -> bool {
+        self.pods_under(cluster).into_iter().any(is_live) || !self.arriving.of(cluster).is_empty()
     }
 
     /// The groups of pods that a cluster wants.
@@ -409,7 +436,11 @@ impl Engine {
     }
 
     fn pods_of(&self, cluster: &RayCluster) -> Vec<&Pod> {
-        let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
-        self.world.pods.under(&owned_by(uid)).map(AsRef::as_ref).collect()
+        self.pods_under(cluster.metadata.uid.as_deref().unwrap_or_default())
+    }
+
+    /// The pods of the cluster with this uid.
+    fn pods_under(&self, cluster: &str) -> Vec<&Pod> {
+        self.world.pods.under(&owned_by(cluster)).map(AsRef::as_ref).collect()
     }
 }

@@ -89,7 +89,6 @@ fn of_pods(class: &PriorityClass) -> Priority {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
@@ -101,6 +100,7 @@ mod tests {
     use crate::api::ray::RayCluster;
     use crate::engine::plan::WriteOp;
     use crate::engine::world::{Kind, Object, received};
+    use crate::jobframework::census::Molds;
     use crate::jobframework::ray_cluster::RayClusterJob;
 
     fn object<K: Kind>(mut manifest: Value) -> Object {
@@ -142,8 +142,9 @@ mod tests {
         let job = RayClusterJob {
             cluster: &cluster,
             pods: Vec::new(),
-            live_pods: BTreeMap::new(),
+            arriving: Vec::new(),
             groups: Arc::new(Ok(Vec::new())),
+            molds: &Molds::default(),
         };
 
         let found = of_job(&world(), &job, pod_class(&cluster.spec));
@@ -163,8 +164,9 @@ mod tests {
         let job = RayClusterJob {
             cluster: &cluster,
             pods: Vec::new(),
-            live_pods: BTreeMap::new(),
+            arriving: Vec::new(),
             groups: Arc::new(Ok(Vec::new())),
+            molds: &Molds::default(),
         };
 
         let found = of_job(&world, &job, None).expect("a priority");

@@ -77,6 +77,7 @@ mod tests {
             live_pods: BTreeMap::new(),
             gated: Vec::new(),
             ready_pods: BTreeMap::new(),
+            strangers: BTreeMap::new(),
         }
     }
 

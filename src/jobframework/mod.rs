@@ -3,6 +3,7 @@
 //! [`plan`] is the same for every kind of job: PodSets from the live members, slices that follow them, and the gate that
 //! opens a member once an admitted slice covers it. A kind of job is one file that implements [`Job`].
 
+pub mod census;
 pub mod gate;
 mod growth;
 mod parts;
@@ -28,7 +29,7 @@ use crate::api::kueue::{Workload, names};
 use crate::engine::plan::{Note, ObjectRef, Plan, Write};
 use crate::queue::status;
 use crate::raycluster::Placement;
-use record::MemberShare;
+use census::PodKind;
 use ungate::GatedPod;
 
 /// A kind of job: what the framework needs to know of it, and to do to it.
@@ -47,8 +48,8 @@ pub trait Job {
     fn set_open(&self, member: &str, open: bool) -> Option<Write>;
     /// What says to which of its members requests are sent, if anything does.
     fn routed_by(&self) -> Option<ObjectRef>;
-    /// Takes the scheduling gate from a pod of a member, and sends it to where its quota is.
-    fn release(&self, member: &str, pod: &str, placement: &Placement) -> Option<Write>;
+    /// Takes the scheduling gate from a pod of a member, sends it to where its quota is, and labels it with what it is.
+    fn release(&self, member: &str, pod: &str, leave: &Leave) -> Option<Write>;
     /// The conditions that are shown on it.
     fn conditions(&self) -> &[Condition];
     /// Shows these conditions on the job, all in one write, unless they are shown already.
@@ -83,13 +84,15 @@ pub struct Member {
     pub surge: bool,
     /// Whether it has to stop, because others get its quota.
     pub preempted: bool,
-    /// Pods of it that exist and haven't ended, by group; those that are being deleted included, but none behind a scheduling
-    /// gate.
-    pub live_pods: BTreeMap<String, u32>,
+    /// Pods of it that exist and haven't ended, by what they are; those that are being deleted included, but none behind a
+    /// scheduling gate.
+    pub live_pods: BTreeMap<PodKind, u32>,
     /// Pods of it that wait behind their scheduling gates.
     pub gated: Vec<GatedPod>,
     /// Pods of it that are ready, by group; those that are being deleted are not.
     pub ready_pods: BTreeMap<String, u32>,
+    /// What those of its pods look like whose kind follows neither from its spec nor from a slice.
+    pub strangers: BTreeMap<PodKind, PodTemplateSpec>,
 }
 
 /// The groups of pods that a member wants; or why its spec doesn't say, in a sentence that names the field and the value.
@@ -114,6 +117,24 @@ pub struct Group {
     pub template: PodTemplateSpec,
 }
 
+impl Group {
+    /// The kind that a pod made now would be of.
+    pub fn kind(&self) -> PodKind {
+        PodKind::new(&self.name, &self.shape)
+    }
+}
+
+/// What a pod is told that may run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Leave {
+    /// What it is charged as.
+    pub kind: PodKind,
+    /// The PodSet that it is counted in.
+    pub pod_set: String,
+    /// Where its quota is.
+    pub placement: Placement,
+}
+
 /// The priority of a job's workloads.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Priority {
@@ -129,8 +150,8 @@ pub struct JobView<'a> {
     pub job: &'a dyn Job,
     /// All Workloads that it owns.
     pub workloads: Vec<&'a Workload>,
-    /// How many pods that haven't ended each cluster still has whose object is gone, by its uid and group.
-    pub orphaned_pods: BTreeMap<String, BTreeMap<String, u32>>,
+    /// Clusters whose objects are gone, while pods that a slice pays for are not.
+    pub outlived: Vec<Member>,
     /// The priority of its workloads, or why it has none.
     pub priority: Result<Priority, String>,
     /// Where pods run that use quota of these flavors.
@@ -157,10 +178,8 @@ pub fn plan(view: &JobView<'_>) -> Plan {
     let mut members = view.job.members();
     parts::preempt(&mut members, slices::covering(&slices).and_then(|slice| slice.gives_back));
     hold_template_gate(view, &slices, &mut plan);
-    let gone = outlived(&slices, &members, view);
-    let records: Vec<_> =
-        slices.iter().filter(|slice| slice.phase != slices::Phase::Finished).map(|slice| &slice.record).collect();
-    let wanted = pod_sets::wanted(&members, &gone, &records);
+    let living: Vec<_> = slices.iter().filter(|slice| slice.phase != slices::Phase::Finished).collect();
+    let wanted = pod_sets::wanted(view.outlived.iter().chain(&members), &living);
     let queueable = wanted.and_then(|wanted| Ok((wanted, view.priority.clone()?, time_limit(view.job)?)));
     if let Ok((wanted, priority, time_limit)) = &queueable {
         let request = Request { view, members: &members, wanted, priority, time_limit: *time_limit };
@@ -168,7 +187,7 @@ pub fn plan(view: &JobView<'_>) -> Plan {
     }
     gate::plan(view, &members, slices::covering(&slices), &mut plan);
     ungate::plan(view, &members, slices::covering(&slices), &mut plan);
-    give_back(view, &slices, &members, &gone, &mut plan);
+    give_back(view, &slices, &members, &mut plan);
     readiness::plan(view, &slices, &members, &mut plan);
     match queueable {
         Ok(_) => report::plan(view, &slices, &members, &mut plan),
@@ -219,31 +238,9 @@ fn time_limit(job: &dyn Job) -> Result<Option<i32>, String> {
         .ok_or_else(|| format!("label {label}: {text:?} is not a number of seconds between 1 and {}", i32::MAX))
 }
 
-/// What the slices pay for in members whose objects are gone, while their pods are not.
-fn outlived(slices: &[slices::Slice<'_>], members: &[Member], view: &JobView<'_>) -> Vec<MemberShare> {
-    let mut outlived: Vec<MemberShare> = Vec::new();
-    let recorded = slices.iter().filter(|slice| slice.phase != slices::Phase::Finished);
-    for share in recorded.flat_map(|slice| &slice.record.members) {
-        let known =
-            members.iter().any(|member| member.uid == share.uid) || outlived.iter().any(|kept| kept.uid == share.uid);
-        let alive = view.orphaned_pods.get(&share.uid);
-        if let (false, Some(alive)) = (known, alive) {
-            let pods = share.pods.iter().filter(|pods| alive.contains_key(&pods.group)).cloned().collect();
-            outlived.push(MemberShare { pods, ..share.clone() });
-        }
-    }
-    outlived
-}
-
 /// Gives the quota of an evicted slice back once nothing runs on it any more.
-fn give_back(
-    view: &JobView<'_>,
-    slices: &[slices::Slice<'_>],
-    members: &[Member],
-    gone: &[MemberShare],
-    plan: &mut Plan,
-) {
-    let quiet = gone.is_empty() && members.iter().all(|member| !member.open && member.live_pods.is_empty());
+fn give_back(view: &JobView<'_>, slices: &[slices::Slice<'_>], members: &[Member], plan: &mut Plan) {
+    let quiet = view.outlived.is_empty() && members.iter().all(|member| !member.open && member.live_pods.is_empty());
     for slice in slices.iter().filter(|slice| slice.phase == slices::Phase::Evicted && quiet) {
         let mut released = status::released(slice.workload, view.now);
         readiness::forget(&mut released, view.now);

@@ -4,15 +4,22 @@
 //! child to two is a scale-up under a stable name, and the old child's end a scale-down. Pods of another shape under the
 //! same group name are a PodSet of their own, whose name ends in the shape, so each is charged as what it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use super::census::PodKind;
 use super::record::{MemberShare, Record, Share};
-use super::{Group, Member};
+use super::slices::Slice;
+use super::{Group, Member, ray_cluster};
+use crate::api::kueue::PodTemplate;
 use crate::queue::requests::{RequestsError, pod_facts};
+
+/// How many PodSets a Workload has room for (kueue v0.19.2 `apis/kueue/v1beta2/workload_types.go`; the schema of ours says the
+/// same).
+pub const MOST_POD_SETS: usize = 18;
 
 /// The PodSets that a job needs, and which pods each of them pays for.
 #[derive(Debug, Clone, Default)]
@@ -20,80 +27,144 @@ pub struct Wanted {
     /// Which pods are paid for, member by member; the sequence is not set.
     pub record: Record,
     /// A template for each PodSet, by the name of the PodSet.
-    pub templates: BTreeMap<String, PodTemplateSpec>,
+    pub templates: BTreeMap<String, Mold>,
 }
 
-/// Derives what a job needs from its members, the oldest first. `slices` are the records of its living slices, oldest
-/// first: a PodSet keeps the name that it has there. `gone` are recorded shares of members whose objects are gone, but
-/// whose pods are not.
+/// What the pods of a PodSet look like.
+#[derive(Debug, Clone)]
+pub enum Mold {
+    /// As our operator makes them.
+    Made(PodTemplateSpec),
+    /// As a slice says that has them already.
+    Kept(PodTemplate),
+}
+
+impl Mold {
+    /// As a PodSet has it.
+    pub fn template(&self) -> PodTemplate {
+        match self {
+            Self::Made(template) => PodTemplate::new(template).unwrap_or_default(),
+            Self::Kept(template) => template.clone(),
+        }
+    }
+}
+
+/// Derives what a job needs from its members, the oldest first; those whose objects are gone, while pods of them are not, before
+/// the others. `slices` are its living slices, oldest first: a PodSet keeps the name that it has there.
 ///
 /// # Errors
-/// When the spec of a member doesn't say which pods it needs; the sentence names the field and the value.
-pub fn wanted(members: &[Member], gone: &[MemberShare], slices: &[&Record]) -> Result<Wanted, String> {
+/// When the spec of a member doesn't say which pods it needs, or they are of more kinds than a Workload has room for; the
+/// sentence names the field and the value.
+pub fn wanted<'m>(members: impl IntoIterator<Item = &'m Member>, slices: &[&Slice<'_>]) -> Result<Wanted, String> {
     let mut names = Names::new(slices);
     let mut wanted = Wanted::default();
-    wanted.record.members.extend(gone.iter().cloned());
     for member in members {
         let groups = member.groups.as_ref().as_ref().map_err(Clone::clone)?;
-        let mut pods = Vec::new();
-        for group in groups {
-            let count = pods_of(member, group);
-            if count == 0 {
-                continue;
-            }
-            let pod_set = names.of(group);
-            wanted.templates.entry(pod_set.clone()).or_insert_with(|| group.template.clone());
-            pods.push(Share { group: group.name.clone(), shape: group.shape.clone(), pod_set, count, starting: 0 });
-        }
-        pods.extend(pods_of_removed_groups(member, groups, slices));
+        let pods = needed(member, groups).into_iter().map(|(kind, count)| {
+            let group = groups.iter().find(|group| group.name == kind.group);
+            let plain = group.map_or_else(|| ray_cluster::pod_set(&kind.group), |group| group.pod_set.clone());
+            let pod_set = names.of(&kind, plain);
+            let present = group.filter(|group| group.shape == kind.shape).map(|group| &group.template);
+            let mold = || match (present, kept(slices, &pod_set)) {
+                (Some(template), _) => Mold::Made(template.clone()),
+                (None, Some(template)) => Mold::Kept(template.clone()),
+                (None, None) => Mold::Made(member.strangers.get(&kind).cloned().unwrap_or_default()),
+            };
+            wanted.templates.entry(pod_set.clone()).or_insert_with(mold);
+            Share { group: kind.group, shape: kind.shape, pod_set, count, starting: 0 }
+        });
+        let pods: Vec<Share> = pods.collect();
         if !pods.is_empty() {
             wanted.record.members.push(MemberShare { name: member.name.clone(), uid: member.uid.clone(), pods });
         }
     }
-    Ok(wanted)
+    enough_room(&wanted.record).map(|()| wanted)
 }
 
-/// Pods that are left of groups which the spec no longer has. They were paid for, and are until they are gone.
-fn pods_of_removed_groups(member: &Member, groups: &[Group], slices: &[&Record]) -> Vec<Share> {
-    let removed = member.live_pods.iter().filter(|(name, _)| groups.iter().all(|group| group.name != **name));
-    let paid = removed.filter_map(|(name, alive)| {
-        let mut shares =
-            slices.iter().rev().filter_map(|record| record.member(&member.uid)).flat_map(|share| &share.pods);
-        let share = shares.find(|share| share.group == *name)?;
-        Some(Share { count: share.count.min(*alive), ..share.clone() })
-    });
-    paid.collect()
-}
-
-/// Pods that exist count until they are gone, whatever the object says; pods that are to come count as long as their
-/// member isn't on its way out, and hasn't been stopped for the sake of others.
-fn pods_of(member: &Member, group: &Group) -> u32 {
-    let alive = member.live_pods.get(&group.name).copied().unwrap_or(0);
+/// How many pods of each kind a member needs. Pods that exist count as what they are until they are gone, whatever the object
+/// says; pods that are to come count as long as their member isn't on its way out, and hasn't been stopped for the sake of others:
+/// those that wait already as what they are, and the others as the group's template says.
+fn needed(member: &Member, groups: &[Group]) -> Vec<(PodKind, u32)> {
+    let mut needed = Vec::new();
+    let mut others = member.live_pods.clone();
     let none_come = member.going || (member.preempted && !member.open);
-    if none_come { alive } else { group.count.max(alive) }
+    for group in groups {
+        let present = group.kind();
+        let alive: u32 =
+            member.live_pods.iter().filter(|(kind, _)| kind.group == group.name).map(|(_, alive)| alive).sum();
+        let to_come = if none_come { 0 } else { group.count.saturating_sub(alive) };
+        let waiting = member.gated.iter().filter(|pod| pod.kind.group == group.name && pod.kind != present);
+        let waiting: Vec<_> = waiting.take(to_come as usize).collect();
+        let rest = to_come - u32::try_from(waiting.len()).unwrap_or(to_come);
+        needed.push((present.clone(), others.remove(&present).unwrap_or(0).saturating_add(rest)));
+        for pod in waiting {
+            *others.entry(pod.kind.clone()).or_default() += 1;
+        }
+        let of_group: Vec<_> = others.extract_if(.., |kind, _| kind.group == group.name).collect();
+        needed.extend(of_group);
+    }
+    needed.extend(others);
+    needed.retain(|(_, count)| *count > 0);
+    needed
+}
+
+/// The template that a living slice has for a PodSet.
+fn kept<'s>(slices: &[&'s Slice<'_>], pod_set: &str) -> Option<&'s PodTemplate> {
+    let sets = slices.iter().rev().flat_map(|slice| &slice.workload.spec.pod_sets);
+    sets.into_iter().find(|set| set.name == pod_set).map(|set| &set.template)
+}
+
+/// Whether a Workload has room for all PodSets.
+fn enough_room(record: &Record) -> Result<(), String> {
+    let of = |member: &MemberShare| member.pods.iter().map(|share| share.pod_set.clone()).collect::<BTreeSet<_>>();
+    let all: BTreeSet<String> = record.members.iter().flat_map(of).collect();
+    if all.len() <= MOST_POD_SETS {
+        return Ok(());
+    }
+    let each = record
+        .members
+        .iter()
+        .map(|member| format!("RayCluster {} has pods of {} kinds", member.name, of(member).len()));
+    Err(format!(
+        "spec.workerGroupSpecs: {}, which makes {} PodSets, and a Workload has at most {MOST_POD_SETS}; have fewer worker groups, \
+         or change the resources and places of fewer of them at once",
+        each.collect::<Vec<_>>().join(" and "),
+        all.len()
+    ))
 }
 
 /// Gives PodSets their names.
 struct Names {
-    /// (group, shape) to name.
-    taken: BTreeMap<(String, String), String>,
+    taken: BTreeMap<PodKind, String>,
 }
 
 impl Names {
-    fn new(slices: &[&Record]) -> Self {
-        let shares = slices.iter().flat_map(|record| &record.members).flat_map(|member| &member.pods);
-        let taken = shares.map(|share| ((share.group.clone(), share.shape.clone()), share.pod_set.clone()));
-        Self { taken: taken.collect() }
+    /// The names that living slices have; also of PodSets that were asked for and not granted.
+    fn new(slices: &[&Slice<'_>]) -> Self {
+        let mut taken = BTreeMap::new();
+        for slice in slices {
+            let mut take = |record: &Record| {
+                for share in record.members.iter().flat_map(|member| &member.pods) {
+                    taken.insert(PodKind::new(&share.group, &share.shape), share.pod_set.clone());
+                }
+            };
+            take(&slice.record);
+            let sets = &slice.workload.spec.pod_sets;
+            let named = |set: &str| slice.record.members.iter().flat_map(|m| &m.pods).any(|share| share.pod_set == set);
+            if let Some(asked) = Record::of(slice.workload).filter(|_| !sets.iter().all(|set| named(&set.name))) {
+                take(&asked);
+            }
+        }
+        Self { taken }
     }
 
-    fn of(&mut self, group: &Group) -> String {
-        let key = (group.name.clone(), group.shape.clone());
-        if let Some(name) = self.taken.get(&key) {
+    fn of(&mut self, kind: &PodKind, plain: String) -> String {
+        if let Some(name) = self.taken.get(kind) {
             return name.clone();
         }
-        let plain_is_taken = self.taken.values().any(|name| *name == group.pod_set);
-        let name = if plain_is_taken { suffixed(&group.pod_set, &group.shape) } else { group.pod_set.clone() };
-        self.taken.insert(key, name.clone());
+        let plain_is_taken = self.taken.values().any(|name| *name == plain);
+        let name = if plain_is_taken { suffixed(&plain, &kind.shape) } else { plain };
+        self.taken.insert(kind.clone(), name.clone());
         name
     }
 }

@@ -7,12 +7,13 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::ResourceExt;
 
+use super::census::{Census, Molds};
 use super::ungate::GatedPod;
-use super::{Group, Groups, Job, Member, pod_sets, report};
-use crate::api::kueue::scheduling_gate;
+use super::{Group, Groups, Job, Leave, Member, pod_sets, report};
+use crate::api::kueue::{self, scheduling_gate};
 use crate::api::ray::{RayCluster, names};
 use crate::engine::plan::{ObjectRef, Write};
-use crate::raycluster::{Placement, PodGroup, Problem};
+use crate::raycluster::{PodGroup, Problem};
 
 /// The PodSet of the head pod, as Kueue names it (Kueue 0.19 `pkg/controller/jobs/raycluster`).
 const HEAD_POD_SET: &str = "head";
@@ -23,10 +24,12 @@ pub struct RayClusterJob<'a> {
     pub cluster: &'a RayCluster,
     /// Its pods.
     pub pods: Vec<&'a Pod>,
-    /// How many pods of it run or may run, by group.
-    pub live_pods: BTreeMap<String, u32>,
+    /// Pods of it that were asked for or let go, and may run already.
+    pub arriving: Vec<&'a Pod>,
     /// What its spec wants; see [`groups`].
     pub groups: Arc<Groups>,
+    /// What its pods may have been made from before.
+    pub molds: &'a Molds<'a>,
 }
 
 impl Job for RayClusterJob<'_> {
@@ -43,7 +46,7 @@ impl Job for RayClusterJob<'_> {
     }
 
     fn members(&self) -> Vec<Member> {
-        vec![member(self.cluster, &self.pods, self.live_pods.clone(), self.groups.clone())]
+        vec![member(self.cluster, &self.pods, &self.arriving, self.groups.clone(), self.molds)]
     }
 
     fn hold_template_gate(&self) -> Option<Write> {
@@ -58,12 +61,15 @@ impl Job for RayClusterJob<'_> {
         None
     }
 
-    fn release(&self, _: &str, pod: &str, placement: &Placement) -> Option<Write> {
+    fn release(&self, _: &str, pod: &str, leave: &Leave) -> Option<Write> {
         let gated = *self.pods.iter().find(|known| known.metadata.name.as_deref() == Some(pod))?;
         let mut released = gated.clone();
+        let labels = released.labels_mut();
+        labels.insert(kueue::names::SHAPE_LABEL.to_owned(), leave.kind.shape.clone());
+        labels.insert(kueue::names::POD_SET_LABEL.to_owned(), leave.pod_set.clone());
         let spec = released.spec.get_or_insert_default();
         scheduling_gate::set(spec, false);
-        placement.apply(spec);
+        leave.placement.apply(spec);
         Write::patch(gated, &released)
     }
 
@@ -89,8 +95,19 @@ pub fn set_open(cluster: &RayCluster, open: bool) -> Option<Write> {
     Write::patch(cluster, &gated)
 }
 
-/// A cluster as a member of a job, with what its spec wants, those of its pods that exist, and how many run or may run.
-pub fn member(cluster: &RayCluster, pods: &[&Pod], live_pods: BTreeMap<String, u32>, groups: Arc<Groups>) -> Member {
+/// A cluster as a member of a job, with what its spec wants, those of its pods that exist, and those that may by now.
+pub fn member(
+    cluster: &RayCluster,
+    pods: &[&Pod],
+    arriving: &[&Pod],
+    groups: Arc<Groups>,
+    molds: &Molds<'_>,
+) -> Member {
+    let mut census = Census::new(&groups, molds);
+    let live = pods.iter().copied().filter(|pod| is_live(pod)).chain(arriving.iter().copied());
+    let live_pods = census.count(live);
+    let gated = pods.iter().filter(|pod| is_waiting(pod)).map(|pod| gated(pod, &mut census)).collect();
+    let strangers = census.strangers;
     Member {
         name: cluster.name_any(),
         uid: cluster.uid().unwrap_or_default(),
@@ -100,9 +117,34 @@ pub fn member(cluster: &RayCluster, pods: &[&Pod], live_pods: BTreeMap<String, u
         surge: false,
         preempted: false,
         live_pods,
-        gated: pods.iter().filter(|pod| is_waiting(pod)).map(|pod| gated(pod)).collect(),
+        gated,
         ready_pods: count_by_group(pods.iter().filter(|pod| is_ready(pod))),
+        strangers,
     }
+}
+
+/// A cluster whose object is gone, by what is left of its pods.
+pub fn outlived(name: &str, uid: &str, pods: &[&Pod], arriving: &[&Pod], molds: &Molds<'_>) -> Member {
+    let groups = Arc::new(Ok(Vec::new()));
+    let mut census = Census::new(&groups, molds);
+    let live_pods = census.count(pods.iter().copied().filter(|pod| is_live(pod)).chain(arriving.iter().copied()));
+    let strangers = census.strangers;
+    Member {
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+        groups,
+        open: false,
+        going: true,
+        live_pods,
+        gated: Vec::new(),
+        ready_pods: BTreeMap::new(),
+        strangers,
+    }
+}
+
+/// The name of the PodSet of a group, if that is free.
+pub fn pod_set(group: &str) -> String {
+    if group == names::HEAD_GROUP { HEAD_POD_SET.to_owned() } else { group.to_lowercase() }
 }
 
 /// The groups of pods that a cluster wants, of those that it is made of or of what is wrong with its spec.
@@ -115,17 +157,15 @@ pub fn groups(cluster: &RayCluster, made_of: &Result<Vec<PodGroup>, Vec<Problem>
     let groups = made_of.as_ref().map_err(|problems| named(told(problems)))?.iter().map(|group| {
         let spec = group.template.spec.clone().unwrap_or_default();
         let shape = pod_sets::shape_of(&spec).map_err(|error| named(format!("group {}: {error}", group.name)))?;
-        let is_head = group.name == names::HEAD_GROUP;
-        let pod_set = if is_head { HEAD_POD_SET.to_owned() } else { group.name.to_lowercase() };
-        let (name, template) = (group.name.clone(), group.template.clone());
+        let (pod_set, name, template) = (pod_set(&group.name), group.name.clone(), group.template.clone());
         Ok(Group { pod_set, shape, name, count: group.count, fewest: group.fewest, hosts: group.hosts, template })
     });
     groups.collect()
 }
 
-/// How many pods haven't ended, by group. Those behind a scheduling gate use nothing.
-pub fn live_pods(pods: &[&Pod]) -> BTreeMap<String, u32> {
-    count_by_group(pods.iter().filter(|pod| !has_ended(pod) && !scheduling_gate::is_gated(pod)))
+/// Whether the pod runs or may be placed: it hasn't ended, and waits behind no gate of ours.
+pub fn is_live(pod: &Pod) -> bool {
+    !has_ended(pod) && !scheduling_gate::is_gated(pod)
 }
 
 /// Whether the pod can be let go.
@@ -133,10 +173,10 @@ fn is_waiting(pod: &Pod) -> bool {
     scheduling_gate::is_gated(pod) && pod.metadata.deletion_timestamp.is_none()
 }
 
-fn gated(pod: &Pod) -> GatedPod {
+fn gated(pod: &Pod, census: &mut Census<'_>) -> GatedPod {
     GatedPod {
         name: pod.name_any(),
-        group: pod.labels().get(names::GROUP_LABEL).cloned().unwrap_or_default(),
+        kind: census.kind(pod),
         replica: pod.labels().get(names::REPLICA_NAME_LABEL).cloned(),
         since: pod.metadata.creation_timestamp.as_ref().map(|time| time.0),
     }

@@ -5,10 +5,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::ResourceExt;
 
 use super::ray_cluster::RayClusterJob;
-use super::{Job, Member, report};
+use super::{Job, Leave, Member, report};
 use crate::api::ray::RayService;
 use crate::engine::plan::{ObjectRef, Write};
-use crate::raycluster::Placement;
 use crate::rayservice::services::serve_service_name;
 
 /// A RayService and its children, which are jobs as any other but that they have no slices of their own.
@@ -62,8 +61,8 @@ impl Job for RayServiceJob<'_> {
         Some(ObjectRef::named::<Service>(self.service.namespace(), serve_service_name(self.service)))
     }
 
-    fn release(&self, member: &str, pod: &str, placement: &Placement) -> Option<Write> {
-        self.children.iter().find(|child| child.cluster.name_any() == member)?.release(member, pod, placement)
+    fn release(&self, member: &str, pod: &str, leave: &Leave) -> Option<Write> {
+        self.children.iter().find(|child| child.cluster.name_any() == member)?.release(member, pod, leave)
     }
 
     fn conditions(&self) -> &[Condition] {

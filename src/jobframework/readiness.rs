@@ -6,6 +6,8 @@
 //! except for those that came on top of what ran before (an upgrade's new cluster, or workers that were added). While they
 //! start, the slice is as ready as what ran before, so that an upgrade which never comes up does not stop what serves.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 
 use super::record::{MemberShare, Share};
@@ -38,10 +40,15 @@ fn staying<'m, 's>(slice: &'s Slice<'_>, members: &'m [Member]) -> impl Iterator
     staying.filter_map(|member| Some((member, slice.record.member(&member.uid)?)))
 }
 
-/// Whether of each group as many pods are ready as are needed, or as the member wants.
+/// Whether of each group as many pods are ready as are needed, or as the member wants, of whatever shape.
 fn has_ready(member: &Member, share: &MemberShare, needed: impl Fn(&Share) -> u32) -> bool {
-    let ready = |pods: &Share| member.ready_pods.get(&pods.group).copied().unwrap_or(0);
-    share.pods.iter().all(|pods| ready(pods) >= needed(pods).min(wanted(member, &pods.group)))
+    let mut groups: BTreeMap<&str, u32> = BTreeMap::new();
+    for pods in &share.pods {
+        let sum = groups.entry(&pods.group).or_default();
+        *sum = sum.saturating_add(needed(pods));
+    }
+    let ready = |group: &str| member.ready_pods.get(group).copied().unwrap_or(0);
+    groups.into_iter().all(|(group, needed)| ready(group) >= needed.min(wanted(member, group)))
 }
 
 /// How many pods of a group a member wants; as many as are paid for when its spec doesn't say.

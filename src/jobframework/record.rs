@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::census::PodKind;
 use crate::api::kueue::Workload;
 use crate::queue::parts::PartPods;
 use crate::queue::steps::{SLICE_ANNOTATION, Step, StepPods};
@@ -187,6 +188,11 @@ impl MemberShare {
 }
 
 impl Share {
+    /// What these pods are.
+    pub fn kind(&self) -> PodKind {
+        PodKind::new(&self.group, &self.shape)
+    }
+
     fn meet(&self, wanted: &MemberShare) -> Option<Self> {
         let count = self.count.min(wanted.count(&self.group, &self.shape));
         let settled = self.count.saturating_sub(self.starting).min(count);

@@ -10,11 +10,11 @@ use sha2::{Digest, Sha256};
 
 use super::pod_sets::Wanted;
 use super::readiness;
-use super::record::{Counts, Record, fits_within};
+use super::record::{Counts, Record, Share, fits_within};
 use super::{Group, Job, JobView, Member, Priority, Request, growth, parts};
 use crate::api::condition::{self, Verdict};
 use crate::api::kueue::workload::PriorityClassKind;
-use crate::api::kueue::{PodSet, PodTemplate, Workload, WorkloadSpec, names};
+use crate::api::kueue::{PodSet, Workload, WorkloadSpec, names};
 use crate::engine::plan::{Plan, Write};
 use crate::engine::store::Key;
 use crate::queue::parts::{PARTLY_PREEMPTED, Part, preempted_part};
@@ -95,16 +95,23 @@ impl Slice<'_> {
         groups.map(|group| (group.name.clone(), share.count(&group.name, &group.shape).min(most(group)))).collect()
     }
 
-    /// The flavors whose quota each group of a member uses.
-    pub fn flavors(&self, member: &Member) -> BTreeMap<String, BTreeSet<String>> {
+    /// How many pods of each group of a member it pays for that are of another shape than the group's template has now.
+    pub fn earlier(&self, member: &Member) -> BTreeMap<String, u32> {
+        let mut earlier = BTreeMap::new();
+        let Some(share) = self.record.member(&member.uid) else { return earlier };
+        let is_present = |share: &&Share| member.groups.iter().flatten().any(|group| group.kind() == share.kind());
+        for share in share.pods.iter().filter(|share| !is_present(share)) {
+            *earlier.entry(share.group.clone()).or_default() += share.count;
+        }
+        earlier
+    }
+
+    /// The flavors whose quota pods of a PodSet use.
+    pub fn flavors(&self, pod_set: &str) -> BTreeSet<String> {
         let admission = self.workload.status.as_ref().and_then(|status| status.admission.as_ref());
         let assignments = admission.map(|admission| admission.pod_set_assignments.as_slice()).unwrap_or_default();
-        let groups = member.groups.iter().flatten().filter_map(|group| {
-            let pod_set = self.record.pod_set_of(&group.name, &group.shape)?;
-            let assignment = assignments.iter().find(|assignment| assignment.name == pod_set)?;
-            Some((group.name.clone(), assignment.flavors.values().cloned().collect()))
-        });
-        groups.collect()
+        let assigned = assignments.iter().filter(|assignment| assignment.name == pod_set);
+        assigned.flat_map(|assignment| assignment.flavors.values().cloned()).collect()
     }
 }
 
@@ -370,7 +377,7 @@ fn pod_sets(record: &Record, wanted: &Wanted, existing: &[PodSet]) -> Vec<PodSet
         let kept = existing.iter().find(|known| known.name == share.pod_set);
         let template = match (kept, wanted.templates.get(&share.pod_set)) {
             (Some(kept), _) => kept.template.clone(),
-            (None, Some(template)) => PodTemplate::new(template).unwrap_or_default(),
+            (None, Some(mold)) => mold.template(),
             (None, None) => continue,
         };
         pod_sets.push(PodSet { name: share.pod_set.clone(), count, template, ..PodSet::default() });

@@ -4,6 +4,7 @@ mod changes;
 mod parts;
 mod readiness;
 mod report;
+mod shapes;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -70,7 +71,7 @@ impl Job for FakeJob {
     fn routed_by(&self) -> Option<ObjectRef> {
         Some(ObjectRef { kind: "Service".into(), ..self.reference() })
     }
-    fn release(&self, member: &str, pod: &str, _: &Placement) -> Option<Write> {
+    fn release(&self, member: &str, pod: &str, _: &Leave) -> Option<Write> {
         let target = ObjectRef { kind: "Pod".into(), name: format!("{member}/{pod}"), ..self.reference() };
         Some(Write { target, op: WriteOp::Patch(Value::Null), quiet: Vec::new() })
     }
@@ -131,12 +132,21 @@ fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
         live_pods: BTreeMap::new(),
         gated: Vec::new(),
         ready_pods: BTreeMap::new(),
+        strangers: BTreeMap::new(),
     }
 }
 
 fn running(member: Member) -> Member {
-    let live_pods = member.groups.iter().flatten().map(|group| (group.name.clone(), group.count)).collect();
+    let live_pods = member.groups.iter().flatten().map(|group| (group.kind(), group.count)).collect();
     Member { open: true, live_pods, ..member }
+}
+
+/// The member with so many pods left of these groups, and none of others.
+fn left(member: Member, pods: &[(&str, u32)]) -> Member {
+    let left = |group: &str| pods.iter().find(|(name, _)| *name == group).map_or(0, |(_, count)| *count);
+    let live_pods =
+        member.live_pods.keys().map(|kind| (kind.clone(), left(&kind.group))).filter(|(_, count)| *count > 0);
+    Member { live_pods: live_pods.collect(), ..member }
 }
 
 fn going(member: Member) -> Member {
@@ -148,7 +158,7 @@ fn planned(job: &FakeJob, slices: &[&Workload]) -> Plan {
     plan(&JobView {
         job,
         workloads: slices.to_vec(),
-        orphaned_pods: BTreeMap::new(),
+        outlived: Vec::new(),
         priority: Ok(Priority::default()),
         placement: &|_| Placement::default(),
         makes_pods: true,
@@ -320,7 +330,7 @@ fn the_end_of_the_old_cluster_is_a_scale_down_in_place_once_its_pods_are_gone() 
     let ending = job(vec![going(active.clone()), running(new.clone())]);
     assert!(planned(&ending, &[&both]).writes.is_empty());
     // and for what is left of it later on,
-    let one_left = Member { live_pods: [("headgroup".to_owned(), 1)].into(), ..going(active) };
+    let one_left = left(going(active), &[("headgroup", 1)]);
     let slice =
         patched(&planned(&job(vec![one_left, running(new.clone())]), &[&both]), &both).expect("a smaller slice");
     assert_eq!(counts(&slice), [("head".to_owned(), 2), ("small".to_owned(), 2)]);
@@ -333,13 +343,14 @@ fn the_end_of_the_old_cluster_is_a_scale_down_in_place_once_its_pods_are_gone() 
 
 #[test]
 fn pods_whose_cluster_is_gone_keep_their_quota() {
-    let (_, held) = serving();
+    let (active, held) = serving();
     let new = cluster("b", 2, "1");
     let job = job(vec![new]);
+    let gone = Member { groups: Arc::new(Ok(Vec::new())), ..left(going(active), &[("small", 1)]) };
     let view = JobView {
         job: &job,
         workloads: vec![&held],
-        orphaned_pods: [("a-uid".to_owned(), [("small".to_owned(), 1)].into())].into(),
+        outlived: vec![gone],
         priority: Ok(Priority::default()),
         placement: &|_| Placement::default(),
         makes_pods: true,
@@ -348,7 +359,7 @@ fn pods_whose_cluster_is_gone_keep_their_quota() {
     };
 
     let successor = created(&plan(&view)).expect("more is needed than is held");
-    assert_eq!(counts(&successor), [("small".to_owned(), 4), ("head".to_owned(), 1)]);
+    assert_eq!(counts(&successor), [("small".to_owned(), 3), ("head".to_owned(), 1)]);
     assert!(gates(&job).is_empty());
 }
 
@@ -408,7 +419,7 @@ fn a_pod_behind_a_scheduling_gate_runs_once_a_slice_pays_for_it() {
     let (active, held) = serving();
     let gated = ungate::GatedPod {
         name: "a-small-3".into(),
-        group: "small".into(),
+        kind: active.groups.iter().flatten().nth(1).expect("workers").kind(),
         replica: None,
         since: Some(Timestamp::UNIX_EPOCH),
     };
@@ -531,8 +542,7 @@ fn pods_of_a_group_that_was_removed_keep_their_quota_until_they_are_gone() {
 
     assert!(planned(&job(vec![without.clone()]), &[&held]).writes.is_empty(), "both workers are still there");
 
-    let one_left = [("headgroup".to_owned(), 1), ("small".to_owned(), 1)].into();
-    let one_left = Member { live_pods: one_left, ..without };
+    let one_left = left(without, &[("headgroup", 1), ("small", 1)]);
     let slice = patched(&planned(&job(vec![one_left]), &[&held]), &held).expect("a smaller slice");
     assert_eq!(counts(&slice), [("head".to_owned(), 1), ("small".to_owned(), 1)]);
 }

@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use super::census::PodKind;
+use super::record::MemberShare;
 use super::slices::Slice;
-use super::{Group, JobView, Member};
+use super::{JobView, Leave, Member};
 use crate::engine::plan::{ObjectRef, Plan};
 
 /// A pod that waits behind its scheduling gate.
@@ -15,8 +17,8 @@ use crate::engine::plan::{ObjectRef, Plan};
 pub struct GatedPod {
     /// Its name.
     pub name: String,
-    /// Its group.
-    pub group: String,
+    /// What it is: it may have been made before its group's template was changed.
+    pub kind: PodKind,
     /// The replica that it is a host of, if replicas have several.
     pub replica: Option<String>,
     /// Since when it is there.
@@ -29,50 +31,69 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
     let Some(slice) = covering else { return };
     let runs = |member: &&Member| member.open && !member.going && !member.preempted;
     for member in members.iter().filter(runs).filter(|member| !member.gated.is_empty()) {
-        let (grant, flavors) = (slice.grant(member), slice.flavors(member));
-        for group in member.groups.iter().flatten() {
-            let granted = grant.get(&group.name).copied().unwrap_or(0);
-            let pods = within(member, group, granted);
-            let placement = (view.placement)(flavors.get(&group.name).unwrap_or(&Default::default()));
-            let mut released = 0_u32;
-            for pod in pods {
-                let Some(write) = view.job.release(&member.name, &pod.name, &placement) else { continue };
-                plan.write(write.while_quiet([ObjectRef::of(slice.workload)]));
-                released += 1;
-            }
-            if released > 0 {
-                let name = slice.workload.metadata.name.as_deref().unwrap_or_default();
-                let what = format!("{released} of the pods of group {} of RayCluster {}", group.name, member.name);
-                plan.notes.push(view.job.note("PodsReleased", &format!("{what} may run: slice {name} pays for them")));
-            }
+        let Some(share) = slice.record.member(&member.uid) else { continue };
+        let mut released: BTreeMap<&str, u32> = BTreeMap::new();
+        for pod in within(member, share) {
+            let Some(pod_set) = share.pods.iter().find(|pods| pods.kind() == pod.kind).map(|pods| &pods.pod_set) else {
+                continue;
+            };
+            let placement = (view.placement)(&slice.flavors(pod_set));
+            let leave = Leave { kind: pod.kind.clone(), pod_set: pod_set.clone(), placement };
+            let Some(write) = view.job.release(&member.name, &pod.name, &leave) else { continue };
+            plan.write(write.while_quiet([ObjectRef::of(slice.workload)]));
+            *released.entry(&pod.kind.group).or_default() += 1;
+        }
+        for (group, released) in released {
+            let name = slice.workload.metadata.name.as_deref().unwrap_or_default();
+            let what = format!("{released} of the pods of group {group} of RayCluster {}", member.name);
+            plan.notes.push(view.job.note("PodsReleased", &format!("{what} may run: slice {name} pays for them")));
         }
     }
 }
 
-/// The gated pods of a group that fit into what is granted beside those that run, whole replicas only, the oldest first.
-fn within<'m>(member: &'m Member, group: &Group, granted: u32) -> Vec<&'m GatedPod> {
-    let running = member.live_pods.get(&group.name).copied().unwrap_or(0);
-    let (mut room, mut pods) = (granted.saturating_sub(running) as usize, Vec::new());
-    for replica in replicas(member, group) {
-        if replica.len() > room {
-            break;
+/// The gated pods of a member that fit into what is paid for beside those that run, whole replicas only, the oldest of a kind
+/// first.
+fn within<'m>(member: &'m Member, share: &MemberShare) -> Vec<&'m GatedPod> {
+    let mut room: BTreeMap<PodKind, u32> = BTreeMap::new();
+    for pods in &share.pods {
+        *room.entry(pods.kind()).or_default() += pods.count;
+    }
+    for (kind, room) in &mut room {
+        *room = room.saturating_sub(member.live_pods.get(kind).copied().unwrap_or(0));
+    }
+    let mut pods = Vec::new();
+    for replica in replicas(member) {
+        let mut left = room.clone();
+        let take = |pod: &&GatedPod| match left.get_mut(&pod.kind) {
+            Some(left) if *left > 0 => {
+                *left -= 1;
+                true
+            }
+            _ => false,
+        };
+        if replica.iter().all(take) {
+            room = left;
+            pods.extend(replica);
+        } else {
+            // Nobody younger overtakes what has to wait.
+            for pod in replica {
+                room.remove(&pod.kind);
+            }
         }
-        room -= replica.len();
-        pods.extend(replica);
     }
     pods
 }
 
-/// The gated pods of a group, replica by replica, the oldest first.
-fn replicas<'m>(member: &'m Member, group: &Group) -> Vec<Vec<&'m GatedPod>> {
-    let mut pods: Vec<&GatedPod> = member.gated.iter().filter(|pod| pod.group == group.name).collect();
+/// The gated pods of a member, replica by replica, the oldest first.
+fn replicas(member: &Member) -> Vec<Vec<&GatedPod>> {
+    let mut pods: Vec<&GatedPod> = member.gated.iter().collect();
     pods.sort_by_key(|pod| (pod.since, &pod.name));
     let mut replicas: Vec<Vec<&GatedPod>> = Vec::new();
-    let mut places: BTreeMap<&String, usize> = BTreeMap::new();
+    let mut places: BTreeMap<(&String, &String), usize> = BTreeMap::new();
     for pod in pods {
         match &pod.replica {
             Some(replica) => {
-                let place = *places.entry(replica).or_insert(replicas.len());
+                let place = *places.entry((&pod.kind.group, replica)).or_insert(replicas.len());
                 if place == replicas.len() {
                     replicas.push(Vec::new());
                 }
@@ -88,42 +109,50 @@ fn replicas<'m>(member: &'m Member, group: &Group) -> Vec<Vec<&'m GatedPod>> {
 mod tests {
     use std::sync::Arc;
 
-    use k8s_openapi::api::core::v1::PodTemplateSpec;
     use rstest::rstest;
 
+    use super::super::record::Share;
     use super::*;
 
-    fn group(name: &str) -> Group {
-        Group {
-            name: name.to_owned(),
-            pod_set: name.to_owned(),
-            shape: String::new(),
-            count: 9,
-            fewest: 0,
-            hosts: 1,
-            template: PodTemplateSpec::default(),
-        }
+    fn small(shape: &str) -> PodKind {
+        PodKind::new("small", shape)
+    }
+
+    fn paid(pods: &[(&str, u32)]) -> MemberShare {
+        let pods = pods.iter().map(|(shape, count)| Share {
+            group: "small".to_owned(),
+            shape: (*shape).to_owned(),
+            pod_set: "small".to_owned(),
+            count: *count,
+            starting: 0,
+        });
+        MemberShare { name: "a".to_owned(), uid: "a".to_owned(), pods: pods.collect() }
+    }
+
+    fn released<'m>(member: &'m Member, share: &MemberShare) -> Vec<&'m str> {
+        within(member, share).iter().map(|pod| pod.name.as_str()).collect()
     }
 
     /// Two pods of `small` run; these wait, each with its replica, if it says of one, and the second that it came.
     fn member(gated: &[(&str, Option<&str>, i64)]) -> Member {
         let gated = gated.iter().map(|(name, replica, since)| GatedPod {
             name: (*name).to_owned(),
-            group: "small".to_owned(),
+            kind: small("now"),
             replica: replica.map(str::to_owned),
             since: Timestamp::from_second(*since).ok(),
         });
         Member {
             name: "a".to_owned(),
             uid: "a".to_owned(),
-            groups: Arc::new(Ok(vec![group("small"), group("large")])),
+            groups: Arc::new(Ok(Vec::new())),
             open: true,
             going: false,
             surge: false,
             preempted: false,
-            live_pods: [("small".to_owned(), 2)].into(),
+            live_pods: [(small("now"), 2)].into(),
             gated: gated.collect(),
             ready_pods: BTreeMap::new(),
+            strangers: BTreeMap::new(),
         }
     }
 
@@ -135,9 +164,8 @@ mod tests {
     #[case::all(9, &["late-name", "a", "b"])]
     fn as_many_pods_are_released_as_are_paid_for(#[case] granted: u32, #[case] expected: &[&str]) {
         let member = member(&[("b", None, 5), ("a", None, 5), ("late-name", None, 3)]);
-        let names: Vec<&str> = within(&member, &group("small"), granted).iter().map(|pod| pod.name.as_str()).collect();
-        assert_eq!(names, expected);
-        assert!(within(&member, &group("large"), granted).is_empty());
+        assert_eq!(released(&member, &paid(&[("now", granted)])), expected);
+        assert!(released(&member, &paid(&[("before", granted)])).is_empty());
     }
 
     #[rstest]
@@ -147,7 +175,15 @@ mod tests {
     fn hosts_of_a_replica_are_released_together(#[case] granted: u32, #[case] expected: &[&str]) {
         let member =
             member(&[("a-0", Some("a"), 1), ("b-0", Some("b"), 2), ("a-1", Some("a"), 3), ("b-1", Some("b"), 3)]);
-        let names: Vec<&str> = within(&member, &group("small"), granted).iter().map(|pod| pod.name.as_str()).collect();
-        assert_eq!(names, expected);
+        assert_eq!(released(&member, &paid(&[("now", granted)])), expected);
+    }
+
+    #[test]
+    fn a_pod_of_an_earlier_template_waits_for_quota_of_its_own_and_holds_up_no_other() {
+        let mut member = member(&[("before", None, 1), ("now", None, 2), ("later", None, 3)]);
+        member.gated[0].kind = small("before");
+
+        assert_eq!(released(&member, &paid(&[("now", 3)])), ["now"]);
+        assert_eq!(released(&member, &paid(&[("now", 3), ("before", 1)])), ["before", "now"]);
     }
 }

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::{Grant, View, plan};
+use super::{Grant, Mark, View, plan};
 use crate::api::condition;
 use crate::api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
 use crate::engine::plan::{Plan, Write, WriteOp};
@@ -83,6 +83,7 @@ pub(crate) struct Stage {
     pub(crate) pods: BTreeMap<String, Pod>,
     pub(crate) services: BTreeMap<String, Service>,
     pub(crate) grant: Grant,
+    pub(crate) marks: BTreeMap<String, Mark>,
     pub(crate) now: Timestamp,
     made: u32,
 }
@@ -90,7 +91,15 @@ pub(crate) struct Stage {
 impl Stage {
     pub(crate) fn new(cluster: RayCluster) -> Self {
         let now = "2026-01-01T00:00:00Z".parse().expect("a time");
-        Self { cluster, pods: BTreeMap::new(), services: BTreeMap::new(), grant: Grant::Ungated, now, made: 0 }
+        Self {
+            cluster,
+            pods: BTreeMap::new(),
+            services: BTreeMap::new(),
+            grant: Grant::Ungated,
+            marks: BTreeMap::new(),
+            now,
+            made: 0,
+        }
     }
 
     /// What the operator plans now.
@@ -101,7 +110,7 @@ impl Stage {
             pods: self.pods.values().collect(),
             services: self.services.values().collect(),
             grant: self.grant.clone(),
-            placements: BTreeMap::new(),
+            marks: self.marks.clone(),
             now: self.now,
         })
     }

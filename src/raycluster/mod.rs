@@ -32,7 +32,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 
 use crate::api::condition;
-use crate::api::kueue::scheduling_gate;
+use crate::api::kueue::{names as kueue_names, scheduling_gate};
 use crate::api::ray::{RayCluster, names as ray_names};
 use crate::engine::plan::{Note, Plan, Write};
 use autoscaler::Autoscaler;
@@ -55,14 +55,27 @@ pub struct View<'a> {
     pub services: Vec<&'a Service>,
     /// How many pods it may have.
     pub grant: Grant,
-    /// Where its pods may run, by group; a group that is missing may run anywhere.
-    pub placements: BTreeMap<String, Placement>,
+    /// What the pods of a group are to be told by the queue, by group; nothing for a group that is missing.
+    pub marks: BTreeMap<String, Mark>,
     /// The present.
     pub now: Timestamp,
 }
 
-/// How many pods the queue has paid for. Those that come on top wait behind scheduling gates. Pods that run are taken by
-/// suspending the cluster, unless the queue wants only some of them back.
+/// What the queue has to say of the pods of a group.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Mark {
+    /// What a pod of the present template is charged as. It is written on the pod, since the template may change.
+    pub shape: String,
+    /// The PodSet that such pods are counted in, once there is one.
+    pub pod_set: Option<String>,
+    /// Where they may run.
+    pub placement: Placement,
+    /// How many pods of earlier templates are paid for beside them.
+    pub earlier: u32,
+}
+
+/// How many pods of the present templates the queue has paid for. Those that come on top wait behind scheduling gates. Pods that
+/// run are taken by suspending the cluster, unless the queue wants only some of them back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grant {
     /// The cluster is in no queue.
@@ -79,6 +92,18 @@ impl Grant {
         match self {
             Self::Ungated => u32::MAX,
             Self::UpTo(pods) | Self::DownTo(pods) => pods.get(group).copied().unwrap_or(0),
+        }
+    }
+}
+
+impl Mark {
+    /// Tells it to a new pod. Where one that waits is to run, and in which PodSet it counts, is known once there is quota for it.
+    fn put(&self, pod: &mut Pod, gated: bool) {
+        let labels = pod.labels_mut();
+        labels.insert(kueue_names::SHAPE_LABEL.to_owned(), self.shape.clone());
+        if let Some(pod_set) = self.pod_set.as_ref().filter(|_| !gated) {
+            labels.insert(kueue_names::POD_SET_LABEL.to_owned(), pod_set.clone());
+            self.placement.apply(pod.spec.get_or_insert_default());
         }
     }
 }
@@ -174,6 +199,7 @@ fn situation<'a>(
         to_delete: strategy.map_or(&[], |strategy| &strategy.workers_to_delete),
         granted: view.grant.of(&group.name),
         takes_back: matches!(view.grant, Grant::DownTo(_)),
+        shape: view.marks.get(&group.name).map(|mark| mark.shape.as_str()),
         trims: suspended || Autoscaler::of(&view.cluster.spec) == Autoscaler::Off,
         now: view.now,
     }
@@ -193,11 +219,9 @@ fn apply(view: &View<'_>, group: &PodGroup, change: Change<'_>, plan: &mut Plan)
     }
     for new in change.create {
         let mut pod = build::build(cluster, group, new.slot, new.attempt);
-        let spec = pod.spec.get_or_insert_default();
-        scheduling_gate::set(spec, new.gated);
-        // Where a pod that waits is to run is known once there is quota for it.
-        if let Some(placement) = view.placements.get(&group.name).filter(|_| !new.gated) {
-            placement.apply(spec);
+        scheduling_gate::set(pod.spec.get_or_insert_default(), new.gated);
+        if let Some(mark) = view.marks.get(&group.name) {
+            mark.put(&mut pod, new.gated);
         }
         plan.write(build::create(cluster, group, &pod));
         let (reason, what) = match group.role() {

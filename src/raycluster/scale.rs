@@ -12,6 +12,7 @@ use kube::ResourceExt;
 use super::build::{self, Slot};
 use super::groups::PodGroup;
 use super::pods;
+use crate::api::kueue::names::SHAPE_LABEL;
 use crate::api::ray::{RayCluster, names};
 
 /// How many pods one plan creates at most. The next plan follows once the first of them are there.
@@ -29,13 +30,24 @@ pub(super) struct Situation<'a> {
     pub(super) names: &'a BTreeSet<String>,
     /// Names of pods that are to go first.
     pub(super) to_delete: &'a [String],
-    /// How many pods may run. Others wait behind scheduling gates; those that are gated already are the next to run.
+    /// How many pods of the present template may run. Others wait behind scheduling gates; those that are gated already are the
+    /// next to run.
     pub(super) granted: u32,
-    /// Whether those that run beyond that have to go.
+    /// Whether those of them that run beyond that have to go.
     pub(super) takes_back: bool,
+    /// What pods of the present template are charged as, where they are charged.
+    pub(super) shape: Option<&'a str>,
     /// Whether pods that are more than wanted are removed here. Otherwise Ray's autoscaler names those that go.
     pub(super) trims: bool,
     pub(super) now: Timestamp,
+}
+
+impl Situation<'_> {
+    /// Whether a pod is charged as something else than what the template makes now.
+    fn is_earlier(&self, pod: &Pod) -> bool {
+        let shape = pod.labels().get(SHAPE_LABEL);
+        self.shape.zip(shape).is_some_and(|(present, shape)| present != shape)
+    }
 }
 
 /// What is decided.
@@ -113,7 +125,7 @@ pub(super) fn decide<'a>(situation: &Situation<'a>) -> Change<'a> {
         }
     }
     if situation.takes_back {
-        staying.retain(|replica| !replica.is_gated());
+        staying.retain(|replica| !replica.is_gated() && !replica.pods.iter().any(|pod| situation.is_earlier(pod)));
         staying.sort_by_key(missed);
         let kept = (situation.granted / situation.group.hosts.max(1)) as usize;
         for replica in staying.iter().take(staying.len().saturating_sub(kept)) {
@@ -156,6 +168,9 @@ fn reason_to_go(situation: &Situation<'_>, replica: &Replica<'_>, wake_at: &mut 
     if replica.is_going() {
         return Some("a host of its replica is gone".to_owned());
     }
+    if replica.is_gated() && replica.pods.iter().any(|pod| situation.is_earlier(pod)) {
+        return Some("its group's template asks for something else now, and it has not run".to_owned());
+    }
     if !replica.all_of_hosts(situation.group.hosts) {
         let assembled_by = replica.since()?.checked_add(ASSEMBLY).ok()?;
         if assembled_by <= situation.now {
@@ -176,7 +191,8 @@ fn create(situation: &Situation<'_>, replicas: &[Replica<'_>]) -> Vec<New> {
     let group = situation.group;
     let count = |pods: usize| u32::try_from(pods).unwrap_or(u32::MAX);
     let missing = group.count.saturating_sub(count(situation.pods.len()));
-    let using = situation.pods.iter().filter(|pod| !pods::has_ended(pod)).count();
+    // What runs with an earlier template uses what is paid for that.
+    let using = situation.pods.iter().filter(|pod| !pods::has_ended(pod) && !situation.is_earlier(pod)).count();
     let mut free_quota = situation.granted.saturating_sub(count(using));
     let mut room = missing.min(BURST.max(group.hosts));
     let mut slots = Vec::new();

@@ -202,8 +202,11 @@ fn progress(facts: &Facts<'_>) -> String {
     let Ok(groups) = facts.groups else { return "no pods are made from a spec that makes no sense".to_owned() };
     let ready = facts.pods.iter().filter(|pod| pods::is_ready(pod)).count();
     let wanted = groups.iter().fold(0_u32, |sum, group| sum.saturating_add(group.count));
-    let granted =
-        groups.iter().fold(0_u32, |sum, group| sum.saturating_add(group.count.min(facts.view.grant.of(&group.name))));
+    let paid = |group: &PodGroup| {
+        let earlier = facts.view.marks.get(&group.name).map_or(0, |mark| mark.earlier);
+        facts.view.grant.of(&group.name).saturating_add(earlier)
+    };
+    let granted = groups.iter().fold(0_u32, |sum, group| sum.saturating_add(group.count.min(paid(group))));
     let text = format!("{ready} of {wanted} pods are ready");
     if granted < wanted { format!("{text}; quota is admitted for {granted} of them") } else { text }
 }

@@ -11,6 +11,9 @@ pub const JOB_UID_LABEL: &str = "kueue.x-k8s.io/job-uid";
 pub const MANAGED_LABEL: &str = "kueue.x-k8s.io/managed";
 /// Label of a pod: name of its pod set.
 pub const POD_SET_LABEL: &str = "kueue.x-k8s.io/podset";
+/// Label of a pod: what it asks the scheduler for, hashed, so that it is charged as what it is and not as what its group's
+/// template says by now.
+pub const SHAPE_LABEL: &str = "sluice.dev/shape";
 /// Label of a pod: name of the ClusterQueue that admitted it.
 pub const CLUSTER_QUEUE_LABEL: &str = "kueue.x-k8s.io/cluster-queue-name";
 /// Label of a pod: name of the LocalQueue that it came through.

@@ -9,7 +9,7 @@ fn watched(job: &FakeJob, slices: &[&Workload]) -> Plan {
     plan(&JobView {
         job,
         workloads: slices.to_vec(),
-        orphaned_pods: BTreeMap::new(),
+        outlived: Vec::new(),
         priority: Ok(Priority::default()),
         placement: &|_| Placement::default(),
         makes_pods: true,

@@ -8,7 +8,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::super::fixtures::{Stage, changed, cluster, cluster_with_workers, worker};
-use super::super::{Grant, pod_groups};
+use super::super::{Grant, Mark, Placement, pod_groups};
 use super::{created, deleted};
 use crate::api::condition;
 use crate::engine::plan::Plan;
@@ -157,6 +157,28 @@ fn no_more_pods_may_run_than_the_queue_paid_for(#[case] grant: Grant, #[case] ru
     stage.settle();
     assert_eq!((stage.pods.len() - stage.gated(), stage.gated()), (run, wait));
     assert_eq!(stage.services.len(), 1, "its address is known before it may run");
+}
+
+#[test]
+fn a_pod_says_what_it_is_charged_as_and_where_it_is_counted_once_it_may_run() {
+    let mut stage = Stage::new(cluster_with_workers(2));
+    stage.grant = up_to(1, 1);
+    let placement = Placement { node_labels: [("pool".to_owned(), "a".to_owned())].into(), ..Placement::default() };
+    let mark = Mark { shape: "s".into(), pod_set: Some("small-s".into()), placement, earlier: 0 };
+    stage.marks.insert("small".into(), mark);
+    stage.settle();
+
+    let told: Vec<_> = stage
+        .names("small")
+        .iter()
+        .map(|name| {
+            let pod = &stage.pods[name];
+            let label = |key: &str| pod.labels().get(key).map(String::as_str);
+            let placed = pod.spec.as_ref().is_some_and(|spec| spec.node_selector.is_some());
+            (label("sluice.dev/shape"), label("kueue.x-k8s.io/podset"), placed)
+        })
+        .collect();
+    assert_eq!(told, [(Some("s"), Some("small-s"), true), (Some("s"), None, false)]);
 }
 
 #[test]

@@ -79,6 +79,29 @@ fn what_is_not_granted_waits_behind_a_gate(
     assert_eq!(scene.gated(granted), wait);
 }
 
+/// A pod of an earlier template: a letter in upper case.
+#[rstest]
+#[case::those_that_run_stay_and_leave_no_room(3, "RRR", 1, &[], &[], &[])]
+#[case::what_is_paid_for_them_lets_nobody_in(3, "RR", 0, &[], &[], &[2])]
+#[case::nor_do_they_use_what_is_paid_for_others(3, "RR", 1, &[], &[2], &[])]
+#[case::those_that_wait_are_made_anew(3, "RGg", 0, &[1], &[], &[])]
+fn pods_of_an_earlier_template_run_on_and_are_counted_apart(
+    #[case] wanted: i32,
+    #[case] pods: &str,
+    #[case] granted: u32,
+    #[case] goes: &[u32],
+    #[case] run: &[u32],
+    #[case] wait: &[u32],
+) {
+    let mut scene = Scene::of(wanted, &pods.to_lowercase());
+    for (pod, letter) in scene.pods.iter_mut().zip(pods.chars()) {
+        let shape = if letter.is_uppercase() { "before" } else { "now" };
+        pod.labels_mut().insert("sluice.dev/shape".to_owned(), shape.to_owned());
+    }
+    assert_eq!(scene.decide(granted, &[], true), (goes.to_vec(), run.to_vec()));
+    assert_eq!(scene.gated(granted), wait);
+}
+
 #[test]
 fn those_that_wait_go_first_of_too_many() {
     assert_eq!(Scene::of(2, "rgpr").decide(9, &[], true), (vec![1, 2], vec![]));
@@ -145,6 +168,7 @@ impl Scene {
             to_delete: &to_delete,
             granted,
             takes_back: false,
+            shape: Some("now"),
             trims,
             now: "2026-01-01T00:00:00Z".parse().expect("a time"),
         });

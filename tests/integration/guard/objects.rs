@@ -68,12 +68,13 @@ pub(super) fn child(name: &str, service: &DynamicObject, queue: &str) -> Value {
 pub(super) fn pod(name: &str, cluster: &DynamicObject, gated: bool) -> Value {
     let labels = json!({
         "ray.io/cluster": cluster.metadata.name, "ray.io/group": "headgroup", "ray.io/node-type": "head",
-        "kueue.x-k8s.io/podset": "head",
+        "kueue.x-k8s.io/podset": "head", "sluice.dev/shape": "0123456789",
     });
     let mut pod = template();
     pod["apiVersion"] = "v1".into();
     pod["kind"] = "Pod".into();
     pod["metadata"] = json!({"name": name, "labels": labels, "ownerReferences": controlled_by(cluster)});
+    pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "100m"}});
     if gated {
         pod["spec"]["schedulingGates"] = json!([{"name": "kueue.x-k8s.io/elastic-job"}]);
     }

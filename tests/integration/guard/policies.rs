@@ -130,7 +130,8 @@ fn queue_names() -> Vec<Change> {
 fn ties() -> Vec<Change> {
     let labels = "[ray.io/originated-from-crd] of a RayCluster say whose cluster it is, and stay as they are";
     let owner = "metadata.ownerReferences: the controller of a queued RayCluster says whose quota it uses";
-    let counted = "metadata.labels: ray.io/cluster, ray.io/group, ray.io/node-type and kueue.x-k8s.io/podset of a pod";
+    let counted =
+        "metadata.labels: ray.io/cluster, ray.io/group, ray.io/node-type, kueue.x-k8s.io/podset and sluice.dev/shape";
     let of_pod = "metadata.ownerReferences: the controller of a pod of a RayCluster says what quota it uses";
     let orphaned = json!({"metadata": {"ownerReferences": []}});
     let adopted = json!({"metadata": {"ownerReferences": [{
@@ -148,6 +149,8 @@ fn ties() -> Vec<Change> {
         change("a pod loses its cluster", COUNTED, label("ray.io/cluster", Value::Null), counted),
         change("a pod changes its type", COUNTED, label("ray.io/node-type", "worker"), counted),
         change("a pod loses its PodSet", COUNTED, label("kueue.x-k8s.io/podset", Value::Null), counted),
+        change("a pod changes what it is charged as", COUNTED, label("sluice.dev/shape", "9876543210"), counted),
+        change("a pod that waits says what it is charged as", GATED, label("sluice.dev/shape", Value::Null), counted),
         change("a pod loses its controller", COUNTED, orphaned, of_pod),
         passes("a pod takes requests", COUNTED, label("ray.io/serve", "true")),
         passes("a pod that waits is sent to other nodes", GATED, json!({"spec": {"nodeSelector": {"pool": "a"}}})),
@@ -217,6 +220,12 @@ async fn each_policy_refuses_an_administrator_with_its_message_and_lets_sluice_t
         &by_status,
         "ray.io/cluster",
     ));
+    // What a pod requests has a way of its own to be changed.
+    let containers = json!([{"name": "ray", "resources": {"requests": {"cpu": "50m"}}}]);
+    let resized = Patch::Strategic(json!({"spec": {"containers": containers}}));
+    let by_resize = api(&env.client, "Pod").patch_subresource("resize", "counted", &params, &resized).await;
+    let by_resize = by_resize.map(drop).map_err(|error| error.to_string());
+    problems.extend(verdict("an administrator", "a pod asks for less", &by_resize, "its quota was reserved for"));
     assert!(problems.is_empty(), "{} of {} went wrong:\n{}", problems.len(), changes.len(), problems.join("\n"));
 }
 

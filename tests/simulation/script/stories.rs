@@ -226,7 +226,14 @@ fn own_cluster(author: &mut Author, rng: &mut Rng) {
     // What waits can't be told to wait elsewhere.
     let cluster = author.wishes.clusters.get(CLUSTER).cloned().unwrap_or(cluster);
     let groups = cluster.pods.groups.len();
-    author.act(rng, Act::PutCluster(cluster));
+    author.act(rng, Act::PutCluster(cluster.clone()));
+    if groups > 0 && rng.u32(0..3) == 0 {
+        // Its pods stay as they are, and those that come later are bigger.
+        let mut edited = cluster;
+        let size = &mut edited.pods.groups[rng.usize(0..groups)].size;
+        *size = size.plus(Size { cpu: 50, memory: 64, gpu: 0 });
+        author.act(rng, Act::PutCluster(edited));
+    }
     if groups > 0 && rng.bool() {
         let (group, replicas) = (rng.usize(0..groups), rng.u32(0..=3));
         author.act_soon(rng, Act::ScaleCluster { cluster: CLUSTER.to_owned(), group, replicas });

@@ -96,6 +96,13 @@ pub fn breaches(history: &[Change]) -> Vec<String> {
     seen.collect()
 }
 
+/// Replays a history that has come to rest, and returns the jobs of which not exactly that is reserved which their pods request.
+pub fn inexact(history: &[Change]) -> Vec<String> {
+    let mut watchdog = Watchdog::new(ON_THE_WAY);
+    history.iter().for_each(|change| drop(watchdog.see(change)));
+    watchdog.inexact().iter().map(ToString::to_string).collect()
+}
+
 /// Sees one change after the other, and says what each of them broke.
 pub struct Watchdog {
     state: State,
@@ -163,6 +170,11 @@ impl Watchdog {
                 Vec::new()
             }
         }
+    }
+
+    /// Of which jobs, now that all is quiet, not exactly that is reserved which their pods request.
+    pub fn inexact(&self) -> Vec<Breach> {
+        self.pods.inexact(&self.state)
     }
 
     fn quotas_changed(&mut self, at: Timestamp) {

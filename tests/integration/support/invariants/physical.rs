@@ -1,6 +1,6 @@
-//! I3: the pods of a queued job never request more than the job has reserved.
+//! I3: the pods of a queued job never request more than the job has reserved, all together and PodSet by PodSet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -8,13 +8,26 @@ use sluice::api::quantity::Amount;
 use sluice::queue::requests::pod_requests;
 
 use super::super::history::State;
-use super::{Breach, Invariant, QUEUE_NAME, job_uid, key, owner_uid, reserved_by};
+use super::{Breach, Invariant, QUEUE_NAME, counts, holds_quota, job_uid, key, owner_uid, reserved_by, slices_of};
 
-/// The pods that may run, by the uid of the cluster that they belong to: what each requests.
+/// The label that says in which PodSet a pod is counted.
+const POD_SET: &str = "kueue.x-k8s.io/podset";
+
+/// The pods that may run, by the uid of the cluster that they belong to.
 #[derive(Default)]
 pub(super) struct Pods {
-    by_cluster: BTreeMap<String, BTreeMap<String, BTreeMap<String, Amount>>>,
+    by_cluster: BTreeMap<String, BTreeMap<String, Running>>,
 }
+
+/// A pod that may run.
+struct Running {
+    /// The PodSet that it is counted in, if it says so. What other operators make doesn't, unless it had to wait.
+    pod_set: Option<String>,
+    requests: Amounts,
+}
+
+/// Amounts by resource.
+type Amounts = BTreeMap<String, Amount>;
 
 impl Pods {
     /// Takes in a pod; returns the queued job that it belongs to, if it belongs to one.
@@ -26,29 +39,87 @@ impl Pods {
         } else {
             let spec = pod.spec.clone().unwrap_or_default();
             let requests = pod_requests(&spec).expect("requests of a pod that the API server took");
-            pods.insert(key(pod), requests.iter().map(|(resource, amount)| (resource.to_owned(), amount)).collect());
+            let requests = requests.iter().map(|(resource, amount)| (resource.to_owned(), amount)).collect();
+            pods.insert(key(pod), Running { pod_set: pod.labels().get(POD_SET).cloned(), requests });
         }
         job_of(state, &cluster)
     }
 
-    /// What the pods of `job` request beyond what it has reserved.
+    /// What the pods of `job` request beyond what it has reserved: all of them, and those of each PodSet.
     pub(super) fn check(&self, state: &State, job: Option<&String>) -> Vec<Breach> {
         let Some(job) = job else { return Vec::new() };
-        let mut requested: BTreeMap<&str, Amount> = BTreeMap::new();
-        let clusters = self.by_cluster.iter().filter(|(cluster, _)| job_of(state, cluster).as_ref() == Some(job));
-        for (resource, amount) in clusters.flat_map(|(_, pods)| pods.values()).flatten() {
-            let sum = requested.entry(resource).or_default();
+        let over = |whose: &str, requested: Amounts, reserved: &Amounts| -> Vec<Breach> {
+            let over = requested.into_iter().filter_map(|(resource, sum)| {
+                let most = reserved.get(&resource).copied().unwrap_or_default();
+                let (said, reserved) = (sum.display(&resource), most.display(&resource));
+                let what = format!("the pods of {whose} request {said} of {resource}; {reserved} is reserved");
+                (sum > most).then(|| Breach::of(Invariant::Physical, what))
+            });
+            over.collect()
+        };
+        let mut breaches = over(&format!("job {job}"), self.requested(state, job, |_| true), &reserved_by(state, job));
+        let named: BTreeSet<&String> = self.of(state, job).filter_map(|pod| pod.pod_set.as_ref()).collect();
+        let by_set = reserved_by_pod_set(state, job);
+        for name in named {
+            let requested = self.requested(state, job, |pod| pod.pod_set.as_ref() == Some(name));
+            let reserved = by_set.get(name).cloned().unwrap_or_default();
+            breaches.extend(over(&format!("PodSet {name} of job {job}"), requested, &reserved));
+        }
+        breaches
+    }
+
+    /// The jobs of which, now that all is quiet, not exactly that is reserved which their pods request.
+    pub(super) fn inexact(&self, state: &State) -> Vec<Breach> {
+        let jobs: BTreeSet<String> =
+            state.workloads.values().filter(|slice| holds_quota(slice)).filter_map(owner_uid).collect();
+        let differs = jobs.into_iter().filter_map(|job| {
+            let (requested, reserved) = (self.requested(state, &job, |_| true), reserved_by(state, &job));
+            let something = |amounts: &Amounts| -> Amounts {
+                amounts
+                    .iter()
+                    .filter(|(_, amount)| **amount > Amount::ZERO)
+                    .map(|(name, amount)| (name.clone(), *amount))
+                    .collect()
+            };
+            let (requested, reserved) = (something(&requested), something(&reserved));
+            let what = format!("at rest the pods of job {job} request {requested:?}, and {reserved:?} is reserved");
+            (requested != reserved).then(|| Breach::of(Invariant::Physical, what))
+        });
+        differs.collect()
+    }
+
+    /// The pods of a job.
+    fn of<'a>(&'a self, state: &'a State, job: &'a str) -> impl Iterator<Item = &'a Running> {
+        let clusters =
+            self.by_cluster.iter().filter(move |(cluster, _)| job_of(state, cluster).as_deref() == Some(job));
+        clusters.flat_map(|(_, pods)| pods.values())
+    }
+
+    fn requested(&self, state: &State, job: &str, which: impl Fn(&Running) -> bool) -> Amounts {
+        let mut requested = Amounts::new();
+        for (resource, amount) in self.of(state, job).filter(|pod| which(pod)).flat_map(|pod| &pod.requests) {
+            let sum = requested.entry(resource.clone()).or_default();
             *sum = sum.plus(*amount);
         }
-        let reserved = reserved_by(state, job);
-        let over = requested.into_iter().filter_map(|(resource, sum)| {
-            let most = reserved.get(resource).copied().unwrap_or_default();
-            let (said, reserved) = (sum.display(resource), most.display(resource));
-            let what = format!("the pods of job {job} request {said} of {resource}; {reserved} is reserved");
-            (sum > most).then(|| Breach::of(Invariant::Physical, what))
-        });
-        over.collect()
+        requested
     }
+}
+
+/// What a job has reserved for each of its PodSets, by resource, over all flavors.
+fn reserved_by_pod_set(state: &State, job: &str) -> BTreeMap<String, Amounts> {
+    let mut reserved: BTreeMap<String, Amounts> = BTreeMap::new();
+    let admissions = slices_of(state, job).filter(|slice| counts(state, slice)).filter_map(|slice| {
+        let status = slice.status.as_ref()?;
+        status.admission.as_ref()
+    });
+    for assignment in admissions.flat_map(|admission| &admission.pod_set_assignments) {
+        let of_set = reserved.entry(assignment.name.clone()).or_default();
+        for (resource, quantity) in &assignment.resource_usage {
+            let sum = of_set.entry(resource.clone()).or_default();
+            *sum = sum.plus(Amount::of(resource, quantity).expect("a quantity"));
+        }
+    }
+    reserved
 }
 
 /// A pod that runs, or that the scheduler may place.

@@ -1,0 +1,343 @@
+//! Which pods there are, each as what it is.
+//!
+//! A template may change while pods run that were made from it before, so what a pod is charged doesn't follow from the group
+//! that it is in. Our own operator writes the shape of each pod on it (`sluice.dev/shape`). A pod without that label is another
+//! operator's: it is compared with the templates that it may have been made from, and taken for the one that leaves the least
+//! of it unexplained, since admission adds to pods (LimitRanges, flavors, sidecars of others) and takes nothing away. A pod
+//! that none of them explains is charged as what its own spec asks for.
+
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodTemplateSpec, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt;
+
+use super::record::Record;
+use super::{Groups, pod_sets};
+use crate::api::kueue::{Workload, names};
+use crate::api::quantity::Exact;
+use crate::api::ray::names::GROUP_LABEL;
+
+/// Pods that are charged alike: those of one shape in one group.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodKind {
+    /// The group, as its pods are labelled.
+    pub group: String,
+    /// What the scheduler is asked for by each pod, hashed; see [`pod_sets::shape_of`].
+    pub shape: String,
+}
+
+impl PodKind {
+    /// The kind of pods of this shape in this group.
+    pub fn new(group: impl Into<String>, shape: impl Into<String>) -> Self {
+        Self { group: group.into(), shape: shape.into() }
+    }
+}
+
+/// What the pods of a job may have been made from before: the templates in its slices.
+#[derive(Debug, Default)]
+pub struct Molds<'a> {
+    workloads: Vec<&'a Workload>,
+    /// The newest slice first. Read only for pods that don't follow from the present templates.
+    recorded: OnceCell<Vec<(PodKind, PodSpec)>>,
+}
+
+impl<'a> Molds<'a> {
+    /// The templates in these slices.
+    pub fn of(workloads: impl IntoIterator<Item = &'a Workload>) -> Self {
+        Self { workloads: workloads.into_iter().collect(), recorded: OnceCell::new() }
+    }
+
+    fn recorded(&self) -> &[(PodKind, PodSpec)] {
+        self.recorded.get_or_init(|| {
+            let mut slices: Vec<(Record, &Workload)> =
+                self.workloads.iter().filter_map(|slice| Some((Record::of(slice)?, *slice))).collect();
+            slices.sort_by_key(|(record, _)| std::cmp::Reverse(record.sequence));
+            let mut recorded: Vec<(PodKind, PodSpec)> = Vec::new();
+            for (record, slice) in slices {
+                for share in record.members.iter().flat_map(|member| &member.pods) {
+                    let kind = PodKind::new(&share.group, &share.shape);
+                    let set = slice.spec.pod_sets.iter().find(|set| set.name == share.pod_set);
+                    let spec = set.and_then(|set| set.template.pod_spec().ok());
+                    if let Some(spec) = spec.filter(|_| recorded.iter().all(|(known, _)| *known != kind)) {
+                        recorded.push((kind, spec));
+                    }
+                }
+            }
+            recorded
+        })
+    }
+}
+
+/// The pods of a cluster.
+pub(super) struct Census<'a> {
+    groups: &'a Groups,
+    molds: &'a Molds<'a>,
+    /// What pods look like whose kind neither a group of the cluster nor a slice of the job has.
+    pub(super) strangers: BTreeMap<PodKind, PodTemplateSpec>,
+}
+
+impl<'a> Census<'a> {
+    /// Nothing counted yet.
+    pub(super) fn new(groups: &'a Groups, molds: &'a Molds<'a>) -> Self {
+        Self { groups, molds, strangers: BTreeMap::new() }
+    }
+
+    /// How many of these pods there are of each kind.
+    pub(super) fn count<'p>(&mut self, pods: impl IntoIterator<Item = &'p Pod>) -> BTreeMap<PodKind, u32> {
+        let mut counts = BTreeMap::new();
+        for pod in pods {
+            *counts.entry(self.kind(pod)).or_default() += 1;
+        }
+        counts
+    }
+
+    /// What a pod is.
+    pub(super) fn kind(&mut self, pod: &Pod) -> PodKind {
+        let group = pod.labels().get(GROUP_LABEL).cloned().unwrap_or_default();
+        let labelled = pod.labels().get(names::SHAPE_LABEL).filter(|shape| !shape.is_empty());
+        let shape = labelled.cloned().unwrap_or_else(|| self.shape(&group, pod.spec.as_ref()));
+        let kind = PodKind { group, shape };
+        let is_present = self.present(&kind.group).any(|(shape, _)| shape == kind.shape);
+        if !is_present && self.molds.recorded().iter().all(|(known, _)| *known != kind) {
+            let spec = pod.spec.as_ref().map(essence);
+            let template = PodTemplateSpec { spec, ..PodTemplateSpec::default() };
+            self.strangers.entry(kind.clone()).or_insert(template);
+        }
+        kind
+    }
+
+    /// The shape of a pod that doesn't say it.
+    fn shape(&self, group: &str, pod: Option<&PodSpec>) -> String {
+        let recorded = self.molds.recorded().iter().filter(|(kind, _)| kind.group == group);
+        let recorded = recorded.map(|(kind, spec)| (kind.shape.as_str(), Some(spec)));
+        let of_both = self.present(group).chain(recorded);
+        let explained = of_both.filter_map(|(shape, mold)| Some((unexplained(mold?, pod?)?, shape)));
+        // Of several that explain as much, the first: what the group's template says now.
+        let closest = explained.min_by_key(|(unexplained, _)| *unexplained).map(|(_, shape)| shape.to_owned());
+        let own = || pod_sets::shape_of(pod?).ok();
+        let present = || self.present(group).next().map(|(shape, _)| shape.to_owned());
+        closest.or_else(own).or_else(present).unwrap_or_default()
+    }
+
+    /// What the cluster's spec says of a group.
+    fn present(&self, group: &str) -> impl Iterator<Item = (&str, Option<&PodSpec>)> {
+        let groups = self.groups.iter().flatten().filter(move |known| known.name == group);
+        groups.map(|known| (known.shape.as_str(), known.template.spec.as_ref()))
+    }
+}
+
+/// What of a pod counts for its charge and its flavor.
+fn essence(pod: &PodSpec) -> PodSpec {
+    let container = |container: &Container| Container {
+        name: container.name.clone(),
+        image: container.image.clone(),
+        resources: container.resources.clone(),
+        restart_policy: container.restart_policy.clone(),
+        ..Container::default()
+    };
+    PodSpec {
+        containers: pod.containers.iter().map(container).collect(),
+        init_containers: pod.init_containers.as_ref().map(|list| list.iter().map(container).collect()),
+        affinity: pod.affinity.clone(),
+        node_selector: pod.node_selector.clone(),
+        overhead: pod.overhead.clone(),
+        resources: pod.resources.clone(),
+        runtime_class_name: pod.runtime_class_name.clone(),
+        tolerations: pod.tolerations.clone(),
+        ..PodSpec::default()
+    }
+}
+
+/// How much there is in a pod that doesn't come from this template, in entries; `None` if the pod can't come from it.
+fn unexplained(template: &PodSpec, pod: &PodSpec) -> Option<usize> {
+    let node_affinity = |spec: &'_ PodSpec| spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.clone());
+    if node_affinity(template) != node_affinity(pod) {
+        return None;
+    }
+    let mut more = containers(&template.containers, &pod.containers)?;
+    let (made, there) = (template.init_containers.as_deref(), pod.init_containers.as_deref());
+    let there = there.unwrap_or_default();
+    // What holds workers back until the head answers is an init container that operators may be told to leave out.
+    let made: Vec<Container> =
+        made.unwrap_or_default().iter().filter(|made| there.iter().any(|c| c.name == made.name)).cloned().collect();
+    more += containers(&made, there)?;
+    more += resources(template.resources.as_ref(), pod.resources.as_ref())?;
+    more += match (&template.runtime_class_name, &pod.runtime_class_name) {
+        (made, there) if made == there => 0,
+        (None, Some(_)) => 1,
+        _ => return None,
+    };
+    let (made, there) = (template.node_selector.iter().flatten(), pod.node_selector.as_ref());
+    let is_kept = |(key, value): (&String, &String)| there.is_some_and(|there| there.get(key) == Some(value));
+    more += there.map_or(0, BTreeMap::len) - made.clone().count().min(there.map_or(0, BTreeMap::len));
+    if !made.clone().all(is_kept) {
+        return None;
+    }
+    let tolerated = |list: &'_ PodSpec| list.tolerations.clone().unwrap_or_default();
+    let (made, there) = (tolerated(template), tolerated(pod));
+    made.iter().all(|made| there.contains(made)).then(|| more + there.len().saturating_sub(made.len()))
+}
+
+fn containers(template: &[Container], pod: &[Container]) -> Option<usize> {
+    let mut more = pod.len().saturating_sub(template.len());
+    for made in template {
+        let there = pod.iter().find(|there| there.name == made.name)?;
+        if made.restart_policy != there.restart_policy {
+            return None;
+        }
+        more += resources(made.resources.as_ref(), there.resources.as_ref())?;
+    }
+    Some(more)
+}
+
+/// A limit stands in for a request that is missing: the API server writes it down as one.
+fn resources(template: Option<&ResourceRequirements>, pod: Option<&ResourceRequirements>) -> Option<usize> {
+    let (none, mut more) = (ResourceRequirements::default(), 0);
+    let (made, there) = (template.unwrap_or(&none), pod.unwrap_or(&none));
+    let limits = amounts(made.limits.as_ref());
+    let mut requests = limits.clone();
+    requests.extend(amounts(made.requests.as_ref()));
+    for (made, there) in [(limits, &there.limits), (requests, &there.requests)] {
+        let there = amounts(there.as_ref());
+        let is_kept = |(resource, amount): (&&str, &Option<Exact>)| there.get(*resource) == Some(amount);
+        if !made.iter().all(is_kept) {
+            return None;
+        }
+        more += there.len() - made.len();
+    }
+    Some(more)
+}
+
+fn amounts(list: Option<&BTreeMap<String, Quantity>>) -> BTreeMap<&str, Option<Exact>> {
+    let amounts = list.into_iter().flatten();
+    amounts.map(|(resource, quantity)| (resource.as_str(), Exact::demanded(quantity).ok())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::super::Group;
+    use super::super::record::{MemberShare, Share};
+    use super::*;
+    use crate::api::kueue::{PodSet, PodTemplate};
+    use crate::queue::steps::SLICE_ANNOTATION;
+
+    fn spec(pod: &Value) -> PodSpec {
+        serde_json::from_value(pod.clone()).expect("a pod spec")
+    }
+
+    fn worker(gpus: u32) -> Value {
+        json!({"containers": [{"name": "ray", "resources": {"limits": {"cpu": "1", "gpu": gpus.to_string()}}}],
+               "initContainers": [{"name": "wait", "resources": {"limits": {"cpu": "200m"}}}]})
+    }
+
+    fn with(mut pod: Value, pointer: &str, value: Value) -> Value {
+        let (parent, field) = pointer.rsplit_once('/').expect("a field");
+        pod.pointer_mut(parent).expect("a place")[field] = value;
+        pod
+    }
+
+    fn with_sidecar(mut pod: Value) -> Value {
+        pod["containers"].as_array_mut().expect("containers").push(json!({"name": "proxy"}));
+        pod
+    }
+
+    /// The group `small`, as its template says now.
+    fn groups(now: &Value) -> Groups {
+        let spec = spec(now);
+        let shape = pod_sets::shape_of(&spec).expect("a shape");
+        let template = PodTemplateSpec { spec: Some(spec), ..PodTemplateSpec::default() };
+        Ok(vec![Group { name: "small".into(), pod_set: "small".into(), shape, count: 1, hosts: 1, template }])
+    }
+
+    /// A slice that pays for pods of `small` as they were before.
+    fn slice(before: &Value) -> Workload {
+        let shape = pod_sets::shape_of(&spec(before)).expect("a shape");
+        let share = Share { group: "small".into(), shape, pod_set: "small".into(), count: 1, starting: 0 };
+        let member = MemberShare { name: "a".into(), uid: "a".into(), pods: vec![share] };
+        let record = Record { members: vec![member], ..Record::default() };
+        let mut slice = Workload::default();
+        let template = PodTemplate(json!({"spec": before}));
+        slice.spec.pod_sets = vec![PodSet { name: "small".into(), template, count: 1, ..PodSet::default() }];
+        slice.metadata.annotations.get_or_insert_default().insert(SLICE_ANNOTATION.into(), record.to_annotation());
+        slice
+    }
+
+    fn pod(spec: &Value, shape: Option<&str>) -> Pod {
+        let mut labels = json!({"ray.io/group": "small"});
+        if let Some(shape) = shape {
+            labels[names::SHAPE_LABEL] = shape.into();
+        }
+        serde_json::from_value(json!({"metadata": {"name": "p", "labels": labels}, "spec": spec})).expect("a pod")
+    }
+
+    fn shape(pod: &Value) -> String {
+        pod_sets::shape_of(&spec(pod)).expect("a shape")
+    }
+
+    /// A pod as the API server keeps it: requests stand beside limits, and it has a place and tolerations.
+    fn admitted(gpus: u32) -> Value {
+        let amounts = json!({"cpu": "1000m", "gpu": gpus});
+        let waits = json!({"cpu": "0.2"});
+        json!({
+            "containers": [{"name": "ray", "resources": {"limits": amounts, "requests": amounts}}],
+            "initContainers": [{"name": "wait", "resources": {"limits": waits, "requests": waits}}],
+            "nodeSelector": {"flavor": "a100"},
+            "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "tolerationSeconds": 300}],
+        })
+    }
+
+    #[rstest]
+    #[case::of_the_present_template(admitted(2), Some(2))]
+    #[case::of_an_earlier_one(admitted(1), Some(1))]
+    #[case::with_what_a_limit_range_adds(
+        with(admitted(1), "/containers/0/resources/requests/memory", json!("1Gi")), Some(1))]
+    #[case::with_a_sidecar_of_others(with_sidecar(admitted(1)), Some(1))]
+    #[case::without_the_init_container(with(admitted(2), "/initContainers", json!(null)), Some(2))]
+    #[case::of_a_runtime_class(with(admitted(2), "/runtimeClassName", json!("kata")), Some(2))]
+    #[case::of_no_template(admitted(4), None)]
+    fn a_pod_of_another_operator_is_what_explains_it_best(#[case] made: Value, #[case] gpus: Option<u32>) {
+        let (groups, before) = (groups(&worker(2)), slice(&worker(1)));
+        let molds = Molds::of([&before]);
+        let mut census = Census::new(&groups, &molds);
+
+        let kind = census.kind(&pod(&made, None));
+
+        assert_eq!(kind.group, "small");
+        assert_eq!(kind.shape, gpus.map_or_else(|| shape(&made), |gpus| shape(&worker(gpus))));
+        assert_eq!(census.strangers.len(), usize::from(gpus.is_none()), "what it looks like is known");
+    }
+
+    /// A template that asks for less explains part of a pod that was made from one that asks for more.
+    #[test]
+    fn a_pod_of_a_template_that_lost_a_container_is_not_taken_for_one_of_the_present() {
+        let sidecar = json!({"name": "cache", "resources": {"requests": {"cpu": "2"}}});
+        let mut before = worker(1);
+        before["containers"].as_array_mut().expect("containers").push(sidecar.clone());
+        let mut made = admitted(1);
+        made["containers"].as_array_mut().expect("containers").push(sidecar);
+        let (groups, slice) = (groups(&worker(1)), slice(&before));
+        let molds = Molds::of([&slice]);
+
+        assert_eq!(Census::new(&groups, &molds).kind(&pod(&made, None)).shape, shape(&before));
+        assert_eq!(Census::new(&groups, &molds).kind(&pod(&admitted(1), None)).shape, shape(&worker(1)));
+    }
+
+    #[test]
+    fn a_pod_is_what_its_label_says_whatever_its_template_says_by_now() {
+        let groups = groups(&worker(2));
+        let molds = Molds::default();
+        let mut census = Census::new(&groups, &molds);
+
+        let counts = census.count([&pod(&admitted(1), Some("before")), &pod(&admitted(2), Some(&shape(&worker(2))))]);
+
+        let one_each = [PodKind::new("small", "before"), PodKind::new("small", shape(&worker(2)))];
+        assert_eq!(counts, one_each.map(|kind| (kind, 1)).into());
+        let stranger = &census.strangers[&PodKind::new("small", "before")];
+        assert_eq!(stranger.spec.as_ref().expect("a spec").containers, spec(&admitted(1)).containers);
+    }
+}

@@ -1,0 +1,165 @@
+//! Pods of several shapes under one group name: each is charged as what it is.
+
+use super::*;
+
+fn shape(cpu: &str) -> String {
+    cluster("any", 1, cpu).groups.as_ref().as_ref().expect("groups")[1].shape.clone()
+}
+
+/// The cluster that runs with 1 CPU a pod, after its workers were changed in place: to so many, of so much.
+fn edited(active: &Member, workers: u32, cpu: &str) -> Member {
+    let mut groups = active.groups.as_ref().clone().expect("groups");
+    groups[1] = cluster("a", workers, cpu).groups.as_ref().clone().expect("groups").remove(1);
+    Member { groups: Arc::new(Ok(groups)), ..active.clone() }
+}
+
+fn small(cpu: &str) -> PodKind {
+    PodKind::new("small", shape(cpu))
+}
+
+fn with_live(member: Member, kind: PodKind, count: u32) -> Member {
+    let mut live_pods = member.live_pods.clone();
+    live_pods.insert(kind, count);
+    live_pods.retain(|_, count| *count > 0);
+    Member { live_pods, ..member }
+}
+
+fn waiting(name: &str, kind: PodKind) -> ungate::GatedPod {
+    ungate::GatedPod { name: name.into(), kind, replica: None, since: Some(Timestamp::UNIX_EPOCH) }
+}
+
+fn sets(expected: &[(&str, i32)]) -> Vec<(String, i32)> {
+    expected.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+}
+
+fn requests(slice: &Workload, pod_set: &str) -> String {
+    let set = slice.spec.pod_sets.iter().find(|set| set.name == pod_set).expect("the PodSet");
+    set.template.0["spec"]["containers"][0]["resources"]["requests"]["cpu"].as_str().expect("a request").to_owned()
+}
+
+#[test]
+fn pods_of_a_cluster_that_was_edited_in_place_stay_charged_as_what_they_are() {
+    let (active, held) = serving();
+
+    assert!(planned(&job(vec![edited(&active, 2, "2")]), &[&held]).writes.is_empty(), "nothing has come or gone");
+    assert!(planned(&job(vec![edited(&active, 2, "500m")]), &[&held]).writes.is_empty(), "nor shrunk");
+}
+
+#[test]
+fn what_a_cluster_that_was_edited_grows_by_is_charged_as_its_template_says_now() {
+    let (active, held) = serving();
+    let grown = edited(&active, 3, "2");
+    let bigger = format!("small-{}", shape("2"));
+
+    let successor = created(&planned(&job(vec![grown.clone()]), &[&held])).expect("a successor");
+
+    assert_eq!(counts(&successor), sets(&[("head", 1), (&bigger, 1), ("small", 2)]));
+    assert_eq!((requests(&successor, &bigger), requests(&successor, "small")), ("2".to_owned(), "1".to_owned()));
+    let none = [("headgroup".to_owned(), 1), ("small".to_owned(), 0)].into();
+    assert_eq!(slices::Slice::of(&held).grant(&grown), none, "what is paid for the old ones lets no new one in");
+    assert_eq!(slices::Slice::of(&held).earlier(&grown), [("small".to_owned(), 2)].into());
+}
+
+#[test]
+fn the_quota_of_a_pod_that_was_made_before_an_edit_does_not_pay_for_the_one_after_it() {
+    let (active, held) = serving();
+    let one_left = with_live(edited(&active, 2, "2"), small("1"), 1);
+    let bigger = format!("small-{}", shape("2"));
+
+    let plan = planned(&job(vec![one_left.clone()]), &[&held]);
+
+    assert_eq!(counts(&patched(&plan, &held).expect("less is held")), sets(&[("head", 1), ("small", 1)]));
+    let successor = created(&plan).expect("more is asked for");
+    assert_eq!(counts(&successor), sets(&[("head", 1), (&bigger, 1), ("small", 1)]));
+
+    // Once that is admitted and the last old one is gone, only the new shape is left.
+    let last = with_live(with_live(one_left, small("1"), 0), small("2"), 1);
+    let plan = planned(&job(vec![last]), &[&admitted(successor.clone())]);
+    assert_eq!(counts(&patched(&plan, &successor).expect("less is held")), sets(&[("head", 1), (&bigger, 1)]));
+    assert_eq!(counts(&created(&plan).expect("and more asked for")), sets(&[("head", 1), (&bigger, 2)]));
+}
+
+#[test]
+fn pods_that_wait_are_asked_for_as_what_they_are() {
+    let (active, held) = serving();
+    let grown = edited(&active, 4, "2");
+    let both = vec![waiting("old", small("1")), waiting("new", small("2"))];
+    let grown = Member { gated: both, ..grown };
+    let bigger = format!("small-{}", shape("2"));
+
+    let successor = created(&planned(&job(vec![grown.clone()]), &[&held])).expect("a successor");
+    assert_eq!(counts(&successor), sets(&[("head", 1), (&bigger, 1), ("small", 3)]));
+
+    // When fewer are wanted, nothing is asked for what waits.
+    let fewer = Member { gated: grown.gated, ..edited(&active, 2, "2") };
+    assert!(planned(&job(vec![fewer]), &[&held]).writes.is_empty());
+}
+
+#[test]
+fn pods_of_a_removed_group_keep_what_they_look_like_when_the_job_grows() {
+    let (active, held) = serving();
+    let mut groups = edited(&active, 1, "1").groups.as_ref().clone().expect("groups");
+    groups[1].name = "large".into();
+    groups[1].pod_set = "large".into();
+    let renamed = Member { groups: Arc::new(Ok(groups)), ..active };
+
+    let successor = created(&planned(&job(vec![renamed]), &[&held])).expect("a successor");
+
+    assert_eq!(counts(&successor), sets(&[("head", 1), ("large", 1), ("small", 2)]));
+    assert_eq!(requests(&successor, "small"), "1");
+}
+
+#[test]
+fn pods_that_nothing_explains_are_charged_as_they_are() {
+    let (active, held) = serving();
+    let found = PodKind::new("small", "found");
+    let template = cluster("any", 1, "7").groups.as_ref().as_ref().expect("groups")[1].template.clone();
+    let surprised = with_live(active, found.clone(), 1);
+    let surprised = Member { strangers: [(found, template)].into(), ..surprised };
+
+    let successor = created(&planned(&job(vec![surprised]), &[&held])).expect("a successor");
+
+    assert_eq!(counts(&successor), sets(&[("head", 1), ("small", 2), ("small-found", 1)]));
+    assert_eq!(requests(&successor, "small-found"), "7");
+}
+
+#[test]
+fn a_change_of_resources_with_unchanged_counts_is_a_delta_and_never_a_restart() {
+    let (active, held) = serving();
+    let both = job(vec![active, cluster("b", 2, "2")]);
+
+    let plan = planned(&both, &[&held]);
+
+    let [write] = plan.writes.as_slice() else { panic!("one successor: {plan:?}") };
+    assert!(matches!(write.op, WriteOp::Create(_)));
+    assert!(gates(&both).is_empty());
+}
+
+#[test]
+fn more_kinds_of_pods_than_a_workload_has_room_for_are_named() {
+    let many = |name: &str, cpu: &str, groups: u32| {
+        let mut member = cluster(name, 1, cpu);
+        let first = member.groups.as_ref().clone().expect("groups");
+        let workers = (1..=groups).map(|number| {
+            let name = format!("group-{number}");
+            Group { name: name.clone(), pod_set: name, ..first[1].clone() }
+        });
+        member.groups = Arc::new(Ok(first[..1].iter().cloned().chain(workers).collect()));
+        member
+    };
+    let active = many("a", "1", 8);
+    let held = admitted(created(&planned(&job(vec![active.clone()]), &[])).expect("a slice"));
+
+    let fits = job(vec![running(active.clone()), many("b", "2", 8)]);
+    assert_eq!(counts(&created(&planned(&fits, &[&held])).expect("a successor")).len(), 18);
+
+    let upgrade = job(vec![running(active), many("b", "2", 9)]);
+    assert!(created(&planned(&upgrade, &[&held])).is_none());
+    assert_eq!(
+        says(&upgrade),
+        "Misconfigured: spec.workerGroupSpecs: RayCluster a has pods of 9 kinds and RayCluster b has pods of 10 kinds, which \
+         makes 19 PodSets, and a Workload has at most 18; have fewer worker groups, or change the resources and places of fewer \
+         of them at once"
+    );
+    assert!(gates(&upgrade).is_empty(), "what runs goes on");
+}
