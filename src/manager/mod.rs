@@ -61,7 +61,8 @@ pub async fn run(settings: Settings) -> Result<(), Failure> {
     }
     if let Some(address) = settings.webhook {
         let namespace = client.default_namespace().to_owned();
-        webhook::start(client.clone(), Clock::system(), address, &namespace)?;
+        let gates = settings.queue_manager && !settings.ray_operator;
+        webhook::start(client.clone(), Clock::system(), address, &namespace, gates)?;
     }
     let leadership = if settings.leader_elect {
         let namespace = settings.leader_election_namespace.clone();

@@ -3,28 +3,68 @@
 use serde_json::{Value, json};
 
 use crate::api::kueue::names;
+use crate::api::kueue::names::ELASTIC_JOB_GATE;
 
-/// A JSON patch (RFC 6902) that makes a new object be as it should; `None` when it is so already, or is none of our business.
+/// A JSON patch (RFC 6902) that makes an object be as it should; `None` when it is so already, or is none of our business. `old`
+/// is the object as it was, unless it is new. `gates` is set where another operator makes the pods.
 ///
-/// - A queued RayService gets a closed gate in its template, so that each of its clusters is created suspended.
-/// - A queued RayCluster is created suspended, by itself or as the child of a RayService. (KubeRay 1.7.0 gives its children the
-///   labels of their service: ray-operator/controllers/ray/rayservice_controller.go, `constructRayClusterForRayService`.) One
+/// - A new queued RayService gets a closed gate in its template, so that each of its clusters is created suspended.
+/// - A new queued RayCluster is created suspended, by itself or as the child of a RayService. (KubeRay 1.7.0 gives its children
+///   the labels of their service: ray-operator/controllers/ray/rayservice_controller.go, `constructRayClusterForRayService`.) One
 ///   that something else owns is none of ours: nobody here would open it again.
+/// - With `gates`, the templates of its groups get the scheduling gate of elastic jobs, so that no pod of it runs before it is
+///   paid for, also when the cluster grows. (Kueue v0.19.2 does so for elastic jobs when they are created.) When a cluster
+///   changes, groups that come get it and groups that had it keep it: KubeRay 1.7.0 overwrites the spec of a child with that of
+///   its service when groups are added. A group that never had it is left alone, since that may have its pods made anew.
 ///
 /// What isn't there to be changed, like the spec of an object that has none, is left to the API server to refuse.
-pub fn patch(object: &Value) -> Option<Value> {
+pub fn patch(object: &Value, old: Option<&Value>, gates: bool) -> Option<Value> {
     let queue = object.pointer("/metadata/labels")?.get(names::QUEUE_NAME_LABEL)?.as_str()?;
     if queue.is_empty() || !is_ray(object) {
         return None;
     }
-    let parent = match object.get("kind")?.as_str()? {
-        "RayService" => "/spec/rayClusterConfig",
-        "RayCluster" if is_ours(object) => "/spec",
+    let (parent, makes_pods) = match object.get("kind")?.as_str()? {
+        "RayService" => ("/spec/rayClusterConfig", false),
+        "RayCluster" if is_ours(object) => ("/spec", true),
         _ => return None,
     };
     let spec = object.pointer(parent)?.as_object()?;
     let is_suspended = spec.get("suspend") == Some(&Value::Bool(true));
-    (!is_suspended).then(|| json!([{"op": "add", "path": format!("{parent}/suspend"), "value": true}]))
+    let mut changes = Vec::new();
+    if old.is_none() && !is_suspended {
+        changes.push(json!({"op": "add", "path": format!("{parent}/suspend"), "value": true}));
+    }
+    if gates && makes_pods {
+        changes.extend(groups(object).filter_map(|(path, group)| gate(&path, group, old)));
+    }
+    (!changes.is_empty()).then(|| changes.into())
+}
+
+/// The groups of a RayCluster, each with where it is.
+fn groups(cluster: &Value) -> impl Iterator<Item = (String, &Value)> {
+    let head = cluster.pointer("/spec/headGroupSpec").map(|head| ("/spec/headGroupSpec".to_owned(), head));
+    let workers = cluster.pointer("/spec/workerGroupSpecs").and_then(Value::as_array);
+    let workers = workers.into_iter().flatten().enumerate();
+    head.into_iter().chain(workers.map(|(index, group)| (format!("/spec/workerGroupSpecs/{index}"), group)))
+}
+
+/// What puts the scheduling gate into the template of a group, if that is to have it and hasn't.
+fn gate(path: &str, group: &Value, old: Option<&Value>) -> Option<Value> {
+    let before = old.and_then(|old| groups(old).find(|(_, before)| before.get("groupName") == group.get("groupName")));
+    if is_gated(group) || before.is_some_and(|(_, before)| !is_gated(before)) {
+        return None;
+    }
+    let spec = group.pointer("/template/spec")?.as_object()?;
+    let (gate, path) = (json!({"name": ELASTIC_JOB_GATE}), format!("{path}/template/spec/schedulingGates"));
+    Some(match spec.get("schedulingGates") {
+        Some(Value::Array(_)) => json!({"op": "add", "path": format!("{path}/-"), "value": gate}),
+        _ => json!({"op": "add", "path": path, "value": [gate]}),
+    })
+}
+
+fn is_gated(group: &Value) -> bool {
+    let gates = group.pointer("/template/spec/schedulingGates").and_then(Value::as_array);
+    gates.into_iter().flatten().any(|gate| gate.get("name") == Some(&ELASTIC_JOB_GATE.into()))
 }
 
 fn is_ray(object: &Value) -> bool {
@@ -90,6 +130,57 @@ mod tests {
     #[case::template_that_is_none(service(json!([])), None)]
     fn a_new_queued_object_is_created_with_its_gate_closed(#[case] object: Value, #[case] path: Option<&str>) {
         let expected = path.map(|path| json!([{"op": "add", "path": path, "value": true}]));
-        assert_eq!(patch(&object), expected);
+        assert_eq!(patch(&object, None, false), expected);
+    }
+
+    /// A suspended cluster with a head and these groups; one whose name is in upper case has the gate.
+    fn with_groups(names: &[&str]) -> Value {
+        let group = |name: &str| {
+            let gates = json!([{"name": "of-others"}, {"name": "kueue.x-k8s.io/elastic-job"}]);
+            let gated = name.chars().all(char::is_uppercase);
+            let spec = if gated { json!({"schedulingGates": gates}) } else { json!({"containers": []}) };
+            json!({"groupName": name.to_lowercase(), "template": {"spec": spec}})
+        };
+        let (head, workers) = names.split_first().expect("a head");
+        let workers: Vec<Value> = workers.iter().map(|name| group(name)).collect();
+        let mut head = group(head);
+        head.as_object_mut().expect("a group").remove("groupName");
+        cluster(json!({"suspend": true, "headGroupSpec": head, "workerGroupSpecs": workers}))
+    }
+
+    #[rstest]
+    #[case::new(with_groups(&["head", "a", "B"]), None, &["/spec/headGroupSpec", "/spec/workerGroupSpecs/0"])]
+    #[case::new_and_gated(with_groups(&["HEAD", "A"]), None, &[])]
+    #[case::changed(with_groups(&["head", "a"]), Some(with_groups(&["head", "a"])), &[])]
+    #[case::overwritten(with_groups(&["head", "b", "a"]), Some(with_groups(&["HEAD", "A", "b"])),
+        &["/spec/headGroupSpec", "/spec/workerGroupSpecs/1"])]
+    #[case::a_group_comes(with_groups(&["head", "a", "b"]), Some(with_groups(&["head", "a"])), &["/spec/workerGroupSpecs/1"])]
+    fn pods_that_others_make_are_born_gated(#[case] object: Value, #[case] old: Option<Value>, #[case] gated: &[&str]) {
+        let patched = |gates| patch(&object, old.as_ref(), gates).unwrap_or_else(|| json!([]));
+        let paths = gated.iter().map(|path| format!("{path}/template/spec/schedulingGates"));
+        let gate = json!([{"name": "kueue.x-k8s.io/elastic-job"}]);
+        let expected: Vec<Value> = paths.map(|path| json!({"op": "add", "path": path, "value": gate})).collect();
+
+        assert_eq!(patched(true), json!(expected));
+        assert_eq!(patched(false), json!([]), "our own operator knows by itself which pods wait");
+    }
+
+    #[test]
+    fn gates_of_others_stay_and_templates_that_are_none_are_left_alone() {
+        let mut cluster = with_groups(&["head", "a"]);
+        cluster["spec"]["headGroupSpec"] = json!({"template": 7});
+        cluster["spec"]["workerGroupSpecs"][0]["template"]["spec"]["schedulingGates"] = json!([{"name": "of-others"}]);
+
+        let path = "/spec/workerGroupSpecs/0/template/spec/schedulingGates/-";
+        let expected = json!([{"op": "add", "path": path, "value": {"name": "kueue.x-k8s.io/elastic-job"}}]);
+        assert_eq!(patch(&cluster, None, true), Some(expected));
+    }
+
+    #[test]
+    fn a_cluster_that_is_there_keeps_its_gate_as_it_is_and_a_service_makes_no_pods_itself() {
+        let open = with(with_groups(&["HEAD"]), "/spec/suspend", json!(false));
+        assert_eq!(patch(&open, Some(&open), true), None);
+        let service = service(json!({"suspend": true, "headGroupSpec": {"template": {"spec": {}}}}));
+        assert_eq!(patch(&service, None, true), None);
     }
 }

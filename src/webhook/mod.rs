@@ -21,13 +21,13 @@ use crate::clock::Clock;
 use server::Served;
 
 /// Serves the webhook at `address` in the background, with a certificate that is kept in the Secret
-/// [`SECRET`](steps::SECRET) of `namespace`.
+/// [`SECRET`](steps::SECRET) of `namespace`. With `gates`, pods of queued clusters are born gated: another operator makes them.
 ///
 /// # Errors
 /// When the address can't be bound, or TLS can't be set up.
-pub fn start(client: Client, clock: Clock, address: SocketAddr, namespace: &str) -> Result<(), Failure> {
+pub fn start(client: Client, clock: Clock, address: SocketAddr, namespace: &str, gates: bool) -> Result<(), Failure> {
     let served = Arc::new(Served::default());
-    server::start(address, served.clone(), review::routes())?;
+    server::start(address, served.clone(), review::routes(gates))?;
     tokio::spawn(keeper::keep(client, clock, namespace.to_owned(), served));
     Ok(())
 }
