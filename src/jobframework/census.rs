@@ -251,7 +251,15 @@ mod tests {
         let spec = spec(now);
         let shape = pod_sets::shape_of(&spec).expect("a shape");
         let template = PodTemplateSpec { spec: Some(spec), ..PodTemplateSpec::default() };
-        Ok(vec![Group { name: "small".into(), pod_set: "small".into(), shape, count: 1, hosts: 1, template }])
+        Ok(vec![Group {
+            name: "small".into(),
+            pod_set: "small".into(),
+            shape,
+            count: 1,
+            fewest: 1,
+            hosts: 1,
+            template,
+        }])
     }
 
     /// A slice that pays for pods of `small` as they were before.

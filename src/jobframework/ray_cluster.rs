@@ -135,6 +135,8 @@ pub fn outlived(name: &str, uid: &str, pods: &[&Pod], arriving: &[&Pod], molds: 
         groups,
         open: false,
         going: true,
+        surge: false,
+        preempted: false,
         live_pods,
         gated: Vec::new(),
         ready_pods: BTreeMap::new(),

@@ -14,6 +14,7 @@ mod process;
 mod quota;
 mod rayclusters;
 mod restarts;
+mod shapes;
 mod support;
 mod upgrades;
 mod validation;

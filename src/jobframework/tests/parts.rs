@@ -57,8 +57,8 @@ fn a_slice_gives_back_what_its_surge_held_as_its_pods_go_and_then_waits_for_it_a
     let (active, pending, both) = upgrading();
     let both = preempted(both);
 
-    let live_pods = [("small".to_owned(), 1)].into();
-    let one_left = planned(&job(vec![active.clone(), Member { open: false, live_pods, ..pending.clone() }]), &[&both]);
+    let closed = left(Member { open: false, ..pending.clone() }, &[("small", 1)]);
+    let one_left = planned(&job(vec![active.clone(), closed]), &[&both]);
     let one_left = patched(&one_left, &both).expect("a smaller slice");
     assert_eq!(counts(&one_left), [("head".to_owned(), 1), ("small".to_owned(), 3)]);
     assert_eq!(parts(&one_left), [(Part::Surge, 1)]);

@@ -5,4 +5,4 @@ mod objects;
 mod others;
 mod policies;
 mod tampering;
-mod webhook;
+pub(crate) mod webhook;

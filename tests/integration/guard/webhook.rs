@@ -12,13 +12,13 @@ use crate::support::{Manager, TestEnv, eventually};
 use crate::upgrades::pods_ever;
 
 /// Starts a manager that serves the webhook at a port.
-pub(super) async fn manager_at(env: &TestEnv, port: u16, flags: &[&str]) -> Manager {
+pub(crate) async fn manager_at(env: &TestEnv, port: u16, flags: &[&str]) -> Manager {
     let address = format!("--webhook-bind-address=127.0.0.1:{port}");
     env.manager_with(&[&[address.as_str()], flags].concat()).await
 }
 
 /// Tells the API server of a webhook at a port of this machine: managers run outside of its cluster.
-pub(super) async fn configure(env: &TestEnv, port: u16) {
+pub(crate) async fn configure(env: &TestEnv, port: u16) {
     let mut configuration: Value =
         serde_saphyr::from_str(include_str!("../../../config/webhook/configuration.yaml")).expect("YAML");
     configuration["webhooks"][0]["clientConfig"] = json!({"url": format!("https://127.0.0.1:{port}/mutate")});
@@ -34,7 +34,7 @@ pub(super) async fn created(client: &Client, object: &Value) -> Result<DynamicOb
 }
 
 /// Whether a RayCluster would come out suspended.
-pub(super) async fn is_gated(client: &Client) -> bool {
+pub(crate) async fn is_gated(client: &Client) -> bool {
     let made = created(client, &cluster("new", queue("a"), false)).await.expect("an answer");
     made.data["spec"]["suspend"] == true
 }

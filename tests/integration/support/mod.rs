@@ -6,6 +6,7 @@
 pub mod env;
 pub mod history;
 pub mod invariants;
+pub mod kuberay;
 pub mod objects;
 pub mod quotas;
 pub mod timeline;
