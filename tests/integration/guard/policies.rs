@@ -223,9 +223,9 @@ async fn each_policy_refuses_an_administrator_with_its_message_and_lets_sluice_t
     // What a pod requests has a way of its own to be changed.
     let containers = json!([{"name": "ray", "resources": {"requests": {"cpu": "50m"}}}]);
     let resized = Patch::Strategic(json!({"spec": {"containers": containers}}));
-    let by_resize = api(&env.client, "Pod").patch_subresource("resize", "counted", &params, &resized).await;
+    let by_resize = api(&env.client, "Pod").patch_subresource("resize", "gated", &params, &resized).await;
     let by_resize = by_resize.map(drop).map_err(|error| error.to_string());
-    problems.extend(verdict("an administrator", "a pod asks for less", &by_resize, "its quota was reserved for"));
+    problems.extend(verdict("an administrator", "a pod asks for less", &by_resize, "what its quota is reserved for"));
     assert!(problems.is_empty(), "{} of {} went wrong:\n{}", problems.len(), changes.len(), problems.join("\n"));
 }
 
