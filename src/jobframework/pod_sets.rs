@@ -34,7 +34,7 @@ pub struct Wanted {
 #[derive(Debug, Clone)]
 pub enum Mold {
     /// As our operator makes them.
-    Made(PodTemplateSpec),
+    Made(Box<PodTemplateSpec>),
     /// As a slice says that has them already.
     Kept(PodTemplate),
 }
@@ -43,7 +43,7 @@ impl Mold {
     /// As a PodSet has it.
     pub fn template(&self) -> PodTemplate {
         match self {
-            Self::Made(template) => PodTemplate::new(template).unwrap_or_default(),
+            Self::Made(template) => PodTemplate::new(template.as_ref()).unwrap_or_default(),
             Self::Kept(template) => template.clone(),
         }
     }
@@ -66,9 +66,9 @@ pub fn wanted<'m>(members: impl IntoIterator<Item = &'m Member>, slices: &[&Slic
             let pod_set = names.of(&kind, plain);
             let present = group.filter(|group| group.shape == kind.shape).map(|group| &group.template);
             let mold = || match (present, kept(slices, &pod_set)) {
-                (Some(template), _) => Mold::Made(template.clone()),
+                (Some(template), _) => Mold::Made(Box::new(template.clone())),
                 (None, Some(template)) => Mold::Kept(template.clone()),
-                (None, None) => Mold::Made(member.strangers.get(&kind).cloned().unwrap_or_default()),
+                (None, None) => Mold::Made(Box::new(member.strangers.get(&kind).cloned().unwrap_or_default())),
             };
             wanted.templates.entry(pod_set.clone()).or_insert_with(mold);
             Share { group: kind.group, shape: kind.shape, pod_set, count, starting: 0 }
