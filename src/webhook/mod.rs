@@ -1,5 +1,6 @@
 //! The mutating webhook: what a new queued object gets before anybody can see it. It only makes sure earlier what the planners
-//! make sure of in any case, so nothing depends on it: with nobody there, objects are created as they are.
+//! make sure of in any case, so nothing depends on it: with nobody there, objects are created as they are. One thing nobody else
+//! can do: where another operator makes the pods, it has them born behind their scheduling gates.
 //!
 //! Every replica serves it, whoever leads. Certificates are made here too: [`certificates`] judges and makes them, [`steps`]
 //! decides what comes next, and [`keeper`] does it.
