@@ -10,7 +10,8 @@ use crate::queue::parts::{Part, PartPods};
 /// Pods by PodSet.
 type Pods = BTreeMap<String, u32>;
 
-/// The parts of what a slice pays for, what is missed the least first.
+/// The parts of what a slice pays for, what is missed the least first. One that pays for nothing else than a surge has none: without
+/// that it would be over.
 pub(super) fn of(record: &Record, members: &[Member], makes_pods: bool) -> Vec<PartPods> {
     let (mut surge, mut replicas) = (Pods::new(), Pods::new());
     for share in &record.members {
@@ -21,6 +22,10 @@ pub(super) fn of(record: &Record, members: &[Member], makes_pods: bool) -> Vec<P
             }
             _ => {}
         }
+    }
+    let is_surge = |share: &MemberShare| members.iter().any(|member| member.uid == share.uid && member.surge);
+    if record.members.iter().all(is_surge) {
+        return Vec::new();
     }
     let parts = [(Part::Surge, surge), (Part::Replicas, replicas)].into_iter();
     parts.filter(|(_, pods)| !pods.is_empty()).map(|(part, pods)| PartPods { part, pods }).collect()

@@ -36,6 +36,16 @@ fn a_slice_says_what_of_it_serves_nobody() {
 }
 
 #[test]
+fn what_is_left_of_a_slice_is_no_surge() {
+    let (active, pending, both) = upgrading();
+
+    let plan = planned(&job(vec![going(left(active, &[])), pending]), &[&both]);
+
+    let slice = patched(&plan, &both).expect("a smaller slice");
+    assert_eq!((counts(&slice), parts(&slice)), (vec![("head".to_owned(), 1), ("small".to_owned(), 2)], vec![]));
+}
+
+#[test]
 fn a_surge_that_is_taken_stops_and_what_serves_goes_on() {
     let (active, pending, both) = upgrading();
     let both = preempted(both);
