@@ -6,3 +6,4 @@ pub mod fingerprint;
 pub mod kueue;
 pub mod quantity;
 pub mod ray;
+pub mod shared;

@@ -10,6 +10,7 @@ use std::fmt::Debug;
 use jiff::Timestamp;
 use kube::Resource;
 use kube::api::ObjectMeta;
+use kube::core::object::HasStatus;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -178,13 +179,17 @@ impl Write {
         Some(Self { target: ObjectRef::of(old), op: WriteOp::Patch(body), quiet: Vec::new() })
     }
 
-    /// The merge patch of the status that turns `old` into `new`; `None` when they do not differ.
-    pub fn patch_status<K: Resource<DynamicType = ()> + Serialize + PartialEq>(old: &K, new: &K) -> Option<Self> {
-        if old == new {
+    /// The merge patch that gives `old` this status; `None` when it has it already.
+    pub fn patch_status<K>(old: &K, status: &K::Status) -> Option<Self>
+    where
+        K: Resource<DynamicType = ()> + HasStatus,
+        K::Status: Serialize + PartialEq,
+    {
+        if old.status() == Some(status) {
             return None;
         }
-        let status = |object: &K| to_value(object).get("status").cloned().unwrap_or(Value::Object(Map::new()));
-        let diff = merge_diff(&status(old), &status(new))?;
+        let before = old.status().map_or_else(|| Value::Object(Map::new()), to_value);
+        let diff = merge_diff(&before, &to_value(status))?;
         let body = pinned(old, Value::Object(Map::from_iter([("status".to_owned(), diff)])));
         Some(Self { target: ObjectRef::of(old), op: WriteOp::PatchStatus(body), quiet: Vec::new() })
     }
@@ -306,7 +311,7 @@ fn pinned<K: Resource>(object: &K, mut patch: Value) -> Value {
 }
 
 /// Kubernetes types hold only strings, numbers, lists and string-keyed maps, for which serialisation can't fail.
-fn to_value<K: Serialize>(object: &K) -> Value {
+fn to_value<T: Serialize>(object: &T) -> Value {
     serde_json::to_value(object).expect("a Kubernetes object serialises")
 }
 

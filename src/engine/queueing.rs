@@ -8,7 +8,7 @@ use super::planners::Planner;
 use super::store::Key;
 use super::world::{Change, Object, World};
 use super::{WriteError, events, in_use};
-use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, Workload};
+use crate::api::kueue::Workload;
 use crate::api::ray::RayCluster;
 use crate::jobframework::record::Record;
 use crate::queue::log::Recorder;
@@ -97,7 +97,8 @@ impl Queueing {
                 if let Effect::Admit { replaces: Some(replaced), .. } = &effect {
                     go_on_from(&mut decided, world.workloads.get(replaced).map(AsRef::as_ref), now);
                 }
-                if let Some(write) = Write::patch_status(workload, &decided) {
+                let status = decided.status.as_ref();
+                if let Some(write) = status.and_then(|status| Write::patch_status(workload, status)) {
                     // No gate may open on a slice that has just been evicted (invariant I2), be it in part.
                     let takes = matches!(effect, Effect::Evict { .. } | Effect::GiveBack { .. });
                     plan.write(if takes { write.while_quiet(clusters_of(workload)) } else { write });
@@ -118,8 +119,7 @@ impl Queueing {
         let effect = self.queue.effect(&Subject::ClusterQueue(name.to_owned()));
         plan.write(in_use::hold(queue, effect.is_some() || old.reserving_workloads > 0));
         if let Some(Effect::ClusterQueueStatus { report, .. }) = effect {
-            let reported = ClusterQueue { status: Some(status::cluster_queue(&old, &report, now)), ..queue.clone() };
-            plan.write(Write::patch_status(queue, &reported));
+            plan.write(Write::patch_status(queue, &status::cluster_queue(&old, &report, now)));
         }
         plan
     }
@@ -131,9 +131,7 @@ impl Queueing {
         if let (Some(Effect::CohortStatus { report, .. }), Some(cohort)) =
             (effect, world.cohorts.get(&Key::global(name)))
         {
-            let status = status::cohort(&report);
-            let reported = Cohort { status: Some(status), ..cohort.as_ref().clone() };
-            plan.write(Write::patch_status(cohort.as_ref(), &reported));
+            plan.write(Write::patch_status(cohort.as_ref(), &status::cohort(&report)));
         }
         plan
     }
@@ -144,8 +142,7 @@ impl Queueing {
         let effect = self.queue.effect(&Subject::LocalQueue(key.clone()));
         if let (Some(Effect::LocalQueueStatus { report, .. }), Some(queue)) = (effect, world.local_queues.get(key)) {
             let status = status::local_queue(&queue.status.clone().unwrap_or_default(), &report, now);
-            let reported = LocalQueue { status: Some(status), ..queue.as_ref().clone() };
-            plan.write(Write::patch_status(queue.as_ref(), &reported));
+            plan.write(Write::patch_status(queue.as_ref(), &status));
         }
         plan
     }

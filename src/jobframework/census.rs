@@ -258,7 +258,7 @@ mod tests {
             count: 1,
             fewest: 1,
             hosts: 1,
-            template,
+            template: template.into(),
         }])
     }
 
@@ -269,7 +269,7 @@ mod tests {
         let member = MemberShare { name: "a".into(), uid: "a".into(), pods: vec![share] };
         let record = Record { members: vec![member], ..Record::default() };
         let mut slice = Workload::default();
-        let template = PodTemplate(json!({"spec": before}));
+        let template = PodTemplate(json!({"spec": before}).into());
         slice.spec.pod_sets = vec![PodSet { name: "small".into(), template, count: 1, ..PodSet::default() }];
         slice.metadata.annotations.get_or_insert_default().insert(SLICE_ANNOTATION.into(), record.to_annotation());
         slice

@@ -64,7 +64,7 @@ mod tests {
             count: 0,
             fewest: 0,
             hosts,
-            template: PodTemplateSpec::default(),
+            template: Arc::new(PodTemplateSpec::default()),
         };
         Member {
             name: uid.to_owned(),

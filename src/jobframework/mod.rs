@@ -114,7 +114,7 @@ pub struct Group {
     /// How many pods make a replica.
     pub hosts: u32,
     /// What each of them looks like.
-    pub template: PodTemplateSpec,
+    pub template: Arc<PodTemplateSpec>,
 }
 
 impl Group {
@@ -244,7 +244,6 @@ fn give_back(view: &JobView<'_>, slices: &[slices::Slice<'_>], members: &[Member
     for slice in slices.iter().filter(|slice| slice.phase == slices::Phase::Evicted && quiet) {
         let mut released = status::released(slice.workload, view.now);
         readiness::forget(&mut released, view.now);
-        let released = Workload { status: Some(released), ..slice.workload.clone() };
         plan.write(Write::patch_status(slice.workload, &released));
     }
 }

@@ -5,6 +5,7 @@
 //! same group name are a PodSet of their own, whose name ends in the shape, so each is charged as what it is.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
 use serde_json::json;
@@ -34,7 +35,7 @@ pub struct Wanted {
 #[derive(Debug, Clone)]
 pub enum Mold {
     /// As our operator makes them.
-    Made(Box<PodTemplateSpec>),
+    Made(Arc<PodTemplateSpec>),
     /// As a slice says that has them already.
     Kept(PodTemplate),
 }
@@ -66,9 +67,9 @@ pub fn wanted<'m>(members: impl IntoIterator<Item = &'m Member>, slices: &[&Slic
             let pod_set = names.of(&kind, plain);
             let present = group.filter(|group| group.shape == kind.shape).map(|group| &group.template);
             let mold = || match (present, kept(slices, &pod_set)) {
-                (Some(template), _) => Mold::Made(Box::new(template.clone())),
+                (Some(template), _) => Mold::Made(template.clone()),
                 (None, Some(template)) => Mold::Kept(template.clone()),
-                (None, None) => Mold::Made(Box::new(member.strangers.get(&kind).cloned().unwrap_or_default())),
+                (None, None) => Mold::Made(Arc::new(member.strangers.get(&kind).cloned().unwrap_or_default())),
             };
             wanted.templates.entry(pod_set.clone()).or_insert_with(mold);
             Share { group: kind.group, shape: kind.shape, pod_set, count, starting: 0 }

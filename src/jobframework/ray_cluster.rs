@@ -81,9 +81,8 @@ impl Job for RayClusterJob<'_> {
         if conditions.iter().all(|wanted| report::is_shown(self.conditions(), wanted)) {
             return None;
         }
-        let mut shown = self.cluster.clone();
-        let held = &mut shown.status.get_or_insert_default().conditions;
-        conditions.into_iter().for_each(|wanted| report::replace(held, wanted));
+        let mut shown = self.cluster.status.clone().unwrap_or_default();
+        conditions.into_iter().for_each(|wanted| report::replace(&mut shown.conditions, wanted));
         Write::patch_status(self.cluster, &shown)
     }
 }
@@ -159,7 +158,7 @@ pub fn groups(cluster: &RayCluster, made_of: &Result<Vec<PodGroup>, Vec<Problem>
     let groups = made_of.as_ref().map_err(|problems| named(told(problems)))?.iter().map(|group| {
         let spec = group.template.spec.clone().unwrap_or_default();
         let shape = pod_sets::shape_of(&spec).map_err(|error| named(format!("group {}: {error}", group.name)))?;
-        let (pod_set, name, template) = (pod_set(&group.name), group.name.clone(), group.template.clone());
+        let (pod_set, name, template) = (pod_set(&group.name), group.name.clone(), Arc::new(group.template.clone()));
         Ok(Group { pod_set, shape, name, count: group.count, fewest: group.fewest, hosts: group.hosts, template })
     });
     groups.collect()

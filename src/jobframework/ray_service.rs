@@ -73,9 +73,8 @@ impl Job for RayServiceJob<'_> {
         if conditions.iter().all(|wanted| report::is_shown(self.conditions(), wanted)) {
             return None;
         }
-        let mut shown = self.service.clone();
-        let held = &mut shown.status.get_or_insert_default().conditions;
-        conditions.into_iter().for_each(|wanted| report::replace(held, wanted));
+        let mut shown = self.service.status.clone().unwrap_or_default();
+        conditions.into_iter().for_each(|wanted| report::replace(&mut shown.conditions, wanted));
         Write::patch_status(self.service, &shown)
     }
 }

@@ -15,7 +15,7 @@ use super::slices::{Phase, Slice};
 use super::{JobView, Member};
 use crate::api::condition::{self, Verdict};
 use crate::api::kueue::names::pods_ready_reason::{RECOVERED, STARTED, WAIT_FOR_RECOVERY, WAIT_FOR_START};
-use crate::api::kueue::{Workload, WorkloadStatus, names};
+use crate::api::kueue::{WorkloadStatus, names};
 use crate::engine::plan::{Plan, Write};
 
 /// Whether the pods that a slice pays for are ready; `None` when it pays for no member that stays. Pods that are no longer
@@ -72,8 +72,7 @@ pub fn plan(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member], plan: 
             Phase::Waiting => forget(&mut status, view.now),
             Phase::Evicted | Phase::Going | Phase::Finished => continue,
         }
-        let said = Workload { status: Some(status), ..slice.workload.clone() };
-        plan.write(Write::patch_status(slice.workload, &said));
+        plan.write(Write::patch_status(slice.workload, &status));
     }
 }
 

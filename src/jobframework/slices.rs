@@ -202,8 +202,7 @@ fn supersede(slices: &[Slice<'_>], newest: &Slice<'_>, view: &JobView<'_>, plan:
     };
     let older = slices.iter().filter(|slice| slice.record.sequence < newest.record.sequence);
     for slice in older.filter(|slice| matches!(slice.phase, Phase::Admitted | Phase::Evicted)) {
-        let status = Some(status::finished_replaced(slice.workload, &by, view.now));
-        plan.write(Write::patch_status(slice.workload, &Workload { status, ..slice.workload.clone() }));
+        plan.write(Write::patch_status(slice.workload, &status::finished_replaced(slice.workload, &by, view.now)));
     }
 }
 
@@ -237,7 +236,7 @@ fn wind_down(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
 }
 
 fn finish(slice: &Workload, reason: &str, message: String, now: Timestamp) -> Option<Write> {
-    let mut finished = slice.clone();
+    let mut status = slice.status.clone().unwrap_or_default();
     let verdict = Verdict {
         type_: names::FINISHED,
         status: true,
@@ -245,8 +244,8 @@ fn finish(slice: &Workload, reason: &str, message: String, now: Timestamp) -> Op
         message,
         observed_generation: slice.metadata.generation,
     };
-    condition::set(&mut finished.status.get_or_insert_default().conditions, now, verdict);
-    Write::patch_status(slice, &finished)
+    condition::set(&mut status.conditions, now, verdict);
+    Write::patch_status(slice, &status)
 }
 
 /// Asks for all that is wanted: by a slice that waits already, or by a new one. Of several that wait the oldest stays, since

@@ -173,7 +173,7 @@ mod tests {
 
     /// The pod as the API server would make it.
     fn pod(spec: &Value, limits: &Limits) -> Pod {
-        pod_of(&PodTemplate(json!({"spec": spec}))).expect("a pod").completed(limits)
+        pod_of(&PodTemplate(json!({"spec": spec}).into())).expect("a pod").completed(limits)
     }
 
     fn one(resources: Value) -> Value {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::steps::SLICE_ANNOTATION;
+use super::steps::read;
 use crate::api::condition;
 use crate::api::kueue::{Workload, WorkloadStatus};
 
@@ -52,7 +52,7 @@ pub struct PartPods {
     pub pods: BTreeMap<String, u32>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Parts {
     #[serde(default)]
     parts: Vec<PartPods>,
@@ -60,9 +60,7 @@ struct Parts {
 
 /// The parts of a Workload, what is taken first coming first; none if it has none that can be read.
 pub(super) fn parts_of(workload: &Workload) -> Vec<PartPods> {
-    let annotation = workload.metadata.annotations.as_ref().and_then(|all| all.get(SLICE_ANNOTATION));
-    let parts = annotation.and_then(|text| serde_json::from_str::<Parts>(text).ok());
-    let mut parts = parts.map(|read| read.parts).unwrap_or_default();
+    let mut parts = read::<Parts>(workload).parts;
     parts.sort_by_key(|part| part.part);
     parts
 }

@@ -201,7 +201,7 @@ mod tests {
         }))
         .expect("a flavor");
         let labels = BTreeSet::from(["pool", "generation", "spot"]);
-        let placement = Placement::of(&PodTemplate(json!({"spec": spec}))).expect("a pod spec");
+        let placement = Placement::of(&PodTemplate(json!({"spec": spec}).into())).expect("a pod spec");
         assert_eq!(placement.objection(&flavor, || labels).as_deref(), expected);
     }
 }

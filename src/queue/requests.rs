@@ -316,7 +316,7 @@ mod tests {
         let expected: Requests = expected.iter().map(|(name, n)| ((*name).to_owned(), Amount::new(*n))).collect();
         let pod: PodSpec = serde_json::from_value(spec.clone()).expect("a pod spec");
         assert_eq!(pod_requests(&pod).expect("valid quantities"), expected);
-        let template = PodTemplate(json!({"metadata": {"creationTimestamp": null}, "spec": spec}));
+        let template = PodTemplate(json!({"metadata": {"creationTimestamp": null}, "spec": spec}).into());
         assert_eq!(template_requests(&template).expect("valid quantities"), expected);
     }
 
@@ -327,14 +327,14 @@ mod tests {
         "container \"a\" asks for cpu: \"many\" is not a quantity; write a number like 4, 500m, 1.5, 64Gi or 1e3"
     )]
     fn a_bad_quantity_is_named(#[case] quantity: &str, #[case] message: &str) {
-        let template = PodTemplate(json!({"spec": {"containers": [{"name": "a", "resources": cpu(quantity)}]}}));
+        let template = PodTemplate(json!({"spec": {"containers": [{"name": "a", "resources": cpu(quantity)}]}}).into());
         assert_eq!(template_requests(&template).expect_err("it is bad").to_string(), message);
     }
 
     #[test]
     fn explicit_nulls_are_absent() {
         let template = PodTemplate(
-            json!({"spec": {"containers": [{"name": "a", "resources": null}], "initContainers": null, "overhead": null}}),
+            json!({"spec": {"containers": [{"name": "a", "resources": null}], "initContainers": null, "overhead": null}}).into(),
         );
         assert_eq!(template_requests(&template).expect("nothing is wrong"), Requests::default());
     }

@@ -4,6 +4,7 @@
 //! step what comes on top: a replica of a group that runs, all of a cluster that is to run. One that doesn't fit is passed over:
 //! it may ask for what there never is.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::entry::PodCount;
@@ -35,7 +36,7 @@ pub struct StepPods {
     pub count: u32,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Steps {
     #[serde(default)]
     steps: Vec<Step>,
@@ -43,9 +44,13 @@ struct Steps {
 
 /// The steps of a Workload; none if it has none that can be read.
 pub(super) fn steps_of(workload: &Workload) -> Vec<Step> {
-    let annotation = workload.metadata.annotations.as_ref().and_then(|all| all.get(SLICE_ANNOTATION));
-    let steps = annotation.and_then(|text| serde_json::from_str::<Steps>(text).ok());
-    steps.map(|read| read.steps).unwrap_or_default()
+    read::<Steps>(workload).steps
+}
+
+/// What a slice says of itself, as far as `T` asks; the default if it says nothing that can be read.
+pub(super) fn read<T: DeserializeOwned + Default>(slice: &Workload) -> T {
+    let annotation = slice.metadata.annotations.as_ref().and_then(|all| all.get(SLICE_ANNOTATION));
+    annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
 /// The order in which the pods of a workload are granted if not all of them can be.

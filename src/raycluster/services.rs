@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{ContainerPort, Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
+use serde::Deserialize;
 
 use super::build::owner;
 use super::groups::{PodGroup, Role};
@@ -59,8 +60,7 @@ pub fn head_selector(cluster: &RayCluster) -> BTreeMap<String, String> {
 /// one for metrics.
 pub fn head_ports(cluster: &RayCluster) -> BTreeMap<String, i32> {
     let authored = cluster.spec.head_group_spec.template.0.pointer("/spec/containers/0/ports");
-    let authored: Vec<ContainerPort> =
-        authored.and_then(|ports| serde_json::from_value(ports.clone()).ok()).unwrap_or_default();
+    let authored = authored.and_then(|ports| Vec::<ContainerPort>::deserialize(ports).ok()).unwrap_or_default();
     let mut ports: BTreeMap<String, i32> = authored
         .into_iter()
         .map(|port| {

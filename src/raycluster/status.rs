@@ -14,7 +14,7 @@ use super::{View, names as naming, pods, services, start_command, unsupported};
 use crate::api::condition::{self, Verdict};
 use crate::api::quantity::{Amount, Quantity};
 use crate::api::ray::options::StringMap;
-use crate::api::ray::{HeadInfo, RayCluster, RayClusterStatus, names};
+use crate::api::ray::{HeadInfo, RayClusterStatus, names};
 use crate::engine::plan::Write;
 use crate::queue::requests::pod_requests;
 
@@ -41,7 +41,7 @@ pub(super) fn write(facts: &Facts<'_>) -> Option<Write> {
         status.state_transition_times.get_or_insert_default().insert(state, now.clone());
     }
     status.last_update_time = Some(now);
-    Write::patch_status(cluster, &RayCluster { status: Some(status), ..cluster.clone() })
+    Write::patch_status(cluster, &status)
 }
 
 fn next(facts: &Facts<'_>, mut status: RayClusterStatus) -> RayClusterStatus {

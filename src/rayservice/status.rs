@@ -11,7 +11,7 @@ use super::suspend::Phase;
 use super::upgrade::{Reason, Step};
 use super::{Scene, View, children, goal, serve};
 use crate::api::condition::{self, Verdict};
-use crate::api::ray::{AppStatus, RayService, RayServiceStatus, RayServiceStatuses, ServeDeploymentStatus, names};
+use crate::api::ray::{AppStatus, RayServiceStatus, RayServiceStatuses, ServeDeploymentStatus, names};
 use crate::dashboard::ServeStatus;
 use crate::engine::plan::Write;
 use crate::raycluster::Problem;
@@ -94,7 +94,7 @@ fn finish(view: &View<'_>, old: RayServiceStatuses, mut status: RayServiceStatus
         return None;
     }
     status.last_update_time = Some(Time(condition::whole_seconds(view.now)));
-    Write::patch_status(view.service, &RayService { status: Some(status), ..view.service.clone() })
+    Write::patch_status(view.service, &status)
 }
 
 fn entry(child: &Child<'_>, old: &RayServiceStatuses) -> RayServiceStatus {

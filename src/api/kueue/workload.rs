@@ -4,10 +4,10 @@ use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::schema::{self, DNS_SUBDOMAIN};
 use super::workload_status::WorkloadStatus;
+use crate::api::shared::SharedJson;
 
 /// Name of a pod set, in DNS form (RFC 1123).
 pub(super) const DNS_LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
@@ -139,7 +139,7 @@ fn one() -> i32 {
 /// A pod template that is kept as it was written and decoded only by who looks into it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub struct PodTemplate(#[schemars(schema_with = "schema::opaque_object")] pub Value);
+pub struct PodTemplate(#[schemars(schema_with = "schema::opaque_object")] pub SharedJson);
 
 impl PodTemplate {
     /// Wraps a template.
@@ -147,7 +147,7 @@ impl PodTemplate {
     /// # Errors
     /// When the template does not serialise.
     pub fn new(template: &PodTemplateSpec) -> Result<Self, serde_json::Error> {
-        serde_json::to_value(template).map(Self)
+        serde_json::to_value(template).map(|template| Self(template.into()))
     }
 
     /// The pod spec; an empty one if the template has none.

@@ -5,10 +5,12 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::api::shared::SharedJson;
+
 /// A pod template, kept whole: a field that is newer than what we know of pods goes through unharmed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct PodTemplate(pub Value);
+pub struct PodTemplate(pub SharedJson);
 
 impl PodTemplate {
     /// The PriorityClass of the pods.
@@ -21,7 +23,7 @@ impl PodTemplate {
     /// # Errors
     /// When a field has a value that it can't have; the sentence names it.
     pub fn parse(&self) -> Result<PodTemplateSpec, String> {
-        serde_json::from_value(self.0.clone()).map_err(|error| error.to_string())
+        PodTemplateSpec::deserialize(&*self.0).map_err(|error| error.to_string())
     }
 }
 

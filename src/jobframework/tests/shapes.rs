@@ -113,7 +113,7 @@ fn pods_of_a_removed_group_keep_what_they_look_like_when_the_job_grows() {
 fn pods_that_nothing_explains_are_charged_as_they_are() {
     let (active, held) = serving();
     let found = PodKind::new("small", "found");
-    let template = cluster("any", 1, "7").groups.as_ref().as_ref().expect("groups")[1].template.clone();
+    let template = cluster("any", 1, "7").groups.as_ref().as_ref().expect("groups")[1].template.as_ref().clone();
     let surprised = with_live(active, found.clone(), 1);
     let surprised = Member { strangers: [(found, template)].into(), ..surprised };
 

@@ -72,7 +72,7 @@ fn what_may_be_secret_is_left_out_and_what_counts_is_kept() {
 #[case::a_bad_quantity(json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "much"}}}]}}))]
 fn a_bad_template_is_as_bad_in_the_log(#[case] template: Value) {
     let mut workload = workload();
-    workload.spec.pod_sets[0].template.0 = template;
+    workload.spec.pod_sets[0].template.0 = template.into();
 
     let trimmed = trim::workload(&workload);
 

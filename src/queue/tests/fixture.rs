@@ -382,7 +382,7 @@ pub(super) fn pod_set(name: &str, count: i32, requests: &Value) -> PodSet {
     PodSet {
         name: name.into(),
         count,
-        template: PodTemplate(json!({"spec": {"containers": [container]}})),
+        template: PodTemplate(json!({"spec": {"containers": [container]}}).into()),
         ..PodSet::default()
     }
 }

@@ -30,6 +30,17 @@ fn declare_surge(workload: &mut Workload, surge: i32) {
     workload.metadata.annotations.get_or_insert_default().extend([record]);
 }
 
+/// A service `a` of so many pods, of which these are the surge, runs, and somebody who comes first wants so many.
+fn preempted(pods: i32, surge: i32, wanted: i32) -> Cluster {
+    let mut cluster = cluster();
+    let upgrading = service(&cluster, "a", 0, pods, surge);
+    cluster.put(upgrading);
+    cluster.run();
+    let preemptor = service(&cluster, "urgent", 10, wanted, 0);
+    cluster.put(preemptor);
+    cluster
+}
+
 /// Its surge has stopped, and it asks for the rest only.
 fn stop_surge(cluster: &mut Cluster, name: &str, pods: i32) {
     cluster.change(name, |workload| {
@@ -79,12 +90,7 @@ fn what_is_missed_the_least_goes_first(
 
 #[test]
 fn what_a_surge_held_is_given_away_once_its_pods_are_gone() {
-    let mut cluster = cluster();
-    let upgrading = service(&cluster, "a", 0, 8, 4);
-    cluster.put(upgrading);
-    cluster.run();
-    let preemptor = service(&cluster, "urgent", 10, 5, 0);
-    cluster.put(preemptor);
+    let mut cluster = preempted(8, 4, 5);
     assert_eq!(cluster.run(), [""; 0], "the surge runs still");
     let (reason, message) = cluster.says("a", PARTLY_PREEMPTED);
     assert_eq!(reason, "Surge");
@@ -103,12 +109,7 @@ fn what_a_surge_held_is_given_away_once_its_pods_are_gone() {
 
 #[test]
 fn more_is_taken_from_one_that_gives_back_already() {
-    let mut cluster = cluster();
-    let upgrading = service(&cluster, "a", 0, 10, 4);
-    cluster.put(upgrading);
-    cluster.run();
-    let urgent = service(&cluster, "urgent", 10, 4, 0);
-    cluster.put(urgent);
+    let mut cluster = preempted(10, 4, 4);
     cluster.run();
 
     let more = service(&cluster, "more", 10, 6, 0);
@@ -120,12 +121,7 @@ fn more_is_taken_from_one_that_gives_back_already() {
 
 #[test]
 fn an_upgrade_is_asked_for_again_only_when_its_surge_is_given_back() {
-    let mut cluster = cluster();
-    let upgrading = service(&cluster, "a", 0, 8, 4);
-    cluster.put(upgrading);
-    cluster.run();
-    let preemptor = service(&cluster, "urgent", 10, 3, 0);
-    cluster.put(preemptor);
+    let mut cluster = preempted(8, 4, 3);
     cluster.run();
 
     let again = replacing(service(&cluster, "a2", 0, 8, 4), "a");
@@ -140,12 +136,7 @@ fn an_upgrade_is_asked_for_again_only_when_its_surge_is_given_back() {
 
 #[test]
 fn a_surge_that_has_come_to_serve_is_not_taken() {
-    let mut cluster = cluster();
-    let upgrading = service(&cluster, "a", 0, 8, 4);
-    cluster.put(upgrading);
-    cluster.run();
-    let preemptor = service(&cluster, "urgent", 10, 3, 0);
-    cluster.put(preemptor);
+    let mut cluster = preempted(8, 4, 3);
     let decided = cluster.cycle();
     assert!(decided.iter().any(|effect| matches!(effect, Effect::GiveBack { part: Part::Surge, .. })));
 

@@ -1,0 +1,255 @@
+//! A job whose members are given, and what is planned for it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::Value;
+
+use super::super::*;
+use crate::api::kueue::{Admission, PodSetAssignment, WorkloadStatus};
+use crate::engine::plan::WriteOp;
+
+pub(super) const NAMESPACE: &str = "ns";
+
+/// A job that remembers what was done to its gates.
+pub(super) struct FakeJob {
+    pub(super) meta: ObjectMeta,
+    pub(super) members: Vec<Member>,
+    pub(super) runs: bool,
+    pub(super) gates: RefCell<Vec<(String, bool)>>,
+    pub(super) template_is_open: bool,
+    pub(super) known: Vec<Condition>,
+    pub(super) shown: RefCell<Vec<Condition>>,
+}
+
+impl FakeJob {
+    /// What a condition says, as it was shown last.
+    pub(super) fn said(&self, kind: &str) -> Option<Condition> {
+        self.shown.borrow().iter().rev().find(|shown| shown.type_ == kind).cloned()
+    }
+}
+
+impl Job for FakeJob {
+    fn reference(&self) -> ObjectRef {
+        ObjectRef {
+            api_version: "ray.io/v1".into(),
+            kind: "RayService".into(),
+            plural: "rayservices".into(),
+            namespace: Some(NAMESPACE.into()),
+            name: "svc".into(),
+        }
+    }
+    fn meta(&self) -> &ObjectMeta {
+        &self.meta
+    }
+    fn wants_to_run(&self) -> bool {
+        self.runs
+    }
+    fn members(&self) -> Vec<Member> {
+        self.members.clone()
+    }
+    fn hold_template_gate(&self) -> Option<Write> {
+        let write = Write { target: self.reference(), op: WriteOp::Patch(Value::Null), quiet: Vec::new() };
+        self.template_is_open.then_some(write)
+    }
+    fn set_open(&self, member: &str, open: bool) -> Option<Write> {
+        self.gates.borrow_mut().push((member.to_owned(), open));
+        Some(Write { target: self.reference(), op: WriteOp::Patch(Value::Null), quiet: Vec::new() })
+    }
+    fn routed_by(&self) -> Option<ObjectRef> {
+        Some(ObjectRef { kind: "Service".into(), ..self.reference() })
+    }
+    fn release(&self, member: &str, pod: &str, _: &Leave) -> Option<Write> {
+        let target = ObjectRef { kind: "Pod".into(), name: format!("{member}/{pod}"), ..self.reference() };
+        Some(Write { target, op: WriteOp::Patch(Value::Null), quiet: Vec::new() })
+    }
+    fn conditions(&self) -> &[Condition] {
+        &self.known
+    }
+    fn show(&self, conditions: Vec<Condition>) -> Option<Write> {
+        self.shown.borrow_mut().extend(conditions);
+        None
+    }
+}
+
+pub(super) fn job(members: Vec<Member>) -> FakeJob {
+    let labels = [(names::QUEUE_NAME_LABEL.to_owned(), "lq".to_owned())];
+    let meta = ObjectMeta {
+        name: Some("svc".into()),
+        namespace: Some(NAMESPACE.into()),
+        uid: Some("job-uid".into()),
+        labels: Some(labels.into()),
+        ..ObjectMeta::default()
+    };
+    FakeJob {
+        meta,
+        members,
+        runs: true,
+        gates: RefCell::default(),
+        template_is_open: false,
+        known: Vec::new(),
+        shown: RefCell::default(),
+    }
+}
+
+/// A member with a head and some workers, each of which asks for `cpu`.
+pub(super) fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
+    let group = |group: &str, pod_set: &str, count: u32| {
+        let requests = BTreeMap::from([("cpu".to_owned(), Quantity(cpu.into()))]);
+        let resources = ResourceRequirements { requests: Some(requests), ..ResourceRequirements::default() };
+        let container = Container { name: "ray".into(), resources: Some(resources), ..Container::default() };
+        let spec = PodSpec { containers: vec![container], ..PodSpec::default() };
+        Group {
+            name: group.into(),
+            pod_set: pod_set.into(),
+            shape: pod_sets::shape_of(&spec).expect("a shape"),
+            count,
+            fewest: count,
+            hosts: 1,
+            template: Arc::new(PodTemplateSpec { spec: Some(spec), ..PodTemplateSpec::default() }),
+        }
+    };
+    Member {
+        name: name.into(),
+        uid: format!("{name}-uid"),
+        groups: Arc::new(Ok(vec![group("headgroup", "head", 1), group("small", "small", workers)])),
+        open: false,
+        going: false,
+        surge: false,
+        preempted: false,
+        live_pods: BTreeMap::new(),
+        gated: Vec::new(),
+        ready_pods: BTreeMap::new(),
+        strangers: BTreeMap::new(),
+    }
+}
+
+pub(super) fn running(member: Member) -> Member {
+    let live_pods = member.groups.iter().flatten().map(|group| (group.kind(), group.count)).collect();
+    Member { open: true, live_pods, ..member }
+}
+
+/// The member with so many pods left of these groups, and none of others.
+pub(super) fn left(member: Member, pods: &[(&str, u32)]) -> Member {
+    let left = |group: &str| pods.iter().find(|(name, _)| *name == group).map_or(0, |(_, count)| *count);
+    let live_pods =
+        member.live_pods.keys().map(|kind| (kind.clone(), left(&kind.group))).filter(|(_, count)| *count > 0);
+    Member { live_pods: live_pods.collect(), ..member }
+}
+
+pub(super) fn going(member: Member) -> Member {
+    Member { going: true, ..member }
+}
+
+/// Plans for a job that has these slices.
+pub(super) fn planned(job: &FakeJob, slices: &[&Workload]) -> Plan {
+    plan(&JobView {
+        job,
+        workloads: slices.to_vec(),
+        outlived: Vec::new(),
+        priority: Ok(Priority::default()),
+        placement: &|_| Placement::default(),
+        makes_pods: true,
+        watches_readiness: false,
+        now: Timestamp::UNIX_EPOCH,
+    })
+}
+
+/// The slice that a plan creates, as the API server would keep it.
+pub(super) fn created(plan: &Plan) -> Option<Workload> {
+    plan.writes.iter().find_map(|write| match &write.op {
+        WriteOp::Create(object) => {
+            let mut slice: Workload = serde_json::from_value(object.clone()).expect("a Workload");
+            slice.metadata.uid = slice.metadata.name.clone();
+            slice.metadata.resource_version = Some("1".into());
+            Some(slice)
+        }
+        _ => None,
+    })
+}
+
+/// The slice with the plan's patch of it applied.
+pub(super) fn patched(plan: &Plan, slice: &Workload) -> Option<Workload> {
+    plan.writes.iter().find_map(|write| match &write.op {
+        WriteOp::Patch(patch)
+            if write.target.kind == "Workload" && Some(&write.target.name) == slice.metadata.name.as_ref() =>
+        {
+            let mut object = serde_json::to_value(slice).expect("JSON");
+            merge(&mut object, patch);
+            Some(serde_json::from_value(object).expect("a Workload"))
+        }
+        _ => None,
+    })
+}
+
+pub(super) fn merge(object: &mut Value, patch: &Value) {
+    let (Some(fields), Some(changes)) = (object.as_object_mut(), patch.as_object()) else {
+        *object = patch.clone();
+        return;
+    };
+    for (name, change) in changes {
+        if change.is_null() {
+            fields.remove(name);
+        } else {
+            merge(fields.entry(name.clone()).or_insert(Value::Null), change);
+        }
+    }
+}
+
+pub(super) fn deleted(plan: &Plan) -> Vec<String> {
+    let deletions = plan.writes.iter().filter(|write| matches!(write.op, WriteOp::Delete { .. }));
+    deletions.map(|write| write.target.name.clone()).collect()
+}
+
+pub(super) fn admitted(mut slice: Workload) -> Workload {
+    let assignments = slice.spec.pod_sets.iter().map(|set| PodSetAssignment {
+        name: set.name.clone(),
+        count: Some(set.count),
+        ..PodSetAssignment::default()
+    });
+    let status = WorkloadStatus {
+        admission: Some(Admission { cluster_queue: "cq".into(), pod_set_assignments: assignments.collect() }),
+        ..WorkloadStatus::default()
+    };
+    slice.status = Some(status);
+    with(with(slice, names::QUOTA_RESERVED), names::ADMITTED)
+}
+
+pub(super) fn with(mut slice: Workload, condition: &str) -> Workload {
+    let condition = Condition {
+        type_: condition.into(),
+        status: "True".into(),
+        reason: "Test".into(),
+        message: "for the test".into(),
+        observed_generation: None,
+        last_transition_time: Time(Timestamp::UNIX_EPOCH),
+    };
+    slice.status.get_or_insert_default().conditions.push(condition);
+    slice
+}
+
+pub(super) fn counts(slice: &Workload) -> Vec<(String, i32)> {
+    slice.spec.pod_sets.iter().map(|set| (set.name.clone(), set.count)).collect()
+}
+
+pub(super) fn gates(job: &FakeJob) -> Vec<(String, bool)> {
+    job.gates.borrow().clone()
+}
+
+/// Why the job isn't admitted, as it says last.
+pub(super) fn says(job: &FakeJob) -> String {
+    let said =
+        job.said(super::super::report::ADMITTED).filter(|said| said.status == "False").expect("it isn't admitted");
+    format!("{}: {}", said.reason, said.message)
+}
+
+/// A job that runs one cluster, and its admitted slice.
+pub(super) fn serving() -> (Member, Workload) {
+    let active = cluster("a", 2, "1");
+    let slice = created(&planned(&job(vec![active.clone()]), &[])).expect("a first slice");
+    (running(active), admitted(slice))
+}
