@@ -291,7 +291,9 @@ impl Engine {
         let placement = &|flavors: &BTreeSet<String>| self.placement(flavors);
         let watches_readiness = self.queueing.watches_readiness();
         let makes_pods = self.halves.ray_operator;
-        let view = JobView { job, workloads, outlived, priority, placement, makes_pods, watches_readiness, now };
+        let pinned = &|slice: &Workload| self.queueing.pinned(slice);
+        let view =
+            JobView { job, workloads, outlived, priority, placement, pinned, makes_pods, watches_readiness, now };
         jobframework::plan(&view)
     }
 
@@ -394,7 +396,8 @@ impl Engine {
         let member = member(cluster, &[], &[], self.wants(cluster), &Molds::default());
         let earlier = slice.map(|slice| slice.earlier(&member)).unwrap_or_default();
         let marks = member.groups.iter().flatten().map(|group| {
-            let paid = slice.and_then(|slice| Some((slice, slice.record.pod_set_of(&group.name, &group.shape)?)));
+            let share = slice.and_then(|slice| Some((slice, slice.record.member(&member.uid)?)));
+            let paid = share.and_then(|(slice, share)| Some((slice, share.pod_set_of(&group.kind())?)));
             let mark = Mark {
                 shape: group.shape.clone(),
                 pod_set: paid.map(|(_, pod_set)| pod_set.to_owned()),

@@ -1,5 +1,7 @@
 //! The queue within the engine: it is told of every change, and what it wants of an object is planned like all else.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -81,6 +83,11 @@ impl Queueing {
     /// Whether the queue gives a Workload quota.
     pub(super) fn admits(&self, workload: &Key) -> bool {
         matches!(self.queue.effect(&Subject::Workload(workload.clone())), Some(Effect::Admit { .. }))
+    }
+
+    /// The PodSets of a slice that waits which can't go where there may be room; see [`queue::Engine::pinned`].
+    pub(super) fn pinned(&self, slice: &Workload) -> BTreeSet<String> {
+        self.queue.pinned(&Key::of(slice))
     }
 
     /// What the queue wants of a Workload.

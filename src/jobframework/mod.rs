@@ -3,6 +3,7 @@
 //! [`plan`] is the same for every kind of job: PodSets from the live members, slices that follow them, and the gate that
 //! opens a member once an admitted slice covers it. A kind of job is one file that implements [`Job`].
 
+mod apart;
 pub mod census;
 pub mod gate;
 mod growth;
@@ -29,6 +30,7 @@ use crate::api::kueue::{Workload, names};
 use crate::engine::plan::{Note, ObjectRef, Plan, Write};
 use crate::queue::status;
 use crate::raycluster::Placement;
+use apart::Apart;
 use census::PodKind;
 use ungate::GatedPod;
 
@@ -156,6 +158,8 @@ pub struct JobView<'a> {
     pub priority: Result<Priority, String>,
     /// Where pods run that use quota of these flavors.
     pub placement: &'a dyn Fn(&BTreeSet<String>) -> Placement,
+    /// The PodSets of a slice that waits for which there may be room in another flavor than the one that pods of theirs run in.
+    pub pinned: &'a dyn Fn(&Workload) -> BTreeSet<String>,
     /// Whether this process makes the pods, and can take some away and leave others.
     pub makes_pods: bool,
     /// Whether its workloads are to say that their pods are ready. Nobody else looks at that, and it costs two writes a slice,
@@ -179,7 +183,8 @@ pub fn plan(view: &JobView<'_>) -> Plan {
     parts::preempt(&mut members, slices::covering(&slices).and_then(|slice| slice.gives_back));
     hold_template_gate(view, &slices, &mut plan);
     let living: Vec<_> = slices.iter().filter(|slice| slice.phase != slices::Phase::Finished).collect();
-    let wanted = pod_sets::wanted(view.outlived.iter().chain(&members), &living);
+    let apart = Apart::of(view, &slices, &members);
+    let wanted = pod_sets::wanted(view.outlived.iter().chain(&members), &living, apart.as_ref());
     let queueable = wanted.and_then(|wanted| Ok((wanted, view.priority.clone()?, time_limit(view.job)?)));
     if let Ok((wanted, priority, time_limit)) = &queueable {
         let request = Request { view, members: &members, wanted, priority, time_limit: *time_limit };

@@ -2,7 +2,8 @@
 //!
 //! Pods of equal shape under one group name are summed under that name, whichever member they belong to; so going from one
 //! child to two is a scale-up under a stable name, and the old child's end a scale-down. Pods of another shape under the
-//! same group name are a PodSet of their own, whose name ends in the shape, so each is charged as what it is.
+//! same group name are a PodSet of their own, whose name ends in the shape, so each is charged as what it is; and so are pods
+//! that go to another flavor, whose PodSet ends in the number of the slice that asked for them first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use super::apart::Apart;
 use super::census::PodKind;
 use super::record::{MemberShare, Record, Share};
 use super::slices::Slice;
@@ -51,12 +53,17 @@ impl Mold {
 }
 
 /// Derives what a job needs from its members, the oldest first; those whose objects are gone, while pods of them are not, before
-/// the others. `slices` are its living slices, oldest first: a PodSet keeps the name that it has there.
+/// the others. `slices` are its living slices, oldest first: a PodSet keeps the name that it has there, but for pods that are to
+/// be counted `apart`.
 ///
 /// # Errors
 /// When the spec of a member doesn't say which pods it needs, or they are of more kinds than a Workload has room for; the
 /// sentence names the field and the value.
-pub fn wanted<'m>(members: impl IntoIterator<Item = &'m Member>, slices: &[&Slice<'_>]) -> Result<Wanted, String> {
+pub(super) fn wanted<'m>(
+    members: impl IntoIterator<Item = &'m Member>,
+    slices: &[&Slice<'_>],
+    apart: Option<&Apart<'_>>,
+) -> Result<Wanted, String> {
     let mut names = Names::new(slices);
     let mut wanted = Wanted::default();
     for member in members {
@@ -64,7 +71,7 @@ pub fn wanted<'m>(members: impl IntoIterator<Item = &'m Member>, slices: &[&Slic
         let pods = needed(member, groups).into_iter().map(|(kind, count)| {
             let group = groups.iter().find(|group| group.name == kind.group);
             let plain = group.map_or_else(|| ray_cluster::pod_set(&kind.group), |group| group.pod_set.clone());
-            let pod_set = names.of(&kind, plain);
+            let pod_set = names.of(&member.uid, &kind, &plain, apart);
             let present = group.filter(|group| group.shape == kind.shape).map(|group| &group.template);
             let mold = || match (present, kept(slices, &pod_set)) {
                 (Some(template), _) => Mold::Made(template.clone()),
@@ -136,45 +143,62 @@ fn enough_room(record: &Record) -> Result<(), String> {
 
 /// Gives PodSets their names.
 struct Names {
-    taken: BTreeMap<PodKind, String>,
+    /// Those that pods of a member have, by its uid.
+    own: BTreeMap<(String, PodKind), String>,
+    /// Those that other pods of a kind get.
+    newest: BTreeMap<PodKind, String>,
+    used: BTreeSet<String>,
 }
 
 impl Names {
     /// The names that living slices have; also of PodSets that were asked for and not granted.
     fn new(slices: &[&Slice<'_>]) -> Self {
-        let mut taken = BTreeMap::new();
+        let mut names = Self { own: BTreeMap::new(), newest: BTreeMap::new(), used: BTreeSet::new() };
         for slice in slices {
-            let mut take = |record: &Record| {
-                for share in record.members.iter().flat_map(|member| &member.pods) {
-                    taken.insert(PodKind::new(&share.group, &share.shape), share.pod_set.clone());
-                }
-            };
-            take(&slice.record);
+            names.take(&slice.record);
             let sets = &slice.workload.spec.pod_sets;
             let named = |set: &str| slice.record.members.iter().flat_map(|m| &m.pods).any(|share| share.pod_set == set);
             if let Some(asked) = Record::of(slice.workload).filter(|_| !sets.iter().all(|set| named(&set.name))) {
-                take(&asked);
+                names.take(&asked);
             }
         }
-        Self { taken }
+        names
     }
 
-    fn of(&mut self, kind: &PodKind, plain: String) -> String {
-        if let Some(name) = self.taken.get(kind) {
-            return name.clone();
+    fn take(&mut self, record: &Record) {
+        for member in &record.members {
+            for share in &member.pods {
+                self.own.insert((member.uid.clone(), share.kind()), share.pod_set.clone());
+                self.note(&share.kind(), &share.pod_set);
+            }
         }
-        let plain_is_taken = self.taken.values().any(|name| *name == plain);
-        let name = if plain_is_taken { suffixed(&plain, &kind.shape) } else { plain };
-        self.taken.insert(kind.clone(), name.clone());
+    }
+
+    fn note(&mut self, kind: &PodKind, name: &str) {
+        self.newest.insert(kind.clone(), name.to_owned());
+        self.used.insert(name.to_owned());
+    }
+
+    /// The PodSet of pods of this kind in a member. `plain` is what it is called if that is free.
+    fn of(&mut self, member: &str, kind: &PodKind, plain: &str, apart: Option<&Apart<'_>>) -> String {
+        let own = self.own.get(&(member.to_owned(), kind.clone()));
+        let name = own.or(self.newest.get(kind)).cloned().unwrap_or_else(|| match self.used.contains(plain) {
+            true => ending(plain, &kind.shape),
+            false => plain.to_owned(),
+        });
+        let moved = apart.filter(|apart| apart.concerns(member, &name)).map(|apart| ending(plain, &apart.sequence()));
+        let is_free = |name: &String| !self.used.contains(name) || self.newest.get(kind) == Some(name);
+        let name = moved.filter(is_free).unwrap_or(name);
+        self.note(kind, &name);
         name
     }
 }
 
-/// The name of a PodSet is a DNS label, so it has at most 63 characters.
-fn suffixed(name: &str, shape: &str) -> String {
-    let room = 63 - 1 - shape.len().min(10);
-    let kept: String = name.chars().take(room).collect();
-    format!("{kept}-{}", &shape[..shape.len().min(10)])
+/// `name-ending`; the name of a PodSet is a DNS label, so it has at most 63 characters, and at most 10 of them are the ending.
+fn ending(name: &str, ending: &str) -> String {
+    let ending: String = ending.chars().take(10).collect();
+    let kept: String = name.chars().take(63 - 1 - ending.len()).collect();
+    format!("{kept}-{ending}")
 }
 
 /// Hashes what makes two pods the same to quota and to the choice of a flavor: what their containers request and are limited

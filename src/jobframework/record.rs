@@ -91,15 +91,6 @@ impl Record {
         counts
     }
 
-    /// Which PodSet holds pods of this group and shape.
-    pub fn pod_set_of(&self, group: &str, shape: &str) -> Option<&str> {
-        let shares = self.members.iter().flat_map(|member| &member.pods);
-        shares
-            .into_iter()
-            .find(|share| share.group == group && share.shape == shape)
-            .map(|share| share.pod_set.as_str())
-    }
-
     /// The same pods, of which those that `before` did not pay for, or that were starting there, are starting.
     pub fn on_top_of(mut self, before: &Self) -> Self {
         for member in &mut self.members {
@@ -174,6 +165,11 @@ impl Record {
 }
 
 impl MemberShare {
+    /// Which PodSet holds its pods of this kind.
+    pub fn pod_set_of(&self, kind: &PodKind) -> Option<&str> {
+        self.pods.iter().find(|share| share.kind() == *kind).map(|share| share.pod_set.as_str())
+    }
+
     /// How many pods of this group and shape are paid for.
     pub fn count(&self, group: &str, shape: &str) -> u32 {
         let same = self.pods.iter().filter(|share| share.group == group && share.shape == shape);

@@ -1,5 +1,6 @@
 //! What the framework decides, in a job whose members are given.
 
+mod apart;
 mod changes;
 mod fixture;
 mod parts;
@@ -105,18 +106,10 @@ fn pods_whose_cluster_is_gone_keep_their_quota() {
     let new = cluster("b", 2, "1");
     let job = job(vec![new]);
     let gone = Member { groups: Arc::new(Ok(Vec::new())), ..left(going(active), &[("small", 1)]) };
-    let view = JobView {
-        job: &job,
-        workloads: vec![&held],
-        outlived: vec![gone],
-        priority: Ok(Priority::default()),
-        placement: &|_| Placement::default(),
-        makes_pods: true,
-        watches_readiness: false,
-        now: Timestamp::UNIX_EPOCH,
-    };
 
-    let successor = created(&plan(&view)).expect("more is needed than is held");
+    let plan = plan(&JobView { outlived: vec![gone], ..view(&job, &[&held]) });
+
+    let successor = created(&plan).expect("more is needed than is held");
     assert_eq!(counts(&successor), [("small".to_owned(), 3), ("head".to_owned(), 1)]);
     assert!(gates(&job).is_empty());
 }

@@ -34,11 +34,9 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
         let Some(share) = slice.record.member(&member.uid) else { continue };
         let mut released: BTreeMap<&str, u32> = BTreeMap::new();
         for pod in within(member, share) {
-            let Some(pod_set) = share.pods.iter().find(|pods| pods.kind() == pod.kind).map(|pods| &pods.pod_set) else {
-                continue;
-            };
+            let Some(pod_set) = share.pod_set_of(&pod.kind) else { continue };
             let placement = (view.placement)(&slice.flavors(pod_set));
-            let leave = Leave { kind: pod.kind.clone(), pod_set: pod_set.clone(), placement };
+            let leave = Leave { kind: pod.kind.clone(), pod_set: pod_set.to_owned(), placement };
             let Some(write) = view.job.release(&member.name, &pod.name, &leave) else { continue };
             plan.write(write.while_quiet([ObjectRef::of(slice.workload)]));
             *released.entry(&pod.kind.group).or_default() += 1;

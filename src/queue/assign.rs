@@ -108,6 +108,14 @@ struct Slot<'a> {
     asked: Vec<(&'a str, i128)>,
 }
 
+/// Why a flavor is not for a slot, whatever quota it has.
+enum Objection {
+    /// Its nodes are not for these pods, or others were evicted in another one.
+    Unsuitable(String),
+    /// Pods of the same pod set run in this other one.
+    Pinned(String),
+}
+
 /// One flavor for one slot.
 #[derive(Debug, Clone)]
 struct Choice {
@@ -200,10 +208,9 @@ impl Attempt<'_> {
         let rules = self.quota.fungibility;
         let mut best: Option<Choice> = None;
         for (index, flavor) in slot.group.flavors.iter().enumerate() {
-            if let Some(problem) = self.objection(slot, flavor) {
+            if let Some(objection) = self.objection(slot, flavor) {
                 if let Some(obstacles) = &mut found.obstacles {
-                    let (pod_set, flavor) = (slot.set.name.clone(), flavor.name.clone());
-                    obstacles.push(Obstacle::Unsuitable { pod_set, flavor, problem });
+                    obstacles.push(self.obstacle(slot, flavor, objection, ground.tree()));
                 }
                 continue;
             }
@@ -220,19 +227,38 @@ impl Attempt<'_> {
         best
     }
 
-    fn objection(&self, slot: &Slot<'_>, flavor: &FlavorInGroup) -> Option<String> {
+    fn objection(&self, slot: &Slot<'_>, flavor: &FlavorInGroup) -> Option<Objection> {
+        let specs = slot.group.flavors.iter().filter_map(|flavor| self.flavors.get(&flavor.name));
+        let labels = || specs.flat_map(|spec| spec.node_labels.keys().map(String::as_str)).collect();
+        let unsuitable = self.flavors.get(&flavor.name).and_then(|spec| slot.set.placement.objection(spec, labels));
+        if let Some(problem) = unsuitable {
+            return Some(Objection::Unsuitable(problem));
+        }
         let pinned = self.predecessor.as_ref().and_then(|predecessor| {
             slot.asked.iter().find_map(|(resource, _)| predecessor.flavor_of(slot.set, resource))
         });
         if let Some(pinned) = pinned.filter(|pinned| *pinned != flavor.name) {
-            return Some(format!("pods of this pod set already run in flavor {pinned}"));
+            return Some(Objection::Pinned(pinned.to_owned()));
         }
-        if let Some(kept) = self.kept_flavor(slot).filter(|kept| *kept != flavor.name) {
-            return Some(format!("room was made for this pod set in flavor {kept}"));
+        let kept = self.kept_flavor(slot).filter(|kept| *kept != flavor.name)?;
+        Some(Objection::Unsuitable(format!("room was made for this pod set in flavor {kept}")))
+    }
+
+    /// An objection as an obstacle. That pods run in another flavor matters only where this one has any quota for more.
+    fn obstacle(&self, slot: &Slot<'_>, flavor: &FlavorInGroup, objection: Objection, tree: &Tree) -> Obstacle {
+        let (pod_set, name) = (slot.set.name.clone(), flavor.name.clone());
+        let has_any =
+            |(resource, _): &(&str, i128)| flavor.fr(resource).is_some_and(|fr| tree.potential(self.node, fr) > 0);
+        match objection {
+            Objection::Unsuitable(problem) => Obstacle::Unsuitable { pod_set, flavor: name, problem },
+            Objection::Pinned(runs_in) if slot.asked.iter().all(has_any) => {
+                Obstacle::Pinned { pod_set, flavor: name, runs_in }
+            }
+            Objection::Pinned(_) => {
+                let problem = "there is no quota of it".to_owned();
+                Obstacle::Unsuitable { pod_set, flavor: name, problem }
+            }
         }
-        let specs = slot.group.flavors.iter().filter_map(|flavor| self.flavors.get(&flavor.name));
-        let labels = || specs.flat_map(|spec| spec.node_labels.keys().map(String::as_str)).collect();
-        self.flavors.get(&flavor.name).and_then(|spec| slot.set.placement.objection(spec, labels))
     }
 
     /// The flavor in which others were evicted for a slot, while there is one.

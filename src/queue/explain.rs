@@ -1,6 +1,6 @@
 //! Why a workload waits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Key;
 use super::assign::{Assignment, Attempt, Findings, Predecessor};
@@ -65,6 +65,25 @@ impl Engine {
             Standing::InLine(node) => self.waiting_in_line(id, *node),
             Standing::Out | Standing::Holds(_) | Standing::Superseded(_) => None,
         }
+    }
+
+    /// The pod sets of a slice that waits for which there is no room in the flavor that pods of theirs run in, and may be room in
+    /// another.
+    pub fn pinned(&self, slice: &Key) -> BTreeSet<String> {
+        let id = self.workloads.id(slice);
+        let slot = id.and_then(|id| Some((id, self.workloads.get(id).filter(|slot| slot.entry.replaces.is_some())?)));
+        let Some(Waiting::Quota(obstacles)) = slot.and_then(|(id, slot)| self.waiting(id, slot)) else {
+            return BTreeSet::new();
+        };
+        let is_short = |name: &String| {
+            let shortfalls = obstacles.iter().filter(|obstacle| obstacle.pod_set() == name);
+            shortfalls.into_iter().any(|obstacle| matches!(obstacle, Obstacle::Short(_) | Obstacle::Exceeds(_)))
+        };
+        let pinned = obstacles.iter().filter_map(|obstacle| match obstacle {
+            Obstacle::Pinned { pod_set, .. } => Some(pod_set),
+            _ => None,
+        });
+        pinned.filter(|name| is_short(name)).cloned().collect()
     }
 
     fn waiting_in_line(&self, id: WorkloadId, node: NodeId) -> Option<Waiting> {

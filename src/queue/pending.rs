@@ -134,6 +134,15 @@ pub enum Obstacle {
         /// What does not match.
         problem: String,
     },
+    /// Pods of the pod set run in another flavor already, and this one might have room.
+    Pinned {
+        /// Name of the pod set.
+        pod_set: String,
+        /// Name of the flavor.
+        flavor: String,
+        /// Name of the flavor that they run in.
+        runs_in: String,
+    },
 }
 
 impl Obstacle {
@@ -141,7 +150,9 @@ impl Obstacle {
     pub fn pod_set(&self) -> &str {
         match self {
             Self::Short(shortfall) | Self::Exceeds(shortfall) => &shortfall.pod_set,
-            Self::NotOffered { pod_set, .. } | Self::Unsuitable { pod_set, .. } => pod_set,
+            Self::NotOffered { pod_set, .. } | Self::Unsuitable { pod_set, .. } | Self::Pinned { pod_set, .. } => {
+                pod_set
+            }
         }
     }
 
@@ -149,7 +160,7 @@ impl Obstacle {
         match self {
             Self::Short(_) => PendingReason::WaitingForQuota,
             Self::Exceeds(_) => PendingReason::ExceedsMaxQuota,
-            Self::NotOffered { .. } | Self::Unsuitable { .. } => PendingReason::NoMatchingFlavor,
+            Self::NotOffered { .. } | Self::Unsuitable { .. } | Self::Pinned { .. } => PendingReason::NoMatchingFlavor,
         }
     }
 }
@@ -321,6 +332,9 @@ impl fmt::Display for Obstacle {
             Self::Exceeds(shortfall) => shortfall.write_exceeds(f),
             Self::NotOffered { resource, .. } => write!(f, "resource {resource} unavailable in ClusterQueue"),
             Self::Unsuitable { flavor, problem, .. } => write!(f, "flavor {flavor} is not for these pods: {problem}"),
+            Self::Pinned { flavor, runs_in, .. } => {
+                write!(f, "flavor {flavor} is not for these pods: pods of this pod set already run in flavor {runs_in}")
+            }
         }
     }
 }

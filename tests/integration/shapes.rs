@@ -23,166 +23,22 @@
 //! | kueue#9879, #9986: pods that were started anew stay gated | `a_cluster_that_is_edited_in_place…` here: its pods are deleted one by one |
 //! | kueue#10167: no gates at creation; the webhook in the way of finalizers | `guard::webhook`; pods are born gated in every scenario of [`KubeRay`] here |
 //! | kueue#14792: another flavor once a count was 0 | `src/queue/tests/behaviours/slices.rs` |
-//! | kueue#12350, #12403: no flavor labels on pods that were let go | `a_node_selector_that_changes…` here |
+//! | kueue#12350, #12403: no flavor labels on pods that were let go | `flavors::a_node_selector_that_changes…` |
 //! | kueue#13025: a group that is added | `groups_of_a_cluster_that_runs_come_go…` here |
 //!
 //! Not there: MultiKueue (#13489), topology (#15617), provisioning requests (#14316).
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
+use kube::api::DeleteParams;
 use rstest::rstest;
-use serde_json::{Value, json};
+use serde_json::json;
 use sluice::api::condition;
 use sluice::api::kueue::scheduling_gate::is_gated;
 
-use crate::guard::webhook;
-use crate::process::free_port;
-use crate::rayclusters::{CLUSTER, manifest};
-use crate::support::history::{Change, Object, Recorder};
-use crate::support::kuberay::KubeRay;
-use crate::support::objects::{QUEUE, QUEUE_SAMPLE, SERVICE_SAMPLE, reserved};
-use crate::support::{Manager, TestEnv, eventually, eventually_or_tell, invariants};
-
-const GPU: &str = "nvidia.com/gpu";
-
-/// Who makes the pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operator {
-    Ours,
-    Another,
-}
-
-/// A control plane with a queue, watched from the beginning.
-struct Stage {
-    env: TestEnv,
-    recorder: Recorder,
-    _manager: Manager,
-    _operator: Option<KubeRay>,
-}
-
-impl Stage {
-    async fn with(operator: Operator) -> Self {
-        let env = TestEnv::start().await;
-        let recorder = Recorder::start(env.client.clone(), None).await;
-        env.apply(QUEUE_SAMPLE).await.expect("the queue");
-        let (manager, operator) = match operator {
-            Operator::Ours => (env.manager().await, None),
-            Operator::Another => {
-                let port = free_port();
-                webhook::configure(&env, port).await;
-                let manager = webhook::manager_at(&env, port, &["--ray-operator=false"]).await;
-                let called = async || webhook::is_gated(&env.client).await.then_some(());
-                eventually("the webhook is called", called).await;
-                (manager, Some(KubeRay::start(&env).await))
-            }
-        };
-        Self { env, recorder, _manager: manager, _operator: operator }
-    }
-
-    /// Waits until the queue holds exactly this much of a resource.
-    async fn reserves(&self, resource: &str, amount: &str) {
-        eventually_or_tell(&format!("the queue reserves {amount} of {resource}"), async || {
-            let is = reserved(&self.env.cluster_queues().get(QUEUE).await.expect("the queue"), resource);
-            if is == amount { Ok(()) } else { Err(format!("but {is}")) }
-        })
-        .await;
-    }
-
-    /// Waits until a cluster has so many pods that wait for quota, and so many that don't.
-    async fn has_pods(&self, cluster: &str, waiting: usize, running: usize) -> Vec<Pod> {
-        eventually_or_tell(&format!("{cluster} has {waiting} pods that wait, and {running} others"), async || {
-            let pods = self.env.pods_of(cluster).await;
-            let gated = pods.iter().filter(|pod| is_gated(pod)).count();
-            let is = (gated, pods.len() - gated);
-            if is == (waiting, running) { Ok(pods) } else { Err(format!("but {is:?}")) }
-        })
-        .await
-    }
-
-    /// Ends a scenario: in the end exactly that is reserved which the pods request, nothing was broken on the way, and nothing
-    /// that ran was stopped.
-    async fn ends(&self) -> Vec<Change> {
-        let history = self.ends_after_an_eviction().await;
-        for change in &history {
-            if let Object::Workload(slice) = &change.object {
-                let conditions = slice.status.clone().unwrap_or_default().conditions;
-                assert!(!condition::is_true(&conditions, "Evicted"), "{} was evicted", slice.name_any());
-            }
-        }
-        let mut opened = BTreeMap::new();
-        for change in &history {
-            let Object::RayCluster(cluster) = &change.object else { continue };
-            let (name, suspended) = (cluster.name_any(), cluster.spec.suspend == Some(true));
-            let (was_suspended, was_opened) = opened.get(&name).copied().unwrap_or((false, false));
-            assert!(!(suspended && was_opened), "{name} was suspended again");
-            opened.insert(name, (suspended, was_opened || was_suspended && !suspended));
-        }
-        history
-    }
-
-    async fn ends_after_an_eviction(&self) -> Vec<Change> {
-        let history = eventually_or_tell("what is reserved is what runs", async || {
-            let history = self.recorder.history().await;
-            let inexact = invariants::inexact(&history);
-            if inexact.is_empty() { Ok(history) } else { Err(inexact.join("\n")) }
-        })
-        .await;
-        let breaches = invariants::breaches(&history);
-        assert!(breaches.is_empty(), "{}", breaches.join("\n"));
-        history
-    }
-}
-
-/// The quota of the sample's flavor.
-async fn set_quota(stage: &Stage, cpu: &str, memory: &str, gpus: &str) {
-    let quota = [("cpu", cpu), ("memory", memory), (GPU, gpus)];
-    let resources = quota.map(|(name, quota)| json!({"name": name, "nominalQuota": quota}));
-    let flavor = json!({"name": "default-flavor", "resources": resources});
-    let group = json!({"coveredResources": ["cpu", "memory", GPU], "flavors": [flavor]});
-    stage.env.change_queue(QUEUE, json!({"resourceGroups": [group]})).await;
-}
-
-/// A group of workers.
-fn group(name: &str, replicas: u32, requests: Value) -> Value {
-    let resources = json!({"requests": requests, "limits": requests});
-    let container = json!({"name": "ray-worker", "image": "rayproject/ray:2.52.0", "resources": resources});
-    json!({
-        "groupName": name, "replicas": replicas, "minReplicas": 0, "maxReplicas": 9, "rayStartParams": {},
-        "template": {"spec": {"containers": [container]}},
-    })
-}
-
-/// Workers of this many milli-CPU and 1 GiB each.
-fn workers(name: &str, replicas: u32, cpu: u32) -> Value {
-    group(name, replicas, json!({"cpu": format!("{cpu}m"), "memory": "1Gi"}))
-}
-
-/// The sample's service, of this version and with these groups.
-fn service(version: &str, groups: &[Value]) -> Value {
-    let mut service: Value = serde_saphyr::from_str(SERVICE_SAMPLE).expect("YAML");
-    service["spec"]["rayClusterConfig"]["rayVersion"] = version.into();
-    service["spec"]["rayClusterConfig"]["workerGroupSpecs"] = groups.into();
-    service
-}
-
-/// A cluster of its own, with these groups.
-fn cluster(groups: &[Value]) -> Value {
-    let mut cluster: Value = serde_saphyr::from_str(&manifest()).expect("YAML");
-    cluster["spec"]["workerGroupSpecs"] = groups.into();
-    cluster
-}
-
-/// The names of all PodSets that there ever were.
-fn pod_sets(history: &[Change]) -> BTreeSet<String> {
-    let slices = history.iter().filter_map(|change| match &change.object {
-        Object::Workload(slice) => Some(slice),
-        _ => None,
-    });
-    slices.flat_map(|slice| slice.spec.pod_sets.iter().map(|set| set.name.clone())).collect()
-}
+use crate::rayclusters::CLUSTER;
+use crate::stage::{GPU, Operator, Stage, cluster, group, pod_sets, service, set_quota, workers};
+use crate::support::objects::QUEUE;
+use crate::support::{eventually, eventually_or_tell};
 
 #[rstest]
 #[case::our_operator(Operator::Ours)]
@@ -231,63 +87,6 @@ async fn groups_come_change_their_names_and_go_with_upgrades(#[case] operator: O
         let serving = stage.env.serves_from(version).await;
         stage.env.only_cluster(&serving).await;
         stage.reserves("cpu", cpu).await;
-    }
-    stage.ends().await;
-}
-
-#[rstest]
-#[case::our_operator(Operator::Ours)]
-#[case::another_operator(Operator::Another)]
-#[tokio::test]
-async fn a_node_selector_that_changes_is_charged_where_the_new_pods_run(#[case] operator: Operator) {
-    let stage = Stage::with(operator).await;
-    let nodes: Api<Node> = Api::all(stage.env.client.clone());
-    for (number, node) in nodes.list(&ListParams::default()).await.expect("the nodes").into_iter().enumerate() {
-        let labels = Patch::Merge(json!({"metadata": {"labels": {"pool": if number % 2 == 0 { "a" } else { "b" }}}}));
-        nodes.patch(&node.name_any(), &PatchParams::default(), &labels).await.expect("the node has a pool");
-    }
-    let flavor = |pool: &str, cpu: &str, memory: &str| json!({"name": pool, "resources": [{"name": "cpu", "nominalQuota": cpu}, {"name": "memory", "nominalQuota": memory}]});
-    for pool in ["a", "b"] {
-        let spec = json!({"nodeLabels": {"pool": pool}});
-        let kind =
-            json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": pool}});
-        let mut object = kind;
-        object["spec"] = spec;
-        stage.env.put(object).await;
-    }
-    // Room for two heads and a worker in one, and for the other worker in the other.
-    let flavors = [flavor("a", "1500m", "3Gi"), flavor("b", "500m", "1Gi")];
-    let groups = json!([{"coveredResources": ["cpu", "memory"], "flavors": flavors}]);
-    stage.env.change_queue(QUEUE, json!({"resourceGroups": groups})).await;
-    let in_pool = |pool: &str| {
-        let mut group = workers("small", 1, 500);
-        group["template"]["spec"]["nodeSelector"] = json!({"pool": pool});
-        group
-    };
-    let used = async || {
-        let status = stage.env.cluster_queues().get(QUEUE).await.expect("the queue").status.unwrap_or_default();
-        let flavors = status.flavors_reservation.iter().map(|flavor| {
-            let cpu = flavor.resources.iter().find(|usage| usage.name == "cpu").and_then(|usage| usage.total.clone());
-            cpu.map(|cpu| cpu.0).unwrap_or_default()
-        });
-        flavors.collect::<Vec<_>>()
-    };
-
-    for (version, pool, expected) in [("2.52.0", "a", ["1", "0"]), ("2.53.0", "b", ["500m", "500m"])] {
-        stage.env.put(service(version, &[in_pool(pool)])).await;
-        let serving = stage.env.serves_from(version).await;
-        stage.env.only_cluster(&serving).await;
-        eventually_or_tell(&format!("the flavors are used as {expected:?}"), async || {
-            let used = used().await;
-            if used == expected { Ok(()) } else { Err(format!("but {used:?}")) }
-        })
-        .await;
-        // The head asks for no pool; its flavor says where it runs.
-        for pod in stage.env.pods_of(&serving).await {
-            let head = pod.labels().get("ray.io/node-type").is_some_and(|role| role == "head");
-            let selector = pod.spec.and_then(|spec| spec.node_selector).unwrap_or_default();
-            assert_eq!(selector.get("pool").map(String::as_str), Some(if head { "a" } else { pool }));
-        }
     }
     stage.ends().await;
 }

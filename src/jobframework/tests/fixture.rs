@@ -145,18 +145,24 @@ pub(super) fn going(member: Member) -> Member {
     Member { going: true, ..member }
 }
 
-/// Plans for a job that has these slices.
-pub(super) fn planned(job: &FakeJob, slices: &[&Workload]) -> Plan {
-    plan(&JobView {
+/// A job that has these slices.
+pub(super) fn view<'a>(job: &'a FakeJob, slices: &[&'a Workload]) -> JobView<'a> {
+    JobView {
         job,
         workloads: slices.to_vec(),
         outlived: Vec::new(),
         priority: Ok(Priority::default()),
         placement: &|_| Placement::default(),
+        pinned: &|_| BTreeSet::new(),
         makes_pods: true,
         watches_readiness: false,
         now: Timestamp::UNIX_EPOCH,
-    })
+    }
+}
+
+/// Plans for a job that has these slices.
+pub(super) fn planned(job: &FakeJob, slices: &[&Workload]) -> Plan {
+    plan(&view(job, slices))
 }
 
 /// The slice that a plan creates, as the API server would keep it.

@@ -6,16 +6,7 @@ use super::*;
 
 /// Plans for a job whose queue watches readiness.
 fn watched(job: &FakeJob, slices: &[&Workload]) -> Plan {
-    plan(&JobView {
-        job,
-        workloads: slices.to_vec(),
-        outlived: Vec::new(),
-        priority: Ok(Priority::default()),
-        placement: &|_| Placement::default(),
-        makes_pods: true,
-        watches_readiness: true,
-        now: Timestamp::UNIX_EPOCH,
-    })
+    plan(&JobView { watches_readiness: true, ..view(job, slices) })
 }
 
 /// A member that runs all its pods, of which so many workers are ready.

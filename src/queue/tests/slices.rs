@@ -71,6 +71,35 @@ fn a_waiting_slice_says_what_it_adds_and_who_else_holds_quota() {
     );
 }
 
+/// A cluster with two flavors, in the first of which `a1` holds 5 CPU of this many, and a successor with four workers.
+fn with_two_flavors(first: &str, second: &str) -> Cluster {
+    let mut cluster = Cluster::with_cpu(first);
+    cluster.put_flavor("spot");
+    let flavors: [(&str, &[&str]); 2] = [("default", &[first]), ("spot", &[second])];
+    cluster.patch_cluster_queue(json!({"resourceGroups": [group(&["cpu"], &flavors)]}));
+    let slice = slice(&cluster, "a1", 2);
+    cluster.put(slice);
+    assert_eq!(cluster.run(), ["a1"]);
+    succeed(&mut cluster, "a2", 4, "a1");
+    cluster.run();
+    cluster
+}
+
+#[rstest]
+#[case::there_may_be_room_in_another_flavor("8", "4", &["worker"])]
+#[case::though_not_now("5", "1", &["worker"])]
+#[case::the_other_flavor_has_no_quota("8", "0", &[])]
+#[case::there_is_room("9", "4", &[])]
+fn pod_sets_are_pinned_that_would_have_to_go_elsewhere(
+    #[case] first: &str,
+    #[case] second: &str,
+    #[case] expected: &[&str],
+) {
+    let cluster = with_two_flavors(first, second);
+    assert_eq!(cluster.engine.pinned(&key("a2")).iter().map(String::as_str).collect::<Vec<_>>(), expected);
+    assert!(cluster.engine.pinned(&key("a1")).is_empty());
+}
+
 #[test]
 fn the_pair_changes_hands_in_one_step() {
     let mut cluster = with_slice("9");

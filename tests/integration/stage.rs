@@ -1,0 +1,156 @@
+//! Where changes of what pods ask for are played, with our own Ray operator or beside another one, and what is played there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use sluice::api::condition;
+use sluice::api::kueue::scheduling_gate::is_gated;
+
+use crate::guard::webhook;
+use crate::process::free_port;
+use crate::rayclusters::manifest;
+use crate::support::history::{Change, Object, Recorder};
+use crate::support::kuberay::KubeRay;
+use crate::support::objects::{QUEUE, QUEUE_SAMPLE, SERVICE_SAMPLE, reserved};
+use crate::support::{Manager, TestEnv, eventually, eventually_or_tell, invariants};
+
+/// The resource that GPUs are asked for by.
+pub(crate) const GPU: &str = "nvidia.com/gpu";
+
+/// Who makes the pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operator {
+    Ours,
+    Another,
+}
+
+/// A control plane with a queue, watched from the beginning.
+pub(crate) struct Stage {
+    pub(crate) env: TestEnv,
+    recorder: Recorder,
+    _manager: Manager,
+    _operator: Option<KubeRay>,
+}
+
+impl Stage {
+    pub(crate) async fn with(operator: Operator) -> Self {
+        let env = TestEnv::start().await;
+        let recorder = Recorder::start(env.client.clone(), None).await;
+        env.apply(QUEUE_SAMPLE).await.expect("the queue");
+        let (manager, operator) = match operator {
+            Operator::Ours => (env.manager().await, None),
+            Operator::Another => {
+                let port = free_port();
+                webhook::configure(&env, port).await;
+                let manager = webhook::manager_at(&env, port, &["--ray-operator=false"]).await;
+                let called = async || webhook::is_gated(&env.client).await.then_some(());
+                eventually("the webhook is called", called).await;
+                (manager, Some(KubeRay::start(&env).await))
+            }
+        };
+        Self { env, recorder, _manager: manager, _operator: operator }
+    }
+
+    /// Waits until the queue holds exactly this much of a resource.
+    pub(crate) async fn reserves(&self, resource: &str, amount: &str) {
+        eventually_or_tell(&format!("the queue reserves {amount} of {resource}"), async || {
+            let is = reserved(&self.env.cluster_queues().get(QUEUE).await.expect("the queue"), resource);
+            if is == amount { Ok(()) } else { Err(format!("but {is}")) }
+        })
+        .await;
+    }
+
+    /// Waits until a cluster has so many pods that wait for quota, and so many that don't.
+    pub(crate) async fn has_pods(&self, cluster: &str, waiting: usize, running: usize) -> Vec<Pod> {
+        eventually_or_tell(&format!("{cluster} has {waiting} pods that wait, and {running} others"), async || {
+            let pods = self.env.pods_of(cluster).await;
+            let gated = pods.iter().filter(|pod| is_gated(pod)).count();
+            let is = (gated, pods.len() - gated);
+            if is == (waiting, running) { Ok(pods) } else { Err(format!("but {is:?}")) }
+        })
+        .await
+    }
+
+    /// Ends a scenario: in the end exactly that is reserved which the pods request, nothing was broken on the way, and nothing
+    /// that ran was stopped.
+    pub(crate) async fn ends(&self) -> Vec<Change> {
+        let history = self.ends_after_an_eviction().await;
+        for change in &history {
+            if let Object::Workload(slice) = &change.object {
+                let conditions = slice.status.clone().unwrap_or_default().conditions;
+                assert!(!condition::is_true(&conditions, "Evicted"), "{} was evicted", slice.name_any());
+            }
+        }
+        let mut opened = BTreeMap::new();
+        for change in &history {
+            let Object::RayCluster(cluster) = &change.object else { continue };
+            let (name, suspended) = (cluster.name_any(), cluster.spec.suspend == Some(true));
+            let (was_suspended, was_opened) = opened.get(&name).copied().unwrap_or((false, false));
+            assert!(!(suspended && was_opened), "{name} was suspended again");
+            opened.insert(name, (suspended, was_opened || was_suspended && !suspended));
+        }
+        history
+    }
+
+    pub(crate) async fn ends_after_an_eviction(&self) -> Vec<Change> {
+        let history = eventually_or_tell("what is reserved is what runs", async || {
+            let history = self.recorder.history().await;
+            let inexact = invariants::inexact(&history);
+            if inexact.is_empty() { Ok(history) } else { Err(inexact.join("\n")) }
+        })
+        .await;
+        let breaches = invariants::breaches(&history);
+        assert!(breaches.is_empty(), "{}", breaches.join("\n"));
+        history
+    }
+}
+
+/// The quota of the sample's flavor.
+pub(crate) async fn set_quota(stage: &Stage, cpu: &str, memory: &str, gpus: &str) {
+    let quota = [("cpu", cpu), ("memory", memory), (GPU, gpus)];
+    let resources = quota.map(|(name, quota)| json!({"name": name, "nominalQuota": quota}));
+    let flavor = json!({"name": "default-flavor", "resources": resources});
+    let group = json!({"coveredResources": ["cpu", "memory", GPU], "flavors": [flavor]});
+    stage.env.change_queue(QUEUE, json!({"resourceGroups": [group]})).await;
+}
+
+/// A group of workers.
+pub(crate) fn group(name: &str, replicas: u32, requests: Value) -> Value {
+    let resources = json!({"requests": requests, "limits": requests});
+    let container = json!({"name": "ray-worker", "image": "rayproject/ray:2.52.0", "resources": resources});
+    json!({
+        "groupName": name, "replicas": replicas, "minReplicas": 0, "maxReplicas": 9, "rayStartParams": {},
+        "template": {"spec": {"containers": [container]}},
+    })
+}
+
+/// Workers of this many milli-CPU and 1 GiB each.
+pub(crate) fn workers(name: &str, replicas: u32, cpu: u32) -> Value {
+    group(name, replicas, json!({"cpu": format!("{cpu}m"), "memory": "1Gi"}))
+}
+
+/// The sample's service, of this version and with these groups.
+pub(crate) fn service(version: &str, groups: &[Value]) -> Value {
+    let mut service: Value = serde_saphyr::from_str(SERVICE_SAMPLE).expect("YAML");
+    service["spec"]["rayClusterConfig"]["rayVersion"] = version.into();
+    service["spec"]["rayClusterConfig"]["workerGroupSpecs"] = groups.into();
+    service
+}
+
+/// A cluster of its own, with these groups.
+pub(crate) fn cluster(groups: &[Value]) -> Value {
+    let mut cluster: Value = serde_saphyr::from_str(&manifest()).expect("YAML");
+    cluster["spec"]["workerGroupSpecs"] = groups.into();
+    cluster
+}
+
+/// The names of all PodSets that there ever were.
+pub(crate) fn pod_sets(history: &[Change]) -> BTreeSet<String> {
+    let slices = history.iter().filter_map(|change| match &change.object {
+        Object::Workload(slice) => Some(slice),
+        _ => None,
+    });
+    slices.flat_map(|slice| slice.spec.pod_sets.iter().map(|set| set.name.clone())).collect()
+}
