@@ -194,8 +194,8 @@ pub fn plan(view: &JobView<'_>) -> Plan {
     ungate::plan(view, &members, slices::covering(&slices), &mut plan);
     give_back(view, &slices, &members, &mut plan);
     readiness::plan(view, &slices, &members, &mut plan);
-    match queueable {
-        Ok(_) => report::plan(view, &slices, &members, &mut plan),
+    match queueable.and_then(|(wanted, ..)| pod_sets::enough_room(&wanted.record)) {
+        Ok(()) => report::plan(view, &slices, &members, &mut plan),
         Err(problem) => report::misconfigured(view, &slices, &problem, &mut plan),
     }
     plan

@@ -57,8 +57,7 @@ impl Mold {
 /// be counted `apart`.
 ///
 /// # Errors
-/// When the spec of a member doesn't say which pods it needs, or they are of more kinds than a Workload has room for; the
-/// sentence names the field and the value.
+/// When the spec of a member doesn't say which pods it needs; the sentence names the field and the value.
 pub(super) fn wanted<'m>(
     members: impl IntoIterator<Item = &'m Member>,
     slices: &[&Slice<'_>],
@@ -86,7 +85,7 @@ pub(super) fn wanted<'m>(
             wanted.record.members.push(MemberShare { name: member.name.clone(), uid: member.uid.clone(), pods });
         }
     }
-    enough_room(&wanted.record).map(|()| wanted)
+    Ok(wanted)
 }
 
 /// How many pods of each kind a member needs. Pods that exist count as what they are until they are gone, whatever the object
@@ -123,7 +122,10 @@ fn kept<'s>(slices: &[&'s Slice<'_>], pod_set: &str) -> Option<&'s PodTemplate> 
 }
 
 /// Whether a Workload has room for all PodSets.
-fn enough_room(record: &Record) -> Result<(), String> {
+///
+/// # Errors
+/// When there are more; the sentence names the field and the numbers.
+pub(super) fn enough_room(record: &Record) -> Result<(), String> {
     let of = |member: &MemberShare| member.pods.iter().map(|share| share.pod_set.clone()).collect::<BTreeSet<_>>();
     let all: BTreeSet<String> = record.members.iter().flat_map(of).collect();
     if all.len() <= MOST_POD_SETS {

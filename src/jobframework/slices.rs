@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use sha2::{Digest, Sha256};
 
-use super::pod_sets::Wanted;
+use super::pod_sets::{self, Wanted};
 use super::readiness;
 use super::record::{Counts, Record, Share, fits_within};
 use super::{Group, Job, JobView, Member, Priority, Request, growth, parts};
@@ -249,8 +249,12 @@ fn finish(slice: &Workload, reason: &str, message: String, now: Timestamp) -> Op
 }
 
 /// Asks for all that is wanted: by a slice that waits already, or by a new one. Of several that wait the oldest stays, since
-/// it is the furthest in the queue; but not one that is to replace another slice than the one that is held.
+/// it is the furthest in the queue; but not one that is to replace another slice than the one that is held. Nothing is asked for
+/// that no Workload has room for.
 fn ask(request: &Request<'_>, slices: &[Slice<'_>], waiting: &[&Slice<'_>], held: Option<&Slice<'_>>, plan: &mut Plan) {
+    if pod_sets::enough_room(&request.wanted.record).is_err() {
+        return;
+    }
     let held_name = held.map(|held| held.workload.name_any());
     let fits = |slice: &Slice<'_>| held.is_none() || predecessor(slice.workload) == held_name;
     let kept = waiting.iter().position(|slice| fits(slice));

@@ -102,18 +102,13 @@ fn a_group_that_has_the_name_already_keeps_it() {
 
 #[test]
 fn nothing_is_counted_apart_for_which_a_workload_has_no_room() {
-    let with_groups = |name: &str, workers: u32| {
-        let group = cluster(name, workers, "1").groups.as_ref().as_ref().expect("groups")[1].clone();
-        let numbered = |number: usize| {
-            let name = format!("g{number}");
-            Group { pod_set: name.clone(), name, ..group.clone() }
-        };
-        let groups = (0..MOST_POD_SETS).map(numbered).collect();
-        Member { groups: Arc::new(Ok(groups)), ..cluster(name, workers, "1") }
+    let with_groups = |name: &str| {
+        let cluster = cluster(name, 1, "1");
+        Member { groups: numbered_groups(MOST_POD_SETS, &cluster), ..cluster }
     };
-    let active = running(with_groups("a", 1));
+    let active = running(with_groups("a"));
     let held = admitted(created(&planned(&job(vec![active.clone()]), &[])).expect("a slice"));
-    let upgrading = job(vec![active, with_groups("b", 1)]);
+    let upgrading = job(vec![active, with_groups("b")]);
     let waiting = created(&planned(&upgrading, &[&held])).expect("a successor");
 
     let plan = pinned(&upgrading, &[&held, &waiting], &["g0"]);

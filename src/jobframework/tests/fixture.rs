@@ -128,6 +128,16 @@ pub(super) fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
     }
 }
 
+/// So many groups `g0`, `g1` and so on like the workers of a member.
+pub(super) fn numbered_groups(count: usize, like: &Member) -> Arc<Groups> {
+    let workers = like.groups.as_ref().as_ref().expect("groups")[1].clone();
+    let numbered = |number: usize| {
+        let name = format!("g{number}");
+        Group { pod_set: name.clone(), name, ..workers.clone() }
+    };
+    Arc::new(Ok((0..count).map(numbered).collect()))
+}
+
 pub(super) fn running(member: Member) -> Member {
     let live_pods = member.groups.iter().flatten().map(|group| (group.kind(), group.count)).collect();
     Member { open: true, live_pods, ..member }

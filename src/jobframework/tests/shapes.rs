@@ -110,6 +110,20 @@ fn pods_of_a_removed_group_keep_what_they_look_like_when_the_job_grows() {
 }
 
 #[test]
+fn a_job_of_more_kinds_of_pods_than_a_workload_holds_gives_back_what_has_gone() {
+    let (active, held) = serving();
+    let one_left = with_live(active, small("1"), 1);
+    let many = numbered_groups(pod_sets::MOST_POD_SETS, &one_left);
+    let job = job(vec![Member { groups: many, ..one_left }]);
+
+    let plan = planned(&job, &[&held]);
+
+    assert_eq!(counts(&patched(&plan, &held).expect("less is held")), sets(&[("head", 1), ("small", 1)]));
+    assert!(created(&plan).is_none(), "{plan:?}");
+    assert!(says(&job).starts_with("Misconfigured: spec.workerGroupSpecs"), "{}", says(&job));
+}
+
+#[test]
 fn pods_that_nothing_explains_are_charged_as_they_are() {
     let (active, held) = serving();
     let found = PodKind::new("small", "found");
