@@ -2,6 +2,7 @@
 
 pub mod condition;
 pub mod crds;
+pub mod duration;
 pub mod fingerprint;
 pub mod kueue;
 pub mod quantity;

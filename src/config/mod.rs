@@ -2,7 +2,6 @@
 //! refuses what neither knows. Defaults are those of kueue v0.19.2 `apis/config/v1beta2/defaults.go`, rules those of its
 //! `pkg/config/validation.go`, unless a line here says otherwise.
 
-mod duration;
 mod problem;
 mod reader;
 mod schema;

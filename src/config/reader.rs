@@ -7,7 +7,6 @@ use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
 
-use super::duration;
 use super::problem::{Problem, child, item};
 use crate::api::kueue::ResourceList;
 use crate::api::quantity::Exact;
@@ -86,7 +85,7 @@ impl<'a> Reader<'a> {
 
     pub(super) fn duration(&self) -> Option<SignedDuration> {
         self.read("a duration that is not negative, like 5m or 1h30m", |value| {
-            value.as_str().and_then(duration::parse).filter(|duration| !duration.is_negative())
+            value.as_str().and_then(crate::api::duration::parse).filter(|duration| !duration.is_negative())
         })
     }
 

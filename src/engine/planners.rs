@@ -58,6 +58,9 @@ pub(super) enum JobKey {
 /// The planners that an object's change concerns.
 pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTreeSet<Planner> {
     let mut concerned = BTreeSet::new();
+    if is_about_quota(change) {
+        all_upgrades(world, &mut concerned);
+    }
     for side in change.sides() {
         match side {
             Object::RayService(service) => of_service(world, &Key::of(service.as_ref()), &mut concerned),
@@ -172,8 +175,10 @@ fn of_workload(world: &World, workload: &Workload, concerned: &mut BTreeSet<Plan
     let going = in_use::going(world, in_use::flavors_of_workload(workload));
     concerned.extend(going.into_iter().map(Planner::ResourceFlavor));
     let namespace = workload.namespace().unwrap_or_default();
-    let members = Record::of(workload).unwrap_or_default().members.into_iter();
-    let clusters = members.map(|member| Key::new(namespace.clone(), member.name));
+    let record = Record::of(workload).unwrap_or_default();
+    let displaced = record.instead_of.into_iter().map(|displaced| displaced.name);
+    let names = record.members.into_iter().map(|member| member.name).chain(displaced);
+    let clusters = names.map(|name| Key::new(namespace.clone(), name));
     concerned.extend(clusters.filter(|key| world.ray_clusters.get(key).is_some()).map(Planner::RayCluster));
 }
 
@@ -181,6 +186,32 @@ fn all_jobs(world: &World, concerned: &mut BTreeSet<Planner>) {
     concerned.extend(world.ray_services.iter().map(|(key, _)| Planner::Job(JobKey::RayService(key.clone()))));
     let clusters = world.ray_clusters.iter().filter(|(_, cluster)| is_standalone(cluster));
     concerned.extend(clusters.map(|(key, _)| Planner::Job(JobKey::RayCluster(key.clone()))));
+}
+
+/// Whether there is more or less to be had than before, or for others.
+fn is_about_quota(change: &Change) -> bool {
+    let spec = |object: &Option<Object>| match object.as_ref()? {
+        Object::ClusterQueue(queue) => Some(queue.metadata.generation),
+        Object::Cohort(cohort) => Some(cohort.metadata.generation),
+        Object::LocalQueue(queue) => Some(queue.metadata.generation),
+        Object::ResourceFlavor(flavor) => Some(flavor.metadata.generation),
+        // These have no status.
+        Object::LimitRange(_) | Object::RuntimeClass(_) => Some(None),
+        _ => None,
+    };
+    match (spec(&change.was), spec(&change.is)) {
+        (None, None) => false,
+        (Some(was), Some(is)) => was != is || is.is_none(),
+        _ => true,
+    }
+}
+
+/// The jobs that say whether an upgrade of theirs can ever be admitted.
+fn all_upgrades(world: &World, concerned: &mut BTreeSet<Planner>) {
+    let has_pending =
+        |service: &RayService| service.status.as_ref().is_some_and(|status| status.pending_service_status.is_some());
+    let services = world.ray_services.iter().filter(|(_, service)| has_pending(service));
+    concerned.extend(services.map(|(key, _)| Planner::Job(JobKey::RayService(key.clone()))));
 }
 
 fn pays_for(workload: &Workload, cluster: &str) -> bool {
@@ -292,8 +323,19 @@ impl Engine {
         let watches_readiness = self.queueing.watches_readiness();
         let makes_pods = self.halves.ray_operator;
         let pinned = &|slice: &Workload| self.queueing.pinned(slice);
-        let view =
-            JobView { job, workloads, outlived, priority, placement, pinned, makes_pods, watches_readiness, now };
+        let queue = self.queueing.queue();
+        let view = JobView {
+            job,
+            workloads,
+            outlived,
+            queue,
+            priority,
+            placement,
+            pinned,
+            makes_pods,
+            watches_readiness,
+            now,
+        };
         jobframework::plan(&view)
     }
 

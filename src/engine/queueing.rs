@@ -42,6 +42,11 @@ impl Queueing {
         self.recorder.as_mut().map(Recorder::take).unwrap_or_default()
     }
 
+    /// The queue, to be asked.
+    pub(super) fn queue(&self) -> &queue::Engine {
+        &self.queue
+    }
+
     /// Whether it decides by the readiness of pods, so that Workloads have to say it.
     pub(super) fn watches_readiness(&self) -> bool {
         self.watches_readiness

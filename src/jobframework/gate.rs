@@ -1,7 +1,7 @@
 //! The gate: which members of a job may run.
 
 use super::slices::Slice;
-use super::{Group, JobView, Member};
+use super::{Group, JobView, Member, instead};
 use crate::engine::plan::{Note, ObjectRef, Plan};
 
 /// Opens the members that the covering slice pays for, and closes those that nothing pays for.
@@ -14,8 +14,14 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
     for member in members.iter().filter(|member| !member.going) {
         let should_be_open = match covering {
             Some(_) if member.preempted => false,
-            Some(slice) if member.open => slice.record.member(&member.uid).is_some(),
-            Some(slice) => view.job.wants_to_run() && may_open(slice, member, members),
+            Some(slice) if member.open => {
+                slice.record.member(&member.uid).is_some() || instead::is_wanted_back(slice, member, members)
+            }
+            Some(slice) => {
+                view.job.wants_to_run()
+                    && may_open(slice, member, members)
+                    && !instead::outlasts(&slice.record, view, members)
+            }
             None => false,
         };
         if should_be_open == member.open {
@@ -30,7 +36,11 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
                 view.job.note("GateOpened", &message)
             }
             _ => {
-                let why = covering.and_then(Slice::preemption).unwrap_or("no admitted slice covers it");
+                let taken = covering.and_then(|slice| instead::taken_by(slice, member, members));
+                let taken = taken
+                    .map(|by| format!("RayCluster {} takes its place, and requests fail until that serves", by.name));
+                let preempted = covering.and_then(Slice::preemption);
+                let why = taken.as_deref().or(preempted).unwrap_or("no admitted slice covers it");
                 let message = format!("RayCluster {} is suspended: {why}", member.name);
                 Note { warning: true, ..view.job.note("GateClosed", &message) }
             }

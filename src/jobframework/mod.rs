@@ -5,8 +5,10 @@
 
 mod apart;
 pub mod census;
+pub mod fitting;
 pub mod gate;
 mod growth;
+mod instead;
 mod parts;
 pub mod pod_sets;
 pub mod ray_cluster;
@@ -28,10 +30,12 @@ use crate::api::condition;
 use crate::api::kueue::workload::PriorityClassRef;
 use crate::api::kueue::{Workload, names};
 use crate::engine::plan::{Note, ObjectRef, Plan, Write};
-use crate::queue::status;
+use crate::queue::{self, status};
 use crate::raycluster::Placement;
 use apart::Apart;
 use census::PodKind;
+use fitting::Outlook;
+use record::Displaced;
 use ungate::GatedPod;
 
 /// A kind of job: what the framework needs to know of it, and to do to it.
@@ -48,14 +52,16 @@ pub trait Job {
     fn hold_template_gate(&self) -> Option<Write>;
     /// Opens or closes the gate of the member with this name.
     fn set_open(&self, member: &str, open: bool) -> Option<Write>;
+    /// The member that is to take the place of the one that serves, as its operator says.
+    fn next(&self) -> Option<&str>;
     /// What says to which of its members requests are sent, if anything does.
     fn routed_by(&self) -> Option<ObjectRef>;
     /// Takes the scheduling gate from a pod of a member, sends it to where its quota is, and labels it with what it is.
     fn release(&self, member: &str, pod: &str, leave: &Leave) -> Option<Write>;
     /// The conditions that are shown on it.
     fn conditions(&self) -> &[Condition];
-    /// Shows these conditions on the job, all in one write, unless they are shown already.
-    fn show(&self, conditions: Vec<Condition>) -> Option<Write>;
+    /// Shows these conditions on the job, and none of the types `gone`, all in one write; unless that is so already.
+    fn show(&self, conditions: Vec<Condition>, gone: &[&str]) -> Option<Write>;
 
     /// The LocalQueue that it is submitted to.
     fn queue_name(&self) -> Option<String> {
@@ -154,6 +160,8 @@ pub struct JobView<'a> {
     pub workloads: Vec<&'a Workload>,
     /// Clusters whose objects are gone, while pods that a slice pays for are not.
     pub outlived: Vec<Member>,
+    /// What quota there is.
+    pub queue: &'a queue::Engine,
     /// The priority of its workloads, or why it has none.
     pub priority: Result<Priority, String>,
     /// Where pods run that use quota of these flavors.
@@ -182,23 +190,39 @@ pub fn plan(view: &JobView<'_>) -> Plan {
     let mut members = view.job.members();
     parts::preempt(&mut members, slices::covering(&slices).and_then(|slice| slice.gives_back));
     hold_template_gate(view, &slices, &mut plan);
-    let living: Vec<_> = slices.iter().filter(|slice| slice.phase != slices::Phase::Finished).collect();
-    let apart = Apart::of(view, &slices, &members);
-    let wanted = pod_sets::wanted(view.outlived.iter().chain(&members), &living, apart.as_ref());
-    let queueable = wanted.and_then(|wanted| Ok((wanted, view.priority.clone()?, time_limit(view.job)?)));
-    if let Ok((wanted, priority, time_limit)) = &queueable {
-        let request = Request { view, members: &members, wanted, priority, time_limit: *time_limit };
-        slices::plan(&request, &slices, &mut plan);
-    }
+    let asked = plan_slices(view, &slices, &members, &mut plan);
     gate::plan(view, &members, slices::covering(&slices), &mut plan);
     ungate::plan(view, &members, slices::covering(&slices), &mut plan);
     give_back(view, &slices, &members, &mut plan);
     readiness::plan(view, &slices, &members, &mut plan);
-    match queueable.and_then(|(wanted, ..)| pod_sets::enough_room(&wanted.record)) {
-        Ok(()) => report::plan(view, &slices, &members, &mut plan),
+    match asked {
+        Ok(outlook) => report::plan(view, &slices, &members, &outlook, &mut plan),
         Err(problem) => report::misconfigured(view, &slices, &problem, &mut plan),
     }
     plan
+}
+
+/// Brings the slices in line with what the members want; returns what is to be expected of an upgrade, or why not all can be
+/// asked for.
+fn plan_slices(
+    view: &JobView<'_>,
+    slices: &[slices::Slice<'_>],
+    members: &[Member],
+    plan: &mut Plan,
+) -> Result<Outlook, String> {
+    let living: Vec<_> = slices.iter().filter(|slice| slice.phase != slices::Phase::Finished).collect();
+    let apart = Apart::of(view, slices, members);
+    let aside = instead::aside(slices::covering(slices), members);
+    let stays = |member: &&Member| aside.iter().all(|displaced| displaced.uid != member.uid);
+    let staying = view.outlived.iter().chain(members).filter(stays);
+    let wanted = &pod_sets::wanted(staying, &living, apart.as_ref())?;
+    let (priority, time_limit) = (&view.priority.clone()?, time_limit(view.job)?);
+    let request = Request { view, members, wanted, priority, time_limit, aside: &aside, outlook: Outlook::Unknown };
+    let request = Request { outlook: fitting::outlook(&request, slices), ..request };
+    let first = instead::wanted_back(&request, slices::covering(slices));
+    let request = Request { wanted: first.as_ref().unwrap_or(wanted), ..request };
+    slices::plan(&request, slices, plan);
+    pod_sets::enough_room(&wanted.record).map(|()| request.outlook)
 }
 
 /// Makes every later member be born suspended. A job that has slices was so before: somebody has got past the policies.
@@ -229,6 +253,10 @@ pub(crate) struct Request<'a> {
     priority: &'a Priority,
     /// How long it may be admitted in all, in seconds.
     time_limit: Option<i32>,
+    /// Members that make place for others.
+    aside: &'a [Displaced],
+    /// What is to be expected of its upgrade.
+    outlook: Outlook,
 }
 
 /// How long a job may be admitted in all, in seconds, as its label says (kueue v0.19.2
@@ -246,7 +274,9 @@ fn time_limit(job: &dyn Job) -> Result<Option<i32>, String> {
 /// Gives the quota of an evicted slice back once nothing runs on it any more.
 fn give_back(view: &JobView<'_>, slices: &[slices::Slice<'_>], members: &[Member], plan: &mut Plan) {
     let quiet = view.outlived.is_empty() && members.iter().all(|member| !member.open && member.live_pods.is_empty());
-    for slice in slices.iter().filter(|slice| slice.phase == slices::Phase::Evicted && quiet) {
+    // One that took the place of another is given back once that is over: else what the other held would count again.
+    let alone = slices.iter().filter(|slice| slice.phase == slices::Phase::Admitted).count() == 0;
+    for slice in slices.iter().filter(|slice| slice.phase == slices::Phase::Evicted && quiet && alone) {
         let mut released = status::released(slice.workload, view.now);
         readiness::forget(&mut released, view.now);
         plan.write(Write::patch_status(slice.workload, &released));

@@ -57,6 +57,10 @@ impl Job for RayClusterJob<'_> {
         set_open(self.cluster, open)
     }
 
+    fn next(&self) -> Option<&str> {
+        None
+    }
+
     fn routed_by(&self) -> Option<ObjectRef> {
         None
     }
@@ -77,12 +81,12 @@ impl Job for RayClusterJob<'_> {
         self.cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
     }
 
-    fn show(&self, conditions: Vec<Condition>) -> Option<Write> {
-        if conditions.iter().all(|wanted| report::is_shown(self.conditions(), wanted)) {
+    fn show(&self, conditions: Vec<Condition>, gone: &[&str]) -> Option<Write> {
+        if report::shows(self.conditions(), &conditions, gone) {
             return None;
         }
         let mut shown = self.cluster.status.clone().unwrap_or_default();
-        conditions.into_iter().for_each(|wanted| report::replace(&mut shown.conditions, wanted));
+        report::show_in(&mut shown.conditions, conditions, gone);
         Write::patch_status(self.cluster, &shown)
     }
 }

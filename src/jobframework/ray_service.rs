@@ -57,6 +57,11 @@ impl Job for RayServiceJob<'_> {
         self.children.iter().find(|child| child.cluster.name_any() == member)?.set_open(member, open)
     }
 
+    fn next(&self) -> Option<&str> {
+        let pending = self.service.status.as_ref()?.pending_service_status.as_ref()?;
+        pending.ray_cluster_name.as_deref().filter(|name| !name.is_empty())
+    }
+
     fn routed_by(&self) -> Option<ObjectRef> {
         Some(ObjectRef::named::<Service>(self.service.namespace(), serve_service_name(self.service)))
     }
@@ -69,12 +74,12 @@ impl Job for RayServiceJob<'_> {
         self.service.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
     }
 
-    fn show(&self, conditions: Vec<Condition>) -> Option<Write> {
-        if conditions.iter().all(|wanted| report::is_shown(self.conditions(), wanted)) {
+    fn show(&self, conditions: Vec<Condition>, gone: &[&str]) -> Option<Write> {
+        if report::shows(self.conditions(), &conditions, gone) {
             return None;
         }
         let mut shown = self.service.status.clone().unwrap_or_default();
-        conditions.into_iter().for_each(|wanted| report::replace(&mut shown.conditions, wanted));
+        report::show_in(&mut shown.conditions, conditions, gone);
         Write::patch_status(self.service, &shown)
     }
 }

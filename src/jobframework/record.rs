@@ -26,6 +26,21 @@ pub struct Record {
     /// What can be taken from it without the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<PartPods>,
+    /// Members whose place it takes: it pays for none of their pods, and what it pays for starts once the last of them is gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instead_of: Vec<Displaced>,
+}
+
+/// A member that makes place for another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Displaced {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// The uid of the member that takes its place.
+    pub by: String,
 }
 
 /// What a slice pays for in one member of the job.

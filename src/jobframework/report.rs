@@ -2,6 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
+use super::fitting::{Outlook, UPGRADE_ADMISSIBLE};
 use super::slices::{self, Phase, Slice};
 use super::{JobView, Member};
 use crate::api::condition;
@@ -27,14 +28,15 @@ const REASON_RESERVED: &str = "QuotaReserved";
 const REASON_PENDING: &str = "Pending";
 
 /// What a condition says.
-struct Says {
-    status: bool,
-    reason: String,
-    message: String,
+#[derive(Debug, Clone)]
+pub(super) struct Says {
+    pub(super) status: bool,
+    pub(super) reason: String,
+    pub(super) message: String,
 }
 
 impl Says {
-    fn new(status: bool, reason: &str, message: impl Into<String>) -> Self {
+    pub(super) fn new(status: bool, reason: &str, message: impl Into<String>) -> Self {
         Self { status, reason: reason.to_owned(), message: message.into() }
     }
 
@@ -51,21 +53,21 @@ impl Says {
 }
 
 /// Shows where the job stands.
-pub fn plan(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member], plan: &mut Plan) {
+pub(super) fn plan(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member], outlook: &Outlook, plan: &mut Plan) {
     if !is_going(view) {
-        show(view, slices, admission(view, slices, members), plan);
+        show(view, slices, admission(view, slices, members), outlook, plan);
     }
 }
 
 /// Shows why the job can't be queued.
 pub fn misconfigured(view: &JobView<'_>, slices: &[Slice<'_>], problem: &str, plan: &mut Plan) {
-    show(view, slices, Some(Says::new(false, REASON_MISCONFIGURED, problem)), plan);
+    show(view, slices, Some(Says::new(false, REASON_MISCONFIGURED, problem)), &Outlook::Unknown, plan);
 }
 
 /// Shows what is left of a job that names no queue any more: what it held may still be on its way back.
 pub fn left(view: &JobView<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
     if !is_going(view) {
-        show(view, slices, None, plan);
+        show(view, slices, None, &Outlook::NoUpgrade, plan);
     }
 }
 
@@ -155,28 +157,47 @@ fn queue_says(slice: &Slice<'_>) -> Option<(String, String)> {
     (found.status == "False").then(|| (found.reason.clone(), found.message.clone()))
 }
 
-/// Shows both conditions in one write. What is said of quota goes along with what is said of admission, and is worth a write of its
+/// Shows all conditions in one write. What is said of quota goes along with what is said of admission, and is worth a write of its
 /// own only when quota has come or gone: such a write would stand in the way of the gate of a RayCluster.
-fn show(view: &JobView<'_>, slices: &[Slice<'_>], admitted: Option<Says>, plan: &mut Plan) {
+fn show(view: &JobView<'_>, slices: &[Slice<'_>], admitted: Option<Says>, outlook: &Outlook, plan: &mut Plan) {
     let shown = view.job.conditions();
-    let reserved = reservation(slices);
-    let is_news = |says: &Says| !is_shown(shown, &says.condition(ADMITTED, view));
-    let note = admitted.as_ref().filter(|says| is_news(says)).map(|says| {
+    let (reserved, upgrade) = (reservation(slices), outlook.says());
+    let mut notes = Vec::new();
+    if let Some(says) = admitted.as_ref().filter(|says| !is_shown(shown, &says.condition(ADMITTED, view))) {
         let as_wanted = says.status || says.reason == REASON_SUSPENDED;
-        Note { warning: !as_wanted, ..view.job.note(&says.reason, &says.message) }
-    });
+        notes.push(Note { warning: !as_wanted, ..view.job.note(&says.reason, &says.message) });
+    }
+    // That it goes as upgrades do is nothing to tell of.
+    let is_told = |says: &&Says| outlook.is_trouble() && !is_shown(shown, &says.condition(UPGRADE_ADMISSIBLE, view));
+    if let Some(says) = upgrade.as_ref().filter(is_told) {
+        notes.push(Note { warning: true, ..view.job.note(&says.reason, &says.message) });
+    }
     let mut wanted: Vec<Condition> = admitted.iter().map(|says| says.condition(ADMITTED, view)).collect();
     if !wanted.is_empty() || reserved.status != condition::is_true(shown, QUOTA_RESERVED) {
         wanted.push(reserved.condition(QUOTA_RESERVED, view));
     }
-    if let Some(write) = view.job.show(wanted) {
+    wanted.extend(upgrade.iter().map(|says| says.condition(UPGRADE_ADMISSIBLE, view)));
+    let gone: &[&str] = if *outlook == Outlook::NoUpgrade { &[UPGRADE_ADMISSIBLE] } else { &[] };
+    if let Some(write) = view.job.show(wanted, gone) {
         plan.write(write);
-        plan.notes.extend(note);
+        plan.notes.extend(notes);
     }
 }
 
+/// Whether all of these are shown, and none of the types `gone`.
+pub fn shows(conditions: &[Condition], wanted: &[Condition], gone: &[&str]) -> bool {
+    wanted.iter().all(|wanted| is_shown(conditions, wanted))
+        && gone.iter().all(|kind| condition::get(conditions, kind).is_none())
+}
+
+/// Puts conditions in the place of those of their types, and takes those of the types `gone` away.
+pub fn show_in(conditions: &mut Vec<Condition>, wanted: Vec<Condition>, gone: &[&str]) {
+    conditions.retain(|held| !gone.contains(&held.type_.as_str()));
+    wanted.into_iter().for_each(|wanted| replace(conditions, wanted));
+}
+
 /// Whether this is what a condition says already, whenever it came to say so.
-pub fn is_shown(conditions: &[Condition], wanted: &Condition) -> bool {
+fn is_shown(conditions: &[Condition], wanted: &Condition) -> bool {
     condition::get(conditions, &wanted.type_).is_some_and(|held| {
         let last_transition_time = held.last_transition_time.clone();
         *held == Condition { last_transition_time, ..wanted.clone() }
@@ -184,7 +205,7 @@ pub fn is_shown(conditions: &[Condition], wanted: &Condition) -> bool {
 }
 
 /// Puts a condition in the place of the one of its type. The transition time stays unless the status changes.
-pub fn replace(conditions: &mut Vec<Condition>, mut wanted: Condition) {
+fn replace(conditions: &mut Vec<Condition>, mut wanted: Condition) {
     match conditions.iter_mut().find(|held| held.type_ == wanted.type_) {
         Some(held) => {
             if held.status == wanted.status {

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::pod_sets::{self, Wanted};
 use super::readiness;
 use super::record::{Counts, Record, Share, fits_within};
-use super::{Group, Job, JobView, Member, Priority, Request, growth, parts};
+use super::{Group, Job, Member, Priority, Request, growth, instead, parts};
 use crate::api::condition::{self, Verdict};
 use crate::api::kueue::workload::PriorityClassKind;
 use crate::api::kueue::{PodSet, Workload, WorkloadSpec, names};
@@ -165,7 +165,7 @@ pub fn waiting<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
 pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
     tidy(slices, plan);
     if let Some(holder) = newest_holder(slices) {
-        supersede(slices, holder, request.view, plan);
+        supersede(slices, holder, request, plan);
     }
     let wanted = request.wanted;
     if !request.view.job.wants_to_run() {
@@ -177,12 +177,16 @@ pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan)
         return;
     }
     match covering(slices) {
-        Some(held) if fits_within(&wanted.record.counts(), &held.granted()) => {
-            adjust(held, on_top_of(held, request), request, plan);
+        Some(held) if request.outlook.instead().is_none() && fits_within(&wanted.record.counts(), &held.granted()) => {
+            adjust_held(held, on_top_of(held, request), request, plan);
             waiting.iter().for_each(|slice| plan.write(Write::delete(slice.workload, false)));
         }
         Some(held) => {
-            adjust(held, up_to_date(held, request).meet(&wanted.record), request, plan);
+            // A Workload has a pod set at least, so what is held stays until there is another.
+            let still_wanted = up_to_date(held, request).meet(&wanted.record);
+            if !still_wanted.members.is_empty() {
+                adjust_held(held, still_wanted, request, plan);
+            }
             ask(request, slices, &waiting, Some(held), plan);
         }
         // Whoever has to give quota back gets none until that is done: it would be counted twice.
@@ -194,7 +198,13 @@ pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan)
 /// A slice that holds quota is over once a newer one does: all that the job wants is paid for by that one. The queue sees to it
 /// where the newer one says that it replaces the other in their ClusterQueue. But the job may have been moved to another, and
 /// who was between the two may have been deleted by hand.
-fn supersede(slices: &[Slice<'_>], newest: &Slice<'_>, view: &JobView<'_>, plan: &mut Plan) {
+///
+/// One that pays for pods of a member whose place the newer one takes is over when the last of them is gone.
+fn supersede(slices: &[Slice<'_>], newest: &Slice<'_>, request: &Request<'_>, plan: &mut Plan) {
+    let view = request.view;
+    if instead::outlasts(&newest.record, view, request.members) {
+        return;
+    }
     let by = Successor {
         workload: Key::of(newest.workload),
         uid: newest.workload.uid().unwrap_or_default(),
@@ -221,15 +231,18 @@ fn tidy(slices: &[Slice<'_>], plan: &mut Plan) {
 /// The job doesn't want to run: nothing is asked for, and what is held shrinks with its pods to nothing.
 fn wind_down(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
     let wanted = request.wanted;
+    let newest = newest_holder(slices).map(|newest| newest.record.sequence);
     for slice in slices {
         match slice.phase {
             Phase::Waiting => plan.write(Write::delete(slice.workload, false)),
+            // It pays for what it always did until the newest one is the only one.
+            Phase::Admitted | Phase::Evicted if newest > Some(slice.record.sequence) => {}
             Phase::Admitted | Phase::Evicted if wanted.record.members.is_empty() => {
                 let message = format!("{} has nothing left to run", request.view.job.reference());
                 let now = request.view.now;
                 plan.write(finish(slice.workload, names::finished_reason::OUT_OF_SYNC, message, now));
             }
-            Phase::Admitted => adjust(slice, slice.record.meet(&wanted.record), request, plan),
+            Phase::Admitted => adjust_held(slice, slice.record.meet(&wanted.record), request, plan),
             Phase::Evicted | Phase::Going | Phase::Finished => {}
         }
     }
@@ -258,16 +271,12 @@ fn ask(request: &Request<'_>, slices: &[Slice<'_>], waiting: &[&Slice<'_>], held
     let held_name = held.map(|held| held.workload.name_any());
     let fits = |slice: &Slice<'_>| held.is_none() || predecessor(slice.workload) == held_name;
     let kept = waiting.iter().position(|slice| fits(slice));
-    let record = match held {
-        Some(held) => {
-            let wanted = on_top_of(held, request);
-            Record { steps: growth::steps(&held.record, &wanted, request.members), ..wanted }
-        }
-        None => request.wanted.record.clone(),
-    };
+    let record = asked(request, held);
+    let quiet = instead::regained(held, &record, request);
     for (index, slice) in waiting.iter().enumerate() {
         if Some(index) == kept {
-            adjust(slice, record.clone(), request, plan);
+            let write = adjusted(slice, record.clone(), request);
+            plan.write(write.map(|write| write.while_quiet(quiet.clone())));
         } else {
             plan.write(Write::delete(slice.workload, false));
         }
@@ -275,8 +284,28 @@ fn ask(request: &Request<'_>, slices: &[Slice<'_>], waiting: &[&Slice<'_>], held
     if kept.is_none() {
         let sequence = slices.last().map_or(0, |slice| slice.record.sequence) + 1;
         let parts = parts::of(&record, request.members, request.view.makes_pods);
-        plan.write(Write::create(&new_slice(request, Record { sequence, parts, ..record }, held)));
+        let slice = new_slice(request, Record { sequence, parts, ..record }, held);
+        plan.write(Write::create(&slice).while_quiet(quiet));
     }
+}
+
+/// What is asked for by who succeeds the slice that is held, or by the first one.
+fn asked(request: &Request<'_>, held: Option<&Slice<'_>>) -> Record {
+    let mut record = held.map_or_else(|| request.wanted.record.clone(), |held| on_top_of(held, request));
+    record.instead_of = request.aside.to_vec();
+    match request.outlook.instead() {
+        Some(displaced) => {
+            record.members.retain(|member| member.uid != displaced.uid);
+            record.instead_of.push(displaced.clone());
+        }
+        None => {
+            let held = held.map(|held| &held.record);
+            let hopeless = request.outlook.hopeless(held);
+            record.members.retain(|member| hopeless != Some(member.uid.as_str()));
+            record.steps = held.map(|held| growth::steps(held, &record, request.members)).unwrap_or_default();
+        }
+    }
+    record
 }
 
 /// What a slice pays for, as far as it has started.
@@ -300,8 +329,16 @@ fn predecessor(workload: &Workload) -> Option<String> {
     Some(claim.rsplit_once('/').map_or(claim.as_str(), |(_, name)| name).to_owned())
 }
 
+/// Makes a slice that holds quota pay for `record`, in place.
+fn adjust_held(held: &Slice<'_>, record: Record, request: &Request<'_>, plan: &mut Plan) {
+    let instead_of = instead::kept(held, &record, request.view, request.members);
+    let record = Record { instead_of, ..record };
+    let quiet = instead::regained(Some(held), &record, request);
+    plan.write(adjusted(held, record, request).map(|write| write.while_quiet(quiet)));
+}
+
 /// Makes a slice pay for `record`, in place.
-fn adjust(slice: &Slice<'_>, record: Record, request: &Request<'_>, plan: &mut Plan) {
+fn adjusted(slice: &Slice<'_>, record: Record, request: &Request<'_>) -> Option<Write> {
     let parts = parts::of(&record, request.members, request.view.makes_pods);
     let record = Record { sequence: slice.record.sequence, parts, ..record };
     let mut adjusted = slice.workload.clone();
@@ -316,7 +353,7 @@ fn adjust(slice: &Slice<'_>, record: Record, request: &Request<'_>, plan: &mut P
         adjusted.spec.priority = Some(request.priority.value);
         adjusted.spec.priority_class_ref = request.priority.class.clone();
     }
-    plan.write(Write::patch(slice.workload, &adjusted));
+    Write::patch(slice.workload, &adjusted)
 }
 
 fn holds_quota(workload: &Workload) -> bool {
@@ -332,7 +369,8 @@ fn follows_label(workload: &Workload, priority: &Priority) -> bool {
     refs.iter().all(|class| class.is_some_and(|class| class.kind == PriorityClassKind::WorkloadPriorityClass))
 }
 
-fn new_slice(request: &Request<'_>, record: Record, replaces: Option<&Slice<'_>>) -> Workload {
+/// A slice that pays for `record` and takes over from the slice that it replaces.
+pub(super) fn new_slice(request: &Request<'_>, record: Record, replaces: Option<&Slice<'_>>) -> Workload {
     let Request { view, wanted, priority, .. } = request;
     let reference = view.job.reference();
     let spec = WorkloadSpec {

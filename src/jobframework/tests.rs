@@ -2,6 +2,7 @@
 
 mod apart;
 mod changes;
+mod fitting;
 mod fixture;
 mod parts;
 mod readiness;

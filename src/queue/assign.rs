@@ -19,7 +19,7 @@ use crate::api::kueue::{Admission, PodSetAssignment, ResourceFlavorSpec};
 use crate::api::quantity::Amount;
 
 /// How many other choices are tried before a workload is taken to fit nowhere.
-const MOST_TRIES: usize = 512;
+pub(super) const MOST_TRIES: usize = 512;
 
 /// The slice whose quota a workload takes over.
 #[derive(Debug, Clone)]
@@ -101,15 +101,15 @@ pub(super) struct Findings {
 }
 
 /// What one pod set asks of one resource group.
-struct Slot<'a> {
+pub(super) struct Slot<'a> {
     place: (usize, usize),
-    set: &'a PodSetDemand,
-    group: &'a Group,
-    asked: Vec<(&'a str, i128)>,
+    pub(super) set: &'a PodSetDemand,
+    pub(super) group: &'a Group,
+    pub(super) asked: Vec<(&'a str, i128)>,
 }
 
 /// Why a flavor is not for a slot, whatever quota it has.
-enum Objection {
+pub(super) enum Objection {
     /// Its nodes are not for these pods, or others were evicted in another one.
     Unsuitable(String),
     /// Pods of the same pod set run in this other one.
@@ -159,7 +159,7 @@ impl Attempt<'_> {
     }
 
     /// What the pods ask for, in the order of pod sets and groups; and whether all of it is offered.
-    fn slots(&self, counts: &[i32], found: &mut Findings) -> (Vec<Slot<'_>>, bool) {
+    pub(super) fn slots(&self, counts: &[i32], found: &mut Findings) -> (Vec<Slot<'_>>, bool) {
         let (mut slots, mut offered) = (Vec::new(), true);
         for (set_index, (set, count)) in self.demand.pod_sets.iter().zip(counts).enumerate() {
             for (group_index, group) in self.quota.groups.iter().enumerate() {
@@ -227,7 +227,7 @@ impl Attempt<'_> {
         best
     }
 
-    fn objection(&self, slot: &Slot<'_>, flavor: &FlavorInGroup) -> Option<Objection> {
+    pub(super) fn objection(&self, slot: &Slot<'_>, flavor: &FlavorInGroup) -> Option<Objection> {
         let specs = slot.group.flavors.iter().filter_map(|flavor| self.flavors.get(&flavor.name));
         let labels = || specs.flat_map(|spec| spec.node_labels.keys().map(String::as_str)).collect();
         let unsuitable = self.flavors.get(&flavor.name).and_then(|spec| slot.set.placement.objection(spec, labels));
@@ -245,7 +245,13 @@ impl Attempt<'_> {
     }
 
     /// An objection as an obstacle. That pods run in another flavor matters only where this one has any quota for more.
-    fn obstacle(&self, slot: &Slot<'_>, flavor: &FlavorInGroup, objection: Objection, tree: &Tree) -> Obstacle {
+    pub(super) fn obstacle(
+        &self,
+        slot: &Slot<'_>,
+        flavor: &FlavorInGroup,
+        objection: Objection,
+        tree: &Tree,
+    ) -> Obstacle {
         let (pod_set, name) = (slot.set.name.clone(), flavor.name.clone());
         let has_any =
             |(resource, _): &(&str, i128)| flavor.fr(resource).is_some_and(|fr| tree.potential(self.node, fr) > 0);
@@ -351,12 +357,6 @@ impl Attempt<'_> {
         } else {
             tree.binding(self.node, fr, wanted, View::Planned, planned)
         };
-        let binding = match (tree.is_cluster_queue(node), limited) {
-            (true, false) => Binding::NominalQuota,
-            (true, true) => Binding::BorrowingLimit,
-            (false, false) => Binding::Cohort(tree.name(node).to_owned()),
-            (false, true) => Binding::CohortBorrowingLimit(tree.name(node).to_owned()),
-        };
         let missing = if wanted > potential { wanted - potential } else { wanted - available };
         Shortfall {
             pod_set: slot.set.name.clone(),
@@ -368,7 +368,7 @@ impl Attempt<'_> {
             used: clamped(tree.used(self.node, fr, View::Planned) - planned),
             nominal: clamped(tree.nominal(self.node, fr)),
             potential: clamped(potential),
-            binding,
+            binding: Binding::at(tree, node, limited),
             missing: clamped(missing),
             holders: Vec::new(),
             more_holders: 0,

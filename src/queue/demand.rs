@@ -79,7 +79,7 @@ impl Ask {
     ///
     /// # Errors
     /// When they can't be understood or ask for what is not supported.
-    fn of(workload: &Workload, rules: &ResourceRules) -> Result<Self, String> {
+    pub(super) fn of(workload: &Workload, rules: &ResourceRules) -> Result<Self, String> {
         let pod_sets = workload.spec.pod_sets.iter().map(|set| {
             supported(set)?;
             let pod = pod_of(&set.template).map_err(|error| format!("pod set {}: {error}", set.name))?;
@@ -135,6 +135,19 @@ impl Demands {
     /// When its pod sets can't be understood or ask for what is not supported.
     pub(super) fn ask(&mut self, workload: &Workload, rules: &ResourceRules) -> Result<Shared<Ask>, String> {
         Ask::of(workload, rules).map(|ask| self.asks.shared(ask))
+    }
+
+    /// What would be asked for by someone who asks for all of it or nothing.
+    pub(super) fn hypothetical(
+        &self,
+        ask: &Ask,
+        namespace: &str,
+        counts: &[(String, PodCount)],
+        rules: &ResourceRules,
+    ) -> Demand {
+        let count = |set: &PodSetAsk| count_of(counts, &set.name).unwrap_or_default();
+        let pod_sets = ask.pod_sets.iter().map(|set| set.demand(count(set), &self.added, namespace, rules)).collect();
+        Demand { pod_sets, ladder: None }
     }
 
     /// What is asked for as things are.

@@ -13,6 +13,7 @@ use super::parts::{Loss, Part, PartPods, parts_of, preempted_part};
 use super::pending::{PendingReason, Waiting};
 use super::settings::{RequeuingTimestamp, ResourceRules, Settings, WaitForPodsReady};
 use super::shared::Shared;
+use super::slices::takes_places;
 use super::slot::Slot;
 use super::steps::{Step, steps_of};
 use super::tree::Tree;
@@ -71,6 +72,8 @@ pub(super) struct Entry {
     counts: Vec<(String, PodCount)>,
     /// The order in which its pods may be granted, if not all at once.
     steps: Vec<Step>,
+    /// Whether pods run on the quota of the slice that it replaces until its job says that they are gone.
+    pub(super) replaced_goes_on: bool,
     /// What can be taken from it without the rest, what is taken first coming first.
     parts: Vec<PartPods>,
     pub(super) stage: Stage,
@@ -102,6 +105,11 @@ pub(super) struct PodCount {
 }
 
 impl PodCount {
+    /// So many pods, all of which need their quota.
+    pub(super) fn of(specified: i32) -> Self {
+        Self { specified, reclaimable: 0 }
+    }
+
     pub(super) fn needed(self) -> i32 {
         self.specified.saturating_sub(self.reclaimable).max(0)
     }
@@ -119,7 +127,7 @@ impl Entry {
         let annotation = |name: &str| meta.annotations.as_ref().and_then(|all| all.get(name));
         let counts = counts_of(workload);
         let requeue_at = status.requeue_state.as_ref().and_then(|state| state.requeue_at.as_ref());
-        let replaces = annotation(names::SLICE_REPLACEMENT_FOR_ANNOTATION).and_then(|name| claimed(&key, name));
+        let replaces = claimed_by(workload);
         // Who replaces nobody comes whole.
         let steps = if replaces.is_some() { steps_of(workload) } else { Vec::new() };
         let asks_as = |before: &&Self| before.has_spec_of(workload) && before.counts == counts && before.steps == steps;
@@ -166,6 +174,7 @@ impl Entry {
             deleting: meta.deletion_timestamp.is_some(),
             gated_by: annotation(names::ADMISSION_GATED_BY_ANNOTATION).filter(|by| !by.is_empty()).cloned(),
             requeue_at: requeue_at.map(|time| time.0),
+            replaced_goes_on: replaces.is_some() && takes_places(workload),
             replaces,
             admitted: condition::is_true(conditions, names::ADMITTED),
             evicted: condition::is_true(conditions, names::EVICTED),
@@ -442,6 +451,12 @@ fn readiness(conditions: &[Condition]) -> Option<Readiness> {
 fn owner_uid(workload: &Workload) -> Option<String> {
     let owners = workload.metadata.owner_references.as_deref().unwrap_or_default();
     owners.iter().find(|owner| owner.controller == Some(true)).or(owners.first()).map(|owner| owner.uid.clone())
+}
+
+/// The slice that a Workload says it replaces.
+pub(super) fn claimed_by(workload: &Workload) -> Option<Key> {
+    let annotation = workload.metadata.annotations.as_ref()?.get(names::SLICE_REPLACEMENT_FOR_ANNOTATION)?;
+    claimed(&Key::of(workload), annotation)
 }
 
 /// The slice that an annotation `namespace/name` names. One of another namespace is none of ours.

@@ -7,7 +7,7 @@ use super::assign::{Assignment, Attempt, Findings, Predecessor};
 use super::engine::{ClusterQueueState, Engine, Promise, WorkloadId};
 use super::ledger::{LargeHolder, clamped};
 use super::means::{Ground, Means, Mode};
-use super::pending::{Obstacle, PendingReason, Waiting};
+use super::pending::{Binding, Obstacle, PendingReason, Waiting};
 use super::slot::{Slot, Standing};
 use super::tree::{Fr, NodeId, Tree, View};
 use crate::api::quantity::Amount;
@@ -28,6 +28,18 @@ impl Ground for Onlooker<'_> {
 
     fn make_room(&mut self, fr: Fr, amount: i128) -> Means {
         Means { mode: Mode::NoCandidates, level: self.tree.lowest_fit(self.node, fr, amount, View::Planned, 0).height }
+    }
+}
+
+impl Binding {
+    /// What binds at a node of the tree: the limit on its borrowing, or else all the quota that there is.
+    pub(super) fn at(tree: &Tree, node: NodeId, limited: bool) -> Self {
+        match (tree.is_cluster_queue(node), limited) {
+            (true, false) => Self::NominalQuota,
+            (true, true) => Self::BorrowingLimit,
+            (false, false) => Self::Cohort(tree.name(node).to_owned()),
+            (false, true) => Self::CohortBorrowingLimit(tree.name(node).to_owned()),
+        }
     }
 }
 

@@ -1,15 +1,33 @@
 //! Which slice of a job takes over whose quota.
 
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
 use super::Key;
 use super::registry::Registry;
 use super::slot::{Slot, Standing};
+use super::steps::read;
 use super::tree::NodeId;
+use crate::api::kueue::Workload;
 
 /// How many slices of one job are followed from one to the next. Two are alive in the normal course of things.
 pub(super) const LONGEST_CHAIN: usize = 64;
 
 /// All workloads, by name and by number.
 pub(super) type Workloads = Registry<Key, Slot>;
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Places {
+    #[serde(default)]
+    instead_of: Vec<IgnoredAny>,
+}
+
+/// Whether a slice says that it takes the place of members of its job whose pods it does not pay for. The slice that does is not
+/// over before they are gone, which their job sees to; until then both are charged by what is larger.
+pub(super) fn takes_places(workload: &Workload) -> bool {
+    !read::<Places>(workload).instead_of.is_empty()
+}
 
 impl Workloads {
     /// The slice whose quota a workload takes over when it is admitted to `cluster_queue`: the nearest one before it that

@@ -35,7 +35,8 @@ impl Engine {
             }
             Standing::Superseded(by) => {
                 let by = &self.workloads.get(*by)?.entry;
-                matches!(by.stage, Stage::Reserved(_)).then(|| Effect::FinishReplaced {
+                let is_over = matches!(by.stage, Stage::Reserved(_)) && !by.replaced_goes_on;
+                is_over.then(|| Effect::FinishReplaced {
                     workload: workload(),
                     by: Successor { workload: by.key.clone(), uid: by.uid.to_string(), job_uid: by.job_uid.clone() },
                 })

@@ -10,6 +10,7 @@ use super::upgrade::Step;
 use super::{Scene, View, hash, services};
 use crate::api::condition;
 use crate::api::fingerprint;
+use crate::api::ray::upgrade_choices::GIVEN_UP_ANNOTATION;
 use crate::api::ray::{RayCluster, RayService, names};
 use crate::engine::plan::{Note, Plan, Write};
 
@@ -28,6 +29,7 @@ pub(super) fn draft(service: &RayService, name: &str) -> RayCluster {
     labels.insert(names::ORIGIN_KIND_LABEL.to_owned(), RayService::kind(&()).into_owned());
     let mut annotations = service.annotations().clone();
     annotations.remove(LAST_APPLIED_ANNOTATION);
+    annotations.remove(GIVEN_UP_ANNOTATION);
     let mut cluster = RayCluster::new(name, service.spec.ray_cluster_config.clone());
     cluster.metadata = ObjectMeta {
         namespace: service.namespace(),

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 use super::{children, hash, services};
-use crate::api::ray::{RayCluster, RayService, UpgradeType};
+use crate::api::ray::{RayCluster, RayService, UpgradeType, upgrade_choices};
 use crate::dashboard::ServeConfig;
 use crate::raycluster::{self, Problem};
 
@@ -73,7 +73,9 @@ pub(super) fn unsupported(service: &RayService) -> Vec<String> {
     ];
     let own = found.into_iter().filter(|(set, _)| *set).map(|(_, field)| field);
     let of_cluster = raycluster::unsupported::fields(&children::draft(service, DRAFT));
-    own.chain(of_cluster.iter().map(|field| in_service(field))).collect()
+    own.chain(upgrade_choices::misread(&service.metadata))
+        .chain(of_cluster.iter().map(|field| in_service(field)))
+        .collect()
 }
 
 /// A field of a cluster as the service has it.

@@ -7,6 +7,7 @@
 
 mod children;
 mod family;
+mod given_up;
 mod goal;
 pub mod hash;
 mod observation;
@@ -27,7 +28,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
 
 use crate::api::condition;
-use crate::api::ray::{RayCluster, RayService, names};
+use crate::api::ray::{RayCluster, RayService, names, upgrade_choices};
 use crate::engine::plan::{Note, Plan, Write};
 use crate::raycluster::Problem;
 use children::place;
@@ -78,7 +79,9 @@ impl<'a> Scene<'a> {
         let step = match goal {
             Ok(_) => {
                 let active = family.active.as_ref().map(|active| active.fit(spec, &wanted));
-                upgrade::decide(active, &rivals, goal::strategy(view.service))
+                let step = upgrade::decide(active, &rivals, goal::strategy(view.service));
+                let noted = upgrade_choices::given_up(&view.service.metadata);
+                given_up::decide(step, noted, &wanted, active.is_some())
             }
             Err(_) => Step::Hold(Reason::Invalid, upgrade::current(&rivals)),
         };
@@ -132,6 +135,7 @@ pub fn plan(view: &View<'_>) -> Plan {
 fn run(scene: &Scene<'_>) -> Plan {
     let mut plan = Plan::default();
     children::plan(scene, &mut plan);
+    given_up::plan(scene, &mut plan);
     let pending = scene.pending().map(|child| (child, serve::config_of_pending(scene)));
     let active = scene.family.active.as_ref().map(|child| (child, serve::config_of_active(scene)));
     for (child, config) in active.into_iter().chain(pending) {
@@ -173,6 +177,12 @@ fn tell(scene: &Scene<'_>, plan: &mut Plan) {
     {
         let text = "Another RayCluster is wanted, but spec.upgradeStrategy keeps it from being made";
         plan.notes.push(Note::warning(service, "UpgradeHeld", text));
+    }
+    for text in upgrade_choices::misread(&service.metadata) {
+        let known = condition::get(conditions, condition::UNSUPPORTED);
+        if !known.is_some_and(|known| known.message.contains(&text)) {
+            plan.notes.push(Note::warning(service, "InvalidAnnotation", text));
+        }
     }
     if let Some(active) = &scene.family.active
         && active_name(service).is_some_and(|before| before != active.name())

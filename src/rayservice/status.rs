@@ -11,6 +11,7 @@ use super::suspend::Phase;
 use super::upgrade::{Reason, Step};
 use super::{Scene, View, children, goal, serve};
 use crate::api::condition::{self, Verdict};
+use crate::api::ray::upgrade_choices::GIVEN_UP_ANNOTATION;
 use crate::api::ray::{AppStatus, RayServiceStatus, RayServiceStatuses, ServeDeploymentStatus, names};
 use crate::dashboard::ServeStatus;
 use crate::engine::plan::Write;
@@ -24,7 +25,8 @@ pub const UPGRADE_IN_PROGRESS: &str = "UpgradeInProgress";
 pub const SUSPENDING: &str = "Suspending";
 /// Condition: the service is suspended, and has no clusters.
 pub const SUSPENDED: &str = "Suspended";
-/// Condition, there only while True: another cluster is wanted, and isn't made because the strategy forbids it.
+/// Condition, there only while True: another cluster is wanted, and isn't made because the strategy forbids it, or because it waited
+/// for quota for too long.
 pub const UPGRADE_HELD: &str = "sluice.dev/UpgradeHeld";
 
 const INITIALIZING: &str = "Initializing";
@@ -160,7 +162,9 @@ fn progress(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
     let service = scene.view.service;
     match (active_name_of(scene), pending_name_of(scene)) {
         (Some(active), Some(pending)) => {
-            let text = format!("RayCluster {active} serves, RayCluster {pending} is to serve next");
+            let stopped = scene.family.active.as_ref().is_some_and(Child::is_suspended);
+            let does = if stopped { "is suspended and takes no requests" } else { "serves" };
+            let text = format!("RayCluster {active} {does}, RayCluster {pending} is to serve next");
             let text = waiting(scene).map_or_else(|| text.clone(), |waiting| format!("{text}; {waiting}"));
             conditions.set(UPGRADE_IN_PROGRESS, true, "BothActivePendingClustersExist", text);
         }
@@ -226,6 +230,14 @@ fn held(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
             let text = "a new RayCluster is wanted, but NewClusterWithIncrementalUpgrade is not available yet; set \
                         spec.upgradeStrategy.type to NewCluster";
             conditions.set(UPGRADE_HELD, true, "UpgradeStrategyUnsupported", text);
+        }
+        (Step::Hold(Reason::GivenUp, _), Some(active)) => {
+            let text = format!(
+                "another RayCluster is wanted, and waited for quota for too long; RayCluster {} stays as it is. It is tried again \
+                 when spec.rayClusterConfig changes, or annotation {GIVEN_UP_ANNOTATION} is removed",
+                active.name()
+            );
+            conditions.set(UPGRADE_HELD, true, "UpgradeGivenUp", text);
         }
         _ => conditions.remove(UPGRADE_HELD),
     }

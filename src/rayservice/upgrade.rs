@@ -49,6 +49,8 @@ pub enum Reason {
     UnknownStrategy,
     /// What is wanted makes no sense.
     Invalid,
+    /// It waited for quota for too long.
+    GivenUp,
 }
 
 impl Step {

@@ -18,5 +18,6 @@ mod restarts;
 mod shapes;
 mod stage;
 mod support;
+mod unfitting;
 mod upgrades;
 mod validation;

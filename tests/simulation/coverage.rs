@@ -6,11 +6,13 @@ use std::fmt;
 use kube::ResourceExt;
 use sluice::api::condition;
 use sluice::api::kueue::Workload;
+use sluice::api::ray::upgrade_choices::given_up;
 use sluice::api::ray::{RayCluster, RayService};
+use sluice::jobframework::record::{Record, Share};
 use sluice::queue::parts::PARTLY_PREEMPTED;
 
 use crate::support::history::{Change, Object, State};
-use crate::support::invariants::{clusters_of, is_open, key, owner_uid};
+use crate::support::invariants::{clusters_of, holds_quota, is_open, key, owner_uid};
 
 /// Something that happened in a world.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +33,12 @@ pub enum History {
     Upgraded,
     /// Of what a job was to grow by, a part was granted, and the rest waited.
     GrownInPart,
+    /// Pods of an upgrade got quota in another flavor than those of what served.
+    Apart,
+    /// A cluster was stopped for the next one, for which there was no room beside it.
+    Recreated,
+    /// An upgrade waited for too long, and was given up.
+    GivenUp,
     /// The process was killed while a service was in this phase.
     Crash(Phase),
     /// The answer to such a write of such an object was lost.
@@ -49,6 +57,9 @@ impl History {
             Self::RolledBack,
             Self::Upgraded,
             Self::GrownInPart,
+            Self::Apart,
+            Self::Recreated,
+            Self::GivenUp,
         ];
         upgrades.into_iter().chain(Phase::ALL.map(Self::Crash)).collect()
     }
@@ -132,6 +143,9 @@ impl fmt::Display for History {
             Self::RolledBack => formatter.write_str("rolled back"),
             Self::Upgraded => formatter.write_str("upgraded"),
             Self::GrownInPart => formatter.write_str("grown in part"),
+            Self::Apart => formatter.write_str("upgraded in another flavor"),
+            Self::Recreated => formatter.write_str("recreated"),
+            Self::GivenUp => formatter.write_str("given up"),
             Self::Crash(phase) => write!(formatter, "crash while {phase:?}"),
             Self::LostAnswer(write) => write!(formatter, "lost the answer to: {write}"),
         }
@@ -176,6 +190,13 @@ impl Coverage {
                     self.seen.insert(History::GrownInPart);
                 }
                 self.seen.extend(preemption(workload));
+                if let Some(record) = Record::of(workload).filter(|_| holds_quota(workload)) {
+                    self.seen.extend((!record.instead_of.is_empty()).then_some(History::Recreated));
+                    self.seen.extend(is_apart(&record).then_some(History::Apart));
+                }
+            }
+            Object::RayService(service) if given_up(&service.metadata).is_some() => {
+                self.seen.insert(History::GivenUp);
             }
             _ => {}
         }
@@ -255,6 +276,14 @@ fn is_granted_in_part(slice: &Workload) -> bool {
     let Some(admission) = admission else { return false };
     let granted: i32 = admission.pod_set_assignments.iter().filter_map(|assignment| assignment.count).sum();
     granted < slice.spec.pod_sets.iter().map(|set| set.count).sum()
+}
+
+/// Whether pods of one kind are in several PodSets.
+fn is_apart(record: &Record) -> bool {
+    let shares: Vec<_> = record.members.iter().flat_map(|member| &member.pods).collect();
+    let differ =
+        |share: &Share| shares.iter().any(|other| other.kind() == share.kind() && other.pod_set != share.pod_set);
+    shares.iter().any(|share| differ(share))
 }
 
 fn service_of<'a>(state: &'a State, cluster: &RayCluster) -> Option<&'a RayService> {

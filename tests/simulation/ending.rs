@@ -17,7 +17,7 @@ use sluice::queue::steps::Step;
 use crate::support::history::State;
 use crate::support::invariants::tree::{Pair, Quotas, Usage};
 use crate::support::invariants::{
-    Breach, Invariant, QUEUE_NAME, add_usage, counts, holds_quota, is_admitted, is_live, is_open, job_uid, key,
+    Breach, Invariant, QUEUE_NAME, add_holding, counts, holds_quota, is_admitted, is_live, is_open, job_uid, key,
     slices_of, usage,
 };
 use crate::world::World;
@@ -137,9 +137,12 @@ fn fits(state: &State, quotas: &Quotas, queue: &ClusterQueue, workload: &Workloa
     let replaced = workload.annotations().get("kueue.x-k8s.io/workload-slice-replacement-for");
     let (mut used, mut running) = (Usage::new(), BTreeMap::new());
     for holder in state.workloads.values().filter(|holder| counts(state, holder)) {
-        match Some(&key(holder)) == replaced {
+        // What is held in another ClusterQueue is taken over by nobody here.
+        let admission = holder.status.as_ref().and_then(|status| status.admission.as_ref());
+        let is_here = admission.is_some_and(|admission| admission.cluster_queue == queue.name_any());
+        match is_here && Some(&key(holder)) == replaced {
             true => running = flavors_of(holder),
-            false => add_usage(&mut used, holder),
+            false => add_holding(&mut used, state, holder),
         }
     }
     enough(workload).into_iter().find_map(|pods| {

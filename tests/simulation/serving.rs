@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use sluice::api::condition::is_true;
 use sluice::api::ray::{RayCluster, RayService};
+use sluice::jobframework::record::Record;
 use sluice::rayservice::status::SUSPENDING;
 
 use crate::coverage::serving_cluster;
@@ -106,12 +107,22 @@ impl Serving {
         let owner = owner_uid(cluster).unwrap_or_default();
         let service = state.ray_services.values().find(|service| service.uid().as_ref() == Some(&owner));
         let Some(service) = service.filter(|service| is_to_serve(state, service)) else { return Vec::new() };
+        if makes_place(state, &owner, cluster) {
+            return Vec::new();
+        }
         if serving_cluster(state, service).as_ref() != Some(&cluster.name_any()) {
             return Vec::new();
         }
         let what = format!("{cluster_key} answers requests of RayService {}, and is taken away", key(service));
         vec![Breach::of(Invariant::Serving, what)]
     }
+}
+
+/// Whether a cluster stops for one that has quota already, as the owner of the service has chosen.
+fn makes_place(state: &State, job: &str, cluster: &RayCluster) -> bool {
+    let uid = cluster.uid().unwrap_or_default();
+    let mut records = slices_of(state, job).filter(|slice| holds_quota(slice)).filter_map(Record::of);
+    records.any(|record| record.instead_of.iter().any(|displaced| displaced.uid == uid))
 }
 
 /// Whether nothing has been asked of the service, or taken from it, that ends its serving.

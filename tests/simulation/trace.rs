@@ -78,7 +78,7 @@ impl Trace {
         if let Some(fault) = fault {
             let _ = write!(text, "  [{fault:?}]");
         }
-        if method == Method::PATCH || method == Method::PUT {
+        if !sent.is_empty() && !target.contains("/events?") {
             let _ = write!(text, "\n          {}", String::from_utf8_lossy(&sent));
         }
         text.push('\n');

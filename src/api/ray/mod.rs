@@ -9,6 +9,7 @@ pub mod ray_service;
 mod schema;
 #[cfg(test)]
 mod tests;
+pub mod upgrade_choices;
 
 pub use pod_template::PodTemplate;
 pub use ray_cluster::{

@@ -7,3 +7,4 @@ mod evictions;
 mod growth;
 mod jobs;
 mod parts;
+mod unfitting;

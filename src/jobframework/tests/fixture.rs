@@ -20,6 +20,8 @@ pub(super) struct FakeJob {
     pub(super) meta: ObjectMeta,
     pub(super) members: Vec<Member>,
     pub(super) runs: bool,
+    pub(super) next: Option<String>,
+    pub(super) queue: queue::Engine,
     pub(super) gates: RefCell<Vec<(String, bool)>>,
     pub(super) template_is_open: bool,
     pub(super) known: Vec<Condition>,
@@ -60,6 +62,9 @@ impl Job for FakeJob {
         self.gates.borrow_mut().push((member.to_owned(), open));
         Some(Write { target: self.reference(), op: WriteOp::Patch(Value::Null), quiet: Vec::new() })
     }
+    fn next(&self) -> Option<&str> {
+        self.next.as_deref()
+    }
     fn routed_by(&self) -> Option<ObjectRef> {
         Some(ObjectRef { kind: "Service".into(), ..self.reference() })
     }
@@ -70,7 +75,7 @@ impl Job for FakeJob {
     fn conditions(&self) -> &[Condition] {
         &self.known
     }
-    fn show(&self, conditions: Vec<Condition>) -> Option<Write> {
+    fn show(&self, conditions: Vec<Condition>, _: &[&str]) -> Option<Write> {
         self.shown.borrow_mut().extend(conditions);
         None
     }
@@ -89,6 +94,8 @@ pub(super) fn job(members: Vec<Member>) -> FakeJob {
         meta,
         members,
         runs: true,
+        next: None,
+        queue: queue::Engine::default(),
         gates: RefCell::default(),
         template_is_open: false,
         known: Vec::new(),
@@ -161,6 +168,7 @@ pub(super) fn view<'a>(job: &'a FakeJob, slices: &[&'a Workload]) -> JobView<'a>
         job,
         workloads: slices.to_vec(),
         outlived: Vec::new(),
+        queue: &job.queue,
         priority: Ok(Priority::default()),
         placement: &|_| Placement::default(),
         pinned: &|_| BTreeSet::new(),

@@ -10,6 +10,7 @@ mod histories;
 mod oracle;
 mod parts;
 mod properties;
+mod prospects;
 mod random;
 mod regressions;
 mod rules;

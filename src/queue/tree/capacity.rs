@@ -206,6 +206,29 @@ impl Tree {
     }
 }
 
+impl Tree {
+    /// What [`Tree::binding_ever`] would have to be for there to be `amount`: the borrowing limit of that node, or the nominal
+    /// quota of the root. `None` if another limit is in the way as well.
+    pub(in crate::queue) fn enough_ever(&self, cluster_queue: NodeId, fr: Fr, amount: i128) -> Option<i128> {
+        let (mut node, mut amount, mut limit) = (cluster_queue, amount, None);
+        loop {
+            let cell = self.cell(node, fr);
+            let Some(parent) = self.parent(node) else {
+                let missing = amount - cell.subtree;
+                return if missing > 0 { limit.is_none().then_some(cell.nominal + missing) } else { limit };
+            };
+            if cell.borrowing_limit.is_some_and(|limit| cell.subtree + limit < amount) {
+                if limit.is_some() {
+                    return None;
+                }
+                limit = Some(amount - cell.subtree);
+            }
+            amount -= cell.local();
+            node = parent;
+        }
+    }
+}
+
 impl Cell {
     /// What the borrowing limit still lets the node take of its parent's; `None` without a limit.
     fn headroom(&self, used: i128) -> Option<i128> {

@@ -87,5 +87,7 @@ fn service() -> Service {
         edition: 0,
         linger: 0,
         suspend: false,
+        recreate: false,
+        patience: None,
     }
 }

@@ -89,7 +89,13 @@ impl Author {
         self.push(after, act);
     }
 
-    fn push(&mut self, after: Pause, act: Act) {
+    fn push(&mut self, after: Pause, mut act: Act) {
+        // What comes of a limit in time depends on how fast everything is.
+        if let Act::PutService(service) = &mut act
+            && !self.shape.mid_flight
+        {
+            service.patience = None;
+        }
         self.wishes.heed(&act);
         self.script.steps.push(Step { after, act });
     }
@@ -138,6 +144,8 @@ pub(super) fn service(rng: &mut Rng, name: &str) -> Service {
         edition: 0,
         linger: rng.u32(0..=2),
         suspend: false,
+        recreate: rng.u32(0..5) == 0,
+        patience: (rng.u32(0..10) == 0).then(|| rng.u32(1..=40)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The objects that people apply, varied from the project's samples.
 
 use serde_json::{Value, json};
+use sluice::api::ray::upgrade_choices::{TIMEOUT_ANNOTATION, WHEN_EXCEEDS_ANNOTATION};
 
 use super::scene::{Cohort, Flavor, Priority, Queue, Quota, Size};
 use super::step::{Cluster, Group, Pods, Service};
@@ -123,6 +124,12 @@ impl Place {
     pub(crate) fn service(&self, service: &Service) -> Value {
         let mut object = sample(SERVICE_SAMPLE, 0);
         object["metadata"] = self.metadata(&service.name, service.queue.as_deref(), service.priority.as_deref());
+        if service.recreate {
+            object["metadata"]["annotations"][WHEN_EXCEEDS_ANNOTATION] = "Recreate".into();
+        }
+        if let Some(seconds) = service.patience {
+            object["metadata"]["annotations"][TIMEOUT_ANNOTATION] = format!("{seconds}s").into();
+        }
         let spec = &mut object["spec"];
         spec["rayClusterDeletionDelaySeconds"] = service.linger.into();
         spec["serveConfigV2"] = serve_config(service.edition).into();
@@ -238,12 +245,19 @@ mod tests {
             edition: 4,
             linger: 1,
             suspend: false,
+            recreate: true,
+            patience: Some(20),
         };
 
         let object = Place::new("s7").service(&service);
 
         let labels = json!({"kueue.x-k8s.io/queue-name": "team", "kueue.x-k8s.io/priority-class": "s7-high"});
-        assert_eq!(object["metadata"], json!({"name": "chat", "namespace": "s7", "labels": labels}));
+        let annotations = json!({
+            "sluice.dev/when-upgrade-exceeds-quota": "Recreate",
+            "sluice.dev/upgrade-admission-timeout": "20s",
+        });
+        let metadata = json!({"name": "chat", "namespace": "s7", "labels": labels, "annotations": annotations});
+        assert_eq!(object["metadata"], metadata);
         assert_eq!(object["spec"]["rayClusterConfig"]["rayVersion"], "2.53.0");
         assert!(object["spec"]["serveConfigV2"].as_str().is_some_and(|text| text.contains("FruitMarket4")));
         let workers = &object["spec"]["rayClusterConfig"]["workerGroupSpecs"][0];

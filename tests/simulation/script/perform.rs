@@ -7,6 +7,7 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Pro
 use kube::core::discovery::ApiResource;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
+use sluice::api::ray::upgrade_choices::{GIVEN_UP_ANNOTATION, TIMEOUT_ANNOTATION};
 
 use super::manifests::{self, Place};
 use super::scene::{Scene, Size};
@@ -91,6 +92,10 @@ impl<'a> Performer<'a> {
                 let class = priority.as_ref().map(|class| self.place.global(class));
                 let labels = json!({"kueue.x-k8s.io/priority-class": class});
                 self.merge("RayService", service, json!({"metadata": {"labels": labels}})).await
+            }
+            Act::TryAgain { service } => {
+                let annotations = json!({(TIMEOUT_ANNOTATION): null, (GIVEN_UP_ANNOTATION): null});
+                self.merge("RayService", service, json!({"metadata": {"annotations": annotations}})).await
             }
             Act::DeleteService { service, foreground } => self.delete("RayService", service, *foreground).await,
             Act::ScaleCluster { cluster, group, replicas } => self.scale_cluster(cluster, *group, *replicas).await,
@@ -238,6 +243,8 @@ mod tests {
             edition: 0,
             linger: 0,
             suspend: false,
+            recreate: false,
+            patience: None,
         }
     }
 

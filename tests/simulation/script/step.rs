@@ -88,6 +88,11 @@ pub(crate) enum Act {
         /// The class; none takes it away.
         priority: Option<String>,
     },
+    /// Lets a service wait for quota for as long as it takes, also for an upgrade that was given up.
+    TryAgain {
+        /// The service.
+        service: String,
+    },
     /// Deletes a service.
     DeleteService {
         /// The service.
@@ -169,6 +174,12 @@ pub(crate) struct Service {
     /// Whether it stands still.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) suspend: bool,
+    /// Whether it is made anew where there is no room for two clusters.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) recreate: bool,
+    /// For how many seconds its upgrades wait for quota, if not for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) patience: Option<u32>,
 }
 
 /// A RayCluster that belongs to no service.

@@ -63,6 +63,7 @@ impl Wishes {
             Act::EditServeConfig { service, edition } => self.change(service, |of| of.edition = *edition),
             Act::Suspend { service, suspend } => self.change(service, |of| of.suspend = *suspend),
             Act::SetPriority { service, priority } => self.change(service, |of| of.priority.clone_from(priority)),
+            Act::TryAgain { service } => self.change(service, |of| of.patience = None),
             Act::DeleteService { service, .. } => drop(self.services.remove(service)),
             Act::PutCluster(cluster) => drop(self.clusters.insert(cluster.name.clone(), cluster.clone())),
             Act::ScaleCluster { cluster, group, replicas } => {
@@ -101,8 +102,8 @@ fn scale(pods: &mut Pods, group: usize, replicas: u32) {
 }
 
 impl Script {
-    /// What lets everything that was asked for happen: no queue is stopped, and each has quota for all services, the clusters
-    /// that they leave and those that they go to.
+    /// What lets everything that was asked for happen: no queue is stopped, nobody gives up, and each has quota for all services,
+    /// the clusters that they leave and those that they go to.
     pub(crate) fn unblock(&self) -> Vec<Act> {
         let wishes = Wishes::of(self);
         let all = wishes.quotas.keys().fold(Size::default(), |sum, queue| sum.plus(wishes.demand(queue)));
@@ -120,6 +121,8 @@ impl Script {
                 acts.push(Act::StopLocalQueue { queue: queue.clone(), policy: StopPolicy::None });
             }
         }
+        let hasty = wishes.services.values().filter(|service| service.patience.is_some());
+        acts.extend(hasty.map(|service| Act::TryAgain { service: service.name.clone() }));
         acts
     }
 

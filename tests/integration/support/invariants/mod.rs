@@ -226,10 +226,48 @@ pub fn add_usage(usage: &mut Usage, holder: &Workload) {
     }
 }
 
+/// Adds what a Workload holds, and of what the slices that it took the place of and that are not over yet hold what is more
+/// than that: pods may run on it until they are over.
+pub fn add_holding(usage: &mut Usage, state: &State, holder: &Workload) {
+    let mut holding = Usage::new();
+    for slice in std::iter::once(holder).chain(replaced_by(state, holder)) {
+        let mut held = Usage::new();
+        add_usage(&mut held, slice);
+        for (queue, pairs) in held {
+            for (pair, amount) in pairs {
+                let most = holding.entry(queue.clone()).or_default().entry(pair).or_default();
+                *most = amount.max(*most);
+            }
+        }
+    }
+    for (queue, pairs) in holding {
+        for (pair, amount) in pairs {
+            let sum = usage.entry(queue.clone()).or_default().entry(pair).or_default();
+            *sum = sum.plus(amount);
+        }
+    }
+}
+
+/// The slices that hold quota and whose place this one has taken, the last one first. One that is over may stand in between.
+pub fn replaced_by<'a>(state: &'a State, slice: &Workload) -> Vec<&'a Workload> {
+    let mut replaced: Vec<&Workload> = Vec::new();
+    let mut before = replaces(slice).and_then(|key| state.workloads.get(key));
+    while let Some(older) = before.filter(|older| holds_quota(older) || is_finished(older)) {
+        if replaced.len() > state.workloads.len() {
+            break;
+        }
+        replaced.push(older);
+        before = replaces(older).and_then(|key| state.workloads.get(key));
+    }
+    replaced.retain(|older| holds_quota(older));
+    replaced
+}
+
 /// What all holders hold.
 pub fn usage(state: &State) -> Usage {
     let mut usage = Usage::new();
-    state.workloads.values().filter(|holder| counts(state, holder)).for_each(|holder| add_usage(&mut usage, holder));
+    let holders = state.workloads.values().filter(|holder| counts(state, holder));
+    holders.for_each(|holder| add_holding(&mut usage, state, holder));
     usage
 }
 
@@ -290,7 +328,8 @@ pub fn slices_of<'a>(state: &'a State, job: &'a str) -> impl Iterator<Item = &'a
 /// What a job has reserved, by resource, over all flavors.
 fn reserved_by(state: &State, job: &str) -> BTreeMap<String, Amount> {
     let mut usage = Usage::new();
-    slices_of(state, job).filter(|slice| counts(state, slice)).for_each(|slice| add_usage(&mut usage, slice));
+    let holders = slices_of(state, job).filter(|slice| counts(state, slice));
+    holders.for_each(|slice| add_holding(&mut usage, state, slice));
     let mut reserved: BTreeMap<String, Amount> = BTreeMap::new();
     for ((_, resource), amount) in usage.into_values().flatten() {
         let sum = reserved.entry(resource).or_default();

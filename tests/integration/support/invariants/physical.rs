@@ -4,11 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use sluice::api::kueue::Workload;
 use sluice::api::quantity::Amount;
 use sluice::queue::requests::pod_requests;
 
 use super::super::history::State;
-use super::{Breach, Invariant, QUEUE_NAME, counts, holds_quota, job_uid, key, owner_uid, reserved_by, slices_of};
+use super::{
+    Breach, Invariant, QUEUE_NAME, counts, holds_quota, job_uid, key, owner_uid, replaced_by, reserved_by, slices_of,
+};
 
 /// The label that says in which PodSet a pod is counted.
 const POD_SET: &str = "kueue.x-k8s.io/podset";
@@ -105,21 +108,40 @@ impl Pods {
     }
 }
 
-/// What a job has reserved for each of its PodSets, by resource, over all flavors.
+/// What a job has reserved for each of its PodSets, by resource, over all flavors: the most that a slice which holds quota has for
+/// it, or one whose place that has taken and which is not over yet.
 fn reserved_by_pod_set(state: &State, job: &str) -> BTreeMap<String, Amounts> {
     let mut reserved: BTreeMap<String, Amounts> = BTreeMap::new();
-    let admissions = slices_of(state, job).filter(|slice| counts(state, slice)).filter_map(|slice| {
-        let status = slice.status.as_ref()?;
-        status.admission.as_ref()
-    });
-    for assignment in admissions.flat_map(|admission| &admission.pod_set_assignments) {
-        let of_set = reserved.entry(assignment.name.clone()).or_default();
-        for (resource, quantity) in &assignment.resource_usage {
-            let sum = of_set.entry(resource.clone()).or_default();
-            *sum = sum.plus(Amount::of(resource, quantity).expect("a quantity"));
+    for slice in slices_of(state, job).filter(|slice| counts(state, slice)) {
+        let mut most: BTreeMap<String, Amounts> = BTreeMap::new();
+        for (name, of_set) in std::iter::once(slice).chain(replaced_by(state, slice)).flat_map(by_pod_set) {
+            for (resource, amount) in of_set {
+                let most = most.entry(name.clone()).or_default().entry(resource).or_default();
+                *most = amount.max(*most);
+            }
+        }
+        for (name, of_set) in most {
+            for (resource, amount) in of_set {
+                let sum = reserved.entry(name.clone()).or_default().entry(resource).or_default();
+                *sum = sum.plus(amount);
+            }
         }
     }
     reserved
+}
+
+/// What one slice holds for each of its PodSets, by resource.
+fn by_pod_set(slice: &Workload) -> Vec<(String, Amounts)> {
+    let admission = slice.status.as_ref().and_then(|status| status.admission.as_ref());
+    let assignments = admission.map(|admission| admission.pod_set_assignments.as_slice()).unwrap_or_default();
+    let each = assignments.iter().map(|assignment| {
+        let used = assignment
+            .resource_usage
+            .iter()
+            .map(|(resource, quantity)| (resource.clone(), Amount::of(resource, quantity).expect("a quantity")));
+        (assignment.name.clone(), used.collect())
+    });
+    each.collect()
 }
 
 /// A pod that runs, or that the scheduler may place.

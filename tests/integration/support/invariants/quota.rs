@@ -5,7 +5,7 @@ use sluice::api::quantity::Amount;
 
 use super::super::history::State;
 use super::tree::{Quotas, Usage};
-use super::{Breach, Invariant, add_usage, counts, key};
+use super::{Breach, Invariant, add_holding, add_usage, counts, key};
 
 /// What the admission of `workload`, which has just come in, takes too much of; by the mildest of the quotas in force.
 pub(super) fn check(state: &State, workload: &Workload, in_force: &[&Quotas]) -> Vec<Breach> {
@@ -20,7 +20,7 @@ pub(super) fn check(state: &State, workload: &Workload, in_force: &[&Quotas]) ->
     }
     let (mut others, mut own) = (Usage::new(), Usage::new());
     let holders = state.workloads.values().filter(|holder| self::key(*holder) != key && counts(state, holder));
-    holders.for_each(|holder| add_usage(&mut others, holder));
+    holders.for_each(|holder| add_holding(&mut others, state, holder));
     add_usage(&mut own, workload);
     let excess = |quotas: &&Quotas| {
         let taken = own.get(queue).into_iter().flatten();

@@ -1,10 +1,10 @@
-//! Durations as Go writes them, which is how Kueue's configuration has them: `1h30m`, `1.5h`, `300ms`, `0`.
+//! Durations as Go writes them, which is how Kueue's configuration and Kubernetes' users have them: `1h30m`, `1.5h`, `300ms`, `0`.
 
 use jiff::SignedDuration;
 
 /// Reads a duration as Go 1.26's `time.ParseDuration` does: numbers with units from `ns` to `h`, the sum of which counts. `None`
 /// when it isn't one, or is longer than Go can say (292 years).
-pub(super) fn parse(text: &str) -> Option<SignedDuration> {
+pub fn parse(text: &str) -> Option<SignedDuration> {
     let (negative, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
