@@ -43,6 +43,15 @@ pub(super) async fn dump(client: &Client, place: &Place) -> Result<Dump, kube::E
 /// What a job is told between giving quota back and being told why it waits now. The news of both may come together.
 const MOMENTARY: &str = "Pending";
 
+/// What stands for a reason to wait for quota: whether it is more than there is in all may be told as it was up to ten seconds ago
+/// (`REFRESH_AFTER` in `src/queue/cycle.rs`).
+pub(super) const WAITS_FOR_QUOTA: &str = "<waits for quota>";
+
+/// Whether this is a reason to wait for quota.
+pub(super) fn waits_for_quota(reason: &str) -> bool {
+    matches!(reason, "WaitingForQuota" | "ExceedsMaxQuota")
+}
+
 /// The reasons of all Events of Sluice in a place, each with the kind that it is about.
 ///
 /// # Errors
@@ -55,7 +64,12 @@ pub(super) async fn reasons(client: &Client, place: &Place) -> Result<BTreeSet<S
     };
     let by_sluice = listed.iter().filter(|event| text(event, "/reportingController").contains("sluice"));
     let lasting = by_sluice.filter(|event| text(event, "/reason") != MOMENTARY);
-    Ok(lasting.map(|event| format!("{} {}", text(event, "/regarding/kind"), text(event, "/reason"))).collect())
+    let told = lasting.map(|event| {
+        let reason = text(event, "/reason");
+        let reason = if waits_for_quota(&reason) { WAITS_FOR_QUOTA } else { &reason };
+        format!("{} {reason}", text(event, "/regarding/kind"))
+    });
+    Ok(told.collect())
 }
 
 fn put(dump: &mut Dump, kind: &'static str, objects: Vec<DynamicObject>) {

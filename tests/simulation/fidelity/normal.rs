@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::dump::Dump;
+use super::dump::{Dump, WAITS_FOR_QUOTA, waits_for_quota};
 use super::names::Names;
 use crate::script::manifests::Place;
 
@@ -38,17 +38,14 @@ pub(super) fn without_numbers(mut objects: Normal) -> Normal {
             for condition in conditions.filter(|condition| condition["status"] == "False") {
                 let condition = fields(condition, "");
                 condition.remove("message");
-                if let Some(reason) = condition.get_mut("reason").filter(|reason| waits_for_quota(reason)) {
-                    *reason = "<waits for quota>".into();
+                let waits = |reason: &&mut Value| reason.as_str().is_some_and(waits_for_quota);
+                if let Some(reason) = condition.get_mut("reason").filter(waits) {
+                    *reason = WAITS_FOR_QUOTA.into();
                 }
             }
         }
     }
     objects
-}
-
-fn waits_for_quota(reason: &Value) -> bool {
-    reason == "WaitingForQuota" || reason == "ExceedsMaxQuota"
 }
 
 /// Tells texts without what is random in them, and times as times.

@@ -21,6 +21,7 @@ pub fn begin(store: &Store, kind: &Kind, object: &mut Value) -> Result<(), Refus
         "Pod" => {
             let class = pods::quality(object);
             object["status"] = json!({"phase": "Pending", "qosClass": class});
+            pods::say_gated(object);
             pods::set_priority(store, kind, object)?;
         }
         "Namespace" => {

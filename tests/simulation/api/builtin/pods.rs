@@ -10,6 +10,23 @@ use super::super::refusal::{Flaw, Refusal};
 use super::super::store::Store;
 use super::{set_default, typed};
 
+/// A new pod that is behind scheduling gates says that it is not scheduled because of them
+/// (kubernetes 1.36 `pkg/registry/core/pod/strategy.go`, `applySchedulingGatedCondition`).
+pub(super) fn say_gated(pod: &mut Value) {
+    let gates = pod.pointer("/spec/schedulingGates").and_then(Value::as_array);
+    if gates.is_none_or(Vec::is_empty) {
+        return;
+    }
+    pod["status"]["conditions"] = json!([{
+        "type": "PodScheduled",
+        "status": "False",
+        "lastProbeTime": null,
+        "lastTransitionTime": pod["metadata"]["creationTimestamp"],
+        "reason": "SchedulingGated",
+        "message": "Scheduling is blocked due to non-empty scheduling gates",
+    }]);
+}
+
 /// Puts into the spec of a pod what is not said.
 pub(super) fn default_pod(spec: &mut Map<String, Value>) {
     set_default(spec, "restartPolicy", "Always");

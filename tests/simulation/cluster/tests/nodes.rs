@@ -37,6 +37,19 @@ fn a_pod_is_bound_and_then_gets_ready() {
 }
 
 #[test]
+fn a_pod_behind_a_scheduling_gate_says_so_and_is_not_bound() {
+    let mut scene = Scene::new();
+    let mut gated = pod("a");
+    gated["spec"]["schedulingGates"] = json!([{"name": "quota"}]);
+    scene.create(gated);
+
+    scene.run(20);
+
+    assert_eq!(text(scene.pod("a"), "/spec/nodeName"), "");
+    assert_eq!(condition(scene.pod("a"), "PodScheduled"), "False");
+}
+
+#[test]
 fn the_nodes_are_there_and_ready() {
     let scene = one_node();
 
