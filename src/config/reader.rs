@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
 
 use super::problem::{Problem, child, item};
+use crate::api::duration;
 use crate::api::kueue::ResourceList;
 use crate::api::quantity::Exact;
 
@@ -85,7 +86,7 @@ impl<'a> Reader<'a> {
 
     pub(super) fn duration(&self) -> Option<SignedDuration> {
         self.read("a duration that is not negative, like 5m or 1h30m", |value| {
-            value.as_str().and_then(crate::api::duration::parse).filter(|duration| !duration.is_negative())
+            value.as_str().and_then(duration::parse).filter(|duration| !duration.is_negative())
         })
     }
 

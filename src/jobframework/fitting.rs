@@ -173,10 +173,21 @@ fn told(lacks: &[Lack]) -> String {
 
 fn bound_by(lack: &Lack) -> String {
     match &lack.binding {
-        Binding::NominalQuota => format!("the nominalQuota of ClusterQueue {}", lack.cluster_queue),
-        Binding::BorrowingLimit => format!("the borrowingLimit of ClusterQueue {}", lack.cluster_queue),
         Binding::Cohort(name) => format!("the quota of Cohort {name}"),
-        Binding::CohortBorrowingLimit(name) => format!("the borrowingLimit of Cohort {name}"),
+        _ => {
+            let (field, place) = limit_of(lack);
+            format!("the {field} of {place}")
+        }
+    }
+}
+
+/// The field that binds, and the object that it is a field of.
+fn limit_of(lack: &Lack) -> (&'static str, String) {
+    match &lack.binding {
+        Binding::NominalQuota => ("nominalQuota", format!("ClusterQueue {}", lack.cluster_queue)),
+        Binding::BorrowingLimit => ("borrowingLimit", format!("ClusterQueue {}", lack.cluster_queue)),
+        Binding::Cohort(name) => ("nominalQuota", format!("Cohort {name}")),
+        Binding::CohortBorrowingLimit(name) => ("borrowingLimit", format!("Cohort {name}")),
     }
 }
 
@@ -191,12 +202,7 @@ fn more_quota(lacks: &[Lack]) -> String {
             lack.cluster_queue
         );
         let limit = lack.limit.filter(|_| lack.binding != Binding::NominalQuota).map(|limit| {
-            let (field, place) = match &lack.binding {
-                Binding::NominalQuota => ("nominalQuota", format!("ClusterQueue {}", lack.cluster_queue)),
-                Binding::BorrowingLimit => ("borrowingLimit", format!("ClusterQueue {}", lack.cluster_queue)),
-                Binding::Cohort(name) => ("nominalQuota", format!("Cohort {name}")),
-                Binding::CohortBorrowingLimit(name) => ("borrowingLimit", format!("Cohort {name}")),
-            };
+            let (field, place) = limit_of(lack);
             format!(" (or a {field} of at least {} in {place})", show(limit))
         });
         format!("{own}{}", limit.unwrap_or_default())

@@ -16,9 +16,18 @@ pub(super) fn aside(covering: Option<&Slice<'_>>, members: &[Member]) -> Vec<Dis
     displaced.filter(|displaced| is_replaced(displaced, members)).cloned().collect()
 }
 
-/// Whether what takes its place is still wanted.
+/// What takes its place, if that is still wanted.
+fn taker<'m>(displaced: &Displaced, members: &'m [Member]) -> Option<&'m Member> {
+    members.iter().find(|member| member.uid == displaced.by && !member.going)
+}
+
 fn is_replaced(displaced: &Displaced, members: &[Member]) -> bool {
-    members.iter().any(|member| member.uid == displaced.by && !member.going)
+    taker(displaced, members).is_some()
+}
+
+/// Whose place is taken on a slice, if it is that of the member with this uid.
+fn place_of<'s>(slice: &'s Slice<'_>, uid: &str) -> Option<&'s Displaced> {
+    slice.record.instead_of.iter().find(|displaced| displaced.uid == uid)
 }
 
 /// Whether pods run on the quota of the slices before this one, and not on its own.
@@ -46,15 +55,13 @@ fn has_pods(uid: &str, view: &JobView<'_>, members: &[Member]) -> bool {
 
 /// What takes the place of a member on this slice, if it is to stop for that.
 pub(super) fn taken_by<'m>(slice: &Slice<'_>, member: &Member, members: &'m [Member]) -> Option<&'m Member> {
-    let displaced = slice.record.instead_of.iter().find(|displaced| displaced.uid == member.uid)?;
-    members.iter().find(|other| other.uid == displaced.by && !other.going)
+    taker(place_of(slice, &member.uid)?, members)
 }
 
 /// Whether a member stays open although the slice doesn't pay for it: what was to take its place is not wanted any more, and the
 /// slice before pays for its pods until they are asked for anew.
 pub(super) fn is_wanted_back(slice: &Slice<'_>, member: &Member, members: &[Member]) -> bool {
-    let displaced = slice.record.instead_of.iter().find(|displaced| displaced.uid == member.uid);
-    displaced.is_some_and(|displaced| !is_replaced(displaced, members))
+    place_of(slice, &member.uid).is_some_and(|displaced| !is_replaced(displaced, members))
 }
 
 /// What is asked for first when what serves is wanted back whose place was taken: that, and only then what is to serve next.
@@ -63,8 +70,7 @@ pub(super) fn wanted_back(request: &Request<'_>, held: Option<&Slice<'_>>) -> Op
     let held = held.filter(|_| request.outlook.instead().is_none())?;
     let serving = request.members.iter().find(|member| !member.surge && !member.going)?;
     let is_aside = request.aside.iter().any(|displaced| displaced.uid == serving.uid);
-    let was_displaced = held.record.instead_of.iter().any(|displaced| displaced.uid == serving.uid);
-    if is_aside || !was_displaced || held.record.member(&serving.uid).is_some() {
+    if is_aside || place_of(held, &serving.uid).is_none() || held.record.member(&serving.uid).is_some() {
         return None;
     }
     let can_wait = |uid: &str| {

@@ -275,7 +275,7 @@ fn time_limit(job: &dyn Job) -> Result<Option<i32>, String> {
 fn give_back(view: &JobView<'_>, slices: &[slices::Slice<'_>], members: &[Member], plan: &mut Plan) {
     let quiet = view.outlived.is_empty() && members.iter().all(|member| !member.open && member.live_pods.is_empty());
     // One that took the place of another is given back once that is over: else what the other held would count again.
-    let alone = slices.iter().filter(|slice| slice.phase == slices::Phase::Admitted).count() == 0;
+    let alone = slices.iter().all(|slice| slice.phase != slices::Phase::Admitted);
     for slice in slices.iter().filter(|slice| slice.phase == slices::Phase::Evicted && quiet && alone) {
         let mut released = status::released(slice.workload, view.now);
         readiness::forget(&mut released, view.now);

@@ -2,18 +2,49 @@
 
 use std::collections::BTreeSet;
 
-use kube::api::ListParams;
 use sluice::api::condition;
 use tokio::sync::mpsc;
 
 use crate::support::history::{Change, Object, Recorder};
-use crate::support::{TestEnv, eventually, invariants};
+use crate::support::{Manager, TestEnv, invariants};
 
 /// A moment, and how it shows.
-type Phase = (&'static str, fn(&Change) -> bool);
+pub(crate) type Moment = (&'static str, fn(&Change) -> bool);
 
-/// The moments at which the manager is killed: just after the first change that shows the phase.
-const PHASES: [Phase; 8] = [
+/// Plays a scenario with a manager that is killed, and started anew, just after the first change that shows each of these moments.
+/// Returns the one that runs in the end.
+///
+/// # Panics
+/// When there was no such moment.
+pub(crate) async fn killed_at(
+    moments: &[Moment],
+    (env, flags): (&TestEnv, &[&str]),
+    mut changes: mpsc::UnboundedReceiver<Change>,
+    scenario: impl Future<Output = ()>,
+) -> Manager {
+    let mut manager = env.manager_with(flags).await;
+    let mut killed = BTreeSet::new();
+    tokio::pin!(scenario);
+    loop {
+        tokio::select! {
+            () = &mut scenario => break,
+            change = changes.recv() => {
+                let change = change.expect("the recorder goes on");
+                for (moment, is_reached) in moments {
+                    if is_reached(&change) && killed.insert(*moment) {
+                        manager.kill().await;
+                        manager = env.manager_with(flags).await;
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(killed.len(), moments.len(), "the manager was killed at every moment: {killed:?}");
+    manager
+}
+
+/// The moments of an upgrade at which the manager is killed.
+const MOMENTS: [Moment; 8] = [
     ("the first cluster was created", |change| matches!(&change.object, Object::RayCluster(_))),
     ("the first slice was created", |change| matches!(&change.object, Object::Workload(_))),
     ("a slice was admitted", |change| match &change.object {
@@ -48,15 +79,13 @@ const PHASES: [Phase; 8] = [
 #[tokio::test]
 async fn a_manager_killed_in_any_phase_of_an_upgrade_changes_nothing_in_the_end() {
     let env = TestEnv::start().await;
-    let (live, mut changes) = mpsc::unbounded_channel();
+    let (live, changes) = mpsc::unbounded_channel();
     let recorder = Recorder::start(env.client.clone(), Some(live)).await;
     let log = env.dir.join("decisions.jsonl");
     let flags = [&*format!("--decision-log={}", log.display())];
-    let mut manager = env.manager_with(&flags).await;
-    env.apply_samples().await;
 
-    let mut killed = BTreeSet::new();
     let scenario = async {
+        env.apply_samples().await;
         env.serves_from("2.52.0").await;
         env.set_ray_version("2.53.0").await;
         env.waits_for_quota().await;
@@ -65,28 +94,9 @@ async fn a_manager_killed_in_any_phase_of_an_upgrade_changes_nothing_in_the_end(
         env.only_cluster(&second).await;
         env.reserves_cpu("1").await;
     };
-    tokio::pin!(scenario);
-    loop {
-        tokio::select! {
-            () = &mut scenario => break,
-            change = changes.recv() => {
-                let change = change.expect("the recorder goes on");
-                for (phase, is_reached) in PHASES {
-                    if is_reached(&change) && killed.insert(phase) {
-                        manager.kill().await;
-                        manager = env.manager_with(&flags).await;
-                    }
-                }
-            }
-        }
-    }
+    let manager = killed_at(&MOMENTS, (&env, &flags), changes, scenario).await;
 
-    assert_eq!(killed.len(), PHASES.len(), "the manager was killed in every phase: {killed:?}");
-    eventually("one slice is left", async || {
-        let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
-        (slices.len() == 1).then_some(())
-    })
-    .await;
+    env.one_slice_is_left().await;
     let breaches = invariants::breaches(&recorder.history().await);
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
 

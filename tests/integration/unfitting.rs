@@ -1,10 +1,9 @@
 //! Upgrades that can never be admitted beside what serves, and those that wait for too long.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use kube::ResourceExt;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use sluice::api::condition;
 use sluice::api::kueue::Workload;
@@ -14,6 +13,7 @@ use sluice::jobframework::fitting::UPGRADE_ADMISSIBLE;
 use sluice::jobframework::record::Record;
 use tokio::sync::mpsc;
 
+use crate::restarts::{Moment, killed_at};
 use crate::support::history::{Change, Object, Recorder};
 use crate::support::objects::{SERVICE, cluster_name};
 use crate::support::{TestEnv, eventually, eventually_or_tell, invariants};
@@ -47,15 +47,6 @@ async fn is_settled(env: &TestEnv) {
     eventually("nothing is said of an upgrade", async || {
         let conditions = env.service().await.status.unwrap_or_default().conditions;
         condition::get(&conditions, UPGRADE_ADMISSIBLE).is_none().then_some(())
-    })
-    .await;
-}
-
-/// Waits until one slice of the service is left.
-async fn one_slice_is_left(env: &TestEnv) {
-    eventually("one slice is left", async || {
-        let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
-        (slices.len() == 1).then_some(())
     })
     .await;
 }
@@ -115,7 +106,7 @@ async fn a_service_is_made_anew_where_there_is_no_room_for_two() {
 
     env.only_cluster(&second).await;
     env.reserves_cpu("1").await;
-    one_slice_is_left(&env).await;
+    env.one_slice_is_left().await;
     is_settled(&env).await;
     let told = env.event_about("RayService", "Recreate").await;
     assert!(told.contains(&format!("RayCluster {first} stops, and requests fail until {second} serves")), "{told}");
@@ -194,7 +185,7 @@ async fn an_upgrade_that_waits_for_too_long_is_given_up_until_another_is_wanted(
 
     // it is not made again, though there is room now;
     env.set_quota("2", "4Gi").await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    env.queue_is_seen().await;
     env.only_cluster(&first).await;
     assert_eq!(env.service().await.annotations().get(GIVEN_UP_ANNOTATION), Some(&given_up));
 
@@ -205,10 +196,12 @@ async fn an_upgrade_that_waits_for_too_long_is_given_up_until_another_is_wanted(
     assert_eq!(env.service().await.annotations().get(GIVEN_UP_ANNOTATION), None);
     let history = intact(&recorder).await;
     assert!(pods_ever(&history, &pending).is_empty(), "what was given up never had a pod");
+    let given_up = history.iter().filter_map(|change| match &change.object {
+        Object::RayCluster(cluster) if cluster.spec.ray_version.as_deref() == Some("2.53.0") => cluster.uid(),
+        _ => None,
+    });
+    assert_eq!(given_up.collect::<BTreeSet<_>>().len(), 1, "it was not made again");
 }
-
-/// A moment of making a service anew, and how it shows.
-type Moment = (&'static str, fn(&Change) -> bool);
 
 fn takes_a_place(slice: &Workload) -> bool {
     Record::of(slice).is_some_and(|record| !record.instead_of.is_empty())
@@ -218,7 +211,7 @@ fn holds(slice: &Workload) -> bool {
     slice.status.as_ref().is_some_and(|status| condition::is_true(&status.conditions, "QuotaReserved"))
 }
 
-/// The moments at which the manager is killed: just after the first change that shows them.
+/// The moments of making a service anew at which the manager is killed.
 const MOMENTS: [Moment; 5] = [
     (
         "a slice asks for the place of another",
@@ -252,37 +245,20 @@ fn ran(cluster: &RayCluster) -> bool {
 #[tokio::test]
 async fn a_manager_killed_at_any_moment_of_making_a_service_anew_changes_nothing_in_the_end() {
     let env = TestEnv::start().await;
-    let (live, mut changes) = mpsc::unbounded_channel();
+    let (live, changes) = mpsc::unbounded_channel();
     let recorder = Recorder::start(env.client.clone(), Some(live)).await;
-    let mut manager = env.manager().await;
-    env.apply_samples().await;
-    annotate(&env, WHEN_EXCEEDS_ANNOTATION, json!("Recreate")).await;
 
-    let mut killed = BTreeSet::new();
     let scenario = async {
+        env.apply_samples().await;
+        annotate(&env, WHEN_EXCEEDS_ANNOTATION, json!("Recreate")).await;
         env.serves_from("2.52.0").await;
         env.set_ray_version("2.53.0").await;
         let second = env.serves_from("2.53.0").await;
         env.only_cluster(&second).await;
         env.reserves_cpu("1").await;
-        one_slice_is_left(&env).await;
+        env.one_slice_is_left().await;
     };
-    tokio::pin!(scenario);
-    loop {
-        tokio::select! {
-            () = &mut scenario => break,
-            change = changes.recv() => {
-                let change = change.expect("the recorder goes on");
-                for (moment, is_reached) in MOMENTS {
-                    if is_reached(&change) && killed.insert(moment) {
-                        manager.kill().await;
-                        manager = env.manager().await;
-                    }
-                }
-            }
-        }
-    }
+    killed_at(&MOMENTS, (&env, &[]), changes, scenario).await;
 
-    assert_eq!(killed.len(), MOMENTS.len(), "the manager was killed at every moment: {killed:?}");
     intact(&recorder).await;
 }

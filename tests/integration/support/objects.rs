@@ -152,6 +152,26 @@ impl TestEnv {
         .await;
     }
 
+    /// Waits until the manager has taken in the spec of the queue as it is now.
+    pub async fn queue_is_seen(&self) {
+        eventually("the spec of the queue is seen", async || {
+            let queue = self.cluster_queues().get(QUEUE).await.expect("the queue");
+            let conditions = queue.status.clone().unwrap_or_default().conditions;
+            let active = condition::get(&conditions, "Active")?;
+            (active.observed_generation == queue.metadata.generation).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until one slice is left.
+    pub async fn one_slice_is_left(&self) {
+        eventually("one slice is left", async || {
+            let slices = self.workloads().list(&ListParams::default()).await.expect("the slices").items;
+            (slices.len() == 1).then_some(())
+        })
+        .await;
+    }
+
     /// The pods of a cluster.
     pub async fn pods_of(&self, cluster: &str) -> Vec<Pod> {
         let of_cluster = ListParams::default().labels(&format!("ray.io/cluster={cluster}"));

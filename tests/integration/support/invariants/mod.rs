@@ -229,22 +229,29 @@ pub fn add_usage(usage: &mut Usage, holder: &Workload) {
 /// Adds what a Workload holds, and of what the slices that it took the place of and that are not over yet hold what is more
 /// than that: pods may run on it until they are over.
 pub fn add_holding(usage: &mut Usage, state: &State, holder: &Workload) {
-    let mut holding = Usage::new();
-    for slice in std::iter::once(holder).chain(replaced_by(state, holder)) {
+    add_largest(usage, std::iter::once(holder).chain(replaced_by(state, holder)), |slice| {
         let mut held = Usage::new();
         add_usage(&mut held, slice);
-        for (queue, pairs) in held {
-            for (pair, amount) in pairs {
-                let most = holding.entry(queue.clone()).or_default().entry(pair).or_default();
-                *most = amount.max(*most);
-            }
+        held
+    });
+}
+
+/// Adds to amounts, by some place and what they are of, the largest that any of these slices has.
+fn add_largest<'a, P: Ord + Clone, K: Ord>(
+    sums: &mut BTreeMap<P, BTreeMap<K, Amount>>,
+    slices: impl Iterator<Item = &'a Workload>,
+    held: impl Fn(&'a Workload) -> BTreeMap<P, BTreeMap<K, Amount>>,
+) {
+    let mut largest: BTreeMap<(P, K), Amount> = BTreeMap::new();
+    for (place, amounts) in slices.flat_map(held) {
+        for (of, amount) in amounts {
+            let most = largest.entry((place.clone(), of)).or_default();
+            *most = amount.max(*most);
         }
     }
-    for (queue, pairs) in holding {
-        for (pair, amount) in pairs {
-            let sum = usage.entry(queue.clone()).or_default().entry(pair).or_default();
-            *sum = sum.plus(amount);
-        }
+    for ((place, of), amount) in largest {
+        let sum = sums.entry(place).or_default().entry(of).or_default();
+        *sum = sum.plus(amount);
     }
 }
 

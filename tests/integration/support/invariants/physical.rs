@@ -10,7 +10,8 @@ use sluice::queue::requests::pod_requests;
 
 use super::super::history::State;
 use super::{
-    Breach, Invariant, QUEUE_NAME, counts, holds_quota, job_uid, key, owner_uid, replaced_by, reserved_by, slices_of,
+    Breach, Invariant, QUEUE_NAME, add_largest, counts, holds_quota, job_uid, key, owner_uid, replaced_by, reserved_by,
+    slices_of,
 };
 
 /// The label that says in which PodSet a pod is counted.
@@ -113,25 +114,13 @@ impl Pods {
 fn reserved_by_pod_set(state: &State, job: &str) -> BTreeMap<String, Amounts> {
     let mut reserved: BTreeMap<String, Amounts> = BTreeMap::new();
     for slice in slices_of(state, job).filter(|slice| counts(state, slice)) {
-        let mut most: BTreeMap<String, Amounts> = BTreeMap::new();
-        for (name, of_set) in std::iter::once(slice).chain(replaced_by(state, slice)).flat_map(by_pod_set) {
-            for (resource, amount) in of_set {
-                let most = most.entry(name.clone()).or_default().entry(resource).or_default();
-                *most = amount.max(*most);
-            }
-        }
-        for (name, of_set) in most {
-            for (resource, amount) in of_set {
-                let sum = reserved.entry(name.clone()).or_default().entry(resource).or_default();
-                *sum = sum.plus(amount);
-            }
-        }
+        add_largest(&mut reserved, std::iter::once(slice).chain(replaced_by(state, slice)), by_pod_set);
     }
     reserved
 }
 
 /// What one slice holds for each of its PodSets, by resource.
-fn by_pod_set(slice: &Workload) -> Vec<(String, Amounts)> {
+fn by_pod_set(slice: &Workload) -> BTreeMap<String, Amounts> {
     let admission = slice.status.as_ref().and_then(|status| status.admission.as_ref());
     let assignments = admission.map(|admission| admission.pod_set_assignments.as_slice()).unwrap_or_default();
     let each = assignments.iter().map(|assignment| {
