@@ -11,9 +11,9 @@ use crate::api::ray::RayCluster;
 use crate::engine::plan::ObjectRef;
 
 /// Those that make place for a member that is still wanted. Nothing is asked for them.
-pub(super) fn aside(covering: Option<&Slice<'_>>, members: &[Member]) -> Vec<Displaced> {
+pub(super) fn aside(covering: Option<&Slice<'_>>, view: &JobView<'_>, members: &[Member]) -> Vec<Displaced> {
     let displaced = covering.into_iter().flat_map(|slice| &slice.record.instead_of);
-    displaced.filter(|displaced| is_replaced(displaced, members)).cloned().collect()
+    displaced.filter(|displaced| makes_place(displaced, view, members)).cloned().collect()
 }
 
 /// What takes its place, if that is still wanted.
@@ -21,8 +21,9 @@ fn taker<'m>(displaced: &Displaced, members: &'m [Member]) -> Option<&'m Member>
     members.iter().find(|member| member.uid == displaced.by && !member.going)
 }
 
-fn is_replaced(displaced: &Displaced, members: &[Member]) -> bool {
-    taker(displaced, members).is_some()
+/// Whether it still makes place. It does not once it is to follow what took its place: it needs quota of its own again.
+fn makes_place(displaced: &Displaced, view: &JobView<'_>, members: &[Member]) -> bool {
+    taker(displaced, members).is_some() && view.job.next() != Some(displaced.name.as_str())
 }
 
 /// Whose place is taken on a slice, if it is that of the member with this uid.
@@ -39,7 +40,7 @@ pub(super) fn outlasts(record: &Record, view: &JobView<'_>, members: &[Member]) 
 /// still has pods that it doesn't pay for.
 pub(super) fn kept(held: &Slice<'_>, record: &Record, view: &JobView<'_>, members: &[Member]) -> Vec<Displaced> {
     let is_kept =
-        |displaced: &&Displaced| is_replaced(displaced, members) || runs_unpaid(displaced, record, view, members);
+        |displaced: &&Displaced| makes_place(displaced, view, members) || runs_unpaid(displaced, record, view, members);
     held.record.instead_of.iter().filter(is_kept).cloned().collect()
 }
 
@@ -61,7 +62,7 @@ pub(super) fn taken_by<'m>(slice: &Slice<'_>, member: &Member, members: &'m [Mem
 /// Whether a member stays open although the slice doesn't pay for it: what was to take its place is not wanted any more, and the
 /// slice before pays for its pods until they are asked for anew.
 pub(super) fn is_wanted_back(slice: &Slice<'_>, member: &Member, members: &[Member]) -> bool {
-    place_of(slice, &member.uid).is_some_and(|displaced| !is_replaced(displaced, members))
+    place_of(slice, &member.uid).is_some_and(|displaced| taker(displaced, members).is_none())
 }
 
 /// What is asked for first when what serves is wanted back whose place was taken: that, and only then what is to serve next.

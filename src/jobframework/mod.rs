@@ -212,7 +212,7 @@ fn plan_slices(
 ) -> Result<Outlook, String> {
     let living: Vec<_> = slices.iter().filter(|slice| slice.phase != slices::Phase::Finished).collect();
     let apart = Apart::of(view, slices, members);
-    let aside = instead::aside(slices::covering(slices), members);
+    let aside = instead::aside(slices::covering(slices), view, members);
     let stays = |member: &&Member| aside.iter().all(|displaced| displaced.uid != member.uid);
     let staying = view.outlived.iter().chain(members).filter(stays);
     let wanted = &pod_sets::wanted(staying, &living, apart.as_ref())?;

@@ -235,6 +235,22 @@ fn what_stopped_for_the_next_comes_back_if_another_is_wanted_that_never_fits() {
 }
 
 #[test]
+fn what_stopped_for_what_serves_now_may_be_wanted_next() {
+    // Given a service that was made anew, and whose former cluster is still there,
+    let (mut plane, old) = serving("2", WHEN_EXCEEDS_ANNOTATION, "Recreate");
+    plane.apply("RayService", json!({"metadata": {"name": "chat"}, "spec": {"rayClusterDeletionDelaySeconds": 3600}}));
+    let new = upgrade(&mut plane, "2.54.0");
+    plane.play(200);
+    assert_eq!((routed(&plane), plane.children("chat").len()), (new.clone(), 2));
+
+    // when the spec is put back, then the former takes the place of the latter in turn.
+    put_service(&mut plane, "chat", "low", "2.53.0");
+    plane.play(200);
+
+    assert_eq!((routed(&plane), plane.pods(&old), plane.pods(&new)), (old, 2, 0));
+}
+
+#[test]
 fn what_is_evicted_while_it_is_made_anew_comes_back_as_the_next() {
     // Given a service that is being made anew,
     let (mut plane, old) = serving("2", WHEN_EXCEEDS_ANNOTATION, "Recreate");

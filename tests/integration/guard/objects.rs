@@ -113,10 +113,13 @@ pub(super) async fn make(env: &TestEnv) {
     // Pods.
     made(pod("gated", &waiting, true)).await;
     made(pod("counted", &running, false)).await;
-    // A service that holds quota, and its cluster.
+    // A service that holds quota, and its clusters.
     let serving = made(service("serving", queue("a"))).await;
     set_status(client, "RayService", "serving", quota(true)).await.expect("a status");
     made(child("child", &serving, "a")).await;
+    let mut open_child = child("open-child", &serving, "a");
+    open_child["spec"]["suspend"] = false.into();
+    made(open_child).await;
     // One that waits from the beginning, one without a queue, and one that runs without a queue.
     made(service("new", queue("a"))).await;
     set_status(client, "RayService", "new", quota(false)).await.expect("a status");

@@ -30,6 +30,7 @@ fn passes(what: &'static str, object: (&'static str, &'static str), patch: Value
 }
 
 const CHILD: (&str, &str) = ("RayCluster", "child");
+const OPEN_CHILD: (&str, &str) = ("RayCluster", "open-child");
 const WAITING: (&str, &str) = ("RayCluster", "waiting");
 const RUNNING: (&str, &str) = ("RayCluster", "running");
 const FREE: (&str, &str) = ("RayCluster", "free");
@@ -76,12 +77,14 @@ fn both(one: Value, other: Value) -> Value {
 fn gates() -> Vec<Change> {
     let gate =
         "spec.suspend of a queued RayCluster is its gate: Sluice sets it to false once an admitted Workload covers";
+    let in_use = "spec.suspend of a queued RayService's RayCluster is its gate: Sluice sets it to true when others get";
     let in_template = "spec.rayClusterConfig.suspend of a queued RayService stays true: it makes each of its clusters";
     let of_pod =
         "spec.schedulingGates: Sluice takes the gate kueue.x-k8s.io/elastic-job away once an admitted Workload";
     vec![
         change("the gate of a child is opened", CHILD, suspend(false), gate),
         change("the gate of a child is taken away", CHILD, suspend(Value::Null), gate),
+        change("the gate of a child is closed", OPEN_CHILD, suspend(true), in_use),
         change("the gate of a cluster is opened", WAITING, suspend(false), gate),
         // Two policies refuse this, and the API server tells of either.
         change(
@@ -90,7 +93,7 @@ fn gates() -> Vec<Change> {
             both(suspend(false), moved(Value::Null)),
             "spec.suspend",
         ),
-        passes("a gate is closed", RUNNING, suspend(true)),
+        passes("the gate of a cluster without a service is closed", RUNNING, suspend(true)),
         passes("a cluster in no queue is suspended", FREE, suspend(true)),
         change("a template is opened", SERVING, template(false), in_template),
         change("the gate of a template is taken away", SERVING, template(Value::Null), in_template),
