@@ -39,7 +39,8 @@ demo: testenv ## Show an upgrade that waits for quota, on a real control plane. 
 
 demo-stop: ## End what KEEP=1 left running.
 	@id=$$(cat .cache/demo/manager.pid 2>/dev/null) && ps -o args= -p $$id | grep -q 'sluice manager' && kill $$id || true
-	$(BIN)/testenv stop --dir .cache/demo
+	@test ! -e .cache/demo/lock || $(BIN)/testenv stop --dir .cache/demo
+	@rm -rf .cache/demo
 
 test: testenv ## Run all tests: the units, simulated histories, and the scenarios on a real control plane.
 	cd testenv && go test -vet=off ./...

@@ -24,6 +24,11 @@ const HELD_BACK: Duration = Duration::from_millis(300);
 #[tokio::main]
 async fn main() -> ExitCode {
     let keep = std::env::var("KEEP").is_ok_and(|keep| !keep.is_empty() && keep != "0");
+    if keep && kept_dir().exists() {
+        println!("A demo was left running, or was ended halfway, in {}. To end it:", kept_dir().display());
+        println!("  make demo-stop");
+        return ExitCode::FAILURE;
+    }
     title(
         "Starting a control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, four pretended nodes",
     )
