@@ -7,4 +7,5 @@ pub mod fingerprint;
 pub mod kueue;
 pub mod quantity;
 pub mod ray;
+pub mod selector;
 pub mod shared;

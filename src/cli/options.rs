@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use thiserror::Error;
 
 use crate::config::{ConfigError, Configuration};
+use crate::jobframework::managed::Rules;
 use crate::queue;
 
 /// The flags of `sluice manager`.
@@ -106,6 +107,8 @@ pub struct Settings {
     pub log_level: String,
     /// What holds for the queue.
     pub queue: queue::Settings,
+    /// Which jobs are managed.
+    pub jobs: Rules,
     /// Paths of the fields of the configuration file that are set and not acted on.
     pub not_acted_on: Vec<String>,
 }
@@ -181,6 +184,7 @@ impl ManagerOptions {
             log_format: self.log_format.unwrap_or(format),
             log_level: self.log_level.unwrap_or_else(|| "info".into()),
             queue: file.queue,
+            jobs: file.jobs,
             not_acted_on: file.not_acted_on,
         };
         if !settings.queue_manager && !settings.ray_operator {

@@ -9,6 +9,7 @@ mod schema;
 mod tests;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
 use thiserror::Error;
@@ -16,6 +17,7 @@ use thiserror::Error;
 pub use problem::{Problem, Wrong};
 use reader::Reader;
 
+use crate::jobframework::managed::{NAMESPACE_NAME_LABEL, OWN_NAMESPACES, Rules, all_but};
 use crate::queue::Settings;
 use crate::queue::settings::{
     FairSharing, PreemptionStrategy, Requeuing, RequeuingTimestamp, ResourceRules, Transformation,
@@ -30,6 +32,8 @@ const KIND: &str = "Configuration";
 pub struct Configuration {
     /// What holds for the queue.
     pub queue: Settings,
+    /// Which jobs are managed.
+    pub jobs: Rules,
     /// Where metrics are served, as `[HOST]:PORT`, or `0`; `None` when the file doesn't say.
     pub metrics_bind_address: Option<String>,
     /// Where health is served, as `[HOST]:PORT`, or `0`; `None` when the file doesn't say.
@@ -74,6 +78,7 @@ impl Configuration {
         let election = root.at("leaderElection");
         let configuration = Self {
             queue: queue(&root),
+            jobs: jobs(&root),
             metrics_bind_address: root.at("metrics").at("bindAddress").text(),
             health_probe_bind_address: root.at("health").at("healthProbeBindAddress").text(),
             webhook_bind_address: webhook(&root),
@@ -123,6 +128,26 @@ fn queue(root: &Reader<'_>) -> Settings {
         wait_for_pods_ready: wait_for_pods_ready(&root.at("waitForPodsReady")).filter(|_| !disabled),
         resources: resources(&root.at("resources")),
     }
+}
+
+/// The namespace of the cluster itself is never managed, nor is the one that the file says is ours.
+fn jobs(root: &Reader<'_>) -> Rules {
+    let own = root.at("namespace").text();
+    let selector = root.at("managedJobsNamespaceSelector");
+    let namespaces = if selector.is_set() {
+        selector.label_selector()
+    } else {
+        all_but(OWN_NAMESPACES.into_iter().chain(own.as_deref()))
+    };
+    let without_queue_name = root.at("manageJobsWithoutQueueName").bool().unwrap_or(false);
+    let rules = Rules { without_queue_name, namespaces };
+    for namespace in ["kube-system"].into_iter().chain(own.as_deref()) {
+        let labels = BTreeMap::from([(NAMESPACE_NAME_LABEL.to_owned(), namespace.to_owned())]);
+        if rules.manage(namespace, Some(&labels)) == Some(true) {
+            selector.refuse(format!("a selector that does not select namespace {namespace:?}"));
+        }
+    }
+    rules
 }
 
 fn fair_sharing(reader: &Reader<'_>) -> Option<FairSharing> {

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use serde_json::Value;
 
 use super::problem::{Problem, child, item};
@@ -97,6 +98,32 @@ impl<'a> Reader<'a> {
             let name = value.as_str()?;
             choices.iter().find(|(choice, _)| *choice == name).map(|(_, value)| *value)
         })
+    }
+
+    /// A label selector, as far as it can be read.
+    pub(super) fn label_selector(&self) -> LabelSelector {
+        let labels = self.at("matchLabels");
+        let members = labels.read("a mapping from labels to their values", Value::as_object);
+        let keys = members.into_iter().flat_map(|members| members.keys());
+        let equal = keys.filter_map(|key| Some((key.clone(), labels.at(key).required_text()?))).collect();
+        let expressions = self.at("matchExpressions").items();
+        let requirements = expressions.iter().filter_map(Self::label_requirement).collect();
+        LabelSelector { match_labels: Some(equal), match_expressions: Some(requirements) }
+    }
+
+    fn label_requirement(&self) -> Option<LabelSelectorRequirement> {
+        const OPERATORS: &[(&str, bool)] = &[("In", true), ("NotIn", true), ("Exists", false), ("DoesNotExist", false)];
+        let (key, operator, field) = (self.at("key").required_text(), self.at("operator"), self.at("values"));
+        let has_values = operator.choice(OPERATORS);
+        let values: Vec<String> = field.items().iter().filter_map(Self::required_text).collect();
+        match has_values {
+            None if !operator.is_set() => operator.refuse("In or NotIn or Exists or DoesNotExist"),
+            Some(true) if !field.is_set() => field.refuse("the values that In and NotIn are about"),
+            Some(false) if field.is_set() => field.refuse("nothing beside Exists and DoesNotExist"),
+            _ => {}
+        }
+        let operator = operator.value.as_str()?.to_owned();
+        Some(LabelSelectorRequirement { key: key?, operator, values: Some(values) })
     }
 
     /// Amounts by resource.

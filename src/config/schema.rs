@@ -23,7 +23,7 @@ use Node::{Acted, Fields, Idle, List, Open};
 const CONFIGURATION: Node = Fields(&[
     ("apiVersion", Acted),
     ("kind", Acted),
-    ("namespace", Idle),
+    ("namespace", Acted),
     ("webhook", Fields(&[("port", Acted), ("host", Acted), ("certDir", Idle)])),
     (
         "leaderElection",
@@ -62,8 +62,14 @@ const CONFIGURATION: Node = Fields(&[
     ("pprofBindAddress", Idle),
     ("controller", Fields(&[("groupKindConcurrency", Idle), ("cacheSyncTimeout", Idle)])),
     ("tls", Fields(&[("minVersion", Idle), ("cipherSuites", Idle), ("curvePreferences", Idle)])),
-    ("manageJobsWithoutQueueName", Idle),
-    ("managedJobsNamespaceSelector", Idle),
+    ("manageJobsWithoutQueueName", Acted),
+    (
+        "managedJobsNamespaceSelector",
+        Fields(&[
+            ("matchLabels", Acted),
+            ("matchExpressions", List(&[("key", Acted), ("operator", Acted), ("values", Acted)])),
+        ]),
+    ),
     ("internalCertManagement", Fields(&[("enable", Acted), ("webhookServiceName", Idle), ("webhookSecretName", Idle)])),
     (
         "waitForPodsReady",

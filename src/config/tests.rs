@@ -115,10 +115,39 @@ fn undeclared_resources_can_be_ignored() {
     assert_eq!(settings("resources: {quotaCheckStrategy: IgnoreUndeclared}").resources.undeclared, Undeclared::Ignore);
 }
 
+#[rstest]
+#[case::nothing_said("", &["team", "gpus", "ours"])]
+#[case::own_namespace("namespace: ours", &["team", "gpus"])]
+#[case::by_label("managedJobsNamespaceSelector: {matchLabels: {gpu: 'yes'}}", &["gpus"])]
+#[case::by_more_than_one(
+    "managedJobsNamespaceSelector:
+  matchExpressions:
+  - {key: gpu, operator: DoesNotExist}
+  - {key: kubernetes.io/metadata.name, operator: NotIn, values: [kube-system, ours]}",
+    &["team", "sluice-system"]
+)]
+fn jobs_are_managed_in_the_namespaces_that_the_file_chooses(#[case] body: &str, #[case] expected: &[&str]) {
+    let rules = read(body).expect("a valid file").jobs;
+    let is_managed = |name: &&str| {
+        let named = (NAMESPACE_NAME_LABEL.to_owned(), (*name).to_owned());
+        let gpu = (*name == "gpus").then(|| ("gpu".to_owned(), "yes".to_owned()));
+        rules.manage(name, Some(&[named].into_iter().chain(gpu).collect())) == Some(true)
+    };
+    let managed: Vec<&str> =
+        ["team", "gpus", "ours", "kube-system", "sluice-system"].into_iter().filter(is_managed).collect();
+    assert_eq!(managed, expected);
+}
+
+#[test]
+fn jobs_that_name_no_queue_are_managed_only_if_the_file_says_so() {
+    assert!(!read("").expect("a valid file").jobs.without_queue_name);
+    assert!(read("manageJobsWithoutQueueName: true").expect("a valid file").jobs.without_queue_name);
+}
+
 #[test]
 fn what_is_known_and_not_acted_on_is_named() {
     let file = read(
-        "namespace: here
+        "visibilityServer: {bindPort: 1}
 webhook: {port: 9443, certDir: /tmp}
 integrations: {frameworks: [batch/job]}
 clientConnection: {qps: null}
@@ -135,7 +164,7 @@ leaderElection: {leaderElect: false, resourceName: x}",
         "integrations.frameworks",
         "leaderElection.resourceName",
         "metrics.customLabels[0].name",
-        "namespace",
+        "visibilityServer.bindPort",
         "webhook.certDir",
     ];
     assert_eq!(named, expected);
@@ -158,6 +187,34 @@ leaderElection: {leaderElect: false, resourceName: x}",
 #[case::not_a_list("resources: {transformations: 5}", "resources.transformations: 5: allowed is a list")]
 #[case::negative("waitForPodsReady: {timeout: -5m}", "waitForPodsReady.timeout: \"-5m\": allowed is a duration")]
 #[case::no_unit("waitForPodsReady: {timeout: 5}", "waitForPodsReady.timeout: 5: allowed is a duration")]
+#[case::selector_of_everything(
+    "managedJobsNamespaceSelector: {}",
+    "managedJobsNamespaceSelector: {}: allowed is a selector that does not select namespace \"kube-system\""
+)]
+#[case::selector_of_our_own_namespace(
+    "namespace: ours\nmanagedJobsNamespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, values: [ours]}]}",
+    "allowed is a selector that does not select namespace \"ours\""
+)]
+#[case::selector_with_a_slip(
+    "managedJobsNamespaceSelector: {matchLabel: {}}",
+    "managedJobsNamespaceSelector.matchLabel: unknown field"
+)]
+#[case::selector_without_an_operator(
+    "managedJobsNamespaceSelector: {matchExpressions: [{key: a}]}",
+    "managedJobsNamespaceSelector.matchExpressions[0].operator: missing: allowed is In or NotIn or Exists or DoesNotExist"
+)]
+#[case::selector_with_another_operator(
+    "managedJobsNamespaceSelector: {matchExpressions: [{key: a, operator: Is, values: [b]}]}",
+    "managedJobsNamespaceSelector.matchExpressions[0].operator: \"Is\": allowed is In or"
+)]
+#[case::selector_without_values(
+    "managedJobsNamespaceSelector: {matchExpressions: [{key: a, operator: In}]}",
+    "managedJobsNamespaceSelector.matchExpressions[0].values: missing: allowed is the values that"
+)]
+#[case::selector_with_values_of_nothing(
+    "managedJobsNamespaceSelector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}",
+    "managedJobsNamespaceSelector.matchExpressions[0].values: [\"b\"]: allowed is nothing beside"
+)]
 #[case::timestamp(
     "waitForPodsReady: {requeuingStrategy: {timestamp: Now}}",
     "waitForPodsReady.requeuingStrategy.timestamp: \"Now\": allowed is Eviction or Creation"

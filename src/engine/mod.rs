@@ -4,9 +4,11 @@
 //! (`manager`) feeds it what the watches see and carries out what it asks for; a simulator can do the same.
 
 mod arriving;
+mod concerned;
 mod events;
 pub mod in_flight;
 mod in_use;
+mod managed;
 pub mod notebook;
 pub mod pace;
 pub mod plan;
@@ -22,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use crate::dashboard::ServeReply;
+use crate::jobframework::managed::Rules;
 use crate::queue;
 use crate::rayservice::ServeObservation;
 use arriving::Arriving;
@@ -127,6 +130,8 @@ pub struct Halves {
 #[derive(Debug)]
 pub struct Engine {
     halves: Halves,
+    /// Which jobs are managed.
+    rules: Rules,
     world: World,
     specs: Specs,
     /// What has to be listed before anything may be decided.
@@ -155,6 +160,7 @@ impl Engine {
     pub fn new(halves: Halves, settings: queue::Settings, scopes: impl IntoIterator<Item = Scope>) -> Self {
         Self {
             halves,
+            rules: Rules::default(),
             world: World::default(),
             specs: Specs::default(),
             unlisted: scopes.into_iter().collect(),
@@ -168,6 +174,13 @@ impl Engine {
             untold: Vec::new(),
             stopping: false,
         }
+    }
+
+    /// Manages the jobs that these rules name, instead of those of [`Rules::default`].
+    #[must_use]
+    pub fn managing(mut self, rules: Rules) -> Self {
+        self.rules = rules;
+        self
     }
 
     /// Keeps the queue's decision log, to be taken by [`take_decision_log`](Self::take_decision_log).
@@ -273,7 +286,7 @@ impl Engine {
         if self.halves.queue_manager {
             self.queueing.observe(now, change);
         }
-        for planner in planners::concerned(&self.world, self.halves, change) {
+        for planner in concerned::concerned(&self.world, self.halves, change) {
             self.pace.mark(planner);
         }
     }
@@ -320,7 +333,7 @@ impl Engine {
     }
 
     fn pods_may_have_changed(&mut self, cluster: &ClusterId) {
-        for planner in planners::concerned_by_pods(&self.world, self.halves, cluster) {
+        for planner in concerned::concerned_by_pods(&self.world, self.halves, cluster) {
             self.pace.mark(planner);
         }
     }

@@ -1,4 +1,4 @@
-//! Which planners an object's change concerns, and what each of them gets to see.
+//! What is planned on its own, and what each planner gets to see.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,11 +10,12 @@ use kube::{Resource, ResourceExt};
 use super::plan::{Note, ObjectRef, Plan, Write};
 use super::priorities;
 use super::store::Key;
-use super::world::{self, Change, ClusterId, Object, World, owned_by};
-use super::{Engine, Halves, WriteError, in_use};
+use super::world::{self, ClusterId, World, owned_by};
+use super::{Engine, WriteError, in_use};
 use crate::api::kueue::Workload;
 use crate::api::ray::{RayCluster, RayService, names};
 use crate::jobframework::census::Molds;
+use crate::jobframework::managed::Managed;
 use crate::jobframework::ray_cluster::{RayClusterJob, is_live, member, outlived};
 use crate::jobframework::ray_service::RayServiceJob;
 use crate::jobframework::record::{MemberShare, Record};
@@ -55,190 +56,32 @@ pub(super) enum JobKey {
     RayCluster(Key),
 }
 
-/// The planners that an object's change concerns.
-pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTreeSet<Planner> {
-    let mut concerned = BTreeSet::new();
-    if is_about_quota(change) {
-        all_upgrades(world, &mut concerned);
-    }
-    for side in change.sides() {
-        match side {
-            Object::RayService(service) => of_service(world, &Key::of(service.as_ref()), &mut concerned),
-            Object::RayCluster(cluster) => {
-                concerned.insert(Planner::RayCluster(Key::of(cluster.as_ref())));
-                match controller(cluster.as_ref(), "RayService") {
-                    Some(service) => of_service(world, &service, &mut concerned),
-                    None => drop(concerned.insert(Planner::Job(JobKey::RayCluster(Key::of(cluster.as_ref()))))),
-                }
-            }
-            Object::Pod(pod) => {
-                if let Some(cluster) = ClusterId::of_pod(pod) {
-                    of_pods(world, &cluster, &mut concerned);
-                }
-            }
-            Object::Service(service) => of_owner(service.as_ref(), &mut concerned),
-            Object::EndpointSlice(slice) => {
-                let service = slice.labels().get("kubernetes.io/service-name");
-                let key = service.map(|name| Key::new(slice.namespace().unwrap_or_default(), name));
-                if let Some(service) = key.and_then(|key| world.services.get(&key)) {
-                    of_owner(service.as_ref(), &mut concerned);
-                }
-            }
-            Object::Workload(workload) => of_workload(world, workload, &mut concerned),
-            Object::WorkloadPriorityClass(class) => {
-                concerned.extend(priorities::followers(world, &class.name_any()).map(Planner::Workload));
-                all_jobs(world, &mut concerned);
-            }
-            Object::PriorityClass(_) => all_jobs(world, &mut concerned),
-            Object::ClusterQueue(queue) => {
-                concerned.insert(Planner::ClusterQueue(queue.name_any()));
-                let going = in_use::going(world, in_use::flavors_of_queue(queue));
-                concerned.extend(going.into_iter().map(Planner::ResourceFlavor));
-            }
-            Object::ResourceFlavor(flavor) => drop(concerned.insert(Planner::ResourceFlavor(flavor.name_any()))),
-            Object::LocalQueue(queue) => drop(concerned.insert(Planner::LocalQueue(Key::of(queue.as_ref())))),
-            Object::Cohort(cohort) => drop(concerned.insert(Planner::Cohort(cohort.name_any()))),
-            Object::Namespace(_) | Object::LimitRange(_) | Object::RuntimeClass(_) => {}
-        }
-    }
-    only_of(halves, concerned)
-}
-
-/// The planners that the pods of a cluster concern.
-pub(super) fn concerned_by_pods(world: &World, halves: Halves, cluster: &ClusterId) -> BTreeSet<Planner> {
-    let mut concerned = BTreeSet::new();
-    of_pods(world, cluster, &mut concerned);
-    only_of(halves, concerned)
-}
-
-fn only_of(halves: Halves, mut concerned: BTreeSet<Planner>) -> BTreeSet<Planner> {
-    concerned.retain(|planner| match planner {
-        Planner::RayService(_) | Planner::RayCluster(_) => halves.ray_operator,
-        _ => halves.queue_manager,
-    });
-    concerned
-}
-
 /// The RayService that a RayCluster belongs to.
 pub(super) fn service_of_cluster(world: &World, cluster: &Key) -> Option<Key> {
     world.ray_clusters.get(cluster).and_then(|cluster| controller(cluster.as_ref(), "RayService"))
 }
 
-fn of_service(world: &World, service: &Key, concerned: &mut BTreeSet<Planner>) {
-    concerned.insert(Planner::RayService(service.clone()));
-    concerned.insert(Planner::Job(JobKey::RayService(service.clone())));
-    let uid = world.ray_services.get(service).and_then(|service| service.uid());
-    let children = uid.iter().flat_map(|uid| world.ray_clusters.under(&owned_by(uid)));
-    concerned.extend(children.map(|child| Planner::RayCluster(Key::of(child.as_ref()))));
-}
-
-fn of_owner<K: Resource>(object: &K, concerned: &mut BTreeSet<Planner>) {
-    if let Some(service) = controller(object, "RayService") {
-        concerned.insert(Planner::Job(JobKey::RayService(service.clone())));
-        concerned.insert(Planner::RayService(service));
-    }
-    concerned.extend(controller(object, "RayCluster").map(Planner::RayCluster));
-}
-
-fn of_pods(world: &World, cluster: &ClusterId, concerned: &mut BTreeSet<Planner>) {
-    concerned.insert(Planner::RayCluster(cluster.key.clone()));
-    if let Some(known) = existing(world, cluster) {
-        let uids = known.owner_references().iter().map(|owner| owner.uid.clone()).chain(known.uid());
-        uids.for_each(|uid| of_going_workloads(world, &uid, concerned));
-        match controller(known.as_ref(), "RayService") {
-            Some(service) => {
-                concerned.insert(Planner::RayService(service.clone()));
-                concerned.insert(Planner::Job(JobKey::RayService(service)));
-            }
-            None => drop(concerned.insert(Planner::Job(JobKey::RayCluster(cluster.key.clone())))),
-        }
-        return;
-    }
-    // The cluster's object is gone: only the slices that paid for it still know whose pod this is.
-    let in_namespace = world.workloads.iter().filter(|(key, _)| key.namespace == cluster.key.namespace);
-    let paid = in_namespace.filter(|(_, workload)| pays_for(workload, &cluster.uid));
-    for workload in paid.map(|(_, workload)| workload) {
-        concerned.insert(Planner::Workload(Key::of(workload.as_ref())));
-        concerned.extend(job_of(workload).map(Planner::Job));
-    }
-}
-
-/// The Workloads of a job that are to go: each of them may once the last pod has.
-fn of_going_workloads(world: &World, job: &str, concerned: &mut BTreeSet<Planner>) {
-    let going = world.workloads.under(&owned_by(job)).filter(|slice| slice.metadata.deletion_timestamp.is_some());
-    concerned.extend(going.map(|slice| Planner::Workload(Key::of(slice.as_ref()))));
-}
-
-fn of_workload(world: &World, workload: &Workload, concerned: &mut BTreeSet<Planner>) {
-    concerned.insert(Planner::Workload(Key::of(workload)));
-    concerned.extend(job_of(workload).map(Planner::Job));
-    let going = in_use::going(world, in_use::flavors_of_workload(workload));
-    concerned.extend(going.into_iter().map(Planner::ResourceFlavor));
-    let namespace = workload.namespace().unwrap_or_default();
-    let record = Record::of(workload).unwrap_or_default();
-    let displaced = record.instead_of.into_iter().map(|displaced| displaced.name);
-    let names = record.members.into_iter().map(|member| member.name).chain(displaced);
-    let clusters = names.map(|name| Key::new(namespace.clone(), name));
-    concerned.extend(clusters.filter(|key| world.ray_clusters.get(key).is_some()).map(Planner::RayCluster));
-}
-
-fn all_jobs(world: &World, concerned: &mut BTreeSet<Planner>) {
-    concerned.extend(world.ray_services.iter().map(|(key, _)| Planner::Job(JobKey::RayService(key.clone()))));
-    let clusters = world.ray_clusters.iter().filter(|(_, cluster)| is_standalone(cluster));
-    concerned.extend(clusters.map(|(key, _)| Planner::Job(JobKey::RayCluster(key.clone()))));
-}
-
-/// Whether there is more or less to be had than before, or for others.
-fn is_about_quota(change: &Change) -> bool {
-    let spec = |object: &Option<Object>| match object.as_ref()? {
-        Object::ClusterQueue(queue) => Some(queue.metadata.generation),
-        Object::Cohort(cohort) => Some(cohort.metadata.generation),
-        Object::LocalQueue(queue) => Some(queue.metadata.generation),
-        Object::ResourceFlavor(flavor) => Some(flavor.metadata.generation),
-        // These have no status.
-        Object::LimitRange(_) | Object::RuntimeClass(_) => Some(None),
-        _ => None,
-    };
-    match (spec(&change.was), spec(&change.is)) {
-        (None, None) => false,
-        (Some(was), Some(is)) => was != is || is.is_none(),
-        _ => true,
-    }
-}
-
-/// The jobs that say whether an upgrade of theirs can ever be admitted.
-fn all_upgrades(world: &World, concerned: &mut BTreeSet<Planner>) {
-    let has_pending =
-        |service: &RayService| service.status.as_ref().is_some_and(|status| status.pending_service_status.is_some());
-    let services = world.ray_services.iter().filter(|(_, service)| has_pending(service));
-    concerned.extend(services.map(|(key, _)| Planner::Job(JobKey::RayService(key.clone()))));
-}
-
-fn pays_for(workload: &Workload, cluster: &str) -> bool {
-    Record::of(workload).is_some_and(|record| record.members.iter().any(|member| member.uid == cluster))
-}
-
 /// The object of a cluster, unless it is gone.
-fn existing<'a>(world: &'a World, cluster: &ClusterId) -> Option<&'a Arc<RayCluster>> {
+pub(super) fn existing<'a>(world: &'a World, cluster: &ClusterId) -> Option<&'a Arc<RayCluster>> {
     world.ray_clusters.get(&cluster.key).filter(|known| known.metadata.uid.as_ref() == Some(&cluster.uid))
 }
 
-fn cluster_of(namespace: &str, member: &MemberShare) -> ClusterId {
+pub(super) fn cluster_of(namespace: &str, member: &MemberShare) -> ClusterId {
     ClusterId { key: Key::new(namespace, &member.name), uid: member.uid.clone() }
 }
 
-fn job_of(workload: &Workload) -> Option<JobKey> {
+pub(super) fn job_of(workload: &Workload) -> Option<JobKey> {
     let service = controller(workload, "RayService").map(JobKey::RayService);
     service.or_else(|| controller(workload, "RayCluster").map(JobKey::RayCluster))
 }
 
 /// The controlling owner of this kind, by its name.
-fn controller<K: Resource>(object: &K, kind: &str) -> Option<Key> {
+pub(super) fn controller<K: Resource>(object: &K, kind: &str) -> Option<Key> {
     let owner = world::controller(object, kind)?;
     Some(Key::new(object.meta().namespace.clone().unwrap_or_default(), owner.name.clone()))
 }
 
-fn is_standalone(cluster: &RayCluster) -> bool {
+pub(super) fn is_standalone(cluster: &RayCluster) -> bool {
     !cluster.owner_references().iter().any(|owner| owner.controller == Some(true))
 }
 
@@ -283,7 +126,7 @@ impl Engine {
                 let children = children.map(|child| self.cluster_job(child, &molds)).collect();
                 let job = RayServiceJob { service, children, serving: self.serving(service) };
                 let pod_class = priorities::pod_class(&service.spec.ray_cluster_config);
-                self.plan_any_job(&job, workloads, &molds, pod_class, now)
+                self.plan_any_job(&job, self.managed_service(service), workloads, &molds, pod_class, now)
             }
             JobKey::RayCluster(key) => {
                 let Some(cluster) = self.world.ray_clusters.get(key).filter(|cluster| is_standalone(cluster)) else {
@@ -292,7 +135,8 @@ impl Engine {
                 let workloads = self.workloads_of(&cluster.uid().unwrap_or_default());
                 let molds = Molds::of(workloads.iter().copied());
                 let job = self.cluster_job(cluster, &molds);
-                self.plan_any_job(&job, workloads, &molds, priorities::pod_class(&cluster.spec), now)
+                let pod_class = priorities::pod_class(&cluster.spec);
+                self.plan_any_job(&job, self.managed_cluster(cluster), workloads, &molds, pod_class, now)
             }
         }
     }
@@ -311,6 +155,7 @@ impl Engine {
     fn plan_any_job(
         &self,
         job: &dyn Job,
+        managed: Managed,
         workloads: Vec<&Workload>,
         molds: &Molds<'_>,
         pod_priority_class: Option<&str>,
@@ -326,6 +171,7 @@ impl Engine {
         let queue = self.queueing.queue();
         let view = JobView {
             job,
+            managed,
             workloads,
             outlived,
             queue,
@@ -387,6 +233,11 @@ impl Engine {
         let Some(goal) = self.specs.goal(key) else { return Plan::default() };
         let uid = service.uid().unwrap_or_default();
         let children: Vec<&RayCluster> = self.world.ray_clusters.under(&owned_by(&uid)).map(AsRef::as_ref).collect();
+        let managed = self.managed_service(service);
+        if matches!(managed, Managed::Held(_)) && children.is_empty() && service.metadata.deletion_timestamp.is_none() {
+            // A service that has clusters can't come into a queue any more.
+            return Plan::default();
+        }
         let head_pods = children.iter().flat_map(|child| self.pods_of(child));
         let head_pods = head_pods
             .filter(|pod| pod.labels().get(names::GROUP_LABEL).is_some_and(|group| group == names::HEAD_GROUP));
@@ -399,7 +250,7 @@ impl Engine {
             services: self.world.services.under(&owned_by(&uid)).map(AsRef::as_ref).collect(),
             endpoint_slices: self.world.endpoint_slices.under(&serve_service).map(AsRef::as_ref).collect(),
             serve: observed.collect(),
-            gated: self.halves.queue_manager && jobframework::queue_name(&service.metadata).is_some(),
+            gated: managed != Managed::No,
             children,
             now,
         })
@@ -425,12 +276,12 @@ impl Engine {
     /// cluster's own gate, so that a gate that somebody opened by hand lets no pod through.
     fn quota(&self, cluster: &RayCluster) -> (Grant, BTreeMap<String, Mark>) {
         let service = controller(cluster, "RayService").and_then(|key| self.world.ray_services.get(&key));
-        let is_queued = |meta| jobframework::queue_name(meta).is_some();
-        let (job_uid, queued) = match service {
-            Some(service) => (service.uid(), is_queued(&service.metadata)),
-            None => (cluster.uid(), is_standalone(cluster) && is_queued(&cluster.metadata)),
+        let (job_uid, managed) = match service {
+            Some(service) => (service.uid(), self.managed_service(service)),
+            None if is_standalone(cluster) => (cluster.uid(), self.managed_cluster(cluster)),
+            None => (None, Managed::No),
         };
-        if !self.halves.queue_manager || !queued {
+        if managed == Managed::No {
             return (Grant::Ungated, BTreeMap::new());
         }
         let slices = slices::slices_of(self.workloads_of(&job_uid.unwrap_or_default()));

@@ -8,7 +8,9 @@ pub mod census;
 pub mod fitting;
 pub mod gate;
 mod growth;
+mod held;
 mod instead;
+pub mod managed;
 mod parts;
 pub mod pod_sets;
 pub mod ray_cluster;
@@ -35,6 +37,7 @@ use crate::raycluster::Placement;
 use apart::Apart;
 use census::PodKind;
 use fitting::Outlook;
+use managed::Managed;
 use record::Displaced;
 use ungate::GatedPod;
 
@@ -58,6 +61,8 @@ pub trait Job {
     fn routed_by(&self) -> Option<ObjectRef>;
     /// Takes the scheduling gate from a pod of a member, sends it to where its quota is, and labels it with what it is.
     fn release(&self, member: &str, pod: &str, leave: &Leave) -> Option<Write>;
+    /// Puts it into this LocalQueue.
+    fn join(&self, queue: &str) -> Option<Write>;
     /// The conditions that are shown on it.
     fn conditions(&self) -> &[Condition];
     /// Shows these conditions on the job, and none of the types `gone`, all in one write; unless that is so already.
@@ -156,6 +161,8 @@ pub struct Priority {
 pub struct JobView<'a> {
     /// The job.
     pub job: &'a dyn Job,
+    /// Whether it is the queue's to manage.
+    pub managed: Managed,
     /// All Workloads that it owns.
     pub workloads: Vec<&'a Workload>,
     /// Clusters whose objects are gone, while pods that a slice pays for are not.
@@ -182,8 +189,10 @@ pub struct JobView<'a> {
 /// A job that can't be queued as it is gets no new slice and no open gate; what it has goes on, and still loses it when that
 /// is taken away.
 pub fn plan(view: &JobView<'_>) -> Plan {
-    if view.job.queue_name().is_none() {
-        return leave(view);
+    match view.managed {
+        Managed::No => return leave(view),
+        Managed::Held(hold) => return held::plan(view, hold),
+        Managed::InQueue => {}
     }
     let mut plan = Plan::default();
     let slices = slices::slices_of(view.workloads.iter().copied());
@@ -235,14 +244,18 @@ fn hold_template_gate(view: &JobView<'_>, slices: &[slices::Slice<'_>], plan: &m
     }
 }
 
-/// A job that names no queue is none of our business; one that named a queue before takes its slices with it. (Quota that pods
-/// still run on is held until they are gone.)
+/// A job that is in no queue is none of our business; one that was in a queue before takes its slices with it.
 fn leave(view: &JobView<'_>) -> Plan {
     let mut plan = Plan::default();
-    let there = view.workloads.iter().filter(|workload| workload.metadata.deletion_timestamp.is_none());
-    plan.writes.extend(there.map(|workload| Write::delete(*workload, false)));
+    delete_slices(view, &mut plan);
     report::left(view, &slices::slices_of(view.workloads.iter().copied()), &mut plan);
     plan
+}
+
+/// Deletes all slices. Quota that pods still run on is held until they are gone.
+fn delete_slices(view: &JobView<'_>, plan: &mut Plan) {
+    let there = view.workloads.iter().filter(|workload| workload.metadata.deletion_timestamp.is_none());
+    plan.writes.extend(there.map(|workload| Write::delete(*workload, false)));
 }
 
 /// What a job asks of the queue.

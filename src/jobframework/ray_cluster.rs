@@ -77,6 +77,12 @@ impl Job for RayClusterJob<'_> {
         Write::patch(gated, &released)
     }
 
+    fn join(&self, queue: &str) -> Option<Write> {
+        let mut joined = self.cluster.clone();
+        joined.labels_mut().insert(kueue::names::QUEUE_NAME_LABEL.to_owned(), queue.to_owned());
+        Write::patch(self.cluster, &joined)
+    }
+
     fn conditions(&self) -> &[Condition] {
         self.cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
     }

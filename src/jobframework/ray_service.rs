@@ -6,6 +6,7 @@ use kube::ResourceExt;
 
 use super::ray_cluster::RayClusterJob;
 use super::{Job, Leave, Member, report};
+use crate::api::kueue::names::QUEUE_NAME_LABEL;
 use crate::api::ray::RayService;
 use crate::engine::plan::{ObjectRef, Write};
 use crate::rayservice::services::serve_service_name;
@@ -68,6 +69,12 @@ impl Job for RayServiceJob<'_> {
 
     fn release(&self, member: &str, pod: &str, leave: &Leave) -> Option<Write> {
         self.children.iter().find(|child| child.cluster.name_any() == member)?.release(member, pod, leave)
+    }
+
+    fn join(&self, queue: &str) -> Option<Write> {
+        let mut joined = self.service.clone();
+        joined.labels_mut().insert(QUEUE_NAME_LABEL.to_owned(), queue.to_owned());
+        Write::patch(self.service, &joined)
     }
 
     fn conditions(&self) -> &[Condition] {

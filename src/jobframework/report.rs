@@ -18,6 +18,8 @@ pub const QUOTA_RESERVED: &str = "sluice.dev/QuotaReserved";
 const REASON_ADMITTED: &str = "Admitted";
 /// The job's owner wants nothing of it to run.
 const REASON_SUSPENDED: &str = "Suspended";
+/// The job names no LocalQueue, and has to.
+const REASON_NO_QUEUE_NAME: &str = "NoQueueName";
 /// The job can't be queued as it is.
 const REASON_MISCONFIGURED: &str = "Misconfigured";
 /// Others get the quota of a part of the job.
@@ -55,19 +57,30 @@ impl Says {
 /// Shows where the job stands.
 pub(super) fn plan(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member], outlook: &Outlook, plan: &mut Plan) {
     if !is_going(view) {
-        show(view, slices, admission(view, slices, members), outlook, plan);
+        show(view, slices, admission(view, slices, members), outlook, &[], plan);
     }
 }
 
 /// Shows why the job can't be queued.
 pub fn misconfigured(view: &JobView<'_>, slices: &[Slice<'_>], problem: &str, plan: &mut Plan) {
-    show(view, slices, Some(Says::new(false, REASON_MISCONFIGURED, problem)), &Outlook::Unknown, plan);
+    show(view, slices, Some(Says::new(false, REASON_MISCONFIGURED, problem)), &Outlook::Unknown, &[], plan);
 }
 
-/// Shows what is left of a job that names no queue any more: what it held may still be on its way back.
+/// Shows that the job waits for somebody to say in which queue it is.
+pub(super) fn unnamed(view: &JobView<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
+    let namespace = view.job.meta().namespace.as_deref().unwrap_or_default();
+    let message = format!(
+        "It names no LocalQueue, and jobs that name none are held (manageJobsWithoutQueueName): put the label {} on it, with the name \
+         of a LocalQueue of namespace {namespace}",
+        names::QUEUE_NAME_LABEL
+    );
+    show(view, slices, Some(Says::new(false, REASON_NO_QUEUE_NAME, message)), &Outlook::NoUpgrade, &[], plan);
+}
+
+/// Shows what is left of a job that is in no queue any more: what it held may still be on its way back.
 pub fn left(view: &JobView<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
     if !is_going(view) {
-        show(view, slices, None, &Outlook::NoUpgrade, plan);
+        show(view, slices, None, &Outlook::NoUpgrade, &[ADMITTED], plan);
     }
 }
 
@@ -158,8 +171,16 @@ fn queue_says(slice: &Slice<'_>) -> Option<(String, String)> {
 }
 
 /// Shows all conditions in one write. What is said of quota goes along with what is said of admission, and is worth a write of its
-/// own only when quota has come or gone: such a write would stand in the way of the gate of a RayCluster.
-fn show(view: &JobView<'_>, slices: &[Slice<'_>], admitted: Option<Says>, outlook: &Outlook, plan: &mut Plan) {
+/// own only when quota has come or gone: such a write would stand in the way of the gate of a RayCluster. Nothing is said any more
+/// of the types `gone`.
+fn show(
+    view: &JobView<'_>,
+    slices: &[Slice<'_>],
+    admitted: Option<Says>,
+    outlook: &Outlook,
+    gone: &[&str],
+    plan: &mut Plan,
+) {
     let shown = view.job.conditions();
     let (reserved, upgrade) = (reservation(slices), outlook.says());
     let mut notes = Vec::new();
@@ -177,8 +198,8 @@ fn show(view: &JobView<'_>, slices: &[Slice<'_>], admitted: Option<Says>, outloo
         wanted.push(reserved.condition(QUOTA_RESERVED, view));
     }
     wanted.extend(upgrade.iter().map(|says| says.condition(UPGRADE_ADMISSIBLE, view)));
-    let gone: &[&str] = if *outlook == Outlook::NoUpgrade { &[UPGRADE_ADMISSIBLE] } else { &[] };
-    if let Some(write) = view.job.show(wanted, gone) {
+    let over: &[&str] = if *outlook == Outlook::NoUpgrade { &[UPGRADE_ADMISSIBLE] } else { &[] };
+    if let Some(write) = view.job.show(wanted, &[over, gone].concat()) {
         plan.write(write);
         plan.notes.extend(notes);
     }

@@ -62,7 +62,7 @@ pub async fn run(settings: Settings) -> Result<(), Failure> {
     if let Some(address) = settings.webhook {
         let namespace = client.default_namespace().to_owned();
         let gates = settings.queue_manager && !settings.ray_operator;
-        webhook::start(client.clone(), Clock::system(), address, &namespace, gates)?;
+        webhook::start(client.clone(), Clock::system(), address, &namespace, settings.jobs.clone(), gates)?;
     }
     let leadership = if settings.leader_elect {
         let namespace = settings.leader_election_namespace.clone();
@@ -156,7 +156,7 @@ impl Manager {
         let mut watches = Watches::new(client.clone(), own_events.clone(), settings.namespaces.clone());
         watch_kinds(&mut watches, halves);
         let (scopes, tasks) = watches.finish();
-        let mut engine = Engine::new(halves, settings.queue.clone(), scopes);
+        let mut engine = Engine::new(halves, settings.queue.clone(), scopes).managing(settings.jobs.clone());
         let start_log = |path: &PathBuf| DecisionLog::start(path.clone(), metrics.clone());
         let decision_log = settings.decision_log.as_ref().map(start_log).transpose()?;
         if decision_log.is_some() {

@@ -28,7 +28,6 @@ mod quota;
 mod registry;
 mod report;
 pub mod requests;
-mod selector;
 pub mod settings;
 mod settle;
 mod shaping;

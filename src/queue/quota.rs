@@ -14,6 +14,7 @@ use crate::api::kueue::cluster_queue::{
 use crate::api::kueue::names::active_reason;
 use crate::api::kueue::{ClusterQueue, ClusterQueueSpec, CohortSpec, FairSharing, ResourceFlavorSpec, StopPolicy};
 use crate::api::quantity::{Amount, Exact};
+use crate::api::selector;
 
 /// Resources that one flavor provides together, and the flavors in the order in which they are tried.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -214,7 +215,7 @@ impl Quota {
         }
         let rules = spec.admission_checks_strategy.iter().flat_map(|strategy| &strategy.admission_checks);
         quota.checks = rules.map(|rule| rule.name.clone()).collect();
-        if let Err(fault) = super::selector::matches(quota.selector.as_ref(), &BTreeMap::new()) {
+        if let Err(fault) = selector::matches(quota.selector.as_ref(), &BTreeMap::new()) {
             quota.faults.push(format!("namespaceSelector: {fault}"));
         }
         quota.groups = spec.resource_groups.iter().map(|group| Group::of(group, tree)).collect();

@@ -10,11 +10,11 @@ use super::line::{Rank, Shape};
 use super::parts::Loss;
 use super::pending::Waiting;
 use super::report::Counts;
-use super::selector;
 use super::slices::LONGEST_CHAIN;
 use super::slot::{Booking, Slot, Standing};
 use super::tree::{NodeId, View};
 use crate::api::kueue::{Admission, StopPolicy};
+use crate::api::selector;
 
 impl Engine {
     /// Looks anew at a workload and at all slices of its job: what one holds decides what another is charged.

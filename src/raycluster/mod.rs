@@ -33,7 +33,7 @@ use kube::ResourceExt;
 
 use crate::api::condition;
 use crate::api::kueue::{names as kueue_names, scheduling_gate};
-use crate::api::ray::{RayCluster, names as ray_names};
+use crate::api::ray::{RayCluster, is_managed_elsewhere, names as ray_names};
 use crate::engine::plan::{Note, Plan, Write};
 use autoscaler::Autoscaler;
 use scale::{Change, Situation};
@@ -114,7 +114,7 @@ impl Mark {
 pub fn plan(view: &View<'_>) -> Plan {
     let mut plan = Plan::default();
     let cluster = view.cluster;
-    if cluster.metadata.deletion_timestamp.is_some() || !is_ours(cluster) {
+    if cluster.metadata.deletion_timestamp.is_some() || is_managed_elsewhere(cluster.spec.managed_by.as_deref()) {
         return plan;
     }
     let pods = pods::own(view);
@@ -133,11 +133,6 @@ pub fn plan(view: &View<'_>) -> Plan {
     }
     plan.write(status::write(&status::Facts { view, pods: &pods, groups: view.groups, phase }));
     plan
-}
-
-/// Whether this operator is the one that reconciles the cluster.
-pub fn is_ours(cluster: &RayCluster) -> bool {
-    cluster.spec.managed_by.as_deref().is_none_or(|manager| manager == ray_names::MANAGED_BY_OPERATOR)
 }
 
 /// Deletes every pod.

@@ -28,7 +28,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
 
 use crate::api::condition;
-use crate::api::ray::{RayCluster, RayService, names, upgrade_choices};
+use crate::api::ray::{RayCluster, RayService, is_managed_elsewhere, names, upgrade_choices};
 use crate::engine::plan::{Note, Plan, Write};
 use crate::raycluster::Problem;
 use children::place;
@@ -114,7 +114,7 @@ impl<'a> Scene<'a> {
 /// A spec that makes no sense stops nothing that runs: nothing new is begun, and what serves is looked after as before.
 pub fn plan(view: &View<'_>) -> Plan {
     let service = view.service;
-    if service.spec.managed_by.as_deref().is_some_and(|manager| manager != names::MANAGED_BY_OPERATOR) {
+    if is_managed_elsewhere(service.spec.managed_by.as_deref()) {
         return Plan::default();
     }
     if service.metadata.deletion_timestamp.is_some() {

@@ -4,12 +4,15 @@ use serde_json::{Value, json};
 
 use crate::api::kueue::names;
 use crate::api::kueue::names::ELASTIC_JOB_GATE;
+use crate::jobframework::managed::{Hold, Managed};
 
 /// A JSON patch (RFC 6902) that makes an object be as it should; `None` when it is so already, or is none of our business. `old`
-/// is the object as it was, unless it is new. `gates` is set where another operator makes the pods.
+/// is the object as it was, unless it is new. `gates` is set where another operator makes the pods. `managed` says whether the object,
+/// or what owns it, is the queue's to manage.
 ///
-/// - A new queued RayService gets a closed gate in its template, so that each of its clusters is created suspended.
-/// - A new queued RayCluster is created suspended, by itself or as the child of a RayService. (KubeRay 1.7.0 gives its children
+/// - A new job that names no LocalQueue gets the name of the one for such jobs, if its namespace has one.
+/// - A new managed RayService gets a closed gate in its template, so that each of its clusters is created suspended.
+/// - A new managed RayCluster is created suspended, by itself or as the child of a RayService. (KubeRay 1.7.0 gives its children
 ///   the labels of their service: ray-operator/controllers/ray/rayservice_controller.go, `constructRayClusterForRayService`.) One
 ///   that something else owns is none of ours: nobody here would open it again.
 /// - With `gates`, the templates of its groups get the scheduling gate of elastic jobs, so that no pod of it runs before it is
@@ -18,9 +21,9 @@ use crate::api::kueue::names::ELASTIC_JOB_GATE;
 ///   its service when groups are added. A group that never had it is left alone, since that may have its pods made anew.
 ///
 /// What isn't there to be changed, like the spec of an object that has none, is left to the API server to refuse.
-pub fn patch(object: &Value, old: Option<&Value>, gates: bool) -> Option<Value> {
-    let queue = object.pointer("/metadata/labels")?.get(names::QUEUE_NAME_LABEL)?.as_str()?;
-    if queue.is_empty() || !is_ray(object) {
+pub fn patch(object: &Value, old: Option<&Value>, gates: bool, managed: Managed) -> Option<Value> {
+    // Whether it is managed is for the planners to find out, if nobody knows it here.
+    if !is_ray(object) || matches!(managed, Managed::No | Managed::Held(Hold::UnseenNamespace)) {
         return None;
     }
     let (parent, makes_pods) = match object.get("kind")?.as_str()? {
@@ -34,10 +37,28 @@ pub fn patch(object: &Value, old: Option<&Value>, gates: bool) -> Option<Value> 
     if old.is_none() && !is_suspended {
         changes.push(json!({"op": "add", "path": format!("{parent}/suspend"), "value": true}));
     }
+    if managed == Managed::Held(Hold::Default) {
+        changes.push(join(object));
+    }
     if gates && makes_pods {
         changes.extend(groups(object).filter_map(|(path, group)| gate(&path, group, old)));
     }
     (!changes.is_empty()).then(|| changes.into())
+}
+
+/// What puts an object into the LocalQueue for jobs that name none.
+fn join(object: &Value) -> Value {
+    let labelled = object.pointer("/metadata/labels").is_some_and(Value::is_object);
+    match labelled {
+        true => {
+            let path = format!("/metadata/labels/{}", names::QUEUE_NAME_LABEL.replace('/', "~1"));
+            json!({"op": "add", "path": path, "value": names::DEFAULT_LOCAL_QUEUE})
+        }
+        false => {
+            let labels = json!({names::QUEUE_NAME_LABEL: names::DEFAULT_LOCAL_QUEUE});
+            json!({"op": "add", "path": "/metadata/labels", "value": labels})
+        }
+    }
 }
 
 /// The groups of a RayCluster, each with where it is.
@@ -120,9 +141,6 @@ mod tests {
     #[case::service(service(json!({})), Some("/spec/rayClusterConfig/suspend"))]
     #[case::open_service(service(json!({"suspend": false})), Some("/spec/rayClusterConfig/suspend"))]
     #[case::gated_service(service(json!({"suspend": true})), None)]
-    #[case::no_label(with(cluster(json!({})), "/metadata/labels", json!({"team": "a"})), None)]
-    #[case::no_labels(with(cluster(json!({})), "/metadata/labels", Value::Null), None)]
-    #[case::no_queue(with(cluster(json!({})), "/metadata/labels", json!({"kueue.x-k8s.io/queue-name": ""})), None)]
     #[case::another_kind(object("RayJob", json!({})), None)]
     #[case::another_group(with(cluster(json!({})), "/apiVersion", json!("example.com/v1")), None)]
     #[case::no_spec(cluster(Value::Null), None)]
@@ -130,7 +148,29 @@ mod tests {
     #[case::template_that_is_none(service(json!([])), None)]
     fn a_new_queued_object_is_created_with_its_gate_closed(#[case] object: Value, #[case] path: Option<&str>) {
         let expected = path.map(|path| json!([{"op": "add", "path": path, "value": true}]));
-        assert_eq!(patch(&object, None, false), expected);
+        assert_eq!(patch(&object, None, false, Managed::InQueue), expected);
+    }
+
+    #[rstest]
+    #[case::not_managed(cluster(json!({})), Managed::No, None)]
+    #[case::perhaps_managed(cluster(json!({})), Managed::Held(Hold::UnseenNamespace), None)]
+    #[case::not_named(cluster(json!({})), Managed::Held(Hold::NoQueueName), Some(json!([
+        {"op": "add", "path": "/spec/suspend", "value": true},
+    ])))]
+    #[case::to_be_named(with(service(json!({})), "/metadata/labels", json!({"team": "a"})), Managed::Held(Hold::Default), Some(json!([
+        {"op": "add", "path": "/spec/rayClusterConfig/suspend", "value": true},
+        {"op": "add", "path": "/metadata/labels/kueue.x-k8s.io~1queue-name", "value": "default"},
+    ])))]
+    #[case::to_be_named_and_suspended(with(cluster(json!({"suspend": true})), "/metadata/labels", Value::Null),
+        Managed::Held(Hold::Default), Some(json!([
+        {"op": "add", "path": "/metadata/labels", "value": {"kueue.x-k8s.io/queue-name": "default"}},
+    ])))]
+    fn a_new_object_is_changed_as_far_as_it_is_managed(
+        #[case] object: Value,
+        #[case] managed: Managed,
+        #[case] expected: Option<Value>,
+    ) {
+        assert_eq!(patch(&object, None, false, managed), expected);
     }
 
     /// A suspended cluster with a head and these groups; one whose name is in upper case has the gate.
@@ -156,7 +196,7 @@ mod tests {
         &["/spec/headGroupSpec", "/spec/workerGroupSpecs/1"])]
     #[case::a_group_comes(with_groups(&["head", "a", "b"]), Some(with_groups(&["head", "a"])), &["/spec/workerGroupSpecs/1"])]
     fn pods_that_others_make_are_born_gated(#[case] object: Value, #[case] old: Option<Value>, #[case] gated: &[&str]) {
-        let patched = |gates| patch(&object, old.as_ref(), gates).unwrap_or_else(|| json!([]));
+        let patched = |gates| patch(&object, old.as_ref(), gates, Managed::InQueue).unwrap_or_else(|| json!([]));
         let paths = gated.iter().map(|path| format!("{path}/template/spec/schedulingGates"));
         let gate = json!([{"name": "kueue.x-k8s.io/elastic-job"}]);
         let expected: Vec<Value> = paths.map(|path| json!({"op": "add", "path": path, "value": gate})).collect();
@@ -173,14 +213,14 @@ mod tests {
 
         let path = "/spec/workerGroupSpecs/0/template/spec/schedulingGates/-";
         let expected = json!([{"op": "add", "path": path, "value": {"name": "kueue.x-k8s.io/elastic-job"}}]);
-        assert_eq!(patch(&cluster, None, true), Some(expected));
+        assert_eq!(patch(&cluster, None, true, Managed::InQueue), Some(expected));
     }
 
     #[test]
     fn a_cluster_that_is_there_keeps_its_gate_as_it_is_and_a_service_makes_no_pods_itself() {
         let open = with(with_groups(&["HEAD"]), "/spec/suspend", json!(false));
-        assert_eq!(patch(&open, Some(&open), true), None);
+        assert_eq!(patch(&open, Some(&open), true, Managed::InQueue), None);
         let service = service(json!({"suspend": true, "headGroupSpec": {"template": {"spec": {}}}}));
-        assert_eq!(patch(&service, None, true), None);
+        assert_eq!(patch(&service, None, true, Managed::InQueue), None);
     }
 }

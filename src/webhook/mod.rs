@@ -8,6 +8,7 @@
 pub mod certificates;
 pub mod defaults;
 mod keeper;
+mod places;
 mod review;
 mod server;
 pub mod steps;
@@ -19,16 +20,26 @@ use kube::Client;
 
 use crate::cli::Failure;
 use crate::clock::Clock;
+use crate::jobframework::managed::Rules;
+use places::Places;
 use server::Served;
 
 /// Serves the webhook at `address` in the background, with a certificate that is kept in the Secret
-/// [`SECRET`](steps::SECRET) of `namespace`. With `gates`, pods of queued clusters are born gated: another operator makes them.
+/// [`SECRET`](steps::SECRET) of `namespace`. With `gates`, pods of queued clusters are born gated: another operator makes them. `rules`
+/// say which jobs are managed.
 ///
 /// # Errors
 /// When the address can't be bound, or TLS can't be set up.
-pub fn start(client: Client, clock: Clock, address: SocketAddr, namespace: &str, gates: bool) -> Result<(), Failure> {
+pub fn start(
+    client: Client,
+    clock: Clock,
+    address: SocketAddr,
+    namespace: &str,
+    rules: Rules,
+    gates: bool,
+) -> Result<(), Failure> {
     let served = Arc::new(Served::default());
-    server::start(address, served.clone(), review::routes(gates))?;
+    server::start(address, served.clone(), review::routes(Places::watch(&client, rules), gates))?;
     tokio::spawn(keeper::keep(client, clock, namespace.to_owned(), served));
     Ok(())
 }

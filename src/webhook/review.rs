@@ -1,5 +1,7 @@
 //! What the API server asks, and what it is told.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
@@ -11,18 +13,20 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview
 use tracing::debug;
 
 use super::defaults;
+use super::places::Places;
 
 /// The longest question that is read, in bytes. The API server takes objects of up to 3 MiB, and asks with what surrounds them.
 const LONGEST: usize = 8 << 20;
 
 /// The routes of the webhook; with `gates`, pods of queued clusters are to be born gated.
-pub(super) fn routes(gates: bool) -> Router {
-    let mutate = move |body: Bytes| async move { mutate(&body, gates) };
+pub(super) fn routes(places: Places, gates: bool) -> Router {
+    let places = Arc::new(places);
+    let mutate = move |body: Bytes| async move { mutate(&body, &places, gates) };
     Router::new().route("/mutate", post(mutate)).layer(DefaultBodyLimit::max(LONGEST))
 }
 
-fn mutate(body: &[u8], gates: bool) -> Response {
-    match answer(body, gates) {
+fn mutate(body: &[u8], places: &Places, gates: bool) -> Response {
+    match answer(body, places, gates) {
         Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], answer).into_response(),
         Err(problem) => {
             debug!(problem, "a question that makes no sense");
@@ -32,7 +36,7 @@ fn mutate(body: &[u8], gates: bool) -> Response {
 }
 
 /// The answer to an AdmissionReview: everything is allowed, and what is new may be changed.
-fn answer(body: &[u8], gates: bool) -> Result<Vec<u8>, String> {
+fn answer(body: &[u8], places: &Places, gates: bool) -> Result<Vec<u8>, String> {
     let review: AdmissionReview<DynamicObject> =
         serde_json::from_slice(body).map_err(|error| format!("reading the AdmissionReview: {error}"))?;
     let request: AdmissionRequest<DynamicObject> =
@@ -41,7 +45,8 @@ fn answer(body: &[u8], gates: bool) -> Result<Vec<u8>, String> {
     if let (Operation::Create | Operation::Update, Some(object)) = (&request.operation, &request.object) {
         let read = |object| serde_json::to_value(object).map_err(|error| format!("reading the object: {error}"));
         let (object, old) = (read(object)?, request.old_object.as_ref().map(read).transpose()?);
-        if let Some(patch) = defaults::patch(&object, old.as_ref(), gates) {
+        let managed = places.managed(request.namespace.as_deref().unwrap_or_default(), &object, old.is_none());
+        if let Some(patch) = defaults::patch(&object, old.as_ref(), gates, managed) {
             let patch = serde_json::from_value(patch).map_err(|error| format!("writing the patch: {error}"))?;
             response = response.with_patch(patch).map_err(|error| error.to_string())?;
         }
@@ -65,11 +70,12 @@ mod tests {
         let review = json!({
             "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
             "request": {
-                "uid": "7", "kind": kind, "resource": resource, "operation": operation, "userInfo": {}, "object": object.clone(),
+                "uid": "7", "kind": kind, "resource": resource, "operation": operation, "userInfo": {}, "namespace": "team",
+                "object": object.clone(),
                 "oldObject": if operation == "CREATE" { Value::Null } else { object }, "dryRun": false,
             },
         });
-        let answer = answer(review.to_string().as_bytes(), false).expect("an answer");
+        let answer = answer(review.to_string().as_bytes(), &Places::unseen(), false).expect("an answer");
         serde_json::from_slice(&answer).expect("JSON")
     }
 
@@ -94,7 +100,7 @@ mod tests {
     #[test]
     fn a_question_that_makes_no_sense_gets_an_error_that_says_so() {
         for body in ["", "{}", "{\"apiVersion\": \"v1\", \"kind\": \"AdmissionReview\"}"] {
-            let problem = answer(body.as_bytes(), false).expect_err("a problem");
+            let problem = answer(body.as_bytes(), &Places::unseen(), false).expect_err("a problem");
             assert!(problem.starts_with("reading the AdmissionReview: "), "{problem}");
         }
     }

@@ -2,12 +2,15 @@
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
-use kube::api::ListParams;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
+use sluice::api::condition;
 
-use crate::rayclusters::manifest;
-use crate::support::quotas::{FLAVOR, flavor};
-use crate::support::{TestEnv, eventually};
+use crate::rayclusters::{CLUSTER, manifest};
+use crate::support::history::Recorder;
+use crate::support::objects::{QUEUE, QUEUE_SAMPLE};
+use crate::support::quotas::{FLAVOR, flavor, local_queue};
+use crate::support::{TestEnv, eventually, invariants};
 
 /// GPU slices are paid for in credits, two each; CPU and memory are not. Leads in the namespace that the rights are for.
 const FILE: &str = "
@@ -76,4 +79,68 @@ async fn gpu_slices_are_paid_for_as_the_configuration_file_says() {
     let warnings: Vec<_> = log.lines().filter(|line| line.contains("doesn't act on")).collect();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings.iter().all(|line| line.contains("integrations.frameworks")), "{warnings:?}");
+}
+
+/// Every job names a LocalQueue, but for those of the cluster and of Sluice.
+const STRICT: &str = "
+apiVersion: config.kueue.x-k8s.io/v1beta2
+kind: Configuration
+leaderElection: {leaderElect: false}
+manageJobsWithoutQueueName: true
+managedJobsNamespaceSelector:
+  matchExpressions:
+  - {key: kubernetes.io/metadata.name, operator: NotIn, values: [kube-system, sluice-system]}
+";
+
+/// A cluster of this name that names no LocalQueue.
+fn unnamed(name: &str) -> String {
+    let label = "  labels:\n    kueue.x-k8s.io/queue-name: user-queue\n";
+    manifest().replace(label, "").replace(&format!("name: {CLUSTER}\n"), &format!("name: {name}\n"))
+}
+
+#[tokio::test]
+async fn a_cluster_that_names_no_queue_is_held_unless_there_is_one_for_those() {
+    // Given a configuration by which every job names a queue,
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let file = env.dir.join("configuration.yaml");
+    std::fs::write(&file, STRICT).expect("a file");
+    let _manager = env.manager_with(&[&format!("--config={}", file.display())]).await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.queue_is_seen().await;
+
+    // when a cluster names none, then it is suspended, and says what to do;
+    env.apply(&unnamed("held")).await.expect("a cluster");
+    let why = eventually("the cluster says why it waits", async || {
+        let held = env.ray_clusters().get("held").await.expect("the cluster");
+        let conditions = held.status.clone().unwrap_or_default().conditions;
+        let admitted = condition::get(&conditions, "sluice.dev/Admitted")?;
+        (held.spec.suspend == Some(true) && admitted.reason == "NoQueueName").then(|| admitted.message.clone())
+    })
+    .await;
+    assert!(why.contains("put the label kueue.x-k8s.io/queue-name on it"), "{why}");
+    env.event_about("RayCluster", "NoQueueName").await;
+
+    // once there is a queue for jobs that name none, a new cluster is in that one, and runs;
+    let mut default_queue = local_queue(QUEUE);
+    default_queue["metadata"]["name"] = "default".into();
+    env.put(default_queue).await;
+    eventually("the queue is seen", async || {
+        let queue = env.local_queues().get("default").await.expect("the queue");
+        queue.status.filter(|status| condition::is_true(&status.conditions, "Active")).map(drop)
+    })
+    .await;
+    env.apply(&unnamed("new")).await.expect("a cluster");
+    eventually("the new cluster runs", async || (env.pods_of("new").await.len() == 2).then_some(())).await;
+    let new = env.ray_clusters().get("new").await.expect("the cluster");
+    assert_eq!(new.labels().get("kueue.x-k8s.io/queue-name").map(String::as_str), Some("default"));
+
+    // and the other one once it names a queue that has room.
+    env.ray_clusters().delete("new", &DeleteParams::default()).await.expect("a deletion");
+    let named = json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "user-queue"}}});
+    let params = PatchParams::default();
+    env.ray_clusters().patch("held", &params, &Patch::Merge(named)).await.expect("it names a queue");
+    eventually("the other one runs", async || (env.pods_of("held").await.len() == 2).then_some(())).await;
+    let breaches = invariants::breaches(&recorder.history().await);
+    assert!(breaches.is_empty(), "{breaches:#?}");
 }

@@ -11,6 +11,11 @@ mod schema;
 mod tests;
 pub mod upgrade_choices;
 
+/// Whether `spec.managedBy` leaves an object to another controller than the Ray operator of this cluster.
+pub fn is_managed_elsewhere(managed_by: Option<&str>) -> bool {
+    managed_by.is_some_and(|manager| manager != names::MANAGED_BY_OPERATOR)
+}
+
 pub use pod_template::PodTemplate;
 pub use ray_cluster::{
     HeadGroupSpec, HeadInfo, RayCluster, RayClusterSpec, RayClusterStatus, ScaleStrategy, WorkerGroupSpec,

@@ -14,11 +14,14 @@ use crate::engine::in_flight::WriteId;
 use crate::engine::plan::{Note, ObjectRef, ServeCall, ServeRequest, Write, WriteOp};
 use crate::engine::world::Object;
 use crate::engine::{Answer, Effect, Engine, Event, Halves, WriteError};
+use crate::jobframework::managed::Rules;
 use crate::queue::Settings;
 
 /// More rounds than this at one moment, and the engine turns in circles.
 const MOST_ROUNDS: usize = 500;
 const NAMESPACE: &str = "default";
+const CLUSTER_SCOPED: [&str; 6] =
+    ["Namespace", "ResourceFlavor", "ClusterQueue", "Cohort", "WorkloadPriorityClass", "PriorityClass"];
 
 /// Kind and name.
 type Name = (String, String);
@@ -60,6 +63,11 @@ impl ControlPlane {
             on_the_way: Vec::new(),
             serve: BTreeMap::new(),
         }
+    }
+
+    /// The same, where these rules say which jobs are managed.
+    pub(super) fn managing(self, rules: Rules) -> Self {
+        Self { engine: self.engine.managing(rules), ..self }
     }
 
     /// Creates an object, or changes it, as a person would.
@@ -235,7 +243,9 @@ impl ControlPlane {
     fn create(&mut self, name: Name, mut object: Value) {
         self.versions += 1;
         let meta = &mut object["metadata"];
-        meta["namespace"] = json!(NAMESPACE);
+        if !CLUSTER_SCOPED.contains(&name.0.as_str()) {
+            meta["namespace"] = json!(NAMESPACE);
+        }
         meta["uid"] = json!(format!("uid-{}", self.versions));
         meta["creationTimestamp"] = json!(condition::whole_seconds(self.now));
         meta["generation"] = json!(1);

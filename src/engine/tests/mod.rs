@@ -6,5 +6,6 @@ mod deletion;
 mod evictions;
 mod growth;
 mod jobs;
+mod managed;
 mod parts;
 mod unfitting;

@@ -48,6 +48,9 @@ impl Job for FakeJob {
     fn meta(&self) -> &ObjectMeta {
         &self.meta
     }
+    fn join(&self, _: &str) -> Option<Write> {
+        None
+    }
     fn wants_to_run(&self) -> bool {
         self.runs
     }
@@ -166,6 +169,7 @@ pub(super) fn going(member: Member) -> Member {
 pub(super) fn view<'a>(job: &'a FakeJob, slices: &[&'a Workload]) -> JobView<'a> {
     JobView {
         job,
+        managed: if job.queue_name().is_some() { Managed::InQueue } else { Managed::No },
         workloads: slices.to_vec(),
         outlived: Vec::new(),
         queue: &job.queue,

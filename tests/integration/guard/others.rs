@@ -1,6 +1,7 @@
 //! What the policies must not stand in the way of: deletion, finalizers, the garbage collector, and KubeRay's own operator.
 
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::Api;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use super::objects::{api, child, cluster, create, make, pod, queue, service, set_status};
@@ -37,6 +38,22 @@ async fn in_force(env: &TestEnv) {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn jobs_in_a_namespace_of_the_cluster_itself_are_not_judged() {
+    let env = TestEnv::start().await;
+    make(&env).await;
+    in_force(&env).await;
+    let kind = GroupVersionKind::gvk("ray.io", "v1", "RayCluster");
+    let resource = ApiResource::from_gvk(&kind);
+    let clusters: Api<DynamicObject> = Api::namespaced_with(env.client.clone(), "kube-system", &resource);
+    let waiting: DynamicObject = serde_json::from_value(cluster("waiting", queue("a"), true)).expect("a cluster");
+    clusters.create(&PostParams::default(), &waiting).await.expect("a cluster");
+
+    let answer = clusters.patch("waiting", &PatchParams::default(), &Patch::Merge(opened())).await;
+
+    assert!(answer.is_ok(), "{answer:?}");
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use super::objects::{api, child, cluster, create, queue, service};
 use crate::process::free_port;
 use crate::support::history::Recorder;
 use crate::support::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
+use crate::support::quotas::local_queue;
 use crate::support::{Manager, TestEnv, eventually};
 use crate::upgrades::pods_ever;
 
@@ -67,6 +68,36 @@ async fn new_queued_objects_are_created_with_their_gates_closed() {
     for (what, object, pointer, expected) in cases {
         let made = created(&env.client, &object).await.unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(made.data.pointer(pointer), Some(&Value::Bool(expected)), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_new_object_that_names_no_queue_is_created_in_the_default_one() {
+    // Given a namespace that has a LocalQueue for jobs that name none,
+    let env = TestEnv::start().await;
+    let port = free_port();
+    configure(&env, port).await;
+    let _manager = manager_at(&env, port, &[]).await;
+    let mut default_queue = local_queue("any");
+    default_queue["metadata"]["name"] = "default".into();
+    env.put(default_queue).await;
+
+    // when a cluster is created, then it is in that queue from the beginning, and suspended;
+    let free = cluster("free", json!({"team": "a"}), false);
+    eventually("a cluster is put into the queue", async || {
+        let made = created(&env.client, &free).await.expect("an answer");
+        let is_suspended = made.data["spec"]["suspend"] == true;
+        (made.labels().get("kueue.x-k8s.io/queue-name")? == "default" && is_suspended).then_some(())
+    })
+    .await;
+
+    // one that belongs to a service is left to that, and one that names another queue stays there.
+    let owner = create(&env.client, service("made", queue("a"))).await.expect("a service");
+    let mut unnamed_child = child("child", &owner, "");
+    unnamed_child["metadata"]["labels"].as_object_mut().expect("labels").remove("kueue.x-k8s.io/queue-name");
+    for (object, expected) in [(unnamed_child, None), (cluster("own", queue("a"), false), Some("a"))] {
+        let made = created(&env.client, &object).await.expect("an answer");
+        assert_eq!(made.labels().get("kueue.x-k8s.io/queue-name").map(String::as_str), expected);
     }
 }
 

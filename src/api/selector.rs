@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 ///
 /// # Errors
 /// When an operator is not one of In, NotIn, Exists and DoesNotExist; the error names it.
-pub(super) fn matches(selector: Option<&LabelSelector>, labels: &BTreeMap<String, String>) -> Result<bool, String> {
+pub fn matches(selector: Option<&LabelSelector>, labels: &BTreeMap<String, String>) -> Result<bool, String> {
     let Some(selector) = selector else { return Ok(false) };
     let equal = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
     let mut all = equal;

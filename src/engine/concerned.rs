@@ -1,0 +1,190 @@
+//! Which planners an object's change concerns.
+
+use std::collections::BTreeSet;
+
+use kube::{Resource, ResourceExt};
+
+use super::planners::{JobKey, Planner, controller, existing, is_standalone, job_of};
+use super::store::Key;
+use super::world::{Change, ClusterId, Object, World, owned_by};
+use super::{Halves, in_use, priorities};
+use crate::api::kueue::Workload;
+use crate::api::kueue::names::DEFAULT_LOCAL_QUEUE;
+use crate::api::ray::RayService;
+use crate::jobframework::record::Record;
+
+/// The planners that an object's change concerns.
+pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTreeSet<Planner> {
+    let mut concerned = BTreeSet::new();
+    if is_about_quota(change) {
+        all_upgrades(world, &mut concerned);
+    }
+    for side in change.sides() {
+        match side {
+            Object::RayService(service) => of_service(world, &Key::of(service.as_ref()), &mut concerned),
+            Object::RayCluster(cluster) => {
+                concerned.insert(Planner::RayCluster(Key::of(cluster.as_ref())));
+                match controller(cluster.as_ref(), "RayService") {
+                    Some(service) => of_service(world, &service, &mut concerned),
+                    None => drop(concerned.insert(Planner::Job(JobKey::RayCluster(Key::of(cluster.as_ref()))))),
+                }
+            }
+            Object::Pod(pod) => {
+                if let Some(cluster) = ClusterId::of_pod(pod) {
+                    of_pods(world, &cluster, &mut concerned);
+                }
+            }
+            Object::Service(service) => of_owner(service.as_ref(), &mut concerned),
+            Object::EndpointSlice(slice) => {
+                let service = slice.labels().get("kubernetes.io/service-name");
+                let key = service.map(|name| Key::new(slice.namespace().unwrap_or_default(), name));
+                if let Some(service) = key.and_then(|key| world.services.get(&key)) {
+                    of_owner(service.as_ref(), &mut concerned);
+                }
+            }
+            Object::Workload(workload) => of_workload(world, workload, &mut concerned),
+            Object::WorkloadPriorityClass(class) => {
+                concerned.extend(priorities::followers(world, &class.name_any()).map(Planner::Workload));
+                all_jobs(world, &mut concerned);
+            }
+            Object::PriorityClass(_) => all_jobs(world, &mut concerned),
+            Object::ClusterQueue(queue) => {
+                concerned.insert(Planner::ClusterQueue(queue.name_any()));
+                let going = in_use::going(world, in_use::flavors_of_queue(queue));
+                concerned.extend(going.into_iter().map(Planner::ResourceFlavor));
+            }
+            Object::ResourceFlavor(flavor) => drop(concerned.insert(Planner::ResourceFlavor(flavor.name_any()))),
+            Object::LocalQueue(queue) => {
+                concerned.insert(Planner::LocalQueue(Key::of(queue.as_ref())));
+                if queue.name_any() == DEFAULT_LOCAL_QUEUE && (change.was.is_none() || change.is.is_none()) {
+                    of_namespace(world, &queue.namespace().unwrap_or_default(), &mut concerned);
+                }
+            }
+            Object::Cohort(cohort) => drop(concerned.insert(Planner::Cohort(cohort.name_any()))),
+            Object::Namespace(namespace) => of_namespace(world, &namespace.name_any(), &mut concerned),
+            Object::LimitRange(_) | Object::RuntimeClass(_) => {}
+        }
+    }
+    only_of(halves, concerned)
+}
+
+/// The planners that the pods of a cluster concern.
+pub(super) fn concerned_by_pods(world: &World, halves: Halves, cluster: &ClusterId) -> BTreeSet<Planner> {
+    let mut concerned = BTreeSet::new();
+    of_pods(world, cluster, &mut concerned);
+    only_of(halves, concerned)
+}
+
+fn only_of(halves: Halves, mut concerned: BTreeSet<Planner>) -> BTreeSet<Planner> {
+    concerned.retain(|planner| match planner {
+        Planner::RayService(_) | Planner::RayCluster(_) => halves.ray_operator,
+        _ => halves.queue_manager,
+    });
+    concerned
+}
+
+fn of_service(world: &World, service: &Key, concerned: &mut BTreeSet<Planner>) {
+    concerned.insert(Planner::RayService(service.clone()));
+    concerned.insert(Planner::Job(JobKey::RayService(service.clone())));
+    let uid = world.ray_services.get(service).and_then(|service| service.uid());
+    let children = uid.iter().flat_map(|uid| world.ray_clusters.under(&owned_by(uid)));
+    concerned.extend(children.map(|child| Planner::RayCluster(Key::of(child.as_ref()))));
+}
+
+/// All jobs of a namespace: whether they are managed may have changed.
+fn of_namespace(world: &World, namespace: &str, concerned: &mut BTreeSet<Planner>) {
+    let services = world.ray_services.iter().filter(|(key, _)| key.namespace == namespace);
+    services.for_each(|(key, _)| of_service(world, key, concerned));
+    for (key, cluster) in world.ray_clusters.iter().filter(|(key, _)| key.namespace == namespace) {
+        concerned.insert(Planner::RayCluster(key.clone()));
+        if is_standalone(cluster) {
+            concerned.insert(Planner::Job(JobKey::RayCluster(key.clone())));
+        }
+    }
+}
+
+fn of_owner<K: Resource>(object: &K, concerned: &mut BTreeSet<Planner>) {
+    if let Some(service) = controller(object, "RayService") {
+        concerned.insert(Planner::Job(JobKey::RayService(service.clone())));
+        concerned.insert(Planner::RayService(service));
+    }
+    concerned.extend(controller(object, "RayCluster").map(Planner::RayCluster));
+}
+
+fn of_pods(world: &World, cluster: &ClusterId, concerned: &mut BTreeSet<Planner>) {
+    concerned.insert(Planner::RayCluster(cluster.key.clone()));
+    if let Some(known) = existing(world, cluster) {
+        let uids = known.owner_references().iter().map(|owner| owner.uid.clone()).chain(known.uid());
+        uids.for_each(|uid| of_going_workloads(world, &uid, concerned));
+        match controller(known.as_ref(), "RayService") {
+            Some(service) => {
+                concerned.insert(Planner::RayService(service.clone()));
+                concerned.insert(Planner::Job(JobKey::RayService(service)));
+            }
+            None => drop(concerned.insert(Planner::Job(JobKey::RayCluster(cluster.key.clone())))),
+        }
+        return;
+    }
+    // The cluster's object is gone: only the slices that paid for it still know whose pod this is.
+    let in_namespace = world.workloads.iter().filter(|(key, _)| key.namespace == cluster.key.namespace);
+    let paid = in_namespace.filter(|(_, workload)| pays_for(workload, &cluster.uid));
+    for workload in paid.map(|(_, workload)| workload) {
+        concerned.insert(Planner::Workload(Key::of(workload.as_ref())));
+        concerned.extend(job_of(workload).map(Planner::Job));
+    }
+}
+
+/// The Workloads of a job that are to go: each of them may once the last pod has.
+fn of_going_workloads(world: &World, job: &str, concerned: &mut BTreeSet<Planner>) {
+    let going = world.workloads.under(&owned_by(job)).filter(|slice| slice.metadata.deletion_timestamp.is_some());
+    concerned.extend(going.map(|slice| Planner::Workload(Key::of(slice.as_ref()))));
+}
+
+fn of_workload(world: &World, workload: &Workload, concerned: &mut BTreeSet<Planner>) {
+    concerned.insert(Planner::Workload(Key::of(workload)));
+    concerned.extend(job_of(workload).map(Planner::Job));
+    let going = in_use::going(world, in_use::flavors_of_workload(workload));
+    concerned.extend(going.into_iter().map(Planner::ResourceFlavor));
+    let namespace = workload.namespace().unwrap_or_default();
+    let record = Record::of(workload).unwrap_or_default();
+    let displaced = record.instead_of.into_iter().map(|displaced| displaced.name);
+    let names = record.members.into_iter().map(|member| member.name).chain(displaced);
+    let clusters = names.map(|name| Key::new(namespace.clone(), name));
+    concerned.extend(clusters.filter(|key| world.ray_clusters.get(key).is_some()).map(Planner::RayCluster));
+}
+
+fn all_jobs(world: &World, concerned: &mut BTreeSet<Planner>) {
+    concerned.extend(world.ray_services.iter().map(|(key, _)| Planner::Job(JobKey::RayService(key.clone()))));
+    let clusters = world.ray_clusters.iter().filter(|(_, cluster)| is_standalone(cluster));
+    concerned.extend(clusters.map(|(key, _)| Planner::Job(JobKey::RayCluster(key.clone()))));
+}
+
+/// Whether there is more or less to be had than before, or for others.
+fn is_about_quota(change: &Change) -> bool {
+    let spec = |object: &Option<Object>| match object.as_ref()? {
+        Object::ClusterQueue(queue) => Some(queue.metadata.generation),
+        Object::Cohort(cohort) => Some(cohort.metadata.generation),
+        Object::LocalQueue(queue) => Some(queue.metadata.generation),
+        Object::ResourceFlavor(flavor) => Some(flavor.metadata.generation),
+        // These have no status.
+        Object::LimitRange(_) | Object::RuntimeClass(_) => Some(None),
+        _ => None,
+    };
+    match (spec(&change.was), spec(&change.is)) {
+        (None, None) => false,
+        (Some(was), Some(is)) => was != is || is.is_none(),
+        _ => true,
+    }
+}
+
+/// The jobs that say whether an upgrade of theirs can ever be admitted.
+fn all_upgrades(world: &World, concerned: &mut BTreeSet<Planner>) {
+    let has_pending =
+        |service: &RayService| service.status.as_ref().is_some_and(|status| status.pending_service_status.is_some());
+    let services = world.ray_services.iter().filter(|(_, service)| has_pending(service));
+    concerned.extend(services.map(|(key, _)| Planner::Job(JobKey::RayService(key.clone()))));
+}
+
+fn pays_for(workload: &Workload, cluster: &str) -> bool {
+    Record::of(workload).is_some_and(|record| record.members.iter().any(|member| member.uid == cluster))
+}

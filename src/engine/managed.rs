@@ -1,0 +1,54 @@
+//! Which jobs are the queue's to manage, by what is known of them and of their namespaces.
+
+use std::collections::BTreeMap;
+
+use kube::ResourceExt;
+
+use super::Engine;
+use super::store::Key;
+use super::world::owned_by;
+use crate::api::kueue::names::DEFAULT_LOCAL_QUEUE;
+use crate::api::ray::{RayCluster, RayService, is_managed_elsewhere};
+use crate::jobframework::managed::{Candidate, Managed, Place};
+use crate::jobframework::queue_name;
+
+impl Engine {
+    /// Whether a RayService is managed, and with it its clusters.
+    pub(super) fn managed_service(&self, service: &RayService) -> Managed {
+        let status = service.status.as_ref();
+        let parts =
+            status.into_iter().flat_map(|status| [&status.active_service_status, &status.pending_service_status]);
+        let names = parts.flatten().filter_map(|part| part.ray_cluster_name.as_deref());
+        let owned = owned_by(service.metadata.uid.as_deref().unwrap_or_default());
+        let job = Candidate {
+            queue_name: queue_name(&service.metadata),
+            is_managed_elsewhere: is_managed_elsewhere(service.spec.managed_by.as_deref()),
+            is_new: names.into_iter().all(str::is_empty) && self.world.ray_clusters.under(&owned).next().is_none(),
+        };
+        self.managed(job, &service.namespace().unwrap_or_default())
+    }
+
+    /// Whether a RayCluster is managed that nothing else owns.
+    pub(super) fn managed_cluster(&self, cluster: &RayCluster) -> Managed {
+        let job = Candidate {
+            queue_name: queue_name(&cluster.metadata),
+            is_managed_elsewhere: is_managed_elsewhere(cluster.spec.managed_by.as_deref()),
+            is_new: cluster.status.is_none(),
+        };
+        self.managed(job, &cluster.namespace().unwrap_or_default())
+    }
+
+    fn managed(&self, job: Candidate<'_>, namespace: &str) -> Managed {
+        if !self.halves.queue_manager {
+            return Managed::No;
+        }
+        let unlabelled = BTreeMap::new();
+        let seen = self.world.namespaces.get(&Key::global(namespace));
+        let place = Place {
+            namespace,
+            labels: seen.map(|seen| seen.metadata.labels.as_ref().unwrap_or(&unlabelled)),
+            has_default_queue: self.world.local_queues.get(&Key::new(namespace, DEFAULT_LOCAL_QUEUE)).is_some(),
+        };
+        Managed::of(job, place, &self.rules)
+    }
+}

@@ -1,0 +1,23 @@
+//! A job that has yet to come into a queue: nothing of it runs until then.
+
+use super::managed::Hold;
+use super::{JobView, delete_slices, gate, hold_template_gate, report, slices};
+use crate::api::kueue::names::DEFAULT_LOCAL_QUEUE;
+use crate::engine::plan::Plan;
+
+/// Puts the job into its queue, if it is known which that is; else closes all its gates, and says what is missing.
+pub(super) fn plan(view: &JobView<'_>, hold: Hold) -> Plan {
+    let mut plan = Plan::default();
+    match hold {
+        Hold::UnseenNamespace => {}
+        Hold::Default => plan.write(view.job.join(DEFAULT_LOCAL_QUEUE)),
+        Hold::NoQueueName => {
+            let slices = slices::slices_of(view.workloads.iter().copied());
+            hold_template_gate(view, &slices, &mut plan);
+            delete_slices(view, &mut plan);
+            gate::plan(view, &view.job.members(), None, &mut plan);
+            report::unnamed(view, &slices, &mut plan);
+        }
+    }
+    plan
+}

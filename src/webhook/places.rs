@@ -1,0 +1,121 @@
+//! What the webhook knows of namespaces: their labels, and whether they have a LocalQueue for jobs that name none. Every replica
+//! answers, whoever leads, so the webhook watches these by itself.
+
+use std::collections::BTreeMap;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::runtime::reflector::{self, ObjectRef, Store, store::Writer};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use serde_json::Value;
+use tracing::debug;
+
+use crate::api::kueue::LocalQueue;
+use crate::api::kueue::names::{DEFAULT_LOCAL_QUEUE, QUEUE_NAME_LABEL};
+use crate::api::ray::is_managed_elsewhere;
+use crate::engine::world::Kind;
+use crate::jobframework::managed::{Candidate, Managed, Place, Rules};
+
+/// Namespaces as they were seen last.
+pub(super) struct Places {
+    rules: Rules,
+    namespaces: Store<Namespace>,
+    default_queues: Store<LocalQueue>,
+}
+
+impl Places {
+    /// Watches through `client` in the background.
+    pub(super) fn watch(client: &Client, rules: Rules) -> Self {
+        let named = watcher::Config::default().fields(&format!("metadata.name={DEFAULT_LOCAL_QUEUE}"));
+        Self {
+            rules,
+            namespaces: follow(Api::all(client.clone()), watcher::Config::default()),
+            default_queues: follow(Api::all(client.clone()), named),
+        }
+    }
+
+    /// Whether an object of this namespace, or what owns it, is the queue's to manage.
+    pub(super) fn managed(&self, namespace: &str, object: &Value, is_new: bool) -> Managed {
+        let labels = object.pointer("/metadata/labels");
+        let queue_name = labels.and_then(|labels| labels.get(QUEUE_NAME_LABEL)?.as_str());
+        let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+        let is_owned = owners.into_iter().flatten().any(|owner| owner.get("controller") == Some(&true.into()));
+        let job = Candidate {
+            queue_name: queue_name.filter(|name| !name.is_empty()),
+            is_managed_elsewhere: is_managed_elsewhere(object.pointer("/spec/managedBy").and_then(Value::as_str)),
+            // What is owned is in the queue of its owner.
+            is_new: is_new && !is_owned,
+        };
+        let unlabelled = BTreeMap::new();
+        let seen = self.namespaces.get(&ObjectRef::new(namespace));
+        let default_queue = ObjectRef::new(DEFAULT_LOCAL_QUEUE).within(namespace);
+        let place = Place {
+            namespace,
+            labels: seen.as_ref().map(|seen| seen.metadata.labels.as_ref().unwrap_or(&unlabelled)),
+            has_default_queue: self.default_queues.get(&default_queue).is_some(),
+        };
+        Managed::of(job, place, &self.rules)
+    }
+
+    /// Nothing was seen, and nothing will be.
+    #[cfg(test)]
+    pub(super) fn unseen() -> Self {
+        Self { rules: Rules::default(), namespaces: reflector::store().0, default_queues: reflector::store().0 }
+    }
+}
+
+/// Keeps what a watch sees.
+fn follow<K: Kind>(api: Api<K>, config: watcher::Config) -> Store<K> {
+    let (store, writer): (Store<K>, Writer<K>) = reflector::store();
+    let seen = reflector::reflector(writer, watcher::watcher(api, config).default_backoff());
+    tokio::spawn(seen.for_each(|event| async move {
+        if let Err(error) = event {
+            debug!(kind = %K::kind(&()), %error, "watching for the webhook failed; trying again");
+        }
+    }));
+    store
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+    use crate::jobframework::managed::Hold;
+
+    /// Namespace `team`, which has a LocalQueue for jobs that name none, and `other`, which has none.
+    fn places() -> Places {
+        let (namespaces, mut writer) = reflector::store();
+        for name in ["team", "other"] {
+            let namespace = json!({"metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name}}});
+            let namespace: Namespace = serde_json::from_value(namespace).expect("a namespace");
+            writer.apply_watcher_event(&watcher::Event::Apply(namespace));
+        }
+        let (default_queues, mut writer) = reflector::store();
+        let queue = json!({"metadata": {"name": "default", "namespace": "team"}, "spec": {}});
+        let queue: LocalQueue = serde_json::from_value(queue).expect("a LocalQueue");
+        writer.apply_watcher_event(&watcher::Event::Apply(queue));
+        Places { rules: Rules::default(), namespaces, default_queues }
+    }
+
+    #[rstest]
+    #[case::named("other", json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "a"}}}), Managed::InQueue)]
+    #[case::unnamed("other", json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": ""}}}), Managed::No)]
+    #[case::unlabelled("other", json!({"metadata": {}}), Managed::No)]
+    #[case::unnamed_where_there_is_a_default("team", json!({"metadata": {}}), Managed::Held(Hold::Default))]
+    #[case::owned("team", json!({"metadata": {"ownerReferences": [{"kind": "RayService", "controller": true}]}}), Managed::No)]
+    #[case::of_another_controller(
+        "team",
+        json!({"metadata": {}, "spec": {"managedBy": "kueue.x-k8s.io/multikueue"}}),
+        Managed::No
+    )]
+    fn a_new_object_is_managed_as_its_namespace_is(
+        #[case] namespace: &str,
+        #[case] object: Value,
+        #[case] expected: Managed,
+    ) {
+        assert_eq!(places().managed(namespace, &object, true), expected);
+    }
+}
