@@ -104,7 +104,10 @@ fn distinction(kind: &str, object: &Value) -> String {
         "Pod" => {
             let labels = &object["metadata"]["labels"];
             let index = |label: &str| format!("{:>9}", labels[label].as_str().unwrap_or_default());
-            index("ray.io/worker-group-replica-index") + &index("ray.io/replica-host-index")
+            // Of pods that are as old as one another, those with the lower names are let go first, which are random.
+            let gates = object.pointer("/spec/schedulingGates").and_then(Value::as_array);
+            let waits = if gates.is_some_and(|gates| !gates.is_empty()) { "waits" } else { "runs" };
+            format!("{waits}{}{}", index("ray.io/worker-group-replica-index"), index("ray.io/replica-host-index"))
         }
         _ => String::new(),
     }

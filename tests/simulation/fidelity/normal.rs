@@ -61,13 +61,13 @@ fn told(value: Value, names: &Names) -> Value {
 
 /// Those who hold as much as one another are named in the order of their uids, which are random: here in that of their names.
 fn in_order(text: &str) -> String {
-    let parts = text.split(';').map(|part| match part.rsplit_once(" used: ") {
-        Some((before, holders)) => {
+    let parts = text.split(';').map(|part| match part.rsplit_once(": ") {
+        Some((before, holders)) if holders.contains(" holds ") => {
             let mut holders: Vec<&str> = holders.split(", ").collect();
             holders.sort_unstable();
-            format!("{before} used: {}", holders.join(", "))
+            format!("{before}: {}", holders.join(", "))
         }
-        None => part.to_owned(),
+        _ => part.to_owned(),
     });
     parts.collect::<Vec<_>>().join(";")
 }
@@ -296,12 +296,13 @@ mod tests {
 
     #[test]
     fn holders_are_named_in_one_order() {
-        let told =
-            in_order("2 of 3 used: b holds 1, a holds 1; fits once 1 is released; 1 of 1 used: d holds 1, c holds 1");
+        let told = in_order(
+            "2 of 3 used: b holds 1, a holds 1; fits once 1 is released; 1 used, limited by cohort x: d holds 1, c holds 1",
+        );
 
         assert_eq!(
             told,
-            "2 of 3 used: a holds 1, b holds 1; fits once 1 is released; 1 of 1 used: c holds 1, d holds 1"
+            "2 of 3 used: a holds 1, b holds 1; fits once 1 is released; 1 used, limited by cohort x: c holds 1, d holds 1"
         );
     }
 
