@@ -30,12 +30,20 @@ pub struct Serving {
     left: BTreeMap<String, Timestamp>,
     /// The cluster that each serve Service sends requests to, by the Service's key.
     routed: BTreeMap<String, String>,
+    /// Clusters that were closed to make place for others, and not opened again since.
+    made_place: BTreeSet<String>,
 }
 
 impl Serving {
     /// Nobody answers yet. A decision may rest for so long on what has changed meanwhile.
     pub fn new(patience: Duration) -> Self {
-        Self { patience, ready: BTreeMap::new(), left: BTreeMap::new(), routed: BTreeMap::new() }
+        Self {
+            patience,
+            ready: BTreeMap::new(),
+            left: BTreeMap::new(),
+            routed: BTreeMap::new(),
+            made_place: BTreeSet::new(),
+        }
     }
 
     /// Takes in a change that `state` has in it.
@@ -97,10 +105,15 @@ impl Serving {
         vec![Breach::of(Invariant::Serving, what)]
     }
 
-    /// The cluster that answers is not taken away while its service is to serve and holds its quota.
-    fn cluster(&self, state: &State, cluster: &RayCluster, gone: bool) -> Vec<Breach> {
+    /// The cluster that answers is not taken away while its service is to serve and holds its quota. One that was closed for another,
+    /// and is wanted back, is not taken away anew by what is said of it until it is open again.
+    fn cluster(&mut self, state: &State, cluster: &RayCluster, gone: bool) -> Vec<Breach> {
         let cluster_key = key(cluster);
-        let taken = gone || cluster.metadata.deletion_timestamp.is_some() || !is_open(cluster);
+        let going = gone || cluster.metadata.deletion_timestamp.is_some();
+        let taken = going || !is_open(cluster);
+        if is_open(cluster) || gone {
+            self.made_place.remove(&cluster_key);
+        }
         if !taken || !self.answers(&cluster_key) {
             return Vec::new();
         }
@@ -108,6 +121,10 @@ impl Serving {
         let service = state.ray_services.values().find(|service| service.uid().as_ref() == Some(&owner));
         let Some(service) = service.filter(|service| is_to_serve(state, service)) else { return Vec::new() };
         if makes_place(state, &owner, cluster) {
+            self.made_place.insert(cluster_key);
+            return Vec::new();
+        }
+        if self.made_place.contains(&cluster_key) && !going {
             return Vec::new();
         }
         if serving_cluster(state, service).as_ref() != Some(&cluster.name_any()) {
