@@ -15,7 +15,7 @@ use super::{Engine, WriteError, in_use};
 use crate::api::kueue::Workload;
 use crate::api::ray::{RayCluster, RayService, names};
 use crate::jobframework::census::Molds;
-use crate::jobframework::managed::Managed;
+use crate::jobframework::managed::{Hold, Managed};
 use crate::jobframework::ray_cluster::{RayClusterJob, is_live, member, outlived};
 use crate::jobframework::ray_service::RayServiceJob;
 use crate::jobframework::record::{MemberShare, Record};
@@ -66,7 +66,7 @@ pub(super) fn existing<'a>(world: &'a World, cluster: &ClusterId) -> Option<&'a 
     world.ray_clusters.get(&cluster.key).filter(|known| known.metadata.uid.as_ref() == Some(&cluster.uid))
 }
 
-pub(super) fn cluster_of(namespace: &str, member: &MemberShare) -> ClusterId {
+fn cluster_of(namespace: &str, member: &MemberShare) -> ClusterId {
     ClusterId { key: Key::new(namespace, &member.name), uid: member.uid.clone() }
 }
 
@@ -259,6 +259,10 @@ impl Engine {
     fn plan_ray_cluster(&self, key: &Key, now: Timestamp) -> Plan {
         let Some(cluster) = self.world.ray_clusters.get(key) else { return Plan::default() };
         let Some(makeup) = self.specs.makeup(key) else { return Plan::default() };
+        if is_standalone(cluster) && self.managed_cluster(cluster) == Managed::Held(Hold::Default) {
+            // With a status it would count as begun, and come into no queue if the name of that can't be written just now.
+            return Plan::default();
+        }
         let uid = cluster.uid().unwrap_or_default();
         let (grant, marks) = self.quota(cluster);
         raycluster::plan(&raycluster::View {

@@ -48,16 +48,12 @@ pub fn patch(object: &Value, old: Option<&Value>, gates: bool, managed: Managed)
 
 /// What puts an object into the LocalQueue for jobs that name none.
 fn join(object: &Value) -> Value {
-    let labelled = object.pointer("/metadata/labels").is_some_and(Value::is_object);
-    match labelled {
-        true => {
-            let path = format!("/metadata/labels/{}", names::QUEUE_NAME_LABEL.replace('/', "~1"));
-            json!({"op": "add", "path": path, "value": names::DEFAULT_LOCAL_QUEUE})
-        }
-        false => {
-            let labels = json!({names::QUEUE_NAME_LABEL: names::DEFAULT_LOCAL_QUEUE});
-            json!({"op": "add", "path": "/metadata/labels", "value": labels})
-        }
+    if object.pointer("/metadata/labels").is_some_and(Value::is_object) {
+        let path = format!("/metadata/labels/{}", names::QUEUE_NAME_LABEL.replace('/', "~1"));
+        json!({"op": "add", "path": path, "value": names::DEFAULT_LOCAL_QUEUE})
+    } else {
+        let labels = json!({names::QUEUE_NAME_LABEL: names::DEFAULT_LOCAL_QUEUE});
+        json!({"op": "add", "path": "/metadata/labels", "value": labels})
     }
 }
 

@@ -79,6 +79,24 @@ fn a_new_job_that_names_no_queue_goes_into_the_default_one() {
 }
 
 #[test]
+fn a_new_cluster_goes_into_the_default_queue_though_its_name_is_late() {
+    // Given a cluster whose first write is on its way while it changes, so that it is refused,
+    let mut plane = control_plane(Settings::default(), "0");
+    put_default_queue(&mut plane);
+    plane.late = Some("RayCluster");
+    put_unnamed_cluster(&mut plane, "own");
+    plane.play(1);
+    plane.apply("RayCluster", json!({"metadata": {"name": "own", "labels": {"team": "a"}}}));
+
+    // when that is told, then it comes into the queue all the same, and no pod of it runs.
+    plane.late = None;
+    plane.arrive();
+    plane.play(60);
+    assert_eq!(queue_of(&plane, "RayCluster", "own"), DEFAULT_LOCAL_QUEUE);
+    assert_eq!(plane.pods("own"), 0);
+}
+
+#[test]
 fn what_runs_already_is_not_put_into_a_queue_that_comes_later() {
     let mut plane = control_plane(Settings::default(), "4");
     put_unnamed_cluster(&mut plane, "own");
