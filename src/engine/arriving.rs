@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::in_flight::WriteId;
 use super::plan::{ObjectRef, Write, WriteOp};
 use super::store::version_of;
-use super::world::ClusterId;
+use super::world::MemberId;
 use crate::api::kueue::scheduling_gate::is_gated;
 
 /// After this long a creation that was never answered has either been seen or has not been carried out: the API server gives a
@@ -29,7 +29,7 @@ pub(super) struct Arriving {
 #[derive(Debug)]
 struct Arrival {
     pod: ObjectRef,
-    cluster: ClusterId,
+    cluster: MemberId,
     /// What it looks like.
     is: Pod,
     /// The version of the pod that is let go; `None` for one that is made.
@@ -48,7 +48,7 @@ impl Arriving {
             (WriteOp::Patch(body), Some(pod)) if body.pointer("/spec/schedulingGates").is_some() => Some(pod.clone()),
             _ => None,
         };
-        let Some((pod, cluster)) = pod.and_then(|pod| ClusterId::of_pod(&pod).map(|cluster| (pod, cluster))) else {
+        let Some((pod, cluster)) = pod.and_then(|pod| MemberId::of_pod(&pod).map(|cluster| (pod, cluster))) else {
             return;
         };
         let gated_at = known.map(version_of);
@@ -57,7 +57,7 @@ impl Arriving {
     }
 
     /// A write was answered; `known` unless the answer was lost. Returns the cluster whose pod that was.
-    pub(super) fn answered(&mut self, id: WriteId, known: bool, now: Timestamp) -> Option<ClusterId> {
+    pub(super) fn answered(&mut self, id: WriteId, known: bool, now: Timestamp) -> Option<MemberId> {
         if known {
             return self.by_write.remove(&id).map(|arrival| arrival.cluster);
         }
@@ -82,7 +82,7 @@ impl Arriving {
     }
 
     /// Forgets what no longer counts; returns the clusters whose pods that would have been.
-    pub(super) fn expire(&mut self, now: Timestamp) -> BTreeSet<ClusterId> {
+    pub(super) fn expire(&mut self, now: Timestamp) -> BTreeSet<MemberId> {
         let expired = self.by_write.extract_if(.., |_, arrival| arrival.until.is_some_and(|until| until <= now));
         expired.map(|(_, arrival)| arrival.cluster).collect()
     }
@@ -98,6 +98,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::store::Key;
+    use super::super::world::Runner;
     use super::*;
     use crate::api::kueue::scheduling_gate;
 
@@ -105,8 +106,8 @@ mod tests {
         Timestamp::from_second(second).expect("in range")
     }
 
-    fn cluster() -> ClusterId {
-        ClusterId { key: Key::new("ns", "chat"), uid: "u1".into() }
+    fn cluster() -> MemberId {
+        MemberId { runner: Runner::RayCluster, key: Key::new("ns", "chat"), uid: "u1".into() }
     }
 
     fn pod(version: &str, gated: bool) -> Pod {

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use kube::{Resource, ResourceExt};
 
-use super::planners::{JobKey, Planner, controller, existing, is_standalone, job_of};
+use super::planners::{JobKey, Planner, controller, existing_cluster, is_standalone, job_of};
 use super::store::Key;
-use super::world::{Change, ClusterId, Object, World, owned_by};
+use super::world::{Change, MemberId, Object, Runner, World, owned_by};
 use super::{Halves, in_use, priorities};
 use crate::api::kueue::Workload;
 use crate::api::kueue::names::DEFAULT_LOCAL_QUEUE;
@@ -29,9 +29,10 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
                     None => drop(concerned.insert(Planner::Job(JobKey::RayCluster(Key::of(cluster.as_ref()))))),
                 }
             }
+            Object::BatchJob(job) => drop(concerned.insert(Planner::Job(JobKey::BatchJob(Key::of(job.as_ref()))))),
             Object::Pod(pod) => {
-                if let Some(cluster) = ClusterId::of_pod(pod) {
-                    of_pods(world, &cluster, &mut concerned);
+                if let Some(member) = MemberId::of_pod(pod) {
+                    of_pods(world, &member, &mut concerned);
                 }
             }
             Object::Service(service) => of_owner(service.as_ref(), &mut concerned),
@@ -69,9 +70,9 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
 }
 
 /// The planners that the pods of a cluster concern.
-pub(super) fn concerned_by_pods(world: &World, halves: Halves, cluster: &ClusterId) -> BTreeSet<Planner> {
+pub(super) fn concerned_by_pods(world: &World, halves: Halves, member: &MemberId) -> BTreeSet<Planner> {
     let mut concerned = BTreeSet::new();
-    of_pods(world, cluster, &mut concerned);
+    of_pods(world, member, &mut concerned);
     only_of(halves, concerned)
 }
 
@@ -101,6 +102,8 @@ fn of_namespace(world: &World, namespace: &str, concerned: &mut BTreeSet<Planner
             concerned.insert(Planner::Job(JobKey::RayCluster(key.clone())));
         }
     }
+    let jobs = world.batch_jobs.iter().filter(|(key, _)| key.namespace == namespace);
+    concerned.extend(jobs.map(|(key, _)| Planner::Job(JobKey::BatchJob(key.clone()))));
 }
 
 fn of_owner<K: Resource>(object: &K, concerned: &mut BTreeSet<Planner>) {
@@ -111,9 +114,19 @@ fn of_owner<K: Resource>(object: &K, concerned: &mut BTreeSet<Planner>) {
     concerned.extend(controller(object, "RayCluster").map(Planner::RayCluster));
 }
 
-fn of_pods(world: &World, cluster: &ClusterId, concerned: &mut BTreeSet<Planner>) {
+fn of_pods(world: &World, member: &MemberId, concerned: &mut BTreeSet<Planner>) {
+    match member.runner {
+        Runner::RayCluster => of_pods_of_cluster(world, member, concerned),
+        Runner::BatchJob => {
+            concerned.insert(Planner::Job(JobKey::BatchJob(member.key.clone())));
+            of_going_workloads(world, &member.uid, concerned);
+        }
+    }
+}
+
+fn of_pods_of_cluster(world: &World, cluster: &MemberId, concerned: &mut BTreeSet<Planner>) {
     concerned.insert(Planner::RayCluster(cluster.key.clone()));
-    if let Some(known) = existing(world, cluster) {
+    if let Some(known) = existing_cluster(world, cluster) {
         let uids = known.owner_references().iter().map(|owner| owner.uid.clone()).chain(known.uid());
         uids.for_each(|uid| of_going_workloads(world, &uid, concerned));
         match controller(known.as_ref(), "RayService") {
@@ -157,6 +170,7 @@ fn all_jobs(world: &World, concerned: &mut BTreeSet<Planner>) {
     concerned.extend(world.ray_services.iter().map(|(key, _)| Planner::Job(JobKey::RayService(key.clone()))));
     let clusters = world.ray_clusters.iter().filter(|(_, cluster)| is_standalone(cluster));
     concerned.extend(clusters.map(|(key, _)| Planner::Job(JobKey::RayCluster(key.clone()))));
+    concerned.extend(world.batch_jobs.iter().map(|(key, _)| Planner::Job(JobKey::BatchJob(key.clone()))));
 }
 
 /// Whether there is more or less to be had than before, or for others.

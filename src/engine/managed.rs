@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::batch::v1::Job as BatchJob;
 use kube::ResourceExt;
 
 use super::Engine;
@@ -9,6 +10,7 @@ use super::store::Key;
 use super::world::owned_by;
 use crate::api::kueue::names::DEFAULT_LOCAL_QUEUE;
 use crate::api::ray::{RayCluster, RayService, is_managed_elsewhere};
+use crate::jobframework::batch_job;
 use crate::jobframework::managed::{Candidate, Managed, Place};
 use crate::jobframework::queue_name;
 
@@ -36,6 +38,19 @@ impl Engine {
             is_new: cluster.status.is_none(),
         };
         self.managed(job, &cluster.namespace().unwrap_or_default())
+    }
+
+    /// Whether a Job of Kubernetes is managed.
+    pub(super) fn managed_batch_job(&self, job: &BatchJob) -> Managed {
+        let begun =
+            job.status.as_ref().is_some_and(|status| status.start_time.is_some() || status.conditions.is_some());
+        let manager = job.spec.as_ref().and_then(|spec| spec.managed_by.as_deref());
+        let job_facts = Candidate {
+            queue_name: queue_name(&job.metadata),
+            is_managed_elsewhere: batch_job::is_managed_elsewhere(manager),
+            is_new: !begun,
+        };
+        self.managed(job_facts, &job.namespace().unwrap_or_default())
     }
 
     fn managed(&self, job: Candidate<'_>, namespace: &str) -> Managed {

@@ -22,6 +22,7 @@ pub mod world;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::dashboard::ServeReply;
 use crate::jobframework::managed::Rules;
@@ -36,7 +37,7 @@ use planners::Planner;
 use queueing::Queueing;
 use specs::Specs;
 use store::Key;
-use world::{Change, ClusterId, Listing, Object, World};
+use world::{Change, Listing, MemberId, Object, World};
 
 /// How many lost races in a row nobody is told of.
 const RACES_UNTOLD: u32 = 5;
@@ -70,6 +71,17 @@ pub struct Scope {
     pub kind: String,
     /// A namespace, or `None` for all.
     pub namespace: Option<String>,
+    /// Only objects that have this label; `None` for all.
+    pub label: Option<&'static str>,
+}
+
+impl Scope {
+    /// Whether it sees an object of its kind that has this metadata.
+    pub fn sees(&self, meta: &ObjectMeta) -> bool {
+        let is_there = self.namespace.as_ref().is_none_or(|namespace| meta.namespace.as_ref() == Some(namespace));
+        let has = |label| meta.labels.as_ref().is_some_and(|labels| labels.contains_key(label));
+        is_there && self.label.is_none_or(has)
+    }
 }
 
 /// The API server's answer to a write that it took.
@@ -248,7 +260,7 @@ impl Engine {
     fn take_in(&mut self, now: Timestamp, event: Event, effects: &mut Vec<Effect>) {
         match event {
             Event::Listed(scope, listing) => {
-                let changes = self.world.relist(listing, scope.namespace.as_deref());
+                let changes = self.world.relist(listing, &scope);
                 self.unlisted.remove(&scope);
                 changes.into_iter().for_each(|change| self.changed(now, &change));
             }
@@ -332,7 +344,7 @@ impl Engine {
         }
     }
 
-    fn pods_may_have_changed(&mut self, cluster: &ClusterId) {
+    fn pods_may_have_changed(&mut self, cluster: &MemberId) {
         for planner in concerned::concerned_by_pods(&self.world, self.halves, cluster) {
             self.pace.mark(planner);
         }

@@ -185,10 +185,19 @@ impl Write {
         K: Resource<DynamicType = ()> + HasStatus,
         K::Status: Serialize + PartialEq,
     {
-        if old.status() == Some(status) {
+        Self::patch_status_from(old, old.status(), status)
+    }
+
+    /// The same for a kind that doesn't say by itself which its status is: `old` has the status `before`.
+    pub fn patch_status_from<K, S>(old: &K, before: Option<&S>, status: &S) -> Option<Self>
+    where
+        K: Resource<DynamicType = ()>,
+        S: Serialize + PartialEq,
+    {
+        if before == Some(status) {
             return None;
         }
-        let before = old.status().map_or_else(|| Value::Object(Map::new()), to_value);
+        let before = before.map_or_else(|| Value::Object(Map::new()), to_value);
         let diff = merge_diff(&before, &to_value(status))?;
         let body = pinned(old, Value::Object(Map::from_iter([("status".to_owned(), diff)])));
         Some(Self { target: ObjectRef::of(old), op: WriteOp::PatchStatus(body), quiet: Vec::new() })

@@ -10,13 +10,15 @@ use kube::{Resource, ResourceExt};
 use super::plan::{Note, ObjectRef, Plan, Write};
 use super::priorities;
 use super::store::Key;
-use super::world::{self, ClusterId, World, owned_by};
+use super::world::{self, MemberId, Runner, World, owned_by};
 use super::{Engine, WriteError, in_use};
 use crate::api::kueue::Workload;
 use crate::api::ray::{RayCluster, RayService, names};
+use crate::jobframework::batch_job::{self, BatchJobJob};
 use crate::jobframework::census::Molds;
 use crate::jobframework::managed::{Hold, Managed};
-use crate::jobframework::ray_cluster::{RayClusterJob, is_live, member, outlived};
+use crate::jobframework::members::{Pods, is_live, outlived};
+use crate::jobframework::ray_cluster::{RayClusterJob, member};
 use crate::jobframework::ray_service::RayServiceJob;
 use crate::jobframework::record::{MemberShare, Record};
 use crate::jobframework::{self, Groups, Job, JobView, Member, slices};
@@ -54,6 +56,7 @@ pub(super) enum Planner {
 pub(super) enum JobKey {
     RayService(Key),
     RayCluster(Key),
+    BatchJob(Key),
 }
 
 /// The RayService that a RayCluster belongs to.
@@ -62,17 +65,18 @@ pub(super) fn service_of_cluster(world: &World, cluster: &Key) -> Option<Key> {
 }
 
 /// The object of a cluster, unless it is gone.
-pub(super) fn existing<'a>(world: &'a World, cluster: &ClusterId) -> Option<&'a Arc<RayCluster>> {
+pub(super) fn existing_cluster<'a>(world: &'a World, cluster: &MemberId) -> Option<&'a Arc<RayCluster>> {
     world.ray_clusters.get(&cluster.key).filter(|known| known.metadata.uid.as_ref() == Some(&cluster.uid))
 }
 
-fn cluster_of(namespace: &str, member: &MemberShare) -> ClusterId {
-    ClusterId { key: Key::new(namespace, &member.name), uid: member.uid.clone() }
+fn cluster_of(namespace: &str, member: &MemberShare) -> MemberId {
+    MemberId { runner: Runner::RayCluster, key: Key::new(namespace, &member.name), uid: member.uid.clone() }
 }
 
 pub(super) fn job_of(workload: &Workload) -> Option<JobKey> {
-    let service = controller(workload, "RayService").map(JobKey::RayService);
-    service.or_else(|| controller(workload, "RayCluster").map(JobKey::RayCluster))
+    let of = |kind| controller(workload, kind);
+    let ray = of("RayService").map(JobKey::RayService).or_else(|| of("RayCluster").map(JobKey::RayCluster));
+    ray.or_else(|| of("Job").map(JobKey::BatchJob))
 }
 
 /// The controlling owner of this kind, by its name.
@@ -83,6 +87,17 @@ pub(super) fn controller<K: Resource>(object: &K, kind: &str) -> Option<Key> {
 
 pub(super) fn is_standalone(cluster: &RayCluster) -> bool {
     !cluster.owner_references().iter().any(|owner| owner.controller == Some(true))
+}
+
+/// What is known of a job of any kind.
+struct Known<'a> {
+    job: &'a dyn Job,
+    managed: Managed,
+    workloads: Vec<&'a Workload>,
+    outlived: Vec<Member>,
+    /// The PriorityClass of its pods.
+    pod_class: Option<&'a str>,
+    makes_pods: bool,
 }
 
 impl Engine {
@@ -110,6 +125,9 @@ impl Engine {
             Planner::RayCluster(key) | Planner::Job(JobKey::RayCluster(key)) => {
                 Some(Note::warning(self.world.ray_clusters.get(key)?.as_ref(), &reason, message))
             }
+            Planner::Job(JobKey::BatchJob(key)) => {
+                Some(Note::warning(self.world.batch_jobs.get(key)?.as_ref(), &reason, message))
+            }
             Planner::Workload(key) => Some(Note::warning(self.world.workloads.get(key)?.as_ref(), &reason, message)),
             Planner::ClusterQueue(_) | Planner::Cohort(_) | Planner::ResourceFlavor(_) | Planner::LocalQueue(_) => None,
         }
@@ -124,9 +142,17 @@ impl Engine {
                 let molds = Molds::of(workloads.iter().copied());
                 let children = self.world.ray_clusters.under(&owned_by(&uid));
                 let children = children.map(|child| self.cluster_job(child, &molds)).collect();
-                let job = RayServiceJob { service, children, serving: self.serving(service) };
-                let pod_class = priorities::pod_class(&service.spec.ray_cluster_config);
-                self.plan_any_job(&job, self.managed_service(service), workloads, &molds, pod_class, now)
+                self.plan_any_job(
+                    Known {
+                        job: &RayServiceJob { service, children, serving: self.serving(service) },
+                        managed: self.managed_service(service),
+                        outlived: self.outlived(&key.namespace, &workloads, &molds),
+                        workloads,
+                        pod_class: priorities::pod_class(&service.spec.ray_cluster_config),
+                        makes_pods: self.halves.ray_operator,
+                    },
+                    now,
+                )
             }
             JobKey::RayCluster(key) => {
                 let Some(cluster) = self.world.ray_clusters.get(key).filter(|cluster| is_standalone(cluster)) else {
@@ -134,9 +160,37 @@ impl Engine {
                 };
                 let workloads = self.workloads_of(&cluster.uid().unwrap_or_default());
                 let molds = Molds::of(workloads.iter().copied());
-                let job = self.cluster_job(cluster, &molds);
-                let pod_class = priorities::pod_class(&cluster.spec);
-                self.plan_any_job(&job, self.managed_cluster(cluster), workloads, &molds, pod_class, now)
+                self.plan_any_job(
+                    Known {
+                        job: &self.cluster_job(cluster, &molds),
+                        managed: self.managed_cluster(cluster),
+                        outlived: self.outlived(&key.namespace, &workloads, &molds),
+                        workloads,
+                        pod_class: priorities::pod_class(&cluster.spec),
+                        makes_pods: self.halves.ray_operator,
+                    },
+                    now,
+                )
+            }
+            JobKey::BatchJob(key) => {
+                let Some(job) = self.world.batch_jobs.get(key).filter(|job| !batch_job::is_of_ray(job)) else {
+                    return Plan::default();
+                };
+                let uid = job.uid().unwrap_or_default();
+                let workloads = self.workloads_of(&uid);
+                let molds = Molds::of(workloads.iter().copied());
+                self.plan_any_job(
+                    Known {
+                        job: &BatchJobJob::new(job, self.all_pods(&uid), &molds),
+                        managed: self.managed_batch_job(job),
+                        // Its pods are its own: there is nothing of it without it.
+                        outlived: Vec::new(),
+                        workloads,
+                        pod_class: batch_job::pod_class(job),
+                        makes_pods: false,
+                    },
+                    now,
+                )
             }
         }
     }
@@ -152,21 +206,11 @@ impl Engine {
         leads_to(self.world.services.under(&owned).find(|service| service.name_any() == serve_service)?)
     }
 
-    fn plan_any_job(
-        &self,
-        job: &dyn Job,
-        managed: Managed,
-        workloads: Vec<&Workload>,
-        molds: &Molds<'_>,
-        pod_priority_class: Option<&str>,
-        now: Timestamp,
-    ) -> Plan {
-        let namespace = job.meta().namespace.clone().unwrap_or_default();
-        let outlived = self.outlived(&namespace, &workloads, molds);
-        let priority = priorities::of_job(&self.world, job, pod_priority_class);
+    fn plan_any_job(&self, known: Known<'_>, now: Timestamp) -> Plan {
+        let Known { job, managed, workloads, outlived, pod_class, makes_pods } = known;
+        let priority = priorities::of_job(&self.world, job, pod_class);
         let placement = &|flavors: &BTreeSet<String>| self.placement(flavors);
         let watches_readiness = self.queueing.watches_readiness();
-        let makes_pods = self.halves.ray_operator;
         let pinned = &|slice: &Workload| self.queueing.pinned(slice);
         let queue = self.queueing.queue();
         let view = JobView {
@@ -189,17 +233,9 @@ impl Engine {
     fn outlived(&self, namespace: &str, workloads: &[&Workload], molds: &Molds<'_>) -> Vec<Member> {
         let records = workloads.iter().filter_map(|workload| Record::of(workload));
         let members = records.flat_map(|record| record.members);
-        let clusters: BTreeSet<ClusterId> = members.map(|member| cluster_of(namespace, &member)).collect();
-        let gone = clusters.into_iter().filter(|cluster| existing(&self.world, cluster).is_none());
-        let left = gone.map(|cluster| {
-            outlived(
-                &cluster.key.name,
-                &cluster.uid,
-                &self.pods_under(&cluster.uid),
-                &self.arriving.of(&cluster.uid),
-                molds,
-            )
-        });
+        let clusters: BTreeSet<MemberId> = members.map(|member| cluster_of(namespace, &member)).collect();
+        let gone = clusters.into_iter().filter(|cluster| existing_cluster(&self.world, cluster).is_none());
+        let left = gone.map(|cluster| outlived(&cluster.key.name, &cluster.uid, &self.all_pods(&cluster.uid), molds));
         left.filter(|member| !member.live_pods.is_empty()).collect()
     }
 
@@ -290,7 +326,7 @@ impl Engine {
         }
         let slices = slices::slices_of(self.workloads_of(&job_uid.unwrap_or_default()));
         let slice = slices::covering(&slices);
-        let member = member(cluster, &[], &[], self.wants(cluster), &Molds::default());
+        let member = member(cluster, &Pods::default(), self.wants(cluster), &Molds::default());
         let earlier = slice.map(|slice| slice.earlier(&member)).unwrap_or_default();
         let marks = member.groups.iter().flatten().map(|group| {
             let share = slice.and_then(|slice| Some((slice, slice.record.member(&member.uid)?)));
@@ -319,9 +355,8 @@ impl Engine {
     }
 
     fn cluster_job<'a>(&'a self, cluster: &'a RayCluster, molds: &'a Molds<'a>) -> RayClusterJob<'a> {
-        let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
-        let (pods, arriving) = (self.pods_under(uid), self.arriving.of(uid));
-        RayClusterJob { cluster, pods, arriving, groups: self.wants(cluster), molds }
+        let pods = self.all_pods(cluster.metadata.uid.as_deref().unwrap_or_default());
+        RayClusterJob { cluster, pods, groups: self.wants(cluster), molds }
     }
 
     /// Whether the cluster with this uid has pods that run or may run, or may have by now.
@@ -337,6 +372,11 @@ impl Engine {
 
     fn pods_of(&self, cluster: &RayCluster) -> Vec<&Pod> {
         self.pods_under(cluster.metadata.uid.as_deref().unwrap_or_default())
+    }
+
+    /// The pods of the member with this uid, and those that may be there by now.
+    fn all_pods(&self, member: &str) -> Pods<'_> {
+        Pods { seen: self.pods_under(member), arriving: self.arriving.of(member) }
     }
 
     /// The pods of the cluster with this uid.

@@ -101,6 +101,7 @@ mod tests {
     use crate::engine::plan::WriteOp;
     use crate::engine::world::{Kind, Object, received};
     use crate::jobframework::census::Molds;
+    use crate::jobframework::members::Pods;
     use crate::jobframework::ray_cluster::RayClusterJob;
 
     fn object<K: Kind>(mut manifest: Value) -> Object {
@@ -141,8 +142,7 @@ mod tests {
         let cluster = cluster(labels, head, workers);
         let job = RayClusterJob {
             cluster: &cluster,
-            pods: Vec::new(),
-            arriving: Vec::new(),
+            pods: Pods::default(),
             groups: Arc::new(Ok(Vec::new())),
             molds: &Molds::default(),
         };
@@ -163,8 +163,7 @@ mod tests {
         let cluster = cluster(json!({}), json!({}), json!({}));
         let job = RayClusterJob {
             cluster: &cluster,
-            pods: Vec::new(),
-            arriving: Vec::new(),
+            pods: Pods::default(),
             groups: Arc::new(Ok(Vec::new())),
             molds: &Molds::default(),
         };

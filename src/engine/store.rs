@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use kube::Resource;
 
+use super::Scope;
+
 /// Namespace and name of an object; a cluster-scoped object has an empty namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
@@ -114,12 +116,13 @@ impl<K: Resource> Store<K> {
         self.take(&key)
     }
 
-    /// Takes in a complete list, of one namespace or of all; returns what it shows to be gone.
-    pub fn absent_from(&mut self, listed: &BTreeSet<Key>, namespace: Option<&str>) -> Vec<Arc<K>> {
-        let in_scope = |key: &Key| namespace.is_none_or(|namespace| key.namespace == namespace);
-        self.gone.retain(|key, _| !in_scope(key));
-        let absent = self.objects.keys().filter(|key| in_scope(key) && !listed.contains(*key));
-        let absent: Vec<Key> = absent.cloned().collect();
+    /// Takes in a complete list of what is in a scope; returns what it shows to be gone.
+    pub fn absent_from(&mut self, listed: &BTreeSet<Key>, scope: &Scope) -> Vec<Arc<K>> {
+        let is_known = |key: &Key| scope.namespace.as_ref().is_none_or(|namespace| key.namespace == *namespace);
+        // Which labels those had that are gone is not remembered.
+        self.gone.retain(|key, _| scope.label.is_some() || !is_known(key));
+        let is_absent = |(key, held): &(&Key, &Arc<K>)| scope.sees(held.meta()) && !listed.contains(*key);
+        let absent: Vec<Key> = self.objects.iter().filter(is_absent).map(|(key, _)| key.clone()).collect();
         absent.iter().filter_map(|key| self.take(key)).collect()
     }
 
@@ -227,6 +230,26 @@ mod tests {
         assert!(store.get(&Key::global("a")).is_some());
     }
 
+    fn scope(label: Option<&'static str>) -> Scope {
+        Scope { kind: "ConfigMap".to_owned(), namespace: None, label }
+    }
+
+    #[test]
+    fn a_list_of_those_that_have_a_label_says_nothing_of_others() {
+        let mut store = store();
+        store.apply(config_map("labelled", 1, "x"));
+        store.apply(config_map("other", 2, "x"));
+        let labels = Some([("team".to_owned(), "a".to_owned())].into());
+        let mut labelled = config_map("labelled", 3, "x").as_ref().clone();
+        labelled.metadata.labels = labels;
+        store.apply(Arc::new(labelled));
+
+        let gone = store.absent_from(&BTreeSet::new(), &scope(Some("team")));
+
+        assert_eq!(gone.iter().map(|gone| Key::of(gone.as_ref())).collect::<Vec<_>>(), [Key::global("labelled")]);
+        assert!(store.get(&Key::global("other")).is_some());
+    }
+
     #[test]
     fn the_index_follows_an_object_that_moves_and_one_that_goes() {
         let mut store = store();
@@ -237,7 +260,7 @@ mod tests {
         assert_eq!(names_under(&store, "x"), ["b"]);
         assert_eq!(names_under(&store, "y"), ["a"]);
 
-        let gone = store.absent_from(&BTreeSet::from([Key::global("a")]), None);
+        let gone = store.absent_from(&BTreeSet::from([Key::global("a")]), &scope(None));
         assert_eq!(gone.len(), 1);
         assert!(names_under(&store, "x").is_empty());
     }

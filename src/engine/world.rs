@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::node::v1::RuntimeClass;
@@ -12,6 +13,7 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::Scope;
 use super::plan::{ObjectRef, Write};
 use super::store::{Applied, Key, Store};
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
@@ -85,10 +87,10 @@ macro_rules! kinds {
                 }
             }
 
-            /// Takes in a complete list of one kind, in one namespace or in all; returns the changes that this makes.
-            pub fn relist(&mut self, listing: Listing, namespace: Option<&str>) -> Vec<Change> {
+            /// Takes in a complete list of what is in a scope; returns the changes that this makes.
+            pub fn relist(&mut self, listing: Listing, scope: &Scope) -> Vec<Change> {
                 match listing {
-                    $( Listing::$kind(objects) => relist_in(&mut self.$store, objects, namespace), )*
+                    $( Listing::$kind(objects) => relist_in(&mut self.$store, objects, scope), )*
                 }
             }
 
@@ -149,7 +151,9 @@ kinds! {
     RayCluster in ray_clusters by controller_uid;
     /// A Ray service.
     RayService in ray_services by |_| None;
-    /// A pod of a Ray cluster; under the uid of the cluster.
+    /// A Job of Kubernetes; under the uid of what owns it.
+    BatchJob in batch_jobs by controller_uid;
+    /// A pod of a Ray cluster or a Job; under the uid of that.
     Pod in pods by controller_uid;
     /// A Service of a Ray cluster or service; under the uid of its owner.
     Service in services by controller_uid;
@@ -179,9 +183,9 @@ impl Change {
     }
 }
 
-fn relist_in<K: Kind>(store: &mut Store<K>, listed: Vec<Arc<K>>, namespace: Option<&str>) -> Vec<Change> {
+fn relist_in<K: Kind>(store: &mut Store<K>, listed: Vec<Arc<K>>, scope: &Scope) -> Vec<Change> {
     let keys: BTreeSet<Key> = listed.iter().map(|object| Key::of(object.as_ref())).collect();
-    let absent = store.absent_from(&keys, namespace).into_iter();
+    let absent = store.absent_from(&keys, scope).into_iter();
     let mut changes: Vec<Change> = absent.map(|was| Change { was: Some(K::wrap(was)), is: None }).collect();
     changes.extend(listed.into_iter().filter_map(|object| apply_to(store, object)));
     changes
@@ -210,22 +214,32 @@ pub fn owned_by(uid: &str) -> Key {
     Key::global(uid)
 }
 
-/// Names one RayCluster, and none that had its name before or gets it later: the pods of one that is gone are not those of its
-/// successor, nor paid for by the same quota.
+/// What has pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Runner {
+    RayCluster,
+    BatchJob,
+}
+
+/// Names one object that has pods, and none that had its name before or gets it later: the pods of one that is gone are not those
+/// of its successor, nor paid for by the same quota.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ClusterId {
+pub(super) struct MemberId {
+    /// What it is.
+    pub(super) runner: Runner,
     /// What it is called.
     pub(super) key: Key,
     /// Its uid.
     pub(super) uid: String,
 }
 
-impl ClusterId {
-    /// The cluster that a pod belongs to.
+impl MemberId {
+    /// What a pod belongs to.
     pub(super) fn of_pod(pod: &Pod) -> Option<Self> {
-        let cluster = controller(pod, "RayCluster")?;
-        let key = Key::new(pod.namespace().unwrap_or_default(), cluster.name.clone());
-        Some(Self { key, uid: cluster.uid.clone() })
+        let of = |runner, kind| Some((runner, controller(pod, kind)?));
+        let (runner, owner) = of(Runner::RayCluster, "RayCluster").or_else(|| of(Runner::BatchJob, "Job"))?;
+        let key = Key::new(pod.namespace().unwrap_or_default(), owner.name.clone());
+        Some(Self { runner, key, uid: owner.uid.clone() })
     }
 }
 

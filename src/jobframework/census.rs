@@ -256,6 +256,7 @@ mod tests {
             pod_set: "small".into(),
             shape,
             count: 1,
+            min_count: None,
             fewest: 1,
             hosts: 1,
             template: template.into(),

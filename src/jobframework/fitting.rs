@@ -267,7 +267,7 @@ fn pair(wanted: &Wanted, serving: &Member, next: &Member, is_held: bool) -> Opti
         }
     }
     let apart = is_held && pod_sets::enough_room(&record(&moved)).is_ok();
-    Some(Wanted { record: record(if apart { &moved } else { comes }), templates })
+    Some(Wanted { record: record(if apart { &moved } else { comes }), templates, ..Wanted::default() })
 }
 
 /// The pods of a record, with as many of each group of each member as `count` makes of its uid, the group and their number.

@@ -11,11 +11,13 @@ use crate::engine::plan::{Note, ObjectRef, Plan};
 /// are held back by its [`grant`](super::grant). And none is opened while something is written about the slice: that may be
 /// what takes its admission away.
 pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>, plan: &mut Plan) {
+    let kind = view.job.member_kind();
     for member in members.iter().filter(|member| !member.going) {
         let should_be_open = match covering {
             Some(_) if member.preempted => false,
             Some(slice) if member.open => {
-                slice.record.member(&member.uid).is_some() || instead::is_wanted_back(slice, member, members)
+                let is_paid = slice.record.member(&member.uid).is_some();
+                view.job.holds_back() && (is_paid || instead::is_wanted_back(slice, member, members))
             }
             Some(slice) => {
                 view.job.wants_to_run()
@@ -32,16 +34,19 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
         plan.notes.push(match covering {
             Some(slice) if should_be_open => {
                 let name = slice.workload.metadata.name.as_deref().unwrap_or_default();
-                let message = format!("RayCluster {} may run: slice {name} is admitted and covers it", member.name);
+                let message = format!("{kind} {} may run: slice {name} is admitted and covers it", member.name);
                 view.job.note("GateOpened", &message)
             }
             _ => {
                 let taken = covering.and_then(|slice| instead::taken_by(slice, member, members));
-                let taken = taken
-                    .map(|by| format!("RayCluster {} takes its place, and requests fail until that serves", by.name));
+                let taken =
+                    taken.map(|by| format!("{kind} {} takes its place, and requests fail until that serves", by.name));
                 let preempted = covering.and_then(Slice::preemption);
-                let why = taken.as_deref().or(preempted).unwrap_or("no admitted slice covers it");
-                let message = format!("RayCluster {} is suspended: {why}", member.name);
+                let unheld =
+                    "its pods are not born behind a scheduling gate, so more of them could run than are paid for";
+                let unheld = Some(unheld).filter(|_| covering.is_some() && !view.job.holds_back());
+                let why = taken.as_deref().or(preempted).or(unheld).unwrap_or("no admitted slice covers it");
+                let message = format!("{kind} {} is suspended: {why}", member.name);
                 Note { warning: true, ..view.job.note("GateClosed", &message) }
             }
         });
@@ -66,9 +71,9 @@ fn may_open(slice: &Slice<'_>, member: &Member, members: &[Member]) -> bool {
         && members.iter().filter(|other| other.open).all(|other| slice.record.member(&other.uid).is_some())
 }
 
-/// Whether the slice pays for everything that the member wants.
+/// Whether the slice pays for everything that the member wants, or for as much as it can start with.
 fn covers(slice: &Slice<'_>, member: &Member) -> bool {
     let Some(share) = slice.record.member(&member.uid) else { return false };
-    let paid = |group: &Group| group.count <= share.count(&group.name, &group.shape);
+    let paid = |group: &Group| group.min_count.unwrap_or(group.count) <= share.count(&group.name, &group.shape);
     member.groups.as_ref().as_ref().is_ok_and(|groups| groups.iter().all(paid))
 }

@@ -15,6 +15,25 @@ pub(super) fn steps(held: &Record, wanted: &Record, members: &[Member]) -> Vec<S
     if several { steps } else { Vec::new() }
 }
 
+/// The steps from the fewest pods that a job can start with to what is wanted. The fewest themselves come with the first step:
+/// something has to.
+pub(super) fn from_fewest(wanted: &Record, members: &[Member]) -> Vec<Step> {
+    let of_member = |share: &MemberShare| {
+        let member = members.iter().find(|member| member.uid == share.uid)?;
+        Some((share.clone(), member.groups.as_ref().as_ref().ok()?))
+    };
+    let shares = wanted.members.iter().filter_map(of_member);
+    let steps = shares.flat_map(|(member, groups)| {
+        let step = |share: &Share| {
+            let group = groups.iter().find(|group| group.kind() == share.kind())?;
+            let times = (share.count + 1).saturating_sub(group.min_count?.max(1));
+            (times > 1).then(|| Step { times, pods: vec![pods(&member, share, 1)] })
+        };
+        member.pods.iter().filter_map(step).collect::<Vec<_>>()
+    });
+    steps.collect()
+}
+
 /// A step for each replica that comes on top, group by group. Hosts that are missing in a replica come before.
 fn by_replica<'a>(wanted: &'a MemberShare, held: &'a Record, members: &'a [Member]) -> impl Iterator<Item = Step> + 'a {
     let member = members.iter().find(|member| member.uid == wanted.uid);
@@ -62,6 +81,7 @@ mod tests {
             pod_set: name.to_owned(),
             shape: name.to_owned(),
             count: 0,
+            min_count: None,
             fewest: 0,
             hosts,
             template: Arc::new(PodTemplateSpec::default()),

@@ -4,13 +4,16 @@
 //! opens a member once an admitted slice covers it. A kind of job is one file that implements [`Job`].
 
 mod apart;
+pub mod batch_job;
 pub mod census;
+mod finished;
 pub mod fitting;
 pub mod gate;
 mod growth;
 mod held;
 mod instead;
 pub mod managed;
+pub mod members;
 mod parts;
 pub mod pod_sets;
 pub mod ray_cluster;
@@ -49,12 +52,24 @@ pub trait Job {
     fn meta(&self) -> &ObjectMeta;
     /// Whether it wants to run at all: it isn't being deleted, and its owner hasn't suspended it.
     fn wants_to_run(&self) -> bool;
+    /// How it has ended, if it has.
+    fn finished(&self) -> Option<Finish> {
+        None
+    }
+    /// The kind of its members.
+    fn member_kind(&self) -> &'static str {
+        "RayCluster"
+    }
     /// What runs pods for it, the oldest first.
     fn members(&self) -> Vec<Member>;
     /// What makes every later member be born suspended, if that isn't so already.
     fn hold_template_gate(&self) -> Option<Write>;
     /// Opens or closes the gate of the member with this name.
     fn set_open(&self, member: &str, open: bool) -> Option<Write>;
+    /// Whether pods of an open member that nothing pays for are held back: by who makes them, or by a gate that they are born with.
+    fn holds_back(&self) -> bool {
+        true
+    }
     /// The member that is to take the place of the one that serves, as its operator says.
     fn next(&self) -> Option<&str>;
     /// What says to which of its members requests are sent, if anything does.
@@ -108,6 +123,15 @@ pub struct Member {
     pub strangers: BTreeMap<PodKind, PodTemplateSpec>,
 }
 
+/// How a job has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finish {
+    /// Whether it did what it was to do.
+    pub succeeded: bool,
+    /// What is said of that.
+    pub message: String,
+}
+
 /// The groups of pods that a member wants; or why its spec doesn't say, in a sentence that names the field and the value.
 pub type Groups = Result<Vec<Group>, String>;
 
@@ -122,6 +146,8 @@ pub struct Group {
     pub shape: String,
     /// How many pods.
     pub count: u32,
+    /// With how many of them it can start, if not only with all.
+    pub min_count: Option<u32>,
     /// How many of them it can do with.
     pub fewest: u32,
     /// How many pods make a replica.
@@ -189,6 +215,9 @@ pub struct JobView<'a> {
 /// A job that can't be queued as it is gets no new slice and no open gate; what it has goes on, and still loses it when that
 /// is taken away.
 pub fn plan(view: &JobView<'_>) -> Plan {
+    if let Some(finish) = view.job.finished() {
+        return finished::plan(view, &finish);
+    }
     match view.managed {
         Managed::No => return leave(view),
         Managed::Held(hold) => return held::plan(view, hold),

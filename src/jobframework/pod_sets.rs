@@ -31,6 +31,8 @@ pub struct Wanted {
     pub record: Record,
     /// A template for each PodSet, by the name of the PodSet.
     pub templates: BTreeMap<String, Mold>,
+    /// With how many pods of a PodSet the job can start, where that is fewer than all.
+    pub min_counts: BTreeMap<String, u32>,
 }
 
 /// What the pods of a PodSet look like.
@@ -71,6 +73,8 @@ pub(super) fn wanted<'m>(
             let group = groups.iter().find(|group| group.name == kind.group);
             let plain = group.map_or_else(|| ray_cluster::pod_set(&kind.group), |group| group.pod_set.clone());
             let pod_set = names.of(&member.uid, &kind, &plain, apart);
+            let min_count = group.and_then(|group| group.min_count);
+            wanted.min_counts.extend(min_count.map(|min_count| (pod_set.clone(), min_count)));
             let present = group.filter(|group| group.shape == kind.shape).map(|group| &group.template);
             let mold = || match (present, kept(slices, &pod_set)) {
                 (Some(template), _) => Mold::Made(template.clone()),

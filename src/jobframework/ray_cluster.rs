@@ -1,16 +1,14 @@
 //! RayCluster as a job of its own, and as a member of a job.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::ResourceExt;
 
-use super::census::{Census, Molds};
-use super::ungate::GatedPod;
+use super::census::Molds;
+use super::members::{self, Pods, Who};
 use super::{Group, Groups, Job, Leave, Member, pod_sets, report};
-use crate::api::kueue::{self, scheduling_gate};
+use crate::api::kueue;
 use crate::api::ray::{RayCluster, names};
 use crate::engine::plan::{ObjectRef, Write};
 use crate::raycluster::{PodGroup, Problem};
@@ -23,9 +21,7 @@ pub struct RayClusterJob<'a> {
     /// The cluster.
     pub cluster: &'a RayCluster,
     /// Its pods.
-    pub pods: Vec<&'a Pod>,
-    /// Pods of it that were asked for or let go, and may run already.
-    pub arriving: Vec<&'a Pod>,
+    pub pods: Pods<'a>,
     /// What its spec wants; see [`groups`].
     pub groups: Arc<Groups>,
     /// What its pods may have been made from before.
@@ -46,7 +42,7 @@ impl Job for RayClusterJob<'_> {
     }
 
     fn members(&self) -> Vec<Member> {
-        vec![member(self.cluster, &self.pods, &self.arriving, self.groups.clone(), self.molds)]
+        vec![member(self.cluster, &self.pods, self.groups.clone(), self.molds)]
     }
 
     fn hold_template_gate(&self) -> Option<Write> {
@@ -66,15 +62,7 @@ impl Job for RayClusterJob<'_> {
     }
 
     fn release(&self, _: &str, pod: &str, leave: &Leave) -> Option<Write> {
-        let gated = *self.pods.iter().find(|known| known.metadata.name.as_deref() == Some(pod))?;
-        let mut released = gated.clone();
-        let labels = released.labels_mut();
-        labels.insert(kueue::names::SHAPE_LABEL.to_owned(), leave.kind.shape.clone());
-        labels.insert(kueue::names::POD_SET_LABEL.to_owned(), leave.pod_set.clone());
-        let spec = released.spec.get_or_insert_default();
-        scheduling_gate::set(spec, false);
-        leave.placement.apply(spec);
-        Write::patch(gated, &released)
+        members::released(&self.pods, pod, leave)
     }
 
     fn join(&self, queue: &str) -> Option<Write> {
@@ -104,53 +92,15 @@ pub fn set_open(cluster: &RayCluster, open: bool) -> Option<Write> {
     Write::patch(cluster, &gated)
 }
 
-/// A cluster as a member of a job, with what its spec wants, those of its pods that exist, and those that may by now.
-pub fn member(
-    cluster: &RayCluster,
-    pods: &[&Pod],
-    arriving: &[&Pod],
-    groups: Arc<Groups>,
-    molds: &Molds<'_>,
-) -> Member {
-    let mut census = Census::new(&groups, molds);
-    let live = pods.iter().copied().filter(|pod| is_live(pod)).chain(arriving.iter().copied());
-    let live_pods = census.count(live);
-    let gated = pods.iter().filter(|pod| is_waiting(pod)).map(|pod| gated(pod, &mut census)).collect();
-    let strangers = census.strangers;
-    Member {
+/// A cluster as a member of a job, with what its spec wants, and its pods.
+pub fn member(cluster: &RayCluster, pods: &Pods<'_>, groups: Arc<Groups>, molds: &Molds<'_>) -> Member {
+    let who = Who {
         name: cluster.name_any(),
         uid: cluster.uid().unwrap_or_default(),
-        groups,
         open: cluster.spec.suspend != Some(true),
         going: cluster.metadata.deletion_timestamp.is_some(),
-        surge: false,
-        preempted: false,
-        live_pods,
-        gated,
-        ready_pods: count_by_group(pods.iter().filter(|pod| is_ready(pod))),
-        strangers,
-    }
-}
-
-/// A cluster whose object is gone, by what is left of its pods.
-pub fn outlived(name: &str, uid: &str, pods: &[&Pod], arriving: &[&Pod], molds: &Molds<'_>) -> Member {
-    let groups = Arc::new(Ok(Vec::new()));
-    let mut census = Census::new(&groups, molds);
-    let live_pods = census.count(pods.iter().copied().filter(|pod| is_live(pod)).chain(arriving.iter().copied()));
-    let strangers = census.strangers;
-    Member {
-        name: name.to_owned(),
-        uid: uid.to_owned(),
-        groups,
-        open: false,
-        going: true,
-        surge: false,
-        preempted: false,
-        live_pods,
-        gated: Vec::new(),
-        ready_pods: BTreeMap::new(),
-        strangers,
-    }
+    };
+    members::of(who, pods, groups, molds)
 }
 
 /// The name of the PodSet of a group, if that is free.
@@ -169,51 +119,16 @@ pub fn groups(cluster: &RayCluster, made_of: &Result<Vec<PodGroup>, Vec<Problem>
         let spec = group.template.spec.clone().unwrap_or_default();
         let shape = pod_sets::shape_of(&spec).map_err(|error| named(format!("group {}: {error}", group.name)))?;
         let (pod_set, name, template) = (pod_set(&group.name), group.name.clone(), Arc::new(group.template.clone()));
-        Ok(Group { pod_set, shape, name, count: group.count, fewest: group.fewest, hosts: group.hosts, template })
+        Ok(Group {
+            pod_set,
+            shape,
+            name,
+            count: group.count,
+            min_count: None,
+            fewest: group.fewest,
+            hosts: group.hosts,
+            template,
+        })
     });
     groups.collect()
-}
-
-/// Whether the pod runs or may be placed: it hasn't ended, and waits behind no gate of ours.
-pub fn is_live(pod: &Pod) -> bool {
-    !has_ended(pod) && !scheduling_gate::is_gated(pod)
-}
-
-/// Whether the pod can be let go.
-fn is_waiting(pod: &Pod) -> bool {
-    scheduling_gate::is_gated(pod) && pod.metadata.deletion_timestamp.is_none()
-}
-
-fn gated(pod: &Pod, census: &mut Census<'_>) -> GatedPod {
-    GatedPod {
-        name: pod.name_any(),
-        kind: census.kind(pod),
-        replica: pod.labels().get(names::REPLICA_NAME_LABEL).cloned(),
-        since: pod.metadata.creation_timestamp.as_ref().map(|time| time.0),
-    }
-}
-
-fn count_by_group<'a>(pods: impl Iterator<Item = &'a &'a Pod>) -> BTreeMap<String, u32> {
-    let mut counts = BTreeMap::new();
-    for pod in pods {
-        let group = pod.labels().get(names::GROUP_LABEL).cloned().unwrap_or_default();
-        *counts.entry(group).or_default() += 1;
-    }
-    counts
-}
-
-/// Whether the pod does its work, or has done it; one that is on its way out does not.
-fn is_ready(pod: &Pod) -> bool {
-    let Some(status) = pod.status.as_ref().filter(|_| pod.metadata.deletion_timestamp.is_none()) else { return false };
-    let mut conditions = status.conditions.iter().flatten();
-    let ready = conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True");
-    match status.phase.as_deref() {
-        Some("Running") => ready,
-        phase => phase == Some("Succeeded"),
-    }
-}
-
-fn has_ended(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
 }

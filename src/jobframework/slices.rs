@@ -248,7 +248,7 @@ fn wind_down(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
     }
 }
 
-fn finish(slice: &Workload, reason: &str, message: String, now: Timestamp) -> Option<Write> {
+pub(super) fn finish(slice: &Workload, reason: &str, message: String, now: Timestamp) -> Option<Write> {
     let mut status = slice.status.clone().unwrap_or_default();
     let verdict = Verdict {
         type_: names::FINISHED,
@@ -302,7 +302,10 @@ fn asked(request: &Request<'_>, held: Option<&Slice<'_>>) -> Record {
             let held = held.map(|held| &held.record);
             let hopeless = request.outlook.hopeless(held);
             record.members.retain(|member| hopeless != Some(member.uid.as_str()));
-            record.steps = held.map(|held| growth::steps(held, &record, request.members)).unwrap_or_default();
+            record.steps = match held {
+                Some(held) => growth::steps(held, &record, request.members),
+                None => growth::from_fewest(&record, request.members),
+            };
         }
     }
     record
@@ -343,8 +346,11 @@ fn adjusted(slice: &Slice<'_>, record: Record, request: &Request<'_>) -> Option<
     let record = Record { sequence: slice.record.sequence, parts, ..record };
     let mut adjusted = slice.workload.clone();
     adjusted.annotations_mut().insert(SLICE_ANNOTATION.into(), record.to_annotation());
-    adjusted.spec.pod_sets = pod_sets(&record, request.wanted, &slice.workload.spec.pod_sets);
     let reserved = holds_quota(slice.workload);
+    adjusted.spec.pod_sets = pod_sets(&record, request.wanted, &slice.workload.spec.pod_sets);
+    if !reserved && predecessor(slice.workload).is_none() {
+        accept_fewer(&mut adjusted.spec.pod_sets, request.wanted);
+    }
     if !reserved {
         adjusted.spec.queue_name = request.view.job.queue_name();
         adjusted.spec.maximum_execution_time_seconds = request.time_limit;
@@ -399,6 +405,9 @@ pub(super) fn new_slice(request: &Request<'_>, record: Record, replaces: Option<
         }]),
         ..slice.metadata
     };
+    if replaces.is_none() {
+        accept_fewer(&mut slice.spec.pod_sets, wanted);
+    }
     if let Some(replaced) = replaces {
         let claim = format!("{}/{}", replaced.workload.namespace().unwrap_or_default(), replaced.workload.name_any());
         slice.annotations_mut().insert(names::SLICE_REPLACEMENT_FOR_ANNOTATION.into(), claim);
@@ -424,6 +433,14 @@ fn pod_sets(record: &Record, wanted: &Wanted, existing: &[PodSet]) -> Vec<PodSet
         pod_sets.push(PodSet { name: share.pod_set.clone(), count, template, ..PodSet::default() });
     }
     pod_sets
+}
+
+/// Says with how many pods the job can start. (What runs grows as far as there is quota in any case.)
+fn accept_fewer(pod_sets: &mut [PodSet], wanted: &Wanted) {
+    for set in pod_sets {
+        let min_count = wanted.min_counts.get(&set.name).and_then(|min_count| i32::try_from(*min_count).ok());
+        set.min_count = min_count.filter(|min_count| *min_count < set.count);
+    }
 }
 
 /// `rayservice-NAME-UUUUU-N`: the job, five characters of its uid's hash so that a job made anew doesn't meet the slices of

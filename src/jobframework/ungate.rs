@@ -43,7 +43,12 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
         }
         for (group, released) in released {
             let name = slice.workload.metadata.name.as_deref().unwrap_or_default();
-            let what = format!("{released} of the pods of group {group} of RayCluster {}", member.name);
+            let what = match group {
+                "" => format!("{released} of the pods of {} {}", view.job.member_kind(), member.name),
+                group => {
+                    format!("{released} of the pods of group {group} of {} {}", view.job.member_kind(), member.name)
+                }
+            };
             plan.notes.push(view.job.note("PodsReleased", &format!("{what} may run: slice {name} pays for them")));
         }
     }

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::node::v1::RuntimeClass;
@@ -30,6 +31,7 @@ use crate::clock::Clock;
 use crate::dashboard::{Dashboards, Reach};
 use crate::engine::world::Object;
 use crate::engine::{Effect, Engine, Event, Halves};
+use crate::jobframework::batch_job::JOB_NAME_LABEL;
 use crate::metrics::Metrics;
 use crate::webhook;
 use decision_log::DecisionLog;
@@ -279,6 +281,8 @@ fn watch_kinds(watches: &mut Watches, halves: Halves) {
         watches.namespaced::<LimitRange>(None);
         watches.namespaced::<LocalQueue>(None);
         watches.namespaced::<Workload>(None);
+        watches.namespaced::<BatchJob>(None);
+        watches.namespaced::<Pod>(Some(JOB_NAME_LABEL));
     }
     if halves.ray_operator {
         watches.namespaced::<Service>(None);

@@ -31,20 +31,19 @@ impl Watches {
     where
         K: Kind + Resource<Scope = k8s_openapi::ClusterResourceScope>,
     {
-        self.start(Api::<K>::all(self.client.clone()), Config::default(), None);
+        self.start(Api::<K>::all(self.client.clone()), None, None);
     }
 
     /// Watches a namespaced kind; only the objects that have the label `label`, if one is given.
-    pub(super) fn namespaced<K>(&mut self, label: Option<&str>)
+    pub(super) fn namespaced<K>(&mut self, label: Option<&'static str>)
     where
         K: Kind + Resource<Scope = k8s_openapi::NamespaceResourceScope>,
     {
-        let config = label.map_or_else(Config::default, |label| Config::default().labels(label));
         if self.namespaces.is_empty() {
-            return self.start(Api::<K>::all(self.client.clone()), config, None);
+            return self.start(Api::<K>::all(self.client.clone()), None, label);
         }
         for namespace in self.namespaces.clone() {
-            self.start(Api::<K>::namespaced(self.client.clone(), &namespace), config.clone(), Some(namespace));
+            self.start(Api::<K>::namespaced(self.client.clone(), &namespace), Some(namespace), label);
         }
     }
 
@@ -53,8 +52,9 @@ impl Watches {
         (self.scopes, self.tasks)
     }
 
-    fn start<K: Kind>(&mut self, api: Api<K>, config: Config, namespace: Option<String>) {
-        let scope = Scope { kind: K::kind(&()).into_owned(), namespace };
+    fn start<K: Kind>(&mut self, api: Api<K>, namespace: Option<String>, label: Option<&'static str>) {
+        let config = label.map_or_else(Config::default, |label| Config::default().labels(label));
+        let scope = Scope { kind: K::kind(&()).into_owned(), namespace, label };
         self.scopes.push(scope.clone());
         self.tasks.spawn(follow(api, config, scope, self.events.clone()));
     }

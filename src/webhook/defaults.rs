@@ -11,6 +11,7 @@ use crate::jobframework::managed::{Hold, Managed};
 /// or what owns it, is the queue's to manage.
 ///
 /// - A new job that names no LocalQueue gets the name of the one for such jobs, if its namespace has one.
+/// - A new managed Job of Kubernetes is created suspended, and its pods are born behind the scheduling gate of elastic jobs.
 /// - A new managed RayService gets a closed gate in its template, so that each of its clusters is created suspended.
 /// - A new managed RayCluster is created suspended, by itself or as the child of a RayService. (KubeRay 1.7.0 gives its children
 ///   the labels of their service: ray-operator/controllers/ray/rayservice_controller.go, `constructRayClusterForRayService`.) One
@@ -23,14 +24,10 @@ use crate::jobframework::managed::{Hold, Managed};
 /// What isn't there to be changed, like the spec of an object that has none, is left to the API server to refuse.
 pub fn patch(object: &Value, old: Option<&Value>, gates: bool, managed: Managed) -> Option<Value> {
     // Whether it is managed is for the planners to find out, if nobody knows it here.
-    if !is_ray(object) || matches!(managed, Managed::No | Managed::Held(Hold::UnseenNamespace)) {
+    if matches!(managed, Managed::No | Managed::Held(Hold::UnseenNamespace)) {
         return None;
     }
-    let (parent, makes_pods) = match object.get("kind")?.as_str()? {
-        "RayService" => ("/spec/rayClusterConfig", false),
-        "RayCluster" if is_ours(object) => ("/spec", true),
-        _ => return None,
-    };
+    let (parent, to_gate) = places(object, gates)?;
     let spec = object.pointer(parent)?.as_object()?;
     let is_suspended = spec.get("suspend") == Some(&Value::Bool(true));
     let mut changes = Vec::new();
@@ -40,10 +37,27 @@ pub fn patch(object: &Value, old: Option<&Value>, gates: bool, managed: Managed)
     if managed == Managed::Held(Hold::Default) {
         changes.push(join(object));
     }
-    if gates && makes_pods {
-        changes.extend(groups(object).filter_map(|(path, group)| gate(&path, group, old)));
-    }
+    changes.extend(to_gate.iter().filter_map(|(path, group)| gate(path, group, old)));
     (!changes.is_empty()).then(|| changes.into())
+}
+
+/// What has a template of pods, each with where it is.
+type Templates<'a> = Vec<(String, &'a Value)>;
+
+/// Where the gate of an object is, and which of its templates make pods that are to be born gated; `None` if it is none of ours.
+fn places(object: &Value, gates: bool) -> Option<(&'static str, Templates<'_>)> {
+    let version = object.get("apiVersion")?.as_str()?;
+    match (version.split('/').next()?, object.get("kind")?.as_str()?) {
+        ("ray.io", "RayService") => Some(("/spec/rayClusterConfig", Vec::new())),
+        ("ray.io", "RayCluster") if is_ours(object) => {
+            let groups = if gates { groups(object).collect() } else { Vec::new() };
+            Some(("/spec", groups))
+        }
+        ("batch", "Job") if !owners(object).any(is_ray) => {
+            Some(("/spec", object.get("spec").map(|spec| ("/spec".to_owned(), spec)).into_iter().collect()))
+        }
+        _ => None,
+    }
 }
 
 /// What puts an object into the LocalQueue for jobs that name none.
@@ -84,15 +98,19 @@ fn is_gated(group: &Value) -> bool {
     gates.into_iter().flatten().any(|gate| gate.get("name") == Some(&ELASTIC_JOB_GATE.into()))
 }
 
-fn is_ray(object: &Value) -> bool {
+pub(super) fn is_ray(object: &Value) -> bool {
     object.get("apiVersion").and_then(Value::as_str).is_some_and(|version| version.starts_with("ray.io/"))
 }
 
 /// Whether a cluster is a job of its own, or part of a RayService.
 fn is_ours(cluster: &Value) -> bool {
-    let owners = cluster.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-    let mut controllers = owners.into_iter().flatten().filter(|owner| owner.get("controller") == Some(&true.into()));
-    controllers.all(|owner| is_ray(owner) && owner.get("kind") == Some(&"RayService".into()))
+    owners(cluster).all(|owner| is_ray(owner) && owner.get("kind") == Some(&"RayService".into()))
+}
+
+/// What controls an object.
+pub(super) fn owners(object: &Value) -> impl Iterator<Item = &Value> {
+    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    owners.into_iter().flatten().filter(|owner| owner.get("controller") == Some(&true.into()))
 }
 
 #[cfg(test)]
@@ -167,6 +185,22 @@ mod tests {
         #[case] expected: Option<Value>,
     ) {
         assert_eq!(patch(&object, None, false, managed), expected);
+    }
+
+    #[test]
+    fn a_new_job_of_kubernetes_is_suspended_and_its_pods_are_born_gated() {
+        let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {}, "spec": {"template": {"spec": {}}}});
+        let gates = json!([{"name": "kueue.x-k8s.io/elastic-job"}]);
+        let expected = json!([
+            {"op": "add", "path": "/spec/suspend", "value": true},
+            {"op": "add", "path": "/spec/template/spec/schedulingGates", "value": gates},
+        ]);
+        assert_eq!(patch(&job, None, false, Managed::InQueue), Some(expected));
+
+        let mut submitter = job;
+        submitter["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "ray.io/v1", "kind": "RayJob", "name": "o", "uid": "1", "controller": true}]);
+        assert_eq!(patch(&submitter, None, false, Managed::InQueue), None, "what has made it is charged for it");
     }
 
     /// A suspended cluster with a head and these groups; one whose name is in upper case has the gate.

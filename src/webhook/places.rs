@@ -11,10 +11,12 @@ use kube::{Api, Client};
 use serde_json::Value;
 use tracing::debug;
 
+use super::defaults::{is_ray, owners};
 use crate::api::kueue::LocalQueue;
 use crate::api::kueue::names::{DEFAULT_LOCAL_QUEUE, QUEUE_NAME_LABEL};
-use crate::api::ray::is_managed_elsewhere;
+use crate::api::ray;
 use crate::engine::world::Kind;
+use crate::jobframework::batch_job;
 use crate::jobframework::managed::{Candidate, Managed, Place, Rules};
 
 /// Namespaces as they were seen last.
@@ -39,13 +41,15 @@ impl Places {
     pub(super) fn managed(&self, namespace: &str, object: &Value, is_new: bool) -> Managed {
         let labels = object.pointer("/metadata/labels");
         let queue_name = labels.and_then(|labels| labels.get(QUEUE_NAME_LABEL)?.as_str());
-        let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-        let is_owned = owners.into_iter().flatten().any(|owner| owner.get("controller") == Some(&true.into()));
+        let manager = object.pointer("/spec/managedBy").and_then(Value::as_str);
         let job = Candidate {
             queue_name: queue_name.filter(|name| !name.is_empty()),
-            is_managed_elsewhere: is_managed_elsewhere(object.pointer("/spec/managedBy").and_then(Value::as_str)),
-            // What is owned is in the queue of its owner.
-            is_new: is_new && !is_owned,
+            is_managed_elsewhere: match object.get("kind").and_then(Value::as_str) {
+                Some("Job") => batch_job::is_managed_elsewhere(manager),
+                _ => ray::is_managed_elsewhere(manager),
+            },
+            // What something of Ray owns is in the queue of its owner.
+            is_new: is_new && !owners(object).any(is_ray),
         };
         let unlabelled = BTreeMap::new();
         let seen = self.namespaces.get(&ObjectRef::new(namespace));
@@ -105,7 +109,7 @@ mod tests {
     #[case::unnamed("other", json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": ""}}}), Managed::No)]
     #[case::unlabelled("other", json!({"metadata": {}}), Managed::No)]
     #[case::unnamed_where_there_is_a_default("team", json!({"metadata": {}}), Managed::Held(Hold::Default))]
-    #[case::owned("team", json!({"metadata": {"ownerReferences": [{"kind": "RayService", "controller": true}]}}), Managed::No)]
+    #[case::owned("team", json!({"metadata": {"ownerReferences": [{"apiVersion": "ray.io/v1", "kind": "RayService", "controller": true}]}}), Managed::No)]
     #[case::of_another_controller(
         "team",
         json!({"metadata": {}, "spec": {"managedBy": "kueue.x-k8s.io/multikueue"}}),

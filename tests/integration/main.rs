@@ -1,6 +1,7 @@
 //! Scenarios on a real control plane. `make test` builds what they need first.
 
 mod bad_input;
+mod batch_jobs;
 mod configuration;
 mod deletion;
 mod evictions;

@@ -42,6 +42,8 @@ pub const ADMISSION_GATED_BY_ANNOTATION: &str = "kueue.x-k8s.io/admission-gated-
 pub const PRIORITY_BOOST_ANNOTATION: &str = "kueue.x-k8s.io/priority-boost";
 /// Finalizer of what must not go while it is in use.
 pub const RESOURCE_IN_USE_FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
+/// Annotation of a Job: the fewest pods that it can do with at the start.
+pub const MIN_PARALLELISM_ANNOTATION: &str = "kueue.x-k8s.io/job-min-parallelism";
 /// Name of the pod set of a workload with only one.
 pub const DEFAULT_POD_SET: &str = "main";
 /// Name of the LocalQueue of jobs that name none.

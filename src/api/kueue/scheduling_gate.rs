@@ -6,8 +6,12 @@ use super::names::ELASTIC_JOB_GATE;
 
 /// Whether the pod waits behind the gate.
 pub fn is_gated(pod: &Pod) -> bool {
-    let gates = pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
-    gates.is_some_and(|gates| gates.iter().any(|gate| gate.name == ELASTIC_JOB_GATE))
+    pod.spec.as_ref().is_some_and(has)
+}
+
+/// Whether a pod of this spec is born behind the gate.
+pub fn has(pod: &PodSpec) -> bool {
+    pod.scheduling_gates.iter().flatten().any(|gate| gate.name == ELASTIC_JOB_GATE)
 }
 
 /// Closes or opens the gate. Gates of others stay as they are.

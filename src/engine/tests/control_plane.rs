@@ -20,8 +20,6 @@ use crate::queue::Settings;
 /// More rounds than this at one moment, and the engine turns in circles.
 const MOST_ROUNDS: usize = 500;
 const NAMESPACE: &str = "default";
-const CLUSTER_SCOPED: [&str; 6] =
-    ["Namespace", "ResourceFlavor", "ClusterQueue", "Cohort", "WorkloadPriorityClass", "PriorityClass"];
 
 /// Kind and name.
 type Name = (String, String);
@@ -243,9 +241,7 @@ impl ControlPlane {
     fn create(&mut self, name: Name, mut object: Value) {
         self.versions += 1;
         let meta = &mut object["metadata"];
-        if !CLUSTER_SCOPED.contains(&name.0.as_str()) {
-            meta["namespace"] = json!(NAMESPACE);
-        }
+        meta["namespace"] = json!(NAMESPACE);
         meta["uid"] = json!(format!("uid-{}", self.versions));
         meta["creationTimestamp"] = json!(condition::whole_seconds(self.now));
         meta["generation"] = json!(1);
@@ -317,13 +313,17 @@ impl ControlPlane {
             self.collect(name);
         }
         for name in all.iter().filter(|(kind, _)| kind == "Pod") {
-            let Some(pod) = self.objects.get(name).filter(|pod| !is_gated(pod)) else { continue };
+            let runs = |pod: &&Value| !is_gated(pod) && pod["status"]["phase"] != "Succeeded";
+            let Some(pod) = self.objects.get(name).filter(runs) else { continue };
             let ready = !self.ailing.iter().any(|part| name.1.contains(part.as_str()));
             let ready = if ready { "True" } else { "False" };
             if pod.pointer("/status/conditions/0/status") != Some(&json!(ready)) {
                 let status = json!({"status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": ready}]}});
                 self.patch(name, &status);
             }
+        }
+        for (_, job) in all.iter().filter(|(kind, _)| kind == "Job") {
+            self.run_job(job);
         }
         for (_, service) in all.iter().filter(|(kind, name)| kind == "Service" && name.ends_with("-serve-svc")) {
             self.publish_endpoints(service);
@@ -345,6 +345,66 @@ impl ControlPlane {
             let others: Vec<Value> = finalizers.filter(|name| **name != "foregroundDeletion").cloned().collect();
             self.patch(name, &json!({"metadata": {"finalizers": others}}));
         }
+    }
+
+    /// What the Job controller of Kubernetes does.
+    fn run_job(&mut self, job: &str) {
+        let name = ("Job".to_owned(), job.to_owned());
+        let Some(object) = self.objects.get(&name) else { return };
+        let (uid, spec) = (object["metadata"]["uid"].clone(), object["spec"].clone());
+        let of_job = |(of, pod): &(&Name, &Value)| of.0 == "Pod" && owner(pod) == Some(&uid);
+        let pods: Vec<(Name, String)> = self
+            .objects
+            .iter()
+            .filter(of_job)
+            .map(|(name, pod)| (name.clone(), pod["status"]["phase"].as_str().unwrap_or("Pending").to_owned()))
+            .collect();
+        let succeeded = pods.iter().filter(|(_, phase)| phase == "Succeeded").count();
+        let active: Vec<&Name> = pods.iter().filter(|(_, phase)| phase != "Succeeded").map(|(name, _)| name).collect();
+        let wanted = |field: &str| spec[field].as_u64().map(|count| usize::try_from(count).expect("few"));
+        let parallelism = wanted("parallelism").unwrap_or(1);
+        let left = wanted("completions").unwrap_or(parallelism).saturating_sub(succeeded);
+        let is_suspended = spec["suspend"] == true;
+        let running = if is_suspended { 0 } else { parallelism.min(left) };
+        for name in active.iter().skip(running) {
+            self.end(name, false);
+        }
+        for number in active.len()..running {
+            let mut pod = spec["template"].clone();
+            let name = format!("{job}-{}-{number}", self.versions);
+            pod["metadata"]["name"] = json!(name);
+            pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] = json!(job);
+            pod["metadata"]["ownerReferences"] =
+                json!([{"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid, "controller": true}]);
+            self.create(("Pod".to_owned(), name), pod);
+        }
+        let mut status = json!({"active": running, "succeeded": succeeded});
+        if !is_suspended && self.objects[&name].pointer("/status/startTime").is_none() {
+            status["startTime"] = json!(condition::whole_seconds(self.now));
+        }
+        if left == 0 {
+            status["conditions"] = json!([{"type": "Complete", "status": "True", "message": "all pods are done"}]);
+        }
+        self.patch(&name, &json!({"status": status}));
+    }
+
+    /// All pods of a Job that run do what they were to do.
+    pub(super) fn complete_pods(&mut self, job: &str) {
+        let names: Vec<String> = self.pods_of_job(job).filter(|pod| !is_gated(pod)).map(name_of).collect();
+        for name in names {
+            self.apply("Pod", json!({"metadata": {"name": name}, "status": {"phase": "Succeeded"}}));
+        }
+    }
+
+    /// How many pods of a Job run, and how many wait behind a scheduling gate.
+    pub(super) fn running_and_gated(&self, job: &str) -> (usize, usize) {
+        let active = self.pods_of_job(job).filter(|pod| pod["status"]["phase"] != "Succeeded");
+        let (gated, running): (Vec<_>, Vec<_>) = active.partition(|pod| is_gated(pod));
+        (running.len(), gated.len())
+    }
+
+    fn pods_of_job(&self, job: &str) -> impl Iterator<Item = &Value> {
+        self.of_kind("Pod").filter(move |pod| pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] == job)
     }
 
     fn publish_endpoints(&mut self, service: &str) {
@@ -397,6 +457,10 @@ impl ControlPlane {
     }
 }
 
+fn name_of(object: &Value) -> String {
+    object["metadata"]["name"].as_str().expect("a name").to_owned()
+}
+
 fn owner(object: &Value) -> Option<&Value> {
     object.pointer("/metadata/ownerReferences/0/uid")
 }
@@ -411,6 +475,7 @@ fn decoded(kind: &str, object: &Value) -> Option<Object> {
         "Pod" | "Service" | "Namespace" => "v1",
         "EndpointSlice" => "discovery.k8s.io/v1",
         "RayCluster" | "RayService" => "ray.io/v1",
+        "Job" => "batch/v1",
         _ => "kueue.x-k8s.io/v1beta2",
     };
     let target = ObjectRef {

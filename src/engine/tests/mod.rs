@@ -1,6 +1,7 @@
 //! The whole engine, in a control plane that is only values: what becomes of jobs as they grow, and when their quota is taken
 //! away.
 
+mod batch_jobs;
 mod control_plane;
 mod deletion;
 mod evictions;

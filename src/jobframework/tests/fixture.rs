@@ -118,6 +118,7 @@ pub(super) fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
             pod_set: pod_set.into(),
             shape: pod_sets::shape_of(&spec).expect("a shape"),
             count,
+            min_count: None,
             fewest: count,
             hosts: 1,
             template: Arc::new(PodTemplateSpec { spec: Some(spec), ..PodTemplateSpec::default() }),

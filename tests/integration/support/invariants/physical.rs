@@ -142,6 +142,9 @@ fn may_run(pod: &Pod) -> bool {
 
 /// The uid of the cluster that a pod belongs to: that of its owner, which need not be the cluster that has the name now.
 fn cluster_of(state: &State, pod: &Pod) -> Option<String> {
+    if pod.labels().contains_key("batch.kubernetes.io/job-name") {
+        return owner_uid(pod);
+    }
     let name = pod.labels().get("ray.io/cluster")?;
     let named = format!("{}/{name}", pod.namespace().unwrap_or_default());
     owner_uid(pod).or_else(|| state.ray_clusters.get(&named)?.uid())

@@ -1,0 +1,24 @@
+//! A job that has ended: its slices are over, and what waited for it waits no more.
+
+use super::slices::{self, Phase};
+use super::{Finish, JobView};
+use crate::api::kueue::names::finished_reason;
+use crate::engine::plan::Plan;
+
+/// Ends the slices that hold quota once the last pod is gone or has ended, and those that wait at once.
+pub(super) fn plan(view: &JobView<'_>, finish: &Finish) -> Plan {
+    let mut plan = Plan::default();
+    let has_pods = view.job.members().iter().any(|member| !member.live_pods.is_empty());
+    let reason = if finish.succeeded { finished_reason::SUCCEEDED } else { finished_reason::FAILED };
+    for slice in slices::slices_of(view.workloads.iter().copied()) {
+        let is_over = match slice.phase {
+            Phase::Waiting => true,
+            Phase::Admitted | Phase::Evicted => !has_pods,
+            Phase::Going | Phase::Finished => false,
+        };
+        if is_over {
+            plan.write(slices::finish(slice.workload, reason, finish.message.clone(), view.now));
+        }
+    }
+    plan
+}

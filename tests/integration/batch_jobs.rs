@@ -1,0 +1,197 @@
+//! Jobs of Kubernetes in the queue, run by the Job controller of Kubernetes.
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use sluice::api::condition;
+use sluice::api::kueue::scheduling_gate::is_gated;
+
+use crate::guard::webhook::{configure, is_gated as webhook_answers, manager_at};
+use crate::process::free_port;
+use crate::support::history::Recorder;
+use crate::support::objects::NAMESPACE;
+use crate::support::quotas::{cpu, flavor};
+use crate::support::{TestEnv, eventually, eventually_or_tell, invariants};
+
+const QUEUE: &str = "jobs";
+
+fn jobs(env: &TestEnv) -> Api<Job> {
+    Api::namespaced(env.client.clone(), NAMESPACE)
+}
+
+/// A Job in the queue, of pods of 1 CPU each.
+fn job(name: &str, more: Value) -> Job {
+    let container = json!({"name": "work", "image": "work", "resources": {"requests": {"cpu": "1"}}});
+    let mut spec = json!({"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}});
+    spec.as_object_mut().expect("a spec").extend(more.as_object().cloned().unwrap_or_default());
+    let meta = json!({"name": name, "labels": {"kueue.x-k8s.io/queue-name": QUEUE}});
+    serde_json::from_value(json!({"metadata": meta, "spec": spec})).expect("a Job")
+}
+
+async fn create(env: &TestEnv, job: &Job) {
+    jobs(env).create(&PostParams::default(), job).await.expect("a Job");
+}
+
+async fn pods(env: &TestEnv, job: &str) -> Vec<Pod> {
+    let of_job = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={job}"));
+    let pods: Api<Pod> = Api::namespaced(env.client.clone(), NAMESPACE);
+    pods.list(&of_job).await.expect("its pods").items
+}
+
+/// How many pods of a Job run, and how many wait behind their gates.
+async fn has_pods(env: &TestEnv, job: &str, running: usize, waiting: usize) {
+    eventually_or_tell(&format!("Job {job} has {running} pods that run and {waiting} that wait"), async || {
+        let active = pods(env, job).await.into_iter().filter(|pod| phase(pod) != "Succeeded");
+        let (gated, others): (Vec<_>, Vec<_>) = active.partition(is_gated);
+        let run = others.iter().filter(|pod| phase(pod) == "Running").count();
+        match (run, others.len() - run, gated.len()) {
+            (run, 0, gated) if run == running && gated == waiting => Ok(()),
+            found => Err(format!("(running, starting, waiting) = {found:?}")),
+        }
+    })
+    .await;
+}
+
+fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+/// So many pods that run do what they were to do.
+async fn complete(env: &TestEnv, job: &str, count: usize) {
+    let api: Api<Pod> = Api::namespaced(env.client.clone(), NAMESPACE);
+    let done = Patch::Merge(json!({"metadata": {"annotations": {"testenv.sluice.dev/phase": "succeeded"}}}));
+    let running = pods(env, job).await.into_iter().filter(|pod| phase(pod) == "Running");
+    for pod in running.take(count) {
+        api.patch(&pod.name_any(), &PatchParams::default(), &done).await.expect("the pod is done");
+    }
+}
+
+async fn change(env: &TestEnv, job: &str, patch: Value) -> Result<Job, kube::Error> {
+    jobs(env).patch(job, &PatchParams::default(), &Patch::Merge(patch)).await
+}
+
+/// Status, reason and message of what a Job says of its admission.
+async fn says(env: &TestEnv, job: &str) -> Option<(String, String, String)> {
+    let status = jobs(env).get(job).await.expect("the Job").status?;
+    let found = status.conditions?.into_iter().find(|found| found.type_ == "sluice.dev/Admitted")?;
+    Some((found.status, found.reason?, found.message?))
+}
+
+/// How much CPU is reserved in the queue.
+async fn reserves(env: &TestEnv, amount: &str) {
+    eventually_or_tell(&format!("{amount} CPU is reserved"), async || {
+        let queue = env.cluster_queues().get(QUEUE).await.expect("the queue");
+        let reserved = crate::support::objects::reserved(&queue, "cpu");
+        if reserved == amount { Ok(()) } else { Err(reserved) }
+    })
+    .await;
+}
+
+async fn queue(env: &TestEnv, nominal: &str) {
+    env.put(flavor()).await;
+    let preemption = json!({"preemption": {"withinClusterQueue": "LowerPriority"}});
+    env.put_queue(QUEUE, None, cpu(nominal, json!({})), preemption).await;
+}
+
+async fn resize(env: &TestEnv, nominal: &str) {
+    env.change_queue(QUEUE, json!({"resourceGroups": cpu(nominal, json!({}))})).await;
+}
+
+#[tokio::test]
+async fn a_job_lives_its_whole_life_within_its_quota() {
+    // Given too little quota, a Job waits without a pod, and says why; nobody but Sluice starts it;
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let port = free_port();
+    configure(&env, port).await;
+    let _manager = manager_at(&env, port, &[]).await;
+    eventually("the webhook is called", async || webhook_answers(&env.client).await.then_some(())).await;
+    queue(&env, "1").await;
+    create(&env, &job("sum", json!({"parallelism": 2, "completions": 4}))).await;
+    let (_, _, why) =
+        eventually("the Job waits", async || says(&env, "sum").await.filter(|says| says.0 == "False")).await;
+    assert!(why.contains("cpu"), "{why}");
+    assert!(pods(&env, "sum").await.is_empty());
+    let opened = Patch::Merge(json!({"spec": {"suspend": false}}));
+    let refusal = eventually("the policy is in force", async || {
+        let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
+        jobs(&env).patch("sum", &dry_run, &opened).await.err().map(|error| error.to_string())
+    })
+    .await;
+    assert!(refusal.contains("spec.suspend of a queued Job is its gate"), "{refusal}");
+
+    // with enough it runs; more parallelism waits for more quota, pod by pod;
+    resize(&env, "2").await;
+    has_pods(&env, "sum", 2, 0).await;
+    reserves(&env, "2").await;
+    change(&env, "sum", json!({"spec": {"parallelism": 4}})).await.expect("more parallelism");
+    has_pods(&env, "sum", 2, 2).await;
+    resize(&env, "3").await;
+    has_pods(&env, "sum", 3, 1).await;
+    reserves(&env, "3").await;
+
+    // its quota goes with its pods,
+    complete(&env, "sum", 2).await;
+    has_pods(&env, "sum", 2, 0).await;
+    reserves(&env, "2").await;
+
+    // and is free when it is done.
+    complete(&env, "sum", 2).await;
+    eventually("the slice is over", async || {
+        let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
+        let [slice] = slices.as_slice() else { return None };
+        let conditions = slice.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        condition::get(conditions, "Finished").filter(|found| found.reason == "Succeeded").map(drop)
+    })
+    .await;
+    reserves(&env, "0").await;
+    jobs(&env).delete("sum", &DeleteParams::background()).await.expect("a deletion");
+    eventually("nothing is left", async || {
+        let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
+        (slices.is_empty() && pods(&env, "sum").await.is_empty()).then_some(())
+    })
+    .await;
+    let breaches = invariants::breaches(&recorder.history().await);
+    assert!(breaches.is_empty(), "{breaches:#?}");
+}
+
+#[tokio::test]
+async fn without_the_webhook_a_job_is_stopped_until_there_is_quota_and_makes_place_for_others() {
+    // Given a Job that runs already when the queue comes to know of it,
+    let env = TestEnv::start().await;
+    create(&env, &job("early", json!({"parallelism": 2}))).await;
+    has_pods(&env, "early", 2, 0).await;
+
+    // when Sluice starts, then the Job stops until there is quota, and then runs with pods that are paid for.
+    let _manager = env.manager().await;
+    queue(&env, "1").await;
+    has_pods(&env, "early", 0, 0).await;
+    resize(&env, "2").await;
+    has_pods(&env, "early", 2, 0).await;
+    reserves(&env, "2").await;
+
+    // It makes place for what is more important, and starts again.
+    env.put(json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 100,
+    }))
+    .await;
+    let mut proud = job("proud", json!({"parallelism": 1, "completions": 1}));
+    proud.labels_mut().insert("kueue.x-k8s.io/priority-class".to_owned(), "high".to_owned());
+    create(&env, &proud).await;
+    has_pods(&env, "proud", 1, 0).await;
+    has_pods(&env, "early", 0, 0).await;
+    complete(&env, "proud", 1).await;
+    has_pods(&env, "early", 2, 0).await;
+
+    // One that can start with fewer pods starts with those that there is room for, and grows.
+    resize(&env, "4").await;
+    let mut modest = job("modest", json!({"parallelism": 4}));
+    modest.annotations_mut().insert("kueue.x-k8s.io/job-min-parallelism".to_owned(), "1".to_owned());
+    create(&env, &modest).await;
+    has_pods(&env, "modest", 2, 2).await;
+    jobs(&env).delete("early", &DeleteParams::background()).await.expect("a deletion");
+    has_pods(&env, "modest", 4, 0).await;
+    reserves(&env, "4").await;
+}
