@@ -10,7 +10,7 @@ use super::census::{Census, Molds};
 use super::ungate::GatedPod;
 use super::{Groups, Leave, Member};
 use crate::api::kueue::{names, scheduling_gate};
-use crate::api::ray::names::{GROUP_LABEL, REPLICA_NAME_LABEL};
+use crate::api::ray::names::{GROUP_LABEL, REPLICA_INDEX_LABEL, REPLICA_NAME_LABEL};
 use crate::engine::plan::Write;
 
 /// The pods of a member.
@@ -98,6 +98,7 @@ fn gated(pod: &Pod, census: &mut Census<'_>) -> GatedPod {
         name: pod.name_any(),
         kind: census.kind(pod),
         replica: pod.labels().get(REPLICA_NAME_LABEL).cloned(),
+        index: pod.labels().get(REPLICA_INDEX_LABEL).and_then(|index| index.parse().ok()),
         since: pod.metadata.creation_timestamp.as_ref().map(|time| time.0),
     }
 }

@@ -172,6 +172,7 @@ fn a_pod_behind_a_scheduling_gate_runs_once_a_slice_pays_for_it() {
     let gated = ungate::GatedPod {
         name: "a-small-3".into(),
         kind: active.groups.iter().flatten().nth(1).expect("workers").kind(),
+        index: None,
         replica: None,
         since: Some(Timestamp::UNIX_EPOCH),
     };

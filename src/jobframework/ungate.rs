@@ -21,6 +21,8 @@ pub struct GatedPod {
     pub kind: PodKind,
     /// The replica that it is a host of, if replicas have several.
     pub replica: Option<String>,
+    /// Which of the replicas of its group it is in, from 0, if it says so.
+    pub index: Option<u32>,
     /// Since when it is there.
     pub since: Option<Timestamp>,
 }
@@ -87,10 +89,10 @@ fn within<'m>(member: &'m Member, share: &MemberShare) -> Vec<&'m GatedPod> {
     pods
 }
 
-/// The gated pods of a member, replica by replica, the oldest first.
+/// The gated pods of a member, replica by replica, the oldest first; of those as old as one another, those of the lower index.
 fn replicas(member: &Member) -> Vec<Vec<&GatedPod>> {
     let mut pods: Vec<&GatedPod> = member.gated.iter().collect();
-    pods.sort_by_key(|pod| (pod.since, &pod.name));
+    pods.sort_by_key(|pod| (pod.since, pod.index, &pod.name));
     let mut replicas: Vec<Vec<&GatedPod>> = Vec::new();
     let mut places: BTreeMap<(&String, &String), usize> = BTreeMap::new();
     for pod in pods {
@@ -142,6 +144,7 @@ mod tests {
             name: (*name).to_owned(),
             kind: small("now"),
             replica: replica.map(str::to_owned),
+            index: None,
             since: Timestamp::from_second(*since).ok(),
         });
         Member {
@@ -169,6 +172,13 @@ mod tests {
         let member = member(&[("b", None, 5), ("a", None, 5), ("late-name", None, 3)]);
         assert_eq!(released(&member, &paid(&[("now", granted)])), expected);
         assert!(released(&member, &paid(&[("before", granted)])).is_empty());
+    }
+
+    #[test]
+    fn of_pods_of_one_age_the_lower_index_is_released_first() {
+        let mut member = member(&[("a", None, 5), ("b", None, 5)]);
+        (member.gated[0].index, member.gated[1].index) = (Some(10), Some(9));
+        assert_eq!(released(&member, &paid(&[("now", 3)])), ["b"]);
     }
 
     #[rstest]

@@ -25,7 +25,7 @@ fn with_live(member: Member, kind: PodKind, count: u32) -> Member {
 }
 
 fn waiting(name: &str, kind: PodKind) -> ungate::GatedPod {
-    ungate::GatedPod { name: name.into(), kind, replica: None, since: Some(Timestamp::UNIX_EPOCH) }
+    ungate::GatedPod { name: name.into(), kind, replica: None, index: None, since: Some(Timestamp::UNIX_EPOCH) }
 }
 
 fn sets(expected: &[(&str, i32)]) -> Vec<(String, i32)> {
