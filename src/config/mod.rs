@@ -2,6 +2,7 @@
 //! refuses what neither knows. Defaults are those of kueue v0.19.2 `apis/config/v1beta2/defaults.go`, rules those of its
 //! `pkg/config/validation.go`, unless a line here says otherwise.
 
+mod frameworks;
 mod problem;
 mod reader;
 mod schema;
@@ -74,11 +75,11 @@ impl Configuration {
             // Of another version, or not a configuration at all: there is no use in going through its fields.
             return Err(ConfigError::Invalid(problems.into_inner()));
         }
-        let not_acted_on = schema::check(&file, &mut problems.borrow_mut());
+        let mut not_acted_on = schema::check(&file, &mut problems.borrow_mut());
         let election = root.at("leaderElection");
         let configuration = Self {
             queue: queue(&root),
-            jobs: jobs(&root),
+            jobs: jobs(&root, &mut not_acted_on),
             metrics_bind_address: root.at("metrics").at("bindAddress").text(),
             health_probe_bind_address: root.at("health").at("healthProbeBindAddress").text(),
             webhook_bind_address: webhook(&root),
@@ -131,7 +132,7 @@ fn queue(root: &Reader<'_>) -> Settings {
 }
 
 /// The namespace of the cluster itself is never managed, nor is the one that the file says is ours.
-fn jobs(root: &Reader<'_>) -> Rules {
+fn jobs(root: &Reader<'_>, not_acted_on: &mut Vec<String>) -> Rules {
     let own = root.at("namespace").text();
     let selector = root.at("managedJobsNamespaceSelector");
     let namespaces = if selector.is_set() {
@@ -140,7 +141,8 @@ fn jobs(root: &Reader<'_>) -> Rules {
         all_but(OWN_NAMESPACES.into_iter().chain(own.as_deref()))
     };
     let without_queue_name = root.at("manageJobsWithoutQueueName").bool().unwrap_or(false);
-    let rules = Rules { without_queue_name, namespaces };
+    let frameworks = frameworks::frameworks(&root.at("integrations").at("frameworks"), not_acted_on);
+    let rules = Rules { frameworks, without_queue_name, namespaces };
     for namespace in ["kube-system"].into_iter().chain(own.as_deref()) {
         let labels = BTreeMap::from([(NAMESPACE_NAME_LABEL.to_owned(), namespace.to_owned())]);
         if rules.manage(namespace, Some(&labels)) == Some(true) {

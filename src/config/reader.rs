@@ -31,6 +31,11 @@ impl<'a> Reader<'a> {
         Self { path: child(&self.path, name), value, problems: self.problems }
     }
 
+    /// Where in the file it is.
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
     pub(super) fn is_set(&self) -> bool {
         !self.value.is_null()
     }

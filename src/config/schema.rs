@@ -89,7 +89,7 @@ const CONFIGURATION: Node = Fields(&[
         ]),
     ),
     ("clientConnection", Fields(&[("qps", Idle), ("burst", Idle)])),
-    ("integrations", Fields(&[("frameworks", Idle), ("externalFrameworks", Idle), ("labelKeysToCopy", Idle)])),
+    ("integrations", Fields(&[("frameworks", Acted), ("externalFrameworks", Idle), ("labelKeysToCopy", Idle)])),
     (
         "multiKueue",
         Fields(&[

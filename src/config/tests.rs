@@ -4,6 +4,7 @@ use jiff::SignedDuration;
 use rstest::rstest;
 
 use super::*;
+use crate::jobframework::managed::{Framework, Frameworks};
 
 const HEADER: &str = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n";
 
@@ -144,12 +145,26 @@ fn jobs_that_name_no_queue_are_managed_only_if_the_file_says_so() {
     assert!(read("manageJobsWithoutQueueName: true").expect("a valid file").jobs.without_queue_name);
 }
 
+#[rstest]
+#[case::no_word("", &Framework::ALL)]
+#[case::some("integrations: {frameworks: [ray.io/rayservice, pod]}", &[Framework::RayService])]
+#[case::all(
+    "integrations: {frameworks: [batch/job, ray.io/raycluster, ray.io/rayservice]}",
+    &Framework::ALL
+)]
+#[case::none("integrations: {frameworks: []}", &[])]
+fn kinds_of_jobs_are_managed_that_the_file_lists(#[case] body: &str, #[case] listed: &[Framework]) {
+    let mut expected = Frameworks::none();
+    listed.iter().for_each(|framework| expected.add(*framework));
+    assert_eq!(read(body).expect("a valid file").jobs.frameworks, expected);
+}
+
 #[test]
 fn what_is_known_and_not_acted_on_is_named() {
     let file = read(
         "visibilityServer: {bindPort: 1}
 webhook: {port: 9443, certDir: /tmp}
-integrations: {frameworks: [batch/job]}
+integrations: {frameworks: [batch/job, pod], labelKeysToCopy: [team]}
 clientConnection: {qps: null}
 featureGates: {ElasticJobsViaWorkloadSlices: true, DisableWaitForPodsReady: false}
 metrics: {bindAddress: ':9', customLabels: [{name: team}]}
@@ -161,7 +176,8 @@ leaderElection: {leaderElect: false, resourceName: x}",
     named.sort();
     let expected = [
         "featureGates.ElasticJobsViaWorkloadSlices",
-        "integrations.frameworks",
+        "integrations.frameworks[1] (pod)",
+        "integrations.labelKeysToCopy",
         "leaderElection.resourceName",
         "metrics.customLabels[0].name",
         "visibilityServer.bindPort",
@@ -194,6 +210,10 @@ leaderElection: {leaderElect: false, resourceName: x}",
 #[case::selector_of_our_own_namespace(
     "namespace: ours\nmanagedJobsNamespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, values: [ours]}]}",
     "allowed is a selector that does not select namespace \"ours\""
+)]
+#[case::unknown_framework(
+    "integrations: {frameworks: [batch/jobs]}",
+    "integrations.frameworks[0]: \"batch/jobs\": allowed is batch/job or ray.io/raycluster or ray.io/rayservice or"
 )]
 #[case::selector_with_a_slip(
     "managedJobsNamespaceSelector: {matchLabel: {}}",

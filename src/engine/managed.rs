@@ -11,7 +11,7 @@ use super::world::owned_by;
 use crate::api::kueue::names::DEFAULT_LOCAL_QUEUE;
 use crate::api::ray::{RayCluster, RayService, is_managed_elsewhere};
 use crate::jobframework::batch_job;
-use crate::jobframework::managed::{Candidate, Managed, Place};
+use crate::jobframework::managed::{Candidate, Framework, Managed, Place};
 use crate::jobframework::queue_name;
 
 impl Engine {
@@ -23,6 +23,7 @@ impl Engine {
         let names = parts.flatten().filter_map(|part| part.ray_cluster_name.as_deref());
         let owned = owned_by(service.metadata.uid.as_deref().unwrap_or_default());
         let job = Candidate {
+            framework: Framework::RayService,
             queue_name: queue_name(&service.metadata),
             is_managed_elsewhere: is_managed_elsewhere(service.spec.managed_by.as_deref()),
             is_new: names.into_iter().all(str::is_empty) && self.world.ray_clusters.under(&owned).next().is_none(),
@@ -33,6 +34,7 @@ impl Engine {
     /// Whether a RayCluster is managed that nothing else owns.
     pub(super) fn managed_cluster(&self, cluster: &RayCluster) -> Managed {
         let job = Candidate {
+            framework: Framework::RayCluster,
             queue_name: queue_name(&cluster.metadata),
             is_managed_elsewhere: is_managed_elsewhere(cluster.spec.managed_by.as_deref()),
             is_new: cluster.status.is_none(),
@@ -45,12 +47,13 @@ impl Engine {
         let begun =
             job.status.as_ref().is_some_and(|status| status.start_time.is_some() || status.conditions.is_some());
         let manager = job.spec.as_ref().and_then(|spec| spec.managed_by.as_deref());
-        let job_facts = Candidate {
+        let facts = Candidate {
+            framework: Framework::BatchJob,
             queue_name: queue_name(&job.metadata),
             is_managed_elsewhere: batch_job::is_managed_elsewhere(manager),
             is_new: !begun,
         };
-        self.managed(job_facts, &job.namespace().unwrap_or_default())
+        self.managed(facts, &job.namespace().unwrap_or_default())
     }
 
     fn managed(&self, job: Candidate<'_>, namespace: &str) -> Managed {

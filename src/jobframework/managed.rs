@@ -1,6 +1,6 @@
 //! Which jobs are the queue's to manage, and which of those have yet to come into a queue.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
@@ -11,10 +11,59 @@ pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 /// Namespaces of the cluster itself, and of Sluice: whoever can make jobs there can do anything.
 pub const OWN_NAMESPACES: [&str; 2] = ["kube-system", "sluice-system"];
 
-/// Which jobs are managed (kueue v0.19.2 `apis/config/v1beta2/configuration_types.go`, `manageJobsWithoutQueueName` and
-/// `managedJobsNamespaceSelector`).
+/// A kind of job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Framework {
+    /// Job of Kubernetes.
+    BatchJob,
+    /// RayCluster that nothing else owns.
+    RayCluster,
+    /// RayService.
+    RayService,
+}
+
+impl Framework {
+    /// Every kind that there is.
+    pub const ALL: [Self; 3] = [Self::BatchJob, Self::RayCluster, Self::RayService];
+
+    /// What Kueue calls it (kueue v0.19.2 `pkg/controller/jobs/*`, `FrameworkName`).
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::BatchJob => "batch/job",
+            Self::RayCluster => "ray.io/raycluster",
+            Self::RayService => "ray.io/rayservice",
+        }
+    }
+}
+
+/// Some kinds of jobs; all, by default.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frameworks(BTreeSet<Framework>);
+
+impl Default for Frameworks {
+    fn default() -> Self {
+        Self(Framework::ALL.into())
+    }
+}
+
+impl Frameworks {
+    /// None at all.
+    pub fn none() -> Self {
+        Self(BTreeSet::new())
+    }
+
+    /// These as well.
+    pub fn add(&mut self, framework: Framework) {
+        self.0.insert(framework);
+    }
+}
+
+/// Which jobs are managed (kueue v0.19.2 `apis/config/v1beta2/configuration_types.go`, `integrations.frameworks`,
+/// `manageJobsWithoutQueueName` and `managedJobsNamespaceSelector`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
+    /// The kinds of jobs that are managed at all.
+    pub frameworks: Frameworks,
     /// Whether a job that names no LocalQueue is held until it names one.
     pub without_queue_name: bool,
     /// The namespaces whose jobs are managed at all, also of those that name a LocalQueue.
@@ -23,7 +72,7 @@ pub struct Rules {
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { without_queue_name: false, namespaces: all_but(OWN_NAMESPACES) }
+        Self { frameworks: Frameworks::default(), without_queue_name: false, namespaces: all_but(OWN_NAMESPACES) }
     }
 }
 
@@ -61,6 +110,8 @@ impl Rules {
 /// What counts of a job.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
+    /// Its kind.
+    pub framework: Framework,
     /// The LocalQueue that it names.
     pub queue_name: Option<&'a str>,
     /// Whether `spec.managedBy` leaves it to another controller than the Ray operator of this cluster.
@@ -107,7 +158,7 @@ impl Managed {
     /// `ApplyDefaultLocalQueueWithManagedJobsNamespaceSelector`). A job that runs already is not put into the LocalQueue for
     /// jobs that name none: it would have to stop until there is quota for it.
     pub fn of(job: Candidate<'_>, place: Place<'_>, rules: &Rules) -> Self {
-        if job.is_managed_elsewhere {
+        if job.is_managed_elsewhere || !rules.frameworks.0.contains(&job.framework) {
             return Self::No;
         }
         let is_indifferent = job.queue_name.is_none() && !rules.without_queue_name && !place.has_default_queue;
@@ -130,7 +181,8 @@ mod tests {
 
     use super::*;
 
-    const NEW: Candidate<'_> = Candidate { queue_name: None, is_managed_elsewhere: false, is_new: true };
+    const NEW: Candidate<'_> =
+        Candidate { framework: Framework::RayService, queue_name: None, is_managed_elsewhere: false, is_new: true };
     const BEGUN: Candidate<'_> = Candidate { is_new: false, ..NEW };
     const NAMED: Candidate<'_> = Candidate { queue_name: Some("a"), ..NEW };
     const TEAM: Place<'_> = Place { namespace: "team", labels: None, has_default_queue: false };
@@ -174,7 +226,17 @@ mod tests {
     ) {
         let labels = labels.map(|labels| serde_json::from_value(labels).expect("labels"));
         let namespaces = serde_json::from_value(json!({"matchLabels": {"gpu": "yes"}})).expect("a selector");
-        let rules = Rules { without_queue_name: false, namespaces };
+        let rules = Rules { namespaces, ..Rules::default() };
         assert_eq!(Managed::of(job, Place { labels: labels.as_ref(), ..place }, &rules), expected);
+    }
+
+    #[rstest]
+    #[case::listed(Framework::BatchJob, Managed::InQueue)]
+    #[case::not_listed(Framework::RayService, Managed::No)]
+    fn only_jobs_of_chosen_kinds_are_managed(#[case] framework: Framework, #[case] expected: Managed) {
+        let mut frameworks = Frameworks::none();
+        frameworks.add(Framework::BatchJob);
+        let rules = Rules { frameworks, without_queue_name: true, ..Rules::default() };
+        assert_eq!(Managed::of(Candidate { framework, ..NAMED }, TEAM, &rules), expected);
     }
 }

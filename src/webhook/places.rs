@@ -17,7 +17,7 @@ use crate::api::kueue::names::{DEFAULT_LOCAL_QUEUE, QUEUE_NAME_LABEL};
 use crate::api::ray;
 use crate::engine::world::Kind;
 use crate::jobframework::batch_job;
-use crate::jobframework::managed::{Candidate, Managed, Place, Rules};
+use crate::jobframework::managed::{Candidate, Framework, Managed, Place, Rules};
 
 /// Namespaces as they were seen last.
 pub(super) struct Places {
@@ -42,11 +42,13 @@ impl Places {
         let labels = object.pointer("/metadata/labels");
         let queue_name = labels.and_then(|labels| labels.get(QUEUE_NAME_LABEL)?.as_str());
         let manager = object.pointer("/spec/managedBy").and_then(Value::as_str);
+        let framework = framework(object);
         let job = Candidate {
+            framework,
             queue_name: queue_name.filter(|name| !name.is_empty()),
-            is_managed_elsewhere: match object.get("kind").and_then(Value::as_str) {
-                Some("Job") => batch_job::is_managed_elsewhere(manager),
-                _ => ray::is_managed_elsewhere(manager),
+            is_managed_elsewhere: match framework {
+                Framework::BatchJob => batch_job::is_managed_elsewhere(manager),
+                Framework::RayCluster | Framework::RayService => ray::is_managed_elsewhere(manager),
             },
             // What something of Ray owns is in the queue of its owner.
             is_new: is_new && !owners(object).any(is_ray),
@@ -66,6 +68,15 @@ impl Places {
     #[cfg(test)]
     pub(super) fn unseen() -> Self {
         Self { rules: Rules::default(), namespaces: reflector::store().0, default_queues: reflector::store().0 }
+    }
+}
+
+/// The kind of job that an object is, or is a part of.
+fn framework(object: &Value) -> Framework {
+    match object.get("kind").and_then(Value::as_str) {
+        Some("Job") => Framework::BatchJob,
+        Some("RayCluster") if !owners(object).any(is_ray) => Framework::RayCluster,
+        _ => Framework::RayService,
     }
 }
 

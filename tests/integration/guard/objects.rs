@@ -14,8 +14,12 @@ pub(super) fn queue(name: &str) -> Value {
 
 /// The objects of a kind, as seen by whoever has this client.
 pub(super) fn api(client: &Client, kind: &str) -> Api<DynamicObject> {
-    let (group, version) = if kind == "Pod" { ("", "v1") } else { ("ray.io", "v1") };
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    let group = match kind {
+        "Pod" => "",
+        "Job" => "batch",
+        _ => "ray.io",
+    };
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));
     Api::namespaced_with(client.clone(), NAMESPACE, &resource)
 }
 
@@ -62,6 +66,29 @@ pub(super) fn child(name: &str, service: &DynamicObject, queue: &str) -> Value {
     let mut child = cluster(name, labels, true);
     child["metadata"]["ownerReferences"] = controlled_by(service);
     child
+}
+
+/// A Job of Kubernetes that has these labels, and that no controller makes pods for.
+fn job(name: &str, labels: Value, suspend: bool) -> Value {
+    let mut template = template();
+    template["spec"]["restartPolicy"] = "Never".into();
+    template["spec"]["schedulingGates"] = json!([{"name": "kueue.x-k8s.io/elastic-job"}]);
+    json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "labels": labels},
+        "spec": {"suspend": suspend, "managedBy": "test.sluice.dev/nobody", "template": template},
+    })
+}
+
+/// A pod of a Job that is paid for; one that is gated waits for quota.
+fn job_pod(name: &str, job: &DynamicObject, gated: bool) -> Value {
+    let mut pod = pod(name, job, gated);
+    let mut labels = json!({"batch.kubernetes.io/job-name": job.metadata.name});
+    if !gated {
+        labels["kueue.x-k8s.io/podset"] = "main".into();
+        labels["sluice.dev/shape"] = "0123456789".into();
+    }
+    pod["metadata"]["labels"] = labels;
+    pod
 }
 
 /// A pod of a cluster; one that is gated waits for quota.
@@ -113,6 +140,12 @@ pub(super) async fn make(env: &TestEnv) {
     // Pods.
     made(pod("gated", &waiting, true)).await;
     made(pod("counted", &running, false)).await;
+    // Jobs, and pods of them.
+    let waiting_job = made(job("waiting-job", queue("a"), true)).await;
+    let running_job = made(job("running-job", queue("a"), false)).await;
+    made(job("free-job", json!({"team": "a"}), false)).await;
+    made(job_pod("gated-of-job", &waiting_job, true)).await;
+    made(job_pod("counted-of-job", &running_job, false)).await;
     // A service that holds quota, and its clusters.
     let serving = made(service("serving", queue("a"))).await;
     set_status(client, "RayService", "serving", quota(true)).await.expect("a status");

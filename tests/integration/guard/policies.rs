@@ -40,6 +40,11 @@ const UNBORN: (&str, &str) = ("RayService", "unborn");
 const UNQUEUED: (&str, &str) = ("RayService", "unqueued");
 const GATED: (&str, &str) = ("Pod", "gated");
 const COUNTED: (&str, &str) = ("Pod", "counted");
+const WAITING_JOB: (&str, &str) = ("Job", "waiting-job");
+const RUNNING_JOB: (&str, &str) = ("Job", "running-job");
+const FREE_JOB: (&str, &str) = ("Job", "free-job");
+const GATED_OF_JOB: (&str, &str) = ("Pod", "gated-of-job");
+const COUNTED_OF_JOB: (&str, &str) = ("Pod", "counted-of-job");
 
 fn suspend(suspend: impl Into<Value>) -> Value {
     json!({"spec": {"suspend": suspend.into()}})
@@ -160,14 +165,45 @@ fn ties() -> Vec<Change> {
     ]
 }
 
+fn jobs() -> Vec<Change> {
+    let gate = "spec.suspend of a queued Job is its gate: Sluice sets it to false once an admitted Workload covers";
+    let in_template = "spec.template.spec.schedulingGates: Sluice takes the gate kueue.x-k8s.io/elastic-job from each";
+    let runs = "metadata.labels[kueue.x-k8s.io/queue-name] of a Job changes only while spec.suspend is true";
+    let of_pod =
+        "spec.schedulingGates: Sluice takes the gate kueue.x-k8s.io/elastic-job away once an admitted Workload";
+    let counted = "metadata.labels: batch.kubernetes.io/job-name, kueue.x-k8s.io/podset and sluice.dev/shape of a pod";
+    let owner = "metadata.ownerReferences: the controller of a pod of a queued Job says what quota it uses";
+    let ungated = json!({"spec": {"template": {"spec": {"schedulingGates": []}}}});
+    vec![
+        change("the gate of a Job is opened", WAITING_JOB, suspend(false), gate),
+        change("the gate of a Job is taken away", WAITING_JOB, suspend(Value::Null), gate),
+        change("the pods of a Job would be born free", WAITING_JOB, ungated.clone(), in_template),
+        passes("a Job that runs is suspended", RUNNING_JOB, suspend(true)),
+        passes("a Job that runs is given more parallelism", RUNNING_JOB, json!({"spec": {"parallelism": 3}})),
+        passes("a Job in no queue is suspended", FREE_JOB, suspend(true)),
+        change("a Job that runs is moved", RUNNING_JOB, moved("b"), runs),
+        change("a Job that runs leaves its queue", RUNNING_JOB, moved(Value::Null), runs),
+        change("a Job that runs joins a queue", FREE_JOB, moved("a"), runs),
+        passes("a Job that waits is moved", WAITING_JOB, moved("b")),
+        passes("a Job that waits leaves its queue", WAITING_JOB, moved(Value::Null)),
+        passes("a Job is suspended and moved", RUNNING_JOB, both(suspend(true), moved("b"))),
+        change("a pod of a Job is released", GATED_OF_JOB, json!({"spec": {"schedulingGates": []}}), of_pod),
+        change("a pod leaves its Job", COUNTED_OF_JOB, label("batch.kubernetes.io/job-name", "x"), counted),
+        change("a pod of a Job loses its PodSet", COUNTED_OF_JOB, label("kueue.x-k8s.io/podset", Value::Null), counted),
+        change("a pod that waits says what it is charged as", GATED_OF_JOB, label("sluice.dev/shape", "1"), counted),
+        change("a pod of a Job loses its owner", COUNTED_OF_JOB, json!({"metadata": {"ownerReferences": []}}), owner),
+    ]
+}
+
 /// Changes that are nobody's concern, of every object.
 fn harmless() -> Vec<Change> {
     let objects = [CHILD, WAITING, RUNNING, FREE, SERVING, NEW, UNQUEUED, GATED, COUNTED];
+    let of_jobs = [WAITING_JOB, RUNNING_JOB, FREE_JOB, GATED_OF_JOB, COUNTED_OF_JOB];
     let finalizers = json!({"metadata": {"finalizers": ["test.sluice.dev/keep"]}});
     let annotated = json!({"metadata": {"annotations": {"team": "a"}}});
     let changed =
         |object| [passes("finalizers", object, finalizers.clone()), passes("a note", object, annotated.clone())];
-    objects.into_iter().flat_map(changed).collect()
+    objects.into_iter().chain(of_jobs).flat_map(changed).collect()
 }
 
 async fn said(client: &Client, change: &Change) -> Result<(), String> {
@@ -202,7 +238,7 @@ async fn each_policy_refuses_an_administrator_with_its_message_and_lets_sluice_t
     let env = TestEnv::start().await;
     make(&env).await;
     let sluice = env.manager_client().await;
-    let changes: Vec<Change> = [gates(), queue_names(), ties(), harmless()].into_iter().flatten().collect();
+    let changes: Vec<Change> = [gates(), queue_names(), ties(), jobs(), harmless()].into_iter().flatten().collect();
     in_force(&env, &changes.iter().filter(|change| !change.refusal.is_empty()).collect::<Vec<_>>()).await;
 
     let mut problems = Vec::new();
@@ -226,9 +262,16 @@ async fn each_policy_refuses_an_administrator_with_its_message_and_lets_sluice_t
     // What a pod requests has a way of its own to be changed.
     let containers = json!([{"name": "ray", "resources": {"requests": {"cpu": "50m"}}}]);
     let resized = Patch::Strategic(json!({"spec": {"containers": containers}}));
-    let by_resize = api(&env.client, "Pod").patch_subresource("resize", "gated", &params, &resized).await;
-    let by_resize = by_resize.map(drop).map_err(|error| error.to_string());
-    problems.extend(verdict("an administrator", "a pod asks for less", &by_resize, "what its quota is reserved for"));
+    for pod in ["gated", "gated-of-job"] {
+        let by_resize = api(&env.client, "Pod").patch_subresource("resize", pod, &params, &resized).await;
+        let by_resize = by_resize.map(drop).map_err(|error| error.to_string());
+        problems.extend(verdict(
+            "an administrator",
+            "a pod asks for less",
+            &by_resize,
+            "what its quota is reserved for",
+        ));
+    }
     assert!(problems.is_empty(), "{} of {} went wrong:\n{}", problems.len(), changes.len(), problems.join("\n"));
 }
 

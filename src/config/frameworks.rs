@@ -1,0 +1,43 @@
+//! `integrations.frameworks`: which kinds of jobs are managed. Without a word on it Sluice manages every kind that it knows, and
+//! Kueue v0.19.2 (`apis/config/v1beta2/defaults.go`) Jobs of Kubernetes alone.
+
+use super::reader::Reader;
+use crate::jobframework::managed::{Framework, Frameworks};
+
+/// What Kueue v0.19.2 knows and Sluice doesn't (`FrameworkName` in `pkg/controller/jobs/*`).
+const OTHERS: &[&str] = &[
+    "deployment",
+    "jobset.x-k8s.io/jobset",
+    "kubeflow.org/jaxjob",
+    "kubeflow.org/mpijob",
+    "kubeflow.org/paddlejob",
+    "kubeflow.org/pytorchjob",
+    "kubeflow.org/tfjob",
+    "kubeflow.org/xgboostjob",
+    "leaderworkerset.x-k8s.io/leaderworkerset",
+    "pod",
+    "ray.io/rayjob",
+    "sparkoperator.k8s.io/sparkapplication",
+    "statefulset",
+    "trainer.kubeflow.org/trainjob",
+    "workload.codeflare.dev/appwrapper",
+];
+
+/// The kinds of jobs that are managed; adds those that won't be to `not_acted_on`.
+pub(super) fn frameworks(field: &Reader<'_>, not_acted_on: &mut Vec<String>) -> Frameworks {
+    if !field.is_set() {
+        return Frameworks::default();
+    }
+    let known = Framework::ALL.map(|framework| (framework.name(), Some(framework)));
+    let choices: Vec<(&str, Option<Framework>)> =
+        known.into_iter().chain(OTHERS.iter().map(|name| (*name, None))).collect();
+    let mut managed = Frameworks::none();
+    for item in field.items() {
+        match item.choice(&choices) {
+            Some(Some(framework)) => managed.add(framework),
+            Some(None) => not_acted_on.push(format!("{} ({})", item.path(), item.text().unwrap_or_default())),
+            None => {}
+        }
+    }
+    managed
+}
