@@ -89,6 +89,13 @@ pub(super) fn is_standalone(cluster: &RayCluster) -> bool {
     !cluster.owner_references().iter().any(|owner| owner.controller == Some(true))
 }
 
+/// What the queue says of the pods of a cluster.
+struct Quota {
+    grant: Grant,
+    marks: BTreeMap<String, Mark>,
+    payer: Option<ObjectRef>,
+}
+
 /// What is known of a job of any kind.
 struct Known<'a> {
     job: &'a dyn Job,
@@ -300,7 +307,7 @@ impl Engine {
             return Plan::default();
         }
         let uid = cluster.uid().unwrap_or_default();
-        let (grant, marks) = self.quota(cluster);
+        let Quota { grant, marks, payer } = self.quota(cluster);
         raycluster::plan(&raycluster::View {
             cluster,
             groups: &makeup.groups,
@@ -308,13 +315,14 @@ impl Engine {
             services: self.world.services.under(&owned_by(&uid)).map(AsRef::as_ref).collect(),
             grant,
             marks,
+            payer,
             now,
         })
     }
 
     /// How many pods of a cluster are paid for, and what they are to be told, by group. The operator asks here and not only the
     /// cluster's own gate, so that a gate that somebody opened by hand lets no pod through.
-    fn quota(&self, cluster: &RayCluster) -> (Grant, BTreeMap<String, Mark>) {
+    fn quota(&self, cluster: &RayCluster) -> Quota {
         let service = controller(cluster, "RayService").and_then(|key| self.world.ray_services.get(&key));
         let (job_uid, managed) = match service {
             Some(service) => (service.uid(), self.managed_service(service)),
@@ -322,7 +330,7 @@ impl Engine {
             None => (None, Managed::No),
         };
         if managed == Managed::No {
-            return (Grant::Ungated, BTreeMap::new());
+            return Quota { grant: Grant::Ungated, marks: BTreeMap::new(), payer: None };
         }
         let slices = slices::slices_of(self.workloads_of(&job_uid.unwrap_or_default()));
         let slice = slices::covering(&slices);
@@ -341,7 +349,11 @@ impl Engine {
         });
         let granted = slice.map(|slice| slice.grant(&member)).unwrap_or_default();
         let takes_back = slice.is_some_and(|slice| slice.gives_back == Some(Part::Replicas));
-        (if takes_back { Grant::DownTo(granted) } else { Grant::UpTo(granted) }, marks.collect())
+        Quota {
+            grant: if takes_back { Grant::DownTo(granted) } else { Grant::UpTo(granted) },
+            marks: marks.collect(),
+            payer: slice.map(|slice| ObjectRef::of(slice.workload)),
+        }
     }
 
     fn placement(&self, flavors: &BTreeSet<String>) -> Placement {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{Grant, Mark, View, plan};
 use crate::api::condition;
 use crate::api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
-use crate::engine::plan::{Plan, Write, WriteOp};
+use crate::engine::plan::{ObjectRef, Plan, Write, WriteOp};
 
 /// `default/demo` with a head of 1 CPU and 2Gi, and no workers.
 pub(crate) fn cluster() -> RayCluster {
@@ -84,6 +84,7 @@ pub(crate) struct Stage {
     pub(crate) services: BTreeMap<String, Service>,
     pub(crate) grant: Grant,
     pub(crate) marks: BTreeMap<String, Mark>,
+    pub(crate) payer: Option<ObjectRef>,
     pub(crate) now: Timestamp,
     made: u32,
 }
@@ -97,6 +98,7 @@ impl Stage {
             services: BTreeMap::new(),
             grant: Grant::Ungated,
             marks: BTreeMap::new(),
+            payer: None,
             now,
             made: 0,
         }
@@ -111,6 +113,7 @@ impl Stage {
             services: self.services.values().collect(),
             grant: self.grant.clone(),
             marks: self.marks.clone(),
+            payer: self.payer.clone(),
             now: self.now,
         })
     }

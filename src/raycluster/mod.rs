@@ -34,7 +34,7 @@ use kube::ResourceExt;
 use crate::api::condition;
 use crate::api::kueue::{names as kueue_names, scheduling_gate};
 use crate::api::ray::{RayCluster, is_managed_elsewhere, names as ray_names};
-use crate::engine::plan::{Note, Plan, Write};
+use crate::engine::plan::{Note, ObjectRef, Plan, Write};
 use autoscaler::Autoscaler;
 use scale::{Change, Situation};
 use suspend::Phase;
@@ -57,6 +57,9 @@ pub struct View<'a> {
     pub grant: Grant,
     /// What the pods of a group are to be told by the queue, by group; nothing for a group that is missing.
     pub marks: BTreeMap<String, Mark>,
+    /// The slice that the grant comes from. While something is written about it no pod is let run: that may be what takes the pod
+    /// its quota.
+    pub payer: Option<ObjectRef>,
     /// The present.
     pub now: Timestamp,
 }
@@ -218,7 +221,8 @@ fn apply(view: &View<'_>, group: &PodGroup, change: Change<'_>, plan: &mut Plan)
         if let Some(mark) = view.marks.get(&group.name) {
             mark.put(&mut pod, new.gated);
         }
-        plan.write(build::create(cluster, group, &pod));
+        let write = build::create(cluster, group, &pod);
+        plan.write(if new.gated { write } else { write.while_quiet(view.payer.clone()) });
         let (reason, what) = match group.role() {
             Role::Head => ("CreatedHeadPod", "head"),
             Role::Worker => ("CreatedWorkerPod", "worker"),

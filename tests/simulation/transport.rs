@@ -160,9 +160,9 @@ impl Wire {
             Some(Fault::Breaks(millis)) => tokio::time::Instant::now() + Duration::from_millis(millis.into()),
             _ => until + Duration::from_secs(1),
         };
-        let mut changes = self.world.changes();
         let mut bookmark = tokio::time::Instant::now() + BOOKMARKS;
         loop {
+            let changed = self.world.next_change();
             let seen = self.world.with(|world| world.api.events(&mut watch));
             if !seen.is_empty() {
                 let lag =
@@ -185,7 +185,7 @@ impl Wire {
                         drop(lines.send(Ok(Frame::data(line))));
                     }
                 }
-                _ = changes.changed() => {}
+                () = changed => {}
             }
         }
     }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 use http::{Request, Response};
 use jiff::Timestamp;
-use tokio::sync::watch;
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
 
 use crate::api::{Answer, Api, Watch};
 use crate::cluster::Cluster;
@@ -24,7 +25,8 @@ pub struct World {
     /// How many changes were handed on.
     seen: usize,
     changed_at: Timestamp,
-    changed: watch::Sender<usize>,
+    /// Wakes those who wait in the order in which they came, which a watch channel doesn't.
+    changed: Arc<Notify>,
 }
 
 impl World {
@@ -39,6 +41,7 @@ impl World {
     }
 
     fn hand_on(&mut self, now: Timestamp) {
+        let seen = self.seen;
         while let Some(change) = self.api.changes_from(self.seen).first() {
             self.seen += 1;
             self.cluster.see(now, change);
@@ -48,7 +51,9 @@ impl World {
                 self.changed_at = now;
             }
         }
-        self.changed.send_if_modified(|seen| std::mem::replace(seen, self.seen) != self.seen);
+        if self.seen != seen {
+            self.changed.notify_waiters();
+        }
     }
 }
 
@@ -71,9 +76,8 @@ pub struct Shared {
 impl Shared {
     /// A new world, in which time starts to pass.
     pub fn new(time: Time, api: Api, cluster: Cluster, observer: Observer) -> Self {
-        let (changed, _) = watch::channel(0);
         let changed_at = time.now();
-        let world = World { api, cluster, observer, seen: 0, changed_at, changed };
+        let world = World { api, cluster, observer, seen: 0, changed_at, changed: Arc::default() };
         Self { world: Arc::new(Mutex::new(world)), time }
     }
 
@@ -100,9 +104,9 @@ impl Shared {
         result
     }
 
-    /// Tells of every change: how many there have been.
-    pub fn changes(&self) -> watch::Receiver<usize> {
-        self.lock().changed.subscribe()
+    /// Waits for the first change from now on.
+    pub fn next_change(&self) -> OwnedNotified {
+        self.lock().changed.clone().notified_owned()
     }
 
     /// When anything changed last.
@@ -112,8 +116,8 @@ impl Shared {
 
     /// Lets nodes, controllers and dashboards do what is due, for ever.
     pub async fn live(self) {
-        let mut changes = self.changes();
         loop {
+            let changed = self.next_change();
             let next = self.lock().cluster.next().map(|at| self.time.instant(at));
             let due = async {
                 match next {
@@ -124,7 +128,7 @@ impl Shared {
             tokio::select! {
                 biased;
                 () = due => self.with(|world| world.cluster.act(self.time.now(), &mut world.api)),
-                _ = changes.changed() => {}
+                () = changed => {}
             }
         }
     }

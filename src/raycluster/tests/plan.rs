@@ -11,7 +11,8 @@ use super::super::fixtures::{Stage, changed, cluster, cluster_with_workers, work
 use super::super::{Grant, Mark, Placement, pod_groups};
 use super::{created, deleted};
 use crate::api::condition;
-use crate::engine::plan::Plan;
+use crate::api::kueue::Workload;
+use crate::engine::plan::{ObjectRef, Plan, WriteOp};
 use crate::queue::requests::pod_requests;
 
 fn up_to(head: u32, small: u32) -> Grant {
@@ -157,6 +158,24 @@ fn no_more_pods_may_run_than_the_queue_paid_for(#[case] grant: Grant, #[case] ru
     stage.settle();
     assert_eq!((stage.pods.len() - stage.gated(), stage.gated()), (run, wait));
     assert_eq!(stage.services.len(), 1, "its address is known before it may run");
+}
+
+#[test]
+fn no_pod_is_let_run_while_something_is_written_about_the_slice_that_pays() {
+    let mut stage = Stage::new(cluster_with_workers(2));
+    let slice = ObjectRef::of(&Workload::default());
+    (stage.grant, stage.payer) = (up_to(1, 1), Some(slice.clone()));
+
+    let plan = stage.plan();
+
+    let pods = plan.writes.iter().filter(|write| write.target.kind == "Pod");
+    let waits_for = pods.map(|write| {
+        let WriteOp::Create(pod) = &write.op else { panic!("{write:?} makes no pod") };
+        (pod.pointer("/spec/schedulingGates").is_some(), write.quiet.clone())
+    });
+    let mut waits_for: Vec<_> = waits_for.collect();
+    waits_for.sort();
+    assert_eq!(waits_for, [(false, vec![slice.clone()]), (false, vec![slice]), (true, Vec::new())]);
 }
 
 #[test]
