@@ -17,7 +17,7 @@ const FILE: &str = "
 apiVersion: config.kueue.x-k8s.io/v1beta2
 kind: Configuration
 leaderElection: {resourceNamespace: sluice-system}
-integrations: {frameworks: [ray.io/raycluster]}
+integrations: {frameworks: [ray.io/raycluster, pod]}
 resources:
   excludeResourcePrefixes: [cpu, memory]
   transformations:
@@ -78,7 +78,7 @@ async fn gpu_slices_are_paid_for_as_the_configuration_file_says() {
     let log = std::fs::read_to_string(&manager.log).expect("its log");
     let warnings: Vec<_> = log.lines().filter(|line| line.contains("doesn't act on")).collect();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
-    assert!(warnings.iter().all(|line| line.contains("integrations.frameworks")), "{warnings:?}");
+    assert!(warnings.iter().all(|line| line.contains("integrations.frameworks[1] (pod)")), "{warnings:?}");
 }
 
 /// Every job names a LocalQueue, but for those of the cluster and of Sluice.
