@@ -4,6 +4,7 @@ SLUICE_CACHE ?= $(CURDIR)/.cache
 BIN := $(SLUICE_CACHE)/bin
 KUBERNETES_VERSION := v1.36.3
 KWOK_VERSION := v0.8.0
+KUBERAY := github.com/ray-project/kuberay/ray-operator
 DENY_VERSION := 0.20.2
 
 # How many random cases each property is tried on; a plain `cargo test` tries fewer.
@@ -32,6 +33,9 @@ testenv: ## Build the test environment: a Kubernetes control plane with fake nod
 	@mkdir -p $(BIN)
 	cd testenv && go build -ldflags '$(TESTENV_LDFLAGS)' -o $(BIN)/testenv .
 	GOBIN=$(BIN) go install sigs.k8s.io/kwok/cmd/kwok@$(KWOK_VERSION)
+	cd testenv/kuberay && go build -ldflags '-s -w' -o $(BIN)/kuberay $(KUBERAY)
+	@mkdir -p $(SLUICE_CACHE)/kuberay-crds
+	@cd testenv/kuberay && install -m 644 $$(go list -m -f '{{.Dir}}' $(KUBERAY))/config/crd/bases/*.yaml $(SLUICE_CACHE)/kuberay-crds/
 
 demo: testenv ## Show an upgrade that waits for quota, on a real control plane. KEEP=1 leaves it running.
 	cargo build --locked --bins --examples

@@ -1,5 +1,5 @@
 // Package dashboard is the part of a Ray head's dashboard that an operator speaks to, without Ray: it takes Serve
-// configurations and tells how their applications get on. It has no clock: the time is an argument.
+// configurations and tells how their applications get on, and how jobs do. It has no clock: the time is an argument.
 package dashboard
 
 import (
@@ -29,6 +29,8 @@ type board struct {
 	config  *serveConfig
 	// deployed is when each application of config was last deployed, by name.
 	deployed map[string]time.Time
+	// jobs is when each job was first asked for, by id.
+	jobs map[string]time.Time
 
 	last       json.RawMessage
 	puts, gets int
@@ -209,11 +211,11 @@ func (b *Boards) steeringOf(service Service) Steering {
 func (b *Boards) board(service Service, headUID string) *board {
 	found := b.boards[service]
 	if found == nil {
-		found = &board{headUID: headUID}
+		found = &board{headUID: headUID, jobs: map[string]time.Time{}}
 		b.boards[service] = found
 	}
 	if found.headUID != headUID {
-		found.headUID, found.config, found.deployed = headUID, nil, nil
+		found.headUID, found.config, found.deployed, found.jobs = headUID, nil, nil, map[string]time.Time{}
 	}
 	return found
 }

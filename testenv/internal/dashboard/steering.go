@@ -28,7 +28,9 @@ func (e *SteeredError) Error() string { return e.Message }
 type Steering struct {
 	// ApplicationStatus, unless empty, is the status of every application, from the moment of the deployment.
 	ApplicationStatus string `json:"applicationStatus,omitempty"`
-	// Message comes with the status of every application, and with the errors.
+	// JobStatus, unless empty, is the status of every job; they run when it is.
+	JobStatus string `json:"jobStatus,omitempty"`
+	// Message comes with the status of every application and job, and with the errors.
 	Message string `json:"message,omitempty"`
 	// DeployDelayMillis is how long applications are DEPLOYING; 300 when missing.
 	DeployDelayMillis *int64 `json:"deployDelayMillis,omitempty"`
@@ -50,6 +52,9 @@ func ParseSteering(body []byte) (Steering, error) {
 	}
 	if s.ApplicationStatus != "" && !slices.Contains(applicationStatuses, s.ApplicationStatus) {
 		return s, fmt.Errorf("applicationStatus %q: must be one of %v", s.ApplicationStatus, applicationStatuses)
+	}
+	if s.JobStatus != "" && !slices.Contains(jobStatuses, s.JobStatus) {
+		return s, fmt.Errorf("jobStatus %q: must be one of %v", s.JobStatus, jobStatuses)
 	}
 	for _, code := range []int{s.PutError, s.GetError} {
 		if code != 0 && (code < 400 || code > 599) {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 	"time"
 
 	"sluice.dev/testenv/internal/apiclient"
@@ -19,6 +20,7 @@ import (
 
 const (
 	applicationsPath = "/api/serve/applications/"
+	jobsPath         = "/api/jobs/"
 	healthPath       = "/-/healthz"
 	// largestBody bounds a Serve configuration, in bytes.
 	largestBody = 16 << 20
@@ -94,6 +96,10 @@ func (p *Proxy) serveDashboard(w http.ResponseWriter, r *http.Request, t target)
 		failed.write(w)
 		return
 	}
+	if id, found := strings.CutPrefix(t.path, jobsPath); found && id != "" && r.Method == http.MethodGet {
+		p.serveJob(w, service, head, id)
+		return
+	}
 	if t.path != applicationsPath {
 		http.NotFound(w, r)
 		return
@@ -117,6 +123,16 @@ func (p *Proxy) serveDashboard(w http.ResponseWriter, r *http.Request, t target)
 	default:
 		http.Error(w, "only GET and PUT", http.StatusMethodNotAllowed)
 	}
+}
+
+// serveJob tells how a job gets on.
+func (p *Proxy) serveJob(w http.ResponseWriter, service dashboard.Service, head, id string) {
+	job, err := p.boards.Job(time.Now(), service, head, id)
+	if err != nil {
+		http.Error(w, err.Error(), codeOf(err))
+		return
+	}
+	writeJSON(w, http.StatusOK, job)
 }
 
 // codeOf is the HTTP status of a dashboard's error: what a test asked for, otherwise the caller's request is wrong.

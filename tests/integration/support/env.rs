@@ -31,6 +31,8 @@ pub struct TestEnv {
     pub dir: PathBuf,
     /// The kubeconfig of an administrator.
     pub kubeconfig: PathBuf,
+    /// The same, by way of the proxy that answers for the dashboards.
+    pub proxied_kubeconfig: PathBuf,
     /// Where the dashboards are steered.
     pub steer: String,
     /// A client with an administrator's rights.
@@ -85,13 +87,14 @@ impl TestEnv {
             _process: process,
             dir,
             kubeconfig: started.admin_kubeconfig,
+            proxied_kubeconfig: started.kubeconfig,
             steer: started.steer,
             client,
             manager_kubeconfig,
         };
         env.apply_kustomization("rbac").await;
         env.apply_kustomization("policy").await;
-        env.write_manager_kubeconfig(&started.kubeconfig).await;
+        env.write_manager_kubeconfig(&env.proxied_kubeconfig).await;
         env
     }
 
@@ -326,9 +329,13 @@ fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// Where `make testenv` puts what it builds.
+pub(super) fn cache() -> PathBuf {
+    std::env::var_os("SLUICE_CACHE").map_or_else(|| repository().join(".cache"), PathBuf::from)
+}
+
 fn program() -> PathBuf {
-    let cache = std::env::var_os("SLUICE_CACHE").map_or_else(|| repository().join(".cache"), PathBuf::from);
-    cache.join("bin/testenv")
+    cache().join("bin/testenv")
 }
 
 /// The sluice that is tested: the one that was built with the tests, beside which they lie.
@@ -338,7 +345,7 @@ fn sluice() -> PathBuf {
     profile.expect("target/PROFILE/sluice (cargo builds it with the tests)").join("sluice")
 }
 
-fn unique() -> u64 {
+pub(super) fn unique() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -9,6 +9,7 @@ pub mod invariants;
 pub mod kuberay;
 pub mod objects;
 pub mod quotas;
+pub mod real_kuberay;
 pub mod timeline;
 
 pub use env::{Manager, TestEnv, eventually, eventually_or_tell};

@@ -1,0 +1,63 @@
+//! KubeRay itself, as its users run it; `make testenv` builds it. Its pods pretend, and its jobs get on as a test says.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+
+use super::TestEnv;
+use super::env::{cache, unique};
+
+/// A control plane with KubeRay's own definitions, beside those of Kueue.
+pub async fn control_plane() -> TestEnv {
+    let dir = std::env::temp_dir().join(format!("sluice-kuberay-{}-{}", std::process::id(), unique()));
+    let definitions = cache().join("kuberay-crds");
+    TestEnv::start_with(dir, false, &["--crds", definitions.to_str().expect("a path in UTF-8")]).await
+}
+
+/// A running operator. It is killed with this value.
+pub struct RealKubeRay {
+    _process: Child,
+    /// Where it logs.
+    pub log: PathBuf,
+}
+
+impl RealKubeRay {
+    /// Starts it, with an administrator's rights.
+    pub fn start(env: &TestEnv) -> Self {
+        let log = env.dir.join("kuberay.log");
+        let file = std::fs::File::create(&log).expect("a log file");
+        let program = cache().join("bin/kuberay");
+        let process = Command::new(&program)
+            .args(["--use-kubernetes-proxy", "--enable-leader-election=false"])
+            .args(["--metrics-addr=0", "--health-probe-bind-address=0"])
+            // It would look for a gateway that isn't there.
+            .arg("--feature-gates=RayServiceIncrementalUpgrade=false")
+            .env("KUBECONFIG", &env.proxied_kubeconfig)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap_or_else(|error| panic!("starting {} (make testenv builds it): {error}", program.display()));
+        Self { _process: process, log }
+    }
+}
+
+/// Steers the dashboards of all heads; see testenv/README.md.
+pub async fn steer(env: &TestEnv, steering: &Value) {
+    let address = env.steer.trim_start_matches("http://").trim_end_matches('/');
+    let body = steering.to_string();
+    let request = format!(
+        "PUT /dashboards/*/* HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(address).await.expect("the dashboards are there");
+    stream.write_all(request.as_bytes()).await.expect("they are told");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("they answer");
+    assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
+}
