@@ -16,7 +16,6 @@ const OTHERS: &[&str] = &[
     "kubeflow.org/xgboostjob",
     "leaderworkerset.x-k8s.io/leaderworkerset",
     "pod",
-    "ray.io/rayjob",
     "sparkoperator.k8s.io/sparkapplication",
     "statefulset",
     "trainer.kubeflow.org/trainjob",

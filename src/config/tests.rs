@@ -149,7 +149,7 @@ fn jobs_that_name_no_queue_are_managed_only_if_the_file_says_so() {
 #[case::no_word("", &Framework::ALL)]
 #[case::some("integrations: {frameworks: [ray.io/rayservice, pod]}", &[Framework::RayService])]
 #[case::all(
-    "integrations: {frameworks: [batch/job, ray.io/raycluster, ray.io/rayservice]}",
+    "integrations: {frameworks: [batch/job, ray.io/raycluster, ray.io/rayjob, ray.io/rayservice]}",
     &Framework::ALL
 )]
 #[case::none("integrations: {frameworks: []}", &[])]
@@ -213,7 +213,7 @@ leaderElection: {leaderElect: false, resourceName: x}",
 )]
 #[case::unknown_framework(
     "integrations: {frameworks: [batch/jobs]}",
-    "integrations.frameworks[0]: \"batch/jobs\": allowed is batch/job or ray.io/raycluster or ray.io/rayservice or"
+    "integrations.frameworks[0]: \"batch/jobs\": allowed is batch/job or ray.io/raycluster or ray.io/rayjob or ray.io/rayservice or"
 )]
 #[case::selector_with_a_slip(
     "managedJobsNamespaceSelector: {matchLabel: {}}",

@@ -8,12 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::in_flight::WriteId;
 use super::plan::{ObjectRef, Write, WriteOp};
 use super::store::version_of;
 use super::world::MemberId;
+use crate::api::kueue::names::JOB_UID_LABEL;
 use crate::api::kueue::scheduling_gate::is_gated;
 
 /// After this long a creation that was never answered has either been seen or has not been carried out: the API server gives a
@@ -45,10 +48,13 @@ impl Arriving {
             (WriteOp::Create(object), _) if write.target.kind == "Pod" => {
                 Pod::deserialize(object).ok().filter(|pod| !is_gated(pod))
             }
-            (WriteOp::Patch(body), Some(pod)) if body.pointer("/spec/schedulingGates").is_some() => Some(pod.clone()),
+            (WriteOp::Patch(body), Some(pod)) if body.pointer("/spec/schedulingGates").is_some() => {
+                Some(let_go(pod, body))
+            }
             _ => None,
         };
-        let Some((pod, cluster)) = pod.and_then(|pod| MemberId::of_pod(&pod).map(|cluster| (pod, cluster))) else {
+        let member = |pod: &Pod| MemberId::let_go_for(pod).or_else(|| MemberId::of_pod(pod));
+        let Some((pod, cluster)) = pod.and_then(|pod| member(&pod).map(|cluster| (pod, cluster))) else {
             return;
         };
         let gated_at = known.map(version_of);
@@ -91,6 +97,14 @@ impl Arriving {
     pub(super) fn next(&self) -> Option<Timestamp> {
         self.by_write.values().filter_map(|arrival| arrival.until).min()
     }
+}
+
+/// A pod as it will be once this patch has let it go, as far as it matters whose it is.
+fn let_go(pod: &Pod, patch: &Value) -> Pod {
+    let mut pod = pod.clone();
+    let job = patch.pointer("/metadata/labels").and_then(|labels| labels.get(JOB_UID_LABEL)?.as_str());
+    pod.labels_mut().extend(job.map(|job| (JOB_UID_LABEL.to_owned(), job.to_owned())));
+    pod
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::world::{Change, MemberId, Object, Runner, World, owned_by};
 use super::{Halves, in_use, priorities};
 use crate::api::kueue::Workload;
 use crate::api::kueue::names::DEFAULT_LOCAL_QUEUE;
-use crate::api::ray::RayService;
+use crate::api::ray::{RayCluster, RayJob, RayService};
 use crate::jobframework::record::Record;
 
 /// The planners that an object's change concerns.
@@ -26,14 +26,17 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
                 concerned.insert(Planner::RayCluster(Key::of(cluster.as_ref())));
                 match controller(cluster.as_ref(), "RayService") {
                     Some(service) => of_service(world, &service, &mut concerned),
-                    None => drop(concerned.insert(Planner::Job(JobKey::RayCluster(Key::of(cluster.as_ref()))))),
+                    None => drop(concerned.insert(Planner::Job(job_of_cluster(cluster)))),
                 }
             }
-            Object::BatchJob(job) => drop(concerned.insert(Planner::Job(JobKey::BatchJob(Key::of(job.as_ref()))))),
+            Object::RayJob(job) => of_ray_job(world, job, &mut concerned),
+            Object::BatchJob(job) => {
+                concerned.insert(Planner::Job(JobKey::BatchJob(Key::of(job.as_ref()))));
+                concerned.extend(controller(job.as_ref(), "RayJob").map(|job| Planner::Job(JobKey::RayJob(job))));
+            }
             Object::Pod(pod) => {
-                if let Some(member) = MemberId::of_pod(pod) {
-                    of_pods(world, &member, &mut concerned);
-                }
+                let members = MemberId::of_pod(pod).into_iter().chain(MemberId::let_go_for(pod));
+                members.for_each(|member| of_pods(world, &member, &mut concerned));
             }
             Object::Service(service) => of_owner(service.as_ref(), &mut concerned),
             Object::EndpointSlice(slice) => {
@@ -92,6 +95,18 @@ fn of_service(world: &World, service: &Key, concerned: &mut BTreeSet<Planner>) {
     concerned.extend(children.map(|child| Planner::RayCluster(Key::of(child.as_ref()))));
 }
 
+/// The job that a cluster without a service is, or is made for.
+fn job_of_cluster(cluster: &RayCluster) -> JobKey {
+    controller(cluster, "RayJob").map_or_else(|| JobKey::RayCluster(Key::of(cluster)), JobKey::RayJob)
+}
+
+/// A RayJob, and the Job that submits it, which is queued as it is.
+fn of_ray_job(world: &World, job: &RayJob, concerned: &mut BTreeSet<Planner>) {
+    concerned.insert(Planner::Job(JobKey::RayJob(Key::of(job))));
+    let submitters = world.batch_jobs.under(&owned_by(job.metadata.uid.as_deref().unwrap_or_default()));
+    concerned.extend(submitters.map(|job| Planner::Job(JobKey::BatchJob(Key::of(job.as_ref())))));
+}
+
 /// All jobs of a namespace: whether they are managed may have changed.
 fn of_namespace(world: &World, namespace: &str, concerned: &mut BTreeSet<Planner>) {
     let services = world.ray_services.iter().filter(|(key, _)| key.namespace == namespace);
@@ -102,6 +117,8 @@ fn of_namespace(world: &World, namespace: &str, concerned: &mut BTreeSet<Planner
             concerned.insert(Planner::Job(JobKey::RayCluster(key.clone())));
         }
     }
+    let ray_jobs = world.ray_jobs.iter().filter(|(key, _)| key.namespace == namespace);
+    ray_jobs.for_each(|(_, job)| of_ray_job(world, job, concerned));
     let jobs = world.batch_jobs.iter().filter(|(key, _)| key.namespace == namespace);
     concerned.extend(jobs.map(|(key, _)| Planner::Job(JobKey::BatchJob(key.clone()))));
 }
@@ -117,9 +134,18 @@ fn of_owner<K: Resource>(object: &K, concerned: &mut BTreeSet<Planner>) {
 fn of_pods(world: &World, member: &MemberId, concerned: &mut BTreeSet<Planner>) {
     match member.runner {
         Runner::RayCluster => of_pods_of_cluster(world, member, concerned),
+        Runner::RayJob => {
+            let jobs = world.ray_jobs.under(&owned_by(&member.uid));
+            concerned.extend(jobs.map(|job| Planner::Job(JobKey::RayJob(Key::of(job.as_ref())))));
+            of_going_workloads(world, &member.uid, concerned);
+        }
         Runner::BatchJob => {
             concerned.insert(Planner::Job(JobKey::BatchJob(member.key.clone())));
             of_going_workloads(world, &member.uid, concerned);
+            if let Some(job) = world.batch_jobs.get(&member.key) {
+                job.owner_references().iter().for_each(|owner| of_going_workloads(world, &owner.uid, concerned));
+                concerned.extend(controller(job.as_ref(), "RayJob").map(|job| Planner::Job(JobKey::RayJob(job))));
+            }
         }
     }
 }
@@ -134,7 +160,7 @@ fn of_pods_of_cluster(world: &World, cluster: &MemberId, concerned: &mut BTreeSe
                 concerned.insert(Planner::RayService(service.clone()));
                 concerned.insert(Planner::Job(JobKey::RayService(service)));
             }
-            None => drop(concerned.insert(Planner::Job(JobKey::RayCluster(cluster.key.clone())))),
+            None => drop(concerned.insert(Planner::Job(job_of_cluster(known)))),
         }
         return;
     }
@@ -170,6 +196,7 @@ fn all_jobs(world: &World, concerned: &mut BTreeSet<Planner>) {
     concerned.extend(world.ray_services.iter().map(|(key, _)| Planner::Job(JobKey::RayService(key.clone()))));
     let clusters = world.ray_clusters.iter().filter(|(_, cluster)| is_standalone(cluster));
     concerned.extend(clusters.map(|(key, _)| Planner::Job(JobKey::RayCluster(key.clone()))));
+    concerned.extend(world.ray_jobs.iter().map(|(key, _)| Planner::Job(JobKey::RayJob(key.clone()))));
     concerned.extend(world.batch_jobs.iter().map(|(key, _)| Planner::Job(JobKey::BatchJob(key.clone()))));
 }
 

@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::batch::v1::Job as BatchJob;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use super::Engine;
 use super::store::Key;
 use super::world::owned_by;
 use crate::api::kueue::names::DEFAULT_LOCAL_QUEUE;
-use crate::api::ray::{RayCluster, RayService, is_managed_elsewhere};
-use crate::jobframework::batch_job;
+use crate::api::ray::{RayCluster, RayJob, RayService, is_managed_elsewhere};
 use crate::jobframework::managed::{Candidate, Framework, Managed, Place};
 use crate::jobframework::queue_name;
+use crate::jobframework::{batch_job, ray_job};
 
 impl Engine {
     /// Whether a RayService is managed, and with it its clusters.
@@ -42,14 +43,25 @@ impl Engine {
         self.managed(job, &cluster.namespace().unwrap_or_default())
     }
 
-    /// Whether a Job of Kubernetes is managed.
-    pub(super) fn managed_batch_job(&self, job: &BatchJob) -> Managed {
+    /// Whether a RayJob is managed that a cluster is made for.
+    pub(super) fn managed_ray_job(&self, job: &RayJob) -> Managed {
+        let facts = Candidate {
+            framework: Framework::RayJob,
+            queue_name: queue_name(&job.metadata),
+            is_managed_elsewhere: is_managed_elsewhere(job.spec.managed_by.as_deref()),
+            is_new: !ray_job::has_begun(job),
+        };
+        self.managed(facts, &job.namespace().unwrap_or_default())
+    }
+
+    /// Whether a Job of Kubernetes is managed, which is queued as this metadata says.
+    pub(super) fn managed_batch_job(&self, job: &BatchJob, meta: &ObjectMeta) -> Managed {
         let begun =
             job.status.as_ref().is_some_and(|status| status.start_time.is_some() || status.conditions.is_some());
         let manager = job.spec.as_ref().and_then(|spec| spec.managed_by.as_deref());
         let facts = Candidate {
-            framework: Framework::BatchJob,
-            queue_name: queue_name(&job.metadata),
+            framework: if batch_job::is_of_ray(job) { Framework::RayJob } else { Framework::BatchJob },
+            queue_name: queue_name(meta),
             is_managed_elsewhere: batch_job::is_managed_elsewhere(manager),
             is_new: !begun,
         };

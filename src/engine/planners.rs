@@ -10,22 +10,20 @@ use kube::{Resource, ResourceExt};
 use super::plan::{Note, ObjectRef, Plan, Write};
 use super::priorities;
 use super::store::Key;
-use super::world::{self, MemberId, Runner, World, owned_by};
+use super::world::{self, MemberId, World, owned_by};
 use super::{Engine, WriteError, in_use};
 use crate::api::kueue::Workload;
-use crate::api::ray::{RayCluster, RayService, names};
-use crate::jobframework::batch_job::{self, BatchJobJob};
+use crate::api::ray::{RayCluster, names};
 use crate::jobframework::census::Molds;
 use crate::jobframework::managed::{Hold, Managed};
-use crate::jobframework::members::{Pods, is_live, outlived};
-use crate::jobframework::ray_cluster::{RayClusterJob, member};
-use crate::jobframework::ray_service::RayServiceJob;
-use crate::jobframework::record::{MemberShare, Record};
-use crate::jobframework::{self, Groups, Job, JobView, Member, slices};
+use crate::jobframework::members::{Pods, is_live};
+use crate::jobframework::ray_cluster::member;
+use crate::jobframework::record::Record;
+use crate::jobframework::{self, Groups, slices};
 use crate::queue::Part;
 use crate::raycluster::{self, Grant, Mark, Placement};
 use crate::rayservice;
-use crate::rayservice::services::{leads_to, serve_service_name};
+use crate::rayservice::services::serve_service_name;
 
 /// After what time it is looked again whether an outdated slice is brought in line; its own change is seen at once.
 const UNTIL_IN_LINE: SignedDuration = SignedDuration::from_secs(1);
@@ -56,6 +54,7 @@ pub(super) enum Planner {
 pub(super) enum JobKey {
     RayService(Key),
     RayCluster(Key),
+    RayJob(Key),
     BatchJob(Key),
 }
 
@@ -69,14 +68,16 @@ pub(super) fn existing_cluster<'a>(world: &'a World, cluster: &MemberId) -> Opti
     world.ray_clusters.get(&cluster.key).filter(|known| known.metadata.uid.as_ref() == Some(&cluster.uid))
 }
 
-fn cluster_of(namespace: &str, member: &MemberShare) -> MemberId {
-    MemberId { runner: Runner::RayCluster, key: Key::new(namespace, &member.name), uid: member.uid.clone() }
-}
-
 pub(super) fn job_of(workload: &Workload) -> Option<JobKey> {
-    let of = |kind| controller(workload, kind);
-    let ray = of("RayService").map(JobKey::RayService).or_else(|| of("RayCluster").map(JobKey::RayCluster));
-    ray.or_else(|| of("Job").map(JobKey::BatchJob))
+    let owner = workload.owner_references().iter().find(|owner| owner.controller == Some(true))?;
+    let key = Key::new(workload.namespace().unwrap_or_default(), owner.name.clone());
+    match owner.kind.as_str() {
+        "RayService" => Some(JobKey::RayService(key)),
+        "RayCluster" => Some(JobKey::RayCluster(key)),
+        "RayJob" => Some(JobKey::RayJob(key)),
+        "Job" => Some(JobKey::BatchJob(key)),
+        _ => None,
+    }
 }
 
 /// The controlling owner of this kind, by its name.
@@ -94,17 +95,6 @@ struct Quota {
     grant: Grant,
     marks: BTreeMap<String, Mark>,
     payer: Option<ObjectRef>,
-}
-
-/// What is known of a job of any kind.
-struct Known<'a> {
-    job: &'a dyn Job,
-    managed: Managed,
-    workloads: Vec<&'a Workload>,
-    outlived: Vec<Member>,
-    /// The PriorityClass of its pods.
-    pod_class: Option<&'a str>,
-    makes_pods: bool,
 }
 
 impl Engine {
@@ -132,118 +122,15 @@ impl Engine {
             Planner::RayCluster(key) | Planner::Job(JobKey::RayCluster(key)) => {
                 Some(Note::warning(self.world.ray_clusters.get(key)?.as_ref(), &reason, message))
             }
+            Planner::Job(JobKey::RayJob(key)) => {
+                Some(Note::warning(self.world.ray_jobs.get(key)?.as_ref(), &reason, message))
+            }
             Planner::Job(JobKey::BatchJob(key)) => {
                 Some(Note::warning(self.world.batch_jobs.get(key)?.as_ref(), &reason, message))
             }
             Planner::Workload(key) => Some(Note::warning(self.world.workloads.get(key)?.as_ref(), &reason, message)),
             Planner::ClusterQueue(_) | Planner::Cohort(_) | Planner::ResourceFlavor(_) | Planner::LocalQueue(_) => None,
         }
-    }
-
-    fn plan_job(&self, job: &JobKey, now: Timestamp) -> Plan {
-        match job {
-            JobKey::RayService(key) => {
-                let Some(service) = self.world.ray_services.get(key) else { return Plan::default() };
-                let uid = service.uid().unwrap_or_default();
-                let workloads = self.workloads_of(&uid);
-                let molds = Molds::of(workloads.iter().copied());
-                let children = self.world.ray_clusters.under(&owned_by(&uid));
-                let children = children.map(|child| self.cluster_job(child, &molds)).collect();
-                self.plan_any_job(
-                    Known {
-                        job: &RayServiceJob { service, children, serving: self.serving(service) },
-                        managed: self.managed_service(service),
-                        outlived: self.outlived(&key.namespace, &workloads, &molds),
-                        workloads,
-                        pod_class: priorities::pod_class(&service.spec.ray_cluster_config),
-                        makes_pods: self.halves.ray_operator,
-                    },
-                    now,
-                )
-            }
-            JobKey::RayCluster(key) => {
-                let Some(cluster) = self.world.ray_clusters.get(key).filter(|cluster| is_standalone(cluster)) else {
-                    return Plan::default();
-                };
-                let workloads = self.workloads_of(&cluster.uid().unwrap_or_default());
-                let molds = Molds::of(workloads.iter().copied());
-                self.plan_any_job(
-                    Known {
-                        job: &self.cluster_job(cluster, &molds),
-                        managed: self.managed_cluster(cluster),
-                        outlived: self.outlived(&key.namespace, &workloads, &molds),
-                        workloads,
-                        pod_class: priorities::pod_class(&cluster.spec),
-                        makes_pods: self.halves.ray_operator,
-                    },
-                    now,
-                )
-            }
-            JobKey::BatchJob(key) => {
-                let Some(job) = self.world.batch_jobs.get(key).filter(|job| !batch_job::is_of_ray(job)) else {
-                    return Plan::default();
-                };
-                let uid = job.uid().unwrap_or_default();
-                let workloads = self.workloads_of(&uid);
-                let molds = Molds::of(workloads.iter().copied());
-                self.plan_any_job(
-                    Known {
-                        job: &BatchJobJob::new(job, self.all_pods(&uid), &molds),
-                        managed: self.managed_batch_job(job),
-                        // Its pods are its own: there is nothing of it without it.
-                        outlived: Vec::new(),
-                        workloads,
-                        pod_class: batch_job::pod_class(job),
-                        makes_pods: false,
-                    },
-                    now,
-                )
-            }
-        }
-    }
-
-    fn workloads_of(&self, job: &str) -> Vec<&Workload> {
-        self.world.workloads.under(&owned_by(job)).map(AsRef::as_ref).collect()
-    }
-
-    /// The child that requests to a service are sent to.
-    fn serving(&self, service: &RayService) -> Option<&str> {
-        let serve_service = serve_service_name(service);
-        let owned = owned_by(service.metadata.uid.as_deref().unwrap_or_default());
-        leads_to(self.world.services.under(&owned).find(|service| service.name_any() == serve_service)?)
-    }
-
-    fn plan_any_job(&self, known: Known<'_>, now: Timestamp) -> Plan {
-        let Known { job, managed, workloads, outlived, pod_class, makes_pods } = known;
-        let priority = priorities::of_job(&self.world, job, pod_class);
-        let placement = &|flavors: &BTreeSet<String>| self.placement(flavors);
-        let watches_readiness = self.queueing.watches_readiness();
-        let pinned = &|slice: &Workload| self.queueing.pinned(slice);
-        let queue = self.queueing.queue();
-        let view = JobView {
-            job,
-            managed,
-            workloads,
-            outlived,
-            queue,
-            priority,
-            placement,
-            pinned,
-            makes_pods,
-            watches_readiness,
-            now,
-        };
-        jobframework::plan(&view)
-    }
-
-    /// The clusters that are gone, of which pods are left that a slice paid for.
-    fn outlived(&self, namespace: &str, workloads: &[&Workload], molds: &Molds<'_>) -> Vec<Member> {
-        let records = workloads.iter().filter_map(|workload| Record::of(workload));
-        let members = records.flat_map(|record| record.members);
-        let clusters: BTreeSet<MemberId> = members.map(|member| cluster_of(namespace, &member)).collect();
-        let gone = clusters.into_iter().filter(|cluster| existing_cluster(&self.world, cluster).is_none());
-        let left = gone.map(|cluster| outlived(&cluster.key.name, &cluster.uid, &self.all_pods(&cluster.uid), molds));
-        left.filter(|member| !member.live_pods.is_empty()).collect()
     }
 
     fn plan_workload(&mut self, key: &Key, now: Timestamp) -> Plan {
@@ -356,7 +243,7 @@ impl Engine {
         }
     }
 
-    fn placement(&self, flavors: &BTreeSet<String>) -> Placement {
+    pub(super) fn placement(&self, flavors: &BTreeSet<String>) -> Placement {
         let mut placement = Placement::default();
         let known = flavors.iter().filter_map(|name| self.world.resource_flavors.get(&Key::global(name)));
         for flavor in known {
@@ -366,18 +253,14 @@ impl Engine {
         placement
     }
 
-    fn cluster_job<'a>(&'a self, cluster: &'a RayCluster, molds: &'a Molds<'a>) -> RayClusterJob<'a> {
-        let pods = self.all_pods(cluster.metadata.uid.as_deref().unwrap_or_default());
-        RayClusterJob { cluster, pods, groups: self.wants(cluster), molds }
-    }
-
-    /// Whether the cluster with this uid has pods that run or may run, or may have by now.
-    fn has_pods(&self, cluster: &str) -> bool {
-        self.pods_under(cluster).into_iter().any(is_live) || !self.arriving.of(cluster).is_empty()
+    /// Whether the member with this uid has pods that run or may run, or may have by now.
+    fn has_pods(&self, member: &str) -> bool {
+        let has = |maker: &str| self.pods_under(maker).into_iter().any(is_live) || !self.arriving.of(maker).is_empty();
+        has(member) || self.makers_under(&owned_by(member)).any(has)
     }
 
     /// The groups of pods that a cluster wants.
-    fn wants(&self, cluster: &RayCluster) -> Arc<Groups> {
+    pub(super) fn wants(&self, cluster: &RayCluster) -> Arc<Groups> {
         let unseen = || Arc::new(Err(format!("RayCluster {} was not seen yet", cluster.name_any())));
         self.specs.makeup(&Key::of(cluster)).map_or_else(unseen, |makeup| makeup.wanted.clone())
     }
@@ -387,7 +270,7 @@ impl Engine {
     }
 
     /// The pods of the member with this uid, and those that may be there by now.
-    fn all_pods(&self, member: &str) -> Pods<'_> {
+    pub(super) fn all_pods(&self, member: &str) -> Pods<'_> {
         Pods { seen: self.pods_under(member), arriving: self.arriving.of(member) }
     }
 

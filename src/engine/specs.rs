@@ -11,15 +11,17 @@ use super::Halves;
 use super::store::Key;
 use super::world::{Change, Object};
 use crate::api::ray::RayCluster;
+use crate::jobframework::ray_job::Needs;
 use crate::jobframework::{Groups, ray_cluster};
 use crate::raycluster::{self, PodGroup, Problem};
 use crate::rayservice::Goal;
 
-/// What follows from the specs of all RayClusters and RayServices.
+/// What follows from the specs of all RayClusters, RayServices and RayJobs.
 #[derive(Debug, Default)]
 pub(super) struct Specs {
     makeups: Derived<Makeup>,
     goals: Derived<Result<Goal, Vec<Problem>>>,
+    needs: Derived<Needs>,
 }
 
 impl Specs {
@@ -30,6 +32,8 @@ impl Specs {
                 self.makeups.see(cluster.as_ref(), |cluster| Makeup::of(cluster, halves.ray_operator));
             }
             (_, Some(Object::RayService(service))) => self.goals.see(service.as_ref(), Goal::of),
+            (_, Some(Object::RayJob(job))) => self.needs.see(job.as_ref(), Needs::of),
+            (Some(Object::RayJob(gone)), None) => self.needs.forget(&Key::of(gone.as_ref())),
             (Some(Object::RayCluster(gone)), None) => self.makeups.forget(&Key::of(gone.as_ref())),
             (Some(Object::RayService(gone)), None) => self.goals.forget(&Key::of(gone.as_ref())),
             _ => {}
@@ -39,6 +43,11 @@ impl Specs {
     /// What a RayCluster is made of.
     pub(super) fn makeup(&self, cluster: &Key) -> Option<&Makeup> {
         self.makeups.of(cluster)
+    }
+
+    /// What a RayJob needs.
+    pub(super) fn needs(&self, job: &Key) -> Option<&Needs> {
+        self.needs.of(job)
     }
 
     /// What a RayService asks for, or what is wrong with that.

@@ -46,8 +46,11 @@ impl std::fmt::Display for Key {
 /// So many deletions of one kind are remembered.
 const REMEMBERED: usize = 8192;
 
-/// Under which other object an object is looked up, like the cluster that a pod belongs to.
-type IndexFn<K> = fn(&K) -> Option<Key>;
+/// Under which other objects an object is looked up, like the cluster that a pod belongs to.
+type IndexFn<K> = fn(&K) -> Under;
+
+/// The objects under which one object is looked up: two at most.
+pub type Under = [Option<Key>; 2];
 
 /// The objects of one kind, as new as anything that was seen of them.
 ///
@@ -95,7 +98,7 @@ impl<K: Resource> Store<K> {
         }
         self.gone.remove(&key);
         let replaced = self.take(&key);
-        if let Some(under) = (self.index_by)(&object) {
+        for under in (self.index_by)(&object).into_iter().flatten() {
             self.index.entry(under).or_default().insert(key.clone());
         }
         self.objects.insert(key, object);
@@ -136,12 +139,12 @@ impl<K: Resource> Store<K> {
 
     fn take(&mut self, key: &Key) -> Option<Arc<K>> {
         let object = self.objects.remove(key)?;
-        if let Some(under) = (self.index_by)(&object)
-            && let Some(members) = self.index.get_mut(&under)
-        {
-            members.remove(key);
-            if members.is_empty() {
-                self.index.remove(&under);
+        for under in (self.index_by)(&object).into_iter().flatten() {
+            if let Some(members) = self.index.get_mut(&under) {
+                members.remove(key);
+                if members.is_empty() {
+                    self.index.remove(&under);
+                }
             }
         }
         Some(object)
@@ -168,6 +171,7 @@ pub(super) fn version_of<K: Resource>(object: &K) -> u64 {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::ResourceExt;
 
     use super::*;
 
@@ -180,7 +184,7 @@ mod tests {
     }
 
     fn store() -> Store<ConfigMap> {
-        Store::new(|object| object.metadata.labels.as_ref()?.get("under").map(Key::global))
+        Store::new(|object| [object.labels().get("under").map(Key::global), None])
     }
 
     fn names_under(store: &Store<ConfigMap>, under: &str) -> Vec<String> {

@@ -15,9 +15,10 @@ use serde_json::Value;
 
 use super::Scope;
 use super::plan::{ObjectRef, Write};
-use super::store::{Applied, Key, Store};
+use super::store::{Applied, Key, Store, Under};
+use crate::api::kueue::names::JOB_UID_LABEL;
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
-use crate::api::ray::{RayCluster, RayService};
+use crate::api::ray::{RayCluster, RayJob, RayService};
 
 /// One of the kinds that are watched.
 pub trait Kind:
@@ -134,37 +135,39 @@ macro_rules! kinds {
 
 kinds! {
     /// A named class of hardware.
-    ResourceFlavor in resource_flavors by |_| None;
+    ResourceFlavor in resource_flavors by |_| NOWHERE;
     /// A pool of quota.
-    ClusterQueue in cluster_queues by |_| None;
+    ClusterQueue in cluster_queues by |_| NOWHERE;
     /// The entry to a ClusterQueue in a namespace.
-    LocalQueue in local_queues by |_| None;
+    LocalQueue in local_queues by |_| NOWHERE;
     /// A group of ClusterQueues.
-    Cohort in cohorts by |_| None;
+    Cohort in cohorts by |_| NOWHERE;
     /// One slice of a job; under the uid of the job.
     Workload in workloads by controller_uid;
     /// A priority of workloads.
-    WorkloadPriorityClass in workload_priority_classes by |_| None;
+    WorkloadPriorityClass in workload_priority_classes by |_| NOWHERE;
     /// A priority of pods.
-    PriorityClass in priority_classes by |_| None;
-    /// A Ray cluster; under the uid of the service that owns it.
+    PriorityClass in priority_classes by |_| NOWHERE;
+    /// A Ray cluster; under the uid of the service or Ray job that owns it.
     RayCluster in ray_clusters by controller_uid;
     /// A Ray service.
-    RayService in ray_services by |_| None;
+    RayService in ray_services by |_| NOWHERE;
     /// A Job of Kubernetes; under the uid of what owns it.
     BatchJob in batch_jobs by controller_uid;
-    /// A pod of a Ray cluster or a Job; under the uid of that.
-    Pod in pods by controller_uid;
+    /// A Ray job; under its own uid.
+    RayJob in ray_jobs by own_uid;
+    /// A pod of a Ray cluster or a Job; under the uid of that, and under that of the Ray job that it was let go for.
+    Pod in pods by controller_and_job_uid;
     /// A Service of a Ray cluster or service; under the uid of its owner.
     Service in services by controller_uid;
     /// The endpoints of a Service; under that Service.
-    EndpointSlice in endpoint_slices by |slice| labelled(slice, "kubernetes.io/service-name");
+    EndpointSlice in endpoint_slices by service_of_slice;
     /// A namespace.
-    Namespace in namespaces by |_| None;
+    Namespace in namespaces by |_| NOWHERE;
     /// What the pods of a namespace may ask for, and what they get if they ask for nothing.
-    LimitRange in limit_ranges by |_| None;
+    LimitRange in limit_ranges by |_| NOWHERE;
     /// A way to run pods, which may cost more than what they ask for.
-    RuntimeClass in runtime_classes by |_| None;
+    RuntimeClass in runtime_classes by |_| NOWHERE;
 }
 
 /// One object that changed: what was known of it before, and what is now.
@@ -218,6 +221,7 @@ pub fn owned_by(uid: &str) -> Key {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Runner {
     RayCluster,
+    RayJob,
     BatchJob,
 }
 
@@ -243,17 +247,44 @@ impl MemberId {
     }
 }
 
+impl MemberId {
+    /// The RayJob that a pod was let go for. Its name isn't known.
+    pub(super) fn let_go_for(pod: &Pod) -> Option<Self> {
+        let key = Key::new(pod.namespace().unwrap_or_default(), "");
+        Some(Self { runner: Runner::RayJob, key, uid: ray_job_of(pod)?.to_owned() })
+    }
+}
+
 /// The controlling owner of this kind.
 pub(super) fn controller<'a, K: Resource>(object: &'a K, kind: &str) -> Option<&'a OwnerReference> {
     let owners = object.meta().owner_references.as_deref().unwrap_or_default();
     owners.iter().find(|owner| owner.controller == Some(true) && owner.kind == kind)
 }
 
-fn controller_uid<K: Resource>(object: &K) -> Option<Key> {
-    let owners = object.meta().owner_references.as_deref().unwrap_or_default();
-    owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owned_by(&owner.uid))
+/// For what nobody looks up by anything but its key.
+const NOWHERE: Under = [None, None];
+
+fn own_uid<K: Resource>(object: &K) -> Under {
+    [object.meta().uid.as_deref().map(owned_by), None]
 }
 
-fn labelled<K: Resource>(object: &K, label: &str) -> Option<Key> {
-    object.labels().get(label).map(|name| Key::new(object.namespace().unwrap_or_default(), name))
+fn controller_uid<K: Resource>(object: &K) -> Under {
+    let owners = object.meta().owner_references.as_deref().unwrap_or_default();
+    let controller = owners.iter().find(|owner| owner.controller == Some(true));
+    [controller.map(|owner| owned_by(&owner.uid)), None]
+}
+
+fn controller_and_job_uid(pod: &Pod) -> Under {
+    let [controller, _] = controller_uid(pod);
+    [controller, ray_job_of(pod).map(owned_by)]
+}
+
+/// The uid of the Ray job that a pod was let go for.
+pub(super) fn ray_job_of(pod: &Pod) -> Option<&str> {
+    pod.labels().get(JOB_UID_LABEL).map(String::as_str)
+}
+
+fn service_of_slice(slice: &EndpointSlice) -> Under {
+    let service = slice.labels().get("kubernetes.io/service-name");
+    [service.map(|name| Key::new(slice.namespace().unwrap_or_default(), name)), None]
 }

@@ -5,6 +5,7 @@
 //! v0.19.2 (`pkg/controller/jobs/job/job_controller.go`) gates the pods of elastic Jobs only, and lowers `spec.parallelism` of
 //! others while they are granted less; here the spec stays as its owner wrote it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use k8s_openapi::api::batch::v1::{Job as BatchJob, JobCondition, JobSpec};
@@ -14,7 +15,9 @@ use kube::ResourceExt;
 use super::census::Molds;
 use super::members::{self, Pods, Who};
 use super::{Finish, Group, Groups, Job, Leave, Member, pod_sets, report};
-use crate::api::kueue::names::{DEFAULT_POD_SET, MIN_PARALLELISM_ANNOTATION, QUEUE_NAME_LABEL};
+use crate::api::kueue::names::{
+    DEFAULT_POD_SET, MAX_EXEC_TIME_LABEL, MIN_PARALLELISM_ANNOTATION, PRIORITY_CLASS_LABEL, QUEUE_NAME_LABEL,
+};
 use crate::api::kueue::scheduling_gate;
 use crate::engine::plan::{ObjectRef, Write};
 
@@ -31,6 +34,8 @@ const FAILED: &str = "Failed";
 /// A Job of Kubernetes, with what runs for it.
 pub struct BatchJobJob<'a> {
     job: &'a BatchJob,
+    /// Its metadata, with what it inherits.
+    meta: Cow<'a, ObjectMeta>,
     pods: Pods<'a>,
     molds: &'a Molds<'a>,
     conditions: Vec<Condition>,
@@ -41,7 +46,19 @@ impl<'a> BatchJobJob<'a> {
     pub fn new(job: &'a BatchJob, pods: Pods<'a>, molds: &'a Molds<'a>) -> Self {
         let shown = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let conditions = shown.map(|shown| known(shown, job.metadata.generation)).collect();
-        Self { job, pods, molds, conditions }
+        Self { job, meta: Cow::Borrowed(&job.metadata), pods, molds, conditions }
+    }
+
+    /// The same, where the labels of another object say how it is queued, as far as its own don't.
+    pub fn queued_as(mut self, other: &ObjectMeta) -> Self {
+        let meta = self.meta.to_mut();
+        let labels = meta.labels.get_or_insert_default();
+        for label in [QUEUE_NAME_LABEL, PRIORITY_CLASS_LABEL, MAX_EXEC_TIME_LABEL] {
+            if let Some(value) = other.labels.as_ref().and_then(|others| others.get(label)) {
+                labels.entry(label.to_owned()).or_insert_with(|| value.clone());
+            }
+        }
+        self
     }
 
     /// The Job with another spec.
@@ -67,7 +84,7 @@ impl Job for BatchJobJob<'_> {
     }
 
     fn meta(&self) -> &ObjectMeta {
-        &self.job.metadata
+        &self.meta
     }
 
     fn wants_to_run(&self) -> bool {
@@ -188,6 +205,12 @@ fn job_condition(condition: Condition) -> JobCondition {
 
 fn epoch() -> k8s_openapi::apimachinery::pkg::apis::meta::v1::Time {
     k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH)
+}
+
+/// Whether a Job has ended.
+pub fn is_over(job: &BatchJob) -> bool {
+    let mut conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|shown| [COMPLETE, FAILED].contains(&shown.type_.as_str()) && shown.status == "True")
 }
 
 /// Whether `spec.managedBy` leaves a Job to another controller than that of Kubernetes.

@@ -18,19 +18,22 @@ pub enum Framework {
     BatchJob,
     /// RayCluster that nothing else owns.
     RayCluster,
+    /// RayJob.
+    RayJob,
     /// RayService.
     RayService,
 }
 
 impl Framework {
     /// Every kind that there is.
-    pub const ALL: [Self; 3] = [Self::BatchJob, Self::RayCluster, Self::RayService];
+    pub const ALL: [Self; 4] = [Self::BatchJob, Self::RayCluster, Self::RayJob, Self::RayService];
 
     /// What Kueue calls it (kueue v0.19.2 `pkg/controller/jobs/*`, `FrameworkName`).
     pub fn name(self) -> &'static str {
         match self {
             Self::BatchJob => "batch/job",
             Self::RayCluster => "ray.io/raycluster",
+            Self::RayJob => "ray.io/rayjob",
             Self::RayService => "ray.io/rayservice",
         }
     }

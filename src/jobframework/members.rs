@@ -72,11 +72,17 @@ pub fn outlived(name: &str, uid: &str, pods: &Pods<'_>, molds: &Molds<'_>) -> Me
 
 /// Takes the scheduling gate from a pod, sends it to where its quota is, and labels it with what it is.
 pub fn released(pods: &Pods<'_>, pod: &str, leave: &Leave) -> Option<Write> {
+    released_for(pods, pod, leave, None)
+}
+
+/// The same, and labels it with the uid of its job, for which it counts then as long as it is there, whatever has made it.
+pub fn released_for(pods: &Pods<'_>, pod: &str, leave: &Leave, job: Option<&str>) -> Option<Write> {
     let gated = *pods.seen.iter().find(|known| known.metadata.name.as_deref() == Some(pod))?;
     let mut released = gated.clone();
     let labels = released.labels_mut();
     labels.insert(names::SHAPE_LABEL.to_owned(), leave.kind.shape.clone());
     labels.insert(names::POD_SET_LABEL.to_owned(), leave.pod_set.clone());
+    labels.extend(job.map(|uid| (names::JOB_UID_LABEL.to_owned(), uid.to_owned())));
     let spec = released.spec.get_or_insert_default();
     scheduling_gate::set(spec, false);
     leave.placement.apply(spec);

@@ -17,6 +17,7 @@ pub mod members;
 mod parts;
 pub mod pod_sets;
 pub mod ray_cluster;
+pub mod ray_job;
 pub mod ray_service;
 pub mod readiness;
 pub mod record;

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
-use crate::api::ray::{RayCluster, RayService, names};
+use crate::api::ray::{RayCluster, RayJob, RayService, names};
 use crate::cli::Failure;
 use crate::cli::options::Settings;
 use crate::clock::Clock;
@@ -63,8 +63,8 @@ pub async fn run(settings: Settings) -> Result<(), Failure> {
     }
     if let Some(address) = settings.webhook {
         let namespace = client.default_namespace().to_owned();
-        let gates = settings.queue_manager && !settings.ray_operator;
-        webhook::start(client.clone(), Clock::system(), address, &namespace, settings.jobs.clone(), gates)?;
+        let others_make_pods = settings.queue_manager && !settings.ray_operator;
+        webhook::start(client.clone(), Clock::system(), address, &namespace, settings.jobs.clone(), others_make_pods)?;
     }
     let leadership = if settings.leader_elect {
         let namespace = settings.leader_election_namespace.clone();
@@ -283,6 +283,10 @@ fn watch_kinds(watches: &mut Watches, halves: Halves) {
         watches.namespaced::<Workload>(None);
         watches.namespaced::<BatchJob>(None);
         watches.namespaced::<Pod>(Some(JOB_NAME_LABEL));
+    }
+    if halves.queue_manager && !halves.ray_operator {
+        // They are KubeRay's to run, and to define.
+        watches.namespaced_of_others::<RayJob>();
     }
     if halves.ray_operator {
         watches.namespaced::<Service>(None);

@@ -7,57 +7,92 @@ use crate::api::kueue::names::ELASTIC_JOB_GATE;
 use crate::jobframework::managed::{Hold, Managed};
 
 /// A JSON patch (RFC 6902) that makes an object be as it should; `None` when it is so already, or is none of our business. `old`
-/// is the object as it was, unless it is new. `gates` is set where another operator makes the pods. `managed` says whether the object,
-/// or what owns it, is the queue's to manage.
+/// is the object as it was, unless it is new.
 ///
 /// - A new job that names no LocalQueue gets the name of the one for such jobs, if its namespace has one.
-/// - A new managed Job of Kubernetes is created suspended, and its pods are born behind the scheduling gate of elastic jobs.
+/// - A new managed Job of Kubernetes is created suspended, and its pods are born behind the scheduling gate of elastic jobs. One that
+///   hands a RayJob to the cluster that was made for it has its quota with that, and only its pod waits.
+/// - A new managed RayJob is created suspended where another operator runs it, unless it is sent to a cluster of others.
 /// - A new managed RayService gets a closed gate in its template, so that each of its clusters is created suspended.
 /// - A new managed RayCluster is created suspended, by itself or as the child of a RayService. (KubeRay 1.7.0 gives its children
 ///   the labels of their service: ray-operator/controllers/ray/rayservice_controller.go, `constructRayClusterForRayService`.) One
 ///   that something else owns is none of ours: nobody here would open it again.
-/// - With `gates`, the templates of its groups get the scheduling gate of elastic jobs, so that no pod of it runs before it is
+/// - Where another operator makes the pods, the templates of its groups get the scheduling gate of elastic jobs, those of a RayJob's
+///   cluster as well, so that no pod of it runs before it is
 ///   paid for, also when the cluster grows. (Kueue v0.19.2 does so for elastic jobs when they are created.) When a cluster
 ///   changes, groups that come get it and groups that had it keep it: KubeRay 1.7.0 overwrites the spec of a child with that of
 ///   its service when groups are added. A group that never had it is left alone, since that may have its pods made anew.
 ///
 /// What isn't there to be changed, like the spec of an object that has none, is left to the API server to refuse.
-pub fn patch(object: &Value, old: Option<&Value>, gates: bool, managed: Managed) -> Option<Value> {
+pub fn patch(object: &Value, old: Option<&Value>, circumstances: Circumstances) -> Option<Value> {
+    let managed = circumstances.managed;
     // Whether it is managed is for the planners to find out, if nobody knows it here.
     if matches!(managed, Managed::No | Managed::Held(Hold::UnseenNamespace)) {
         return None;
     }
-    let (parent, to_gate) = places(object, gates)?;
+    let Waits { parent, suspended, templates } = waits(object, circumstances)?;
     let spec = object.pointer(parent)?.as_object()?;
     let is_suspended = spec.get("suspend") == Some(&Value::Bool(true));
     let mut changes = Vec::new();
-    if old.is_none() && !is_suspended {
+    if suspended && old.is_none() && !is_suspended {
         changes.push(json!({"op": "add", "path": format!("{parent}/suspend"), "value": true}));
     }
     if managed == Managed::Held(Hold::Default) {
         changes.push(join(object));
     }
-    changes.extend(to_gate.iter().filter_map(|(path, group)| gate(path, group, old)));
+    changes.extend(templates.iter().filter_map(|(path, group)| gate(path, group, old)));
     (!changes.is_empty()).then(|| changes.into())
+}
+
+/// What is known beside the object.
+#[derive(Debug, Clone, Copy)]
+pub struct Circumstances {
+    /// Whether another operator makes the pods of Ray.
+    pub others_make_pods: bool,
+    /// Whether the object, or what owns it, is the queue's to manage.
+    pub managed: Managed,
+    /// Whether the RayJob that owns it is sent to a cluster of others.
+    pub attaches: bool,
+}
+
+/// How an object is kept from running.
+struct Waits<'a> {
+    /// What has the field `suspend`.
+    parent: &'static str,
+    /// Whether that is to be set.
+    suspended: bool,
+    /// The templates whose pods are to be born gated, each with where it is.
+    templates: Templates<'a>,
 }
 
 /// What has a template of pods, each with where it is.
 type Templates<'a> = Vec<(String, &'a Value)>;
 
-/// Where the gate of an object is, and which of its templates make pods that are to be born gated; `None` if it is none of ours.
-fn places(object: &Value, gates: bool) -> Option<(&'static str, Templates<'_>)> {
+/// How an object is kept from running; `None` if it is none of ours.
+fn waits(object: &Value, circumstances: Circumstances) -> Option<Waits<'_>> {
+    let Circumstances { others_make_pods, attaches, .. } = circumstances;
     let version = object.get("apiVersion")?.as_str()?;
+    let waits = |suspended, templates| Some(Waits { parent: "/spec", suspended, templates });
     match (version.split('/').next()?, object.get("kind")?.as_str()?) {
-        ("ray.io", "RayService") => Some(("/spec/rayClusterConfig", Vec::new())),
-        ("ray.io", "RayCluster") if is_ours(object) => {
-            let groups = if gates { groups(object).collect() } else { Vec::new() };
-            Some(("/spec", groups))
+        ("ray.io", "RayService") => {
+            Some(Waits { parent: "/spec/rayClusterConfig", suspended: true, templates: Vec::new() })
         }
-        ("batch", "Job") if !owners(object).any(is_ray) => {
-            Some(("/spec", object.get("spec").map(|spec| ("/spec".to_owned(), spec)).into_iter().collect()))
+        ("ray.io", "RayCluster") if is_ours(object) => {
+            waits(true, if others_make_pods { groups(object).collect() } else { Vec::new() })
+        }
+        ("ray.io", "RayCluster") if others_make_pods && is_of_ray_job(object) => waits(false, groups(object).collect()),
+        ("ray.io", "RayJob") if others_make_pods => waits(!is_sent_to_others(object), Vec::new()),
+        ("batch", "Job") if !owners(object).any(is_ray) || is_of_ray_job(object) => {
+            let template = object.get("spec").map(|spec| ("/spec".to_owned(), spec));
+            waits(attaches || !is_of_ray_job(object), template.into_iter().collect())
         }
         _ => None,
     }
+}
+
+/// Whether a RayJob is sent to a cluster that others have made: such a one can't be suspended.
+fn is_sent_to_others(ray_job: &Value) -> bool {
+    ray_job.pointer("/spec/clusterSelector").and_then(Value::as_object).is_some_and(|labels| !labels.is_empty())
 }
 
 /// What puts an object into the LocalQueue for jobs that name none.
@@ -102,6 +137,11 @@ pub(super) fn is_ray(object: &Value) -> bool {
     object.get("apiVersion").and_then(Value::as_str).is_some_and(|version| version.starts_with("ray.io/"))
 }
 
+/// Whether a cluster was made for a RayJob, or a Job to submit it.
+pub(super) fn is_of_ray_job(object: &Value) -> bool {
+    owners(object).any(|owner| is_ray(owner) && owner.get("kind") == Some(&"RayJob".into()))
+}
+
 /// Whether a cluster is a job of its own, or part of a RayService.
 fn is_ours(cluster: &Value) -> bool {
     owners(cluster).all(|owner| is_ray(owner) && owner.get("kind") == Some(&"RayService".into()))
@@ -118,6 +158,9 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    const OURS: Circumstances = Circumstances { others_make_pods: false, managed: Managed::InQueue, attaches: false };
+    const OF_OTHERS: Circumstances = Circumstances { others_make_pods: true, ..OURS };
 
     fn object(kind: &str, spec: Value) -> Value {
         let labels = json!({"kueue.x-k8s.io/queue-name": "a"});
@@ -162,7 +205,7 @@ mod tests {
     #[case::template_that_is_none(service(json!([])), None)]
     fn a_new_queued_object_is_created_with_its_gate_closed(#[case] object: Value, #[case] path: Option<&str>) {
         let expected = path.map(|path| json!([{"op": "add", "path": path, "value": true}]));
-        assert_eq!(patch(&object, None, false, Managed::InQueue), expected);
+        assert_eq!(patch(&object, None, OURS), expected);
     }
 
     #[rstest]
@@ -184,7 +227,7 @@ mod tests {
         #[case] managed: Managed,
         #[case] expected: Option<Value>,
     ) {
-        assert_eq!(patch(&object, None, false, managed), expected);
+        assert_eq!(patch(&object, None, Circumstances { managed, ..OURS }), expected);
     }
 
     #[test]
@@ -195,12 +238,47 @@ mod tests {
             {"op": "add", "path": "/spec/suspend", "value": true},
             {"op": "add", "path": "/spec/template/spec/schedulingGates", "value": gates},
         ]);
-        assert_eq!(patch(&job, None, false, Managed::InQueue), Some(expected));
+        assert_eq!(patch(&job, None, OURS), Some(expected));
+    }
 
-        let mut submitter = job;
-        submitter["metadata"]["ownerReferences"] =
-            json!([{"apiVersion": "ray.io/v1", "kind": "RayJob", "name": "o", "uid": "1", "controller": true}]);
-        assert_eq!(patch(&submitter, None, false, Managed::InQueue), None, "what has made it is charged for it");
+    #[test]
+    fn the_job_that_submits_a_ray_job_waits_with_that_or_for_itself() {
+        let mut submitter =
+            json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {}, "spec": {"template": {"spec": {}}}});
+        submitter["metadata"]["ownerReferences"] = of("RayJob", true)["metadata"]["ownerReferences"].clone();
+        let suspended = json!({"op": "add", "path": "/spec/suspend", "value": true});
+        let gates = json!([{"name": "kueue.x-k8s.io/elastic-job"}]);
+        let gated = json!({"op": "add", "path": "/spec/template/spec/schedulingGates", "value": gates});
+
+        assert_eq!(patch(&submitter, None, OF_OTHERS), Some(json!([gated])));
+        let attaching = Circumstances { attaches: true, ..OF_OTHERS };
+        assert_eq!(patch(&submitter, None, attaching), Some(json!([suspended, gated])));
+        submitter["metadata"]["ownerReferences"][0]["kind"] = json!("RayCluster");
+        assert_eq!(patch(&submitter, None, OF_OTHERS), None, "what has made it is charged for it");
+    }
+
+    #[rstest]
+    #[case::one_with_its_cluster(json!({"rayClusterSpec": {}}), OF_OTHERS, true)]
+    #[case::one_for_a_cluster_of_others(json!({"clusterSelector": {"a": "b"}}), OF_OTHERS, false)]
+    #[case::one_that_nobody_runs(json!({"rayClusterSpec": {}}), OURS, false)]
+    fn a_new_ray_job_is_suspended_where_it_can_be(
+        #[case] spec: Value,
+        #[case] circumstances: Circumstances,
+        #[case] suspended: bool,
+    ) {
+        let expected = suspended.then(|| json!([{"op": "add", "path": "/spec/suspend", "value": true}]));
+        assert_eq!(patch(&object("RayJob", spec), None, circumstances), expected);
+    }
+
+    #[test]
+    fn the_cluster_of_a_ray_job_runs_with_pods_that_are_born_gated() {
+        let mut cluster = with_groups(&["head", "A"]);
+        cluster["spec"]["suspend"] = json!(false);
+        cluster["metadata"]["ownerReferences"] = of("RayJob", true)["metadata"]["ownerReferences"].clone();
+        let gates = json!([{"name": "kueue.x-k8s.io/elastic-job"}]);
+        let path = "/spec/headGroupSpec/template/spec/schedulingGates";
+        assert_eq!(patch(&cluster, None, OF_OTHERS), Some(json!([{"op": "add", "path": path, "value": gates}])));
+        assert_eq!(patch(&cluster, None, OURS), None);
     }
 
     /// A suspended cluster with a head and these groups; one whose name is in upper case has the gate.
@@ -226,13 +304,13 @@ mod tests {
         &["/spec/headGroupSpec", "/spec/workerGroupSpecs/1"])]
     #[case::a_group_comes(with_groups(&["head", "a", "b"]), Some(with_groups(&["head", "a"])), &["/spec/workerGroupSpecs/1"])]
     fn pods_that_others_make_are_born_gated(#[case] object: Value, #[case] old: Option<Value>, #[case] gated: &[&str]) {
-        let patched = |gates| patch(&object, old.as_ref(), gates, Managed::InQueue).unwrap_or_else(|| json!([]));
+        let patched = |makers| patch(&object, old.as_ref(), makers).unwrap_or_else(|| json!([]));
         let paths = gated.iter().map(|path| format!("{path}/template/spec/schedulingGates"));
         let gate = json!([{"name": "kueue.x-k8s.io/elastic-job"}]);
         let expected: Vec<Value> = paths.map(|path| json!({"op": "add", "path": path, "value": gate})).collect();
 
-        assert_eq!(patched(true), json!(expected));
-        assert_eq!(patched(false), json!([]), "our own operator knows by itself which pods wait");
+        assert_eq!(patched(OF_OTHERS), json!(expected));
+        assert_eq!(patched(OURS), json!([]), "our own operator knows by itself which pods wait");
     }
 
     #[test]
@@ -243,14 +321,14 @@ mod tests {
 
         let path = "/spec/workerGroupSpecs/0/template/spec/schedulingGates/-";
         let expected = json!([{"op": "add", "path": path, "value": {"name": "kueue.x-k8s.io/elastic-job"}}]);
-        assert_eq!(patch(&cluster, None, true, Managed::InQueue), Some(expected));
+        assert_eq!(patch(&cluster, None, OF_OTHERS), Some(expected));
     }
 
     #[test]
     fn a_cluster_that_is_there_keeps_its_gate_as_it_is_and_a_service_makes_no_pods_itself() {
         let open = with(with_groups(&["HEAD"]), "/spec/suspend", json!(false));
-        assert_eq!(patch(&open, Some(&open), true, Managed::InQueue), None);
+        assert_eq!(patch(&open, Some(&open), OF_OTHERS), None);
         let service = service(json!({"suspend": true, "headGroupSpec": {"template": {"spec": {}}}}));
-        assert_eq!(patch(&service, None, true, Managed::InQueue), None);
+        assert_eq!(patch(&service, None, OF_OTHERS), None);
     }
 }

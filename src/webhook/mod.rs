@@ -25,7 +25,8 @@ use places::Places;
 use server::Served;
 
 /// Serves the webhook at `address` in the background, with a certificate that is kept in the Secret
-/// [`SECRET`](steps::SECRET) of `namespace`. With `gates`, pods of queued clusters are born gated: another operator makes them. `rules`
+/// [`SECRET`](steps::SECRET) of `namespace`. With `others_make_pods`,
+/// pods of queued clusters are born gated. `rules`
 /// say which jobs are managed.
 ///
 /// # Errors
@@ -36,10 +37,14 @@ pub fn start(
     address: SocketAddr,
     namespace: &str,
     rules: Rules,
-    gates: bool,
+    others_make_pods: bool,
 ) -> Result<(), Failure> {
     let served = Arc::new(Served::default());
-    server::start(address, served.clone(), review::routes(Places::watch(&client, rules), gates))?;
+    server::start(
+        address,
+        served.clone(),
+        review::routes(Places::watch(&client, rules, others_make_pods), others_make_pods),
+    )?;
     tokio::spawn(keeper::keep(client, clock, namespace.to_owned(), served));
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! answers, whoever leads, so the webhook watches these by itself.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Namespace;
@@ -11,36 +12,47 @@ use kube::{Api, Client};
 use serde_json::Value;
 use tracing::debug;
 
-use super::defaults::{is_ray, owners};
+use super::defaults::{is_of_ray_job, is_ray, owners};
 use crate::api::kueue::LocalQueue;
 use crate::api::kueue::names::{DEFAULT_LOCAL_QUEUE, QUEUE_NAME_LABEL};
-use crate::api::ray;
+use crate::api::ray::{self, RayJob};
 use crate::engine::world::Kind;
-use crate::jobframework::batch_job;
 use crate::jobframework::managed::{Candidate, Framework, Managed, Place, Rules};
+use crate::jobframework::{batch_job, queue_name};
 
 /// Namespaces as they were seen last.
 pub(super) struct Places {
     rules: Rules,
     namespaces: Store<Namespace>,
+    ray_jobs: Store<RayJob>,
     default_queues: Store<LocalQueue>,
 }
 
 impl Places {
-    /// Watches through `client` in the background.
-    pub(super) fn watch(client: &Client, rules: Rules) -> Self {
+    /// Watches through `client` in the background; RayJobs only where another operator runs them.
+    pub(super) fn watch(client: &Client, rules: Rules, others_make_pods: bool) -> Self {
+        let ray_jobs = || follow(Api::all(client.clone()), watcher::Config::default());
         let named = watcher::Config::default().fields(&format!("metadata.name={DEFAULT_LOCAL_QUEUE}"));
         Self {
             rules,
             namespaces: follow(Api::all(client.clone()), watcher::Config::default()),
+            // Where nobody runs RayJobs there may be no such kind.
+            ray_jobs: if others_make_pods { ray_jobs() } else { reflector::store().0 },
             default_queues: follow(Api::all(client.clone()), named),
         }
     }
 
-    /// Whether an object of this namespace, or what owns it, is the queue's to manage.
-    pub(super) fn managed(&self, namespace: &str, object: &Value, is_new: bool) -> Managed {
+    /// The RayJob that an object of this namespace was made for.
+    pub(super) fn ray_job_of(&self, namespace: &str, object: &Value) -> Option<Arc<RayJob>> {
+        let owner = owners(object).find(|owner| is_ray(owner) && owner.get("kind") == Some(&"RayJob".into()))?;
+        self.ray_jobs.get(&ObjectRef::new(owner.get("name")?.as_str()?).within(namespace))
+    }
+
+    /// Whether an object of this namespace, or the RayJob that it was made for, is the queue's to manage.
+    pub(super) fn managed(&self, namespace: &str, object: &Value, is_new: bool, ray_job: Option<&RayJob>) -> Managed {
         let labels = object.pointer("/metadata/labels");
-        let queue_name = labels.and_then(|labels| labels.get(QUEUE_NAME_LABEL)?.as_str());
+        let own = labels.and_then(|labels| labels.get(QUEUE_NAME_LABEL)?.as_str());
+        let queue_name = own.or_else(|| ray_job.and_then(|job| queue_name(&job.metadata)));
         let manager = object.pointer("/spec/managedBy").and_then(Value::as_str);
         let framework = framework(object);
         let job = Candidate {
@@ -48,7 +60,7 @@ impl Places {
             queue_name: queue_name.filter(|name| !name.is_empty()),
             is_managed_elsewhere: match framework {
                 Framework::BatchJob => batch_job::is_managed_elsewhere(manager),
-                Framework::RayCluster | Framework::RayService => ray::is_managed_elsewhere(manager),
+                _ => ray::is_managed_elsewhere(manager),
             },
             // What something of Ray owns is in the queue of its owner.
             is_new: is_new && !owners(object).any(is_ray),
@@ -67,13 +79,20 @@ impl Places {
     /// Nothing was seen, and nothing will be.
     #[cfg(test)]
     pub(super) fn unseen() -> Self {
-        Self { rules: Rules::default(), namespaces: reflector::store().0, default_queues: reflector::store().0 }
+        Self {
+            rules: Rules::default(),
+            namespaces: reflector::store().0,
+            ray_jobs: reflector::store().0,
+            default_queues: reflector::store().0,
+        }
     }
 }
 
 /// The kind of job that an object is, or is a part of.
 fn framework(object: &Value) -> Framework {
     match object.get("kind").and_then(Value::as_str) {
+        Some("RayJob") => Framework::RayJob,
+        _ if is_of_ray_job(object) => Framework::RayJob,
         Some("Job") => Framework::BatchJob,
         Some("RayCluster") if !owners(object).any(is_ray) => Framework::RayCluster,
         _ => Framework::RayService,
@@ -112,7 +131,7 @@ mod tests {
         let queue = json!({"metadata": {"name": "default", "namespace": "team"}, "spec": {}});
         let queue: LocalQueue = serde_json::from_value(queue).expect("a LocalQueue");
         writer.apply_watcher_event(&watcher::Event::Apply(queue));
-        Places { rules: Rules::default(), namespaces, default_queues }
+        Places { rules: Rules::default(), namespaces, ray_jobs: reflector::store().0, default_queues }
     }
 
     #[rstest]
@@ -131,6 +150,6 @@ mod tests {
         #[case] object: Value,
         #[case] expected: Managed,
     ) {
-        assert_eq!(places().managed(namespace, &object, true), expected);
+        assert_eq!(places().managed(namespace, &object, true, None), expected);
     }
 }

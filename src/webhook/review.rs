@@ -12,21 +12,21 @@ use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
 use tracing::debug;
 
-use super::defaults;
+use super::defaults::{self, Circumstances};
 use super::places::Places;
 
 /// The longest question that is read, in bytes. The API server takes objects of up to 3 MiB, and asks with what surrounds them.
 const LONGEST: usize = 8 << 20;
 
-/// The routes of the webhook; with `gates`, pods of queued clusters are to be born gated.
-pub(super) fn routes(places: Places, gates: bool) -> Router {
+/// The routes of the webhook; with `others_make_pods`, pods of queued clusters are to be born gated.
+pub(super) fn routes(places: Places, others_make_pods: bool) -> Router {
     let places = Arc::new(places);
-    let mutate = move |body: Bytes| async move { mutate(&body, &places, gates) };
+    let mutate = move |body: Bytes| async move { mutate(&body, &places, others_make_pods) };
     Router::new().route("/mutate", post(mutate)).layer(DefaultBodyLimit::max(LONGEST))
 }
 
-fn mutate(body: &[u8], places: &Places, gates: bool) -> Response {
-    match answer(body, places, gates) {
+fn mutate(body: &[u8], places: &Places, others_make_pods: bool) -> Response {
+    match answer(body, places, others_make_pods) {
         Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], answer).into_response(),
         Err(problem) => {
             debug!(problem, "a question that makes no sense");
@@ -36,7 +36,7 @@ fn mutate(body: &[u8], places: &Places, gates: bool) -> Response {
 }
 
 /// The answer to an AdmissionReview: everything is allowed, and what is new may be changed.
-fn answer(body: &[u8], places: &Places, gates: bool) -> Result<Vec<u8>, String> {
+fn answer(body: &[u8], places: &Places, others_make_pods: bool) -> Result<Vec<u8>, String> {
     let review: AdmissionReview<DynamicObject> =
         serde_json::from_slice(body).map_err(|error| format!("reading the AdmissionReview: {error}"))?;
     let request: AdmissionRequest<DynamicObject> =
@@ -45,8 +45,14 @@ fn answer(body: &[u8], places: &Places, gates: bool) -> Result<Vec<u8>, String> 
     if let (Operation::Create | Operation::Update, Some(object)) = (&request.operation, &request.object) {
         let read = |object| serde_json::to_value(object).map_err(|error| format!("reading the object: {error}"));
         let (object, old) = (read(object)?, request.old_object.as_ref().map(read).transpose()?);
-        let managed = places.managed(request.namespace.as_deref().unwrap_or_default(), &object, old.is_none());
-        if let Some(patch) = defaults::patch(&object, old.as_ref(), gates, managed) {
+        let namespace = request.namespace.as_deref().unwrap_or_default();
+        let ray_job = places.ray_job_of(namespace, &object);
+        let circumstances = Circumstances {
+            others_make_pods,
+            managed: places.managed(namespace, &object, old.is_none(), ray_job.as_deref()),
+            attaches: ray_job.is_some_and(|job| job.spec.attaches()),
+        };
+        if let Some(patch) = defaults::patch(&object, old.as_ref(), circumstances) {
             let patch = serde_json::from_value(patch).map_err(|error| format!("writing the patch: {error}"))?;
             response = response.with_patch(patch).map_err(|error| error.to_string())?;
         }

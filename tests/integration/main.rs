@@ -14,6 +14,7 @@ mod many;
 mod preemption;
 mod process;
 mod quota;
+mod ray_jobs;
 mod rayclusters;
 mod restarts;
 mod shapes;

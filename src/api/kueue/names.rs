@@ -5,7 +5,7 @@
 pub const QUEUE_NAME_LABEL: &str = "kueue.x-k8s.io/queue-name";
 /// Label of a job: name of its WorkloadPriorityClass.
 pub const PRIORITY_CLASS_LABEL: &str = "kueue.x-k8s.io/priority-class";
-/// Label of a Workload: uid of the job that it stands for.
+/// Label of a Workload: uid of the job that it stands for. And of a pod of a RayJob that was let go: uid of that.
 pub const JOB_UID_LABEL: &str = "kueue.x-k8s.io/job-uid";
 /// Label of what is under queue management.
 pub const MANAGED_LABEL: &str = "kueue.x-k8s.io/managed";

@@ -5,6 +5,7 @@ pub mod names;
 pub mod options;
 pub mod pod_template;
 pub mod ray_cluster;
+pub mod ray_job;
 pub mod ray_service;
 mod schema;
 #[cfg(test)]
@@ -20,6 +21,7 @@ pub use pod_template::PodTemplate;
 pub use ray_cluster::{
     HeadGroupSpec, HeadInfo, RayCluster, RayClusterSpec, RayClusterStatus, ScaleStrategy, WorkerGroupSpec,
 };
+pub use ray_job::{RayJob, RayJobSpec, Submission};
 pub use ray_service::{
     AppStatus, RayService, RayServiceSpec, RayServiceStatus, RayServiceStatuses, ServeDeploymentStatus, UpgradeType,
 };

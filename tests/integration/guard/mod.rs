@@ -1,7 +1,7 @@
 //! Who may do what to a gate, and to what quota is counted by; and how new objects get a gate.
 
 mod certificates;
-mod objects;
+pub(crate) mod objects;
 mod others;
 mod policies;
 mod tampering;

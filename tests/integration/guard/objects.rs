@@ -13,7 +13,7 @@ pub(super) fn queue(name: &str) -> Value {
 }
 
 /// The objects of a kind, as seen by whoever has this client.
-pub(super) fn api(client: &Client, kind: &str) -> Api<DynamicObject> {
+pub(crate) fn api(client: &Client, kind: &str) -> Api<DynamicObject> {
     let group = match kind {
         "Pod" => "",
         "Job" => "batch",
@@ -109,7 +109,7 @@ pub(super) fn pod(name: &str, cluster: &DynamicObject, gated: bool) -> Value {
 }
 
 /// Creates an object, for good.
-pub(super) async fn create(client: &Client, object: Value) -> Result<DynamicObject, kube::Error> {
+pub(crate) async fn create(client: &Client, object: Value) -> Result<DynamicObject, kube::Error> {
     let object: DynamicObject = serde_json::from_value(object).expect("an object");
     let kind = object.types.clone().expect("its type").kind;
     api(client, &kind).create(&PostParams::default(), &object).await

@@ -138,8 +138,7 @@ fn queue_names() -> Vec<Change> {
 fn ties() -> Vec<Change> {
     let labels = "[ray.io/originated-from-crd] of a RayCluster say whose cluster it is, and stay as they are";
     let owner = "metadata.ownerReferences: the controller of a queued RayCluster says whose quota it uses";
-    let counted =
-        "metadata.labels: ray.io/cluster, ray.io/group, ray.io/node-type, kueue.x-k8s.io/podset and sluice.dev/shape";
+    let counted = "metadata.labels: ray.io/cluster, ray.io/group, ray.io/node-type, kueue.x-k8s.io/podset, kueue.x-k8s.io/job-uid and";
     let of_pod = "metadata.ownerReferences: the controller of a pod of a RayCluster says what quota it uses";
     let orphaned = json!({"metadata": {"ownerReferences": []}});
     let adopted = json!({"metadata": {"ownerReferences": [{
@@ -171,7 +170,7 @@ fn jobs() -> Vec<Change> {
     let runs = "metadata.labels[kueue.x-k8s.io/queue-name] of a Job changes only while spec.suspend is true";
     let of_pod =
         "spec.schedulingGates: Sluice takes the gate kueue.x-k8s.io/elastic-job away once an admitted Workload";
-    let counted = "metadata.labels: batch.kubernetes.io/job-name, kueue.x-k8s.io/podset and sluice.dev/shape of a pod";
+    let counted = "metadata.labels: batch.kubernetes.io/job-name, kueue.x-k8s.io/podset, kueue.x-k8s.io/job-uid and sluice.dev/shape";
     let owner = "metadata.ownerReferences: the controller of a pod of a queued Job says what quota it uses";
     let ungated = json!({"spec": {"template": {"spec": {"schedulingGates": []}}}});
     vec![

@@ -140,8 +140,12 @@ fn may_run(pod: &Pod) -> bool {
     !matches!(phase, Some("Succeeded" | "Failed")) && gates.is_none_or(|gates| gates.is_empty())
 }
 
-/// The uid of the cluster that a pod belongs to: that of its owner, which need not be the cluster that has the name now.
+/// The uid of the cluster that a pod belongs to: that of its owner, which need not be the cluster that has the name now. Or that of
+/// the RayJob that it was let go for.
 fn cluster_of(state: &State, pod: &Pod) -> Option<String> {
+    if let Some(job) = pod.labels().get("kueue.x-k8s.io/job-uid") {
+        return Some(job.clone());
+    }
     if pod.labels().contains_key("batch.kubernetes.io/job-name") {
         return owner_uid(pod);
     }

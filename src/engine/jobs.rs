@@ -1,0 +1,173 @@
+//! What each kind of job gets to see of the world.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::plan::Plan;
+use super::planners::{JobKey, existing_cluster, is_standalone};
+use super::ray_jobs::Submits;
+use super::store::Key;
+use super::world::{MemberId, Runner, owned_by};
+use super::{Engine, priorities};
+use crate::api::kueue::Workload;
+use crate::api::ray::{RayCluster, RayService};
+use crate::jobframework::batch_job::{self, BatchJobJob};
+use crate::jobframework::census::Molds;
+use crate::jobframework::managed::Managed;
+use crate::jobframework::members::outlived;
+use crate::jobframework::ray_cluster::RayClusterJob;
+use crate::jobframework::ray_job::RayJobJob;
+use crate::jobframework::ray_service::RayServiceJob;
+use crate::jobframework::record::{MemberShare, Record};
+use crate::jobframework::{self, Job, JobView, Member};
+use crate::rayservice::services::{leads_to, serve_service_name};
+
+/// What is known of a job of any kind.
+struct Known<'a> {
+    job: &'a dyn Job,
+    managed: Managed,
+    workloads: Vec<&'a Workload>,
+    /// What is left of its members whose objects are gone.
+    outlived: Vec<Member>,
+    /// The PriorityClass of its pods.
+    pod_class: Option<&'a str>,
+    makes_pods: bool,
+}
+
+impl Engine {
+    /// Plans for a job; nothing for one that isn't there, or is a part of another.
+    pub(super) fn plan_job(&self, job: &JobKey, now: Timestamp) -> Plan {
+        let plan = match job {
+            JobKey::RayService(key) => self.plan_ray_service_job(key, now),
+            JobKey::RayCluster(key) => self.plan_ray_cluster_job(key, now),
+            JobKey::RayJob(key) => self.plan_ray_job(key, now),
+            JobKey::BatchJob(key) => self.plan_batch_job(key, now),
+        };
+        plan.unwrap_or_default()
+    }
+
+    fn plan_ray_service_job(&self, key: &Key, now: Timestamp) -> Option<Plan> {
+        let service = self.world.ray_services.get(key)?;
+        let uid = service.uid().unwrap_or_default();
+        let workloads = self.workloads_of(&uid);
+        let molds = Molds::of(workloads.iter().copied());
+        let children = self.world.ray_clusters.under(&owned_by(&uid));
+        let children = children.map(|child| self.cluster_job(child, &molds)).collect();
+        let known = Known {
+            job: &RayServiceJob { service, children, serving: self.serving(service) },
+            managed: self.managed_service(service),
+            outlived: self.outlived(&key.namespace, &workloads, &molds),
+            workloads,
+            pod_class: priorities::pod_class(&service.spec.ray_cluster_config),
+            makes_pods: self.halves.ray_operator,
+        };
+        Some(self.plan_any_job(known, now))
+    }
+
+    fn plan_ray_cluster_job(&self, key: &Key, now: Timestamp) -> Option<Plan> {
+        let cluster = self.world.ray_clusters.get(key).filter(|cluster| is_standalone(cluster))?;
+        let workloads = self.workloads_of(&cluster.uid().unwrap_or_default());
+        let molds = Molds::of(workloads.iter().copied());
+        let known = Known {
+            job: &self.cluster_job(cluster, &molds),
+            managed: self.managed_cluster(cluster),
+            outlived: self.outlived(&key.namespace, &workloads, &molds),
+            workloads,
+            pod_class: priorities::pod_class(&cluster.spec),
+            makes_pods: self.halves.ray_operator,
+        };
+        Some(self.plan_any_job(known, now))
+    }
+
+    fn plan_ray_job(&self, key: &Key, now: Timestamp) -> Option<Plan> {
+        let job = self.world.ray_jobs.get(key).filter(|job| !job.spec.attaches())?;
+        let uid = job.uid().unwrap_or_default();
+        let workloads = self.workloads_of(&uid);
+        let molds = Molds::of(workloads.iter().copied());
+        let groups = self.specs.needs(key)?.groups(job, self.wants_of_cluster_under(&uid), self.submitter_under(&uid));
+        let known = Known {
+            job: &RayJobJob::new(job, groups, self.pods_of_ray_job(&uid), &molds),
+            managed: self.managed_ray_job(job),
+            // Its pods are its own, whether its cluster is there or not.
+            outlived: Vec::new(),
+            workloads,
+            pod_class: job.spec.ray_cluster_spec.as_ref().and_then(priorities::pod_class),
+            makes_pods: false,
+        };
+        Some(self.plan_any_job(known, now))
+    }
+
+    fn plan_batch_job(&self, key: &Key, now: Timestamp) -> Option<Plan> {
+        let job = self.world.batch_jobs.get(key)?;
+        let uid = job.uid().unwrap_or_default();
+        let workloads = self.workloads_of(&uid);
+        let molds = Molds::of(workloads.iter().copied());
+        let queued = BatchJobJob::new(job, self.all_pods(&uid), &molds);
+        let queued = match self.submits(job) {
+            Submits::Nothing => queued,
+            Submits::To(ray_job) => queued.queued_as(&ray_job.metadata),
+            // That is charged for it.
+            Submits::ForItsOwn => return None,
+        };
+        let known = Known {
+            managed: self.managed_batch_job(job, queued.meta()),
+            job: &queued,
+            // Its pods are its own: there is nothing of it without it.
+            outlived: Vec::new(),
+            workloads,
+            pod_class: batch_job::pod_class(job),
+            makes_pods: false,
+        };
+        Some(self.plan_any_job(known, now))
+    }
+
+    fn plan_any_job(&self, known: Known<'_>, now: Timestamp) -> Plan {
+        let Known { job, managed, workloads, outlived, pod_class, makes_pods } = known;
+        jobframework::plan(&JobView {
+            job,
+            managed,
+            workloads,
+            outlived,
+            queue: self.queueing.queue(),
+            priority: priorities::of_job(&self.world, job, pod_class),
+            placement: &|flavors: &BTreeSet<String>| self.placement(flavors),
+            pinned: &|slice: &Workload| self.queueing.pinned(slice),
+            makes_pods,
+            watches_readiness: self.queueing.watches_readiness(),
+            now,
+        })
+    }
+
+    /// All Workloads of the job with this uid.
+    pub(super) fn workloads_of(&self, job: &str) -> Vec<&Workload> {
+        self.world.workloads.under(&owned_by(job)).map(AsRef::as_ref).collect()
+    }
+
+    fn cluster_job<'a>(&'a self, cluster: &'a RayCluster, molds: &'a Molds<'a>) -> RayClusterJob<'a> {
+        let pods = self.all_pods(cluster.metadata.uid.as_deref().unwrap_or_default());
+        RayClusterJob { cluster, pods, groups: self.wants(cluster), molds }
+    }
+
+    /// The child that requests to a service are sent to.
+    fn serving(&self, service: &RayService) -> Option<&str> {
+        let serve_service = serve_service_name(service);
+        let owned = owned_by(service.metadata.uid.as_deref().unwrap_or_default());
+        leads_to(self.world.services.under(&owned).find(|service| service.name_any() == serve_service)?)
+    }
+
+    /// The clusters that are gone, of which pods are left that a slice paid for.
+    fn outlived(&self, namespace: &str, workloads: &[&Workload], molds: &Molds<'_>) -> Vec<Member> {
+        let records = workloads.iter().filter_map(|workload| Record::of(workload));
+        let members = records.flat_map(|record| record.members);
+        let clusters: BTreeSet<MemberId> = members.map(|member| cluster_of(namespace, &member)).collect();
+        let gone = clusters.into_iter().filter(|cluster| existing_cluster(&self.world, cluster).is_none());
+        let left = gone.map(|cluster| outlived(&cluster.key.name, &cluster.uid, &self.all_pods(&cluster.uid), molds));
+        left.filter(|member| !member.live_pods.is_empty()).collect()
+    }
+}
+
+fn cluster_of(namespace: &str, member: &MemberShare) -> MemberId {
+    MemberId { runner: Runner::RayCluster, key: Key::new(namespace, &member.name), uid: member.uid.clone() }
+}

@@ -1,0 +1,431 @@
+//! RayJob as a job: it is its own only member, and the pods of that are those of its Ray cluster and the one that submits it.
+//!
+//! KubeRay runs it. Its gate is `spec.suspend`: while that is true there is no cluster, so what it will need is read from the cluster
+//! that it asks for, and later from the one that was made, whose autoscaler changes it. A RayJob that is sent to a cluster of others
+//! (`clusterSelector`) can't be suspended, and that cluster is paid for by whoever made it: what it needs is the pod that
+//! submits it, and the Job that makes that pod is the job (see [`super::batch_job`]). Kueue v0.19.2
+//! (`pkg/controller/jobs/rayjob/rayjob_controller.go`) runs such a RayJob without quota.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::batch::v1::Job as BatchJob;
+use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
+use kube::{Resource, ResourceExt};
+use serde::{Deserialize, Serialize};
+
+use super::census::Molds;
+use super::members::{self, Pods, Who};
+use super::{Finish, Group, Groups, Job, Leave, Member, batch_job, pod_sets, ray_cluster, report};
+use crate::api::kueue::names::QUEUE_NAME_LABEL;
+use crate::api::ray::{PodTemplate, RayCluster, RayJob, Submission};
+use crate::engine::plan::{ObjectRef, Write};
+use crate::raycluster;
+
+/// Where the conditions of a RayJob are shown, as YAML: its status has none, and KubeRay would drop them.
+pub const CONDITIONS_ANNOTATION: &str = "sluice.dev/conditions";
+/// The group that the pod is in that submits it: it has no label that names one.
+const SUBMITTER_GROUP: &str = "";
+/// The PodSet of that pod, as Kueue names it.
+const SUBMITTER_POD_SET: &str = "submitter";
+/// The container that submits it (kuberay v1.7.0 `ray-operator/controllers/ray/utils/constant.go`, `SubmitterContainerName`).
+const SUBMITTER_CONTAINER: &str = "ray-job-submitter";
+/// What that asks for and is limited to, unless its owner says otherwise: CPU and memory (kuberay v1.7.0
+/// `ray-operator/controllers/ray/common/job.go`, `GetDefaultSubmitterContainer`).
+const SUBMITTER_REQUESTS: (&str, &str) = ("500m", "200Mi");
+const SUBMITTER_LIMITS: (&str, &str) = ("1", "1Gi");
+/// What KubeRay says of a RayJob that is over.
+const COMPLETE: &str = "Complete";
+const FAILED: &str = "Failed";
+/// What it says of one that it will never run.
+const VALIDATION_FAILED: &str = "ValidationFailed";
+/// What Ray says of one that did what it was to do.
+const SUCCEEDED: &str = "SUCCEEDED";
+
+/// A RayJob that a cluster is made for, with what runs for it.
+pub struct RayJobJob<'a> {
+    job: &'a RayJob,
+    groups: Arc<Groups>,
+    pods: Pods<'a>,
+    molds: &'a Molds<'a>,
+    conditions: Vec<Condition>,
+}
+
+impl<'a> RayJobJob<'a> {
+    /// A RayJob, what it wants (see [`Needs`]), its pods, and what these may have been made from before.
+    pub fn new(job: &'a RayJob, groups: Arc<Groups>, pods: Pods<'a>, molds: &'a Molds<'a>) -> Self {
+        let shown = job.annotations().get(CONDITIONS_ANNOTATION);
+        // What somebody else wrote there is written over.
+        let conditions: Vec<Shown> = shown.and_then(|text| serde_saphyr::from_str(text).ok()).unwrap_or_default();
+        let conditions = conditions.into_iter().map(Condition::from).collect();
+        Self { job, groups, pods, molds, conditions }
+    }
+}
+
+impl Job for RayJobJob<'_> {
+    fn reference(&self) -> ObjectRef {
+        ObjectRef::of(self.job)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.job.metadata
+    }
+
+    fn wants_to_run(&self) -> bool {
+        self.job.metadata.deletion_timestamp.is_none() && deployment(self.job) != Some(VALIDATION_FAILED)
+    }
+
+    fn finished(&self) -> Option<Finish> {
+        let status = self.job.status.as_ref()?;
+        let is_over = is_over(self.job);
+        is_over.then(|| Finish {
+            succeeded: status.job_status.as_deref() == Some(SUCCEEDED),
+            message: status.message.clone().unwrap_or_default(),
+        })
+    }
+
+    fn member_kind(&self) -> &'static str {
+        "RayJob"
+    }
+
+    fn members(&self) -> Vec<Member> {
+        let who = Who {
+            name: self.job.name_any(),
+            uid: self.job.uid().unwrap_or_default(),
+            open: !is_suspended(self.job),
+            going: self.job.metadata.deletion_timestamp.is_some(),
+        };
+        vec![members::of(who, &self.pods, self.groups.clone(), self.molds)]
+    }
+
+    fn hold_template_gate(&self) -> Option<Write> {
+        None
+    }
+
+    fn set_open(&self, _: &str, open: bool) -> Option<Write> {
+        let mut gated = self.job.clone();
+        gated.spec.suspend = Some(!open);
+        Write::patch(self.job, &gated)
+    }
+
+    fn next(&self) -> Option<&str> {
+        None
+    }
+
+    fn routed_by(&self) -> Option<ObjectRef> {
+        None
+    }
+
+    fn release(&self, _: &str, pod: &str, leave: &Leave) -> Option<Write> {
+        members::released_for(&self.pods, pod, leave, self.job.uid().as_deref())
+    }
+
+    fn join(&self, queue: &str) -> Option<Write> {
+        let mut joined = self.job.clone();
+        joined.labels_mut().insert(QUEUE_NAME_LABEL.to_owned(), queue.to_owned());
+        Write::patch(self.job, &joined)
+    }
+
+    fn conditions(&self) -> &[Condition] {
+        &self.conditions
+    }
+
+    fn show(&self, conditions: Vec<Condition>, gone: &[&str]) -> Option<Write> {
+        if report::shows(&self.conditions, &conditions, gone) {
+            return None;
+        }
+        let mut shown = self.conditions.clone();
+        report::show_in(&mut shown, conditions, gone);
+        let shown: Vec<Shown> = shown.into_iter().map(Shown::from).collect();
+        let text = serde_saphyr::to_string(&shown).ok()?;
+        let mut told = self.job.clone();
+        told.annotations_mut().insert(CONDITIONS_ANNOTATION.to_owned(), text);
+        Write::patch(self.job, &told)
+    }
+}
+
+/// A condition as it is written in the annotation: what people look for first comes first.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Shown {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    reason: String,
+    message: String,
+    last_transition_time: Time,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    observed_generation: Option<i64>,
+}
+
+impl From<Condition> for Shown {
+    fn from(condition: Condition) -> Self {
+        Self {
+            kind: condition.type_,
+            status: condition.status,
+            reason: condition.reason,
+            message: condition.message,
+            last_transition_time: condition.last_transition_time,
+            observed_generation: condition.observed_generation,
+        }
+    }
+}
+
+impl From<Shown> for Condition {
+    fn from(shown: Shown) -> Self {
+        Self {
+            type_: shown.kind,
+            status: shown.status,
+            reason: shown.reason,
+            message: shown.message,
+            last_transition_time: shown.last_transition_time,
+            observed_generation: shown.observed_generation,
+        }
+    }
+}
+
+/// Whether nothing of a RayJob is to run.
+pub fn is_suspended(job: &RayJob) -> bool {
+    job.spec.suspend == Some(true)
+}
+
+/// Whether KubeRay has begun with a RayJob.
+pub fn has_begun(job: &RayJob) -> bool {
+    deployment(job).is_some_and(|status| !status.is_empty() && status != "Suspended")
+}
+
+fn is_over(job: &RayJob) -> bool {
+    matches!(deployment(job), Some(COMPLETE | FAILED))
+}
+
+fn deployment(job: &RayJob) -> Option<&str> {
+    job.status.as_ref()?.job_deployment_status.as_deref()
+}
+
+/// What a RayJob needs, by its spec alone.
+#[derive(Debug)]
+pub struct Needs {
+    cluster: Arc<Groups>,
+    submitter: Option<Result<Group, String>>,
+}
+
+impl Needs {
+    /// What follows from the spec of a RayJob.
+    pub fn of(job: &RayJob) -> Self {
+        Self { cluster: Arc::new(cluster_groups(job)), submitter: submitter_template(job).map(submitter) }
+    }
+
+    /// The groups of pods that a RayJob wants now: of `cluster`, the groups of the one that was made for it, once it runs; and the
+    /// pod that submits it, until the Job that makes that one is done.
+    pub fn groups(&self, job: &RayJob, cluster: Option<Arc<Groups>>, submitter: Option<&BatchJob>) -> Arc<Groups> {
+        let cluster = cluster.filter(|_| !is_suspended(job)).unwrap_or_else(|| self.cluster.clone());
+        let Some(group) = self.submitter.as_ref().filter(|_| !submitter.is_some_and(batch_job::is_over)) else {
+            return cluster;
+        };
+        Arc::new(cluster.as_ref().clone().and_then(|mut groups| {
+            groups.push(group.clone()?);
+            Ok(groups)
+        }))
+    }
+}
+
+/// The groups of the cluster that KubeRay will make (kuberay v1.7.0 `ray-operator/controllers/ray/rayjob_controller.go`,
+/// `constructRayClusterForRayJob`).
+fn cluster_groups(job: &RayJob) -> Groups {
+    let Some(mut spec) = job.spec.ray_cluster_spec.clone() else {
+        return Err(
+            "spec.rayClusterSpec: missing, and so is spec.clusterSelector: one of them says where it runs".to_owned()
+        );
+    };
+    if job.spec.submission() == Submission::Sidecar {
+        spec.head_group_spec.template = with_submitter(&spec.head_group_spec.template);
+    }
+    let mut cluster = RayCluster::new(&job.name_any(), spec);
+    cluster.metadata.namespace = job.namespace();
+    cluster.metadata.annotations = job.meta().annotations.clone();
+    let groups = raycluster::pod_groups(&cluster).map_err(|problem| vec![problem]);
+    ray_cluster::groups(&cluster, &groups).map_err(|error| format!("spec.rayClusterSpec: {error}"))
+}
+
+/// A head's template with the container beside Ray that submits the job.
+fn with_submitter(template: &PodTemplate) -> PodTemplate {
+    let mut with = serde_json::Value::clone(&template.0);
+    if let Some(containers) = with.pointer_mut("/spec/containers").and_then(serde_json::Value::as_array_mut) {
+        containers.extend(serde_json::to_value(default_submitter()));
+    }
+    PodTemplate(with.into())
+}
+
+/// The pod that submits it, if one does.
+fn submitter_template(job: &RayJob) -> Option<Result<PodTemplateSpec, String>> {
+    if job.spec.submission() != Submission::Job {
+        return None;
+    }
+    let Some(template) = &job.spec.submitter_pod_template else {
+        let spec = PodSpec {
+            containers: vec![default_submitter()],
+            restart_policy: Some("Never".to_owned()),
+            ..PodSpec::default()
+        };
+        return Some(Ok(PodTemplateSpec { spec: Some(spec), ..PodTemplateSpec::default() }));
+    };
+    Some(template.parse().map_err(|error| format!("spec.submitterPodTemplate: {error}")))
+}
+
+fn default_submitter() -> Container {
+    let amounts = |(cpu, memory): (&str, &str)| {
+        let amount = |name: &str, amount: &str| (name.to_owned(), Quantity(amount.to_owned()));
+        Some(BTreeMap::from([amount("cpu", cpu), amount("memory", memory)]))
+    };
+    Container {
+        name: SUBMITTER_CONTAINER.to_owned(),
+        resources: Some(ResourceRequirements {
+            requests: amounts(SUBMITTER_REQUESTS),
+            limits: amounts(SUBMITTER_LIMITS),
+            ..ResourceRequirements::default()
+        }),
+        ..Container::default()
+    }
+}
+
+fn submitter(template: Result<PodTemplateSpec, String>) -> Result<Group, String> {
+    let template = template?;
+    let spec = template.spec.clone().unwrap_or_default();
+    let shape = pod_sets::shape_of(&spec).map_err(|error| format!("spec.submitterPodTemplate: {error}"))?;
+    Ok(Group {
+        name: SUBMITTER_GROUP.to_owned(),
+        pod_set: SUBMITTER_POD_SET.to_owned(),
+        shape,
+        count: 1,
+        min_count: None,
+        fewest: 1,
+        hosts: 1,
+        template: Arc::new(template),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::engine::plan::WriteOp;
+
+    fn template(cpu: &str) -> Value {
+        json!({"spec": {"containers": [{"name": "ray", "image": "ray", "resources": {"requests": {"cpu": cpu}}}]}})
+    }
+
+    fn ray_job(spec: Value) -> RayJob {
+        let group = json!({"groupName": "Small", "replicas": 2, "rayStartParams": {}, "template": template("1")});
+        let cluster = json!({
+            "headGroupSpec": {"rayStartParams": {}, "template": template("500m")}, "workerGroupSpecs": [group],
+        });
+        let mut whole = json!({"rayClusterSpec": cluster});
+        whole.as_object_mut().expect("a spec").extend(spec.as_object().cloned().unwrap_or_default());
+        let meta = json!({"name": "train", "namespace": "team", "uid": "u"});
+        serde_json::from_value(json!({"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": meta, "spec": whole}))
+            .expect("a RayJob")
+    }
+
+    /// PodSet and number of pods of each group.
+    fn wanted(groups: &Groups) -> Vec<(&str, u32)> {
+        groups.as_ref().expect("groups").iter().map(|group| (group.pod_set.as_str(), group.count)).collect()
+    }
+
+    fn submitter_that_is(condition: &str) -> BatchJob {
+        let conditions = json!([{"type": condition, "status": "True"}]);
+        serde_json::from_value(json!({"metadata": {}, "status": {"conditions": conditions}})).expect("a Job")
+    }
+
+    #[rstest]
+    #[case::by_a_job(json!({"submissionMode": "K8sJobMode"}), &[("head", 1), ("small", 2), ("submitter", 1)])]
+    #[case::by_a_job_unless_told(json!({}), &[("head", 1), ("small", 2), ("submitter", 1)])]
+    #[case::by_http(json!({"submissionMode": "HTTPMode"}), &[("head", 1), ("small", 2)])]
+    #[case::by_hand(json!({"submissionMode": "InteractiveMode"}), &[("head", 1), ("small", 2)])]
+    #[case::beside_the_head(json!({"submissionMode": "SidecarMode"}), &[("head", 1), ("small", 2)])]
+    fn it_wants_the_cluster_that_will_be_made_and_who_submits_it(
+        #[case] spec: Value,
+        #[case] expected: &[(&str, u32)],
+    ) {
+        let job = ray_job(spec);
+        assert_eq!(wanted(&Needs::of(&job).groups(&job, None, None)), expected);
+    }
+
+    #[test]
+    fn a_container_beside_the_head_is_charged_with_it() {
+        let cpu = |mode: &str| {
+            let job = ray_job(json!({"submissionMode": mode}));
+            let groups = Needs::of(&job).groups(&job, None, None);
+            let head = groups.as_ref().as_ref().expect("groups")[0].template.spec.clone().expect("a spec");
+            let requests = crate::queue::requests::pod_requests(&head).expect("amounts");
+            requests
+                .iter()
+                .find(|(resource, _)| *resource == "cpu")
+                .map(|(_, amount)| amount.display("cpu").to_string())
+        };
+        assert_eq!((cpu("HTTPMode").as_deref(), cpu("SidecarMode").as_deref()), (Some("500m"), Some("1")));
+    }
+
+    #[test]
+    fn once_it_runs_it_wants_what_its_cluster_wants_by_now() {
+        let (waiting, running) = (ray_job(json!({"suspend": true})), ray_job(json!({"suspend": false})));
+        let needs = Needs::of(&running);
+        let cluster = || Some(Arc::new(Ok(Vec::new())));
+        assert_eq!(wanted(&needs.groups(&running, cluster(), None)), [("submitter", 1)]);
+        assert_eq!(wanted(&needs.groups(&waiting, cluster(), None)), [("head", 1), ("small", 2), ("submitter", 1)]);
+    }
+
+    #[rstest]
+    #[case::that_runs("Suspended", true)]
+    #[case::that_is_done("Complete", false)]
+    #[case::that_has_failed("Failed", false)]
+    fn who_submits_it_is_wanted_until_that_is_done(#[case] condition: &str, #[case] is_wanted: bool) {
+        let job = ray_job(json!({}));
+        let groups = Needs::of(&job).groups(&job, None, Some(&submitter_that_is(condition)));
+        assert_eq!(wanted(&groups).contains(&("submitter", 1)), is_wanted);
+    }
+
+    #[rstest]
+    #[case::no_cluster(json!({"rayClusterSpec": null}), "spec.rayClusterSpec: missing")]
+    #[case::bad_amount(json!({"submitterPodTemplate": template("1x")}), "spec.submitterPodTemplate: ")]
+    fn what_is_wrong_is_told_by_its_field(#[case] spec: Value, #[case] expected: &str) {
+        let job = ray_job(spec);
+        let groups = Needs::of(&job).groups(&job, None, None);
+        let problem = groups.as_ref().as_ref().expect_err("a problem");
+        assert!(problem.starts_with(expected), "{problem}");
+    }
+
+    #[test]
+    fn its_conditions_are_kept_in_an_annotation() {
+        let mut job = ray_job(json!({}));
+        let condition: Condition = serde_json::from_value(json!({
+            "type": "sluice.dev/Admitted", "status": "False", "reason": "WaitingForQuota",
+            "message": "a: \"2\" short;\n# or so, and that is a message of more than one line and of more than eighty characters",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }))
+        .expect("a condition");
+        let molds = Molds::default();
+        let shown = |job: &RayJob| {
+            let queued = RayJobJob::new(job, Arc::new(Ok(Vec::new())), Pods::default(), &molds);
+            (queued.conditions().to_vec(), queued.show(vec![condition.clone()], &[]))
+        };
+        let (before, write) = shown(&job);
+        assert_eq!(before, []);
+        let Some(WriteOp::Patch(patch)) = write.map(|write| write.op) else { panic!("nothing is shown") };
+        let text = patch["metadata"]["annotations"][CONDITIONS_ANNOTATION].as_str().expect("a text").to_owned();
+        assert!(
+            text.starts_with("- type: sluice.dev/Admitted\n  status: \"False\"\n  reason: WaitingForQuota\n"),
+            "{text}"
+        );
+
+        job.metadata.annotations = Some([(CONDITIONS_ANNOTATION.to_owned(), text)].into());
+        assert_eq!(shown(&job), (vec![condition.clone()], None));
+
+        job.metadata.annotations = Some([(CONDITIONS_ANNOTATION.to_owned(), "what?".to_owned())].into());
+        let (before, write) = shown(&job);
+        assert!(before.is_empty() && write.is_some(), "what somebody else wrote there is written over");
+    }
+}

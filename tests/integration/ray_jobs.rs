@@ -1,0 +1,384 @@
+//! RayJobs in the queue, run by KubeRay itself.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use sluice::api::condition;
+use sluice::api::kueue::scheduling_gate::is_gated;
+
+use crate::guard::objects::{api, create};
+use crate::guard::webhook::{configure, is_gated as webhook_answers, manager_at};
+use crate::process::free_port;
+use crate::support::history::Recorder;
+use crate::support::objects::{NAMESPACE, reserved};
+use crate::support::quotas::{FLAVOR, flavor};
+use crate::support::real_kuberay::{RealKubeRay, control_plane, steer};
+use crate::support::{Manager, TestEnv, eventually, eventually_or_tell, invariants};
+
+const QUEUE: &str = "jobs";
+/// The annotation that says how a RayJob stands.
+const CONDITIONS: &str = "sluice.dev/conditions";
+
+/// A control plane where KubeRay makes the pods and Sluice pays for them, watched from the beginning.
+struct Stage {
+    env: TestEnv,
+    recorder: Recorder,
+    port: u16,
+    manager: Manager,
+    _kuberay: RealKubeRay,
+}
+
+impl Stage {
+    async fn new() -> Self {
+        let env = control_plane().await;
+        let recorder = Recorder::start(env.client.clone(), None).await;
+        let port = free_port();
+        configure(&env, port).await;
+        let manager = manager_at(&env, port, &["--ray-operator=false"]).await;
+        eventually("the webhook is called", async || webhook_answers(&env.client).await.then_some(())).await;
+        let kuberay = RealKubeRay::start(&env);
+        env.put(flavor()).await;
+        Self { env, recorder, port, manager, _kuberay: kuberay }
+    }
+
+    /// Kills Sluice, and starts it again.
+    async fn restart(self) -> Self {
+        let Self { env, recorder, port, manager, _kuberay } = self;
+        manager.kill().await;
+        let manager = manager_at(&env, port, &["--ray-operator=false"]).await;
+        eventually("the webhook is called", async || webhook_answers(&env.client).await.then_some(())).await;
+        Self { env, recorder, port, manager, _kuberay }
+    }
+
+    async fn queue(&self, nominal: &str) {
+        let preemption = json!({"preemption": {"withinClusterQueue": "LowerPriority"}});
+        self.env.put_queue(QUEUE, None, quota(nominal), preemption).await;
+    }
+
+    async fn resize(&self, nominal: &str) {
+        self.env.change_queue(QUEUE, json!({"resourceGroups": quota(nominal)})).await;
+    }
+
+    /// Waits until so much CPU is reserved in the queue.
+    async fn reserves(&self, amount: &str) {
+        eventually_or_tell(&format!("{amount} CPU is reserved"), async || {
+            let queue = self.env.cluster_queues().get(QUEUE).await.expect("the queue");
+            let is = reserved(&queue, "cpu");
+            if is == amount { Ok(()) } else { Err(format!("{is} is")) }
+        })
+        .await;
+    }
+
+    async fn get(&self, kind: &str, name: &str) -> DynamicObject {
+        api(&self.env.client, kind).get(name).await.unwrap_or_else(|error| panic!("{kind} {name}: {error}"))
+    }
+
+    async fn patch(&self, kind: &str, name: &str, patch: Value) -> Result<(), kube::Error> {
+        api(&self.env.client, kind).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+    }
+
+    async fn list(&self, kind: &str) -> Vec<String> {
+        let all = api(&self.env.client, kind).list(&ListParams::default()).await.expect("a list").items;
+        all.iter().map(ResourceExt::name_any).collect()
+    }
+
+    async fn pods(&self) -> Vec<Pod> {
+        let pods: Api<Pod> = Api::namespaced(self.env.client.clone(), NAMESPACE);
+        pods.list(&ListParams::default()).await.expect("the pods").items
+    }
+
+    /// Waits until so many pods run, and so many wait behind their gates.
+    async fn has_pods(&self, running: usize, waiting: usize) {
+        eventually_or_tell(&format!("{running} pods run and {waiting} wait"), async || {
+            let (gated, others): (Vec<_>, Vec<_>) =
+                self.pods().await.into_iter().filter(|pod| phase(pod) != "Succeeded").partition(is_gated);
+            let run = others.iter().filter(|pod| phase(pod) == "Running").count();
+            match (run, others.len() - run, gated.len()) {
+                (run, 0, gated) if run == running && gated == waiting => Ok(()),
+                found => Err(format!("(running, starting, waiting) = {found:?}")),
+            }
+        })
+        .await;
+    }
+
+    /// Waits until a RayJob is as far as this, by KubeRay's word.
+    async fn is(&self, name: &str, status: &str) {
+        eventually_or_tell(&format!("RayJob {name} is {status}"), async || {
+            let is = self.get("RayJob", name).await.data["status"]["jobDeploymentStatus"].clone();
+            if is == status { Ok(()) } else { Err(format!("it is {is}")) }
+        })
+        .await;
+    }
+
+    /// Waits until an object says why it waits.
+    async fn waits(&self, name: &str, why: &str) {
+        eventually_or_tell(&format!("RayJob {name} says {why}"), async || {
+            let shown = self.get("RayJob", name).await.annotations().get(CONDITIONS).cloned().unwrap_or_default();
+            let conditions: Vec<_> = serde_saphyr::from_str(&shown).unwrap_or_default();
+            let admitted = condition::get(&conditions, "sluice.dev/Admitted");
+            match admitted.filter(|said| said.status == "False" && said.message.contains(why)) {
+                Some(_) => Ok(()),
+                None => Err(shown),
+            }
+        })
+        .await;
+    }
+
+    /// Lets pods do what they were to do.
+    async fn succeed(&self, label: &str) {
+        let pods: Api<Pod> = Api::namespaced(self.env.client.clone(), NAMESPACE);
+        let done = Patch::Merge(json!({"metadata": {"annotations": {"testenv.sluice.dev/phase": "succeeded"}}}));
+        for pod in pods.list(&ListParams::default().labels(label)).await.expect("pods") {
+            pods.patch(&pod.name_any(), &PatchParams::default(), &done).await.expect("the pod is done");
+        }
+    }
+
+    async fn holds(&self) {
+        let breaches = invariants::breaches(&self.recorder.history().await);
+        assert!(breaches.is_empty(), "{breaches:#?}");
+    }
+}
+
+/// Quota of so much CPU; and of more memory than there is need for, which KubeRay's own containers ask for.
+fn quota(cpu: &str) -> Value {
+    let resources = json!([{"name": "cpu", "nominalQuota": cpu}, {"name": "memory", "nominalQuota": "1Ti"}]);
+    json!([{"coveredResources": ["cpu", "memory"], "flavors": [{"name": FLAVOR, "resources": resources}]}])
+}
+
+fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+/// A cluster of a head and so many workers, of 1 CPU each.
+fn cluster(workers: u32) -> Value {
+    let template = json!({"spec": {"containers": [
+        {"name": "ray", "image": "rayproject/ray:2.52.0", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}},
+    ]}});
+    let group = json!({
+        "groupName": "small", "replicas": workers, "minReplicas": 0, "maxReplicas": 9, "rayStartParams": {},
+        "template": template,
+    });
+    json!({"headGroupSpec": {"rayStartParams": {}, "template": template}, "workerGroupSpecs": [group]})
+}
+
+fn ray_job(name: &str, spec: Value) -> Value {
+    let mut whole = json!({"entrypoint": "python -c 1", "submissionMode": "K8sJobMode"});
+    whole.as_object_mut().expect("a spec").extend(spec.as_object().cloned().unwrap_or_default());
+    let meta = json!({"name": name, "labels": {"kueue.x-k8s.io/queue-name": QUEUE}});
+    json!({"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": meta, "spec": whole})
+}
+
+fn with_cluster(name: &str, workers: u32) -> Value {
+    ray_job(name, json!({"rayClusterSpec": cluster(workers), "shutdownAfterJobFinishes": true}))
+}
+
+#[tokio::test]
+async fn a_ray_job_lives_its_whole_life_within_its_quota() {
+    // Given too little quota, a RayJob waits without a cluster, and says why; nobody but Sluice starts it;
+    let stage = Stage::new().await;
+    stage.queue("2").await;
+    create(&stage.env.client, with_cluster("train", 1)).await.expect("a RayJob");
+    stage.waits("train", "cpu").await;
+    stage.is("train", "Suspended").await;
+    assert!(stage.list("RayCluster").await.is_empty());
+    let refusal = stage.patch("RayJob", "train", json!({"spec": {"suspend": false}})).await.expect_err("a refusal");
+    assert!(refusal.to_string().contains("spec.suspend of a queued RayJob is its gate"), "{refusal}");
+
+    // with enough it runs: a head, a worker, and once those are ready the pod that submits it;
+    stage.resize("2500m").await;
+    stage.has_pods(3, 0).await;
+    stage.is("train", "Running").await;
+    stage.reserves("2500m").await;
+
+    // what its autoscaler adds waits for more quota, pod by pod, and what it takes is free;
+    let [cluster] = stage.list("RayCluster").await.try_into().expect("one cluster");
+    let scaled =
+        |workers: u32| json!([{"op": "replace", "path": "/spec/workerGroupSpecs/0/replicas", "value": workers}]);
+    let scale = async |workers| {
+        let patch: json_patch::Patch = serde_json::from_value(scaled(workers)).expect("a patch");
+        let patch = Patch::Json::<()>(patch);
+        api(&stage.env.client, "RayCluster").patch(&cluster, &PatchParams::default(), &patch).await.expect("scaled");
+    };
+    scale(3).await;
+    stage.has_pods(3, 2).await;
+    stage.resize("3500m").await;
+    stage.has_pods(4, 1).await;
+    stage.reserves("3500m").await;
+    scale(1).await;
+    stage.has_pods(3, 0).await;
+    stage.reserves("2500m").await;
+
+    // it makes place for what is more important, and starts again with another cluster;
+    stage
+        .env
+        .put(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 100,
+        }))
+        .await;
+    let mut urgent = with_cluster("urgent", 0);
+    urgent["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high".into();
+    create(&stage.env.client, urgent).await.expect("a RayJob");
+    stage.is("train", "Suspended").await;
+    stage.is("urgent", "Running").await;
+    stage.has_pods(2, 0).await;
+    stage.reserves("1500m").await;
+
+    // its quota is free when it is done and its pods are gone,
+    steer(&stage.env, &json!({"jobStatus": "SUCCEEDED"})).await;
+    stage.succeed("batch.kubernetes.io/job-name=urgent").await;
+    stage.is("urgent", "Complete").await;
+    steer(&stage.env, &json!({})).await;
+    stage.is("train", "Running").await;
+    stage.has_pods(3, 0).await;
+    stage.reserves("2500m").await;
+
+    // and nothing of it is left when it is deleted.
+    for name in ["train", "urgent"] {
+        api(&stage.env.client, "RayJob").delete(name, &DeleteParams::background()).await.expect("a deletion");
+    }
+    eventually_or_tell("nothing is left", async || {
+        let left = (stage.list("RayCluster").await, stage.pods().await.len());
+        let slices = stage.env.workloads().list(&ListParams::default()).await.expect("the slices").items.len();
+        if left.0.is_empty() && left.1 == 0 && slices == 0 { Ok(()) } else { Err(format!("{left:?}, {slices} slices")) }
+    })
+    .await;
+    stage.reserves("0").await;
+    stage.holds().await;
+}
+
+#[tokio::test]
+async fn a_ray_job_for_a_cluster_of_others_pays_for_its_submitter_and_for_nothing_twice() {
+    // Given a cluster in the queue, and no more quota than it has,
+    let stage = Stage::new().await;
+    stage.queue("2").await;
+    let meta = json!({"name": "shared", "labels": {"kueue.x-k8s.io/queue-name": QUEUE, "team": "a"}});
+    let shared = json!({"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": meta, "spec": cluster(1)});
+    create(&stage.env.client, shared).await.expect("a cluster");
+    stage.has_pods(2, 0).await;
+    stage.reserves("2").await;
+
+    // when a RayJob is sent to it, then only the pod that submits it is asked for, and waits;
+    let submitted = json!({"clusterSelector": {"ray.io/cluster": "shared"}});
+    create(&stage.env.client, ray_job("ask", submitted)).await.expect("a RayJob");
+    eventually_or_tell("its submitter waits", async || {
+        let job = api(&stage.env.client, "Job").get("ask").await.map_err(|error| error.to_string())?;
+        let said = job.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let waits = |said: &Value| said["type"] == "sluice.dev/Admitted" && said["status"] == "False";
+        if said.iter().any(waits) { Ok(()) } else { Err(format!("{said:?}")) }
+    })
+    .await;
+    stage.has_pods(2, 0).await;
+    stage.reserves("2").await;
+
+    // with quota for that it runs, and frees it when it is done.
+    stage.resize("2500m").await;
+    stage.has_pods(3, 0).await;
+    stage.reserves("2500m").await;
+    steer(&stage.env, &json!({"jobStatus": "SUCCEEDED"})).await;
+    stage.succeed("batch.kubernetes.io/job-name=ask").await;
+    stage.is("ask", "Complete").await;
+    stage.has_pods(2, 0).await;
+    stage.reserves("2").await;
+    stage.holds().await;
+}
+
+#[tokio::test]
+async fn pods_of_a_ray_job_hold_its_quota_until_they_are_gone_though_their_cluster_went_before() {
+    // Given a RayJob that runs, of which a pod takes its time to end;
+    let stage = Stage::new().await;
+    stage.queue("2").await;
+    let without_submitter = |name: &str| {
+        let mut job = with_cluster(name, 1);
+        job["spec"]["submissionMode"] = "HTTPMode".into();
+        job
+    };
+    create(&stage.env.client, without_submitter("train")).await.expect("a RayJob");
+    stage.is("train", "Running").await;
+    stage.has_pods(2, 0).await;
+    let pods = stage.pods().await;
+    let worker = pods.iter().find(|pod| pod.labels().get("ray.io/node-type").is_some_and(|kind| kind == "worker"));
+    let worker = worker.expect("a worker").name_any();
+    let finalizers = |names: Value| json!({"metadata": {"finalizers": names}});
+    stage.patch("Pod", &worker, finalizers(json!(["test.sluice.dev/linger"]))).await.expect("a finalizer");
+
+    // when it has to make place, then its cluster goes, and nothing gets the quota of the pod that is left, whatever happens to
+    // Sluice meanwhile;
+    stage
+        .env
+        .put(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 100,
+        }))
+        .await;
+    let mut urgent = without_submitter("urgent");
+    urgent["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high".into();
+    create(&stage.env.client, urgent).await.expect("a RayJob");
+    stage.is("train", "Suspended").await;
+    assert_eq!(stage.list("RayCluster").await, Vec::<String>::new());
+    let stage = stage.restart().await;
+    stage.waits("urgent", "evicted workloads have given theirs back: default/rayjob-train").await;
+    stage.is("urgent", "Suspended").await;
+    stage.has_pods(1, 0).await;
+
+    // and once that is gone the other one runs.
+    stage.patch("Pod", &worker, finalizers(Value::Null)).await.expect("it may go");
+    stage.is("urgent", "Running").await;
+    stage.has_pods(2, 0).await;
+    stage.reserves("2").await;
+    stage.holds().await;
+}
+
+#[tokio::test]
+async fn a_ray_job_that_can_have_no_gate_is_refused_and_so_is_who_opens_one() {
+    let env = control_plane().await;
+    let made = async |object: Value| create(&env.client, object).await.map(drop).map_err(|error| error.to_string());
+    let patched = async |name: &str, patch: Value| {
+        let params = PatchParams { dry_run: true, ..PatchParams::default() };
+        let answer = api(&env.client, "RayJob").patch(name, &params, &Patch::Merge(patch)).await;
+        answer.map(drop).map_err(|error| error.to_string())
+    };
+    let mut waiting = with_cluster("waiting", 0);
+    waiting["spec"]["suspend"] = true.into();
+    let mut free = with_cluster("free", 0);
+    free["metadata"]["labels"] = json!({});
+    for job in [waiting, with_cluster("running", 0), free] {
+        made(job).await.expect("a RayJob");
+    }
+    let keeps = ray_job("keeps", json!({"rayClusterSpec": cluster(0)}));
+    let both = ray_job("both", json!({"rayClusterSpec": cluster(0), "clusterSelector": {"ray.io/cluster": "a"}}));
+    let moved = json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "b"}}});
+    let opened = json!({"spec": {"suspend": false}});
+    eventually_or_tell("the policies are in force", async || {
+        patched("waiting", opened.clone()).await.err().ok_or_else(String::new)?;
+        patched("running", moved.clone()).await.err().map(drop).ok_or_else(String::new)
+    })
+    .await;
+
+    let cases = [
+        (
+            "one that keeps its cluster",
+            made(keeps).await,
+            "spec.shutdownAfterJobFinishes of a queued RayJob has to be true",
+        ),
+        ("one of two places", made(both).await, "spec.clusterSelector and spec.rayClusterSpec exclude each other"),
+        ("the gate is opened", patched("waiting", opened.clone()).await, "spec.suspend of a queued RayJob is its gate"),
+        (
+            "one that runs is moved",
+            patched("running", moved.clone()).await,
+            "of a RayJob changes only while spec.suspend is true",
+        ),
+        ("one that waits is moved", patched("waiting", moved.clone()).await, ""),
+        ("one that runs is suspended", patched("running", json!({"spec": {"suspend": true}})).await, ""),
+        (
+            "one in no queue keeps its cluster",
+            patched("free", json!({"spec": {"shutdownAfterJobFinishes": false}})).await,
+            "",
+        ),
+    ];
+    for (what, answer, refusal) in cases {
+        match answer {
+            Ok(()) => assert_eq!(refusal, "", "{what}: taken"),
+            Err(said) => assert!(!refusal.is_empty() && said.contains(refusal), "{what}: {said}"),
+        }
+    }
+}
