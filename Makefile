@@ -21,7 +21,7 @@ TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help build testenv demo demo-stop test simulate planted fidelity bench lint crds
+.PHONY: help build testenv kuberay demo demo-stop test simulate planted fidelity bench lint crds
 
 help: ## Say what the targets do.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ testenv: ## Build the test environment: a Kubernetes control plane with fake nod
 	@mkdir -p $(BIN)
 	cd testenv && go build -ldflags '$(TESTENV_LDFLAGS)' -o $(BIN)/testenv .
 	GOBIN=$(BIN) go install sigs.k8s.io/kwok/cmd/kwok@$(KWOK_VERSION)
+
+kuberay: ## Build the operator of KubeRay, for the tests of what Sluice does beside it.
+	@mkdir -p $(BIN)
 	cd testenv/kuberay && go build -ldflags '-s -w' -o $(BIN)/kuberay $(KUBERAY)
 	@mkdir -p $(SLUICE_CACHE)/kuberay-crds
 	@cd testenv/kuberay && install -m 644 $$(go list -m -f '{{.Dir}}' $(KUBERAY))/config/crd/bases/*.yaml $(SLUICE_CACHE)/kuberay-crds/
@@ -46,7 +49,7 @@ demo-stop: ## End what KEEP=1 left running.
 	@test ! -e .cache/demo/lock || $(BIN)/testenv stop --dir .cache/demo
 	@rm -rf .cache/demo
 
-test: testenv ## Run all tests: the units, simulated histories, and the scenarios on a real control plane.
+test: testenv kuberay ## Run all tests: the units, simulated histories, and the scenarios on a real control plane.
 	cd testenv && go test -vet=off ./...
 	PROPTEST_CASES=$(CASES) cargo test --locked --lib
 	cargo test --locked --test queue_bench

@@ -6,7 +6,7 @@ use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::Engine;
-use super::planners::controller;
+use super::planners::{controller, existing_cluster};
 use super::store::Key;
 use super::world::{MemberId, Runner, owned_by};
 use crate::api::ray::RayJob;
@@ -66,13 +66,11 @@ impl Engine {
     /// Whether what has made a pod is there, and says whose it is.
     fn is_made_by_a_known_one(&self, pod: &Pod) -> bool {
         let Some(maker) = MemberId::of_pod(pod) else { return false };
-        let is_meant = |uid: Option<&String>| uid == Some(&maker.uid);
         match maker.runner {
-            Runner::RayCluster => {
-                self.world.ray_clusters.get(&maker.key).is_some_and(|known| is_meant(known.metadata.uid.as_ref()))
-            }
+            Runner::RayCluster => existing_cluster(&self.world, &maker).is_some(),
             Runner::BatchJob => {
-                self.world.batch_jobs.get(&maker.key).is_some_and(|known| is_meant(known.metadata.uid.as_ref()))
+                let known = self.world.batch_jobs.get(&maker.key);
+                known.is_some_and(|known| known.metadata.uid.as_ref() == Some(&maker.uid))
             }
             Runner::RayJob => false,
         }

@@ -245,9 +245,7 @@ impl MemberId {
         let key = Key::new(pod.namespace().unwrap_or_default(), owner.name.clone());
         Some(Self { runner, key, uid: owner.uid.clone() })
     }
-}
 
-impl MemberId {
     /// The RayJob that a pod was let go for. Its name isn't known.
     pub(super) fn let_go_for(pod: &Pod) -> Option<Self> {
         let key = Key::new(pod.namespace().unwrap_or_default(), "");
@@ -280,7 +278,7 @@ fn controller_and_job_uid(pod: &Pod) -> Under {
 }
 
 /// The uid of the Ray job that a pod was let go for.
-pub(super) fn ray_job_of(pod: &Pod) -> Option<&str> {
+fn ray_job_of(pod: &Pod) -> Option<&str> {
     pod.labels().get(JOB_UID_LABEL).map(String::as_str)
 }
 

@@ -92,9 +92,8 @@ impl Job for BatchJobJob<'_> {
     }
 
     fn finished(&self) -> Option<Finish> {
-        let ends = |shown: &&Condition| [COMPLETE, FAILED].contains(&shown.type_.as_str()) && shown.status == "True";
-        let end = self.conditions.iter().find(ends)?;
-        Some(Finish { succeeded: end.type_ == COMPLETE, message: end.message.clone() })
+        let end = end(self.job)?;
+        Some(Finish { succeeded: end.type_ == COMPLETE, message: end.message.clone().unwrap_or_default() })
     }
 
     fn member_kind(&self) -> &'static str {
@@ -141,22 +140,12 @@ impl Job for BatchJobJob<'_> {
         self.has_gated_template()
     }
 
-    fn next(&self) -> Option<&str> {
-        None
-    }
-
-    fn routed_by(&self) -> Option<ObjectRef> {
-        None
-    }
-
     fn release(&self, _: &str, pod: &str, leave: &Leave) -> Option<Write> {
         members::released(&self.pods, pod, leave)
     }
 
     fn join(&self, queue: &str) -> Option<Write> {
-        let mut joined = self.job.clone();
-        joined.labels_mut().insert(QUEUE_NAME_LABEL.to_owned(), queue.to_owned());
-        Write::patch(self.job, &joined)
+        super::joined(self.job, queue)
     }
 
     fn conditions(&self) -> &[Condition] {
@@ -209,8 +198,13 @@ fn epoch() -> k8s_openapi::apimachinery::pkg::apis::meta::v1::Time {
 
 /// Whether a Job has ended.
 pub fn is_over(job: &BatchJob) -> bool {
+    end(job).is_some()
+}
+
+/// What says how a Job has ended.
+fn end(job: &BatchJob) -> Option<&JobCondition> {
     let mut conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.any(|shown| [COMPLETE, FAILED].contains(&shown.type_.as_str()) && shown.status == "True")
+    conditions.find(|shown| [COMPLETE, FAILED].contains(&shown.type_.as_str()) && shown.status == "True")
 }
 
 /// Whether `spec.managedBy` leaves a Job to another controller than that of Kubernetes.

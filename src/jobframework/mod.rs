@@ -31,6 +31,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
 
 use crate::api::condition;
 use crate::api::kueue::workload::PriorityClassRef;
@@ -64,7 +66,9 @@ pub trait Job {
     /// What runs pods for it, the oldest first.
     fn members(&self) -> Vec<Member>;
     /// What makes every later member be born suspended, if that isn't so already.
-    fn hold_template_gate(&self) -> Option<Write>;
+    fn hold_template_gate(&self) -> Option<Write> {
+        None
+    }
     /// Opens or closes the gate of the member with this name.
     fn set_open(&self, member: &str, open: bool) -> Option<Write>;
     /// Whether pods of an open member that nothing pays for are held back: by who makes them, or by a gate that they are born with.
@@ -72,9 +76,13 @@ pub trait Job {
         true
     }
     /// The member that is to take the place of the one that serves, as its operator says.
-    fn next(&self) -> Option<&str>;
+    fn next(&self) -> Option<&str> {
+        None
+    }
     /// What says to which of its members requests are sent, if anything does.
-    fn routed_by(&self) -> Option<ObjectRef>;
+    fn routed_by(&self) -> Option<ObjectRef> {
+        None
+    }
     /// Takes the scheduling gate from a pod of a member, sends it to where its quota is, and labels it with what it is.
     fn release(&self, member: &str, pod: &str, leave: &Leave) -> Option<Write>;
     /// Puts it into this LocalQueue.
@@ -94,6 +102,16 @@ pub trait Job {
 pub fn queue_name(meta: &ObjectMeta) -> Option<&str> {
     let name = meta.labels.as_ref()?.get(names::QUEUE_NAME_LABEL)?;
     Some(name.as_str()).filter(|name| !name.is_empty())
+}
+
+/// Puts a job into this LocalQueue.
+fn joined<K>(job: &K, queue: &str) -> Option<Write>
+where
+    K: Resource<DynamicType = ()> + Clone + PartialEq + Serialize,
+{
+    let mut joined = job.clone();
+    joined.labels_mut().insert(names::QUEUE_NAME_LABEL.to_owned(), queue.to_owned());
+    Write::patch(job, &joined)
 }
 
 /// What runs pods for a job, behind a gate of its own.

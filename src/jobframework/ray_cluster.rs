@@ -8,7 +8,6 @@ use kube::ResourceExt;
 use super::census::Molds;
 use super::members::{self, Pods, Who};
 use super::{Group, Groups, Job, Leave, Member, pod_sets, report};
-use crate::api::kueue;
 use crate::api::ray::{RayCluster, names};
 use crate::engine::plan::{ObjectRef, Write};
 use crate::raycluster::{PodGroup, Problem};
@@ -45,20 +44,8 @@ impl Job for RayClusterJob<'_> {
         vec![member(self.cluster, &self.pods, self.groups.clone(), self.molds)]
     }
 
-    fn hold_template_gate(&self) -> Option<Write> {
-        None
-    }
-
     fn set_open(&self, _: &str, open: bool) -> Option<Write> {
         set_open(self.cluster, open)
-    }
-
-    fn next(&self) -> Option<&str> {
-        None
-    }
-
-    fn routed_by(&self) -> Option<ObjectRef> {
-        None
     }
 
     fn release(&self, _: &str, pod: &str, leave: &Leave) -> Option<Write> {
@@ -66,9 +53,7 @@ impl Job for RayClusterJob<'_> {
     }
 
     fn join(&self, queue: &str) -> Option<Write> {
-        let mut joined = self.cluster.clone();
-        joined.labels_mut().insert(kueue::names::QUEUE_NAME_LABEL.to_owned(), queue.to_owned());
-        Write::patch(self.cluster, &joined)
+        super::joined(self.cluster, queue)
     }
 
     fn conditions(&self) -> &[Condition] {

@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 use super::census::Molds;
 use super::members::{self, Pods, Who};
 use super::{Finish, Group, Groups, Job, Leave, Member, batch_job, pod_sets, ray_cluster, report};
-use crate::api::kueue::names::QUEUE_NAME_LABEL;
 use crate::api::ray::{PodTemplate, RayCluster, RayJob, Submission};
 use crate::engine::plan::{ObjectRef, Write};
 use crate::raycluster;
@@ -100,22 +99,10 @@ impl Job for RayJobJob<'_> {
         vec![members::of(who, &self.pods, self.groups.clone(), self.molds)]
     }
 
-    fn hold_template_gate(&self) -> Option<Write> {
-        None
-    }
-
     fn set_open(&self, _: &str, open: bool) -> Option<Write> {
         let mut gated = self.job.clone();
         gated.spec.suspend = Some(!open);
         Write::patch(self.job, &gated)
-    }
-
-    fn next(&self) -> Option<&str> {
-        None
-    }
-
-    fn routed_by(&self) -> Option<ObjectRef> {
-        None
     }
 
     fn release(&self, _: &str, pod: &str, leave: &Leave) -> Option<Write> {
@@ -123,9 +110,7 @@ impl Job for RayJobJob<'_> {
     }
 
     fn join(&self, queue: &str) -> Option<Write> {
-        let mut joined = self.job.clone();
-        joined.labels_mut().insert(QUEUE_NAME_LABEL.to_owned(), queue.to_owned());
-        Write::patch(self.job, &joined)
+        super::joined(self.job, queue)
     }
 
     fn conditions(&self) -> &[Condition] {

@@ -6,7 +6,6 @@ use kube::ResourceExt;
 
 use super::ray_cluster::RayClusterJob;
 use super::{Job, Leave, Member, report};
-use crate::api::kueue::names::QUEUE_NAME_LABEL;
 use crate::api::ray::RayService;
 use crate::engine::plan::{ObjectRef, Write};
 use crate::rayservice::services::serve_service_name;
@@ -72,9 +71,7 @@ impl Job for RayServiceJob<'_> {
     }
 
     fn join(&self, queue: &str) -> Option<Write> {
-        let mut joined = self.service.clone();
-        joined.labels_mut().insert(QUEUE_NAME_LABEL.to_owned(), queue.to_owned());
-        Write::patch(self.service, &joined)
+        super::joined(self.service, queue)
     }
 
     fn conditions(&self) -> &[Condition] {

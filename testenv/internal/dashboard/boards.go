@@ -109,10 +109,8 @@ func (b *Boards) Put(now time.Time, service Service, headUID string, body []byte
 func (b *Boards) Get(now time.Time, service Service, headUID string) (*Details, error) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
-	board := b.board(service, headUID)
-	board.gets++
-	steering := b.steeringOf(service)
-	if err := steering.failure(steering.GetError); err != nil {
+	board, steering, err := b.read(service, headUID)
+	if err != nil {
 		return nil, err
 	}
 	if board.config == nil {
@@ -127,6 +125,14 @@ func (b *Boards) Get(now time.Time, service Service, headUID string) (*Details, 
 		details.Applications[app.Name] = app.at(now.Sub(board.deployed[app.Name]), steering)
 	}
 	return details, nil
+}
+
+// read is what a dashboard that is asked something goes by; the caller holds the mutex. The error is a *SteeredError.
+func (b *Boards) read(service Service, headUID string) (*board, Steering, error) {
+	board := b.board(service, headUID)
+	board.gets++
+	steering := b.steeringOf(service)
+	return board, steering, steering.failure(steering.GetError)
 }
 
 // at is how the application gets on this long after its deployment.

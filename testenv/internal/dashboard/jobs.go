@@ -27,10 +27,8 @@ type Job struct {
 func (b *Boards) Job(now time.Time, service Service, headUID, id string) (*Job, error) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
-	board := b.board(service, headUID)
-	board.gets++
-	steering := b.steeringOf(service)
-	if err := steering.failure(steering.GetError); err != nil {
+	board, steering, err := b.read(service, headUID)
+	if err != nil {
 		return nil, err
 	}
 	if board.jobs[id].IsZero() {

@@ -1,4 +1,4 @@
-//! KubeRay itself, as its users run it; `make testenv` builds it. Its pods pretend, and its jobs get on as a test says.
+//! KubeRay itself, as its users run it; `make kuberay` builds it. Its pods pretend, and its jobs get on as a test says.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -42,7 +42,7 @@ impl RealKubeRay {
             .stderr(file)
             .kill_on_drop(true)
             .spawn()
-            .unwrap_or_else(|error| panic!("starting {} (make testenv builds it): {error}", program.display()));
+            .unwrap_or_else(|error| panic!("starting {} (make kuberay builds it): {error}", program.display()));
         Self { _process: process, log }
     }
 }
