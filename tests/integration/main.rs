@@ -11,6 +11,7 @@ mod halves;
 mod kinds;
 mod limits;
 mod many;
+mod many_jobs;
 mod preemption;
 mod process;
 mod quota;

@@ -158,3 +158,26 @@ fn a_job_in_no_queue_and_one_that_ray_has_made_run_as_they_are() {
     plane.play(10);
     assert_eq!((plane.running_and_gated("free"), plane.running_and_gated("submit")), ((1, 0), (1, 0)));
 }
+
+#[test]
+fn a_place_that_is_free_is_taken_at_once_and_not_when_somebody_looks_again() {
+    // Given many more Jobs than fit,
+    const JOBS: usize = 60;
+    const FIT: usize = 5;
+    let mut plane = control_plane(Settings::default(), &FIT.to_string());
+    let names: Vec<String> = (0..JOBS).map(|number| format!("job-{number:02}")).collect();
+    names.iter().for_each(|name| put_job(&mut plane, name, "low", json!({"parallelism": 1, "completions": 1})));
+    plane.play(10);
+
+    // when those that run are done, then others run, though no time passes; the oldest first, until all are done.
+    for done in (FIT..=JOBS).step_by(FIT) {
+        let running = |plane: &ControlPlane| -> Vec<String> {
+            names.iter().filter(|name| plane.running_and_gated(name) == (1, 0)).cloned().collect()
+        };
+        let before = running(&plane);
+        assert_eq!(before, names[done - FIT..done]);
+        before.iter().for_each(|name| plane.complete_pods(name));
+        plane.play(0);
+    }
+    assert!(names.iter().all(|name| is_finished(&plane, name).as_deref() == Some("Succeeded")));
+}

@@ -1,0 +1,124 @@
+//! Many Jobs want the same quota. `JOBS=2000` says how many; there is room for one in forty.
+
+use std::time::Duration;
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use sluice::api::condition;
+use sluice::api::kueue::Workload;
+use sluice::api::kueue::scheduling_gate::is_gated;
+
+use crate::guard::webhook::{configure, is_gated as webhook_answers, manager_at};
+use crate::process::free_port;
+use crate::support::history::{Change, Object, Recorder, State};
+use crate::support::objects::NAMESPACE;
+use crate::support::quotas::{cpu, flavor};
+use crate::support::{TestEnv, eventually, invariants};
+
+const QUEUE: &str = "jobs";
+/// How many there are unless `JOBS` says otherwise.
+const JOBS: usize = 120;
+/// For one in so many there is room.
+const ONE_IN: usize = 40;
+
+fn job(number: usize) -> Job {
+    let container = json!({"name": "work", "image": "work", "resources": {"requests": {"cpu": "1"}}});
+    let meta = json!({"name": format!("job-{number}"), "labels": {"kueue.x-k8s.io/queue-name": QUEUE}});
+    let spec = json!({"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}});
+    serde_json::from_value(json!({"metadata": meta, "spec": spec})).expect("a Job")
+}
+
+/// Lets every pod that runs do what it was to do, and then every other that comes, until so many Jobs are done.
+async fn work_off(env: &TestEnv, jobs: usize) {
+    let pods: Api<Pod> = Api::namespaced(env.client.clone(), NAMESPACE);
+    let done = Patch::Merge(json!({"metadata": {"annotations": {"testenv.sluice.dev/phase": "succeeded"}}}));
+    let mut told = std::collections::BTreeSet::new();
+    let mut idle = Duration::ZERO;
+    while told.len() < jobs {
+        let before = told.len();
+        for pod in pods.list(&ListParams::default()).await.expect("the pods").items {
+            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+            if phase == Some("Running") && !is_gated(&pod) && told.insert(pod.name_any()) {
+                pods.patch(&pod.name_any(), &PatchParams::default(), &done).await.expect("the pod is told");
+            }
+        }
+        let pause = Duration::from_millis(50);
+        idle = if told.len() > before { Duration::ZERO } else { idle + pause };
+        assert!(
+            idle < Duration::from_secs(120),
+            "{} of {jobs} Jobs had a pod that ran, and no other comes",
+            told.len()
+        );
+        tokio::time::sleep(pause).await;
+    }
+}
+
+fn is(workload: &Workload, kind: &str) -> bool {
+    let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    condition::is_true(conditions, kind)
+}
+
+/// How many were admitted at most at a time; and how many milliseconds a place that was free waited for somebody, each time.
+fn places(history: &[Change]) -> (usize, Vec<i64>) {
+    let (mut state, mut most, mut free, mut waited) = (State::default(), 0, Vec::new(), Vec::new());
+    let held = |state: &State| {
+        let admitted =
+            state.workloads.values().filter(|workload| is(workload, "Admitted") && !is(workload, "Finished"));
+        admitted.count()
+    };
+    for change in history {
+        let before = held(&state);
+        state.apply(change);
+        if !matches!(change.object, Object::Workload(_)) {
+            continue;
+        }
+        let now = held(&state);
+        most = most.max(now);
+        if now < before {
+            free.push(change.heard);
+        } else if now > before && !free.is_empty() {
+            waited.push(change.heard.duration_since(free.remove(0)).as_millis() as i64);
+        }
+    }
+    waited.sort_unstable();
+    (most, waited)
+}
+
+#[tokio::test]
+async fn many_jobs_take_turns_in_a_queue_that_fits_a_few() {
+    let jobs = std::env::var("JOBS").map_or(JOBS, |jobs| jobs.parse().expect("JOBS is a number"));
+    let room = jobs / ONE_IN;
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let port = free_port();
+    configure(&env, port).await;
+    let _manager = manager_at(&env, port, &[]).await;
+    eventually("the webhook is called", async || webhook_answers(&env.client).await.then_some(())).await;
+    env.put(flavor()).await;
+    env.put_queue(QUEUE, None, cpu(&room.to_string(), json!({})), json!({})).await;
+    let api: Api<Job> = Api::namespaced(env.client.clone(), NAMESPACE);
+    for number in 0..jobs {
+        api.create(&PostParams::default(), &job(number)).await.expect("a Job");
+    }
+
+    work_off(&env, jobs).await;
+
+    eventually("all are done, and so are their slices", async || {
+        let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
+        (slices.len() == jobs && slices.iter().all(|slice| is(slice, "Finished"))).then_some(())
+    })
+    .await;
+    let history = recorder.history().await;
+    let breaches = invariants::breaches(&history);
+    assert!(breaches.is_empty(), "{}", breaches.join("\n"));
+    let (most, waited) = places(&history);
+    assert_eq!(most, room, "the queue was full, and never more than full");
+    println!(
+        "{jobs} Jobs, {room} at a time: a free place waited for {} ms in the middle, for {} ms at most",
+        waited[waited.len() / 2],
+        waited[waited.len() - 1]
+    );
+}
