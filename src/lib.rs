@@ -9,6 +9,7 @@ pub mod clock;
 pub mod config;
 pub mod dashboard;
 pub mod engine;
+pub mod inspect;
 pub mod jobframework;
 pub mod manager;
 pub mod metrics;

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod explain;
 pub mod options;
 mod replay;
 
@@ -27,6 +28,8 @@ enum Command {
     Manager(Box<ManagerOptions>),
     /// Print the CustomResourceDefinitions that Sluice serves, as YAML.
     Crds,
+    /// Tell why a job waits, what would let it run, and what it was granted.
+    Explain(explain::ExplainOptions),
     /// Decide again what the manager decided, from the log that `manager --decision-log` wrote.
     ///
     /// Exits with 0 when every decision is made again, with 1 when one differs, and with 2 when the log can't be read.
@@ -60,6 +63,7 @@ pub fn run() -> Result<ExitCode, Failure> {
             std::io::stdout().write_all(crds::to_yaml().as_bytes())?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Explain(options) => explain::run(options),
         Command::Replay { file } => Ok(replay::run(&file)?),
     }
 }

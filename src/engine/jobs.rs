@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::plan::Plan;
+use super::plan::{ObjectRef, Plan};
 use super::planners::{JobKey, existing_cluster, is_standalone};
 use super::ray_jobs::Submits;
 use super::store::Key;
@@ -36,58 +36,76 @@ struct Known<'a> {
     makes_pods: bool,
 }
 
+/// A job as the engine sees it, for who wants to know about it.
+pub struct Sight<'a> {
+    /// The job.
+    pub job: &'a dyn Job,
+    /// Whether it is the queue's to manage.
+    pub managed: Managed,
+    /// All Workloads that it owns.
+    pub workloads: Vec<&'a Workload>,
+}
+
 impl Engine {
     /// Plans for a job; nothing for one that isn't there, or is a part of another.
     pub(super) fn plan_job(&self, job: &JobKey, now: Timestamp) -> Plan {
-        let plan = match job {
-            JobKey::RayService(key) => self.plan_ray_service_job(key, now),
-            JobKey::RayCluster(key) => self.plan_ray_cluster_job(key, now),
-            JobKey::RayJob(key) => self.plan_ray_job(key, now),
-            JobKey::BatchJob(key) => self.plan_batch_job(key, now),
-        };
-        plan.unwrap_or_default()
+        self.with(job, |known| self.plan_any_job(known, now)).unwrap_or_default()
     }
 
-    fn plan_ray_service_job(&self, key: &Key, now: Timestamp) -> Option<Plan> {
+    /// Looks at a job; `None` if there is none, or it is a part of another.
+    pub fn look<T>(&self, job: &ObjectRef, see: impl FnOnce(Sight<'_>) -> T) -> Option<T> {
+        let key = Key::new(job.namespace.clone().unwrap_or_default(), job.name.clone());
+        let key = JobKey::of_kind(&job.kind, key)?;
+        self.with(&key, |known| see(Sight { job: known.job, managed: known.managed, workloads: known.workloads }))
+    }
+
+    fn with<T>(&self, job: &JobKey, see: impl FnOnce(Known<'_>) -> T) -> Option<T> {
+        match job {
+            JobKey::RayService(key) => self.with_ray_service(key, see),
+            JobKey::RayCluster(key) => self.with_ray_cluster(key, see),
+            JobKey::RayJob(key) => self.with_ray_job(key, see),
+            JobKey::BatchJob(key) => self.with_batch_job(key, see),
+        }
+    }
+
+    fn with_ray_service<T>(&self, key: &Key, see: impl FnOnce(Known<'_>) -> T) -> Option<T> {
         let service = self.world.ray_services.get(key)?;
         let uid = service.uid().unwrap_or_default();
         let workloads = self.workloads_of(&uid);
         let molds = Molds::of(workloads.iter().copied());
         let children = self.world.ray_clusters.under(&owned_by(&uid));
         let children = children.map(|child| self.cluster_job(child, &molds)).collect();
-        let known = Known {
+        Some(see(Known {
             job: &RayServiceJob { service, children, serving: self.serving(service) },
             managed: self.managed_service(service),
             outlived: self.outlived(&key.namespace, &workloads, &molds),
             workloads,
             pod_class: priorities::pod_class(&service.spec.ray_cluster_config),
             makes_pods: self.halves.ray_operator,
-        };
-        Some(self.plan_any_job(known, now))
+        }))
     }
 
-    fn plan_ray_cluster_job(&self, key: &Key, now: Timestamp) -> Option<Plan> {
+    fn with_ray_cluster<T>(&self, key: &Key, see: impl FnOnce(Known<'_>) -> T) -> Option<T> {
         let cluster = self.world.ray_clusters.get(key).filter(|cluster| is_standalone(cluster))?;
         let workloads = self.workloads_of(&cluster.uid().unwrap_or_default());
         let molds = Molds::of(workloads.iter().copied());
-        let known = Known {
+        Some(see(Known {
             job: &self.cluster_job(cluster, &molds),
             managed: self.managed_cluster(cluster),
             outlived: self.outlived(&key.namespace, &workloads, &molds),
             workloads,
             pod_class: priorities::pod_class(&cluster.spec),
             makes_pods: self.halves.ray_operator,
-        };
-        Some(self.plan_any_job(known, now))
+        }))
     }
 
-    fn plan_ray_job(&self, key: &Key, now: Timestamp) -> Option<Plan> {
+    fn with_ray_job<T>(&self, key: &Key, see: impl FnOnce(Known<'_>) -> T) -> Option<T> {
         let job = self.world.ray_jobs.get(key).filter(|job| !job.spec.attaches())?;
         let uid = job.uid().unwrap_or_default();
         let workloads = self.workloads_of(&uid);
         let molds = Molds::of(workloads.iter().copied());
         let groups = self.specs.needs(key)?.groups(job, self.wants_of_cluster_under(&uid), self.submitter_under(&uid));
-        let known = Known {
+        Some(see(Known {
             job: &RayJobJob::new(job, groups, self.pods_of_ray_job(&uid), &molds),
             managed: self.managed_ray_job(job),
             // Its pods are its own, whether its cluster is there or not.
@@ -95,11 +113,10 @@ impl Engine {
             workloads,
             pod_class: job.spec.ray_cluster_spec.as_ref().and_then(priorities::pod_class),
             makes_pods: false,
-        };
-        Some(self.plan_any_job(known, now))
+        }))
     }
 
-    fn plan_batch_job(&self, key: &Key, now: Timestamp) -> Option<Plan> {
+    fn with_batch_job<T>(&self, key: &Key, see: impl FnOnce(Known<'_>) -> T) -> Option<T> {
         let job = self.world.batch_jobs.get(key)?;
         let uid = job.uid().unwrap_or_default();
         let workloads = self.workloads_of(&uid);
@@ -111,7 +128,7 @@ impl Engine {
             // That is charged for it.
             Submits::ForItsOwn => return None,
         };
-        let known = Known {
+        Some(see(Known {
             managed: self.managed_batch_job(job, queued.meta()),
             job: &queued,
             // Its pods are its own: there is nothing of it without it.
@@ -119,8 +136,7 @@ impl Engine {
             workloads,
             pod_class: batch_job::pod_class(job),
             makes_pods: false,
-        };
-        Some(self.plan_any_job(known, now))
+        }))
     }
 
     fn plan_any_job(&self, known: Known<'_>, now: Timestamp) -> Plan {

@@ -32,6 +32,7 @@ use crate::queue;
 use crate::rayservice::ServeObservation;
 use arriving::Arriving;
 use in_flight::{InFlight, WriteId};
+pub use jobs::Sight;
 use notebook::Notebook;
 use pace::Pace;
 use plan::{Note, Plan, ServeCall, Write};
@@ -195,6 +196,25 @@ impl Engine {
     pub fn managing(mut self, rules: Rules) -> Self {
         self.rules = rules;
         self
+    }
+
+    /// An engine that has seen these objects, and writes nothing: it is there to be asked. What its queue would decide next, it has.
+    pub fn onlooker(halves: Halves, settings: queue::Settings, objects: Vec<Object>, now: Timestamp) -> Self {
+        let never = Scope { kind: String::new(), namespace: None, label: None };
+        let mut engine = Self::new(halves, settings, [never]);
+        engine.step(now, objects.into_iter().map(Event::Applied));
+        engine.queueing.cycle(now);
+        engine
+    }
+
+    /// All that was seen.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// Who holds which quota, and who waits.
+    pub fn queue(&self) -> &queue::Engine {
+        self.queueing.queue()
     }
 
     /// Keeps the queue's decision log, to be taken by [`take_decision_log`](Self::take_decision_log).

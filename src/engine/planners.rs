@@ -58,6 +58,19 @@ pub(super) enum JobKey {
     BatchJob(Key),
 }
 
+impl JobKey {
+    /// The job of this kind with this key; `None` if there are no jobs of that kind.
+    pub(super) fn of_kind(kind: &str, key: Key) -> Option<Self> {
+        match kind {
+            "RayService" => Some(Self::RayService(key)),
+            "RayCluster" => Some(Self::RayCluster(key)),
+            "RayJob" => Some(Self::RayJob(key)),
+            "Job" => Some(Self::BatchJob(key)),
+            _ => None,
+        }
+    }
+}
+
 /// The RayService that a RayCluster belongs to.
 pub(super) fn service_of_cluster(world: &World, cluster: &Key) -> Option<Key> {
     world.ray_clusters.get(cluster).and_then(|cluster| controller(cluster.as_ref(), "RayService"))
@@ -70,14 +83,7 @@ pub(super) fn existing_cluster<'a>(world: &'a World, cluster: &MemberId) -> Opti
 
 pub(super) fn job_of(workload: &Workload) -> Option<JobKey> {
     let owner = workload.owner_references().iter().find(|owner| owner.controller == Some(true))?;
-    let key = Key::new(workload.namespace().unwrap_or_default(), owner.name.clone());
-    match owner.kind.as_str() {
-        "RayService" => Some(JobKey::RayService(key)),
-        "RayCluster" => Some(JobKey::RayCluster(key)),
-        "RayJob" => Some(JobKey::RayJob(key)),
-        "Job" => Some(JobKey::BatchJob(key)),
-        _ => None,
-    }
+    JobKey::of_kind(&owner.kind, Key::new(workload.namespace().unwrap_or_default(), owner.name.clone()))
 }
 
 /// The controlling owner of this kind, by its name.

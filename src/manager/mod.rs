@@ -105,7 +105,10 @@ pub async fn manage(
 }
 
 /// A client of the cluster that the environment names: `KUBECONFIG`, `~/.kube/config`, or the one that we run in.
-async fn connect() -> Result<Client, Failure> {
+///
+/// # Errors
+/// When none is named, or it can't be reached.
+pub async fn connect() -> Result<Client, Failure> {
     let mut config = Config::infer().await.map_err(|error| format!("finding the API server: {error}"))?;
     // The engine plans anew from fresh state after a failure; a client that retries by itself would hide it for minutes.
     config.default_retry = false;

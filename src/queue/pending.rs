@@ -387,11 +387,10 @@ impl Shortfall {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shortfall() -> Shortfall {
-        Shortfall {
+impl Shortfall {
+    /// Four GPUs are missing.
+    pub(crate) fn sample() -> Self {
+        Self {
             pod_set: "worker".into(),
             flavor: "a100".into(),
             resource: "nvidia.com/gpu".into(),
@@ -408,10 +407,15 @@ mod tests {
             within: None,
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     #[test]
     fn a_shortfall_says_what_is_missing_who_holds_it_and_what_would_help() {
-        let why = Waiting::Quota(vec![Obstacle::Short(shortfall())]);
+        let why = Waiting::Quota(vec![Obstacle::Short(Shortfall::sample())]);
         assert_eq!(why.reason(), PendingReason::WaitingForQuota);
         assert_eq!(
             why.to_string(),
@@ -429,7 +433,7 @@ mod tests {
             nominal: Amount::new(2 << 30),
             potential: Amount::new(2 << 30),
             missing: Amount::new(2 << 30),
-            ..shortfall()
+            ..Shortfall::sample()
         };
         let why = Waiting::Quota(vec![Obstacle::Exceeds(memory)]);
         assert_eq!(why.reason(), PendingReason::ExceedsMaxQuota);
@@ -442,8 +446,8 @@ mod tests {
 
     #[test]
     fn the_reason_is_the_most_hopeful_of_the_pod_set_that_has_the_least_hope() {
-        let short = Obstacle::Short(shortfall());
-        let exceeds = Obstacle::Exceeds(shortfall());
+        let short = Obstacle::Short(Shortfall::sample());
+        let exceeds = Obstacle::Exceeds(Shortfall::sample());
         let unsuitable = |pod_set: &str| Obstacle::Unsuitable {
             pod_set: pod_set.into(),
             flavor: "spot".into(),

@@ -5,6 +5,7 @@ mod batch_jobs;
 mod configuration;
 mod deletion;
 mod evictions;
+mod explain;
 mod flavors;
 mod guard;
 mod halves;

@@ -339,7 +339,7 @@ fn program() -> PathBuf {
 }
 
 /// The sluice that is tested: the one that was built with the tests, beside which they lie.
-fn sluice() -> PathBuf {
+pub fn sluice() -> PathBuf {
     let own = std::env::current_exe().expect("our own path");
     let profile = own.ancestors().find(|folder| folder.join("sluice").is_file());
     profile.expect("target/PROFILE/sluice (cargo builds it with the tests)").join("sluice")

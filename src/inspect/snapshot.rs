@@ -1,0 +1,230 @@
+//! All that Sluice would look at, as it is at one moment: in a cluster, or in files that somebody has kept of one.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::batch::v1::Job as BatchJob;
+use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::api::ListParams;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
+use crate::api::ray::{RayCluster, RayJob, RayService, names};
+use crate::engine::plan::ObjectRef;
+use crate::engine::world::{Kind, Object, received};
+use crate::jobframework::batch_job::JOB_NAME_LABEL;
+
+/// Where objects are whose manifests name no namespace.
+const DEFAULT_NAMESPACE: &str = "default";
+/// Kinds that are in no namespace.
+const GLOBAL: [&str; 7] =
+    ["ClusterQueue", "Cohort", "Namespace", "PriorityClass", "ResourceFlavor", "RuntimeClass", "WorkloadPriorityClass"];
+
+/// Why there is no snapshot.
+#[derive(Debug, Error)]
+pub enum SnapshotError {
+    /// The API server doesn't tell.
+    #[error("listing every {kind}: {source}")]
+    List {
+        /// The kind.
+        kind: String,
+        /// What it says instead.
+        source: Box<kube::Error>,
+    },
+    /// A file or folder can't be read.
+    #[error("reading {}: {source}", path.display())]
+    Read {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong.
+        source: std::io::Error,
+    },
+    /// A file doesn't hold what it should.
+    #[error("{}: {problem}", path.display())]
+    Content {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// Objects of the kinds that are watched.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    objects: Vec<Object>,
+}
+
+impl Snapshot {
+    /// What there is in a cluster now.
+    ///
+    /// # Errors
+    /// When the API server can't be reached, or doesn't let these kinds be listed.
+    pub async fn of_cluster(client: &Client) -> Result<Self, SnapshotError> {
+        let mut snapshot = Self::default();
+        snapshot.list::<ClusterQueue>(client, None).await?;
+        snapshot.list::<Cohort>(client, None).await?;
+        snapshot.list::<ResourceFlavor>(client, None).await?;
+        snapshot.list::<LocalQueue>(client, None).await?;
+        snapshot.list::<Workload>(client, None).await?;
+        snapshot.list::<WorkloadPriorityClass>(client, None).await?;
+        snapshot.list::<PriorityClass>(client, None).await?;
+        snapshot.list::<Namespace>(client, None).await?;
+        snapshot.list::<LimitRange>(client, None).await?;
+        snapshot.list::<RuntimeClass>(client, None).await?;
+        snapshot.list::<RayService>(client, None).await?;
+        snapshot.list::<RayCluster>(client, None).await?;
+        snapshot.list::<RayJob>(client, None).await?;
+        snapshot.list::<BatchJob>(client, None).await?;
+        snapshot.list::<Pod>(client, Some(names::CLUSTER_LABEL)).await?;
+        snapshot.list::<Pod>(client, Some(JOB_NAME_LABEL)).await?;
+        snapshot.list::<Service>(client, None).await?;
+        Ok(snapshot)
+    }
+
+    /// What the YAML and JSON files of a folder and its subfolders hold, like those that `kubectl get --output=yaml` writes. Objects
+    /// of other kinds are left out.
+    ///
+    /// # Errors
+    /// When a file can't be read, isn't YAML, or holds an object of a kind that Sluice knows which isn't as it should be; and when
+    /// two files hold the same object.
+    pub fn of_folder(folder: &Path) -> Result<Self, SnapshotError> {
+        let mut files = Vec::new();
+        collect(folder, &mut files)?;
+        files.sort();
+        let mut snapshot = Self::default();
+        let mut found: BTreeMap<(String, String, String), PathBuf> = BTreeMap::new();
+        for path in files {
+            let text =
+                std::fs::read_to_string(&path).map_err(|source| SnapshotError::Read { path: path.clone(), source })?;
+            let wrong = |problem: String| SnapshotError::Content { path: path.clone(), problem };
+            for object in documents(&text).map_err(wrong)? {
+                let Some(object) = known(object).map_err(wrong)? else { continue };
+                let reference = object.reference();
+                let key =
+                    (reference.kind.clone(), reference.namespace.clone().unwrap_or_default(), reference.name.clone());
+                if let Some(other) = found.insert(key, path.clone()) {
+                    return Err(wrong(format!("{reference} is in {} as well", other.display())));
+                }
+                snapshot.objects.push(object);
+            }
+        }
+        Ok(snapshot)
+    }
+
+    /// All of them.
+    pub fn objects(self) -> Vec<Object> {
+        self.objects
+    }
+
+    /// Takes in an object, instead of the one that has its name, if there is one.
+    pub fn put(&mut self, object: Object) {
+        let reference = object.reference();
+        self.objects.retain(|known| known.reference() != reference);
+        self.objects.push(object);
+    }
+
+    async fn list<K: Kind>(&mut self, client: &Client, label: Option<&str>) -> Result<(), SnapshotError> {
+        let params = label.map_or_else(ListParams::default, |label| ListParams::default().labels(label));
+        match Api::<K>::all(client.clone()).list(&params).await {
+            Ok(listed) => self.objects.extend(listed.items.into_iter().map(received)),
+            // RayJobs are KubeRay's to define.
+            Err(kube::Error::Api(status)) if status.code == 404 && K::kind(&()) == "RayJob" => {}
+            Err(source) => {
+                return Err(SnapshotError::List { kind: K::kind(&()).into_owned(), source: Box::new(source) });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), SnapshotError> {
+    let failed = |source| SnapshotError::Read { path: folder.to_owned(), source };
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        if path.is_dir() {
+            collect(&path, files)?;
+        } else if matches!(extension, Some("yaml" | "yml" | "json")) {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// The objects of a text with several documents, those of lists one by one.
+pub(super) fn documents(text: &str) -> Result<Vec<Value>, String> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| format!("it isn't YAML: {error}"))?;
+    let items = documents.into_iter().flat_map(|mut document| match document.get_mut("items") {
+        Some(Value::Array(items)) => std::mem::take(items),
+        _ => vec![document],
+    });
+    Ok(items.filter(|item| !item.is_null()).collect())
+}
+
+/// The object, if it is of a kind that is known. What only an API server gives it is made up.
+pub(super) fn known(mut object: Value) -> Result<Option<Object>, String> {
+    let text = |object: &Value, pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    let (Some(api_version), Some(kind)) = (text(&object, "/apiVersion"), text(&object, "/kind")) else {
+        return Err("an object names no apiVersion or no kind".to_owned());
+    };
+    let Some(name) = text(&object, "/metadata/name") else { return Err(format!("a {kind} has no metadata.name")) };
+    let namespace = (!GLOBAL.contains(&kind.as_str()))
+        .then(|| text(&object, "/metadata/namespace").unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()));
+    let meta = &mut object["metadata"];
+    meta["namespace"] = json!(namespace);
+    if meta["uid"].is_null() {
+        meta["uid"] = json!(format!("{kind}/{}/{name}", namespace.as_deref().unwrap_or_default()));
+    }
+    if meta["resourceVersion"].is_null() {
+        meta["resourceVersion"] = json!("1");
+    }
+    let reference = ObjectRef { api_version, kind, plural: String::new(), namespace, name };
+    Object::decode(&reference, object).map_err(|error| format!("{reference}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(text: &str) -> Vec<String> {
+        let objects = documents(text).expect("YAML").into_iter();
+        let objects = objects.filter_map(|object| known(object).expect("objects"));
+        objects.map(|object| object.reference().to_string()).collect()
+    }
+
+    #[test]
+    fn objects_of_known_kinds_are_taken_from_documents_and_lists() {
+        let text = "
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: team-a}
+spec: {}
+---
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: kueue.x-k8s.io/v1beta2, kind: LocalQueue, metadata: {name: a, namespace: team}, spec: {clusterQueue: team-a}}
+- {apiVersion: v1, kind: ConfigMap, metadata: {name: b}}
+---
+";
+        assert_eq!(names(text), ["ClusterQueue team-a", "LocalQueue team/a"]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_the_object() {
+        let problem = |text: &str| {
+            let object = documents(text).expect("YAML").remove(0);
+            known(object).expect_err("a problem")
+        };
+        assert_eq!(problem("kind: Pod"), "an object names no apiVersion or no kind");
+        assert_eq!(problem("{apiVersion: v1, kind: Pod, metadata: {}}"), "a Pod has no metadata.name");
+        let wrong =
+            "{apiVersion: kueue.x-k8s.io/v1beta2, kind: LocalQueue, metadata: {name: a}, spec: {clusterQueue: 7}}";
+        assert!(problem(wrong).starts_with("LocalQueue default/a: "), "{}", problem(wrong));
+    }
+}

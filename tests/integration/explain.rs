@@ -1,0 +1,146 @@
+//! `sluice explain`: what it says of jobs on a real control plane, and of the same objects in files.
+
+use std::path::Path;
+
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::support::env::{Manager, TestEnv, eventually_or_tell, sluice};
+use crate::support::objects::{QUEUE, QUEUE_SAMPLE, SERVICE_SAMPLE};
+
+/// What the command prints, and whether it could tell anything.
+async fn explain(env: &TestEnv, arguments: &[&str]) -> (bool, String) {
+    let output = Command::new(sluice()).arg("explain").args(arguments).env("KUBECONFIG", &env.kubeconfig).output();
+    let output = output.await.expect("an answer");
+    let said = if output.status.success() { output.stdout } else { output.stderr };
+    (output.status.success(), String::from_utf8(said).expect("text"))
+}
+
+async fn explained(env: &TestEnv, subject: &str) -> Value {
+    let (_, said) = explain(env, &[subject, "--output=json"]).await;
+    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
+/// The slice of an explanation that waits.
+fn waiting(explanation: &Value) -> Option<&Value> {
+    explanation["slices"].as_array()?.iter().find(|slice| slice["stands"] == "waits")
+}
+
+/// Gives the queue what a remedy says would be enough.
+async fn follow(env: &TestEnv, remedy: &Value) {
+    let changes = remedy["quota"].as_array().cloned().unwrap_or_default();
+    let queue = env.cluster_queues().get(QUEUE).await.expect("the queue");
+    let mut groups = serde_json::to_value(&queue.spec.resource_groups).expect("JSON");
+    for change in changes {
+        assert_eq!(change["clusterQueue"], QUEUE);
+        let flavors = groups[0]["flavors"].as_array_mut().expect("flavors");
+        let flavor = flavors.iter_mut().find(|flavor| flavor["name"] == change["flavor"]).expect("the flavor");
+        let resources = flavor["resources"].as_array_mut().expect("resources");
+        let quota = resources.iter_mut().find(|quota| quota["name"] == change["resource"]).expect("the resource");
+        quota["nominalQuota"] = change["to"].clone();
+    }
+    env.change_queue(QUEUE, json!({"resourceGroups": groups})).await;
+}
+
+/// Keeps every object of these kinds in a folder, a file each kind, as `kubectl get --output=yaml` would.
+async fn keep(env: &TestEnv, folder: &Path) {
+    std::fs::create_dir_all(folder).expect("a folder");
+    let kueue =
+        ["ClusterQueue", "LocalQueue", "ResourceFlavor", "Workload"].map(|kind| ("kueue.x-k8s.io", "v1beta2", kind));
+    let ray = ["RayService", "RayCluster"].map(|kind| ("ray.io", "v1", kind));
+    for (group, version, kind) in kueue.into_iter().chain(ray).chain([("", "v1", "Pod")]) {
+        let resource = ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk(group, version, kind));
+        let all: Api<DynamicObject> = Api::all_with(env.client.clone(), &resource);
+        let items = all.list(&ListParams::default()).await.expect("a list").items;
+        let items: Vec<Value> = items
+            .into_iter()
+            .map(|item| {
+                let mut item = serde_json::to_value(item).expect("JSON");
+                item["apiVersion"] = resource.api_version.clone().into();
+                item["kind"] = kind.into();
+                item
+            })
+            .collect();
+        let text = json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();
+        std::fs::write(folder.join(format!("{kind}.json")), text).expect("a file");
+    }
+}
+
+/// Two services in a queue that has room for one of them.
+async fn stage() -> (TestEnv, Manager) {
+    let env = TestEnv::start().await;
+    let manager = env.manager().await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.apply(SERVICE_SAMPLE).await.expect("a service");
+    eventually_or_tell("the first serves", async || {
+        let said = explained(&env, "rayservice/fruit").await;
+        if said["members"][0]["run"] == 2 { Ok(()) } else { Err(said.to_string()) }
+    })
+    .await;
+    env.apply(&SERVICE_SAMPLE.replace("name: fruit\n  namespace", "name: chat\n  namespace")).await.expect("another");
+    eventually_or_tell("the second waits", async || {
+        let said = explained(&env, "rayservice/chat").await;
+        if waiting(&said).is_some() { Ok(()) } else { Err(said.to_string()) }
+    })
+    .await;
+    (env, manager)
+}
+
+#[tokio::test]
+async fn what_would_unblock_a_job_by_its_word_does() {
+    let (env, _manager) = stage().await;
+
+    // Given a service that waits for another, then it is told what is short, what binds, and who holds it,
+    let said = explained(&env, "rayservice/chat").await;
+    let slice = waiting(&said).expect("it waits");
+    let short = &slice["waitsFor"]["short"][0];
+    assert_eq!(short["boundBy"], format!("the nominalQuota of ClusterQueue {QUEUE}"), "{said}");
+    assert_eq!(short["holders"]["RayService default/fruit"], "1", "{said}");
+    let (_, text) = explain(&env, &["rayservice/chat"]).await;
+    assert!(text.contains("RayService default/fruit holds 1"), "{text}");
+    assert!(text.contains("goes on once nominalQuota of cpu in flavor default-flavor of ClusterQueue"), "{text}");
+
+    // and the same of its cluster, of its slice, and of its objects in files;
+    let cluster = format!("raycluster/{}", said["members"][0]["name"].as_str().expect("a name"));
+    let workload = format!("workload/{}", slice["name"].as_str().expect("a name"));
+    for part in [cluster, workload] {
+        assert_eq!(explained(&env, &part).await, said, "{part}");
+    }
+    let folder = env.dir.join("kept");
+    keep(&env, &folder).await;
+    let (_, kept) =
+        explain(&env, &["rayservice/chat", "--output=json", "--from", folder.to_str().expect("a path")]).await;
+    assert_eq!(serde_json::from_str::<Value>(&kept).expect("JSON"), said);
+
+    // what it says would be enough is enough, of quota to the unit.
+    let remedies = slice["waitsFor"]["unblockedBy"].as_array().expect("remedies");
+    let quota = remedies.iter().find(|remedy| remedy["quota"].is_array()).expect("quota would help");
+    follow(&env, quota).await;
+    eventually_or_tell("the second runs", async || {
+        let said = explained(&env, "rayservice/chat").await;
+        if said["slices"][0]["stands"] == "holds" { Ok(()) } else { Err(said.to_string()) }
+    })
+    .await;
+    assert_eq!(quota["quota"].as_array().map(Vec::len), Some(2), "cpu and memory: {quota}");
+}
+
+#[tokio::test]
+async fn what_runs_is_told_what_it_was_granted_and_what_is_not_there_is_told_so() {
+    let (env, _manager) = stage().await;
+
+    let (_, text) = explain(&env, &["rayservice/fruit"]).await;
+
+    assert!(text.contains("sluice.dev/Admitted=True (Admitted)"), "{text}");
+    assert!(text.contains("holds quota, LocalQueue user-queue > ClusterQueue"), "{text}");
+    assert!(text.contains("pod set head: 1 pod: cpu 500m in default-flavor, memory 1Gi in default-flavor"), "{text}");
+    for (subject, problem) in [
+        ("rayservice/none", "there is no RayService default/none that is a job"),
+        ("service/fruit", "kind \"service\" is none of rayservice"),
+        ("fruit", "it is not KIND/NAME"),
+    ] {
+        let (could, said) = explain(&env, &[subject]).await;
+        assert!(!could && said.contains(problem), "{said}");
+    }
+}
