@@ -57,8 +57,8 @@ pub struct View<'a> {
     pub grant: Grant,
     /// What the pods of a group are to be told by the queue, by group; nothing for a group that is missing.
     pub marks: BTreeMap<String, Mark>,
-    /// The slice that the grant comes from. While something is written about it no pod is let run: that may be what takes the pod
-    /// its quota.
+    /// The slice that the grant comes from. While something is written about it, or about the cluster, no pod is let run: that may be
+    /// what takes the pod its quota, or what closes the gate.
     pub payer: Option<ObjectRef>,
     /// The present.
     pub now: Timestamp,
@@ -222,7 +222,8 @@ fn apply(view: &View<'_>, group: &PodGroup, change: Change<'_>, plan: &mut Plan)
             mark.put(&mut pod, new.gated);
         }
         let write = build::create(cluster, group, &pod);
-        plan.write(if new.gated { write } else { write.while_quiet(view.payer.clone()) });
+        let rests_on = view.payer.iter().cloned().chain([ObjectRef::of(cluster)]);
+        plan.write(if new.gated || view.payer.is_none() { write } else { write.while_quiet(rests_on) });
         let (reason, what) = match group.role() {
             Role::Head => ("CreatedHeadPod", "head"),
             Role::Worker => ("CreatedWorkerPod", "worker"),

@@ -1,6 +1,7 @@
 //! The clusters of a service: how one is made, kept, and given up.
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt};
 use sha2::{Digest, Sha256};
@@ -12,7 +13,7 @@ use crate::api::condition;
 use crate::api::fingerprint;
 use crate::api::ray::upgrade_choices::GIVEN_UP_ANNOTATION;
 use crate::api::ray::{RayCluster, RayService, names};
-use crate::engine::plan::{Note, Plan, Write};
+use crate::engine::plan::{Note, ObjectRef, Plan, Write};
 
 /// For how long a cluster that no longer serves is kept, unless the service says otherwise, in seconds
 /// (KubeRay 1.7 `ray-operator/controllers/ray/rayservice_controller.go`).
@@ -181,11 +182,13 @@ pub(super) fn delete_all(service: &RayService, children: &[&RayCluster], plan: &
     }
 }
 
-/// A cluster that is deleted in the foreground stays, and keeps its quota, until its last pod is gone.
+/// A cluster that is deleted in the foreground stays, and keeps its quota, until its last pod is gone. While the Service that says
+/// where requests go is being written, that may be to this cluster: whether it is wanted is asked again after that.
 fn delete(service: &RayService, cluster: &RayCluster, plan: &mut Plan) {
     let text = format!("RayCluster {} goes", place(cluster));
     plan.notes.push(Note::normal(service, "DeletedRayCluster", text));
-    plan.write(Write::delete(cluster, true));
+    let routes = ObjectRef::named::<Service>(service.namespace(), services::serve_service_name(service));
+    plan.write(Write::delete(cluster, true).while_quiet([routes]));
 }
 
 /// Whether the cluster that served before the active one still has to be marked, so that nobody takes it for one that never

@@ -161,7 +161,7 @@ fn no_more_pods_may_run_than_the_queue_paid_for(#[case] grant: Grant, #[case] ru
 }
 
 #[test]
-fn no_pod_is_let_run_while_something_is_written_about_the_slice_that_pays() {
+fn no_pod_is_let_run_while_something_is_written_about_the_slice_that_pays_or_the_gate() {
     let mut stage = Stage::new(cluster_with_workers(2));
     let slice = ObjectRef::of(&Workload::default());
     (stage.grant, stage.payer) = (up_to(1, 1), Some(slice.clone()));
@@ -175,7 +175,8 @@ fn no_pod_is_let_run_while_something_is_written_about_the_slice_that_pays() {
     });
     let mut waits_for: Vec<_> = waits_for.collect();
     waits_for.sort();
-    assert_eq!(waits_for, [(false, vec![slice.clone()]), (false, vec![slice]), (true, Vec::new())]);
+    let rests_on = vec![slice, ObjectRef::of(&stage.cluster)];
+    assert_eq!(waits_for, [(false, rests_on.clone()), (false, rests_on), (true, Vec::new())]);
 }
 
 #[test]
