@@ -348,9 +348,11 @@ async fn a_ray_job_that_can_have_no_gate_is_refused_and_so_is_who_opens_one() {
     let both = ray_job("both", json!({"rayClusterSpec": cluster(0), "clusterSelector": {"ray.io/cluster": "a"}}));
     let moved = json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "b"}}});
     let opened = json!({"spec": {"suspend": false}});
+    let keeps_cluster = json!({"spec": {"shutdownAfterJobFinishes": false}});
     eventually_or_tell("the policies are in force", async || {
         patched("waiting", opened.clone()).await.err().ok_or_else(String::new)?;
-        patched("running", moved.clone()).await.err().map(drop).ok_or_else(String::new)
+        patched("running", moved.clone()).await.err().ok_or_else(String::new)?;
+        patched("running", keeps_cluster.clone()).await.err().map(drop).ok_or_else(String::new)
     })
     .await;
 
@@ -369,11 +371,7 @@ async fn a_ray_job_that_can_have_no_gate_is_refused_and_so_is_who_opens_one() {
         ),
         ("one that waits is moved", patched("waiting", moved.clone()).await, ""),
         ("one that runs is suspended", patched("running", json!({"spec": {"suspend": true}})).await, ""),
-        (
-            "one in no queue keeps its cluster",
-            patched("free", json!({"spec": {"shutdownAfterJobFinishes": false}})).await,
-            "",
-        ),
+        ("one in no queue keeps its cluster", patched("free", keeps_cluster).await, ""),
     ];
     for (what, answer, refusal) in cases {
         match answer {
