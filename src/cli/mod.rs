@@ -2,7 +2,10 @@
 
 mod explain;
 pub mod options;
+mod output;
+mod plan;
 mod replay;
+mod state;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -30,6 +33,9 @@ enum Command {
     Crds,
     /// Tell why a job waits, what would let it run, and what it was granted.
     Explain(explain::ExplainOptions),
+    /// Tell what a change would come to, before it is applied.
+    #[command(subcommand)]
+    Plan(plan::PlanCommand),
     /// Decide again what the manager decided, from the log that `manager --decision-log` wrote.
     ///
     /// Exits with 0 when every decision is made again, with 1 when one differs, and with 2 when the log can't be read.
@@ -64,6 +70,7 @@ pub fn run() -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Explain(options) => explain::run(options),
+        Command::Plan(command) => plan::run(command),
         Command::Replay { file } => Ok(replay::run(&file)?),
     }
 }

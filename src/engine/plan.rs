@@ -139,12 +139,7 @@ impl WriteOp {
 impl Write {
     /// Creates `object`.
     pub fn create<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> Self {
-        let mut value = to_value(object);
-        if let Value::Object(fields) = &mut value {
-            fields.insert("apiVersion".into(), K::api_version(&()).into());
-            fields.insert("kind".into(), K::kind(&()).into());
-        }
-        Self { target: ObjectRef::of(object), op: WriteOp::Create(value), quiet: Vec::new() }
+        Self { target: ObjectRef::of(object), op: WriteOp::Create(manifest(object)), quiet: Vec::new() }
     }
 
     /// The same, to be sent only while nothing is under way about `others`.
@@ -288,6 +283,16 @@ impl ServeRequest {
             Self::Healthz { .. } => "healthz",
         }
     }
+}
+
+/// The whole of an object, with its kind.
+pub fn manifest<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> Value {
+    let mut value = to_value(object);
+    if let Value::Object(fields) = &mut value {
+        fields.insert("apiVersion".into(), K::api_version(&()).into());
+        fields.insert("kind".into(), K::kind(&()).into());
+    }
+    value
 }
 
 /// The JSON merge patch (RFC 7386) that turns `from` into `to`; `None` when they are equal.

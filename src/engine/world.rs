@@ -8,13 +8,13 @@ use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::Scope;
-use super::plan::{ObjectRef, Write};
+use super::plan::{self, ObjectRef, Write};
 use super::store::{Applied, Key, Store, Under};
 use crate::api::kueue::names::JOB_UID_LABEL;
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
@@ -47,6 +47,16 @@ macro_rules! kinds {
                     }
                 )*
                 Ok(None)
+            }
+
+            /// Its metadata.
+            pub fn meta(&self) -> &ObjectMeta {
+                match self { $( Self::$kind(object) => object.meta(), )* }
+            }
+
+            /// The whole object, as the API server has it.
+            pub fn manifest(&self) -> Value {
+                match self { $( Self::$kind(object) => plan::manifest(object.as_ref()), )* }
             }
 
             /// The reference to this object.

@@ -235,7 +235,7 @@ fn slice_stands(engine: &Engine, slice: &Slice<'_>) -> Option<SliceStands> {
 }
 
 /// The ClusterQueue that a Workload's LocalQueue leads to, and the cohorts above it.
-fn path(world: &World, workload: &Workload) -> Vec<String> {
+pub(super) fn path(world: &World, workload: &Workload) -> Vec<String> {
     let local =
         Key::new(workload.namespace().unwrap_or_default(), workload.spec.queue_name.clone().unwrap_or_default());
     let queue = world.local_queues.get(&local).and_then(|local| local.spec.cluster_queue.clone());
@@ -312,7 +312,7 @@ fn short(world: &World, shortfall: &Shortfall, cluster_queue: Option<&str>) -> S
 }
 
 /// The job that a Workload stands for, by kind, namespace and name.
-fn holder(world: &World, workload: &Key) -> String {
+pub(super) fn holder(world: &World, workload: &Key) -> String {
     let owner = world.workloads.get(workload).and_then(|workload| {
         let owners = workload.owner_references();
         owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| (owner.kind.clone(), owner.name.clone()))

@@ -96,8 +96,25 @@ pub(super) fn bound_by(binding: &Binding, cluster_queue: &str) -> String {
     }
 }
 
-/// Each pod set needs one flavor in which nothing is missing; the first in which quota alone is missing is the one that is named.
+/// The nominal quota that would be enough, by flavor and resource; nothing if quota isn't what it waits for.
+pub(super) fn enough_quota(waiting: &Waiting) -> Vec<(String, String, Amount)> {
+    let Waiting::Quota(obstacles) = waiting else { return Vec::new() };
+    let lacks = lacks(obstacles).unwrap_or_default().into_iter();
+    lacks.map(|lack| (lack.flavor.clone(), lack.resource.clone(), lack.nominal.plus(lack.missing))).collect()
+}
+
 fn of_quota(obstacles: &[Obstacle], cluster_queue: &str) -> Vec<Remedy> {
+    match lacks(obstacles) {
+        Ok(lacks) => raised(lacks, obstacles, cluster_queue),
+        Err((pod_set, told)) => {
+            vec![Remedy::of(format!("ClusterQueue {cluster_queue} has a flavor for pod set {pod_set}: {told}"))]
+        }
+    }
+}
+
+/// Each pod set needs one flavor in which nothing is missing; the first in which quota alone is missing is the one that is named. If
+/// there is a pod set without such a one, what stands in its way.
+fn lacks(obstacles: &[Obstacle]) -> Result<Vec<&Shortfall>, (&str, String)> {
     let mut by_pod_set: BTreeMap<&str, Vec<&Obstacle>> = BTreeMap::new();
     for obstacle in obstacles {
         by_pod_set.entry(obstacle.pod_set()).or_default().push(obstacle);
@@ -106,8 +123,7 @@ fn of_quota(obstacles: &[Obstacle], cluster_queue: &str) -> Vec<Remedy> {
     for (pod_set, obstacles) in &by_pod_set {
         let Some(shortfalls) = in_first_flavor(obstacles) else {
             let told: Vec<String> = obstacles.iter().map(ToString::to_string).collect();
-            let what = format!("ClusterQueue {cluster_queue} has a flavor for pod set {pod_set}: {}", told.join("; "));
-            return vec![Remedy::of(what)];
+            return Err((pod_set, told.join("; ")));
         };
         for shortfall in shortfalls {
             // What a pod set lacks includes what earlier ones take.
@@ -117,7 +133,7 @@ fn of_quota(obstacles: &[Obstacle], cluster_queue: &str) -> Vec<Remedy> {
             }
         }
     }
-    raised(lacks.into_values().collect(), obstacles, cluster_queue)
+    Ok(lacks.into_values().collect())
 }
 
 /// What is missing in the first flavor where nothing but quota is.

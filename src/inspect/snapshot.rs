@@ -12,6 +12,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use thiserror::Error;
 
+use super::defaults;
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
 use crate::api::ray::{RayCluster, RayJob, RayService, names};
 use crate::engine::plan::ObjectRef;
@@ -54,7 +55,7 @@ pub enum SnapshotError {
 }
 
 /// Objects of the kinds that are watched.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     objects: Vec<Object>,
 }
@@ -116,16 +117,24 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// All of them.
-    pub fn objects(self) -> Vec<Object> {
-        self.objects
+    /// These objects.
+    pub fn of(objects: impl IntoIterator<Item = Object>) -> Self {
+        Self { objects: objects.into_iter().collect() }
     }
 
-    /// Takes in an object, instead of the one that has its name, if there is one.
-    pub fn put(&mut self, object: Object) {
-        let reference = object.reference();
-        self.objects.retain(|known| known.reference() != reference);
-        self.objects.push(object);
+    /// All of them.
+    pub fn objects(&self) -> &[Object] {
+        &self.objects
+    }
+
+    /// The object that this names.
+    pub fn get(&self, reference: &ObjectRef) -> Option<&Object> {
+        let is_named = |object: &&Object| {
+            let held = object.reference();
+            (held.kind, held.namespace, held.name)
+                == (reference.kind.clone(), reference.namespace.clone(), reference.name.clone())
+        };
+        self.objects.iter().find(is_named)
     }
 
     async fn list<K: Kind>(&mut self, client: &Client, label: Option<&str>) -> Result<(), SnapshotError> {
@@ -157,7 +166,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), SnapshotError>
 }
 
 /// The objects of a text with several documents, those of lists one by one.
-pub(super) fn documents(text: &str) -> Result<Vec<Value>, String> {
+fn documents(text: &str) -> Result<Vec<Value>, String> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| format!("it isn't YAML: {error}"))?;
     let items = documents.into_iter().flat_map(|mut document| match document.get_mut("items") {
         Some(Value::Array(items)) => std::mem::take(items),
@@ -166,25 +175,46 @@ pub(super) fn documents(text: &str) -> Result<Vec<Value>, String> {
     Ok(items.filter(|item| !item.is_null()).collect())
 }
 
+/// The manifests of a text with several documents; those that name no namespace, and are in one, get this one.
+///
+/// # Errors
+/// When the text isn't YAML, or a document is no object.
+pub fn manifests(text: &str, namespace: &str) -> Result<Vec<Value>, String> {
+    let mut manifests = documents(text)?;
+    for manifest in &mut manifests {
+        let reference = reference_of(manifest)?;
+        if reference.namespace.is_some() && manifest["metadata"]["namespace"].is_null() {
+            manifest["metadata"]["namespace"] = json!(namespace);
+        }
+    }
+    Ok(manifests)
+}
+
 /// The object, if it is of a kind that is known. What only an API server gives it is made up.
 pub(super) fn known(mut object: Value) -> Result<Option<Object>, String> {
-    let text = |object: &Value, pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-    let (Some(api_version), Some(kind)) = (text(&object, "/apiVersion"), text(&object, "/kind")) else {
-        return Err("an object names no apiVersion or no kind".to_owned());
-    };
-    let Some(name) = text(&object, "/metadata/name") else { return Err(format!("a {kind} has no metadata.name")) };
-    let namespace = (!GLOBAL.contains(&kind.as_str()))
-        .then(|| text(&object, "/metadata/namespace").unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()));
+    let reference = reference_of(&object)?;
+    defaults::fill(&reference.kind, &mut object);
     let meta = &mut object["metadata"];
-    meta["namespace"] = json!(namespace);
+    meta["namespace"] = json!(reference.namespace);
     if meta["uid"].is_null() {
-        meta["uid"] = json!(format!("{kind}/{}/{name}", namespace.as_deref().unwrap_or_default()));
+        meta["uid"] = json!(reference.to_string());
     }
     if meta["resourceVersion"].is_null() {
         meta["resourceVersion"] = json!("1");
     }
-    let reference = ObjectRef { api_version, kind, plural: String::new(), namespace, name };
     Object::decode(&reference, object).map_err(|error| format!("{reference}: {error}"))
+}
+
+/// The reference to an object in a manifest.
+pub(super) fn reference_of(object: &Value) -> Result<ObjectRef, String> {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    let (Some(api_version), Some(kind)) = (text("/apiVersion"), text("/kind")) else {
+        return Err("an object names no apiVersion or no kind".to_owned());
+    };
+    let Some(name) = text("/metadata/name") else { return Err(format!("a {kind} has no metadata.name")) };
+    let namespace = (!GLOBAL.contains(&kind.as_str()))
+        .then(|| text("/metadata/namespace").unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()));
+    Ok(ObjectRef { api_version, kind, plural: String::new(), namespace, name })
 }
 
 #[cfg(test)]

@@ -249,6 +249,15 @@ impl Waiting {
 }
 
 impl Waiting {
+    /// Whether it ends by what others do or by time, with nobody changing what there is.
+    pub fn ends_by_itself(&self) -> bool {
+        match self {
+            Self::Quota(_) => self.reason() == PendingReason::WaitingForQuota,
+            Self::Backoff(_) | Self::PredecessorEvicted(_) => true,
+            _ => self.is_in_line(),
+        }
+    }
+
     /// Whether the workload is in line, and nothing but quota is missing.
     pub fn is_in_line(&self) -> bool {
         matches!(self, Self::Quota(_) | Self::Behind { .. } | Self::Room { .. } | Self::Turn | Self::Unready(_))

@@ -80,15 +80,16 @@ pub(super) fn worker_group<'a>(cluster: &'a RayCluster, name: &str) -> Option<&'
     cluster.spec.worker_group_specs.iter().find(|group| group.group_name == name)
 }
 
-/// Pods that a worker group wants: its replicas, held between minimum and maximum, times the hosts of each.
+/// Pods that a worker group wants: its replicas times the hosts of each.
 pub(super) fn wanted(group: &WorkerGroupSpec) -> u32 {
-    if group.suspend == Some(true) {
-        return 0;
-    }
+    if group.suspend == Some(true) { 0 } else { pods(replicas(group), group) }
+}
+
+/// Replicas that a worker group is to have, held between minimum and maximum.
+pub fn replicas(group: &WorkerGroupSpec) -> i32 {
     let most = group.max_replicas.unwrap_or(i32::MAX);
     let least = group.min_replicas.unwrap_or(0);
-    let replicas = group.replicas.unwrap_or(least).min(most).max(least);
-    pods(replicas, group)
+    group.replicas.unwrap_or(least).min(most).max(least)
 }
 
 /// Pods that a worker group can do with. That is up to its owner, who says so by letting the autoscaler take the others.

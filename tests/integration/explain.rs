@@ -28,9 +28,9 @@ fn waiting(explanation: &Value) -> Option<&Value> {
     explanation["slices"].as_array()?.iter().find(|slice| slice["stands"] == "waits")
 }
 
-/// Gives the queue what a remedy says would be enough.
-async fn follow(env: &TestEnv, remedy: &Value) {
-    let changes = remedy["quota"].as_array().cloned().unwrap_or_default();
+/// Gives the queue the quota that somebody was told would be enough.
+pub(crate) async fn give(env: &TestEnv, quota: &Value) {
+    let changes = quota.as_array().cloned().unwrap_or_default();
     let queue = env.cluster_queues().get(QUEUE).await.expect("the queue");
     let mut groups = serde_json::to_value(&queue.spec.resource_groups).expect("JSON");
     for change in changes {
@@ -45,12 +45,13 @@ async fn follow(env: &TestEnv, remedy: &Value) {
 }
 
 /// Keeps every object of these kinds in a folder, a file each kind, as `kubectl get --output=yaml` would.
-async fn keep(env: &TestEnv, folder: &Path) {
+pub(crate) async fn keep(env: &TestEnv, folder: &Path) {
     std::fs::create_dir_all(folder).expect("a folder");
     let kueue =
         ["ClusterQueue", "LocalQueue", "ResourceFlavor", "Workload"].map(|kind| ("kueue.x-k8s.io", "v1beta2", kind));
     let ray = ["RayService", "RayCluster"].map(|kind| ("ray.io", "v1", kind));
-    for (group, version, kind) in kueue.into_iter().chain(ray).chain([("", "v1", "Pod")]) {
+    let core = ["Namespace", "Pod", "Service"].map(|kind| ("", "v1", kind));
+    for (group, version, kind) in kueue.into_iter().chain(ray).chain(core) {
         let resource = ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk(group, version, kind));
         let all: Api<DynamicObject> = Api::all_with(env.client.clone(), &resource);
         let items = all.list(&ListParams::default()).await.expect("a list").items;
@@ -117,7 +118,7 @@ async fn what_would_unblock_a_job_by_its_word_does() {
     // what it says would be enough is enough, of quota to the unit.
     let remedies = slice["waitsFor"]["unblockedBy"].as_array().expect("remedies");
     let quota = remedies.iter().find(|remedy| remedy["quota"].is_array()).expect("quota would help");
-    follow(&env, quota).await;
+    give(&env, &quota["quota"]).await;
     eventually_or_tell("the second runs", async || {
         let said = explained(&env, "rayservice/chat").await;
         if said["slices"][0]["stands"] == "holds" { Ok(()) } else { Err(said.to_string()) }

@@ -13,6 +13,7 @@ mod kinds;
 mod limits;
 mod many;
 mod many_jobs;
+mod planned;
 mod preemption;
 mod process;
 mod quota;

@@ -6,6 +6,7 @@
 #![allow(unreachable_pub)]
 
 mod api;
+mod calm;
 mod case;
 mod chance;
 mod cluster;
@@ -16,6 +17,7 @@ mod fidelity;
 mod found;
 mod observer;
 mod panics;
+mod planned;
 mod planted;
 mod process;
 mod run;

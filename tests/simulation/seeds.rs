@@ -100,7 +100,7 @@ pub fn first(seeds: Range<u64>, is_wanted: impl Fn(&Report) -> Option<String> + 
 }
 
 /// Does something with each seed in turn, until it says that this is enough.
-fn on_every_core(seeds: Range<u64>, go_on: impl Fn(u64) -> bool + Sync) {
+pub fn on_every_core(seeds: Range<u64>, go_on: impl Fn(u64) -> bool + Sync) {
     let next = AtomicU64::new(seeds.start);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {

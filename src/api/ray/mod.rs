@@ -23,5 +23,6 @@ pub use ray_cluster::{
 };
 pub use ray_job::{RayJob, RayJobSpec, Submission};
 pub use ray_service::{
-    AppStatus, RayService, RayServiceSpec, RayServiceStatus, RayServiceStatuses, ServeDeploymentStatus, UpgradeType,
+    AppStatus, ClusterUpgradeOptions, RayService, RayServiceSpec, RayServiceStatus, RayServiceStatuses,
+    ServeDeploymentStatus, UpgradeType,
 };

@@ -150,7 +150,7 @@ pub(super) fn service(rng: &mut Rng, name: &str) -> Service {
 }
 
 /// The pods of a small cluster.
-pub(super) fn pods(rng: &mut Rng) -> Pods {
+pub(crate) fn pods(rng: &mut Rng) -> Pods {
     let groups = match rng.u32(0..10) {
         0 => 0,
         1..8 => 1,

@@ -1,0 +1,63 @@
+//! What an API server adds to an object by the defaults in its definition.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+use crate::api::crds;
+
+/// The schema of each kind that Sluice defines.
+static SCHEMAS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
+    let schemas = crds::all().into_iter().filter_map(|definition| {
+        let schema = definition.spec.versions.into_iter().next()?.schema?.open_api_v3_schema?;
+        Some((definition.spec.names.kind, serde_json::to_value(schema).ok()?))
+    });
+    schemas.collect()
+});
+
+/// Adds what the object doesn't say, and would have once it is stored.
+pub(super) fn fill(kind: &str, object: &mut Value) {
+    if let Some(schema) = SCHEMAS.get(kind) {
+        fill_by(schema, object);
+    }
+}
+
+fn fill_by(schema: &Value, value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+                if let (None | Some(Value::Null), Some(default)) = (fields.get(name), schema.get("default")) {
+                    fields.insert(name.clone(), default.clone());
+                }
+                if let Some(field) = fields.get_mut(name) {
+                    fill_by(schema, field);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| fill_by(&schema["items"], item)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_said_is_what_the_definition_says() {
+        let mut service =
+            json!({"spec": {"rayClusterConfig": {"workerGroupSpecs": [{"groupName": "a", "replicas": 3}]}}});
+        fill("RayService", &mut service);
+        let group = json!({
+            "groupName": "a", "replicas": 3, "minReplicas": 0, "maxReplicas": i32::MAX, "numOfHosts": 1, "priority": 0,
+        });
+        assert_eq!(service["spec"]["rayClusterConfig"]["workerGroupSpecs"][0], group);
+
+        let mut flavor = json!({"metadata": {"name": "a"}});
+        fill("ResourceFlavor", &mut flavor);
+        assert_eq!(flavor, json!({"metadata": {"name": "a"}, "spec": {}}));
+    }
+}

@@ -1,0 +1,324 @@
+//! Plans on the state that comes of manifests, as the engine itself makes it of them.
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::engine::world::Object;
+use crate::inspect::apply::applied;
+use crate::inspect::rehearsal::Rehearsal;
+use crate::inspect::snapshot::manifests;
+
+const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+/// A queue with so many GPUs of one flavor.
+fn queue(gpus: u32) -> Value {
+    json!([
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}},
+        {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "spot"}},
+        {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": {"name": "team-a"}, "spec": {
+            "namespaceSelector": {},
+            "preemption": {"withinClusterQueue": "LowerPriority"},
+            "resourceGroups": [{"coveredResources": ["cpu", "memory", "nvidia.com/gpu"], "flavors": [{"name": "spot", "resources": [
+                {"name": "cpu", "nominalQuota": 1000}, {"name": "memory", "nominalQuota": "1Ti"}, {"name": "nvidia.com/gpu", "nominalQuota": gpus},
+            ]}]}],
+        }},
+        {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "metadata": {"name": "a"}, "spec": {"clusterQueue": "team-a"}},
+        {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": "low"}, "value": 1},
+    ])
+}
+
+fn template(gpus: u32, port: bool) -> Value {
+    let ports = if port { json!([{"containerPort": 8000, "name": "serve"}]) } else { json!([]) };
+    json!({"spec": {"containers": [{
+        "name": "ray", "image": "rayproject/ray:2.53.0", "ports": ports,
+        "resources": {"requests": {"nvidia.com/gpu": gpus}, "limits": {"nvidia.com/gpu": gpus}},
+    }]}})
+}
+
+/// A cluster with a head without GPUs, and workers of one GPU each.
+fn cluster(version: &str, workers: u32) -> Value {
+    json!({
+        "rayVersion": version,
+        "headGroupSpec": {"rayStartParams": {}, "template": template(0, true)},
+        "workerGroupSpecs": [{
+            "groupName": "small", "replicas": workers, "minReplicas": 1, "maxReplicas": 100, "rayStartParams": {},
+            "template": template(1, false),
+        }],
+    })
+}
+
+fn service(version: &str, workers: u32) -> Value {
+    json!({
+        "apiVersion": "ray.io/v1", "kind": "RayService",
+        "metadata": {"name": "fruit", "labels": {"kueue.x-k8s.io/queue-name": "a"}},
+        "spec": {"serveConfigV2": "applications: []", "rayClusterConfig": cluster(version, workers)},
+    })
+}
+
+/// A RayCluster of others in the queue.
+fn other(name: &str, class: Option<&str>, workers: u32) -> Value {
+    let mut labels = json!({"kueue.x-k8s.io/queue-name": "a"});
+    if let Some(class) = class {
+        labels["kueue.x-k8s.io/priority-class"] = class.into();
+    }
+    json!({"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": name, "labels": labels}, "spec": cluster("2.53.0", workers)})
+}
+
+/// One manifest, or some.
+fn in_a_list(objects: &Value) -> Vec<Value> {
+    let items = if objects.is_array() { objects.clone() } else { json!([objects]) };
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    manifests(&list.to_string(), "default").expect("manifests")
+}
+
+/// The Service by which requests get to the cluster of the service, if it has one.
+fn serve_service(state: &Snapshot) -> Option<Value> {
+    let owned = state.objects().iter().find_map(|object| match object {
+        Object::RayCluster(cluster) => Some((cluster.name_any(), cluster.owner_references().first()?.clone())),
+        _ => None,
+    });
+    owned.map(|(cluster, owner)| {
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "fruit-serve-svc", "ownerReferences": [owner]},
+            "spec": {"selector": {"ray.io/cluster": cluster, "ray.io/serve": "true"}},
+        })
+    })
+}
+
+/// What comes of applying these, some after others, once what is to serve does.
+fn state(steps: &[Value]) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    for objects in steps {
+        snapshot = with(&snapshot, objects);
+        if let Some(service) = serve_service(&snapshot) {
+            snapshot = with(&snapshot, &service);
+        }
+    }
+    snapshot
+}
+
+fn with(state: &Snapshot, objects: &Value) -> Snapshot {
+    let mut rehearsal = Rehearsal::of(state, &Policy::default(), NOW);
+    for object in in_a_list(objects) {
+        let object = applied(None, object).expect("an object").expect("a kind that is known");
+        rehearsal.put(&object);
+    }
+    rehearsal.rest(|_| ()).expect("an end");
+    rehearsal.snapshot()
+}
+
+fn planned(state: &Snapshot, manifest: &Value, surge: Option<u32>) -> UpgradePlan {
+    plan(state, in_a_list(manifest), &Policy::default(), surge, NOW).expect("a plan")
+}
+
+fn gpus(uses: &[Use]) -> &str {
+    uses.iter().find(|it| it.resource == "nvidia.com/gpu").map(|it| it.amount.as_str()).unwrap_or_default()
+}
+
+fn least(way: &Way) -> Option<&str> {
+    let of_gpus = way.least_quota.as_ref()?.iter().find(|change| change.resource == "nvidia.com/gpu");
+    Some(of_gpus.map(|change| change.to.as_str()).unwrap_or_default())
+}
+
+/// Strategy, verdict, peak and least quota of each way; a star is at the one that the manifest asks for.
+fn told(plan: &UpgradePlan) -> Vec<(String, Verdict, &str, &str)> {
+    let told = plan.ways.iter().map(|way| {
+        let asked = if way.asked { "*" } else { "" };
+        (format!("{asked}{}", way.strategy), way.verdict, gpus(&way.peak), least(way).unwrap_or("none"))
+    });
+    told.collect()
+}
+
+#[rstest]
+#[case::there_is_room(6, 0, Verdict::Fits, "6", "6", Verdict::Fits, "3")]
+#[case::there_is_more_than_enough(9, 0, Verdict::Fits, "6", "6", Verdict::Fits, "3")]
+#[case::others_hold_it(6, 1, Verdict::Waits, "6", "7", Verdict::Fits, "4")]
+#[case::it_is_one_too_many(5, 0, Verdict::Never, "6", "6", Verdict::Fits, "3")]
+#[case::it_is_too_many_and_others_hold_some(5, 2, Verdict::Never, "6", "8", Verdict::Fits, "5")]
+fn a_second_cluster_needs_quota_beside_the_first(
+    #[case] quota: u32,
+    #[case] others: u32,
+    #[case] verdict: Verdict,
+    #[case] peak: &str,
+    #[case] least: &str,
+    #[case] anew: Verdict,
+    #[case] least_anew: &str,
+) {
+    // Given a service of three GPUs that serves, and what others hold,
+    let mut applied = vec![queue(quota), json!([service("2.53.0", 3)])];
+    if others > 0 {
+        applied.push(json!([other("other", None, others)]));
+    }
+    let state = state(&applied);
+
+    // when another version is to be applied,
+    let plan = planned(&state, &service("2.54.0", 3), None);
+
+    // then it is told what that comes to, and nothing has happened.
+    let expected = [("*NewCluster".to_owned(), verdict, peak, least), ("Recreate".to_owned(), anew, "3", least_anew)];
+    assert_eq!(told(&plan), expected, "{plan}");
+    assert_eq!(plan.verdict, verdict);
+    assert_eq!(plan.why.is_none(), verdict == Verdict::Fits);
+    assert!(plan.ways.iter().all(|way| way.preempts.is_empty()), "{plan}");
+}
+
+/// A Job of three pods of one GPU each, and those pods, once it may run.
+fn job_that_runs(state: &Snapshot) -> Snapshot {
+    let spec = template(1, false)["spec"].clone();
+    let mut template = json!({"spec": spec});
+    template["spec"]["restartPolicy"] = "Never".into();
+    let labels = json!({"kueue.x-k8s.io/queue-name": "a", "kueue.x-k8s.io/priority-class": "low"});
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "batch", "labels": labels},
+        "spec": {"suspend": true, "parallelism": 3, "completions": 3, "template": template},
+    });
+    let state = with(state, &job);
+    let uid = state.objects().iter().find_map(|object| match object {
+        Object::BatchJob(job) => job.metadata.uid.clone(),
+        _ => None,
+    });
+    let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "batch", "uid": uid, "controller": true});
+    let pods = (0..3).map(|number| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "spec": template["spec"],
+            "metadata": {"name": format!("batch-{number}"), "labels": {"batch.kubernetes.io/job-name": "batch"}, "ownerReferences": [owner]},
+        })
+    });
+    with(&state, &pods.collect())
+}
+
+#[rstest]
+#[case::a_cluster("RayCluster default/batch", |state: &Snapshot| with(state, &other("batch", Some("low"), 3)))]
+#[case::a_job_whose_pods_others_delete("Job default/batch", job_that_runs)]
+fn whom_it_would_preempt_is_told(#[case] whom: &str, #[case] arrives: fn(&Snapshot) -> Snapshot) {
+    // Given a service of two GPUs in a queue of six, and others of low priority that hold three,
+    let state = arrives(&state(&[queue(6), json!([service("2.53.0", 2)])]));
+
+    // when it is to be upgraded with a higher priority,
+    let mut urgent = service("2.54.0", 2);
+    urgent["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high".into();
+    let high = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 9});
+    let plan = planned(&state, &json!([high, urgent]), None);
+
+    // then it fits, and they lose what they hold.
+    assert_eq!(plan.verdict, Verdict::Fits, "{plan}");
+    let preempts = &plan.ways[0].preempts;
+    assert_eq!(preempts.len(), 1, "{plan}");
+    assert_eq!((preempts[0].job.as_str(), gpus(&preempts[0].loses)), (whom, "3"));
+}
+
+#[rstest]
+#[case::the_largest_that_fits_now(5, None, "Incremental, surge 66 %, step 66 %", Verdict::Fits, "5", "5")]
+#[case::the_one_that_is_given(5, Some(67), "Incremental, surge 67 %, step 67 %", Verdict::Never, "6", "6")]
+#[case::none(3, None, "Incremental, surge 1 %, step 1 %", Verdict::Never, "4", "4")]
+fn an_incremental_upgrade_needs_its_surge(
+    #[case] quota: u32,
+    #[case] surge: Option<u32>,
+    #[case] strategy: &str,
+    #[case] verdict: Verdict,
+    #[case] peak: &str,
+    #[case] least: &str,
+) {
+    // Given a service of three workers that Ray's autoscaler may take all but one of,
+    let mut to = service("2.54.0", 3);
+    to["spec"]["rayClusterConfig"]["enableInTreeAutoscaling"] = true.into();
+    let state = state(&[queue(quota), json!([service("2.53.0", 3)])]);
+
+    // then the surge is rounded up to whole workers.
+    let plan = planned(&state, &to, surge);
+    assert_eq!(told(&plan)[1], (strategy.to_owned(), verdict, peak, least), "{plan}");
+}
+
+#[rstest]
+#[case::new_cluster(json!({}), "*NewCluster", Verdict::Never)]
+#[case::recreate(json!({"sluice.dev/when-upgrade-exceeds-quota": "Recreate"}), "*Recreate", Verdict::Fits)]
+fn what_the_owner_has_chosen_decides(#[case] annotations: Value, #[case] asked: &str, #[case] verdict: Verdict) {
+    let state = state(&[queue(5), json!([service("2.53.0", 3)])]);
+    let mut to = service("2.54.0", 3);
+    to["metadata"]["annotations"] = annotations;
+
+    let plan = planned(&state, &to, None);
+
+    let chosen = plan.ways.iter().find(|way| way.asked).expect("a way");
+    assert_eq!((format!("*{}", chosen.strategy).as_str(), plan.verdict), (asked, verdict), "{plan}");
+}
+
+#[test]
+fn a_service_that_is_not_to_be_upgraded_never_is() {
+    let state = state(&[queue(9), json!([service("2.53.0", 3)])]);
+    let mut to = service("2.54.0", 3);
+    to["spec"]["upgradeStrategy"] = json!({"type": "None"});
+    let plan = planned(&state, &to, None);
+    assert_eq!(plan.verdict, Verdict::Never);
+    assert_eq!(plan.why.as_deref(), Some("spec.upgradeStrategy.type is None: no cluster is made"));
+}
+
+#[rstest]
+#[case::the_first_cluster(false, 3, "first cluster", Verdict::Waits, "5")]
+#[case::the_same_again(true, 0, "in place", Verdict::Fits, "")]
+#[case::another_worker_group(true, 2, "in place", Verdict::Waits, "6")]
+fn a_change_without_a_second_cluster_has_one_way(
+    #[case] is_there: bool,
+    #[case] more: u32,
+    #[case] strategy: &str,
+    #[case] verdict: Verdict,
+    #[case] least: &str,
+) {
+    // Given a queue of which a service that is there holds two GPUs, and others two,
+    let mut steps = vec![queue(if is_there { 5 } else { 4 })];
+    steps.extend(is_there.then(|| json!([service("2.53.0", 2)])));
+    steps.push(json!([other("other", None, 2)]));
+
+    // when it comes, or gets another worker group,
+    let mut to = service("2.53.0", if is_there { 2 } else { more });
+    if is_there && more > 0 {
+        let groups = to["spec"]["rayClusterConfig"]["workerGroupSpecs"].as_array_mut().expect("groups");
+        let mut group = groups[0].clone();
+        (group["groupName"], group["replicas"]) = ("more".into(), more.into());
+        groups.push(group);
+    }
+
+    // then that is all there is to tell of.
+    let plan = planned(&state(&steps), &to, None);
+    assert_eq!(plan.ways.len(), 1, "{plan}");
+    let (told, verdict_told, _, least_told) = told(&plan).remove(0);
+    assert_eq!((told.as_str(), verdict_told, least_told), (format!("*{strategy}").as_str(), verdict, least), "{plan}");
+}
+
+#[test]
+fn quota_in_the_same_manifest_counts() {
+    let state = state(&[queue(3), json!([service("2.53.0", 3)])]);
+    let raised = queue(6);
+    let plan = planned(&state, &json!([raised[2], service("2.54.0", 3)]), None);
+    assert_eq!(plan.verdict, Verdict::Fits, "{plan}");
+}
+
+#[rstest]
+#[case::no_service(json!([]), "there are 0 RayServices in it; it has to be exactly one")]
+#[case::two(json!([service("a", 1), service("b", 1)]), "there are 2 RayServices in it; it has to be exactly one")]
+fn one_service_is_planned_for(#[case] manifest: Value, #[case] problem: &str) {
+    let error = plan(&Snapshot::default(), in_a_list(&manifest), &Policy::default(), None, NOW).expect_err("an error");
+    assert_eq!(error.to_string(), problem);
+}
+
+#[test]
+fn what_is_wrong_with_the_spec_is_told_by_field() {
+    let state = state(&[queue(9), json!([service("2.53.0", 3)])]);
+    let mut to = service("2.54.0", 3);
+    to["spec"]["serveConfigV2"] = "applications: {".into();
+    let error = plan(&state, in_a_list(&to), &Policy::default(), None, NOW).expect_err("an error").to_string();
+    assert!(error.starts_with("RayService default/fruit can't be like that: spec.serveConfigV2: "), "{error}");
+}
+
+#[test]
+fn a_queue_that_is_not_there_is_told() {
+    let mut to = service("2.54.0", 3);
+    to["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "b".into();
+    let plan = planned(&state(&[queue(9)]), &to, None);
+    assert_eq!(plan.verdict, Verdict::Never);
+    assert!(plan.why.as_deref().is_some_and(|why| why.contains("LocalQueue b")), "{plan}");
+    assert_eq!(plan.ways[0].least_quota, None);
+}

@@ -1,0 +1,91 @@
+//! A plan for people.
+
+use std::fmt;
+
+use comfy_table::{Table, presets};
+
+use super::ways::Strategy;
+use super::{Preempted, UpgradePlan, Use, Verdict, Way};
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Fits => "fits",
+            Self::Waits => "waits",
+            Self::Never => "never",
+        })
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Create => f.write_str("first cluster"),
+            Self::InPlace => f.write_str("in place"),
+            Self::NewCluster => f.write_str("NewCluster"),
+            Self::Incremental { surge_percent, step_percent } => {
+                write!(f, "Incremental, surge {surge_percent} %, step {step_percent} %")
+            }
+            Self::Recreate => f.write_str("Recreate"),
+        }
+    }
+}
+
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} in {}", self.resource, self.amount, self.flavor)
+    }
+}
+
+impl fmt::Display for UpgradePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}", self.service, self.verdict)?;
+        if let Some(why) = &self.why {
+            writeln!(f, "{why}")?;
+        }
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).set_header(["", "STRATEGY", "NOW", "PEAK", "LEAST QUOTA", "PREEMPTS"]);
+        table.add_rows(self.ways.iter().map(row));
+        writeln!(f, "\n{}", table.trim_fmt())?;
+        if self.ways.iter().any(|way| way.asked) {
+            writeln!(f, "\n* is what the manifest asks for")?;
+        }
+        Ok(())
+    }
+}
+
+fn row(way: &Way) -> [String; 6] {
+    let asked = if way.asked { "*" } else { "" };
+    [
+        asked.to_owned(),
+        way.strategy.to_string(),
+        way.verdict.to_string(),
+        lines(&way.peak),
+        least_quota(way),
+        preempts(&way.preempts),
+    ]
+}
+
+fn lines<T: fmt::Display>(each: &[T]) -> String {
+    if each.is_empty() {
+        return "-".to_owned();
+    }
+    each.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+fn least_quota(way: &Way) -> String {
+    let Some(quota) = &way.least_quota else { return "-".to_owned() };
+    let each: Vec<String> = quota
+        .iter()
+        .map(|change| format!("{} {} in {} (now {})", change.resource, change.to, change.flavor, change.from))
+        .collect();
+    lines(&each)
+}
+
+fn preempts(preempts: &[Preempted]) -> String {
+    let each = preempts.iter().map(|preempted| {
+        let loses: Vec<String> = preempted.loses.iter().map(ToString::to_string).collect();
+        format!("{}: {}", preempted.job, loses.join(", "))
+    });
+    lines(&each.collect::<Vec<_>>())
+}

@@ -1,0 +1,239 @@
+//! Whether upgrades go as `sluice plan` says that they will.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use serde_json::{Value, json};
+use sluice::api::quantity::Amount;
+use sluice::inspect::rehearsal::Policy;
+use sluice::inspect::remedies::QuotaChange;
+use sluice::inspect::snapshot::Snapshot;
+use sluice::inspect::upgrade::{self, UpgradePlan, Verdict, Way};
+
+use crate::calm;
+use crate::chance::Chance;
+use crate::script::generate::{Shape, pods};
+use crate::script::manifests::{Place, ray_version};
+use crate::script::perform::{Performer, resource};
+use crate::script::step::{Act, Script, Service};
+use crate::seeds::on_every_core;
+use crate::transport::reliable;
+use crate::world::Shared;
+
+/// How many upgrades are planned.
+const PLANS: u64 = 200;
+/// The version that is upgraded to.
+const NEXT: u32 = 53;
+/// How often it is looked at what a service uses.
+const LOOKS: Duration = Duration::from_millis(20);
+
+/// A service among others, and what it is to become.
+struct Upgrade {
+    seed: u64,
+    script: Script,
+    place: Place,
+    to: Service,
+}
+
+/// What came of an upgrade.
+#[derive(Debug, Default)]
+struct Came {
+    /// Whether the new cluster has its quota in the end.
+    through: bool,
+    /// The most that the service used, by flavor and resource.
+    peak: BTreeMap<(String, String), Amount>,
+}
+
+impl Upgrade {
+    fn of(seed: u64) -> Self {
+        let chance = Chance::new(seed);
+        let mut script = Script::random(&chance, Shape::RESTING);
+        let begins = script.steps.iter().take_while(|step| matches!(step.act, Act::PutService(_))).count();
+        script.steps.truncate(begins);
+        let mut services = script.steps.iter_mut().filter_map(|step| match &mut step.act {
+            Act::PutService(service) => Some(service),
+            _ => None,
+        });
+        let service = services.next().expect("a script begins with a service");
+        service.queue = Some(script.scene.queues[0].name.clone());
+        service.recreate = false;
+        let mut to = service.clone();
+        to.pods = pods(&mut chance.about("planned", 0));
+        to.pods.version = NEXT;
+        Self { seed, script, place: Place::new("team"), to }
+    }
+
+    /// Lets the services come to rest, and does something then.
+    async fn begin(&self, world: &Shared) -> Result<(), String> {
+        let client = reliable(world);
+        let people = Performer::new(&client, &self.place);
+        people.set_up(&self.script.scene).await.map_err(|error| error.to_string())?;
+        for step in &self.script.steps {
+            people.perform(&step.act).await.map_err(|error| error.to_string())?;
+            calm::rest(world).await?;
+        }
+        Ok(())
+    }
+
+    fn plan(&self) -> Result<UpgradePlan, String> {
+        calm::in_world(self.seed, async |world| {
+            self.begin(world).await?;
+            let snapshot = Snapshot::of_cluster(&reliable(world)).await.map_err(|error| error.to_string())?;
+            let now: Timestamp = world.time.now();
+            upgrade::plan(&snapshot, vec![self.place.service(&self.to)], &Policy::default(), None, now)
+                .map_err(|error| error.to_string())
+        })
+    }
+
+    /// Upgrades with this quota, or with what there is.
+    fn with_quota(&self, quota: &[QuotaChange]) -> Result<Came, String> {
+        calm::in_world(self.seed, async |world| {
+            self.begin(world).await?;
+            for change in quota {
+                set_quota(world, change).await.map_err(|error| format!("{change:?}: {error}"))?;
+            }
+            calm::rest(world).await?;
+            let client = reliable(world);
+            let people = Performer::new(&client, &self.place);
+            people.perform(&Act::PutService(self.to.clone())).await.map_err(|error| error.to_string())?;
+            let mut came = Came::default();
+            tokio::select! {
+                () = async { loop { self.look(world, &mut came); tokio::time::sleep(LOOKS).await; } } => {}
+                rested = calm::rest(world) => rested?,
+            }
+            self.look(world, &mut came);
+            Ok(came)
+        })
+    }
+
+    fn look(&self, world: &Shared, came: &mut Came) {
+        let of_service =
+            |object: &&Value| object.pointer("/metadata/ownerReferences/0/name") == Some(&json!(self.to.name));
+        world.with(|world| {
+            let clusters = world.api.list("RayCluster").map(AsRef::as_ref).filter(of_service);
+            let is_through = |cluster: &Value| {
+                cluster["spec"]["rayVersion"] == ray_version(NEXT) && cluster["spec"]["suspend"] != json!(true)
+            };
+            came.through = { clusters }.any(is_through);
+            for (place, amount) in used(world.api.list("Workload").map(AsRef::as_ref).filter(of_service)) {
+                let most = came.peak.entry(place).or_default();
+                *most = amount.max(*most);
+            }
+        });
+    }
+
+    /// What doesn't go as the plan says, and what that says.
+    fn wrong(&self) -> Result<(Vec<String>, Verdict), String> {
+        let plan = self.plan()?;
+        let way = plan.ways.iter().find(|way| way.asked).ok_or("no way is the one that is asked for")?;
+        let fits = way.verdict == Verdict::Fits;
+        let as_it_is = self.with_quota(&[])?;
+        let mut wrong = Vec::from_iter(judged("as it is", &as_it_is, fits));
+        if let Some(least) = &way.least_quota {
+            let with_least = self.with_quota(least)?;
+            wrong.extend(judged("with the least quota", &with_least, true));
+            wrong.extend(above_peak(way, if fits { &as_it_is } else { &with_least }));
+            for (number, change) in least.iter().enumerate().filter(|(_, change)| change.to != "0") {
+                let mut less = least.clone();
+                let needed = amount(&change.resource, &change.to);
+                less[number].to = needed.minus(Amount::new(1)).display(&change.resource).to_string();
+                let what = format!("with less {} in {}", change.resource, change.flavor);
+                wrong.extend(judged(&what, &self.with_quota(&less)?, false));
+            }
+        }
+        let verdict = way.verdict;
+        wrong.iter_mut().for_each(|wrong| wrong.push_str(&format!("\n{plan}")));
+        Ok((wrong, verdict))
+    }
+}
+
+/// What didn't go as it should have.
+fn judged(what: &str, came: &Came, through: bool) -> Option<String> {
+    (came.through != through).then(|| format!("{what}: {}", if through { "it waits" } else { "it goes through" }))
+}
+
+/// What was used beyond the peak that was told.
+fn above_peak(way: &Way, came: &Came) -> Vec<String> {
+    let told = |(flavor, resource): &(String, String)| {
+        let told = way.peak.iter().find(|told| told.flavor == *flavor && told.resource == *resource);
+        told.map_or(Amount::ZERO, |told| amount(resource, &told.amount))
+    };
+    let more = came.peak.iter().filter(|(place, used)| told(place) < **used);
+    more.map(|(place, used)| format!("{used:?} of {place:?} is more than the peak")).collect()
+}
+
+fn amount(resource: &str, text: &str) -> Amount {
+    Amount::of(resource, &Quantity(text.to_owned())).expect("a quantity")
+}
+
+async fn set_quota(world: &Shared, change: &QuotaChange) -> Result<(), kube::Error> {
+    let queues = kube::Api::<DynamicObject>::all_with(reliable(world), &resource("ClusterQueue"));
+    let mut groups = queues.get(&change.cluster_queue).await?.data["spec"]["resourceGroups"].take();
+    let flavors = groups[0]["flavors"].as_array_mut().into_iter().flatten();
+    for flavor in flavors.filter(|flavor| flavor["name"] == change.flavor) {
+        let resources = flavor["resources"].as_array_mut().into_iter().flatten();
+        for quota in resources.filter(|quota| quota["name"] == change.resource) {
+            quota["nominalQuota"] = change.to.clone().into();
+        }
+    }
+    let patch = Patch::Merge(json!({"spec": {"resourceGroups": groups}}));
+    queues.patch(&change.cluster_queue, &PatchParams::default(), &patch).await.map(drop)
+}
+
+/// What the newest of these Workloads uses that holds quota: it has taken the place of those before it.
+fn used<'a>(workloads: impl Iterator<Item = &'a Value>) -> BTreeMap<(String, String), Amount> {
+    let holds = |workload: &&Value| !workload["status"]["admission"].is_null() && !is_finished(workload);
+    let newest = workloads.filter(holds).max_by_key(|workload| sequence(workload));
+    let assigned = newest.and_then(|newest| newest["status"]["admission"]["podSetAssignments"].as_array());
+    let mut used: BTreeMap<_, Amount> = BTreeMap::new();
+    for assigned in assigned.into_iter().flatten() {
+        for (resource, quantity) in assigned["resourceUsage"].as_object().into_iter().flatten() {
+            let flavor = assigned["flavors"][resource].as_str().unwrap_or_default().to_owned();
+            let place = used.entry((flavor, resource.clone())).or_default();
+            *place = place.plus(amount(resource, quantity.as_str().unwrap_or_default()));
+        }
+    }
+    used
+}
+
+fn is_finished(workload: &Value) -> bool {
+    let conditions = workload["status"]["conditions"].as_array().into_iter().flatten();
+    { conditions }.any(|condition| condition["type"] == "Finished" && condition["status"] == "True")
+}
+
+fn sequence(workload: &Value) -> u64 {
+    let record = workload.pointer("/metadata/annotations/sluice.dev~1slice").and_then(Value::as_str);
+    let record: Value = record.and_then(|record| serde_json::from_str(record).ok()).unwrap_or_default();
+    record["sequence"].as_u64().unwrap_or_default()
+}
+
+#[test]
+fn an_upgrade_goes_as_the_plan_says() {
+    let number = |name: &str| std::env::var(name).ok().map(|value| value.parse().expect(name));
+    let (first, count): (u64, u64) = (number("PLANS_FIRST").unwrap_or(0), number("PLANS").unwrap_or(PLANS));
+    let judged = Mutex::new(Vec::new());
+
+    on_every_core(first..first + count, |seed| {
+        let wrong = Upgrade::of(seed).wrong();
+        judged.lock().expect("one at a time").push((seed, wrong));
+        true
+    });
+
+    let judged = judged.into_inner().expect("all are done");
+    let of = |wanted: Verdict| {
+        judged.iter().filter(|(_, judged)| matches!(judged, Ok((_, found)) if *found == wanted)).count()
+    };
+    let [fit, wait, never] = [Verdict::Fits, Verdict::Waits, Verdict::Never].map(of);
+    println!("{} plans: {fit} fit, {wait} wait, {never} never fit", judged.len());
+    let told = judged.iter().filter_map(|(seed, judged)| match judged {
+        Ok((wrong, _)) if wrong.is_empty() => None,
+        Ok((wrong, _)) => Some(format!("seed {seed}: {}", wrong.join("\n"))),
+        Err(problem) => Some(format!("seed {seed}: {problem}")),
+    });
+    let told: Vec<String> = told.collect();
+    assert!(told.is_empty(), "{}", told.join("\n\n"));
+}
