@@ -182,7 +182,12 @@ async fn a_ray_job_lives_its_whole_life_within_its_quota() {
     stage.waits("train", "cpu").await;
     stage.is("train", "Suspended").await;
     assert!(stage.list("RayCluster").await.is_empty());
-    let refusal = stage.patch("RayJob", "train", json!({"spec": {"suspend": false}})).await.expect_err("a refusal");
+    let opened = Patch::Merge(json!({"spec": {"suspend": false}}));
+    let refusal = eventually("the policy is in force", async || {
+        let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
+        api(&stage.env.client, "RayJob").patch("train", &dry_run, &opened).await.err()
+    })
+    .await;
     assert!(refusal.to_string().contains("spec.suspend of a queued RayJob is its gate"), "{refusal}");
 
     // with enough it runs: a head, a worker, and once those are ready the pod that submits it;
