@@ -57,8 +57,7 @@ impl std::str::FromStr for Subject {
 /// When the state can't be read, or there is no such job.
 pub(super) fn run(options: ExplainOptions) -> Result<ExitCode, Failure> {
     let State { snapshot, namespace, policy } = options.state.read()?;
-    let halves = Halves { queue_manager: true, ray_operator: true };
-    let engine = Engine::onlooker(halves, policy.queue, snapshot.objects().to_vec(), Timestamp::now());
+    let engine = Engine::onlooker(Halves::BOTH, policy.queue, snapshot.objects().to_vec(), Timestamp::now());
     let engine = engine.managing(policy.jobs);
     let subject = ObjectRef {
         api_version: String::new(),

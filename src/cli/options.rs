@@ -151,7 +151,7 @@ impl ManagerOptions {
     /// # Errors
     /// When the file can't be read, has an unknown field, or a value isn't allowed.
     pub fn settings(self) -> Result<Settings, OptionsError> {
-        let file = self.config.as_deref().map(read).transpose()?.unwrap_or_default();
+        let file = self.config.as_deref().map(configuration).transpose()?.unwrap_or_default();
         let format = if std::io::stderr().is_terminal() { LogFormat::Text } else { LogFormat::Json };
         let namespaces = self.watch_namespace.unwrap_or_default();
         let settings = Settings {
@@ -194,7 +194,11 @@ impl ManagerOptions {
     }
 }
 
-fn read(path: &Path) -> Result<Configuration, OptionsError> {
+/// Reads the configuration file.
+///
+/// # Errors
+/// When it can't be read, or isn't as it should be.
+pub(super) fn configuration(path: &Path) -> Result<Configuration, OptionsError> {
     let text = std::fs::read_to_string(path).map_err(|source| OptionsError::Read { path: path.into(), source })?;
     Configuration::from_yaml(&text).map_err(|source| OptionsError::Configuration { path: path.into(), source })
 }

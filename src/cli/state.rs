@@ -1,11 +1,10 @@
 //! The state that a command looks at: that of a cluster, or what somebody has kept of one.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Failure;
-use crate::config::Configuration;
+use super::{Failure, options};
 use crate::inspect::rehearsal::Policy;
 use crate::inspect::snapshot::Snapshot;
 use crate::manager;
@@ -40,7 +39,7 @@ impl StateOptions {
     /// # Errors
     /// When the cluster or the folder can't be read, or the configuration file isn't as it should be.
     pub(super) fn read(self) -> Result<State, Failure> {
-        let configuration = self.config.as_deref().map(configuration).transpose()?.unwrap_or_default();
+        let configuration = self.config.as_deref().map(options::configuration).transpose()?.unwrap_or_default();
         let (snapshot, namespace) = match &self.from {
             Some(folder) => (Snapshot::of_folder(folder)?, "default".to_owned()),
             None => of_cluster()?,
@@ -48,11 +47,6 @@ impl StateOptions {
         let policy = Policy { queue: configuration.queue, jobs: configuration.jobs };
         Ok(State { snapshot, namespace: self.namespace.unwrap_or(namespace), policy })
     }
-}
-
-fn configuration(path: &Path) -> Result<Configuration, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("reading {}: {error}", path.display()))?;
-    Ok(Configuration::from_yaml(&text).map_err(|error| format!("{}: {error}", path.display()))?)
 }
 
 fn of_cluster() -> Result<(Snapshot, String), Failure> {

@@ -141,6 +141,11 @@ pub struct Halves {
     pub ray_operator: bool,
 }
 
+impl Halves {
+    /// All of Sluice.
+    pub const BOTH: Self = Self { queue_manager: true, ray_operator: true };
+}
+
 /// The engine.
 #[derive(Debug)]
 pub struct Engine {
@@ -200,8 +205,8 @@ impl Engine {
 
     /// An engine that has seen these objects, and writes nothing: it is there to be asked. What its queue would decide next, it has.
     pub fn onlooker(halves: Halves, settings: queue::Settings, objects: Vec<Object>, now: Timestamp) -> Self {
-        let never = Scope { kind: String::new(), namespace: None, label: None };
-        let mut engine = Self::new(halves, settings, [never]);
+        let mut engine = Self::new(halves, settings, []);
+        engine.stop();
         engine.step(now, objects.into_iter().map(Event::Applied));
         engine.queueing.cycle(now);
         engine

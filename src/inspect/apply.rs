@@ -3,10 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::snapshot::known;
+use crate::api::LAST_APPLIED_ANNOTATION;
 use crate::engine::world::Object;
-
-/// Where `kubectl apply` keeps what it applied last.
-const LAST_APPLIED: &str = "/metadata/annotations/kubectl.kubernetes.io~1last-applied-configuration";
 
 /// The object as it is once the manifest is applied: its spec is that of the manifest, and of its labels and annotations those
 /// stay that others have put on it. `None` for a kind that Sluice doesn't look at.
@@ -15,7 +13,7 @@ const LAST_APPLIED: &str = "/metadata/annotations/kubectl.kubernetes.io~1last-ap
 /// When it isn't as an object of its kind should be.
 pub(super) fn applied(live: Option<&Object>, manifest: Value) -> Result<Option<Object>, String> {
     let Some(live) = live.map(Object::manifest) else { return known(manifest) };
-    let before = live.pointer(LAST_APPLIED).and_then(Value::as_str);
+    let before = live["metadata"]["annotations"][LAST_APPLIED_ANNOTATION].as_str();
     let before: Value = before.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let Value::Object(given) = manifest else { return Err("it isn't an object".to_owned()) };
     let mut applied = live;
@@ -58,7 +56,7 @@ mod tests {
     #[test]
     fn the_spec_is_that_of_the_manifest_and_what_others_have_put_on_it_stays() {
         let last = json!({"metadata": {"labels": {"mine": "1", "dropped": "1"}}}).to_string();
-        let annotations = json!({"kubectl.kubernetes.io/last-applied-configuration": last});
+        let annotations = json!({(LAST_APPLIED_ANNOTATION): last});
         let meta = json!({
             "name": "a", "namespace": "team", "uid": "u-1", "resourceVersion": "7",
             "labels": {"mine": "1", "dropped": "1", "of-others": "1"}, "annotations": annotations,

@@ -57,8 +57,7 @@ impl Name {
 impl Rehearsal {
     /// Begins with what there is.
     pub fn of(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Self {
-        let halves = Halves { queue_manager: true, ray_operator: true };
-        let engine = Engine::new(halves, policy.queue.clone(), []).managing(policy.jobs.clone());
+        let engine = Engine::new(Halves::BOTH, policy.queue.clone(), []).managing(policy.jobs.clone());
         let mut rehearsal = Self { engine, now, objects: BTreeMap::new(), version: 0, events: Vec::new() };
         for object in snapshot.objects() {
             let version = object.meta().resource_version.as_ref().and_then(|version| version.parse().ok());

@@ -9,17 +9,15 @@ use sha2::{Digest, Sha256};
 use super::family::{Child, active_name, is_going};
 use super::upgrade::Step;
 use super::{Scene, View, hash, services};
-use crate::api::condition;
 use crate::api::fingerprint;
 use crate::api::ray::upgrade_choices::GIVEN_UP_ANNOTATION;
 use crate::api::ray::{RayCluster, RayService, names};
+use crate::api::{LAST_APPLIED_ANNOTATION, condition};
 use crate::engine::plan::{Note, ObjectRef, Plan, Write};
 
 /// For how long a cluster that no longer serves is kept, unless the service says otherwise, in seconds
 /// (KubeRay 1.7 `ray-operator/controllers/ray/rayservice_controller.go`).
 const DELETION_DELAY: i32 = 60;
-/// What kubectl keeps its own copy of the service in.
-const LAST_APPLIED_ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Letters and digits that can't spell a word, nor be taken for one another.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 

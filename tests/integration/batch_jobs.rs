@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use sluice::api::condition;
 use sluice::api::kueue::scheduling_gate::is_gated;
 
-use crate::guard::webhook::{configure, is_gated as webhook_answers, manager_at};
-use crate::process::free_port;
+use crate::guard::webhook::manager_that_is_called;
 use crate::support::history::Recorder;
 use crate::support::objects::NAMESPACE;
 use crate::support::quotas::{cpu, flavor};
@@ -104,10 +103,7 @@ async fn a_job_lives_its_whole_life_within_its_quota() {
     // Given too little quota, a Job waits without a pod, and says why; nobody but Sluice starts it;
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
-    let port = free_port();
-    configure(&env, port).await;
-    let _manager = manager_at(&env, port, &[]).await;
-    eventually("the webhook is called", async || webhook_answers(&env.client).await.then_some(())).await;
+    let (_manager, _) = manager_that_is_called(&env, &[]).await;
     queue(&env, "1").await;
     create(&env, &job("sum", json!({"parallelism": 2, "completions": 4}))).await;
     let (_, _, why) =

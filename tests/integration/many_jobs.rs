@@ -11,8 +11,7 @@ use sluice::api::condition;
 use sluice::api::kueue::Workload;
 use sluice::api::kueue::scheduling_gate::is_gated;
 
-use crate::guard::webhook::{configure, is_gated as webhook_answers, manager_at};
-use crate::process::free_port;
+use crate::guard::webhook::manager_that_is_called;
 use crate::support::history::{Change, Object, Recorder, State};
 use crate::support::objects::NAMESPACE;
 use crate::support::quotas::{cpu, flavor};
@@ -93,10 +92,7 @@ async fn many_jobs_take_turns_in_a_queue_that_fits_a_few() {
     let room = jobs / ONE_IN;
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
-    let port = free_port();
-    configure(&env, port).await;
-    let _manager = manager_at(&env, port, &[]).await;
-    eventually("the webhook is called", async || webhook_answers(&env.client).await.then_some(())).await;
+    let (_manager, _) = manager_that_is_called(&env, &[]).await;
     env.put(flavor()).await;
     env.put_queue(QUEUE, None, cpu(&room.to_string(), json!({})), json!({})).await;
     let api: Api<Job> = Api::namespaced(env.client.clone(), NAMESPACE);

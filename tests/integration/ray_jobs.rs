@@ -8,8 +8,7 @@ use sluice::api::condition;
 use sluice::api::kueue::scheduling_gate::is_gated;
 
 use crate::guard::objects::{api, create};
-use crate::guard::webhook::{configure, is_gated as webhook_answers, manager_at};
-use crate::process::free_port;
+use crate::guard::webhook::{is_gated as webhook_answers, manager_at, manager_that_is_called};
 use crate::support::history::Recorder;
 use crate::support::objects::{NAMESPACE, reserved};
 use crate::support::quotas::{FLAVOR, flavor};
@@ -33,10 +32,7 @@ impl Stage {
     async fn new() -> Self {
         let env = control_plane().await;
         let recorder = Recorder::start(env.client.clone(), None).await;
-        let port = free_port();
-        configure(&env, port).await;
-        let manager = manager_at(&env, port, &["--ray-operator=false"]).await;
-        eventually("the webhook is called", async || webhook_answers(&env.client).await.then_some(())).await;
+        let (manager, port) = manager_that_is_called(&env, &["--ray-operator=false"]).await;
         let kuberay = RealKubeRay::start(&env);
         env.put(flavor()).await;
         Self { env, recorder, port, manager, _kuberay: kuberay }

@@ -9,12 +9,11 @@ use sluice::api::condition;
 use sluice::api::kueue::scheduling_gate::is_gated;
 
 use crate::guard::webhook;
-use crate::process::free_port;
 use crate::rayclusters::manifest;
 use crate::support::history::{Change, Object, Recorder};
 use crate::support::kuberay::KubeRay;
 use crate::support::objects::{QUEUE, QUEUE_SAMPLE, SERVICE_SAMPLE, reserved};
-use crate::support::{Manager, TestEnv, eventually, eventually_or_tell, invariants};
+use crate::support::{Manager, TestEnv, eventually_or_tell, invariants};
 
 /// The resource that GPUs are asked for by.
 pub(crate) const GPU: &str = "nvidia.com/gpu";
@@ -42,11 +41,7 @@ impl Stage {
         let (manager, operator) = match operator {
             Operator::Ours => (env.manager().await, None),
             Operator::Another => {
-                let port = free_port();
-                webhook::configure(&env, port).await;
-                let manager = webhook::manager_at(&env, port, &["--ray-operator=false"]).await;
-                let called = async || webhook::is_gated(&env.client).await.then_some(());
-                eventually("the webhook is called", called).await;
+                let (manager, _) = webhook::manager_that_is_called(&env, &["--ray-operator=false"]).await;
                 (manager, Some(KubeRay::start(&env).await))
             }
         };

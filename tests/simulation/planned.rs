@@ -133,17 +133,17 @@ impl Upgrade {
         let fits = way.verdict == Verdict::Fits;
         let as_it_is = self.with_quota(&[])?;
         let mut wrong = Vec::from_iter(judged("as it is", &as_it_is, fits));
-        if let Some(least) = &way.least_quota {
-            let with_least = self.with_quota(least)?;
-            wrong.extend(judged("with the least quota", &with_least, true));
-            wrong.extend(above_peak(way, if fits { &as_it_is } else { &with_least }));
-            for (number, change) in least.iter().enumerate().filter(|(_, change)| change.to != "0") {
-                let mut less = least.clone();
-                let needed = amount(&change.resource, &change.to);
-                less[number].to = needed.minus(Amount::new(1)).display(&change.resource).to_string();
-                let what = format!("with less {} in {}", change.resource, change.flavor);
-                wrong.extend(judged(&what, &self.with_quota(&less)?, false));
-            }
+        let least =
+            way.least_quota.as_ref().ok_or_else(|| format!("no quota is told that would be enough:\n{plan}"))?;
+        let with_least = self.with_quota(least)?;
+        wrong.extend(judged("with the least quota", &with_least, true));
+        wrong.extend(above_peak(way, if fits { &as_it_is } else { &with_least }));
+        for (number, change) in least.iter().enumerate().filter(|(_, change)| change.to != "0") {
+            let mut less = least.clone();
+            let needed = amount(&change.resource, &change.to);
+            less[number].to = needed.minus(Amount::new(1)).display(&change.resource).to_string();
+            let what = format!("with less {} in {}", change.resource, change.flavor);
+            wrong.extend(judged(&what, &self.with_quota(&less)?, false));
         }
         let verdict = way.verdict;
         wrong.iter_mut().for_each(|wrong| wrong.push_str(&format!("\n{plan}")));

@@ -48,7 +48,7 @@ pub(super) struct ControlPlane {
 impl ControlPlane {
     pub(super) fn new(settings: Settings) -> Self {
         Self {
-            engine: Engine::new(Halves { queue_manager: true, ray_operator: true }, settings, []),
+            engine: Engine::new(Halves::BOTH, settings, []),
             now: "2026-01-01T00:00:00Z".parse().expect("a time"),
             objects: BTreeMap::new(),
             versions: 0,

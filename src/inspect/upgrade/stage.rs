@@ -136,8 +136,9 @@ impl<'a> Stage<'a> {
 
     /// The uids of the clusters that the service has.
     fn members(&self, engine: &Engine) -> BTreeSet<String> {
-        let uids = |members: Vec<crate::jobframework::Member>| members.into_iter().map(|member| member.uid).collect();
-        engine.look(&self.service, |sight| uids(sight.job.members())).unwrap_or_default()
+        let uids =
+            engine.look(&self.service, |sight| sight.job.members().into_iter().map(|member| member.uid).collect());
+        uids.unwrap_or_default()
     }
 }
 

@@ -5,10 +5,8 @@ use std::borrow::Cow;
 use kube::Resource;
 use serde_json::{Map, Value};
 
+use crate::api::LAST_APPLIED_ANNOTATION;
 use crate::api::kueue::Workload;
-
-/// Repeats the whole object, with everything that is left out elsewhere.
-const LAST_APPLIED_ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// What `requests.rs` and `placement.rs` read of a pod spec.
 const OF_POD: [&str; 8] = [

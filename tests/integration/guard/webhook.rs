@@ -26,6 +26,15 @@ pub(crate) async fn configure(env: &TestEnv, port: u16) {
     env.apply(&configuration.to_string()).await.expect("the configuration");
 }
 
+/// Starts a manager whose webhook the API server calls; returns the port of that as well.
+pub(crate) async fn manager_that_is_called(env: &TestEnv, flags: &[&str]) -> (Manager, u16) {
+    let port = free_port();
+    configure(env, port).await;
+    let manager = manager_at(env, port, flags).await;
+    eventually("the webhook is called", async || is_gated(&env.client).await.then_some(())).await;
+    (manager, port)
+}
+
 /// What an object would be like if it were created.
 pub(super) async fn created(client: &Client, object: &Value) -> Result<DynamicObject, kube::Error> {
     let object: DynamicObject = serde_json::from_value(object.clone()).expect("an object");
