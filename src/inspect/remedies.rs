@@ -100,7 +100,7 @@ pub(super) fn bound_by(binding: &Binding, cluster_queue: &str) -> String {
 pub(super) fn enough_quota(waiting: &Waiting) -> Vec<(String, String, Amount)> {
     let Waiting::Quota(obstacles) = waiting else { return Vec::new() };
     let lacks = lacks(obstacles).unwrap_or_default().into_iter();
-    lacks.map(|lack| (lack.flavor.clone(), lack.resource.clone(), lack.nominal.plus(lack.missing))).collect()
+    lacks.map(|lack| (lack.flavor.clone(), lack.resource.clone(), lack.nominal.plus(lack.missing_now))).collect()
 }
 
 fn of_quota(obstacles: &[Obstacle], cluster_queue: &str) -> Vec<Remedy> {
@@ -128,7 +128,7 @@ fn lacks(obstacles: &[Obstacle]) -> Result<Vec<&Shortfall>, (&str, String)> {
         for shortfall in shortfalls {
             // What a pod set lacks includes what earlier ones take.
             let most = lacks.entry((&shortfall.flavor, &shortfall.resource)).or_insert(shortfall);
-            if most.missing < shortfall.missing {
+            if most.missing_now < shortfall.missing_now {
                 *most = shortfall;
             }
         }
@@ -166,11 +166,11 @@ fn raised(lacks: Vec<&Shortfall>, obstacles: &[Obstacle], cluster_queue: &str) -
             flavor: lack.flavor.clone(),
             resource: lack.resource.clone(),
             from: show(lack, lack.nominal),
-            to: show(lack, lack.nominal.plus(lack.missing)),
+            to: show(lack, lack.nominal.plus(lack.missing_now)),
         })
         .collect();
     let what = each(&|lack| {
-        let to = show(lack, lack.nominal.plus(lack.missing));
+        let to = show(lack, lack.nominal.plus(lack.missing_now));
         format!("nominalQuota of {} in flavor {} of ClusterQueue {cluster_queue} is {to}", lack.resource, lack.flavor)
     });
     remedies.push(Remedy { what, quota: changes });
@@ -188,6 +188,7 @@ mod tests {
         let mut short = Shortfall::sample();
         (short.pod_set, short.flavor, short.resource) = (pod_set.into(), flavor.into(), resource.into());
         (short.nominal, short.missing) = (Amount::new(10), Amount::new(missing));
+        short.missing_now = short.missing;
         short
     }
 

@@ -197,11 +197,21 @@ impl Attempt<'_> {
                     choice.parts.iter().for_each(|(fr, amount, _)| add_to(&mut taken, *fr, *amount));
                     choices.push(choice);
                 }
-                None if found.obstacles.is_some() => complete = false,
+                None if found.obstacles.is_some() => {
+                    complete = false;
+                    // What would be enough for those after it has to be enough beside it.
+                    self.first_suitable(slot).for_each(|(fr, amount)| add_to(&mut taken, fr, amount));
+                }
                 None => return None,
             }
         }
         complete.then_some(choices)
+    }
+
+    /// What a slot would take of the first flavor that is for its pods.
+    fn first_suitable<'s>(&self, slot: &'s Slot<'_>) -> impl Iterator<Item = (Fr, i128)> + use<'s> {
+        let flavor = slot.group.flavors.iter().find(|flavor| self.objection(slot, flavor).is_none());
+        slot.asked.iter().filter_map(move |(resource, amount)| Some((flavor?.fr(resource)?, *amount)))
     }
 
     fn best(&self, slot: &Slot<'_>, taken: &Charge, ground: &mut impl Ground, found: &mut Findings) -> Option<Choice> {
@@ -370,6 +380,7 @@ impl Attempt<'_> {
             potential: clamped(potential),
             binding: Binding::at(tree, node, limited),
             missing: clamped(missing),
+            missing_now: clamped(wanted - available),
             holders: Vec::new(),
             more_holders: 0,
             within: Some((node, fr)),

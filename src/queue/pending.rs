@@ -190,6 +190,8 @@ pub struct Shortfall {
     pub binding: Binding,
     /// What more would have to be free; or, if there will never be enough, what more there would have to be.
     pub missing: Amount,
+    /// What more would have to be free with what others use now; no less than `missing`.
+    pub missing_now: Amount,
     /// Those that hold the most of it, and how much.
     pub holders: Vec<(Key, Amount)>,
     /// How many others hold some of it.
@@ -411,6 +413,7 @@ impl Shortfall {
             potential: Amount::new(16),
             binding: Binding::NominalQuota,
             missing: Amount::new(4),
+            missing_now: Amount::new(4),
             holders: vec![(Key::new("team", "llm"), Amount::new(7)), (Key::new("team", "embed"), Amount::new(3))],
             more_holders: 2,
             within: None,
@@ -442,6 +445,7 @@ mod tests {
             nominal: Amount::new(2 << 30),
             potential: Amount::new(2 << 30),
             missing: Amount::new(2 << 30),
+            missing_now: Amount::new(2 << 30),
             ..Shortfall::sample()
         };
         let why = Waiting::Quota(vec![Obstacle::Exceeds(memory)]);

@@ -12,6 +12,7 @@ mod chance;
 mod cluster;
 mod coverage;
 mod ending;
+mod explained;
 mod faults;
 mod fidelity;
 mod found;

@@ -1,0 +1,240 @@
+//! Whether what `sluice explain` says would unblock a job does unblock it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt;
+use sluice::api::kueue::cluster_queue::QueueingStrategy;
+use sluice::api::kueue::{ClusterQueue, LocalQueue, StopPolicy};
+use sluice::engine::plan::ObjectRef;
+use sluice::engine::world::Object;
+use sluice::engine::{Engine, Halves};
+use sluice::inspect::explain::{Explanation, Stands, Waits, explain};
+use sluice::inspect::rehearsal::{Policy, Rehearsal};
+use sluice::inspect::remedies::{QuotaChange, Remedy};
+use sluice::inspect::snapshot::Snapshot;
+
+use crate::calm;
+use crate::chance::Chance;
+use crate::script::generate::Shape;
+use crate::script::manifests::Place;
+use crate::script::perform::Performer;
+use crate::script::step::Script;
+use crate::seeds::on_every_core;
+use crate::transport::reliable;
+
+/// How many scripts are looked at, after each of their steps.
+const SCRIPTS: u64 = 100;
+
+/// What is done about a job that waits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Done {
+    QuotaRaised,
+    QuotaReleased,
+    QueueStarted,
+    StrictnessEnded,
+    HeadDeleted,
+    /// Something of these, and it was others who got what came of it: they come first.
+    ForOthers,
+    /// There is nothing that a person does.
+    Nothing,
+}
+
+/// A moment at rest.
+struct Moment {
+    snapshot: Snapshot,
+    now: Timestamp,
+}
+
+impl Moment {
+    fn engine(&self) -> Engine {
+        let halves = Halves { queue_manager: true, ray_operator: true };
+        Engine::onlooker(halves, Policy::default().queue, self.snapshot.objects().to_vec(), self.now)
+    }
+
+    /// All jobs.
+    fn jobs(&self) -> impl Iterator<Item = ObjectRef> {
+        let jobs = self.snapshot.objects().iter().filter(|object| match object {
+            Object::RayService(_) => true,
+            Object::RayCluster(cluster) => cluster.owner_references().is_empty(),
+            _ => false,
+        });
+        jobs.map(Object::reference)
+    }
+
+    /// Does what a remedy says, in a rehearsal; returns what was done, and what the job still waits for then.
+    fn follow(&self, job: &ObjectRef, remedy: &Remedy) -> Result<(Done, Option<Waits>), String> {
+        let mut rehearsal = Rehearsal::of(&self.snapshot, &Policy::default(), self.now);
+        rehearsal.rest(|_| ()).map_err(|error| error.to_string())?;
+        let before = self.held_by_others(job, rehearsal.engine());
+        let done = self.carry_out(job, remedy, &mut rehearsal)?;
+        rehearsal.rest(|_| ()).map_err(|error| error.to_string())?;
+        let others_grew = self.held_by_others(job, rehearsal.engine()).iter().any(|slice| !before.contains(slice));
+        let still = explain(rehearsal.engine(), job).as_ref().and_then(waits).cloned();
+        Ok((if others_grew && still.is_some() { Done::ForOthers } else { done }, still))
+    }
+
+    /// The slices of others that hold quota, and for how many pods.
+    fn held_by_others(&self, job: &ObjectRef, engine: &Engine) -> BTreeSet<(String, Vec<i32>)> {
+        let others = self.jobs().filter(|other| other != job).filter_map(|other| explain(engine, &other));
+        let slices = others.flat_map(|other| other.slices).filter(|slice| slice.stands == Stands::Holds);
+        slices.map(|slice| (slice.name, slice.pod_sets.iter().map(|pod_set| pod_set.count).collect())).collect()
+    }
+
+    fn carry_out(&self, job: &ObjectRef, remedy: &Remedy, rehearsal: &mut Rehearsal) -> Result<Done, String> {
+        let named = |prefix: &str, suffix: &str| remedy.what.strip_prefix(prefix)?.strip_suffix(suffix);
+        if !remedy.quota.is_empty() {
+            rehearsal.put(&self.with_quota(&remedy.quota)?);
+            return Ok(Done::QuotaRaised);
+        }
+        if let Some(name) = named("spec.stopPolicy of ClusterQueue ", " is None") {
+            rehearsal.put(&self.queue(name, |queue| queue.spec.stop_policy = Some(StopPolicy::None))?);
+            return Ok(Done::QueueStarted);
+        }
+        if let Some(name) = named("spec.stopPolicy of LocalQueue ", " is None") {
+            rehearsal.put(&self.local_queue(job, name)?);
+            return Ok(Done::QueueStarted);
+        }
+        if let Some(name) = named("spec.queueingStrategy of ClusterQueue ", " is BestEffortFIFO") {
+            let strategy = Some(QueueingStrategy::BestEffortFIFO);
+            rehearsal.put(&self.queue(name, |queue| queue.spec.queueing_strategy = strategy)?);
+            return Ok(Done::StrictnessEnded);
+        }
+        if let Some(head) = named("Workload ", ", which comes first, is admitted or deleted") {
+            let head = explain(&self.engine(), &workload(head)).ok_or("the head is no job's")?;
+            self.jobs().filter(|other| other.to_string() == head.job).for_each(|other| rehearsal.forget(&other));
+            return Ok(Done::HeadDeleted);
+        }
+        if remedy.what.contains(" is released, bound by ") {
+            self.jobs().filter(|other| other != job).for_each(|other| rehearsal.forget(&other));
+            return Ok(Done::QuotaReleased);
+        }
+        Ok(Done::Nothing)
+    }
+
+    fn queue(&self, name: &str, change: impl FnOnce(&mut ClusterQueue)) -> Result<Object, String> {
+        match self.snapshot.get(&ObjectRef::named::<ClusterQueue>(None, name.to_owned())) {
+            Some(Object::ClusterQueue(queue)) => {
+                let mut queue = queue.as_ref().clone();
+                change(&mut queue);
+                Ok(Object::ClusterQueue(Arc::new(queue)))
+            }
+            _ => Err(format!("there is no ClusterQueue {name}")),
+        }
+    }
+
+    fn local_queue(&self, job: &ObjectRef, name: &str) -> Result<Object, String> {
+        match self.snapshot.get(&ObjectRef::named::<LocalQueue>(job.namespace.clone(), name.to_owned())) {
+            Some(Object::LocalQueue(queue)) => {
+                let mut queue = queue.as_ref().clone();
+                queue.spec.stop_policy = Some(StopPolicy::None);
+                Ok(Object::LocalQueue(Arc::new(queue)))
+            }
+            _ => Err(format!("there is no LocalQueue {name}")),
+        }
+    }
+
+    fn with_quota(&self, changes: &[QuotaChange]) -> Result<Object, String> {
+        self.queue(&changes[0].cluster_queue, |queue| {
+            for flavor in queue.spec.resource_groups.iter_mut().flat_map(|group| &mut group.flavors) {
+                for quota in &mut flavor.resources {
+                    let is_meant =
+                        |change: &&QuotaChange| change.flavor == flavor.name && change.resource == quota.name;
+                    if let Some(change) = changes.iter().find(is_meant) {
+                        quota.nominal_quota = Quantity(change.to.clone());
+                    }
+                }
+            }
+        })
+    }
+}
+
+/// A Workload, by namespace and name.
+fn workload(key: &str) -> ObjectRef {
+    let (namespace, name) = key.split_once('/').unwrap_or_default();
+    ObjectRef::named::<sluice::api::kueue::Workload>(Some(namespace.to_owned()), name.to_owned())
+}
+
+/// What the newest slice of a job waits for.
+fn waits(explanation: &Explanation) -> Option<&Waits> {
+    explanation.slices.iter().rev().find(|slice| slice.stands == Stands::Waits)?.waits_for.as_ref()
+}
+
+/// What is said of each job that waits at this moment, and done about it; with what is wrong with that.
+fn judged(moment: &Moment, tally: &mut BTreeMap<Done, usize>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let engine = moment.engine();
+    for job in moment.jobs() {
+        let Some(before) = explain(&engine, &job) else { continue };
+        let Some(waiting) = waits(&before) else { continue };
+        if waiting.unblocked_by.is_empty() {
+            wrong.push(format!("nothing would unblock {job}: {}", waiting.message));
+        }
+        for remedy in &waiting.unblocked_by {
+            match moment.follow(&job, remedy) {
+                Ok((done, after)) => {
+                    wrong.extend(after.and_then(|after| still_waits(waiting, remedy, &done, &after)));
+                    *tally.entry(done).or_default() += 1;
+                }
+                Err(problem) => wrong.push(format!("{job}: {}: {problem}", remedy.what)),
+            }
+        }
+    }
+    wrong
+}
+
+/// What is wrong if the job waits for the same after that was done.
+fn still_waits(before: &Waits, remedy: &Remedy, done: &Done, after: &Waits) -> Option<String> {
+    let is_wrong = match done {
+        Done::Nothing | Done::ForOthers => false,
+        // Then it is its own turn, and it may lack quota.
+        Done::QueueStarted | Done::StrictnessEnded | Done::HeadDeleted => after.message == before.message,
+        Done::QuotaRaised | Done::QuotaReleased => true,
+    };
+    is_wrong.then(|| format!("{} — {} — and still it waits: {}", before.message, remedy.what, after.message))
+}
+
+/// Performs a script, and looks at it whenever it has come to rest.
+fn looked_at(seed: u64, tally: &mut BTreeMap<Done, usize>) -> Result<Vec<String>, String> {
+    let script = Script::random(&Chance::new(seed), Shape::RESTING);
+    let place = Place::new("team");
+    calm::in_world(seed, async |world| {
+        let client = reliable(world);
+        let people = Performer::new(&client, &place);
+        people.set_up(&script.scene).await.map_err(|error| error.to_string())?;
+        let mut wrong = Vec::new();
+        for step in &script.steps {
+            people.perform(&step.act).await.map_err(|error| error.to_string())?;
+            calm::rest(world).await?;
+            let snapshot = Snapshot::of_cluster(&client).await.map_err(|error| error.to_string())?;
+            let found = judged(&Moment { snapshot, now: world.time.now() }, tally);
+            wrong.extend(found.into_iter().map(|found| format!("after {:?}: {found}", step.act)));
+        }
+        Ok(wrong)
+    })
+}
+
+#[test]
+fn what_would_unblock_a_job_by_its_explanation_does() {
+    let number = |name: &str| std::env::var(name).ok().map(|value| value.parse().expect(name));
+    let (first, count): (u64, u64) = (number("EXPLAINED_FIRST").unwrap_or(0), number("EXPLAINED").unwrap_or(SCRIPTS));
+    let told = Mutex::new((BTreeMap::<Done, usize>::new(), Vec::new()));
+
+    on_every_core(first..first + count, |seed| {
+        let mut tally = BTreeMap::new();
+        let wrong = looked_at(seed, &mut tally).unwrap_or_else(|problem| vec![problem]);
+        let mut told = told.lock().expect("one at a time");
+        tally.into_iter().for_each(|(done, times)| *told.0.entry(done).or_default() += times);
+        told.1.extend(wrong.into_iter().map(|wrong| format!("seed {seed}: {wrong}")));
+        true
+    });
+
+    let (tally, wrong) = told.into_inner().expect("all are done");
+    println!("{tally:?}");
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), tally.values().sum::<usize>(), wrong.join("\n"));
+    for done in [Done::QuotaRaised, Done::QuotaReleased, Done::QueueStarted] {
+        assert!(tally.contains_key(&done), "never: {done:?}");
+    }
+}
