@@ -26,7 +26,8 @@ pub(super) struct Tried {
     pub through: bool,
     /// Where it has quota, once it goes through.
     pub places: BTreeSet<Place>,
-    /// What would be enough by what is said of its waiting; empty if quota isn't what it waits for.
+    /// What would be enough by what is said of its waiting; empty if quota isn't what it waits for. What goes through may wait
+    /// all the same: to grow.
     pub suggested: Amounts,
 }
 
@@ -109,7 +110,7 @@ fn least_of<E>(place: &Place, most: Amount, mut attempt: impl FnMut(Amount) -> R
         let middle = too_little + (enough - too_little) / 2;
         let suggested = tried.suggested.get(place).map(|amount| amount.get());
         // A suggestion is the least, as a rule; one that is wrong is not followed again.
-        next = match suggested.filter(|amount| !was_suggested && *amount > too_little) {
+        next = match suggested.filter(|amount| !tried.through && !was_suggested && *amount > too_little) {
             Some(suggested) => {
                 is_suggested = true;
                 suggested.min(enough - 1)
@@ -176,6 +177,20 @@ mod tests {
             attempt(quota)
         });
         assert_eq!((found.expect("tried"), tries), (Some(needed.clone()), 5));
+    }
+
+    #[test]
+    fn what_it_would_take_to_grow_is_not_what_it_takes_to_go_through() {
+        let grown = Amount::new(1 << 40);
+        let mut tries = 0;
+        let found = least(&quota([("a", 1 << 30)]), |quota| {
+            tries += 1;
+            let through = quota[&place("a")] >= Amount::new(1 << 20);
+            let suggested = Amounts::from([(place("a"), grown)]);
+            Ok::<_, Infallible>(Tried { through, suggested, places: [place("a")].into() })
+        });
+        assert_eq!(found.expect("tried"), Some(quota([("a", 1 << 20)])));
+        assert!(tries < 100, "{tries}");
     }
 
     #[test]
