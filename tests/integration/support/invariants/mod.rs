@@ -313,8 +313,11 @@ pub fn job_uid(cluster: &RayCluster) -> String {
 
 /// The uid of the controller that owns an object.
 pub fn owner_uid<K: Resource>(object: &K) -> Option<String> {
-    let controls = |owner: &&OwnerReference| owner.controller == Some(true);
-    object.owner_references().iter().find(controls).map(|owner| owner.uid.clone())
+    controller(object).map(|owner| owner.uid.clone())
+}
+
+fn controller<K: Resource>(object: &K) -> Option<&OwnerReference> {
+    object.meta().owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }
 
 /// How objects are named in a [`State`].
@@ -329,7 +332,7 @@ pub fn clusters_of<'a>(state: &'a State, job: &'a str) -> impl Iterator<Item = &
 
 /// Slices by the job that they belong to.
 pub fn slices_of<'a>(state: &'a State, job: &'a str) -> impl Iterator<Item = &'a Workload> {
-    state.workloads.values().filter(move |slice| owner_uid(*slice).as_deref() == Some(job))
+    state.workloads.values().filter(move |slice| controller(*slice).is_some_and(|owner| owner.uid == job))
 }
 
 /// What a job has reserved, by resource, over all flavors.

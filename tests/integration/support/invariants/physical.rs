@@ -17,7 +17,7 @@ use super::{
 /// The label that says in which PodSet a pod is counted.
 const POD_SET: &str = "kueue.x-k8s.io/podset";
 
-/// The pods that may run, by the uid of the cluster that they belong to.
+/// The pods that may run, by the uid of the cluster that they belong to: of one that has none nothing is known.
 #[derive(Default)]
 pub(super) struct Pods {
     by_cluster: BTreeMap<String, BTreeMap<String, Running>>,
@@ -40,6 +40,9 @@ impl Pods {
         let pods = self.by_cluster.entry(cluster.clone()).or_default();
         if gone || !may_run(pod) {
             pods.remove(&key(pod));
+            if pods.is_empty() {
+                self.by_cluster.remove(&cluster);
+            }
         } else {
             let spec = pod.spec.clone().unwrap_or_default();
             let requests = pod_requests(&spec).expect("requests of a pod that the API server took");
@@ -61,11 +64,12 @@ impl Pods {
             });
             over.collect()
         };
-        let mut breaches = over(&format!("job {job}"), self.requested(state, job, |_| true), &reserved_by(state, job));
-        let named: BTreeSet<&String> = self.of(state, job).filter_map(|pod| pod.pod_set.as_ref()).collect();
+        let pods: Vec<&Running> = self.of(state, job).collect();
+        let mut breaches = over(&format!("job {job}"), requested(pods.iter().copied()), &reserved_by(state, job));
+        let named: BTreeSet<&String> = pods.iter().filter_map(|pod| pod.pod_set.as_ref()).collect();
         let by_set = reserved_by_pod_set(state, job);
         for name in named {
-            let requested = self.requested(state, job, |pod| pod.pod_set.as_ref() == Some(name));
+            let requested = requested(pods.iter().copied().filter(|pod| pod.pod_set.as_ref() == Some(name)));
             let reserved = by_set.get(name).cloned().unwrap_or_default();
             breaches.extend(over(&format!("PodSet {name} of job {job}"), requested, &reserved));
         }
@@ -77,7 +81,7 @@ impl Pods {
         let jobs: BTreeSet<String> =
             state.workloads.values().filter(|slice| holds_quota(slice)).filter_map(owner_uid).collect();
         let differs = jobs.into_iter().filter_map(|job| {
-            let (requested, reserved) = (self.requested(state, &job, |_| true), reserved_by(state, &job));
+            let (requested, reserved) = (requested(self.of(state, &job)), reserved_by(state, &job));
             let something = |amounts: &Amounts| -> Amounts {
                 amounts
                     .iter()
@@ -98,15 +102,16 @@ impl Pods {
             self.by_cluster.iter().filter(move |(cluster, _)| job_of(state, cluster).as_deref() == Some(job));
         clusters.flat_map(|(_, pods)| pods.values())
     }
+}
 
-    fn requested(&self, state: &State, job: &str, which: impl Fn(&Running) -> bool) -> Amounts {
-        let mut requested = Amounts::new();
-        for (resource, amount) in self.of(state, job).filter(|pod| which(pod)).flat_map(|pod| &pod.requests) {
-            let sum = requested.entry(resource.clone()).or_default();
-            *sum = sum.plus(*amount);
-        }
-        requested
+/// What pods request together.
+fn requested<'a>(pods: impl Iterator<Item = &'a Running>) -> Amounts {
+    let mut requested = Amounts::new();
+    for (resource, amount) in pods.flat_map(|pod| &pod.requests) {
+        let sum = requested.entry(resource.clone()).or_default();
+        *sum = sum.plus(*amount);
     }
+    requested
 }
 
 /// What a job has reserved for each of its PodSets, by resource, over all flavors: the most that a slice which holds quota has for
@@ -161,7 +166,9 @@ fn job_of(state: &State, cluster: &str) -> Option<String> {
     }
     // The cluster is gone and its pods may not be: whoever reserved quota for it still has to hold it.
     let quoted = format!("\"{cluster}\"");
-    let pays = |record: &String| record.contains(&quoted);
-    let paid = state.workloads.values().find(|slice| slice.annotations().get("sluice.dev/slice").is_some_and(pays));
+    let pays =
+        |slice: &&Workload| slice.annotations().get("sluice.dev/slice").is_some_and(|record| record.contains(&quoted));
+    // A Job pays for itself, and there may be thousands of them.
+    let paid = slices_of(state, cluster).find(pays).or_else(|| state.workloads.values().find(pays));
     paid.and_then(owner_uid)
 }
