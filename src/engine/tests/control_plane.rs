@@ -207,6 +207,14 @@ impl ControlPlane {
         }
     }
 
+    /// Refuses what is on its way, as a server does that is overloaded.
+    pub(super) fn turn_away(&mut self) {
+        for (id, write) in std::mem::take(&mut self.on_the_way) {
+            let overloaded = WriteError { code: Some(500), message: "overloaded".to_owned(), absent: false };
+            self.events.push(Event::Written { id, write: Box::new(write), result: Err(overloaded) });
+        }
+    }
+
     fn receive(&mut self, id: WriteId, write: Write) {
         let result = self.carry_out(&write);
         self.events.push(Event::Written { id, write: Box::new(write), result });

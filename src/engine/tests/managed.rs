@@ -80,17 +80,19 @@ fn a_new_job_that_names_no_queue_goes_into_the_default_one() {
 
 #[test]
 fn a_new_cluster_goes_into_the_default_queue_though_its_name_is_late() {
-    // Given a cluster whose first write is on its way while it changes, so that it is refused,
+    // Given a cluster the first write of which is turned away, and of which something changes before that is tried again,
     let mut plane = control_plane(Settings::default(), "0");
     put_default_queue(&mut plane);
     plane.late = Some("RayCluster");
     put_unnamed_cluster(&mut plane, "own");
     plane.play(1);
-    plane.apply("RayCluster", json!({"metadata": {"name": "own", "labels": {"team": "a"}}}));
-
-    // when that is told, then it comes into the queue all the same, and no pod of it runs.
     plane.late = None;
-    plane.arrive();
+    plane.turn_away();
+    let owner = json!({"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "own", "controller": true,
+        "uid": plane.object("RayCluster", "own")["metadata"]["uid"]});
+    plane.apply("Service", json!({"metadata": {"name": "own-head-svc", "ownerReferences": [owner]}}));
+
+    // when it is, then it comes into the queue, and no pod of it has run.
     plane.play(60);
     assert_eq!(queue_of(&plane, "RayCluster", "own"), DEFAULT_LOCAL_QUEUE);
     assert_eq!(plane.pods("own"), 0);
