@@ -30,6 +30,11 @@ pub fn headless_service(cluster: &RayCluster) -> String {
     format!("{}-headless", cluster.name_any())
 }
 
+/// The name of the Service that requests are sent to, if the cluster serves without a RayService.
+pub fn serve_service(cluster: &RayCluster) -> String {
+    format!("{}-serve-svc", cluster.name_any())
+}
+
 /// The name by which workers reach the head.
 pub fn head_address(cluster: &RayCluster) -> String {
     format!("{}.{}.svc.{CLUSTER_DOMAIN}", head_service(cluster), cluster.namespace().unwrap_or_default())

@@ -1,11 +1,11 @@
-//! The Services of a cluster: the name of its head, and the names of the hosts of its multi-host replicas
-//! (KubeRay 1.7 `ray-operator/controllers/ray/common/service.go`).
+//! The Services of a cluster: the name of its head, those of the hosts of its multi-host replicas, and the one that requests to
+//! Ray Serve are sent to if it serves without a RayService (KubeRay 1.7 `ray-operator/controllers/ray/common/service.go`).
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{ContainerPort, Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use serde::Deserialize;
 
 use super::build::owner;
@@ -31,6 +31,13 @@ pub(super) fn plan(view: &View<'_>, groups: &[PodGroup], plan: &mut Plan) {
     let several_hosts = groups.iter().any(|group| group.hosts > 1);
     if several_hosts && find(view, &naming::headless_service(cluster)).is_none() {
         create(cluster, &headless_service(cluster), plan);
+    }
+    let serves = cluster.annotations().get(names::SERVE_SERVICE_ANNOTATION).is_some_and(|value| value == "true");
+    if serves && find(view, &naming::serve_service(cluster)).is_none() {
+        match serve_service(cluster) {
+            Ok(service) => create(cluster, &service, plan),
+            Err(problem) => plan.notes.push(Note::warning(cluster, "FailedToCreateService", problem)),
+        }
     }
 }
 
@@ -75,6 +82,11 @@ pub fn head_ports(cluster: &RayCluster) -> BTreeMap<String, i32> {
     ports
 }
 
+/// The ports of a cluster's head that requests to Ray Serve are sent to: `serve`, and those that are called `serve-` something.
+pub fn serve_ports(cluster: &RayCluster) -> impl Iterator<Item = (String, i32)> {
+    head_ports(cluster).into_iter().filter(|(name, _)| name == "serve" || name.starts_with("serve-"))
+}
+
 fn head_service(cluster: &RayCluster) -> Result<Service, String> {
     let group = &cluster.spec.head_group_spec;
     let own = group.head_service.clone();
@@ -115,6 +127,39 @@ fn head_service(cluster: &RayCluster) -> Result<Service, String> {
 
 fn service_port(name: String, port: i32) -> ServicePort {
     ServicePort { name: Some(name), port, app_protocol: Some("tcp".to_owned()), ..ServicePort::default() }
+}
+
+fn serve_service(cluster: &RayCluster) -> Result<Service, String> {
+    let ports: Vec<ServicePort> =
+        serve_ports(cluster).map(|(name, port)| ServicePort { name: Some(name), port, ..ServicePort::default() }).collect();
+    if ports.is_empty() {
+        return Err(format!(
+            "annotation {} is true, and spec.headGroupSpec.template.spec.containers[0].ports has no port called serve, or serve- \
+             something: there is nothing that a Service for requests could lead to",
+            names::SERVE_SERVICE_ANNOTATION
+        ));
+    }
+    let name = cluster.name_any();
+    Ok(Service {
+        metadata: ObjectMeta {
+            name: Some(naming::serve_service(cluster)),
+            namespace: cluster.namespace(),
+            labels: Some(BTreeMap::from([
+                (names::ORIGIN_NAME_LABEL.to_owned(), name.clone()),
+                (names::ORIGIN_KIND_LABEL.to_owned(), RayCluster::kind(&()).into_owned()),
+                (names::SERVE_LABEL.to_owned(), format!("{name}-serve")),
+            ])),
+            owner_references: Some(vec![owner(cluster)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(ServiceSpec {
+            selector: Some(BTreeMap::from([(names::CLUSTER_LABEL.to_owned(), name)])),
+            ports: Some(ports),
+            type_: cluster.spec.head_group_spec.service_type.clone().filter(|kind| !kind.is_empty()),
+            ..ServiceSpec::default()
+        }),
+        status: None,
+    })
 }
 
 fn headless_service(cluster: &RayCluster) -> Service {

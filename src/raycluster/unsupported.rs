@@ -22,7 +22,6 @@ pub fn fields(cluster: &RayCluster) -> Vec<String> {
         (annotated(names::FAULT_TOLERANCE_ANNOTATION), format!("annotation {}", names::FAULT_TOLERANCE_ANNOTATION)),
         (spec.history_server_options.is_some(), "spec.historyServerOptions: nothing is collected".to_owned()),
         (head.enable_ingress == Some(true), "spec.headGroupSpec.enableIngress: no Ingress is made".to_owned()),
-        (annotated(names::SERVE_SERVICE_ANNOTATION), format!("annotation {}", names::SERVE_SERVICE_ANNOTATION)),
         (
             cluster.labels().contains_key(names::GANG_SCHEDULING_LABEL),
             format!("label {}: pods are scheduled one by one", names::GANG_SCHEDULING_LABEL),

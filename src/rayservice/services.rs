@@ -13,7 +13,7 @@ use super::family::Child;
 use super::{Scene, View};
 use crate::api::ray::{RayCluster, RayService, names};
 use crate::engine::plan::{Note, ObjectRef, Plan, Write};
-use crate::raycluster::services::{head_ports, head_selector};
+use crate::raycluster::services::{self as cluster_services, head_ports, head_selector};
 
 /// The name of the Service that requests are sent to.
 pub fn serve_service_name(service: &RayService) -> String {
@@ -88,8 +88,7 @@ pub(super) fn serve_ports(service: &RayService, child: &RayCluster) -> Vec<Servi
     let own = service.spec.serve_service.as_ref().and_then(|own| own.pointer("/spec/ports"));
     let own = own.and_then(|ports| serde_json::from_value::<Vec<ServicePort>>(ports.clone()).ok());
     let mut ports = own.unwrap_or_default();
-    let of_head = head_ports(child).into_iter();
-    for (name, number) in of_head.filter(|(name, _)| name == "serve" || name.starts_with("serve-")) {
+    for (name, number) in cluster_services::serve_ports(child) {
         if !ports.iter().any(|port| port.name.as_ref() == Some(&name) || port.port == number) {
             ports.push(port(name, number));
         }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::super::fixtures::{Stage, changed};
 use super::super::services::head_ports;
+use crate::api::ray::names::SERVE_SERVICE_ANNOTATION;
 
 fn head_service(spec: Value) -> Service {
     let mut stage = Stage::new(changed(spec));
@@ -71,4 +72,44 @@ fn the_ports_of_a_head_are_those_that_its_container_names(#[case] ports: Value, 
     let cluster = changed(json!({"headGroupSpec": {"template": {"spec": {"containers": [container]}}}}));
     let expected: BTreeMap<String, i32> = expected.iter().map(|(name, port)| ((*name).to_owned(), *port)).collect();
     assert_eq!(head_ports(&cluster), expected);
+}
+
+/// A cluster that serves without a RayService.
+fn serving(annotation: &str, ports: Value) -> Stage {
+    let container = json!({"name": "h", "ports": ports});
+    let mut cluster = changed(json!({"headGroupSpec": {"template": {"spec": {"containers": [container]}}}}));
+    cluster.annotations_mut().insert(SERVE_SERVICE_ANNOTATION.to_owned(), annotation.to_owned());
+    let mut stage = Stage::new(cluster);
+    stage.settle();
+    stage
+}
+
+#[test]
+fn a_cluster_that_serves_without_a_ray_service_has_a_service_for_requests() {
+    let ports = json!([{"name": "serve", "containerPort": 9000}, {"name": "serve-grpc", "containerPort": 9001}]);
+    let stage = serving("true", ports);
+
+    let service = &stage.services["demo-serve-svc"];
+    let spec = service.spec.as_ref().expect("a spec");
+    assert_eq!(serde_json::to_value(&spec.selector).ok(), Some(json!({"ray.io/cluster": "demo"})));
+    let of_spec: Vec<_> = spec.ports.iter().flatten().map(|port| (port.name.as_deref(), port.port)).collect();
+    assert_eq!(of_spec, [(Some("serve"), 9000), (Some("serve-grpc"), 9001)]);
+    let labels = json!({
+        "ray.io/originated-from-cr-name": "demo", "ray.io/originated-from-crd": "RayCluster", "ray.io/serve": "demo-serve",
+    });
+    assert_eq!(serde_json::to_value(service.labels()).ok(), Some(labels));
+    assert_eq!(service.owner_references().len(), 1);
+}
+
+#[rstest]
+#[case::not_asked_for("false", json!([]), None)]
+#[case::said_in_another_way("True", json!([]), None)]
+#[case::without_a_port("true", json!([{"name": "web", "containerPort": 80}]), Some("ports has no port called serve"))]
+fn a_cluster_has_no_service_for_requests(#[case] annotation: &str, #[case] ports: Value, #[case] told: Option<&str>) {
+    let stage = serving(annotation, ports);
+
+    assert_eq!(stage.services.keys().collect::<Vec<_>>(), ["demo-head-svc"]);
+    let notes = stage.plan().notes;
+    assert_eq!(notes.len(), usize::from(told.is_some()), "{notes:?}");
+    assert!(notes.iter().all(|note| told.is_some_and(|told| note.message.contains(told))), "{notes:?}");
 }
