@@ -21,6 +21,7 @@ use crate::jobframework::ray_cluster::member;
 use crate::jobframework::record::Record;
 use crate::jobframework::{self, Groups, slices};
 use crate::queue::Part;
+use crate::raycluster::access::Access;
 use crate::raycluster::{self, Grant, Mark, Placement};
 use crate::rayservice;
 use crate::rayservice::services::serve_service_name;
@@ -206,11 +207,22 @@ impl Engine {
             groups: &makeup.groups,
             pods: self.pods_of(cluster),
             services: self.world.services.under(&owned_by(&uid)).map(AsRef::as_ref).collect(),
+            access: self.access(cluster),
             grant,
             marks,
             payer,
             now,
         })
+    }
+
+    fn access(&self, cluster: &RayCluster) -> Access {
+        let key = |name: String| Key::new(cluster.namespace().unwrap_or_default(), name);
+        let by_name = key(raycluster::names::access(cluster));
+        Access {
+            account: self.world.service_accounts.get(&key(raycluster::names::head_account(cluster))).is_some(),
+            role: self.world.roles.get(&by_name).is_some(),
+            binding: self.world.role_bindings.get(&by_name).is_some(),
+        }
     }
 
     /// How many pods of a cluster are paid for, and what they are to be told, by group. The operator asks here and not only the

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::batch::v1::Job as BatchJob;
-use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service};
+use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt};
@@ -170,6 +171,12 @@ kinds! {
     Pod in pods by controller_and_job_uid;
     /// A Service of a Ray cluster or service; under the uid of its owner.
     Service in services by controller_uid;
+    /// Whom the pods of a namespace may run as.
+    ServiceAccount in service_accounts by |_| NOWHERE;
+    /// What may be done in a namespace.
+    Role in roles by |_| NOWHERE;
+    /// Who may do it.
+    RoleBinding in role_bindings by |_| NOWHERE;
     /// The endpoints of a Service; under that Service.
     EndpointSlice in endpoint_slices by service_of_slice;
     /// A namespace.

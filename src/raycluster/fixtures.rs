@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
+use super::access::Access;
 use super::{Grant, Mark, View, plan};
 use crate::api::condition;
 use crate::api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
@@ -82,10 +83,13 @@ pub(crate) struct Stage {
     pub(crate) cluster: RayCluster,
     pub(crate) pods: BTreeMap<String, Pod>,
     pub(crate) services: BTreeMap<String, Service>,
+    pub(crate) access: Access,
     pub(crate) grant: Grant,
     pub(crate) marks: BTreeMap<String, Mark>,
     pub(crate) payer: Option<ObjectRef>,
     pub(crate) now: Timestamp,
+    /// What was made to let the autoscaler work.
+    pub(crate) made_access: Vec<Value>,
     made: u32,
 }
 
@@ -96,10 +100,12 @@ impl Stage {
             cluster,
             pods: BTreeMap::new(),
             services: BTreeMap::new(),
+            access: Access::default(),
             grant: Grant::Ungated,
             marks: BTreeMap::new(),
             payer: None,
             now,
+            made_access: Vec::new(),
             made: 0,
         }
     }
@@ -111,6 +117,7 @@ impl Stage {
             groups: &super::validate::groups(&self.cluster),
             pods: self.pods.values().collect(),
             services: self.services.values().collect(),
+            access: self.access,
             grant: self.grant.clone(),
             marks: self.marks.clone(),
             payer: self.payer.clone(),
@@ -179,6 +186,16 @@ impl Stage {
         condition::get(conditions, type_).map(|condition| (condition.status.as_str(), condition.reason.as_str()))
     }
 
+    fn grant_access(&mut self, write: &Write, object: &Value) {
+        let there = match write.target.kind.as_str() {
+            "ServiceAccount" => &mut self.access.account,
+            "Role" => &mut self.access.role,
+            _ => &mut self.access.binding,
+        };
+        assert!(!std::mem::replace(there, true), "{} is there already", write.target);
+        self.made_access.push(object.clone());
+    }
+
     fn take(&mut self, write: &Write) {
         let name = write.target.name.clone();
         match (&write.op, write.target.kind.as_str()) {
@@ -193,6 +210,7 @@ impl Stage {
                 let service = serde_json::from_value(value.clone()).expect("a Service");
                 assert!(self.services.insert(name.clone(), service).is_none(), "{name} is there already");
             }
+            (WriteOp::Create(value), "ServiceAccount" | "Role" | "RoleBinding") => self.grant_access(write, value),
             (WriteOp::Delete { uid, .. }, "Pod") => {
                 let pod = self.pods.get_mut(&name).expect("a pod that is deleted is there");
                 assert_eq!(pod.metadata.uid.as_ref(), Some(uid));

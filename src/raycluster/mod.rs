@@ -3,6 +3,7 @@
 //! [`plan`] is a function of what is observed: it names what has to be written for the cluster to become what its spec
 //! asks for, as far as the queue has paid for it.
 
+pub mod access;
 mod autoscaler;
 pub mod build;
 mod environment;
@@ -35,6 +36,7 @@ use crate::api::condition;
 use crate::api::kueue::{names as kueue_names, scheduling_gate};
 use crate::api::ray::{RayCluster, is_managed_elsewhere, names as ray_names};
 use crate::engine::plan::{Note, ObjectRef, Plan, Write};
+use access::Access;
 use autoscaler::Autoscaler;
 use scale::{Change, Situation};
 use suspend::Phase;
@@ -53,6 +55,8 @@ pub struct View<'a> {
     pub pods: Vec<&'a Pod>,
     /// The Services that it owns.
     pub services: Vec<&'a Service>,
+    /// What lets its autoscaler work.
+    pub access: Access,
     /// How many pods it may have.
     pub grant: Grant,
     /// What the pods of a group are to be told by the queue, by group; nothing for a group that is missing.
@@ -124,6 +128,7 @@ pub fn plan(view: &View<'_>) -> Plan {
     let phase = Phase::of(cluster, !pods.is_empty());
     if let Ok(groups) = view.groups {
         services::plan(view, groups, &mut plan);
+        access::plan(view, &mut plan);
     }
     match (phase, view.groups) {
         (Phase::Suspending, _) => take_all(cluster, &pods, &mut plan),
@@ -160,7 +165,7 @@ fn run(view: &View<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
         return;
     }
     // Workers without a head would wait for nobody. And whoever was let through by hand gets no pod that waits, either.
-    let makes_pods = has_head || view.grant.of(ray_names::HEAD_GROUP) > 0;
+    let makes_pods = has_head || view.grant.of(ray_names::HEAD_GROUP) > 0 && !access::awaits_account(view);
     let names: BTreeSet<String> = view.pods.iter().map(|pod| pod.name_any()).collect();
     for group in groups {
         let pods = by_group.remove(group.name.as_str()).unwrap_or_default();

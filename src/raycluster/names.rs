@@ -35,6 +35,22 @@ pub fn serve_service(cluster: &RayCluster) -> String {
     format!("{}-serve-svc", cluster.name_any())
 }
 
+/// The name of the ServiceAccount of the head of a cluster with an autoscaler: the user's, or else that of [`access`].
+pub fn head_account(cluster: &RayCluster) -> String {
+    super::access::own_account(cluster).map_or_else(|| access(cluster), str::to_owned)
+}
+
+/// The name of the Role of the autoscaler, and of what binds it: the cluster's, of which KubeRay keeps the last 50 characters and
+/// begins it with a letter (1.7 `ray-operator/controllers/ray/utils/util.go`, `CheckName`).
+pub fn access(cluster: &RayCluster) -> String {
+    let name = cluster.name_any();
+    let kept = &name[name.len().saturating_sub(PREFIX_LENGTH)..];
+    match kept.strip_prefix(|first: char| !first.is_ascii_alphabetic()) {
+        Some(rest) => format!("r{rest}"),
+        None => kept.to_owned(),
+    }
+}
+
 /// The name by which workers reach the head.
 pub fn head_address(cluster: &RayCluster) -> String {
     format!("{}.{}.svc.{CLUSTER_DOMAIN}", head_service(cluster), cluster.namespace().unwrap_or_default())

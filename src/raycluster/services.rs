@@ -130,8 +130,9 @@ fn service_port(name: String, port: i32) -> ServicePort {
 }
 
 fn serve_service(cluster: &RayCluster) -> Result<Service, String> {
-    let ports: Vec<ServicePort> =
-        serve_ports(cluster).map(|(name, port)| ServicePort { name: Some(name), port, ..ServicePort::default() }).collect();
+    let ports: Vec<ServicePort> = serve_ports(cluster)
+        .map(|(name, port)| ServicePort { name: Some(name), port, ..ServicePort::default() })
+        .collect();
     if ports.is_empty() {
         return Err(format!(
             "annotation {} is true, and spec.headGroupSpec.template.spec.containers[0].ports has no port called serve, or serve- \

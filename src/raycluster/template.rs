@@ -88,6 +88,9 @@ pub fn head(cluster: &RayCluster) -> Result<PodTemplateSpec, Problem> {
     draft.label(&common, Role::Head, names::HEAD_GROUP, group.labels.as_ref());
     let sidecar = autoscaler::sidecar(&common, &draft.ray)?;
     draft.finish(&common, Role::Head, &params);
+    if common.autoscaler != Autoscaler::Off {
+        draft.spec.service_account_name = Some(naming::head_account(cluster));
+    }
     if let Some(mut sidecar) = sidecar {
         share_logs(&mut draft, &mut sidecar);
         draft.spec.containers.push(sidecar);

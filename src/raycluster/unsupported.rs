@@ -2,7 +2,6 @@
 
 use kube::ResourceExt;
 
-use super::autoscaler::Autoscaler;
 use super::problem::Problem;
 use crate::api::ray::options::{AuthMode, RayClusterUpgradeType};
 use crate::api::ray::{RayCluster, names};
@@ -14,23 +13,18 @@ pub fn fields(cluster: &RayCluster) -> Vec<String> {
     let recreates =
         spec.upgrade_strategy.as_ref().and_then(|strategy| strategy.type_) == Some(RayClusterUpgradeType::Recreate);
     let annotated = |key: &str| cluster.annotations().get(key).is_some_and(|value| value.eq_ignore_ascii_case("true"));
-    let account = head.template.0.pointer("/spec/serviceAccountName").and_then(|name| name.as_str());
-    let has_account = account.is_some_and(|name| !name.is_empty());
     let found = [
         (recreates, "spec.upgradeStrategy.type Recreate: pods keep the spec that they were made from".to_owned()),
-        (spec.gcs_fault_tolerance_options.is_some(), "spec.gcsFaultToleranceOptions: state is lost with the head".to_owned()),
+        (
+            spec.gcs_fault_tolerance_options.is_some(),
+            "spec.gcsFaultToleranceOptions: state is lost with the head".to_owned(),
+        ),
         (annotated(names::FAULT_TOLERANCE_ANNOTATION), format!("annotation {}", names::FAULT_TOLERANCE_ANNOTATION)),
         (spec.history_server_options.is_some(), "spec.historyServerOptions: nothing is collected".to_owned()),
         (head.enable_ingress == Some(true), "spec.headGroupSpec.enableIngress: no Ingress is made".to_owned()),
         (
             cluster.labels().contains_key(names::GANG_SCHEDULING_LABEL),
             format!("label {}: pods are scheduled one by one", names::GANG_SCHEDULING_LABEL),
-        ),
-        (
-            Autoscaler::of(spec) != Autoscaler::Off && !has_account,
-            "spec.enableInTreeAutoscaling without spec.headGroupSpec.template.spec.serviceAccountName: no ServiceAccount \
-             is made that would let the autoscaler change anything"
-                .to_owned(),
         ),
     ];
     let ignored = found.into_iter().filter(|(set, _)| *set).map(|(_, field)| field);
@@ -71,9 +65,7 @@ mod tests {
     #[case::fault_tolerance(json!({"gcsFaultToleranceOptions": {"redisAddress": "redis:6379"}}),
         &["spec.gcsFaultToleranceOptions"])]
     #[case::ingress(json!({"headGroupSpec": {"enableIngress": true}}), &["spec.headGroupSpec.enableIngress"])]
-    #[case::autoscaler_without_account(json!({"enableInTreeAutoscaling": true}), &["spec.enableInTreeAutoscaling"])]
-    #[case::autoscaler_with_account(
-        json!({"enableInTreeAutoscaling": true, "headGroupSpec": {"template": {"spec": {"serviceAccountName": "ray"}}}}), &[])]
+    #[case::autoscaler(json!({"enableInTreeAutoscaling": true}), &[])]
     fn fields_without_effect_are_named(#[case] spec: Value, #[case] expected: &[&str]) {
         let fields = fields(&changed(spec));
         assert_eq!(fields.len(), expected.len(), "{fields:?}");

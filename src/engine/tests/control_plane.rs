@@ -480,10 +480,11 @@ fn waits_for_its_own(object: &Value) -> bool {
 
 fn decoded(kind: &str, object: &Value) -> Option<Object> {
     let group = match kind {
-        "Pod" | "Service" | "Namespace" => "v1",
+        "Pod" | "Service" | "ServiceAccount" | "Namespace" => "v1",
         "EndpointSlice" => "discovery.k8s.io/v1",
         "RayCluster" | "RayService" => "ray.io/v1",
         "Job" => "batch/v1",
+        "Role" | "RoleBinding" => "rbac.authorization.k8s.io/v1",
         _ => "kueue.x-k8s.io/v1beta2",
     };
     let target = ObjectRef {

@@ -1,5 +1,6 @@
 //! Plans over the states that a cluster can be in, and the objects that come out.
 
+mod access;
 mod multi_host;
 mod plan;
 mod pods;

@@ -61,7 +61,7 @@ pub fn qualified(name: &str, group: &str) -> String {
 }
 
 /// The kinds of Kubernetes itself: group, version, kind, plural, namespaced, status, generations.
-const BUILT_IN: [(&str, &str, &str, &str, bool, bool, bool); 17] = [
+const BUILT_IN: [(&str, &str, &str, &str, bool, bool, bool); 19] = [
     ("", "v1", "ConfigMap", "configmaps", true, false, false),
     ("", "v1", "Endpoints", "endpoints", true, false, false),
     ("", "v1", "LimitRange", "limitranges", true, false, false),
@@ -78,6 +78,8 @@ const BUILT_IN: [(&str, &str, &str, &str, bool, bool, bool); 17] = [
     ("events.k8s.io", "v1", "Event", "events", true, false, false),
     ("networking.k8s.io", "v1", "Ingress", "ingresses", true, true, true),
     ("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", false, false, false),
+    ("rbac.authorization.k8s.io", "v1", "Role", "roles", true, false, false),
+    ("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", true, false, false),
     ("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", false, false, true),
 ];
 

@@ -1,0 +1,116 @@
+//! What lets Ray's autoscaler see the pods of its cluster and set how many workers there are: a ServiceAccount for the head, a Role
+//! and what binds them (KubeRay 1.7 `ray-operator/controllers/ray/common/rbac.go`).
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+
+use super::autoscaler::Autoscaler;
+use super::build::owner;
+use super::{View, names as naming};
+use crate::api::ray::{RayCluster, names};
+use crate::engine::plan::{Note, Plan, Write};
+
+/// Which of the objects are there that let the autoscaler of a cluster work, whoever has made them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Access {
+    /// The ServiceAccount [`naming::head_account`].
+    pub account: bool,
+    /// The Role [`naming::access`].
+    pub role: bool,
+    /// The RoleBinding [`naming::access`].
+    pub binding: bool,
+}
+
+/// Plans what is missing. What is there stays as it is, since somebody may have added to it.
+pub(super) fn plan(view: &View<'_>, plan: &mut Plan) {
+    let cluster = view.cluster;
+    if Autoscaler::of(&cluster.spec) == Autoscaler::Off {
+        return;
+    }
+    if awaits_account(view) {
+        create(cluster, "CreatedServiceAccount", &account(cluster), plan);
+    }
+    if !view.access.role {
+        create(cluster, "CreatedRole", &role(cluster), plan);
+    }
+    if !view.access.binding {
+        create(cluster, "CreatedRoleBinding", &binding(cluster), plan);
+    }
+}
+
+/// Whether the head can't be made yet: the API server refuses pods of a ServiceAccount that isn't there. One that the user has named
+/// is the user's to make.
+pub(super) fn awaits_account(view: &View<'_>) -> bool {
+    let cluster = view.cluster;
+    Autoscaler::of(&cluster.spec) != Autoscaler::Off && own_account(cluster).is_none() && !view.access.account
+}
+
+/// The name of the ServiceAccount of the head, if the user gives one.
+pub(super) fn own_account(cluster: &RayCluster) -> Option<&str> {
+    let name = cluster.spec.head_group_spec.template.0.pointer("/spec/serviceAccountName")?.as_str()?;
+    Some(name).filter(|name| !name.is_empty())
+}
+
+fn create<K>(cluster: &RayCluster, reason: &str, object: &K, plan: &mut Plan)
+where
+    K: Resource<DynamicType = ()> + Serialize,
+{
+    plan.write(Write::create(object));
+    let (namespace, name) = (cluster.namespace().unwrap_or_default(), object.name_any());
+    plan.notes.push(Note::normal(cluster, reason, format!("Created {} {namespace}/{name}", K::kind(&()))));
+}
+
+fn account(cluster: &RayCluster) -> ServiceAccount {
+    ServiceAccount { metadata: metadata(cluster, naming::head_account(cluster)), ..ServiceAccount::default() }
+}
+
+fn role(cluster: &RayCluster) -> Role {
+    let rule = |group: &str, resource: &str, verbs: &[&str]| PolicyRule {
+        api_groups: Some(vec![group.to_owned()]),
+        resources: Some(vec![resource.to_owned()]),
+        verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
+        ..PolicyRule::default()
+    };
+    let rules = vec![
+        rule("", "pods", &["get", "list", "watch", "patch"]),
+        rule("", "pods/resize", &["patch"]),
+        rule("ray.io", "rayclusters", &["get", "patch"]),
+    ];
+    Role { metadata: metadata(cluster, naming::access(cluster)), rules: Some(rules) }
+}
+
+fn binding(cluster: &RayCluster) -> RoleBinding {
+    RoleBinding {
+        metadata: metadata(cluster, naming::access(cluster)),
+        role_ref: RoleRef {
+            api_group: Role::group(&()).into_owned(),
+            kind: Role::kind(&()).into_owned(),
+            name: naming::access(cluster),
+        },
+        subjects: Some(vec![Subject {
+            kind: ServiceAccount::kind(&()).into_owned(),
+            name: naming::head_account(cluster),
+            namespace: cluster.namespace(),
+            ..Subject::default()
+        }]),
+    }
+}
+
+fn metadata(cluster: &RayCluster, name: String) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name),
+        namespace: cluster.namespace(),
+        labels: Some(BTreeMap::from([
+            (names::CLUSTER_LABEL.to_owned(), cluster.name_any()),
+            (names::APP_NAME_LABEL.to_owned(), "kuberay".to_owned()),
+            (names::CREATED_BY_LABEL.to_owned(), "kuberay-operator".to_owned()),
+        ])),
+        owner_references: Some(vec![owner(cluster)]),
+        ..ObjectMeta::default()
+    }
+}
