@@ -39,6 +39,7 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
                 members.for_each(|member| of_pods(world, &member, &mut concerned));
             }
             Object::Service(service) => of_owner(service.as_ref(), &mut concerned),
+            Object::Ingress(ingress) => of_owner(ingress.as_ref(), &mut concerned),
             Object::ServiceAccount(account) => of_owner(account.as_ref(), &mut concerned),
             Object::Role(role) => of_owner(role.as_ref(), &mut concerned),
             Object::RoleBinding(binding) => of_owner(binding.as_ref(), &mut concerned),

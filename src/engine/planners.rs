@@ -207,6 +207,11 @@ impl Engine {
             groups: &makeup.groups,
             pods: self.pods_of(cluster),
             services: self.world.services.under(&owned_by(&uid)).map(AsRef::as_ref).collect(),
+            ingress: self
+                .world
+                .ingresses
+                .get(&Key::new(&key.namespace, raycluster::names::ingress(cluster)))
+                .map(AsRef::as_ref),
             access: self.access(cluster),
             grant,
             marks,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::Ingress;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -171,6 +172,8 @@ kinds! {
     Pod in pods by controller_and_job_uid;
     /// A Service of a Ray cluster or service; under the uid of its owner.
     Service in services by controller_uid;
+    /// A way in from outside.
+    Ingress in ingresses by |_| NOWHERE;
     /// Whom the pods of a namespace may run as.
     ServiceAccount in service_accounts by |_| NOWHERE;
     /// What may be done in a namespace.

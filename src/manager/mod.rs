@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::Ingress;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -295,6 +296,7 @@ fn watch_kinds(watches: &mut Watches, halves: Halves) {
     if halves.ray_operator {
         watches.namespaced::<Service>(None);
         watches.namespaced::<EndpointSlice>(None);
+        watches.namespaced::<Ingress>(None);
         watches.namespaced::<ServiceAccount>(None);
         watches.namespaced::<Role>(None);
         watches.namespaced::<RoleBinding>(None);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::networking::v1::Ingress;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -83,6 +84,7 @@ pub(crate) struct Stage {
     pub(crate) cluster: RayCluster,
     pub(crate) pods: BTreeMap<String, Pod>,
     pub(crate) services: BTreeMap<String, Service>,
+    pub(crate) ingress: Option<Ingress>,
     pub(crate) access: Access,
     pub(crate) grant: Grant,
     pub(crate) marks: BTreeMap<String, Mark>,
@@ -100,6 +102,7 @@ impl Stage {
             cluster,
             pods: BTreeMap::new(),
             services: BTreeMap::new(),
+            ingress: None,
             access: Access::default(),
             grant: Grant::Ungated,
             marks: BTreeMap::new(),
@@ -117,6 +120,7 @@ impl Stage {
             groups: &super::validate::groups(&self.cluster),
             pods: self.pods.values().collect(),
             services: self.services.values().collect(),
+            ingress: self.ingress.as_ref(),
             access: self.access,
             grant: self.grant.clone(),
             marks: self.marks.clone(),
@@ -211,6 +215,16 @@ impl Stage {
                 assert!(self.services.insert(name.clone(), service).is_none(), "{name} is there already");
             }
             (WriteOp::Create(value), "ServiceAccount" | "Role" | "RoleBinding") => self.grant_access(write, value),
+            (WriteOp::Create(value), "Ingress") => {
+                assert!(self.ingress.is_none(), "{name} is there already");
+                self.ingress = serde_json::from_value(value.clone()).expect("an Ingress");
+            }
+            (WriteOp::Patch(patch), "Ingress") => {
+                let mut ingress = serde_json::to_value(&self.ingress).expect("JSON");
+                merge(&mut ingress, patch.clone());
+                self.ingress = serde_json::from_value(ingress).expect("an Ingress");
+            }
+            (WriteOp::Delete { .. }, "Ingress") => self.ingress = None,
             (WriteOp::Delete { uid, .. }, "Pod") => {
                 let pod = self.pods.get_mut(&name).expect("a pod that is deleted is there");
                 assert_eq!(pod.metadata.uid.as_ref(), Some(uid));

@@ -10,6 +10,7 @@ mod environment;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod groups;
+mod ingress;
 pub mod names;
 pub mod placement;
 mod pods;
@@ -30,6 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::networking::v1::Ingress;
 use kube::ResourceExt;
 
 use crate::api::condition;
@@ -55,6 +57,8 @@ pub struct View<'a> {
     pub pods: Vec<&'a Pod>,
     /// The Services that it owns.
     pub services: Vec<&'a Service>,
+    /// The Ingress of the name that its own has or would have.
+    pub ingress: Option<&'a Ingress>,
     /// What lets its autoscaler work.
     pub access: Access,
     /// How many pods it may have.
@@ -129,6 +133,7 @@ pub fn plan(view: &View<'_>) -> Plan {
     if let Ok(groups) = view.groups {
         services::plan(view, groups, &mut plan);
         access::plan(view, &mut plan);
+        ingress::plan(view, &mut plan);
     }
     match (phase, view.groups) {
         (Phase::Suspending, _) => take_all(cluster, &pods, &mut plan),

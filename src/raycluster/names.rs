@@ -40,10 +40,19 @@ pub fn head_account(cluster: &RayCluster) -> String {
     super::access::own_account(cluster).map_or_else(|| access(cluster), str::to_owned)
 }
 
-/// The name of the Role of the autoscaler, and of what binds it: the cluster's, of which KubeRay keeps the last 50 characters and
-/// begins it with a letter (1.7 `ray-operator/controllers/ray/utils/util.go`, `CheckName`).
+/// The name of the Role of the autoscaler, and of what binds it.
 pub fn access(cluster: &RayCluster) -> String {
-    let name = cluster.name_any();
+    clipped(&cluster.name_any())
+}
+
+/// The name of the Ingress that leads to the dashboard.
+pub fn ingress(cluster: &RayCluster) -> String {
+    clipped(&format!("{}-head-ingress", cluster.name_any()))
+}
+
+/// The last 50 characters of a name, the first of them a letter (KubeRay 1.7 `ray-operator/controllers/ray/utils/util.go`,
+/// `CheckName`).
+fn clipped(name: &str) -> String {
     let kept = &name[name.len().saturating_sub(PREFIX_LENGTH)..];
     match kept.strip_prefix(|first: char| !first.is_ascii_alphabetic()) {
         Some(rest) => format!("r{rest}"),

@@ -14,9 +14,11 @@ use super::{View, names as naming};
 use crate::api::ray::{RayCluster, names};
 use crate::engine::plan::{Note, Plan, Write};
 
+/// Where the dashboard is unless the head's container names a port for it.
+pub(super) const DASHBOARD_PORT: i32 = 8265;
 /// Ports of a head that names none; the first is added to those of any head.
 const DEFAULT_PORTS: [(&str, i32); 5] =
-    [("metrics", 8080), ("client", 10001), ("dashboard", 8265), ("gcs-server", 6379), ("serve", 8000)];
+    [("metrics", 8080), ("client", 10001), ("dashboard", DASHBOARD_PORT), ("gcs-server", 6379), ("serve", 8000)];
 
 /// Plans the Services that are not there yet, whether or not the cluster may have pods: its address is known before it
 /// runs, and outlives its suspension. One that is there stays as it is, since somebody may rely on it.

@@ -9,7 +9,6 @@ use crate::api::ray::{RayCluster, names};
 /// The fields of a cluster that are set and not acted on, each with what is missing.
 pub fn fields(cluster: &RayCluster) -> Vec<String> {
     let spec = &cluster.spec;
-    let head = &spec.head_group_spec;
     let recreates =
         spec.upgrade_strategy.as_ref().and_then(|strategy| strategy.type_) == Some(RayClusterUpgradeType::Recreate);
     let annotated = |key: &str| cluster.annotations().get(key).is_some_and(|value| value.eq_ignore_ascii_case("true"));
@@ -21,7 +20,6 @@ pub fn fields(cluster: &RayCluster) -> Vec<String> {
         ),
         (annotated(names::FAULT_TOLERANCE_ANNOTATION), format!("annotation {}", names::FAULT_TOLERANCE_ANNOTATION)),
         (spec.history_server_options.is_some(), "spec.historyServerOptions: nothing is collected".to_owned()),
-        (head.enable_ingress == Some(true), "spec.headGroupSpec.enableIngress: no Ingress is made".to_owned()),
         (
             cluster.labels().contains_key(names::GANG_SCHEDULING_LABEL),
             format!("label {}: pods are scheduled one by one", names::GANG_SCHEDULING_LABEL),
@@ -64,7 +62,7 @@ mod tests {
     #[case::recreation(json!({"upgradeStrategy": {"type": "Recreate"}}), &["spec.upgradeStrategy.type Recreate"])]
     #[case::fault_tolerance(json!({"gcsFaultToleranceOptions": {"redisAddress": "redis:6379"}}),
         &["spec.gcsFaultToleranceOptions"])]
-    #[case::ingress(json!({"headGroupSpec": {"enableIngress": true}}), &["spec.headGroupSpec.enableIngress"])]
+    #[case::ingress(json!({"headGroupSpec": {"enableIngress": true}}), &[])]
     #[case::autoscaler(json!({"enableInTreeAutoscaling": true}), &[])]
     fn fields_without_effect_are_named(#[case] spec: Value, #[case] expected: &[&str]) {
         let fields = fields(&changed(spec));

@@ -485,6 +485,7 @@ fn decoded(kind: &str, object: &Value) -> Option<Object> {
         "RayCluster" | "RayService" => "ray.io/v1",
         "Job" => "batch/v1",
         "Role" | "RoleBinding" => "rbac.authorization.k8s.io/v1",
+        "Ingress" => "networking.k8s.io/v1",
         _ => "kueue.x-k8s.io/v1beta2",
     };
     let target = ObjectRef {

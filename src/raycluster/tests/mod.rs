@@ -1,6 +1,7 @@
 //! Plans over the states that a cluster can be in, and the objects that come out.
 
 mod access;
+mod ingress;
 mod multi_host;
 mod plan;
 mod pods;

@@ -1,0 +1,120 @@
+//! The way in to the dashboard of a cluster from outside (KubeRay 1.7 `ray-operator/controllers/ray/common/ingress.go`).
+//!
+//! Who no longer asks for it gets it closed again; KubeRay leaves it open.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::networking::v1::{
+    HTTPIngressPath, HTTPIngressRuleValue, Ingress, IngressBackend, IngressRule, IngressServiceBackend, IngressSpec,
+    IngressTLS, ServiceBackendPort,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+
+use super::build::owner;
+use super::groups::Role;
+use super::services::{DASHBOARD_PORT, head_ports};
+use super::{View, names as naming};
+use crate::api::ray::{RayCluster, names};
+use crate::engine::plan::{Note, Plan, Write};
+
+/// The annotation of a cluster that says which controller its Ingress is for. It is a field of the Ingress now.
+const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
+
+/// Plans the Ingress of a cluster. One of that name that belongs to somebody else is left alone.
+pub(super) fn plan(view: &View<'_>, plan: &mut Plan) {
+    let cluster = view.cluster;
+    let asked = cluster.spec.head_group_spec.enable_ingress == Some(true);
+    let is_ours = |there: &Ingress| there.owner_references().contains(&owner(cluster));
+    let wanted = match asked.then(|| ingress(cluster)).transpose() {
+        Ok(wanted) => wanted,
+        Err(problem) => return plan.notes.push(Note::warning(cluster, "FailedToCreateIngress", problem)),
+    };
+    match (view.ingress, wanted) {
+        (None, Some(wanted)) => {
+            plan.write(Write::create(&wanted));
+            tell(cluster, "CreatedIngress", "Created", plan);
+        }
+        (Some(there), Some(wanted)) if is_ours(there) => {
+            let write = Write::patch(there, &overlaid(there, wanted));
+            if write.is_some() {
+                tell(cluster, "UpdatedIngress", "Updated", plan);
+            }
+            plan.write(write);
+        }
+        (Some(there), Some(_)) => {
+            let text =
+                format!("Ingress {} is there and belongs to somebody else; it is left as it is", there.name_any());
+            plan.notes.push(Note::warning(cluster, "FailedToCreateIngress", text));
+        }
+        (Some(there), None) if is_ours(there) && there.metadata.deletion_timestamp.is_none() => {
+            plan.write(Write::delete(there, false));
+            tell(cluster, "DeletedIngress", "Deleted", plan);
+        }
+        (_, None) => {}
+    }
+}
+
+fn tell(cluster: &RayCluster, reason: &str, done: &str, plan: &mut Plan) {
+    let text = format!("{done} ingress {}/{}", cluster.namespace().unwrap_or_default(), naming::ingress(cluster));
+    plan.notes.push(Note::normal(cluster, reason, text));
+}
+
+fn ingress(cluster: &RayCluster) -> Result<Ingress, String> {
+    let options = cluster.spec.head_group_spec.ingress_options.clone().unwrap_or_default();
+    let tls: Option<Vec<IngressTLS>> = options
+        .tls
+        .map(serde_json::from_value)
+        .transpose()
+        .map_err(|error| format!("spec.headGroupSpec.ingressOptions.tls can't be read: {error}"))?;
+    let annotations = cluster.annotations();
+    let port = head_ports(cluster).get("dashboard").copied().unwrap_or(DASHBOARD_PORT);
+    let service = IngressServiceBackend {
+        name: naming::head_service(cluster),
+        port: Some(ServiceBackendPort { number: Some(port), ..ServiceBackendPort::default() }),
+    };
+    let path = HTTPIngressPath {
+        path: Some(options.path.unwrap_or_else(|| "/".to_owned())),
+        path_type: options.path_type.unwrap_or_else(|| "Prefix".to_owned()),
+        backend: IngressBackend { service: Some(service), ..IngressBackend::default() },
+    };
+    let rule = IngressRule { host: options.host, http: Some(HTTPIngressRuleValue { paths: vec![path] }) };
+    let copied = annotations.iter().filter(|(key, _)| *key != CLASS_ANNOTATION);
+    Ok(Ingress {
+        metadata: ObjectMeta {
+            name: Some(naming::ingress(cluster)),
+            namespace: cluster.namespace(),
+            labels: Some(BTreeMap::from([
+                (names::CLUSTER_LABEL.to_owned(), cluster.name_any()),
+                (names::IDENTIFIER_LABEL.to_owned(), naming::identifier(cluster, Role::Head)),
+                (names::APP_NAME_LABEL.to_owned(), "kuberay".to_owned()),
+                (names::CREATED_BY_LABEL.to_owned(), "kuberay-operator".to_owned()),
+            ])),
+            annotations: Some(copied.map(|(key, value)| (key.clone(), value.clone())).collect()),
+            owner_references: Some(vec![owner(cluster)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(IngressSpec {
+            ingress_class_name: annotations.get(CLASS_ANNOTATION).cloned(),
+            rules: Some(vec![rule]),
+            tls: tls.filter(|tls| !tls.is_empty()),
+            ..IngressSpec::default()
+        }),
+        status: None,
+    })
+}
+
+/// What is there, with what is wanted put over it. What others have added stays, and so does a class that was chosen for it.
+fn overlaid(there: &Ingress, wanted: Ingress) -> Ingress {
+    let mut next = there.clone();
+    next.labels_mut().extend(wanted.metadata.labels.unwrap_or_default());
+    if let Some(annotations) = wanted.metadata.annotations.filter(|annotations| !annotations.is_empty()) {
+        next.annotations_mut().extend(annotations);
+    }
+    let chosen = next.spec.take().and_then(|spec| spec.ingress_class_name);
+    next.spec = wanted.spec.map(|mut spec| {
+        spec.ingress_class_name = spec.ingress_class_name.or(chosen);
+        spec
+    });
+    next
+}
