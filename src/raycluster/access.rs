@@ -88,7 +88,7 @@ fn binding(cluster: &RayCluster) -> RoleBinding {
     RoleBinding {
         metadata: metadata(cluster, naming::access(cluster)),
         role_ref: RoleRef {
-            api_group: Role::group(&()).into_owned(),
+            api_group: Some(Role::group(&()).into_owned()),
             kind: Role::kind(&()).into_owned(),
             name: naming::access(cluster),
         },

@@ -23,6 +23,7 @@ mod restarts;
 mod shapes;
 mod stage;
 mod support;
+mod surroundings;
 mod unfitting;
 mod upgrades;
 mod validation;

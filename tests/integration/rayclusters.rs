@@ -22,7 +22,7 @@ pub(crate) fn manifest() -> String {
     )
 }
 
-async fn is_ready(env: &TestEnv) {
+pub(crate) async fn is_ready(env: &TestEnv) {
     eventually("the cluster is ready", async || {
         let status = env.ray_clusters().get(CLUSTER).await.expect("the cluster").status.unwrap_or_default();
         condition::is_true(&status.conditions, "RayClusterProvisioned").then_some(())

@@ -256,8 +256,8 @@ fn an_active_cluster_that_somebody_deletes_is_replaced() {
 #[test]
 fn a_field_of_the_cluster_that_is_not_acted_on_is_told_by_the_service_too() {
     let mut stage = serving();
-    stage.edit(json!({"spec": {"rayClusterConfig": {"headGroupSpec": {"enableIngress": true}}}}));
+    stage.edit(json!({"spec": {"rayClusterConfig": {"historyServerOptions": {}}}}));
     stage.play(5);
     let told = stage.message("sluice.dev/Unsupported");
-    assert!(told.contains("spec.rayClusterConfig.headGroupSpec.enableIngress"), "{told}");
+    assert!(told.contains("spec.rayClusterConfig.historyServerOptions"), "{told}");
 }

@@ -1,0 +1,91 @@
+//! What a cluster needs around its pods: who its autoscaler is, and the ways in.
+
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::networking::v1::Ingress;
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::json;
+
+use crate::rayclusters::{CLUSTER, is_ready, manifest};
+use crate::support::objects::{NAMESPACE, QUEUE_SAMPLE};
+use crate::support::{TestEnv, eventually};
+
+/// The sample's cluster with an autoscaler and an Ingress, to which requests are sent.
+fn surrounded() -> String {
+    manifest()
+        .replace("spec:\n  rayVersion", "spec:\n  enableInTreeAutoscaling: true\n  rayVersion")
+        .replace("headGroupSpec:\n", "headGroupSpec:\n    enableIngress: true\n")
+        .replace("  labels:\n", "  annotations:\n    ray.io/enable-serve-service: \"true\"\n  labels:\n")
+}
+
+/// Whether the autoscaler of the cluster may do this, by what the API server says.
+async fn autoscaler_may(env: &TestEnv, verb: &str, group: &str, resource: &str) -> bool {
+    let attributes = json!({"namespace": NAMESPACE, "verb": verb, "group": group, "resource": resource});
+    let user = format!("system:serviceaccount:{NAMESPACE}:{CLUSTER}");
+    let review = json!({"metadata": {}, "spec": {"user": user, "resourceAttributes": attributes}});
+    let review: SubjectAccessReview = serde_json::from_value(review).expect("a review");
+    let reviews: Api<SubjectAccessReview> = Api::all(env.client.clone());
+    let answer = reviews.create(&PostParams::default(), &review).await.expect("an answer");
+    answer.status.is_some_and(|status| status.allowed)
+}
+
+#[tokio::test]
+async fn an_autoscaler_may_do_its_work_and_the_ways_in_lead_to_the_cluster() {
+    let env = TestEnv::start().await;
+    let _manager = env.manager().await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.set_quota("2", "4Gi").await;
+
+    env.apply(&surrounded()).await.expect("the cluster");
+    is_ready(&env).await;
+
+    // Then its head runs as an account that may do what the autoscaler does, and nothing else,
+    let pods = env.pods_of(CLUSTER).await;
+    let accounts: Vec<_> = pods.iter().filter_map(|pod| pod.spec.as_ref()?.service_account_name.as_deref()).collect();
+    assert!(accounts.contains(&CLUSTER), "{accounts:?}");
+    for (verb, group, resource) in [("watch", "", "pods"), ("patch", "ray.io", "rayclusters")] {
+        eventually("the autoscaler may", async || autoscaler_may(&env, verb, group, resource).await.then_some(()))
+            .await;
+    }
+    assert!(!autoscaler_may(&env, "delete", "", "pods").await);
+
+    // and the ways in lead to it.
+    let ingresses: Api<Ingress> = Api::namespaced(env.client.clone(), NAMESPACE);
+    let ingress = ingresses.get("basket-head-ingress").await.expect("an Ingress");
+    let rules = serde_json::to_value(ingress.spec.expect("a spec").rules).expect("JSON");
+    assert_eq!(rules[0]["http"]["paths"][0]["backend"]["service"]["name"], "basket-head-svc");
+    let services: Api<Service> = Api::namespaced(env.client.clone(), NAMESPACE);
+    let serve = services.get("basket-serve-svc").await.expect("the Service for requests").spec.expect("a spec");
+    assert_eq!(serve.ports.iter().flatten().map(|port| port.port).collect::<Vec<_>>(), [8000]);
+
+    // When somebody deletes what it needs, then it is made again;
+    let roles: Api<Role> = Api::namespaced(env.client.clone(), NAMESPACE);
+    let old = roles.get(CLUSTER).await.expect("a Role").metadata.uid;
+    roles.delete(CLUSTER, &DeleteParams::default()).await.expect("deleted");
+    eventually("the Role is there again", async || {
+        let role = roles.get_opt(CLUSTER).await.expect("an answer")?;
+        (role.metadata.uid != old).then_some(())
+    })
+    .await;
+
+    // who asks for the way in no longer gets it closed;
+    let closed = Patch::Merge(json!({"spec": {"headGroupSpec": {"enableIngress": false}}}));
+    env.ray_clusters().patch(CLUSTER, &PatchParams::default(), &closed).await.expect("patched");
+    eventually("the Ingress is gone", async || {
+        ingresses.get_opt("basket-head-ingress").await.expect("an answer").is_none().then_some(())
+    })
+    .await;
+
+    // and nothing outlives the cluster.
+    env.ray_clusters().delete(CLUSTER, &DeleteParams::default()).await.expect("deleted");
+    let bindings: Api<RoleBinding> = Api::namespaced(env.client.clone(), NAMESPACE);
+    eventually("nothing is left", async || {
+        let role = roles.get_opt(CLUSTER).await.expect("an answer");
+        let binding = bindings.get_opt(CLUSTER).await.expect("an answer");
+        let service = services.get_opt("basket-serve-svc").await.expect("an answer");
+        (role.is_none() && binding.is_none() && service.is_none()).then_some(())
+    })
+    .await;
+}
