@@ -24,6 +24,8 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
             Object::RayService(service) => of_service(world, &Key::of(service.as_ref()), &mut concerned),
             Object::RayCluster(cluster) => {
                 concerned.insert(Planner::RayCluster(Key::of(cluster.as_ref())));
+                let uids = cluster.owner_references().iter().map(|owner| owner.uid.clone()).chain(cluster.uid());
+                uids.for_each(|uid| of_going_workloads(world, &uid, &mut concerned));
                 match controller(cluster.as_ref(), "RayService") {
                     Some(service) => of_service(world, &service, &mut concerned),
                     None => drop(concerned.insert(Planner::Job(job_of_cluster(cluster)))),

@@ -184,6 +184,6 @@ impl Engine {
     }
 }
 
-fn cluster_of(namespace: &str, member: &MemberShare) -> MemberId {
+pub(super) fn cluster_of(namespace: &str, member: &MemberShare) -> MemberId {
     MemberId { runner: Runner::RayCluster, key: Key::new(namespace, &member.name), uid: member.uid.clone() }
 }

@@ -11,6 +11,7 @@ use super::plan::{Note, ObjectRef, Plan, Write};
 use super::priorities;
 use super::store::Key;
 use super::world::{self, MemberId, World, owned_by};
+use super::jobs::cluster_of;
 use super::{Engine, WriteError, in_use};
 use crate::api::kueue::Workload;
 use crate::api::ray::{RayCluster, names};
@@ -154,8 +155,31 @@ impl Engine {
             return self.queueing.plan_workload(&self.world, workload, now);
         }
         let members = Record::of(workload).unwrap_or_default().members;
-        let has_pods = members.iter().any(|member| self.has_pods(&member.uid));
-        jobframework::release(workload, has_pods)
+        let clusters: Vec<MemberId> = members.iter().map(|member| cluster_of(&key.namespace, member)).collect();
+        let is_used = members.iter().any(|member| self.has_pods(&member.uid))
+            || clusters.iter().any(|cluster| self.has_nothing_but(workload, cluster));
+        let mut plan = jobframework::release(workload, is_used);
+        // A gate that is being opened just now counts as open.
+        let opened = clusters.iter().filter_map(|cluster| existing_cluster(&self.world, cluster));
+        let opened: Vec<ObjectRef> = opened.map(|cluster| ObjectRef::of(cluster.as_ref())).collect();
+        plan.writes = plan.writes.into_iter().map(|write| write.while_quiet(opened.clone())).collect();
+        plan
+    }
+
+    /// Whether a cluster may run pods, and no other slice than this pays for them. Its gate is closed before the slice goes.
+    fn has_nothing_but(&self, slice: &Workload, cluster: &MemberId) -> bool {
+        let Some(cluster) = existing_cluster(&self.world, cluster) else { return false };
+        let service = controller(cluster.as_ref(), "RayService").and_then(|key| self.world.ray_services.get(&key));
+        let managed = match service {
+            Some(service) => self.managed_service(service),
+            None if is_standalone(cluster) => self.managed_cluster(cluster),
+            None => Managed::No,
+        };
+        let is_going = cluster.metadata.deletion_timestamp.is_some();
+        let is_open = cluster.spec.suspend != Some(true) && !is_going && managed != Managed::No;
+        let job = slice.owner_references().iter().find(|owner| owner.controller == Some(true));
+        let of_job = self.workloads_of(job.map(|job| job.uid.as_str()).unwrap_or_default());
+        is_open && slices::covering(&slices::slices_of(of_job)).is_none()
     }
 
     /// Whether its job is about to change a slice, or to delete it: what it was made for may be gone, and it would take the place
