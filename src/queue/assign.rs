@@ -10,7 +10,7 @@ use super::ledger::{Charge, add_to, clamped, wide};
 use super::line::Need;
 use super::means::{Ground, Means, Mode};
 use super::pending::{Binding, Obstacle, Shortfall};
-use super::quota::{FlavorInGroup, Group, Quota};
+use super::quota::{Group, Quota};
 use super::requests::Requests;
 use super::settings::Undeclared;
 use super::slot::Room;
@@ -36,7 +36,7 @@ impl Predecessor<'_> {
 
     /// The flavor that running pods of the same pod set already have. They stay where they are, so another flavor would
     /// charge what does not run and not charge what does.
-    fn flavor_of(&self, set: &PodSetDemand, resource: &str) -> Option<&str> {
+    pub(super) fn flavor_of(&self, set: &PodSetDemand, resource: &str) -> Option<&str> {
         let assignment = self.admission.pod_set_assignments.iter().find(|assignment| assignment.name == set.name)?;
         self.running(set, 1).and_then(|_| assignment.flavors.get(resource)).map(String::as_str)
     }
@@ -102,18 +102,10 @@ pub(super) struct Findings {
 
 /// What one pod set asks of one resource group.
 pub(super) struct Slot<'a> {
-    place: (usize, usize),
+    pub(super) place: (usize, usize),
     pub(super) set: &'a PodSetDemand,
     pub(super) group: &'a Group,
     pub(super) asked: Vec<(&'a str, i128)>,
-}
-
-/// Why a flavor is not for a slot, whatever quota it has.
-pub(super) enum Objection {
-    /// Its nodes are not for these pods, or others were evicted in another one.
-    Unsuitable(String),
-    /// Pods of the same pod set run in this other one.
-    Pinned(String),
 }
 
 /// One flavor for one slot.
@@ -235,53 +227,6 @@ impl Attempt<'_> {
             }
         }
         best
-    }
-
-    pub(super) fn objection(&self, slot: &Slot<'_>, flavor: &FlavorInGroup) -> Option<Objection> {
-        let specs = slot.group.flavors.iter().filter_map(|flavor| self.flavors.get(&flavor.name));
-        let labels = || specs.flat_map(|spec| spec.node_labels.keys().map(String::as_str)).collect();
-        let unsuitable = self.flavors.get(&flavor.name).and_then(|spec| slot.set.placement.objection(spec, labels));
-        if let Some(problem) = unsuitable {
-            return Some(Objection::Unsuitable(problem));
-        }
-        let pinned = self.predecessor.as_ref().and_then(|predecessor| {
-            slot.asked.iter().find_map(|(resource, _)| predecessor.flavor_of(slot.set, resource))
-        });
-        if let Some(pinned) = pinned.filter(|pinned| *pinned != flavor.name) {
-            return Some(Objection::Pinned(pinned.to_owned()));
-        }
-        let kept = self.kept_flavor(slot).filter(|kept| *kept != flavor.name)?;
-        Some(Objection::Unsuitable(format!("room was made for this pod set in flavor {kept}")))
-    }
-
-    /// An objection as an obstacle. That pods run in another flavor matters only where this one has any quota for more.
-    pub(super) fn obstacle(
-        &self,
-        slot: &Slot<'_>,
-        flavor: &FlavorInGroup,
-        objection: Objection,
-        tree: &Tree,
-    ) -> Obstacle {
-        let (pod_set, name) = (slot.set.name.clone(), flavor.name.clone());
-        let has_any =
-            |(resource, _): &(&str, i128)| flavor.fr(resource).is_some_and(|fr| tree.potential(self.node, fr) > 0);
-        match objection {
-            Objection::Unsuitable(problem) => Obstacle::Unsuitable { pod_set, flavor: name, problem },
-            Objection::Pinned(runs_in) if slot.asked.iter().all(has_any) => {
-                Obstacle::Pinned { pod_set, flavor: name, runs_in }
-            }
-            Objection::Pinned(_) => {
-                let problem = "there is no quota of it".to_owned();
-                Obstacle::Unsuitable { pod_set, flavor: name, problem }
-            }
-        }
-    }
-
-    /// The flavor in which others were evicted for a slot, while there is one.
-    fn kept_flavor(&self, slot: &Slot<'_>) -> Option<&str> {
-        let mut kept = self.room?.flavors.iter().filter(|(set, group, _)| (*set, *group) == slot.place);
-        let (.., flavor) = kept.next()?;
-        slot.group.flavors.iter().any(|other| other.name == *flavor).then_some(flavor)
     }
 
     /// What one flavor would mean for a slot: no better than the worst of its resources.

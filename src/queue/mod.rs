@@ -17,6 +17,7 @@ mod limits;
 mod line;
 pub mod log;
 mod means;
+mod objection;
 pub mod parts;
 pub mod pending;
 mod placement;

@@ -1,6 +1,8 @@
 //! A control plane in memory: it takes the engine's writes as the API server does, runs pods, and has Serve answer. Time
 //! passes only when nothing else is to be done.
 
+mod kubernetes;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
@@ -41,6 +43,8 @@ pub(super) struct ControlPlane {
     /// The kind whose writes stay on their way until they [`arrive`](Self::arrive).
     pub(super) late: Option<&'static str>,
     on_the_way: Vec<(WriteId, Write)>,
+    /// The kind of which the next write is turned away, as by a server that is overloaded.
+    pub(super) turns_away: Option<&'static str>,
     /// What Serve was given last, by cluster.
     serve: BTreeMap<String, Value>,
 }
@@ -59,6 +63,7 @@ impl ControlPlane {
             unheard: None,
             late: None,
             on_the_way: Vec::new(),
+            turns_away: None,
             serve: BTreeMap::new(),
         }
     }
@@ -207,14 +212,6 @@ impl ControlPlane {
         }
     }
 
-    /// Refuses what is on its way, as a server does that is overloaded.
-    pub(super) fn turn_away(&mut self) {
-        for (id, write) in std::mem::take(&mut self.on_the_way) {
-            let overloaded = WriteError { code: Some(500), message: "overloaded".to_owned(), absent: false };
-            self.events.push(Event::Written { id, write: Box::new(write), result: Err(overloaded) });
-        }
-    }
-
     fn receive(&mut self, id: WriteId, write: Write) {
         let result = self.carry_out(&write);
         self.events.push(Event::Written { id, write: Box::new(write), result });
@@ -224,6 +221,9 @@ impl ControlPlane {
         let name = (write.target.kind.clone(), write.target.name.clone());
         let refused =
             |code, message: &str| WriteError { code: Some(code), message: message.to_owned(), absent: code == 404 };
+        if self.turns_away.take_if(|kind| *kind == name.0).is_some() {
+            return Err(refused(500, "it is overloaded"));
+        }
         let held = self.objects.get(&name);
         match (&write.op, held) {
             (WriteOp::Create(_), Some(_)) => return Err(refused(409, "it exists")),
@@ -313,89 +313,6 @@ impl ControlPlane {
         self.events.extend(decoded(&name.0, object).map(Event::Applied));
     }
 
-    /// What the kubelet, the garbage collector and the controller of EndpointSlices do.
-    fn settle(&mut self) {
-        let all: Vec<Name> = self.objects.keys().cloned().collect();
-        for name in &all {
-            self.bury(name);
-            self.collect(name);
-        }
-        for name in all.iter().filter(|(kind, _)| kind == "Pod") {
-            let runs = |pod: &&Value| !is_gated(pod) && pod["status"]["phase"] != "Succeeded";
-            let Some(pod) = self.objects.get(name).filter(runs) else { continue };
-            let ready = !self.ailing.iter().any(|part| name.1.contains(part.as_str()));
-            let ready = if ready { "True" } else { "False" };
-            if pod.pointer("/status/conditions/0/status") != Some(&json!(ready)) {
-                let status = json!({"status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": ready}]}});
-                self.patch(name, &status);
-            }
-        }
-        for (_, job) in all.iter().filter(|(kind, _)| kind == "Job") {
-            self.run_job(job);
-        }
-        for (_, service) in all.iter().filter(|(kind, name)| kind == "Service" && name.ends_with("-serve-svc")) {
-            self.publish_endpoints(service);
-        }
-    }
-
-    /// Ends what belongs to an object that is gone or waits for its own to go first; and lets the latter go when they are.
-    fn collect(&mut self, name: &Name) {
-        let Some(object) = self.objects.get(name) else { return };
-        if let Some(owner) = owner(object) {
-            let holder = self.objects.values().find(|other| other["metadata"]["uid"] == *owner);
-            if holder.is_none_or(waits_for_its_own) {
-                return self.end(name, false);
-            }
-        }
-        let uid = &object["metadata"]["uid"];
-        if waits_for_its_own(object) && !self.objects.values().any(|other| owner(other) == Some(uid)) {
-            let finalizers = object["metadata"]["finalizers"].as_array().into_iter().flatten();
-            let others: Vec<Value> = finalizers.filter(|name| **name != "foregroundDeletion").cloned().collect();
-            self.patch(name, &json!({"metadata": {"finalizers": others}}));
-        }
-    }
-
-    /// What the Job controller of Kubernetes does.
-    fn run_job(&mut self, job: &str) {
-        let name = ("Job".to_owned(), job.to_owned());
-        let Some(object) = self.objects.get(&name) else { return };
-        let (uid, spec) = (object["metadata"]["uid"].clone(), object["spec"].clone());
-        let of_job = |(of, pod): &(&Name, &Value)| of.0 == "Pod" && owner(pod) == Some(&uid);
-        let pods: Vec<(Name, String)> = self
-            .objects
-            .iter()
-            .filter(of_job)
-            .map(|(name, pod)| (name.clone(), pod["status"]["phase"].as_str().unwrap_or("Pending").to_owned()))
-            .collect();
-        let succeeded = pods.iter().filter(|(_, phase)| phase == "Succeeded").count();
-        let active: Vec<&Name> = pods.iter().filter(|(_, phase)| phase != "Succeeded").map(|(name, _)| name).collect();
-        let wanted = |field: &str| spec[field].as_u64().map(|count| usize::try_from(count).expect("few"));
-        let parallelism = wanted("parallelism").unwrap_or(1);
-        let left = wanted("completions").unwrap_or(parallelism).saturating_sub(succeeded);
-        let is_suspended = spec["suspend"] == true;
-        let running = if is_suspended { 0 } else { parallelism.min(left) };
-        for name in active.iter().skip(running) {
-            self.end(name, false);
-        }
-        for number in active.len()..running {
-            let mut pod = spec["template"].clone();
-            let name = format!("{job}-{}-{number}", self.versions);
-            pod["metadata"]["name"] = json!(name);
-            pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] = json!(job);
-            pod["metadata"]["ownerReferences"] =
-                json!([{"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid, "controller": true}]);
-            self.create(("Pod".to_owned(), name), pod);
-        }
-        let mut status = json!({"active": running, "succeeded": succeeded});
-        if !is_suspended && self.objects[&name].pointer("/status/startTime").is_none() {
-            status["startTime"] = json!(condition::whole_seconds(self.now));
-        }
-        if left == 0 {
-            status["conditions"] = json!([{"type": "Complete", "status": "True", "message": "all pods are done"}]);
-        }
-        self.patch(&name, &json!({"status": status}));
-    }
-
     /// All pods of a Job that run do what they were to do.
     pub(super) fn complete_pods(&mut self, job: &str) {
         let names: Vec<String> = self.pods_of_job(job).filter(|pod| !is_gated(pod)).map(name_of).collect();
@@ -413,28 +330,6 @@ impl ControlPlane {
 
     fn pods_of_job(&self, job: &str) -> impl Iterator<Item = &Value> {
         self.of_kind("Pod").filter(move |pod| pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] == job)
-    }
-
-    fn publish_endpoints(&mut self, service: &str) {
-        let Some(object) = self.objects.get(&("Service".to_owned(), service.to_owned())) else { return };
-        let selector = &object["spec"]["selector"][names::CLUSTER_LABEL];
-        let pods = self.of_kind("Pod").filter(|pod| pod["metadata"]["labels"][names::CLUSTER_LABEL] == *selector);
-        let endpoints = pods.map(|pod| {
-            let ready = pod.pointer("/status/conditions/0/status") == Some(&json!("True"));
-            json!({
-                "addresses": ["10.0.0.1"], "conditions": {"ready": ready},
-                "targetRef": {"kind": "Pod", "uid": pod["metadata"]["uid"]},
-            })
-        });
-        let endpoints: Vec<Value> = endpoints.collect();
-        let name = format!("{service}-1");
-        let labels = json!({"kubernetes.io/service-name": service});
-        self.apply(
-            "EndpointSlice",
-            json!({
-                "metadata": {"name": name, "labels": labels}, "addressType": "IPv4", "endpoints": endpoints,
-            }),
-        );
     }
 
     fn answer(&mut self, call: &ServeCall) -> ServeReply {

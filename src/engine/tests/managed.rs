@@ -80,19 +80,13 @@ fn a_new_job_that_names_no_queue_goes_into_the_default_one() {
 
 #[test]
 fn a_new_cluster_goes_into_the_default_queue_though_its_name_is_late() {
-    // Given a cluster the first write of which is turned away, and of which something changes before that is tried again,
+    // Given a cluster the first write of which is turned away,
     let mut plane = control_plane(Settings::default(), "0");
     put_default_queue(&mut plane);
-    plane.late = Some("RayCluster");
+    plane.turns_away = Some("RayCluster");
     put_unnamed_cluster(&mut plane, "own");
-    plane.play(1);
-    plane.late = None;
-    plane.turn_away();
-    let owner = json!({"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "own", "controller": true,
-        "uid": plane.object("RayCluster", "own")["metadata"]["uid"]});
-    plane.apply("Service", json!({"metadata": {"name": "own-head-svc", "ownerReferences": [owner]}}));
 
-    // when it is, then it comes into the queue, and no pod of it has run.
+    // when that is tried again, then it comes into the queue, and no pod of it has run.
     plane.play(60);
     assert_eq!(queue_of(&plane, "RayCluster", "own"), DEFAULT_LOCAL_QUEUE);
     assert_eq!(plane.pods("own"), 0);
