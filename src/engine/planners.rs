@@ -7,11 +7,11 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
 
+use super::jobs::cluster_of;
 use super::plan::{Note, ObjectRef, Plan, Write};
 use super::priorities;
 use super::store::Key;
 use super::world::{self, MemberId, World, owned_by};
-use super::jobs::cluster_of;
 use super::{Engine, WriteError, in_use};
 use crate::api::kueue::Workload;
 use crate::api::ray::{RayCluster, names};
@@ -169,12 +169,7 @@ impl Engine {
     /// Whether a cluster may run pods, and no other slice than this pays for them. Its gate is closed before the slice goes.
     fn has_nothing_but(&self, slice: &Workload, cluster: &MemberId) -> bool {
         let Some(cluster) = existing_cluster(&self.world, cluster) else { return false };
-        let service = controller(cluster.as_ref(), "RayService").and_then(|key| self.world.ray_services.get(&key));
-        let managed = match service {
-            Some(service) => self.managed_service(service),
-            None if is_standalone(cluster) => self.managed_cluster(cluster),
-            None => Managed::No,
-        };
+        let (_, managed) = self.charged(cluster);
         let is_going = cluster.metadata.deletion_timestamp.is_some();
         let is_open = cluster.spec.suspend != Some(true) && !is_going && managed != Managed::No;
         let job = slice.owner_references().iter().find(|owner| owner.controller == Some(true));
@@ -254,15 +249,20 @@ impl Engine {
         }
     }
 
-    /// How many pods of a cluster are paid for, and what they are to be told, by group. The operator asks here and not only the
-    /// cluster's own gate, so that a gate that somebody opened by hand lets no pod through.
-    fn quota(&self, cluster: &RayCluster) -> Quota {
+    /// The uid of the job that a cluster is a part of, and whether that is the queue's to manage.
+    fn charged(&self, cluster: &RayCluster) -> (Option<String>, Managed) {
         let service = controller(cluster, "RayService").and_then(|key| self.world.ray_services.get(&key));
-        let (job_uid, managed) = match service {
+        match service {
             Some(service) => (service.uid(), self.managed_service(service)),
             None if is_standalone(cluster) => (cluster.uid(), self.managed_cluster(cluster)),
             None => (None, Managed::No),
-        };
+        }
+    }
+
+    /// How many pods of a cluster are paid for, and what they are to be told, by group. The operator asks here and not only the
+    /// cluster's own gate, so that a gate that somebody opened by hand lets no pod through.
+    fn quota(&self, cluster: &RayCluster) -> Quota {
+        let (job_uid, managed) = self.charged(cluster);
         if managed == Managed::No {
             return Quota { grant: Grant::Ungated, marks: BTreeMap::new(), payer: None };
         }

@@ -1,8 +1,9 @@
 //! Jobs that are deleted, on the whole engine.
 
 use rstest::rstest;
+use serde_json::json;
 
-use super::jobs::{control_plane, put_cluster, put_service};
+use super::jobs::{cluster_spec, control_plane, meta, put_cluster, put_service};
 use crate::queue::Settings;
 
 /// In the foreground everything that a job owns is deleted at once, its slices with its clusters. The slices hold their quota
@@ -104,4 +105,26 @@ fn the_quota_of_pods_that_are_on_their_way_is_held_though_their_cluster_is_gone(
     plane.linger = false;
     plane.play(10);
     assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (0, 0));
+}
+
+#[test]
+fn a_slice_that_is_deleted_holds_its_quota_while_the_gate_of_what_it_pays_for_may_be_opening() {
+    // Given a cluster the gate of which is being opened on its slice,
+    let mut plane = control_plane(Settings::default(), "8");
+    let mut spec = cluster_spec(1, "2.53.0");
+    spec["suspend"] = json!(true);
+    plane.apply("RayCluster", json!({"metadata": meta("chat", "low"), "spec": spec}));
+    plane.late = Some("RayCluster");
+    plane.play(10);
+    plane.late = None;
+    let first = plane.workload("chat").metadata;
+
+    // when the slice is deleted, then it stays until it is known what became of that.
+    plane.delete("Workload", first.name.as_deref().unwrap_or_default());
+    plane.play(10);
+    assert_eq!(plane.workload("chat").metadata.uid, first.uid);
+    plane.arrive();
+    plane.play(60);
+    assert_ne!(plane.workload("chat").metadata.uid, first.uid);
+    assert_eq!(plane.pods("chat"), 2);
 }

@@ -288,6 +288,21 @@ fn what_is_evicted_under_a_hopeless_upgrade_comes_back() {
 }
 
 #[test]
+fn what_is_evicted_under_an_upgrade_comes_back_before_there_is_room_for_that() {
+    let (mut plane, old) = serving("4", WHEN_EXCEEDS_ANNOTATION, "Wait");
+    put_cluster(&mut plane, "proud", "high", 2);
+    let new = upgrade(&mut plane, "2.54.0");
+    plane.play(60);
+    assert_eq!((plane.pods(&old), plane.pods("proud")), (0, 3));
+
+    put_cluster(&mut plane, "proud", "high", 1);
+    plane.play(60);
+
+    assert_eq!((plane.pods(&old), plane.pods(&new)), (2, 0), "the upgrade waits, not what serves");
+    assert_eq!(reason(&plane, UPGRADE_ADMISSIBLE).as_deref(), Some("Fits"));
+}
+
+#[test]
 fn an_upgrade_that_waits_for_too_long_is_given_up_until_another_is_wanted() {
     // Given an upgrade that waits for what others have,
     let (mut plane, old) = serving("4", TIMEOUT_ANNOTATION, "1m30s");
