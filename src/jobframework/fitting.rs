@@ -75,11 +75,11 @@ impl Outlook {
         }
     }
 
-    /// The uid of the member that is not to be asked for by the slice after `held`, because what serves would wait with it for
-    /// ever: the two can't be had together, and `held` pays for neither.
-    pub(super) fn hopeless(&self, held: Option<&Record>) -> Option<&str> {
+    /// The uid of the member that is not to be asked for by the slice after `held` yet, because what serves would wait with it:
+    /// `held` pays for neither, and requests fail until what serves is back.
+    pub(super) fn too_early(&self, held: Option<&Record>) -> Option<&str> {
         match self {
-            Self::Exceeds(pair, ..) | Self::Unsuited(pair, _) => {
+            Self::Fits(pair) | Self::Exceeds(pair, ..) | Self::Unsuited(pair, _) => {
                 let is_paid = held.is_some_and(|held| held.member(&pair.serving.uid).is_some());
                 (!is_paid).then_some(pair.serving.by.as_str())
             }

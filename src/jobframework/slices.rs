@@ -300,8 +300,8 @@ fn asked(request: &Request<'_>, held: Option<&Slice<'_>>) -> Record {
         }
         None => {
             let held = held.map(|held| &held.record);
-            let hopeless = request.outlook.hopeless(held);
-            record.members.retain(|member| hopeless != Some(member.uid.as_str()));
+            let too_early = request.outlook.too_early(held);
+            record.members.retain(|member| too_early != Some(member.uid.as_str()));
             record.steps = match held {
                 Some(held) => growth::steps(held, &record, request.members),
                 None => growth::from_fewest(&record, request.members),
