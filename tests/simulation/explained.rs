@@ -26,7 +26,7 @@ use crate::seeds::on_every_core;
 use crate::transport::reliable;
 
 /// How many scripts are looked at, after each of their steps.
-const SCRIPTS: u64 = 100;
+const SCRIPTS: u64 = 200;
 
 /// What is done about a job that waits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
