@@ -68,6 +68,9 @@ pub fn misconfigured(view: &JobView<'_>, slices: &[Slice<'_>], problem: &str, pl
 
 /// Shows that the job waits for somebody to say in which queue it is.
 pub(super) fn unnamed(view: &JobView<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
+    if is_going(view) {
+        return;
+    }
     let namespace = view.job.meta().namespace.as_deref().unwrap_or_default();
     let message = format!(
         "It names no LocalQueue, and jobs that name none are held (manageJobsWithoutQueueName): put the label {} on it, with the name \
