@@ -12,6 +12,7 @@ use crate::api::kueue::Workload;
 use crate::api::kueue::names::DEFAULT_LOCAL_QUEUE;
 use crate::api::ray::{RayCluster, RayJob, RayService};
 use crate::jobframework::record::Record;
+use crate::raycluster::revision::is_recreated;
 
 /// The planners that an object's change concerns.
 pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTreeSet<Planner> {
@@ -42,6 +43,11 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
             }
             Object::Service(service) => of_owner(service.as_ref(), &mut concerned),
             Object::Ingress(ingress) => of_owner(ingress.as_ref(), &mut concerned),
+            Object::ControllerRevision(revision) => {
+                let cluster = controller(revision.as_ref(), "RayCluster");
+                concerned.extend(cluster.iter().cloned().map(|key| Planner::Job(JobKey::RayCluster(key))));
+                concerned.extend(cluster.map(Planner::RayCluster));
+            }
             Object::ServiceAccount(account) => of_owner(account.as_ref(), &mut concerned),
             Object::Role(role) => of_owner(role.as_ref(), &mut concerned),
             Object::RoleBinding(binding) => of_owner(binding.as_ref(), &mut concerned),
@@ -230,8 +236,10 @@ fn all_upgrades(world: &World, concerned: &mut BTreeSet<Planner>) {
         |service: &RayService| service.status.as_ref().is_some_and(|status| status.pending_service_status.is_some());
     let services = world.ray_services.iter().filter(|(_, service)| has_pending(service));
     concerned.extend(services.map(|(key, _)| Planner::Job(JobKey::RayService(key.clone()))));
+    let clusters = world.ray_clusters.iter().filter(|(_, cluster)| is_standalone(cluster) && is_recreated(cluster));
+    concerned.extend(clusters.map(|(key, _)| Planner::Job(JobKey::RayCluster(key.clone()))));
 }
 
 fn pays_for(workload: &Workload, cluster: &str) -> bool {
-    Record::of(workload).is_some_and(|record| record.members.iter().any(|member| member.uid == cluster))
+    Record::of(workload).is_some_and(|record| record.of_cluster(cluster).is_some())
 }

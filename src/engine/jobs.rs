@@ -1,6 +1,6 @@
 //! What each kind of job gets to see of the world.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -8,6 +8,7 @@ use kube::ResourceExt;
 use super::plan::{ObjectRef, Plan};
 use super::planners::{JobKey, existing_cluster, is_standalone};
 use super::ray_jobs::Submits;
+use super::renewals::share_of_pod;
 use super::store::Key;
 use super::world::{MemberId, Runner, owned_by};
 use super::{Engine, priorities};
@@ -16,12 +17,13 @@ use crate::api::ray::{RayCluster, RayService};
 use crate::jobframework::batch_job::{self, BatchJobJob};
 use crate::jobframework::census::Molds;
 use crate::jobframework::managed::Managed;
-use crate::jobframework::members::outlived;
+use crate::jobframework::members::{Pods, outlived};
 use crate::jobframework::ray_cluster::RayClusterJob;
 use crate::jobframework::ray_job::RayJobJob;
 use crate::jobframework::ray_service::RayServiceJob;
 use crate::jobframework::record::{MemberShare, Record};
 use crate::jobframework::{self, Job, JobView, Member};
+use crate::raycluster::revision;
 use crate::rayservice::services::{leads_to, serve_service_name};
 
 /// What is known of a job of any kind.
@@ -162,8 +164,16 @@ impl Engine {
     }
 
     fn cluster_job<'a>(&'a self, cluster: &'a RayCluster, molds: &'a Molds<'a>) -> RayClusterJob<'a> {
-        let pods = self.all_pods(cluster.metadata.uid.as_deref().unwrap_or_default());
-        RayClusterJob { cluster, pods, groups: self.wants(cluster), molds }
+        let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
+        let footing = self.footing(cluster);
+        RayClusterJob {
+            cluster,
+            pods: self.all_pods(uid),
+            groups: self.wants(cluster),
+            molds,
+            share: revision::share(uid, &footing.wanted),
+            renewal: self.renewal(cluster, &footing),
+        }
     }
 
     /// The child that requests to a service are sent to.
@@ -179,11 +189,25 @@ impl Engine {
         let members = records.flat_map(|record| record.members);
         let clusters: BTreeSet<MemberId> = members.map(|member| cluster_of(namespace, &member)).collect();
         let gone = clusters.into_iter().filter(|cluster| existing_cluster(&self.world, cluster).is_none());
-        let left = gone.map(|cluster| outlived(&cluster.key.name, &cluster.uid, &self.all_pods(&cluster.uid), molds));
+        let left = gone.flat_map(|cluster| self.left_of(&cluster, molds));
         left.filter(|member| !member.live_pods.is_empty()).collect()
+    }
+
+    /// What is left of a cluster that is gone, by revision.
+    fn left_of(&self, cluster: &MemberId, molds: &Molds<'_>) -> Vec<Member> {
+        let mut by_share: BTreeMap<String, Pods<'_>> = BTreeMap::new();
+        let pods = self.all_pods(&cluster.uid);
+        for pod in pods.seen {
+            by_share.entry(share_of_pod(&cluster.uid, pod)).or_default().seen.push(pod);
+        }
+        for pod in pods.arriving {
+            by_share.entry(share_of_pod(&cluster.uid, pod)).or_default().arriving.push(pod);
+        }
+        by_share.iter().map(|(share, pods)| outlived(&cluster.key.name, share, pods, molds)).collect()
     }
 }
 
 pub(super) fn cluster_of(namespace: &str, member: &MemberShare) -> MemberId {
-    MemberId { runner: Runner::RayCluster, key: Key::new(namespace, &member.name), uid: member.uid.clone() }
+    let (uid, _) = revision::of_share(&member.uid);
+    MemberId { runner: Runner::RayCluster, key: Key::new(namespace, &member.name), uid: uid.to_owned() }
 }

@@ -17,6 +17,7 @@ mod planners;
 mod priorities;
 mod queueing;
 mod ray_jobs;
+mod renewals;
 mod specs;
 pub mod store;
 pub mod world;

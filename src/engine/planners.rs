@@ -10,6 +10,8 @@ use kube::{Resource, ResourceExt};
 use super::jobs::cluster_of;
 use super::plan::{Note, ObjectRef, Plan, Write};
 use super::priorities;
+use super::renewals::Footing;
+use super::specs::Makeup;
 use super::store::Key;
 use super::world::{self, MemberId, World, owned_by};
 use super::{Engine, WriteError, in_use};
@@ -23,6 +25,7 @@ use crate::jobframework::record::Record;
 use crate::jobframework::{self, Groups, slices};
 use crate::queue::Part;
 use crate::raycluster::access::Access;
+use crate::raycluster::revision;
 use crate::raycluster::{self, Grant, Mark, Placement};
 use crate::rayservice;
 use crate::rayservice::services::serve_service_name;
@@ -156,7 +159,7 @@ impl Engine {
         }
         let members = Record::of(workload).unwrap_or_default().members;
         let clusters: Vec<MemberId> = members.iter().map(|member| cluster_of(&key.namespace, member)).collect();
-        let is_used = members.iter().any(|member| self.has_pods(&member.uid))
+        let is_used = clusters.iter().any(|cluster| self.has_pods(&cluster.uid))
             || clusters.iter().any(|cluster| self.has_nothing_but(workload, cluster));
         let mut plan = jobframework::release(workload, is_used);
         // A gate that is being opened just now counts as open.
@@ -219,17 +222,36 @@ impl Engine {
             // With a status it would count as begun, and come into no queue if the name of that can't be written just now.
             return Plan::default();
         }
+        let footing = self.footing(cluster);
+        let mut plan = match footing.old.as_ref().filter(|old| !old.stops).and_then(|old| old.cluster.as_ref()) {
+            // What runs is looked after as what it is.
+            Some(in_effect) => {
+                let makeup = Makeup::of(in_effect, self.halves.ray_operator);
+                self.plan_pods(in_effect, &makeup, &footing, now)
+            }
+            None => self.plan_pods(cluster, makeup, &footing, now),
+        };
+        if makeup.groups.is_ok() && cluster.metadata.deletion_timestamp.is_none() && is_standalone(cluster) {
+            self.history(cluster).plan(cluster, &makeup.essence, &self.pods_of(cluster), &mut plan);
+        }
+        plan
+    }
+
+    fn plan_pods(&self, cluster: &RayCluster, makeup: &Makeup, footing: &Footing, now: Timestamp) -> Plan {
         let uid = cluster.uid().unwrap_or_default();
-        let Quota { grant, marks, payer } = self.quota(cluster);
+        let namespace = cluster.namespace().unwrap_or_default();
+        let Quota { grant, marks, payer } = self.quota(cluster, &makeup.wanted, footing);
         raycluster::plan(&raycluster::View {
             cluster,
             groups: &makeup.groups,
+            task: footing.task(),
+            revision: footing.revision().clone(),
             pods: self.pods_of(cluster),
             services: self.world.services.under(&owned_by(&uid)).map(AsRef::as_ref).collect(),
             ingress: self
                 .world
                 .ingresses
-                .get(&Key::new(&key.namespace, raycluster::names::ingress(cluster)))
+                .get(&Key::new(namespace, raycluster::names::ingress(cluster)))
                 .map(AsRef::as_ref),
             access: self.access(cluster),
             grant,
@@ -261,14 +283,15 @@ impl Engine {
 
     /// How many pods of a cluster are paid for, and what they are to be told, by group. The operator asks here and not only the
     /// cluster's own gate, so that a gate that somebody opened by hand lets no pod through.
-    fn quota(&self, cluster: &RayCluster) -> Quota {
+    fn quota(&self, cluster: &RayCluster, wanted: &Arc<Groups>, footing: &Footing) -> Quota {
         let (job_uid, managed) = self.charged(cluster);
         if managed == Managed::No {
             return Quota { grant: Grant::Ungated, marks: BTreeMap::new(), payer: None };
         }
         let slices = slices::slices_of(self.workloads_of(&job_uid.unwrap_or_default()));
         let slice = slices::covering(&slices);
-        let member = member(cluster, &Pods::default(), self.wants(cluster), &Molds::default());
+        let share = revision::share(cluster.metadata.uid.as_deref().unwrap_or_default(), footing.revision());
+        let member = member(cluster, share, &Pods::default(), wanted.clone(), &Molds::default());
         let earlier = slice.map(|slice| slice.earlier(&member)).unwrap_or_default();
         let marks = member.groups.iter().flatten().map(|group| {
             let share = slice.and_then(|slice| Some((slice, slice.record.member(&member.uid)?)));

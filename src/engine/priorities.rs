@@ -145,6 +145,8 @@ mod tests {
             pods: Pods::default(),
             groups: Arc::new(Ok(Vec::new())),
             molds: &Molds::default(),
+            share: String::new(),
+            renewal: None,
         };
 
         let found = of_job(&world(), &job, pod_class(&cluster.spec));
@@ -166,6 +168,8 @@ mod tests {
             pods: Pods::default(),
             groups: Arc::new(Ok(Vec::new())),
             molds: &Molds::default(),
+            share: String::new(),
+            renewal: None,
         };
 
         let found = of_job(&world, &job, None).expect("a priority");

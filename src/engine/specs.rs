@@ -13,6 +13,7 @@ use super::world::{Change, Object};
 use crate::api::ray::RayCluster;
 use crate::jobframework::ray_job::Needs;
 use crate::jobframework::{Groups, ray_cluster};
+use crate::raycluster::revision::{Content, Essence};
 use crate::raycluster::{self, PodGroup, Problem};
 use crate::rayservice::Goal;
 
@@ -22,6 +23,7 @@ pub(super) struct Specs {
     makeups: Derived<Makeup>,
     goals: Derived<Result<Goal, Vec<Problem>>>,
     needs: Derived<Needs>,
+    revisions: Derived<Option<Content>>,
 }
 
 impl Specs {
@@ -33,6 +35,8 @@ impl Specs {
             }
             (_, Some(Object::RayService(service))) => self.goals.see(service.as_ref(), Goal::of),
             (_, Some(Object::RayJob(job))) => self.needs.see(job.as_ref(), Needs::of),
+            (_, Some(Object::ControllerRevision(revision))) => self.revisions.see(revision.as_ref(), Content::of),
+            (Some(Object::ControllerRevision(gone)), None) => self.revisions.forget(&Key::of(gone.as_ref())),
             (Some(Object::RayJob(gone)), None) => self.needs.forget(&Key::of(gone.as_ref())),
             (Some(Object::RayCluster(gone)), None) => self.makeups.forget(&Key::of(gone.as_ref())),
             (Some(Object::RayService(gone)), None) => self.goals.forget(&Key::of(gone.as_ref())),
@@ -43,6 +47,11 @@ impl Specs {
     /// What a RayCluster is made of.
     pub(super) fn makeup(&self, cluster: &Key) -> Option<&Makeup> {
         self.makeups.of(cluster)
+    }
+
+    /// What is kept in a ControllerRevision; `None` if that is nothing of ours.
+    pub(super) fn revision(&self, revision: &Key) -> Option<&Content> {
+        self.revisions.of(revision)?.as_ref()
     }
 
     /// What a RayJob needs.
@@ -63,12 +72,14 @@ pub(super) struct Makeup {
     pub(super) groups: Result<Vec<PodGroup>, Vec<Problem>>,
     /// What of that is to be paid for.
     pub(super) wanted: Arc<Groups>,
+    /// What of the spec its pods are made from.
+    pub(super) essence: Essence,
 }
 
 impl Makeup {
     /// A spec that our own operator refuses says of no pods: nobody would make them. But another operator may (`ours` is
     /// false).
-    fn of(cluster: &RayCluster, ours: bool) -> Self {
+    pub(super) fn of(cluster: &RayCluster, ours: bool) -> Self {
         let groups = raycluster::validate::groups(cluster);
         let wanted = match &groups {
             Err(_) if !ours => {
@@ -76,7 +87,7 @@ impl Makeup {
             }
             groups => ray_cluster::groups(cluster, groups),
         };
-        Self { groups, wanted: Arc::new(wanted) }
+        Self { groups, wanted: Arc::new(wanted), essence: Essence::of(&cluster.spec) }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -174,6 +175,8 @@ kinds! {
     Service in services by controller_uid;
     /// A way in from outside.
     Ingress in ingresses by |_| NOWHERE;
+    /// What the pods of a Ray cluster are made from; under the uid of that.
+    ControllerRevision in controller_revisions by controller_uid;
     /// Whom the pods of a namespace may run as.
     ServiceAccount in service_accounts by |_| NOWHERE;
     /// What may be done in a namespace.

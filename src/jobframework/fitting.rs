@@ -42,6 +42,8 @@ pub(super) enum Outlook {
     Unsuited(Pair, Vec<Obstacle>),
     /// It never fits beside what serves, and takes its place, as the owner has chosen.
     Recreates(Pair, Vec<Lack>),
+    /// It takes the place of what serves in any case, once it has quota; what is to be expected of that, if anybody can tell.
+    Anew(Pair, Option<Prospect>),
     /// It never fits beside what serves.
     Exceeds(Pair, Vec<Lack>, Ways),
 }
@@ -70,7 +72,7 @@ impl Outlook {
     /// What takes whose place, if the upgrade is to go that way.
     pub(super) fn instead(&self) -> Option<&Displaced> {
         match self {
-            Self::Recreates(pair, _) => Some(&pair.serving),
+            Self::Recreates(pair, _) | Self::Anew(pair, _) => Some(&pair.serving),
             _ => None,
         }
     }
@@ -89,13 +91,18 @@ impl Outlook {
 
     /// Whether its owner has something to decide, or requests are going to fail.
     pub(super) fn is_trouble(&self) -> bool {
-        matches!(self, Self::Unsuited(..) | Self::Recreates(..) | Self::Exceeds(..))
+        match self {
+            Self::Unsuited(..) | Self::Recreates(..) | Self::Exceeds(..) => true,
+            Self::Anew(_, prospect) => matches!(prospect, Some(Prospect::Lacks(_) | Prospect::Unsuited(_))),
+            Self::NoUpgrade | Self::Unknown | Self::Admitted { .. } | Self::Fits(_) => false,
+        }
     }
 
     /// What the condition says; `None` if there is nothing to say.
     pub(super) fn says(&self) -> Option<Says> {
         match self {
-            Self::NoUpgrade | Self::Unknown => None,
+            Self::NoUpgrade | Self::Unknown | Self::Anew(_, None) => None,
+            Self::Anew(pair, Some(prospect)) => Some(pair.says_anew(prospect)),
             Self::Admitted { next } => {
                 Some(Says::new(true, REASON_ADMITTED, format!("RayCluster {next} holds its quota")))
             }
@@ -104,9 +111,7 @@ impl Outlook {
                 Some(Says::new(true, REASON_FITS, text))
             }
             Self::Unsuited(pair, obstacles) => {
-                let text: Vec<String> =
-                    obstacles.iter().map(|obstacle| format!("pod set {}: {obstacle}", obstacle.pod_set())).collect();
-                let text = format!("{} can't have quota together: {}", pair.both(), text.join("; "));
+                let text = format!("{} can't have quota together: {}", pair.both(), in_the_way(obstacles));
                 Some(Says::new(false, REASON_UNSUITED, text))
             }
             Self::Recreates(pair, lacks) => {
@@ -128,9 +133,41 @@ impl Outlook {
 }
 
 impl Pair {
+    fn of(serving: &Member, next: &Member) -> Self {
+        let serving = Displaced { name: serving.name.clone(), uid: serving.uid.clone(), by: next.uid.clone() };
+        Self { serving, next: next.name.clone() }
+    }
+
     fn both(&self) -> String {
         format!("RayCluster {}, which serves, and RayCluster {}", self.serving.name, self.next)
     }
+
+    fn says_anew(&self, prospect: &Prospect) -> Says {
+        let name = &self.next;
+        match prospect {
+            Prospect::Fits => {
+                let text = format!(
+                    "Once there is quota for what the spec of RayCluster {name} asks for now, all of its pods stop, and those of the \
+                     new spec start"
+                );
+                Says::new(true, REASON_RECREATE, text)
+            }
+            Prospect::Lacks(lacks) => {
+                let (lack, more) = (told(lacks), more_quota(lacks));
+                let text = format!("The new spec of RayCluster {name} never fits: {lack}. It would fit with {more}");
+                Says::new(false, REASON_EXCEEDS, text)
+            }
+            Prospect::Unsuited(obstacles) => {
+                let text = format!("The new spec of RayCluster {name} can't have quota: {}", in_the_way(obstacles));
+                Says::new(false, REASON_UNSUITED, text)
+            }
+        }
+    }
+}
+
+fn in_the_way(obstacles: &[Obstacle]) -> String {
+    let each = obstacles.iter().map(|obstacle| format!("pod set {}: {obstacle}", obstacle.pod_set()));
+    each.collect::<Vec<_>>().join("; ")
 }
 
 impl Ways {
@@ -217,13 +254,25 @@ pub(super) fn outlook(request: &Request<'_>, slices: &[Slice<'_>]) -> Outlook {
     if held.is_some_and(|held| held.record.member(&next.uid).is_some()) {
         return Outlook::Admitted { next: next.name.clone() };
     }
+    if request.view.job.starts_anew() {
+        let prospect = prospect_alone(request, held, next);
+        return Outlook::Anew(Pair::of(serving, next), prospect);
+    }
     judge(request, held, serving, next).unwrap_or(Outlook::Unknown)
+}
+
+/// What is to be expected of a member that takes the place of what serves.
+fn prospect_alone(request: &Request<'_>, held: Option<&Slice<'_>>, next: &Member) -> Option<Prospect> {
+    let members = vec![request.wanted.record.member(&next.uid)?.clone()];
+    let record = Record { members, ..Record::default() };
+    let asked = slices::new_slice(&Request { outlook: Outlook::Unknown, ..*request }, record.clone(), held);
+    Some(request.view.queue.prospects(&asked)?.of(&pods(&record, |_, _, count| count)))
 }
 
 /// What serves, and what is to serve next.
 fn upgrade<'m>(request: &Request<'m>) -> Option<(&'m Member, &'m Member)> {
     let next = request.view.job.next().filter(|_| request.view.job.wants_to_run())?;
-    let next = request.members.iter().find(|member| member.name == next && member.surge && !member.going)?;
+    let next = request.members.iter().find(|member| member.uid == next && member.surge && !member.going)?;
     let serving = request.members.iter().find(|member| !member.surge && !member.going)?;
     Some((serving, next))
 }
@@ -234,10 +283,7 @@ fn judge(request: &Request<'_>, held: Option<&Slice<'_>>, serving: &Member, next
     let asked = slices::new_slice(&Request { wanted, outlook: Outlook::Unknown, ..*request }, record.clone(), held);
     let prospects = request.view.queue.prospects(&asked)?;
     let both = pods(&record, |_, _, count| count);
-    let pair = Pair {
-        serving: Displaced { name: serving.name.clone(), uid: serving.uid.clone(), by: next.uid.clone() },
-        next: next.name.clone(),
-    };
+    let pair = Pair::of(serving, next);
     let lacks = match prospects.of(&both) {
         Prospect::Fits => return Some(Outlook::Fits(pair)),
         Prospect::Unsuited(obstacles) => return Some(Outlook::Unsuited(pair, obstacles)),

@@ -23,7 +23,7 @@ fn taker<'m>(displaced: &Displaced, members: &'m [Member]) -> Option<&'m Member>
 
 /// Whether it still makes place. It does not once it is to follow what took its place: it needs quota of its own again.
 fn makes_place(displaced: &Displaced, view: &JobView<'_>, members: &[Member]) -> bool {
-    taker(displaced, members).is_some() && view.job.next() != Some(displaced.name.as_str())
+    taker(displaced, members).is_some() && view.job.next().as_ref() != Some(&displaced.uid)
 }
 
 /// Whose place is taken on a slice, if it is that of the member with this uid.

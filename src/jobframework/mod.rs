@@ -75,9 +75,13 @@ pub trait Job {
     fn holds_back(&self) -> bool {
         true
     }
-    /// The member that is to take the place of the one that serves, as its operator says.
-    fn next(&self) -> Option<&str> {
+    /// The uid of the member that is to take the place of the one that serves, as its operator says.
+    fn next(&self) -> Option<String> {
         None
+    }
+    /// Whether what serves always stops before that starts.
+    fn starts_anew(&self) -> bool {
+        false
     }
     /// What says to which of its members requests are sent, if anything does.
     fn routed_by(&self) -> Option<ObjectRef> {

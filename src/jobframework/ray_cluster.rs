@@ -25,6 +25,21 @@ pub struct RayClusterJob<'a> {
     pub groups: Arc<Groups>,
     /// What its pods may have been made from before.
     pub molds: &'a Molds<'a>,
+    /// What its quota is held for: see [`revision::share`].
+    pub share: String,
+    /// What its pods make place for, if they do.
+    pub renewal: Option<Renewal>,
+}
+
+/// A cluster the pods of which are of an earlier revision than the one that is wanted. It counts as two members: one stops, and then
+/// the other starts.
+pub struct Renewal {
+    /// The groups of what runs.
+    pub groups: Arc<Groups>,
+    /// What the quota of that is held for.
+    pub share: String,
+    /// Whether it stops, because there is quota for the other.
+    pub stops: bool,
 }
 
 impl Job for RayClusterJob<'_> {
@@ -41,11 +56,29 @@ impl Job for RayClusterJob<'_> {
     }
 
     fn members(&self) -> Vec<Member> {
-        vec![member(self.cluster, &self.pods, self.groups.clone(), self.molds)]
+        let of_share = |share: &str, pods: &Pods<'_>, groups: &Arc<Groups>| {
+            member(self.cluster, share.to_owned(), pods, groups.clone(), self.molds)
+        };
+        let Some(old) = &self.renewal else { return vec![of_share(&self.share, &self.pods, &self.groups)] };
+        let runs = of_share(&old.share, &self.pods, &old.groups);
+        let comes = of_share(&self.share, &Pods::default(), &self.groups);
+        let is_open = runs.open;
+        vec![
+            Member { open: is_open && !old.stops, ..runs },
+            Member { open: is_open && old.stops, surge: !old.stops, ..comes },
+        ]
     }
 
     fn set_open(&self, _: &str, open: bool) -> Option<Write> {
         set_open(self.cluster, open)
+    }
+
+    fn next(&self) -> Option<String> {
+        self.renewal.as_ref().map(|_| self.share.clone())
+    }
+
+    fn starts_anew(&self) -> bool {
+        self.renewal.is_some()
     }
 
     fn release(&self, _: &str, pod: &str, leave: &Leave) -> Option<Write> {
@@ -77,11 +110,11 @@ pub fn set_open(cluster: &RayCluster, open: bool) -> Option<Write> {
     Write::patch(cluster, &gated)
 }
 
-/// A cluster as a member of a job, with what its spec wants, and its pods.
-pub fn member(cluster: &RayCluster, pods: &Pods<'_>, groups: Arc<Groups>, molds: &Molds<'_>) -> Member {
+/// A cluster, or a revision of it, as a member of a job: by its share of quota, with what is wanted of it, and its pods.
+pub fn member(cluster: &RayCluster, share: String, pods: &Pods<'_>, groups: Arc<Groups>, molds: &Molds<'_>) -> Member {
     let who = Who {
         name: cluster.name_any(),
-        uid: cluster.uid().unwrap_or_default(),
+        uid: share,
         open: cluster.spec.suspend != Some(true),
         going: cluster.metadata.deletion_timestamp.is_some(),
     };

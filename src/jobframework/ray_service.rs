@@ -57,9 +57,10 @@ impl Job for RayServiceJob<'_> {
         self.children.iter().find(|child| child.cluster.name_any() == member)?.set_open(member, open)
     }
 
-    fn next(&self) -> Option<&str> {
+    fn next(&self) -> Option<String> {
         let pending = self.service.status.as_ref()?.pending_service_status.as_ref()?;
-        pending.ray_cluster_name.as_deref().filter(|name| !name.is_empty())
+        let name = pending.ray_cluster_name.as_deref().filter(|name| !name.is_empty())?;
+        self.children.iter().find(|child| child.cluster.name_any() == name)?.cluster.uid()
     }
 
     fn routed_by(&self) -> Option<ObjectRef> {

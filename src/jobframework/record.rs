@@ -11,6 +11,7 @@ use super::census::PodKind;
 use crate::api::kueue::Workload;
 use crate::queue::parts::PartPods;
 use crate::queue::steps::{SLICE_ANNOTATION, Step, StepPods};
+use crate::raycluster::revision;
 
 /// What a slice pays for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +50,8 @@ pub struct Displaced {
 pub struct MemberShare {
     /// Name of the member: of a RayCluster, say.
     pub name: String,
-    /// Its uid, so that a member made anew under the same name isn't taken for it.
+    /// Its uid, so that a member made anew under the same name isn't taken for it; with that of its revision
+    /// ([`revision::share`]), if it is a RayCluster whose pods were made anew.
     pub uid: String,
     /// Its pods, by group.
     pub pods: Vec<Share>,
@@ -95,6 +97,11 @@ impl Record {
     /// What it pays for in the member with this uid.
     pub fn member(&self, uid: &str) -> Option<&MemberShare> {
         self.members.iter().find(|member| member.uid == uid)
+    }
+
+    /// What it pays for in the RayCluster with this uid, of whatever revision.
+    pub fn of_cluster(&self, uid: &str) -> Option<&MemberShare> {
+        self.members.iter().find(|member| revision::of_share(&member.uid).0 == uid)
     }
 
     /// All pods that it pays for, summed over the members.

@@ -164,6 +164,7 @@ fn subject(members: &[Member], covering: Option<&Slice<'_>>) -> String {
     let serving: Vec<&str> = covering.record.members.iter().map(|member| member.name.as_str()).collect();
     match names_of(waiting) {
         none if none.is_empty() => format!("{} runs on; what it grows by", serving.join(" and ")),
+        same if serving == [&same] => format!("{same} runs on; its new spec"),
         waiting => format!("{} runs on; the upgrade to {waiting}", serving.join(" and ")),
     }
 }

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -297,6 +298,7 @@ fn watch_kinds(watches: &mut Watches, halves: Halves) {
         watches.namespaced::<Service>(None);
         watches.namespaced::<EndpointSlice>(None);
         watches.namespaced::<Ingress>(None);
+        watches.namespaced::<ControllerRevision>(Some(names::CLUSTER_LABEL));
         watches.namespaced::<ServiceAccount>(None);
         watches.namespaced::<Role>(None);
         watches.namespaced::<RoleBinding>(None);

@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::access::Access;
-use super::{Grant, Mark, View, plan};
+use super::{Grant, Mark, Task, View, plan};
 use crate::api::condition;
 use crate::api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
 use crate::engine::plan::{ObjectRef, Plan, Write, WriteOp};
@@ -122,6 +122,8 @@ impl Stage {
             services: self.services.values().collect(),
             ingress: self.ingress.as_ref(),
             access: self.access,
+            task: Task::Run,
+            revision: None,
             grant: self.grant.clone(),
             marks: self.marks.clone(),
             payer: self.payer.clone(),

@@ -16,6 +16,7 @@ pub mod placement;
 mod pods;
 mod probes;
 mod problem;
+pub mod revision;
 mod scale;
 pub mod services;
 mod start_command;
@@ -61,6 +62,10 @@ pub struct View<'a> {
     pub ingress: Option<&'a Ingress>,
     /// What lets its autoscaler work.
     pub access: Access,
+    /// What becomes of its pods.
+    pub task: Task,
+    /// What new pods are made from.
+    pub revision: revision::Name,
     /// How many pods it may have.
     pub grant: Grant,
     /// What the pods of a group are to be told by the queue, by group; nothing for a group that is missing.
@@ -70,6 +75,17 @@ pub struct View<'a> {
     pub payer: Option<ObjectRef>,
     /// The present.
     pub now: Timestamp,
+}
+
+/// What becomes of the pods of a cluster that is not suspended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// They become what is asked for.
+    Run,
+    /// All go, since others take their place once the last is gone.
+    Renew,
+    /// They stay as they are: it isn't known yet what they are made from.
+    Rest,
 }
 
 /// What the queue has to say of the pods of a group.
@@ -136,8 +152,11 @@ pub fn plan(view: &View<'_>) -> Plan {
         ingress::plan(view, &mut plan);
     }
     match (phase, view.groups) {
-        (Phase::Suspending, _) => take_all(cluster, &pods, &mut plan),
-        (Phase::Open, Ok(groups)) => run(view, &pods, groups, &mut plan),
+        (Phase::Suspending, _) => take_all(cluster, &pods, "suspension", &mut plan),
+        (Phase::Open, _) if view.task == Task::Renew => {
+            take_all(cluster, &pods, "spec change with Recreate upgradeStrategy", &mut plan);
+        }
+        (Phase::Open, Ok(groups)) if view.task == Task::Run => run(view, &pods, groups, &mut plan),
         (Phase::Open | Phase::Asked | Phase::Suspended | Phase::Resuming, _) => {}
     }
     if let Err(problems) = view.groups {
@@ -148,12 +167,12 @@ pub fn plan(view: &View<'_>) -> Plan {
     plan
 }
 
-/// Deletes every pod.
-fn take_all(cluster: &RayCluster, pods: &[&Pod], plan: &mut Plan) {
+/// Deletes every pod, for a reason.
+fn take_all(cluster: &RayCluster, pods: &[&Pod], reason: &str, plan: &mut Plan) {
     let there: Vec<_> = pods.iter().filter(|pod| !pods::is_going(pod)).collect();
     plan.writes.extend(there.iter().map(|pod| Write::delete(**pod, false)));
     if !there.is_empty() {
-        let text = format!("Deleted Pods for RayCluster {} due to suspension", place(cluster, &cluster.name_any()));
+        let text = format!("Deleted Pods for RayCluster {} due to {reason}", place(cluster, &cluster.name_any()));
         plan.notes.push(Note::normal(cluster, "DeletedPod", text));
     }
 }
@@ -227,6 +246,7 @@ fn apply(view: &View<'_>, group: &PodGroup, change: Change<'_>, plan: &mut Plan)
     }
     for new in change.create {
         let mut pod = build::build(cluster, group, new.slot, new.attempt);
+        revision::stamp(&mut pod, &view.revision);
         scheduling_gate::set(pod.spec.get_or_insert_default(), new.gated);
         if let Some(mark) = view.marks.get(&group.name) {
             mark.put(&mut pod, new.gated);

@@ -50,6 +50,11 @@ pub fn ingress(cluster: &RayCluster) -> String {
     clipped(&format!("{}-head-ingress", cluster.name_any()))
 }
 
+/// The name of the ControllerRevision with this number.
+pub fn revision(cluster: &RayCluster, number: i64) -> String {
+    format!("{}-{number}", cluster.name_any())
+}
+
 /// The last 50 characters of a name, the first of them a letter (KubeRay 1.7 `ray-operator/controllers/ray/utils/util.go`,
 /// `CheckName`).
 fn clipped(name: &str) -> String {

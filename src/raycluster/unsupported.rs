@@ -3,17 +3,14 @@
 use kube::ResourceExt;
 
 use super::problem::Problem;
-use crate::api::ray::options::{AuthMode, RayClusterUpgradeType};
+use crate::api::ray::options::AuthMode;
 use crate::api::ray::{RayCluster, names};
 
 /// The fields of a cluster that are set and not acted on, each with what is missing.
 pub fn fields(cluster: &RayCluster) -> Vec<String> {
     let spec = &cluster.spec;
-    let recreates =
-        spec.upgrade_strategy.as_ref().and_then(|strategy| strategy.type_) == Some(RayClusterUpgradeType::Recreate);
     let annotated = |key: &str| cluster.annotations().get(key).is_some_and(|value| value.eq_ignore_ascii_case("true"));
     let found = [
-        (recreates, "spec.upgradeStrategy.type Recreate: pods keep the spec that they were made from".to_owned()),
         (
             spec.gcs_fault_tolerance_options.is_some(),
             "spec.gcsFaultToleranceOptions: state is lost with the head".to_owned(),
@@ -59,7 +56,7 @@ mod tests {
     #[rstest]
     #[case::nothing(json!({}), &[])]
     #[case::no_recreation(json!({"upgradeStrategy": {"type": "None"}}), &[])]
-    #[case::recreation(json!({"upgradeStrategy": {"type": "Recreate"}}), &["spec.upgradeStrategy.type Recreate"])]
+    #[case::recreation(json!({"upgradeStrategy": {"type": "Recreate"}}), &[])]
     #[case::fault_tolerance(json!({"gcsFaultToleranceOptions": {"redisAddress": "redis:6379"}}),
         &["spec.gcsFaultToleranceOptions"])]
     #[case::ingress(json!({"headGroupSpec": {"enableIngress": true}}), &[])]

@@ -19,6 +19,7 @@ mod process;
 mod quota;
 mod ray_jobs;
 mod rayclusters;
+mod recreate;
 mod restarts;
 mod shapes;
 mod stage;

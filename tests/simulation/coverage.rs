@@ -37,6 +37,8 @@ pub enum History {
     Apart,
     /// A cluster was stopped for the next one, for which there was no room beside it.
     Recreated,
+    /// The pods of a cluster of its own were stopped for those of another spec.
+    Renewed,
     /// An upgrade waited for too long, and was given up.
     GivenUp,
     /// The process was killed while a service was in this phase.
@@ -59,6 +61,7 @@ impl History {
             Self::GrownInPart,
             Self::Apart,
             Self::Recreated,
+            Self::Renewed,
             Self::GivenUp,
         ];
         upgrades.into_iter().chain(Phase::ALL.map(Self::Crash)).collect()
@@ -145,6 +148,7 @@ impl fmt::Display for History {
             Self::GrownInPart => formatter.write_str("grown in part"),
             Self::Apart => formatter.write_str("upgraded in another flavor"),
             Self::Recreated => formatter.write_str("recreated"),
+            Self::Renewed => formatter.write_str("its pods made anew"),
             Self::GivenUp => formatter.write_str("given up"),
             Self::Crash(phase) => write!(formatter, "crash while {phase:?}"),
             Self::LostAnswer(write) => write!(formatter, "lost the answer to: {write}"),
@@ -191,7 +195,7 @@ impl Coverage {
                 }
                 self.seen.extend(preemption(workload));
                 if let Some(record) = Record::of(workload).filter(|_| holds_quota(workload)) {
-                    self.seen.extend((!record.instead_of.is_empty()).then_some(History::Recreated));
+                    self.seen.extend((!record.instead_of.is_empty()).then(|| instead(workload)));
                     self.seen.extend(is_apart(&record).then_some(History::Apart));
                 }
             }
@@ -279,6 +283,12 @@ fn is_granted_in_part(slice: &Workload) -> bool {
 }
 
 /// Whether pods of one kind are in several PodSets.
+/// What a slice tells of that takes the place of another.
+fn instead(slice: &Workload) -> History {
+    let is_of_cluster = slice.owner_references().iter().any(|owner| owner.kind == "RayCluster");
+    if is_of_cluster { History::Renewed } else { History::Recreated }
+}
+
 fn is_apart(record: &Record) -> bool {
     let shares: Vec<_> = record.members.iter().flat_map(|member| &member.pods).collect();
     let differ =

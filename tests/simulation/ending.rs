@@ -37,7 +37,7 @@ fn uncovered(state: &State) -> Vec<Breach> {
     let is_paid = |cluster: &RayCluster| {
         let (job, uid) = (job_uid(cluster), cluster.uid().unwrap_or_default());
         let mut slices = slices_of(state, &job).filter(|slice| is_admitted(slice));
-        slices.any(|slice| Record::of(slice).unwrap_or_default().member(&uid).is_some())
+        slices.any(|slice| Record::of(slice).unwrap_or_default().of_cluster(&uid).is_some())
     };
     let needs_quota =
         |cluster: &RayCluster| cluster.labels().contains_key(QUEUE_NAME) && is_open(cluster) && is_live(cluster);

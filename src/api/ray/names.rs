@@ -66,6 +66,8 @@ pub const WORKER_GROUPS_ANNOTATION: &str = "ray.io/num-worker-groups";
 pub const DELETE_AFTER_ANNOTATION: &str = "sluice.dev/delete-after";
 /// On a child RayCluster: the hash of the Serve configuration that was applied to it last.
 pub const SERVE_CONFIG_HASH_ANNOTATION: &str = "sluice.dev/serve-config-hash";
+/// On a pod, and on a ControllerRevision: which revision of its RayCluster it was made from, if not the first.
+pub const REVISION_LABEL: &str = "sluice.dev/revision";
 
 /// Keeps a RayService until its clusters, and so their pods, are gone.
 pub const SERVICE_FINALIZER: &str = "ray.io/rayservice-finalizer";

@@ -159,12 +159,22 @@ impl ControlPlane {
 
     /// How many pods of a cluster may run.
     pub(super) fn pods(&self, cluster: &str) -> usize {
-        self.pods_of(cluster).filter(|pod| !is_gated(pod)).count()
+        self.running(cluster).count()
     }
 
     /// How many pods of a cluster wait behind a scheduling gate.
     pub(super) fn gated(&self, cluster: &str) -> usize {
         self.pods_of(cluster).filter(|pod| is_gated(pod)).count()
+    }
+
+    /// The pods of a cluster that may run.
+    pub(super) fn running(&self, cluster: &str) -> impl Iterator<Item = &Value> {
+        self.pods_of(cluster).filter(|pod| !is_gated(pod))
+    }
+
+    /// The uids of all pods of a cluster.
+    pub(super) fn uids(&self, cluster: &str) -> BTreeSet<String> {
+        self.pods_of(cluster).map(|pod| pod["metadata"]["uid"].to_string()).collect()
     }
 
     fn pods_of(&self, cluster: &str) -> impl Iterator<Item = &Value> {
@@ -381,6 +391,7 @@ fn decoded(kind: &str, object: &Value) -> Option<Object> {
         "Job" => "batch/v1",
         "Role" | "RoleBinding" => "rbac.authorization.k8s.io/v1",
         "Ingress" => "networking.k8s.io/v1",
+        "ControllerRevision" => "apps/v1",
         _ => "kueue.x-k8s.io/v1beta2",
     };
     let target = ObjectRef {

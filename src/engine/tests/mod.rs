@@ -9,4 +9,5 @@ mod growth;
 mod jobs;
 mod managed;
 mod parts;
+mod recreate;
 mod unfitting;

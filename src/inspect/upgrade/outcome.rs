@@ -203,7 +203,7 @@ fn has_quota(sight: &Sight<'_>, members: &[Member], covering: Option<&Slice<'_>>
         member.groups.as_ref().as_ref().is_ok_and(|groups| groups.iter().all(has))
     };
     let held = condition::is_true(sight.job.conditions(), UPGRADE_HELD);
-    match members.iter().find(|member| Some(member.name.as_str()) == sight.job.next()) {
+    match members.iter().find(|member| Some(&member.uid) == sight.job.next().as_ref()) {
         Some(next) => is_paid(next),
         None => !held && !members.is_empty() && members.iter().all(is_paid),
     }

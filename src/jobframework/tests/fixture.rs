@@ -65,8 +65,8 @@ impl Job for FakeJob {
         self.gates.borrow_mut().push((member.to_owned(), open));
         Some(Write { target: self.reference(), op: WriteOp::Patch(Value::Null), quiet: Vec::new() })
     }
-    fn next(&self) -> Option<&str> {
-        self.next.as_deref()
+    fn next(&self) -> Option<String> {
+        self.members.iter().find(|member| Some(&member.name) == self.next.as_ref()).map(|member| member.uid.clone())
     }
     fn routed_by(&self) -> Option<ObjectRef> {
         Some(ObjectRef { kind: "Service".into(), ..self.reference() })

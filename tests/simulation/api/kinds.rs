@@ -61,7 +61,7 @@ pub fn qualified(name: &str, group: &str) -> String {
 }
 
 /// The kinds of Kubernetes itself: group, version, kind, plural, namespaced, status, generations.
-const BUILT_IN: [(&str, &str, &str, &str, bool, bool, bool); 19] = [
+const BUILT_IN: [(&str, &str, &str, &str, bool, bool, bool); 20] = [
     ("", "v1", "ConfigMap", "configmaps", true, false, false),
     ("", "v1", "Endpoints", "endpoints", true, false, false),
     ("", "v1", "LimitRange", "limitranges", true, false, false),
@@ -72,6 +72,7 @@ const BUILT_IN: [(&str, &str, &str, &str, bool, bool, bool); 19] = [
     ("", "v1", "Secret", "secrets", true, false, false),
     ("", "v1", "Service", "services", true, true, false),
     ("", "v1", "ServiceAccount", "serviceaccounts", true, false, false),
+    ("apps", "v1", "ControllerRevision", "controllerrevisions", true, false, false),
     ("batch", "v1", "Job", "jobs", true, true, true),
     ("coordination.k8s.io", "v1", "Lease", "leases", true, false, false),
     ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true, false, true),

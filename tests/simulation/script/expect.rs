@@ -91,6 +91,10 @@ impl<'a> Found<'a> {
     fn runs(&self, cluster: &Cluster) -> Result<(), String> {
         let found = self.named("RayCluster", &cluster.name)?;
         let pods = self.consists_of(found, &cluster.pods)?;
+        if cluster.recreate {
+            let other = pods.iter().find(|pod| !is_made_from(pod, &cluster.pods));
+            hold(other.is_none(), || format!("{} has pods of an earlier spec", cluster.name))?;
+        }
         self.is_paid(found, cluster.queue.as_deref(), &pods)
     }
 
@@ -178,6 +182,16 @@ fn is_like(cluster: &Value, wanted: &Pods) -> Result<(), String> {
         hold(fits, || format!("group {}", wanted.name))?;
     }
     Ok(())
+}
+
+/// Whether a pod is one of those that are wanted.
+fn is_made_from(pod: &Value, wanted: &Pods) -> bool {
+    let group = text(pod, "/metadata/labels/ray.io~1group");
+    let worker = wanted.groups.iter().find(|wanted| wanted.name == group).map(|group| group.size);
+    let size = if group == "headgroup" { Some(wanted.head) } else { worker };
+    let container = &pod["spec"]["containers"][0];
+    container["image"] == image(wanted.version).as_str()
+        && size.is_some_and(|size| container["resources"]["requests"] == resources(size)["requests"])
 }
 
 fn requests(pod: &Value) -> Option<serde_json::Map<String, Value>> {

@@ -142,6 +142,9 @@ impl Place {
     pub(crate) fn cluster(&self, cluster: &Cluster) -> Value {
         let mut spec = sample(SERVICE_SAMPLE, 0)["spec"]["rayClusterConfig"].take();
         fill(&mut spec, &cluster.pods);
+        if cluster.recreate {
+            spec["upgradeStrategy"] = json!({"type": "Recreate"});
+        }
         json!({
             "apiVersion": "ray.io/v1",
             "kind": "RayCluster",

@@ -194,6 +194,9 @@ pub(crate) struct Cluster {
     /// Its priority class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) priority: Option<String>,
+    /// Whether its pods are made anew when something else is asked for.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) recreate: bool,
     /// What it is made of.
     pub(crate) pods: Pods,
 }

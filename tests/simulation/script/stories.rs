@@ -221,18 +221,21 @@ fn own_cluster(author: &mut Author, rng: &mut Rng) {
         name: CLUSTER.to_owned(),
         queue: author.any_queue(rng),
         priority: author.any_priority(rng),
+        recreate: rng.bool(),
         pods: pods(rng),
     };
     // What waits can't be told to wait elsewhere.
     let cluster = author.wishes.clusters.get(CLUSTER).cloned().unwrap_or(cluster);
     let groups = cluster.pods.groups.len();
     author.act(rng, Act::PutCluster(cluster.clone()));
-    if groups > 0 && rng.u32(0..3) == 0 {
+    if cluster.recreate {
+        for _ in 0..rng.u32(0..=3) {
+            edit_cluster(author, rng, &cluster);
+        }
+    } else if groups > 0 && rng.u32(0..3) == 0 {
         // Its pods stay as they are, and those that come later are bigger.
-        let mut edited = cluster;
-        let size = &mut edited.pods.groups[rng.usize(0..groups)].size;
-        *size = size.plus(Size { cpu: 50, memory: 64, gpu: 0 });
-        author.act(rng, Act::PutCluster(edited));
+        let larger = larger(rng, &cluster);
+        author.act(rng, Act::PutCluster(larger));
     }
     if groups > 0 && rng.bool() {
         let (group, replicas) = (rng.usize(0..groups), rng.u32(0..=3));
@@ -241,6 +244,33 @@ fn own_cluster(author: &mut Author, rng: &mut Rng) {
     if rng.bool() {
         author.act(rng, Act::DeleteCluster { cluster: CLUSTER.to_owned() });
     }
+}
+
+/// Other pods are asked for, perhaps while those that were asked for before are still being made; or the first ones again.
+fn edit_cluster(author: &mut Author, rng: &mut Rng, first: &Cluster) {
+    let edited = match rng.u32(0..3) {
+        0 if !first.pods.groups.is_empty() => larger(rng, first),
+        1 => first.clone(),
+        _ => {
+            let mut edited = first.clone();
+            edited.pods.version += rng.u32(1..=2);
+            edited
+        }
+    };
+    if rng.bool() {
+        author.act(rng, Act::PutCluster(edited));
+    } else {
+        author.act_soon(rng, Act::PutCluster(edited));
+    }
+}
+
+/// A cluster with larger workers in one of its groups.
+fn larger(rng: &mut Rng, cluster: &Cluster) -> Cluster {
+    let mut larger = cluster.clone();
+    let group = rng.usize(0..larger.pods.groups.len());
+    let size = &mut larger.pods.groups[group].size;
+    *size = size.plus(Size { cpu: 50, memory: 64, gpu: 0 });
+    larger
 }
 
 /// The queue is stopped, or gets less than it has given out.

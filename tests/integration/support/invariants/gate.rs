@@ -29,7 +29,7 @@ fn needed(state: &State, job: &str, opened: &RayCluster, slice: &Workload) -> BT
     let record = Record::of(slice).unwrap_or_default();
     let mut needed: BTreeMap<String, i32> = BTreeMap::new();
     for cluster in clusters_of(state, job).filter(|cluster| is_open(cluster) && is_live(cluster)) {
-        let paid = record.member(&cluster.uid().unwrap_or_default()).filter(|_| key(cluster) != key(opened));
+        let paid = record.of_cluster(&cluster.uid().unwrap_or_default()).filter(|_| key(cluster) != key(opened));
         for (group, pod_set, asked) in groups(cluster) {
             let shares =
                 paid.map(|paid| paid.pods.iter().filter(|share| share.group == group).map(|share| share.count).sum());

@@ -163,7 +163,9 @@ impl Watchdog {
             Object::Pod(pod) => {
                 self.state.apply(change);
                 let job = self.pods.see(&self.state, pod, change.gone);
-                self.pods.check(&self.state, job.as_ref())
+                let mut found = self.pods.check(&self.state, job.as_ref());
+                found.extend(self.pods.check_renewal(&self.state, pod));
+                found
             }
             Object::RayService(_) | Object::Service(_) => {
                 self.state.apply(change);

@@ -1,11 +1,14 @@
-//! I3: the pods of a queued job never request more than the job has reserved, all together and PodSet by PodSet.
+//! I3: the pods of a queued job never request more than the job has reserved, all together and PodSet by PodSet. And where the
+//! pods of a cluster are made anew, those of one group are never of two kinds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use kube::ResourceExt;
 use sluice::api::kueue::Workload;
 use sluice::api::quantity::Amount;
+use sluice::api::ray::RayCluster;
+use sluice::api::ray::options::RayClusterUpgradeType;
 use sluice::queue::requests::pod_requests;
 
 use super::super::history::State;
@@ -21,7 +24,12 @@ const POD_SET: &str = "kueue.x-k8s.io/podset";
 #[derive(Default)]
 pub(super) struct Pods {
     by_cluster: BTreeMap<String, BTreeMap<String, Running>>,
+    /// What each pod is that hasn't ended, whether it may run or not.
+    made_as: BTreeMap<String, BTreeMap<String, MadeAs>>,
 }
+
+/// The group of a pod, and the image and the resources of its first container.
+type MadeAs = (String, Option<String>, Option<ResourceRequirements>);
 
 /// A pod that may run.
 struct Running {
@@ -49,7 +57,34 @@ impl Pods {
             let requests = requests.iter().map(|(resource, amount)| (resource.to_owned(), amount)).collect();
             pods.insert(key(pod), Running { pod_set: pod.labels().get(POD_SET).cloned(), requests });
         }
+        let kinds = self.made_as.entry(cluster.clone()).or_default();
+        if gone || has_ended(pod) {
+            kinds.remove(&key(pod));
+        } else {
+            kinds.insert(key(pod), made_as(pod));
+        }
+        if kinds.is_empty() {
+            self.made_as.remove(&cluster);
+        }
         job_of(state, &cluster)
+    }
+
+    /// The groups of a pod's cluster that have pods of two kinds at once, though pods are made anew when the spec changes.
+    pub(super) fn check_renewal(&self, state: &State, pod: &Pod) -> Vec<Breach> {
+        let Some(cluster) = owner_uid(pod) else { return Vec::new() };
+        let strategy =
+            |cluster: &RayCluster| cluster.spec.upgrade_strategy.as_ref().and_then(|strategy| strategy.type_);
+        let is_recreated = state.ray_clusters.values().any(|known| {
+            known.uid().as_ref() == Some(&cluster) && strategy(known) == Some(RayClusterUpgradeType::Recreate)
+        });
+        let Some(kinds) = self.made_as.get(&cluster).filter(|_| is_recreated) else { return Vec::new() };
+        let mut by_group: BTreeMap<&String, &MadeAs> = BTreeMap::new();
+        let two = kinds.values().filter(|made| *by_group.entry(&made.0).or_insert(made) != *made);
+        two.map(|made| {
+            let what = format!("cluster {cluster} has pods of two kinds in group {}", made.0);
+            Breach::of(Invariant::Physical, what)
+        })
+        .collect()
     }
 
     /// What the pods of `job` request beyond what it has reserved: all of them, and those of each PodSet.
@@ -138,11 +173,21 @@ fn by_pod_set(slice: &Workload) -> BTreeMap<String, Amounts> {
     each.collect()
 }
 
+fn made_as(pod: &Pod) -> MadeAs {
+    let first = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+    let (image, resources) = first.map(|first| (first.image.clone(), first.resources.clone())).unwrap_or_default();
+    (pod.labels().get("ray.io/group").cloned().unwrap_or_default(), image, resources)
+}
+
+fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
 /// A pod that runs, or that the scheduler may place.
 fn may_run(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let gates = pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
-    !matches!(phase, Some("Succeeded" | "Failed")) && gates.is_none_or(|gates| gates.is_empty())
+    !has_ended(pod) && gates.is_none_or(|gates| gates.is_empty())
 }
 
 /// The uid of the cluster that a pod belongs to: that of its owner, which need not be the cluster that has the name now. Or that of
@@ -165,7 +210,7 @@ fn job_of(state: &State, cluster: &str) -> Option<String> {
         return cluster.labels().contains_key(QUEUE_NAME).then(|| job_uid(cluster));
     }
     // The cluster is gone and its pods may not be: whoever reserved quota for it still has to hold it.
-    let quoted = format!("\"{cluster}\"");
+    let quoted = format!("\"{cluster}");
     let pays =
         |slice: &&Workload| slice.annotations().get("sluice.dev/slice").is_some_and(|record| record.contains(&quoted));
     // A Job pays for itself, and there may be thousands of them.

@@ -1,0 +1,98 @@
+//! A RayCluster whose pods are made anew when its spec asks for others (`upgradeStrategy: Recreate`).
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::json;
+use sluice::api::condition;
+
+use crate::rayclusters::{CLUSTER, is_ready, manifest};
+use crate::support::history::Recorder;
+use crate::support::objects::QUEUE_SAMPLE;
+use crate::support::{TestEnv, eventually, invariants};
+
+fn recreated() -> String {
+    manifest().replace("spec:\n  rayVersion", "spec:\n  upgradeStrategy:\n    type: Recreate\n  rayVersion")
+}
+
+/// Has the workers ask for so much CPU.
+async fn edit(env: &TestEnv, cpu: &str) {
+    let resources = "/spec/workerGroupSpecs/0/template/spec/containers/0/resources";
+    let edit = json!([
+        {"op": "replace", "path": format!("{resources}/requests/cpu"), "value": cpu},
+        {"op": "replace", "path": format!("{resources}/limits/cpu"), "value": cpu},
+    ]);
+    let edit = Patch::Json::<()>(serde_json::from_value(edit).expect("a JSON patch"));
+    env.ray_clusters().patch(CLUSTER, &PatchParams::default(), &edit).await.expect("the cluster is edited");
+}
+
+async fn uids(env: &TestEnv) -> BTreeSet<String> {
+    env.pods_of(CLUSTER).await.iter().filter_map(ResourceExt::uid).collect()
+}
+
+/// The CPU that the workers ask for which are there.
+async fn cpu_of_workers(env: &TestEnv) -> Vec<String> {
+    let cpu = |pod: &Pod| {
+        let requests = pod.spec.as_ref()?.containers[0].resources.as_ref()?.requests.as_ref()?;
+        Some(requests.get("cpu")?.0.clone())
+    };
+    let pods = env.pods_of(CLUSTER).await;
+    let workers = pods.iter().filter(|pod| pod.labels().get("ray.io/node-type").is_some_and(|kind| kind == "worker"));
+    workers.filter_map(cpu).collect()
+}
+
+#[tokio::test]
+async fn pods_are_made_anew_once_there_is_quota_for_them_whoever_is_killed_meanwhile() {
+    // Given a cluster that runs,
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let manager = env.manager().await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.set_quota("1", "2Gi").await;
+    env.apply(&recreated()).await.expect("the cluster");
+    is_ready(&env).await;
+    let old = uids(&env).await;
+
+    // when it asks for more than there is, then it is told so, and what runs is looked after as it was:
+    edit(&env, "1").await;
+    let told = eventually("it is told that its new spec never fits", async || {
+        let conditions = env.ray_clusters().get(CLUSTER).await.expect("the cluster").status?.conditions;
+        condition::get(&conditions, "sluice.dev/UpgradeAdmissible").filter(|found| found.status == "False").cloned()
+    })
+    .await;
+    assert_eq!(told.reason, "ExceedsMaxQuota");
+    assert!(told.message.contains("a nominalQuota of at least 1500m of cpu"), "{}", told.message);
+    assert_eq!(uids(&env).await, old);
+    let pods = env.pods_of(CLUSTER).await;
+    let worker = pods.iter().find(|pod| pod.labels().get("ray.io/node-type").is_some_and(|kind| kind == "worker"));
+    env.pods().delete(&worker.expect("a worker").name_any(), &DeleteParams::default()).await.expect("a pod fails");
+    eventually("another has taken its place", async || {
+        let now = uids(&env).await;
+        (now.len() == 2 && now != old && cpu_of_workers(&env).await == ["500m"]).then_some(())
+    })
+    .await;
+
+    // and when there is quota, and its operator is killed as soon as it acts on that, then all of its pods are others in the end.
+    let before = uids(&env).await;
+    env.set_quota("1500m", "2Gi").await;
+    eventually("the first pod goes", async || {
+        let now = env.pods_of(CLUSTER).await;
+        (now.len() < 2 || now.iter().any(|pod| pod.metadata.deletion_timestamp.is_some())).then_some(())
+    })
+    .await;
+    manager.kill().await;
+    let _manager = env.manager().await;
+    eventually("the new pods are there", async || {
+        let now = uids(&env).await;
+        (now.len() == 2 && now.is_disjoint(&before) && cpu_of_workers(&env).await == ["1"]).then_some(())
+    })
+    .await;
+    env.reserves_cpu("1500m").await;
+
+    env.ray_clusters().delete(CLUSTER, &DeleteParams::default()).await.expect("the cluster is deleted");
+    env.nothing_is_left().await;
+    let breaches = invariants::breaches(&recorder.history().await);
+    assert!(breaches.is_empty(), "{}", breaches.join("\n"));
+}
