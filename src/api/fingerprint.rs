@@ -16,6 +16,13 @@ pub fn of(value: &Value) -> String {
     format!("{VERSION}-{}", hex(&Sha256::digest(json.as_bytes())[..16]))
 }
 
+/// Five characters that tell one text from another: the first 20 bits of its SHA-256.
+pub fn short(text: &str) -> String {
+    let mut digits = hex(&Sha256::digest(text)[..3]);
+    digits.truncate(5);
+    digits
+}
+
 /// Whether `hash` was made by [`of`] as it is now, so that it may be compared with what it returns.
 pub fn is_comparable(hash: &str) -> bool {
     hash.split_once('-').is_some_and(|(version, _)| version == VERSION)

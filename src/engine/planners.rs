@@ -16,7 +16,7 @@ use super::store::Key;
 use super::world::{self, MemberId, World, owned_by};
 use super::{Engine, WriteError, in_use};
 use crate::api::kueue::Workload;
-use crate::api::ray::{RayCluster, names};
+use crate::api::ray::{RayCluster, is_managed_elsewhere, names};
 use crate::jobframework::census::Molds;
 use crate::jobframework::managed::{Hold, Managed};
 use crate::jobframework::members::{Pods, is_live};
@@ -26,7 +26,7 @@ use crate::jobframework::{self, Groups, slices};
 use crate::queue::Part;
 use crate::raycluster::access::Access;
 use crate::raycluster::revision;
-use crate::raycluster::{self, Grant, Mark, Placement};
+use crate::raycluster::{self, Grant, Mark, Placement, Problem};
 use crate::rayservice;
 use crate::rayservice::services::serve_service_name;
 
@@ -223,27 +223,46 @@ impl Engine {
             return Plan::default();
         }
         let footing = self.footing(cluster);
-        let mut plan = match footing.old.as_ref().filter(|old| !old.stops).and_then(|old| old.cluster.as_ref()) {
-            // What runs is looked after as what it is.
+        let mut plan = match self.looked_after_as(cluster, makeup, &footing) {
             Some(in_effect) => {
-                let makeup = Makeup::of(in_effect, self.halves.ray_operator);
-                self.plan_pods(in_effect, &makeup, &footing, now)
+                let earlier = Makeup::of(&in_effect, self.halves.ray_operator);
+                let rejected = makeup.groups.as_ref().err().map(Vec::as_slice).unwrap_or_default();
+                self.plan_pods(&in_effect, &earlier, rejected, &footing, now)
             }
-            None => self.plan_pods(cluster, makeup, &footing, now),
+            None => self.plan_pods(cluster, makeup, &[], &footing, now),
         };
-        if makeup.groups.is_ok() && cluster.metadata.deletion_timestamp.is_none() && is_standalone(cluster) {
+        let is_ours = is_standalone(cluster) && !is_managed_elsewhere(cluster.spec.managed_by.as_deref());
+        if is_ours && makeup.groups.is_ok() && cluster.metadata.deletion_timestamp.is_none() {
             self.history(cluster).plan(cluster, &makeup.essence, &self.pods_of(cluster), &mut plan);
         }
         plan
     }
 
-    fn plan_pods(&self, cluster: &RayCluster, makeup: &Makeup, footing: &Footing, now: Timestamp) -> Plan {
+    /// The cluster as it was before its last edit, if what runs is to be looked after as that: until there is quota for what it is to
+    /// be now, or because that makes no sense.
+    fn looked_after_as(&self, cluster: &RayCluster, makeup: &Makeup, footing: &Footing) -> Option<RayCluster> {
+        match &footing.old {
+            Some(old) if !old.stops => old.cluster.clone(),
+            None if makeup.groups.is_err() => self.history(cluster).in_effect(cluster, &footing.wanted),
+            _ => None,
+        }
+    }
+
+    fn plan_pods(
+        &self,
+        cluster: &RayCluster,
+        makeup: &Makeup,
+        rejected: &[Problem],
+        footing: &Footing,
+        now: Timestamp,
+    ) -> Plan {
         let uid = cluster.uid().unwrap_or_default();
         let namespace = cluster.namespace().unwrap_or_default();
         let Quota { grant, marks, payer } = self.quota(cluster, &makeup.wanted, footing);
         raycluster::plan(&raycluster::View {
             cluster,
             groups: &makeup.groups,
+            rejected,
             task: footing.task(),
             revision: footing.revision().clone(),
             pods: self.pods_of(cluster),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service};
 use k8s_openapi::api::node::v1::RuntimeClass;
@@ -84,6 +85,7 @@ impl Snapshot {
         snapshot.list::<Pod>(client, Some(names::CLUSTER_LABEL)).await?;
         snapshot.list::<Pod>(client, Some(JOB_NAME_LABEL)).await?;
         snapshot.list::<Service>(client, None).await?;
+        snapshot.list::<ControllerRevision>(client, Some(names::CLUSTER_LABEL)).await?;
         Ok(snapshot)
     }
 

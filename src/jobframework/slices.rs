@@ -6,13 +6,13 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
-use sha2::{Digest, Sha256};
 
 use super::pod_sets::{self, Wanted};
 use super::readiness;
 use super::record::{Counts, Record, Share, fits_within};
 use super::{Group, Job, Member, Priority, Request, growth, instead, parts};
 use crate::api::condition::{self, Verdict};
+use crate::api::fingerprint;
 use crate::api::kueue::workload::PriorityClassKind;
 use crate::api::kueue::{PodSet, Workload, WorkloadSpec, names};
 use crate::engine::plan::{Plan, Write};
@@ -448,8 +448,7 @@ fn accept_fewer(pod_sets: &mut [PodSet], wanted: &Wanted) {
 fn slice_name(job: &dyn Job, sequence: u64) -> String {
     let reference = job.reference();
     let uid = job.meta().uid.clone().unwrap_or_default();
-    let digest: String = Sha256::digest(uid).iter().take(3).map(|byte| format!("{byte:02x}")).collect();
-    let ending = format!("-{}-{sequence}", &digest[..5]);
+    let ending = format!("-{}-{sequence}", fingerprint::short(&uid));
     let start: String = format!("{}-{}", reference.kind.to_lowercase(), reference.name);
     let kept: String = start.chars().take(63 - ending.len()).collect();
     format!("{}{ending}", kept.trim_end_matches(['-', '.']))

@@ -118,6 +118,7 @@ impl Stage {
         plan(&View {
             cluster: &self.cluster,
             groups: &super::validate::groups(&self.cluster),
+            rejected: &[],
             pods: self.pods.values().collect(),
             services: self.services.values().collect(),
             ingress: self.ingress.as_ref(),

@@ -54,6 +54,8 @@ pub struct View<'a> {
     pub cluster: &'a RayCluster,
     /// What its spec makes of it: [`validate::groups`].
     pub groups: &'a Result<Vec<PodGroup>, Vec<Problem>>,
+    /// What is wrong with the spec as it is now, if `cluster` is as it was before.
+    pub rejected: &'a [Problem],
     /// All pods that carry its name in the label `ray.io/cluster`, those that are ending included.
     pub pods: Vec<&'a Pod>,
     /// The Services that it owns.
@@ -75,6 +77,13 @@ pub struct View<'a> {
     pub payer: Option<ObjectRef>,
     /// The present.
     pub now: Timestamp,
+}
+
+impl View<'_> {
+    /// What is wrong with the spec as it is now.
+    fn problems(&self) -> &[Problem] {
+        self.groups.as_ref().err().map_or(self.rejected, Vec::as_slice)
+    }
 }
 
 /// What becomes of the pods of a cluster that is not suspended.
@@ -159,8 +168,8 @@ pub fn plan(view: &View<'_>) -> Plan {
         (Phase::Open, Ok(groups)) if view.task == Task::Run => run(view, &pods, groups, &mut plan),
         (Phase::Open | Phase::Asked | Phase::Suspended | Phase::Resuming, _) => {}
     }
-    if let Err(problems) = view.groups {
-        let text = format!("The RayCluster spec is invalid: {}", status::told(problems));
+    if !view.problems().is_empty() {
+        let text = format!("The RayCluster spec is invalid: {}", status::told(view.problems()));
         plan.notes.push(Note::warning(cluster, "InvalidRayClusterSpec", text));
     }
     plan.write(status::write(&status::Facts { view, pods: &pods, groups: view.groups, phase }));

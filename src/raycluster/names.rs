@@ -5,6 +5,7 @@ use kube::ResourceExt;
 use sha2::{Digest, Sha256};
 
 use super::groups::Role;
+use crate::api::fingerprint;
 use crate::api::ray::RayCluster;
 
 /// The domain of the names of Services.
@@ -50,9 +51,10 @@ pub fn ingress(cluster: &RayCluster) -> String {
     clipped(&format!("{}-head-ingress", cluster.name_any()))
 }
 
-/// The name of the ControllerRevision with this number.
+/// The name of the ControllerRevision with this number. It has five characters of the hash of the cluster's uid in it, so that a cluster
+/// made anew doesn't meet what is left of its namesake.
 pub fn revision(cluster: &RayCluster, number: i64) -> String {
-    format!("{}-{number}", cluster.name_any())
+    format!("{}-{}-{number}", cluster.name_any(), fingerprint::short(&cluster.uid().unwrap_or_default()))
 }
 
 /// The last 50 characters of a name, the first of them a letter (KubeRay 1.7 `ray-operator/controllers/ray/utils/util.go`,

@@ -48,13 +48,11 @@ fn next(facts: &Facts<'_>, mut status: RayClusterStatus) -> RayClusterStatus {
     let cluster = facts.view.cluster;
     status.observed_generation = cluster.metadata.generation;
     counts(facts, &mut status);
-    status.reason = match facts.groups {
-        Ok(groups) => {
-            desired(groups, &mut status);
-            None
-        }
-        Err(problems) => Some(told(problems)),
-    };
+    if let Ok(groups) = facts.groups {
+        desired(groups, &mut status);
+    }
+    let problems = facts.view.problems();
+    status.reason = (!problems.is_empty()).then(|| told(problems));
     if cluster.spec.suspend == Some(true) && facts.pods.is_empty() {
         status.state = Some(names::STATE_SUSPENDED.to_owned());
     } else if facts.phase == Phase::Open && all_ready(facts) {
@@ -177,12 +175,12 @@ fn conditions(facts: &Facts<'_>, conditions: &mut Vec<Condition>) {
     set(names::CLUSTER_SUSPENDING, suspending, names::CLUSTER_SUSPENDING, String::new());
     set(names::CLUSTER_SUSPENDED, suspended, names::CLUSTER_SUSPENDED, String::new());
     condition::report_unsupported(conditions, *now, generation, &unsupported::fields(cluster));
-    match facts.groups {
-        Ok(_) => drop(condition::remove(conditions, names::VALID)),
-        Err(problems) => {
+    match facts.view.problems() {
+        [] => drop(condition::remove(conditions, names::SPEC_REJECTED)),
+        problems => {
             let verdict = Verdict {
-                type_: names::VALID,
-                status: false,
+                type_: names::SPEC_REJECTED,
+                status: true,
                 reason: "InvalidSpec".to_owned(),
                 message: told(problems),
                 observed_generation: generation,

@@ -167,7 +167,7 @@ fn tell(scene: &Scene<'_>, plan: &mut Plan) {
     let conditions = service.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     if let Err(problems) = scene.goal {
         let text = status::told(problems);
-        let known = condition::get(conditions, names::VALID).is_some_and(|valid| valid.message == text);
+        let known = condition::get(conditions, names::SPEC_REJECTED).is_some_and(|rejected| rejected.message == text);
         if !known {
             plan.notes.push(Note::warning(service, "InvalidRayServiceSpec", text));
         }

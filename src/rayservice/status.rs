@@ -211,8 +211,8 @@ fn waiting(scene: &Scene<'_>) -> Option<String> {
 
 fn validity(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
     match &scene.goal {
-        Ok(_) => conditions.remove(names::VALID),
-        Err(problems) => conditions.set(names::VALID, false, "InvalidSpec", told(problems)),
+        Ok(_) => conditions.remove(names::SPEC_REJECTED),
+        Err(problems) => conditions.set(names::SPEC_REJECTED, true, "InvalidSpec", told(problems)),
     }
 }
 

@@ -84,8 +84,9 @@ pub const PROVISIONED: &str = "RayClusterProvisioned";
 pub const CLUSTER_SUSPENDING: &str = "RayClusterSuspending";
 /// Condition of a RayCluster: it has no pods, and gets none.
 pub const CLUSTER_SUSPENDED: &str = "RayClusterSuspended";
-/// Condition of a RayCluster or RayService, there only while False: nothing is done about a spec that makes no sense.
-pub const VALID: &str = "sluice.dev/Valid";
+/// Condition of a RayCluster or RayService, there only while True: nothing is done about a spec that makes no sense, and what runs is
+/// looked after as it was.
+pub const SPEC_REJECTED: &str = "sluice.dev/SpecRejected";
 
 /// State of a RayCluster: all of its pods were ready.
 pub const STATE_READY: &str = "ready";

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
 use super::jobs::{cluster_spec, control_plane, meta, put_cluster, scale};
+use crate::api::ray::names;
 use crate::jobframework::fitting::UPGRADE_ADMISSIBLE;
 use crate::queue::Settings;
 
@@ -213,4 +214,33 @@ fn a_cluster_in_no_queue_is_made_anew_at_once() {
     plane.play(60);
 
     assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 2".to_owned()], 2));
+}
+
+#[test]
+fn a_spec_that_makes_no_sense_stops_nothing() {
+    // Given a cluster that runs, the spec of which is edited into something that makes no sense,
+    let mut plane = control_plane(Settings::default(), "5");
+    put(&mut plane, 2, "1", "2.53.0");
+    plane.play(60);
+    let mut wrong = spec(2, "2", "2.53.0");
+    wrong["headGroupSpec"]["rayStartParams"] = json!({"redis-username": "me"});
+    plane.apply("RayCluster", json!({"metadata": meta("chat", "low"), "spec": wrong}));
+    plane.play(60);
+    assert_eq!(says(&plane, names::SPEC_REJECTED), Some(("True".to_owned(), "InvalidSpec".to_owned())));
+
+    // when a pod of it fails, then another of the spec that was good takes its place,
+    let worker = plane.running("chat").find(|pod| what_it_is(pod) == "worker of 1").expect("a worker");
+    let name = worker["metadata"]["name"].as_str().expect("a name").to_owned();
+    plane.delete("Pod", &name);
+    plane.play(60);
+    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 1".to_owned()], 3));
+
+    // and once it is put right, it becomes what it was to be.
+    plane.apply(
+        "RayCluster",
+        json!({"metadata": {"name": "chat"}, "spec": {"headGroupSpec": {"rayStartParams": null}}}),
+    );
+    plane.play(60);
+    assert_eq!(says(&plane, names::SPEC_REJECTED), None);
+    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 2".to_owned()], 3));
 }

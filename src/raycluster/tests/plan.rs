@@ -374,13 +374,13 @@ fn an_invalid_spec_is_reported_and_stops_nothing_that_runs() {
         note.warning && note.reason == "InvalidRayClusterSpec" && note.message.contains("minReplicas: 101"),
         "{note:?}"
     );
-    assert_eq!(stage.condition("sluice.dev/Valid"), Some(("False", "InvalidSpec")));
+    assert_eq!(stage.condition("sluice.dev/SpecRejected"), Some(("True", "InvalidSpec")));
     assert_eq!(stage.cluster.status.as_ref().and_then(|status| status.observed_generation), Some(2));
     assert!(stage.plan().writes.is_empty());
 
     stage.edit(|spec| spec.worker_group_specs[0].min_replicas = Some(1));
     stage.settle();
-    assert_eq!(stage.condition("sluice.dev/Valid"), None);
+    assert_eq!(stage.condition("sluice.dev/SpecRejected"), None);
 }
 
 #[test]

@@ -110,8 +110,8 @@ fn a_spec_that_makes_no_sense_is_told_and_stops_nothing_that_runs(#[case] spec: 
     stage.edit(json!({"spec": spec}));
     stage.play(100);
     assert_eq!(stage.condition("Ready"), state("True", "NonZeroServeEndpoints"));
-    assert_eq!(stage.condition("sluice.dev/Valid"), state("False", "InvalidSpec"));
-    assert!(stage.message("sluice.dev/Valid").contains(message));
+    assert_eq!(stage.condition("sluice.dev/SpecRejected"), state("True", "InvalidSpec"));
+    assert!(stage.message("sluice.dev/SpecRejected").contains(message));
     assert_eq!((stage.living(), stage.served_by.clone()), (before.clone(), before));
 
     let original = chat();
@@ -119,7 +119,7 @@ fn a_spec_that_makes_no_sense_is_told_and_stops_nothing_that_runs(#[case] spec: 
     stage.edit(json!({"spec": {"rayClusterConfig": {"headGroupSpec": {"headService": null}}}}));
     stage.edit(json!({"spec": original["spec"]}));
     stage.play(10);
-    assert_eq!(stage.condition("sluice.dev/Valid"), None);
+    assert_eq!(stage.condition("sluice.dev/SpecRejected"), None);
 }
 
 #[rstest]

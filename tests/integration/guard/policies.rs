@@ -138,7 +138,7 @@ fn queue_names() -> Vec<Change> {
 fn ties() -> Vec<Change> {
     let labels = "[ray.io/originated-from-crd] of a RayCluster say whose cluster it is, and stay as they are";
     let owner = "metadata.ownerReferences: the controller of a queued RayCluster says whose quota it uses";
-    let counted = "metadata.labels: ray.io/cluster, ray.io/group, ray.io/node-type, kueue.x-k8s.io/podset, kueue.x-k8s.io/job-uid and";
+    let counted = "metadata.labels: ray.io/cluster, ray.io/group, ray.io/node-type, kueue.x-k8s.io/podset, kueue.x-k8s.io/job-uid, ";
     let of_pod = "metadata.ownerReferences: the controller of a pod of a RayCluster says what quota it uses";
     let orphaned = json!({"metadata": {"ownerReferences": []}});
     let adopted = json!({"metadata": {"ownerReferences": [{
@@ -158,6 +158,7 @@ fn ties() -> Vec<Change> {
         change("a pod loses its PodSet", COUNTED, label("kueue.x-k8s.io/podset", Value::Null), counted),
         change("a pod changes what it is charged as", COUNTED, label("sluice.dev/shape", "9876543210"), counted),
         change("a pod that waits says what it is charged as", GATED, label("sluice.dev/shape", Value::Null), counted),
+        change("a pod says what it was made from", COUNTED, label("sluice.dev/revision", "v1-0"), counted),
         change("a pod loses its controller", COUNTED, orphaned, of_pod),
         passes("a pod takes requests", COUNTED, label("ray.io/serve", "true")),
         passes("a pod that waits is sent to other nodes", GATED, json!({"spec": {"nodeSelector": {"pool": "a"}}})),
