@@ -169,7 +169,7 @@ impl Engine {
         RayClusterJob {
             cluster,
             pods: self.all_pods(uid),
-            groups: self.wants(cluster),
+            groups: self.wants_on(cluster, &footing),
             molds,
             share: revision::share(uid, &footing.wanted),
             renewal: self.renewal(cluster, &footing),

@@ -223,11 +223,14 @@ impl Engine {
             return Plan::default();
         }
         let footing = self.footing(cluster);
-        let mut plan = match self.looked_after_as(cluster, makeup, &footing) {
-            Some(in_effect) => {
-                let earlier = Makeup::of(&in_effect, self.halves.ray_operator);
+        // So that what runs is looked after though the spec makes no sense.
+        let last_good =
+            || self.history(cluster).in_effect(cluster, footing.revision()).filter(|_| makeup.groups.is_err());
+        let mut plan = match footing.looked_after_as().cloned().or_else(last_good) {
+            Some(earlier) => {
+                let as_earlier = Makeup::of(&earlier, self.halves.ray_operator);
                 let rejected = makeup.groups.as_ref().err().map(Vec::as_slice).unwrap_or_default();
-                self.plan_pods(&in_effect, &earlier, rejected, &footing, now)
+                self.plan_pods(&earlier, &as_earlier, rejected, &footing, now)
             }
             None => self.plan_pods(cluster, makeup, &[], &footing, now),
         };
@@ -236,16 +239,6 @@ impl Engine {
             self.history(cluster).plan(cluster, &makeup.essence, &self.pods_of(cluster), &mut plan);
         }
         plan
-    }
-
-    /// The cluster as it was before its last edit, if what runs is to be looked after as that: until there is quota for what it is to
-    /// be now, or because that makes no sense.
-    fn looked_after_as(&self, cluster: &RayCluster, makeup: &Makeup, footing: &Footing) -> Option<RayCluster> {
-        match &footing.old {
-            Some(old) if !old.stops => old.cluster.clone(),
-            None if makeup.groups.is_err() => self.history(cluster).in_effect(cluster, &footing.wanted),
-            _ => None,
-        }
     }
 
     fn plan_pods(

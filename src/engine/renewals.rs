@@ -20,6 +20,8 @@ use crate::raycluster::revision::{self, History, Name, Stand};
 pub(super) struct Footing {
     /// The revision that its quota is to be held for.
     pub(super) wanted: Name,
+    /// The cluster as it is in that revision, if its spec has changed since and there is none of that yet.
+    wanted_as: Option<RayCluster>,
     /// The revision that its pods are of, if that is an earlier one.
     pub(super) old: Option<Old>,
     /// Whether it isn't known yet what its pods are made from.
@@ -41,6 +43,16 @@ impl Footing {
         self.old.as_ref().map_or(&self.wanted, |old| &old.name)
     }
 
+    /// The cluster as it was before its last edit, if what runs is to be looked after as that: until there is quota for what it is to be
+    /// now, or at least it is kept what that is.
+    pub(super) fn looked_after_as(&self) -> Option<&RayCluster> {
+        match &self.old {
+            Some(old) if !old.stops => old.cluster.as_ref(),
+            Some(_) => None,
+            None => self.wanted_as.as_ref(),
+        }
+    }
+
     pub(super) fn task(&self) -> Task {
         match &self.old {
             Some(old) if old.stops => Task::Renew,
@@ -55,11 +67,14 @@ impl Engine {
     /// What a cluster's pods are made from. One that belongs to a service or a job has only ever one revision: whoever it belongs to
     /// makes another cluster instead.
     pub(super) fn footing(&self, cluster: &RayCluster) -> Footing {
-        let whole = |wanted, unknown| Footing { wanted, old: None, unknown };
+        let whole = |wanted, wanted_as, unknown| Footing { wanted, wanted_as, old: None, unknown };
         if !self.halves.ray_operator || !is_standalone(cluster) {
-            return whole(None, false);
+            return whole(None, None, false);
         }
         let history = self.history(cluster);
+        let makeup = self.specs.makeup(&Key::of(cluster));
+        let is_kept = makeup.is_some_and(|makeup| history.has(cluster, &makeup.essence));
+        let as_in = |name: &Name| history.in_effect(cluster, name).filter(|_| !is_kept);
         let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
         let slices = slices::slices_of(self.workloads_of(uid));
         let covering = slices::covering(&slices);
@@ -67,7 +82,10 @@ impl Engine {
         let pods = self.all_pods(uid);
         let pods = pods.seen.iter().chain(&pods.arriving).copied();
         match history.stand(pods, paid.map(|share| revision::of_share(&share.uid).1)) {
-            Stand::Whole(wanted) => whole(wanted, history.is_empty()),
+            Stand::Whole(wanted) => {
+                let wanted_as = as_in(&wanted);
+                whole(wanted, wanted_as, history.is_empty())
+            }
             Stand::Renewing { old, new } => {
                 let (of_old, of_new) = (revision::share(uid, &old), revision::share(uid, &new));
                 let takes_place = covering.is_some_and(|slice| {
@@ -75,7 +93,9 @@ impl Engine {
                 });
                 let stops = takes_place || self.managed_cluster(cluster) == Managed::No;
                 let in_effect = history.in_effect(cluster, &old);
-                Footing { wanted: new, old: Some(Old { name: old, cluster: in_effect, stops }), unknown: false }
+                let wanted_as = as_in(&new);
+                let old = Old { name: old, cluster: in_effect, stops };
+                Footing { wanted: new, wanted_as, old: Some(old), unknown: false }
             }
         }
     }
@@ -94,8 +114,16 @@ impl Engine {
         Some(Renewal { groups: self.wants_of_old(old), share: revision::share(uid, &old.name), stops: old.stops })
     }
 
+    /// The groups of pods of the revision that is wanted.
+    pub(super) fn wants_on(&self, cluster: &RayCluster, footing: &Footing) -> Arc<Groups> {
+        match &footing.wanted_as {
+            Some(earlier) => Makeup::of(earlier, self.halves.ray_operator).wanted,
+            None => self.wants(cluster),
+        }
+    }
+
     /// The groups of pods of an earlier revision. If that isn't known, its pods are counted as what they are.
-    pub(super) fn wants_of_old(&self, old: &Old) -> Arc<Groups> {
+    fn wants_of_old(&self, old: &Old) -> Arc<Groups> {
         let makeup = old.cluster.as_ref().map(|cluster| Makeup::of(cluster, self.halves.ray_operator));
         makeup.map_or_else(|| Arc::new(Ok(Vec::new())), |makeup| makeup.wanted)
     }

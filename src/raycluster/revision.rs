@@ -97,6 +97,12 @@ impl<'a> History<'a> {
         }
     }
 
+    /// Whether the newest is of what a cluster's spec comes down to, as far as that asks for pods to be made anew.
+    pub fn has(&self, cluster: &RayCluster, wanted: &Essence) -> bool {
+        let is_it = |known: &Essence| known == wanted || known.differs_in_groups_only(wanted);
+        !is_recreated(cluster) || self.kept.last().is_some_and(|newest| is_it(&newest.content.essence))
+    }
+
     /// The cluster as it was in a revision, with what of its present spec needs no new pods; `None` for one that isn't kept.
     pub fn in_effect(&self, cluster: &RayCluster, revision: &Name) -> Option<RayCluster> {
         let spec = revised(&cluster.spec, self.spec(revision)?);

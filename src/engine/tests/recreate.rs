@@ -217,6 +217,26 @@ fn a_cluster_in_no_queue_is_made_anew_at_once() {
 }
 
 #[test]
+fn nothing_is_made_of_an_edit_that_is_not_kept_yet() {
+    // Given a cluster that is edited, and grows at the same time, while what it is to be can't be written down,
+    let mut plane = control_plane(Settings::default(), "9");
+    put(&mut plane, 2, "1", "2.53.0");
+    plane.play(60);
+    plane.late = Some("ControllerRevision");
+
+    // when that takes its time, then it grows as what it was,
+    put(&mut plane, 3, "2", "2.53.0");
+    plane.play(60);
+    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 1".to_owned()], 4));
+
+    // and is made anew after that.
+    plane.late = None;
+    plane.arrive();
+    plane.play(60);
+    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 2".to_owned()], 4));
+}
+
+#[test]
 fn a_spec_that_makes_no_sense_stops_nothing() {
     // Given a cluster that runs, the spec of which is edited into something that makes no sense,
     let mut plane = control_plane(Settings::default(), "5");
