@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use crate::seeds;
 
@@ -28,15 +28,22 @@ fn every_planted_bug_is_found() {
     assert!(missed.is_empty(), "not found: {}", missed.join("\n"));
 }
 
+#[test]
+fn every_planted_bug_fits_the_source() {
+    let patches = entries(&root().join("tests/simulation/planted"));
+    for name in patches {
+        let tried = apply(&name, root(), &["--dry-run"]);
+        assert!(tried.status.success(), "{}: {}", name.display(), String::from_utf8_lossy(&tried.stdout));
+    }
+}
+
 /// Plants a bug in the copy; what the copy says when it doesn't find it. Its name begins with the invariant that it breaks.
 fn missed(copy: &Path, patch: &Path) -> Option<String> {
     let name = patch.file_stem().expect("a name").to_string_lossy().into_owned();
     let (breaks, _) = name.split_once('-').expect("I1-what-it-does.patch");
     fs::create_dir_all(copy).expect("a folder for the copy");
     PARTS.iter().for_each(|part| renew(&root().join(part), &copy.join(part)));
-    let mut apply = Command::new("patch");
-    let applied =
-        apply.args(["--strip=1", "--silent", "--input"]).arg(patch).current_dir(copy).output().expect("patch");
+    let applied = apply(patch, copy, &[]);
     assert!(applied.status.success(), "{name}: {}", String::from_utf8_lossy(&applied.stdout));
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["test", "--locked", "--test", "simulation", "a_seed_breaks", "--", "--ignored", "--nocapture"]);
@@ -47,6 +54,12 @@ fn missed(copy: &Path, patch: &Path) -> Option<String> {
     told.lines().filter(|line| line.starts_with("seed ")).for_each(|line| println!("{name}: {line}"));
     let found = output.status.success() && told.contains("\nseed ");
     (!found).then(|| format!("{name}:\n{told}{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+fn apply(bug: &Path, to: &Path, flags: &[&str]) -> Output {
+    let mut patch = Command::new("patch");
+    patch.args(["--strip=1", "--silent"]).args(flags).arg("--input").arg(bug);
+    patch.current_dir(to).output().expect("patch")
 }
 
 /// What the copy does.
