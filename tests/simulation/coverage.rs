@@ -180,9 +180,10 @@ impl Coverage {
         self.seen.extend(phases);
     }
 
-    /// The answer to a write was lost.
+    /// The answer to a write was lost. A cluster has one revision or two, so it is enough that any write of one is met now and then.
     pub fn lost(&mut self, write: String) {
-        self.seen.insert(History::LostAnswer(write));
+        let is_of_revision = write.ends_with(" controllerrevisions");
+        self.seen.insert(History::LostAnswer(if is_of_revision { "write controllerrevisions".into() } else { write }));
     }
 
     /// Takes in a change that is about to be made to `state`.

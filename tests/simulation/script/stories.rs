@@ -15,11 +15,11 @@ const CLUSTER: &str = "basket";
 /// Writes a story.
 pub(super) fn tell(author: &mut Author, rng: &mut Rng) {
     let Some(service) = author.any_service(rng) else { return begin_again(author, rng) };
-    match rng.u32(0..10) {
+    match rng.u32(0..11) {
         0..4 => upgrade_that_waits(author, rng, &service),
         4..6 => upgrade_that_goes_through(author, rng, &service),
         6..8 => everyday_change(author, rng, &service),
-        8 => own_cluster(author, rng),
+        8..10 => own_cluster(author, rng),
         _ => trouble_in_the_queue(author, rng, &service),
     }
 }
