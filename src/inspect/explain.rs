@@ -14,11 +14,11 @@ use crate::engine::plan::ObjectRef;
 use crate::engine::store::Key;
 use crate::engine::world::World;
 use crate::engine::{Engine, Sight};
-use crate::jobframework::Member;
 use crate::jobframework::fitting::UPGRADE_ADMISSIBLE;
 use crate::jobframework::managed::Managed;
 use crate::jobframework::report::ADMITTED;
 use crate::jobframework::slices::{self, Phase, Slice};
+use crate::jobframework::{Job, Member};
 use crate::queue::{Obstacle, Shortfall, Waiting};
 
 /// Where a job stands.
@@ -60,6 +60,9 @@ pub struct MemberStands {
     pub kind: String,
     /// Its name.
     pub name: String,
+    /// Whether this is how the pods of a cluster stand that are to take the place of those that run.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub takes_place: bool,
     /// Whether its gate is open.
     pub open: bool,
     /// How many of its pods run or may run.
@@ -186,7 +189,7 @@ fn stands(engine: &Engine, job: &ObjectRef, sight: &Sight<'_>) -> Explanation {
         job: job.to_string(),
         queued: sight.managed == Managed::InQueue,
         says: shown.map(said).collect(),
-        members: sight.job.members().iter().map(|it| member(sight.job.member_kind(), it)).collect(),
+        members: sight.job.members().iter().map(|it| member(sight.job, it)).collect(),
         slices: slices.iter().filter_map(|slice| slice_stands(engine, slice)).collect(),
     }
 }
@@ -200,10 +203,11 @@ fn said(condition: &Condition) -> Said {
     }
 }
 
-fn member(kind: &str, member: &Member) -> MemberStands {
+fn member(job: &dyn Job, member: &Member) -> MemberStands {
     MemberStands {
-        kind: kind.to_owned(),
+        kind: job.member_kind().to_owned(),
         name: member.name.clone(),
+        takes_place: job.starts_anew() && job.next().as_ref() == Some(&member.uid),
         open: member.open,
         run: member.live_pods.values().sum(),
         wait: member.gated.len(),

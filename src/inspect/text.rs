@@ -26,7 +26,8 @@ impl fmt::Display for Explanation {
 impl fmt::Display for MemberStands {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gate = if self.open { "open" } else { "closed" };
-        write!(f, "{} {}: gate {gate}, {} run", self.kind, self.name, pods(self.run))?;
+        let what = if self.takes_place { ", as its spec is now" } else { "" };
+        write!(f, "{} {}{what}: gate {gate}, {} run", self.kind, self.name, pods(self.run))?;
         if self.wait > 0 {
             write!(f, ", {} wait for quota", self.wait)?;
         }

@@ -115,8 +115,8 @@ impl<'a> History<'a> {
 
     /// Keeps the spec that the cluster's pods are made from, which comes down to `wanted`, and lets go what no pod is of any more.
     pub fn plan(&self, cluster: &RayCluster, wanted: &Essence, pods: &[&Pod], plan: &mut Plan) {
-        plan.write(self.next(cluster, wanted));
         let in_use: Vec<Name> = pods.iter().map(|pod| of_pod(pod)).collect();
+        plan.write(self.next(cluster, wanted, &in_use));
         let older = self.kept.split_last().map(|(_, older)| older).unwrap_or_default();
         let newer = |index: usize, name: &Name| self.kept[index + 1..].iter().any(|kept| kept.name == *name);
         for (index, kept) in older.iter().enumerate() {
@@ -126,9 +126,12 @@ impl<'a> History<'a> {
         }
     }
 
-    /// What has to be written for the newest revision to be the one that is wanted.
-    fn next(&self, cluster: &RayCluster, wanted: &Essence) -> Option<Write> {
-        let Some(newest) = self.kept.last() else { return Some(Write::create(&object(cluster, None, 1))) };
+    /// What has to be written for the newest revision to be the one that is wanted. If somebody has deleted all of them, pods count as
+    /// made from the spec as it is.
+    fn next(&self, cluster: &RayCluster, wanted: &Essence, in_use: &[Name]) -> Option<Write> {
+        let Some(newest) = self.kept.last() else {
+            return Some(Write::create(&object(cluster, in_use.iter().flatten().next().cloned(), 1)));
+        };
         let known = &newest.content.essence;
         let number = newest.object.revision + 1;
         if wanted == known {

@@ -98,6 +98,11 @@ impl ControlPlane {
         self.objects.contains_key(&(kind.to_owned(), name.to_owned()))
     }
 
+    /// The names of all objects of a kind.
+    pub(super) fn names(&self, kind: &str) -> Vec<String> {
+        self.of_kind(kind).map(name_of).collect()
+    }
+
     /// An object that is there.
     pub(super) fn object(&self, kind: &str, name: &str) -> &Value {
         &self.objects[&(kind.to_owned(), name.to_owned())]

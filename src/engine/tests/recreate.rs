@@ -203,6 +203,56 @@ fn an_edit_from_before_it_was_to_be_so_counts() {
 }
 
 #[test]
+fn pods_stay_though_somebody_deletes_what_is_kept_of_them() {
+    let mut plane = control_plane(Settings::default(), "9");
+    put(&mut plane, 1, "1", "2.53.0");
+    plane.play(60);
+    put(&mut plane, 1, "2", "2.53.0");
+    plane.play(60);
+    let before = plane.uids("chat");
+
+    plane.names("ControllerRevision").iter().for_each(|name| plane.delete("ControllerRevision", name));
+    plane.play(60);
+
+    assert_eq!(plane.uids("chat"), before);
+    assert_eq!((plane.names("ControllerRevision").len(), plane.workloads("chat").len()), (1, 1));
+}
+
+/// KubeRay 1.7 writes a hash of the spec on the head, which says nothing to us, and nothing on the workers.
+#[test]
+fn pods_that_kuberay_made_are_taken_over_and_made_anew_with_the_next_edit() {
+    // Given a cluster with pods as KubeRay leaves them,
+    let mut plane = control_plane(Settings::default(), "0");
+    let unqueued = |spec: Value| json!({"metadata": {"name": "chat"}, "spec": spec});
+    plane.apply("RayCluster", unqueued(spec(1, "1", "2.53.0")));
+    let owner = json!({"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "chat", "controller": true,
+        "uid": plane.object("RayCluster", "chat")["metadata"]["uid"]});
+    for (name, group, kind) in
+        [("chat-head-abcde", "headgroup", "head"), ("chat-small-worker-fghij", "small", "worker")]
+    {
+        let labels = json!({"ray.io/cluster": "chat", "ray.io/group": group, "ray.io/node-type": kind});
+        let annotations = json!({"ray.io/upgrade-strategy-recreate-hash": "1A2B", "ray.io/kuberay-version": "v1.7.0"});
+        let resources = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "1"}});
+        plane.apply(
+            "Pod",
+            json!({
+                "metadata": {"name": name, "labels": labels, "annotations": annotations, "ownerReferences": [owner]},
+                "spec": {"containers": [{"name": "ray", "resources": resources}]},
+            }),
+        );
+    }
+    let before = plane.uids("chat");
+
+    // when Sluice takes over, then they stay, until other ones are asked for.
+    plane.play(60);
+    assert_eq!(plane.uids("chat"), before);
+    plane.apply("RayCluster", unqueued(spec(1, "2", "2.53.0")));
+    plane.play(60);
+    assert!(plane.uids("chat").is_disjoint(&before));
+    assert_eq!(running(&plane), ["head", "worker of 2"]);
+}
+
+#[test]
 fn a_cluster_in_no_queue_is_made_anew_at_once() {
     let mut plane = control_plane(Settings::default(), "0");
     let unqueued = |spec: Value| json!({"metadata": {"name": "chat"}, "spec": spec});
