@@ -7,6 +7,7 @@ pub mod access;
 mod autoscaler;
 pub mod build;
 mod environment;
+mod fault_tolerance;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod groups;

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::groups::Role;
 use crate::api::fingerprint;
-use crate::api::ray::RayCluster;
+use crate::api::ray::{HeadGroupSpec, RayCluster};
 
 /// The domain of the names of Services.
 const CLUSTER_DOMAIN: &str = "cluster.local";
@@ -21,9 +21,13 @@ const STRIDE: u64 = 8_796_091;
 
 /// The name of the head Service (KubeRay 1.7 `ray-operator/controllers/ray/utils/util.go`).
 pub fn head_service(cluster: &RayCluster) -> String {
-    let own = cluster.spec.head_group_spec.head_service.as_ref();
-    let named = own.and_then(|service| service.pointer("/metadata/name")?.as_str()).filter(|name| !name.is_empty());
-    named.map_or_else(|| format!("{}-head-svc", cluster.name_any()), str::to_owned)
+    own_head_service(&cluster.spec.head_group_spec)
+        .map_or_else(|| format!("{}-head-svc", cluster.name_any()), str::to_owned)
+}
+
+/// The name that the spec gives the head Service.
+pub fn own_head_service(head: &HeadGroupSpec) -> Option<&str> {
+    head.head_service.as_ref()?.pointer("/metadata/name")?.as_str().filter(|name| !name.is_empty())
 }
 
 /// The name of the Service that lets the hosts of multi-host replicas find each other.

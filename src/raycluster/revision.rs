@@ -202,7 +202,7 @@ fn object(cluster: &RayCluster, name: Name, number: i64) -> ControllerRevision {
     }
 }
 
-/// Of a spec, what pods are made from: by `cluster`, by `head`, and by `workers` by group. Left out is what can be applied while
+/// Of a spec, what pods are made from: by `cluster`, by `head` and how that is reached, and by `workers` by group. Left out is what can be applied while
 /// they run, what others write into a spec (tolerations and scheduling gates), and how the same is written in another way. KubeRay
 /// 1.7 leaves out less (`ray-operator/controllers/ray/utils/util.go`, `GenerateHashWithoutReplicasAndWorkersToDelete`).
 #[derive(Debug, PartialEq)]
@@ -211,13 +211,15 @@ pub struct Essence(Value);
 impl Essence {
     /// That of a spec.
     pub fn of(spec: &RayClusterSpec) -> Self {
+        // Workers reach the head by it.
+        let head_service = naming::own_head_service(&spec.head_group_spec).map(str::to_owned);
         let mut spec = revised(&RayClusterSpec::default(), spec);
         let groups = std::mem::take(&mut spec.worker_group_specs).into_iter();
         let workers: serde_json::Map<String, Value> = groups
             .map(|group| (group.group_name.clone(), plain(revised_group(&WorkerGroupSpec::default(), group))))
             .collect();
         let head = plain(std::mem::take(&mut spec.head_group_spec));
-        Self(json!({"cluster": plain(spec), "head": head, "workers": workers}))
+        Self(json!({"cluster": plain(spec), "head": head, "headService": head_service, "workers": workers}))
     }
 
     /// Whether the other differs in nothing but which groups there are.
@@ -225,7 +227,7 @@ impl Essence {
         let same = |part: &str| self.0[part] == other.0[part];
         let groups = self.0["workers"].as_object().into_iter().flatten();
         let mut kept = groups.filter_map(|(name, group)| Some((group, other.0["workers"].get(name)?)));
-        same("cluster") && same("head") && kept.all(|(group, other)| group == other)
+        same("cluster") && same("head") && same("headService") && kept.all(|(group, other)| group == other)
     }
 }
 
@@ -340,6 +342,9 @@ mod tests {
     #[case::version(|spec: &mut Value| spec["rayVersion"] = json!("2.54.0"))]
     #[case::autoscaler(|spec: &mut Value| spec["enableInTreeAutoscaling"] = json!(true))]
     #[case::its_image(|spec: &mut Value| spec["autoscalerOptions"] = json!({"image": "other"}))]
+    #[case::the_name_of_the_head(|spec: &mut Value| {
+        spec["headGroupSpec"]["headService"] = json!({"metadata": {"name": "other"}});
+    })]
     #[case::restart(|spec: &mut Value| {
         spec["headGroupSpec"]["template"]["metadata"] = json!({"annotations": {"restartedAt": "now"}});
     })]
@@ -358,7 +363,7 @@ mod tests {
     })]
     #[case::the_gate(|spec: &mut Value| spec["suspend"] = json!(true))]
     #[case::the_strategy(|spec: &mut Value| spec["upgradeStrategy"] = json!({"type": "Recreate"}))]
-    #[case::a_service(|spec: &mut Value| spec["headGroupSpec"]["headService"] = json!({"metadata": {"name": "a"}}))]
+    #[case::a_service(|spec: &mut Value| spec["headGroupSpec"]["headService"] = json!({"spec": {"type": "NodePort"}}))]
     #[case::an_ingress(|spec: &mut Value| spec["headGroupSpec"]["enableIngress"] = json!(true))]
     #[case::tolerations(|spec: &mut Value| {
         spec["workerGroupSpecs"][0]["template"]["spec"]["tolerations"] = json!([{"operator": "Exists"}]);

@@ -13,6 +13,7 @@ use kube::ResourceExt;
 
 use super::autoscaler::{self, Autoscaler};
 use super::environment;
+use super::fault_tolerance;
 use super::groups::Role;
 use super::problem::Problem;
 use super::start_command::{self, Node};
@@ -76,11 +77,12 @@ pub fn head(cluster: &RayCluster) -> Result<PodTemplateSpec, Problem> {
     let group = &cluster.spec.head_group_spec;
     let field = "spec.headGroupSpec";
     let mut draft = Draft::of(&group.template, field)?;
+    fault_tolerance::put_on_head(cluster, &mut draft.template, &mut draft.ray)?;
     let params = start_command::params(&Node {
         field,
         role: Role::Head,
         common: &common,
-        params: group.ray_start_params.as_ref(),
+        params: Some(&fault_tolerance::head_params(cluster)),
         resources: group.resources.as_ref(),
         labels: group.labels.as_ref(),
         container: draft.ray.resources.as_ref(),
@@ -106,6 +108,7 @@ pub fn worker(cluster: &RayCluster, index: usize, group: &WorkerGroupSpec) -> Re
     let common = Common::of(cluster);
     let field = format!("spec.workerGroupSpecs[{index}]");
     let mut draft = Draft::of(&group.template, &field)?;
+    fault_tolerance::put_on_worker(cluster, &mut draft.ray);
     let params = start_command::params(&Node {
         field: &field,
         role: Role::Worker,

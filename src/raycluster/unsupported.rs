@@ -13,9 +13,16 @@ pub fn fields(cluster: &RayCluster) -> Vec<String> {
     let found = [
         (
             spec.gcs_fault_tolerance_options.is_some(),
-            "spec.gcsFaultToleranceOptions: state is lost with the head".to_owned(),
+            "spec.gcsFaultToleranceOptions: what is kept in the Redis stays there when the cluster is deleted"
+                .to_owned(),
         ),
-        (annotated(names::FAULT_TOLERANCE_ANNOTATION), format!("annotation {}", names::FAULT_TOLERANCE_ANNOTATION)),
+        (
+            annotated(names::FAULT_TOLERANCE_ANNOTATION),
+            format!(
+                "annotation {}: what is kept in the Redis stays there when the cluster is deleted",
+                names::FAULT_TOLERANCE_ANNOTATION
+            ),
+        ),
         (spec.history_server_options.is_some(), "spec.historyServerOptions: nothing is collected".to_owned()),
         (
             cluster.labels().contains_key(names::GANG_SCHEDULING_LABEL),

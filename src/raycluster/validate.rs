@@ -8,6 +8,9 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::autoscaler::Autoscaler;
+use super::fault_tolerance::{
+    self, ADDRESS_VARIABLE, PASSWORD_FLAG, PASSWORD_VARIABLE, USERNAME_FLAG, USERNAME_VARIABLE,
+};
 use super::groups::{self, PodGroup};
 use super::problem::Problem;
 use super::{probes, unsupported};
@@ -78,16 +81,49 @@ fn head(cluster: &RayCluster, problems: &mut Vec<Problem>) {
     let field = "spec.headGroupSpec";
     params(field, group.ray_start_params.as_ref(), group.resources.as_ref(), problems);
     labels(field, group.labels.as_ref(), problems);
-    if group.ray_start_params.iter().any(|params| params.contains_key("redis-username")) {
-        let message = "set spec.gcsFaultToleranceOptions.redisUsername instead";
-        problems.push(Problem::new(format!("{field}.rayStartParams.redis-username"), message));
+    redis(cluster, problems);
+}
+
+/// Where the state of Ray is kept is said in one place.
+fn redis(cluster: &RayCluster, problems: &mut Vec<Problem>) {
+    let field = "spec.headGroupSpec";
+    let flags = cluster.spec.head_group_spec.ray_start_params.as_ref();
+    let flagged = |flag: &str| flags.and_then(|flags| flags.get(flag)).is_some_and(|value| !value.is_empty());
+    let env = format!("{field}.template.spec.containers[0].env");
+    let options = cluster.spec.gcs_fault_tolerance_options.as_ref();
+    let annotated = |key: &str| cluster.annotations().get(key).is_some_and(|value| !value.is_empty());
+    let twice = options.is_some();
+    let found = [
+        (flagged(USERNAME_FLAG), format!("{field}.rayStartParams.redis-username"), "redisUsername"),
+        (head_variable(cluster, USERNAME_VARIABLE).is_some(), env.clone(), "redisUsername"),
+        (twice && flagged(PASSWORD_FLAG), format!("{field}.rayStartParams.redis-password"), "redisPassword"),
+        (twice && head_variable(cluster, PASSWORD_VARIABLE).is_some(), env.clone(), "redisPassword"),
+        (twice && head_variable(cluster, ADDRESS_VARIABLE).is_some(), env.clone(), "redisAddress"),
+        (
+            twice && annotated(names::STORAGE_NAMESPACE_ANNOTATION),
+            format!("metadata.annotations[{}]", names::STORAGE_NAMESPACE_ANNOTATION),
+            "externalStorageNamespace",
+        ),
+    ];
+    for (_, at, instead) in found.into_iter().filter(|(set, ..)| *set) {
+        problems.push(Problem::new(at, format!("set spec.gcsFaultToleranceOptions.{instead} instead")));
     }
-    let tolerant = cluster.spec.gcs_fault_tolerance_options.is_some()
-        || cluster.annotations().contains_key(names::FAULT_TOLERANCE_ANNOTATION);
-    if !tolerant && head_variable(cluster, "RAY_REDIS_ADDRESS").is_some() {
+    if twice && annotated(names::FAULT_TOLERANCE_ANNOTATION) {
+        let message = "is set, and so is spec.gcsFaultToleranceOptions; use the latter";
+        problems.push(Problem::new(format!("metadata.annotations[{}]", names::FAULT_TOLERANCE_ANNOTATION), message));
+    }
+    if !fault_tolerance::is_on(cluster) && head_variable(cluster, ADDRESS_VARIABLE).is_some() {
         let message = "RAY_REDIS_ADDRESS is set, which Ray takes as a wish for fault tolerance; \
                        set spec.gcsFaultToleranceOptions too";
-        problems.push(Problem::new(format!("{field}.template.spec.containers[0].env"), message));
+        problems.push(Problem::new(env, message));
+    }
+    if let Some(backend) = options.and_then(|options| options.backend.as_deref()).filter(|backend| *backend != "redis")
+    {
+        let message = format!("{backend:?} is not available yet; redis is");
+        problems.push(Problem::new("spec.gcsFaultToleranceOptions.backend", message));
+    } else if options.is_some_and(|options| options.storage.is_some()) {
+        let message = "goes with the backend rocksdb only; leave it out";
+        problems.push(Problem::new("spec.gcsFaultToleranceOptions.storage", message));
     }
 }
 
@@ -290,6 +326,19 @@ mod tests {
     #[case::redis_by_env(
         json!({"headGroupSpec": {"template": {"spec": {"containers": [{"name": "a", "env": [{"name": "RAY_REDIS_ADDRESS", "value": "r"}]}]}}}}),
         "spec.headGroupSpec.template.spec.containers[0].env: RAY_REDIS_ADDRESS")]
+    #[case::redis_twice(
+        json!({"gcsFaultToleranceOptions": {"redisAddress": "r"},
+               "headGroupSpec": {"template": {"spec": {"containers": [{"name": "a", "env": [{"name": "RAY_REDIS_ADDRESS", "value": "r"}]}]}}}}),
+        "spec.headGroupSpec.template.spec.containers[0].env: set spec.gcsFaultToleranceOptions.redisAddress")]
+    #[case::redis_user_by_flag(json!({"headGroupSpec": {"rayStartParams": {"redis-username": "me"}}}),
+        "spec.headGroupSpec.rayStartParams.redis-username: set spec.gcsFaultToleranceOptions.redisUsername")]
+    #[case::redis_password_twice(
+        json!({"gcsFaultToleranceOptions": {"redisAddress": "r"}, "headGroupSpec": {"rayStartParams": {"redis-password": "x"}}}),
+        "spec.headGroupSpec.rayStartParams.redis-password: set spec.gcsFaultToleranceOptions.redisPassword")]
+    #[case::another_backend(json!({"gcsFaultToleranceOptions": {"backend": "rocksdb"}}),
+        "spec.gcsFaultToleranceOptions.backend: \"rocksdb\"")]
+    #[case::storage_for_redis(json!({"gcsFaultToleranceOptions": {"backend": "redis", "storage": {}}}),
+        "spec.gcsFaultToleranceOptions.storage: ")]
     #[case::v2_without_autoscaling(
         json!({"headGroupSpec": {"template": {"spec": {"containers": [{"name": "a", "env": [{"name": "RAY_enable_autoscaler_v2", "value": "1"}]}]}}}}),
         "spec.headGroupSpec.template.spec.containers[0].env: RAY_enable_autoscaler_v2")]
