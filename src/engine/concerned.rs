@@ -36,6 +36,7 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
             Object::BatchJob(job) => {
                 concerned.insert(Planner::Job(JobKey::BatchJob(Key::of(job.as_ref()))));
                 concerned.extend(controller(job.as_ref(), "RayJob").map(|job| Planner::Job(JobKey::RayJob(job))));
+                concerned.extend(controller(job.as_ref(), "RayCluster").map(Planner::RayCluster));
             }
             Object::Pod(pod) => {
                 let members = MemberId::of_pod(pod).into_iter().chain(MemberId::let_go_for(pod));

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
 
@@ -266,11 +267,19 @@ impl Engine {
                 .get(&Key::new(namespace, raycluster::names::ingress(cluster)))
                 .map(AsRef::as_ref),
             access: self.access(cluster),
+            cleanup: self.cleanup(cluster),
             grant,
             marks,
             payer,
             now,
         })
+    }
+
+    /// The Job that deletes what a cluster has kept in a Redis.
+    fn cleanup(&self, cluster: &RayCluster) -> Option<&BatchJob> {
+        let name = raycluster::names::redis_cleanup(cluster);
+        let mut own = self.world.batch_jobs.under(&owned_by(cluster.metadata.uid.as_deref().unwrap_or_default()));
+        own.find(|job| job.name_any() == name).map(AsRef::as_ref)
     }
 
     fn access(&self, cluster: &RayCluster) -> Access {

@@ -294,6 +294,10 @@ fn watch_kinds(watches: &mut Watches, halves: Halves) {
         // They are KubeRay's to run, and to define.
         watches.namespaced_of_others::<RayJob>();
     }
+    if halves.ray_operator && !halves.queue_manager {
+        // Those that delete what clusters have kept in a Redis.
+        watches.namespaced::<BatchJob>(Some(names::CLUSTER_LABEL));
+    }
     if halves.ray_operator {
         watches.namespaced::<Service>(None);
         watches.namespaced::<EndpointSlice>(None);

@@ -62,7 +62,7 @@ pub(super) fn put_on_head(
         return Ok(());
     }
     let options = cluster.spec.gcs_fault_tolerance_options.as_ref();
-    let namespace = storage_namespace(cluster, options);
+    let namespace = storage_namespace(cluster);
     annotations.insert(names::STORAGE_NAMESPACE_ANNOTATION.to_owned(), namespace.clone());
     ray.default_env(NAMESPACE_VARIABLE, &namespace);
     match options {
@@ -105,7 +105,8 @@ pub(super) fn put_on_worker(cluster: &RayCluster, ray: &mut Container) {
 }
 
 /// What the keys of a cluster begin with: they are its own unless somebody says so.
-fn storage_namespace(cluster: &RayCluster, options: Option<&GcsFaultToleranceOptions>) -> String {
+pub(super) fn storage_namespace(cluster: &RayCluster) -> String {
+    let options = cluster.spec.gcs_fault_tolerance_options.as_ref();
     let chosen = options.and_then(|options| options.external_storage_namespace.clone()).filter(|name| !name.is_empty());
     let annotated = || cluster.annotations().get(names::STORAGE_NAMESPACE_ANNOTATION).cloned();
     chosen.or_else(annotated).or_else(|| cluster.uid()).unwrap_or_default()

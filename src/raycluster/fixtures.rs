@@ -123,6 +123,7 @@ impl Stage {
             services: self.services.values().collect(),
             ingress: self.ingress.as_ref(),
             access: self.access,
+            cleanup: None,
             task: Task::Run,
             revision: None,
             grant: self.grant.clone(),

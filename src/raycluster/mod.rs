@@ -17,6 +17,7 @@ pub mod placement;
 mod pods;
 mod probes;
 mod problem;
+mod redis_cleanup;
 pub mod revision;
 mod scale;
 pub mod services;
@@ -32,6 +33,7 @@ pub mod validate;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::networking::v1::Ingress;
 use kube::ResourceExt;
@@ -65,6 +67,8 @@ pub struct View<'a> {
     pub ingress: Option<&'a Ingress>,
     /// What lets its autoscaler work.
     pub access: Access,
+    /// The Job that deletes what it has kept in a Redis.
+    pub cleanup: Option<&'a Job>,
     /// What becomes of its pods.
     pub task: Task,
     /// What new pods are made from.
@@ -151,7 +155,11 @@ impl Mark {
 pub fn plan(view: &View<'_>) -> Plan {
     let mut plan = Plan::default();
     let cluster = view.cluster;
-    if cluster.metadata.deletion_timestamp.is_some() || is_managed_elsewhere(cluster.spec.managed_by.as_deref()) {
+    if is_managed_elsewhere(cluster.spec.managed_by.as_deref()) {
+        return plan;
+    }
+    if cluster.metadata.deletion_timestamp.is_some() {
+        redis_cleanup::end(view, &mut plan);
         return plan;
     }
     let pods = pods::own(view);
@@ -160,6 +168,7 @@ pub fn plan(view: &View<'_>) -> Plan {
         services::plan(view, groups, &mut plan);
         access::plan(view, &mut plan);
         ingress::plan(view, &mut plan);
+        redis_cleanup::plan(cluster, &mut plan);
     }
     match (phase, view.groups) {
         (Phase::Suspending, _) => take_all(cluster, &pods, "suspension", &mut plan),
@@ -199,7 +208,8 @@ fn run(view: &View<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
         return;
     }
     // Workers without a head would wait for nobody. And whoever was let through by hand gets no pod that waits, either.
-    let makes_pods = has_head || view.grant.of(ray_names::HEAD_GROUP) > 0 && !access::awaits_account(view);
+    let is_prepared = !access::awaits_account(view) && !redis_cleanup::awaits_finalizer(cluster);
+    let makes_pods = has_head || view.grant.of(ray_names::HEAD_GROUP) > 0 && is_prepared;
     let names: BTreeSet<String> = view.pods.iter().map(|pod| pod.name_any()).collect();
     for group in groups {
         let pods = by_group.remove(group.name.as_str()).unwrap_or_default();

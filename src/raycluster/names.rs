@@ -12,6 +12,8 @@ use crate::api::ray::{HeadGroupSpec, RayCluster};
 const CLUSTER_DOMAIN: &str = "cluster.local";
 /// How much of the cluster and group a pod's name keeps, in characters: 63 less `-worker-` and the suffix.
 const PREFIX_LENGTH: usize = 50;
+/// How long the value of a label may be, in characters.
+const LABEL_LENGTH: usize = 63;
 /// Letters and digits that can't spell a word, nor be taken for one another.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 /// How many suffixes of five of them there are.
@@ -61,14 +63,30 @@ pub fn revision(cluster: &RayCluster, number: i64) -> String {
     format!("{}-{}-{number}", cluster.name_any(), fingerprint::short(&cluster.uid().unwrap_or_default()))
 }
 
+/// The name of the Job that deletes what the cluster has kept in a Redis (KubeRay 1.7
+/// `ray-operator/controllers/ray/utils/util.go`, `TrimJobName`).
+pub fn redis_cleanup(cluster: &RayCluster) -> String {
+    let name = format!("{}-redis-cleanup", cluster.name_any());
+    let kept = end_of(&name, LABEL_LENGTH);
+    match kept.strip_prefix(|first: char| first.is_ascii_punctuation()) {
+        Some(rest) => format!("r{rest}"),
+        None => kept.to_owned(),
+    }
+}
+
 /// The last 50 characters of a name, the first of them a letter (KubeRay 1.7 `ray-operator/controllers/ray/utils/util.go`,
 /// `CheckName`).
 fn clipped(name: &str) -> String {
-    let kept = &name[name.len().saturating_sub(PREFIX_LENGTH)..];
+    let kept = end_of(name, PREFIX_LENGTH);
     match kept.strip_prefix(|first: char| !first.is_ascii_alphabetic()) {
         Some(rest) => format!("r{rest}"),
         None => kept.to_owned(),
     }
+}
+
+/// The last characters of a name of ASCII ones.
+fn end_of(name: &str, length: usize) -> &str {
+    &name[name.len().saturating_sub(length)..]
 }
 
 /// The name by which workers reach the head.

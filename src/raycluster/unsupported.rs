@@ -9,20 +9,7 @@ use crate::api::ray::{RayCluster, names};
 /// The fields of a cluster that are set and not acted on, each with what is missing.
 pub fn fields(cluster: &RayCluster) -> Vec<String> {
     let spec = &cluster.spec;
-    let annotated = |key: &str| cluster.annotations().get(key).is_some_and(|value| value.eq_ignore_ascii_case("true"));
     let found = [
-        (
-            spec.gcs_fault_tolerance_options.is_some(),
-            "spec.gcsFaultToleranceOptions: what is kept in the Redis stays there when the cluster is deleted"
-                .to_owned(),
-        ),
-        (
-            annotated(names::FAULT_TOLERANCE_ANNOTATION),
-            format!(
-                "annotation {}: what is kept in the Redis stays there when the cluster is deleted",
-                names::FAULT_TOLERANCE_ANNOTATION
-            ),
-        ),
         (spec.history_server_options.is_some(), "spec.historyServerOptions: nothing is collected".to_owned()),
         (
             cluster.labels().contains_key(names::GANG_SCHEDULING_LABEL),
@@ -64,8 +51,8 @@ mod tests {
     #[case::nothing(json!({}), &[])]
     #[case::no_recreation(json!({"upgradeStrategy": {"type": "None"}}), &[])]
     #[case::recreation(json!({"upgradeStrategy": {"type": "Recreate"}}), &[])]
-    #[case::fault_tolerance(json!({"gcsFaultToleranceOptions": {"redisAddress": "redis:6379"}}),
-        &["spec.gcsFaultToleranceOptions"])]
+    #[case::fault_tolerance(json!({"gcsFaultToleranceOptions": {"redisAddress": "redis:6379"}}), &[])]
+    #[case::history(json!({"historyServerOptions": {}}), &["spec.historyServerOptions"])]
     #[case::ingress(json!({"headGroupSpec": {"enableIngress": true}}), &[])]
     #[case::autoscaler(json!({"enableInTreeAutoscaling": true}), &[])]
     fn fields_without_effect_are_named(#[case] spec: Value, #[case] expected: &[&str]) {

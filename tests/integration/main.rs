@@ -20,6 +20,7 @@ mod quota;
 mod ray_jobs;
 mod rayclusters;
 mod recreate;
+mod redis;
 mod restarts;
 mod shapes;
 mod stage;

@@ -10,4 +10,5 @@ mod jobs;
 mod managed;
 mod parts;
 mod recreate;
+mod redis;
 mod unfitting;

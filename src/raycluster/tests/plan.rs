@@ -396,10 +396,10 @@ fn an_invalid_cluster_can_still_be_suspended() {
 
 #[test]
 fn a_field_without_effect_is_named_in_a_condition() {
-    let mut stage = Stage::new(changed(json!({"gcsFaultToleranceOptions": {"redisAddress": "redis:6379"}})));
+    let mut stage = Stage::new(changed(json!({"historyServerOptions": {}})));
     stage.settle();
     assert_eq!(stage.condition("sluice.dev/Unsupported"), Some(("True", "FieldsNotActedOn")));
-    stage.edit(|spec| spec.gcs_fault_tolerance_options = None);
+    stage.edit(|spec| spec.history_server_options = None);
     stage.settle();
     assert_eq!(stage.condition("sluice.dev/Unsupported"), None);
 }

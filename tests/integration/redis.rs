@@ -1,0 +1,48 @@
+//! A RayCluster that keeps its state in a Redis, on a real control plane.
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use crate::rayclusters::{CLUSTER, is_ready, manifest};
+use crate::support::objects::{NAMESPACE, QUEUE_SAMPLE};
+use crate::support::{TestEnv, eventually};
+
+const JOB: &str = "basket-redis-cleanup";
+
+fn kept() -> String {
+    let redis = "spec:\n  gcsFaultToleranceOptions:\n    redisAddress: redis:6379\n  rayVersion";
+    manifest().replace("spec:\n  rayVersion", redis)
+}
+
+/// The pods of the Job.
+async fn pods(env: &TestEnv) -> Vec<Pod> {
+    let of_job = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={JOB}"));
+    env.pods().list(&of_job).await.expect("the pods").items
+}
+
+#[tokio::test]
+async fn its_keys_are_deleted_before_it_is() {
+    let env = TestEnv::start().await;
+    let _manager = env.manager().await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.set_quota("1", "2Gi").await;
+    env.apply(&kept()).await.expect("the cluster");
+    is_ready(&env).await;
+
+    env.ray_clusters().delete(CLUSTER, &DeleteParams::default()).await.expect("the cluster is deleted");
+    let jobs: Api<Job> = Api::namespaced(env.client.clone(), NAMESPACE);
+    let job = eventually("a Job deletes its keys", async || jobs.get_opt(JOB).await.expect("an answer")).await;
+    assert_eq!(job.spec.expect("a spec").suspend, Some(false), "it waits for no quota");
+    assert!(env.pods_of(CLUSTER).await.iter().all(|pod| pod.labels().contains_key("batch.kubernetes.io/job-name")));
+    env.reserves_cpu("0").await;
+    assert!(env.ray_clusters().get_opt(CLUSTER).await.expect("an answer").is_some(), "it is there until they are gone");
+
+    let runs = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
+    let pod = eventually("its pod runs", async || pods(&env).await.into_iter().find(|pod| runs(pod))).await;
+    let done = Patch::Merge(json!({"metadata": {"annotations": {"testenv.sluice.dev/phase": "succeeded"}}}));
+    env.pods().patch(&pod.name_any(), &PatchParams::default(), &done).await.expect("the pod is done");
+    env.nothing_is_left().await;
+}
