@@ -14,6 +14,7 @@ use kube::ResourceExt;
 
 use super::census::Molds;
 use super::members::{self, Pods, Who};
+use super::record::MemberShare;
 use super::{Finish, Group, Groups, Job, Leave, Member, pod_sets, report};
 use crate::api::kueue::names::{
     DEFAULT_POD_SET, MAX_EXEC_TIME_LABEL, MIN_PARALLELISM_ANNOTATION, PRIORITY_CLASS_LABEL, QUEUE_NAME_LABEL,
@@ -136,8 +137,20 @@ impl Job for BatchJobJob<'_> {
         self.with(|spec| spec.suspend = Some(!open))
     }
 
-    fn holds_back(&self) -> bool {
-        self.has_gated_template()
+    /// Pods that were made before the template had its gate run as they are: the Job controller may see a Job later than it is
+    /// suspended, given the gate and opened.
+    fn unheld(&self, member: &Member, share: &MemberShare) -> Option<String> {
+        if !self.has_gated_template() {
+            let why = "its pods are not born behind a scheduling gate, so more of them could run than are paid for";
+            return Some(why.to_owned());
+        }
+        let run: u32 = member.live_pods.values().sum();
+        let unpaid =
+            member.live_pods.iter().map(|(kind, run)| run.saturating_sub(share.count(&kind.group, &kind.shape)));
+        let unpaid: u32 = unpaid.sum();
+        (unpaid > 0).then(|| {
+            format!("{unpaid} of its {run} pods that run are not paid for: they were not born behind a scheduling gate")
+        })
     }
 
     fn release(&self, _: &str, pod: &str, leave: &Leave) -> Option<Write> {

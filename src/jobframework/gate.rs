@@ -1,5 +1,6 @@
 //! The gate: which members of a job may run.
 
+use super::record::MemberShare;
 use super::slices::Slice;
 use super::{Group, JobView, Member, instead};
 use crate::engine::plan::{Note, ObjectRef, Plan};
@@ -7,21 +8,21 @@ use crate::engine::plan::{Note, ObjectRef, Plan};
 /// Opens the members that the covering slice pays for, and closes those that nothing pays for.
 ///
 /// A member is opened only if the one slice pays for all that it wants, and for every other member that is open; so what
-/// runs is never more than what is paid for (invariant I2). A member that outgrows its share stays open: its surplus pods
-/// are held back by its [`grant`](super::grant). And none is opened while something is written about the slice: that may be
+/// runs is never more than what is paid for (invariant I2). A member that outgrows its share stays open as long as its surplus
+/// pods are held back; if they run, it is closed until they are gone. And none is opened while something is written about the slice: that may be
 /// what takes its admission away.
 pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>, plan: &mut Plan) {
     let kind = view.job.member_kind();
     for member in members.iter().filter(|member| !member.going) {
         let should_be_open = match covering {
             Some(_) if member.preempted => false,
-            Some(slice) if member.open => {
-                let is_paid = slice.record.member(&member.uid).is_some();
-                view.job.holds_back() && (is_paid || instead::is_wanted_back(slice, member, members))
-            }
+            Some(slice) if member.open => match slice.record.member(&member.uid) {
+                Some(share) => view.job.unheld(member, share).is_none(),
+                None => instead::is_wanted_back(slice, member, members),
+            },
             Some(slice) => {
                 view.job.wants_to_run()
-                    && may_open(slice, member, members)
+                    && may_open(view, slice, member, members)
                     && !instead::outlasts(&slice.record, view, members)
             }
             None => false,
@@ -42,10 +43,9 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
                 let taken =
                     taken.map(|by| format!("{kind} {} takes its place, and requests fail until that serves", by.name));
                 let preempted = covering.and_then(Slice::preemption);
-                let unheld =
-                    "its pods are not born behind a scheduling gate, so more of them could run than are paid for";
-                let unheld = Some(unheld).filter(|_| covering.is_some() && !view.job.holds_back());
-                let why = taken.as_deref().or(preempted).or(unheld).unwrap_or("no admitted slice covers it");
+                let share = covering.and_then(|slice| slice.record.member(&member.uid));
+                let unheld = share.and_then(|share| view.job.unheld(member, share));
+                let why = taken.as_deref().or(preempted).or(unheld.as_deref()).unwrap_or("no admitted slice covers it");
                 let message = format!("{kind} {} is suspended: {why}", member.name);
                 Note { warning: true, ..view.job.note("GateClosed", &message) }
             }
@@ -63,17 +63,17 @@ fn rests_on(view: &JobView<'_>, member: &Member, covering: Option<&Slice<'_>>) -
     }
 }
 
-fn may_open(slice: &Slice<'_>, member: &Member, members: &[Member]) -> bool {
+fn may_open(view: &JobView<'_>, slice: &Slice<'_>, member: &Member, members: &[Member]) -> bool {
     let granted = slice.granted();
     let whole = slice.record.counts().iter().all(|(pods, count)| granted.get(pods).is_some_and(|most| count <= most));
+    let held = |share: &MemberShare| view.job.unheld(member, share).is_none() && covers(share, member);
     whole
-        && covers(slice, member)
+        && slice.record.member(&member.uid).is_some_and(held)
         && members.iter().filter(|other| other.open).all(|other| slice.record.member(&other.uid).is_some())
 }
 
-/// Whether the slice pays for everything that the member wants, or for as much as it can start with.
-fn covers(slice: &Slice<'_>, member: &Member) -> bool {
-    let Some(share) = slice.record.member(&member.uid) else { return false };
+/// Whether the share pays for everything that the member wants, or for as much as it can start with.
+fn covers(share: &MemberShare, member: &Member) -> bool {
     let paid = |group: &Group| group.min_count.unwrap_or(group.count) <= share.count(&group.name, &group.shape);
     member.groups.as_ref().as_ref().is_ok_and(|groups| groups.iter().all(paid))
 }

@@ -44,7 +44,7 @@ use apart::Apart;
 use census::PodKind;
 use fitting::Outlook;
 use managed::Managed;
-use record::Displaced;
+use record::{Displaced, MemberShare};
 use ungate::GatedPod;
 
 /// A kind of job: what the framework needs to know of it, and to do to it.
@@ -71,9 +71,10 @@ pub trait Job {
     }
     /// Opens or closes the gate of the member with this name.
     fn set_open(&self, member: &str, open: bool) -> Option<Write>;
-    /// Whether pods of an open member that nothing pays for are held back: by who makes them, or by a gate that they are born with.
-    fn holds_back(&self) -> bool {
-        true
+    /// Why pods of an open member of which this share is paid for run unpaid, or could; `None` where those that are not paid for
+    /// are held back: by who makes them, or by a gate that they are born with.
+    fn unheld(&self, _member: &Member, _share: &MemberShare) -> Option<String> {
+        None
     }
     /// The uid of the member that is to take the place of the one that serves, as its operator says.
     fn next(&self) -> Option<String> {

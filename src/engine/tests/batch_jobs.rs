@@ -82,6 +82,30 @@ fn a_job_that_can_start_with_fewer_pods_grows_as_quota_comes() {
 }
 
 #[test]
+fn a_job_that_runs_pods_that_nobody_pays_for_is_stopped_until_they_are_gone() {
+    // Given a Job that runs with two of its four pods,
+    let mut plane = control_plane(Settings::default(), "2");
+    put_job(&mut plane, "sum", "low", json!({"parallelism": 4}));
+    let annotation = json!({(names::MIN_PARALLELISM_ANNOTATION): "1"});
+    plane.apply("Job", json!({"metadata": {"name": "sum", "annotations": annotation}}));
+    plane.play(10);
+    assert_eq!(plane.running_and_gated("sum"), (2, 2));
+
+    // when the others turn out to have been made before its template had a gate, and take their time to end,
+    plane.linger = true;
+    plane.ungate_pods("sum");
+    plane.play(10);
+
+    // then it stays stopped and says why, until they are gone; and then two run again.
+    assert_eq!(plane.object("Job", "sum")["spec"]["suspend"], true);
+    let told = "2 of its 4 pods that run are not paid for";
+    assert!(plane.notes.iter().any(|note| note.reason == "GateClosed" && note.message.contains(told)));
+    plane.linger = false;
+    plane.play(10);
+    assert_eq!(plane.running_and_gated("sum"), (2, 2));
+}
+
+#[test]
 fn more_parallelism_of_a_job_that_runs_waits_for_quota() {
     let mut plane = control_plane(Settings::default(), "2");
     put_job(&mut plane, "sum", "low", json!({"parallelism": 2}));

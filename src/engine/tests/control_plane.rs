@@ -336,6 +336,14 @@ impl ControlPlane {
         }
     }
 
+    /// Makes the pods of a Job that wait such as it had made before its template had a gate.
+    pub(super) fn ungate_pods(&mut self, job: &str) {
+        let names: Vec<String> = self.pods_of_job(job).filter(|pod| is_gated(pod)).map(name_of).collect();
+        for name in names {
+            self.apply("Pod", json!({"metadata": {"name": name}, "spec": {"schedulingGates": null}}));
+        }
+    }
+
     /// How many pods of a Job run, and how many wait behind a scheduling gate.
     pub(super) fn running_and_gated(&self, job: &str) -> (usize, usize) {
         let active = self.pods_of_job(job).filter(|pod| pod["status"]["phase"] != "Succeeded");
