@@ -21,7 +21,7 @@ TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help build testenv kuberay demo demo-stop test simulate planted fidelity bench lint crds
+.PHONY: help build testenv kuberay golden demo demo-stop test simulate planted fidelity bench lint crds
 
 help: ## Say what the targets do.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,10 @@ demo-stop: ## End what KEEP=1 left running.
 	@id=$$(cat .cache/demo/manager.pid 2>/dev/null) && ps -o args= -p $$id | grep -q 'sluice manager' && kill $$id || true
 	@test ! -e .cache/demo/lock || $(BIN)/testenv stop --dir .cache/demo
 	@rm -rf .cache/demo
+
+golden: testenv ## Write down what KubeRay makes of the clusters in tests/integration/pods: make golden KUBERAY_SOURCE=its checkout.
+	cd $(KUBERAY_SOURCE)/ray-operator && go build -ldflags '-s -w' -o bin/kuberay .
+	KUBERAY_SOURCE=$(abspath $(KUBERAY_SOURCE)) cargo test --locked --test integration -- --ignored what_kuberay_makes
 
 test: testenv kuberay ## Run all tests: the units, simulated histories, and the scenarios on a real control plane.
 	cd testenv && go test -vet=off ./...

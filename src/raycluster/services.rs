@@ -54,15 +54,24 @@ fn create(cluster: &RayCluster, service: &Service, plan: &mut Plan) {
     plan.notes.push(Note::normal(cluster, "CreatedService", format!("Created service {name}")));
 }
 
-/// The labels of a cluster's head, by which its Service finds it.
+/// The labels of a cluster's head, by which its Service finds it; those that its owner may choose are as they are on the pod.
+/// (KubeRay follows the owner in one of them and not in the others, and its Service finds no head then.)
 pub fn head_selector(cluster: &RayCluster) -> BTreeMap<String, String> {
-    BTreeMap::from([
-        (names::CLUSTER_LABEL.to_owned(), cluster.name_any()),
-        (names::NODE_TYPE_LABEL.to_owned(), Role::Head.to_string()),
-        (names::IDENTIFIER_LABEL.to_owned(), naming::identifier(cluster, Role::Head)),
-        (names::APP_NAME_LABEL.to_owned(), "kuberay".to_owned()),
-        (names::CREATED_BY_LABEL.to_owned(), "kuberay-operator".to_owned()),
-    ])
+    let group = &cluster.spec.head_group_spec;
+    let of_template =
+        |label: &str| group.template.0.pointer("/metadata/labels")?.get(label)?.as_str().map(str::to_owned);
+    let of_group = |label: &str| group.labels.as_ref()?.get(label).cloned();
+    let chosen = |label: &str, usual: String| of_group(label).or_else(|| of_template(label)).unwrap_or(usual);
+    let usual = [
+        (names::IDENTIFIER_LABEL, naming::identifier(cluster, Role::Head)),
+        (names::APP_NAME_LABEL, "kuberay".to_owned()),
+        (names::CREATED_BY_LABEL, "kuberay-operator".to_owned()),
+    ];
+    let mut selector: BTreeMap<String, String> =
+        usual.into_iter().map(|(label, usual)| (label.to_owned(), chosen(label, usual))).collect();
+    selector.insert(names::CLUSTER_LABEL.to_owned(), cluster.name_any());
+    selector.insert(names::NODE_TYPE_LABEL.to_owned(), Role::Head.to_string());
+    selector
 }
 
 /// The ports of a cluster's head by name: those that the user's first container names, or else the default ones; and always

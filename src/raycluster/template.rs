@@ -108,7 +108,6 @@ pub fn worker(cluster: &RayCluster, index: usize, group: &WorkerGroupSpec) -> Re
     let common = Common::of(cluster);
     let field = format!("spec.workerGroupSpecs[{index}]");
     let mut draft = Draft::of(&group.template, &field)?;
-    fault_tolerance::put_on_worker(cluster, &mut draft.ray);
     let params = start_command::params(&Node {
         field: &field,
         role: Role::Worker,
@@ -121,6 +120,7 @@ pub fn worker(cluster: &RayCluster, index: usize, group: &WorkerGroupSpec) -> Re
     draft.label(&common, Role::Worker, &group.group_name, group.labels.as_ref());
     let waiter = waiter(&common, &draft.ray);
     draft.spec.init_containers.get_or_insert_default().push(waiter);
+    fault_tolerance::put_on_worker(cluster, &mut draft.ray);
     draft.finish(&common, Role::Worker, &params);
     Ok(draft.into_template())
 }
@@ -148,6 +148,10 @@ impl Draft {
 
     /// Sets the labels that pods are found by. Users may set all but three to something else.
     fn label(&mut self, common: &Common<'_>, role: Role, group: &str, own: Option<&StringMap>) {
+        if is_true(common.cluster.annotations().get(names::OVERWRITE_COMMAND_ANNOTATION)) {
+            let annotations = self.template.metadata.get_or_insert_default().annotations.get_or_insert_default();
+            annotations.insert(names::OVERWRITE_COMMAND_ANNOTATION.to_owned(), "true".to_owned());
+        }
         let labels = self.template.metadata.get_or_insert_default().labels.get_or_insert_default();
         labels.extend(own.into_iter().flatten().map(|(key, value)| (key.clone(), value.clone())));
         let defaults = [
@@ -191,19 +195,16 @@ impl Draft {
             environment::of_init_container(common, container);
         }
         environment::of_ray(common, role, &command, &mut self.ray);
-        if !self.keeps_command(common) {
+        if !self.keeps_command() {
             start_command::put(&command, &mut self.ray);
         }
         probes::put(common, role, params, &mut self.ray);
     }
 
-    fn keeps_command(&self, common: &Common<'_>) -> bool {
-        let own = self.template.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
-        [own, Some(common.cluster.annotations())]
-            .into_iter()
-            .flatten()
-            .filter_map(|annotations| annotations.get(names::OVERWRITE_COMMAND_ANNOTATION))
-            .any(|value| value.eq_ignore_ascii_case("true"))
+    /// Whether the owner of the cluster, or of the template, starts Ray by a command of theirs.
+    fn keeps_command(&self) -> bool {
+        let annotations = self.template.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
+        is_true(annotations.and_then(|annotations| annotations.get(names::OVERWRITE_COMMAND_ANNOTATION)))
     }
 
     fn mount(&mut self, volume: &str, path: &str, source: EmptyDirVolumeSource) {
@@ -216,6 +217,10 @@ impl Draft {
         template.spec = Some(spec);
         template
     }
+}
+
+fn is_true(annotation: Option<&String>) -> bool {
+    annotation.is_some_and(|value| value.eq_ignore_ascii_case("true"))
 }
 
 /// Mounts an empty directory into a container, unless something is mounted there already.

@@ -14,6 +14,7 @@ mod limits;
 mod many;
 mod many_jobs;
 mod planned;
+mod pods;
 mod preemption;
 mod process;
 mod quota;

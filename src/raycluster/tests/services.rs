@@ -37,6 +37,22 @@ fn the_head_service_leads_straight_to_the_head_even_before_it_is_ready() {
     assert_eq!(names, ["client", "dashboard", "gcs-server", "metrics", "serve"]);
 }
 
+/// The pod has these labels, so a Service that looked for others would find no head, and no worker either.
+#[rstest]
+#[case::of_the_template(json!({"template": {"metadata": {"labels": {"ray.io/identifier": "me", "app.kubernetes.io/name": "mine"}}}}))]
+#[case::of_the_group(json!({"labels": {"ray.io/identifier": "me", "app.kubernetes.io/name": "mine"}}))]
+fn the_head_is_found_by_the_labels_that_its_owner_has_chosen(#[case] head: Value) {
+    let mut stage = Stage::new(changed(json!({"headGroupSpec": head})));
+    stage.settle();
+    let selector =
+        stage.services.values().next().and_then(|service| service.spec.clone()?.selector).expect("a selector");
+    assert_eq!((selector["ray.io/identifier"].as_str(), selector["app.kubernetes.io/name"].as_str()), ("me", "mine"));
+    let head = stage.pods.values().next().expect("a head");
+    for (label, value) in &selector {
+        assert_eq!(head.labels().get(label), Some(value), "{label}");
+    }
+}
+
 #[rstest]
 #[case::node_port("NodePort", None)]
 #[case::load_balancer("LoadBalancer", None)]

@@ -1,0 +1,263 @@
+//! What RayClusters are made of, beside what KubeRay makes of the same.
+//!
+//! `clusters.yaml` has the clusters. What KubeRay 1.7.0 makes of each on a real control plane is in `golden/`, the first in full
+//! and the others by what is different from that; `make golden` writes it. `differences.yaml` has what is different here on
+//! purpose, and why.
+
+mod facts;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::{Api, ResourceExt};
+use regex::Regex;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::support::real_kuberay::{RealKubeRay, control_plane_with};
+use crate::support::{TestEnv, eventually_or_tell};
+use facts::Facts;
+
+const NAMESPACE: &str = "pods-of-the-corpus";
+/// Labels of a worker: in which replica of its group it is, which host of that, and what the replica is called.
+const INDEX: &str = "ray.io/worker-group-replica-index";
+const HOST: &str = "ray.io/replica-host-index";
+const REPLICA: &str = "ray.io/worker-group-replica-name";
+/// The kinds of which objects are made for a cluster.
+const KINDS: [(&str, &str, &str); 7] = [
+    ("", "Pod", "pods"),
+    ("", "Service", "services"),
+    ("", "ServiceAccount", "serviceaccounts"),
+    ("", "Secret", "secrets"),
+    ("rbac.authorization.k8s.io", "Role", "roles"),
+    ("rbac.authorization.k8s.io", "RoleBinding", "rolebindings"),
+    ("networking.k8s.io", "Ingress", "ingresses"),
+];
+
+/// A cluster of the corpus, by what it has other than the first.
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    #[serde(default)]
+    metadata: Value,
+    #[serde(default)]
+    spec: Value,
+    /// Objects that have to be there before.
+    #[serde(default)]
+    beside: Vec<Value>,
+}
+
+impl Case {
+    /// The cluster as somebody would apply it.
+    fn cluster(&self) -> Value {
+        let mut cluster =
+            json!({"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": self.metadata, "spec": self.spec});
+        cluster["metadata"]["name"] = json!(self.name);
+        cluster["metadata"]["namespace"] = json!(NAMESPACE);
+        cluster
+    }
+
+    /// How many pods it is to have.
+    fn pods(&self) -> usize {
+        if self.spec["suspend"] == true {
+            return 0;
+        }
+        let number = |group: &Value, field: &str, otherwise: u64| group[field].as_u64().unwrap_or(otherwise);
+        let groups = self.spec["workerGroupSpecs"].as_array().into_iter().flatten();
+        let workers = groups.map(|group| {
+            let bounds = (number(group, "minReplicas", 0), number(group, "maxReplicas", u64::MAX));
+            number(group, "replicas", 0).clamp(bounds.0, bounds.1) * number(group, "numOfHosts", 1)
+        });
+        1 + usize::try_from(workers.sum::<u64>()).expect("a few")
+    }
+}
+
+/// What is different on purpose.
+#[derive(Deserialize)]
+struct Difference {
+    /// The places, as a regular expression.
+    at: String,
+    /// The reason.
+    #[serde(rename = "why")]
+    _why: String,
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/integration/pods")
+}
+
+fn read<T: serde::de::DeserializeOwned>(file: &str) -> T {
+    let text = std::fs::read_to_string(folder().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+    serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// The clusters, each whole.
+fn corpus() -> Vec<Case> {
+    let mut cases: Vec<Case> = read("clusters.yaml");
+    let (metadata, spec) = (cases[0].metadata.clone(), cases[0].spec.clone());
+    for case in cases.iter_mut().skip(1) {
+        case.metadata = merged(&metadata, &case.metadata);
+        case.spec = merged(&spec, &case.spec);
+    }
+    cases
+}
+
+/// A merge patch applied (RFC 7396).
+fn merged(base: &Value, patch: &Value) -> Value {
+    let Value::Object(fields) = patch else { return if patch.is_null() { base.clone() } else { patch.clone() } };
+    let mut whole = base.as_object().cloned().unwrap_or_default();
+    for (field, value) in fields {
+        match value {
+            Value::Null => whole.remove(field),
+            value => whole.insert(field.clone(), merged(&whole.get(field).cloned().unwrap_or_default(), value)),
+        };
+    }
+    Value::Object(whole)
+}
+
+/// A control plane where the corpus is.
+struct Stage {
+    env: TestEnv,
+    corpus: Vec<Case>,
+}
+
+impl Stage {
+    async fn set(env: TestEnv) -> Self {
+        let corpus = corpus();
+        let made = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+        env.apply(&made.to_string()).await.expect("a namespace");
+        for case in &corpus {
+            for object in &case.beside {
+                let mut object = object.clone();
+                object["metadata"]["namespace"] = json!(NAMESPACE);
+                env.apply(&object.to_string()).await.expect("what has to be there");
+            }
+            let applied = env.apply(&case.cluster().to_string()).await;
+            applied.unwrap_or_else(|error| panic!("{}: {error}", case.name));
+        }
+        Self { env, corpus }
+    }
+
+    /// What there is for each cluster, by its name; and how many pods.
+    async fn made(&self) -> BTreeMap<String, (usize, Facts)> {
+        let mut made: BTreeMap<String, (usize, Facts)> =
+            self.corpus.iter().map(|case| (case.name.clone(), Default::default())).collect();
+        for (group, kind, plural) in KINDS {
+            let mut per_group: BTreeMap<(String, String), usize> = BTreeMap::new();
+            let mut objects = self.list(group, kind, plural).await;
+            objects.sort_by_key(|object| [label(object, INDEX), label(object, HOST), object.name_any()]);
+            for object in objects {
+                let Some(owner) = object.owner_references().first() else { continue };
+                let (cluster, uid) = (owner.name.clone(), owner.uid.clone());
+                let Some((pods, facts)) = made.get_mut(&cluster) else { continue };
+                let what = if kind == "Pod" {
+                    *pods += 1;
+                    let group = label(&object, "ray.io/group");
+                    let number = per_group.entry((cluster.clone(), group.clone())).or_insert(0);
+                    *number += 1;
+                    format!("Pod {group} {number}")
+                } else {
+                    format!("{kind} {}", object.name_any())
+                };
+                let value = serde_json::to_value(&object).expect("JSON");
+                let replica = label(&object, REPLICA);
+                let mut texts = vec![(NAMESPACE, "NAMESPACE"), (cluster.as_str(), "CLUSTER"), (uid.as_str(), "UID")];
+                texts.extend((!replica.is_empty()).then_some((replica.as_str(), "REPLICA")));
+                facts::add(facts, &what, &value, &texts);
+                if kind == "Pod" {
+                    let name = object.name_any();
+                    let (named, _) = name.rsplit_once('-').expect("an ending");
+                    facts::add(facts, &what, &json!({"name": format!("{named}-SUFFIX")}), &texts);
+                }
+            }
+        }
+        made
+    }
+
+    async fn list(&self, group: &str, kind: &str, plural: &str) -> Vec<DynamicObject> {
+        let api_version = if group.is_empty() { "v1".to_owned() } else { format!("{group}/v1") };
+        let resource = ApiResource {
+            group: group.to_owned(),
+            version: "v1".to_owned(),
+            api_version,
+            kind: kind.to_owned(),
+            plural: plural.to_owned(),
+        };
+        let api: Api<DynamicObject> = Api::namespaced_with(self.env.client.clone(), NAMESPACE, &resource);
+        api.list(&ListParams::default()).await.expect("a list").items
+    }
+
+    /// What has been made, once all pods are there.
+    async fn all_made(&self) -> BTreeMap<String, Facts> {
+        let made = eventually_or_tell("all pods are made", async || {
+            let made = self.made().await;
+            let few = self.corpus.iter().filter(|case| made[&case.name].0 != case.pods());
+            let few: Vec<String> =
+                few.map(|case| format!("{}: {} of {}", case.name, made[&case.name].0, case.pods())).collect();
+            if few.is_empty() { Ok(made) } else { Err(few.join(", ")) }
+        });
+        made.await.into_iter().map(|(name, (_, facts))| (name, facts)).collect()
+    }
+}
+
+fn label(object: &DynamicObject, label: &str) -> String {
+    object.labels().get(label).cloned().unwrap_or_default()
+}
+
+fn golden(case: &str) -> PathBuf {
+    folder().join("golden").join(format!("{case}.txt"))
+}
+
+/// What KubeRay makes of a cluster.
+fn theirs(case: &str, plain: &Facts) -> Facts {
+    let path = golden(case);
+    let text =
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{} (make golden): {error}", path.display()));
+    facts::changed(plain, &text)
+}
+
+#[tokio::test]
+async fn a_cluster_is_made_of_what_kuberay_makes_it_of() {
+    let stage = Stage::set(TestEnv::start().await).await;
+    let _manager = stage.env.manager().await;
+    let plain = theirs(&stage.corpus[0].name, &Facts::new());
+    let differences: Vec<Difference> = read("differences.yaml");
+    let places: Vec<Regex> = differences.iter().map(|known| Regex::new(&known.at).expect("an expression")).collect();
+
+    let found = eventually_or_tell("the same is made, but for what is different on purpose", async || {
+        let ours = stage.made().await;
+        let (mut found, mut others) = (BTreeSet::new(), Vec::new());
+        for (name, (_, ours)) in &ours {
+            let base = if *name == stage.corpus[0].name { Facts::new() } else { plain.clone() };
+            for change in facts::changes(&theirs(name, &base), ours).iter().map(|change| format!("{name} {change}")) {
+                let known: Vec<usize> = (0..places.len()).filter(|known| places[*known].is_match(&change)).collect();
+                if known.is_empty() {
+                    others.push(change);
+                }
+                found.extend(known);
+            }
+        }
+        if others.is_empty() { Ok(found) } else { Err(format!("\n{}", others.join("\n"))) }
+    });
+    let found = found.await;
+
+    let stale = (0..places.len()).filter(|known| !found.contains(known)).map(|known| &differences[known].at);
+    assert_eq!(stale.collect::<Vec<_>>(), Vec::<&String>::new(), "these differences are no more");
+}
+
+#[tokio::test]
+#[ignore = "writes into the repository: make golden"]
+async fn what_kuberay_makes_is_written_down() {
+    let source = PathBuf::from(std::env::var_os("KUBERAY_SOURCE").expect("KUBERAY_SOURCE: a checkout of KubeRay"));
+    let env = control_plane_with(&source.join("ray-operator/config/crd/bases")).await;
+    let _kuberay = RealKubeRay::start_program(&env, &source.join("ray-operator/bin/kuberay"));
+    let stage = Stage::set(env).await;
+    let made = stage.all_made().await;
+    let plain = &made[&stage.corpus[0].name];
+    for case in &stage.corpus {
+        let base = if case.name == stage.corpus[0].name { &Facts::new() } else { plain };
+        let text = facts::changes(base, &made[&case.name]).join("\n");
+        std::fs::write(golden(&case.name), text + "\n").expect("a file");
+    }
+}
