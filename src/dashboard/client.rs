@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::{HeaderName, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -11,6 +11,7 @@ use hyper_util::rt::TokioExecutor;
 
 use super::request::{self, Through};
 use super::serve::{ServeAnswer, ServeError, ServeReply};
+use super::tokens::{self, Tokens};
 use crate::clock::Clock;
 use crate::engine::plan::{ServeCall, ServeRequest};
 
@@ -48,6 +49,7 @@ pub struct Dashboards {
     reach: Reach,
     clock: Clock,
     kube: kube::Client,
+    tokens: Tokens,
     network: Client<HttpConnector, Full<Bytes>>,
 }
 
@@ -57,7 +59,7 @@ impl Dashboards {
     pub fn new(kube: kube::Client, clock: Clock, reach: Reach) -> Self {
         // No connection outlives its call for long: a pod that has gone must not be talked to over one that is left of it.
         let network = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build_http();
-        Self { reach, clock, kube, network }
+        Self { reach, clock, tokens: Tokens::of(kube.clone()), kube, network }
     }
 
     /// Makes a call. Whatever happens is in the reply.
@@ -80,6 +82,9 @@ impl Dashboards {
         let answered = tokio::time::timeout(timeout, self.send(call)).await;
         let silent = |_| ServeError::Silent { doing: request::describe(call), seconds: timeout.as_secs() };
         let (status, body) = answered.map_err(silent)??;
+        if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            self.tokens.forget(call);
+        }
         match status.is_success() {
             true => Ok(body),
             false => Err(ServeError::Refused {
@@ -95,15 +100,22 @@ impl Dashboards {
             doing: request::describe(call),
             cause: chain(error),
         };
+        let withheld = |cause| ServeError::Unreachable { doing: request::describe(call), cause };
+        let token = self.tokens.header(call).await.map_err(withheld)?;
+        let bearing = |mut request: Request<Vec<u8>>| {
+            request.headers_mut().extend(token.map(|token| (HeaderName::from_static(tokens::HEADER), token)));
+            request
+        };
         match &self.reach {
             Reach::Network { cluster_domain } => {
                 let request = request::build(call, Through::Network { cluster_domain }).map_err(|e| unreachable(&e))?;
+                let request = bearing(request);
                 let request = request.map(|body| Full::new(Bytes::from(body)));
                 let response = self.network.request(request).await.map_err(|e| unreachable(&e))?;
                 read(response).await.map_err(|e| unreachable(e.as_ref()))
             }
             Reach::ApiServer => {
-                let request = request::build(call, Through::ApiServer).map_err(|e| unreachable(&e))?;
+                let request = bearing(request::build(call, Through::ApiServer).map_err(|e| unreachable(&e))?);
                 let response =
                     self.kube.send(request.map(kube::client::Body::from)).await.map_err(|e| unreachable(&e))?;
                 read(response).await.map_err(|e| unreachable(e.as_ref()))

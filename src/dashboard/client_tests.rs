@@ -51,6 +51,7 @@ fn call(request: ServeRequest) -> ServeCall {
         uid: "uid-1".into(),
         head_service: "chat-x1-head-svc".into(),
         dashboard_port: 8265,
+        token_secret: None,
         request,
     }
 }
@@ -141,4 +142,64 @@ async fn whoever_says_nothing_is_not_waited_for_longer_than_the_time_limit() {
 
     let ServeAnswer::Health { result: Err(error), .. } = reply.answer else { panic!("{reply:?}") };
     assert!(matches!(error, ServeError::Silent { seconds: 2, .. }), "{error}");
+}
+
+/// An API server that has a Secret with this token, and a dashboard behind it that takes no other than the first.
+async fn guarded(tokens: [&'static str; 2]) -> (u16, Heard) {
+    let heard = Heard::default();
+    let hearing = heard.clone();
+    let router = Router::new().fallback(move |request: Request| {
+        let hearing = hearing.clone();
+        async move {
+            let mut hearing = hearing.lock().expect("not poisoned");
+            let token =
+                request.headers().get("x-ray-authorization").map(|token| token.to_str().expect("text").to_owned());
+            let path = request.uri().path().to_owned();
+            if path.ends_with("/secrets/mine") {
+                let reads = hearing.iter().filter(|line| *line == "read").count();
+                hearing.push("read".into());
+                let held = k8s_openapi::ByteString(tokens[reads.min(1)].as_bytes().to_vec());
+                let secret = serde_json::json!({"metadata": {"name": "mine"}, "data": {"auth_token": held}});
+                return (StatusCode::OK, secret.to_string()).into_response();
+            }
+            let code = if token.as_deref() == Some("Bearer right") { StatusCode::OK } else { StatusCode::UNAUTHORIZED };
+            hearing.push(format!("called with {token:?}"));
+            (code, "{}").into_response()
+        }
+    });
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    tokio::spawn(axum::serve(listener, router).into_future());
+    (port, heard)
+}
+
+#[tokio::test]
+async fn a_token_is_read_once_and_again_when_it_is_refused() {
+    let (port, heard) = guarded(["wrong", "right"]).await;
+    let dashboards = through_api_server(port);
+    let call = ServeCall { token_secret: Some("mine".into()), ..call(ServeRequest::Get) };
+
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        let ServeAnswer::Status(answer) = dashboards.call(&call).await.answer else { panic!("no status") };
+        answers.push(answer.is_ok());
+    }
+
+    assert_eq!(answers, [false, true, true]);
+    let right = r#"called with Some("Bearer right")"#;
+    let expected = ["read", r#"called with Some("Bearer wrong")"#, "read", right, right];
+    assert_eq!(*heard.lock().expect("not poisoned"), expected);
+}
+
+#[tokio::test]
+async fn a_token_that_is_not_there_is_told() {
+    let (port, _) = server(200, r#"{"metadata": {"name": "mine"}, "data": {}}"#).await;
+    let call = ServeCall { token_secret: Some("mine".into()), ..call(ServeRequest::Get) };
+
+    let ServeAnswer::Status(Err(error)) = through_api_server(port).call(&call).await.answer else {
+        panic!("an answer")
+    };
+
+    let told = "asking RayCluster ml/chat-x1 for its Serve applications: Secret ml/mine has no entry auth_token";
+    assert!(error.to_string().contains(told), "{error}");
 }

@@ -7,6 +7,7 @@ pub mod client;
 pub mod config;
 pub mod request;
 pub mod serve;
+mod tokens;
 
 pub use client::{Dashboards, Reach};
 pub use config::ServeConfig;

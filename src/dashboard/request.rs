@@ -94,6 +94,7 @@ mod tests {
             uid: "uid-1".into(),
             head_service: "chat-x1-head-svc".into(),
             dashboard_port: 8265,
+            token_secret: None,
             request,
         }
     }

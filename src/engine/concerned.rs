@@ -50,6 +50,7 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
                 concerned.extend(cluster.map(Planner::RayCluster));
             }
             Object::ServiceAccount(account) => of_owner(account.as_ref(), &mut concerned),
+            Object::SecretMeta(secret) => of_owner(secret.as_ref(), &mut concerned),
             Object::Role(role) => of_owner(role.as_ref(), &mut concerned),
             Object::RoleBinding(binding) => of_owner(binding.as_ref(), &mut concerned),
             Object::EndpointSlice(slice) => {

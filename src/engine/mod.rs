@@ -20,6 +20,7 @@ mod ray_jobs;
 mod renewals;
 mod specs;
 pub mod store;
+pub mod tokens;
 pub mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +42,7 @@ use planners::Planner;
 use queueing::Queueing;
 use specs::Specs;
 use store::Key;
+use tokens::TokenKey;
 use world::{Change, Listing, MemberId, Object, World};
 
 /// How many lost races in a row nobody is told of.
@@ -164,6 +166,7 @@ pub struct Engine {
     in_flight: InFlight<Planner>,
     arriving: Arriving,
     notebook: Notebook,
+    tokens: TokenKey,
     /// Notes that tell of writes which have not been answered yet.
     untold: Vec<Untold>,
     stopping: bool,
@@ -177,8 +180,13 @@ struct Untold {
 }
 
 impl Engine {
-    /// An engine that decides nothing until each of `scopes` has been listed.
-    pub fn new(halves: Halves, settings: queue::Settings, scopes: impl IntoIterator<Item = Scope>) -> Self {
+    /// An engine that decides nothing until each of `scopes` has been listed, and makes tokens from a key.
+    pub fn new(
+        halves: Halves,
+        settings: queue::Settings,
+        scopes: impl IntoIterator<Item = Scope>,
+        tokens: TokenKey,
+    ) -> Self {
         Self {
             halves,
             rules: Rules::default(),
@@ -192,6 +200,7 @@ impl Engine {
             in_flight: InFlight::default(),
             arriving: Arriving::default(),
             notebook: Notebook::default(),
+            tokens,
             untold: Vec::new(),
             stopping: false,
         }
@@ -206,7 +215,7 @@ impl Engine {
 
     /// An engine that has seen these objects, and writes nothing: it is there to be asked. What its queue would decide next, it has.
     pub fn onlooker(halves: Halves, settings: queue::Settings, objects: Vec<Object>, now: Timestamp) -> Self {
-        let mut engine = Self::new(halves, settings, []);
+        let mut engine = Self::new(halves, settings, [], TokenKey::known());
         engine.stop();
         engine.step(now, objects.into_iter().map(Event::Applied));
         engine.queueing.cycle(now);

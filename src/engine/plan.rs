@@ -252,6 +252,8 @@ pub struct ServeCall {
     pub head_service: String,
     /// The port of the head Service that the dashboard listens on. Through the API server it is asked for by its name.
     pub dashboard_port: u16,
+    /// The Secret of the cluster's namespace that holds the token which is asked for, if one is.
+    pub token_secret: Option<String>,
     /// What is asked.
     pub request: ServeRequest,
 }

@@ -267,6 +267,7 @@ impl Engine {
                 .get(&Key::new(namespace, raycluster::names::ingress(cluster)))
                 .map(AsRef::as_ref),
             access: self.access(cluster),
+            missing_token: self.missing_token(cluster),
             cleanup: self.cleanup(cluster),
             grant,
             marks,
@@ -280,6 +281,13 @@ impl Engine {
         let name = raycluster::names::redis_cleanup(cluster);
         let mut own = self.world.batch_jobs.under(&owned_by(cluster.metadata.uid.as_deref().unwrap_or_default()));
         own.find(|job| job.name_any() == name).map(AsRef::as_ref)
+    }
+
+    /// The token that is to be kept in a Secret, if there is to be one that isn't there.
+    fn missing_token(&self, cluster: &RayCluster) -> Option<String> {
+        let secret = Key::new(cluster.namespace().unwrap_or_default(), raycluster::auth::own_secret(cluster)?);
+        let is_missing = self.world.secrets.get(&secret).is_none();
+        is_missing.then(|| self.tokens.token(cluster.metadata.uid.as_deref().unwrap_or_default()))
     }
 
     fn access(&self, cluster: &RayCluster) -> Access {

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
-use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Secret, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::Ingress;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::core::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -22,6 +23,9 @@ use super::store::{Applied, Key, Store, Under};
 use crate::api::kueue::names::JOB_UID_LABEL;
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
 use crate::api::ray::{RayCluster, RayJob, RayService};
+
+/// A Secret, without what is secret about it.
+pub type SecretMeta = PartialObjectMeta<Secret>;
 
 /// One of the kinds that are watched.
 pub trait Kind:
@@ -179,6 +183,8 @@ kinds! {
     ControllerRevision in controller_revisions by controller_uid;
     /// Whom the pods of a namespace may run as.
     ServiceAccount in service_accounts by |_| NOWHERE;
+    /// Where the token of a cluster is kept.
+    SecretMeta in secrets by |_| NOWHERE;
     /// What may be done in a namespace.
     Role in roles by |_| NOWHERE;
     /// Who may do it.

@@ -12,6 +12,7 @@ use super::snapshot::Snapshot;
 use crate::api::condition;
 use crate::engine::in_flight::WriteId;
 use crate::engine::plan::{ObjectRef, Write, WriteOp};
+use crate::engine::tokens::TokenKey;
 use crate::engine::world::Object;
 use crate::engine::{Answer, Effect, Engine, Event, Halves, WriteError};
 use crate::jobframework::managed::Rules;
@@ -57,7 +58,8 @@ impl Name {
 impl Rehearsal {
     /// Begins with what there is.
     pub fn of(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Self {
-        let engine = Engine::new(Halves::BOTH, policy.queue.clone(), []).managing(policy.jobs.clone());
+        let tokens = TokenKey::known();
+        let engine = Engine::new(Halves::BOTH, policy.queue.clone(), [], tokens).managing(policy.jobs.clone());
         let mut rehearsal = Self { engine, now, objects: BTreeMap::new(), version: 0, events: Vec::new() };
         for object in snapshot.objects() {
             let version = object.meta().resource_version.as_ref().and_then(|version| version.parse().ok());

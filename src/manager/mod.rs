@@ -32,7 +32,8 @@ use crate::cli::Failure;
 use crate::cli::options::Settings;
 use crate::clock::Clock;
 use crate::dashboard::{Dashboards, Reach};
-use crate::engine::world::Object;
+use crate::engine::tokens::TokenKey;
+use crate::engine::world::{Object, SecretMeta};
 use crate::engine::{Effect, Engine, Event, Halves};
 use crate::jobframework::batch_job::JOB_NAME_LABEL;
 use crate::metrics::Metrics;
@@ -57,6 +58,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(5);
 pub async fn run(settings: Settings) -> Result<(), Failure> {
     let stop = stop_signal()?;
     let client = connect().await?;
+    let tokens = TokenKey::random().map_err(|_| "making a key for tokens: the machine has no randomness to give")?;
     let (metrics, readiness) = (Metrics::default(), Readiness::default());
     if let Some(address) = settings.health {
         http::serve(address, http::health_routes(readiness.clone())).await?;
@@ -87,7 +89,7 @@ pub async fn run(settings: Settings) -> Result<(), Failure> {
     tokio::select! {
         biased;
         reason = lost => Err(reason),
-        result = manage(client, Clock::system(), &settings, metrics, readiness, stop) => result,
+        result = manage(client, Clock::system(), tokens, &settings, metrics, readiness, stop) => result,
     }
 }
 
@@ -99,12 +101,13 @@ pub async fn run(settings: Settings) -> Result<(), Failure> {
 pub async fn manage(
     client: Client,
     clock: Clock,
+    tokens: TokenKey,
     settings: &Settings,
     metrics: Metrics,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> Result<(), Failure> {
-    Manager::start(client, clock, settings, metrics, readiness)?.run(stop).await
+    Manager::start(client, clock, tokens, settings, metrics, readiness)?.run(stop).await
 }
 
 /// A client of the cluster that the environment names: `KUBECONFIG`, `~/.kube/config`, or the one that we run in.
@@ -155,6 +158,7 @@ impl Manager {
     fn start(
         client: Client,
         clock: Clock,
+        tokens: TokenKey,
         settings: &Settings,
         metrics: Metrics,
         readiness: Readiness,
@@ -164,7 +168,7 @@ impl Manager {
         let mut watches = Watches::new(client.clone(), own_events.clone(), settings.namespaces.clone());
         watch_kinds(&mut watches, halves);
         let (scopes, tasks) = watches.finish();
-        let mut engine = Engine::new(halves, settings.queue.clone(), scopes).managing(settings.jobs.clone());
+        let mut engine = Engine::new(halves, settings.queue.clone(), scopes, tokens).managing(settings.jobs.clone());
         let start_log = |path: &PathBuf| DecisionLog::start(path.clone(), metrics.clone());
         let decision_log = settings.decision_log.as_ref().map(start_log).transpose()?;
         if decision_log.is_some() {
@@ -304,6 +308,8 @@ fn watch_kinds(watches: &mut Watches, halves: Halves) {
         watches.namespaced::<Ingress>(None);
         watches.namespaced::<ControllerRevision>(Some(names::CLUSTER_LABEL));
         watches.namespaced::<ServiceAccount>(None);
+        // Of a partial object only the metadata is asked for: nothing secret comes here.
+        watches.namespaced::<SecretMeta>(None);
         watches.namespaced::<Role>(None);
         watches.namespaced::<RoleBinding>(None);
     }

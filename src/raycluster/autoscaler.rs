@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::auth;
 use super::environment::{Environment, label_field};
 use super::problem::Problem;
 use super::start_command;
@@ -74,6 +75,7 @@ pub(super) fn sidecar(common: &Common<'_>, ray: &Container) -> Result<Option<Con
     sidecar.set_env_from("RAY_HEAD_POD_NAME", "metadata.name");
     sidecar.set_env("KUBERAY_CRD_VER", "v1");
     sidecar.set_env("KUBERAY_GEN_AUTOSCALER_START_CMD", COMMAND);
+    auth::put(common.cluster, &mut sidecar);
     sidecar.env.get_or_insert_default().extend(read::<Vec<_>>("env", options.env)?.unwrap_or_default());
     Ok(Some(sidecar))
 }

@@ -4,6 +4,7 @@
 //! asks for, as far as the queue has paid for it.
 
 pub mod access;
+pub mod auth;
 mod autoscaler;
 pub mod build;
 mod environment;
@@ -67,6 +68,8 @@ pub struct View<'a> {
     pub ingress: Option<&'a Ingress>,
     /// What lets its autoscaler work.
     pub access: Access,
+    /// The token that is to be kept in a Secret, if that isn't there.
+    pub missing_token: Option<String>,
     /// The Job that deletes what it has kept in a Redis.
     pub cleanup: Option<&'a Job>,
     /// What becomes of its pods.
@@ -167,6 +170,7 @@ pub fn plan(view: &View<'_>) -> Plan {
     if let Ok(groups) = view.groups {
         services::plan(view, groups, &mut plan);
         access::plan(view, &mut plan);
+        auth::plan(view, &mut plan);
         ingress::plan(view, &mut plan);
         redis_cleanup::plan(cluster, &mut plan);
     }

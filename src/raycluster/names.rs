@@ -52,6 +52,11 @@ pub fn access(cluster: &RayCluster) -> String {
     clipped(&cluster.name_any())
 }
 
+/// The name of the Secret that the token of a cluster is kept in, unless the user names one.
+pub fn token_secret(cluster: &RayCluster) -> String {
+    clipped(&cluster.name_any())
+}
+
 /// The name of the Ingress that leads to the dashboard.
 pub fn ingress(cluster: &RayCluster) -> String {
     clipped(&format!("{}-head-ingress", cluster.name_any()))

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
+use super::auth;
 use super::autoscaler::{self, Autoscaler};
 use super::environment;
 use super::fault_tolerance;
@@ -118,7 +119,8 @@ pub fn worker(cluster: &RayCluster, index: usize, group: &WorkerGroupSpec) -> Re
         container: draft.ray.resources.as_ref(),
     })?;
     draft.label(&common, Role::Worker, &group.group_name, group.labels.as_ref());
-    let waiter = waiter(&common, &draft.ray);
+    let mut waiter = waiter(&common, &draft.ray);
+    auth::put(cluster, &mut waiter);
     draft.spec.init_containers.get_or_insert_default().push(waiter);
     fault_tolerance::put_on_worker(cluster, &mut draft.ray);
     draft.finish(&common, Role::Worker, &params);
@@ -199,6 +201,8 @@ impl Draft {
             start_command::put(&command, &mut self.ray);
         }
         probes::put(common, role, params, &mut self.ray);
+        auth::put(common.cluster, &mut self.ray);
+        auth::put_volume(common.cluster, &mut self.spec);
     }
 
     /// Whether the owner of the cluster, or of the template, starts Ray by a command of theirs.

@@ -3,7 +3,6 @@
 use kube::ResourceExt;
 
 use super::problem::Problem;
-use crate::api::ray::options::AuthMode;
 use crate::api::ray::{RayCluster, names};
 
 /// The fields of a cluster that are set and not acted on, each with what is missing.
@@ -24,11 +23,8 @@ pub fn fields(cluster: &RayCluster) -> Vec<String> {
 /// out, so there is no cluster rather than such a one.
 pub(super) fn protections(cluster: &RayCluster) -> Vec<Problem> {
     let spec = &cluster.spec;
-    let auth = spec.auth_options.as_ref();
-    let token = auth.is_some_and(|auth| auth.mode == Some(AuthMode::Token) || auth.enable_k8s_token_auth == Some(true));
     let tls = spec.tls_options.as_ref().and_then(|tls| tls.enabled) == Some(true);
     let found = [
-        (token, "spec.authOptions", "token authentication is not available yet; leave it out or set mode to disabled"),
         (tls, "spec.tlsOptions.enabled", "encryption is not available yet; leave it out or set it to false"),
         (
             spec.network_policy.is_some(),
@@ -62,8 +58,6 @@ mod tests {
     }
 
     #[rstest]
-    #[case::auth(json!({"authOptions": {"mode": "token"}}), Some("spec.authOptions"))]
-    #[case::no_auth(json!({"authOptions": {"mode": "disabled"}}), None)]
     #[case::tls(json!({"tlsOptions": {"enabled": true}}), Some("spec.tlsOptions.enabled"))]
     #[case::no_tls(json!({"tlsOptions": {}}), None)]
     #[case::policy(json!({"networkPolicy": {"mode": "DenyAll"}}), Some("spec.networkPolicy"))]

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
 use kube::ResourceExt;
 use serde_json::Value;
 
+use super::auth;
 use super::autoscaler::Autoscaler;
 use super::fault_tolerance::{
     self, ADDRESS_VARIABLE, PASSWORD_FLAG, PASSWORD_VARIABLE, USERNAME_FLAG, USERNAME_VARIABLE,
@@ -31,6 +32,7 @@ pub fn groups(cluster: &RayCluster) -> Result<Vec<PodGroup>, Vec<Problem>> {
     let mut problems = unsupported::protections(cluster);
     name(cluster, &mut problems);
     upgrade(cluster, &mut problems);
+    problems.extend(auth::problems(cluster));
     head(cluster, &mut problems);
     workers(cluster, &mut problems);
     autoscaling(cluster, &mut problems);

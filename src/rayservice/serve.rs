@@ -11,6 +11,7 @@ use crate::api::condition;
 use crate::api::ray::names;
 use crate::dashboard::ServeConfig;
 use crate::engine::plan::{Note, Plan, ServeCall, ServeRequest, Write};
+use crate::raycluster::auth::Auth;
 use crate::raycluster::names::head_service;
 use crate::raycluster::services::head_ports;
 
@@ -127,6 +128,10 @@ fn call(child: &Child<'_>, request: ServeRequest) -> ServeCall {
         uid: child.cluster.uid().unwrap_or_default(),
         head_service: head_service(child.cluster),
         dashboard_port: port(child, "dashboard", DASHBOARD_PORT),
+        token_secret: match Auth::of(child.cluster) {
+            Auth::Secret(name) => Some(name),
+            Auth::Off | Auth::Kubernetes => None,
+        },
         request,
     }
 }

@@ -27,6 +27,7 @@ mod shapes;
 mod stage;
 mod support;
 mod surroundings;
+mod tokens;
 mod unfitting;
 mod upgrades;
 mod validation;

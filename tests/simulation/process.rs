@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sluice::cli::options::{ManagerOptions, Settings};
+use sluice::engine::tokens::TokenKey;
 use sluice::manager;
 use sluice::manager::http::Readiness;
 use sluice::metrics::Metrics;
@@ -77,7 +78,16 @@ impl Machine {
         let client = wire.client();
         let never = CancellationToken::new();
         let clock = self.world.time.clock();
-        let ended = manager::manage(client, clock, settings, Metrics::default(), Readiness::default(), never).await;
+        let ended = manager::manage(
+            client,
+            clock,
+            TokenKey::known(),
+            settings,
+            Metrics::default(),
+            Readiness::default(),
+            never,
+        )
+        .await;
         if let Err(error) = ended {
             self.remark(&error.to_string());
         }

@@ -14,6 +14,7 @@ use crate::api::ray::{RayCluster, RayService, names};
 use crate::dashboard::{ServeAnswer, ServeReply};
 use crate::engine::in_flight::WriteId;
 use crate::engine::plan::{Note, ObjectRef, ServeCall, ServeRequest, Write, WriteOp};
+use crate::engine::tokens::TokenKey;
 use crate::engine::world::Object;
 use crate::engine::{Answer, Effect, Engine, Event, Halves, WriteError};
 use crate::jobframework::managed::Rules;
@@ -52,7 +53,7 @@ pub(super) struct ControlPlane {
 impl ControlPlane {
     pub(super) fn new(settings: Settings) -> Self {
         Self {
-            engine: Engine::new(Halves::BOTH, settings, []),
+            engine: Engine::new(Halves::BOTH, settings, [], TokenKey::known()),
             now: "2026-01-01T00:00:00Z".parse().expect("a time"),
             objects: BTreeMap::new(),
             versions: 0,

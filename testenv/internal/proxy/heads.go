@@ -35,6 +35,7 @@ type endpointSlices struct {
 			} `json:"conditions"`
 			TargetRef *struct {
 				Kind string `json:"kind"`
+				Name string `json:"name"`
 				UID  string `json:"uid"`
 			} `json:"targetRef"`
 		} `json:"endpoints"`
@@ -53,28 +54,33 @@ type podObject struct {
 	} `json:"status"`
 }
 
-// ofService is the UID of the ready pod that serves the service's port.
-func (h *heads) ofService(ctx context.Context, t target) (string, *failure) {
+// head is a pod that serves as one.
+type head struct {
+	name, uid string
+}
+
+// ofService is the ready pod that serves the service's port.
+func (h *heads) ofService(ctx context.Context, t target) (head, *failure) {
 	base := "/namespaces/" + url.PathEscape(t.namespace)
 	var service serviceObject
 	path := "/api/v1" + base + "/services/" + url.PathEscape(t.name) + "?resourceVersion=0"
 	if err := h.client.Do(ctx, http.MethodGet, path, nil, &service); err != nil {
-		return "", failureOf(err)
+		return head{}, failureOf(err)
 	}
 	port, found := service.portName(t.port)
 	if !found {
-		return "", unavailable(fmt.Sprintf("no service port %q found for service %q", t.port, t.name))
+		return head{}, unavailable(fmt.Sprintf("no service port %q found for service %q", t.port, t.name))
 	}
 	query := url.Values{"resourceVersion": {"0"}, "labelSelector": {"kubernetes.io/service-name=" + t.name}}
 	var slices endpointSlices
 	path = "/apis/discovery.k8s.io/v1" + base + "/endpointslices?" + query.Encode()
 	if err := h.client.Do(ctx, http.MethodGet, path, nil, &slices); err != nil {
-		return "", failureOf(err)
+		return head{}, failureOf(err)
 	}
-	if uid := slices.readyPod(port); uid != "" {
-		return uid, nil
+	if pod := slices.readyPod(port); pod.uid != "" {
+		return pod, nil
 	}
-	return "", unavailable(fmt.Sprintf("no endpoints available for service %q", t.segment))
+	return head{}, unavailable(fmt.Sprintf("no endpoints available for service %q", t.segment))
 }
 
 // portName is the name of the service's port that is asked for by name or number, or not at all if there is but one.
@@ -88,8 +94,8 @@ func (s *serviceObject) portName(asked string) (string, bool) {
 }
 
 // readyPod is the ready pod of a port with the least UID, so that equal states give equal answers; empty if there is none.
-func (s *endpointSlices) readyPod(port string) string {
-	least := ""
+func (s *endpointSlices) readyPod(port string) head {
+	var least head
 	for _, slice := range s.Items {
 		serves := false
 		for _, p := range slice.Ports {
@@ -100,8 +106,8 @@ func (s *endpointSlices) readyPod(port string) string {
 		}
 		for _, endpoint := range slice.Endpoints {
 			ready := endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready
-			if ref := endpoint.TargetRef; ready && ref != nil && ref.Kind == "Pod" && (least == "" || ref.UID < least) {
-				least = ref.UID
+			if ref := endpoint.TargetRef; ready && ref != nil && ref.Kind == "Pod" && (least.uid == "" || ref.UID < least.uid) {
+				least = head{name: ref.Name, uid: ref.UID}
 			}
 		}
 	}

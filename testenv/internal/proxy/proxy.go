@@ -96,8 +96,12 @@ func (p *Proxy) serveDashboard(w http.ResponseWriter, r *http.Request, t target)
 		failed.write(w)
 		return
 	}
+	if failed := p.heads.requireToken(r.Context(), t.namespace, head.name, r.Header); failed != nil {
+		failed.write(w)
+		return
+	}
 	if id, found := strings.CutPrefix(t.path, jobsPath); found && id != "" && r.Method == http.MethodGet {
-		p.serveJob(w, service, head, id)
+		p.serveJob(w, service, head.uid, id)
 		return
 	}
 	if t.path != applicationsPath {
@@ -106,7 +110,7 @@ func (p *Proxy) serveDashboard(w http.ResponseWriter, r *http.Request, t target)
 	}
 	switch r.Method {
 	case http.MethodGet:
-		details, err := p.boards.Get(time.Now(), service, head)
+		details, err := p.boards.Get(time.Now(), service, head.uid)
 		if err != nil {
 			http.Error(w, err.Error(), codeOf(err))
 			return
@@ -115,7 +119,7 @@ func (p *Proxy) serveDashboard(w http.ResponseWriter, r *http.Request, t target)
 	case http.MethodPut:
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, largestBody))
 		if err == nil {
-			err = p.boards.Put(time.Now(), service, head, body)
+			err = p.boards.Put(time.Now(), service, head.uid, body)
 		}
 		if err != nil {
 			http.Error(w, err.Error(), codeOf(err))

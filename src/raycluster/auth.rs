@@ -1,0 +1,238 @@
+//! Who may talk to Ray: what its containers are told of tokens, and the Secret that one is kept in
+//! (KubeRay 1.7 `ray-operator/controllers/ray/common/pod.go`, `configureTokenAuth`, and
+//! `ray-operator/controllers/ray/raycluster_controller.go`, `reconcileAuthSecret`).
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Container, EnvVar, EnvVarSource, PodSpec, ProjectedVolumeSource, Secret, SecretKeySelector,
+    ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+
+use super::build::owner;
+use super::environment::Environment;
+use super::problem::Problem;
+use super::{View, names as naming, probes};
+use crate::api::ray::options::{AuthMode, AuthOptions};
+use crate::api::ray::{RayCluster, names};
+use crate::engine::plan::{Note, Plan, Write};
+
+/// The entry of a Secret that holds a token.
+pub const TOKEN_KEY: &str = "auth_token";
+const MODE_VARIABLE: &str = "RAY_AUTH_MODE";
+const TOKEN_VARIABLE: &str = "RAY_AUTH_TOKEN";
+const KUBERNETES_VARIABLE: &str = "RAY_ENABLE_K8S_TOKEN_AUTH";
+/// Where tokens of the pod's ServiceAccount are.
+const TOKEN_VOLUME: &str = "ray-token";
+const TOKEN_PATH: &str = "/var/run/secrets/ray.io/serviceaccount";
+/// The first versions of Ray that ask for tokens, and that have the API server judge them.
+const TOKENS_SINCE: (u64, u64) = (2, 52);
+const KUBERNETES_SINCE: (u64, u64) = (2, 55);
+const FIELD: &str = "spec.authOptions";
+
+/// What is asked of those who talk to the Ray of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Auth {
+    /// Nothing.
+    Off,
+    /// The token that this Secret holds.
+    Secret(String),
+    /// A token that the API server judges.
+    Kubernetes,
+}
+
+impl Auth {
+    /// As the spec says. Options that name no mode ask for a token, as their documentation says; KubeRay asks for none then, and
+    /// leaves a cluster open that its owner wanted closed.
+    pub fn of(cluster: &RayCluster) -> Self {
+        let Some(options) = cluster.spec.auth_options.as_ref() else { return Self::Off };
+        match options.mode {
+            Some(AuthMode::Disabled) => Self::Off,
+            _ if options.enable_k8s_token_auth == Some(true) => Self::Kubernetes,
+            _ => Self::Secret(users(options).map_or_else(|| naming::token_secret(cluster), str::to_owned)),
+        }
+    }
+}
+
+/// The Secret that the user keeps a token in.
+fn users(options: &AuthOptions) -> Option<&str> {
+    options.secret_name.as_deref().filter(|name| !name.is_empty())
+}
+
+/// The Secret that a token has to be made for, unless it is there.
+pub fn own_secret(cluster: &RayCluster) -> Option<String> {
+    let is_users = cluster.spec.auth_options.as_ref().and_then(users).is_some();
+    match Auth::of(cluster) {
+        Auth::Secret(name) if !is_users => Some(name),
+        _ => None,
+    }
+}
+
+/// Plans the Secret that is missing.
+pub(super) fn plan(view: &View<'_>, plan: &mut Plan) {
+    let cluster = view.cluster;
+    let (Some(name), Some(token)) = (own_secret(cluster), view.missing_token.clone()) else { return };
+    let secret = Secret {
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            namespace: cluster.namespace(),
+            labels: Some(BTreeMap::from([(names::CLUSTER_LABEL.to_owned(), cluster.name_any())])),
+            owner_references: Some(vec![owner(cluster)]),
+            ..ObjectMeta::default()
+        },
+        string_data: Some(BTreeMap::from([(TOKEN_KEY.to_owned(), token)])),
+        ..Secret::default()
+    };
+    plan.write(Write::create(&secret));
+    let text = format!("Created Secret {}/{name}", cluster.namespace().unwrap_or_default());
+    plan.notes.push(Note::normal(cluster, "CreatedSecret", text));
+}
+
+/// Tells a container of Ray which token it needs. What its owner has set stays.
+pub(super) fn put(cluster: &RayCluster, container: &mut Container) {
+    let auth = Auth::of(cluster);
+    if auth == Auth::Off {
+        return;
+    }
+    container.default_env(MODE_VARIABLE, "token");
+    match auth {
+        Auth::Off => {}
+        Auth::Secret(name) => {
+            if !container.env.iter().flatten().any(|variable| variable.name == TOKEN_VARIABLE) {
+                let key = SecretKeySelector { name, key: TOKEN_KEY.to_owned(), optional: None };
+                let source = EnvVarSource { secret_key_ref: Some(key), ..EnvVarSource::default() };
+                let variable = EnvVar { name: TOKEN_VARIABLE.to_owned(), value: None, value_from: Some(source) };
+                container.env.get_or_insert_default().push(variable);
+            }
+        }
+        Auth::Kubernetes => {
+            container.default_env(KUBERNETES_VARIABLE, "true");
+            let mounts = container.volume_mounts.get_or_insert_default();
+            if !mounts.iter().any(|mount| mount.name == TOKEN_VOLUME) {
+                mounts.push(VolumeMount {
+                    name: TOKEN_VOLUME.to_owned(),
+                    mount_path: TOKEN_PATH.to_owned(),
+                    read_only: Some(true),
+                    ..VolumeMount::default()
+                });
+            }
+        }
+    }
+}
+
+/// Gives a pod the tokens of its ServiceAccount, where the API server judges them.
+pub(super) fn put_volume(cluster: &RayCluster, spec: &mut PodSpec) {
+    if Auth::of(cluster) != Auth::Kubernetes {
+        return;
+    }
+    let volumes = spec.volumes.get_or_insert_default();
+    if volumes.iter().any(|volume| volume.name == TOKEN_VOLUME) {
+        return;
+    }
+    let token = ServiceAccountTokenProjection { path: "token".to_owned(), ..ServiceAccountTokenProjection::default() };
+    let projection = VolumeProjection { service_account_token: Some(token), ..VolumeProjection::default() };
+    let projected = ProjectedVolumeSource { sources: Some(vec![projection]), ..ProjectedVolumeSource::default() };
+    volumes.push(Volume { name: TOKEN_VOLUME.to_owned(), projected: Some(projected), ..Volume::default() });
+}
+
+/// What contradicts the options, or asks for what this Ray can't do
+/// (KubeRay 1.7 `ray-operator/controllers/ray/utils/validation.go`, `ValidateRayClusterSpec`).
+pub(super) fn problems(cluster: &RayCluster) -> Vec<Problem> {
+    let options = cluster.spec.auth_options.clone().unwrap_or_default();
+    let is_kubernetes = options.enable_k8s_token_auth == Some(true);
+    let mut problems = Vec::new();
+    let since = match Auth::of(cluster) {
+        Auth::Off => {
+            if is_kubernetes {
+                let message = "is true, but mode is disabled; set mode to token or leave this out";
+                problems.push(Problem::new(format!("{FIELD}.enableK8sTokenAuth"), message));
+            }
+            return problems;
+        }
+        Auth::Secret(_) => TOKENS_SINCE,
+        Auth::Kubernetes => KUBERNETES_SINCE,
+    };
+    let version = cluster.spec.ray_version.as_deref().unwrap_or_default();
+    if probes::version(version).is_none_or(|version| version < since) {
+        let message = format!(
+            "{version:?} is not a version of Ray that has the tokens of {FIELD}: {}.{}.0 or later; or set mode to disabled",
+            since.0, since.1
+        );
+        problems.push(Problem::new("spec.rayVersion", message));
+    }
+    if is_kubernetes && let Some(name) = users(&options) {
+        let message = format!("is {name:?}, but enableK8sTokenAuth has the API server judge tokens; set one of them");
+        problems.push(Problem::new(format!("{FIELD}.secretName"), message));
+    }
+    let origin = cluster.labels().get(names::ORIGIN_KIND_LABEL).filter(|kind| *kind != "RayCluster");
+    if is_kubernetes && let Some(origin) = origin {
+        let message = format!("is true, but the cluster belongs to a {origin}, which has no such token for its calls");
+        problems.push(Problem::new(format!("{FIELD}.enableK8sTokenAuth"), message));
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::raycluster::fixtures::{Stage, changed};
+
+    #[rstest]
+    #[case::none(json!(null), Auth::Off)]
+    #[case::disabled(json!({"mode": "disabled", "secretName": "mine"}), Auth::Off)]
+    #[case::a_token(json!({"mode": "token"}), Auth::Secret("demo".into()))]
+    #[case::no_mode(json!({}), Auth::Secret("demo".into()))]
+    #[case::no_name(json!({"secretName": ""}), Auth::Secret("demo".into()))]
+    #[case::of_the_user(json!({"mode": "token", "secretName": "mine"}), Auth::Secret("mine".into()))]
+    #[case::of_kubernetes(json!({"mode": "token", "enableK8sTokenAuth": true}), Auth::Kubernetes)]
+    fn options_ask_for_a_token(#[case] options: Value, #[case] expected: Auth) {
+        assert_eq!(Auth::of(&changed(json!({"authOptions": options}))), expected);
+    }
+
+    #[rstest]
+    #[case::fine("2.52.0", json!({"mode": "token"}), &[])]
+    #[case::too_old("2.51.9", json!({"mode": "token"}), &["spec.rayVersion"])]
+    #[case::unknown("nightly", json!({"mode": "token"}), &["spec.rayVersion"])]
+    #[case::too_old_but_disabled("2.9.0", json!({"mode": "disabled"}), &[])]
+    #[case::judged("2.55.0", json!({"enableK8sTokenAuth": true}), &[])]
+    #[case::too_old_to_be_judged("2.54.0", json!({"enableK8sTokenAuth": true}), &["spec.rayVersion"])]
+    #[case::both("2.55.0", json!({"enableK8sTokenAuth": true, "secretName": "mine"}), &["spec.authOptions.secretName"])]
+    #[case::judged_but_disabled(
+        "2.55.0", json!({"mode": "disabled", "enableK8sTokenAuth": true}), &["spec.authOptions.enableK8sTokenAuth"])]
+    fn what_contradicts_them_is_named(#[case] version: &str, #[case] options: Value, #[case] expected: &[&str]) {
+        let problems = problems(&changed(json!({"rayVersion": version, "authOptions": options})));
+        assert_eq!(problems.iter().map(|problem| problem.field.as_str()).collect::<Vec<_>>(), expected, "{problems:?}");
+    }
+
+    #[test]
+    fn a_service_has_no_token_that_the_api_server_judges() {
+        let mut cluster = changed(json!({"rayVersion": "2.55.0", "authOptions": {"enableK8sTokenAuth": true}}));
+        cluster.labels_mut().insert(names::ORIGIN_KIND_LABEL.to_owned(), "RayService".to_owned());
+        assert_eq!(problems(&cluster).len(), 1);
+    }
+
+    #[test]
+    fn a_token_is_made_once_and_the_secret_goes_with_the_cluster() {
+        // Given a cluster whose token nobody has made, and then one whose token is there,
+        let mut stage = Stage::new(changed(json!({"authOptions": {"mode": "token"}})));
+        stage.missing_token = Some("secret".into());
+        let secrets = |stage: &Stage| {
+            let writes = stage.plan().writes;
+            writes.into_iter().filter(|write| write.target.kind == "Secret").collect::<Vec<_>>()
+        };
+        let made = secrets(&stage);
+        stage.missing_token = None;
+
+        // then it is made, and not again.
+        let [write] = made.as_slice() else { panic!("{made:?}") };
+        let crate::engine::plan::WriteOp::Create(secret) = &write.op else { panic!("{write:?}") };
+        assert_eq!(secret["stringData"], json!({"auth_token": "secret"}));
+        assert_eq!(secret["metadata"]["ownerReferences"][0]["uid"], "uid-1");
+        assert_eq!(secrets(&stage), []);
+    }
+}

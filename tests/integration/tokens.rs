@@ -1,0 +1,66 @@
+//! A RayService whose Ray asks for a token, on a real control plane. Its dashboards answer to nobody who hasn't got it.
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+
+use crate::support::objects::{NAMESPACE, QUEUE_SAMPLE, SERVICE_SAMPLE};
+use crate::support::{TestEnv, eventually, eventually_or_tell};
+
+fn guarded(options: &str) -> String {
+    SERVICE_SAMPLE.replace("  rayClusterConfig:\n", &format!("  rayClusterConfig:\n    authOptions: {options}\n"))
+}
+
+async fn secrets(env: &TestEnv) -> Vec<Secret> {
+    let api: Api<Secret> = Api::namespaced(env.client.clone(), NAMESPACE);
+    api.list(&ListParams::default()).await.expect("the Secrets").items
+}
+
+#[tokio::test]
+async fn each_cluster_of_a_service_has_a_token_that_is_made_for_it() {
+    let env = TestEnv::start().await;
+    let manager = env.manager().await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.set_quota("2", "4Gi").await;
+
+    // Given a service that asks for a token, it serves: its dashboard has told that its applications run.
+    env.apply(&guarded("{mode: token}")).await.expect("the service");
+    let first = env.serves_from("2.52.0").await;
+    let made = secrets(&env).await;
+    assert_eq!(made.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), [first.as_str()]);
+    let token = made[0].data.clone().expect("data")["auth_token"].clone();
+
+    // When Sluice starts again and the service is upgraded, then the new cluster has a token of its own, and no token changes.
+    manager.kill().await;
+    let _manager = env.manager().await;
+    env.set_ray_version("2.53.0").await;
+    let second = env.serves_from("2.53.0").await;
+    let tokens = secrets(&env).await;
+    let of = |name: &str| tokens.iter().find(|secret| secret.name_any() == name)?.data.clone()?.remove("auth_token");
+    assert!(of(&second).is_some_and(|other| other != token));
+    assert!(of(&first).is_none_or(|kept| kept == token));
+
+    // The first goes with its cluster.
+    env.only_cluster(&second).await;
+    eventually("its Secret is gone", async || (secrets(&env).await.len() == 1).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_token_that_its_owner_keeps_is_waited_for_and_its_absence_is_told() {
+    let env = TestEnv::start().await;
+    let _manager = env.manager().await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.set_quota("1", "2Gi").await;
+    env.apply(&guarded("{mode: token, secretName: mine}")).await.expect("the service");
+
+    eventually_or_tell("the service says which Secret is missing", async || {
+        let told = format!("{:?}", env.service().await.status.unwrap_or_default().conditions);
+        if told.contains("reading Secret default/mine") { Ok(()) } else { Err(told) }
+    })
+    .await;
+
+    let kept = "apiVersion: v1\nkind: Secret\nmetadata:\n  name: mine\n  namespace: default\nstringData:\n  auth_token: sesame\n";
+    env.apply(kept).await.expect("the Secret");
+    env.serves_from("2.52.0").await;
+    assert_eq!(secrets(&env).await.len(), 1, "none was made");
+}
