@@ -17,7 +17,7 @@ use super::plan::{ObjectRef, Write, WriteOp};
 use super::store::version_of;
 use super::world::MemberId;
 use crate::api::kueue::names::JOB_UID_LABEL;
-use crate::api::kueue::scheduling_gate::is_gated;
+use crate::api::kueue::scheduling_gate::{self, is_gated};
 
 /// After this long a creation that was never answered has either been seen or has not been carried out: the API server gives a
 /// request up after a minute (`kube-apiserver --request-timeout`).
@@ -45,9 +45,7 @@ impl Arriving {
     /// A write is sent; `known` is the pod that it is about, if it is about one that is there.
     pub(super) fn sent(&mut self, id: WriteId, write: &Write, known: Option<&Pod>) {
         let pod = match (&write.op, known) {
-            (WriteOp::Create(object), _) if write.target.kind == "Pod" => {
-                Pod::deserialize(object).ok().filter(|pod| !is_gated(pod))
-            }
+            (WriteOp::Create(object), _) if write.target.kind == "Pod" => Pod::deserialize(object).ok(),
             (WriteOp::Patch(body), Some(pod)) if body.pointer("/spec/schedulingGates").is_some() => {
                 Some(let_go(pod, body))
             }
@@ -79,8 +77,13 @@ impl Arriving {
         self.by_write.retain(|_, arrival| arrival.pod != *reference || !is_settled(arrival));
     }
 
-    /// The pods of the cluster with this uid that are arriving.
+    /// The pods of the cluster with this uid that may run already.
     pub(super) fn of(&self, cluster: &str) -> Vec<&Pod> {
+        self.made(cluster).into_iter().filter(|pod| !is_gated(pod)).collect()
+    }
+
+    /// The same, and those that were asked for behind a scheduling gate and may be there already.
+    pub(super) fn made(&self, cluster: &str) -> Vec<&Pod> {
         let of_cluster = self.by_write.values().filter(|arrival| arrival.cluster.uid == *cluster);
         // A pod that was asked for twice is one.
         let pods: BTreeMap<&ObjectRef, &Pod> = of_cluster.map(|arrival| (&arrival.pod, &arrival.is)).collect();
@@ -102,6 +105,7 @@ impl Arriving {
 /// A pod as it will be once this patch has let it go, as far as it matters whose it is.
 fn let_go(pod: &Pod, patch: &Value) -> Pod {
     let mut pod = pod.clone();
+    scheduling_gate::set(pod.spec.get_or_insert_default(), false);
     let job = patch.pointer("/metadata/labels").and_then(|labels| labels.get(JOB_UID_LABEL)?.as_str());
     pod.labels_mut().extend(job.map(|job| (JOB_UID_LABEL.to_owned(), job.to_owned())));
     pod
@@ -114,7 +118,6 @@ mod tests {
     use super::super::store::Key;
     use super::super::world::Runner;
     use super::*;
-    use crate::api::kueue::scheduling_gate;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).expect("in range")
@@ -178,7 +181,7 @@ mod tests {
         let mut creation = creation("Pod");
         creation.op = WriteOp::Create(serde_json::to_value(&gated).expect("JSON"));
         arriving.sent(1, &creation, None);
-        assert_eq!(arriving.of("u1").len(), 0, "it waits for quota");
+        assert_eq!((arriving.of("u1").len(), arriving.made("u1").len()), (0, 1), "it waits for quota");
 
         let release = Write::patch(&gated, &pod("7", false)).expect("a patch");
         arriving.sent(2, &release, Some(&gated));

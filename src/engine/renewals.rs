@@ -55,7 +55,7 @@ impl Footing {
 
     pub(super) fn task(&self) -> Task {
         match &self.old {
-            Some(old) if old.stops => Task::Renew,
+            Some(old) if old.stops => Task::Renew(self.wanted.clone()),
             Some(old) if old.cluster.is_none() => Task::Rest,
             None if self.unknown => Task::Rest,
             _ => Task::Run,
@@ -80,7 +80,8 @@ impl Engine {
         let covering = slices::covering(&slices);
         let paid = covering.and_then(|slice| slice.record.members.first());
         let pods = self.all_pods(uid);
-        let pods = pods.seen.iter().chain(&pods.arriving).copied();
+        // Those that wait behind a gate are as much in the way.
+        let pods = pods.seen.into_iter().chain(self.arriving.made(uid));
         match history.stand(pods, paid.map(|share| revision::of_share(&share.uid).1)) {
             Stand::Whole(wanted) => {
                 let wanted_as = as_in(&wanted);

@@ -2,7 +2,7 @@
 
 use super::record::MemberShare;
 use super::slices::Slice;
-use super::{Group, JobView, Member, instead};
+use super::{Group, JobView, Member, instead, newcomer};
 use crate::engine::plan::{Note, ObjectRef, Plan};
 
 /// Opens the members that the covering slice pays for, and closes those that nothing pays for.
@@ -11,7 +11,9 @@ use crate::engine::plan::{Note, ObjectRef, Plan};
 /// runs is never more than what is paid for (invariant I2). A member that outgrows its share stays open as long as its surplus
 /// pods are held back; if they run, it is closed until they are gone. And none is opened while something is written about the slice: that may be
 /// what takes its admission away.
-pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>, plan: &mut Plan) {
+///
+/// `unjudged` is whether the queue has yet to say anything of the job: what runs of it runs on until then.
+pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>, unjudged: bool, plan: &mut Plan) {
     let kind = view.job.member_kind();
     for member in members.iter().filter(|member| !member.going) {
         let should_be_open = match covering {
@@ -25,7 +27,7 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
                     && may_open(view, slice, member, members)
                     && !instead::outlasts(&slice.record, view, members)
             }
-            None => false,
+            None => unjudged && member.open && !member.preempted && newcomer::runs_on(view, member),
         };
         if should_be_open == member.open {
             continue;

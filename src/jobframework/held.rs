@@ -15,7 +15,7 @@ pub(super) fn plan(view: &JobView<'_>, hold: Hold) -> Plan {
             let slices = slices::slices_of(view.workloads.iter().copied());
             hold_template_gate(view, &slices, &mut plan);
             delete_slices(view, &mut plan);
-            gate::plan(view, &view.job.members(), None, &mut plan);
+            gate::plan(view, &view.job.members(), None, false, &mut plan);
             report::unnamed(view, &slices, &mut plan);
         }
     }

@@ -14,6 +14,7 @@ mod held;
 mod instead;
 pub mod managed;
 pub mod members;
+mod newcomer;
 mod parts;
 pub mod pod_sets;
 pub mod ray_cluster;
@@ -253,7 +254,8 @@ pub fn plan(view: &JobView<'_>) -> Plan {
     parts::preempt(&mut members, slices::covering(&slices).and_then(|slice| slice.gives_back));
     hold_template_gate(view, &slices, &mut plan);
     let asked = plan_slices(view, &slices, &members, &mut plan);
-    gate::plan(view, &members, slices::covering(&slices), &mut plan);
+    let unjudged = newcomer::is_unjudged(view, &slices, asked.is_ok(), &mut plan);
+    gate::plan(view, &members, slices::covering(&slices), unjudged, &mut plan);
     ungate::plan(view, &members, slices::covering(&slices), &mut plan);
     give_back(view, &slices, &members, &mut plan);
     readiness::plan(view, &slices, &members, &mut plan);

@@ -16,7 +16,7 @@ use super::environment::Environment;
 use super::problem::Problem;
 use super::{View, names as naming, probes};
 use crate::api::ray::options::{AuthMode, AuthOptions};
-use crate::api::ray::{RayCluster, names};
+use crate::api::ray::{RayCluster, RayClusterSpec, names};
 use crate::engine::plan::{Note, Plan, Write};
 
 /// The entry of a Secret that holds a token.
@@ -53,6 +53,13 @@ impl Auth {
             _ if options.enable_k8s_token_auth == Some(true) => Self::Kubernetes,
             _ => Self::Secret(users(options).map_or_else(|| naming::token_secret(cluster), str::to_owned)),
         }
+    }
+}
+
+/// Writes down which mode options without one mean: empty, they would pass for none.
+pub fn spell_out(spec: &mut RayClusterSpec) {
+    if let Some(options) = &mut spec.auth_options {
+        options.mode.get_or_insert(AuthMode::Token);
     }
 }
 

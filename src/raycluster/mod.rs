@@ -15,6 +15,7 @@ pub mod groups;
 mod ingress;
 pub mod names;
 pub mod placement;
+pub mod plain;
 mod pods;
 mod probes;
 mod problem;
@@ -95,12 +96,12 @@ impl View<'_> {
 }
 
 /// What becomes of the pods of a cluster that is not suspended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Task {
     /// They become what is asked for.
     Run,
-    /// All go, since others take their place once the last is gone.
-    Renew,
+    /// All go but those of this revision, which take their place once the last of the others is gone.
+    Renew(revision::Name),
     /// They stay as they are: it isn't known yet what they are made from.
     Rest,
 }
@@ -176,11 +177,8 @@ pub fn plan(view: &View<'_>) -> Plan {
     }
     match (phase, view.groups) {
         (Phase::Suspending, _) => take_all(cluster, &pods, "suspension", &mut plan),
-        (Phase::Open, _) if view.task == Task::Renew => {
-            take_all(cluster, &pods, "spec change with Recreate upgradeStrategy", &mut plan);
-        }
-        (Phase::Open, Ok(groups)) if view.task == Task::Run => run(view, &pods, groups, &mut plan),
-        (Phase::Open | Phase::Asked | Phase::Suspended | Phase::Resuming, _) => {}
+        (Phase::Open, groups) => open(view, &pods, groups, &mut plan),
+        (Phase::Asked | Phase::Suspended | Phase::Resuming, _) => {}
     }
     if !view.problems().is_empty() {
         let text = format!("The RayCluster spec is invalid: {}", status::told(view.problems()));
@@ -190,7 +188,19 @@ pub fn plan(view: &View<'_>) -> Plan {
     plan
 }
 
-/// Deletes every pod, for a reason.
+/// Plans the pods of a cluster whose gate is open.
+fn open(view: &View<'_>, pods: &[&Pod], groups: &Result<Vec<PodGroup>, Vec<Problem>>, plan: &mut Plan) {
+    match (&view.task, groups) {
+        (Task::Renew(wanted), _) => {
+            let old: Vec<&Pod> = pods.iter().copied().filter(|pod| revision::of_pod(pod) != *wanted).collect();
+            take_all(view.cluster, &old, "spec change with Recreate upgradeStrategy", plan);
+        }
+        (Task::Run, Ok(groups)) => run(view, pods, groups, plan),
+        (Task::Run, Err(_)) | (Task::Rest, _) => {}
+    }
+}
+
+/// Deletes these pods, for a reason.
 fn take_all(cluster: &RayCluster, pods: &[&Pod], reason: &str, plan: &mut Plan) {
     let there: Vec<_> = pods.iter().filter(|pod| !pods::is_going(pod)).collect();
     plan.writes.extend(there.iter().map(|pod| Write::delete(**pod, false)));

@@ -17,9 +17,8 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use serde_json::{Value, json};
 
-use super::{build, names as naming, pods};
+use super::{auth, build, names as naming, plain, pods};
 use crate::api::fingerprint;
-use crate::api::quantity::Exact;
 use crate::api::ray::options::RayClusterUpgradeType;
 use crate::api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
 use crate::engine::plan::{Plan, Write};
@@ -214,12 +213,13 @@ impl Essence {
         // Workers reach the head by it.
         let head_service = naming::own_head_service(&spec.head_group_spec).map(str::to_owned);
         let mut spec = revised(&RayClusterSpec::default(), spec);
+        auth::spell_out(&mut spec);
         let groups = std::mem::take(&mut spec.worker_group_specs).into_iter();
         let workers: serde_json::Map<String, Value> = groups
-            .map(|group| (group.group_name.clone(), plain(revised_group(&WorkerGroupSpec::default(), group))))
+            .map(|group| (group.group_name.clone(), essence(revised_group(&WorkerGroupSpec::default(), group))))
             .collect();
-        let head = plain(std::mem::take(&mut spec.head_group_spec));
-        Self(json!({"cluster": plain(spec), "head": head, "headService": head_service, "workers": workers}))
+        let head = essence(std::mem::take(&mut spec.head_group_spec));
+        Self(json!({"cluster": essence(spec), "head": head, "headService": head_service, "workers": workers}))
     }
 
     /// Whether the other differs in nothing but which groups there are.
@@ -270,45 +270,14 @@ fn revised_group(now: &WorkerGroupSpec, before: WorkerGroupSpec) -> WorkerGroupS
     }
 }
 
-/// JSON without what says nothing: nulls, empty maps and lists, and other ways to write a quantity.
-fn plain(part: impl serde::Serialize) -> Value {
+/// A group, or what clusters have beside groups, without what others write into it.
+fn essence(part: impl serde::Serialize) -> Value {
     let mut value = serde_json::to_value(part).unwrap_or_default();
     if let Some(spec) = value.pointer_mut("/template/spec").and_then(Value::as_object_mut) {
         spec.remove("tolerations");
         spec.remove("schedulingGates");
     }
-    tidy(&mut value, false);
-    value
-}
-
-fn tidy(value: &mut Value, of_amounts: bool) {
-    match value {
-        Value::Object(fields) => {
-            for (name, field) in fields.iter_mut() {
-                tidy(field, matches!(name.as_str(), "limits" | "requests"));
-            }
-            fields.retain(|_, field| !says_nothing(field));
-        }
-        Value::Array(items) => items.iter_mut().for_each(|item| tidy(item, false)),
-        _ => {}
-    }
-    if let (true, Some(amounts)) = (of_amounts, value.as_object_mut()) {
-        for amount in amounts.values_mut() {
-            let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
-            if let Ok(exact) = Exact::parse(&text) {
-                *amount = format!("{exact:?}").into();
-            }
-        }
-    }
-}
-
-fn says_nothing(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Object(fields) => fields.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        _ => false,
-    }
+    plain::of(value)
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use sha2::{Digest, Sha256};
 use super::family::{Child, active_name, is_going};
 use super::upgrade::Step;
 use super::{Scene, View, hash, services};
-use crate::api::fingerprint;
 use crate::api::ray::upgrade_choices::GIVEN_UP_ANNOTATION;
 use crate::api::ray::{RayCluster, RayService, names};
 use crate::api::{LAST_APPLIED_ANNOTATION, condition};
@@ -110,7 +109,7 @@ fn keep(scene: &Scene<'_>, child: &Child<'_>, append: bool, plan: &mut Plan) {
     let mut kept = child.cluster.clone();
     let (hash, groups) = hash::origin(child.cluster);
     let stamped = child.cluster.annotations().get(names::SPEC_HASH_ANNOTATION);
-    if stamped.is_none_or(|hash| !fingerprint::is_comparable(hash)) {
+    if stamped.is_none_or(|hash| !hash::is_comparable(hash)) {
         hash::stamp(&mut kept, &hash, groups);
     }
     if let (true, Ok(goal)) = (append, &scene.goal) {

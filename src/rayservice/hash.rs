@@ -5,6 +5,10 @@ use serde_json::Value;
 
 use crate::api::fingerprint;
 use crate::api::ray::{PodTemplate, RayCluster, RayClusterSpec, names};
+use crate::raycluster::{auth, plain};
+
+/// What hashes begin with of specs that were made [`plain`] before.
+const PLAIN: &str = "plain-";
 
 /// How a child compares with the cluster that is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,16 +23,24 @@ pub enum Fit {
 
 /// The hash of what makes a cluster another one. Left out is what changes while a cluster lives: the gate, worker counts, which
 /// workers go first, and what a queue injects (KubeRay 1.7 `ray-operator/controllers/ray/utils/util.go`,
-/// `GenerateHashWithoutReplicasAndWorkersToDelete`; and `rayservice_controller.go`, `rayClusterSpecForHashing`).
+/// `GenerateHashWithoutReplicasAndWorkersToDelete`; and `rayservice_controller.go`, `rayClusterSpecForHashing`); and how the same is
+/// written in another way.
 pub fn of(spec: &RayClusterSpec) -> String {
     // Strings, numbers, lists and string-keyed maps: serialisation can't fail.
-    fingerprint::of(&serde_json::to_value(muted(spec)).unwrap_or_default())
+    let plain = plain::of(serde_json::to_value(muted(spec)).unwrap_or_default());
+    format!("{PLAIN}{}", fingerprint::of(&plain))
+}
+
+/// Whether [`of`], as it is now, has made this hash.
+pub fn is_comparable(hash: &str) -> bool {
+    hash.strip_prefix(PLAIN).is_some_and(fingerprint::is_comparable)
 }
 
 fn muted(spec: &RayClusterSpec) -> RayClusterSpec {
     let mut spec = spec.clone();
     spec.suspend = None;
     spec.upgrade_strategy = None;
+    auth::spell_out(&mut spec);
     mute_template(&mut spec.head_group_spec.template);
     for group in &mut spec.worker_group_specs {
         group.replicas = None;
@@ -65,7 +77,7 @@ pub fn fit(spec: &RayClusterSpec, wanted: &str, child: &RayCluster) -> Fit {
 /// earlier way of hashing, left on it is of no use; then what the child is now tells what it was made from.
 pub fn origin(child: &RayCluster) -> (String, usize) {
     let annotations = child.annotations();
-    let hash = annotations.get(names::SPEC_HASH_ANNOTATION).filter(|hash| fingerprint::is_comparable(hash));
+    let hash = annotations.get(names::SPEC_HASH_ANNOTATION).filter(|hash| is_comparable(hash));
     let groups = annotations.get(names::WORKER_GROUPS_ANNOTATION).and_then(|groups| groups.parse().ok());
     match (hash, groups) {
         (Some(hash), Some(groups)) => (hash.clone(), groups),
@@ -113,8 +125,14 @@ mod tests {
     #[case::maximum("/workerGroupSpecs/0/maxReplicas", json!(9))]
     #[case::workers_to_delete("/workerGroupSpecs/0/scaleStrategy", json!({"workersToDelete": ["w"]}))]
     #[case::tolerations("/workerGroupSpecs/0/template/spec/tolerations", json!([{"operator": "Exists"}]))]
+    #[case::empty_metadata("/workerGroupSpecs/0/template/metadata", json!({}))]
+    #[case::an_empty_strategy("/workerGroupSpecs/0/scaleStrategy", json!({}))]
+    #[case::no_flags("/headGroupSpec/rayStartParams", json!({}))]
     #[case::gates("/headGroupSpec/template/spec/schedulingGates", json!([{"name": "g"}]))]
-    fn what_changes_while_a_cluster_lives_is_left_out(#[case] pointer: &str, #[case] new: serde_json::Value) {
+    fn what_changes_while_a_cluster_lives_or_says_nothing_is_left_out(
+        #[case] pointer: &str,
+        #[case] new: serde_json::Value,
+    ) {
         assert_eq!(of(&changed(json!({ (pointer): new }))), of(&spec()));
     }
 
@@ -125,6 +143,7 @@ mod tests {
     #[case::node_selector("/workerGroupSpecs/0/template/spec/nodeSelector", json!({"gpu": "h100"}))]
     #[case::group_name("/workerGroupSpecs/0/groupName", json!("big"))]
     #[case::hosts("/workerGroupSpecs/0/numOfHosts", json!(2))]
+    #[case::a_token("/authOptions", json!({}))]
     fn everything_else_makes_another_cluster(#[case] pointer: &str, #[case] new: serde_json::Value) {
         assert_ne!(of(&changed(json!({ (pointer): new }))), of(&spec()));
     }

@@ -27,6 +27,7 @@ mod shapes;
 mod stage;
 mod support;
 mod surroundings;
+mod takeover;
 mod tokens;
 mod unfitting;
 mod upgrades;

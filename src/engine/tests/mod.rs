@@ -8,6 +8,7 @@ mod evictions;
 mod growth;
 mod jobs;
 mod managed;
+mod newcomers;
 mod parts;
 mod recreate;
 mod redis;

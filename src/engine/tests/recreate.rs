@@ -287,6 +287,33 @@ fn nothing_is_made_of_an_edit_that_is_not_kept_yet() {
 }
 
 #[test]
+fn an_old_pod_that_comes_late_goes_alone() {
+    // Given a cluster whose pods were made anew,
+    let mut plane = control_plane(Settings::default(), "5");
+    put(&mut plane, 2, "1", "2.53.0");
+    plane.play(60);
+    let old = plane.running("chat").find(|pod| what_it_is(pod) == "worker of 1").expect("a worker").clone();
+    put(&mut plane, 2, "2", "2.53.0");
+    plane.play(60);
+    let names =
+        |plane: &ControlPlane| plane.running("chat").map(|pod| pod["metadata"]["uid"].clone()).collect::<Vec<_>>();
+    let new = names(&plane);
+
+    // when one of the old kind comes to be after all, as if a process that is gone had asked for it,
+    let mut late = old;
+    late["metadata"] = json!({
+        "name": "late", "namespace": "default", "labels": late["metadata"]["labels"],
+        "ownerReferences": late["metadata"]["ownerReferences"],
+    });
+    plane.apply("Pod", late);
+    plane.play(60);
+
+    // then it goes, and no other.
+    assert_eq!(names(&plane), new);
+    assert_eq!(running(&plane), ["head", "worker of 2"]);
+}
+
+#[test]
 fn a_spec_that_makes_no_sense_stops_nothing() {
     // Given a cluster that runs, the spec of which is edited into something that makes no sense,
     let mut plane = control_plane(Settings::default(), "5");

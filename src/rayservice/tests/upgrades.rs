@@ -250,5 +250,5 @@ fn clusters_of_kuberay_are_taken_over_as_they_are() {
     stage.restart();
     stage.play(30);
     assert_eq!(stage.living(), std::slice::from_ref(&name));
-    assert!(stage.cluster(&name).annotations()[names::SPEC_HASH_ANNOTATION].starts_with("v1-"));
+    assert!(stage.cluster(&name).annotations()[names::SPEC_HASH_ANNOTATION].starts_with("plain-"));
 }

@@ -1,0 +1,155 @@
+//! What KubeRay itself has made is taken over by Sluice's operator: nothing of it is stopped or made anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams};
+use sluice::api::condition;
+
+use crate::rayclusters::{CLUSTER, manifest};
+use crate::support::history::{Object, Recorder};
+use crate::support::objects::{QUEUE_SAMPLE, SERVICE, SERVICE_SAMPLE, cluster_name};
+use crate::support::real_kuberay::{RealKubeRay, control_plane};
+use crate::support::{TestEnv, eventually, eventually_or_tell};
+
+/// A cluster of its own with all that is made around one: an autoscaler, an Ingress, a group of several hosts.
+fn cluster() -> String {
+    let hosts = "    - groupName: hosts\n      replicas: 2\n      minReplicas: 0\n      maxReplicas: 2\n      numOfHosts: 2\n      \
+                 rayStartParams: {}\n      template:\n        spec:\n          containers:\n          - name: ray-worker\n            \
+                 image: rayproject/ray:2.52.0\n";
+    let hosts: String = hosts.lines().map(|line| format!("{}\n", line.strip_prefix("  ").unwrap_or(line))).collect();
+    manifest()
+        .replace("spec:\n  rayVersion", "spec:\n  enableInTreeAutoscaling: true\n  rayVersion")
+        .replace("headGroupSpec:\n", "headGroupSpec:\n    enableIngress: true\n")
+        + &hosts
+}
+
+/// The uids of all that operators make, by kind and name.
+async fn made(env: &TestEnv) -> BTreeMap<String, String> {
+    let all = ListParams::default();
+    let mut made = BTreeMap::new();
+    let mut note = |kind: &str, name: String, uid: Option<String>| {
+        made.insert(format!("{kind} {name}"), uid.expect("a uid"));
+    };
+    for pod in env.pods().list(&all).await.expect("the pods") {
+        note("Pod", pod.name_any(), pod.uid());
+    }
+    for service in env.services().list(&all).await.expect("the Services") {
+        note("Service", service.name_any(), service.uid());
+    }
+    for cluster in env.ray_clusters().list(&all).await.expect("the clusters") {
+        note("RayCluster", cluster.name_any(), cluster.uid());
+    }
+    made
+}
+
+/// KubeRay has brought up a service and a cluster, whose names are returned with all that it has made.
+async fn run_by_kuberay(env: &TestEnv) -> (String, BTreeMap<String, String>) {
+    let _kuberay = RealKubeRay::start(env);
+    env.apply(SERVICE_SAMPLE).await.expect("the service");
+    env.apply(&cluster()).await.expect("the cluster");
+    let serving = eventually("KubeRay's service serves", async || {
+        let status = env.service().await.status.unwrap_or_default();
+        let name = cluster_name(status.active_service_status.as_ref())?;
+        condition::is_true(&status.conditions, "Ready").then_some(name)
+    })
+    .await;
+    eventually_or_tell("KubeRay's cluster runs", async || {
+        let pods = env.pods_of(CLUSTER).await;
+        let ready = pods.iter().filter(|pod| is_ready(pod)).count();
+        if ready == 6 { Ok(()) } else { Err(format!("{ready} of {} pods are ready", pods.len())) }
+    })
+    .await;
+    (serving, made(env).await)
+}
+
+fn is_ready(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+#[tokio::test]
+async fn what_kuberay_runs_is_paid_for_and_goes_on_as_it_is() {
+    let env = control_plane().await;
+    let (serving, before) = run_by_kuberay(&env).await;
+
+    // When Sluice takes KubeRay's place, with quota for what runs,
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.set_quota("9", "18Gi").await;
+    let _manager = env.manager().await;
+
+    // then all of it is paid for and looked after,
+    for (kind, name) in [("RayService", SERVICE), ("RayCluster", CLUSTER)] {
+        eventually_or_tell(&format!("{kind} {name} is admitted"), async || {
+            let conditions = match kind {
+                "RayService" => env.service().await.status.unwrap_or_default().conditions,
+                _ => env.ray_clusters().get(CLUSTER).await.expect("the cluster").status.unwrap_or_default().conditions,
+            };
+            let admitted = condition::is_true(&conditions, "sluice.dev/Admitted");
+            if admitted { Ok(()) } else { Err(format!("{conditions:?}")) }
+        })
+        .await;
+    }
+    eventually("the service serves", async || {
+        let status = env.service().await.status.unwrap_or_default();
+        let is = cluster_name(status.active_service_status.as_ref()) == Some(serving.clone());
+        (is && condition::is_true(&status.conditions, "Ready")).then_some(())
+    })
+    .await;
+    let config = SERVICE_SAMPLE.replace("num_replicas: 1", "num_replicas: 2");
+    env.apply(&config).await.expect("another Serve configuration");
+    eventually("it gets its Serve configuration from Sluice", async || {
+        let cluster = env.ray_clusters().get(&serving).await.expect("the cluster");
+        let hash = cluster.annotations().get("sluice.dev/serve-config-hash").cloned();
+        hash.map(drop)
+    })
+    .await;
+
+    // and nothing was stopped, or made anew or beside it.
+    let after = made(&env).await;
+    let gone: Vec<_> = before.iter().filter(|(name, uid)| after.get(*name) != Some(uid)).collect();
+    let new: Vec<_> = after.iter().filter(|(name, _)| !before.contains_key(*name)).collect();
+    assert!(gone.is_empty() && new.is_empty(), "gone: {gone:?}, new: {new:?}");
+
+    // It is upgraded, and goes, as if Sluice had made it.
+    env.set_ray_version("2.53.0").await;
+    env.serves_from("2.53.0").await;
+    eventually("KubeRay's cluster is gone", async || {
+        env.ray_clusters().get_opt(&serving).await.expect("an answer").is_none().then_some(())
+    })
+    .await;
+    env.ray_clusters().delete(CLUSTER, &DeleteParams::default()).await.expect("the cluster is deleted");
+    env.delete_service().await;
+    env.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn an_upgrade_that_kuberay_has_begun_is_ended() {
+    // Given a service that KubeRay is just upgrading,
+    let env = control_plane().await;
+    let kuberay = RealKubeRay::start(&env);
+    env.apply(SERVICE_SAMPLE).await.expect("the service");
+    let first = env.serves_from("2.52.0").await;
+    env.set_ray_version("2.53.0").await;
+    let pending = eventually("KubeRay has made the next cluster", async || {
+        let clusters = env.ray_clusters().list(&ListParams::default()).await.expect("the clusters").items;
+        let next = clusters.iter().map(ResourceExt::name_any).find(|name| *name != first)?;
+        (!env.pods_of(&next).await.is_empty()).then_some(next)
+    })
+    .await;
+    drop(kuberay);
+
+    // when Sluice takes its place, then that cluster comes to serve, and no third one is made.
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.set_quota("2", "4Gi").await;
+    let _manager = env.manager().await;
+    assert_eq!(env.serves_from("2.53.0").await, pending);
+    env.only_cluster(&pending).await;
+    env.reserves_cpu("1").await;
+    let clusters = recorder.history().await.into_iter().filter_map(|change| match change.object {
+        Object::RayCluster(cluster) => Some(cluster.name_any()),
+        _ => None,
+    });
+    assert_eq!(clusters.collect::<BTreeSet<_>>(), BTreeSet::from([first, pending]));
+}
