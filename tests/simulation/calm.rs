@@ -19,12 +19,25 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Does something in a world of its own, in which Sluice runs.
 pub fn in_world<T>(seed: u64, act: impl AsyncFnOnce(&Shared) -> T) -> T {
+    in_world_with(seed, Setting { nodes: 4, fates: Fates::kind() }, act)
+}
+
+/// What a world has of its own.
+pub struct Setting {
+    /// How many nodes.
+    pub nodes: usize,
+    /// What becomes of pods and dashboards.
+    pub fates: Fates,
+}
+
+/// The same, in such a world.
+pub fn in_world_with<T>(seed: u64, setting: Setting, act: impl AsyncFnOnce(&Shared) -> T) -> T {
     // kube-rs draws the jitter of its pauses from here.
     fastrand::seed(seed);
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().expect("a runtime");
     runtime.block_on(async {
-        let machine = machine(&Chance::new(seed));
+        let machine = machine(&Chance::new(seed), setting);
         let world = machine.world.clone();
         tokio::select! {
             biased;
@@ -35,9 +48,9 @@ pub fn in_world<T>(seed: u64, act: impl AsyncFnOnce(&Shared) -> T) -> T {
     })
 }
 
-fn machine(chance: &Chance) -> Machine {
+fn machine(chance: &Chance, setting: Setting) -> Machine {
     let time = Time::start();
-    let cluster = Cluster::new(Nodes::alike(4), Pace::steady(chance.of("pace")), Fates::kind());
+    let cluster = Cluster::new(Nodes::alike(setting.nodes), Pace::steady(chance.of("pace")), setting.fates);
     Machine {
         world: Shared::new(time, Api::new(time.now()), cluster, Observer::new()),
         faults: Arc::new(Mutex::new(Faults::listed([].into()))),

@@ -26,6 +26,7 @@ mod script;
 mod seeds;
 mod serving;
 mod shrink;
+mod still;
 #[path = "../integration/support/mod.rs"]
 mod support;
 mod time;

@@ -16,6 +16,7 @@ use tower::BoxError;
 
 use crate::api::Watch;
 use crate::chance::Chance;
+use crate::cluster::Silence;
 use crate::faults::{Class, Fault, Faults};
 use crate::trace::{Line, Trace};
 use crate::world::{Outcome, Shared};
@@ -121,6 +122,10 @@ impl Wire {
         }
         self.tell_of(&line, fault);
         self.note(line);
+        if matches!(&outcome, Outcome::Done(response) if response.extensions().get::<Silence>().is_some()) {
+            // Who asked hangs up at some time.
+            return answer.closed().await;
+        }
         match fault {
             Some(Fault::KilledAfter) => return self.kill(),
             Some(Fault::Unanswered) => return,

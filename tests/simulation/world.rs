@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
@@ -25,6 +25,8 @@ pub struct World {
     /// How many changes were handed on.
     seen: usize,
     changed_at: Timestamp,
+    /// How many requests there were that ask for a change, whether or not they made one.
+    pub writes: u64,
     /// Wakes those who wait in the order in which they came, which a watch channel doesn't.
     changed: Arc<Notify>,
 }
@@ -77,15 +79,19 @@ impl Shared {
     /// A new world, in which time starts to pass.
     pub fn new(time: Time, api: Api, cluster: Cluster, observer: Observer) -> Self {
         let changed_at = time.now();
-        let world = World { api, cluster, observer, seen: 0, changed_at, changed: Arc::default() };
+        let world = World { api, cluster, observer, seen: 0, changed_at, writes: 0, changed: Arc::default() };
         Self { world: Arc::new(Mutex::new(world)), time }
     }
 
     /// Has a request carried out.
     pub fn carry_out(&self, request: Request<Bytes>) -> Outcome {
         let (now, mut world) = (self.time.now(), self.lock());
+        let is_write = request.method() != Method::GET;
         let outcome = match world.api.handle(now, request) {
-            Answer::Done(response) => Outcome::Done(response),
+            Answer::Done(response) => {
+                world.writes += u64::from(is_write);
+                Outcome::Done(response)
+            }
             Answer::Watch(watch) => Outcome::Watch(watch),
             Answer::Proxy(call) => {
                 let World { api, cluster, .. } = &mut *world;

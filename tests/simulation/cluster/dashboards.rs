@@ -51,11 +51,18 @@ struct Application {
     delay: Duration,
 }
 
-/// A refusal: the HTTP status and what is said.
+/// Another answer than the one that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refused {
-    pub(super) code: u16,
-    pub(super) message: String,
+pub(super) enum Refused {
+    /// An HTTP status and what is said.
+    With {
+        /// The HTTP status.
+        code: u16,
+        /// What is said.
+        message: String,
+    },
+    /// None at all.
+    Silence,
 }
 
 impl Dashboards {
@@ -93,7 +100,7 @@ impl Dashboards {
         body: &[u8],
     ) -> Result<(), Refused> {
         self.reach(now, fates, service, head)?;
-        let (capacity, entries) = parse(body).map_err(|message| Refused { code: 400, message })?;
+        let (capacity, entries) = parse(body).map_err(|message| Refused::With { code: 400, message })?;
         let Some(board) = self.boards.get_mut(service) else { return Ok(()) };
         let before = board.applications.take().filter(|_| board.capacity == capacity).unwrap_or_default();
         let mut applications = BTreeMap::new();
@@ -124,14 +131,19 @@ impl Dashboards {
             self.boards.insert(service.clone(), board);
         }
         let board = &self.boards[service];
-        if let Some(fate @ BoardFate::Refuses { code, after_ms, for_ms }) = fates.of_board(board.ordinal)
-            && !fates.are_healed()
-            && within(now, board.reached_at, after_ms, for_ms)
-        {
-            fates.strike_board(board.ordinal, fate);
-            return Err(Refused { code, message: "steered to fail".to_owned() });
-        }
-        Ok(board)
+        let Some(fate) = fates.of_board(board.ordinal).filter(|_| !fates.are_healed()) else { return Ok(board) };
+        let refused = match fate {
+            BoardFate::Refuses { code, after_ms, for_ms } if within(now, board.reached_at, after_ms, for_ms) => {
+                Refused::With { code, message: "steered to fail".to_owned() }
+            }
+            BoardFate::Babbles => Refused::With { code: 200, message: "<html>Welcome to Ray</html>".to_owned() },
+            BoardFate::Hangs => Refused::Silence,
+            BoardFate::Refuses { .. } | BoardFate::DeployFails { .. } | BoardFate::Unhealthy { .. } => {
+                return Ok(board);
+            }
+        };
+        fates.strike_board(board.ordinal, fate);
+        Err(refused)
     }
 }
 

@@ -82,6 +82,10 @@ pub enum BoardFate {
         /// For how long.
         for_ms: u64,
     },
+    /// It takes calls, and answers none of them.
+    Hangs,
+    /// It answers everything with a page for people.
+    Babbles,
     /// What is deployed fails to, and comes up by itself after a while.
     DeployFails {
         /// How long after the deployment.

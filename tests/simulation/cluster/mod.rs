@@ -38,6 +38,7 @@ pub use nodes::{Node, Nodes};
 pub use pace::Pace;
 use pace::later;
 use proxy::Proxy;
+pub use proxy::Silence;
 use read::{PodId, key, text, uid};
 use scheduler::Scheduler;
 

@@ -96,9 +96,12 @@ impl Proxy<'_> {
                 let with = (&mut *self.fates, self.pace);
                 self.dashboards.put(self.now, with, &service, head, &call.body).map(|()| as_text(200, ""))
             }
-            _ => Err(Refused { code: 405, message: "only GET and PUT".to_owned() }),
+            _ => Err(Refused::With { code: 405, message: "only GET and PUT".to_owned() }),
         };
-        Ok(answered.unwrap_or_else(|refused| as_text(refused.code, &format!("{}\n", refused.message))))
+        Ok(answered.unwrap_or_else(|refused| match refused {
+            Refused::With { code, message } => as_text(code, &format!("{message}\n")),
+            Refused::Silence => silence(),
+        }))
     }
 
     /// The head behind a port of a Service, if it listens.
@@ -134,6 +137,16 @@ fn port<'a>(service: &'a Value, asked: &str) -> Option<&'a Value> {
 
 fn path(call: &Proxied) -> &str {
     call.path_and_query.split('?').next().unwrap_or_default()
+}
+
+/// What stands for an answer that never comes.
+#[derive(Debug, Clone, Copy)]
+pub struct Silence;
+
+fn silence() -> Response<Bytes> {
+    let mut response = as_text(504, "");
+    response.extensions_mut().insert(Silence);
+    response
 }
 
 fn as_json(code: u16, body: &Value) -> Response<Bytes> {

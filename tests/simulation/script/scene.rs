@@ -80,7 +80,7 @@ pub(crate) struct Cohort {
 }
 
 /// A ClusterQueue and its LocalQueue.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Queue {
     /// The name of both.

@@ -152,7 +152,7 @@ pub(crate) enum StopPolicy {
 }
 
 /// A RayService.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Service {
     /// Its name.
@@ -202,7 +202,7 @@ pub(crate) struct Cluster {
 }
 
 /// The pods of a cluster.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Pods {
     /// The version of Ray.

@@ -1,0 +1,122 @@
+//! What many services cost that nothing happens to, and what some that are ill cost the others.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::calm::{self, Setting};
+use crate::cluster::{BoardFate, FateList, Fates};
+use crate::script::manifests::Place;
+use crate::script::perform::Performer;
+use crate::script::scene::{Flavor, Queue, Quota, Scene, Size};
+use crate::script::step::{Act, Group, Pods, Service};
+use crate::transport::reliable;
+use crate::world::Shared;
+
+const SERVICES: usize = 500;
+/// For how long they are looked at, once they serve.
+const LOOKED_AT: Duration = Duration::from_secs(300);
+/// How long one waits for what is to come. The limit is for what never comes.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+fn scene() -> Scene {
+    let nominal = Size { cpu: 1_000_000, memory: 1_000_000, gpu: 0 };
+    let quotas = vec![Quota { flavor: "on-demand".into(), nominal, borrowing: None, lending: None }];
+    Scene {
+        flavors: vec![Flavor { name: "on-demand".into(), picky: false }],
+        queues: vec![Queue { name: "team-a".into(), quotas, ..Queue::default() }],
+        ..Scene::default()
+    }
+}
+
+fn service(name: &str) -> Act {
+    let size = Size { cpu: 10, memory: 16, gpu: 0 };
+    let small = Group { name: "small".into(), replicas: 1, hosts: 1, size };
+    Act::PutService(Service {
+        name: name.into(),
+        queue: Some("team-a".into()),
+        pods: Pods { version: 52, head: size, groups: vec![small] },
+        ..Service::default()
+    })
+}
+
+/// Which services serve.
+fn serving(world: &Shared) -> Vec<String> {
+    world.with(|world| {
+        let is_ready = |service: &&Value| {
+            let conditions = service.pointer("/status/conditions").and_then(Value::as_array);
+            conditions.into_iter().flatten().any(|shown| shown["type"] == "Ready" && shown["status"] == "True")
+        };
+        let services = world.api.list("RayService").map(AsRef::as_ref).filter(is_ready);
+        services.map(|service| service["metadata"]["name"].as_str().unwrap_or_default().to_owned()).collect()
+    })
+}
+
+/// Waits until so many services serve.
+async fn served(world: &Shared, count: usize) {
+    let begun = world.time.elapsed();
+    while serving(world).len() < count {
+        assert!(world.time.elapsed() < begun + PATIENCE, "only {} of {count} serve", serving(world).len());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[test]
+fn services_at_rest_cost_no_write() {
+    calm::in_world_with(1, Setting { nodes: 8, fates: Fates::kind() }, async |world| {
+        let client = reliable(world);
+        let place = Place::new("team");
+        let people = Performer::new(&client, &place);
+        people.set_up(&scene()).await.expect("a scene");
+        for number in 0..SERVICES {
+            people.perform(&service(&format!("s{number}"))).await.expect("a service");
+        }
+        served(world, SERVICES).await;
+        calm::rest(world).await.expect("rest");
+
+        let before = world.with(|world| world.writes);
+        assert!(before > 10 * u64::try_from(SERVICES).expect("a number"), "they cost {before} writes to begin with");
+        tokio::time::sleep(LOOKED_AT).await;
+
+        assert_eq!(world.with(|world| world.writes) - before, 0, "writes in {LOOKED_AT:?}");
+        assert_eq!(serving(world).len(), SERVICES);
+    });
+}
+
+/// How long it takes a service to serve, and then to be upgraded, where others came before it.
+fn lasts(others: &[&str], fates: FateList) -> (Duration, Duration) {
+    calm::in_world_with(1, Setting { nodes: 4, fates: Fates::listed(fates) }, async |world| {
+        let client = reliable(world);
+        let place = Place::new("team");
+        let people = Performer::new(&client, &place);
+        people.set_up(&scene()).await.expect("a scene");
+        for other in others {
+            people.perform(&service(other)).await.expect("a service");
+            // Each dashboard is first reached in its turn.
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        }
+        assert!(serving(world).is_empty(), "those that are ill don't serve: {:?}", serving(world));
+        let begun = world.time.elapsed();
+        people.perform(&service("well")).await.expect("a service");
+        served(world, 1).await;
+        let serves = world.time.elapsed();
+        let upgrade = Act::SetVersion { service: "well".into(), version: 53 };
+        people.perform(&upgrade).await.expect("an upgrade");
+        calm::rest(world).await.expect("rest");
+        (serves - begun, world.time.elapsed() - serves)
+    })
+}
+
+#[test]
+fn dashboards_that_hang_or_babble_delay_nobody_else() {
+    let alone = lasts(&[], FateList::default());
+
+    let ill = FateList { boards: [(0, BoardFate::Hangs), (1, BoardFate::Babbles)].into(), ..FateList::default() };
+    let beside = lasts(&["silent", "babbling"], ill);
+
+    let latency = Duration::from_millis(500);
+    assert!(
+        beside.0 <= alone.0 + latency && beside.1 <= alone.1 + latency,
+        "alone {alone:?}, beside others {beside:?}"
+    );
+}
