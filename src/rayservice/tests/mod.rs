@@ -1,3 +1,4 @@
+mod goals;
 mod life;
 mod requests;
 mod restarts;

@@ -110,6 +110,8 @@ impl Stage {
 
     /// The head of a cluster dies, and comes up without its applications.
     pub(super) fn lose_head(&mut self, cluster: &str) {
+        // Requests that are sent to it by now were sent while it was well.
+        self.settle();
         let uid = self.cluster(cluster).uid().unwrap_or_default();
         self.dashboards.remove(&uid);
         self.objects.remove(&("Pod".to_owned(), format!("{cluster}-head")));
@@ -205,6 +207,11 @@ impl Stage {
     pub(super) fn leads_to(&self) -> Option<String> {
         let selector = self.object("Service", "chat-serve-svc")?.pointer("/spec/selector/ray.io~1cluster")?;
         selector.as_str().map(str::to_owned)
+    }
+
+    /// Whether requests were sent to a cluster, and are no longer.
+    pub(super) fn is_left(&self, cluster: &str) -> bool {
+        self.left_at.contains_key(cluster)
     }
 
     /// Status and reason of a condition of the service.
