@@ -8,6 +8,7 @@ use super::ray_cluster::RayClusterJob;
 use super::{Job, Leave, Member, report};
 use crate::api::ray::RayService;
 use crate::engine::plan::{ObjectRef, Write};
+use crate::rayservice::initializing;
 use crate::rayservice::services::serve_service_name;
 
 /// A RayService and its children, which are jobs as any other but that they have no slices of their own.
@@ -30,7 +31,8 @@ impl Job for RayServiceJob<'_> {
     }
 
     fn wants_to_run(&self) -> bool {
-        self.service.metadata.deletion_timestamp.is_none() && self.service.spec.suspend != Some(true)
+        let is_over = initializing::is_over(self.service);
+        self.service.metadata.deletion_timestamp.is_none() && self.service.spec.suspend != Some(true) && !is_over
     }
 
     fn members(&self) -> Vec<Member> {

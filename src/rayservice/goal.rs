@@ -4,15 +4,13 @@
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
-use super::{children, hash, services};
-use crate::api::ray::{RayCluster, RayService, UpgradeType, upgrade_choices};
+use super::{children, hash, initializing, services};
+use crate::api::ray::{RayCluster, RayService, UpgradeType, names, upgrade_choices};
 use crate::dashboard::ServeConfig;
 use crate::raycluster::{self, Problem};
 
 /// The longest name of a service, in characters; names of children, Services and labels are made from it.
 const LONGEST_NAME: usize = 47;
-/// On a service: after how long it counts as failed if it doesn't come to serve.
-const INITIALIZING_TIMEOUT: &str = "ray.io/initializing-timeout";
 /// A name for a cluster that is only looked at.
 const DRAFT: &str = "draft";
 
@@ -41,6 +39,13 @@ impl Goal {
             let message = format!("{unknown:?}; NewCluster, NewClusterWithIncrementalUpgrade and None are allowed");
             problem(&mut problems, "spec.upgradeStrategy.type", message);
         }
+        if let Err(message) = initializing::limit(service) {
+            problem(
+                &mut problems,
+                &format!("metadata.annotations[{}]", names::INITIALIZING_TIMEOUT_ANNOTATION),
+                message,
+            );
+        }
         if let Some(seconds) = service.spec.ray_cluster_deletion_delay_seconds.filter(|seconds| *seconds < 0) {
             problem(&mut problems, "spec.rayClusterDeletionDelaySeconds", format!("{seconds} is below 0"));
         }
@@ -62,15 +67,11 @@ pub(super) fn strategy(service: &RayService) -> &UpgradeType {
 /// What is set and has no effect, each with what is missing.
 pub(super) fn unsupported(service: &RayService) -> Vec<String> {
     let incremental = *strategy(service) == UpgradeType::NewClusterWithIncrementalUpgrade;
-    let timeout = service.annotations().contains_key(INITIALIZING_TIMEOUT);
-    let found = [
-        (
-            incremental,
-            "spec.upgradeStrategy.type NewClusterWithIncrementalUpgrade: no cluster is made until it is NewCluster"
-                .to_owned(),
-        ),
-        (timeout, format!("annotation {INITIALIZING_TIMEOUT}: a service is initializing for as long as it takes")),
-    ];
+    let found = [(
+        incremental,
+        "spec.upgradeStrategy.type NewClusterWithIncrementalUpgrade: no cluster is made until it is NewCluster"
+            .to_owned(),
+    )];
     let own = found.into_iter().filter(|(set, _)| *set).map(|(_, field)| field);
     let of_cluster = raycluster::unsupported::fields(&children::draft(service, DRAFT));
     own.chain(upgrade_choices::misread(&service.metadata))

@@ -10,6 +10,7 @@ mod family;
 mod given_up;
 mod goal;
 pub mod hash;
+pub mod initializing;
 mod observation;
 mod serve;
 pub mod services;
@@ -127,6 +128,7 @@ pub fn plan(view: &View<'_>) -> Plan {
         return Plan { writes: Vec::from_iter(Write::patch(service, &held)), ..Plan::default() };
     }
     match Phase::of(service, !view.children.is_empty()) {
+        Phase::Running if initializing::is_over(service) => initializing::end(view),
         phase @ (Phase::Running | Phase::Resuming) => run(&Scene::of(view, phase)),
         phase => suspend::plan(view, phase),
     }
@@ -134,6 +136,10 @@ pub fn plan(view: &View<'_>) -> Plan {
 
 fn run(scene: &Scene<'_>) -> Plan {
     let mut plan = Plan::default();
+    let due = initializing::due(scene.view);
+    if due.is_some_and(|due| initializing::plan(scene.view, due, &mut plan)) {
+        return plan;
+    }
     children::plan(scene, &mut plan);
     given_up::plan(scene, &mut plan);
     let pending = scene.pending().map(|child| (child, serve::config_of_pending(scene)));

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use super::family::{Child, active_name, pending_name};
 use super::suspend::Phase;
 use super::upgrade::{Reason, Step};
-use super::{Scene, View, children, goal, serve};
+use super::{Scene, View, children, goal, initializing, serve};
 use crate::api::condition::{self, Verdict};
 use crate::api::ray::upgrade_choices::GIVEN_UP_ANNOTATION;
 use crate::api::ray::{AppStatus, RayServiceStatus, RayServiceStatuses, ServeDeploymentStatus, names};
@@ -29,7 +29,10 @@ pub const SUSPENDED: &str = "Suspended";
 /// for quota for too long.
 pub const UPGRADE_HELD: &str = "sluice.dev/UpgradeHeld";
 
-const INITIALIZING: &str = "Initializing";
+/// Reason of [`READY`]: nothing serves yet.
+pub(super) const INITIALIZING: &str = "Initializing";
+/// Reason of [`READY`]: that took too long, and is over.
+pub(super) const TIMED_OUT: &str = "InitializingTimeout";
 
 /// Writes the status of a service that runs, if there is anything new to say.
 pub(super) fn write(scene: &Scene<'_>) -> Option<Write> {
@@ -85,6 +88,26 @@ pub(super) fn of_suspended(view: &View<'_>, phase: Phase) -> Option<Write> {
         }
         Phase::Running | Phase::Suspended | Phase::Resuming => {}
     }
+    conditions.unsupported();
+    finish(view, old, status)
+}
+
+/// Writes the status of a service that has taken too long to come to serve.
+pub(super) fn of_timed_out(view: &View<'_>) -> Option<Write> {
+    let old = view.service.status.clone().unwrap_or_default();
+    let mut status = old.clone();
+    status.active_service_status = None;
+    status.pending_service_status = None;
+    status.num_serve_endpoints = Some(0);
+    let mut conditions = Conditions { all: &mut status.conditions, view };
+    let limit =
+        initializing::limit(view.service).ok().flatten().map(|limit| format!(" of {limit:#}")).unwrap_or_default();
+    let text = format!(
+        "it did not come to serve in the time{limit} that annotation {} allows; suspend and resume it, or make it anew, to try again",
+        names::INITIALIZING_TIMEOUT_ANNOTATION
+    );
+    conditions.set(READY, false, TIMED_OUT, text);
+    conditions.set(UPGRADE_IN_PROGRESS, false, TIMED_OUT, "nothing serves, and nothing is to");
     conditions.unsupported();
     finish(view, old, status)
 }

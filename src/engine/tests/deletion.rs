@@ -4,6 +4,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::jobs::{cluster_spec, control_plane, meta, put_cluster, put_service};
+use crate::api::ray::names;
 use crate::queue::Settings;
 
 /// In the foreground everything that a job owns is deleted at once, its slices with its clusters. The slices hold their quota
@@ -127,4 +128,22 @@ fn a_slice_that_is_deleted_holds_its_quota_while_the_gate_of_what_it_pays_for_ma
     plane.play(60);
     assert_ne!(plane.workload("chat").metadata.uid, first.uid);
     assert_eq!(plane.pods("chat"), 2);
+}
+
+#[test]
+fn a_service_that_takes_too_long_to_serve_gives_its_quota_to_others() {
+    // Given a service that has its quota and never comes to serve, and a cluster that waits for that quota,
+    let mut plane = control_plane(Settings::default(), "2");
+    plane.ailing.insert("chat".into());
+    put_service(&mut plane, "chat", "low", "2.53.0");
+    let limit = json!({(names::INITIALIZING_TIMEOUT_ANNOTATION): "60"});
+    plane.apply("RayService", json!({"metadata": {"name": "chat", "annotations": limit}}));
+    plane.play(10);
+    put_cluster(&mut plane, "other", "low", 1);
+    plane.play(30);
+    assert_eq!(plane.pods("other"), 0);
+
+    // when its time is over, then its pods go, and only then the others come.
+    plane.play(60);
+    assert_eq!(plane.pods("other"), 2);
 }

@@ -261,3 +261,61 @@ fn a_field_of_the_cluster_that_is_not_acted_on_is_told_by_the_service_too() {
     let told = stage.message("sluice.dev/Unsupported");
     assert!(told.contains("spec.rayClusterConfig.historyServerOptions"), "{told}");
 }
+
+/// A service whose pods don't come up, and that has this long to serve.
+fn slow(limit: &str) -> Stage {
+    let mut service = chat();
+    service["metadata"]["annotations"][names::INITIALIZING_TIMEOUT_ANNOTATION] = json!(limit);
+    let mut stage = Stage::new(service);
+    stage.pods_start = false;
+    stage
+}
+
+#[rstest]
+#[case::as_go_writes_it("1m0s")]
+#[case::in_seconds("60")]
+fn b22_a_service_that_takes_too_long_ends_and_no_edit_revives_it(#[case] limit: &str) {
+    let mut stage = slow(limit);
+    stage.play(50);
+    assert_eq!((stage.living().len(), stage.condition("Ready")), (1, state("False", "Initializing")));
+
+    stage.play(30);
+    assert_eq!((stage.living().len(), stage.condition("Ready")), (0, state("False", "InitializingTimeout")));
+    assert_eq!(stage.told("RayServiceInitializingTimeout"), 1);
+    stage.pods_start = true;
+    stage.edit(version("2.54.0"));
+    stage.restart();
+    stage.play(120);
+    assert_eq!((stage.living().len(), stage.condition("Ready")), (0, state("False", "InitializingTimeout")));
+
+    // Suspended and resumed, it begins anew, and has all of its time.
+    stage.edit(json!({"spec": {"suspend": true}}));
+    stage.play(20);
+    stage.pods_start = false;
+    stage.edit(json!({"spec": {"suspend": false}}));
+    stage.play(50);
+    assert_eq!((stage.living().len(), stage.condition("Ready")), (1, state("False", "Initializing")));
+    stage.pods_start = true;
+    stage.play(60);
+    assert_eq!(stage.condition("Ready"), state("True", "NonZeroServeEndpoints"));
+}
+
+#[test]
+fn b22_one_that_served_is_never_ended_for_that() {
+    let mut stage = slow("60");
+    stage.pods_start = true;
+    stage.play(40);
+    let name = stage.living()[0].clone();
+    stage.pods_start = false;
+    stage.lose_head(&name);
+    stage.play(300);
+    assert_eq!((stage.living(), stage.condition("Ready")), (vec![name], state("False", "ZeroServeEndpoints")));
+}
+
+#[test]
+fn time_that_is_spent_waiting_for_quota_does_not_count() {
+    let mut stage = slow("60");
+    stage.gated = true;
+    stage.play(600);
+    assert_eq!((stage.living().len(), stage.condition("Ready")), (1, state("False", "Initializing")));
+}
