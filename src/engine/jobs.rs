@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::plan::{ObjectRef, Plan};
-use super::planners::{JobKey, existing_cluster, is_standalone};
+use super::planners::{JobKey, Planner, existing_cluster, is_standalone};
 use super::ray_jobs::Submits;
 use super::renewals::share_of_pod;
 use super::store::Key;
@@ -51,7 +51,8 @@ pub struct Sight<'a> {
 impl Engine {
     /// Plans for a job; nothing for one that isn't there, or is a part of another.
     pub(super) fn plan_job(&self, job: &JobKey, now: Timestamp) -> Plan {
-        self.with(job, |known| self.plan_any_job(known, now)).unwrap_or_default()
+        let failures = self.pace.failures(&Planner::Job(job.clone()));
+        self.with(job, |known| self.plan_any_job(known, failures, now)).unwrap_or_default()
     }
 
     /// Looks at a job; `None` if there is none, or it is a part of another.
@@ -141,7 +142,7 @@ impl Engine {
         }))
     }
 
-    fn plan_any_job(&self, known: Known<'_>, now: Timestamp) -> Plan {
+    fn plan_any_job(&self, known: Known<'_>, failures: u32, now: Timestamp) -> Plan {
         let Known { job, managed, workloads, outlived, pod_class, makes_pods } = known;
         jobframework::plan(&JobView {
             job,
@@ -153,6 +154,7 @@ impl Engine {
             placement: &|flavors: &BTreeSet<String>| self.placement(flavors),
             pinned: &|slice: &Workload| self.queueing.pinned(slice),
             makes_pods,
+            failures,
             watches_readiness: self.queueing.watches_readiness(),
             now,
         })

@@ -228,6 +228,8 @@ pub struct JobView<'a> {
     pub pinned: &'a dyn Fn(&Workload) -> BTreeSet<String>,
     /// Whether this process makes the pods, and can take some away and leave others.
     pub makes_pods: bool,
+    /// How many writes for it have failed in a row.
+    pub failures: u32,
     /// Whether its workloads are to say that their pods are ready. Nobody else looks at that, and it costs two writes a slice,
     /// so it is said only where the queue decides by it (as kueue v0.19.2 does).
     pub watches_readiness: bool,

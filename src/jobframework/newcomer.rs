@@ -13,6 +13,8 @@ use crate::engine::plan::Plan;
 
 /// For how long the first word of the queue is waited for.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(10);
+/// So many failures in a row take as long, with the pauses between them: the queue can't be asked.
+const FAILURES: u32 = 8;
 
 /// Whether the queue has yet to say anything of this job, and is waited for. `asked` tells whether it could be asked at all.
 pub(super) fn is_unjudged(view: &JobView<'_>, slices: &[Slice<'_>], asked: bool, plan: &mut Plan) -> bool {
@@ -20,7 +22,8 @@ pub(super) fn is_unjudged(view: &JobView<'_>, slices: &[Slice<'_>], asked: bool,
         let conditions = slice.workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         slice.phase == Phase::Waiting && condition::get(conditions, names::QUOTA_RESERVED).is_none()
     };
-    if !asked || !slices.iter().all(is_untouched) {
+    let is_asked = asked && view.job.wants_to_run() && view.failures < FAILURES;
+    if !is_asked || !slices.iter().all(is_untouched) {
         return false;
     }
     let made = slices.iter().filter_map(|slice| slice.workload.metadata.creation_timestamp.as_ref()).map(|time| time.0);
@@ -31,7 +34,7 @@ pub(super) fn is_unjudged(view: &JobView<'_>, slices: &[Slice<'_>], asked: bool,
     until > view.now
 }
 
-/// Whether a member that nothing pays for yet runs on meanwhile: it has pods, and can get no more of them unpaid.
+/// Whether a member that nothing pays for yet runs on meanwhile: it has pods, and more of them are held back.
 pub(super) fn runs_on(view: &JobView<'_>, member: &Member) -> bool {
     let none = MemberShare { name: member.name.clone(), uid: member.uid.clone(), pods: Vec::new() };
     !member.live_pods.is_empty() && view.job.unheld(member, &none).is_none()

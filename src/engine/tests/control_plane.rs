@@ -46,6 +46,8 @@ pub(super) struct ControlPlane {
     on_the_way: Vec<(WriteId, Write)>,
     /// The kind of which the next write is turned away, as by a server that is overloaded.
     pub(super) turns_away: Option<&'static str>,
+    /// The kind of which none can be made.
+    pub(super) refuses: Option<&'static str>,
     /// What Serve was given last, by cluster.
     serve: BTreeMap<String, Value>,
 }
@@ -65,6 +67,7 @@ impl ControlPlane {
             late: None,
             on_the_way: Vec::new(),
             turns_away: None,
+            refuses: None,
             serve: BTreeMap::new(),
         }
     }
@@ -243,6 +246,9 @@ impl ControlPlane {
         let held = self.objects.get(&name);
         match (&write.op, held) {
             (WriteOp::Create(_), Some(_)) => return Err(refused(409, "it exists")),
+            (WriteOp::Create(_), None) if self.refuses == Some(name.0.as_str()) => {
+                return Err(refused(403, "it is forbidden"));
+            }
             (WriteOp::Create(object), None) => self.create(name.clone(), object.clone()),
             (_, None) => return Err(refused(404, "it is gone")),
             (WriteOp::Patch(body) | WriteOp::PatchStatus(body), Some(held)) => {

@@ -50,3 +50,15 @@ fn without_it_a_cluster_stops_until_there_is_some(#[case] cpu: &str, #[case] que
     plane.play(60);
     assert_eq!(plane.pods("chat"), 2);
 }
+
+/// Somebody else's rules may forbid the Workload.
+#[test]
+fn a_queue_that_can_never_be_asked_is_not_waited_for() {
+    let mut plane = running("2");
+    plane.refuses = Some("Workload");
+
+    put_into_queue(&mut plane, Some("lq"));
+    plane.play(60);
+
+    assert_eq!(plane.pods("chat"), 0);
+}

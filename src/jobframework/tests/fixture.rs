@@ -178,6 +178,7 @@ pub(super) fn view<'a>(job: &'a FakeJob, slices: &[&'a Workload]) -> JobView<'a>
         placement: &|_| Placement::default(),
         pinned: &|_| BTreeSet::new(),
         makes_pods: true,
+        failures: 0,
         watches_readiness: false,
         now: Timestamp::UNIX_EPOCH,
     }
