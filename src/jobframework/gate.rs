@@ -1,7 +1,7 @@
 //! The gate: which members of a job may run.
 
 use super::record::MemberShare;
-use super::slices::Slice;
+use super::slices::{Phase, Slice, slices_of};
 use super::{Group, JobView, Member, instead, newcomer};
 use crate::engine::plan::{Note, ObjectRef, Plan};
 
@@ -55,12 +55,18 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
     }
 }
 
-/// What may not change while the gate of a member does: the slice that it is opened on; and, if others get its quota because it
-/// serves nobody, what says whom requests are sent to.
+/// What may not change while the gate of a member does: the slice that it is opened on; if others get its quota because it
+/// serves nobody, what says whom requests are sent to; and if nothing pays for it, the slices that may be admitted just now:
+/// what is closed then would be left without any reason to be. If writes fail on and on, that isn't waited for any more.
 fn rests_on(view: &JobView<'_>, member: &Member, covering: Option<&Slice<'_>>) -> Vec<ObjectRef> {
     match covering {
         Some(_) if member.preempted => view.job.routed_by().into_iter().collect(),
         Some(slice) if !member.open => vec![ObjectRef::of(slice.workload)],
+        None if view.failures < newcomer::FAILURES => {
+            let slices = slices_of(view.workloads.iter().copied());
+            let waiting = slices.iter().filter(|slice| slice.phase == Phase::Waiting);
+            waiting.map(|slice| ObjectRef::of(slice.workload)).collect()
+        }
         _ => Vec::new(),
     }
 }

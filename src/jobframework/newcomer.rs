@@ -14,7 +14,7 @@ use crate::engine::plan::Plan;
 /// For how long the first word of the queue is waited for.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(10);
 /// So many failures in a row take as long, with the pauses between them: the queue can't be asked.
-const FAILURES: u32 = 8;
+pub(super) const FAILURES: u32 = 8;
 
 /// Whether the queue has yet to say anything of this job, and is waited for. `asked` tells whether it could be asked at all.
 pub(super) fn is_unjudged(view: &JobView<'_>, slices: &[Slice<'_>], asked: bool, plan: &mut Plan) -> bool {

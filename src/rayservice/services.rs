@@ -43,12 +43,14 @@ fn find<'a>(view: &View<'a>, name: &str) -> Option<&'a Service> {
 /// Plans the Services so that they lead to `child`.
 pub(super) fn plan(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
     let service = scene.view.service;
+    // Requests are sent to no cluster that is just being stopped or deleted.
+    let steady = || [ObjectRef::of(child.cluster)];
     for wanted in [serve_service(service, child.cluster), head_service(service, child.cluster)] {
         match find(scene.view, &wanted.name_any()) {
             None => {
                 let text = format!("Service {} is made", place(&wanted));
                 plan.notes.push(Note::normal(service, "CreatedService", text));
-                plan.write(Write::create(&wanted));
+                plan.write(Write::create(&wanted).while_quiet(steady()));
             }
             // It has to be gone before it can be made anew.
             Some(there) if there.metadata.deletion_timestamp.is_some() => {}
@@ -58,8 +60,7 @@ pub(super) fn plan(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
                     let text = format!("Service {} leads to RayCluster {}", place(there), child.name());
                     plan.notes.push(Note::normal(service, "UpdatedService", text));
                 }
-                // Requests are sent to no cluster that is just being stopped.
-                plan.write(write.map(|write| write.while_quiet([ObjectRef::of(child.cluster)])));
+                plan.write(write.map(|write| write.while_quiet(steady())));
             }
         }
     }

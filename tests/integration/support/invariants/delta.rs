@@ -4,7 +4,7 @@ use sluice::api::condition::is_true;
 use sluice::api::kueue::Workload;
 
 use super::super::history::State;
-use super::{Breach, Invariant, clusters_of, holds_quota, is_live, is_open, key, owner_uid, replaces, slices_of};
+use super::{Breach, Invariant, clusters_of, counts, holds_quota, is_live, is_open, key, owner_uid, slices_of};
 
 /// What the change of a Workload from `was` broke.
 pub(super) fn check(state: &State, was: Option<&Workload>, workload: &Workload, gone: bool) -> Vec<Breach> {
@@ -18,14 +18,14 @@ pub(super) fn check(state: &State, was: Option<&Workload>, workload: &Workload, 
     }
 }
 
-/// Of the slices that hold quota, at most one replaces no other that does.
+/// Of the slices that hold quota, at most one takes the place of no other that does, directly or through slices that are over.
 fn twice(state: &State, job: &str) -> Vec<Breach> {
     let holders: Vec<&Workload> = slices_of(state, job).filter(|slice| holds_quota(slice)).collect();
-    let keys: Vec<String> = holders.iter().map(|slice| key(*slice)).collect();
-    let on_their_own = holders.iter().filter(|slice| !replaces(slice).is_some_and(|old| keys.contains(old))).count();
+    let on_their_own = holders.iter().filter(|slice| counts(state, slice)).count();
     if on_their_own < 2 {
         return Vec::new();
     }
+    let keys: Vec<String> = holders.iter().map(|slice| key(*slice)).collect();
     let what = format!("job {job} is counted {on_their_own} times: {} hold quota side by side", keys.join(" and "));
     vec![Breach::of(Invariant::Delta, what)]
 }
