@@ -8,6 +8,7 @@ use crate::api::fingerprint;
 /// A configuration that can be sent to Serve.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServeConfig {
+    text: String,
     body: Value,
     hash: String,
 }
@@ -52,7 +53,12 @@ impl ServeConfig {
             other => return Err(ConfigError::NoApplications { found: kind_of(other) }),
         }
         let hash = fingerprint::of(&body);
-        Ok(Self { body, hash })
+        Ok(Self { text: text.to_owned(), body, hash })
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        &self.text
     }
 
     /// What is sent.

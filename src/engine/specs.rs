@@ -11,11 +11,12 @@ use super::Halves;
 use super::store::Key;
 use super::world::{Change, Object};
 use crate::api::ray::RayCluster;
+use crate::dashboard::ServeConfig;
 use crate::jobframework::ray_job::Needs;
 use crate::jobframework::{Groups, ray_cluster};
 use crate::raycluster::revision::{Content, Essence};
 use crate::raycluster::{self, PodGroup, Problem};
-use crate::rayservice::Goal;
+use crate::rayservice::{Goal, kept};
 
 /// What follows from the specs of all RayClusters, RayServices and RayJobs.
 #[derive(Debug, Default)]
@@ -24,6 +25,7 @@ pub(super) struct Specs {
     goals: Derived<Result<Goal, Vec<Problem>>>,
     needs: Derived<Needs>,
     revisions: Derived<Option<Content>>,
+    serve_configs: Derived<Option<ServeConfig>>,
 }
 
 impl Specs {
@@ -35,8 +37,14 @@ impl Specs {
             }
             (_, Some(Object::RayService(service))) => self.goals.see(service.as_ref(), Goal::of),
             (_, Some(Object::RayJob(job))) => self.needs.see(job.as_ref(), Needs::of),
-            (_, Some(Object::ControllerRevision(revision))) => self.revisions.see(revision.as_ref(), Content::of),
-            (Some(Object::ControllerRevision(gone)), None) => self.revisions.forget(&Key::of(gone.as_ref())),
+            (_, Some(Object::ControllerRevision(revision))) => {
+                self.revisions.see(revision.as_ref(), Content::of);
+                self.serve_configs.see(revision.as_ref(), kept::read);
+            }
+            (Some(Object::ControllerRevision(gone)), None) => {
+                self.revisions.forget(&Key::of(gone.as_ref()));
+                self.serve_configs.forget(&Key::of(gone.as_ref()));
+            }
             (Some(Object::RayJob(gone)), None) => self.needs.forget(&Key::of(gone.as_ref())),
             (Some(Object::RayCluster(gone)), None) => self.makeups.forget(&Key::of(gone.as_ref())),
             (Some(Object::RayService(gone)), None) => self.goals.forget(&Key::of(gone.as_ref())),
@@ -52,6 +60,11 @@ impl Specs {
     /// What is kept in a ControllerRevision; `None` if that is nothing of ours.
     pub(super) fn revision(&self, revision: &Key) -> Option<&Content> {
         self.revisions.of(revision)?.as_ref()
+    }
+
+    /// The Serve configuration that is kept in a ControllerRevision; `None` if that is something else.
+    pub(super) fn serve_config(&self, revision: &Key) -> Option<&ServeConfig> {
+        self.serve_configs.of(revision)?.as_ref()
     }
 
     /// What a RayJob needs.

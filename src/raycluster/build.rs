@@ -60,7 +60,7 @@ pub fn build(cluster: &RayCluster, group: &PodGroup, slot: Slot, attempt: u32) -
 }
 
 /// The reference from what a cluster consists of to the cluster.
-pub(super) fn owner(cluster: &RayCluster) -> OwnerReference {
+pub fn owner(cluster: &RayCluster) -> OwnerReference {
     OwnerReference {
         api_version: RayCluster::api_version(&()).into_owned(),
         kind: RayCluster::kind(&()).into_owned(),

@@ -68,6 +68,11 @@ pub fn revision(cluster: &RayCluster, number: i64) -> String {
     format!("{}-{}-{number}", cluster.name_any(), fingerprint::short(&cluster.uid().unwrap_or_default()))
 }
 
+/// The name of the ControllerRevision that keeps the Serve configuration with this hash for a cluster.
+pub fn serve_config(cluster: &RayCluster, hash: &str) -> String {
+    format!("{}-{}-serve-{hash}", cluster.name_any(), fingerprint::short(&cluster.uid().unwrap_or_default()))
+}
+
 /// The name of the Job that deletes what the cluster has kept in a Redis (KubeRay 1.7
 /// `ray-operator/controllers/ray/utils/util.go`, `TrimJobName`).
 pub fn redis_cleanup(cluster: &RayCluster) -> String {

@@ -3,10 +3,10 @@
 use jiff::SignedDuration;
 use kube::ResourceExt;
 
-use super::Scene;
 use super::children::place;
 use super::family::Child;
 use super::upgrade::{Reason, Step};
+use super::{Scene, kept};
 use crate::api::condition;
 use crate::api::ray::names;
 use crate::dashboard::ServeConfig;
@@ -22,23 +22,35 @@ const DASHBOARD_PORT: u16 = 8265;
 /// The port of the Serve proxy, if the head names none.
 const SERVE_PORT: u16 = 8000;
 
-/// The configuration that the active cluster is to have; `None` if it keeps the one it has. A configuration that comes with
-/// another cluster is for that one, and never reaches the one that serves.
-pub(super) fn config_of_active<'a>(scene: &'a Scene<'_>) -> Option<&'a ServeConfig> {
-    let goal = scene.goal.as_ref().ok()?;
-    let applied = scene.family.active.as_ref()?.applied_config();
+/// The configuration of the spec, if the active cluster is to have it. One that comes with another cluster is for that one, and never
+/// reaches the one that serves.
+fn goal_of_active<'a>(scene: &'a Scene<'_>, active: &Child<'_>) -> Option<&'a ServeConfig> {
+    let config = &scene.goal.as_ref().ok()?.config;
     let alone = matches!(scene.step, Step::Keep | Step::UpdateActive | Step::Hold(Reason::NoUpgrades, _));
-    (alone || applied == Some(goal.config.hash())).then_some(&goal.config)
+    (alone || active.applied_config() == Some(config.hash())).then_some(config)
 }
 
-/// The configuration that the pending cluster is to have.
-pub(super) fn config_of_pending<'a>(scene: &'a Scene<'_>) -> Option<&'a ServeConfig> {
-    let goal = scene.goal.as_ref().ok()?;
-    matches!(scene.step, Step::Continue(_) | Step::UpdatePending(_)).then_some(&goal.config)
+/// The configuration of the spec, if the pending cluster is to have it.
+fn goal_of_pending<'a>(scene: &'a Scene<'_>) -> Option<&'a ServeConfig> {
+    let config = &scene.goal.as_ref().ok()?.config;
+    matches!(scene.step, Step::Continue(_) | Step::UpdatePending(_)).then_some(config)
 }
 
-/// Plans the calls to a child. `config` is what it is to have.
-pub(super) fn plan(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan: &mut Plan) {
+/// Plans what becomes of Serve on the active and the pending cluster.
+pub(super) fn plan_all(scene: &Scene<'_>, plan: &mut Plan) {
+    let active = scene.family.active.as_ref().map(|active| (active, goal_of_active(scene, active)));
+    let pending = scene.pending().map(|pending| (pending, goal_of_pending(scene)));
+    for (child, goal) in active.into_iter().chain(pending) {
+        if let Some(config) = goal {
+            kept::plan(scene, child, config, plan);
+        }
+        self::plan(scene, child, goal.or_else(|| kept::applied(scene, child)), plan);
+        plan_head_label(scene, child, plan);
+    }
+}
+
+/// Plans the calls to a child. `config` is what it is to have; `None` if that isn't known.
+fn plan(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan: &mut Plan) {
     let Some(ready_since) = child.head_ready_since() else { return };
     let now = scene.view.now;
     if let Some(config) = config.filter(|config| needs(child, config)) {
@@ -86,7 +98,7 @@ fn tell(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan
 
 /// Plans the label of a child's head pod by which the serve Service finds it
 /// (KubeRay 1.7 `ray-operator/controllers/ray/rayservice_controller.go`, `updateHeadPodServeLabel`).
-pub(super) fn plan_head_label(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
+fn plan_head_label(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
     let Some(head) = child.head else { return };
     let serves = head.labels().get(names::SERVE_LABEL).is_some_and(|serves| serves == "true");
     let wanted = match scene.view.service.spec.exclude_head_pod_from_serve_svc {
