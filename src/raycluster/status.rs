@@ -172,8 +172,14 @@ fn conditions(facts: &Facts<'_>, conditions: &mut Vec<Condition>) {
     } else if !was_provisioned {
         set(names::PROVISIONED, false, "RayClusterPodsProvisioning", progress(facts));
     }
+    if let Some(setback) = facts.view.setback {
+        set(names::REPLICA_FAILURE, true, &setback.reason, setback.message.clone());
+    }
     set(names::CLUSTER_SUSPENDING, suspending, names::CLUSTER_SUSPENDING, String::new());
     set(names::CLUSTER_SUSPENDED, suspended, names::CLUSTER_SUSPENDED, String::new());
+    if facts.view.setback.is_none() {
+        condition::remove(conditions, names::REPLICA_FAILURE);
+    }
     condition::report_unsupported(conditions, *now, generation, &unsupported::fields(cluster));
     match facts.view.problems() {
         [] => drop(condition::remove(conditions, names::SPEC_REJECTED)),

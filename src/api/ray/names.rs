@@ -78,6 +78,8 @@ pub const MANAGED_BY_OPERATOR: &str = "ray.io/kuberay-operator";
 
 /// Condition of a RayCluster: whether the head is ready for requests.
 pub const HEAD_POD_READY: &str = "HeadPodReady";
+/// Condition of a RayCluster, there only while True: pods of it could not be made or deleted.
+pub const REPLICA_FAILURE: &str = "ReplicaFailure";
 /// Condition of a RayCluster: whether all of its pods were ready once since it was made or resumed.
 pub const PROVISIONED: &str = "RayClusterProvisioned";
 /// Condition of a RayCluster: it is to lose all pods, whatever becomes of its spec meanwhile.

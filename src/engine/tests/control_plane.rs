@@ -48,6 +48,8 @@ pub(super) struct ControlPlane {
     pub(super) turns_away: Option<&'static str>,
     /// The kind of which none can be made.
     pub(super) refuses: Option<&'static str>,
+    /// How often something was to be made that none can be made of, by kind.
+    refusals: BTreeMap<String, usize>,
     /// What Serve was given last, by cluster.
     serve: BTreeMap<String, Value>,
 }
@@ -68,6 +70,7 @@ impl ControlPlane {
             on_the_way: Vec::new(),
             turns_away: None,
             refuses: None,
+            refusals: BTreeMap::new(),
             serve: BTreeMap::new(),
         }
     }
@@ -194,6 +197,11 @@ impl ControlPlane {
         self.notes.iter().filter(|note| note.regarding.kind == kind && note.reason == reason).count()
     }
 
+    /// How often something of a kind was to be made that none can be made of.
+    pub(super) fn tries(&self, kind: &str) -> usize {
+        self.refusals.get(kind).copied().unwrap_or(0)
+    }
+
     fn of_kind(&self, kind: &str) -> impl Iterator<Item = &Value> {
         self.objects.iter().filter(move |((of, _), _)| of == kind).map(|(_, object)| object)
     }
@@ -247,6 +255,7 @@ impl ControlPlane {
         match (&write.op, held) {
             (WriteOp::Create(_), Some(_)) => return Err(refused(409, "it exists")),
             (WriteOp::Create(_), None) if self.refuses == Some(name.0.as_str()) => {
+                *self.refusals.entry(name.0).or_default() += 1;
                 return Err(refused(403, "it is forbidden"));
             }
             (WriteOp::Create(object), None) => self.create(name.clone(), object.clone()),
@@ -405,7 +414,7 @@ fn waits_for_its_own(object: &Value) -> bool {
 
 fn decoded(kind: &str, object: &Value) -> Option<Object> {
     let group = match kind {
-        "Pod" | "Service" | "ServiceAccount" | "Namespace" => "v1",
+        "Pod" | "Service" | "ServiceAccount" | "Secret" | "Namespace" => "v1",
         "EndpointSlice" => "discovery.k8s.io/v1",
         "RayCluster" | "RayService" => "ray.io/v1",
         "Job" => "batch/v1",

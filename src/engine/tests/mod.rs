@@ -12,4 +12,5 @@ mod newcomers;
 mod parts;
 mod recreate;
 mod redis;
+mod setbacks;
 mod unfitting;

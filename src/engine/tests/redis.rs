@@ -14,7 +14,9 @@ const JOB: &str = "chat-redis-cleanup";
 fn kept() -> ControlPlane {
     let mut plane = control_plane(Settings::default(), "4");
     let mut spec = cluster_spec(1, "2.53.0");
-    spec["gcsFaultToleranceOptions"] = json!({"redisAddress": "redis:6379"});
+    spec["gcsFaultToleranceOptions"] = json!({"redisAddress": "redis:6379", "externalStorageNamespace": "chats"});
+    spec["enableInTreeAutoscaling"] = json!(true);
+    spec["authOptions"] = json!({"mode": "token"});
     plane.apply("RayCluster", json!({"metadata": meta("chat", "low"), "spec": spec}));
     plane.play(60);
     assert_eq!(plane.pods("chat"), 2);
@@ -42,8 +44,13 @@ fn its_keys_go_before_it_does_and_after_its_pods_have() {
     assert!(plane.has("RayCluster", "chat") && plane.has("Job", JOB));
     let over = plane.says("chat", "Finished").expect("it uses no quota any more");
     assert_eq!(over.0, "True");
-    let container = &plane.object("Job", JOB)["spec"]["template"]["spec"]["containers"][0];
+    let job = plane.object("Job", JOB);
+    let pod = &job["spec"]["template"]["spec"];
+    assert_eq!(pod["serviceAccountName"], Value::Null, "that of its autoscaler goes with it");
+    assert_eq!(job["spec"]["activeDeadlineSeconds"], 300);
+    let container = &pod["containers"][0];
     let env = container["env"].as_array().expect("an environment");
+    assert!(env.iter().all(|variable| variable["name"] != "RAY_AUTH_TOKEN"), "the token goes with it");
     let address = env.iter().find(|variable| variable["name"] == "RAY_REDIS_ADDRESS").expect("the address");
     assert_eq!((&address["value"], &container["resources"]["limits"]["cpu"]), (&json!("redis:6379"), &json!("200m")));
 
@@ -68,7 +75,7 @@ fn its_keys_go_before_it_does_and_after_its_pods_have() {
     31,
     "ForceDeletedStuckCluster"
 )]
-fn a_redis_that_is_not_cleaned_up_holds_nobody(
+fn b40_a_redis_that_is_not_cleaned_up_holds_nobody(
     #[case] happens: fn(&mut ControlPlane),
     #[case] seconds: i64,
     #[case] told: &str,
@@ -95,4 +102,26 @@ fn a_cluster_for_which_it_was_turned_off_again_goes_at_once() {
     plane.delete("RayCluster", "chat");
     plane.play(5);
     assert!(!plane.has("RayCluster", "chat") && !plane.has("Job", JOB));
+}
+
+#[test]
+fn keys_that_another_cluster_may_need_stay() {
+    // Given two clusters whose keys begin with the same name,
+    let mut plane = kept();
+    let mut spec = cluster_spec(1, "2.53.0");
+    spec["gcsFaultToleranceOptions"] = json!({"redisAddress": "redis:6379", "externalStorageNamespace": "chats"});
+    plane.apply("RayCluster", json!({"metadata": meta("talk", "low"), "spec": spec}));
+    plane.play(60);
+
+    // when one of them is deleted, then it goes, and says why it leaves its keys;
+    plane.delete("RayCluster", "chat");
+    plane.play(10);
+    assert!(!plane.has("RayCluster", "chat") && !plane.has("Job", JOB));
+    let note = plane.notes.iter().find(|note| note.reason == "RedisCleanupSkipped").expect("an event");
+    assert!(note.message.contains("/talk keeps its state under \"chats\""), "{}", note.message);
+
+    // and the last one takes them with it.
+    plane.delete("RayCluster", "talk");
+    plane.play(10);
+    assert!(plane.has("Job", "talk-redis-cleanup"));
 }

@@ -1,0 +1,29 @@
+//! What the API server has refused to do about the pods of a cluster (KubeRay 1.7 `ray-operator/controllers/ray/utils/util.go`,
+//! `RayClusterReplicaFailureReason`).
+
+use super::groups::Role;
+use crate::engine::plan::{Write, WriteOp};
+
+/// A pod that could not be made or deleted, for which that is still wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setback {
+    /// What has failed, in a word: `FailedCreateHeadPod`, `FailedDeleteWorkerPod` and the like.
+    pub reason: String,
+    /// What has failed, and what the API server said.
+    pub message: String,
+}
+
+impl Setback {
+    /// What is to be said of a write about a pod that was refused.
+    pub fn of(write: &Write, role: Role, said: &str) -> Self {
+        let role = match role {
+            Role::Head => "Head",
+            Role::Worker => "Worker",
+        };
+        let reason = match &write.op {
+            WriteOp::Delete { .. } => format!("FailedDelete{role}Pod"),
+            WriteOp::Create(_) | WriteOp::Patch(_) | WriteOp::PatchStatus(_) => format!("FailedCreate{role}Pod"),
+        };
+        Self { reason, message: format!("{} of {} failed: {said}", write.op.name(), write.target) }
+    }
+}
