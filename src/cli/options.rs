@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use thiserror::Error;
 
 use crate::config::{ConfigError, Configuration};
+use crate::engine::Habits;
 use crate::jobframework::managed::Rules;
 use crate::queue;
 
@@ -25,6 +26,16 @@ pub struct ManagerOptions {
     /// Run the operator of RayClusters and RayServices [default: true].
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub ray_operator: Option<bool>,
+
+    /// Whether a RayService without spec.upgradeStrategy.type gets another cluster when its spec asks for one [default: true].
+    #[arg(long, value_name = "BOOL", env = "ENABLE_ZERO_DOWNTIME", value_parser = switch, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub enable_zero_downtime: Option<bool>,
+
+    /// Whether workers beyond what is wanted are deleted also where Ray's autoscaler has to say which of them go [default: false].
+    #[arg(long, value_name = "BOOL", env = "ENABLE_RANDOM_POD_DELETE", value_parser = switch, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true")]
+    pub enable_random_pod_delete: Option<bool>,
 
     /// Where /metrics is served, as [HOST]:PORT; 0 turns it off [default: :8080].
     #[arg(long, value_name = "ADDRESS")]
@@ -109,6 +120,8 @@ pub struct Settings {
     pub queue: queue::Settings,
     /// Which jobs are managed.
     pub jobs: Rules,
+    /// What the Ray operator does where a spec leaves it open.
+    pub habits: Habits,
     /// Paths of the fields of the configuration file that are set and not acted on.
     pub not_acted_on: Vec<String>,
 }
@@ -185,12 +198,25 @@ impl ManagerOptions {
             log_level: self.log_level.unwrap_or_else(|| "info".into()),
             queue: file.queue,
             jobs: file.jobs,
+            habits: Habits {
+                upgrades: self.enable_zero_downtime.unwrap_or(Habits::default().upgrades),
+                trims_autoscaled: self.enable_random_pod_delete.unwrap_or(Habits::default().trims_autoscaled),
+            },
             not_acted_on: file.not_acted_on,
         };
         if !settings.queue_manager && !settings.ray_operator {
             return Err(OptionsError::NothingToRun);
         }
         Ok(settings)
+    }
+}
+
+/// Reads a switch in any case, as KubeRay does with these variables.
+fn switch(value: &str) -> Result<bool, String> {
+    match value.to_ascii_lowercase().as_str() {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err("allowed are true and false".to_owned()),
     }
 }
 
@@ -326,6 +352,8 @@ mod tests {
     fn a_switch_may_be_bare_or_have_a_value() {
         assert_eq!(parsed(&["--leader-elect"]).leader_elect, Some(true));
         assert_eq!(parsed(&["--queue-manager=false"]).queue_manager, Some(false));
+        assert_eq!(parsed(&["--enable-random-pod-delete"]).enable_random_pod_delete, Some(true));
+        assert_eq!(parsed(&["--enable-zero-downtime=False"]).enable_zero_downtime, Some(false));
         assert_eq!(parsed(&["--watch-namespace=a,b"]).watch_namespace, Some(vec!["a".into(), "b".into()]));
     }
 }

@@ -168,7 +168,8 @@ impl Manager {
         let mut watches = Watches::new(client.clone(), own_events.clone(), settings.namespaces.clone());
         watch_kinds(&mut watches, halves);
         let (scopes, tasks) = watches.finish();
-        let mut engine = Engine::new(halves, settings.queue.clone(), scopes, tokens).managing(settings.jobs.clone());
+        let engine = Engine::new(halves, settings.queue.clone(), scopes, tokens);
+        let mut engine = engine.managing(settings.jobs.clone()).operating(settings.habits);
         let start_log = |path: &PathBuf| DecisionLog::start(path.clone(), metrics.clone());
         let decision_log = settings.decision_log.as_ref().map(start_log).transpose()?;
         if decision_log.is_some() {

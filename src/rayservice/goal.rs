@@ -35,7 +35,7 @@ impl Goal {
         let draft = children::draft(service, DRAFT);
         cluster(&draft, &mut problems);
         serve_service(service, &draft, &mut problems);
-        if let UpgradeType::Other(unknown) = strategy(service) {
+        if let Some(UpgradeType::Other(unknown)) = own_strategy(service) {
             let message = format!("{unknown:?}; NewCluster, NewClusterWithIncrementalUpgrade and None are allowed");
             problem(&mut problems, "spec.upgradeStrategy.type", message);
         }
@@ -58,15 +58,19 @@ impl Goal {
     }
 }
 
-/// How a change of the cluster is to be brought about.
-pub(super) fn strategy(service: &RayService) -> &UpgradeType {
-    let own = service.spec.upgrade_strategy.as_ref().and_then(|strategy| strategy.type_.as_ref());
-    own.unwrap_or(&UpgradeType::NewCluster)
+/// How a change of the cluster is to be brought about. If the spec doesn't say, `upgrades` tells whether another is made.
+pub(super) fn strategy(service: &RayService, upgrades: bool) -> &UpgradeType {
+    let usual = if upgrades { &UpgradeType::NewCluster } else { &UpgradeType::None };
+    own_strategy(service).unwrap_or(usual)
+}
+
+fn own_strategy(service: &RayService) -> Option<&UpgradeType> {
+    service.spec.upgrade_strategy.as_ref()?.type_.as_ref()
 }
 
 /// What is set and has no effect, each with what is missing.
 pub(super) fn unsupported(service: &RayService) -> Vec<String> {
-    let incremental = *strategy(service) == UpgradeType::NewClusterWithIncrementalUpgrade;
+    let incremental = own_strategy(service) == Some(&UpgradeType::NewClusterWithIncrementalUpgrade);
     let found = [(
         incremental,
         "spec.upgradeStrategy.type NewClusterWithIncrementalUpgrade: no cluster is made until it is NewCluster"
