@@ -235,9 +235,12 @@ pub fn received<K: Kind>(object: K) -> Object {
     K::wrap(slim(object))
 }
 
-/// See [`received`].
+/// See [`received`]. Of a Secret its annotations are left out too: `kubectl apply` writes all of it into one of them.
 pub fn slim<K: Kind>(mut object: K) -> Arc<K> {
     object.meta_mut().managed_fields = None;
+    if K::kind(&()) == Secret::kind(&()) {
+        object.meta_mut().annotations = None;
+    }
     Arc::new(object)
 }
 

@@ -56,6 +56,18 @@ impl Auth {
     }
 }
 
+/// What is known of the Secret that is made for the token of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Token {
+    /// It is there, or none is wanted.
+    Kept,
+    /// It isn't there, and is to hold this.
+    Missing(String),
+    /// One of its name is there, which is that of an earlier cluster of this name and goes soon: what starts now would start with
+    /// a token that nobody else has.
+    Taken,
+}
+
 /// Writes down which mode options without one mean: empty, they would pass for none.
 pub fn spell_out(spec: &mut RayClusterSpec) {
     if let Some(options) = &mut spec.auth_options {
@@ -80,7 +92,7 @@ pub fn own_secret(cluster: &RayCluster) -> Option<String> {
 /// Plans the Secret that is missing.
 pub(super) fn plan(view: &View<'_>, plan: &mut Plan) {
     let cluster = view.cluster;
-    let (Some(name), Some(token)) = (own_secret(cluster), view.missing_token.clone()) else { return };
+    let (Some(name), Token::Missing(token)) = (own_secret(cluster), view.token.clone()) else { return };
     let secret = Secret {
         metadata: ObjectMeta {
             name: Some(name.clone()),
@@ -227,13 +239,13 @@ mod tests {
     fn a_token_is_made_once_and_the_secret_goes_with_the_cluster() {
         // Given a cluster whose token nobody has made, and then one whose token is there,
         let mut stage = Stage::new(changed(json!({"authOptions": {"mode": "token"}})));
-        stage.missing_token = Some("secret".into());
+        stage.token = Token::Missing("secret".into());
         let secrets = |stage: &Stage| {
             let writes = stage.plan().writes;
             writes.into_iter().filter(|write| write.target.kind == "Secret").collect::<Vec<_>>()
         };
         let made = secrets(&stage);
-        stage.missing_token = None;
+        stage.token = Token::Kept;
 
         // then it is made, and not again.
         let [write] = made.as_slice() else { panic!("{made:?}") };
@@ -241,5 +253,17 @@ mod tests {
         assert_eq!(secret["stringData"], json!({"auth_token": "secret"}));
         assert_eq!(secret["metadata"]["ownerReferences"][0]["uid"], "uid-1");
         assert_eq!(secrets(&stage), []);
+    }
+
+    #[test]
+    fn a_cluster_does_not_start_with_the_token_of_the_one_before_it() {
+        let mut stage = Stage::new(changed(json!({"authOptions": {"mode": "token"}})));
+        stage.token = Token::Taken;
+        stage.settle();
+        assert_eq!(stage.names(names::HEAD_GROUP), Vec::<String>::new());
+
+        stage.token = Token::Kept;
+        stage.settle();
+        assert_eq!(stage.names(names::HEAD_GROUP).len(), 1);
     }
 }

@@ -112,6 +112,13 @@ pub(super) fn storage_namespace(cluster: &RayCluster) -> String {
     chosen.or_else(annotated).or_else(|| cluster.uid()).unwrap_or_default()
 }
 
+/// Whether what one cluster deletes from its Redis could be what another one keeps there.
+pub fn share_storage(one: &RayCluster, other: &RayCluster) -> bool {
+    let address = |cluster: &RayCluster| cluster.spec.gcs_fault_tolerance_options.as_ref()?.redis_address.clone();
+    let are_apart = matches!((address(one), address(other)), (Some(one), Some(other)) if one != other);
+    is_on(one) && is_on(other) && storage_namespace(one) == storage_namespace(other) && !are_apart
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};

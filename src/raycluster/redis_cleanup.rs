@@ -110,6 +110,13 @@ fn outcome(view: &View<'_>, own: &[&Pod], give_up: Timestamp) -> Outcome {
     if ended("Complete") {
         return Outcome::Over(None);
     }
+    if let Some(other) = &view.shares_storage_with {
+        let text = format!(
+            "Redis is not cleaned up: RayCluster {other} keeps its state under {:?} there too",
+            storage_namespace(cluster)
+        );
+        return Outcome::Over(Some(Note::normal(cluster, "RedisCleanupSkipped", text)));
+    }
     if ended("Failed") {
         let text = format!("Redis cleanup Job {} failed: {}", naming::redis_cleanup(cluster), keys());
         return Outcome::Over(Some(Note::warning(cluster, "RedisCleanupFailed", text)));
@@ -137,9 +144,13 @@ fn patience(cluster: &RayCluster) -> SignedDuration {
     SignedDuration::from_secs(own.map_or(PATIENCE, i64::from))
 }
 
-/// The Job: the head's pod with nothing but the container that runs Ray, which deletes the keys instead.
+/// The Job: the head's pod with nothing but the container that runs Ray, which deletes the keys instead. It needs nothing that
+/// goes with the cluster, as the ServiceAccount of its autoscaler and the Secret with its token do: they may be gone first.
 fn job(cluster: &RayCluster) -> Option<Job> {
-    let mut template = template::head(cluster).ok()?;
+    let mut bare = cluster.clone();
+    bare.spec.enable_in_tree_autoscaling = None;
+    bare.spec.auth_options = None;
+    let mut template = template::head(&bare).ok()?;
     reduce(&mut template)?;
     let meta = template.metadata.clone().unwrap_or_default();
     Some(Job {
@@ -153,7 +164,7 @@ fn job(cluster: &RayCluster) -> Option<Job> {
         },
         spec: Some(JobSpec {
             backoff_limit: Some(0),
-            active_deadline_seconds: Some(PATIENCE),
+            active_deadline_seconds: Some(patience(cluster).as_secs()),
             template,
             ..JobSpec::default()
         }),

@@ -21,14 +21,15 @@ const DEFAULT_PORTS: [(&str, i32); 5] =
     [("metrics", 8080), ("client", 10001), ("dashboard", DASHBOARD_PORT), ("gcs-server", 6379), ("serve", 8000)];
 
 /// Plans the Services that are not there yet, whether or not the cluster may have pods: its address is known before it
-/// runs, and outlives its suspension. One that is there stays as it is, since somebody may rely on it.
+/// runs, and outlives its suspension. One that is there stays as it is, since somebody may rely on it, but finds the head.
 pub(super) fn plan(view: &View<'_>, groups: &[PodGroup], plan: &mut Plan) {
     let cluster = view.cluster;
-    if find(view, &naming::head_service(cluster)).is_none() {
-        match head_service(cluster) {
+    match find(view, &naming::head_service(cluster)) {
+        Some(there) => plan.write(widen(cluster, there)),
+        None => match head_service(cluster) {
             Ok(service) => create(cluster, &service, plan),
             Err(problem) => plan.notes.push(Note::warning(cluster, "FailedToCreateService", problem)),
-        }
+        },
     }
     let several_hosts = groups.iter().any(|group| group.hosts > 1);
     if several_hosts && find(view, &naming::headless_service(cluster)).is_none() {
@@ -54,24 +55,40 @@ fn create(cluster: &RayCluster, service: &Service, plan: &mut Plan) {
     plan.notes.push(Note::normal(cluster, "CreatedService", format!("Created service {name}")));
 }
 
-/// The labels of a cluster's head, by which its Service finds it; those that its owner may choose are as they are on the pod.
-/// (KubeRay follows the owner in one of them and not in the others, and its Service finds no head then.)
+/// By what a Service finds the head of a cluster: labels that nobody chooses, so that no edit makes it look for another one than
+/// there is. (KubeRay's looks for labels that the head's owner may choose too, and finds no head then.)
 pub fn head_selector(cluster: &RayCluster) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (names::CLUSTER_LABEL.to_owned(), cluster.name_any()),
+        (names::NODE_TYPE_LABEL.to_owned(), Role::Head.to_string()),
+    ])
+}
+
+/// The labels of the Service of a cluster's head. The name of the application is the one that the head's owner has chosen, if any.
+fn head_labels(cluster: &RayCluster) -> BTreeMap<String, String> {
     let group = &cluster.spec.head_group_spec;
-    let of_template =
-        |label: &str| group.template.0.pointer("/metadata/labels")?.get(label)?.as_str().map(str::to_owned);
-    let of_group = |label: &str| group.labels.as_ref()?.get(label).cloned();
-    let chosen = |label: &str, usual: String| of_group(label).or_else(|| of_template(label)).unwrap_or(usual);
-    let usual = [
-        (names::IDENTIFIER_LABEL, naming::identifier(cluster, Role::Head)),
-        (names::APP_NAME_LABEL, "kuberay".to_owned()),
-        (names::CREATED_BY_LABEL, "kuberay-operator".to_owned()),
-    ];
-    let mut selector: BTreeMap<String, String> =
-        usual.into_iter().map(|(label, usual)| (label.to_owned(), chosen(label, usual))).collect();
-    selector.insert(names::CLUSTER_LABEL.to_owned(), cluster.name_any());
-    selector.insert(names::NODE_TYPE_LABEL.to_owned(), Role::Head.to_string());
-    selector
+    let of_group = || group.labels.as_ref()?.get(names::APP_NAME_LABEL).cloned();
+    let of_template = || {
+        let labels = group.template.0.pointer("/metadata/labels")?;
+        labels.get(names::APP_NAME_LABEL)?.as_str().map(str::to_owned)
+    };
+    let app = of_group().or_else(of_template).unwrap_or_else(|| "kuberay".to_owned());
+    let mut labels = head_selector(cluster);
+    labels.insert(names::IDENTIFIER_LABEL.to_owned(), naming::identifier(cluster, Role::Head));
+    labels.insert(names::APP_NAME_LABEL.to_owned(), app);
+    labels.insert(names::CREATED_BY_LABEL.to_owned(), "kuberay-operator".to_owned());
+    labels
+}
+
+/// Lets a head Service that is there find the head whatever labels that has.
+fn widen(cluster: &RayCluster, there: &Service) -> Option<Write> {
+    let mut wider = there.clone();
+    let selector = wider.spec.get_or_insert_default().selector.get_or_insert_default();
+    for label in [names::IDENTIFIER_LABEL, names::APP_NAME_LABEL, names::CREATED_BY_LABEL] {
+        selector.remove(label);
+    }
+    let finds_it = *selector == head_selector(cluster) && there.metadata.deletion_timestamp.is_none();
+    finds_it.then(|| Write::patch(there, &wider)).flatten()
 }
 
 /// The ports of a cluster's head by name: those that the user's first container names, or else the default ones; and always
@@ -105,9 +122,8 @@ fn head_service(cluster: &RayCluster) -> Result<Service, String> {
     let mut service: Service = own
         .map_or_else(|| Ok(Service::default()), serde_json::from_value)
         .map_err(|error| format!("spec.headGroupSpec.headService can't be read: {error}"))?;
-    let selector = head_selector(cluster);
     let mut labels = service.metadata.labels.take().unwrap_or_default();
-    labels.extend(selector.clone());
+    labels.extend(head_labels(cluster));
     let mut annotations = service.metadata.annotations.take().unwrap_or_default();
     annotations.extend(cluster.spec.head_service_annotations.clone().unwrap_or_default());
     service.metadata = ObjectMeta {
@@ -120,7 +136,7 @@ fn head_service(cluster: &RayCluster) -> Result<Service, String> {
     };
     service.status = None;
     let spec = service.spec.get_or_insert_default();
-    spec.selector = Some(selector);
+    spec.selector = Some(head_selector(cluster));
     spec.type_ = spec.type_.take().filter(|kind| !kind.is_empty()).or_else(|| group.service_type.clone());
     let ports = spec.ports.get_or_insert_default();
     for (name, number) in head_ports(cluster) {

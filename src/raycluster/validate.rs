@@ -119,13 +119,22 @@ fn redis(cluster: &RayCluster, problems: &mut Vec<Problem>) {
                        set spec.gcsFaultToleranceOptions too";
         problems.push(Problem::new(env, message));
     }
-    if let Some(backend) = options.and_then(|options| options.backend.as_deref()).filter(|backend| *backend != "redis")
-    {
-        let message = format!("{backend:?} is not available yet; redis is");
-        problems.push(Problem::new("spec.gcsFaultToleranceOptions.backend", message));
-    } else if options.is_some_and(|options| options.storage.is_some()) {
-        let message = "goes with the backend rocksdb only; leave it out";
-        problems.push(Problem::new("spec.gcsFaultToleranceOptions.storage", message));
+    let Some(options) = options else { return };
+    match options.backend.as_deref() {
+        None | Some("redis") => {
+            if options.redis_address.as_deref().is_none_or(str::is_empty) {
+                let message = "is empty; it has to be the address of the Redis, like redis:6379";
+                problems.push(Problem::new("spec.gcsFaultToleranceOptions.redisAddress", message));
+            }
+            if options.storage.is_some() {
+                let message = "goes with the backend rocksdb only; leave it out";
+                problems.push(Problem::new("spec.gcsFaultToleranceOptions.storage", message));
+            }
+        }
+        Some(backend) => {
+            let message = format!("{backend:?} is not available yet; redis is");
+            problems.push(Problem::new("spec.gcsFaultToleranceOptions.backend", message));
+        }
     }
 }
 
@@ -339,7 +348,8 @@ mod tests {
         "spec.headGroupSpec.rayStartParams.redis-password: set spec.gcsFaultToleranceOptions.redisPassword")]
     #[case::another_backend(json!({"gcsFaultToleranceOptions": {"backend": "rocksdb"}}),
         "spec.gcsFaultToleranceOptions.backend: \"rocksdb\"")]
-    #[case::storage_for_redis(json!({"gcsFaultToleranceOptions": {"backend": "redis", "storage": {}}}),
+    #[case::redis_nowhere(json!({"gcsFaultToleranceOptions": {}}), "spec.gcsFaultToleranceOptions.redisAddress: is empty")]
+    #[case::storage_for_redis(json!({"gcsFaultToleranceOptions": {"redisAddress": "r", "backend": "redis", "storage": {}}}),
         "spec.gcsFaultToleranceOptions.storage: ")]
     #[case::v2_without_autoscaling(
         json!({"headGroupSpec": {"template": {"spec": {"containers": [{"name": "a", "env": [{"name": "RAY_enable_autoscaler_v2", "value": "1"}]}]}}}}),

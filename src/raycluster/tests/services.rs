@@ -27,30 +27,49 @@ fn the_head_service_leads_straight_to_the_head_even_before_it_is_ready() {
     assert_eq!(service.annotations().get("a").map(String::as_str), Some("b"));
     let spec = service.spec.clone().expect("a spec");
     assert_eq!((spec.cluster_ip.as_deref(), spec.publish_not_ready_addresses), (Some("None"), Some(true)));
-    let selector = json!({
+    let selector = json!({"ray.io/cluster": "demo", "ray.io/node-type": "head"});
+    assert_eq!(serde_json::to_value(spec.selector).ok(), Some(selector));
+    let labels = json!({
         "app.kubernetes.io/created-by": "kuberay-operator", "app.kubernetes.io/name": "kuberay", "ray.io/cluster": "demo",
         "ray.io/identifier": "demo-head", "ray.io/node-type": "head",
     });
-    assert_eq!(serde_json::to_value(spec.selector).ok(), Some(selector.clone()));
-    assert_eq!(serde_json::to_value(service.labels()).ok(), Some(selector));
+    assert_eq!(serde_json::to_value(service.labels()).ok(), Some(labels));
     let names: Vec<_> = spec.ports.iter().flatten().filter_map(|port| port.name.as_deref()).collect();
     assert_eq!(names, ["client", "dashboard", "gcs-server", "metrics", "serve"]);
 }
 
-/// The pod has these labels, so a Service that looked for others would find no head, and no worker either.
+fn finds(stage: &Stage) -> bool {
+    let service = stage.services.values().next().expect("a Service");
+    let selector = service.spec.clone().and_then(|spec| spec.selector).expect("a selector");
+    let head = stage.pods.values().next().expect("a head");
+    selector.iter().all(|(label, value)| head.labels().get(label) == Some(value))
+}
+
 #[rstest]
 #[case::of_the_template(json!({"template": {"metadata": {"labels": {"ray.io/identifier": "me", "app.kubernetes.io/name": "mine"}}}}))]
 #[case::of_the_group(json!({"labels": {"ray.io/identifier": "me", "app.kubernetes.io/name": "mine"}}))]
-fn the_head_is_found_by_the_labels_that_its_owner_has_chosen(#[case] head: Value) {
+fn the_head_is_found_whatever_labels_its_owner_chooses(#[case] head: Value) {
     let mut stage = Stage::new(changed(json!({"headGroupSpec": head})));
     stage.settle();
-    let selector =
-        stage.services.values().next().and_then(|service| service.spec.clone()?.selector).expect("a selector");
-    assert_eq!((selector["ray.io/identifier"].as_str(), selector["app.kubernetes.io/name"].as_str()), ("me", "mine"));
-    let head = stage.pods.values().next().expect("a head");
-    for (label, value) in &selector {
-        assert_eq!(head.labels().get(label), Some(value), "{label}");
-    }
+    assert!(finds(&stage));
+}
+
+#[test]
+fn a_service_of_kuberays_that_finds_no_head_is_made_to() {
+    // Given what KubeRay makes of a cluster whose owner has chosen a label of the head,
+    let mut stage = Stage::new(changed(json!({"headGroupSpec": {"labels": {"ray.io/identifier": "me"}}})));
+    stage.settle();
+    let service = stage.services.values_mut().next().expect("a Service");
+    let selector = service.spec.as_mut().and_then(|spec| spec.selector.as_mut()).expect("a selector");
+    selector.insert("ray.io/identifier".into(), "demo-head".into());
+    assert!(!finds(&stage));
+
+    // when Sluice looks after it, then its Service finds the head; one that leads elsewhere on purpose is left alone.
+    stage.settle();
+    assert!(finds(&stage));
+    let service = stage.services.values_mut().next().expect("a Service");
+    service.spec.as_mut().expect("a spec").selector = Some(BTreeMap::from([("x".to_owned(), "y".to_owned())]));
+    assert_eq!(stage.plan().writes, []);
 }
 
 #[rstest]
