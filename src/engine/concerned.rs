@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use kube::{Resource, ResourceExt};
 
-use super::planners::{JobKey, Planner, controller, existing_cluster, is_standalone, job_of};
+use super::planners::{JobKey, Planner, controller, existing_cluster, is_standalone, job_of, service_of_cluster};
 use super::store::Key;
 use super::world::{Change, MemberId, Object, Runner, World, owned_by};
 use super::{Halves, in_use, priorities};
@@ -47,6 +47,8 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
             Object::ControllerRevision(revision) => {
                 let cluster = controller(revision.as_ref(), "RayCluster");
                 concerned.extend(cluster.iter().cloned().map(|key| Planner::Job(JobKey::RayCluster(key))));
+                let service = cluster.as_ref().and_then(|key| service_of_cluster(world, key));
+                concerned.extend(service.map(Planner::RayService));
                 concerned.extend(cluster.map(Planner::RayCluster));
             }
             Object::ServiceAccount(account) => of_owner(account.as_ref(), &mut concerned),

@@ -6,6 +6,7 @@
 mod arriving;
 mod concerned;
 mod events;
+mod habits;
 pub mod in_flight;
 mod in_use;
 mod jobs;
@@ -18,6 +19,7 @@ mod priorities;
 mod queueing;
 mod ray_jobs;
 mod renewals;
+mod setbacks;
 mod specs;
 pub mod store;
 pub mod tokens;
@@ -33,6 +35,7 @@ use crate::jobframework::managed::Rules;
 use crate::queue;
 use crate::rayservice::ServeObservation;
 use arriving::Arriving;
+pub use habits::Habits;
 use in_flight::{InFlight, WriteId};
 pub use jobs::Sight;
 use notebook::Notebook;
@@ -40,6 +43,7 @@ use pace::Pace;
 use plan::{Note, Plan, ServeCall, Write};
 use planners::Planner;
 use queueing::Queueing;
+use setbacks::Setbacks;
 use specs::Specs;
 use store::Key;
 use tokens::TokenKey;
@@ -155,6 +159,7 @@ pub struct Engine {
     halves: Halves,
     /// Which jobs are managed.
     rules: Rules,
+    habits: Habits,
     world: World,
     specs: Specs,
     /// What has to be listed before anything may be decided.
@@ -165,6 +170,7 @@ pub struct Engine {
     pace: Pace<Planner>,
     in_flight: InFlight<Planner>,
     arriving: Arriving,
+    setbacks: Setbacks,
     notebook: Notebook,
     tokens: TokenKey,
     /// Notes that tell of writes which have not been answered yet.
@@ -190,6 +196,7 @@ impl Engine {
         Self {
             halves,
             rules: Rules::default(),
+            habits: Habits::default(),
             world: World::default(),
             specs: Specs::default(),
             unlisted: scopes.into_iter().collect(),
@@ -199,6 +206,7 @@ impl Engine {
             pace: Pace::default(),
             in_flight: InFlight::default(),
             arriving: Arriving::default(),
+            setbacks: Setbacks::default(),
             notebook: Notebook::default(),
             tokens,
             untold: Vec::new(),
@@ -210,6 +218,13 @@ impl Engine {
     #[must_use]
     pub fn managing(mut self, rules: Rules) -> Self {
         self.rules = rules;
+        self
+    }
+
+    /// Does these things where a spec leaves it open, instead of those of [`Habits::default`].
+    #[must_use]
+    pub fn operating(mut self, habits: Habits) -> Self {
+        self.habits = habits;
         self
     }
 
@@ -327,6 +342,7 @@ impl Engine {
         }
         if let (Some(Object::RayCluster(gone)), None) = (&change.was, &change.is) {
             self.serve.remove(&Key::of(gone.as_ref()));
+            self.setbacks.forget(&Key::of(gone.as_ref()));
         }
         if let Some(object @ Object::Pod(pod)) = &change.is {
             self.arriving.seen(&object.reference(), pod);
@@ -356,7 +372,7 @@ impl Engine {
         }
         match result {
             Ok(answer) => {
-                planners.iter().for_each(|planner| self.pace.succeeded(planner));
+                planners.iter().for_each(|planner| self.went_through(planner, write));
                 self.tell_of(now, id, effects);
                 if let Answer::Object(object) = answer {
                     self.applied(now, object);
@@ -376,7 +392,10 @@ impl Engine {
                 let owners = planners.iter().filter(lasts);
                 let notes: Vec<Note> = owners.filter_map(|planner| self.failure_note(planner, write, &error)).collect();
                 notes.into_iter().for_each(|note| self.tell(now, note, effects));
-                planners.into_iter().for_each(|planner| self.pace.failed(planner, now));
+                for planner in planners {
+                    self.was_refused(&planner, write, &error);
+                    self.pace.failed(planner, now);
+                }
             }
         }
     }
@@ -399,6 +418,7 @@ impl Engine {
     /// Turns what a planner asks for into effects, as far as nothing of it is under way already.
     fn ask(&mut self, now: Timestamp, planner: Planner, plan: Plan, effects: &mut Vec<Effect>) {
         self.pace.at(planner.clone(), plan.wake_at);
+        self.wants_now(&planner, &plan.writes);
         let has_writes = !plan.writes.is_empty();
         let mut sent = BTreeSet::new();
         for write in plan.writes {

@@ -26,9 +26,10 @@ use crate::jobframework::record::Record;
 use crate::jobframework::{self, Groups, slices};
 use crate::queue::Part;
 use crate::raycluster::access::Access;
-use crate::raycluster::revision;
-use crate::raycluster::{self, Grant, Mark, Placement, Problem};
+use crate::raycluster::auth::Token;
+use crate::raycluster::{self, Grant, Mark, Placement, Problem, fault_tolerance, revision};
 use crate::rayservice;
+use crate::rayservice::kept::Kept;
 use crate::rayservice::services::serve_service_name;
 
 /// After what time it is looked again whether an outdated slice is brought in line; its own change is seen at once.
@@ -62,6 +63,16 @@ pub(super) enum JobKey {
     RayCluster(Key),
     RayJob(Key),
     BatchJob(Key),
+}
+
+impl Planner {
+    /// The cluster that the operator's work is on, if it is on one.
+    pub(super) fn ray_cluster(&self) -> Option<&Key> {
+        match self {
+            Self::RayCluster(key) => Some(key),
+            _ => None,
+        }
+    }
 }
 
 impl JobKey {
@@ -210,10 +221,19 @@ impl Engine {
             services: self.world.services.under(&owned_by(&uid)).map(AsRef::as_ref).collect(),
             endpoint_slices: self.world.endpoint_slices.under(&serve_service).map(AsRef::as_ref).collect(),
             serve: observed.collect(),
+            kept: children.iter().flat_map(|child| self.kept_configs(child)).collect(),
             gated: managed != Managed::No,
+            upgrades: self.habits.upgrades,
             children,
             now,
         })
+    }
+
+    /// The Serve configurations that are kept for a cluster.
+    fn kept_configs(&self, cluster: &RayCluster) -> impl Iterator<Item = Kept<'_>> {
+        let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
+        let objects = self.world.controller_revisions.under(&owned_by(uid)).map(AsRef::as_ref);
+        objects.filter_map(|object| Some(Kept { object, config: self.specs.serve_config(&Key::of(object))? }))
     }
 
     fn plan_ray_cluster(&self, key: &Key, now: Timestamp) -> Plan {
@@ -260,6 +280,8 @@ impl Engine {
             task: footing.task(),
             revision: footing.revision().clone(),
             pods: self.pods_of(cluster),
+            setback: self.setbacks.of(&Key::of(cluster)),
+            trims_autoscaled: self.habits.trims_autoscaled,
             services: self.world.services.under(&owned_by(&uid)).map(AsRef::as_ref).collect(),
             ingress: self
                 .world
@@ -267,8 +289,9 @@ impl Engine {
                 .get(&Key::new(namespace, raycluster::names::ingress(cluster)))
                 .map(AsRef::as_ref),
             access: self.access(cluster),
-            missing_token: self.missing_token(cluster),
+            token: self.token(cluster),
             cleanup: self.cleanup(cluster),
+            shares_storage_with: self.shares_storage_with(cluster),
             grant,
             marks,
             payer,
@@ -283,11 +306,26 @@ impl Engine {
         own.find(|job| job.name_any() == name).map(AsRef::as_ref)
     }
 
-    /// The token that is to be kept in a Secret, if there is to be one that isn't there.
-    fn missing_token(&self, cluster: &RayCluster) -> Option<String> {
-        let secret = Key::new(cluster.namespace().unwrap_or_default(), raycluster::auth::own_secret(cluster)?);
-        let is_missing = self.world.secrets.get(&secret).is_none();
-        is_missing.then(|| self.tokens.token(cluster.metadata.uid.as_deref().unwrap_or_default()))
+    /// A cluster that lives on and may keep its state where this one, which is to be deleted, does.
+    fn shares_storage_with(&self, cluster: &RayCluster) -> Option<String> {
+        cluster.metadata.deletion_timestamp.as_ref()?;
+        let mut living =
+            self.world.ray_clusters.iter().filter(|(_, other)| other.metadata.deletion_timestamp.is_none());
+        let shares = living.find(|(_, other)| fault_tolerance::share_storage(cluster, other));
+        shares.map(|(key, _)| key.to_string())
+    }
+
+    /// What is known of the Secret that is made for the token of a cluster.
+    fn token(&self, cluster: &RayCluster) -> Token {
+        let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
+        let Some(name) = raycluster::auth::own_secret(cluster) else { return Token::Kept };
+        match self.world.secrets.get(&Key::new(cluster.namespace().unwrap_or_default(), name)) {
+            None => Token::Missing(self.tokens.token(uid)),
+            Some(secret) => match world::controller(secret.as_ref(), "RayCluster") {
+                Some(owner) if owner.uid != uid => Token::Taken,
+                _ => Token::Kept,
+            },
+        }
     }
 
     fn access(&self, cluster: &RayCluster) -> Access {

@@ -10,6 +10,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::access::Access;
+use super::auth::Token;
 use super::{Grant, Mark, Task, View, plan};
 use crate::api::condition;
 use crate::api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
@@ -86,11 +87,11 @@ pub(crate) struct Stage {
     pub(crate) services: BTreeMap<String, Service>,
     pub(crate) ingress: Option<Ingress>,
     pub(crate) access: Access,
-    /// The token that nobody has kept yet.
-    pub(crate) missing_token: Option<String>,
+    pub(crate) token: Token,
     pub(crate) grant: Grant,
     pub(crate) marks: BTreeMap<String, Mark>,
     pub(crate) payer: Option<ObjectRef>,
+    pub(crate) trims_autoscaled: bool,
     pub(crate) now: Timestamp,
     /// What was made to let the autoscaler work.
     pub(crate) made_access: Vec<Value>,
@@ -106,10 +107,11 @@ impl Stage {
             services: BTreeMap::new(),
             ingress: None,
             access: Access::default(),
-            missing_token: None,
+            token: Token::Kept,
             grant: Grant::Ungated,
             marks: BTreeMap::new(),
             payer: None,
+            trims_autoscaled: false,
             now,
             made_access: Vec::new(),
             made: 0,
@@ -126,13 +128,16 @@ impl Stage {
             services: self.services.values().collect(),
             ingress: self.ingress.as_ref(),
             access: self.access,
-            missing_token: self.missing_token.clone(),
+            token: self.token.clone(),
             cleanup: None,
+            shares_storage_with: None,
             task: Task::Run,
             revision: None,
             grant: self.grant.clone(),
             marks: self.marks.clone(),
             payer: self.payer.clone(),
+            setback: None,
+            trims_autoscaled: self.trims_autoscaled,
             now: self.now,
         })
     }
@@ -221,6 +226,12 @@ impl Stage {
             (WriteOp::Create(value), "Service") => {
                 let service = serde_json::from_value(value.clone()).expect("a Service");
                 assert!(self.services.insert(name.clone(), service).is_none(), "{name} is there already");
+            }
+            (WriteOp::Patch(patch), "Service") => {
+                let service = self.services.get_mut(&name).expect("a Service that is patched is there");
+                let mut patched = serde_json::to_value(&*service).expect("JSON");
+                merge(&mut patched, patch.clone());
+                *service = serde_json::from_value(patched).expect("a Service");
             }
             (WriteOp::Create(value), "ServiceAccount" | "Role" | "RoleBinding") => self.grant_access(write, value),
             (WriteOp::Create(value), "Ingress") => {

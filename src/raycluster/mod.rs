@@ -8,7 +8,7 @@ pub mod auth;
 mod autoscaler;
 pub mod build;
 mod environment;
-mod fault_tolerance;
+pub mod fault_tolerance;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod groups;
@@ -23,6 +23,7 @@ mod redis_cleanup;
 pub mod revision;
 mod scale;
 pub mod services;
+mod setback;
 mod start_command;
 mod status;
 mod suspend;
@@ -52,6 +53,7 @@ use suspend::Phase;
 pub use groups::{PodGroup, Role, pod_groups};
 pub use placement::Placement;
 pub use problem::Problem;
+pub use setback::Setback;
 
 /// What is known of one cluster.
 pub struct View<'a> {
@@ -69,10 +71,12 @@ pub struct View<'a> {
     pub ingress: Option<&'a Ingress>,
     /// What lets its autoscaler work.
     pub access: Access,
-    /// The token that is to be kept in a Secret, if that isn't there.
-    pub missing_token: Option<String>,
+    /// What is known of the Secret that its token is kept in.
+    pub token: auth::Token,
     /// The Job that deletes what it has kept in a Redis.
     pub cleanup: Option<&'a Job>,
+    /// Another cluster that lives on and may keep its state under the same keys, by namespace and name.
+    pub shares_storage_with: Option<String>,
     /// What becomes of its pods.
     pub task: Task,
     /// What new pods are made from.
@@ -84,6 +88,10 @@ pub struct View<'a> {
     /// The slice that the grant comes from. While something is written about it, or about the cluster, no pod is let run: that may be
     /// what takes the pod its quota, or what closes the gate.
     pub payer: Option<ObjectRef>,
+    /// What the API server has refused to do about its pods.
+    pub setback: Option<&'a Setback>,
+    /// Whether workers beyond what is wanted are deleted also where Ray's autoscaler has to say which of them go.
+    pub trims_autoscaled: bool,
     /// The present.
     pub now: Timestamp,
 }
@@ -222,7 +230,8 @@ fn run(view: &View<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
         return;
     }
     // Workers without a head would wait for nobody. And whoever was let through by hand gets no pod that waits, either.
-    let is_prepared = !access::awaits_account(view) && !redis_cleanup::awaits_finalizer(cluster);
+    let is_prepared =
+        !access::awaits_account(view) && !redis_cleanup::awaits_finalizer(cluster) && view.token != auth::Token::Taken;
     let makes_pods = has_head || view.grant.of(ray_names::HEAD_GROUP) > 0 && is_prepared;
     let names: BTreeSet<String> = view.pods.iter().map(|pod| pod.name_any()).collect();
     for group in groups {
@@ -261,7 +270,7 @@ fn situation<'a>(
         granted: view.grant.of(&group.name),
         takes_back: matches!(view.grant, Grant::DownTo(_)),
         shape: view.marks.get(&group.name).map(|mark| mark.shape.as_str()),
-        trims: suspended || Autoscaler::of(&view.cluster.spec) == Autoscaler::Off,
+        trims: suspended || view.trims_autoscaled || Autoscaler::of(&view.cluster.spec) == Autoscaler::Off,
         now: view.now,
     }
 }

@@ -129,7 +129,7 @@ mod tests {
     #[case::an_empty_strategy("/workerGroupSpecs/0/scaleStrategy", json!({}))]
     #[case::no_flags("/headGroupSpec/rayStartParams", json!({}))]
     #[case::gates("/headGroupSpec/template/spec/schedulingGates", json!([{"name": "g"}]))]
-    fn what_changes_while_a_cluster_lives_or_says_nothing_is_left_out(
+    fn b08_what_changes_while_a_cluster_lives_or_says_nothing_is_left_out(
         #[case] pointer: &str,
         #[case] new: serde_json::Value,
     ) {
@@ -144,7 +144,7 @@ mod tests {
     #[case::group_name("/workerGroupSpecs/0/groupName", json!("big"))]
     #[case::hosts("/workerGroupSpecs/0/numOfHosts", json!(2))]
     #[case::a_token("/authOptions", json!({}))]
-    fn everything_else_makes_another_cluster(#[case] pointer: &str, #[case] new: serde_json::Value) {
+    fn b08_everything_else_makes_another_cluster(#[case] pointer: &str, #[case] new: serde_json::Value) {
         assert_ne!(of(&changed(json!({ (pointer): new }))), of(&spec()));
     }
 

@@ -11,6 +11,7 @@ mod given_up;
 mod goal;
 pub mod hash;
 pub mod initializing;
+pub mod kept;
 mod observation;
 mod serve;
 pub mod services;
@@ -54,10 +55,14 @@ pub struct View<'a> {
     pub services: Vec<&'a Service>,
     /// The endpoints of the Service named [`services::serve_service_name`].
     pub endpoint_slices: Vec<&'a EndpointSlice>,
+    /// The Serve configurations that are kept for its clusters.
+    pub kept: Vec<kept::Kept<'a>>,
     /// What is known of Serve, by the name of the cluster.
     pub serve: BTreeMap<String, &'a ServeObservation>,
     /// Whether a queue decides when its clusters may have pods: every cluster is born suspended then.
     pub gated: bool,
+    /// Whether another cluster is made for it where its spec doesn't say.
+    pub upgrades: bool,
     /// The present.
     pub now: Timestamp,
 }
@@ -80,7 +85,7 @@ impl<'a> Scene<'a> {
         let step = match goal {
             Ok(_) => {
                 let active = family.active.as_ref().map(|active| active.fit(spec, &wanted));
-                let step = upgrade::decide(active, &rivals, goal::strategy(view.service));
+                let step = upgrade::decide(active, &rivals, goal::strategy(view.service, view.upgrades));
                 let noted = upgrade_choices::given_up(&view.service.metadata);
                 given_up::decide(step, noted, &wanted, active.is_some())
             }
@@ -142,12 +147,7 @@ fn run(scene: &Scene<'_>) -> Plan {
     }
     children::plan(scene, &mut plan);
     given_up::plan(scene, &mut plan);
-    let pending = scene.pending().map(|child| (child, serve::config_of_pending(scene)));
-    let active = scene.family.active.as_ref().map(|child| (child, serve::config_of_active(scene)));
-    for (child, config) in active.into_iter().chain(pending) {
-        serve::plan(scene, child, config, &mut plan);
-        serve::plan_head_label(scene, child, &mut plan);
-    }
+    serve::plan_all(scene, &mut plan);
     if let Some(child) = scene.serving() {
         services::plan(scene, child, &mut plan);
     }
@@ -181,7 +181,8 @@ fn tell(scene: &Scene<'_>, plan: &mut Plan) {
     if let (Step::Hold(Reason::NoUpgrades | Reason::UnknownStrategy, _), false) =
         (scene.step, condition::is_true(conditions, status::UPGRADE_HELD))
     {
-        let text = "Another RayCluster is wanted, but spec.upgradeStrategy keeps it from being made";
+        let text =
+            "Another RayCluster is wanted, and none is made as long as spec.upgradeStrategy.type is not NewCluster";
         plan.notes.push(Note::warning(service, "UpgradeHeld", text));
     }
     for text in upgrade_choices::misread(&service.metadata) {

@@ -69,7 +69,7 @@ fn is_ready(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
 }
 
 #[tokio::test]
-async fn what_kuberay_runs_is_paid_for_and_goes_on_as_it_is() {
+async fn b17_what_kuberay_runs_is_paid_for_and_goes_on_as_it_is() {
     let env = control_plane().await;
     let (serving, before) = run_by_kuberay(&env).await;
 

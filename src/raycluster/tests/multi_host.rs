@@ -37,7 +37,7 @@ fn the_hosts_of_a_replica_come_and_go_together() {
 }
 
 #[test]
-fn a_replica_that_lost_a_host_is_given_time_to_be_assembled_and_then_made_anew() {
+fn b39_a_replica_that_lost_a_host_is_given_time_to_be_assembled_and_then_made_anew() {
     let mut stage = Stage::new(wide(1));
     stage.settle();
     let name = stage.names("wide")[0].clone();

@@ -126,7 +126,7 @@ fn a_cluster_that_is_suspended_loses_its_pods_only_after_that_is_written_down() 
 }
 
 #[test]
-fn a_suspension_that_has_begun_is_finished_before_the_cluster_resumes() {
+fn b35_a_suspension_that_has_begun_is_finished_before_the_cluster_resumes() {
     let mut stage = ready(2);
     stage.edit(|spec| spec.suspend = Some(true));
     stage.step();
@@ -269,7 +269,7 @@ fn a_pod_that_is_ending_still_counts_against_quota_and_holds_its_slot() {
 #[case::worker("small", "Failed", "DeletedWorkerPod")]
 #[case::worker_that_succeeded("small", "Succeeded", "DeletedWorkerPod")]
 #[case::head("headgroup", "Failed", "DeletedHeadPod")]
-fn a_pod_that_ended_is_deleted_and_then_replaced(#[case] group: &str, #[case] phase: &str, #[case] event: &str) {
+fn b40_a_pod_that_ended_is_deleted_and_then_replaced(#[case] group: &str, #[case] phase: &str, #[case] event: &str) {
     let mut stage = ready(2);
     let name = stage.names(group)[0].clone();
     stage.set_phase(&name, phase);
@@ -287,7 +287,7 @@ fn a_pod_that_ended_is_deleted_and_then_replaced(#[case] group: &str, #[case] ph
 #[case::restarts("Always", 0)]
 #[case::restarts_on_failure("OnFailure", 0)]
 #[case::never_restarts("Never", 1)]
-fn a_pod_whose_ray_ended_goes_only_if_it_never_restarts(#[case] policy: &str, #[case] expected: usize) {
+fn b40_a_pod_whose_ray_ended_goes_only_if_it_never_restarts(#[case] policy: &str, #[case] expected: usize) {
     let mut stage = ready(1);
     let name = stage.names("small")[0].clone();
     let pod = stage.pods.get_mut(&name).expect("a worker");
@@ -323,10 +323,16 @@ fn surplus_workers_go_the_unready_and_the_highest_first() {
 }
 
 #[rstest]
-#[case::trimmed_here(false, 1)]
-#[case::left_to_the_autoscaler(true, 0)]
-fn surplus_is_left_to_the_autoscaler_if_there_is_one(#[case] autoscaling: bool, #[case] expected: usize) {
+#[case::trimmed_here(false, false, 1)]
+#[case::left_to_the_autoscaler(true, false, 0)]
+#[case::trimmed_in_spite_of_it(true, true, 1)]
+fn b38_surplus_is_left_to_the_autoscaler_if_there_is_one(
+    #[case] autoscaling: bool,
+    #[case] trims_autoscaled: bool,
+    #[case] expected: usize,
+) {
     let mut stage = ready(2);
+    stage.trims_autoscaled = trims_autoscaled;
     stage.edit(|spec| {
         spec.enable_in_tree_autoscaling = Some(autoscaling);
         spec.worker_group_specs[0].replicas = Some(1);
@@ -335,7 +341,7 @@ fn surplus_is_left_to_the_autoscaler_if_there_is_one(#[case] autoscaling: bool, 
 }
 
 #[test]
-fn workers_that_are_named_go_even_with_an_autoscaler_and_come_back_under_another_name() {
+fn b37_workers_that_are_named_go_even_with_an_autoscaler_and_come_back_under_another_name() {
     let mut stage = ready(2);
     let name = stage.names("small")[0].clone();
     stage.edit(|spec| {

@@ -11,7 +11,7 @@ use crate::api::ray::names;
 use crate::engine::plan::{Plan, WriteOp};
 
 #[test]
-fn a_new_service_comes_to_serve() {
+fn b01_a_new_service_comes_to_serve() {
     let mut stage = Stage::new(chat());
     stage.play(1);
     let first = stage.living();
@@ -125,7 +125,7 @@ fn a_spec_that_makes_no_sense_is_told_and_stops_nothing_that_runs(#[case] spec: 
 #[rstest]
 #[case::long("c".repeat(48))]
 #[case::digit("1chat".into())]
-fn a_name_that_its_children_could_not_bear_is_refused(#[case] name: String) {
+fn b20_a_name_that_its_children_could_not_bear_is_refused(#[case] name: String) {
     let mut service = chat();
     service["metadata"]["name"] = json!(name);
     let mut stage = Stage::new(service);
@@ -135,7 +135,7 @@ fn a_name_that_its_children_could_not_bear_is_refused(#[case] name: String) {
 }
 
 #[test]
-fn suspending_takes_the_clusters_and_keeps_the_address() {
+fn b23_b24_suspending_takes_the_clusters_and_keeps_the_address() {
     let mut stage = serving();
     stage.edit(version("2.54.0"));
     stage.play(1);
@@ -185,7 +185,7 @@ fn a_resumed_service_changes_its_mind_without_a_surge() {
 }
 
 #[test]
-fn a_service_that_is_born_suspended_makes_nothing_until_it_is_resumed() {
+fn b25_a_service_that_is_born_suspended_makes_nothing_until_it_is_resumed() {
     let mut service = chat();
     service["spec"]["suspend"] = json!(true);
     let mut stage = Stage::new(service);
@@ -223,7 +223,7 @@ fn the_finalizer_is_there_before_anything_else() {
 }
 
 #[test]
-fn a_service_that_another_manages_is_left_alone() {
+fn b21_a_service_that_another_manages_is_left_alone() {
     let mut service = chat();
     service["spec"]["managedBy"] = json!("kueue.x-k8s.io/multikueue");
     assert_eq!(Stage::new(service).plan(), Plan::default());

@@ -1,3 +1,4 @@
+mod behaviours;
 mod goals;
 mod life;
 mod requests;

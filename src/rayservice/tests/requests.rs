@@ -24,7 +24,7 @@ fn the_services_lead_to_the_cluster_and_take_the_ports_of_its_head() {
 }
 
 #[test]
-fn another_configuration_is_applied_in_place() {
+fn b02_another_configuration_is_applied_in_place() {
     let mut stage = serving();
     let before = stage.living();
 
@@ -41,7 +41,7 @@ fn another_configuration_is_applied_in_place() {
 }
 
 #[test]
-fn a_head_that_comes_up_anew_gets_its_applications_back() {
+fn b14_a_head_that_comes_up_anew_gets_its_applications_back() {
     let mut stage = serving();
     let name = stage.living()[0].clone();
     stage.lose_head(&name);
@@ -50,19 +50,64 @@ fn a_head_that_comes_up_anew_gets_its_applications_back() {
     assert_eq!(stage.condition("Ready"), state("True", "NonZeroServeEndpoints"));
 }
 
+/// The Serve configurations that are kept for a cluster.
+fn kept(stage: &Stage) -> Vec<String> {
+    stage.names("ControllerRevision")
+}
+
+#[rstest]
+#[case::in_an_upgrade(&[version("2.54.0"), json!({"spec": {"serveConfigV2": config("two")}})])]
+#[case::while_the_spec_makes_no_sense(&[json!({"spec": {"serveConfigV2": "applications: 3"}})])]
+fn a_head_that_comes_up_anew_while_something_else_is_wanted_gets_what_it_had(#[case] edits: &[Value]) {
+    // Given a service whose next cluster waits for quota, or that can have none,
+    let mut stage = serving();
+    let name = stage.living()[0].clone();
+    stage.gated = true;
+    edits.iter().for_each(|edit| stage.edit(edit.clone()));
+    stage.play(10);
+
+    // when its head is lost, and so is all that this process has remembered,
+    stage.lose_head(&name);
+    stage.restart();
+    stage.play(20);
+
+    // then it has its own applications again, and none of another cluster's.
+    assert_eq!(stage.applied(&name), [json!({"applications": [{"name": "one", "import_path": "one:app"}]})]);
+    assert_eq!(stage.told("ServeApplicationsLost"), 0);
+}
+
 #[test]
-fn a_head_that_comes_up_anew_in_an_upgrade_gets_no_configuration_of_another_cluster() {
+fn a_configuration_is_kept_until_it_is_on_record_that_the_next_one_was_taken() {
+    let mut stage = serving();
+    let first = kept(&stage);
+    assert_eq!(first.len(), 1);
+
+    // Serve refuses the next one: it may still need the first.
+    stage.refusal = Some(400);
+    stage.edit(json!({"spec": {"serveConfigV2": config("two")}}));
+    stage.play(20);
+    assert!(kept(&stage).contains(&first[0]) && kept(&stage).len() == 2, "{:?}", kept(&stage));
+
+    stage.refusal = None;
+    stage.play(120);
+    assert!(!kept(&stage).contains(&first[0]) && kept(&stage).len() == 1, "{:?}", kept(&stage));
+}
+
+#[test]
+fn applications_that_are_lost_and_kept_nowhere_are_told() {
+    // Given a cluster whose configuration an earlier release has not kept,
     let mut stage = serving();
     let name = stage.living()[0].clone();
     stage.gated = true;
     stage.edit(version("2.54.0"));
     stage.edit(json!({"spec": {"serveConfigV2": config("two")}}));
     stage.play(10);
+    stage.forget("ControllerRevision", &kept(&stage)[0]);
+
+    // when its head is lost in an upgrade, then that is told, and the spec put back helps.
     stage.lose_head(&name);
     stage.play(20);
-    assert_eq!(stage.applied(&name).len(), 0);
-    assert_eq!(stage.told("ServeApplicationsLost"), 1);
-
+    assert_eq!((stage.applied(&name).len(), stage.told("ServeApplicationsLost")), (0, 1));
     stage.edit(json!({"spec": {"serveConfigV2": config("one")}}));
     stage.play(20);
     assert_eq!(stage.applied(&name).len(), 1);

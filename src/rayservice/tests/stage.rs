@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
@@ -14,7 +15,7 @@ use crate::api::condition;
 use crate::api::ray::{RayCluster, RayService, names};
 use crate::dashboard::{ServeAnswer, ServeError, ServeReply};
 use crate::engine::plan::{Note, Plan, ServeCall, ServeRequest, Write, WriteOp};
-use crate::rayservice::{ServeObservation, View, plan};
+use crate::rayservice::{ServeObservation, View, kept, plan};
 
 /// Kind and name.
 type Key = (String, String);
@@ -38,12 +39,16 @@ impl Dashboard {
 pub(super) struct Stage {
     pub(super) now: Timestamp,
     pub(super) gated: bool,
+    /// Whether another cluster is made where the service doesn't say.
+    pub(super) upgrades: bool,
     /// Whether pods come up.
     pub(super) pods_start: bool,
     /// Whether pods of deleted clusters stay.
     pub(super) pods_linger: bool,
     /// Whether clusters have workers.
     pub(super) workers: bool,
+    /// Clusters whose Serve proxies don't answer.
+    pub(super) ill: BTreeSet<String>,
     /// How long applications take to run.
     pub(super) deploy: SignedDuration,
     /// What dashboards refuse a configuration with.
@@ -69,9 +74,11 @@ impl Stage {
         let mut stage = Self {
             now: "2026-01-01T00:00:00Z".parse().expect("a time"),
             gated: false,
+            upgrades: true,
             pods_start: true,
             pods_linger: false,
             workers: true,
+            ill: BTreeSet::new(),
             deploy: SignedDuration::from_secs(3),
             refusal: None,
             dashboards: BTreeMap::new(),
@@ -157,6 +164,9 @@ impl Stage {
         let Some(service) = self.service() else { return Plan::default() };
         let (clusters, pods, services) = (self.clusters(), self.all::<Pod>("Pod"), self.all::<Service>("Service"));
         let slices = self.endpoints();
+        let revisions = self.all::<ControllerRevision>("ControllerRevision");
+        let configs = revisions.iter().filter_map(|object| Some((object, kept::read(object)?)));
+        let configs: Vec<_> = configs.collect();
         plan(&View {
             service: &service,
             goal: &crate::rayservice::Goal::of(&service),
@@ -165,7 +175,9 @@ impl Stage {
             services: services.iter().collect(),
             endpoint_slices: slices.iter().collect(),
             serve: self.observed.iter().map(|(name, observation)| (name.clone(), observation)).collect(),
+            kept: configs.iter().map(|(object, config)| kept::Kept { object, config }).collect(),
             gated: self.gated,
+            upgrades: self.upgrades,
             now: self.now,
         })
     }
@@ -198,6 +210,16 @@ impl Stage {
         self.objects.get(&(kind.to_owned(), name.to_owned()))
     }
 
+    /// The names of the objects of a kind.
+    pub(super) fn names(&self, kind: &str) -> Vec<String> {
+        self.objects.keys().filter(|(of, _)| of == kind).map(|(_, name)| name.clone()).collect()
+    }
+
+    /// Takes an object away at once.
+    pub(super) fn forget(&mut self, kind: &str, name: &str) {
+        self.objects.remove(&(kind.to_owned(), name.to_owned()));
+    }
+
     /// Changes an object as somebody else would.
     pub(super) fn meddle(&mut self, kind: &str, name: &str, patch: Value) {
         self.patch(&(kind.to_owned(), name.to_owned()), &patch);
@@ -205,7 +227,8 @@ impl Stage {
 
     /// The cluster that requests are sent to.
     pub(super) fn leads_to(&self) -> Option<String> {
-        let selector = self.object("Service", "chat-serve-svc")?.pointer("/spec/selector/ray.io~1cluster")?;
+        let serve = self.names("Service").into_iter().find(|name| name.ends_with("-serve-svc"))?;
+        let selector = self.object("Service", &serve)?.pointer("/spec/selector/ray.io~1cluster")?;
         selector.as_str().map(str::to_owned)
     }
 
@@ -288,11 +311,18 @@ impl Stage {
             WriteOp::Delete { uid, foreground } => {
                 let object = self.objects.get_mut(&key).expect("what is deleted is there");
                 assert_eq!(object["metadata"]["uid"], json!(uid));
+                if write.target.kind == "ControllerRevision" {
+                    self.objects.remove(&key);
+                    return;
+                }
                 assert!(foreground, "a cluster holds its quota until its pods are gone");
                 assert!(!self.wants_to_serve() || self.leads_to().as_ref() != Some(&key.1), "it serves");
                 if let Some(left_at) = self.left_at.get(&key.1).filter(|_| self.wants_to_serve()) {
                     let kept = self.now.duration_since(*left_at);
-                    assert!(kept >= SignedDuration::from_secs(59), "{} was kept for only {kept:?}", key.1);
+                    let delay = self.service().and_then(|service| service.spec.ray_cluster_deletion_delay_seconds);
+                    // Times are kept in whole seconds.
+                    let least = SignedDuration::from_secs(i64::from(delay.unwrap_or(60)) - 1);
+                    assert!(kept >= least, "{} was kept for only {kept:?}", key.1);
                 }
                 let now = self.now;
                 let object = self.objects.get_mut(&key).expect("it is still there");
@@ -405,7 +435,7 @@ impl Stage {
                 reply(ServeAnswer::Applied { config_hash: config.hash().to_owned(), result })
             }
             ServeRequest::Healthz { pod, .. } => {
-                let result = if runs { Ok(()) } else { Err(refused(503)) };
+                let result = if runs && !self.ill.contains(&call.cluster) { Ok(()) } else { Err(refused(503)) };
                 reply(ServeAnswer::Health { pod: pod.clone(), result })
             }
         }

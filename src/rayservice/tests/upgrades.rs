@@ -10,7 +10,7 @@ use super::{chat, config, serving, state, version};
 use crate::api::ray::names;
 
 #[test]
-fn another_version_gets_a_cluster_that_takes_over_once_it_runs() {
+fn b06_another_version_gets_a_cluster_that_takes_over_once_it_runs() {
     let mut stage = serving();
     let old = stage.living()[0].clone();
     stage.deploy = SignedDuration::from_secs(20);
@@ -37,7 +37,7 @@ fn another_version_gets_a_cluster_that_takes_over_once_it_runs() {
 }
 
 #[test]
-fn a_configuration_that_comes_with_another_cluster_never_reaches_the_one_that_serves() {
+fn b10_a_configuration_that_comes_with_another_cluster_never_reaches_the_one_that_serves() {
     let mut stage = serving();
     let old = stage.living()[0].clone();
     stage.pods_start = false;
@@ -76,7 +76,7 @@ fn a_change_taken_back_costs_nothing() {
 }
 
 #[test]
-fn another_change_replaces_the_pending_cluster() {
+fn b05_another_change_replaces_the_pending_cluster() {
     let mut stage = serving();
     stage.pods_start = false;
     stage.edit(version("2.54.0"));
@@ -183,7 +183,7 @@ fn replicas_that_change_change_no_cluster() {
 }
 
 #[test]
-fn a_group_that_is_appended_is_added_in_place_and_leaves_the_others_as_they_have_become() {
+fn b03_a_group_that_is_appended_is_added_in_place_and_leaves_the_others_as_they_have_become() {
     let mut stage = serving();
     let before = stage.living();
     let mut scaled = chat()["spec"]["rayClusterConfig"]["workerGroupSpecs"].clone();

@@ -1,0 +1,224 @@
+//! Behaviours of KubeRay's RayServices that users rely on, by their numbers in the list that this project keeps. Others of that list
+//! are beside what they are about; their names begin with the number too.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::stage::Stage;
+use super::{chat, config, serving, state, version};
+
+/// The groups of the service, and one more.
+fn with_another_group() -> Value {
+    let mut groups = chat()["spec"]["rayClusterConfig"]["workerGroupSpecs"].clone();
+    let mut big = groups[0].clone();
+    big["groupName"] = json!("big");
+    groups.as_array_mut().expect("a list").push(big);
+    groups
+}
+
+#[test]
+fn b04_a_group_that_is_appended_in_an_upgrade_is_added_to_the_pending_cluster() {
+    let mut stage = serving();
+    let active = stage.living()[0].clone();
+    stage.pods_start = false;
+    stage.edit(version("2.54.0"));
+    stage.play(10);
+    let pending = stage.named().1.expect("a pending cluster");
+
+    stage.edit(json!({"spec": {"rayClusterConfig": {"workerGroupSpecs": with_another_group()}}}));
+    stage.play(10);
+
+    assert_eq!(stage.named(), (Some(active.clone()), Some(pending.clone())));
+    let groups = |name: &str| stage.cluster(name).spec.worker_group_specs.len();
+    assert_eq!((groups(&active), groups(&pending)), (1, 2));
+}
+
+#[test]
+fn b05_a_pending_cluster_that_requests_are_sent_to_already_serves_until_the_next_one_can() {
+    // Given an upgrade whose cluster gets the requests, which the status doesn't say yet,
+    let mut stage = serving();
+    let first = stage.leads_to();
+    stage.edit(version("2.54.0"));
+    let end = stage.now + jiff::SignedDuration::from_secs(60);
+    while stage.leads_to() == first && stage.now < end {
+        stage.beat(end, &|_| true);
+    }
+    let second = stage.leads_to().expect("a cluster");
+    assert_eq!(stage.named(), (first.clone(), Some(second.clone())));
+
+    // when the spec changes again, then it isn't thrown away: it serves until the third one does.
+    stage.pods_start = false;
+    stage.edit(version("2.55.0"));
+    stage.play(20);
+    assert_eq!(stage.leads_to(), Some(second.clone()));
+    assert_eq!(stage.named().0, Some(second));
+    stage.pods_start = true;
+    stage.play(60);
+    assert_eq!((stage.served_by.len(), stage.condition("Ready")), (3, state("True", "NonZeroServeEndpoints")));
+}
+
+#[rstest]
+#[case::of_the_active_cluster(false)]
+#[case::of_the_pending_cluster(true)]
+fn b07_what_the_autoscaler_writes_is_no_upgrade(#[case] in_an_upgrade: bool) {
+    let mut stage = serving();
+    if in_an_upgrade {
+        stage.pods_start = false;
+        stage.edit(version("2.54.0"));
+        stage.play(10);
+    }
+    let before = stage.named();
+    let name = before.1.clone().or(before.0.clone()).expect("a cluster");
+    let mut groups = serde_json::to_value(stage.cluster(&name).spec.worker_group_specs).expect("JSON");
+    groups[0]["replicas"] = json!(4);
+    groups[0]["scaleStrategy"] = json!({"workersToDelete": ["chat-x-worker-1"]});
+    stage.meddle("RayCluster", &name, json!({"spec": {"workerGroupSpecs": groups}}));
+    stage.play(30);
+
+    assert_eq!(stage.named(), before);
+    let group = stage.cluster(&name).spec.worker_group_specs.remove(0);
+    assert_eq!(
+        (group.replicas, group.scale_strategy.map(|strategy| strategy.workers_to_delete.len())),
+        (Some(4), Some(1))
+    );
+}
+
+#[test]
+fn b09_without_upgrades_a_configuration_is_applied_in_place_though_the_cluster_is_to_be_another() {
+    let mut stage = serving();
+    let name = stage.living()[0].clone();
+    let before = stage.cluster(&name).spec;
+    stage.edit(json!({"spec": {"upgradeStrategy": {"type": "None"}}}));
+    stage.edit(json!({"spec": {"serveConfigV2": config("two"), "rayClusterConfig": {"rayVersion": "2.54.0"}}}));
+    stage.play(30);
+
+    assert_eq!(stage.living(), std::slice::from_ref(&name));
+    assert_eq!(serde_json::to_value(stage.cluster(&name).spec).ok(), serde_json::to_value(before).ok());
+    assert_eq!(stage.applied(&name).len(), 2);
+}
+
+#[rstest]
+#[case::unset_and_on(json!(null), true, true)]
+#[case::unset_and_off(json!(null), false, false)]
+#[case::new_cluster_and_on(json!({"type": "NewCluster"}), true, true)]
+#[case::new_cluster_and_off(json!({"type": "NewCluster"}), false, true)]
+#[case::none_and_on(json!({"type": "None"}), true, false)]
+#[case::none_and_off(json!({"type": "None"}), false, false)]
+#[case::no_type_and_off(json!({}), false, false)]
+fn b11_the_strategy_of_a_service_wins_over_the_switch(
+    #[case] strategy: Value,
+    #[case] switch: bool,
+    #[case] upgrades: bool,
+) {
+    let mut stage = serving();
+    stage.upgrades = switch;
+    stage.edit(json!({"spec": {"upgradeStrategy": strategy}}));
+    stage.edit(version("2.54.0"));
+    stage.play(5);
+
+    assert_eq!(stage.living().len(), if upgrades { 2 } else { 1 });
+    let held = if upgrades { None } else { state("True", "UpgradeStrategyNone") };
+    assert_eq!(stage.condition("sluice.dev/UpgradeHeld"), held);
+    let is_blamed = stage.message("sluice.dev/UpgradeHeld").contains("--enable-zero-downtime is false");
+    assert_eq!(is_blamed, !upgrades && strategy["type"].is_null());
+}
+
+#[test]
+fn b13_a_head_that_falls_ill_in_an_upgrade_gets_no_requests_and_the_new_cluster_takes_over() {
+    // Given a service whose heads alone take requests, in an upgrade that waits for quota,
+    let mut stage = Stage::new(chat());
+    stage.workers = false;
+    stage.play(60);
+    let old = stage.leads_to().expect("a cluster");
+    stage.gated = true;
+    stage.edit(version("2.54.0"));
+    stage.play(10);
+
+    // when the proxy of the old head dies, then it gets no more requests, and that is said;
+    stage.ill.insert(old.clone());
+    stage.play(30);
+    let label = &stage.object("Pod", &format!("{old}-head")).expect("a head")["metadata"]["labels"]["ray.io/serve"];
+    assert_eq!(label, "false");
+    assert_eq!(stage.condition("Ready"), state("False", "ZeroServeEndpoints"));
+
+    // and once there is quota, the new cluster takes over.
+    let new = stage.named().1.expect("a pending cluster");
+    stage.set_gate(&new, true);
+    stage.play(30);
+    assert_eq!((stage.leads_to(), stage.condition("Ready")), (Some(new), state("True", "NonZeroServeEndpoints")));
+}
+
+#[rstest]
+#[case::unset(json!(null), 60)]
+#[case::none(json!(0), 0)]
+#[case::some(json!(20), 20)]
+fn b16_a_cluster_that_was_replaced_goes_after_the_deletion_delay(#[case] delay: Value, #[case] seconds: i64) {
+    let mut stage = serving();
+    let old = stage.living()[0].clone();
+    stage.edit(json!({"spec": {"rayClusterDeletionDelaySeconds": delay}}));
+    stage.edit(version("2.54.0"));
+    let end = stage.now + jiff::SignedDuration::from_secs(300);
+    while !stage.is_left(&old) && stage.now < end {
+        stage.beat(end, &|_| true);
+    }
+    let left_at = stage.now;
+    while stage.living().contains(&old) && stage.now < end {
+        stage.beat(end, &|_| true);
+    }
+    let kept = stage.now.duration_since(left_at).as_secs();
+    assert!((seconds - 1..=seconds + 2).contains(&kept), "it was kept for {kept} s");
+}
+
+#[test]
+fn b18_the_longest_name_that_is_allowed_has_names_for_all_that_is_made() {
+    let mut service = chat();
+    service["metadata"]["name"] = json!("c".repeat(47));
+    let mut stage = Stage::new(service);
+    stage.play(60);
+
+    assert_eq!(stage.condition("Ready"), state("True", "NonZeroServeEndpoints"));
+    let made = [stage.names("RayCluster"), stage.names("Service")].concat();
+    assert_eq!(made.len(), 3);
+    assert!(made.iter().all(|name| name.len() <= 63), "{made:?}");
+}
+
+#[rstest]
+#[case::counts_and_healthy(json!(false), true, "true")]
+#[case::counts_and_ill(json!(false), false, "false")]
+#[case::excluded_and_healthy(json!(true), true, "false")]
+#[case::excluded_and_ill(json!(true), false, "false")]
+fn b19_a_head_takes_requests_only_if_it_counts_and_its_proxy_is_healthy(
+    #[case] exclude: Value,
+    #[case] healthy: bool,
+    #[case] expected: &str,
+) {
+    let mut stage = serving();
+    let name = stage.living()[0].clone();
+    if !healthy {
+        stage.ill.insert(name.clone());
+    }
+    stage.edit(json!({"spec": {"excludeHeadPodFromServeSvc": exclude}}));
+    stage.play(60);
+    let head = stage.object("Pod", &format!("{name}-head")).expect("a head");
+    assert_eq!(head["metadata"]["labels"]["ray.io/serve"], expected);
+}
+
+#[test]
+fn b26_a_service_suspended_in_an_upgrade_loses_both_clusters_and_resumes_with_the_new_spec() {
+    let mut stage = serving();
+    stage.pods_start = false;
+    stage.edit(version("2.54.0"));
+    stage.play(10);
+    assert_eq!(stage.living().len(), 2);
+
+    stage.edit(json!({"spec": {"suspend": true}}));
+    stage.play(20);
+    assert_eq!((stage.clusters().len(), stage.condition("Suspended")), (0, state("True", "SuspendComplete")));
+
+    stage.pods_start = true;
+    stage.edit(json!({"spec": {"suspend": false}}));
+    stage.play(60);
+    let clusters = stage.clusters();
+    let versions: Vec<_> = clusters.iter().map(|cluster| cluster.spec.ray_version.as_deref()).collect();
+    assert_eq!((versions, stage.condition("Ready")), (vec![Some("2.54.0")], state("True", "NonZeroServeEndpoints")));
+}
