@@ -1,12 +1,15 @@
 //! An upgrade of a RayService, gated by quota.
 
+use std::collections::BTreeMap;
+
 use kube::ResourceExt;
 use kube::api::ListParams;
+use serde_json::Value;
 use sluice::api::condition;
 
 use crate::support::history::{Change, Object, Recorder};
-use crate::support::objects::{QUEUE, SERVICE_SAMPLE, cluster_name, reserved};
-use crate::support::{TestEnv, eventually, invariants};
+use crate::support::objects::{NAMESPACE, QUEUE, SERVICE, SERVICE_SAMPLE, cluster_name, reserved};
+use crate::support::{TestEnv, eventually, eventually_or_tell, invariants};
 
 /// Ends a scenario: nothing was broken at any moment of it.
 async fn intact(recorder: &Recorder) -> Vec<Change> {
@@ -228,4 +231,42 @@ async fn a_service_that_names_no_queue_upgrades_without_waiting() {
     let second = env.serves_from("2.53.0").await;
     env.only_cluster(&second).await;
     assert!(env.workloads().list(&ListParams::default()).await.expect("the slices").items.is_empty());
+}
+
+/// The line that `kubectl get` shows of an object, by column: the API server itself makes it.
+async fn line(env: &TestEnv, plural: &str, name: &str) -> BTreeMap<String, String> {
+    let path = format!("/apis/ray.io/v1/namespaces/{NAMESPACE}/{plural}/{name}");
+    let accept = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let request = http::Request::get(path).header("Accept", accept).body(Vec::new()).expect("a request");
+    let table: Value = env.client.request(request).await.expect("a table");
+    let names = table["columnDefinitions"].as_array().expect("columns").iter().map(|column| &column["name"]);
+    let cells = table["rows"][0]["cells"].as_array().expect("cells");
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    names.zip(cells).map(|(name, cell)| (text(name), text(cell))).collect()
+}
+
+#[tokio::test]
+async fn kubectl_get_answers_the_first_questions_about_an_upgrade() {
+    let env = TestEnv::start().await;
+    let _manager = env.manager().await;
+    env.apply_samples().await;
+    let shows = async |status: &str, upgrading: &str, quota: &str| {
+        let wanted = [("service status", status), ("upgrading", upgrading), ("quota", quota)];
+        eventually_or_tell("kubectl get shows where the service stands", async || {
+            let line = line(&env, "rayservices", SERVICE).await;
+            let shows = |(column, value): &(&str, &str)| line.get(*column).is_some_and(|cell| cell == value);
+            if wanted.iter().all(shows) { Ok(()) } else { Err(format!("{line:?}")) }
+        })
+        .await;
+    };
+
+    let first = env.serves_from("2.52.0").await;
+    shows("Running", "False", "Admitted").await;
+    assert_eq!(line(&env, "rayclusters", &first).await["status"], "ready");
+    env.set_ray_version("2.53.0").await;
+    // There is no such quota in its ClusterQueue yet.
+    shows("Running", "True", "ExceedsMaxQuota").await;
+    env.set_quota("2", "4Gi").await;
+    env.serves_from("2.53.0").await;
+    shows("Running", "False", "Admitted").await;
 }

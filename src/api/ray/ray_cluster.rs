@@ -39,6 +39,11 @@ use super::schema;
     printcolumn(name = "gpus", json_path = ".status.desiredGPU", type_ = "string"),
     printcolumn(name = "tpus", json_path = ".status.desiredTPU", type_ = "string", priority = 1),
     printcolumn(name = "status", json_path = ".status.state", type_ = "string"),
+    printcolumn(
+        name = "quota",
+        json_path = ".status.conditions[?(@.type=='sluice.dev/Admitted')].reason",
+        type_ = "string"
+    ),
     printcolumn(name = "age", json_path = ".metadata.creationTimestamp", type_ = "date"),
     printcolumn(name = "head pod IP", json_path = ".status.head.podIP", type_ = "string", priority = 1),
     printcolumn(name = "head service IP", json_path = ".status.head.serviceIP", type_ = "string", priority = 1)

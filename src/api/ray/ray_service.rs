@@ -30,9 +30,25 @@ use super::schema;
     printcolumn(name = "service status", json_path = ".status.serviceStatus", type_ = "string"),
     printcolumn(name = "num serve endpoints", json_path = ".status.numServeEndpoints", type_ = "string"),
     printcolumn(
-        name = "waits for quota",
+        name = "upgrading",
+        json_path = ".status.conditions[?(@.type=='UpgradeInProgress')].status",
+        type_ = "string"
+    ),
+    printcolumn(
+        name = "quota",
         json_path = ".status.conditions[?(@.type=='sluice.dev/Admitted')].reason",
-        type_ = "string",
+        type_ = "string"
+    ),
+    printcolumn(
+        name = "traffic",
+        json_path = ".status.pendingServiceStatus.trafficRoutedPercent",
+        type_ = "integer",
+        priority = 1
+    ),
+    printcolumn(
+        name = "capacity",
+        json_path = ".status.pendingServiceStatus.targetCapacity",
+        type_ = "integer",
         priority = 1
     ),
     printcolumn(name = "age", json_path = ".metadata.creationTimestamp", type_ = "date")
