@@ -1,13 +1,14 @@
 //! What is known of Serve on one cluster.
 
 use jiff::{SignedDuration, Timestamp};
+use sha2::{Digest, Sha256};
 
 use crate::dashboard::{ServeAnswer, ServeError, ServeReply, ServeStatus};
 
 /// Pauses between questions while something isn't running yet; the last one goes on.
 const PAUSES_WHILE_WAITING: [SignedDuration; 3] =
     [SignedDuration::from_millis(500), SignedDuration::from_secs(1), SignedDuration::from_secs(2)];
-/// The pause between questions while everything runs.
+/// About how long the pause between questions is while everything runs.
 const PAUSE_WHILE_RUNNING: SignedDuration = SignedDuration::from_secs(10);
 /// The pause after a configuration was refused for the first time; it doubles with each refusal.
 const FIRST_PAUSE_AFTER_REFUSAL: SignedDuration = SignedDuration::from_secs(2);
@@ -150,7 +151,7 @@ impl ServeObservation {
         }
         let pause = match self.waiting.checked_sub(1) {
             _ if *called_at < since => PAUSES_WHILE_WAITING[0],
-            None => PAUSE_WHILE_RUNNING,
+            None => self.about(PAUSE_WHILE_RUNNING, *called_at),
             Some(before) => PAUSES_WHILE_WAITING[before.min(PAUSES_WHILE_WAITING.len() - 1)],
         };
         later(*called_at, pause)
@@ -169,11 +170,19 @@ impl ServeObservation {
     pub fn check_health_at(&self, pod: &str) -> Timestamp {
         let Some(health) = self.health.as_ref().filter(|health| health.pod == pod) else { return Timestamp::MIN };
         let pause = match health.failures {
-            0 => PAUSE_WHILE_RUNNING,
+            0 => self.about(PAUSE_WHILE_RUNNING, health.called_at),
             failures if failures < FAILURES_UNTIL_ILL => PAUSES_WHILE_WAITING[0],
             _ => PAUSES_WHILE_WAITING[2],
         };
         later(health.called_at, pause)
+    }
+
+    /// A pause that is up to a tenth shorter or longer: those who were asked at the same time, as all are when a process starts, aren't
+    /// asked at the same time for ever.
+    fn about(&self, pause: SignedDuration, since: Timestamp) -> SignedDuration {
+        let digest = Sha256::digest(format!("{}/{since}", self.uid));
+        let share = i32::from(u16::from_be_bytes([digest[0], digest[1]]) % 201);
+        pause.saturating_mul(900 + share) / 1000
     }
 
     /// Whether this is about the cluster with this uid.
@@ -188,6 +197,8 @@ fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use rstest::rstest;
     use serde_json::json;
 
@@ -241,7 +252,6 @@ mod tests {
     #[case::second(vec![status(0, "DEPLOYING"), no_status(500)], 1500)]
     #[case::third(vec![status(0, "DEPLOYING"), no_status(500), status(1500, "DEPLOYING")], 3500)]
     #[case::later(vec![no_status(0), no_status(1), no_status(2), no_status(3), no_status(4)], 2004)]
-    #[case::running(vec![no_status(0), status(500, "RUNNING")], 10_500)]
     #[case::just_applied(vec![status(0, "RUNNING"), put(200, "a", Ok(()))], i64::MIN)]
     #[case::asked_while_it_was_applied(vec![put(200, "a", Ok(())), status(250, "RUNNING")], i64::MIN)]
     #[case::asked_after_it_was_applied(vec![put(200, "a", Ok(())), status(300, "DEPLOYING")], 800)]
@@ -289,7 +299,6 @@ mod tests {
     #[rstest]
     #[case::unknown(vec![], None, i64::MIN)]
     #[case::of_another_pod(vec![health(0, "old", Ok(()))], None, i64::MIN)]
-    #[case::healthy(vec![health(0, "head", Ok(()))], Some(true), 10_000)]
     #[case::one_failure(vec![health(0, "head", Ok(())), health(5, "head", Err(error()))], None, 505)]
     #[case::two_failures(vec![health(0, "head", Err(error())), health(5, "head", Err(error()))], Some(false), 2005)]
     fn a_proxy_is_ill_after_two_failures(
@@ -300,6 +309,23 @@ mod tests {
         let observation = after(replies);
         let again = if again == i64::MIN { Timestamp::MIN } else { at(again) };
         assert_eq!((observation.is_healthy("head"), observation.check_health_at("head")), (healthy, again));
+    }
+
+    #[test]
+    fn those_who_run_are_asked_every_ten_seconds_or_so_and_not_all_at_once() {
+        let replies = |uid: usize| {
+            let uid = format!("uid-{uid}");
+            [status(0, "RUNNING"), health(0, "head", Ok(()))].map(|reply| ServeReply { uid: uid.clone(), ..reply })
+        };
+        let all: Vec<ServeObservation> = (0..100).map(|uid| after(replies(uid))).collect();
+        assert!(all.iter().all(|observation| observation.is_healthy("head") == Some(true)));
+
+        let status_at = all.iter().map(|observation| observation.ask_at(Timestamp::MIN));
+        let health_at = all.iter().map(|observation| observation.check_health_at("head"));
+        for times in [status_at.collect::<BTreeSet<_>>(), health_at.collect()] {
+            assert!(times.iter().all(|time| (at(9_000)..=at(11_000)).contains(time)), "{times:?}");
+            assert!(times.len() > 50, "{times:?}");
+        }
     }
 
     #[test]

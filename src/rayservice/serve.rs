@@ -184,11 +184,15 @@ pub(super) fn waits_for(scene: &Scene<'_>, child: &Child<'_>, config: &ServeConf
     (!child.has_serve_pods()).then(|| "none of its pods takes requests yet".to_owned())
 }
 
+/// What keeps the head of a child from being ready, as far as its cluster says; that it could not even be made comes first.
 fn head_trouble(child: &Child<'_>) -> String {
     let conditions = child.cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let Some(ready) = condition::get(conditions, names::HEAD_POD_READY) else { return String::new() };
-    match ready.message.is_empty() {
-        true => format!(" ({})", ready.reason),
-        false => format!(" ({}: {})", ready.reason, ready.message),
+    let refused = condition::get(conditions, names::REPLICA_FAILURE);
+    let Some(trouble) = refused.or_else(|| condition::get(conditions, names::HEAD_POD_READY)) else {
+        return String::new();
+    };
+    match trouble.message.is_empty() {
+        true => format!(" ({})", trouble.reason),
+        false => format!(" ({}: {})", trouble.reason, trouble.message),
     }
 }

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
-use super::jobs::{cluster_spec, control_plane, meta};
+use super::jobs::{cluster_spec, control_plane, meta, put_service};
+use crate::api::condition;
 use crate::queue::Settings;
 
 fn cluster(workers: u32) -> Value {
@@ -54,4 +55,17 @@ fn what_is_not_wanted_any_more_is_no_failure() {
     plane.play(60);
 
     assert_eq!((plane.pods("chat"), failure(&plane)), (1, None));
+}
+
+#[test]
+fn a_service_says_why_the_api_server_refuses_the_pods_of_its_cluster() {
+    let mut plane = control_plane(Settings::default(), "4");
+    plane.refuses = Some("Pod");
+    put_service(&mut plane, "chat", "low", "2.53.0");
+    plane.play(60);
+
+    let conditions = plane.service("chat").status.expect("a status").conditions;
+    let ready = condition::get(&conditions, "Ready").expect("a condition");
+    let is_told = ready.message.contains("FailedCreateHeadPod") && ready.message.contains("it is forbidden");
+    assert!(is_told && ready.status == "False", "{ready:?}");
 }
