@@ -3,6 +3,7 @@
 use super::record::MemberShare;
 use super::slices::{Phase, Slice, slices_of};
 use super::{Group, JobView, Member, instead, newcomer};
+use crate::api::ray::RayCluster;
 use crate::engine::plan::{Note, ObjectRef, Plan};
 
 /// Opens the members that the covering slice pays for, and closes those that nothing pays for.
@@ -33,8 +34,9 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
             continue;
         }
         let Some(write) = view.job.set_open(&member.name, should_be_open) else { continue };
-        plan.write(write.while_quiet(rests_on(view, member, covering)));
-        plan.notes.push(match covering {
+        let target = write.target.clone();
+        plan.write(write.while_quiet(rests_on(view, members, member, covering)));
+        let note = match covering {
             Some(slice) if should_be_open => {
                 let name = slice.workload.metadata.name.as_deref().unwrap_or_default();
                 let message = format!("{kind} {} may run: slice {name} is admitted and covers it", member.name);
@@ -51,17 +53,24 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
                 let message = format!("{kind} {} is suspended: {why}", member.name);
                 Note { warning: true, ..view.job.note("GateClosed", &message) }
             }
-        });
+        };
+        plan.notes.push(note.of_write(&target));
     }
 }
 
-/// What may not change while the gate of a member does: the slice that it is opened on; if others get its quota because it
-/// serves nobody, what says whom requests are sent to; and if nothing pays for it, the slices that may be admitted just now:
-/// what is closed then would be left without any reason to be. If writes fail on and on, that isn't waited for any more.
-fn rests_on(view: &JobView<'_>, member: &Member, covering: Option<&Slice<'_>>) -> Vec<ObjectRef> {
+/// What may not change while the gate of a member does: the slice that it is opened on, and the members that this doesn't pay for,
+/// which may be being opened on another; if others get its quota because it serves nobody, what says whom requests are sent to; and if
+/// nothing pays for it, the slices that may be admitted just now: what is closed then would be left without any reason to be. If writes
+/// fail on and on, that isn't waited for any more.
+fn rests_on(view: &JobView<'_>, members: &[Member], member: &Member, covering: Option<&Slice<'_>>) -> Vec<ObjectRef> {
     match covering {
         Some(_) if member.preempted => view.job.routed_by().into_iter().collect(),
-        Some(slice) if !member.open => vec![ObjectRef::of(slice.workload)],
+        Some(slice) if !member.open => {
+            let unpaid = members.iter().filter(|other| !other.open && slice.record.member(&other.uid).is_none());
+            let namespace = &view.job.meta().namespace;
+            let gates = unpaid.map(|other| ObjectRef::named::<RayCluster>(namespace.clone(), other.name.clone()));
+            gates.chain([ObjectRef::of(slice.workload)]).collect()
+        }
         None if view.failures < newcomer::FAILURES => {
             let slices = slices_of(view.workloads.iter().copied());
             let waiting = slices.iter().filter(|slice| slice.phase == Phase::Waiting);

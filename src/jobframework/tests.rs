@@ -16,6 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::record::Record;
 use super::*;
+use crate::api::ray::RayCluster;
 use crate::engine::plan::WriteOp;
 use crate::queue::steps::SLICE_ANNOTATION;
 
@@ -62,8 +63,12 @@ fn a_slice_that_was_made_before_a_cluster_existed_does_not_open_it() {
 
     // when a new cluster comes up, it isn't opened on the strength of the numbers.
     let job = job(vec![active, cluster("other", 2, "1"), cluster("new", 2, "1")]);
-    planned(&job, &[&big]);
+    let plan = planned(&job, &[&big]);
     assert_eq!(gates(&job), [("other".to_owned(), true)]);
+    // Nor is another one opened while the new one is written: that may be what opens it.
+    let new = ObjectRef::named::<RayCluster>(Some(NAMESPACE.to_owned()), "new".to_owned());
+    let opening = plan.writes.iter().find(|write| write.target == job.reference()).expect("it is opened");
+    assert_eq!(opening.quiet, [new, ObjectRef::of(&big)]);
 }
 
 #[test]
