@@ -50,5 +50,6 @@ fn to_preemptor(victim: &Workload, preemption: &Preemption) -> Note {
         warning: false,
         reason: "PreemptedWorkload".to_owned(),
         message: format!("Preempted workload {namespace}/{name}, of {}", preemption.victim_path),
+        tells_of: None,
     }
 }

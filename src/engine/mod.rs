@@ -40,7 +40,7 @@ use in_flight::{InFlight, WriteId};
 pub use jobs::Sight;
 use notebook::Notebook;
 use pace::Pace;
-use plan::{Note, Plan, ServeCall, Write};
+use plan::{Note, Plan, ServeCall, Write, WriteOp};
 use planners::Planner;
 use queueing::Queueing;
 use setbacks::Setbacks;
@@ -392,10 +392,7 @@ impl Engine {
                 let owners = planners.iter().filter(lasts);
                 let notes: Vec<Note> = owners.filter_map(|planner| self.failure_note(planner, write, &error)).collect();
                 notes.into_iter().for_each(|note| self.tell(now, note, effects));
-                for planner in planners {
-                    self.was_refused(&planner, write, &error);
-                    self.pace.failed(planner, now);
-                }
+                planners.into_iter().for_each(|planner| self.failed(planner, write, &error, now));
             }
         }
     }
@@ -416,20 +413,24 @@ impl Engine {
     }
 
     /// Turns what a planner asks for into effects, as far as nothing of it is under way already.
-    fn ask(&mut self, now: Timestamp, planner: Planner, plan: Plan, effects: &mut Vec<Effect>) {
-        self.pace.at(planner.clone(), plan.wake_at);
-        self.wants_now(&planner, &plan.writes);
+    fn ask(&mut self, now: Timestamp, planner: Planner, mut plan: Plan, effects: &mut Vec<Effect>) {
         let has_writes = !plan.writes.is_empty();
-        let mut sent = BTreeSet::new();
+        self.hold_back(&planner, &mut plan, now);
+        self.pace.at(planner.clone(), plan.wake_at);
+        let (mut sent, mut changed) = (BTreeSet::new(), BTreeSet::new());
         for write in plan.writes {
             if let Some(id) = self.in_flight.begin(&write, &planner) {
                 let key = Key::new(write.target.namespace.clone().unwrap_or_default(), write.target.name.clone());
                 let pod = self.world.pods.get(&key).filter(|_| write.target.kind == "Pod");
                 self.arriving.sent(id, &write, pod.map(AsRef::as_ref));
+                if !matches!(write.op, WriteOp::PatchStatus(_)) {
+                    changed.insert(write.target.clone());
+                }
                 effects.push(Effect::Write(id, write));
                 sent.insert(id);
             }
         }
+        plan.notes.retain(|note| note.tells_of.as_ref().is_none_or(|object| changed.contains(object)));
         for call in plan.serve_calls {
             let cluster = Key::new(call.namespace.clone(), call.cluster.clone());
             if self.serve_calls.insert((cluster, call.request.kind())) {

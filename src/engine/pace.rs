@@ -23,6 +23,11 @@ struct Pause {
     until: Timestamp,
 }
 
+/// The pause after a failure that so many others came before.
+pub fn pause_after(failures: u32) -> SignedDuration {
+    FIRST_PAUSE.saturating_mul(1 << failures.min(16)).min(LONGEST_PAUSE)
+}
+
 impl<P> Default for Pace<P> {
     fn default() -> Self {
         Self { due: BTreeSet::new(), timers: BTreeMap::new(), pauses: BTreeMap::new() }
@@ -51,8 +56,7 @@ impl<P: Ord + Clone> Pace<P> {
     /// A write of `planner` failed: it runs again after a pause.
     pub fn failed(&mut self, planner: P, now: Timestamp) {
         let failures = self.failures(&planner);
-        let pause = FIRST_PAUSE.saturating_mul(1 << failures.min(16)).min(LONGEST_PAUSE);
-        let until = now.saturating_add(pause).unwrap_or(Timestamp::MAX);
+        let until = now.saturating_add(pause_after(failures)).unwrap_or(Timestamp::MAX);
         self.pauses.insert(planner.clone(), Pause { failures: failures + 1, until });
         self.due.insert(planner);
     }

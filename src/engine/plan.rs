@@ -219,6 +219,8 @@ pub struct Note {
     pub reason: String,
     /// A sentence for people.
     pub message: String,
+    /// The object whose change it tells of, if it tells of one: it isn't told if that has to wait. News of a status are no change.
+    pub tells_of: Option<ObjectRef>,
 }
 
 impl Note {
@@ -230,7 +232,14 @@ impl Note {
             warning: false,
             reason: reason.to_owned(),
             message: message.into(),
+            tells_of: None,
         }
+    }
+
+    /// The same, told only if a change of `object` is sent.
+    #[must_use]
+    pub fn of_write(self, object: &ObjectRef) -> Self {
+        Self { tells_of: Some(object.clone()), ..self }
     }
 
     /// An event that tells of something that a person should look at.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 
 use super::jobs::cluster_of;
@@ -311,7 +312,9 @@ impl Engine {
         cluster.metadata.deletion_timestamp.as_ref()?;
         let mut living =
             self.world.ray_clusters.iter().filter(|(_, other)| other.metadata.deletion_timestamp.is_none());
-        let shares = living.find(|(_, other)| fault_tolerance::share_storage(cluster, other));
+        let may_keep =
+            |other: &RayCluster| other.finalizers().iter().any(|held| held == names::REDIS_CLEANUP_FINALIZER);
+        let shares = living.find(|(_, other)| may_keep(other) && fault_tolerance::share_storage(cluster, other));
         shares.map(|(key, _)| key.to_string())
     }
 
@@ -322,10 +325,17 @@ impl Engine {
         match self.world.secrets.get(&Key::new(cluster.namespace().unwrap_or_default(), name)) {
             None => Token::Missing(self.tokens.token(uid)),
             Some(secret) => match world::controller(secret.as_ref(), "RayCluster") {
-                Some(owner) if owner.uid != uid => Token::Taken,
+                // One of a cluster that lives has a name that was clipped to the same: they share it, as KubeRay's would.
+                Some(owner) if owner.uid != uid && !self.lives(cluster, owner) => Token::Taken,
                 _ => Token::Kept,
             },
         }
+    }
+
+    /// Whether the owner of something beside a cluster is there.
+    fn lives(&self, cluster: &RayCluster, owner: &OwnerReference) -> bool {
+        let key = Key::new(cluster.namespace().unwrap_or_default(), owner.name.clone());
+        self.world.ray_clusters.get(&key).is_some_and(|known| known.metadata.uid.as_ref() == Some(&owner.uid))
     }
 
     fn access(&self, cluster: &RayCluster) -> Access {

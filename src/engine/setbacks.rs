@@ -1,11 +1,14 @@
 //! What was refused about the pods of clusters, for as long as it is still wanted: so that a cluster says in its status why pods of it
-//! are missing. It is lost with the process; the next one tries again, and hears the same.
+//! are missing, and each of them is tried again at a pace of its own while all else goes on. It is lost with the process; the next one
+//! tries again, and hears the same.
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use serde_json::Value;
 
-use super::plan::{ObjectRef, Write, WriteOp};
+use super::pace::pause_after;
+use super::plan::{ObjectRef, Plan, Write, WriteOp};
 use super::planners::Planner;
 use super::store::Key;
 use super::{Engine, WriteError};
@@ -15,13 +18,23 @@ use crate::raycluster::{Role, Setback};
 /// What stands in the way of clusters, by cluster and pod.
 #[derive(Debug, Default)]
 pub(super) struct Setbacks {
-    by_cluster: BTreeMap<Key, BTreeMap<ObjectRef, Setback>>,
+    by_cluster: BTreeMap<Key, BTreeMap<ObjectRef, Standing>>,
+}
+
+/// A write about a pod that was refused.
+#[derive(Debug)]
+struct Standing {
+    setback: Setback,
+    /// How often in a row.
+    times: u32,
+    /// When it may be tried again.
+    until: Timestamp,
 }
 
 impl Setbacks {
     /// What stands in the way of a cluster; the first of it, if it is more.
     pub(super) fn of(&self, cluster: &Key) -> Option<&Setback> {
-        self.by_cluster.get(cluster)?.values().next()
+        self.by_cluster.get(cluster)?.values().next().map(|standing| &standing.setback)
     }
 
     /// Forgets a cluster that is gone.
@@ -29,8 +42,16 @@ impl Setbacks {
         self.by_cluster.remove(cluster);
     }
 
-    fn add(&mut self, cluster: Key, pod: ObjectRef, setback: Setback) {
-        self.by_cluster.entry(cluster).or_default().insert(pod, setback);
+    fn add(&mut self, cluster: Key, pod: ObjectRef, setback: Setback, now: Timestamp) {
+        let standing = self.by_cluster.entry(cluster).or_default();
+        let before = standing.get(&pod).map_or(0, |before| before.times);
+        let until = now.saturating_add(pause_after(before)).unwrap_or(Timestamp::MAX);
+        standing.insert(pod, Standing { setback, times: before.saturating_add(1), until });
+    }
+
+    /// When a pod of a cluster may be tried again, if it was refused.
+    fn until(&self, cluster: &Key, pod: &ObjectRef) -> Option<Timestamp> {
+        self.by_cluster.get(cluster)?.get(pod).map(|standing| standing.until)
     }
 
     /// Keeps what is about pods that something is still wanted of; returns whether that is less than before.
@@ -47,33 +68,46 @@ impl Setbacks {
 }
 
 impl Engine {
-    /// Takes in that a write of this planner went through. What a status says is no sign that what failed before works now.
+    /// Takes in that a write of this planner went through.
     pub(super) fn went_through(&mut self, planner: &Planner, write: &Write) {
         if let Some(cluster) = planner.ray_cluster() {
             self.setbacks.retain(cluster, |pod| *pod != write.target);
-            if matches!(write.op, WriteOp::PatchStatus(_)) && self.setbacks.of(cluster).is_some() {
-                return;
-            }
         }
         self.pace.succeeded(planner);
     }
 
-    /// Takes in that a write of this planner was refused. A race says nothing, nor does a server that had no answer or no time.
-    pub(super) fn was_refused(&mut self, planner: &Planner, write: &Write, error: &WriteError) {
-        let is_a_word = !error.is_race() && error.code.is_some_and(|code| code != 429);
-        if let Some(cluster) = planner.ray_cluster().filter(|_| is_a_word)
-            && let Some(role) = self.role_of(write)
-        {
-            self.setbacks.add(cluster.clone(), write.target.clone(), Setback::of(write, role, &error.message));
+    /// Takes in that a write of this planner failed: it is tried again after a pause. If the API server won't have a pod made or
+    /// deleted, the pause is that pod's, and nothing else waits.
+    pub(super) fn failed(&mut self, planner: Planner, write: &Write, error: &WriteError, now: Timestamp) {
+        match (planner.ray_cluster(), self.setback(write, error)) {
+            (Some(cluster), Some(setback)) => {
+                self.setbacks.add(cluster.clone(), write.target.clone(), setback, now);
+                self.pace.mark(planner);
+            }
+            _ => self.pace.failed(planner, now),
         }
     }
 
-    /// Takes in what this planner wants now: what it no longer wants is no setback, and its status says so the next time.
-    pub(super) fn wants_now(&mut self, planner: &Planner, writes: &[Write]) {
+    /// Takes out of a plan what was refused and may not be tried again yet. What it no longer wants is no setback any more, and a
+    /// status says so the next time.
+    pub(super) fn hold_back(&mut self, planner: &Planner, plan: &mut Plan, now: Timestamp) {
         let Some(cluster) = planner.ray_cluster() else { return };
-        if self.setbacks.retain(cluster, |pod| writes.iter().any(|write| write.target == *pod)) {
+        if self.setbacks.retain(cluster, |pod| plan.writes.iter().any(|write| write.target == *pod)) {
             self.pace.mark(planner.clone());
         }
+        let due = |write: &Write| self.setbacks.until(cluster, &write.target).filter(|until| *until > now);
+        if let Some(first) = plan.writes.iter().filter_map(due).min() {
+            plan.wake(first);
+        }
+        plan.writes.retain(|write| due(write).is_none());
+    }
+
+    /// What stands in the way of a cluster, if this is a word about one of its pods: it is none if a race was lost, or if the server
+    /// had no time.
+    fn setback(&self, write: &Write, error: &WriteError) -> Option<Setback> {
+        let is_a_word = !error.is_race() && error.code.is_some_and(|code| !matches!(code, 429 | 503 | 504));
+        let role = self.role_of(write).filter(|_| is_a_word)?;
+        Setback::of(write, role, &error.message)
     }
 
     /// What the pod is that a write is about; `None` if it is about none.

@@ -378,6 +378,7 @@ impl dyn Job + '_ {
             warning: false,
             reason: reason.to_owned(),
             message: message.to_owned(),
+            tells_of: None,
         }
     }
 }

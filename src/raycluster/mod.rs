@@ -39,7 +39,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::networking::v1::Ingress;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 
 use crate::api::condition;
 use crate::api::kueue::{names as kueue_names, scheduling_gate};
@@ -192,7 +192,8 @@ pub fn plan(view: &View<'_>) -> Plan {
         let text = format!("The RayCluster spec is invalid: {}", status::told(view.problems()));
         plan.notes.push(Note::warning(cluster, "InvalidRayClusterSpec", text));
     }
-    plan.write(status::write(&status::Facts { view, pods: &pods, groups: view.groups, phase }));
+    let changes_pods = plan.writes.iter().any(|write| write.target.kind == Pod::kind(&()));
+    plan.write(status::write(&status::Facts { view, pods: &pods, groups: view.groups, phase, changes_pods }));
     plan
 }
 
@@ -296,13 +297,14 @@ fn apply(view: &View<'_>, group: &PodGroup, change: Change<'_>, plan: &mut Plan)
         }
         let write = build::create(cluster, group, &pod);
         let rests_on = view.payer.iter().cloned().chain([ObjectRef::of(cluster)]);
+        let target = write.target.clone();
         plan.write(if new.gated || view.payer.is_none() { write } else { write.while_quiet(rests_on) });
         let (reason, what) = match group.role() {
             Role::Head => ("CreatedHeadPod", "head"),
             Role::Worker => ("CreatedWorkerPod", "worker"),
         };
         let text = format!("Created {what} Pod {}", place(cluster, &pod.name_any()));
-        plan.notes.push(Note::normal(cluster, reason, text));
+        plan.notes.push(Note::normal(cluster, reason, text).of_write(&target));
     }
     if let Some(at) = change.wake_at {
         plan.wake(at);
@@ -316,7 +318,7 @@ fn delete(cluster: &RayCluster, role: Role, pod: &Pod, reason: &str, plan: &mut 
         Role::Worker => "DeletedWorkerPod",
     };
     let text = format!("Deleted {role} Pod {}: {reason}", place(cluster, &pod.name_any()));
-    plan.notes.push(Note::normal(cluster, event, text));
+    plan.notes.push(Note::normal(cluster, event, text).of_write(&ObjectRef::of(pod)));
 }
 
 fn place(cluster: &RayCluster, name: &str) -> String {

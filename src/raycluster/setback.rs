@@ -14,16 +14,17 @@ pub struct Setback {
 }
 
 impl Setback {
-    /// What is to be said of a write about a pod that was refused.
-    pub fn of(write: &Write, role: Role, said: &str) -> Self {
+    /// What is to be said of a write that was refused; `None` if it neither makes nor deletes a pod.
+    pub fn of(write: &Write, role: Role, said: &str) -> Option<Self> {
         let role = match role {
             Role::Head => "Head",
             Role::Worker => "Worker",
         };
         let reason = match &write.op {
             WriteOp::Delete { .. } => format!("FailedDelete{role}Pod"),
-            WriteOp::Create(_) | WriteOp::Patch(_) | WriteOp::PatchStatus(_) => format!("FailedCreate{role}Pod"),
+            WriteOp::Create(_) => format!("FailedCreate{role}Pod"),
+            WriteOp::Patch(_) | WriteOp::PatchStatus(_) => return None,
         };
-        Self { reason, message: format!("{} of {} failed: {said}", write.op.name(), write.target) }
+        Some(Self { reason, message: format!("{} of {} failed: {said}", write.op.name(), write.target) })
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Facts<'a> {
     /// The groups, or what is wrong with the spec.
     pub(super) groups: &'a Result<Vec<PodGroup>, Vec<Problem>>,
     pub(super) phase: Phase,
+    /// Whether pods are still to be made or deleted: what was said of one that was refused holds until it is clear that it doesn't.
+    pub(super) changes_pods: bool,
 }
 
 /// Writes the status, if there is anything new to say.
@@ -177,7 +179,7 @@ fn conditions(facts: &Facts<'_>, conditions: &mut Vec<Condition>) {
     }
     set(names::CLUSTER_SUSPENDING, suspending, names::CLUSTER_SUSPENDING, String::new());
     set(names::CLUSTER_SUSPENDED, suspended, names::CLUSTER_SUSPENDED, String::new());
-    if facts.view.setback.is_none() {
+    if facts.view.setback.is_none() && !facts.changes_pods {
         condition::remove(conditions, names::REPLICA_FAILURE);
     }
     condition::report_unsupported(conditions, *now, generation, &unsupported::fields(cluster));

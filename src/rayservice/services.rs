@@ -49,7 +49,7 @@ pub(super) fn plan(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
         match find(scene.view, &wanted.name_any()) {
             None => {
                 let text = format!("Service {} is made", place(&wanted));
-                plan.notes.push(Note::normal(service, "CreatedService", text));
+                plan.notes.push(Note::normal(service, "CreatedService", text).of_write(&ObjectRef::of(&wanted)));
                 plan.write(Write::create(&wanted).while_quiet(steady()));
             }
             // It has to be gone before it can be made anew.
@@ -58,7 +58,7 @@ pub(super) fn plan(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
                 let write = Write::patch(there, &overlaid(there, &wanted));
                 if write.is_some() {
                     let text = format!("Service {} leads to RayCluster {}", place(there), child.name());
-                    plan.notes.push(Note::normal(service, "UpdatedService", text));
+                    plan.notes.push(Note::normal(service, "UpdatedService", text).of_write(&ObjectRef::of(there)));
                 }
                 plan.write(write.map(|write| write.while_quiet(steady())));
             }

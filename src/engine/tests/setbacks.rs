@@ -34,6 +34,7 @@ fn b36_a_cluster_says_why_the_api_server_refuses_its_pods() {
     assert!(message.contains("create of Pod default/chat-head-") && message.ends_with("it is forbidden"), "{message}");
     let tries = plane.tries("Pod");
     assert!((10..30).contains(&tries), "{tries} tries in two minutes");
+    assert_eq!(plane.told("RayCluster", "CreatedHeadPod"), 0, "what was not done is not told");
 
     // and when it is allowed to, it has its pods, and says nothing of that any more.
     plane.refuses = None;
@@ -51,8 +52,9 @@ fn what_is_not_wanted_any_more_is_no_failure() {
     plane.play(60);
     assert_eq!(failure(&plane).expect("a condition").0, "FailedCreateWorkerPod");
 
+    // Nothing else waits until it is tried again.
     plane.apply("RayCluster", cluster(0));
-    plane.play(60);
+    plane.play(1);
 
     assert_eq!((plane.pods("chat"), failure(&plane)), (1, None));
 }
