@@ -27,14 +27,14 @@ pub struct ManagerOptions {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub ray_operator: Option<bool>,
 
-    /// Whether a RayService without spec.upgradeStrategy.type gets another cluster when its spec asks for one [default: true].
-    #[arg(long, value_name = "BOOL", env = "ENABLE_ZERO_DOWNTIME", value_parser = switch, num_args = 0..=1, require_equals = true,
-          default_missing_value = "true")]
+    /// Whether a RayService without spec.upgradeStrategy.type gets another cluster when its spec asks for one [default: true, unless the
+    /// variable ENABLE_ZERO_DOWNTIME is false].
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub enable_zero_downtime: Option<bool>,
 
-    /// Whether workers beyond what is wanted are deleted also where Ray's autoscaler has to say which of them go [default: false].
-    #[arg(long, value_name = "BOOL", env = "ENABLE_RANDOM_POD_DELETE", value_parser = switch, num_args = 0..=1,
-          require_equals = true, default_missing_value = "true")]
+    /// Whether workers beyond what is wanted are deleted also where Ray's autoscaler has to say which of them go [default: false, unless
+    /// the variable ENABLE_RANDOM_POD_DELETE is true].
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub enable_random_pod_delete: Option<bool>,
 
     /// Where /metrics is served, as [HOST]:PORT; 0 turns it off [default: :8080].
@@ -198,10 +198,7 @@ impl ManagerOptions {
             log_level: self.log_level.unwrap_or_else(|| "info".into()),
             queue: file.queue,
             jobs: file.jobs,
-            habits: Habits {
-                upgrades: self.enable_zero_downtime.unwrap_or(Habits::default().upgrades),
-                trims_autoscaled: self.enable_random_pod_delete.unwrap_or(Habits::default().trims_autoscaled),
-            },
+            habits: habits(self.enable_zero_downtime, self.enable_random_pod_delete, |name| std::env::var(name).ok()),
             not_acted_on: file.not_acted_on,
         };
         if !settings.queue_manager && !settings.ray_operator {
@@ -211,12 +208,14 @@ impl ManagerOptions {
     }
 }
 
-/// Reads a switch in any case, as KubeRay does with these variables.
-fn switch(value: &str) -> Result<bool, String> {
-    match value.to_ascii_lowercase().as_str() {
-        "true" => Ok(true),
-        "false" => Ok(false),
-        _ => Err("allowed are true and false".to_owned()),
+/// What the Ray operator does where a spec leaves it open. A flag wins over a variable of KubeRay's operator, of which any value is
+/// allowed, and one says something (KubeRay 1.7 `ray-operator/controllers/ray/rayservice_controller.go`, `isZeroDowntimeUpgradeEnabled`,
+/// and `raycluster_controller.go`).
+fn habits(upgrades: Option<bool>, trims: Option<bool>, variable: impl Fn(&str) -> Option<String>) -> Habits {
+    let is = |name: &str, word: &str| variable(name).is_some_and(|value| value.eq_ignore_ascii_case(word));
+    Habits {
+        upgrades: upgrades.unwrap_or_else(|| !is("ENABLE_ZERO_DOWNTIME", "false")),
+        trims_autoscaled: trims.unwrap_or_else(|| is("ENABLE_RANDOM_POD_DELETE", "true")),
     }
 }
 
@@ -353,7 +352,28 @@ mod tests {
         assert_eq!(parsed(&["--leader-elect"]).leader_elect, Some(true));
         assert_eq!(parsed(&["--queue-manager=false"]).queue_manager, Some(false));
         assert_eq!(parsed(&["--enable-random-pod-delete"]).enable_random_pod_delete, Some(true));
-        assert_eq!(parsed(&["--enable-zero-downtime=False"]).enable_zero_downtime, Some(false));
+        assert_eq!(parsed(&["--enable-zero-downtime=false"]).enable_zero_downtime, Some(false));
         assert_eq!(parsed(&["--watch-namespace=a,b"]).watch_namespace, Some(vec!["a".into(), "b".into()]));
+    }
+
+    #[rstest]
+    #[case::nothing(None, None, "", "", (true, false))]
+    #[case::variables(None, None, "False", "TRUE", (false, true))]
+    #[case::words_that_say_nothing(None, None, "no", "1", (true, false))]
+    #[case::flags_win(Some(true), Some(false), "false", "true", (true, false))]
+    fn what_is_left_open_is_as_flags_and_variables_say(
+        #[case] upgrades: Option<bool>,
+        #[case] trims: Option<bool>,
+        #[case] zero_downtime: &str,
+        #[case] random_delete: &str,
+        #[case] expected: (bool, bool),
+    ) {
+        let variable = |name: &str| match name {
+            "ENABLE_ZERO_DOWNTIME" => Some(zero_downtime.to_owned()),
+            "ENABLE_RANDOM_POD_DELETE" => Some(random_delete.to_owned()),
+            other => panic!("nobody asked for {other}"),
+        };
+        let habits = habits(upgrades, trims, variable);
+        assert_eq!((habits.upgrades, habits.trims_autoscaled), expected);
     }
 }

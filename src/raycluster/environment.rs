@@ -2,11 +2,12 @@
 //! (KubeRay 1.7 `ray-operator/controllers/ray/common/pod.go`, `setContainerEnvVars`).
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector};
+use serde_json::Value;
 
 use super::autoscaler::Autoscaler;
 use super::groups::Role;
 use super::template::Common;
-use crate::api::ray::names;
+use crate::api::ray::{RayCluster, names};
 
 /// Variables of a container, in the order in which they were added.
 pub(super) trait Environment {
@@ -88,4 +89,15 @@ pub(super) fn of_ray(common: &Common<'_>, role: Role, command: &str, ray: &mut C
 /// The name of a Service without its namespace and domain.
 fn short(address: &str) -> &str {
     address.split('.').next().unwrap_or(address)
+}
+
+/// What a variable of the head's first container is set to; nothing if that isn't said in so many words. `None` if it isn't there.
+pub(super) fn head_variable<'a>(cluster: &'a RayCluster, name: &str) -> Option<&'a str> {
+    variable_in(cluster.spec.head_group_spec.template.0.pointer("/spec/containers/0/env")?, name)
+}
+
+/// The same for a list of variables as it was written.
+pub(super) fn variable_in<'a>(env: &'a Value, name: &str) -> Option<&'a str> {
+    let variable = env.as_array()?.iter().find(|variable| variable["name"] == name)?;
+    Some(variable["value"].as_str().unwrap_or_default())
 }

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, PodTemplateSpe
 use kube::ResourceExt;
 use serde::Deserialize;
 
-use super::environment::Environment;
+use super::environment::{Environment, head_variable};
 use super::problem::Problem;
 use crate::api::ray::options::{GcsFaultToleranceOptions, RedisCredential, StringMap};
 use crate::api::ray::{RayCluster, names};
@@ -104,23 +104,43 @@ pub(super) fn put_on_worker(cluster: &RayCluster, ray: &mut Container) {
     }
 }
 
-/// What the keys of a cluster begin with: they are its own unless somebody says so.
+/// What the keys of a cluster begin with: they are its own unless somebody says so. What the head's own environment says wins, as it
+/// does in the pod.
 pub(super) fn storage_namespace(cluster: &RayCluster) -> String {
     let options = cluster.spec.gcs_fault_tolerance_options.as_ref();
-    let chosen = options.and_then(|options| options.external_storage_namespace.clone()).filter(|name| !name.is_empty());
+    let given = head_variable(cluster, NAMESPACE_VARIABLE).map(str::to_owned);
+    let chosen = || options.and_then(|options| options.external_storage_namespace.clone());
     let annotated = || cluster.annotations().get(names::STORAGE_NAMESPACE_ANNOTATION).cloned();
-    chosen.or_else(annotated).or_else(|| cluster.uid()).unwrap_or_default()
+    let named = |name: &String| !name.is_empty();
+    let said = given.filter(named).or_else(|| chosen().filter(named)).or_else(annotated);
+    said.or_else(|| cluster.uid()).unwrap_or_default()
 }
 
-/// Whether what one cluster deletes from its Redis could be what another one keeps there.
+/// Whether what one cluster deletes from its Redis could be what another one keeps there. Where the Redis of one of them isn't known,
+/// it could be; but a name without a dot is that of another Service in every Kubernetes namespace.
 pub fn share_storage(one: &RayCluster, other: &RayCluster) -> bool {
-    let address = |cluster: &RayCluster| cluster.spec.gcs_fault_tolerance_options.as_ref()?.redis_address.clone();
-    let are_apart = matches!((address(one), address(other)), (Some(one), Some(other)) if one != other);
-    is_on(one) && is_on(other) && storage_namespace(one) == storage_namespace(other) && !are_apart
+    let is_near = one.namespace() == other.namespace();
+    let may_be_one = match (redis_of(one), redis_of(other)) {
+        (Some(one), Some(other)) => one == other && (is_near || one.contains('.')),
+        _ => is_near,
+    };
+    is_on(one) && is_on(other) && storage_namespace(one) == storage_namespace(other) && may_be_one
+}
+
+/// Host and port of the Redis of a cluster, as far as the spec says: the first of several, which lead to the same.
+fn redis_of(cluster: &RayCluster) -> Option<String> {
+    let options = cluster.spec.gcs_fault_tolerance_options.as_ref();
+    let given = options.and_then(|options| options.redis_address.as_deref());
+    let address = given.or_else(|| head_variable(cluster, ADDRESS_VARIABLE)).filter(|address| !address.is_empty())?;
+    let first = address.split(',').next().unwrap_or_default().trim().to_lowercase();
+    let place = first.split_once("://").map_or(first.as_str(), |(_, place)| place).trim_end_matches('/');
+    let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
+    Some(if place.contains(':') { place.to_owned() } else { format!("{place}:6379") })
 }
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
     use serde_json::{Value, json};
 
     use super::*;
@@ -197,5 +217,48 @@ mod tests {
         let options = json!({"redisAddress": "redis:6379", "redisPassword": {"valueFrom": {"secretKeyRef": 1}}});
         let problem = pod_groups(&changed(json!({"gcsFaultToleranceOptions": options}))).expect_err("a problem");
         assert_eq!(problem.field, "spec.gcsFaultToleranceOptions.redisPassword.valueFrom");
+    }
+
+    /// A cluster of this Kubernetes namespace, with this Redis and this namespace in it.
+    fn kept(namespace: &str, address: &str, storage: &str) -> RayCluster {
+        let options = json!({"redisAddress": address, "externalStorageNamespace": storage});
+        let mut cluster = changed(json!({"gcsFaultToleranceOptions": options}));
+        cluster.metadata.namespace = Some(namespace.to_owned());
+        cluster
+    }
+
+    #[rstest]
+    #[case::the_same(kept("a", "redis:6379", "chats"), true)]
+    #[case::another_storage_namespace(kept("a", "redis:6379", "talks"), false)]
+    #[case::another_redis(kept("a", "other:6379", "chats"), false)]
+    #[case::the_same_in_other_words(kept("a", "redis://Redis", "chats"), true)]
+    #[case::one_of_several(kept("a", "redis:6379,redis-2:6379", "chats"), true)]
+    #[case::another_service_of_that_name(kept("b", "redis:6379", "chats"), false)]
+    #[case::said_by_the_head(
+        changed(json!({
+            "gcsFaultToleranceOptions": {"redisAddress": "redis:6379"},
+            "headGroupSpec": {"template": {"spec": {"containers": [{
+                "name": "ray", "env": [{"name": "RAY_external_storage_namespace", "value": "chats"}],
+            }]}}},
+        })),
+        true
+    )]
+    #[case::off(changed(json!({})), false)]
+    fn what_one_deletes_could_be_what_another_keeps(#[case] mut other: RayCluster, #[case] expected: bool) {
+        other.metadata.uid = Some("another".to_owned());
+        if other.metadata.namespace.as_deref() == Some("default") {
+            other.metadata.namespace = Some("a".to_owned());
+        }
+        assert_eq!(share_storage(&kept("a", "redis:6379", "chats"), &other), expected);
+    }
+
+    #[rstest]
+    #[case::near("a", true)]
+    #[case::far("b", true)]
+    fn a_redis_with_a_whole_name_is_the_same_everywhere(#[case] namespace: &str, #[case] expected: bool) {
+        let address = "redis.infra.svc:6379";
+        let mut other = kept(namespace, address, "chats");
+        other.metadata.uid = Some("another".to_owned());
+        assert_eq!(share_storage(&kept("a", address, "chats"), &other), expected);
     }
 }

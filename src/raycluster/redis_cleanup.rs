@@ -74,7 +74,7 @@ pub(super) fn end(view: &View<'_>, plan: &mut Plan) {
             let mut free = cluster.clone();
             free.finalizers_mut().retain(|finalizer| finalizer != names::REDIS_CLEANUP_FINALIZER);
             plan.write(Write::patch(cluster, &free));
-            plan.notes.extend(note);
+            plan.notes.extend(note.map(|note| *note));
         }
         Outcome::Begins(job) => {
             let text =
@@ -89,7 +89,7 @@ pub(super) fn end(view: &View<'_>, plan: &mut Plan) {
 
 enum Outcome {
     /// There is nothing left to wait for; and what is to be said of that.
-    Over(Option<Note>),
+    Over(Option<Box<Note>>),
     /// The keys can be deleted now.
     Begins(Box<Job>),
     /// Pods have to go first, or the Job has to end.
@@ -110,29 +110,29 @@ fn outcome(view: &View<'_>, own: &[&Pod], give_up: Timestamp) -> Outcome {
     if ended("Complete") {
         return Outcome::Over(None);
     }
+    if ended("Failed") {
+        let text = format!("Redis cleanup Job {} failed: {}", naming::redis_cleanup(cluster), keys());
+        return Outcome::Over(Some(Box::new(Note::warning(cluster, "RedisCleanupFailed", text))));
+    }
+    if view.now >= give_up {
+        let text = format!("Redis was not cleaned up within {} s: {}", patience(cluster).as_secs(), keys());
+        return Outcome::Over(Some(Box::new(Note::warning(cluster, "ForceDeletedStuckCluster", text))));
+    }
+    if !own.is_empty() || view.cleanup.is_some() {
+        return Outcome::Waits;
+    }
     if let Some(other) = &view.shares_storage_with {
         let text = format!(
             "Redis is not cleaned up: RayCluster {other} keeps its state under {:?} there too",
             storage_namespace(cluster)
         );
-        return Outcome::Over(Some(Note::normal(cluster, "RedisCleanupSkipped", text)));
-    }
-    if ended("Failed") {
-        let text = format!("Redis cleanup Job {} failed: {}", naming::redis_cleanup(cluster), keys());
-        return Outcome::Over(Some(Note::warning(cluster, "RedisCleanupFailed", text)));
-    }
-    if view.now >= give_up {
-        let text = format!("Redis was not cleaned up within {} s: {}", patience(cluster).as_secs(), keys());
-        return Outcome::Over(Some(Note::warning(cluster, "ForceDeletedStuckCluster", text)));
-    }
-    if !own.is_empty() || view.cleanup.is_some() {
-        return Outcome::Waits;
+        return Outcome::Over(Some(Box::new(Note::normal(cluster, "RedisCleanupSkipped", text))));
     }
     match job(cluster) {
         Some(job) => Outcome::Begins(Box::new(job)),
         None => {
             let text = format!("no Redis cleanup Job can be made from a head template that makes no sense: {}", keys());
-            Outcome::Over(Some(Note::warning(cluster, "FailedToCreateRedisCleanupJob", text)))
+            Outcome::Over(Some(Box::new(Note::warning(cluster, "FailedToCreateRedisCleanupJob", text))))
         }
     }
 }

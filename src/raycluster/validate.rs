@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::auth;
 use super::autoscaler::Autoscaler;
+use super::environment::{head_variable, variable_in};
 use super::fault_tolerance::{
     self, ADDRESS_VARIABLE, PASSWORD_FLAG, PASSWORD_VARIABLE, USERNAME_FLAG, USERNAME_VARIABLE,
 };
@@ -276,15 +277,6 @@ fn says_v2(cluster: &RayCluster) -> bool {
 }
 
 /// A variable of the container that runs Ray on the head; empty when its value comes from elsewhere.
-fn head_variable<'a>(cluster: &'a RayCluster, name: &str) -> Option<&'a str> {
-    variable_in(cluster.spec.head_group_spec.template.0.pointer("/spec/containers/0/env")?, name)
-}
-
-fn variable_in<'a>(env: &'a Value, name: &str) -> Option<&'a str> {
-    let variable = env.as_array()?.iter().find(|variable| variable["name"] == name)?;
-    Some(variable["value"].as_str().unwrap_or_default())
-}
-
 /// An optional DNS name and a slash, and a name.
 fn is_label_key(key: &str) -> bool {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use super::children::place;
 use super::family::Child;
 use super::upgrade::{Reason, Step};
-use super::{Scene, kept};
+use super::{Scene, kept, status};
 use crate::api::condition;
 use crate::api::ray::names;
 use crate::dashboard::ServeConfig;
@@ -44,9 +44,24 @@ pub(super) fn plan_all(scene: &Scene<'_>, plan: &mut Plan) {
         if let Some(config) = goal {
             kept::plan(scene, child, config, plan);
         }
-        self::plan(scene, child, goal.or_else(|| kept::applied(scene, child)), plan);
+        self::plan(scene, child, to_have(scene, child, goal), plan);
         plan_head_label(scene, child, plan);
     }
+}
+
+/// What a child is to be given: what the spec says for it, if that is said; but what it had before rather than nothing at all.
+fn to_have<'a>(scene: &Scene<'a>, child: &Child<'a>, goal: Option<&'a ServeConfig>) -> Option<&'a ServeConfig> {
+    let had = || kept::applied(scene, child);
+    match goal {
+        Some(goal) if has_lost(child) && child.serve.refusal(goal.hash()).is_some() => had().or(Some(goal)),
+        Some(goal) => Some(goal),
+        None => had(),
+    }
+}
+
+/// Whether a head that came up anew has no applications.
+fn has_lost(child: &Child<'_>) -> bool {
+    child.current_status().is_some_and(|status| status.applications.is_empty())
 }
 
 /// Plans the calls to a child. `config` is what it is to have; `None` if that isn't known.
@@ -85,10 +100,12 @@ fn tell(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan
         let text = error.to_string();
         plan.notes.push(Note::warning(service, "FailedToUpdateServeApplications", text));
     }
-    let lost = child.current_status().is_some_and(|status| status.applications.is_empty());
-    if lost && config.is_none() && child.applied_config().is_some() {
+    if has_lost(child)
+        && config.is_none()
+        && (child.applied_config().is_some() || status::had_applications(scene, child))
+    {
         let text = format!(
-            "RayCluster {} has lost its Serve applications, and their configuration is no longer in the spec; \
+            "RayCluster {} has lost its Serve applications, and their configuration is neither in the spec nor kept; \
              they come back with the pending cluster, or when the spec is put back",
             child.name()
         );

@@ -136,6 +136,14 @@ fn entry(child: &Child<'_>, old: &RayServiceStatuses) -> RayServiceStatus {
     }
 }
 
+/// Whether applications were seen on a child when it was asked last.
+pub(super) fn had_applications(scene: &Scene<'_>, child: &Child<'_>) -> bool {
+    let status = scene.view.service.status.as_ref();
+    let entries = status.into_iter().flat_map(|status| [&status.active_service_status, &status.pending_service_status]);
+    let mut its = entries.flatten().filter(|entry| entry.ray_cluster_name == Some(child.name()));
+    its.any(|entry| entry.application_statuses.as_ref().is_some_and(|seen| !seen.is_empty()))
+}
+
 fn applications(status: &ServeStatus) -> BTreeMap<String, AppStatus> {
     let named = |name: &String| if name.is_empty() { "default".to_owned() } else { name.clone() };
     let applications = status.applications.iter().map(|(name, application)| {

@@ -1,5 +1,6 @@
-//! Behaviours of KubeRay's RayServices that users rely on, by their numbers in the list that this project keeps. Others of that list
-//! are beside what they are about; their names begin with the number too.
+//! What people count on from KubeRay's RayServices and RayClusters: each test names its behaviour (`b04_…`) in the list of those that
+//! are to be the same. Others of that list are beside what they are about, here and in `src/raycluster` and `src/engine`; their names
+//! begin with the number too.
 
 use rstest::rstest;
 use serde_json::{Value, json};

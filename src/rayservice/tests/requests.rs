@@ -94,6 +94,25 @@ fn a_configuration_is_kept_until_it_is_on_record_that_the_next_one_was_taken() {
 }
 
 #[test]
+fn a_head_that_comes_up_anew_while_serve_refuses_the_next_configuration_gets_the_one_before() {
+    let mut stage = serving();
+    let name = stage.living()[0].clone();
+    stage.refused_app = Some("two");
+    stage.edit(json!({"spec": {"serveConfigV2": config("two")}}));
+    stage.play(20);
+
+    stage.lose_head(&name);
+    stage.play(120);
+
+    let applied = stage.applied(&name);
+    assert_eq!(applied, [json!({"applications": [{"name": "one", "import_path": "one:app"}]})]);
+    assert_eq!(stage.condition("Ready"), state("True", "NonZeroServeEndpoints"));
+    stage.refused_app = None;
+    stage.play(120);
+    assert_eq!(stage.applied(&name).last().expect("one")["applications"][0]["name"], "two");
+}
+
+#[test]
 fn applications_that_are_lost_and_kept_nowhere_are_told() {
     // Given a cluster whose configuration an earlier release has not kept,
     let mut stage = serving();

@@ -47,6 +47,8 @@ pub(super) struct Stage {
     pub(super) pods_linger: bool,
     /// Whether clusters have workers.
     pub(super) workers: bool,
+    /// The application that dashboards refuse.
+    pub(super) refused_app: Option<&'static str>,
     /// Clusters whose Serve proxies don't answer.
     pub(super) ill: BTreeSet<String>,
     /// How long applications take to run.
@@ -78,6 +80,7 @@ impl Stage {
             pods_start: true,
             pods_linger: false,
             workers: true,
+            refused_app: None,
             ill: BTreeSet::new(),
             deploy: SignedDuration::from_secs(3),
             refusal: None,
@@ -427,7 +430,9 @@ impl Stage {
                 reply(ServeAnswer::Status(Ok(serde_json::from_value(status).expect("a status"))))
             }
             ServeRequest::Put(config) => {
-                let result = self.refusal.map_or(Ok(()), |code| Err(refused(code)));
+                let is_refused = self.refused_app.is_some_and(|name| config.body()["applications"][0]["name"] == name);
+                let refusal = self.refusal.or_else(|| is_refused.then_some(400));
+                let result = refusal.map_or(Ok(()), |code| Err(refused(code)));
                 if result.is_ok() {
                     dashboard.applied.push(config.body().clone());
                     dashboard.deployed_at = Some(self.now);
