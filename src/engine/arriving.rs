@@ -19,9 +19,9 @@ use super::world::MemberId;
 use crate::api::kueue::names::JOB_UID_LABEL;
 use crate::api::kueue::scheduling_gate::{self, is_gated};
 
-/// After this long a creation that was never answered has either been seen or has not been carried out: the API server gives a
+/// After this long a write that was never answered has either been seen or has not been carried out: the API server gives a
 /// request up after a minute (`kube-apiserver --request-timeout`).
-const UNANSWERED: SignedDuration = SignedDuration::from_secs(60);
+pub(super) const UNANSWERED: SignedDuration = SignedDuration::from_secs(60);
 
 /// The pods that may be there already.
 #[derive(Debug, Default)]

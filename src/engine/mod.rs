@@ -5,6 +5,7 @@
 
 mod arriving;
 mod concerned;
+mod doubts;
 mod events;
 mod habits;
 pub mod in_flight;
@@ -35,6 +36,7 @@ use crate::jobframework::managed::Rules;
 use crate::queue;
 use crate::rayservice::ServeObservation;
 use arriving::Arriving;
+use doubts::Doubts;
 pub use habits::Habits;
 use in_flight::{InFlight, WriteId};
 pub use jobs::Sight;
@@ -169,6 +171,7 @@ pub struct Engine {
     serve_calls: BTreeSet<(Key, &'static str)>,
     pace: Pace<Planner>,
     in_flight: InFlight<Planner>,
+    doubts: Doubts<Planner>,
     arriving: Arriving,
     setbacks: Setbacks,
     notebook: Notebook,
@@ -205,6 +208,7 @@ impl Engine {
             serve_calls: BTreeSet::new(),
             pace: Pace::default(),
             in_flight: InFlight::default(),
+            doubts: Doubts::default(),
             arriving: Arriving::default(),
             setbacks: Setbacks::default(),
             notebook: Notebook::default(),
@@ -281,6 +285,9 @@ impl Engine {
         for cluster in self.arriving.expire(now) {
             self.pods_may_have_changed(&cluster);
         }
+        for planner in self.doubts.expire(now) {
+            self.pace.mark(planner);
+        }
         for planner in self.pace.take_due(now) {
             let plan = self.plan(&planner, now);
             self.ask(now, planner, plan, &mut effects);
@@ -305,7 +312,8 @@ impl Engine {
 
     /// When [`step`](Self::step) has something to do even if nothing happens.
     pub fn next_wake(&self) -> Option<Timestamp> {
-        let wakes = [self.pace.next(), self.queueing.wake_at(), self.arriving.next()].into_iter().flatten();
+        let wakes = [self.pace.next(), self.queueing.wake_at(), self.arriving.next(), self.doubts.next()];
+        let wakes = wakes.into_iter().flatten();
         wakes.min().filter(|_| self.is_synced())
     }
 
@@ -336,7 +344,10 @@ impl Engine {
     /// Whatever an object's change concerns is planned anew.
     fn changed(&mut self, now: Timestamp, change: &Change) {
         for side in change.sides() {
-            for planner in self.in_flight.observed(&side.reference(), change.is.is_none()) {
+            let reference = side.reference();
+            let waited = self.in_flight.observed(&reference, change.is.is_none());
+            let doubted = self.doubts.seen(&reference, change.is.as_ref().map(Object::meta));
+            for planner in waited.into_iter().chain(doubted) {
                 self.pace.mark(planner);
             }
         }
@@ -367,6 +378,11 @@ impl Engine {
         let gone = matches!(result, Ok(Answer::Gone)) || matches!(&result, Err(error) if error.code == Some(404));
         let planners = self.in_flight.answered(id, write, gone);
         let known = !matches!(&result, Err(error) if error.code.is_none());
+        if result.is_ok() || gone {
+            self.doubts.taken(write, gone).into_iter().for_each(|planner| self.pace.mark(planner));
+        } else if !known && self.world.is_as_planned(write) {
+            self.doubts.unanswered(write, now);
+        }
         if let Some(cluster) = self.arriving.answered(id, known, now) {
             self.pods_may_have_changed(&cluster);
         }
@@ -419,6 +435,9 @@ impl Engine {
         self.pace.at(planner.clone(), plan.wake_at);
         let (mut sent, mut changed) = (BTreeSet::new(), BTreeSet::new());
         for write in plan.writes {
+            if self.doubts.hold(&write, &planner) {
+                continue;
+            }
             if let Some(id) = self.in_flight.begin(&write, &planner) {
                 let key = Key::new(write.target.namespace.clone().unwrap_or_default(), write.target.name.clone());
                 let pod = self.world.pods.get(&key).filter(|_| write.target.kind == "Pod");

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::Scope;
-use super::plan::{self, ObjectRef, Write};
+use super::plan::{self, ObjectRef, Write, WriteOp};
 use super::store::{Applied, Key, Store, Under};
 use crate::api::kueue::names::JOB_UID_LABEL;
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
@@ -125,6 +125,23 @@ macro_rules! kinds {
                     }
                 )*
                 None
+            }
+
+            /// Whether nothing newer is known of the object that `write` was planned for, so that its answer alone would tell what
+            /// became of it.
+            pub fn is_as_planned(&self, write: &Write) -> bool {
+                let target = &write.target;
+                let key = Key::new(target.namespace.clone().unwrap_or_default(), target.name.clone());
+                $(
+                    if target.kind == $kind::kind(&()) && target.api_version == $kind::api_version(&()) {
+                        let held = self.$store.get(&key).map(|held| held.meta());
+                        let is_live = |meta: &&ObjectMeta| {
+                            !matches!(write.op, WriteOp::Delete { .. }) || meta.deletion_timestamp.is_none()
+                        };
+                        return held.filter(is_live).is_some_and(|meta| write.is_meant_for(meta));
+                    }
+                )*
+                false
             }
 
             /// Takes in that an object is gone.

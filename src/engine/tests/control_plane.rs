@@ -44,6 +44,9 @@ pub(super) struct ControlPlane {
     /// The kind whose writes stay on their way until they [`arrive`](Self::arrive).
     pub(super) late: Option<&'static str>,
     on_the_way: Vec<(WriteId, Write)>,
+    /// The kind of which nothing is heard until it [`is_heard`](Self::is_heard): neither answers nor events.
+    pub(super) silent: Option<&'static str>,
+    withheld: Vec<Event>,
     /// The kind of which the next write is turned away, as by a server that is overloaded.
     pub(super) turns_away: Option<&'static str>,
     /// The kind of which none can be made.
@@ -68,6 +71,8 @@ impl ControlPlane {
             unheard: None,
             late: None,
             on_the_way: Vec::new(),
+            silent: None,
+            withheld: Vec::new(),
             turns_away: None,
             refuses: None,
             refusals: BTreeMap::new(),
@@ -239,8 +244,19 @@ impl ControlPlane {
         }
     }
 
+    /// Lets be heard what there was silence about.
+    pub(super) fn is_heard(&mut self) {
+        self.silent = None;
+        self.events.append(&mut self.withheld);
+    }
+
     fn receive(&mut self, id: WriteId, write: Write) {
-        let result = self.carry_out(&write);
+        let heard = self.events.len();
+        let mut result = self.carry_out(&write);
+        if self.silent == Some(write.target.kind.as_str()) {
+            self.withheld.extend(self.events.drain(heard..));
+            result = result.and_then(|_| Err(WriteError::unanswered("the connection is gone".to_owned())));
+        }
         self.events.push(Event::Written { id, write: Box::new(write), result });
     }
 

@@ -4,6 +4,7 @@
 mod batch_jobs;
 mod control_plane;
 mod deletion;
+mod doubts;
 mod evictions;
 mod growth;
 mod jobs;
