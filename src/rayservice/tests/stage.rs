@@ -127,6 +127,8 @@ impl Stage {
         self.objects.remove(&("Pod".to_owned(), format!("{cluster}-head")));
         let key = ("RayCluster".to_owned(), cluster.to_owned());
         self.patch(&key, &json!({"status": {"conditions": []}}));
+        // Another one takes longer than a second to be ready, and Kubernetes tells no shorter times.
+        self.now += SignedDuration::from_secs(1);
     }
 
     /// Plays until `seconds` have passed.
