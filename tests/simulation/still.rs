@@ -1,4 +1,4 @@
-//! What many services cost that nothing happens to, and what some that are ill cost the others.
+//! What many services cost that nothing happens to, what some that are ill cost the others, and what an upgrade costs those who ask.
 
 use std::time::Duration;
 
@@ -80,6 +80,57 @@ fn services_at_rest_cost_no_write() {
 
         assert_eq!(world.with(|world| world.writes) - before, 0, "writes in {LOOKED_AT:?}");
         assert_eq!(serving(world).len(), SERVICES);
+    });
+}
+
+/// Why a request that is sent to a service now would not be answered.
+fn unanswered(world: &Shared, service: &str) -> Result<(), String> {
+    let slice_of =
+        |slice: &&Value| slice["metadata"]["labels"]["kubernetes.io/service-name"] == format!("{service}-serve-svc");
+    world.with(|world| {
+        let slices = world.api.list("EndpointSlice").map(AsRef::as_ref).filter(slice_of);
+        let endpoints = slices.flat_map(|slice| slice["endpoints"].as_array().cloned().unwrap_or_default());
+        let takers: Vec<Value> = endpoints.filter(|endpoint| endpoint["conditions"]["ready"] == true).collect();
+        if takers.is_empty() {
+            return Err("there is no endpoint".to_owned());
+        }
+        for taker in takers {
+            let uid = &taker["targetRef"]["uid"];
+            let pod = world.api.list("Pod").find(|pod| pod["metadata"]["uid"] == *uid);
+            let Some(pod) = pod else { return Err(format!("the pod of endpoint {taker} is gone")) };
+            let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
+            let ready = conditions.into_iter().flatten().any(|is| is["type"] == "Ready" && is["status"] == "True");
+            if !ready || !pod["metadata"]["deletionTimestamp"].is_null() {
+                return Err(format!("pod {} takes no requests", pod["metadata"]["name"]));
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn b12_ten_requests_a_second_through_an_upgrade_are_all_answered() {
+    calm::in_world(1, async |world| {
+        // Given a service that serves,
+        let client = reliable(world);
+        let place = Place::new("team");
+        let people = Performer::new(&client, &place);
+        people.set_up(&scene()).await.expect("a scene");
+        people.perform(&service("well")).await.expect("a service");
+        served(world, 1).await;
+        calm::rest(world).await.expect("rest");
+        let clusters =
+            || world.with(|world| world.api.list("RayCluster").map(|it| it["metadata"]["uid"].clone()).collect());
+        let before: Vec<Value> = clusters();
+
+        // when it is upgraded under load, then another cluster takes over, and every request is answered.
+        people.perform(&Act::SetVersion { service: "well".into(), version: 53 }).await.expect("an upgrade");
+        for number in 0..1500 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            assert_eq!(unanswered(world, "well"), Ok(()), "request {number}");
+        }
+        let after: Vec<Value> = clusters();
+        assert!(after.len() == 1 && after != before, "{before:?} and then {after:?}");
     });
 }
 

@@ -4,7 +4,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
-use super::jobs::{cluster_spec, control_plane, meta};
+use super::jobs::{cluster_spec, control_plane, meta, put_service};
 use crate::api::ray::names::REDIS_CLEANUP_FINALIZER;
 use crate::queue::Settings;
 
@@ -124,4 +124,44 @@ fn keys_that_another_cluster_may_need_stay() {
     plane.delete("RayCluster", "talk");
     plane.play(10);
     assert!(plane.has("Job", "talk-redis-cleanup"));
+}
+
+/// That Ray itself goes on without its head is for a test with Ray.
+#[test]
+fn b15_while_a_head_is_gone_whose_state_is_kept_its_workers_take_requests() {
+    // Given a service that serves, the state of which is kept in a Redis,
+    let mut plane = control_plane(Settings::default(), "4");
+    put_service(&mut plane, "chat", "low", "2.53.0");
+    let options = json!({"rayClusterConfig": {"gcsFaultToleranceOptions": {"redisAddress": "redis:6379"}}});
+    plane.apply("RayService", json!({"metadata": {"name": "chat"}, "spec": options}));
+    plane.play(120);
+    let cluster = plane.children("chat").remove(0);
+    let workers = |plane: &ControlPlane| {
+        let pods = plane.running(&cluster).filter(|pod| pod["metadata"]["labels"]["ray.io/node-type"] == "worker");
+        pods.map(|pod| pod["metadata"]["uid"].clone()).collect::<Vec<_>>()
+    };
+    let before = workers(&plane);
+    assert_eq!(before.len(), 1);
+
+    // when its head is lost, and another one takes long to be ready,
+    let head_of = |plane: &ControlPlane| {
+        let name = plane.names("Pod").into_iter().find(|name| name.contains("-head-")).expect("a head");
+        (plane.object("Pod", &name)["metadata"]["uid"].clone(), name)
+    };
+    let (lost, head) = head_of(&plane);
+    plane.ailing.insert("-head-".to_owned());
+    plane.delete("Pod", &head);
+    plane.play(60);
+
+    // then requests go to the same workers as before, and the head comes back.
+    let slice = plane.object("EndpointSlice", "chat-serve-svc-1");
+    let takes_requests = |endpoint: &&Value| endpoint["conditions"]["ready"] == true;
+    let takers = slice["endpoints"].as_array().into_iter().flatten().filter(takes_requests);
+    let takers: Vec<Value> = takers.map(|endpoint| endpoint["targetRef"]["uid"].clone()).collect();
+    assert_eq!((&takers, &workers(&plane)), (&before, &before));
+    assert_eq!(plane.told("RayService", "UpgradeStarted"), 0);
+    plane.ailing.clear();
+    plane.play(60);
+    assert_ne!(head_of(&plane).0, lost);
+    assert_eq!(workers(&plane), before);
 }
