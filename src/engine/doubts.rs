@@ -20,7 +20,7 @@ pub(super) struct Doubts<P> {
 
 #[derive(Debug)]
 struct Doubt<P> {
-    /// Whether the object may be being deleted: no other news of it tell.
+    /// Whether the object may be being deleted: other news of it don't tell.
     is_deletion: bool,
     /// When the API server has given up on it, and what came of it has been seen.
     until: Timestamp,

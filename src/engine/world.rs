@@ -127,21 +127,15 @@ macro_rules! kinds {
                 None
             }
 
-            /// Whether nothing newer is known of the object that `write` was planned for, so that its answer alone would tell what
-            /// became of it.
-            pub fn is_as_planned(&self, write: &Write) -> bool {
-                let target = &write.target;
+            /// The metadata of the object that is known under this reference.
+            fn meta(&self, target: &ObjectRef) -> Option<&ObjectMeta> {
                 let key = Key::new(target.namespace.clone().unwrap_or_default(), target.name.clone());
                 $(
                     if target.kind == $kind::kind(&()) && target.api_version == $kind::api_version(&()) {
-                        let held = self.$store.get(&key).map(|held| held.meta());
-                        let is_live = |meta: &&ObjectMeta| {
-                            !matches!(write.op, WriteOp::Delete { .. }) || meta.deletion_timestamp.is_none()
-                        };
-                        return held.filter(is_live).is_some_and(|meta| write.is_meant_for(meta));
+                        return self.$store.get(&key).map(|held| held.meta());
                     }
                 )*
-                false
+                None
             }
 
             /// Takes in that an object is gone.
@@ -214,6 +208,16 @@ kinds! {
     LimitRange in limit_ranges by |_| NOWHERE;
     /// A way to run pods, which may cost more than what they ask for.
     RuntimeClass in runtime_classes by |_| NOWHERE;
+}
+
+impl World {
+    /// Whether nothing newer is known of the object that `write` was planned for, so that its answer alone would tell what became
+    /// of it.
+    pub fn is_as_planned(&self, write: &Write) -> bool {
+        let Some(meta) = self.meta(&write.target) else { return false };
+        let is_going = matches!(write.op, WriteOp::Delete { .. }) && meta.deletion_timestamp.is_some();
+        !is_going && write.is_meant_for(meta)
+    }
 }
 
 /// One object that changed: what was known of it before, and what is now.
@@ -334,4 +338,23 @@ fn ray_job_of(pod: &Pod) -> Option<&str> {
 fn service_of_slice(slice: &EndpointSlice) -> Under {
     let service = slice.labels().get("kubernetes.io/service-name");
     [service.map(|name| Key::new(slice.namespace().unwrap_or_default(), name)), None]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_kubectl_writes_about_a_secret_is_not_kept() {
+        let object = json!({"metadata": {"name": "a", "annotations": {"a": "b"}, "managedFields": [{}]}});
+        let secret: SecretMeta = serde_json::from_value(object.clone()).expect("a Secret");
+        let pod: Pod = serde_json::from_value(object).expect("a Pod");
+
+        let (secret, pod) = (slim(secret), slim(pod));
+
+        assert_eq!((&secret.metadata.annotations, &secret.metadata.managed_fields), (&None, &None));
+        assert!(pod.metadata.annotations.is_some() && pod.metadata.managed_fields.is_none());
+    }
 }

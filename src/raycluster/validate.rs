@@ -276,7 +276,6 @@ fn says_v2(cluster: &RayCluster) -> bool {
     matches!(head_variable(cluster, AUTOSCALER_VARIABLE), Some("1" | "true"))
 }
 
-/// A variable of the container that runs Ray on the head; empty when its value comes from elsewhere.
 /// An optional DNS name and a slash, and a name.
 fn is_label_key(key: &str) -> bool {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));

@@ -64,7 +64,8 @@ pub(super) fn strategy(service: &RayService, upgrades: bool) -> &UpgradeType {
     own_strategy(service).unwrap_or(usual)
 }
 
-fn own_strategy(service: &RayService) -> Option<&UpgradeType> {
+/// What the spec itself says of that.
+pub(super) fn own_strategy(service: &RayService) -> Option<&UpgradeType> {
     service.spec.upgrade_strategy.as_ref()?.type_.as_ref()
 }
 

@@ -250,11 +250,10 @@ fn validity(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
 fn held(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
     match (scene.step, &scene.family.active) {
         (Step::Hold(Reason::NoUpgrades, _), Some(active)) => {
-            let why =
-                match scene.view.service.spec.upgrade_strategy.as_ref().and_then(|strategy| strategy.type_.as_ref()) {
-                    Some(_) => "spec.upgradeStrategy.type is None",
-                    None => "spec.upgradeStrategy.type is not set, and --enable-zero-downtime is false",
-                };
+            let why = match goal::own_strategy(scene.view.service) {
+                Some(_) => "spec.upgradeStrategy.type is None",
+                None => "spec.upgradeStrategy.type is not set, and --enable-zero-downtime is false",
+            };
             let text = format!(
                 "spec.rayClusterConfig is not that of RayCluster {}, which stays as it is because {why}",
                 active.name()

@@ -105,6 +105,16 @@ fn a_cluster_for_which_it_was_turned_off_again_goes_at_once() {
 }
 
 #[test]
+fn the_job_has_as_long_as_the_cluster_is_held() {
+    let mut plane = kept();
+    let annotations = json!({"ray.io/gcs-ft-deletion-timeout": "900"});
+    plane.apply("RayCluster", json!({"metadata": {"name": "chat", "annotations": annotations}}));
+    plane.delete("RayCluster", "chat");
+    plane.play(5);
+    assert_eq!(plane.object("Job", JOB)["spec"]["activeDeadlineSeconds"], 900);
+}
+
+#[test]
 fn keys_that_another_cluster_may_need_stay() {
     // Given two clusters whose keys begin with the same name,
     let mut plane = kept();

@@ -7,12 +7,22 @@ mod plan;
 mod pods;
 mod scale;
 mod services;
+mod trimming;
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 
-use super::fixtures::Stage;
+use super::fixtures::{Stage, cluster_with_workers};
 use crate::api::ray::RayCluster;
 use crate::engine::plan::{Plan, Write, WriteOp};
+
+/// A cluster with so many workers, all of whose pods are ready.
+fn ready(workers: i32) -> Stage {
+    let mut stage = Stage::new(cluster_with_workers(workers));
+    stage.settle();
+    stage.all_ready();
+    stage.settle();
+    stage
+}
 
 /// How many objects of a kind a plan creates.
 fn created(plan: &Plan, kind: &str) -> usize {

@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::super::fixtures::{Stage, changed, cluster, cluster_with_workers, worker};
 use super::super::{Grant, Mark, Placement, pod_groups};
-use super::{created, deleted};
+use super::{created, deleted, ready};
 use crate::api::condition;
 use crate::api::kueue::Workload;
 use crate::engine::plan::{ObjectRef, Plan, WriteOp};
@@ -17,14 +16,6 @@ use crate::queue::requests::pod_requests;
 
 fn up_to(head: u32, small: u32) -> Grant {
     Grant::UpTo([("headgroup".to_owned(), head), ("small".to_owned(), small)].into())
-}
-
-fn ready(workers: i32) -> Stage {
-    let mut stage = Stage::new(cluster_with_workers(workers));
-    stage.settle();
-    stage.all_ready();
-    stage.settle();
-    stage
 }
 
 #[test]
@@ -301,73 +292,6 @@ fn b40_a_pod_whose_ray_ended_goes_only_if_it_never_restarts(#[case] policy: &str
 }
 
 #[test]
-fn surplus_workers_go_the_unready_and_the_highest_first() {
-    let mut stage = ready(4);
-    let of_slot = |stage: &Stage, slot: &str| -> String {
-        let is_it =
-            |pod: &&Pod| pod.labels().get("ray.io/worker-group-replica-index").is_some_and(|index| index == slot);
-        stage.pods.values().find(is_it).expect("the slot is filled").name_any()
-    };
-    let (unready, highest) = (of_slot(&stage, "1"), of_slot(&stage, "3"));
-    stage.set_phase(&unready, "Pending");
-    stage.edit(|spec| spec.worker_group_specs[0].replicas = Some(2));
-
-    let plan = stage.step();
-
-    assert_eq!(BTreeSet::from_iter(deleted(&plan)), BTreeSet::from([unready.as_str(), highest.as_str()]));
-    stage.pods_gone();
-    stage.settle();
-    stage.edit(|spec| spec.worker_group_specs[0].replicas = Some(3));
-    stage.settle();
-    assert_eq!(of_slot(&stage, "1"), unready, "the lowest free slot is filled");
-}
-
-#[rstest]
-#[case::trimmed_here(false, false, 1)]
-#[case::left_to_the_autoscaler(true, false, 0)]
-#[case::trimmed_in_spite_of_it(true, true, 1)]
-fn b38_surplus_is_left_to_the_autoscaler_if_there_is_one(
-    #[case] autoscaling: bool,
-    #[case] trims_autoscaled: bool,
-    #[case] expected: usize,
-) {
-    let mut stage = ready(2);
-    stage.trims_autoscaled = trims_autoscaled;
-    stage.edit(|spec| {
-        spec.enable_in_tree_autoscaling = Some(autoscaling);
-        spec.worker_group_specs[0].replicas = Some(1);
-    });
-    assert_eq!(deleted(&stage.plan()).len(), expected);
-}
-
-#[test]
-fn b37_workers_that_are_named_go_even_with_an_autoscaler_and_come_back_under_another_name() {
-    let mut stage = ready(2);
-    let name = stage.names("small")[0].clone();
-    stage.edit(|spec| {
-        spec.enable_in_tree_autoscaling = Some(true);
-        let strategy = spec.worker_group_specs[0].scale_strategy.get_or_insert_default();
-        strategy.workers_to_delete = vec![name.clone(), "not-there".to_owned()];
-    });
-
-    assert_eq!(deleted(&stage.step()), [name.as_str()]);
-    stage.pods_gone();
-    stage.settle();
-
-    let names = stage.names("small");
-    assert!(names.len() == 2 && !names.contains(&name), "{names:?}");
-}
-
-#[test]
-fn workers_of_a_group_that_is_gone_or_suspended_go() {
-    let mut stage = ready(2);
-    stage.edit(|spec| spec.worker_group_specs[0].suspend = Some(true));
-    assert_eq!(deleted(&stage.plan()).len(), 2);
-    stage.edit(|spec| spec.worker_group_specs.clear());
-    assert_eq!(deleted(&stage.plan()).len(), 2);
-}
-
-#[test]
 fn an_invalid_spec_is_reported_and_stops_nothing_that_runs() {
     let mut stage = ready(2);
     stage.edit(|spec| spec.worker_group_specs[0].min_replicas = Some(101));
@@ -499,4 +423,21 @@ fn two_heads_are_reported_and_none_is_taken() {
     stage.pods.insert("demo-head-zzzzz".to_owned(), second);
     let plan = stage.plan();
     assert!(deleted(&plan).is_empty() && plan.notes.iter().any(|note| note.reason == "MultipleHeadPods"));
+}
+
+#[test]
+fn what_was_said_of_a_refused_pod_holds_until_there_is_none_to_be_made() {
+    // Given a process that has just begun, and a cluster that says why it has no pods,
+    let mut stage = Stage::new(cluster());
+    let failure = json!({
+        "type": "ReplicaFailure", "status": "True", "reason": "FailedCreateHeadPod", "message": "exceeded quota",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    stage.cluster.status = serde_json::from_value(json!({"conditions": [failure]})).expect("a status");
+
+    // then it goes on saying so while a pod is yet to be made, and no longer.
+    stage.step();
+    assert_eq!(stage.condition("ReplicaFailure"), Some(("True", "FailedCreateHeadPod")));
+    stage.settle();
+    assert_eq!(stage.condition("ReplicaFailure"), None);
 }

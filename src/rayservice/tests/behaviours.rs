@@ -6,16 +6,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::stage::Stage;
-use super::{chat, config, serving, state, version};
-
-/// The groups of the service, and one more.
-fn with_another_group() -> Value {
-    let mut groups = chat()["spec"]["rayClusterConfig"]["workerGroupSpecs"].clone();
-    let mut big = groups[0].clone();
-    big["groupName"] = json!("big");
-    groups.as_array_mut().expect("a list").push(big);
-    groups
-}
+use super::{chat, config, serving, state, version, with_another_group};
 
 #[test]
 fn b04_a_group_that_is_appended_in_an_upgrade_is_added_to_the_pending_cluster() {

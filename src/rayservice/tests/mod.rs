@@ -39,6 +39,15 @@ fn chat() -> Value {
     })
 }
 
+/// The groups of the service, and one more.
+fn with_another_group() -> Value {
+    let mut groups = chat()["spec"]["rayClusterConfig"]["workerGroupSpecs"].clone();
+    let mut big = groups[0].clone();
+    big["groupName"] = json!("big");
+    groups.as_array_mut().expect("a list").push(big);
+    groups
+}
+
 /// A service that has served for a minute.
 fn serving() -> Stage {
     let mut stage = Stage::new(chat());

@@ -6,7 +6,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::stage::Stage;
-use super::{chat, config, serving, state, version};
+use super::{chat, config, serving, state, version, with_another_group};
 use crate::api::ray::names;
 
 #[test]
@@ -189,12 +189,8 @@ fn b03_a_group_that_is_appended_is_added_in_place_and_leaves_the_others_as_they_
     let mut scaled = chat()["spec"]["rayClusterConfig"]["workerGroupSpecs"].clone();
     scaled[0]["replicas"] = json!(3);
     stage.meddle("RayCluster", &before[0], json!({"spec": {"workerGroupSpecs": scaled}}));
-    let mut groups = chat()["spec"]["rayClusterConfig"]["workerGroupSpecs"].clone();
-    let mut big = groups[0].clone();
-    big["groupName"] = json!("big");
-    groups.as_array_mut().expect("a list").push(big);
 
-    stage.edit(json!({"spec": {"rayClusterConfig": {"workerGroupSpecs": groups}}}));
+    stage.edit(json!({"spec": {"rayClusterConfig": {"workerGroupSpecs": with_another_group()}}}));
     stage.play(20);
 
     assert_eq!(stage.living(), before);
