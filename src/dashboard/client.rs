@@ -70,6 +70,7 @@ impl Dashboards {
             namespace: call.namespace.clone(),
             cluster: call.cluster.clone(),
             uid: call.uid.clone(),
+            head: call.head.clone(),
             called_at,
             at: self.clock.now(),
             answer: answer(call, outcome),

@@ -49,6 +49,7 @@ fn call(request: ServeRequest) -> ServeCall {
         namespace: "ml".into(),
         cluster: "chat-x1".into(),
         uid: "uid-1".into(),
+        head: None,
         head_service: "chat-x1-head-svc".into(),
         dashboard_port: 8265,
         token_secret: None,

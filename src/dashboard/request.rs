@@ -92,6 +92,7 @@ mod tests {
             namespace: "ml".into(),
             cluster: "chat-x1".into(),
             uid: "uid-1".into(),
+            head: None,
             head_service: "chat-x1-head-svc".into(),
             dashboard_port: 8265,
             token_secret: None,

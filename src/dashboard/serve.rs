@@ -67,6 +67,8 @@ pub struct ServeReply {
     pub cluster: String,
     /// Uid of the RayCluster.
     pub uid: String,
+    /// Uid of the head pod that it had when the call was made, if that was known.
+    pub head: Option<String>,
     /// When the call was made. What it tells of may have changed since then.
     pub called_at: Timestamp,
     /// When the answer was there.

@@ -257,6 +257,8 @@ pub struct ServeCall {
     pub cluster: String,
     /// Uid of the RayCluster, which tells it from another of the same name.
     pub uid: String,
+    /// Uid of the cluster's head pod, if it is known: what is answered is true of that one.
+    pub head: Option<String>,
     /// Name of the cluster's head Service.
     pub head_service: String,
     /// The port of the head Service that the dashboard listens on. Through the API server it is asked for by its name.

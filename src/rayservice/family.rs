@@ -142,7 +142,12 @@ impl<'a> Child<'a> {
 
     /// The applications on it as they are with the head that it has now, and with the configuration that was applied last.
     pub(super) fn current_status(&self) -> Option<&'a ServeStatus> {
-        self.serve.current_status(self.head_ready_since()?)
+        self.serve.current_status(self.head_ready_since()?, self.head_uid())
+    }
+
+    /// The uid of its head pod, if there is one.
+    pub(super) fn head_uid(&self) -> Option<&'a str> {
+        self.head?.metadata.uid.as_deref()
     }
 
     /// The hash of the configuration that was applied to it last.

@@ -25,8 +25,8 @@ const FAILURES_UNTIL_ILL: u32 = 2;
 pub struct ServeObservation {
     /// The uid of the cluster.
     uid: String,
-    /// When the applications were asked for last, and whether there was an answer.
-    asked: Option<(Timestamp, Result<(), ServeError>)>,
+    /// When the applications were asked for last.
+    asked: Option<Asked>,
     /// The last answer.
     status: Option<ServeStatus>,
     /// Questions in a row that were not answered by "everything runs".
@@ -34,6 +34,15 @@ pub struct ServeObservation {
     applied: Option<Applied>,
     refused: Option<Refused>,
     health: Option<Health>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Asked {
+    called_at: Timestamp,
+    /// The uid of the head pod that was asked.
+    head: Option<String>,
+    /// Whether there was an answer.
+    result: Result<(), ServeError>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -69,7 +78,7 @@ impl ServeObservation {
             *self = Self { uid: reply.uid, ..Self::nothing() };
         }
         match reply.answer {
-            ServeAnswer::Status(answer) => self.observe_status(reply.called_at, answer),
+            ServeAnswer::Status(answer) => self.observe_status(reply.called_at, reply.head, answer),
             ServeAnswer::Applied { config_hash, result: Ok(()) } => {
                 self.applied = Some(Applied { config_hash, at: reply.at });
                 self.refused = None;
@@ -91,14 +100,14 @@ impl ServeObservation {
         }
     }
 
-    fn observe_status(&mut self, called_at: Timestamp, answer: Result<ServeStatus, ServeError>) {
+    fn observe_status(&mut self, called_at: Timestamp, head: Option<String>, answer: Result<ServeStatus, ServeError>) {
         let (status, result) = match answer {
             Ok(status) => (Some(status), Ok(())),
             Err(error) => (None, Err(error)),
         };
         let runs = status.as_ref().is_some_and(ServeStatus::is_running);
         self.waiting = if runs { 0 } else { self.waiting.saturating_add(1) };
-        self.asked = Some((called_at, result));
+        self.asked = Some(Asked { called_at, head, result });
         self.status = status.or(self.status.take());
     }
 
@@ -107,18 +116,20 @@ impl ServeObservation {
         self.status.as_ref()
     }
 
-    /// The applications, if they were asked for after the last configuration was taken and after `since`: only then do
-    /// they tell what became of that.
-    pub fn current_status(&self, since: Timestamp) -> Option<&ServeStatus> {
-        let (called_at, result) = self.asked.as_ref()?;
+    /// The applications, if this head pod was asked for them, after the last configuration was taken and after `since`: only then do
+    /// they tell what became of that. (A head that is lost and back within a second would pass by its times alone, which are whole
+    /// seconds.)
+    pub fn current_status(&self, since: Timestamp, head: Option<&str>) -> Option<&ServeStatus> {
+        let asked = self.asked.as_ref()?;
         let applied_at = self.applied.as_ref().map_or(Timestamp::MIN, |applied| applied.at);
-        let is_current = result.is_ok() && *called_at >= applied_at && *called_at >= since;
+        let is_late_enough = asked.called_at >= applied_at && asked.called_at >= since;
+        let is_current = asked.result.is_ok() && is_late_enough && asked.head.as_deref() == head;
         self.status.as_ref().filter(|_| is_current)
     }
 
     /// Why the last question was not answered.
     pub fn silence(&self) -> Option<&ServeError> {
-        self.asked.as_ref()?.1.as_ref().err()
+        self.asked.as_ref()?.result.as_ref().err()
     }
 
     /// Hash of the configuration that was taken last.
@@ -143,14 +154,14 @@ impl ServeObservation {
     }
 
     /// When the applications are to be asked for again; at once if they weren't since the last configuration was taken, and
-    /// soon if they weren't since `since`, which may be of another clock.
-    pub fn ask_at(&self, since: Timestamp) -> Timestamp {
-        let Some((called_at, _)) = &self.asked else { return Timestamp::MIN };
+    /// soon if they weren't since `since`, which may be of another clock, or not of this head pod.
+    pub fn ask_at(&self, since: Timestamp, head: Option<&str>) -> Timestamp {
+        let Some(Asked { called_at, head: asked, .. }) = &self.asked else { return Timestamp::MIN };
         if self.applied.as_ref().is_some_and(|applied| *called_at < applied.at) {
             return Timestamp::MIN;
         }
         let pause = match self.waiting.checked_sub(1) {
-            _ if *called_at < since => PAUSES_WHILE_WAITING[0],
+            _ if *called_at < since || asked.as_deref() != head => PAUSES_WHILE_WAITING[0],
             None => self.about(PAUSE_WHILE_RUNNING, *called_at),
             Some(before) => PAUSES_WHILE_WAITING[before.min(PAUSES_WHILE_WAITING.len() - 1)],
         };
@@ -213,6 +224,7 @@ mod tests {
             namespace: "ml".into(),
             cluster: "chat-x1".into(),
             uid: "uid-1".into(),
+            head: None,
             called_at: at(called_at),
             at: at(called_at + 100),
             answer,
@@ -257,25 +269,26 @@ mod tests {
     #[case::asked_after_it_was_applied(vec![put(200, "a", Ok(())), status(300, "DEPLOYING")], 800)]
     fn serve_is_asked_often_while_something_is_awaited(#[case] replies: Vec<ServeReply>, #[case] expected: i64) {
         let expected = if expected == i64::MIN { Timestamp::MIN } else { at(expected) };
-        assert_eq!(after(replies).ask_at(Timestamp::MIN), expected);
+        assert_eq!(after(replies).ask_at(Timestamp::MIN, None), expected);
     }
 
     #[test]
     fn a_state_that_was_asked_for_before_a_configuration_was_taken_is_not_current() {
         let mut observation = after([status(0, "RUNNING")]);
-        assert!(observation.current_status(at(0)).is_some());
-        assert!(observation.current_status(at(1)).is_none(), "the head became ready later");
+        assert!(observation.current_status(at(0), None).is_some());
+        assert!(observation.current_status(at(1), None).is_none(), "the head became ready later");
+        assert!(observation.current_status(at(0), Some("another")).is_none(), "it was not this head that was asked");
 
         observation.observe(put(10, "a", Ok(())));
         observation.observe(status(50, "RUNNING"));
-        assert!(observation.current_status(at(0)).is_none());
+        assert!(observation.current_status(at(0), None).is_none());
         assert!(observation.last_status().is_some());
 
         observation.observe(status(200, "RUNNING"));
-        assert!(observation.current_status(at(0)).is_some());
+        assert!(observation.current_status(at(0), None).is_some());
 
         observation.observe(no_status(300));
-        assert!(observation.current_status(at(0)).is_none());
+        assert!(observation.current_status(at(0), None).is_none());
         assert_eq!(observation.silence(), Some(&error()));
     }
 
@@ -320,7 +333,7 @@ mod tests {
         let all: Vec<ServeObservation> = (0..100).map(|uid| after(replies(uid))).collect();
         assert!(all.iter().all(|observation| observation.is_healthy("head") == Some(true)));
 
-        let status_at = all.iter().map(|observation| observation.ask_at(Timestamp::MIN));
+        let status_at = all.iter().map(|observation| observation.ask_at(Timestamp::MIN, None));
         let health_at = all.iter().map(|observation| observation.check_health_at("head"));
         for times in [status_at.collect::<BTreeSet<_>>(), health_at.collect()] {
             assert!(times.iter().all(|time| (at(9_000)..=at(11_000)).contains(time)), "{times:?}");
@@ -341,6 +354,6 @@ mod tests {
 
     #[test]
     fn a_head_that_is_ready_since_a_time_to_come_is_asked_in_peace() {
-        assert_eq!(after([status(0, "RUNNING")]).ask_at(at(9_000)), at(500));
+        assert_eq!(after([status(0, "RUNNING")]).ask_at(at(9_000), None), at(500));
     }
 }

@@ -77,7 +77,7 @@ fn plan(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan
         }
     }
     tell(scene, child, config, plan);
-    let at = child.serve.ask_at(ready_since);
+    let at = child.serve.ask_at(ready_since, child.head_uid());
     if at <= now {
         plan.serve_calls.push(call(child, ServeRequest::Get));
         plan.wake(now.saturating_add(PATIENCE).unwrap_or(now));
@@ -155,6 +155,7 @@ fn call(child: &Child<'_>, request: ServeRequest) -> ServeCall {
         namespace: child.cluster.namespace().unwrap_or_default(),
         cluster: child.name(),
         uid: child.cluster.uid().unwrap_or_default(),
+        head: child.head_uid().map(str::to_owned),
         head_service: head_service(child.cluster),
         dashboard_port: port(child, "dashboard", DASHBOARD_PORT),
         token_secret: match Auth::of(child.cluster) {

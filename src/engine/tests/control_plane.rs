@@ -408,6 +408,7 @@ impl ControlPlane {
             namespace: call.namespace.clone(),
             cluster: call.cluster.clone(),
             uid: call.uid.clone(),
+            head: call.head.clone(),
             called_at: self.now,
             at: self.now,
             answer,

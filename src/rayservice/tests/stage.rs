@@ -127,8 +127,6 @@ impl Stage {
         self.objects.remove(&("Pod".to_owned(), format!("{cluster}-head")));
         let key = ("RayCluster".to_owned(), cluster.to_owned());
         self.patch(&key, &json!({"status": {"conditions": []}}));
-        // Another one takes longer than a second to be ready, and Kubernetes tells no shorter times.
-        self.now += SignedDuration::from_secs(1);
     }
 
     /// Plays until `seconds` have passed.
@@ -413,6 +411,7 @@ impl Stage {
             namespace: call.namespace.clone(),
             cluster: call.cluster.clone(),
             uid: call.uid.clone(),
+            head: call.head.clone(),
             called_at: self.now,
             at: self.now,
             answer,
