@@ -23,8 +23,8 @@ pub(super) fn check(state: &State, cluster: &RayCluster) -> Vec<Breach> {
 }
 
 /// How many pods the open clusters of a job need, by group. The one that was opened needs all that it asks for. Another may have
-/// been asked for more meanwhile, and gets no more than the slice pays for; and one that is being deleted needs what it still
-/// has, which is for I3 to say.
+/// been asked for more meanwhile, and gets no more than the slice pays for, nor, before that is in its record, what the slice can do
+/// without; and one that is being deleted needs what it still has, which is for I3 to say.
 fn needed(state: &State, job: &str, opened: &RayCluster, slice: &Workload) -> BTreeMap<String, i32> {
     let record = Record::of(slice).unwrap_or_default();
     let mut needed: BTreeMap<String, i32> = BTreeMap::new();
@@ -33,11 +33,19 @@ fn needed(state: &State, job: &str, opened: &RayCluster, slice: &Workload) -> BT
         for (group, pod_set, asked) in groups(cluster) {
             let shares =
                 paid.map(|paid| paid.pods.iter().filter(|share| share.group == group).map(|share| share.count).sum());
-            let most = shares.map_or(i32::MAX, |shares: u32| i32::try_from(shares).unwrap_or(i32::MAX));
+            let spare = paid.map_or(0, |paid| spare(&record, &paid.uid, &group));
+            let most = shares.map_or(i32::MAX, |shares: u32| i32::try_from(shares - spare).unwrap_or(i32::MAX));
             *needed.entry(pod_set).or_default() += asked.min(most);
         }
     }
     needed
+}
+
+/// How many pods of a group a slice asked for, and can do without.
+fn spare(record: &Record, member: &str, group: &str) -> u32 {
+    let steps = record.steps.iter().flat_map(|step| step.pods.iter().map(|pods| (step.times, pods)));
+    let of_group = steps.filter(|(_, pods)| pods.member == member && pods.group == group);
+    of_group.map(|(times, pods)| times * pods.count).sum()
 }
 
 /// The groups of a cluster: each with the name of its pod set, and how many pods it asks for.
