@@ -82,11 +82,17 @@ impl Arriving {
         self.made(cluster).into_iter().filter(|pod| !is_gated(pod)).collect()
     }
 
-    /// The same, and those that were asked for behind a scheduling gate and may be there already.
+    /// The same, and those that were asked for behind a scheduling gate and may be there already. A pod that was asked for twice is one:
+    /// as what it was asked for first, since then it is there already when it is asked for again; but for one that runs rather than
+    /// for one that waits.
     pub(super) fn made(&self, cluster: &str) -> Vec<&Pod> {
-        let of_cluster = self.by_write.values().filter(|arrival| arrival.cluster.uid == *cluster);
-        // A pod that was asked for twice is one.
-        let pods: BTreeMap<&ObjectRef, &Pod> = of_cluster.map(|arrival| (&arrival.pod, &arrival.is)).collect();
+        let mut pods: BTreeMap<&ObjectRef, &Pod> = BTreeMap::new();
+        for Arrival { pod, is, .. } in self.by_write.values().filter(|arrival| arrival.cluster.uid == *cluster) {
+            let first = pods.entry(pod).or_insert(is);
+            if is_gated(first) && !is_gated(is) {
+                *first = is;
+            }
+        }
         pods.into_values().collect()
     }
 
@@ -113,6 +119,7 @@ fn let_go(pod: &Pod, patch: &Value) -> Pod {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
     use serde_json::json;
 
     use super::super::store::Key;
@@ -172,6 +179,27 @@ mod tests {
         arriving.sent(3, &creation("Pod"), None);
         arriving.seen(&creation("Pod").target, &pod("7", false));
         assert_eq!(arriving.of("u1").len(), 0);
+    }
+
+    #[rstest]
+    #[case::both_run(false, false, &["first"])]
+    #[case::the_second_would_wait(false, true, &["first"])]
+    #[case::the_first_would_wait(true, false, &["second"])]
+    #[case::both_would_wait(true, true, &[])]
+    fn a_pod_that_was_asked_for_twice_counts_as_what_may_run_already(
+        #[case] first: bool,
+        #[case] second: bool,
+        #[case] expected: &[&str],
+    ) {
+        let mut arriving = Arriving::default();
+        for (id, note, gated) in [(1, "first", first), (2, "second", second)] {
+            let mut pod = pod("7", gated);
+            pod.annotations_mut().insert("note".to_owned(), note.to_owned());
+            arriving.sent(id, &Write::create(&pod), None);
+            arriving.answered(id, false, at(0));
+        }
+        let counted: Vec<&str> = arriving.of("u1").iter().map(|pod| pod.annotations()["note"].as_str()).collect();
+        assert_eq!(counted, expected);
     }
 
     #[test]

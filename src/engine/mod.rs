@@ -11,6 +11,7 @@ mod habits;
 pub mod in_flight;
 mod in_use;
 mod jobs;
+mod making;
 mod managed;
 pub mod notebook;
 pub mod pace;
@@ -40,6 +41,7 @@ use doubts::Doubts;
 pub use habits::Habits;
 use in_flight::{InFlight, WriteId};
 pub use jobs::Sight;
+use making::Making;
 use notebook::Notebook;
 use pace::Pace;
 use plan::{Note, Plan, ServeCall, Write, WriteOp};
@@ -172,6 +174,7 @@ pub struct Engine {
     pace: Pace<Planner>,
     in_flight: InFlight<Planner>,
     doubts: Doubts<Planner>,
+    making: Making,
     arriving: Arriving,
     setbacks: Setbacks,
     notebook: Notebook,
@@ -209,6 +212,7 @@ impl Engine {
             pace: Pace::default(),
             in_flight: InFlight::default(),
             doubts: Doubts::default(),
+            making: Making::default(),
             arriving: Arriving::default(),
             setbacks: Setbacks::default(),
             notebook: Notebook::default(),
@@ -355,8 +359,10 @@ impl Engine {
             self.serve.remove(&Key::of(gone.as_ref()));
             self.setbacks.forget(&Key::of(gone.as_ref()));
         }
-        if let Some(object @ Object::Pod(pod)) = &change.is {
-            self.arriving.seen(&object.reference(), pod);
+        match &change.is {
+            Some(object @ Object::Pod(pod)) => self.arriving.seen(&object.reference(), pod),
+            Some(Object::Workload(slice)) => self.making.seen(slice),
+            _ => {}
         }
         self.specs.see(change, self.halves);
         if self.halves.queue_manager {
@@ -380,7 +386,7 @@ impl Engine {
         let known = !matches!(&result, Err(error) if error.code.is_none());
         if result.is_ok() || gone {
             self.doubts.taken(write, gone).into_iter().for_each(|planner| self.pace.mark(planner));
-        } else if !known && self.world.is_as_planned(write) {
+        } else if !known && (self.world.is_as_planned(write) || self.is_unseen_slice(write)) {
             self.doubts.unanswered(write, now);
         }
         if let Some(cluster) = self.arriving.answered(id, known, now) {
@@ -413,6 +419,12 @@ impl Engine {
         }
     }
 
+    /// Whether a write makes a slice that was not seen yet.
+    fn is_unseen_slice(&self, write: &Write) -> bool {
+        let key = Key::new(write.target.namespace.clone().unwrap_or_default(), write.target.name.clone());
+        making::made_for(write).is_some() && self.world.workloads.get(&key).is_none()
+    }
+
     fn pods_may_have_changed(&mut self, cluster: &MemberId) {
         for planner in concerned::concerned_by_pods(&self.world, self.halves, cluster) {
             self.pace.mark(planner);
@@ -435,6 +447,7 @@ impl Engine {
         self.pace.at(planner.clone(), plan.wake_at);
         let (mut sent, mut changed) = (BTreeSet::new(), BTreeSet::new());
         for write in plan.writes {
+            let write = self.making.in_turn(write);
             if self.doubts.hold(&write, &planner) {
                 continue;
             }
@@ -442,6 +455,7 @@ impl Engine {
                 let key = Key::new(write.target.namespace.clone().unwrap_or_default(), write.target.name.clone());
                 let pod = self.world.pods.get(&key).filter(|_| write.target.kind == "Pod");
                 self.arriving.sent(id, &write, pod.map(AsRef::as_ref));
+                self.making.sent(&write);
                 if !matches!(write.op, WriteOp::PatchStatus(_)) {
                     changed.insert(write.target.clone());
                 }
