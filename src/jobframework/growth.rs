@@ -9,8 +9,14 @@ use crate::queue::steps::{Step, StepPods};
 pub(super) fn steps(held: &Record, wanted: &Record, members: &[Member]) -> Vec<Step> {
     let runs = |share: &&MemberShare| members.iter().any(|member| member.uid == share.uid && member.open);
     let (running, to_run): (Vec<&MemberShare>, Vec<&MemberShare>) = wanted.members.iter().partition(runs);
-    let replicas = running.iter().flat_map(|share| by_replica(share, held, members));
-    let steps: Vec<Step> = replicas.chain(to_run.iter().filter_map(|share| as_a_whole(share, held))).collect();
+    // What runs without being held runs on the slice before: its place was to be taken. It is asked for back as a whole, or it would
+    // lose pods that nobody else needs.
+    let of_running = |share: &&MemberShare| match held.member(&share.uid) {
+        Some(_) => by_replica(share, held, members).collect(),
+        None => as_a_whole(share, held).into_iter().collect::<Vec<Step>>(),
+    };
+    let growth = running.iter().flat_map(of_running);
+    let steps: Vec<Step> = growth.chain(to_run.iter().filter_map(|share| as_a_whole(share, held))).collect();
     let several = steps.iter().map(|step| u64::from(step.times)).sum::<u64>() > 1;
     if several { steps } else { Vec::new() }
 }
@@ -144,6 +150,17 @@ mod tests {
         let members = [member("a", true, 1), member("b", false, 1)];
         let steps = steps(&record(&[("a", 1, 2)]), &record(&[("a", 1, 4), ("b", 1, 4)]), &members);
         assert_eq!(told(&steps), [(2, vec![("a", "small", 1)]), (1, vec![("b", "head", 1), ("b", "small", 4)])]);
+    }
+
+    #[test]
+    fn what_runs_on_the_slice_before_is_asked_for_back_as_a_whole() {
+        // Given a slice that took the place of what serves, and is not wanted any more,
+        let held = record(&[("b", 1, 2)]);
+        let members = [member("a", true, 1), member("c", false, 1)];
+        // when what serves is asked for back, alone or with what is to serve next, then nothing of it is done without.
+        assert_eq!(steps(&held, &record(&[("a", 1, 2)]), &members), []);
+        let steps = steps(&held, &record(&[("a", 1, 2), ("c", 1, 2)]), &members);
+        assert_eq!(told(&steps), ["a", "c"].map(|uid| (1, vec![(uid, "head", 1), (uid, "small", 2)])));
     }
 
     #[test]
