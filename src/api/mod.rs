@@ -4,6 +4,7 @@ pub mod condition;
 pub mod crds;
 pub mod duration;
 pub mod fingerprint;
+pub mod gateway;
 pub mod kueue;
 pub mod quantity;
 pub mod ray;

@@ -5,6 +5,9 @@ use thiserror::Error;
 
 use crate::api::fingerprint;
 
+/// The field that says how much of its replicas each deployment is to have, in percent.
+const TARGET_CAPACITY: &str = "target_capacity";
+
 /// A configuration that can be sent to Serve.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServeConfig {
@@ -69,6 +72,30 @@ impl ServeConfig {
     /// Identifies the configuration, whatever the order of its keys and the spaces in the YAML.
     pub fn hash(&self) -> &str {
         &self.hash
+    }
+
+    /// The same, for this much of its replicas in percent; for as many as it says itself if that is `None`.
+    #[must_use]
+    pub fn at_capacity(&self, percent: Option<u8>) -> Self {
+        let mut config = self.clone();
+        if let (Some(percent), Some(fields)) = (percent, config.body.as_object_mut()) {
+            fields.insert(TARGET_CAPACITY.to_owned(), percent.into());
+        }
+        config
+    }
+
+    /// For how much of its replicas it is, in percent; `None` if it doesn't say.
+    pub fn capacity(&self) -> Option<f64> {
+        self.body.get(TARGET_CAPACITY)?.as_f64()
+    }
+
+    /// How many replicas each deployment has at full capacity, as far as it is said here; the most, where Serve decides that.
+    pub fn replicas(&self) -> Vec<u32> {
+        let applications = self.body.get("applications").and_then(Value::as_array).into_iter().flatten();
+        let deployments = applications.flat_map(|application| application.get("deployments")?.as_array()).flatten();
+        let most = |deployment: &Value| deployment.pointer("/autoscaling_config/max_replicas")?.as_u64();
+        let replicas = |deployment: &Value| most(deployment).or_else(|| deployment.get("num_replicas")?.as_u64());
+        deployments.filter_map(replicas).filter_map(|replicas| u32::try_from(replicas).ok()).collect()
     }
 
     /// Whether it has an application to deploy.

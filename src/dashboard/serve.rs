@@ -4,14 +4,18 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use thiserror::Error;
 
 /// The state of all applications that were deployed by configuration, as `GET /api/serve/applications/` gives it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct ServeStatus {
     /// The applications, by name.
     #[serde(default, deserialize_with = "or_default")]
     pub applications: BTreeMap<String, Application>,
+    /// How much of their replicas all deployments are to have, in percent; `None` where that is not limited.
+    #[serde(default)]
+    pub target_capacity: Option<f64>,
 }
 
 impl ServeStatus {
@@ -51,11 +55,72 @@ pub struct Deployment {
     /// What Serve says of it.
     #[serde(default, deserialize_with = "or_default")]
     pub message: String,
+    /// How it is configured.
+    #[serde(default, deserialize_with = "or_default")]
+    pub deployment_config: DeploymentConfig,
+    /// How many replicas Serve wants at present.
+    #[serde(default, deserialize_with = "count")]
+    pub target_num_replicas: Option<u32>,
+    /// Its replicas.
+    #[serde(default)]
+    pub replicas: Option<Vec<Replica>>,
+}
+
+impl Deployment {
+    /// How many replicas take requests, if Ray tells of replicas.
+    pub fn running(&self) -> Option<u32> {
+        let replicas = self.replicas.as_ref()?.iter().filter(|replica| replica.state == "RUNNING");
+        u32::try_from(replicas.count()).ok()
+    }
+
+    /// Whether Serve decides how many replicas there are.
+    pub fn is_autoscaled(&self) -> bool {
+        self.deployment_config.autoscaling_config.is_some()
+    }
+
+    /// How many replicas it has at full capacity, or at least has where Serve decides.
+    pub fn full_replicas(&self) -> u32 {
+        let config = &self.deployment_config;
+        let fixed = config.num_replicas.unwrap_or(1);
+        config.autoscaling_config.as_ref().map_or(fixed, |bounds| bounds.min_replicas.unwrap_or(1))
+    }
+}
+
+/// How a deployment is configured.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct DeploymentConfig {
+    /// How many replicas it is to have at full capacity.
+    #[serde(default, deserialize_with = "count")]
+    pub num_replicas: Option<u32>,
+    /// Between which bounds Serve decides that, if it does.
+    #[serde(default)]
+    pub autoscaling_config: Option<AutoscalingBounds>,
+}
+
+/// Between which bounds Serve decides how many replicas there are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct AutoscalingBounds {
+    /// The least; 1 when unset.
+    #[serde(default, deserialize_with = "count")]
+    pub min_replicas: Option<u32>,
+}
+
+/// A replica of a deployment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Replica {
+    /// As Serve names it: STARTING, RUNNING, STOPPING, or what a newer Ray knows.
+    #[serde(default, deserialize_with = "or_default")]
+    pub state: String,
 }
 
 /// Ray writes null for what it has nothing to say of.
 fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(value: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(value)?.unwrap_or_default())
+}
+
+/// Where a number is expected, a newer Ray may say something else.
+fn count<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u32>, D::Error> {
+    Ok(Value::deserialize(value)?.as_u64().and_then(|count| u32::try_from(count).ok()))
 }
 
 /// What came of a [`ServeCall`](crate::engine::plan::ServeCall).

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::api::core::v1::Service;
 use kube::{Resource, ResourceExt};
 
 use super::planners::{JobKey, Planner, controller, existing_cluster, is_standalone, job_of, service_of_cluster};
@@ -13,6 +14,7 @@ use crate::api::kueue::names::DEFAULT_LOCAL_QUEUE;
 use crate::api::ray::{RayCluster, RayJob, RayService};
 use crate::jobframework::record::Record;
 use crate::raycluster::revision::is_recreated;
+use crate::rayservice::incremental::ways::class_name;
 
 /// The planners that an object's change concerns.
 pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTreeSet<Planner> {
@@ -42,8 +44,11 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
                 let members = MemberId::of_pod(pod).into_iter().chain(MemberId::let_go_for(pod));
                 members.for_each(|member| of_pods(world, &member, &mut concerned));
             }
-            Object::Service(service) => of_owner(service.as_ref(), &mut concerned),
+            Object::Service(service) => of_endpoints(world, service, &mut concerned),
             Object::Ingress(ingress) => of_owner(ingress.as_ref(), &mut concerned),
+            Object::Gateway(gateway) => of_owner(gateway.as_ref(), &mut concerned),
+            Object::HTTPRoute(route) => of_owner(route.as_ref(), &mut concerned),
+            Object::GatewayClass(class) => of_gateway_class(world, &class.name_any(), &mut concerned),
             Object::ControllerRevision(revision) => {
                 let cluster = controller(revision.as_ref(), "RayCluster");
                 concerned.extend(cluster.iter().cloned().map(|key| Planner::Job(JobKey::RayCluster(key))));
@@ -59,7 +64,7 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
                 let service = slice.labels().get("kubernetes.io/service-name");
                 let key = service.map(|name| Key::new(slice.namespace().unwrap_or_default(), name));
                 if let Some(service) = key.and_then(|key| world.services.get(&key)) {
-                    of_owner(service.as_ref(), &mut concerned);
+                    of_endpoints(world, service, &mut concerned);
                 }
             }
             Object::Workload(workload) => of_workload(world, workload, &mut concerned),
@@ -145,6 +150,19 @@ fn of_owner<K: Resource>(object: &K, concerned: &mut BTreeSet<Planner>) {
         concerned.insert(Planner::RayService(service));
     }
     concerned.extend(controller(object, "RayCluster").map(Planner::RayCluster));
+}
+
+/// A Service, or where it leads to: that of a cluster may take a share of the requests for its RayService.
+fn of_endpoints(world: &World, service: &Service, concerned: &mut BTreeSet<Planner>) {
+    of_owner(service, concerned);
+    let cluster = controller(service, "RayCluster");
+    concerned.extend(cluster.and_then(|key| service_of_cluster(world, &key)).map(Planner::RayService));
+}
+
+/// The services that name a class of Gateways.
+fn of_gateway_class(world: &World, class: &str, concerned: &mut BTreeSet<Planner>) {
+    let services = world.ray_services.iter().filter(|(_, service)| class_name(service) == Some(class));
+    concerned.extend(services.map(|(key, _)| Planner::RayService(key.clone())));
 }
 
 fn of_pods(world: &World, member: &MemberId, concerned: &mut BTreeSet<Planner>) {

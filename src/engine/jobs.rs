@@ -178,11 +178,17 @@ impl Engine {
         }
     }
 
-    /// The child that requests to a service are sent to.
-    fn serving(&self, service: &RayService) -> Option<&str> {
+    /// The children that requests to a service are sent to: the one that its serve Service leads to, and in an upgrade in steps
+    /// those that have a share of them.
+    fn serving(&self, service: &RayService) -> BTreeSet<String> {
         let serve_service = serve_service_name(service);
         let owned = owned_by(service.metadata.uid.as_deref().unwrap_or_default());
-        leads_to(self.world.services.under(&owned).find(|service| service.name_any() == serve_service)?)
+        let serve = self.world.services.under(&owned).find(|service| service.name_any() == serve_service);
+        let children: Vec<&RayCluster> = self.world.ray_clusters.under(&owned).map(AsRef::as_ref).collect();
+        let ways = self.ways(service, &children);
+        let shares = children.iter().filter(|child| ways.share(child).is_some_and(|share| share > 0));
+        let leads_to = serve.and_then(|serve| leads_to(serve)).map(str::to_owned);
+        shares.map(|child| child.name_any()).chain(leads_to).collect()
     }
 
     /// The clusters that are gone, of which pods are left that a slice paid for.

@@ -18,7 +18,7 @@ use super::store::Key;
 use super::world::{self, MemberId, World, owned_by};
 use super::{Engine, WriteError, in_use};
 use crate::api::kueue::Workload;
-use crate::api::ray::{RayCluster, is_managed_elsewhere, names};
+use crate::api::ray::{RayCluster, RayService, is_managed_elsewhere, names};
 use crate::jobframework::census::Molds;
 use crate::jobframework::managed::{Hold, Managed};
 use crate::jobframework::members::{Pods, is_live};
@@ -30,6 +30,7 @@ use crate::raycluster::access::Access;
 use crate::raycluster::auth::Token;
 use crate::raycluster::{self, Grant, Mark, Placement, Problem, fault_tolerance, revision};
 use crate::rayservice;
+use crate::rayservice::incremental::ways::{self, Ways};
 use crate::rayservice::kept::Kept;
 use crate::rayservice::services::serve_service_name;
 
@@ -221,6 +222,8 @@ impl Engine {
             head_pods: head_pods.collect(),
             services: self.world.services.under(&owned_by(&uid)).map(AsRef::as_ref).collect(),
             endpoint_slices: self.world.endpoint_slices.under(&serve_service).map(AsRef::as_ref).collect(),
+            ways: self.ways(service, &children),
+            worker_pods: children.iter().map(|child| (child.name_any(), self.worker_pods(child))).collect(),
             serve: observed.collect(),
             kept: children.iter().flat_map(|child| self.kept_configs(child)).collect(),
             gated: managed != Managed::No,
@@ -228,6 +231,33 @@ impl Engine {
             children,
             now,
         })
+    }
+
+    /// The ways in by which the clusters of a service get traffic in shares.
+    pub(super) fn ways(&self, service: &RayService, children: &[&RayCluster]) -> Ways<'_> {
+        let key = |name| Key::new(service.namespace().unwrap_or_default(), name);
+        let class = ways::class_name(service);
+        let backends = || children.iter().map(|child| key(raycluster::names::serve_service(child)));
+        Ways {
+            gateway: self.world.gateways.get(&key(ways::gateway_name(service))).map(AsRef::as_ref),
+            gateway_class: class
+                .and_then(|class| self.world.gateway_classes.get(&Key::global(class)))
+                .map(AsRef::as_ref),
+            route: self.world.http_routes.get(&key(ways::route_name(service))).map(AsRef::as_ref),
+            services: backends().filter_map(|key| self.world.services.get(&key)).map(AsRef::as_ref).collect(),
+            endpoint_slices: backends()
+                .flat_map(|key| self.world.endpoint_slices.under(&key).map(AsRef::as_ref).collect::<Vec<_>>())
+                .collect(),
+        }
+    }
+
+    /// How many worker pods a cluster has, by group; those that have ended don't count.
+    fn worker_pods(&self, cluster: &RayCluster) -> BTreeMap<String, u32> {
+        let mut counts = BTreeMap::new();
+        for pod in self.pods_of(cluster).into_iter().filter(|pod| is_live(pod)) {
+            *counts.entry(pod.labels().get(names::GROUP_LABEL).cloned().unwrap_or_default()).or_default() += 1;
+        }
+        counts
     }
 
     /// The Serve configurations that are kept for a cluster.

@@ -20,6 +20,7 @@ use serde_json::Value;
 use super::Scope;
 use super::plan::{self, ObjectRef, Write, WriteOp};
 use super::store::{Applied, Key, Store, Under};
+use crate::api::gateway::{Gateway, GatewayClass, HTTPRoute};
 use crate::api::kueue::names::JOB_UID_LABEL;
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
 use crate::api::ray::{RayCluster, RayJob, RayService};
@@ -202,6 +203,12 @@ kinds! {
     RoleBinding in role_bindings by |_| NOWHERE;
     /// The endpoints of a Service; under that Service.
     EndpointSlice in endpoint_slices by service_of_slice;
+    /// Where requests come in.
+    Gateway in gateways by |_| NOWHERE;
+    /// A kind of Gateways.
+    GatewayClass in gateway_classes by |_| NOWHERE;
+    /// Which requests go to which Services.
+    HTTPRoute in http_routes by |_| NOWHERE;
     /// A namespace.
     Namespace in namespaces by |_| NOWHERE;
     /// What the pods of a namespace may ask for, and what they get if they ask for nothing.

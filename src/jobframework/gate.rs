@@ -64,7 +64,7 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
 /// fail on and on, that isn't waited for any more.
 fn rests_on(view: &JobView<'_>, members: &[Member], member: &Member, covering: Option<&Slice<'_>>) -> Vec<ObjectRef> {
     match covering {
-        Some(_) if member.preempted => view.job.routed_by().into_iter().collect(),
+        Some(_) if member.preempted => view.job.routed_by(),
         Some(slice) if !member.open => {
             let unpaid = members.iter().filter(|other| !other.open && slice.record.member(&other.uid).is_none());
             let namespace = &view.job.meta().namespace;

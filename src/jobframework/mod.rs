@@ -85,9 +85,13 @@ pub trait Job {
     fn starts_anew(&self) -> bool {
         false
     }
-    /// What says to which of its members requests are sent, if anything does.
-    fn routed_by(&self) -> Option<ObjectRef> {
-        None
+    /// What says to which of its members requests are sent.
+    fn routed_by(&self) -> Vec<ObjectRef> {
+        Vec::new()
+    }
+    /// Whether what it holds stays its own while its members change places: what one gives back is what another asks for next.
+    fn keeps_what_it_holds(&self) -> bool {
+        false
     }
     /// Takes the scheduling gate from a pod of a member, sends it to where its quota is, and labels it with what it is.
     fn release(&self, member: &str, pod: &str, leave: &Leave) -> Option<Write>;

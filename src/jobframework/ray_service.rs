@@ -1,15 +1,19 @@
 //! RayService as a job: its members are its child RayClusters.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::ResourceExt;
 
 use super::ray_cluster::RayClusterJob;
 use super::{Job, Leave, Member, report};
+use crate::api::gateway::HTTPRoute;
 use crate::api::ray::RayService;
 use crate::engine::plan::{ObjectRef, Write};
-use crate::rayservice::initializing;
+use crate::rayservice::incremental::ways::route_name;
 use crate::rayservice::services::serve_service_name;
+use crate::rayservice::{incremental, initializing};
 
 /// A RayService and its children, which are jobs as any other but that they have no slices of their own.
 pub struct RayServiceJob<'a> {
@@ -17,8 +21,8 @@ pub struct RayServiceJob<'a> {
     pub service: &'a RayService,
     /// Its children.
     pub children: Vec<RayClusterJob<'a>>,
-    /// The child that requests are sent to.
-    pub serving: Option<&'a str>,
+    /// The children that requests are sent to.
+    pub serving: BTreeSet<String>,
 }
 
 impl Job for RayServiceJob<'_> {
@@ -39,8 +43,8 @@ impl Job for RayServiceJob<'_> {
         let mut children: Vec<_> = self.children.iter().collect();
         children.sort_by_key(|child| (child.cluster.creation_timestamp(), child.cluster.name_any()));
         let mut members: Vec<Member> = children.into_iter().flat_map(Job::members).collect();
-        if members.iter().any(|member| Some(member.name.as_str()) == self.serving) {
-            members.iter_mut().for_each(|member| member.surge = Some(member.name.as_str()) != self.serving);
+        if members.iter().any(|member| self.serving.contains(&member.name)) {
+            members.iter_mut().for_each(|member| member.surge = !self.serving.contains(&member.name));
         }
         members
     }
@@ -65,8 +69,14 @@ impl Job for RayServiceJob<'_> {
         self.children.iter().find(|child| child.cluster.name_any() == name)?.cluster.uid()
     }
 
-    fn routed_by(&self) -> Option<ObjectRef> {
-        Some(ObjectRef::named::<Service>(self.service.namespace(), serve_service_name(self.service)))
+    fn routed_by(&self) -> Vec<ObjectRef> {
+        let namespace = self.service.namespace();
+        let serve = ObjectRef::named::<Service>(namespace.clone(), serve_service_name(self.service));
+        vec![serve, ObjectRef::named::<HTTPRoute>(namespace, route_name(self.service))]
+    }
+
+    fn keeps_what_it_holds(&self) -> bool {
+        incremental::is_under_way(self.service)
     }
 
     fn release(&self, member: &str, pod: &str, leave: &Leave) -> Option<Write> {

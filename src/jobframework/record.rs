@@ -142,6 +142,27 @@ impl Record {
         Self { sequence: self.sequence, members: members.collect(), ..Self::default() }
     }
 
+    /// The same, and what `held` pays for beyond that, for members that are still wanted: it stands for what they will ask for next,
+    /// or others of the same job in their place.
+    pub fn keeping(mut self, held: &Self) -> Self {
+        let mut wanted = self.counts();
+        let spare = held.counts().into_iter().filter_map(|(pods, count)| {
+            let spare = count.checked_sub(wanted.remove(&pods).unwrap_or(0))?;
+            Some((pods, spare))
+        });
+        let mut spare: Counts = spare.collect();
+        for member in &mut self.members {
+            let Some(before) = held.member(&member.uid) else { continue };
+            for share in &before.pods {
+                let Some(left) = spare.get_mut(&(share.pod_set.clone(), share.shape.clone())) else { continue };
+                let more = share.count.saturating_sub(member.count(&share.group, &share.shape)).min(*left);
+                *left -= more;
+                member.add(share, more);
+            }
+        }
+        self
+    }
+
     /// What of this is paid for when so many pods of each PodSet were granted: each step as often as there is enough for it.
     /// The last come first here, since only members that are to run have a head among their pods.
     pub fn as_granted(mut self, granted: impl Fn(&str) -> u32) -> Self {
@@ -198,6 +219,15 @@ impl MemberShare {
         same.map(|share| share.count).sum()
     }
 
+    /// Pays for more pods like those of `share`.
+    fn add(&mut self, share: &Share, more: u32) {
+        match self.pods.iter_mut().find(|known| known.kind() == share.kind() && known.pod_set == share.pod_set) {
+            Some(known) => known.count += more,
+            None if more > 0 => self.pods.push(Share { count: more, starting: 0, ..share.clone() }),
+            None => {}
+        }
+    }
+
     /// How many of those are past their start.
     fn settled(&self, group: &str, shape: &str) -> u32 {
         let same = self.pods.iter().filter(|share| share.group == group && share.shape == shape);
@@ -231,6 +261,30 @@ mod tests {
 
     fn share(group: &str, count: u32) -> Share {
         Share { group: group.into(), shape: "s".into(), pod_set: group.into(), count, starting: 2 }
+    }
+
+    fn record(members: &[(&str, u32)]) -> Record {
+        let member = |(uid, count): &(&str, u32)| MemberShare {
+            name: (*uid).into(),
+            uid: (*uid).into(),
+            pods: vec![Share { starting: 0, ..share("small", *count) }],
+        };
+        Record { members: members.iter().map(member).collect(), ..Record::default() }
+    }
+
+    #[rstest]
+    #[case::one_gives_and_none_takes(&[("a", 2), ("b", 2)], &[("a", 4), ("b", 2)])]
+    #[case::one_gives_to_the_other(&[("a", 2), ("b", 4)], &[("a", 2), ("b", 4)])]
+    #[case::one_gives_more_than_the_other_takes(&[("a", 1), ("b", 4)], &[("a", 2), ("b", 4)])]
+    #[case::one_takes_more(&[("a", 4), ("b", 4)], &[("a", 4), ("b", 4)])]
+    #[case::one_has_nothing_left(&[("a", 0), ("b", 3)], &[("a", 3), ("b", 3)])]
+    #[case::one_is_gone(&[("b", 3)], &[("b", 3)])]
+    fn what_is_held_is_kept_for_the_members_that_are_wanted(
+        #[case] wanted: &[(&str, u32)],
+        #[case] expected: &[(&str, u32)],
+    ) {
+        let held = record(&[("a", 4), ("b", 2)]);
+        assert_eq!(record(wanted).keeping(&held), record(expected));
     }
 
     fn step(member: &str, times: u32, pods: &[(&str, u32)]) -> Step {

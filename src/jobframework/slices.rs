@@ -167,8 +167,8 @@ pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan)
     if let Some(holder) = newest_holder(slices) {
         supersede(slices, holder, request, plan);
     }
-    let wanted = request.wanted;
-    if !request.view.job.wants_to_run() {
+    let (view, wanted) = (request.view, request.wanted);
+    if !view.job.wants_to_run() {
         return wind_down(request, slices, plan);
     }
     let waiting: Vec<&Slice<'_>> = slices.iter().filter(|slice| slice.phase == Phase::Waiting).collect();
@@ -178,13 +178,15 @@ pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan)
     }
     match covering(slices) {
         Some(held) if request.outlook.instead().is_none() && fits_within(&wanted.record.counts(), &held.granted()) => {
-            adjust_held(held, on_top_of(held, request), request, plan);
+            let record = on_top_of(held, request);
+            let record = if view.job.keeps_what_it_holds() { record.keeping(&held.record) } else { record };
+            adjust_held(held, record, request, plan);
             waiting.iter().for_each(|slice| plan.write(Write::delete(slice.workload, false)));
         }
         Some(held) => {
             // A Workload has a pod set at least, so what is held stays until there is another.
             let still_wanted = up_to_date(held, request).meet(&wanted.record);
-            if !still_wanted.members.is_empty() {
+            if !still_wanted.members.is_empty() && !view.job.keeps_what_it_holds() {
                 adjust_held(held, still_wanted, request, plan);
             }
             ask(request, slices, &waiting, Some(held), plan);

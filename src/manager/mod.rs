@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
+use crate::api::gateway::{Gateway, GatewayClass, HTTPRoute};
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
 use crate::api::ray::{RayCluster, RayJob, RayService, names};
 use crate::cli::Failure;
@@ -311,6 +312,9 @@ fn watch_kinds(watches: &mut Watches, halves: Halves) {
         watches.namespaced::<ServiceAccount>(None);
         // Of a partial object only the metadata is asked for: nothing secret comes here.
         watches.namespaced::<SecretMeta>(None);
+        watches.namespaced_of_others::<Gateway>();
+        watches.namespaced_of_others::<HTTPRoute>();
+        watches.cluster_of_others::<GatewayClass>();
         watches.namespaced::<Role>(None);
         watches.namespaced::<RoleBinding>(None);
     }

@@ -34,6 +34,14 @@ impl Watches {
         self.start(Api::<K>::all(self.client.clone()), None, None, Kinds::Ours);
     }
 
+    /// Watches a cluster-scoped kind that others define: while they haven't, there are no objects of it.
+    pub(super) fn cluster_of_others<K>(&mut self)
+    where
+        K: Kind + Resource<Scope = k8s_openapi::ClusterResourceScope>,
+    {
+        self.start(Api::<K>::all(self.client.clone()), None, None, Kinds::OfOthers);
+    }
+
     /// Watches a namespaced kind; only the objects that have the label `label`, if one is given.
     pub(super) fn namespaced<K>(&mut self, label: Option<&'static str>)
     where

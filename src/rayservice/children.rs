@@ -7,8 +7,11 @@ use kube::{Resource, ResourceExt};
 use sha2::{Digest, Sha256};
 
 use super::family::{Child, active_name, is_going};
+use super::incremental::ways::route_name;
 use super::upgrade::Step;
-use super::{Scene, View, hash, services};
+use super::{Scene, View, hash, incremental, services};
+use crate::api::gateway::HTTPRoute;
+use crate::api::ray::step_choices::UPGRADE_ANNOTATION;
 use crate::api::ray::upgrade_choices::GIVEN_UP_ANNOTATION;
 use crate::api::ray::{RayCluster, RayService, names};
 use crate::api::{LAST_APPLIED_ANNOTATION, condition};
@@ -28,6 +31,7 @@ pub(super) fn draft(service: &RayService, name: &str) -> RayCluster {
     let mut annotations = service.annotations().clone();
     annotations.remove(LAST_APPLIED_ANNOTATION);
     annotations.remove(GIVEN_UP_ANNOTATION);
+    annotations.remove(UPGRADE_ANNOTATION);
     let mut cluster = RayCluster::new(name, service.spec.ray_cluster_config.clone());
     cluster.metadata = ObjectMeta {
         namespace: service.namespace(),
@@ -94,6 +98,7 @@ fn create(scene: &Scene<'_>, plan: &mut Plan) {
     if scene.view.gated {
         cluster.spec.suspend = Some(true);
     }
+    incremental::shrink(scene, &mut cluster);
     let name = place(&cluster);
     if let Some(active) = &scene.family.active {
         let text = format!("RayCluster {name} is to take the place of {}", place(active.cluster));
@@ -120,6 +125,7 @@ fn keep(scene: &Scene<'_>, child: &Child<'_>, append: bool, plan: &mut Plan) {
         let text = format!("RayCluster {} gets more worker groups", place(child.cluster));
         plan.notes.push(Note::normal(service, "UpdatedRayCluster", text));
     }
+    incremental::scale(scene, child, &mut kept);
     if let Some(applied) = child.serve.applied_config() {
         let noted = kept.annotations_mut().insert(names::SERVE_CONFIG_HASH_ANNOTATION.to_owned(), applied.to_owned());
         if noted.as_deref() != Some(applied) {
@@ -127,10 +133,14 @@ fn keep(scene: &Scene<'_>, child: &Child<'_>, append: bool, plan: &mut Plan) {
             plan.notes.push(Note::normal(service, "UpdatedServeApplications", text));
         }
     }
-    if scene.family.active.as_ref().is_some_and(|active| active.name() == child.name()) {
+    let is_active = scene.family.active.as_ref().is_some_and(|active| active.name() == child.name());
+    if is_active || incremental::is_gaining(scene, child) {
         kept.annotations_mut().remove(names::DELETE_AFTER_ANNOTATION);
     } else if is_unmarked_predecessor(service, child) {
         // It is wanted back before the status could tell that it was replaced.
+        mark(scene, &mut kept);
+    } else if scene.transition.as_ref().is_some_and(incremental::Transition::is_back) {
+        // It has taken requests, and is kept for those who still talk to it.
         mark(scene, &mut kept);
     }
     plan.write(Write::patch(child.cluster, &kept));
@@ -184,8 +194,9 @@ pub(super) fn delete_all(service: &RayService, children: &[&RayCluster], plan: &
 fn delete(service: &RayService, cluster: &RayCluster, plan: &mut Plan) {
     let text = format!("RayCluster {} goes", place(cluster));
     plan.notes.push(Note::normal(service, "DeletedRayCluster", text));
-    let routes = ObjectRef::named::<Service>(service.namespace(), services::serve_service_name(service));
-    plan.write(Write::delete(cluster, true).while_quiet([routes]));
+    let leads = ObjectRef::named::<Service>(service.namespace(), services::serve_service_name(service));
+    let routes = ObjectRef::named::<HTTPRoute>(service.namespace(), route_name(service));
+    plan.write(Write::delete(cluster, true).while_quiet([leads, routes]));
 }
 
 /// Whether the cluster that served before the active one still has to be marked, so that nobody takes it for one that never

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use super::hash::{self, Fit};
 use super::observation::ServeObservation;
 use super::upgrade::{Rival, Standing};
-use super::{View, services};
+use super::{View, incremental, services};
 use crate::api::condition;
 use crate::api::ray::{RayCluster, RayClusterSpec, RayService, RayServiceStatus, names};
 use crate::dashboard::ServeStatus;
@@ -30,8 +30,13 @@ impl<'a> Family<'a> {
         Self { active, others }
     }
 
-    /// The child that the serve Service leads to is the active one, whatever the status says: that is where requests go.
+    /// The child that the serve Service leads to is the active one, whatever the status says: that is where requests go. In an
+    /// upgrade in steps they go to two of them.
     fn find_active(view: &View<'a>, children: &[Child<'a>]) -> Option<usize> {
+        let in_steps = incremental::options(view.service).and_then(|_| incremental::find_active(view, children));
+        if in_steps.is_some() {
+            return in_steps;
+        }
         let named = |name: &str| children.iter().position(|child| child.name() == name);
         let selected = services::serving(view).and_then(named);
         selected.or_else(|| active_name(view.service).and_then(named))

@@ -4,8 +4,9 @@
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
+use super::incremental::options::Options;
 use super::{children, hash, initializing, services};
-use crate::api::ray::{RayCluster, RayService, UpgradeType, names, upgrade_choices};
+use crate::api::ray::{RayCluster, RayService, UpgradeType, names, step_choices, upgrade_choices};
 use crate::dashboard::ServeConfig;
 use crate::raycluster::{self, Problem};
 
@@ -39,6 +40,9 @@ impl Goal {
             let message = format!("{unknown:?}; NewCluster, NewClusterWithIncrementalUpgrade and None are allowed");
             problem(&mut problems, "spec.upgradeStrategy.type", message);
         }
+        if let Err(found) = Options::of(service) {
+            problems.extend(found);
+        }
         if let Err(message) = initializing::limit(service) {
             problem(
                 &mut problems,
@@ -71,17 +75,15 @@ pub(super) fn own_strategy(service: &RayService) -> Option<&UpgradeType> {
 
 /// What is set and has no effect, each with what is missing.
 pub(super) fn unsupported(service: &RayService) -> Vec<String> {
-    let incremental = own_strategy(service) == Some(&UpgradeType::NewClusterWithIncrementalUpgrade);
-    let found = [(
-        incremental,
-        "spec.upgradeStrategy.type NewClusterWithIncrementalUpgrade: no cluster is made until it is NewCluster"
-            .to_owned(),
-    )];
-    let own = found.into_iter().filter(|(set, _)| *set).map(|(_, field)| field);
     let of_cluster = raycluster::unsupported::fields(&children::draft(service, DRAFT));
-    own.chain(upgrade_choices::misread(&service.metadata))
-        .chain(of_cluster.iter().map(|field| in_service(field)))
-        .collect()
+    let of_cluster = of_cluster.iter().map(|field| in_service(field));
+    misread(service).chain(of_cluster).collect()
+}
+
+/// Annotations that make no sense, each with what is allowed.
+pub(super) fn misread(service: &RayService) -> impl Iterator<Item = String> {
+    let meta = &service.metadata;
+    upgrade_choices::misread(meta).into_iter().chain(step_choices::misread(meta))
 }
 
 /// A field of a cluster as the service has it.

@@ -7,8 +7,8 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use serde_json::json;
 
-use super::Scene;
 use super::family::Child;
+use super::{Scene, View};
 use crate::api::ray::names;
 use crate::dashboard::ServeConfig;
 use crate::engine::plan::{Plan, Write};
@@ -32,32 +32,32 @@ pub fn read(object: &ControllerRevision) -> Option<ServeConfig> {
 }
 
 /// The configuration that a child was given last, if that is kept.
-pub(super) fn applied<'a>(scene: &Scene<'a>, child: &Child<'a>) -> Option<&'a ServeConfig> {
+pub(super) fn applied<'a>(view: &View<'a>, child: &Child<'a>) -> Option<&'a ServeConfig> {
     let hash = child.applied_config()?;
-    of(scene, child).map(|kept| kept.config).find(|config| config.hash() == hash)
+    of(view, child).map(|kept| kept.config).find(|config| config.hash() == hash)
 }
 
 /// Keeps the configuration that a child is to have, and lets go those before it once it is on record that the child has taken it.
 pub(super) fn plan(scene: &Scene<'_>, child: &Child<'_>, config: &ServeConfig, plan: &mut Plan) {
     let name = naming::serve_config(child.cluster, config.hash());
-    if !of(scene, child).any(|kept| kept.object.name_any() == name) {
+    if !of(scene.view, child).any(|kept| kept.object.name_any() == name) {
         plan.write(Write::create(&object(child, name, config)));
         return;
     }
     let noted = child.cluster.annotations().get(names::SERVE_CONFIG_HASH_ANNOTATION);
     if noted.is_some_and(|noted| noted == config.hash()) {
-        let former = of(scene, child).filter(|kept| kept.object.name_any() != name);
+        let former = of(scene.view, child).filter(|kept| kept.object.name_any() != name);
         let there = former.filter(|kept| kept.object.metadata.deletion_timestamp.is_none());
         plan.writes.extend(there.map(|kept| Write::delete(kept.object, false)));
     }
 }
 
 /// What is kept for a child.
-fn of<'a>(scene: &Scene<'a>, child: &Child<'_>) -> impl Iterator<Item = Kept<'a>> + use<'a> {
+fn of<'v, 'a>(view: &'v View<'a>, child: &Child<'_>) -> impl Iterator<Item = Kept<'a>> + use<'v, 'a> {
     let uid = child.cluster.metadata.uid.clone();
     let is_its =
         move |kept: &Kept<'_>| kept.object.owner_references().iter().any(|owner| Some(&owner.uid) == uid.as_ref());
-    scene.view.kept.iter().copied().filter(is_its)
+    view.kept.iter().copied().filter(is_its)
 }
 
 fn object(child: &Child<'_>, name: String, config: &ServeConfig) -> ControllerRevision {

@@ -10,6 +10,7 @@ mod family;
 mod given_up;
 mod goal;
 pub mod hash;
+pub mod incremental;
 pub mod initializing;
 pub mod kept;
 mod observation;
@@ -36,6 +37,8 @@ use crate::raycluster::Problem;
 use children::place;
 use family::{Child, Family, active_name};
 pub use goal::Goal;
+use incremental::Transition;
+use incremental::ways::Ways;
 use suspend::Phase;
 use upgrade::{Reason, Step};
 
@@ -55,6 +58,10 @@ pub struct View<'a> {
     pub services: Vec<&'a Service>,
     /// The endpoints of the Service named [`services::serve_service_name`].
     pub endpoint_slices: Vec<&'a EndpointSlice>,
+    /// The ways in by which its clusters get traffic in shares.
+    pub ways: Ways<'a>,
+    /// How many worker pods each of its clusters has by name and group; those that are being deleted included.
+    pub worker_pods: BTreeMap<String, BTreeMap<String, u32>>,
     /// The Serve configurations that are kept for its clusters.
     pub kept: Vec<kept::Kept<'a>>,
     /// What is known of Serve, by the name of the cluster.
@@ -74,6 +81,8 @@ struct Scene<'a> {
     family: Family<'a>,
     goal: &'a Result<Goal, Vec<Problem>>,
     step: Step,
+    /// How far it is, if it is upgraded in steps.
+    transition: Option<Transition>,
 }
 
 impl<'a> Scene<'a> {
@@ -87,11 +96,13 @@ impl<'a> Scene<'a> {
                 let active = family.active.as_ref().map(|active| active.fit(spec, &wanted));
                 let step = upgrade::decide(active, &rivals, goal::strategy(view.service, view.upgrades));
                 let noted = upgrade_choices::given_up(&view.service.metadata);
-                given_up::decide(step, noted, &wanted, active.is_some())
+                let step = given_up::decide(step, noted, &wanted, active.is_some());
+                incremental::decide(view, family.active.as_ref(), &family.others, step)
             }
             Err(_) => Step::Hold(Reason::Invalid, upgrade::current(&rivals)),
         };
-        Self { view, phase, family, goal, step }
+        let transition = Transition::of(view, family.active.as_ref(), &family.others, step);
+        Self { view, phase, family, goal, step, transition }
     }
 
     fn pending(&self) -> Option<&Child<'a>> {
@@ -100,8 +111,12 @@ impl<'a> Scene<'a> {
 
     /// The child that requests are to be sent to: the pending one as soon as it can take them, and else the one that has
     /// taken them so far. Before that one is left, the status has to tell that it has served: else it would be deleted at
-    /// once, as one that never has.
+    /// once, as one that never has. In an upgrade in steps it is the one that gets most of the traffic.
     fn serving(&self) -> Option<&Child<'a>> {
+        if let Some(transition) = &self.transition {
+            let pending = self.pending().filter(|_| transition.prefers_pending());
+            return pending.or(self.family.active.as_ref());
+        }
         let takes_over = |pending: &&Child<'_>| {
             let goal = self.goal.as_ref().ok();
             let is_on_record = |active: &Child<'_>| active_name(self.view.service) == Some(active.name().as_str());
@@ -151,6 +166,7 @@ fn run(scene: &Scene<'_>) -> Plan {
     if let Some(child) = scene.serving() {
         services::plan(scene, child, &mut plan);
     }
+    incremental::plan(scene, &mut plan);
     tell(scene, &mut plan);
     plan.write(status::write(scene));
     plan
@@ -178,14 +194,13 @@ fn tell(scene: &Scene<'_>, plan: &mut Plan) {
             plan.notes.push(Note::warning(service, "InvalidRayServiceSpec", text));
         }
     }
-    if let (Step::Hold(Reason::NoUpgrades | Reason::UnknownStrategy, _), false) =
+    if let (Step::Hold(Reason::NoUpgrades, _), false) =
         (scene.step, condition::is_true(conditions, status::UPGRADE_HELD))
     {
-        let text =
-            "Another RayCluster is wanted, and none is made as long as spec.upgradeStrategy.type is not NewCluster";
+        let text = "Another RayCluster is wanted, and none is made as long as spec.upgradeStrategy.type is None";
         plan.notes.push(Note::warning(service, "UpgradeHeld", text));
     }
-    for text in upgrade_choices::misread(&service.metadata) {
+    for text in goal::misread(service) {
         let known = condition::get(conditions, condition::UNSUPPORTED);
         if !known.is_some_and(|known| known.message.contains(&text)) {
             plan.notes.push(Note::warning(service, "InvalidAnnotation", text));

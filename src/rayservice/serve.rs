@@ -5,6 +5,8 @@ use kube::ResourceExt;
 
 use super::children::place;
 use super::family::Child;
+use super::hash::Fit;
+use super::incremental::{self, Told};
 use super::upgrade::{Reason, Step};
 use super::{Scene, kept, status};
 use crate::api::condition;
@@ -27,7 +29,14 @@ const SERVE_PORT: u16 = 8000;
 fn goal_of_active<'a>(scene: &'a Scene<'_>, active: &Child<'_>) -> Option<&'a ServeConfig> {
     let config = &scene.goal.as_ref().ok()?.config;
     let alone = matches!(scene.step, Step::Keep | Step::UpdateActive | Step::Hold(Reason::NoUpgrades, _));
-    (alone || active.applied_config() == Some(config.hash())).then_some(config)
+    let is_back = matches!(scene.step, Step::Return(_)) && is_made_from_spec(scene, active);
+    (alone || is_back || active.applied_config() == Some(config.hash())).then_some(config)
+}
+
+/// Whether a child was made from what the spec asks for.
+pub(super) fn is_made_from_spec(scene: &Scene<'_>, child: &Child<'_>) -> bool {
+    let spec = &scene.view.service.spec.ray_cluster_config;
+    scene.goal.as_ref().is_ok_and(|goal| child.fit(spec, &goal.hash) == Fit::Same)
 }
 
 /// The configuration of the spec, if the pending cluster is to have it.
@@ -51,7 +60,7 @@ pub(super) fn plan_all(scene: &Scene<'_>, plan: &mut Plan) {
 
 /// What a child is to be given: what the spec says for it, if that is said; but what it had before rather than nothing at all.
 fn to_have<'a>(scene: &Scene<'a>, child: &Child<'a>, goal: Option<&'a ServeConfig>) -> Option<&'a ServeConfig> {
-    let had = || kept::applied(scene, child);
+    let had = || kept::applied(scene.view, child);
     match goal {
         Some(goal) if has_lost(child) && child.serve.refusal(goal.hash()).is_some() => had().or(Some(goal)),
         Some(goal) => Some(goal),
@@ -68,10 +77,10 @@ fn has_lost(child: &Child<'_>) -> bool {
 fn plan(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan: &mut Plan) {
     let Some(ready_since) = child.head_ready_since() else { return };
     let now = scene.view.now;
-    if let Some(config) = config.filter(|config| needs(child, config)) {
+    if let Some(config) = config.and_then(|config| to_apply(scene, child, config)) {
         let at = child.serve.may_apply_at(config.hash());
         if at <= now {
-            plan.serve_calls.push(call(child, ServeRequest::Put(config.clone())));
+            plan.serve_calls.push(call(child, ServeRequest::Put(config)));
         } else {
             plan.wake(at);
         }
@@ -86,12 +95,18 @@ fn plan(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan
     }
 }
 
-/// Whether a configuration has to be applied: because it is another one, or because a head that came up anew has lost it.
-/// That is known only once the head has been asked.
-fn needs(child: &Child<'_>, config: &ServeConfig) -> bool {
-    let Some(status) = child.current_status() else { return false };
+/// What has to be applied for a child to have a configuration: because it has another one, or at another capacity, or because a head
+/// that came up anew has lost it. That is known only once the head has been asked.
+fn to_apply(scene: &Scene<'_>, child: &Child<'_>, config: &ServeConfig) -> Option<ServeConfig> {
+    let status = child.current_status()?;
+    let wanted = match incremental::capacity(scene, child) {
+        Told::Nothing => return None,
+        Told::Whole => config.clone(),
+        Told::Share(percent) => config.at_capacity(Some(percent)),
+    };
     let lost = status.applications.is_empty() && config.has_applications();
-    child.applied_config() != Some(config.hash()) || lost
+    let is_there = child.applied_config() == Some(config.hash()) && status.target_capacity == wanted.capacity();
+    (lost || !is_there).then_some(wanted)
 }
 
 fn tell(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan: &mut Plan) {

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use super::family::{Child, active_name, pending_name};
 use super::suspend::Phase;
 use super::upgrade::{Reason, Step};
-use super::{Scene, View, children, goal, initializing, serve};
+use super::{Scene, View, children, goal, incremental, initializing, serve};
 use crate::api::condition::{self, Verdict};
 use crate::api::ray::upgrade_choices::GIVEN_UP_ANNOTATION;
 use crate::api::ray::{AppStatus, RayServiceStatus, RayServiceStatuses, ServeDeploymentStatus, names};
@@ -21,6 +21,8 @@ use crate::raycluster::Problem;
 pub const READY: &str = "Ready";
 /// Condition: there is a cluster that serves and one that serves next.
 pub const UPGRADE_IN_PROGRESS: &str = "UpgradeInProgress";
+/// Condition, there while an upgrade in steps is taken back: traffic and capacity go back to the cluster that had them.
+pub const ROLLBACK_IN_PROGRESS: &str = "RollbackInProgress";
 /// Condition: all clusters are being deleted because the service is to be suspended.
 pub const SUSPENDING: &str = "Suspending";
 /// Condition: the service is suspended, and has no clusters.
@@ -41,8 +43,8 @@ pub(super) fn write(scene: &Scene<'_>) -> Option<Write> {
     let mut status = old.clone();
     // The status must not forget who served before that is on record elsewhere.
     if !children::has_unmarked_predecessor(scene) {
-        status.active_service_status = scene.family.active.as_ref().map(|child| entry(child, &old));
-        status.pending_service_status = scene.pending().map(|child| entry(child, &old));
+        status.active_service_status = scene.family.active.as_ref().map(|child| entry(scene, child, &old));
+        status.pending_service_status = scene.pending().map(|child| entry(scene, child, &old));
     }
     let endpoints = endpoints(view);
     status.num_serve_endpoints = Some(i32::try_from(endpoints).unwrap_or(i32::MAX));
@@ -52,6 +54,7 @@ pub(super) fn write(scene: &Scene<'_>) -> Option<Write> {
     }
     readiness(scene, endpoints, &mut conditions);
     progress(scene, &mut conditions);
+    rollback(scene, &mut conditions);
     validity(scene, &mut conditions);
     held(scene, &mut conditions);
     conditions.unsupported();
@@ -122,18 +125,20 @@ fn finish(view: &View<'_>, old: RayServiceStatuses, mut status: RayServiceStatus
     Write::patch_status(view.service, &status)
 }
 
-fn entry(child: &Child<'_>, old: &RayServiceStatuses) -> RayServiceStatus {
+fn entry(scene: &Scene<'_>, child: &Child<'_>, old: &RayServiceStatuses) -> RayServiceStatus {
     let name = child.name();
     let before = [&old.active_service_status, &old.pending_service_status].into_iter().flatten();
     let before = before.into_iter().find(|before| before.ray_cluster_name.as_ref() == Some(&name));
     // What was seen last is kept while nobody answers, and while this process doesn't know yet.
     let seen = child.serve.last_status().map(applications);
-    RayServiceStatus {
+    let mut entry = RayServiceStatus {
         application_statuses: seen.or_else(|| before?.application_statuses.clone()),
         ray_cluster_name: Some(name),
         ray_cluster_status: child.cluster.status.clone(),
         ..RayServiceStatus::default()
-    }
+    };
+    incremental::record(scene, child, before, &mut entry);
+    entry
 }
 
 /// Whether applications were seen on a child when it was asked last.
@@ -196,6 +201,7 @@ fn progress(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
             let stopped = scene.family.active.as_ref().is_some_and(Child::is_suspended);
             let does = if stopped { "is suspended and takes no requests" } else { "serves" };
             let text = format!("RayCluster {active} {does}, RayCluster {pending} is to serve next");
+            let text = incremental::progress(scene).unwrap_or(text);
             let text = waiting(scene).map_or_else(|| text.clone(), |waiting| format!("{text}; {waiting}"));
             conditions.set(UPGRADE_IN_PROGRESS, true, "BothActivePendingClustersExist", text);
         }
@@ -212,6 +218,13 @@ fn progress(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
                 conditions.set(UPGRADE_IN_PROGRESS, false, INITIALIZING, "no RayCluster serves yet");
             }
         }
+    }
+}
+
+fn rollback(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
+    match incremental::rollback(scene) {
+        Some(why) => conditions.set(ROLLBACK_IN_PROGRESS, true, "DesiredClusterSpecChanged", why),
+        None => conditions.remove(ROLLBACK_IN_PROGRESS),
     }
 }
 
@@ -259,11 +272,6 @@ fn held(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
                 active.name()
             );
             conditions.set(UPGRADE_HELD, true, "UpgradeStrategyNone", text);
-        }
-        (Step::Hold(Reason::UnknownStrategy, _), _) => {
-            let text = "a new RayCluster is wanted, but NewClusterWithIncrementalUpgrade is not available yet; set \
-                        spec.upgradeStrategy.type to NewCluster";
-            conditions.set(UPGRADE_HELD, true, "UpgradeStrategyUnsupported", text);
         }
         (Step::Hold(Reason::GivenUp, _), Some(active)) => {
             let text = format!(

@@ -34,6 +34,8 @@ pub enum Step {
     Continue(usize),
     /// This rival becomes what is wanted by more worker groups; it serves next.
     UpdatePending(usize),
+    /// This rival isn't wanted any more, and has a part of what the active one is to have: that takes it back first.
+    Return(usize),
     /// No cluster is what is wanted; one is made.
     Create,
     /// Another cluster is wanted, and there is none because of this. A pending one stays as it is.
@@ -45,8 +47,6 @@ pub enum Step {
 pub enum Reason {
     /// `upgradeStrategy.type` is None.
     NoUpgrades,
-    /// `upgradeStrategy.type` is one that isn't known how to carry out.
-    UnknownStrategy,
     /// What is wanted makes no sense.
     Invalid,
     /// It waited for quota for too long.
@@ -57,7 +57,7 @@ impl Step {
     /// The rival that is pending.
     pub fn pending(&self) -> Option<usize> {
         match *self {
-            Self::Continue(index) | Self::UpdatePending(index) => Some(index),
+            Self::Continue(index) | Self::UpdatePending(index) | Self::Return(index) => Some(index),
             Self::Hold(_, pending) => pending,
             Self::Keep | Self::UpdateActive | Self::Create => None,
         }
@@ -67,11 +67,8 @@ impl Step {
 /// Decides what is to be done for what is wanted, whatever was wanted before: a goal that changes is planned anew from
 /// where things stand. What is at hand already, warm ones that served before included, is never made a second time.
 pub fn decide(active: Option<Fit>, rivals: &[Rival], strategy: &UpgradeType) -> Step {
-    match (active, strategy) {
-        (Some(Fit::Same), _) => return Step::Keep,
-        (Some(Fit::Appended), strategy) if is_unknown(strategy) => return Step::UpdateActive,
-        (_, strategy) if is_unknown(strategy) => return Step::Hold(Reason::UnknownStrategy, current(rivals)),
-        _ => {}
+    if active == Some(Fit::Same) {
+        return Step::Keep;
     }
     if let Some(index) = best(rivals, Fit::Same, Standing::New) {
         return Step::Continue(index);
@@ -81,13 +78,10 @@ pub fn decide(active: Option<Fit>, rivals: &[Rival], strategy: &UpgradeType) -> 
     }
     match (active, strategy) {
         (Some(Fit::Appended), _) => Step::UpdateActive,
-        (Some(_), UpgradeType::None) => Step::Hold(Reason::NoUpgrades, None),
+        // Nobody gets so far with a strategy that isn't known: the spec is invalid.
+        (Some(_), UpgradeType::None | UpgradeType::Other(_)) => Step::Hold(Reason::NoUpgrades, None),
         _ => best(rivals, Fit::Same, Standing::Retired).map_or(Step::Create, Step::Continue),
     }
-}
-
-fn is_unknown(strategy: &UpgradeType) -> bool {
-    matches!(strategy, UpgradeType::NewClusterWithIncrementalUpgrade | UpgradeType::Other(_))
 }
 
 /// The rival that was on its way to serve.
@@ -148,10 +142,10 @@ mod tests {
     #[case::off_and_back(Some(Different), &[(Same, Retired)], NO, Step::Hold(Reason::NoUpgrades, None))]
     #[case::off_and_group_added(Some(Appended), &[], NO, Step::UpdateActive)]
     // A strategy that isn't known how to carry out.
-    #[case::incremental_from_the_start(None, &[], Incremental, Step::Hold(Reason::UnknownStrategy, None))]
-    #[case::incremental(Some(Different), &[], Incremental, Step::Hold(Reason::UnknownStrategy, None))]
-    #[case::incremental_halfway(Some(Different), &[(Same, Pending)], Incremental, Step::Hold(Reason::UnknownStrategy, Some(0)))]
-    #[case::incremental_and_settled(Some(Same), &[], Incremental, Step::Keep)]
+    // A step at a time.
+    #[case::incremental_from_the_start(None, &[], Incremental, Step::Create)]
+    #[case::incremental(Some(Different), &[], Incremental, Step::Create)]
+    #[case::incremental_halfway(Some(Different), &[(Same, Pending)], Incremental, Step::Continue(0))]
     #[case::incremental_and_group_added(Some(Appended), &[], Incremental, Step::UpdateActive)]
     fn every_goal_is_planned_from_where_things_stand(
         #[case] active: Option<Fit>,

@@ -108,11 +108,15 @@ impl Odds {
     }
 }
 
+/// The number of the first request that is counted apart: histories without any of these stay what they were before there were.
+const APART: u64 = 1 << 32;
+
 /// What becomes of requests, by their number.
 #[derive(Debug, Clone)]
 pub struct Faults {
     source: Source,
     requests: u64,
+    apart: u64,
     struck: BTreeMap<u64, Fault>,
     calm: bool,
 }
@@ -135,13 +139,14 @@ impl Faults {
     }
 
     fn from(source: Source) -> Self {
-        Self { source, requests: 0, struck: BTreeMap::new(), calm: false }
+        Self { source, requests: 0, apart: APART, struck: BTreeMap::new(), calm: false }
     }
 
-    /// The number of the next request, and what goes wrong with it.
-    pub fn next(&mut self, class: Class) -> (u64, Option<Fault>) {
-        let number = self.requests;
-        self.requests += 1;
+    /// The number of the next request, and what goes wrong with it. Those `apart` are counted on their own.
+    pub fn next(&mut self, class: Class, apart: bool) -> (u64, Option<Fault>) {
+        let count = if apart { &mut self.apart } else { &mut self.requests };
+        let number = *count;
+        *count += 1;
         if self.calm {
             return (number, None);
         }

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tower::BoxError;
 
 use crate::api::Watch;
+use crate::api::kinds::GATEWAY_GROUP;
 use crate::chance::Chance;
 use crate::cluster::Silence;
 use crate::faults::{Class, Fault, Faults};
@@ -84,7 +85,7 @@ impl Wire {
     }
 
     async fn pass_on(self, request: Request<Bytes>, mut answer: oneshot::Sender<Result<Answer, BoxError>>) {
-        let (number, fault) = self.faults.lock().expect("one thread").next(class(&request));
+        let (number, fault) = self.faults.lock().expect("one thread").next(class(&request), is_apart(&request));
         let mut line = Line::of(&request, fault);
         let mut draw = self.chance.about("latency", number);
         let (there, back) = (draw.u64(1..12), draw.u64(0..8));
@@ -206,6 +207,11 @@ fn class(request: &Request<Bytes>) -> Class {
         Method::GET => Class::Read,
         _ => Class::Write,
     }
+}
+
+/// Whether a request is about the Gateway API, which most histories have no use for.
+fn is_apart(request: &Request<Bytes>) -> bool {
+    request.uri().path().contains(GATEWAY_GROUP)
 }
 
 async fn whole(request: Request<Body>) -> Result<Request<Bytes>, BoxError> {

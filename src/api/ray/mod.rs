@@ -8,6 +8,7 @@ pub mod ray_cluster;
 pub mod ray_job;
 pub mod ray_service;
 mod schema;
+pub mod step_choices;
 #[cfg(test)]
 mod tests;
 pub mod upgrade_choices;

@@ -2,6 +2,7 @@
 //! passes only when nothing else is to be done.
 
 mod kubernetes;
+mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,6 +54,8 @@ pub(super) struct ControlPlane {
     pub(super) refuses: Option<&'static str>,
     /// How often something was to be made that none can be made of, by kind.
     refusals: BTreeMap<String, usize>,
+    /// The most pods that could run at one moment.
+    pub(super) most_running: usize,
     /// What Serve was given last, by cluster.
     serve: BTreeMap<String, Value>,
 }
@@ -76,6 +79,7 @@ impl ControlPlane {
             turns_away: None,
             refuses: None,
             refusals: BTreeMap::new(),
+            most_running: 0,
             serve: BTreeMap::new(),
         }
     }
@@ -395,7 +399,13 @@ impl ControlPlane {
                     .into_iter()
                     .flatten()
                     .map(|app| (app["name"].as_str().unwrap_or_default().to_owned(), json!({"status": "RUNNING"})));
-                let status = json!({"applications": apps.collect::<BTreeMap<_, _>>()});
+                let mut status = json!({"applications": apps.collect::<BTreeMap<_, _>>()});
+                if let Some(config) = self.serve.get(&call.cluster) {
+                    status["target_capacity"] = config["target_capacity"].clone();
+                    if let Some(app) = config.pointer("/applications/0/name").and_then(Value::as_str) {
+                        status["applications"][app]["deployments"] = json!(self.deployments(&call.cluster, config));
+                    }
+                }
                 ServeAnswer::Status(Ok(serde_json::from_value(status).expect("a status")))
             }
             ServeRequest::Put(config) => {
@@ -437,6 +447,7 @@ fn decoded(kind: &str, object: &Value) -> Option<Object> {
         "Job" => "batch/v1",
         "Role" | "RoleBinding" => "rbac.authorization.k8s.io/v1",
         "Ingress" => "networking.k8s.io/v1",
+        "Gateway" | "GatewayClass" | "HTTPRoute" => "gateway.networking.k8s.io/v1",
         "ControllerRevision" => "apps/v1",
         _ => "kueue.x-k8s.io/v1beta2",
     };
@@ -448,7 +459,10 @@ fn decoded(kind: &str, object: &Value) -> Option<Object> {
         name: String::new(),
     };
     let mut object = object.clone();
-    if matches!(kind, "ClusterQueue" | "Cohort" | "ResourceFlavor" | "WorkloadPriorityClass" | "Namespace") {
+    if matches!(
+        kind,
+        "ClusterQueue" | "Cohort" | "ResourceFlavor" | "WorkloadPriorityClass" | "Namespace" | "GatewayClass"
+    ) {
         object["metadata"]["namespace"] = Value::Null;
     }
     Object::decode(&target, object).unwrap_or_else(|error| panic!("{kind}: {error}"))

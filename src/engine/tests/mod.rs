@@ -7,6 +7,7 @@ mod deletion;
 mod doubts;
 mod evictions;
 mod growth;
+mod incremental;
 mod jobs;
 mod managed;
 mod newcomers;

@@ -4,8 +4,10 @@ use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::api::ray::upgrade_choices::{WHEN_EXCEEDS_ANNOTATION, WhenExceeds};
-use crate::api::ray::{ClusterUpgradeOptions, RayService, UpgradeType};
-use crate::raycluster::groups;
+use crate::api::ray::{ClusterUpgradeOptions, RayCluster, RayService, UpgradeType};
+use crate::dashboard::ServeConfig;
+use crate::rayservice::incremental::machine::{Percent, WHOLE};
+use crate::rayservice::incremental::workers;
 
 /// How a service goes from what it is to what it is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -84,12 +86,11 @@ pub(super) fn or_recreate(service: &RayService) -> RayService {
 /// grows by what the other one gives up.
 pub(super) fn at_surge(service: &RayService, percent: u32) -> RayService {
     let mut service = by_new_cluster(service);
-    if scales_by_itself(&service) {
-        for group in &mut service.spec.ray_cluster_config.worker_group_specs {
-            let part = (i64::from(groups::replicas(group)) * i64::from(percent) + 99) / 100;
-            group.replicas = Some(i32::try_from(part).unwrap_or(i32::MAX));
-        }
-    }
+    let deployments = ServeConfig::from_yaml(service.spec.serve_config_v2.as_deref().unwrap_or_default());
+    let deployments = deployments.map(|config| config.replicas()).unwrap_or_default();
+    let mut cluster = RayCluster::new("", service.spec.ray_cluster_config);
+    workers::scale(&mut cluster, &deployments, Percent::try_from(percent).unwrap_or(WHOLE));
+    service.spec.ray_cluster_config = cluster.spec;
     service
 }
 

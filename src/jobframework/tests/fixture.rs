@@ -20,6 +20,8 @@ pub(super) struct FakeJob {
     pub(super) meta: ObjectMeta,
     pub(super) members: Vec<Member>,
     pub(super) runs: bool,
+    /// Whether what it holds stays its own while its members change places.
+    pub(super) keeps: bool,
     pub(super) next: Option<String>,
     pub(super) queue: queue::Engine,
     pub(super) gates: RefCell<Vec<(String, bool)>>,
@@ -68,8 +70,11 @@ impl Job for FakeJob {
     fn next(&self) -> Option<String> {
         self.members.iter().find(|member| Some(&member.name) == self.next.as_ref()).map(|member| member.uid.clone())
     }
-    fn routed_by(&self) -> Option<ObjectRef> {
-        Some(ObjectRef { kind: "Service".into(), ..self.reference() })
+    fn routed_by(&self) -> Vec<ObjectRef> {
+        vec![ObjectRef { kind: "Service".into(), ..self.reference() }]
+    }
+    fn keeps_what_it_holds(&self) -> bool {
+        self.keeps
     }
     fn release(&self, member: &str, pod: &str, _: &Leave) -> Option<Write> {
         let target = ObjectRef { kind: "Pod".into(), name: format!("{member}/{pod}"), ..self.reference() };
@@ -97,6 +102,7 @@ pub(super) fn job(members: Vec<Member>) -> FakeJob {
         meta,
         members,
         runs: true,
+        keeps: false,
         next: None,
         queue: queue::Engine::default(),
         gates: RefCell::default(),

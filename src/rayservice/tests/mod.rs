@@ -3,7 +3,7 @@ mod goals;
 mod life;
 mod requests;
 mod restarts;
-mod stage;
+pub(in crate::rayservice) mod stage;
 mod upgrades;
 
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn config(name: &str) -> String {
 }
 
 /// The service `ml/chat` with a head and one group of workers.
-fn chat() -> Value {
+pub(in crate::rayservice) fn chat() -> Value {
     let template = |image: &str| {
         json!({"spec": {"containers": [{
             "name": "ray", "image": image,
@@ -57,10 +57,10 @@ fn serving() -> Stage {
 }
 
 /// Asks for another Ray version.
-fn version(version: &str) -> Value {
+pub(in crate::rayservice) fn version(version: &str) -> Value {
     json!({"spec": {"rayClusterConfig": {"rayVersion": version}}})
 }
 
-fn state(status: &str, reason: &str) -> Option<(String, String)> {
+pub(in crate::rayservice) fn state(status: &str, reason: &str) -> Option<(String, String)> {
     Some((status.to_owned(), reason.to_owned()))
 }

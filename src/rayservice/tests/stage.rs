@@ -1,12 +1,13 @@
 //! A small world for the planner: objects that its writes change, clusters that come up and go, dashboards that answer. Time
 //! passes only when nothing else is to be done.
 
+mod ways;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{Pod, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -15,6 +16,7 @@ use crate::api::condition;
 use crate::api::ray::{RayCluster, RayService, names};
 use crate::dashboard::{ServeAnswer, ServeError, ServeReply};
 use crate::engine::plan::{Note, Plan, ServeCall, ServeRequest, Write, WriteOp};
+use crate::rayservice::incremental::ways::Ways;
 use crate::rayservice::{ServeObservation, View, kept, plan};
 
 /// Kind and name.
@@ -22,10 +24,13 @@ type Key = (String, String);
 
 /// What Serve is on one cluster.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Dashboard {
+pub(in crate::rayservice) struct Dashboard {
     /// The configurations that were applied, the newest last.
-    pub(super) applied: Vec<Value>,
+    pub(in crate::rayservice) applied: Vec<Value>,
     deployed_at: Option<Timestamp>,
+    /// Replicas of each deployment that run, while others start.
+    ran: u64,
+    scaled_at: Option<Timestamp>,
 }
 
 impl Dashboard {
@@ -36,30 +41,38 @@ impl Dashboard {
 
 /// The world.
 #[derive(Debug, Clone)]
-pub(super) struct Stage {
-    pub(super) now: Timestamp,
-    pub(super) gated: bool,
+pub(in crate::rayservice) struct Stage {
+    pub(in crate::rayservice) now: Timestamp,
+    pub(in crate::rayservice) gated: bool,
     /// Whether another cluster is made where the service doesn't say.
-    pub(super) upgrades: bool,
+    pub(in crate::rayservice) upgrades: bool,
     /// Whether pods come up.
-    pub(super) pods_start: bool,
+    pub(in crate::rayservice) pods_start: bool,
     /// Whether pods of deleted clusters stay.
-    pub(super) pods_linger: bool,
+    pub(in crate::rayservice) pods_linger: bool,
     /// Whether clusters have workers.
-    pub(super) workers: bool,
+    pub(in crate::rayservice) workers: bool,
     /// The application that dashboards refuse.
-    pub(super) refused_app: Option<&'static str>,
+    pub(in crate::rayservice) refused_app: Option<&'static str>,
+    /// Clusters whose pods take no requests.
+    pub(in crate::rayservice) unreachable: BTreeSet<String>,
     /// Clusters whose Serve proxies don't answer.
-    pub(super) ill: BTreeSet<String>,
+    pub(in crate::rayservice) ill: BTreeSet<String>,
     /// How long applications take to run.
-    pub(super) deploy: SignedDuration,
+    pub(in crate::rayservice) deploy: SignedDuration,
     /// What dashboards refuse a configuration with.
-    pub(super) refusal: Option<u16>,
+    pub(in crate::rayservice) refusal: Option<u16>,
     /// Serve by the uid of its cluster.
-    pub(super) dashboards: BTreeMap<String, Dashboard>,
-    pub(super) notes: Vec<Note>,
+    pub(in crate::rayservice) dashboards: BTreeMap<String, Dashboard>,
+    /// Whether somebody takes care of Gateways.
+    pub(in crate::rayservice) lets_in: bool,
+    /// Whether worker pods that are not wanted any more stay.
+    pub(in crate::rayservice) workers_linger: bool,
+    /// Worker pods by cluster.
+    worker_pods: BTreeMap<String, u32>,
+    pub(in crate::rayservice) notes: Vec<Note>,
     /// Clusters that requests were sent to, one after the other.
-    pub(super) served_by: Vec<String>,
+    pub(in crate::rayservice) served_by: Vec<String>,
     /// When requests were no longer sent to a cluster.
     left_at: BTreeMap<String, Timestamp>,
     objects: BTreeMap<Key, Value>,
@@ -68,11 +81,11 @@ pub(super) struct Stage {
 }
 
 /// Which writes of a plan get through, by their place in it.
-pub(super) type Filter<'a> = &'a dyn Fn(usize) -> bool;
+pub(in crate::rayservice) type Filter<'a> = &'a dyn Fn(usize) -> bool;
 
 impl Stage {
     /// A world with one service.
-    pub(super) fn new(service: Value) -> Self {
+    pub(in crate::rayservice) fn new(service: Value) -> Self {
         let mut stage = Self {
             now: "2026-01-01T00:00:00Z".parse().expect("a time"),
             gated: false,
@@ -81,10 +94,14 @@ impl Stage {
             pods_linger: false,
             workers: true,
             refused_app: None,
+            unreachable: BTreeSet::new(),
             ill: BTreeSet::new(),
             deploy: SignedDuration::from_secs(3),
             refusal: None,
             dashboards: BTreeMap::new(),
+            lets_in: true,
+            workers_linger: false,
+            worker_pods: BTreeMap::new(),
             notes: Vec::new(),
             served_by: Vec::new(),
             left_at: BTreeMap::new(),
@@ -97,12 +114,12 @@ impl Stage {
     }
 
     /// Changes the service as its owner would.
-    pub(super) fn edit(&mut self, patch: Value) {
+    pub(in crate::rayservice) fn edit(&mut self, patch: Value) {
         self.patch(&("RayService".into(), "chat".into()), &patch);
     }
 
     /// Deletes an object as a person would.
-    pub(super) fn delete(&mut self, kind: &str, name: &str) {
+    pub(in crate::rayservice) fn delete(&mut self, kind: &str, name: &str) {
         let now = self.now;
         let key = (kind.to_owned(), name.to_owned());
         if let Some(object) = self.objects.get_mut(&key) {
@@ -114,12 +131,12 @@ impl Stage {
     }
 
     /// A new process takes over.
-    pub(super) fn restart(&mut self) {
+    pub(in crate::rayservice) fn restart(&mut self) {
         self.observed.clear();
     }
 
     /// The head of a cluster dies, and comes up without its applications.
-    pub(super) fn lose_head(&mut self, cluster: &str) {
+    pub(in crate::rayservice) fn lose_head(&mut self, cluster: &str) {
         // Requests that are sent to it by now were sent while it was well.
         self.settle();
         let uid = self.cluster(cluster).uid().unwrap_or_default();
@@ -130,7 +147,7 @@ impl Stage {
     }
 
     /// Plays until `seconds` have passed.
-    pub(super) fn play(&mut self, seconds: i64) {
+    pub(in crate::rayservice) fn play(&mut self, seconds: i64) {
         let end = self.now + SignedDuration::from_secs(seconds);
         while self.now < end {
             self.beat(end, &|_| true);
@@ -138,7 +155,7 @@ impl Stage {
     }
 
     /// Plans once, carries out what gets through, and lets time pass if there was nothing to do. Returns the writes planned.
-    pub(super) fn beat(&mut self, end: Timestamp, gets_through: Filter<'_>) -> usize {
+    pub(in crate::rayservice) fn beat(&mut self, end: Timestamp, gets_through: Filter<'_>) -> usize {
         self.settle();
         let plan = self.plan();
         let writes = plan.writes.len();
@@ -163,13 +180,15 @@ impl Stage {
     }
 
     /// What the planner asks for now.
-    pub(super) fn plan(&self) -> Plan {
+    pub(in crate::rayservice) fn plan(&self) -> Plan {
         let Some(service) = self.service() else { return Plan::default() };
         let (clusters, pods, services) = (self.clusters(), self.all::<Pod>("Pod"), self.all::<Service>("Service"));
         let slices = self.endpoints();
         let revisions = self.all::<ControllerRevision>("ControllerRevision");
         let configs = revisions.iter().filter_map(|object| Some((object, kept::read(object)?)));
         let configs: Vec<_> = configs.collect();
+        let (gateways, classes, routes) = (self.all("Gateway"), self.all("GatewayClass"), self.all("HTTPRoute"));
+        let backend_slices = self.backend_slices();
         plan(&View {
             service: &service,
             goal: &crate::rayservice::Goal::of(&service),
@@ -177,6 +196,14 @@ impl Stage {
             head_pods: pods.iter().collect(),
             services: services.iter().collect(),
             endpoint_slices: slices.iter().collect(),
+            ways: Ways {
+                gateway: gateways.first(),
+                gateway_class: classes.first(),
+                route: routes.first(),
+                services: services.iter().collect(),
+                endpoint_slices: backend_slices.iter().collect(),
+            },
+            worker_pods: self.workers_by_group(),
             serve: self.observed.iter().map(|(name, observation)| (name.clone(), observation)).collect(),
             kept: configs.iter().map(|(object, config)| kept::Kept { object, config }).collect(),
             gated: self.gated,
@@ -185,88 +212,88 @@ impl Stage {
         })
     }
 
-    pub(super) fn service(&self) -> Option<RayService> {
+    pub(in crate::rayservice) fn service(&self) -> Option<RayService> {
         self.all("RayService").pop()
     }
 
-    pub(super) fn clusters(&self) -> Vec<RayCluster> {
+    pub(in crate::rayservice) fn clusters(&self) -> Vec<RayCluster> {
         self.all("RayCluster")
     }
 
-    pub(super) fn cluster(&self, name: &str) -> RayCluster {
+    pub(in crate::rayservice) fn cluster(&self, name: &str) -> RayCluster {
         self.clusters().into_iter().find(|cluster| cluster.name_any() == name).expect("the cluster is there")
     }
 
     /// The names of the clusters that aren't being deleted.
-    pub(super) fn living(&self) -> Vec<String> {
+    pub(in crate::rayservice) fn living(&self) -> Vec<String> {
         let living = self.clusters().into_iter().filter(|cluster| cluster.metadata.deletion_timestamp.is_none());
         living.map(|cluster| cluster.name_any()).collect()
     }
 
     /// Opens or closes the gate of a cluster.
-    pub(super) fn set_gate(&mut self, cluster: &str, open: bool) {
+    pub(in crate::rayservice) fn set_gate(&mut self, cluster: &str, open: bool) {
         self.patch(&("RayCluster".into(), cluster.into()), &json!({"spec": {"suspend": !open}}));
     }
 
     /// The object with this name.
-    pub(super) fn object(&self, kind: &str, name: &str) -> Option<&Value> {
+    pub(in crate::rayservice) fn object(&self, kind: &str, name: &str) -> Option<&Value> {
         self.objects.get(&(kind.to_owned(), name.to_owned()))
     }
 
     /// The names of the objects of a kind.
-    pub(super) fn names(&self, kind: &str) -> Vec<String> {
+    pub(in crate::rayservice) fn names(&self, kind: &str) -> Vec<String> {
         self.objects.keys().filter(|(of, _)| of == kind).map(|(_, name)| name.clone()).collect()
     }
 
     /// Takes an object away at once.
-    pub(super) fn forget(&mut self, kind: &str, name: &str) {
+    pub(in crate::rayservice) fn forget(&mut self, kind: &str, name: &str) {
         self.objects.remove(&(kind.to_owned(), name.to_owned()));
     }
 
     /// Changes an object as somebody else would.
-    pub(super) fn meddle(&mut self, kind: &str, name: &str, patch: Value) {
+    pub(in crate::rayservice) fn meddle(&mut self, kind: &str, name: &str, patch: Value) {
         self.patch(&(kind.to_owned(), name.to_owned()), &patch);
     }
 
     /// The cluster that requests are sent to.
-    pub(super) fn leads_to(&self) -> Option<String> {
-        let serve = self.names("Service").into_iter().find(|name| name.ends_with("-serve-svc"))?;
+    pub(in crate::rayservice) fn leads_to(&self) -> Option<String> {
+        let serve = format!("{}-serve-svc", self.service()?.name_any());
         let selector = self.object("Service", &serve)?.pointer("/spec/selector/ray.io~1cluster")?;
         selector.as_str().map(str::to_owned)
     }
 
     /// Whether requests were sent to a cluster, and are no longer.
-    pub(super) fn is_left(&self, cluster: &str) -> bool {
+    pub(in crate::rayservice) fn is_left(&self, cluster: &str) -> bool {
         self.left_at.contains_key(cluster)
     }
 
     /// Status and reason of a condition of the service.
-    pub(super) fn condition(&self, type_: &str) -> Option<(String, String)> {
+    pub(in crate::rayservice) fn condition(&self, type_: &str) -> Option<(String, String)> {
         let status = self.service()?.status?;
         let condition = condition::get(&status.conditions, type_)?;
         Some((condition.status.clone(), condition.reason.clone()))
     }
 
     /// The message of a condition of the service.
-    pub(super) fn message(&self, type_: &str) -> String {
+    pub(in crate::rayservice) fn message(&self, type_: &str) -> String {
         let status = self.service().and_then(|service| service.status).unwrap_or_default();
         condition::get(&status.conditions, type_).map(|condition| condition.message.clone()).unwrap_or_default()
     }
 
     /// Names of the active and the pending cluster in the status.
-    pub(super) fn named(&self) -> (Option<String>, Option<String>) {
+    pub(in crate::rayservice) fn named(&self) -> (Option<String>, Option<String>) {
         let status = self.service().and_then(|service| service.status).unwrap_or_default();
         let name = |status: Option<crate::api::ray::RayServiceStatus>| status?.ray_cluster_name;
         (name(status.active_service_status), name(status.pending_service_status))
     }
 
     /// The configurations that a cluster was given.
-    pub(super) fn applied(&self, cluster: &str) -> Vec<Value> {
+    pub(in crate::rayservice) fn applied(&self, cluster: &str) -> Vec<Value> {
         let uid = self.cluster(cluster).uid().unwrap_or_default();
         self.dashboards.get(&uid).map(|dashboard| dashboard.applied.clone()).unwrap_or_default()
     }
 
-    pub(super) fn told(&self, reason: &str) -> usize {
+    pub(in crate::rayservice) fn told(&self, reason: &str) -> usize {
         self.notes.iter().filter(|note| note.reason == reason).count()
     }
 
@@ -320,6 +347,7 @@ impl Stage {
                 }
                 assert!(foreground, "a cluster holds its quota until its pods are gone");
                 assert!(!self.wants_to_serve() || self.leads_to().as_ref() != Some(&key.1), "it serves");
+                assert!(!self.wants_to_serve() || self.share(&key.1) == 0, "it takes traffic");
                 if let Some(left_at) = self.left_at.get(&key.1).filter(|_| self.wants_to_serve()) {
                     let kept = self.now.duration_since(*left_at);
                     let delay = self.service().and_then(|service| service.spec.ray_cluster_deletion_delay_seconds);
@@ -344,7 +372,9 @@ impl Stage {
 
     /// What the operator of the clusters and the controllers of Kubernetes do.
     fn settle(&mut self) {
+        self.let_in();
         for cluster in self.clusters() {
+            self.move_workers(&cluster);
             let (name, now) = (cluster.name_any(), self.now);
             let pod = ("Pod".to_owned(), format!("{name}-head"));
             let wants_pods = cluster.metadata.deletion_timestamp.is_none() && cluster.spec.suspend != Some(true);
@@ -392,20 +422,6 @@ impl Stage {
         }
     }
 
-    fn endpoints(&self) -> Vec<EndpointSlice> {
-        let Some(cluster) = self.leads_to() else { return Vec::new() };
-        let Some(pod) = self.object("Pod", &format!("{cluster}-head")) else { return Vec::new() };
-        let serves = self.workers || pod.pointer("/metadata/labels/ray.io~1serve") == Some(&json!("true"));
-        let slice = json!({
-            "metadata": {"name": "chat-serve-svc-1"}, "addressType": "IPv4",
-            "endpoints": [{
-                "addresses": ["10.0.0.1"], "conditions": {"ready": serves},
-                "targetRef": {"kind": "Pod", "uid": pod["metadata"]["uid"]},
-            }],
-        });
-        vec![serde_json::from_value(slice).expect("a slice")]
-    }
-
     fn answer(&mut self, call: &ServeCall) -> ServeReply {
         let reply = |answer| ServeReply {
             namespace: call.namespace.clone(),
@@ -423,11 +439,17 @@ impl Stage {
         let refused = |code| ServeError::Refused { doing: "calling".into(), code, body: "no".into() };
         match &call.request {
             ServeRequest::Get => {
-                let state = json!({"status": if runs { "RUNNING" } else { "DEPLOYING" }});
+                let mut state = json!({"status": if runs { "RUNNING" } else { "DEPLOYING" }});
+                let capacity = dashboard.applied.last().and_then(|config| config.get("target_capacity")).cloned();
+                let deployments = dashboard.deployments(self.now, self.deploy);
+                if !deployments.is_empty() {
+                    state["deployments"] = json!(deployments);
+                }
                 let names = dashboard.applied.last().map(|config| config["applications"].clone()).unwrap_or_default();
                 let names = names.as_array().cloned().unwrap_or_default();
                 let apps = names.iter().map(|app| (app["name"].as_str().unwrap_or_default().to_owned(), state.clone()));
-                let status = json!({"applications": apps.collect::<BTreeMap<_, _>>()});
+                let apps: BTreeMap<_, _> = apps.collect();
+                let status = json!({"applications": apps, "target_capacity": capacity});
                 reply(ServeAnswer::Status(Ok(serde_json::from_value(status).expect("a status"))))
             }
             ServeRequest::Put(config) => {
@@ -435,8 +457,7 @@ impl Stage {
                 let refusal = self.refusal.or_else(|| is_refused.then_some(400));
                 let result = refusal.map_or(Ok(()), |code| Err(refused(code)));
                 if result.is_ok() {
-                    dashboard.applied.push(config.body().clone());
-                    dashboard.deployed_at = Some(self.now);
+                    dashboard.apply(config.body().clone(), self.now, self.deploy);
                 }
                 reply(ServeAnswer::Applied { config_hash: config.hash().to_owned(), result })
             }

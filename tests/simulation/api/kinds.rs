@@ -60,8 +60,11 @@ pub fn qualified(name: &str, group: &str) -> String {
     if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
 
-/// The kinds of Kubernetes itself: group, version, kind, plural, namespaced, status, generations.
-const BUILT_IN: [(&str, &str, &str, &str, bool, bool, bool); 20] = [
+/// The group of the Gateway API.
+pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
+
+/// The kinds of Kubernetes itself, and of the Gateway API: group, version, kind, plural, namespaced, status, generations.
+const BUILT_IN: [(&str, &str, &str, &str, bool, bool, bool); 23] = [
     ("", "v1", "ConfigMap", "configmaps", true, false, false),
     ("", "v1", "Endpoints", "endpoints", true, false, false),
     ("", "v1", "LimitRange", "limitranges", true, false, false),
@@ -77,6 +80,9 @@ const BUILT_IN: [(&str, &str, &str, &str, bool, bool, bool); 20] = [
     ("coordination.k8s.io", "v1", "Lease", "leases", true, false, false),
     ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", true, false, true),
     ("events.k8s.io", "v1", "Event", "events", true, false, false),
+    (GATEWAY_GROUP, "v1", "Gateway", "gateways", true, true, true),
+    (GATEWAY_GROUP, "v1", "GatewayClass", "gatewayclasses", false, true, true),
+    (GATEWAY_GROUP, "v1", "HTTPRoute", "httproutes", true, true, true),
     ("networking.k8s.io", "v1", "Ingress", "ingresses", true, true, true),
     ("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", false, false, false),
     ("rbac.authorization.k8s.io", "v1", "Role", "roles", true, false, false),

@@ -16,7 +16,7 @@ mod deletion;
 mod fields;
 mod handle;
 mod identity;
-mod kinds;
+pub mod kinds;
 mod list;
 mod metadata;
 mod patch;

@@ -24,6 +24,9 @@ impl ControlPlane {
                 self.patch(name, &status);
             }
         }
+        self.let_in();
+        let running = self.of_kind("Pod").filter(|pod| !is_gated(pod) && pod["status"]["phase"] != "Succeeded");
+        self.most_running = self.most_running.max(running.count());
         for (_, job) in all.iter().filter(|(kind, _)| kind == "Job") {
             self.run_job(job);
         }

@@ -1,0 +1,51 @@
+//! What takes care of Gateways and routes, and Serve on workers that it needs.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::{ControlPlane, name_of};
+
+impl ControlPlane {
+    /// Whoever lets requests in takes Gateways and routes as they are.
+    pub(super) fn let_in(&mut self) {
+        for (kind, names) in [("Gateway", ["Accepted", "Programmed"]), ("HTTPRoute", ["Accepted", "ResolvedRefs"])] {
+            for name in self.names(kind) {
+                let generation = self.object(kind, &name)["metadata"]["generation"].clone();
+                let conditions = names.map(|of| {
+                    json!({
+                        "type": of, "status": "True", "reason": of, "message": "", "observedGeneration": generation,
+                        "lastTransitionTime": "2026-01-01T00:00:00Z",
+                    })
+                });
+                let status = match kind {
+                    "Gateway" => json!({"conditions": conditions}),
+                    _ => {
+                        let parent = &self.object(kind, &name)["spec"]["parentRefs"][0];
+                        json!({"parents": [{"parentRef": parent, "controllerName": "a", "conditions": conditions}]})
+                    }
+                };
+                self.patch(&(kind.to_owned(), name), &json!({"status": status}));
+            }
+        }
+    }
+
+    /// The deployments of a configuration as Serve tells of them: each replica runs on a worker of its own, if there is one.
+    pub(super) fn deployments(&self, cluster: &str, config: &Value) -> BTreeMap<String, Value> {
+        let deployments = config.pointer("/applications/0/deployments").and_then(Value::as_array).into_iter().flatten();
+        let capacity = config["target_capacity"].as_f64().unwrap_or(100.0);
+        let workers = self.running(cluster).filter(|pod| name_of(pod).contains("worker")).count();
+        let told = deployments.map(|deployment| {
+            let full = deployment["num_replicas"].as_f64().unwrap_or(1.0);
+            let wanted = (full * capacity / 100.0).round() as usize;
+            let state = |index| json!({"state": if index < workers { "RUNNING" } else { "STARTING" }});
+            let replicas: Vec<Value> = (0..wanted).map(state).collect();
+            let name = deployment["name"].as_str().unwrap_or_default().to_owned();
+            (
+                name,
+                json!({"status": "HEALTHY", "deployment_config": {"num_replicas": full as u32}, "replicas": replicas}),
+            )
+        });
+        told.collect()
+    }
+}

@@ -1,0 +1,180 @@
+//! Upgrades in steps, each step paid for.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::control_plane::ControlPlane;
+use super::jobs::{cluster_spec, control_plane, meta, put_cluster, set_quota};
+use crate::queue::Settings;
+
+/// Creates a service with four workers of 1 CPU and a replica on each, or upgrades it: by half of them at a time.
+fn put(plane: &mut ControlPlane, name: &str, version: &str) {
+    put_with(plane, name, cluster_spec(4, version));
+}
+
+fn put_with(plane: &mut ControlPlane, name: &str, mut cluster: Value) {
+    cluster["suspend"] = json!(true);
+    let serve = "applications: [{name: chat, import_path: a:b, deployments: [{name: model, num_replicas: 4}]}]";
+    let options =
+        json!({"maxSurgePercent": 50, "stepSizePercent": 25, "intervalSeconds": 5, "gatewayClassName": "traefik"});
+    let strategy = json!({"type": "NewClusterWithIncrementalUpgrade", "clusterUpgradeOptions": options});
+    let spec = json!({"serveConfigV2": serve, "upgradeStrategy": strategy, "rayClusterConfig": cluster});
+    plane.apply("RayService", json!({"metadata": meta(name, "low"), "spec": spec}));
+}
+
+fn serving(cpu: &str, services: &[&str]) -> ControlPlane {
+    let mut plane = control_plane(Settings::default(), cpu);
+    plane.apply("GatewayClass", json!({"metadata": {"name": "traefik"}, "spec": {"controllerName": "a"}}));
+    for service in services {
+        put(&mut plane, service, "2.53.0");
+    }
+    plane.play(60);
+    for service in services {
+        assert_eq!(shares(&plane, service), "100/100");
+    }
+    plane.most_running = 0;
+    plane
+}
+
+/// Traffic and capacity of the active and the pending cluster, as the status has them.
+fn shares(plane: &ControlPlane, service: &str) -> String {
+    let status = plane.service(service).status.unwrap_or_default();
+    let entries = [status.active_service_status, status.pending_service_status].into_iter().flatten();
+    let shares =
+        entries.filter_map(|entry| Some(format!("{}/{}", entry.traffic_routed_percent?, entry.target_capacity?)));
+    shares.collect::<Vec<_>>().join(" ")
+}
+
+/// Versions of the clusters that a service has.
+fn versions(plane: &ControlPlane, service: &str) -> Vec<String> {
+    let versions = plane.children(service).into_iter().map(|child| {
+        let version = &plane.object("RayCluster", &child)["spec"]["rayVersion"];
+        version.as_str().unwrap_or_default().to_owned()
+    });
+    versions.collect()
+}
+
+#[test]
+fn an_upgrade_needs_what_serves_a_head_and_the_surge() {
+    // Given quota for a service of 5 CPUs, another head, and half of its workers,
+    let mut plane = serving("8", &["chat"]);
+
+    // when it is upgraded,
+    put(&mut plane, "chat", "2.54.0");
+    plane.play(180);
+
+    // then it gets there, and at no time did more run.
+    assert_eq!(versions(&plane, "chat"), ["2.54.0"]);
+    assert_eq!(shares(&plane, "chat"), "100/100");
+    assert_eq!(plane.most_running, 8);
+    let new = plane.children("chat")[0].clone();
+    assert_eq!(plane.pods(&new), 5);
+}
+
+#[test]
+fn an_upgrade_waits_for_its_surge_and_serves() {
+    // Given quota that is one CPU short,
+    let mut plane = serving("7", &["chat"]);
+
+    // when a service is upgraded, then it waits, says so in numbers, and serves as before;
+    put(&mut plane, "chat", "2.54.0");
+    plane.play(120);
+    assert_eq!(shares(&plane, "chat"), "100/100 0/50");
+    let why = plane.waits_for("RayService", "chat");
+    assert!(why.contains("insufficient") && why.contains("cpu"), "{why}");
+    assert_eq!(plane.most_running, 5);
+
+    // and it goes on by itself when there is quota.
+    set_quota(&mut plane, "8");
+    plane.play(180);
+    assert_eq!(versions(&plane, "chat"), ["2.54.0"]);
+    assert_eq!(plane.most_running, 8);
+}
+
+/// A worker of 2 CPUs and half as many of them: what one side gives is never just what the other one asks for.
+fn of_another_shape(version: &str) -> Value {
+    let mut cluster = cluster_spec(4, version);
+    let resources = json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}});
+    cluster["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["resources"] = resources;
+    cluster
+}
+
+#[rstest]
+#[case::of_the_same_shape(|plane: &mut ControlPlane| put(plane, "chat", "2.54.0"))]
+#[case::of_another_shape(|plane: &mut ControlPlane| put_with(plane, "chat", of_another_shape("2.54.0")))]
+fn nobody_gets_what_goes_from_one_side_to_the_other(#[case] upgrade: fn(&mut ControlPlane)) {
+    // Given a service that is upgraded, and a cluster that waits for one CPU,
+    let mut plane = serving("8", &["chat"]);
+    upgrade(&mut plane);
+    plane.play(1);
+    put_cluster(&mut plane, "greedy", "low", 0);
+
+    // when the upgrade goes from step to step, then that gets nothing before the end,
+    for _ in 0..60 {
+        if versions(&plane, "chat").len() < 2 {
+            break;
+        }
+        plane.play(1);
+        let upgrading = plane.service("chat").status.unwrap_or_default().pending_service_status.is_some();
+        assert!(!upgrading || plane.pods("greedy") == 0, "{}", shares(&plane, "chat"));
+    }
+    plane.play(120);
+
+    // and then it does.
+    assert_eq!(versions(&plane, "chat"), ["2.54.0"]);
+    assert_eq!(plane.pods("greedy"), 1);
+    assert_eq!(plane.most_running, 8);
+}
+
+#[test]
+fn upgrades_that_compete_for_a_surge_finish_one_after_the_other() {
+    // Given two services, and quota for the surge of one of them,
+    let mut plane = serving("13", &["chat", "mail"]);
+
+    // when both are upgraded, then both get there,
+    put(&mut plane, "chat", "2.54.0");
+    put(&mut plane, "mail", "2.54.0");
+    plane.play(400);
+
+    assert_eq!(versions(&plane, "chat"), ["2.54.0"]);
+    assert_eq!(versions(&plane, "mail"), ["2.54.0"]);
+    assert_eq!(plane.most_running, 13);
+}
+
+#[test]
+fn what_takes_requests_is_not_taken_as_a_surge() {
+    // Given an upgrade that is half-way,
+    let mut plane = serving("8", &["chat"]);
+    put(&mut plane, "chat", "2.54.0");
+    while shares(&plane, "chat") != "50/50 50/50" && shares(&plane, "chat") != "50/50 50/100" {
+        plane.play(1);
+    }
+    let children = plane.children("chat");
+
+    // when something more important wants quota,
+    put_cluster(&mut plane, "urgent", "high", 0);
+    plane.play(2);
+
+    // then it gets it from the whole service or not at all: no cluster that requests are sent to stops alone.
+    let running: Vec<usize> = children.iter().map(|child| plane.pods(child)).collect();
+    assert!(running.iter().all(|pods| *pods > 0) || running.iter().all(|pods| *pods == 0), "{running:?}");
+}
+
+#[test]
+fn an_upgrade_that_is_taken_back_gives_its_quota_back() {
+    let mut plane = serving("8", &["chat"]);
+    put(&mut plane, "chat", "2.54.0");
+    while !shares(&plane, "chat").starts_with("25/50") {
+        plane.play(1);
+    }
+
+    put(&mut plane, "chat", "2.53.0");
+    plane.play(180);
+
+    assert_eq!(versions(&plane, "chat"), ["2.53.0"]);
+    assert_eq!(plane.pods(&plane.children("chat")[0]), 5);
+    assert_eq!(plane.most_running, 8);
+    put_cluster(&mut plane, "next", "low", 2);
+    plane.play(10);
+    assert_eq!(plane.pods("next"), 3, "the surge is free again");
+}

@@ -1,0 +1,186 @@
+//! Gateways that let requests in, workers that come and go, and replicas of Serve that take their time.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::{Dashboard, Stage};
+use crate::api::ray::RayCluster;
+use crate::raycluster::groups::replicas;
+
+/// The group whose workers are counted.
+const GROUP: &str = "small";
+
+/// How many replicas Serve runs of so many, at a capacity in percent: as Ray's own code has it.
+fn rounded(full: u64, capacity: &Value) -> u64 {
+    match capacity.as_u64() {
+        None => full,
+        Some(0) => 0,
+        Some(percent) => ((full as f64 * percent as f64 / 100.0).round() as u64).max(1),
+    }
+}
+
+impl Dashboard {
+    /// Takes a configuration. Another one is deployed anew; another capacity changes how many replicas there are.
+    pub(super) fn apply(&mut self, config: Value, now: Timestamp, deploy: SignedDuration) {
+        let without_capacity = |config: &Value| {
+            let mut config = config.clone();
+            config.as_object_mut().expect("a mapping").remove("target_capacity");
+            config
+        };
+        self.ran = self.running(now, deploy);
+        if self.applied.last().map(without_capacity) != Some(without_capacity(&config)) {
+            self.deployed_at = Some(now);
+            self.ran = 0;
+        }
+        self.scaled_at = Some(now);
+        self.applied.push(config);
+    }
+
+    /// How many replicas of each deployment run.
+    pub(super) fn running(&self, now: Timestamp, deploy: SignedDuration) -> u64 {
+        let wanted = self.wanted();
+        let is_settled = self.scaled_at.is_some_and(|at| at + deploy <= now);
+        // Fewer is quick, more takes its time.
+        if is_settled { wanted } else { self.ran.min(wanted) }
+    }
+
+    fn full(&self) -> Option<u64> {
+        self.applied.last()?.pointer("/applications/0/deployments/0/num_replicas")?.as_u64()
+    }
+
+    fn wanted(&self) -> u64 {
+        let capacity = self.applied.last().map(|config| config["target_capacity"].clone()).unwrap_or_default();
+        rounded(self.full().unwrap_or(0), &capacity)
+    }
+
+    /// What Serve tells of its deployments, if the configuration has any.
+    pub(super) fn deployments(&self, now: Timestamp, deploy: SignedDuration) -> BTreeMap<String, Value> {
+        let Some(full) = self.full() else { return BTreeMap::new() };
+        let running = self.running(now, deploy);
+        let state = |index| json!({"state": if index < running { "RUNNING" } else { "STARTING" }});
+        let replicas: Vec<Value> = (0..self.wanted()).map(state).collect();
+        let deployment = json!({
+            "status": "HEALTHY", "deployment_config": {"num_replicas": full}, "target_num_replicas": self.wanted(),
+            "replicas": replicas,
+        });
+        BTreeMap::from([("model".to_owned(), deployment)])
+    }
+}
+
+impl Stage {
+    /// What takes care of Gateways tells what it made of them.
+    pub(super) fn let_in(&mut self) {
+        if !self.lets_in {
+            return;
+        }
+        for (kind, names) in [("Gateway", ["Accepted", "Programmed"]), ("HTTPRoute", ["Accepted", "ResolvedRefs"])] {
+            for name in self.names(kind) {
+                let object = self.object(kind, &name).expect("it is there").clone();
+                let generation = &object["metadata"]["generation"];
+                let condition = |of: &str| {
+                    json!({"type": of, "status": "True", "reason": of, "message": "", "observedGeneration": generation,
+                           "lastTransitionTime": "2026-01-01T00:00:00Z"})
+                };
+                let conditions: Vec<Value> = names.iter().map(|of| condition(of)).collect();
+                let status = match kind {
+                    "Gateway" => json!({"conditions": conditions}),
+                    _ => json!({"parents": [{
+                        "parentRef": {"name": "chat-gateway"}, "controllerName": "a", "conditions": conditions,
+                    }]}),
+                };
+                if object["status"] != status {
+                    self.patch(&(kind.to_owned(), name), &json!({"status": status}));
+                }
+            }
+        }
+        if self.object("GatewayClass", "traefik").is_none() {
+            let class = json!({"metadata": {"name": "traefik"}, "spec": {"controllerName": "a"}});
+            self.create("GatewayClass", class);
+        }
+    }
+
+    /// Workers follow what their group asks for.
+    pub(super) fn move_workers(&mut self, cluster: &RayCluster) {
+        let runs =
+            cluster.metadata.deletion_timestamp.is_none() && cluster.spec.suspend != Some(true) && self.pods_start;
+        let group = cluster.spec.worker_group_specs.iter().find(|group| group.group_name == GROUP);
+        let wanted = group.filter(|_| runs).map_or(0, |group| u32::try_from(replicas(group)).unwrap_or(0));
+        let there = self.worker_pods.entry(cluster.name_any()).or_default();
+        if !self.workers_linger || wanted > *there {
+            *there = wanted;
+        }
+    }
+
+    pub(super) fn workers_by_group(&self) -> BTreeMap<String, BTreeMap<String, u32>> {
+        let by_group = |count: &u32| BTreeMap::from([(GROUP.to_owned(), *count)]);
+        self.worker_pods.iter().map(|(cluster, count)| (cluster.clone(), by_group(count))).collect()
+    }
+
+    /// All worker pods that there are.
+    pub(in crate::rayservice) fn workers_there(&self) -> u32 {
+        self.worker_pods.values().sum()
+    }
+
+    /// Where the serve Service leads to.
+    pub(super) fn endpoints(&self) -> Vec<EndpointSlice> {
+        let Some(cluster) = self.leads_to() else { return Vec::new() };
+        let Some(pod) = self.object("Pod", &format!("{cluster}-head")) else { return Vec::new() };
+        let serves = self.workers || pod.pointer("/metadata/labels/ray.io~1serve") == Some(&json!("true"));
+        let slice = json!({
+            "metadata": {"name": "chat-serve-svc-1"}, "addressType": "IPv4",
+            "endpoints": [{
+                "addresses": ["10.0.0.1"], "conditions": {"ready": serves},
+                "targetRef": {"kind": "Pod", "uid": pod["metadata"]["uid"]},
+            }],
+        });
+        vec![serde_json::from_value(slice).expect("a slice")]
+    }
+
+    /// Where the Services of the clusters lead to.
+    pub(super) fn backend_slices(&self) -> Vec<EndpointSlice> {
+        let slice = |cluster: String| {
+            let pod = self.object("Pod", &format!("{cluster}-head"))?;
+            let service = format!("{cluster}-serve-svc");
+            self.object("Service", &service)?;
+            let slice = json!({
+                "metadata": {"name": format!("{service}-1"), "labels": {"kubernetes.io/service-name": service}},
+                "addressType": "IPv4",
+                "endpoints": [{
+                    "addresses": ["10.0.0.1"], "conditions": {"ready": !self.unreachable.contains(&cluster)},
+                    "targetRef": {"kind": "Pod", "uid": pod["metadata"]["uid"]},
+                }],
+            });
+            Some(serde_json::from_value(slice).expect("a slice"))
+        };
+        self.living().into_iter().filter_map(slice).collect()
+    }
+
+    /// The weight of a cluster in the route, in percent.
+    pub(in crate::rayservice) fn share(&self, cluster: &str) -> u64 {
+        let Some(route) = self.object("HTTPRoute", "chat-httproute") else { return 0 };
+        let backends = route["spec"]["rules"][0]["backendRefs"].as_array().cloned().unwrap_or_default();
+        let own = backends.iter().find(|backend| backend["name"] == format!("{cluster}-serve-svc"));
+        own.and_then(|backend| backend["weight"].as_u64()).unwrap_or(0)
+    }
+
+    /// What must hold at every moment of an upgrade in steps: the shares are all of the traffic, and what runs carries them.
+    pub(in crate::rayservice) fn check_shares(&self) {
+        if self.object("HTTPRoute", "chat-httproute").is_none() {
+            return;
+        }
+        let living = self.living();
+        let all: u64 = living.iter().map(|cluster| self.share(cluster)).sum();
+        assert_eq!(all, 100, "the shares of {living:?}");
+        for cluster in living.iter().filter(|cluster| self.share(cluster) > 0) {
+            let uid = self.cluster(cluster).uid().unwrap_or_default();
+            let dashboard = self.dashboards.get(&uid).cloned().unwrap_or_default();
+            let needed = rounded(dashboard.full().unwrap_or(0), &json!(self.share(cluster)));
+            let running = dashboard.running(self.now, self.deploy);
+            assert!(running >= needed, "{cluster} has {} % and {running} replicas", self.share(cluster));
+        }
+    }
+}
