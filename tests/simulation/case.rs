@@ -39,6 +39,11 @@ impl Case {
         Self { seed, script: Script::random(&Chance::new(seed), Shape::FULL), trouble: None }
     }
 
+    /// The world of a seed in which services are upgraded in steps.
+    pub fn in_steps(seed: u64) -> Self {
+        Self { seed, script: Script::in_steps(&Chance::new(seed)), trouble: None }
+    }
+
     /// The world that a file describes.
     ///
     /// # Panics

@@ -11,6 +11,7 @@ use sluice::api::ray::{RayCluster, RayService};
 use sluice::jobframework::record::{Record, Share};
 use sluice::queue::parts::PARTLY_PREEMPTED;
 
+use crate::serving::is_serve_service;
 use crate::support::history::{Change, Object, State};
 use crate::support::invariants::{clusters_of, holds_quota, is_open, key, owner_uid};
 
@@ -227,7 +228,7 @@ impl Coverage {
     pub fn after(&mut self, state: &State, change: &Change) {
         match &change.object {
             Object::RayCluster(cluster) if !change.gone => self.gate(state, cluster),
-            Object::Service(service) if !change.gone && service.name_any().ends_with("-serve-svc") => {
+            Object::Service(service) if !change.gone && is_serve_service(service) => {
                 let cluster =
                     service.spec.as_ref().and_then(|spec| spec.selector.as_ref()?.get("ray.io/cluster").cloned());
                 let key = format!("{}/{}", service.namespace().unwrap_or_default(), cluster.unwrap_or_default());

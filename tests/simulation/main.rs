@@ -55,12 +55,26 @@ fn whatever_goes_wrong_the_invariants_hold() {
     let (first, count): (u64, u64) = (number("FIRST").unwrap_or(0), number("SEEDS").unwrap_or(SEEDS));
     let begun = Instant::now();
 
-    let summary = seeds::run_all(first..first + count);
+    let summary = seeds::run_all(first..first + count, Case::of);
 
     println!("{}", summary.table(begun.elapsed()));
-    let told: Vec<String> = summary.failed.iter().map(|(seed, report)| seeds::told(*seed, report)).collect();
+    let told: Vec<String> = summary.failed.iter().map(|(seed, report)| seeds::told(&Case::of(*seed), report)).collect();
     assert!(told.is_empty(), "{}", told.join("\n\n"));
     assert!(count < MANY || summary.rare().is_empty(), "too rare: {}", summary.rare().join(", "));
+}
+
+#[test]
+fn whatever_goes_wrong_in_steps_the_invariants_hold() {
+    let number = |name: &str| std::env::var(name).ok().map(|value| value.parse().expect(name));
+    let (first, count): (u64, u64) = (number("STEPS_FIRST").unwrap_or(0), number("STEPS").unwrap_or(SEEDS));
+    let begun = Instant::now();
+
+    let summary = seeds::run_all(first..first + count, Case::in_steps);
+
+    println!("{}", summary.table(begun.elapsed()));
+    let told = summary.failed.iter().map(|(seed, report)| seeds::told(&Case::in_steps(*seed), report));
+    let told: Vec<String> = told.collect();
+    assert!(told.is_empty(), "{}", told.join("\n\n"));
 }
 
 #[test]
@@ -87,10 +101,12 @@ fn what_was_drawn_can_be_listed() {
 }
 
 #[test]
-#[ignore = "shows one seed or the file of a case, SHOW, to a person: what was said over the wire, and what it broke"]
+#[ignore = "shows one seed (7, or steps-7) or the file of a case, SHOW, to a person: what was said over the wire, and what it broke"]
 fn a_seed_is_shown() {
     let wanted = std::env::var("SHOW").expect("SHOW");
-    let case = wanted.parse().map_or_else(|_| Case::read(wanted.as_ref()), Case::of);
+    let in_steps = wanted.strip_prefix("steps-").and_then(|seed| seed.parse().ok()).map(Case::in_steps);
+    let of_seed = || wanted.parse().ok().map(Case::of);
+    let case = in_steps.or_else(of_seed).unwrap_or_else(|| Case::read(wanted.as_ref()));
     let report = run(&case, true);
     println!("{}", report.text);
     report.found.iter().for_each(|found| println!("{found}"));

@@ -98,6 +98,7 @@ fn typed(kind: &str, object: &Value) -> Option<Object> {
         "RayCluster" => Object::RayCluster(decode(object)),
         "Pod" => Object::Pod(decode(object)),
         "Service" => Object::Service(decode(object)),
+        "HTTPRoute" => Object::HTTPRoute(decode(object)),
         _ => return None,
     })
 }

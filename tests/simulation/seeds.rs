@@ -74,10 +74,10 @@ impl Summary {
 }
 
 /// Runs seeds, until a few have broken something or all are done.
-pub fn run_all(seeds: Range<u64>) -> Summary {
+pub fn run_all(seeds: Range<u64>, case: fn(u64) -> Case) -> Summary {
     let summary = Mutex::new(Summary::default());
     on_every_core(seeds, |seed| {
-        let report = run(&Case::of(seed), false);
+        let report = run(&case(seed), false);
         let mut summary = summary.lock().expect("no thread has panicked");
         summary.add(seed, report);
         summary.failed.len() < ENOUGH
@@ -118,11 +118,12 @@ pub fn on_every_core(seeds: Range<u64>, go_on: impl Fn(u64) -> bool + Sync) {
 }
 
 /// Says what a seed broke, and leaves the case and its history, made short, in files.
-pub fn told(seed: u64, report: &Report) -> String {
+pub fn told(case: &Case, report: &Report) -> String {
+    let seed = case.seed;
     let Some(first) = report.found.first() else { return String::new() };
     println!("seed {seed} broke {}; it is being made short", first.breach);
     let begun = Instant::now();
-    let short = shrunk(&Case::of(seed), first.breach.invariant);
+    let short = shrunk(case, first.breach.invariant);
     let again = run(&short, true);
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("simulation");
     let file = folder.join(format!("seed-{seed}.yaml"));

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use sluice::api::condition::is_true;
+use sluice::api::gateway::HTTPRoute;
 use sluice::api::ray::{RayCluster, RayService};
 use sluice::jobframework::record::Record;
 use sluice::rayservice::status::SUSPENDING;
@@ -30,6 +31,10 @@ pub struct Serving {
     left: BTreeMap<String, Timestamp>,
     /// The cluster that each serve Service sends requests to, by the Service's key.
     routed: BTreeMap<String, String>,
+    /// How many workers of a cluster answer, and when it lost one last.
+    workers: BTreeMap<String, (usize, Option<Timestamp>)>,
+    /// The share of the requests, in percent, that each cluster gets by a route.
+    shares: BTreeMap<String, i32>,
     /// Clusters that were closed to make place for others, and not opened again since.
     made_place: BTreeSet<String>,
 }
@@ -42,6 +47,8 @@ impl Serving {
             ready: BTreeMap::new(),
             left: BTreeMap::new(),
             routed: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            shares: BTreeMap::new(),
             made_place: BTreeSet::new(),
         }
     }
@@ -53,9 +60,8 @@ impl Serving {
                 self.pod(pod, change);
                 Vec::new()
             }
-            Object::Service(service) if service.name_any().ends_with("-serve-svc") => {
-                self.service(state, service, change)
-            }
+            Object::Service(service) if is_serve_service(service) => self.service(state, service, change),
+            Object::HTTPRoute(route) => self.route(state, route, change),
             Object::RayCluster(cluster) => self.cluster(state, cluster, change.gone),
             _ => Vec::new(),
         }
@@ -69,10 +75,17 @@ impl Serving {
             conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
         let serves = pod.labels().get("ray.io/serve").is_some_and(|serves| serves == "true");
         let pods = self.ready.entry(cluster.clone()).or_default();
+        let before = pods.len();
         if ready && serves && !change.gone && pod.metadata.deletion_timestamp.is_none() {
             pods.insert(key(pod));
         } else if pods.remove(&key(pod)) && pods.is_empty() {
-            self.left.insert(cluster, change.heard);
+            self.left.insert(cluster.clone(), change.heard);
+        }
+        let (more, fewer) = (pods.len() > before, pods.len() < before);
+        if pod.labels().get("ray.io/node-type").is_some_and(|kind| kind == "worker") {
+            let (count, lost) = self.workers.entry(cluster).or_default();
+            *count = *count + usize::from(more) - usize::from(fewer);
+            *lost = if fewer { Some(change.heard) } else { *lost };
         }
     }
 
@@ -105,6 +118,29 @@ impl Serving {
         vec![Breach::of(Invariant::Serving, what)]
     }
 
+    /// No cluster gets more of the requests than its workers can answer, each of which has one replica of so many.
+    fn route(&mut self, state: &State, route: &HTTPRoute, change: &Change) -> Vec<Breach> {
+        let namespace = route.namespace().unwrap_or_default();
+        let backends = route.spec.rules.iter().flat_map(|rule| &rule.backend_refs);
+        let mut found = Vec::new();
+        for backend in backends.filter(|_| !change.gone) {
+            let Some(cluster) = backend.name.strip_suffix("-serve-svc") else { continue };
+            let cluster = format!("{namespace}/{cluster}");
+            let share = backend.weight.unwrap_or(1);
+            let was = self.shares.insert(cluster.clone(), share).unwrap_or(0);
+            let needed = needed(state, &cluster, share);
+            let (workers, lost) = self.workers.get(&cluster).copied().unwrap_or_default();
+            let lately = lost.is_some_and(|lost| lost.duration_until(change.heard).unsigned_abs() <= self.patience);
+            // All of it goes to whoever is left when the other one answers nobody.
+            if share > was && workers < needed && !lately && share < 100 {
+                let what =
+                    format!("{cluster} gets {share} % of the requests, and {workers} of {needed} workers for it");
+                found.push(Breach::of(Invariant::Serving, what));
+            }
+        }
+        found
+    }
+
     /// The cluster that answers is not taken away while its service is to serve and holds its quota. One that was closed for another,
     /// and is wanted back, is not taken away anew by what is said of it until it is open again.
     fn cluster(&mut self, state: &State, cluster: &RayCluster, gone: bool) -> Vec<Breach> {
@@ -127,12 +163,37 @@ impl Serving {
         if self.made_place.contains(&cluster_key) && !going {
             return Vec::new();
         }
-        if serving_cluster(state, service).as_ref() != Some(&cluster.name_any()) {
+        let has_share = self.shares.get(&cluster_key).is_some_and(|share| *share > 0);
+        if serving_cluster(state, service).as_ref() != Some(&cluster.name_any()) && !has_share {
             return Vec::new();
         }
         let what = format!("{cluster_key} answers requests of RayService {}, and is taken away", key(service));
         vec![Breach::of(Invariant::Serving, what)]
     }
+}
+
+/// How many replicas a cluster needs for this share of the requests, in percent: no more than it has at its capacity.
+fn needed(state: &State, cluster: &str, share: i32) -> usize {
+    let Some(cluster) = state.ray_clusters.get(cluster) else { return 0 };
+    let owner = owner_uid(cluster).unwrap_or_default();
+    let Some(service) = state.ray_services.values().find(|service| service.uid().as_ref() == Some(&owner)) else {
+        return 0;
+    };
+    let config = service.spec.serve_config_v2.as_deref().unwrap_or_default();
+    let config: serde_json::Value = serde_json::from_str(config).unwrap_or_default();
+    let replicas = config.pointer("/applications/0/deployments/0/num_replicas").and_then(serde_json::Value::as_f64);
+    let status = service.status.clone().unwrap_or_default();
+    let entries = [status.active_service_status, status.pending_service_status];
+    let entry = entries.into_iter().flatten().find(|entry| entry.ray_cluster_name == Some(cluster.name_any()));
+    let capacity = entry.and_then(|entry| entry.target_capacity).unwrap_or(100);
+    let of = |percent: i32| replicas.unwrap_or(0.0) * f64::from(percent) / 100.0;
+    (of(share).ceil() as usize).min((of(capacity).round() as usize).max(1))
+}
+
+/// Whether a Service is that of a RayService, and not of one of its clusters.
+pub fn is_serve_service(service: &Service) -> bool {
+    let of_service = service.owner_references().iter().any(|owner| owner.kind == "RayService");
+    service.name_any().ends_with("-serve-svc") && of_service
 }
 
 /// Whether a cluster stops for one that has quota already, as the owner of the service has chosen.

@@ -13,6 +13,7 @@ use kube::api::ListParams;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+use sluice::api::gateway::HTTPRoute;
 use sluice::api::kueue::{ClusterQueue, Cohort, Workload};
 use sluice::api::ray::{RayCluster, RayService};
 use tokio::sync::mpsc;
@@ -42,6 +43,7 @@ pub enum Object {
     RayCluster(RayCluster),
     Pod(Pod),
     Service(Service),
+    HTTPRoute(HTTPRoute),
 }
 
 /// Everything as it was after some change.
@@ -54,6 +56,7 @@ pub struct State {
     pub ray_clusters: BTreeMap<String, RayCluster>,
     pub pods: BTreeMap<String, Pod>,
     pub services: BTreeMap<String, Service>,
+    pub http_routes: BTreeMap<String, HTTPRoute>,
 }
 
 impl State {
@@ -67,6 +70,7 @@ impl State {
             Object::RayCluster(object) => put(&mut self.ray_clusters, object, change.gone),
             Object::Pod(object) => put(&mut self.pods, object, change.gone),
             Object::Service(object) => put(&mut self.services, object, change.gone),
+            Object::HTTPRoute(object) => put(&mut self.http_routes, object, change.gone),
         }
     }
 }

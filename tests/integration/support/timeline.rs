@@ -16,7 +16,7 @@ use super::objects::cluster_name;
 pub fn line(before: &State, after: &State, change: &Change) -> Option<(String, String)> {
     match &change.object {
         Object::ClusterQueue(queue) => cluster_queue(before, after, queue),
-        Object::Cohort(_) => None,
+        Object::Cohort(_) | Object::HTTPRoute(_) => None,
         Object::Workload(workload) => slice(before, workload, change.gone),
         Object::RayService(service) => ray_service(before, service, change.gone),
         Object::RayCluster(cluster) => ray_cluster(before, cluster, change.gone),

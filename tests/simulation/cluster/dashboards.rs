@@ -49,6 +49,18 @@ struct Application {
     deployed_at: Timestamp,
     /// From its deployment until it runs.
     delay: Duration,
+    /// The last change of capacity since then.
+    scaled: Option<Scaled>,
+}
+
+/// A change of capacity.
+#[derive(Debug, Clone)]
+struct Scaled {
+    /// The capacity before.
+    before: Option<f64>,
+    at: Timestamp,
+    /// From the change until there are replicas for it.
+    delay: Duration,
 }
 
 /// Another answer than the one that was asked for.
@@ -73,6 +85,7 @@ impl Dashboards {
         fates: &mut Fates,
         service: &(String, String),
         head: Head,
+        workers: u64,
     ) -> Result<Value, Refused> {
         let board = self.reach(now, fates, service, head)?;
         let Some(applications) = &board.applications else {
@@ -85,12 +98,13 @@ impl Dashboards {
             if let (Some(fate), "DEPLOY_FAILED" | "UNHEALTHY") = (fate, status) {
                 fates.strike_board(board.ordinal, fate);
             }
-            shown.insert(name.clone(), application.show(name, status));
+            shown.insert(name.clone(), application.show(name, status, (now, board.capacity, workers)));
         }
         Ok(json!({"deploy_mode": "MULTI_APP", "target_capacity": board.capacity, "applications": shown}))
     }
 
-    /// Takes a configuration. Applications that it changes deploy anew; the others go on as they are.
+    /// Takes a configuration. Applications that it changes deploy anew; the others go on as they are, and another capacity changes how
+    /// many replicas they have.
     pub(super) fn put(
         &mut self,
         now: Timestamp,
@@ -102,15 +116,22 @@ impl Dashboards {
         self.reach(now, fates, service, head)?;
         let (capacity, entries) = parse(body).map_err(|message| Refused::With { code: 400, message })?;
         let Some(board) = self.boards.get_mut(service) else { return Ok(()) };
-        let before = board.applications.take().filter(|_| board.capacity == capacity).unwrap_or_default();
+        let (was, before) = (board.capacity, board.applications.take().unwrap_or_default());
         let mut applications = BTreeMap::new();
         for (name, entry) in entries {
             let kept = before.get(&name).filter(|application| application.entry == entry).cloned();
-            let application = kept.unwrap_or_else(|| {
+            let mut delay = || {
                 self.deployments += 1;
-                let delay = pace.draw(&pace.deploy, "deploy", self.deployments);
-                Application { entry, deployed_at: now, delay }
-            });
+                pace.draw(&pace.deploy, "deploy", self.deployments)
+            };
+            let application = match kept {
+                Some(kept) if was == capacity => kept,
+                Some(kept) => {
+                    let scaled = Scaled { before: was, at: now, delay: delay() };
+                    Application { scaled: Some(scaled), ..kept }
+                }
+                None => Application { entry, deployed_at: now, delay: delay(), scaled: None },
+            };
             applications.insert(name, application);
         }
         (board.capacity, board.applications) = (capacity, Some(applications));
@@ -158,7 +179,17 @@ impl Application {
         }
     }
 
-    fn show(&self, name: &str, status: &str) -> Value {
+    /// How many replicas of so many there are at such a capacity, each on a worker of its own.
+    fn replicas(&self, full: u64, (now, capacity, workers): (Timestamp, Option<f64>, u64)) -> (u64, u64) {
+        let wanted = adjusted(full, capacity);
+        let running = match &self.scaled {
+            Some(scaled) if now < later(scaled.at, scaled.delay) => wanted.min(adjusted(full, scaled.before)),
+            _ => wanted,
+        };
+        (running.min(workers), wanted)
+    }
+
+    fn show(&self, name: &str, status: &str, at: (Timestamp, Option<f64>, u64)) -> Value {
         let of_deployments = match status {
             "RUNNING" => "HEALTHY",
             "UNHEALTHY" | "DEPLOY_FAILED" => "UNHEALTHY",
@@ -166,13 +197,32 @@ impl Application {
         };
         let deployments = items(&self.entry, "/deployments").map(|deployment| {
             let name = text(deployment, "/name");
-            (name.to_owned(), json!({"name": name, "status": of_deployments, "message": ""}))
+            let mut shown = json!({"name": name, "status": of_deployments, "message": ""});
+            if let Some(full) = deployment["num_replicas"].as_u64() {
+                let (running, wanted) = self.replicas(full, at);
+                let running = if status == "RUNNING" { running } else { 0 };
+                let state = |index| json!({"state": if index < running { "RUNNING" } else { "STARTING" }});
+                shown["replicas"] = (0..wanted).map(state).collect();
+                shown["deployment_config"] = json!({"num_replicas": full});
+                shown["target_num_replicas"] = json!(wanted);
+            }
+            (name.to_owned(), shown)
         });
         let deployments: serde_json::Map<String, Value> = deployments.collect();
         json!({
             "name": name, "status": status, "message": "", "route_prefix": self.entry["route_prefix"], "docs_path": null,
             "deployments": deployments,
         })
+    }
+}
+
+/// How many replicas Serve runs of so many (ray-project/ray `python/ray/serve/_private/utils.py`,
+/// `get_capacity_adjusted_num_replicas`, as of Ray 2.53).
+fn adjusted(full: u64, capacity: Option<f64>) -> u64 {
+    match capacity {
+        Some(0.0) => 0,
+        Some(percent) if full > 0 => ((full as f64 * percent / 100.0).round() as u64).max(1),
+        _ => full,
     }
 }
 

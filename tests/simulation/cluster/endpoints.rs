@@ -140,6 +140,16 @@ impl Endpoints {
             .min()
     }
 
+    /// How many workers of a cluster are ready.
+    pub(super) fn ready_workers(&self, namespace: &str, cluster: &str) -> u64 {
+        let is_its = |pod: &&Arc<Value>| {
+            let labels = &pod["metadata"]["labels"];
+            labels["ray.io/cluster"] == cluster && labels["ray.io/node-type"] == "worker" && !is_deleted(pod)
+        };
+        let pods = in_namespace(&self.pods, namespace).map(|(_, pod)| pod).filter(is_its);
+        pods.filter(|pod| condition(pod, "Ready") == "True").count() as u64
+    }
+
     /// The pod of this uid.
     pub(super) fn pod(&self, namespace: &str, wanted: &str) -> Option<&Arc<Value>> {
         in_namespace(&self.pods, namespace).map(|(_, pod)| pod).find(|pod| uid(pod) == wanted)

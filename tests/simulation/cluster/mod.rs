@@ -9,6 +9,7 @@ mod dashboards;
 mod endpoints;
 mod fates;
 mod garbage;
+mod gateways;
 mod kubelet;
 mod nodes;
 mod pace;
@@ -33,6 +34,7 @@ use dashboards::Dashboards;
 use endpoints::Endpoints;
 pub use fates::{BoardFate, Fate, FateList, Fates, Odds};
 use garbage::Garbage;
+use gateways::{Gateways, Way};
 use kubelet::Kubelet;
 pub use nodes::{Node, Nodes};
 pub use pace::Pace;
@@ -56,6 +58,7 @@ pub struct Cluster {
     kubelet: Kubelet,
     endpoints: Endpoints,
     garbage: Garbage,
+    gateways: Gateways,
     dashboards: Dashboards,
 }
 
@@ -76,6 +79,8 @@ enum Chore {
     End(Arc<PodId>),
     /// Bring the endpoints of a Service up to date.
     Publish((String, String)),
+    /// Say of a Gateway or a route what became of it.
+    LetIn(Way),
     /// See whether the object of this uid is garbage.
     Collect(String),
 }
@@ -109,6 +114,7 @@ impl Cluster {
             kubelet: Kubelet::default(),
             endpoints: Endpoints::default(),
             garbage: Garbage::default(),
+            gateways: Gateways::default(),
             dashboards: Dashboards::default(),
         }
     }
@@ -130,6 +136,7 @@ impl Cluster {
         }
         let desk = &mut Desk { now, pace: &self.pace, fates: &mut self.fates, agenda: &mut self.agenda };
         self.garbage.see(desk, change);
+        self.gateways.see(desk, change);
     }
 
     fn see_pod(&mut self, now: Timestamp, change: &Change) {
@@ -166,6 +173,7 @@ impl Cluster {
                 Chore::Strike(pod) => self.kubelet.strike(now, &mut self.fates, api, &pod),
                 Chore::End(pod) => self.kubelet.end(now, api, &pod),
                 Chore::Publish(service) => self.endpoints.publish(now, api, &service),
+                Chore::LetIn(way) => self.gateways.let_in(now, api, &way),
                 Chore::Collect(uid) => self.garbage.collect(now, api, &uid),
             }
         }

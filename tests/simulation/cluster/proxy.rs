@@ -90,7 +90,11 @@ impl Proxy<'_> {
         let service = (call.namespace.clone(), name.to_owned());
         let answered = match call.method {
             Method::GET => {
-                self.dashboards.get(self.now, self.fates, &service, head).map(|details| as_json(200, &details))
+                let pod = self.endpoints.pod(&call.namespace, &head.uid);
+                let cluster = pod.map(|pod| text(pod, "/metadata/labels/ray.io~1cluster").to_owned());
+                let workers = self.endpoints.ready_workers(&call.namespace, &cluster.unwrap_or_default());
+                let told = self.dashboards.get(self.now, self.fates, &service, head, workers);
+                told.map(|details| as_json(200, &details))
             }
             Method::PUT => {
                 let with = (&mut *self.fates, self.pace);

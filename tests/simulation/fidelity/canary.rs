@@ -89,5 +89,6 @@ fn service() -> Service {
         suspend: false,
         recreate: false,
         patience: None,
+        steps: None,
     }
 }

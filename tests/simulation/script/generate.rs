@@ -146,6 +146,7 @@ pub(super) fn service(rng: &mut Rng, name: &str) -> Service {
         suspend: false,
         recreate: rng.u32(0..5) == 0,
         patience: (rng.u32(0..10) == 0).then(|| rng.u32(1..=40)),
+        steps: None,
     }
 }
 
@@ -190,6 +191,7 @@ fn scene(rng: &mut Rng, shape: Shape, services: &[Service]) -> Scene {
         cohorts: cohort.filter(|_| rng.bool()).map(|name| Cohort { name, quotas: Vec::new() }).into_iter().collect(),
         priorities: if shape.priorities { priorities.into() } else { Vec::new() },
         flavors,
+        gateways: false,
     }
 }
 

@@ -10,6 +10,8 @@ const SERVICE_SAMPLE: &str = include_str!("../../../config/samples/rayservice.ya
 const QUEUE_SAMPLE: &str = include_str!("../../../config/samples/queue.yaml");
 /// Groups may be scaled up to this.
 pub(crate) const MOST_WORKERS: u32 = 10;
+/// The class of Gateways.
+const GATEWAY_CLASS: &str = "ways";
 /// What every quota covers.
 const RESOURCES: [&str; 3] = ["cpu", "memory", "nvidia.com/gpu"];
 
@@ -56,6 +58,16 @@ impl Place {
             "kind": "WorkloadPriorityClass",
             "metadata": {"name": self.global(&priority.name)},
             "value": priority.value,
+        })
+    }
+
+    /// A GatewayClass.
+    pub(crate) fn gateway_class(&self) -> Value {
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "GatewayClass",
+            "metadata": {"name": self.global(GATEWAY_CLASS)},
+            "spec": {"controllerName": "sluice.dev/simulated"},
         })
     }
 
@@ -135,6 +147,17 @@ impl Place {
         spec["serveConfigV2"] = serve_config(service.edition).into();
         spec["suspend"] = service.suspend.into();
         fill(&mut spec["rayClusterConfig"], &service.pods);
+        if let Some(steps) = service.steps {
+            let replicas = service.pods.groups.first().map_or(0, |group| group.replicas);
+            spec["serveConfigV2"] = serve_config_of(service.edition, replicas).into();
+            spec["upgradeStrategy"] = json!({
+                "type": "NewClusterWithIncrementalUpgrade",
+                "clusterUpgradeOptions": {
+                    "maxSurgePercent": steps.surge, "stepSizePercent": steps.step, "intervalSeconds": steps.interval,
+                    "gatewayClassName": self.global(GATEWAY_CLASS),
+                },
+            });
+        }
         object
     }
 
@@ -163,6 +186,12 @@ impl Place {
         }
         json!({"name": name, "namespace": self.namespace, "labels": labels})
     }
+}
+
+/// A Serve configuration of one application with so many replicas.
+fn serve_config_of(edition: u32, replicas: u32) -> String {
+    let deployment = json!({"name": deployment(edition), "num_replicas": replicas});
+    json!({"applications": [{"name": "fruit", "import_path": "fruit:app", "deployments": [deployment]}]}).to_string()
 }
 
 /// The sample's Serve configuration. Editions differ by the name of a deployment, so that a status says which one it is about.
@@ -250,6 +279,7 @@ mod tests {
             suspend: false,
             recreate: true,
             patience: Some(20),
+            steps: None,
         };
 
         let object = Place::new("s7").service(&service);

@@ -7,5 +7,6 @@ pub(crate) mod manifests;
 pub(crate) mod perform;
 pub(crate) mod scene;
 pub(crate) mod step;
+pub(crate) mod stepwise;
 pub(crate) mod stories;
 pub(crate) mod wishes;

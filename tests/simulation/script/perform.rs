@@ -34,6 +34,7 @@ pub(crate) fn resource(kind: &str) -> ApiResource {
         "EndpointSlice" => ("discovery.k8s.io", "v1"),
         "Event" => ("events.k8s.io", "v1"),
         "RayService" | "RayCluster" => ("ray.io", "v1"),
+        "GatewayClass" => ("gateway.networking.k8s.io", "v1"),
         _ => ("kueue.x-k8s.io", "v1beta2"),
     };
     let lower = kind.to_lowercase();
@@ -59,6 +60,9 @@ impl<'a> Performer<'a> {
         }
         for priority in &scene.priorities {
             self.apply(self.place.priority(priority)).await?;
+        }
+        if scene.gateways {
+            self.apply(self.place.gateway_class()).await?;
         }
         for cohort in &scene.cohorts {
             self.apply(self.place.cohort(cohort)).await?;
@@ -117,7 +121,7 @@ impl<'a> Performer<'a> {
     fn api(&self, kind: &str) -> Api<DynamicObject> {
         let resource = resource(kind);
         match kind {
-            "Namespace" | "ResourceFlavor" | "WorkloadPriorityClass" | "Cohort" | "ClusterQueue" => {
+            "Namespace" | "ResourceFlavor" | "WorkloadPriorityClass" | "Cohort" | "ClusterQueue" | "GatewayClass" => {
                 Api::all_with(self.client.clone(), &resource)
             }
             _ => Api::namespaced_with(self.client.clone(), &self.place.namespace, &resource),
@@ -245,6 +249,7 @@ mod tests {
             suspend: false,
             recreate: false,
             patience: None,
+            steps: None,
         }
     }
 

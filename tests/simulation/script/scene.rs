@@ -51,6 +51,9 @@ pub(crate) struct Scene {
     /// Workload priorities.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) priorities: Vec<Priority>,
+    /// Whether there is a class of Gateways.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) gateways: bool,
 }
 
 /// A ResourceFlavor.

@@ -180,6 +180,21 @@ pub(crate) struct Service {
     /// For how many seconds its upgrades wait for quota, if not for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) patience: Option<u32>,
+    /// How it is upgraded in steps, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) steps: Option<Steps>,
+}
+
+/// How a service is upgraded in steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Steps {
+    /// Capacity on top of all, in percent.
+    pub(crate) surge: u32,
+    /// Traffic in a step, in percent.
+    pub(crate) step: u32,
+    /// Seconds between two steps.
+    pub(crate) interval: u32,
 }
 
 /// A RayCluster that belongs to no service.

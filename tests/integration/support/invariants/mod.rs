@@ -167,7 +167,7 @@ impl Watchdog {
                 found.extend(self.pods.check_renewal(&self.state, pod));
                 found
             }
-            Object::RayService(_) | Object::Service(_) => {
+            Object::RayService(_) | Object::Service(_) | Object::HTTPRoute(_) => {
                 self.state.apply(change);
                 Vec::new()
             }

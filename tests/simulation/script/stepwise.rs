@@ -1,0 +1,139 @@
+//! Histories of services that are upgraded in steps, from a seed.
+
+use fastrand::Rng;
+
+use super::generate::size;
+use super::scene::{Flavor, Priority, Queue, Quota, Scene, Size, Within};
+use super::step::{Act, Cluster, Group, Pause, Pods, Script, Service, Step, Steps};
+use super::wishes::Wishes;
+use crate::chance::Chance;
+
+/// The queue of all of them.
+const QUEUE: &str = "team-a";
+/// The longest that is waited for while an upgrade is under way, in milliseconds.
+const LONGEST_PAUSE: u32 = 60_000;
+
+impl Script {
+    /// One service or two, upgraded in steps with too little quota or enough, and what people do meanwhile.
+    pub(crate) fn in_steps(chance: &Chance) -> Self {
+        let rng = &mut chance.of("script").about("steps", 0);
+        let services: Vec<Service> =
+            ["fruit", "chat"].iter().take(rng.usize(1..=2)).map(|name| service(rng, name)).collect();
+        let demand = services.iter().fold(Size::default(), |sum, service| sum.plus(service.pods.total()));
+        let mut author = Author { script: Script { scene: scene(demand), steps: Vec::new() } };
+        for service in &services {
+            author.push(Pause::Rest, Act::PutService(service.clone()));
+        }
+        let surges = services.iter().fold(Size::default(), |sum, service| sum.plus(surge(service)));
+        let room = match rng.u32(0..4) {
+            0 => demand,
+            1 => demand.plus(surge(&services[0])),
+            2 => demand.plus(surges),
+            _ => demand.plus(surges).plus(demand),
+        };
+        author.set_quota(Pause::Rest, room);
+        for service in &services {
+            let pause = if rng.bool() { Pause::Rest } else { Pause::Millis(rng.u32(0..5_000)) };
+            author.push(pause, upgrade(rng, service, 1));
+        }
+        for _ in 0..rng.u32(0..=2) {
+            let service = &services[rng.usize(0..services.len())];
+            meanwhile(&mut author, rng, service, room);
+        }
+        author.set_quota(Pause::Rest, demand.plus(surges).plus(demand));
+        author.script
+    }
+}
+
+struct Author {
+    script: Script,
+}
+
+impl Author {
+    fn push(&mut self, after: Pause, act: Act) {
+        self.script.steps.push(Step { after, act });
+    }
+
+    fn set_quota(&mut self, after: Pause, nominal: Size) {
+        let quota = Quota { flavor: "on-demand".into(), nominal, borrowing: None, lending: None };
+        self.push(after, Act::SetQuota { queue: QUEUE.into(), quotas: vec![quota] });
+    }
+
+    fn service(&self, name: &str) -> Option<Service> {
+        Wishes::of(&self.script).services.remove(name)
+    }
+}
+
+/// Something that happens while an upgrade is under way.
+fn meanwhile(author: &mut Author, rng: &mut Rng, before: &Service, room: Size) {
+    let pause = Pause::Millis(rng.u32(0..LONGEST_PAUSE));
+    let name = before.name.clone();
+    let act = match rng.u32(0..8) {
+        0..3 => Act::PutService(before.clone()),
+        3 => upgrade(rng, before, 2),
+        4 => {
+            let less = Size { cpu: room.cpu.saturating_sub(rng.u32(0..1_000)), ..room };
+            return author.set_quota(pause, less);
+        }
+        5 => Act::PutCluster(Cluster {
+            name: "basket".into(),
+            queue: Some(QUEUE.into()),
+            priority: rng.bool().then(|| "high".to_owned()),
+            recreate: false,
+            pods: Pods { version: 52, head: size(rng, 0), groups: Vec::new() },
+        }),
+        6 => Act::Suspend { service: name, suspend: true },
+        _ => return,
+    };
+    let suspends = matches!(act, Act::Suspend { .. });
+    author.push(pause, act);
+    if suspends {
+        author.push(Pause::Millis(rng.u32(0..10_000)), Act::Suspend { service: before.name.clone(), suspend: false });
+    } else if let Some(now) = author.service(&before.name).filter(|_| rng.u32(0..3) == 0) {
+        author.push(Pause::Millis(rng.u32(0..LONGEST_PAUSE)), upgrade(rng, &now, 1));
+    }
+}
+
+/// Another version, or workers of another size.
+fn upgrade(rng: &mut Rng, service: &Service, versions: u32) -> Act {
+    let mut next = service.clone();
+    next.pods.version += versions;
+    if rng.u32(0..4) == 0 {
+        next.pods.groups.iter_mut().for_each(|group| group.size = size(rng, 0));
+    }
+    Act::PutService(next)
+}
+
+fn service(rng: &mut Rng, name: &str) -> Service {
+    let surge = rng.choice([100, 50, 50, 34, 25, 20]).unwrap_or(100);
+    let steps = Steps { surge, step: rng.u32(1..=surge).max(surge / 4), interval: rng.u32(1..=4) };
+    let group = Group { name: "small".into(), replicas: rng.u32(1..=5), hosts: 1, size: size(rng, 0) };
+    Service {
+        name: name.to_owned(),
+        queue: Some(QUEUE.to_owned()),
+        pods: Pods { version: 52, head: size(rng, 0), groups: vec![group] },
+        linger: rng.u32(0..=2),
+        steps: Some(steps),
+        ..Service::default()
+    }
+}
+
+/// What an upgrade of a service asks for on top of it.
+fn surge(service: &Service) -> Size {
+    let percent = service.steps.map_or(100, |steps| steps.surge);
+    let workers = service.pods.groups.iter().map(|group| group.size.times((group.replicas * percent).div_ceil(100)));
+    workers.fold(service.pods.head, Size::plus)
+}
+
+fn scene(demand: Size) -> Scene {
+    let quota = Quota { flavor: "on-demand".into(), nominal: demand, borrowing: None, lending: None };
+    let queue =
+        Queue { name: QUEUE.into(), quotas: vec![quota], within: Some(Within::LowerPriority), ..Queue::default() };
+    Scene {
+        flavors: vec![Flavor { name: "on-demand".into(), picky: false }],
+        queues: vec![queue],
+        priorities: vec![Priority { name: "high".into(), value: 100 }],
+        gateways: true,
+        ..Scene::default()
+    }
+}
