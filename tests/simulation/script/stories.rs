@@ -159,7 +159,9 @@ fn suspend_and_resume(author: &mut Author, rng: &mut Rng, name: &str) {
 /// Somebody of higher priority needs what there is, and may be done soon.
 fn preempt(author: &mut Author, rng: &mut Rng, service: &Service) {
     let mut urgent = super::generate::service(rng, URGENT);
-    urgent.queue.clone_from(&service.queue);
+    // Nobody takes a service out of its queue: while it holds quota, the policies refuse that.
+    let own = || author.wishes.services.get(URGENT)?.queue.clone();
+    urgent.queue = service.queue.clone().or_else(own);
     urgent.priority = author.script.scene.priorities.last().map(|class| class.name.clone());
     if rng.bool() {
         urgent.pods = service.pods.clone();
