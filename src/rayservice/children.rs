@@ -11,7 +11,7 @@ use super::incremental::ways::route_name;
 use super::upgrade::Step;
 use super::{Scene, View, hash, incremental, services};
 use crate::api::gateway::HTTPRoute;
-use crate::api::ray::step_choices::UPGRADE_ANNOTATION;
+use crate::api::ray::step_choices::{FAILED_ANNOTATION, UPGRADE_ANNOTATION};
 use crate::api::ray::upgrade_choices::GIVEN_UP_ANNOTATION;
 use crate::api::ray::{RayCluster, RayService, names};
 use crate::api::{LAST_APPLIED_ANNOTATION, condition};
@@ -32,6 +32,7 @@ pub(super) fn draft(service: &RayService, name: &str) -> RayCluster {
     annotations.remove(LAST_APPLIED_ANNOTATION);
     annotations.remove(GIVEN_UP_ANNOTATION);
     annotations.remove(UPGRADE_ANNOTATION);
+    annotations.remove(FAILED_ANNOTATION);
     let mut cluster = RayCluster::new(name, service.spec.ray_cluster_config.clone());
     cluster.metadata = ObjectMeta {
         namespace: service.namespace(),

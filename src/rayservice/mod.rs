@@ -6,6 +6,7 @@
 //! it was made from), so that a process that starts anywhere in between goes on from there.
 
 mod children;
+mod failed;
 mod family;
 mod given_up;
 mod goal;
@@ -92,11 +93,13 @@ impl<'a> Scene<'a> {
         let wanted = goal.as_ref().map_or_else(|_| Cow::Owned(hash::of(spec)), |goal| Cow::Borrowed(&*goal.hash));
         let rivals = family.rivals(view.service, &wanted);
         let step = match goal {
-            Ok(_) => {
+            Ok(goal) => {
                 let active = family.active.as_ref().map(|active| active.fit(spec, &wanted));
                 let step = upgrade::decide(active, &rivals, goal::strategy(view.service, view.upgrades));
                 let noted = upgrade_choices::given_up(&view.service.metadata);
                 let step = given_up::decide(step, noted, &wanted, active.is_some());
+                let has_failed = failed::reason(view.service, goal).is_some();
+                let step = failed::decide(step, has_failed, active.is_some());
                 incremental::decide(view, family.active.as_ref(), &family.others, step)
             }
             Err(_) => Step::Hold(Reason::Invalid, upgrade::current(&rivals)),
@@ -162,6 +165,7 @@ fn run(scene: &Scene<'_>) -> Plan {
     }
     children::plan(scene, &mut plan);
     given_up::plan(scene, &mut plan);
+    failed::plan(scene, &mut plan);
     serve::plan_all(scene, &mut plan);
     if let Some(child) = scene.serving() {
         services::plan(scene, child, &mut plan);

@@ -10,6 +10,8 @@ const PAUSES_WHILE_WAITING: [SignedDuration; 3] =
     [SignedDuration::from_millis(500), SignedDuration::from_secs(1), SignedDuration::from_secs(2)];
 /// About how long the pause between questions is while everything runs.
 const PAUSE_WHILE_RUNNING: SignedDuration = SignedDuration::from_secs(10);
+/// Between two questions while traffic moves as the answers allow (KubeRay 1.7 asks in every pass, which is every 2 s).
+const PAUSE_WHILE_UPGRADING: SignedDuration = SignedDuration::from_secs(2);
 /// The pause after a configuration was refused for the first time; it doubles with each refusal.
 const FIRST_PAUSE_AFTER_REFUSAL: SignedDuration = SignedDuration::from_secs(2);
 /// The longest pause after a refusal.
@@ -154,14 +156,16 @@ impl ServeObservation {
     }
 
     /// When the applications are to be asked for again; at once if they weren't since the last configuration was taken, and
-    /// soon if they weren't since `since`, which may be of another clock, or not of this head pod.
-    pub fn ask_at(&self, since: Timestamp, head: Option<&str>) -> Timestamp {
+    /// soon if they weren't since `since`, which may be of another clock, or not of this head pod. `closely` is for when something is to
+    /// be decided by the answer.
+    pub fn ask_at(&self, since: Timestamp, head: Option<&str>, closely: bool) -> Timestamp {
         let Some(Asked { called_at, head: asked, .. }) = &self.asked else { return Timestamp::MIN };
         if self.applied.as_ref().is_some_and(|applied| *called_at < applied.at) {
             return Timestamp::MIN;
         }
         let pause = match self.waiting.checked_sub(1) {
             _ if *called_at < since || asked.as_deref() != head => PAUSES_WHILE_WAITING[0],
+            None if closely => PAUSE_WHILE_UPGRADING,
             None => self.about(PAUSE_WHILE_RUNNING, *called_at),
             Some(before) => PAUSES_WHILE_WAITING[before.min(PAUSES_WHILE_WAITING.len() - 1)],
         };
@@ -269,7 +273,7 @@ mod tests {
     #[case::asked_after_it_was_applied(vec![put(200, "a", Ok(())), status(300, "DEPLOYING")], 800)]
     fn serve_is_asked_often_while_something_is_awaited(#[case] replies: Vec<ServeReply>, #[case] expected: i64) {
         let expected = if expected == i64::MIN { Timestamp::MIN } else { at(expected) };
-        assert_eq!(after(replies).ask_at(Timestamp::MIN, None), expected);
+        assert_eq!(after(replies).ask_at(Timestamp::MIN, None, false), expected);
     }
 
     #[test]
@@ -333,7 +337,7 @@ mod tests {
         let all: Vec<ServeObservation> = (0..100).map(|uid| after(replies(uid))).collect();
         assert!(all.iter().all(|observation| observation.is_healthy("head") == Some(true)));
 
-        let status_at = all.iter().map(|observation| observation.ask_at(Timestamp::MIN, None));
+        let status_at = all.iter().map(|observation| observation.ask_at(Timestamp::MIN, None, false));
         let health_at = all.iter().map(|observation| observation.check_health_at("head"));
         for times in [status_at.collect::<BTreeSet<_>>(), health_at.collect()] {
             assert!(times.iter().all(|time| (at(9_000)..=at(11_000)).contains(time)), "{times:?}");
@@ -354,6 +358,6 @@ mod tests {
 
     #[test]
     fn a_head_that_is_ready_since_a_time_to_come_is_asked_in_peace() {
-        assert_eq!(after([status(0, "RUNNING")]).ask_at(at(9_000), None), at(500));
+        assert_eq!(after([status(0, "RUNNING")]).ask_at(at(9_000), None, false), at(500));
     }
 }

@@ -86,7 +86,7 @@ fn plan(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan
         }
     }
     tell(scene, child, config, plan);
-    let at = child.serve.ask_at(ready_since, child.head_uid());
+    let at = child.serve.ask_at(ready_since, child.head_uid(), scene.transition.is_some());
     if at <= now {
         plan.serve_calls.push(call(child, ServeRequest::Get));
         plan.wake(now.saturating_add(PATIENCE).unwrap_or(now));

@@ -9,8 +9,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use super::family::{Child, active_name, pending_name};
 use super::suspend::Phase;
 use super::upgrade::{Reason, Step};
-use super::{Scene, View, children, goal, incremental, initializing, serve};
+use super::{Scene, View, children, failed, goal, incremental, initializing, serve};
 use crate::api::condition::{self, Verdict};
+use crate::api::ray::step_choices::FAILED_ANNOTATION;
 use crate::api::ray::upgrade_choices::GIVEN_UP_ANNOTATION;
 use crate::api::ray::{AppStatus, RayServiceStatus, RayServiceStatuses, ServeDeploymentStatus, names};
 use crate::dashboard::ServeStatus;
@@ -223,7 +224,10 @@ fn progress(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
 
 fn rollback(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
     match incremental::rollback(scene) {
-        Some(why) => conditions.set(ROLLBACK_IN_PROGRESS, true, "DesiredClusterSpecChanged", why),
+        Some(why) => {
+            let reason = if has_failed(scene).is_some() { "UpgradeFailed" } else { "DesiredClusterSpecChanged" };
+            conditions.set(ROLLBACK_IN_PROGRESS, true, reason, why);
+        }
         None => conditions.remove(ROLLBACK_IN_PROGRESS),
     }
 }
@@ -281,8 +285,22 @@ fn held(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
             );
             conditions.set(UPGRADE_HELD, true, "UpgradeGivenUp", text);
         }
+        (_, Some(active)) if has_failed(scene).is_some() => {
+            let why = has_failed(scene).unwrap_or_default();
+            let text = format!(
+                "another RayCluster was tried, and failed: {why}. RayCluster {} serves; it is tried again when the spec changes, or \
+                 annotation {FAILED_ANNOTATION} is removed",
+                active.name()
+            );
+            conditions.set(UPGRADE_HELD, true, "UpgradeFailed", text);
+        }
         _ => conditions.remove(UPGRADE_HELD),
     }
+}
+
+/// Why what is wanted has failed, if it has.
+fn has_failed<'s>(scene: &'s Scene<'_>) -> Option<&'s str> {
+    failed::reason(scene.view.service, scene.goal.as_ref().ok()?)
 }
 
 /// All problems in one sentence.

@@ -51,6 +51,8 @@ pub enum Reason {
     Invalid,
     /// It waited for quota for too long.
     GivenUp,
+    /// It was tried, and failed.
+    Failed,
 }
 
 impl Step {

@@ -3,12 +3,20 @@
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use crate::api::duration;
+
 /// On a RayService: how an upgrade in steps is taken back; see [`Rollback`].
 pub const ROLLBACK_ANNOTATION: &str = "sluice.dev/rollback";
 /// On a RayService: what is to become of the upgrade that is under way; see [`Wish`].
 pub const UPGRADE_ANNOTATION: &str = "sluice.dev/upgrade";
 /// On a RayService: for how many seconds the old cluster keeps what it has once the new one gets all traffic.
 pub const BAKE_ANNOTATION: &str = "sluice.dev/bake-seconds";
+
+/// On a RayService: for how long the next cluster may be unhealthy, like `10m`, before its upgrade is taken back. Without it, for as
+/// long as it takes.
+pub const DEADLINE_ANNOTATION: &str = "sluice.dev/upgrade-deadline";
+/// On a RayService: the revision of which the upgrade has failed, and why. It isn't tried again as long as this stands here.
+pub const FAILED_ANNOTATION: &str = "sluice.dev/upgrade-failed";
 
 /// How an upgrade in steps is taken back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -75,9 +83,21 @@ pub fn bake(meta: &ObjectMeta) -> Result<SignedDuration, String> {
     Ok(SignedDuration::from_secs(seconds.into()))
 }
 
+/// For how long the next cluster may be unhealthy, if its owner has set a limit.
+///
+/// # Errors
+/// When the annotation doesn't say a time, which counts as nothing; the sentence names it.
+pub fn deadline(meta: &ObjectMeta) -> Result<Option<SignedDuration>, String> {
+    let Some(text) = annotation(meta, DEADLINE_ANNOTATION) else { return Ok(None) };
+    let deadline = duration::parse(text).filter(SignedDuration::is_positive);
+    let wrong = || misread_as(DEADLINE_ANNOTATION, text, "not a time above zero like 10m or 1h30m");
+    deadline.map(Some).ok_or_else(wrong)
+}
+
 /// What is wrong with the annotations that an owner has set.
 pub fn misread(meta: &ObjectMeta) -> Vec<String> {
-    [Rollback::of(meta).err(), Wish::of(meta).err(), bake(meta).err()].into_iter().flatten().collect()
+    let misread = [Rollback::of(meta).err(), Wish::of(meta).err(), bake(meta).err(), deadline(meta).err()];
+    misread.into_iter().flatten().collect()
 }
 
 fn misread_as(name: &str, value: &str, wrong: &str) -> String {
@@ -105,11 +125,13 @@ mod tests {
         assert_eq!(Wish::of(&with(UPGRADE_ANNOTATION, "Paused")), Ok(Wish::Paused));
         assert_eq!(Wish::of(&with(UPGRADE_ANNOTATION, "Promote")), Ok(Wish::Promote));
         assert_eq!(bake(&with(BAKE_ANNOTATION, "300")), Ok(SignedDuration::from_secs(300)));
+        assert_eq!(deadline(&with(DEADLINE_ANNOTATION, "10m")), Ok(Some(SignedDuration::from_mins(10))));
 
         let nothing = ObjectMeta::default();
         assert_eq!(Rollback::of(&nothing), Ok(Rollback::AsCapacityAllows));
         assert_eq!(Wish::of(&nothing), Ok(Wish::GoOn));
         assert_eq!(bake(&nothing), Ok(SignedDuration::ZERO));
+        assert_eq!(deadline(&nothing), Ok(None));
         assert!(misread(&nothing).is_empty());
     }
 
@@ -117,6 +139,7 @@ mod tests {
     #[case::small_letters(ROLLBACK_ANNOTATION, "stepped", "neither Stepped nor Immediate")]
     #[case::another_word(UPGRADE_ANNOTATION, "Stop", "neither Paused nor Promote")]
     #[case::a_unit(BAKE_ANNOTATION, "5m", "a number of seconds like 300")]
+    #[case::no_unit(DEADLINE_ANNOTATION, "30", "a time above zero like 10m or 1h30m")]
     #[case::below_zero(BAKE_ANNOTATION, "-5", "a number of seconds like 300")]
     fn what_makes_no_sense_is_named_with_what_is_allowed(
         #[case] name: &str,

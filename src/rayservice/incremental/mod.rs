@@ -19,7 +19,7 @@ use kube::ResourceExt;
 
 use super::family::{Child, active_name, pending_name};
 use super::upgrade::Step;
-use super::{Scene, View, kept};
+use super::{Scene, View, failed, kept};
 use crate::api::condition;
 use crate::api::ray::step_choices::{self, Rollback, UPGRADE_ANNOTATION, Wish};
 use crate::api::ray::{RayCluster, RayService, RayServiceStatus};
@@ -137,7 +137,7 @@ impl Transition {
             None if !is_recorded(view, [(active, sides.0), (pending, sides.1)]) => Ok(Move::Wait(Wait::Record)),
             None => Ok(machine::next(
                 position,
-                &pace(view.service, &options, returning, position),
+                &pace(view, &options, returning, position),
                 &facts(view, to, from, position),
             )),
         };
@@ -167,10 +167,13 @@ impl Transition {
     }
 }
 
-fn pace(service: &RayService, options: &Options, returning: bool, position: Position) -> Pace {
+fn pace(view: &View<'_>, options: &Options, returning: bool, position: Position) -> Pace {
+    let service = view.service;
     let promoted = wish(service) == Wish::Promote;
     let at_once = match Rollback::of(&service.metadata).unwrap_or_default() {
         _ if !returning => promoted,
+        // What has failed answers nobody as it should.
+        _ if view.goal.as_ref().is_ok_and(|goal| failed::reason(service, goal).is_some()) => true,
         Rollback::AsCapacityAllows => position.to.capacity == WHOLE,
         Rollback::Stepped => false,
         Rollback::Immediate => true,
@@ -258,7 +261,7 @@ fn is_recorded(view: &View<'_>, sides: [(&Child<'_>, Side); 2]) -> bool {
 }
 
 /// When traffic moved last in the upgrade that is under way.
-fn moved_at(service: &RayService) -> Option<Timestamp> {
+pub(super) fn moved_at(service: &RayService) -> Option<Timestamp> {
     let pending = service.status.as_ref()?.pending_service_status.as_ref()?;
     Some(pending.last_traffic_migrated_time.as_ref()?.0)
 }

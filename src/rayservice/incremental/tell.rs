@@ -2,8 +2,8 @@
 
 use super::Transition;
 use super::machine::{Move, Side, Wait};
-use crate::rayservice::Scene;
 use crate::rayservice::serve::is_made_from_spec;
+use crate::rayservice::{Scene, failed};
 
 /// How far an upgrade is, and what its next step waits for.
 pub(in crate::rayservice) fn progress(scene: &Scene<'_>) -> Option<String> {
@@ -39,6 +39,9 @@ fn waits_for(transition: &Transition) -> Option<String> {
 pub(in crate::rayservice) fn rollback(scene: &Scene<'_>) -> Option<&'static str> {
     scene.transition.as_ref().filter(|transition| transition.returning)?;
     let active = scene.family.active.as_ref()?;
+    if scene.goal.as_ref().is_ok_and(|goal| failed::reason(scene.view.service, goal).is_some()) {
+        return Some("the upgrade has failed: traffic and capacity go back to the active cluster");
+    }
     Some(match is_made_from_spec(scene, active) {
         true => "the spec is that of the active cluster again: traffic and capacity go back to it",
         false => "the spec asks for another cluster: traffic and capacity go back to the active one first",

@@ -255,6 +255,58 @@ fn an_upgrade_can_be_promoted_and_the_next_one_is_not_meant() {
     assert!(!service.annotations().contains_key("sluice.dev/upgrade"));
 }
 
+#[rstest]
+#[case::before_traffic("100/100 0/50")]
+#[case::early("75/100 25/50")]
+#[case::late("25/50 75/100")]
+fn an_upgrade_whose_applications_fail_goes_back_and_is_not_tried_again(#[case] at: &str) {
+    let mut stage = serving(50, 25, 5);
+    stage.edit(json!({"metadata": {"annotations": {"sluice.dev/rollback": "Stepped"}}}));
+    let old = stage.living()[0].clone();
+    begin(&mut stage, at);
+    let pending = stage.named().1.expect("it is pending");
+    stage.failing.insert(pending.clone());
+
+    // When its applications fail, then all requests go back without a pause,
+    let seen = watched(&mut stage, 20);
+    assert_eq!(seen.last().map(String::as_str), Some("100/100"), "{seen:?}");
+    let why = "application one is DEPLOY_FAILED: no module named one";
+    assert_eq!(stage.told("UpgradeFailed"), 1);
+    assert!(stage.message("sluice.dev/UpgradeHeld").contains(why), "{}", stage.message("sluice.dev/UpgradeHeld"));
+
+    // and the same is not tried again, also not by another process,
+    stage.restart();
+    stage.play(100);
+    assert_eq!(stage.living(), std::slice::from_ref(&old));
+    assert_eq!(stage.condition("sluice.dev/UpgradeHeld"), state("True", "UpgradeFailed"));
+
+    // but something else is: here, the same cluster with another configuration.
+    stage.failing.clear();
+    let other = service(50, 25, 5)["spec"]["serveConfigV2"].as_str().expect("a text").replace("one:app", "two:app");
+    stage.edit(json!({"spec": {"serveConfigV2": other}}));
+    stage.play(150);
+    assert_ne!(stage.living(), [old]);
+    assert_eq!(stage.condition("sluice.dev/UpgradeHeld"), None);
+    assert!(!stage.service().expect("the service").annotations().contains_key("sluice.dev/upgrade-failed"));
+}
+
+#[test]
+fn an_upgrade_that_does_not_get_healthy_in_time_goes_back() {
+    let mut stage = serving(50, 25, 5);
+    stage.edit(json!({"metadata": {"annotations": {"sluice.dev/upgrade-deadline": "10m"}}}));
+    let old = stage.living()[0].clone();
+    stage.deploy = SignedDuration::from_hours(1);
+    stage.edit(version("2.54.0"));
+
+    stage.play(590);
+    assert_eq!(stage.living().len(), 2);
+    stage.play(30);
+
+    assert_eq!(stage.living(), [old]);
+    let why = stage.message("sluice.dev/UpgradeHeld");
+    assert!(why.contains("it was not healthy within 10m") && why.contains("application one is DEPLOYING"), "{why}");
+}
+
 #[test]
 fn the_old_cluster_keeps_what_it_has_while_the_new_one_bakes() {
     let mut stage = serving(50, 50, 1);

@@ -54,6 +54,8 @@ pub(in crate::rayservice) struct Stage {
     pub(in crate::rayservice) workers: bool,
     /// The application that dashboards refuse.
     pub(in crate::rayservice) refused_app: Option<&'static str>,
+    /// Clusters whose applications can't be deployed.
+    pub(in crate::rayservice) failing: BTreeSet<String>,
     /// Clusters whose pods take no requests.
     pub(in crate::rayservice) unreachable: BTreeSet<String>,
     /// Clusters whose Serve proxies don't answer.
@@ -94,6 +96,7 @@ impl Stage {
             pods_linger: false,
             workers: true,
             refused_app: None,
+            failing: BTreeSet::new(),
             unreachable: BTreeSet::new(),
             ill: BTreeSet::new(),
             deploy: SignedDuration::from_secs(3),
@@ -440,6 +443,9 @@ impl Stage {
         match &call.request {
             ServeRequest::Get => {
                 let mut state = json!({"status": if runs { "RUNNING" } else { "DEPLOYING" }});
+                if self.failing.contains(&call.cluster) {
+                    state = json!({"status": "DEPLOY_FAILED", "message": "no module named one"});
+                }
                 let capacity = dashboard.applied.last().and_then(|config| config.get("target_capacity")).cloned();
                 let deployments = dashboard.deployments(self.now, self.deploy);
                 if !deployments.is_empty() {
