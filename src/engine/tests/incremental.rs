@@ -1,5 +1,7 @@
 //! Upgrades in steps, each step paid for.
 
+use std::collections::BTreeMap;
+
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -123,6 +125,57 @@ fn nobody_gets_what_goes_from_one_side_to_the_other(#[case] upgrade: fn(&mut Con
     // and then it does.
     assert_eq!(versions(&plane, "chat"), ["2.54.0"]);
     assert_eq!(plane.pods("greedy"), 1);
+    assert_eq!(plane.most_running, 8);
+}
+
+/// Ray's autoscaler of every cluster of a service: it asks for a worker for each replica, and removes those that were idle for a minute.
+fn autoscale(plane: &mut ControlPlane, service: &str, idle: &mut BTreeMap<String, u32>) {
+    for child in plane.children(service) {
+        let replicas = plane.object("RayCluster", &child)["spec"]["workerGroupSpecs"][0]["replicas"].as_u64();
+        let Some((replicas, wanted)) = replicas.zip(plane.wanted_replicas(&child)) else { continue };
+        let since = idle.entry(child.clone()).or_default();
+        *since = if wanted < replicas { *since + 1 } else { 0 };
+        if wanted > replicas || *since > 60 {
+            let pods = plane.running(&child).filter_map(|pod| pod["metadata"]["name"].as_str());
+            let workers: Vec<&str> = pods.filter(|name| name.contains("worker")).collect();
+            let surplus = usize::try_from(replicas.saturating_sub(wanted)).expect("few");
+            let idle = json!(workers.iter().take(surplus).collect::<Vec<_>>());
+            let mut spec = plane.object("RayCluster", &child)["spec"].clone();
+            spec["workerGroupSpecs"][0]["replicas"] = json!(wanted);
+            spec["workerGroupSpecs"][0]["scaleStrategy"] = json!({"workersToDelete": idle});
+            plane.apply("RayCluster", json!({"metadata": {"name": child}, "spec": spec}));
+        }
+    }
+}
+
+#[test]
+fn with_rays_autoscaler_an_upgrade_needs_no_more_than_its_surge_either() {
+    // Given a service whose clusters are scaled by Ray's autoscaler,
+    let of = |version: &str| {
+        let mut cluster = cluster_spec(4, version);
+        cluster["enableInTreeAutoscaling"] = json!(true);
+        // The autoscaler beside the head is charged too; here it costs nothing.
+        cluster["autoscalerOptions"] = json!({"resources": {"requests": {"cpu": "0", "memory": "0"}, "limits": {}}});
+        cluster
+    };
+    let mut plane = control_plane(Settings::default(), "8");
+    plane.apply("GatewayClass", json!({"metadata": {"name": "traefik"}, "spec": {"controllerName": "a"}}));
+    put_with(&mut plane, "chat", of("2.53.0"));
+    let mut idle = BTreeMap::new();
+    let mut play = |plane: &mut ControlPlane, seconds: u32| {
+        for _ in 0..seconds {
+            plane.play(1);
+            autoscale(plane, "chat", &mut idle);
+        }
+    };
+    play(&mut plane, 60);
+    assert_eq!(shares(&plane, "chat"), "100/100");
+
+    // when it is upgraded, then it gets there, as workers go after their minute, and at no time did more run.
+    put_with(&mut plane, "chat", of("2.54.0"));
+    play(&mut plane, 400);
+    assert_eq!(versions(&plane, "chat"), ["2.54.0"]);
+    assert_eq!(plane.pods(&plane.children("chat")[0]), 5);
     assert_eq!(plane.most_running, 8);
 }
 

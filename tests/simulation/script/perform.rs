@@ -6,7 +6,8 @@ use std::time::Duration;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PropagationPolicy};
 use kube::core::discovery::ApiResource;
 use kube::{Api, Client, ResourceExt};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use sluice::api::ray::step_choices::FAILED_ANNOTATION;
 use sluice::api::ray::upgrade_choices::{GIVEN_UP_ANNOTATION, TIMEOUT_ANNOTATION};
 
 use super::manifests::{self, Place};
@@ -98,7 +99,9 @@ impl<'a> Performer<'a> {
                 self.merge("RayService", service, json!({"metadata": {"labels": labels}})).await
             }
             Act::TryAgain { service } => {
-                let annotations = json!({(TIMEOUT_ANNOTATION): null, (GIVEN_UP_ANNOTATION): null});
+                let notes = [TIMEOUT_ANNOTATION, GIVEN_UP_ANNOTATION, FAILED_ANNOTATION];
+                let annotations: Map<String, Value> =
+                    notes.map(|note| (note.to_owned(), Value::Null)).into_iter().collect();
                 self.merge("RayService", service, json!({"metadata": {"annotations": annotations}})).await
             }
             Act::DeleteService { service, foreground } => self.delete("RayService", service, *foreground).await,

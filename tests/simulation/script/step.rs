@@ -88,7 +88,7 @@ pub(crate) enum Act {
         /// The class; none takes it away.
         priority: Option<String>,
     },
-    /// Lets a service wait for quota for as long as it takes, also for an upgrade that was given up.
+    /// Lets a service wait for quota for as long as it takes, also for an upgrade that was given up, and try again one that has failed.
     TryAgain {
         /// The service.
         service: String,

@@ -121,8 +121,10 @@ impl Script {
                 acts.push(Act::StopLocalQueue { queue: queue.clone(), policy: StopPolicy::None });
             }
         }
-        let hasty = wishes.services.values().filter(|service| service.patience.is_some());
-        acts.extend(hasty.map(|service| Act::TryAgain { service: service.name.clone() }));
+        let gives_up = |service: &&Service| service.patience.is_some() || service.steps.is_some();
+        acts.extend(
+            wishes.services.values().filter(gives_up).map(|service| Act::TryAgain { service: service.name.clone() }),
+        );
         acts
     }
 

@@ -30,6 +30,13 @@ impl ControlPlane {
         }
     }
 
+    /// How many replicas Serve wants on a cluster, if it was told of any.
+    pub(in crate::engine) fn wanted_replicas(&self, cluster: &str) -> Option<u64> {
+        let config = self.serve.get(cluster)?;
+        let full = config.pointer("/applications/0/deployments/0/num_replicas")?.as_f64()?;
+        Some((full * config["target_capacity"].as_f64().unwrap_or(100.0) / 100.0).round() as u64)
+    }
+
     /// The deployments of a configuration as Serve tells of them: each replica runs on a worker of its own, if there is one.
     pub(super) fn deployments(&self, cluster: &str, config: &Value) -> BTreeMap<String, Value> {
         let deployments = config.pointer("/applications/0/deployments").and_then(Value::as_array).into_iter().flatten();
