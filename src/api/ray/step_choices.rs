@@ -12,6 +12,8 @@ pub const UPGRADE_ANNOTATION: &str = "sluice.dev/upgrade";
 /// On a RayService: for how many seconds the old cluster keeps what it has once the new one gets all traffic.
 pub const BAKE_ANNOTATION: &str = "sluice.dev/bake-seconds";
 
+/// On a RayService: `false` if worker groups are not to follow the capacity of their cluster, which Ray's autoscaler has to see to then.
+pub const SCALE_WORKERS_ANNOTATION: &str = "sluice.dev/scale-workers";
 /// On a RayService: for how long the next cluster may be unhealthy, like `10m`, before its upgrade is taken back. Without it, for as
 /// long as it takes.
 pub const DEADLINE_ANNOTATION: &str = "sluice.dev/upgrade-deadline";
@@ -83,6 +85,18 @@ pub fn bake(meta: &ObjectMeta) -> Result<SignedDuration, String> {
     Ok(SignedDuration::from_secs(seconds.into()))
 }
 
+/// Whether worker groups follow the capacity of their cluster, where Ray's autoscaler doesn't see to that.
+///
+/// # Errors
+/// When the annotation says something else, which counts as nothing; the sentence names it.
+pub fn scales_workers(meta: &ObjectMeta) -> Result<bool, String> {
+    match annotation(meta, SCALE_WORKERS_ANNOTATION) {
+        None | Some("true") => Ok(true),
+        Some("false") => Ok(false),
+        Some(other) => Err(misread_as(SCALE_WORKERS_ANNOTATION, other, "neither true nor false")),
+    }
+}
+
 /// For how long the next cluster may be unhealthy, if its owner has set a limit.
 ///
 /// # Errors
@@ -96,8 +110,8 @@ pub fn deadline(meta: &ObjectMeta) -> Result<Option<SignedDuration>, String> {
 
 /// What is wrong with the annotations that an owner has set.
 pub fn misread(meta: &ObjectMeta) -> Vec<String> {
-    let misread = [Rollback::of(meta).err(), Wish::of(meta).err(), bake(meta).err(), deadline(meta).err()];
-    misread.into_iter().flatten().collect()
+    let of_upgrade = [Rollback::of(meta).err(), Wish::of(meta).err(), bake(meta).err(), deadline(meta).err()];
+    of_upgrade.into_iter().chain([scales_workers(meta).err()]).flatten().collect()
 }
 
 fn misread_as(name: &str, value: &str, wrong: &str) -> String {
@@ -126,12 +140,14 @@ mod tests {
         assert_eq!(Wish::of(&with(UPGRADE_ANNOTATION, "Promote")), Ok(Wish::Promote));
         assert_eq!(bake(&with(BAKE_ANNOTATION, "300")), Ok(SignedDuration::from_secs(300)));
         assert_eq!(deadline(&with(DEADLINE_ANNOTATION, "10m")), Ok(Some(SignedDuration::from_mins(10))));
+        assert_eq!(scales_workers(&with(SCALE_WORKERS_ANNOTATION, "false")), Ok(false));
 
         let nothing = ObjectMeta::default();
         assert_eq!(Rollback::of(&nothing), Ok(Rollback::AsCapacityAllows));
         assert_eq!(Wish::of(&nothing), Ok(Wish::GoOn));
         assert_eq!(bake(&nothing), Ok(SignedDuration::ZERO));
         assert_eq!(deadline(&nothing), Ok(None));
+        assert_eq!(scales_workers(&nothing), Ok(true));
         assert!(misread(&nothing).is_empty());
     }
 
@@ -139,6 +155,7 @@ mod tests {
     #[case::small_letters(ROLLBACK_ANNOTATION, "stepped", "neither Stepped nor Immediate")]
     #[case::another_word(UPGRADE_ANNOTATION, "Stop", "neither Paused nor Promote")]
     #[case::a_unit(BAKE_ANNOTATION, "5m", "a number of seconds like 300")]
+    #[case::a_no(SCALE_WORKERS_ANNOTATION, "no", "neither true nor false")]
     #[case::no_unit(DEADLINE_ANNOTATION, "30", "a time above zero like 10m or 1h30m")]
     #[case::below_zero(BAKE_ANNOTATION, "-5", "a number of seconds like 300")]
     fn what_makes_no_sense_is_named_with_what_is_allowed(

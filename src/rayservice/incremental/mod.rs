@@ -346,9 +346,11 @@ pub(super) fn is_gaining(scene: &Scene<'_>, child: &Child<'_>) -> bool {
 
 /// Makes a cluster that is to take the place of another as large as its first step needs.
 pub(super) fn shrink(scene: &Scene<'_>, cluster: &mut RayCluster) {
-    let (Some(options), Some(_), Ok(goal)) = (options(scene.view.service), &scene.family.active, scene.goal) else {
+    let service = scene.view.service;
+    let (Some(options), Some(_), Ok(goal)) = (options(service), &scene.family.active, scene.goal) else { return };
+    if !step_choices::scales_workers(&service.metadata).unwrap_or(true) {
         return;
-    };
+    }
     let autoscaled = workers::is_autoscaled(cluster);
     workers::scale(cluster, &goal.config.replicas(), options.surge);
     if autoscaled {

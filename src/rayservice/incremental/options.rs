@@ -5,11 +5,15 @@
 use jiff::SignedDuration;
 
 use super::machine::{Percent, WHOLE};
+use crate::api::ray::step_choices::{self, SCALE_WORKERS_ANNOTATION};
 use crate::api::ray::{RayService, UpgradeType};
 use crate::raycluster::Problem;
 
 /// Where the options are.
 const FIELD: &str = "spec.upgradeStrategy.clusterUpgradeOptions";
+
+/// What has Ray's autoscaler scale the workers.
+const AUTOSCALING: &str = "spec.rayClusterConfig.enableInTreeAutoscaling";
 
 /// How an incremental upgrade is to go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +61,13 @@ impl Options {
         let class = options.gateway_class_name.trim();
         if class.is_empty() {
             problem("gatewayClassName", Some("\"\""), "the name of a GatewayClass", &mut problems);
+        }
+        let scales = step_choices::scales_workers(&service.metadata).unwrap_or(true);
+        if !scales && service.spec.ray_cluster_config.enable_in_tree_autoscaling != Some(true) {
+            let message = format!(
+                "it is not true, and annotation {SCALE_WORKERS_ANNOTATION} is false: nobody would make the workers follow the capacity"
+            );
+            problems.push(Problem { field: AUTOSCALING.to_owned(), message });
         }
         match (surge, step, interval) {
             (Some(surge), Some(step), Some(interval)) if problems.is_empty() => {
@@ -126,6 +137,16 @@ mod tests {
         let problems = Options::of(&service(&said)).expect_err("it makes no sense");
         let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
         assert_eq!(told, [format!("{FIELD}.{expected}")]);
+    }
+
+    #[test]
+    fn somebody_has_to_make_the_workers_follow() {
+        let mut service = service(&json!({"stepSizePercent": 5, "intervalSeconds": 10, "gatewayClassName": "traefik"}));
+        service.metadata.annotations = Some([(SCALE_WORKERS_ANNOTATION.to_owned(), "false".to_owned())].into());
+        assert_eq!(Options::of(&service).expect_err("nobody does")[0].field, AUTOSCALING);
+
+        service.spec.ray_cluster_config.enable_in_tree_autoscaling = Some(true);
+        assert!(Options::of(&service).is_ok());
     }
 
     #[test]

@@ -275,6 +275,62 @@ async fn each_policy_refuses_an_administrator_with_its_message_and_lets_sluice_t
     assert!(problems.is_empty(), "{} of {} went wrong:\n{}", problems.len(), changes.len(), problems.join("\n"));
 }
 
+/// Strategies of a service whose upgrades are to go in steps: what is in the refusal, and what is said.
+fn in_steps() -> Vec<(&'static str, Value)> {
+    let options = |changes: Value| {
+        let usual =
+            json!({"maxSurgePercent": 50, "stepSizePercent": 5, "intervalSeconds": 10, "gatewayClassName": "traefik"});
+        both(usual, changes)
+    };
+    vec![
+        ("", options(json!({}))),
+        ("", options(json!({"maxSurgePercent": 100, "stepSizePercent": 100, "intervalSeconds": 1}))),
+        ("clusterUpgradeOptions is missing: NewClusterWithIncrementalUpgrade needs stepSizePercent", Value::Null),
+        (
+            "maxSurgePercent is 0, and has to be from 1 to 100",
+            options(json!({"maxSurgePercent": 0, "stepSizePercent": 0})),
+        ),
+        ("maxSurgePercent is 101, and has to be from 1 to 100", options(json!({"maxSurgePercent": 101}))),
+        (
+            "stepSizePercent is 0, and has to be from 1 to 50, which is maxSurgePercent",
+            options(json!({"stepSizePercent": 0})),
+        ),
+        (
+            "stepSizePercent is 51, and has to be from 1 to 50, which is maxSurgePercent",
+            options(json!({"stepSizePercent": 51})),
+        ),
+        ("intervalSeconds is 0, and has to be above 0", options(json!({"intervalSeconds": 0}))),
+        (
+            "gatewayClassName is empty, and has to be the name of a GatewayClass",
+            options(json!({"gatewayClassName": " "})),
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn steps_that_make_no_sense_are_refused_with_what_is_allowed() {
+    let env = TestEnv::start().await;
+    make(&env).await;
+    let strategy = |options: Value| {
+        let kind = "NewClusterWithIncrementalUpgrade";
+        json!({"spec": {"upgradeStrategy": {"type": kind, "clusterUpgradeOptions": options}}})
+    };
+    let unscaled = both(
+        strategy(in_steps().swap_remove(0).1),
+        json!({"metadata": {"annotations": {"sluice.dev/scale-workers": "false"}}}),
+    );
+    let changes = in_steps().into_iter().map(|(refusal, options)| (refusal, strategy(options)));
+    let changes = changes.chain([("nobody would make the workers follow the capacity", unscaled)]);
+    let changes: Vec<Change> = changes.map(|(refusal, patch)| change("its steps", UNQUEUED, patch, refusal)).collect();
+    in_force(&env, &changes.iter().filter(|change| !change.refusal.is_empty()).collect::<Vec<_>>()).await;
+
+    let mut problems = Vec::new();
+    for change in &changes {
+        problems.extend(verdict("an administrator", change.what, &said(&env.client, change).await, change.refusal));
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
 #[tokio::test]
 async fn a_cluster_of_a_service_or_job_can_have_no_strategy_of_its_own_whoever_asks() {
     let env = TestEnv::start().await;
