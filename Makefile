@@ -10,9 +10,12 @@ DENY_VERSION := 0.20.2
 # How many random cases each property is tried on; a plain `cargo test` tries fewer.
 CASES ?= 2000
 
-# How many seeds the simulator runs, and from which on.
+# How many seeds the simulator runs, and from which on; and how many of those in which services are upgraded in steps.
 SEEDS ?= 2000
 FIRST ?= 0
+STEPS ?= 2000
+STEPS_FIRST ?= 0
+SIMULATED := SEEDS=$(SEEDS) FIRST=$(FIRST) STEPS=$(STEPS) STEPS_FIRST=$(STEPS_FIRST)
 
 # Clients parse the API server's version and refuse a server that does not say it.
 VERSION_PACKAGE := k8s.io/component-base/version
@@ -57,15 +60,15 @@ test: testenv kuberay ## Run all tests: the units, simulated histories, and the 
 	cd testenv && go test -vet=off ./...
 	PROPTEST_CASES=$(CASES) cargo test --locked --lib
 	cargo test --locked --test queue_bench
-	SEEDS=$(SEEDS) FIRST=$(FIRST) cargo test --locked --test simulation whatever_goes_wrong -- --show-output
+	$(SIMULATED) cargo test --locked --test simulation whatever_goes_wrong -- --show-output
 	cargo test --locked --test simulation -- --skip whatever_goes_wrong
 	cargo test --locked --test integration -- --test-threads=2
 
-simulate: ## Run whole histories with faults in virtual time: SEEDS of them, from seed FIRST on. SHOW=7 shows that of seed 7, SHOW=file.yaml that of a case.
+simulate: ## Run whole histories with faults in virtual time: SEEDS of them, from seed FIRST on, and STEPS from STEPS_FIRST on. SHOW=7 shows that of seed 7, SHOW=steps-7 that of one in steps, SHOW=file.yaml that of a case.
 ifdef SHOW
 	SHOW=$(SHOW) cargo test --locked --test simulation a_seed_is_shown -- --ignored --nocapture
 else
-	SEEDS=$(SEEDS) FIRST=$(FIRST) cargo test --locked --test simulation whatever_goes_wrong -- --nocapture
+	$(SIMULATED) cargo test --locked --test simulation whatever_goes_wrong -- --nocapture
 endif
 
 planted: ## See whether the simulator finds bugs that are planted, one for each invariant.
