@@ -118,6 +118,7 @@ pub struct Faults {
     requests: u64,
     apart: u64,
     struck: BTreeMap<u64, Fault>,
+    writes: Vec<u64>,
     calm: bool,
 }
 
@@ -139,7 +140,7 @@ impl Faults {
     }
 
     fn from(source: Source) -> Self {
-        Self { source, requests: 0, apart: APART, struck: BTreeMap::new(), calm: false }
+        Self { source, requests: 0, apart: APART, struck: BTreeMap::new(), writes: Vec::new(), calm: false }
     }
 
     /// The number of the next request, and what goes wrong with it. Those `apart` are counted on their own.
@@ -149,6 +150,9 @@ impl Faults {
         *count += 1;
         if self.calm {
             return (number, None);
+        }
+        if class == Class::Write {
+            self.writes.push(number);
         }
         let fault = match &self.source {
             Source::Drawn(chance, odds) => odds.fault(class, &mut chance.nth(number).rng()),
@@ -168,6 +172,11 @@ impl Faults {
     /// What has gone wrong so far, by the number of the request.
     pub fn struck(&self) -> &BTreeMap<u64, Fault> {
         &self.struck
+    }
+
+    /// The numbers of the writes that there were until nothing went wrong any more.
+    pub fn writes(&self) -> &[u64] {
+        &self.writes
     }
 
     /// How many requests there have been.

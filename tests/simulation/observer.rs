@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::api::Change;
+use crate::course::Course;
 use crate::coverage::Coverage;
 use crate::serving::Serving;
 use crate::support::history::{self, Object, State};
@@ -37,6 +38,8 @@ pub struct Observer {
     serving: Serving,
     /// Through which histories this world went.
     pub coverage: Coverage,
+    /// How upgrades in steps went.
+    pub course: Course,
     found: Vec<Found>,
 }
 
@@ -47,6 +50,7 @@ impl Observer {
             watchdog: Watchdog::new(ON_THE_WAY),
             serving: Serving::new(ON_THE_WAY),
             coverage: Coverage::default(),
+            course: Course::default(),
             found: Vec::new(),
         }
     }
@@ -58,6 +62,7 @@ impl Observer {
         self.coverage.before(self.watchdog.state(), &change);
         let mut breaches = self.watchdog.see(&change);
         breaches.extend(self.serving.see(self.watchdog.state(), &change));
+        self.course.see(&change);
         self.coverage.after(self.watchdog.state(), &change);
         let found = breaches.into_iter().map(|breach| Found { at: now, breach });
         self.found.extend(found);

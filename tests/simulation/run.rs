@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use crate::api::Api;
 use crate::case::{Case, Trouble};
 use crate::cluster::{Cluster, Nodes, Pace};
+use crate::course::Position;
 use crate::coverage::Coverage;
 use crate::ending;
 use crate::observer::{Found, Observer};
@@ -42,8 +43,12 @@ pub struct Report {
     pub trouble: Trouble,
     /// Through which histories it went.
     pub coverage: Coverage,
+    /// The states that upgrades in steps went through.
+    pub course: Vec<Position>,
     /// How many requests Sluice made.
     pub requests: u64,
+    /// The numbers of those that wrote, while something could go wrong.
+    pub writes: Vec<u64>,
     /// How long it took there.
     pub lasted: Duration,
     /// What was said over the wire, when that was wanted.
@@ -199,7 +204,9 @@ impl Run {
             fingerprint: trace.fingerprint(),
             trouble: Trouble { faults: faults.struck().clone(), fates: world.cluster.struck().clone() },
             coverage: world.observer.coverage.clone(),
+            course: world.observer.course.positions().to_vec(),
             requests: faults.requests(),
+            writes: faults.writes().to_vec(),
             lasted: self.machine.world.time.elapsed(),
             text: trace.text().to_owned(),
         })

@@ -45,6 +45,27 @@ impl Script {
     }
 }
 
+impl Script {
+    /// One upgrade in steps, with quota for its surge and for no more.
+    pub(crate) fn one_in_steps() -> Self {
+        let (cpu, memory) = (500, 256);
+        let group = Group { name: "small".into(), replicas: 4, hosts: 1, size: Size { cpu, memory, gpu: 1 } };
+        let service = Service {
+            name: "fruit".into(),
+            queue: Some(QUEUE.to_owned()),
+            pods: Pods { version: 52, head: Size { cpu, memory, gpu: 0 }, groups: vec![group] },
+            steps: Some(Steps { surge: 50, step: 25, interval: 2 }),
+            ..Service::default()
+        };
+        let mut next = service.clone();
+        next.pods.version += 1;
+        let step = |service| Step { after: Pause::Rest, act: Act::PutService(service) };
+        let scene = scene(service.pods.total().plus(surge(&service)));
+        // The last one is there already: people look on until the upgrade has come to its end.
+        Self { scene, steps: vec![step(service), step(next.clone()), step(next)] }
+    }
+}
+
 struct Author {
     script: Script,
 }
