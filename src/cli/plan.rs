@@ -12,6 +12,7 @@ use super::output::Output;
 use super::state::{State, StateOptions};
 use crate::inspect::snapshot::manifests;
 use crate::inspect::upgrade::{self, Verdict};
+use crate::rayservice::incremental::machine::Percent;
 
 /// What can be planned.
 #[derive(Debug, Subcommand)]
@@ -30,8 +31,8 @@ pub(super) struct UpgradeOptions {
     #[arg(long, short, value_name = "FILE")]
     filename: PathBuf,
     /// The surge of an incremental upgrade, in percent [default: that of the manifest, or else the largest that does].
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
-    surge: Option<u32>,
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
+    surge: Option<Percent>,
     #[command(flatten)]
     state: StateOptions,
     /// How to tell it.

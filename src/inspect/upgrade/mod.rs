@@ -6,7 +6,10 @@ mod stage;
 #[cfg(test)]
 mod tests;
 mod text;
+mod timeline;
 mod ways;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -19,10 +22,13 @@ use super::snapshot::Snapshot;
 use crate::api::ray::RayService;
 use crate::raycluster::Problem;
 use crate::rayservice::Goal;
+use crate::rayservice::incremental::machine::{Percent, WHOLE};
 use least::Amounts;
-use outcome::{Outcome, uses};
+use outcome::{Outcome, PerPod, uses};
 pub use outcome::{Use, Verdict};
 use stage::Stage;
+use timeline::{Cluster, Course};
+pub use timeline::{Part, Step, Timeline};
 pub use ways::Strategy;
 use ways::{Asked, asked};
 
@@ -64,6 +70,9 @@ pub struct Way {
     pub least_quota: Option<Vec<QuotaChange>>,
     /// Who would lose quota to it now: which job, and how much.
     pub preempts: Vec<Preempted>,
+    /// The steps, if it goes in steps and its manifest says how long each takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Timeline>,
 }
 
 /// A job that loses quota.
@@ -108,7 +117,7 @@ pub fn plan(
     snapshot: &Snapshot,
     manifests: Vec<Value>,
     policy: &Policy,
-    surge: Option<u32>,
+    surge: Option<Percent>,
     now: Timestamp,
 ) -> Result<UpgradePlan, PlanError> {
     let (stage, service) = Stage::of(snapshot, manifests, policy, now)?;
@@ -135,7 +144,7 @@ fn ways_of_upgrade(
     service: &RayService,
     beside: Outcome,
     asked: Asked,
-    surge: Option<u32>,
+    surge: Option<Percent>,
 ) -> Result<Vec<Way>, PlanError> {
     let never_beside = beside.verdict == Verdict::Never;
     let is_new_cluster = matches!(asked, Asked::NewCluster { .. });
@@ -144,41 +153,95 @@ fn ways_of_upgrade(
     if asked == (Asked::NewCluster { or_recreate: true }) && never_beside && recreate.verdict != Verdict::Never {
         (new_cluster.asked, recreate.asked) = (false, true);
     }
+    let is_of_use = new_cluster.verdict != Verdict::Fits && ways::can_go_in_steps(service);
     let mut ways = vec![new_cluster];
-    if ways::scales_by_itself(service) || asked == Asked::Incremental || surge.is_some() {
-        ways.push(incremental(stage, service, surge, asked == Asked::Incremental)?);
+    if (asked == Asked::Incremental || surge.is_some() || is_of_use)
+        && let Some(serving) = stage.serving()?
+    {
+        ways.extend(InSteps { stage, service, serving }.ways(surge, asked == Asked::Incremental)?);
     }
     ways.push(recreate);
     Ok(ways)
 }
 
-fn incremental(stage: &Stage<'_>, service: &RayService, surge: Option<u32>, asked: bool) -> Result<Way, PlanError> {
-    let at = |percent: u32| stage.rehearse(&ways::at_surge(service, percent), None);
-    let surge = match surge.or_else(|| ways::surge(service)) {
-        Some(given) => given,
-        None => {
-            let fits = largest(|percent| Ok(at(percent)?.verdict == Verdict::Fits))?;
-            let ever = || largest(|percent| Ok(at(percent)?.verdict != Verdict::Never));
-            fits.map_or_else(ever, |fits| Ok(Some(fits)))?.unwrap_or(1)
-        }
-    };
-    let strategy = Strategy::Incremental { surge_percent: surge, step_percent: ways::step(service, surge) };
-    let outcome = at(surge)?;
-    way(stage, strategy, &ways::at_surge(service, surge), outcome, asked)
+/// An upgrade in steps, whose surge and step are still to be chosen.
+struct InSteps<'a> {
+    stage: &'a Stage<'a>,
+    service: &'a RayService,
+    serving: Cluster,
 }
 
-/// The largest surge, in percent, with which it goes; `None` if there is none.
-fn largest(mut goes: impl FnMut(u32) -> Result<bool, PlanError>) -> Result<Option<u32>, PlanError> {
-    let (mut low, mut high) = (0, 100);
+impl InSteps<'_> {
+    /// The way with the surge that is asked for, or with the largest that does; with the largest that does, if that one doesn't; and
+    /// with the one that needs the least.
+    fn ways(&self, surge: Option<Percent>, asked: bool) -> Result<Vec<Way>, PlanError> {
+        let largest = self.largest_by_need();
+        let best = match last(&largest, |surge| Ok(self.outcome(surge)?.verdict == Verdict::Fits))? {
+            None => last(&largest, |surge| Ok(self.outcome(surge)?.verdict != Verdict::Never))?,
+            fits => fits,
+        };
+        let least = largest.values().next().copied().unwrap_or(WHOLE);
+        let main = surge.or_else(|| ways::surge(self.service)).or(best).unwrap_or(least);
+        let mut ways = vec![self.way(main, asked)?];
+        let best = best.filter(|_| ways[0].verdict != Verdict::Fits);
+        let others = BTreeSet::from_iter(best.into_iter().chain([least]));
+        let need = self.course(main).workers_at_peak();
+        for other in others.into_iter().rev().filter(|other| self.course(*other).workers_at_peak() != need) {
+            ways.push(self.way(other, false)?);
+        }
+        Ok(ways)
+    }
+
+    /// The largest surge that needs no more than so many workers at its peak, by this number. (More surge may need less, by how shares
+    /// of workers are rounded.)
+    fn largest_by_need(&self) -> BTreeMap<u32, Percent> {
+        let need = |surge: &Percent| self.course(*surge).workers_at_peak().values().sum::<u32>();
+        let mut by_need: BTreeMap<u32, Percent> = BTreeMap::new();
+        for surge in 1..=WHOLE {
+            by_need.insert(need(&surge), surge);
+        }
+        let mut most = 0;
+        by_need.retain(|_, surge| {
+            let is_more = *surge > most;
+            most = most.max(*surge);
+            is_more
+        });
+        by_need
+    }
+
+    fn course(&self, surge: Percent) -> Course {
+        Course::of(self.service, self.serving.clone(), surge, ways::step(self.service, surge))
+    }
+
+    fn outcome(&self, surge: Percent) -> Result<Outcome, PlanError> {
+        self.stage.rehearse(&ways::at_peak(self.service, &self.course(surge)), None)
+    }
+
+    fn way(&self, surge: Percent, asked: bool) -> Result<Way, PlanError> {
+        let course = self.course(surge);
+        let service = ways::at_peak(self.service, &course);
+        let strategy = Strategy::Incremental { surge_percent: surge, step_percent: ways::step(self.service, surge) };
+        let outcome = self.stage.rehearse(&service, None)?;
+        way_with(self.stage, strategy, &service, outcome, asked, |per_pod| course.timeline(per_pod))
+    }
+}
+
+/// The last surge with which it goes, of those that need more and more; `None` if there is none.
+fn last(
+    by_need: &BTreeMap<u32, Percent>,
+    mut goes: impl FnMut(Percent) -> Result<bool, PlanError>,
+) -> Result<Option<Percent>, PlanError> {
+    let surges: Vec<Percent> = by_need.values().copied().collect();
+    let (mut low, mut high) = (0, surges.len());
     while low < high {
         let middle = high - (high - low) / 2;
-        if goes(middle)? {
+        if goes(surges[middle - 1])? {
             low = middle;
         } else {
             high = middle - 1;
         }
     }
-    Ok(Some(low).filter(|low| *low > 0))
+    Ok(low.checked_sub(1).map(|index| surges[index]))
 }
 
 /// Where two clusters never fit, Sluice itself makes the service anew, if its owner has chosen that; otherwise somebody has to delete
@@ -201,20 +264,33 @@ fn way(
     outcome: Outcome,
     asked: bool,
 ) -> Result<Way, PlanError> {
+    way_with(stage, strategy, service, outcome, asked, |_| None)
+}
+
+/// The same, with the steps, which can be told of how it goes through.
+fn way_with(
+    stage: &Stage<'_>,
+    strategy: Strategy,
+    service: &RayService,
+    outcome: Outcome,
+    asked: bool,
+    timeline: impl FnOnce(&PerPod) -> Option<Timeline>,
+) -> Result<Way, PlanError> {
     let least = stage.least_quota(service, &outcome)?;
-    let peak = match (&least, &outcome.cluster_queue) {
-        _ if outcome.verdict == Verdict::Fits => outcome.peak.clone(),
-        (Some(quota), Some(queue)) => stage.rehearse(service, Some((queue, quota)))?.peak,
-        _ => Amounts::new(),
+    let through = match (&least, &outcome.cluster_queue) {
+        _ if outcome.verdict == Verdict::Fits => Some(outcome.clone()),
+        (Some(quota), Some(queue)) => Some(stage.rehearse(service, Some((queue, quota)))?),
+        _ => None,
     };
     let changes = |quota: &Amounts| stage.changes(outcome.cluster_queue.as_deref().unwrap_or_default(), quota);
     Ok(Way {
         strategy,
         asked,
         verdict: outcome.verdict,
-        peak: uses(&peak),
+        peak: through.as_ref().map(|through| uses(&through.peak)).unwrap_or_default(),
         least_quota: if outcome.needs_no_more() { Some(Vec::new()) } else { least.as_ref().map(changes) },
         preempts: outcome.preempts(),
+        timeline: timeline(&through.map(|through| through.per_pod).unwrap_or_default()),
         why: outcome.why,
     })
 }

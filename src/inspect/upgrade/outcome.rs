@@ -18,6 +18,7 @@ use crate::inspect::explain::{holder, path};
 use crate::inspect::remedies;
 use crate::jobframework::fitting::UPGRADE_ADMISSIBLE;
 use crate::jobframework::managed::Managed;
+use crate::jobframework::record::Share;
 use crate::jobframework::report::ADMITTED;
 use crate::jobframework::slices::{self, Slice};
 use crate::jobframework::{Group, Member};
@@ -80,6 +81,60 @@ pub(super) struct Outcome {
     pub(super) is_about_quota: bool,
     /// What other jobs lost to it.
     lost: BTreeMap<String, Amounts>,
+    /// What each of its pods uses in the end.
+    pub(super) per_pod: PerPod,
+}
+
+/// What a pod of each group of each member of a job uses, by the uid of the member.
+#[derive(Debug, Clone, Default)]
+pub(super) struct PerPod(BTreeMap<String, BTreeMap<String, Amounts>>);
+
+impl PerPod {
+    fn of(covering: Option<&Slice<'_>>) -> Self {
+        let Some(slice) = covering else { return Self::default() };
+        let of_pod_set = each_pod(slice.workload);
+        let members = slice.record.members.iter().map(|member| {
+            let of_group = |share: &Share| Some((share.group.clone(), of_pod_set.get(&share.pod_set)?.clone()));
+            (member.uid.clone(), member.pods.iter().filter_map(of_group).collect())
+        });
+        Self(members.collect())
+    }
+
+    /// What so many pods of what serves, by its uid, and of what is to serve next use, by group.
+    pub(super) fn used(
+        &self,
+        serving: Option<&str>,
+        of_it: &BTreeMap<String, u32>,
+        next: &BTreeMap<String, u32>,
+    ) -> Amounts {
+        let mut used = Amounts::new();
+        for (uid, per_pod) in &self.0 {
+            let pods = if Some(uid.as_str()) == serving { of_it } else { next };
+            for (group, count) in pods {
+                for (place, amount) in per_pod.get(group).into_iter().flatten() {
+                    let sum = used.entry(place.clone()).or_default();
+                    *sum = sum.plus(amount.times((*count).into()));
+                }
+            }
+        }
+        used
+    }
+}
+
+/// What a pod of each PodSet uses of a Workload that holds quota.
+fn each_pod(workload: &Workload) -> BTreeMap<String, Amounts> {
+    let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
+    let assigned = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);
+    let each = assigned.filter_map(|assigned| {
+        let count = i64::from(assigned.count.filter(|count| *count > 0)?);
+        let amounts = assigned.resource_usage.iter().map(|(resource, quantity)| {
+            let flavor = assigned.flavors.get(resource).cloned().unwrap_or_default();
+            let amount = Amount::of(resource, quantity).unwrap_or_default();
+            (Place { flavor, resource: resource.clone() }, Amount::new(amount.get() / count))
+        });
+        Some((assigned.name.clone(), amounts.collect()))
+    });
+    each.collect()
 }
 
 impl Outcome {
@@ -115,6 +170,7 @@ impl Outcome {
             suggested: stands.suggested,
             is_about_quota: stands.is_about_quota,
             lost: lost.filter(|(_, lost)| !lost.is_empty()).collect(),
+            per_pod: stands.per_pod,
         }
     }
 
@@ -155,6 +211,7 @@ struct Stands {
     is_about_quota: bool,
     /// The uids of its clusters.
     members: BTreeSet<String>,
+    per_pod: PerPod,
 }
 
 impl Stands {
@@ -166,6 +223,7 @@ impl Stands {
             suggested: Amounts::new(),
             is_about_quota: false,
             members: BTreeSet::new(),
+            per_pod: PerPod::default(),
         }
     }
 
@@ -189,6 +247,7 @@ impl Stands {
             is_about_quota: waits_for.as_ref().is_none_or(Waiting::is_in_line),
             suggested: waits_for.as_ref().map(enough).unwrap_or_default(),
             members: members.into_iter().map(|member| member.uid).collect(),
+            per_pod: PerPod::of(covering),
         }
     }
 }

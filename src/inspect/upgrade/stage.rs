@@ -9,12 +9,13 @@ use serde_json::Value;
 use super::PlanError;
 use super::least::{Amounts, Place, least};
 use super::outcome::{Outcome, usage, usage_by_job};
+use super::timeline::Cluster;
 use crate::api::kueue::ClusterQueue;
 use crate::api::quantity::Amount;
-use crate::api::ray::RayService;
-use crate::engine::Engine;
+use crate::api::ray::{RayCluster, RayService};
 use crate::engine::plan::ObjectRef;
 use crate::engine::world::Object;
+use crate::engine::{Engine, Sight};
 use crate::inspect::apply::applied;
 use crate::inspect::rehearsal::{Policy, Rehearsal};
 use crate::inspect::remedies::QuotaChange;
@@ -66,6 +67,24 @@ impl<'a> Stage<'a> {
     /// The service.
     pub(super) fn service(&self) -> &ObjectRef {
         &self.service
+    }
+
+    /// The cluster that serves, if there is one.
+    ///
+    /// # Errors
+    /// When there is no telling.
+    pub(super) fn serving(&self) -> Result<Option<Cluster>, PlanError> {
+        let mut rehearsal = Rehearsal::of(&self.snapshot, self.policy, self.now);
+        rehearsal.rest(|_| ())?;
+        let see = |sight: Sight<'_>| sight.job.members().into_iter().find(|member| !member.surge && !member.going);
+        let Some(member) = rehearsal.engine().look(&self.service, see).flatten() else { return Ok(None) };
+        let cluster = ObjectRef::named::<RayCluster>(self.service.namespace.clone(), member.name);
+        Ok(match (self.snapshot.get(&self.service), self.snapshot.get(&cluster)) {
+            (Some(Object::RayService(service)), Some(Object::RayCluster(cluster))) => {
+                Some(Cluster::of(service, Some(cluster.as_ref().clone())))
+            }
+            _ => None,
+        })
     }
 
     /// The same, with the service deleted before it is created again.

@@ -110,7 +110,7 @@ fn with(state: &Snapshot, objects: &Value) -> Snapshot {
     rehearsal.snapshot()
 }
 
-fn planned(state: &Snapshot, manifest: &Value, surge: Option<u32>) -> UpgradePlan {
+fn planned(state: &Snapshot, manifest: &Value, surge: Option<Percent>) -> UpgradePlan {
     plan(state, in_a_list(manifest), &Policy::default(), surge, NOW).expect("a plan")
 }
 
@@ -159,7 +159,9 @@ fn a_second_cluster_needs_quota_beside_the_first(
 
     // then it is told what that comes to, and nothing has happened.
     let expected = [("*NewCluster".to_owned(), verdict, peak, least), ("Recreate".to_owned(), anew, "3", least_anew)];
-    assert_eq!(told(&plan), expected, "{plan}");
+    let mut told = told(&plan);
+    told.retain(|(strategy, ..)| !strategy.starts_with("Incremental"));
+    assert_eq!(told, expected, "{plan}");
     assert_eq!(plan.verdict, verdict);
     assert_eq!(plan.why.is_none(), verdict == Verdict::Fits);
     assert!(plan.ways.iter().all(|way| way.preempts.is_empty()), "{plan}");
@@ -213,10 +215,10 @@ fn whom_it_would_preempt_is_told(#[case] whom: &str, #[case] arrives: fn(&Snapsh
 #[rstest]
 #[case::the_largest_that_fits_now(5, None, "Incremental, surge 66 %, step 66 %", Verdict::Fits, "5", "5")]
 #[case::the_one_that_is_given(5, Some(67), "Incremental, surge 67 %, step 67 %", Verdict::Never, "6", "6")]
-#[case::none(3, None, "Incremental, surge 1 %, step 1 %", Verdict::Never, "4", "4")]
+#[case::none(3, None, "Incremental, surge 66 %, step 66 %", Verdict::Never, "5", "5")]
 fn an_incremental_upgrade_needs_its_surge(
     #[case] quota: u32,
-    #[case] surge: Option<u32>,
+    #[case] surge: Option<Percent>,
     #[case] strategy: &str,
     #[case] verdict: Verdict,
     #[case] peak: &str,
@@ -230,6 +232,90 @@ fn an_incremental_upgrade_needs_its_surge(
     // then the surge is rounded up to whole workers.
     let plan = planned(&state, &to, surge);
     assert_eq!(told(&plan)[1], (strategy.to_owned(), verdict, peak, least), "{plan}");
+}
+
+/// A service of four workers of a replica each that is to go in steps, with workers of so many GPUs.
+fn in_steps(version: &str, gpus: u32, surge: u32) -> Value {
+    let mut service = service(version, 4);
+    service["spec"]["serveConfigV2"] =
+        json!({"applications": [{"name": "fruit", "deployments": [{"name": "Stand", "num_replicas": 4}]}]})
+            .to_string()
+            .into();
+    let group = &mut service["spec"]["rayClusterConfig"]["workerGroupSpecs"][0];
+    group["template"] = template(gpus, false);
+    group["minReplicas"] = 0.into();
+    service["spec"]["upgradeStrategy"] = json!({"type": "NewClusterWithIncrementalUpgrade", "clusterUpgradeOptions": {
+        "maxSurgePercent": surge, "stepSizePercent": 25, "intervalSeconds": 10, "gatewayClassName": "traefik",
+    }});
+    service
+}
+
+/// The steps of the way that is asked for: seconds, capacity, traffic and pods of both clusters, and GPUs.
+fn steps(plan: &UpgradePlan) -> Vec<String> {
+    let timeline = plan.ways.iter().find(|way| way.asked).and_then(|way| way.timeline.as_ref()).expect("a timeline");
+    let told = timeline.steps.iter().map(|step| {
+        let (serving, next) = (step.serving, step.next);
+        format!(
+            "{:>2} s: {}/{} of {}, {}/{} of {}: {}",
+            step.after_seconds,
+            serving.traffic_percent,
+            serving.capacity_percent,
+            serving.pods,
+            next.traffic_percent,
+            next.capacity_percent,
+            next.pods,
+            gpus(&step.uses)
+        )
+    });
+    told.collect()
+}
+
+#[rstest]
+#[case::there_is_room(6, Verdict::Fits)]
+#[case::there_is_too_little(5, Verdict::Never)]
+fn the_steps_are_told(#[case] quota: u32, #[case] verdict: Verdict) {
+    let state = state(&[queue(quota), json!([in_steps("2.53.0", 1, 50)])]);
+    let plan = planned(&state, &in_steps("2.54.0", 1, 50), None);
+    let expected = [
+        " 0 s: 100/100 of 5, 0/0 of 3: 6",
+        " 0 s: 100/100 of 5, 0/50 of 3: 6",
+        " 0 s: 75/100 of 5, 25/50 of 3: 6",
+        "10 s: 50/100 of 5, 50/50 of 3: 6",
+        "10 s: 50/50 of 3, 50/50 of 3: 4",
+        "10 s: 50/50 of 3, 50/100 of 5: 6",
+        "20 s: 25/50 of 3, 75/100 of 5: 6",
+        "30 s: 0/50 of 3, 100/100 of 5: 6",
+        "30 s: 0/0 of 0, 100/100 of 5: 4",
+    ];
+    assert_eq!(steps(&plan), expected, "{plan}");
+    assert_eq!((plan.verdict, gpus(&plan.ways[1].peak), least(&plan.ways[1])), (verdict, "6", Some("6")), "{plan}");
+}
+
+#[rstest]
+#[case::it_fits(10, Verdict::Fits)]
+#[case::it_would_stop_half_way(9, Verdict::Never)]
+fn larger_workers_need_more_in_the_middle_than_at_the_beginning(#[case] quota: u32, #[case] verdict: Verdict) {
+    // Given that half of the new workers fit beside the old ones with eight GPUs,
+    let state = state(&[queue(quota), json!([in_steps("2.53.0", 1, 50)])]);
+    let plan = planned(&state, &in_steps("2.54.0", 2, 50), None);
+    // then it is the rest of them that decides.
+    assert_eq!(steps(&plan)[5], "10 s: 50/50 of 3, 50/100 of 5: 10", "{plan}");
+    assert_eq!((plan.verdict, gpus(&plan.ways[1].peak), least(&plan.ways[1])), (verdict, "10", Some("10")), "{plan}");
+}
+
+#[test]
+fn the_least_that_an_upgrade_in_steps_needs_is_told() {
+    // Given too little for half of the workers, and enough for a quarter,
+    let state = state(&[queue(5), json!([in_steps("2.53.0", 1, 50)])]);
+    let plan = planned(&state, &in_steps("2.54.0", 1, 50), None);
+    // then that is told beside what is asked for.
+    let expected = [
+        ("NewCluster".to_owned(), Verdict::Never, "8", "8"),
+        ("*Incremental, surge 50 %, step 25 %".to_owned(), Verdict::Never, "6", "6"),
+        ("Incremental, surge 29 %, step 25 %".to_owned(), Verdict::Fits, "5", "5"),
+        ("Recreate".to_owned(), Verdict::Fits, "4", "4"),
+    ];
+    assert_eq!(told(&plan), expected, "{plan}");
 }
 
 #[rstest]

@@ -5,7 +5,7 @@ use std::fmt;
 use comfy_table::{Table, presets};
 
 use super::ways::Strategy;
-use super::{Preempted, UpgradePlan, Use, Verdict, Way};
+use super::{Preempted, Step, Timeline, UpgradePlan, Use, Verdict, Way};
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -50,8 +50,38 @@ impl fmt::Display for UpgradePlan {
         if self.ways.iter().any(|way| way.asked) {
             writeln!(f, "\n* is what the manifest asks for")?;
         }
+        for way in &self.ways {
+            if let Some(timeline) = way.timeline.as_ref().filter(|_| way.asked) {
+                writeln!(f, "\n{}: {timeline}", way.strategy)?;
+            }
+        }
         Ok(())
     }
+}
+
+impl fmt::Display for Timeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} s at least", self.at_least_seconds)?;
+        let mut table = Table::new();
+        let header = ["", "AFTER", "CAPACITY", "TRAFFIC", "PODS", "USES"];
+        table.load_style(presets::NOTHING).set_header(header);
+        table.add_rows(self.steps.iter().map(step));
+        write!(f, "{}", table.trim_fmt())
+    }
+}
+
+/// Of capacity, traffic and pods, what the cluster has that serves, and what the next one has.
+fn step(step: &Step) -> [String; 6] {
+    let (serving, next) = (&step.serving, &step.next);
+    let uses: Vec<String> = step.uses.iter().map(ToString::to_string).collect();
+    [
+        String::new(),
+        format!("{} s", step.after_seconds),
+        format!("{} % + {} %", serving.capacity_percent, next.capacity_percent),
+        format!("{} % + {} %", serving.traffic_percent, next.traffic_percent),
+        format!("{} + {}", serving.pods, next.pods),
+        if uses.is_empty() { "-".to_owned() } else { uses.join(", ") },
+    ]
 }
 
 fn row(way: &Way) -> [String; 6] {

@@ -3,11 +3,11 @@
 use kube::ResourceExt;
 use serde::Serialize;
 
+use super::timeline::Course;
+use crate::api::ray::step_choices;
 use crate::api::ray::upgrade_choices::{WHEN_EXCEEDS_ANNOTATION, WhenExceeds};
-use crate::api::ray::{ClusterUpgradeOptions, RayCluster, RayService, UpgradeType};
-use crate::dashboard::ServeConfig;
-use crate::rayservice::incremental::machine::{Percent, WHOLE};
-use crate::rayservice::incremental::workers;
+use crate::api::ray::{ClusterUpgradeOptions, RayService, UpgradeType};
+use crate::rayservice::incremental::machine::Percent;
 
 /// How a service goes from what it is to what it is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -23,9 +23,9 @@ pub enum Strategy {
     /// from the beginning (see `docs/upgrades.md`).
     Incremental {
         /// How much capacity there may be above that of one cluster, in percent.
-        surge_percent: u32,
+        surge_percent: Percent,
         /// How much traffic moves in a step, in percent.
-        step_percent: u32,
+        step_percent: Percent,
     },
     /// What serves stops, and then the new cluster starts: requests fail in between.
     Recreate,
@@ -51,16 +51,19 @@ pub(super) fn asked(service: &RayService) -> Asked {
 }
 
 /// How much capacity its manifest allows above that of one cluster, in percent, if it asks for an incremental upgrade.
-pub(super) fn surge(service: &RayService) -> Option<u32> {
+pub(super) fn surge(service: &RayService) -> Option<Percent> {
     // KubeRay's default (v1.7.0 `ray-operator/apis/ray/v1/rayservice_types.go`, ClusterUpgradeOptions).
     let percent = options(service).map(|options| options.max_surge_percent.unwrap_or(100));
-    percent.filter(|_| asked(service) == Asked::Incremental).and_then(|percent| u32::try_from(percent).ok())
+    percent.filter(|_| asked(service) == Asked::Incremental).and_then(|percent| Percent::try_from(percent).ok())
 }
 
 /// How much traffic moves in a step, in percent: what the manifest says, as far as a step is no larger than the surge.
-pub(super) fn step(service: &RayService, surge: u32) -> u32 {
+pub(super) fn step(service: &RayService, surge: Percent) -> Percent {
     let percent = options(service).and_then(|options| options.step_size_percent);
-    percent.and_then(|percent| u32::try_from(percent).ok()).filter(|step| (1..=surge).contains(step)).unwrap_or(surge)
+    percent
+        .and_then(|percent| Percent::try_from(percent).ok())
+        .filter(|step| (1..=surge).contains(step))
+        .unwrap_or(surge)
 }
 
 fn options(service: &RayService) -> Option<&ClusterUpgradeOptions> {
@@ -82,19 +85,15 @@ pub(super) fn or_recreate(service: &RayService) -> RayService {
     service
 }
 
-/// The service as far as its second cluster is there when an incremental upgrade with such a surge, in percent, begins; later on it
-/// grows by what the other one gives up.
-pub(super) fn at_surge(service: &RayService, percent: u32) -> RayService {
+/// The service, to be upgraded by a second cluster that is no larger than an upgrade in steps needs at its peak.
+pub(super) fn at_peak(service: &RayService, course: &Course) -> RayService {
     let mut service = by_new_cluster(service);
-    let deployments = ServeConfig::from_yaml(service.spec.serve_config_v2.as_deref().unwrap_or_default());
-    let deployments = deployments.map(|config| config.replicas()).unwrap_or_default();
-    let mut cluster = RayCluster::new("", service.spec.ray_cluster_config);
-    workers::scale(&mut cluster, &deployments, Percent::try_from(percent).unwrap_or(WHOLE));
-    service.spec.ray_cluster_config = cluster.spec;
+    service.spec.ray_cluster_config = course.at_peak().spec;
     service
 }
 
-/// Whether Ray's autoscaler takes and gives workers, without which the number of workers doesn't follow the capacity.
-pub(super) fn scales_by_itself(service: &RayService) -> bool {
-    service.spec.ray_cluster_config.enable_in_tree_autoscaling == Some(true)
+/// Whether somebody makes the number of workers follow the capacity of their cluster.
+pub(super) fn can_go_in_steps(service: &RayService) -> bool {
+    let autoscaled = service.spec.ray_cluster_config.enable_in_tree_autoscaling == Some(true);
+    autoscaled || step_choices::scales_workers(&service.metadata).unwrap_or(true)
 }

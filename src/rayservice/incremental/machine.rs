@@ -27,6 +27,24 @@ pub struct Position {
     pub from: Side,
 }
 
+impl Position {
+    /// Where an upgrade begins.
+    pub const START: Self =
+        Self { to: Side { capacity: 0, traffic: 0 }, from: Side { capacity: WHOLE, traffic: WHOLE } };
+
+    /// Where it stands after a move.
+    #[must_use]
+    pub fn after(mut self, step: Move) -> Self {
+        match step {
+            Move::Traffic(share) => (self.to.traffic, self.from.traffic) = (share, WHOLE - share),
+            Move::Raise(capacity) => self.to.capacity = capacity,
+            Move::Lower(capacity) => self.from.capacity = capacity,
+            Move::Wait(_) | Move::Done => {}
+        }
+        self
+    }
+}
+
 /// How fast an upgrade is to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
@@ -131,15 +149,34 @@ fn lower(from: Side, pace: &Pace, facts: &Facts) -> Move {
     if capacity == 0 && due > facts.now { Move::Wait(Wait::Until(due)) } else { Move::Lower(capacity) }
 }
 
+/// The fastest way from a position: each that it goes through, and the time since the beginning. Replicas come as soon as they are asked
+/// for, and pods are gone so long after the traffic that they had.
+pub fn fastest(start: Position, pace: &Pace, until_gone: SignedDuration) -> Vec<(SignedDuration, Position)> {
+    let (mut position, mut moved_at) = (start, None);
+    let mut now = Timestamp::UNIX_EPOCH;
+    let mut course = vec![(SignedDuration::ZERO, start)];
+    loop {
+        let gone_at = moved_at.map_or(now, |moved_at: Timestamp| moved_at.saturating_add(until_gone).unwrap_or(now));
+        let facts = Facts { carries: WHOLE, from_serves: true, room: gone_at <= now, moved_at, now };
+        match next(position, pace, &facts) {
+            Move::Wait(Wait::Until(time)) if time > now => now = time,
+            Move::Wait(Wait::Pods) if gone_at > now => now = gone_at,
+            Move::Wait(_) | Move::Done => return course,
+            step => {
+                position = position.after(step);
+                moved_at = if matches!(step, Move::Traffic(_)) { Some(now) } else { moved_at };
+                course.push((now.duration_since(Timestamp::UNIX_EPOCH), position));
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use rstest::rstest;
 
     use super::*;
-
-    const START: Position =
-        Position { to: Side { capacity: 0, traffic: 0 }, from: Side { capacity: 100, traffic: 100 } };
 
     fn pace(surge: Percent, step: Percent, interval: i64) -> Pace {
         Pace {
@@ -157,48 +194,25 @@ mod tests {
         Facts { carries: 100, from_serves: true, room: true, moved_at: moved_at.map(at), now: at(now) }
     }
 
-    /// What becomes of a position by a move.
-    fn moved(position: Position, step: Move) -> Position {
-        let Position { mut to, mut from } = position;
-        match step {
-            Move::Traffic(share) => (to.traffic, from.traffic) = (share, WHOLE - share),
-            Move::Raise(capacity) => to.capacity = capacity,
-            Move::Lower(capacity) => from.capacity = capacity,
-            Move::Wait(_) | Move::Done => {}
-        }
-        Position { to, from }
-    }
-
-    /// A line for each change: the second, and traffic and capacity of the side that gives and of the one that gains. Replicas
-    /// come, and pods go, at once.
-    fn trace(start: Position, pace: &Pace) -> String {
-        let (mut position, mut now, mut moved_at) = (start, 0, None);
-        let mut lines = String::new();
-        loop {
-            let step = next(position, pace, &facts(now, moved_at));
-            match step {
-                Move::Done => return lines,
-                Move::Wait(_) => now += 1,
-                step => {
-                    position = moved(position, step);
-                    if matches!(step, Move::Traffic(_)) {
-                        moved_at = Some(now);
-                    }
-                    let Position { to, from } = position;
-                    lines += &format!(
-                        "{now:>4} s: {:>3} % of the traffic on {:>3} %, {:>3} % on {:>3} %\n",
-                        from.traffic, from.capacity, to.traffic, to.capacity
-                    );
-                }
-            }
-        }
+    /// A line for each change: the second, and traffic and capacity of the side that gives and of the one that gains.
+    fn trace(pace: &Pace) -> String {
+        let course = fastest(Position::START, pace, SignedDuration::ZERO);
+        let lines = course.into_iter().skip(1).map(|(after, Position { to, from })| {
+            let after = after.as_secs();
+            let (given, gained) = (from.traffic, to.traffic);
+            format!(
+                "{after:>4} s: {given:>3} % of the traffic on {:>3} %, {gained:>3} % on {:>3} %\n",
+                from.capacity, to.capacity
+            )
+        });
+        lines.collect()
     }
 
     #[test]
     fn b27_capacity_and_traffic_move_in_turn() {
         let paces = [(100, 100, 1), (50, 25, 5), (25, 5, 10), (20, 5, 10), (10, 10, 30), (30, 20, 10)];
         let traces = paces.map(|(surge, step, interval)| {
-            let trace = trace(START, &pace(surge, step, interval));
+            let trace = trace(&pace(surge, step, interval));
             format!("surge {surge} %, step {step} %, every {interval} s\n{trace}")
         });
         assert_eq!(traces.join("\n"), include_str!("traces.txt"));
@@ -265,9 +279,9 @@ mod tests {
             Move::Wait(Wait::Until(dead.now + pace.interval))
         );
 
-        let left = moved(position, Move::Traffic(100));
+        let left = position.after(Move::Traffic(100));
         assert_eq!(next(left, &pace, &dead), Move::Lower(75));
-        assert_eq!(next(moved(left, Move::Lower(75)), &pace, &dead), Move::Raise(50));
+        assert_eq!(next(left.after(Move::Lower(75)), &pace, &dead), Move::Raise(50));
     }
 
     #[test]
@@ -291,7 +305,7 @@ mod tests {
         ) {
             let there = pace(surge, step, 0);
             let back = Pace { at_once, leaves_capacity: true, ..there };
-            let mut position = START;
+            let mut position = Position::START;
             let play = |position: &mut Position, pace: &Pace, most: usize| {
                 for _ in 0..most {
                     let step = next(*position, pace, &facts(0, None));
@@ -299,7 +313,7 @@ mod tests {
                         return true;
                     }
                     let before = *position;
-                    *position = moved(*position, step);
+                    *position = position.after(step);
                     for side in [position.to, position.from] {
                         assert!(side.traffic <= side.capacity, "{position:?}");
                     }
@@ -312,7 +326,7 @@ mod tests {
             play(&mut position, &there, turns_after);
             position = Position { to: position.from, from: position.to };
             prop_assert!(play(&mut position, &back, 1_000));
-            prop_assert_eq!(position.to, START.from);
+            prop_assert_eq!(position.to, Position::START.from);
         }
     }
 }

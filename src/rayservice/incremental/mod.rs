@@ -28,11 +28,6 @@ use options::Options;
 pub(super) use plan::plan;
 pub(super) use tell::{progress, rollback};
 
-/// How long Ray's autoscaler may take, beyond the time that it leaves a worker idle, to have it removed.
-const AUTOSCALER_PATIENCE: SignedDuration = SignedDuration::from_secs(30);
-/// After how many idle seconds Ray's autoscaler has a worker removed, unless it is told otherwise.
-const IDLE_TIMEOUT: i32 = 60;
-
 /// How a service is upgraded in steps; `None` if it isn't. One that is to be upgraded otherwise by now finishes what was begun.
 pub(super) fn options(service: &RayService) -> Option<Options> {
     match Options::of(service) {
@@ -146,13 +141,9 @@ impl Transition {
 
     /// What both are to have once the next step is taken: first the active cluster, then the pending one.
     fn after(&self) -> (Side, Side) {
-        let (mut to, mut from) = if self.returning { (self.active, self.pending) } else { (self.pending, self.active) };
-        match self.next {
-            Ok(Move::Traffic(share)) => (to.traffic, from.traffic) = (share, WHOLE - share),
-            Ok(Move::Raise(capacity)) => to.capacity = capacity,
-            Ok(Move::Lower(capacity)) => from.capacity = capacity,
-            Ok(Move::Wait(_) | Move::Done) | Err(_) => {}
-        }
+        let (to, from) = if self.returning { (self.active, self.pending) } else { (self.pending, self.active) };
+        let position = Position { to, from };
+        let Position { to, from } = self.next.as_ref().map_or(position, |step| position.after(*step));
         if self.returning { (to, from) } else { (from, to) }
     }
 
@@ -225,10 +216,8 @@ fn is_pending(view: &View<'_>, child: &Child<'_>) -> bool {
 fn has_room(view: &View<'_>, child: &Child<'_>, capacity: Percent) -> bool {
     let groups = &child.cluster.spec.worker_group_specs;
     if workers::is_autoscaled(child.cluster) {
-        let idle = child.cluster.spec.autoscaler_options.as_ref().and_then(|options| options.idle_timeout_seconds);
-        let idle = SignedDuration::from_secs(idle.unwrap_or(IDLE_TIMEOUT).max(0).into());
         let moved = recorded(view.service, child.cluster).and_then(|entry| entry.last_traffic_migrated_time.as_ref());
-        let due = moved.and_then(|moved| moved.0.checked_add(idle + AUTOSCALER_PATIENCE).ok());
+        let due = moved.and_then(|moved| moved.0.checked_add(workers::until_gone(child.cluster)).ok());
         return !view.gated || due.is_none_or(|due| due <= view.now);
     }
     let wanted = workers::at_capacity(child.cluster, &deployments(view, child), capacity);

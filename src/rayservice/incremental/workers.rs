@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::SignedDuration;
 use kube::ResourceExt;
 
 use super::capacity;
@@ -14,9 +15,20 @@ use crate::raycluster::groups::replicas;
 /// On a RayCluster: how many replicas each of its worker groups has at full capacity, while some of them are taken away.
 pub const FULL_REPLICAS_ANNOTATION: &str = "sluice.dev/full-replicas";
 
+/// How long Ray's autoscaler may take, beyond the time that it leaves a worker idle, to have it removed.
+const AUTOSCALER_PATIENCE: SignedDuration = SignedDuration::from_secs(30);
+/// After how many idle seconds Ray's autoscaler has a worker removed, unless it is told otherwise.
+const IDLE_TIMEOUT: i32 = 60;
+
 /// Whether Ray's autoscaler decides how many workers there are.
 pub fn is_autoscaled(cluster: &RayCluster) -> bool {
     cluster.spec.enable_in_tree_autoscaling == Some(true)
+}
+
+/// How long after its last request a worker that Ray's autoscaler may remove counts as there.
+pub fn until_gone(cluster: &RayCluster) -> SignedDuration {
+    let idle = cluster.spec.autoscaler_options.as_ref().and_then(|options| options.idle_timeout_seconds);
+    SignedDuration::from_secs(idle.unwrap_or(IDLE_TIMEOUT).max(0).into()) + AUTOSCALER_PATIENCE
 }
 
 /// How many replicas of each worker group a cluster has at this capacity, when the deployments on it have so many replicas each at
