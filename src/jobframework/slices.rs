@@ -179,14 +179,14 @@ pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan)
     match covering(slices) {
         Some(held) if request.outlook.instead().is_none() && fits_within(&wanted.record.counts(), &held.granted()) => {
             let record = on_top_of(held, request);
-            let record = if view.job.keeps_what_it_holds() { record.keeping(&held.record) } else { record };
+            let record = if keeps(held, request) { record.keeping(&held.record) } else { record };
             adjust_held(held, record, request, plan);
             waiting.iter().for_each(|slice| plan.write(Write::delete(slice.workload, false)));
         }
         Some(held) => {
             // A Workload has a pod set at least, so what is held stays until there is another.
             let still_wanted = up_to_date(held, request).meet(&wanted.record);
-            if !still_wanted.members.is_empty() && !view.job.keeps_what_it_holds() {
+            if !still_wanted.members.is_empty() && !keeps(held, request) {
                 adjust_held(held, still_wanted, request, plan);
             }
             ask(request, slices, &waiting, Some(held), plan);
@@ -195,6 +195,11 @@ pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan)
         None if newest_holder(slices).is_some() => {}
         None => ask(request, slices, &waiting, None, plan),
     }
+}
+
+/// Whether what is held and not needed now stays held for what the job will need next. Others may have more right to it.
+fn keeps(held: &Slice<'_>, request: &Request<'_>) -> bool {
+    request.view.job.keeps_what_it_holds() && held.gives_back.is_none()
 }
 
 /// A slice that holds quota is over once a newer one does: all that the job wants is paid for by that one. The queue sees to it
