@@ -176,6 +176,12 @@ impl InSteps<'_> {
     /// with the one that needs the least.
     fn ways(&self, surge: Option<Percent>, asked: bool) -> Result<Vec<Way>, PlanError> {
         let largest = self.largest_by_need();
+        let is_chosen = asked || surge.is_some();
+        let whole: u32 = self.course(WHOLE).workers_at_peak().values().sum();
+        if !is_chosen && largest.keys().next().is_none_or(|least| *least >= whole) {
+            // Steps would need no less than a second cluster that is whole.
+            return Ok(Vec::new());
+        }
         let best = match last(&largest, |surge| Ok(self.outcome(surge)?.verdict == Verdict::Fits))? {
             None => last(&largest, |surge| Ok(self.outcome(surge)?.verdict != Verdict::Never))?,
             fits => fits,
