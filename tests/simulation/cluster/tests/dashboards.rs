@@ -88,7 +88,7 @@ fn applications_deploy_and_then_run() {
 #[case::one_more(config(&["a", "b", "c"]), "a:RUNNING b:RUNNING c:DEPLOYING")]
 #[case::one_less(config(&["b"]), "b:RUNNING")]
 #[case::one_changed(with(config(&["a", "b"]), "/applications/0/route_prefix", json!("/a")), "a:DEPLOYING b:RUNNING")]
-#[case::another_capacity(with(config(&["a", "b"]), "/target_capacity", json!(40)), "a:DEPLOYING b:DEPLOYING")]
+#[case::another_capacity(with(config(&["a", "b"]), "/target_capacity", json!(40)), "a:RUNNING b:RUNNING")]
 fn applications_deploy_anew_if_a_configuration_changes_them(#[case] second: Value, #[case] expected: &str) {
     let mut scene = with_head(Scene::new());
     put(&mut scene, &config(&["a", "b"]));
@@ -97,6 +97,19 @@ fn applications_deploy_anew_if_a_configuration_changes_them(#[case] second: Valu
     put(&mut scene, &second);
 
     assert_eq!(statuses(&mut scene), expected);
+}
+
+#[test]
+fn another_capacity_changes_how_many_replicas_there_are_to_be() {
+    let mut scene = with_head(Scene::new());
+    let whole = with(config(&["a"]), "/applications/0/deployments/0/num_replicas", json!(4));
+    let mut wanted = |config: &Value| {
+        put(&mut scene, config);
+        get(&mut scene)["applications"]["a"]["deployments"]["Llm"]["target_num_replicas"].clone()
+    };
+    assert_eq!(wanted(&whole), 4);
+    assert_eq!(wanted(&with(whole.clone(), "/target_capacity", json!(50))), 2);
+    assert_eq!(wanted(&with(whole.clone(), "/target_capacity", json!(0))), 0);
 }
 
 #[test]
