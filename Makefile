@@ -13,7 +13,7 @@ CASES ?= 2000
 # How many seeds the simulator runs, and from which on; and how many of those in which services are upgraded in steps.
 SEEDS ?= 2000
 FIRST ?= 0
-STEPS ?= 2000
+STEPS ?= 1000
 STEPS_FIRST ?= 0
 SIMULATED := SEEDS=$(SEEDS) FIRST=$(FIRST) STEPS=$(STEPS) STEPS_FIRST=$(STEPS_FIRST)
 
