@@ -14,7 +14,8 @@ use crate::api::kueue::names::DEFAULT_LOCAL_QUEUE;
 use crate::api::ray::{RayCluster, RayJob, RayService};
 use crate::jobframework::record::Record;
 use crate::raycluster::revision::is_recreated;
-use crate::rayservice::incremental::ways::class_name;
+use crate::rayservice::incremental::routes::route_names;
+use crate::rayservice::incremental::ways::{class_name, gateway_place};
 
 /// The planners that an object's change concerns.
 pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTreeSet<Planner> {
@@ -46,9 +47,18 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
             }
             Object::Service(service) => of_endpoints(world, service, &mut concerned),
             Object::Ingress(ingress) => of_owner(ingress.as_ref(), &mut concerned),
-            Object::Gateway(gateway) => of_owner(gateway.as_ref(), &mut concerned),
-            Object::HTTPRoute(route) => of_owner(route.as_ref(), &mut concerned),
-            Object::GatewayClass(class) => of_gateway_class(world, &class.name_any(), &mut concerned),
+            Object::Gateway(gateway) => {
+                let place = (gateway.namespace().unwrap_or_default(), gateway.name_any());
+                of_way(world, |service| gateway_place(service) == place, &mut concerned);
+            }
+            Object::HTTPRoute(route) => {
+                let (namespace, name) = (route.namespace(), route.name_any());
+                let leads = |to: &RayService| to.namespace() == namespace && route_names(to).contains(&name);
+                of_way(world, leads, &mut concerned);
+            }
+            Object::GatewayClass(class) => {
+                of_way(world, |service| class_name(service) == Some(&class.name_any()), &mut concerned);
+            }
             Object::ControllerRevision(revision) => {
                 let cluster = controller(revision.as_ref(), "RayCluster");
                 concerned.extend(cluster.iter().cloned().map(|key| Planner::Job(JobKey::RayCluster(key))));
@@ -159,10 +169,12 @@ fn of_endpoints(world: &World, service: &Service, concerned: &mut BTreeSet<Plann
     concerned.extend(cluster.and_then(|key| service_of_cluster(world, &key)).map(Planner::RayService));
 }
 
-/// The services that name a class of Gateways.
-fn of_gateway_class(world: &World, class: &str, concerned: &mut BTreeSet<Planner>) {
-    let services = world.ray_services.iter().filter(|(_, service)| class_name(service) == Some(class));
-    concerned.extend(services.map(|(key, _)| Planner::RayService(key.clone())));
+/// The services to which something in the way of their requests leads.
+fn of_way(world: &World, leads: impl Fn(&RayService) -> bool, concerned: &mut BTreeSet<Planner>) {
+    for (key, _) in world.ray_services.iter().filter(|(_, service)| leads(service)) {
+        concerned.insert(Planner::RayService(key.clone()));
+        concerned.insert(Planner::Job(JobKey::RayService(key.clone())));
+    }
 }
 
 fn of_pods(world: &World, member: &MemberId, concerned: &mut BTreeSet<Planner>) {

@@ -17,6 +17,7 @@ use super::specs::Makeup;
 use super::store::Key;
 use super::world::{self, MemberId, World, owned_by};
 use super::{Engine, WriteError, in_use};
+use crate::api::gateway::HTTPRoute;
 use crate::api::kueue::Workload;
 use crate::api::ray::{RayCluster, RayService, is_managed_elsewhere, names};
 use crate::jobframework::census::Molds;
@@ -30,6 +31,7 @@ use crate::raycluster::access::Access;
 use crate::raycluster::auth::Token;
 use crate::raycluster::{self, Grant, Mark, Placement, Problem, fault_tolerance, revision};
 use crate::rayservice;
+use crate::rayservice::incremental::routes::{self, Own, route_name, route_names};
 use crate::rayservice::incremental::ways::{self, Ways};
 use crate::rayservice::kept::Kept;
 use crate::rayservice::services::serve_service_name;
@@ -235,15 +237,28 @@ impl Engine {
 
     /// The ways in by which the clusters of a service get traffic in shares.
     pub(super) fn ways(&self, service: &RayService, children: &[&RayCluster]) -> Ways<'_> {
-        let key = |name| Key::new(service.namespace().unwrap_or_default(), name);
+        let namespace = service.namespace().unwrap_or_default();
+        let key = |name: String| Key::new(namespace.clone(), name);
         let class = ways::class_name(service);
         let backends = || children.iter().map(|child| key(raycluster::names::serve_service(child)));
+        let (of_gateway, gateway) = ways::gateway_place(service);
+        let named = route_name(service);
+        let route = |name: String| self.world.http_routes.get(&key(name)).map(AsRef::as_ref);
+        let routes: Vec<&HTTPRoute> = route_names(service).into_iter().filter_map(route).collect();
+        let is_of_others = |name: &String| {
+            let there = self.world.services.get(&key(name.clone()));
+            let owner = there.and_then(|there| controller(there.as_ref(), "RayCluster"));
+            there.is_some() && !children.iter().any(|child| owner == Some(Key::of(*child)))
+        };
+        let mentioned = routes.iter().flat_map(|route| routes::backends(route)).map(|backend| backend.name.clone());
         Ways {
-            gateway: self.world.gateways.get(&key(ways::gateway_name(service))).map(AsRef::as_ref),
+            gateway: self.world.gateways.get(&Key::new(of_gateway, gateway)).map(AsRef::as_ref),
             gateway_class: class
                 .and_then(|class| self.world.gateway_classes.get(&Key::global(class)))
                 .map(AsRef::as_ref),
-            route: self.world.http_routes.get(&key(ways::route_name(service))).map(AsRef::as_ref),
+            own: Own::of(service, children, mentioned.filter(is_of_others).collect()),
+            route: route(named.clone()),
+            former: routes.into_iter().filter(|route| route.name_any() != named).collect(),
             services: backends().filter_map(|key| self.world.services.get(&key)).map(AsRef::as_ref).collect(),
             endpoint_slices: backends()
                 .flat_map(|key| self.world.endpoint_slices.under(&key).map(AsRef::as_ref).collect::<Vec<_>>())

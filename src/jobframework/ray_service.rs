@@ -11,7 +11,7 @@ use super::{Job, Leave, Member, report};
 use crate::api::gateway::HTTPRoute;
 use crate::api::ray::RayService;
 use crate::engine::plan::{ObjectRef, Write};
-use crate::rayservice::incremental::ways::route_name;
+use crate::rayservice::incremental::routes::route_name;
 use crate::rayservice::services::serve_service_name;
 use crate::rayservice::{incremental, initializing};
 

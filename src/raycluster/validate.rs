@@ -17,6 +17,7 @@ use super::groups::{self, PodGroup};
 use super::problem::Problem;
 use super::{probes, unsupported};
 use crate::api::ray::options::StringMap;
+use crate::api::ray::way_choices::is_dns_name;
 use crate::api::ray::{RayCluster, WorkerGroupSpec, names};
 use crate::queue::requests::pod_requests;
 
@@ -279,16 +280,7 @@ fn says_v2(cluster: &RayCluster) -> bool {
 /// An optional DNS name and a slash, and a name.
 fn is_label_key(key: &str) -> bool {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    let is_dns = |prefix: &str| {
-        prefix.len() <= 253
-            && prefix.split('.').all(|part| {
-                is_label_value(part)
-                    && !part.is_empty()
-                    && !part.contains('_')
-                    && !part.contains(|c: char| c.is_ascii_uppercase())
-            })
-    };
-    !name.is_empty() && is_label_value(name) && prefix.is_none_or(is_dns)
+    !name.is_empty() && is_label_value(name) && prefix.is_none_or(is_dns_name)
 }
 
 /// Up to 63 letters, digits, '-', '_' and '.', a letter or digit at both ends.

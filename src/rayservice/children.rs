@@ -7,12 +7,13 @@ use kube::{Resource, ResourceExt};
 use sha2::{Digest, Sha256};
 
 use super::family::{Child, active_name, is_going};
-use super::incremental::ways::route_name;
+use super::incremental::routes::route_name;
 use super::upgrade::Step;
 use super::{Scene, View, hash, incremental, services};
 use crate::api::gateway::HTTPRoute;
 use crate::api::ray::step_choices::{FAILED_ANNOTATION, UPGRADE_ANNOTATION};
 use crate::api::ray::upgrade_choices::GIVEN_UP_ANNOTATION;
+use crate::api::ray::way_choices::ADOPTED_ROUTE_ANNOTATION;
 use crate::api::ray::{RayCluster, RayService, names};
 use crate::api::{LAST_APPLIED_ANNOTATION, condition};
 use crate::engine::plan::{Note, ObjectRef, Plan, Write};
@@ -33,6 +34,7 @@ pub(super) fn draft(service: &RayService, name: &str) -> RayCluster {
     annotations.remove(GIVEN_UP_ANNOTATION);
     annotations.remove(UPGRADE_ANNOTATION);
     annotations.remove(FAILED_ANNOTATION);
+    annotations.remove(ADOPTED_ROUTE_ANNOTATION);
     let mut cluster = RayCluster::new(name, service.spec.ray_cluster_config.clone());
     cluster.metadata = ObjectMeta {
         namespace: service.namespace(),
@@ -70,7 +72,7 @@ fn name(view: &View<'_>, hash: &str) -> String {
     let former = [services::serving(view), active_name(service)];
     let is_free = |name: &String| {
         let is_former = former.contains(&Some(name.as_str()));
-        !is_former && view.children.iter().all(|cluster| cluster.name_any() != *name)
+        !is_former && !view.ways.mentions(name) && view.children.iter().all(|cluster| cluster.name_any() != *name)
     };
     (0..).map(candidate).find(is_free).unwrap_or_default()
 }

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 
 use super::incremental::options::Options;
 use super::{children, hash, initializing, services};
-use crate::api::ray::{RayCluster, RayService, UpgradeType, names, step_choices, upgrade_choices};
+use crate::api::ray::{RayCluster, RayService, UpgradeType, names, step_choices, upgrade_choices, way_choices};
 use crate::dashboard::ServeConfig;
 use crate::raycluster::{self, Problem};
 
@@ -83,7 +83,8 @@ pub(super) fn unsupported(service: &RayService) -> Vec<String> {
 /// Annotations that make no sense, each with what is allowed.
 pub(super) fn misread(service: &RayService) -> impl Iterator<Item = String> {
     let meta = &service.metadata;
-    upgrade_choices::misread(meta).into_iter().chain(step_choices::misread(meta))
+    let of_upgrades = upgrade_choices::misread(meta).into_iter().chain(step_choices::misread(meta));
+    of_upgrades.chain(way_choices::misread(meta))
 }
 
 /// A field of a cluster as the service has it.

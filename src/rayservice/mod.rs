@@ -176,11 +176,13 @@ fn run(scene: &Scene<'_>) -> Plan {
     plan
 }
 
-/// Deletes the clusters, and lets the service go once the last of them is gone. Its Services go with it.
+/// Deletes the clusters, and lets the service go once the last of them is gone, and routes of others lead to none of them. Its Services go
+/// with it.
 fn delete(view: &View<'_>) -> Plan {
     let mut plan = Plan::default();
     children::delete_all(view.service, &view.children, &mut plan);
-    if view.children.is_empty() {
+    incremental::release(view, &mut plan);
+    if view.children.is_empty() && plan.writes.is_empty() {
         let mut released = view.service.clone();
         released.finalizers_mut().retain(|finalizer| finalizer != names::SERVICE_FINALIZER);
         plan.write(Write::patch(view.service, &released));

@@ -13,6 +13,7 @@ use sluice::api::condition::is_true;
 use sluice::api::gateway::HTTPRoute;
 use sluice::api::ray::{RayCluster, RayService};
 use sluice::jobframework::record::Record;
+use sluice::rayservice::incremental::routes::backends;
 use sluice::rayservice::status::SUSPENDING;
 
 use crate::coverage::serving_cluster;
@@ -35,6 +36,8 @@ pub struct Serving {
     workers: BTreeMap<String, (usize, Option<Timestamp>)>,
     /// The share of the requests, in percent, that each cluster gets by a route.
     shares: BTreeMap<String, i32>,
+    /// The clusters that each route led to last, by the route's key.
+    led: BTreeMap<String, BTreeSet<String>>,
     /// Clusters that were closed to make place for others, and not opened again since.
     made_place: BTreeSet<String>,
 }
@@ -49,6 +52,7 @@ impl Serving {
             routed: BTreeMap::new(),
             workers: BTreeMap::new(),
             shares: BTreeMap::new(),
+            led: BTreeMap::new(),
             made_place: BTreeSet::new(),
         }
     }
@@ -121,9 +125,9 @@ impl Serving {
     /// No cluster gets more of the requests than its workers can answer, each of which has one replica of so many.
     fn route(&mut self, state: &State, route: &HTTPRoute, change: &Change) -> Vec<Breach> {
         let namespace = route.namespace().unwrap_or_default();
-        let backends = route.spec.rules.iter().flat_map(|rule| &rule.backend_refs);
+        self.forget_left(state, route, change.gone);
         let mut found = Vec::new();
-        for backend in backends.filter(|_| !change.gone) {
+        for backend in backends(route).filter(|_| !change.gone) {
             let Some(cluster) = backend.name.strip_suffix("-serve-svc") else { continue };
             let cluster = format!("{namespace}/{cluster}");
             let share = backend.weight.unwrap_or(1);
@@ -139,6 +143,22 @@ impl Serving {
             }
         }
         found
+    }
+
+    /// Forgets the shares of clusters that a route leads to no more. One that its owner has written anew, so that it leads to none of
+    /// them, gets them back.
+    fn forget_left(&mut self, state: &State, route: &HTTPRoute, gone: bool) {
+        let namespace = route.namespace().unwrap_or_default();
+        let clusters = backends(route).filter_map(|backend| backend.name.strip_suffix("-serve-svc"));
+        let clusters = clusters.map(|cluster| format!("{namespace}/{cluster}"));
+        let now: BTreeSet<String> = clusters.filter(|cluster| !state.ray_services.contains_key(cluster)).collect();
+        if now.is_empty() && !gone {
+            return;
+        }
+        let before = self.led.insert(key(route), now.clone()).unwrap_or_default();
+        for cluster in before.difference(&now) {
+            self.shares.remove(cluster);
+        }
     }
 
     /// The cluster that answers is not taken away while its service is to serve and holds its quota. One that was closed for another,

@@ -12,6 +12,7 @@ pub mod step_choices;
 #[cfg(test)]
 mod tests;
 pub mod upgrade_choices;
+pub mod way_choices;
 
 /// Whether `spec.managedBy` leaves an object to another controller than the Ray operator of this cluster.
 pub fn is_managed_elsewhere(managed_by: Option<&str>) -> bool {

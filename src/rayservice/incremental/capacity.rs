@@ -50,10 +50,12 @@ fn carried_by(deployment: &Deployment, capacity: Percent) -> Percent {
     if running >= replicas(full, capacity) && (is_settled || !deployment.is_autoscaled()) {
         return capacity;
     }
-    if deployment.is_autoscaled() {
-        return 0;
-    }
-    let part = u64::from(running) * u64::from(WHOLE) / u64::from(full.max(1));
+    // Serve knows how many an autoscaled deployment needs at this capacity; of another one, how many are all of it.
+    let (all, share) = match deployment.target_num_replicas.filter(|_| deployment.is_autoscaled()) {
+        Some(target) => (target, capacity),
+        None => (full, WHOLE),
+    };
+    let part = u64::from(running) * u64::from(share) / u64::from(all.max(1));
     Percent::try_from(part).unwrap_or(WHOLE).min(capacity)
 }
 
@@ -137,8 +139,9 @@ mod tests {
     #[rstest]
     #[case::at_its_minimum(1, 1, 50)]
     #[case::above_its_minimum(3, 3, 50)]
-    #[case::on_its_way_up(2, 3, 0)]
-    fn an_autoscaled_deployment_carries_its_share_when_it_has_what_serve_wants(
+    #[case::on_its_way_up(2, 3, 33)]
+    #[case::none_runs(0, 3, 0)]
+    fn an_autoscaled_deployment_carries_its_share_as_far_as_it_has_what_serve_wants(
         #[case] running: usize,
         #[case] target: u32,
         #[case] expected: Percent,

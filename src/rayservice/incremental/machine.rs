@@ -67,7 +67,11 @@ pub struct Pace {
 pub struct Facts {
     /// The largest share of the traffic that the side that gains has running replicas and endpoints for, in percent.
     pub carries: Percent,
-    /// Whether the side that gives can take any traffic at all.
+    /// The same of the side that gives.
+    pub from_carries: Percent,
+    /// Whether anybody answers on the side that gains.
+    pub to_serves: bool,
+    /// Whether anybody answers on the side that gives.
     pub from_serves: bool,
     /// Whether the pods that the side that gives is not to have any more are gone.
     pub room: bool,
@@ -108,9 +112,8 @@ pub enum Wait {
 /// Decides the next step.
 pub fn next(position: Position, pace: &Pace, facts: &Facts) -> Move {
     let Position { to, from } = position;
-    if to.traffic < WHOLE && !facts.from_serves && facts.carries > 0 {
-        // Whatever the other side can't take now is lost.
-        return Move::Traffic(WHOLE);
+    if let Some(share) = redress(position, facts).filter(|share| *share != to.traffic) {
+        return Move::Traffic(share);
     }
     if to.traffic < to.capacity {
         return traffic(to, pace, facts);
@@ -119,7 +122,7 @@ pub fn next(position: Position, pace: &Pace, facts: &Facts) -> Move {
     if is_over {
         Move::Done
     } else if u16::from(to.capacity) + u16::from(from.capacity) > u16::from(WHOLE) {
-        lower(from, pace, facts)
+        lower(position, pace, facts)
     } else if facts.room {
         Move::Raise(to.capacity.saturating_add(pace.surge).min(WHOLE))
     } else {
@@ -141,12 +144,36 @@ fn traffic(to: Side, pace: &Pace, facts: &Facts) -> Move {
     }
 }
 
-fn lower(from: Side, pace: &Pace, facts: &Facts) -> Move {
+fn lower(Position { to, from }: Position, pace: &Pace, facts: &Facts) -> Move {
+    let needed = to.traffic.min(to.capacity);
+    if facts.carries < needed {
+        // Replicas that ran when the traffic came are lost: the other side may have to take it back.
+        return Move::Wait(Wait::Replicas(needed));
+    }
     // On the way back from a last step that was smaller than the surge, KubeRay's rule would take more than the traffic leaves.
     let capacity = from.capacity.saturating_sub(pace.surge).max(from.traffic);
     let since = facts.moved_at.unwrap_or(Timestamp::MIN);
     let due = since.saturating_add(pace.bake).unwrap_or(Timestamp::MAX);
     if capacity == 0 && due > facts.now { Move::Wait(Wait::Until(due)) } else { Move::Lower(capacity) }
+}
+
+/// The share that the side that gains has to have at once, out of turn. What goes to a side where nobody answers is lost, so all of it
+/// goes to the other one; and once both answer again, each gets no more than its capacity, as far as their replicas carry that.
+fn redress(Position { to, from }: Position, facts: &Facts) -> Option<Percent> {
+    let (to_answers, from_answers) = (facts.to_serves, facts.from_serves && from.capacity > 0);
+    match (to_answers, from_answers) {
+        (true, false) => (from.traffic > 0 && facts.carries > 0).then_some(WHOLE),
+        (false, true) => (to.traffic > 0).then_some(0),
+        (true, true) if to.traffic > to.capacity => {
+            let taken = (WHOLE - to.capacity).min(from.capacity).min(facts.from_carries);
+            Some(to.traffic.min(WHOLE - taken))
+        }
+        (true, true) if from.traffic > from.capacity => {
+            let taken = (WHOLE - from.capacity).min(to.capacity).min(facts.carries);
+            Some(to.traffic.max(taken))
+        }
+        _ => None,
+    }
 }
 
 /// The fastest way from a position: each that it goes through, and the time since the beginning. Replicas come as soon as they are asked
@@ -157,7 +184,9 @@ pub fn fastest(start: Position, pace: &Pace, until_gone: SignedDuration) -> Vec<
     let mut course = vec![(SignedDuration::ZERO, start)];
     loop {
         let gone_at = moved_at.map_or(now, |moved_at: Timestamp| moved_at.saturating_add(until_gone).unwrap_or(now));
-        let facts = Facts { carries: WHOLE, from_serves: true, room: gone_at <= now, moved_at, now };
+        let room = gone_at <= now;
+        let facts =
+            Facts { carries: WHOLE, from_carries: WHOLE, to_serves: true, from_serves: true, room, moved_at, now };
         match next(position, pace, &facts) {
             Move::Wait(Wait::Until(time)) if time > now => now = time,
             Move::Wait(Wait::Pods) if gone_at > now => now = gone_at,
@@ -191,7 +220,9 @@ mod tests {
 
     fn facts(now: i64, moved_at: Option<i64>) -> Facts {
         let at = |second| Timestamp::from_second(second).expect("a time");
-        Facts { carries: 100, from_serves: true, room: true, moved_at: moved_at.map(at), now: at(now) }
+        let (to_serves, from_serves) = (true, true);
+        let moved_at = moved_at.map(at);
+        Facts { carries: 100, from_carries: 100, to_serves, from_serves, room: true, moved_at, now: at(now) }
     }
 
     /// A line for each change: the second, and traffic and capacity of the side that gives and of the one that gains.
@@ -272,7 +303,7 @@ mod tests {
     fn who_takes_nothing_any_more_is_left_at_once_and_given_up_by_steps() {
         let position = Position { to: Side { capacity: 25, traffic: 5 }, from: Side { capacity: 100, traffic: 95 } };
         let pace = pace(25, 5, 10);
-        let dead = Facts { from_serves: false, ..facts(0, Some(0)) };
+        let dead = Facts { from_serves: false, from_carries: 0, ..facts(0, Some(0)) };
         assert_eq!(next(position, &pace, &dead), Move::Traffic(100));
         assert_eq!(
             next(position, &pace, &Facts { carries: 0, ..dead }),
@@ -282,6 +313,51 @@ mod tests {
         let left = position.after(Move::Traffic(100));
         assert_eq!(next(left, &pace, &dead), Move::Lower(75));
         assert_eq!(next(left.after(Move::Lower(75)), &pace, &dead), Move::Raise(50));
+    }
+
+    /// Traffic and capacity of the side that gains and of the one that gives, what they carry (`None` if nobody answers there), and the
+    /// share that is to move out of turn.
+    #[rstest]
+    #[case::nobody_answers_where_it_went((25, 50), None, (75, 100), Some(100), Some(0))]
+    #[case::who_gives_has_nothing_any_more((100, 100), None, (0, 0), Some(0), None)]
+    #[case::nobody_answers_anywhere((25, 50), None, (75, 100), None, None)]
+    #[case::nobody_answers_where_it_came_from((25, 50), Some(50), (75, 100), None, Some(100))]
+    #[case::who_is_left_carries_nothing((25, 50), Some(0), (75, 100), None, None)]
+    #[case::who_gave_all_answers_again((100, 50), Some(50), (0, 100), Some(100), Some(50))]
+    #[case::in_part((100, 50), Some(50), (0, 100), Some(20), Some(80))]
+    #[case::with_nothing_that_runs_yet((100, 50), Some(50), (0, 100), Some(0), None)]
+    #[case::who_had_got_it_answers_again((0, 50), Some(50), (100, 50), Some(50), Some(50))]
+    #[case::in_part_too((0, 50), Some(30), (100, 50), Some(50), Some(30))]
+    #[case::all_is_well((25, 50), Some(50), (75, 100), Some(100), None)]
+    fn traffic_is_with_who_answers(
+        #[case] to: (Percent, Percent),
+        #[case] to_carries: Option<Percent>,
+        #[case] from: (Percent, Percent),
+        #[case] from_carries: Option<Percent>,
+        #[case] expected: Option<Percent>,
+    ) {
+        let side = |(traffic, capacity)| Side { capacity, traffic };
+        let position = Position { to: side(to), from: side(from) };
+        let facts = Facts {
+            carries: to_carries.unwrap_or(0),
+            to_serves: to_carries.is_some(),
+            from_carries: from_carries.unwrap_or(0),
+            from_serves: from_carries.is_some(),
+            ..facts(0, Some(0))
+        };
+        let moved = redress(position, &facts).filter(|share| *share != to.0);
+        assert_eq!(moved, expected);
+        if let Some(share) = expected {
+            assert_eq!(next(position, &pace(50, 25, 10), &facts), Move::Traffic(share));
+        }
+    }
+
+    #[test]
+    fn nothing_is_given_up_while_replicas_that_took_its_traffic_are_lost() {
+        let position = Position { to: Side { capacity: 50, traffic: 50 }, from: Side { capacity: 100, traffic: 50 } };
+        let lost = Facts { carries: 25, ..facts(100, Some(0)) };
+        assert_eq!(next(position, &pace(50, 25, 10), &lost), Move::Wait(Wait::Replicas(50)));
+        assert_eq!(next(position, &pace(50, 25, 10), &Facts { carries: 50, ..lost }), Move::Lower(50));
     }
 
     #[test]

@@ -3,10 +3,13 @@
 //! What was decided stands in the API server before it is acted on: capacity in the status of the service, traffic in the weights of
 //! its route. A process that starts in between goes on from there.
 
+#[cfg(test)]
+mod adoption_tests;
 mod capacity;
 pub mod machine;
 pub mod options;
 mod plan;
+pub mod routes;
 mod tell;
 #[cfg(test)]
 mod tests;
@@ -25,7 +28,7 @@ use crate::api::ray::step_choices::{self, Rollback, UPGRADE_ANNOTATION, Wish};
 use crate::api::ray::{RayCluster, RayService, RayServiceStatus};
 use machine::{Facts, Move, Pace, Percent, Position, Side, WHOLE, Wait};
 use options::Options;
-pub(super) use plan::plan;
+pub(super) use plan::{plan, release};
 pub(super) use tell::{progress, rollback};
 
 /// How a service is upgraded in steps; `None` if it isn't. One that is to be upgraded otherwise by now finishes what was begun.
@@ -52,15 +55,17 @@ fn recorded<'a>(service: &'a RayService, cluster: &RayCluster) -> Option<&'a Ray
     entries.into_iter().find(|entry| entry.ray_cluster_name.as_deref() == Some(name.as_str()))
 }
 
-/// How much a cluster has: its capacity as the status has it, its traffic as the route has it.
+/// How much a cluster has: its capacity as the status has it; its traffic as the route has it, or else the status.
 fn side(view: &View<'_>, cluster: &RayCluster, without_record: Percent) -> Side {
-    let capacity = recorded(view.service, cluster).and_then(|entry| entry.target_capacity);
-    let capacity = capacity.and_then(|capacity| Percent::try_from(capacity.clamp(0, 100)).ok());
-    let traffic = match view.ways.route {
-        Some(_) => view.ways.share(cluster).unwrap_or(0),
-        None => without_record,
-    };
-    Side { capacity: capacity.unwrap_or(without_record), traffic }
+    let known = recorded(view.service, cluster);
+    let percent = |recorded: i32| Percent::try_from(recorded.clamp(0, 100)).ok();
+    let capacity = known.and_then(|entry| entry.target_capacity).and_then(percent);
+    // A route that was lost, or that its owner has written anew, doesn't say where the upgrade stands.
+    let traffic = || known.and_then(|entry| entry.traffic_routed_percent).and_then(percent);
+    Side {
+        capacity: capacity.unwrap_or(without_record),
+        traffic: view.ways.share(cluster).or_else(traffic).unwrap_or(without_record),
+    }
 }
 
 /// The child that serves, as far as the status and the route tell: not the one that the serve Service leads to, which follows the
@@ -187,7 +192,9 @@ fn wish(service: &RayService) -> Wish {
 fn facts(view: &View<'_>, to: &Child<'_>, from: &Child<'_>, position: Position) -> Facts {
     Facts {
         carries: carried(view, to, position.to.capacity),
-        from_serves: position.from.traffic == 0 || view.ways.has_endpoints(from.cluster),
+        from_carries: carried(view, from, position.from.capacity),
+        to_serves: view.ways.has_endpoints(to.cluster),
+        from_serves: view.ways.has_endpoints(from.cluster),
         room: has_room(view, from, position.from.capacity),
         moved_at: moved_at(view.service),
         now: view.now,

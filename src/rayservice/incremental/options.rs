@@ -150,6 +150,15 @@ mod tests {
     }
 
     #[test]
+    fn the_sample_goes_in_steps() {
+        let sample = include_str!("../../../config/samples/rayservice-in-steps.yaml");
+        let service: RayService = serde_saphyr::from_str(sample).expect("a service");
+        let options = Options::of(&service).expect("they make sense").expect("they are there");
+        assert_eq!((options.surge, options.step), (50, 25));
+        assert!(crate::rayservice::Goal::of(&service).is_ok());
+    }
+
+    #[test]
     fn options_that_are_missing_are_asked_for() {
         let problems = Options::of(&service(&Value::Null)).expect_err("there are none");
         assert_eq!(problems[0].field, FIELD);

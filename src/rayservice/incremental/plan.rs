@@ -1,33 +1,75 @@
 //! Plans the ways in, and the shares that they give to each cluster.
 
+use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 use super::machine::{Move, Percent, WHOLE};
-use super::{Transition, options, ways, wish};
-use crate::api::gateway::BackendRef;
+use super::{Transition, options, routes, ways, wish};
+use crate::api::gateway::{BackendRef, HTTPRoute};
 use crate::api::ray::RayService;
 use crate::api::ray::step_choices::{UPGRADE_ANNOTATION, Wish};
+use crate::api::ray::way_choices::{self, ADOPTED_ROUTE_ANNOTATION};
 use crate::engine::plan::{Note, ObjectRef, Plan, Write};
-use crate::rayservice::Scene;
-use crate::rayservice::children::{owner, place};
+use crate::rayservice::children::place;
 use crate::rayservice::family::Child;
 use crate::rayservice::services::serve_service_name;
 use crate::rayservice::upgrade::Step;
+use crate::rayservice::{Scene, View};
 
 /// Plans the Gateway, the route and the Services of the clusters.
 pub(in crate::rayservice) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
-    match options(scene.view.service) {
-        Some(options) => {
-            if let Some(class) = &options.gateway_class {
-                plan_gateway(scene, class, plan);
-            }
-            plan_backends(scene, plan);
-            plan_route(scene, plan);
-            wake(scene, plan);
-            forget_promotion(scene, plan);
-        }
-        None => hand_over(scene, plan),
+    let view = scene.view;
+    let Some(options) = options(view.service) else { return release(view, plan) };
+    if let Some(class) = options.gateway_class.as_ref().filter(|_| ways::makes_gateway(view.service)) {
+        plan_gateway(scene, class, plan);
     }
+    plan_backends(scene, plan);
+    view.ways.former.iter().for_each(|route| hand_over(view, route, plan));
+    if note_adopted(view, routes::adopted(view.service), plan) {
+        plan_route(scene, plan);
+    }
+    wake(scene, plan);
+    forget_promotion(scene, plan);
+}
+
+/// Has all routes lead to wherever the serve Service leads to: those of a service that isn't upgraded in steps any more, or is deleted.
+pub(in crate::rayservice) fn release(view: &View<'_>, plan: &mut Plan) {
+    view.ways.route.iter().chain(&view.ways.former).for_each(|route| hand_over(view, route, plan));
+    note_adopted(view, None, plan);
+}
+
+/// Has a route lead to wherever the serve Service leads to, if it was made for the service, or its clusters were put into it.
+fn hand_over(view: &View<'_>, route: &HTTPRoute, plan: &mut Plan) {
+    let (service, name) = (view.service, serve_service_name(view.service));
+    let noted = way_choices::adopted_route(&service.metadata);
+    let is_ours = noted == Some(route.name_any().as_str()) || routes::is_made_for(service, route);
+    let Some(serve) = view.services.iter().find(|there| there.name_any() == name).filter(|_| is_ours) else { return };
+    if view.ways.own.leads(route) {
+        let backends = vec![routes::backend_ref(serve, WHOLE)];
+        let next = view.ways.own.divide(route, &backends);
+        write_route(service, &next, Some(route), &backends, vec![ObjectRef::of(*serve)], plan);
+    }
+}
+
+/// Notes on a service into which route of others its clusters are put, before they are, and until they are taken out of it again.
+/// Returns whether that is noted.
+fn note_adopted(view: &View<'_>, wanted: Option<&str>, plan: &mut Plan) -> bool {
+    let service = view.service;
+    let noted = way_choices::adopted_route(&service.metadata);
+    if noted == wanted {
+        return true;
+    }
+    let mut routes = view.ways.route.into_iter().chain(view.ways.former.iter().copied());
+    let before = noted.and_then(|noted| routes.find(|route| route.name_any() == noted));
+    if !before.is_some_and(|route| view.ways.own.leads(route)) {
+        let mut next = service.clone();
+        match wanted {
+            Some(route) => next.annotations_mut().insert(ADOPTED_ROUTE_ANNOTATION.to_owned(), route.to_owned()),
+            None => next.annotations_mut().remove(ADOPTED_ROUTE_ANNOTATION),
+        };
+        plan.write(Write::patch(service, &next));
+    }
+    false
 }
 
 fn plan_gateway(scene: &Scene<'_>, class: &str, plan: &mut Plan) {
@@ -67,6 +109,7 @@ fn plan_backends(scene: &Scene<'_>, plan: &mut Plan) {
         let wanted = ways::backend(child.cluster);
         match scene.view.ways.backend(child.cluster) {
             None => plan.write(Write::create(&wanted)),
+            Some(there) if !is_of(child, there) => {}
             Some(there) => {
                 let mut next = there.clone();
                 let spec = next.spec.get_or_insert_default();
@@ -77,52 +120,53 @@ fn plan_backends(scene: &Scene<'_>, plan: &mut Plan) {
     }
 }
 
-/// Plans the route, once there is somebody who lets requests in, and somewhere to send them.
-fn plan_route(scene: &Scene<'_>, plan: &mut Plan) {
-    if scene.view.ways.gateway.is_none() {
-        return;
-    }
-    let shares = shares(scene);
-    let known = shares.iter().filter_map(|(child, share)| {
-        let backend = scene.view.ways.backend(child.cluster)?;
-        Some(ways::backend_ref(backend, *share))
-    });
-    let backends: Vec<BackendRef> = known.collect();
-    let is_whole = backends.iter().filter_map(|backend| backend.weight).sum::<i32>() == i32::from(WHOLE);
-    if is_whole {
-        let steady = shares.iter().map(|(child, _)| ObjectRef::of(child.cluster)).collect();
-        write_route(scene, backends, steady, plan);
-    }
+fn is_of(child: &Child<'_>, backend: &Service) -> bool {
+    backend.owner_references().iter().any(|owner| Some(&owner.uid) == child.cluster.metadata.uid.as_ref())
 }
 
-fn write_route(scene: &Scene<'_>, backends: Vec<BackendRef>, steady: Vec<ObjectRef>, plan: &mut Plan) {
-    let (service, there) = (scene.view.service, scene.view.ways.route);
+/// Plans the route, once there is somebody who lets requests in, and somewhere to send them.
+fn plan_route(scene: &Scene<'_>, plan: &mut Plan) {
+    let (service, ways) = (scene.view.service, &scene.view.ways);
+    let shares = shares(scene);
+    let known = shares.iter().filter_map(|(child, share)| {
+        let backend = ways.backend(child.cluster)?;
+        Some(routes::backend_ref(backend, *share))
+    });
+    let backends: Vec<BackendRef> = known.collect();
+    if backends.iter().filter_map(|backend| backend.weight).sum::<i32>() != i32::from(WHOLE) {
+        return;
+    }
+    let next = match (routes::adopted(service), ways.route) {
+        (Some(_), None) => return,
+        // What can't be divided goes on leading to the serve Service.
+        (Some(_), Some(route)) if backends.len() > 1 && ways.own.obstacle(route).is_some() => return,
+        (Some(_), Some(route)) => ways.own.divide(route, &backends),
+        (None, _) if ways.gateway.is_none() => return,
+        (None, there) => routes::made(service, &ways.own, &backends, there),
+    };
+    let steady = shares.iter().map(|(child, _)| ObjectRef::of(child.cluster)).collect();
+    write_route(service, &next, ways.route, &backends, steady, plan);
+}
+
+fn write_route(
+    service: &RayService,
+    next: &HTTPRoute,
+    there: Option<&HTTPRoute>,
+    backends: &[BackendRef],
+    steady: Vec<ObjectRef>,
+    plan: &mut Plan,
+) {
     let text = backends.iter().map(|backend| format!("{} % to {}", backend.weight.unwrap_or(1), backend.name));
     let text = text.collect::<Vec<_>>().join(", ");
-    let wanted = ways::route(service, backends, there);
     let (reason, write) = match there {
-        None => ("CreatedHTTPRoute", Some(Write::create(&wanted))),
-        Some(there) => ("UpdatedHTTPRoute", Write::patch(there, &wanted)),
+        None => ("CreatedHTTPRoute", Some(Write::create(next))),
+        Some(there) => ("UpdatedHTTPRoute", Write::patch(there, next)),
     };
     if let Some(write) = write {
-        let text = format!("HTTPRoute {} sends {text}", place(&wanted));
+        let text = format!("HTTPRoute {} sends {text}", place(next));
         plan.notes.push(Note::normal(service, reason, text).of_write(&write.target));
         plan.write(write.while_quiet(steady));
     }
-}
-
-/// A route of a service that isn't upgraded in steps any more leads to wherever its serve Service leads to.
-fn hand_over(scene: &Scene<'_>, plan: &mut Plan) {
-    let service = scene.view.service;
-    let name = serve_service_name(service);
-    let Some(serve) = scene.view.services.iter().find(|there| there.name_any() == name) else { return };
-    if scene.view.ways.route.is_some_and(|route| is_of(service, route.owner_references())) {
-        write_route(scene, vec![ways::backend_ref(serve, WHOLE)], vec![ObjectRef::of(*serve)], plan);
-    }
-}
-
-fn is_of(service: &RayService, owners: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference]) -> bool {
-    owners.iter().any(|other| other.uid == owner(service).uid)
 }
 
 /// An upgrade that was to be promoted is over: the next one is not meant.

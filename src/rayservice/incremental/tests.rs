@@ -13,7 +13,7 @@ use crate::rayservice::tests::stage::Stage;
 use crate::rayservice::tests::{chat, state, version};
 
 /// A service with four workers and four replicas that is upgraded in steps.
-fn service(surge: i32, step: i32, interval: i32) -> Value {
+pub(super) fn service(surge: i32, step: i32, interval: i32) -> Value {
     let mut service = chat();
     service["spec"]["serveConfigV2"] =
         json!("applications: [{name: one, import_path: one:app, deployments: [{name: model, num_replicas: 4}]}]");
@@ -28,7 +28,7 @@ fn service(surge: i32, step: i32, interval: i32) -> Value {
     service
 }
 
-fn serving(surge: i32, step: i32, interval: i32) -> Stage {
+pub(super) fn serving(surge: i32, step: i32, interval: i32) -> Stage {
     let mut stage = Stage::new(service(surge, step, interval));
     stage.play(60);
     assert_eq!(stage.condition("Ready"), state("True", "NonZeroServeEndpoints"));
@@ -36,7 +36,7 @@ fn serving(surge: i32, step: i32, interval: i32) -> Stage {
 }
 
 /// Capacity and traffic of the active and the pending cluster, as the status has them.
-fn shares(stage: &Stage) -> String {
+pub(super) fn shares(stage: &Stage) -> String {
     let status = stage.service().and_then(|service| service.status).unwrap_or_default();
     let share = |entry: Option<RayServiceStatus>| {
         let entry = entry?;
@@ -47,7 +47,7 @@ fn shares(stage: &Stage) -> String {
 }
 
 /// Plays for some seconds, and checks at every beat what must hold. Returns every change of the shares.
-fn watched(stage: &mut Stage, seconds: i64) -> Vec<String> {
+pub(super) fn watched(stage: &mut Stage, seconds: i64) -> Vec<String> {
     let end = stage.now + SignedDuration::from_secs(seconds);
     let mut seen = vec![shares(stage)];
     while stage.now < end {
@@ -213,7 +213,7 @@ fn b32_an_upgrade_that_is_taken_back_ends_on_the_cluster_that_served(
 }
 
 /// Upgrades a service as far as this.
-fn begin(stage: &mut Stage, until: &str) {
+pub(super) fn begin(stage: &mut Stage, until: &str) {
     stage.edit(version("2.54.0"));
     play_until(stage, until);
 }

@@ -11,12 +11,13 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::machine::{Percent, WHOLE};
+use super::machine::Percent;
+use super::routes::{self, Own};
 use crate::api::condition;
 use crate::api::gateway::{
-    ACCEPTED, BackendRef, Gateway, GatewayClass, GatewaySpec, HTTPRoute, HTTPRouteSpec, PROGRAMMED, ParentRef,
-    RESOLVED_REFS, RouteRule,
+    ACCEPTED, Gateway, GatewayClass, GatewaySpec, HTTPRoute, PROGRAMMED, ParentRef, RESOLVED_REFS,
 };
+use crate::api::ray::way_choices::{self, GATEWAY_ANNOTATION};
 use crate::api::ray::{RayCluster, RayService, names};
 use crate::raycluster::services::serve_ports;
 use crate::raycluster::{build, names as naming};
@@ -32,26 +33,40 @@ const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 /// What there is of the ways in.
 #[derive(Debug, Default)]
 pub struct Ways<'a> {
-    /// The Gateway called [`gateway_name`].
+    /// The Gateway at [`gateway_place`].
     pub gateway: Option<&'a Gateway>,
     /// The class that the service names.
     pub gateway_class: Option<&'a GatewayClass>,
-    /// The route called [`route_name`].
+    /// The route called [`routes::route_name`].
     pub route: Option<&'a HTTPRoute>,
+    /// Other routes among [`routes::route_names`]: they led to the service, and may still do.
+    pub former: Vec<&'a HTTPRoute>,
+    /// Which backends of a route are those of the service.
+    pub own: Own,
     /// The Services that belong to its clusters.
     pub services: Vec<&'a Service>,
     /// The endpoints of those Services.
     pub endpoint_slices: Vec<&'a EndpointSlice>,
 }
 
-/// The name of the Gateway of a service.
-pub fn gateway_name(service: &RayService) -> String {
+/// The name of the Gateway that is made for a service.
+pub fn made_gateway_name(service: &RayService) -> String {
     format!("{}-gateway", service.name_any())
 }
 
-/// The name of the route of a service.
-pub fn route_name(service: &RayService) -> String {
-    format!("{}-httproute", service.name_any())
+/// Namespace and name of the Gateway that a service is reached by, unless its owner names a route.
+pub fn gateway_place(service: &RayService) -> (String, String) {
+    let here = service.namespace().unwrap_or_default();
+    match way_choices::gateway(&service.metadata) {
+        Ok(Some(place)) => (place.namespace.map_or(here, str::to_owned), place.name.to_owned()),
+        Ok(None) | Err(_) => (here, made_gateway_name(service)),
+    }
+}
+
+/// Whether a Gateway is made for a service: its owner names none, and no route either.
+pub fn makes_gateway(service: &RayService) -> bool {
+    let is_named = matches!(way_choices::gateway(&service.metadata), Ok(Some(_)));
+    !is_named && routes::adopted(service).is_none()
 }
 
 /// The class of Gateway that a service names.
@@ -78,45 +93,70 @@ impl<'a> Ways<'a> {
         })
     }
 
-    /// The share of the traffic that the route sends to this cluster, in percent; `None` if it doesn't know it.
+    /// The share of the traffic that the route sends to this cluster, in percent; `None` if it sends none to any cluster.
     pub fn share(&self, cluster: &RayCluster) -> Option<Percent> {
-        let name = naming::serve_service(cluster);
-        let rules = self.route?.spec.rules.iter();
-        let backends =
-            rules.map(|rule| &rule.backend_refs).find(|refs| refs.iter().any(|backend| backend.name == name))?;
-        let weight = |backend: &BackendRef| i64::from(backend.weight.unwrap_or(1).max(0));
-        let all: i64 = backends.iter().map(weight).sum();
-        let own: i64 = backends.iter().filter(|backend| backend.name == name).map(weight).sum();
-        Percent::try_from((own * i64::from(WHOLE)).checked_div(all).unwrap_or(0)).ok()
+        self.own.share(self.route?, cluster)
+    }
+
+    /// Whether a route has a backend that is called like the Service of this cluster: what it gives to one that is gone would be
+    /// given to another one of that name.
+    pub fn mentions(&self, cluster: &str) -> bool {
+        let routes = self.route.into_iter().chain(self.former.iter().copied());
+        routes.flat_map(routes::backends).any(|backend| backend.name == format!("{cluster}-serve-svc"))
     }
 
     /// Why traffic can't be moved: what of the ways in isn't there, or not taken yet by who lets requests in.
     pub fn obstacle(&self, service: &RayService, class: Option<&str>) -> Option<String> {
+        let of_gateway = || self.obstacle_at_gateway(service, class);
+        let found = if routes::adopted(service).is_some() { None } else { of_gateway() };
+        found.or_else(|| match self.route {
+            None => Some(routes::missing(service)),
+            Some(route) => self.own.obstacle(route).or_else(|| not_taken(route)),
+        })
+    }
+
+    fn obstacle_at_gateway(&self, service: &RayService, class: Option<&str>) -> Option<String> {
         let Some(gateway) = self.gateway else { return Some(self.without_gateway(service, class)) };
         let name = format!("Gateway {}", gateway.name_any());
         let conditions = gateway.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        let wanted = [ACCEPTED, PROGRAMMED];
-        if let Some(trouble) = trouble(&name, conditions, &wanted, gateway.metadata.generation) {
-            return Some(if self.gateway_class.is_none() { self.without_gateway(service, class) } else { trouble });
-        }
-        let Some(route) = self.route else {
-            return Some(format!("HTTPRoute {} is not there yet", route_name(service)));
-        };
-        let name = format!("HTTPRoute {}", route.name_any());
-        let parents = route.status.iter().flat_map(|status| &status.parents);
-        let mut of_gateway = parents.filter(|parent| parent.parent_ref.name == gateway.name_any());
-        let conditions = of_gateway.next().map(|parent| parent.conditions.as_slice()).unwrap_or_default();
-        trouble(&name, conditions, &[ACCEPTED, RESOLVED_REFS], route.metadata.generation)
+        let trouble = trouble(&name, conditions, &[ACCEPTED, PROGRAMMED], gateway.metadata.generation)?;
+        let lacks_class = self.gateway_class.is_none() && makes_gateway(service);
+        Some(if lacks_class { self.without_gateway(service, class) } else { trouble })
     }
 
     fn without_gateway(&self, service: &RayService, class: Option<&str>) -> String {
+        let (namespace, name) = gateway_place(service);
         match (class, self.gateway_class) {
+            _ if !makes_gateway(service) => {
+                format!("there is no Gateway {namespace}/{name}, which annotation {GATEWAY_ANNOTATION} names")
+            }
             (Some(class), None) => format!(
                 "there is no GatewayClass {class}, which spec.upgradeStrategy.clusterUpgradeOptions.gatewayClassName names"
             ),
-            _ => format!("Gateway {} is not there yet", gateway_name(service)),
+            _ => format!("Gateway {name} is not there yet"),
         }
     }
+}
+
+/// Why a route isn't followed as it is by all Gateways that it names.
+fn not_taken(route: &HTTPRoute) -> Option<String> {
+    let name = format!("HTTPRoute {}", route.name_any());
+    let here = route.namespace();
+    let place = |parent: &ParentRef| {
+        let section = parent.others.get("sectionName").cloned();
+        (parent.namespace.clone().or_else(|| here.clone()), parent.name.clone(), section)
+    };
+    if route.spec.parent_refs.is_empty() {
+        return Some(format!("{name} has no parentRefs, so no Gateway follows it"));
+    }
+    let told = |parent: &ParentRef| {
+        let of_parents = route.status.iter().flat_map(|status| &status.parents);
+        let mut of_parent = of_parents.filter(|told| place(&told.parent_ref) == place(parent));
+        let conditions = of_parent.next().map(|told| told.conditions.as_slice()).unwrap_or_default();
+        trouble(&name, conditions, &[ACCEPTED, RESOLVED_REFS], route.metadata.generation)
+            .map(|trouble| format!("{trouble}, for Gateway {}", parent.name))
+    };
+    route.spec.parent_refs.iter().find_map(told)
 }
 
 /// Which of the conditions an object lacks, as it is now.
@@ -138,7 +178,7 @@ pub fn gateway(service: &RayService, class: &str, there: Option<&Gateway>) -> Ga
     let listener = json!({"name": LISTENER, "protocol": "HTTP", "port": LISTENER_PORT});
     let Some(there) = there else {
         let spec = GatewaySpec { listeners: vec![listener], ..GatewaySpec::default() };
-        let mut gateway = Gateway::new(&gateway_name(service), spec);
+        let mut gateway = Gateway::new(&made_gateway_name(service), spec);
         class.clone_into(&mut gateway.spec.gateway_class_name);
         gateway.metadata = owned(service, gateway.metadata);
         return gateway;
@@ -150,55 +190,6 @@ pub fn gateway(service: &RayService, class: &str, there: Option<&Gateway>) -> Ga
         gateway.spec.listeners.push(listener);
     }
     gateway
-}
-
-/// The route of a service as it is to be, given what there is: all requests, to these Services in these shares.
-pub fn route(service: &RayService, backends: Vec<BackendRef>, there: Option<&HTTPRoute>) -> HTTPRoute {
-    let Some(there) = there else {
-        let everything = json!({"matches": [{"path": {"type": "PathPrefix", "value": "/"}}]});
-        let others = everything.as_object().cloned().unwrap_or_default();
-        let parent = ParentRef { name: gateway_name(service), namespace: service.namespace(), ..ParentRef::default() };
-        let rule = RouteRule { backend_refs: backends, others };
-        let spec = HTTPRouteSpec { parent_refs: vec![parent], rules: vec![rule], ..HTTPRouteSpec::default() };
-        let mut route = HTTPRoute::new(&route_name(service), spec);
-        route.metadata = owned(service, route.metadata);
-        return route;
-    };
-    let mut route = there.clone();
-    let rule = match route.spec.rules.first_mut() {
-        Some(rule) => rule,
-        None => {
-            route.spec.rules.push(RouteRule::default());
-            &mut route.spec.rules[0]
-        }
-    };
-    let before = std::mem::take(&mut rule.backend_refs);
-    let kept = backends.into_iter().map(|backend| {
-        let same = before.iter().find(|there| there.name == backend.name).cloned().unwrap_or_default();
-        BackendRef {
-            name: backend.name,
-            namespace: backend.namespace,
-            port: backend.port,
-            weight: backend.weight,
-            ..same
-        }
-    });
-    rule.backend_refs = kept.collect();
-    route
-}
-
-/// A Service that gets this share of the traffic, in percent.
-pub fn backend_ref(backend: &Service, share: Percent) -> BackendRef {
-    let ports = backend.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
-    let is_usual = |port: &&ServicePort| port.name.as_deref() == Some("serve");
-    let port = ports.clone().find(is_usual).or_else(|| ports.clone().next());
-    BackendRef {
-        name: backend.name_any(),
-        namespace: backend.namespace(),
-        port: port.map(|port| port.port),
-        weight: Some(share.into()),
-        ..BackendRef::default()
-    }
 }
 
 /// The Service that leads to one cluster alone, for as long as that is there.
@@ -232,6 +223,7 @@ pub fn backend(cluster: &RayCluster) -> Service {
     }
 }
 
-fn owned(service: &RayService, metadata: ObjectMeta) -> ObjectMeta {
+/// What is made for a service goes with it.
+pub(super) fn owned(service: &RayService, metadata: ObjectMeta) -> ObjectMeta {
     ObjectMeta { namespace: service.namespace(), owner_references: Some(vec![owner(service)]), ..metadata }
 }

@@ -13,10 +13,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::api::condition;
+use crate::api::gateway::{Gateway, HTTPRoute};
 use crate::api::ray::{RayCluster, RayService, names};
 use crate::dashboard::{ServeAnswer, ServeError, ServeReply};
 use crate::engine::plan::{Note, Plan, ServeCall, ServeRequest, Write, WriteOp};
-use crate::rayservice::incremental::ways::Ways;
+use crate::rayservice::incremental::routes::{Own, route_name, route_names};
+use crate::rayservice::incremental::ways::{Ways, gateway_place};
 use crate::rayservice::{ServeObservation, View, kept, plan};
 
 /// Kind and name.
@@ -190,7 +192,10 @@ impl Stage {
         let revisions = self.all::<ControllerRevision>("ControllerRevision");
         let configs = revisions.iter().filter_map(|object| Some((object, kept::read(object)?)));
         let configs: Vec<_> = configs.collect();
-        let (gateways, classes, routes) = (self.all("Gateway"), self.all("GatewayClass"), self.all("HTTPRoute"));
+        let (gateways, classes) = (self.all::<Gateway>("Gateway"), self.all("GatewayClass"));
+        let (named, leading) = (route_name(&service), route_names(&service));
+        let mut routes = self.all::<HTTPRoute>("HTTPRoute");
+        routes.retain(|route| leading.contains(&route.name_any()));
         let backend_slices = self.backend_slices();
         plan(&View {
             service: &service,
@@ -200,9 +205,11 @@ impl Stage {
             services: services.iter().collect(),
             endpoint_slices: slices.iter().collect(),
             ways: Ways {
-                gateway: gateways.first(),
+                gateway: gateways.iter().find(|gateway| gateway.name_any() == gateway_place(&service).1),
                 gateway_class: classes.first(),
-                route: routes.first(),
+                route: routes.iter().find(|route| route.name_any() == named),
+                former: routes.iter().filter(|route| route.name_any() != named).collect(),
+                own: Own::of(&service, &clusters.iter().collect::<Vec<_>>(), BTreeSet::new()),
                 services: services.iter().collect(),
                 endpoint_slices: backend_slices.iter().collect(),
             },
@@ -305,7 +312,7 @@ impl Stage {
         objects.map(|(_, object)| serde_json::from_value(object.clone()).expect("it is of its kind")).collect()
     }
 
-    fn create(&mut self, kind: &str, mut object: Value) {
+    pub(in crate::rayservice) fn create(&mut self, kind: &str, mut object: Value) {
         self.versions += 1;
         let name = object["metadata"]["name"].as_str().expect("a name").to_owned();
         object["metadata"]["uid"] = json!(format!("uid-{}", self.versions));

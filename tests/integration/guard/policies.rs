@@ -315,12 +315,24 @@ async fn steps_that_make_no_sense_are_refused_with_what_is_allowed() {
         let kind = "NewClusterWithIncrementalUpgrade";
         json!({"spec": {"upgradeStrategy": {"type": kind, "clusterUpgradeOptions": options}}})
     };
-    let unscaled = both(
-        strategy(in_steps().swap_remove(0).1),
-        json!({"metadata": {"annotations": {"sluice.dev/scale-workers": "false"}}}),
-    );
+    let with = |name: &str, value: &str| {
+        both(strategy(in_steps().swap_remove(0).1), json!({"metadata": {"annotations": {name: value}}}))
+    };
     let changes = in_steps().into_iter().map(|(refusal, options)| (refusal, strategy(options)));
-    let changes = changes.chain([("nobody would make the workers follow the capacity", unscaled)]);
+    let changes = changes.chain([
+        ("nobody would make the workers follow the capacity", with("sluice.dev/scale-workers", "false")),
+        ("", with("sluice.dev/gateway", "infra/public.v1")),
+        ("", with("sluice.dev/http-route", "shop")),
+        (
+            "annotation sluice.dev/gateway is 'a/b/c', and has to be NAME or NAMESPACE/NAME of a Gateway",
+            with("sluice.dev/gateway", "a/b/c"),
+        ),
+        ("annotation sluice.dev/gateway is '', and has to be NAME", with("sluice.dev/gateway", "")),
+        (
+            "annotation sluice.dev/http-route is 'infra/shop', and has to be the name of an HTTPRoute",
+            with("sluice.dev/http-route", "infra/shop"),
+        ),
+    ]);
     let changes: Vec<Change> = changes.map(|(refusal, patch)| change("its steps", UNQUEUED, patch, refusal)).collect();
     in_force(&env, &changes.iter().filter(|change| !change.refusal.is_empty()).collect::<Vec<_>>()).await;
 

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use sluice::api::ray::upgrade_choices::{TIMEOUT_ANNOTATION, WHEN_EXCEEDS_ANNOTATION};
+use sluice::api::ray::way_choices::ROUTE_ANNOTATION;
 
 use super::scene::{Cohort, Flavor, Priority, Queue, Quota, Size};
 use super::step::{Cluster, Group, Pods, Service};
@@ -157,8 +158,31 @@ impl Place {
                     "gatewayClassName": self.global(GATEWAY_CLASS),
                 },
             });
+            if steps.adopts {
+                object["metadata"]["annotations"][ROUTE_ANNOTATION] = service.name.as_str().into();
+            }
         }
         object
+    }
+
+    /// The Gateway and the route that people made for a service, if it adopts them.
+    pub(crate) fn ways(&self, service: &Service) -> Vec<Value> {
+        if !service.steps.is_some_and(|steps| steps.adopts) {
+            return Vec::new();
+        }
+        let object = |kind: &str, name: &str, spec: Value| {
+            json!({
+                "apiVersion": "gateway.networking.k8s.io/v1",
+                "kind": kind,
+                "metadata": {"name": name, "namespace": self.namespace},
+                "spec": spec,
+            })
+        };
+        let listener = json!({"name": "http", "protocol": "HTTP", "port": 80});
+        let gateway = json!({"gatewayClassName": self.global(GATEWAY_CLASS), "listeners": [listener]});
+        let backend = json!({"name": format!("{}-serve-svc", service.name), "port": 8000});
+        let route = json!({"parentRefs": [{"name": "public"}], "rules": [{"backendRefs": [backend]}]});
+        vec![object("Gateway", "public", gateway), object("HTTPRoute", &service.name, route)]
     }
 
     /// A RayCluster.

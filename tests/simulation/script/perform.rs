@@ -35,7 +35,7 @@ pub(crate) fn resource(kind: &str) -> ApiResource {
         "EndpointSlice" => ("discovery.k8s.io", "v1"),
         "Event" => ("events.k8s.io", "v1"),
         "RayService" | "RayCluster" => ("ray.io", "v1"),
-        "GatewayClass" => ("gateway.networking.k8s.io", "v1"),
+        "Gateway" | "GatewayClass" | "HTTPRoute" => ("gateway.networking.k8s.io", "v1"),
         _ => ("kueue.x-k8s.io", "v1beta2"),
     };
     let lower = kind.to_lowercase();
@@ -81,7 +81,12 @@ impl<'a> Performer<'a> {
     /// What the API server refuses, unless that is because what it is done to isn't there.
     pub(crate) async fn perform(&self, act: &Act) -> Result<(), kube::Error> {
         match act {
-            Act::PutService(service) => self.make(self.place.service(service)).await,
+            Act::PutService(service) => {
+                for way in self.place.ways(service) {
+                    self.make(way).await?;
+                }
+                self.make(self.place.service(service)).await
+            }
             Act::PutCluster(cluster) => self.make(self.place.cluster(cluster)).await,
             Act::SetVersion { service, version } => self.set_version(service, *version).await,
             Act::Resize { service, group, size } => self.resize(service, *group, *size).await,

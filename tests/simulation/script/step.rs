@@ -195,6 +195,9 @@ pub(crate) struct Steps {
     pub(crate) step: u32,
     /// Seconds between two steps.
     pub(crate) interval: u32,
+    /// Whether requests come by a route that people made.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) adopts: bool,
 }
 
 /// A RayCluster that belongs to no service.

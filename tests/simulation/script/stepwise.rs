@@ -54,7 +54,7 @@ impl Script {
             name: "fruit".into(),
             queue: Some(QUEUE.to_owned()),
             pods: Pods { version: 52, head: Size { cpu, memory, gpu: 0 }, groups: vec![group] },
-            steps: Some(Steps { surge: 50, step: 25, interval: 2 }),
+            steps: Some(Steps { surge: 50, step: 25, interval: 2, adopts: false }),
             ..Service::default()
         };
         let mut next = service.clone();
@@ -127,7 +127,8 @@ fn upgrade(rng: &mut Rng, service: &Service, versions: u32) -> Act {
 
 fn service(rng: &mut Rng, name: &str) -> Service {
     let surge = rng.choice([100, 50, 50, 34, 25, 20]).unwrap_or(100);
-    let steps = Steps { surge, step: rng.u32(1..=surge).max(surge / 4), interval: rng.u32(1..=4) };
+    let (step, interval) = (rng.u32(1..=surge).max(surge / 4), rng.u32(1..=4));
+    let steps = Steps { surge, step, interval, adopts: rng.u32(0..4) == 0 };
     let group = Group { name: "small".into(), replicas: rng.u32(1..=5), hosts: 1, size: size(rng, 0) };
     Service {
         name: name.to_owned(),

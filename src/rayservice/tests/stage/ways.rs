@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{Dashboard, Stage};
 use crate::api::ray::RayCluster;
 use crate::raycluster::groups::replicas;
+use crate::rayservice::incremental::routes::route_name;
 
 /// The group whose workers are counted.
 const GROUP: &str = "small";
@@ -88,9 +89,13 @@ impl Stage {
                 let conditions: Vec<Value> = names.iter().map(|of| condition(of)).collect();
                 let status = match kind {
                     "Gateway" => json!({"conditions": conditions}),
-                    _ => json!({"parents": [{
-                        "parentRef": {"name": "chat-gateway"}, "controllerName": "a", "conditions": conditions,
-                    }]}),
+                    _ => {
+                        let parents = object["spec"]["parentRefs"].as_array().cloned().unwrap_or_default();
+                        let told = parents.into_iter().map(
+                            |parent| json!({"parentRef": parent, "controllerName": "a", "conditions": conditions}),
+                        );
+                        json!({"parents": told.collect::<Vec<_>>()})
+                    }
                 };
                 if object["status"] != status {
                     self.patch(&(kind.to_owned(), name), &json!({"status": status}));
@@ -159,17 +164,25 @@ impl Stage {
         self.living().into_iter().filter_map(slice).collect()
     }
 
-    /// The weight of a cluster in the route, in percent.
+    /// The route that the service is reached by.
+    fn route(&self) -> Option<&Value> {
+        self.object("HTTPRoute", &route_name(&self.service()?))
+    }
+
+    /// How much of what the first rule of the route gives to the service a cluster gets, in percent.
     pub(in crate::rayservice) fn share(&self, cluster: &str) -> u64 {
-        let Some(route) = self.object("HTTPRoute", "chat-httproute") else { return 0 };
+        let Some(route) = self.route() else { return 0 };
         let backends = route["spec"]["rules"][0]["backendRefs"].as_array().cloned().unwrap_or_default();
+        let of_service = |backend: &&Value| backend["name"].as_str().is_some_and(|name| name.starts_with("chat-"));
+        let weight = |backend: &Value| backend["weight"].as_u64().unwrap_or(1);
+        let all: u64 = backends.iter().filter(of_service).map(weight).sum();
         let own = backends.iter().find(|backend| backend["name"] == format!("{cluster}-serve-svc"));
-        own.and_then(|backend| backend["weight"].as_u64()).unwrap_or(0)
+        own.map_or(0, weight) * 100 / all.max(1)
     }
 
     /// What must hold at every moment of an upgrade in steps: the shares are all of the traffic, and what runs carries them.
     pub(in crate::rayservice) fn check_shares(&self) {
-        if self.object("HTTPRoute", "chat-httproute").is_none() {
+        if self.route().is_none() {
             return;
         }
         let living = self.living();
