@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -27,13 +28,23 @@ type Boards struct {
 type board struct {
 	headUID string
 	config  *serveConfig
-	// deployed is when each application of config was last deployed, by name.
-	deployed map[string]time.Time
+	// progress is what became of each application of config, by name.
+	progress map[string]progress
 	// jobs is when each job was first asked for, by id.
 	jobs map[string]time.Time
 
 	last       json.RawMessage
 	puts, gets int
+}
+
+// progress is what became of an application.
+type progress struct {
+	// deployed is when it was last deployed.
+	deployed time.Time
+	// scaled is when the capacity last changed since then; zero if it has not.
+	scaled time.Time
+	// before is the capacity before that, in percent.
+	before *float64
 }
 
 // Summary tells a test what happened to one dashboard.
@@ -71,6 +82,21 @@ type Deployment struct {
 	Name    string `json:"name"`
 	Status  string `json:"status"`
 	Message string `json:"message"`
+	// The rest is missing where the configuration does not say how many replicas there are to be.
+	Config            *DeploymentConfig `json:"deployment_config,omitempty"`
+	TargetNumReplicas *int              `json:"target_num_replicas,omitempty"`
+	Replicas          []Replica         `json:"replicas,omitzero"`
+}
+
+// DeploymentConfig is how a deployment is configured.
+type DeploymentConfig struct {
+	// NumReplicas is how many replicas there are at full capacity.
+	NumReplicas int `json:"num_replicas"`
+}
+
+// Replica is a replica of a deployment.
+type Replica struct {
+	State string `json:"state"`
 }
 
 // New makes an empty set of dashboards.
@@ -78,7 +104,8 @@ func New() *Boards {
 	return &Boards{boards: map[Service]*board{}, steering: map[Service]Steering{}}
 }
 
-// Put takes a Serve configuration. Applications that it changes deploy anew; the others go on as they are.
+// Put takes a Serve configuration. Applications that it changes deploy anew; the others go on as they are, and another
+// capacity changes how many replicas they have.
 // The error is a *SteeredError if a test asked for it, otherwise the configuration is wrong.
 func (b *Boards) Put(now time.Time, service Service, headUID string, body []byte) error {
 	b.mutex.Lock()
@@ -93,16 +120,25 @@ func (b *Boards) Put(now time.Time, service Service, headUID string, body []byte
 	if err != nil {
 		return err
 	}
-	deployed := map[string]time.Time{}
+	next := map[string]progress{}
 	for _, app := range config.applications {
-		deployed[app.Name] = now
-		if board.config != nil && board.config.sameCapacity(config) && slices.ContainsFunc(
-			board.config.applications, func(was configApplication) bool { return was.entry == app.entry }) {
-			deployed[app.Name] = board.deployed[app.Name]
-		}
+		next[app.Name] = board.after(now, config, app)
 	}
-	board.config, board.deployed, board.last = config, deployed, slices.Clone(body)
+	board.config, board.progress, board.last = config, next, slices.Clone(body)
 	return nil
+}
+
+// after is what becomes of an application of the next configuration.
+func (b *board) after(now time.Time, next *serveConfig, app configApplication) progress {
+	if b.config == nil || !slices.ContainsFunc(
+		b.config.applications, func(was configApplication) bool { return was.entry == app.entry }) {
+		return progress{deployed: now}
+	}
+	was := b.progress[app.Name]
+	if b.config.sameCapacity(next) {
+		return was
+	}
+	return progress{deployed: was.deployed, scaled: now, before: b.config.TargetCapacity}
 }
 
 // Get tells how the applications get on. An error is a *SteeredError.
@@ -122,7 +158,7 @@ func (b *Boards) Get(now time.Time, service Service, headUID string) (*Details, 
 		Applications:   map[string]Application{},
 	}
 	for _, app := range board.config.applications {
-		details.Applications[app.Name] = app.at(now.Sub(board.deployed[app.Name]), steering)
+		details.Applications[app.Name] = app.at(now, board.config.TargetCapacity, board.progress[app.Name], steering)
 	}
 	return details, nil
 }
@@ -135,22 +171,57 @@ func (b *Boards) read(service Service, headUID string) (*board, Steering, error)
 	return board, steering, steering.failure(steering.GetError)
 }
 
-// at is how the application gets on this long after its deployment.
-func (a *configApplication) at(age time.Duration, steering Steering) Application {
+// at is how the application gets on, at this capacity.
+func (a *configApplication) at(now time.Time, capacity *float64, since progress, steering Steering) Application {
 	status := "DEPLOYING"
-	if age >= steering.deployDelay() {
+	if now.Sub(since.deployed) >= steering.deployDelay() {
 		status = "RUNNING"
 	}
-	if steering.ApplicationStatus != "" {
-		status = steering.ApplicationStatus
+	status = cmp.Or(steering.ApplicationStatus, status)
+	// share is the capacity that there are running replicas for. What is added to them starts first.
+	share := capacity
+	if now.Sub(since.scaled) < steering.deployDelay() {
+		share = since.before
 	}
 	deployments := map[string]Deployment{}
 	for _, d := range a.Deployments {
-		deployments[d.Name] = Deployment{Name: d.Name, Status: deploymentStatus(status), Message: steering.Message}
+		shown := Deployment{Name: d.Name, Status: deploymentStatus(status), Message: steering.Message}
+		if full, said := d.replicas(); said {
+			running := 0
+			if status == "RUNNING" {
+				running = adjusted(full, share)
+			}
+			shown.scale(full, adjusted(full, capacity), running)
+		}
+		deployments[d.Name] = shown
 	}
 	return Application{
 		Name: a.Name, Status: status, Message: steering.Message, RoutePrefix: a.RoutePrefix, Deployments: deployments,
 	}
+}
+
+// scale fills in that so many replicas of a deployment that has full of them are wanted, and how many of them run.
+func (d *Deployment) scale(full, wanted, running int) {
+	d.Config, d.TargetNumReplicas = &DeploymentConfig{NumReplicas: full}, &wanted
+	d.Replicas = make([]Replica, wanted)
+	for i := range d.Replicas {
+		d.Replicas[i].State = "STARTING"
+		if i < running {
+			d.Replicas[i].State = "RUNNING"
+		}
+	}
+}
+
+// adjusted is how many replicas Serve runs of so many, at a capacity in percent (ray-project/ray
+// python/ray/serve/_private/utils.py, get_capacity_adjusted_num_replicas, as of Ray 2.53).
+func adjusted(full int, capacity *float64) int {
+	if capacity == nil {
+		return full
+	}
+	if full == 0 || *capacity == 0 {
+		return 0
+	}
+	return max(1, int(math.Round(float64(full)**capacity/100)))
 }
 
 // deploymentStatus is the status of the deployments of an application that has this status.
@@ -221,7 +292,7 @@ func (b *Boards) board(service Service, headUID string) *board {
 		b.boards[service] = found
 	}
 	if found.headUID != headUID {
-		found.headUID, found.config, found.deployed, found.jobs = headUID, nil, nil, map[string]time.Time{}
+		found.headUID, found.config, found.progress, found.jobs = headUID, nil, nil, map[string]time.Time{}
 	}
 	return found
 }

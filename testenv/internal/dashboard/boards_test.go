@@ -1,7 +1,10 @@
 package dashboard
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -86,14 +89,95 @@ func TestOnlyChangedApplicationsDeployAnew(t *testing.T) {
 	expect(t, statuses(t, b, time.Second, "a"), "x", "DEPLOYING", "y", "RUNNING", "z", "DEPLOYING")
 }
 
-func TestAnotherTargetCapacityDeploysAllAnew(t *testing.T) {
+// replicas is what is told of one deployment: how many are wanted, and the states of those that there are.
+func replicas(t *testing.T, b *Boards, after time.Duration) (int, string) {
+	t.Helper()
+	details, err := b.Get(start.Add(after), service, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	model := details.Applications["chat"].Deployments["Model"]
+	if model.TargetNumReplicas == nil || model.Config == nil {
+		t.Fatalf("nothing is told of the replicas: %+v", model)
+	}
+	states := make([]string, 0, len(model.Replicas))
+	for _, replica := range model.Replicas {
+		states = append(states, replica.State)
+	}
+	return *model.TargetNumReplicas, strings.Join(states, " ")
+}
+
+func ofCapacity(full int, capacity string) string {
+	return fmt.Sprintf(
+		`{"applications":[{"name":"chat","deployments":[{"name":"Model","num_replicas":%d}]}],"target_capacity":%s}`,
+		full, capacity)
+}
+
+func TestThereAreAsManyReplicasAsServeRunsAtTheCapacity(t *testing.T) {
+	for _, c := range []struct {
+		full     int
+		capacity string
+		want     int
+	}{
+		{4, "null", 4}, {4, "100", 4}, {4, "50", 2}, {5, "50", 3}, {3, "40", 1}, {1, "50", 1}, {10, "1", 1},
+		{7, "33.3", 2}, {4, "0", 0}, {0, "50", 0},
+	} {
+		b := New()
+		put(t, b, 0, "a", ofCapacity(c.full, c.capacity))
+		wanted, states := replicas(t, b, time.Second)
+		if running := strings.Count(states, "RUNNING"); wanted != c.want || running != c.want {
+			t.Errorf("%d at %s %%: %d are wanted, %d run, want %d", c.full, c.capacity, wanted, running, c.want)
+		}
+	}
+}
+
+func TestReplicasStartWhileTheirApplicationDeploys(t *testing.T) {
 	b := New()
-	put(t, b, 0, "a", `{"applications":[{"name":"x"}]}`)
-	put(t, b, time.Second, "a", `{"applications":[{"name":"x"}],"target_capacity":50}`)
-	expect(t, statuses(t, b, time.Second, "a"), "x", "DEPLOYING")
-	details, err := b.Get(start.Add(2*time.Second), service, "a")
+	put(t, b, 0, "a", ofCapacity(2, "null"))
+	if wanted, states := replicas(t, b, 299*time.Millisecond); wanted != 2 || states != "STARTING STARTING" {
+		t.Errorf("%d are wanted: %s", wanted, states)
+	}
+}
+
+func TestAnotherTargetCapacityStartsOnlyWhatItAdds(t *testing.T) {
+	b := New()
+	put(t, b, 0, "a", ofCapacity(4, "25"))
+	expectReplicas := func(after time.Duration, states string) {
+		t.Helper()
+		expect(t, statuses(t, b, after, "a"), "chat", "RUNNING")
+		if wanted, is := replicas(t, b, after); wanted != len(strings.Fields(states)) || is != states {
+			t.Errorf("after %v %d are wanted: %s, want %s", after, wanted, is, states)
+		}
+	}
+	put(t, b, time.Second, "a", ofCapacity(4, "75"))
+	expectReplicas(1299*time.Millisecond, "RUNNING STARTING STARTING")
+	expectReplicas(1300*time.Millisecond, "RUNNING RUNNING RUNNING")
+	put(t, b, 2*time.Second, "a", ofCapacity(4, "50"))
+	expectReplicas(2*time.Second, "RUNNING RUNNING")
+	put(t, b, 3*time.Second, "a", ofCapacity(4, "null"))
+	expectReplicas(3*time.Second, "RUNNING RUNNING STARTING STARTING")
+}
+
+func TestTheTargetCapacityIsTold(t *testing.T) {
+	b := New()
+	put(t, b, 0, "a", ofCapacity(4, "50"))
+	details, err := b.Get(start.Add(time.Second), service, "a")
 	if err != nil || details.TargetCapacity == nil || *details.TargetCapacity != 50 {
 		t.Errorf("target capacity is not 50: %+v, %v", details, err)
+	}
+}
+
+func TestWhatIsNotSaidOfReplicasIsNotTold(t *testing.T) {
+	b := New()
+	put(t, b, 0, "a", `{"applications":[{"name":"x","deployments":[{"name":"A"},{"name":"B","num_replicas":"auto"}]}]}`)
+	details, err := b.Get(start.Add(time.Second), service, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, deployment := range details.Applications["x"].Deployments {
+		if told, _ := json.Marshal(deployment); string(told) != `{"name":"`+name+`","status":"HEALTHY","message":""}` {
+			t.Errorf("%s: %s", name, told)
+		}
 	}
 }
 

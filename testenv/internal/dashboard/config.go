@@ -14,13 +14,27 @@ type serveConfig struct {
 }
 
 type configApplication struct {
-	Name        string  `json:"name"`
-	RoutePrefix *string `json:"route_prefix"`
-	Deployments []struct {
-		Name string `json:"name"`
-	} `json:"deployments"`
+	Name        string             `json:"name"`
+	RoutePrefix *string            `json:"route_prefix"`
+	Deployments []configDeployment `json:"deployments"`
 	// entry is the application's whole entry, in one form for one meaning.
 	entry string
+}
+
+type configDeployment struct {
+	Name string `json:"name"`
+	// NumReplicas is a number, or "auto".
+	NumReplicas json.RawMessage `json:"num_replicas"`
+}
+
+// replicas is how many replicas there are at full capacity, if that is said.
+func (d *configDeployment) replicas() (int, bool) {
+	var count *int
+	err := json.Unmarshal(d.NumReplicas, &count)
+	if err != nil || count == nil || *count < 0 {
+		return 0, false
+	}
+	return *count, true
 }
 
 // parseConfig reads a Serve configuration as a dashboard does: an application without a name is called "default".
