@@ -4,6 +4,7 @@ SLUICE_CACHE ?= $(CURDIR)/.cache
 BIN := $(SLUICE_CACHE)/bin
 KUBERNETES_VERSION := v1.36.3
 KWOK_VERSION := v0.8.0
+GATEWAY_API := sigs.k8s.io/gateway-api@v1.6.3
 KUBERAY := github.com/ray-project/kuberay/ray-operator
 DENY_VERSION := 0.20.2
 
@@ -36,6 +37,9 @@ testenv: ## Build the test environment: a Kubernetes control plane with fake nod
 	@mkdir -p $(BIN)
 	cd testenv && go build -ldflags '$(TESTENV_LDFLAGS)' -o $(BIN)/testenv .
 	GOBIN=$(BIN) go install sigs.k8s.io/kwok/cmd/kwok@$(KWOK_VERSION)
+	@mkdir -p $(SLUICE_CACHE)/gateway-crds
+	cd testenv && go mod download $(GATEWAY_API)
+	@cd testenv && install -m 644 $$(go list -m -f '{{.Dir}}' $(GATEWAY_API))/config/crd/standard/*.yaml $(SLUICE_CACHE)/gateway-crds/
 
 kuberay: ## Build the operator of KubeRay, for the tests of what Sluice does beside it.
 	@mkdir -p $(BIN)

@@ -23,7 +23,7 @@ const SERVICE_ACCOUNT: &str = "sluice";
 const OFF: [&str; 3] = ["--metrics-bind-address=0", "--health-probe-bind-address=0", "--webhook-bind-address=0"];
 
 /// A control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, nodes that only pretend, and stand-ins for
-/// Ray dashboards; with everything from `config/` installed except for the Deployment. It ends with this value.
+/// Ray dashboards; with the Gateway API and everything from `config/` installed except for the Deployment. It ends with this value.
 pub struct TestEnv {
     /// Ends the control plane when it is dropped: its standard input closes.
     _process: Option<Child>,
@@ -66,7 +66,10 @@ impl TestEnv {
         std::fs::create_dir_all(&dir).expect("a folder for the control plane");
         let mut command = Command::new(program());
         command.arg(if keep { "start" } else { "run" }).arg("--dir").arg(&dir);
-        command.arg("--crds").arg(repository().join("config/crd")).args(flags);
+        for crds in [repository().join("config/crd"), cache().join("gateway-crds")] {
+            command.arg("--crds").arg(crds);
+        }
+        command.args(flags);
         let mut process = command
             .stdin(if keep { Stdio::null() } else { Stdio::piped() })
             .stdout(Stdio::piped())
