@@ -189,7 +189,7 @@ func (a *configApplication) at(now time.Time, capacity *float64, since progress,
 		if full, said := d.replicas(); said {
 			running := 0
 			if status == "RUNNING" {
-				running = adjusted(full, share)
+				running = steering.running(adjusted(full, share))
 			}
 			shown.scale(full, adjusted(full, capacity), running)
 		}

@@ -158,6 +158,20 @@ func TestAnotherTargetCapacityStartsOnlyWhatItAdds(t *testing.T) {
 	expectReplicas(3*time.Second, "RUNNING RUNNING STARTING STARTING")
 }
 
+func TestSteeringLimitsHowManyReplicasRun(t *testing.T) {
+	b := New()
+	limit := 1
+	b.Steer(service, Steering{RunningReplicas: &limit})
+	put(t, b, 0, "a", ofCapacity(4, "50"))
+	if wanted, states := replicas(t, b, time.Second); wanted != 2 || states != "RUNNING STARTING" {
+		t.Errorf("%d are wanted: %s", wanted, states)
+	}
+	b.Release(service)
+	if _, states := replicas(t, b, time.Second); states != "RUNNING RUNNING" {
+		t.Errorf("without a limit: %s", states)
+	}
+}
+
 func TestTheTargetCapacityIsTold(t *testing.T) {
 	b := New()
 	put(t, b, 0, "a", ofCapacity(4, "50"))
@@ -258,7 +272,7 @@ func TestTheClosestSteeringApplies(t *testing.T) {
 }
 
 func TestAWrongSteeringIsRefused(t *testing.T) {
-	for _, wrong := range []string{`{"aplicationStatus":"RUNNING"}`, `{"applicationStatus":"FINE"}`, `{"hangMillis":-1}`, `{"putError":200}`, `[]`} {
+	for _, wrong := range []string{`{"aplicationStatus":"RUNNING"}`, `{"applicationStatus":"FINE"}`, `{"hangMillis":-1}`, `{"putError":200}`, `{"runningReplicas":-1}`, `[]`} {
 		if _, err := ParseSteering([]byte(wrong)); err == nil {
 			t.Errorf("%s was accepted", wrong)
 		}

@@ -34,6 +34,8 @@ type Steering struct {
 	Message string `json:"message,omitempty"`
 	// DeployDelayMillis is how long applications are DEPLOYING; 300 when missing.
 	DeployDelayMillis *int64 `json:"deployDelayMillis,omitempty"`
+	// RunningReplicas is how many replicas of a deployment run at most, while more are STARTING; no limit when missing.
+	RunningReplicas *int `json:"runningReplicas,omitempty"`
 	// PutError, unless 0, is the HTTP status that every PUT fails with.
 	PutError int `json:"putError,omitempty"`
 	// GetError, unless 0, is the HTTP status that every GET fails with.
@@ -64,6 +66,9 @@ func ParseSteering(body []byte) (Steering, error) {
 	if s.DeployDelayMillis != nil && *s.DeployDelayMillis < 0 || s.HangMillis < 0 {
 		return s, fmt.Errorf("deployDelayMillis and hangMillis must not be negative")
 	}
+	if s.RunningReplicas != nil && *s.RunningReplicas < 0 {
+		return s, fmt.Errorf("runningReplicas must not be negative")
+	}
 	return s, nil
 }
 
@@ -77,6 +82,14 @@ func (s Steering) failure(code int) error {
 
 // Hang is how long a request waits before it is looked at.
 func (s Steering) Hang() time.Duration { return time.Duration(s.HangMillis) * time.Millisecond }
+
+// running is how many of so many replicas run.
+func (s Steering) running(replicas int) int {
+	if s.RunningReplicas == nil {
+		return replicas
+	}
+	return min(replicas, *s.RunningReplicas)
+}
 
 func (s Steering) deployDelay() time.Duration {
 	if s.DeployDelayMillis == nil {
