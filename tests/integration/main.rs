@@ -9,6 +9,7 @@ mod explain;
 mod flavors;
 mod guard;
 mod halves;
+mod in_steps;
 mod kinds;
 mod limits;
 mod many;

@@ -9,10 +9,11 @@ use sluice::api::kueue::scheduling_gate::is_gated;
 
 use crate::guard::objects::{api, create};
 use crate::guard::webhook::{is_gated as webhook_answers, manager_at, manager_that_is_called};
+use crate::support::dashboards::steer;
 use crate::support::history::Recorder;
 use crate::support::objects::{NAMESPACE, reserved};
 use crate::support::quotas::{FLAVOR, flavor};
-use crate::support::real_kuberay::{RealKubeRay, control_plane, steer};
+use crate::support::real_kuberay::{RealKubeRay, control_plane};
 use crate::support::{Manager, TestEnv, eventually, eventually_or_tell, invariants};
 
 const QUEUE: &str = "jobs";

@@ -106,7 +106,8 @@ impl Recorder {
         watches.spawn(tape.clone().follow(Object::RayService));
         watches.spawn(tape.clone().follow(Object::RayCluster));
         watches.spawn(tape.clone().follow(Object::Pod));
-        watches.spawn(tape.follow(Object::Service));
+        watches.spawn(tape.clone().follow(Object::Service));
+        watches.spawn(tape.follow(Object::HTTPRoute));
         for _ in 0..watches.len() {
             readied.recv().await.expect("a watch that starts");
         }
@@ -124,6 +125,7 @@ impl Recorder {
         self.catch_up::<RayService>().await;
         self.catch_up::<RayCluster>().await;
         self.catch_up::<Pod>().await;
+        self.catch_up::<HTTPRoute>().await;
         if let Some(hole) = &*self.hole.lock().expect("the recorder") {
             panic!("the history has a hole: {hole}");
         }

@@ -3,7 +3,9 @@
 // Each of the programs that include this uses a part of it.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
+pub mod dashboards;
 pub mod env;
+pub mod gateways;
 pub mod history;
 pub mod invariants;
 pub mod kuberay;

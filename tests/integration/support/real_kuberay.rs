@@ -3,9 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 use super::TestEnv;
@@ -53,19 +50,4 @@ impl RealKubeRay {
             .unwrap_or_else(|error| panic!("starting {} (make kuberay builds it): {error}", program.display()));
         Self { _process: process, log }
     }
-}
-
-/// Steers the dashboards of all heads; see testenv/README.md.
-pub async fn steer(env: &TestEnv, steering: &Value) {
-    let address = env.steer.trim_start_matches("http://").trim_end_matches('/');
-    let body = steering.to_string();
-    let request = format!(
-        "PUT /dashboards/*/* HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    );
-    let mut stream = TcpStream::connect(address).await.expect("the dashboards are there");
-    stream.write_all(request.as_bytes()).await.expect("they are told");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.expect("they answer");
-    assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
 }

@@ -1,0 +1,173 @@
+//! Upgrades in steps, gated by quota.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt;
+use serde_json::json;
+use sluice::api::condition;
+use sluice::api::quantity::Amount;
+
+use crate::stage::{Operator, Stage};
+use crate::support::dashboards::{last_config, steer};
+use crate::support::gateways::{PlayedGateways, Steps, course, service_in_steps, weights};
+use crate::support::history::{Change, Object, Recorder, State};
+use crate::support::objects::{QUEUE_SAMPLE, reserved};
+use crate::support::{TestEnv, eventually_or_tell, invariants};
+
+const STEPS: Steps = Steps { surge: 50, step: 25 };
+
+/// How they go from the first cluster to the second: capacity and traffic of the active and of the pending one, in percent.
+const COURSE: [&str; 12] = [
+    "- 100/0",
+    "100/100 -",
+    "100/100 0/0",
+    "100/100 50/0",
+    "100/75 50/25",
+    "100/50 50/50",
+    "50/50 50/50",
+    "50/50 100/50",
+    "50/25 100/75",
+    "50/0 100/100",
+    "0/0 100/100",
+    "100/100 -",
+];
+
+/// Waits until requests are shared out like this, in percent.
+async fn shares_are(env: &TestEnv, wanted: &[(&str, i32)]) {
+    let wanted: BTreeMap<String, i32> = wanted.iter().map(|(name, share)| ((*name).to_owned(), *share)).collect();
+    eventually_or_tell(&format!("requests are shared out as {wanted:?}"), async || {
+        let are = env.weights().await;
+        if are == wanted { Ok(()) } else { Err(format!("but as {are:?}")) }
+    })
+    .await;
+}
+
+/// Waits until the service says this of its upgrade.
+async fn is_told(env: &TestEnv, words: &str) {
+    eventually_or_tell(&format!("it is told that {words}"), async || {
+        let status = env.service().await.status.unwrap_or_default();
+        let told = condition::get(&status.conditions, "UpgradeInProgress").map(|told| told.message.clone());
+        if told.as_ref().is_some_and(|told| told.contains(words)) { Ok(()) } else { Err(format!("but {told:?}")) }
+    })
+    .await;
+}
+
+/// How requests were shared out, each way once.
+fn routed(history: &[Change]) -> Vec<BTreeMap<String, i32>> {
+    let routes = history.iter().filter_map(|change| match &change.object {
+        Object::HTTPRoute(route) if !change.gone => Some(weights(route)),
+        _ => None,
+    });
+    let mut routed: Vec<_> = routes.collect();
+    routed.dedup();
+    routed
+}
+
+/// How many pods there were at most at once: of all kinds, and workers.
+fn most_pods(history: &[Change]) -> (usize, usize) {
+    let mut state = State::default();
+    let counts = history.iter().map(|change| {
+        state.apply(change);
+        let is_worker = |pod: &&k8s_openapi::api::core::v1::Pod| {
+            pod.labels().get("ray.io/node-type").is_some_and(|kind| kind == "worker")
+        };
+        (state.pods.len(), state.pods.values().filter(is_worker).count())
+    });
+    counts.fold((0, 0), |most, now| (most.0.max(now.0), most.1.max(now.1)))
+}
+
+/// How much CPU the queue ever held at most, as its status says.
+fn most_reserved(history: &[Change]) -> String {
+    let amounts = history.iter().filter_map(|change| match &change.object {
+        Object::ClusterQueue(queue) => Some(reserved(queue, "cpu")),
+        _ => None,
+    });
+    let amounts = amounts.map(|amount| Amount::of("cpu", &Quantity(amount)).expect("an amount"));
+    amounts.max().unwrap_or_default().display("cpu").to_string()
+}
+
+#[tokio::test]
+async fn an_upgrade_takes_all_its_steps_with_no_more_than_its_surge() {
+    // Given a service that takes 2500m CPU, in a queue that has 1500m for a head and half of the workers beside it,
+    let stage = Stage::with(Operator::Ours).await;
+    let env = &stage.env;
+    let _gateways = PlayedGateways::start(env).await;
+    env.set_quota("4", "8Gi").await;
+    env.apply(&service_in_steps(STEPS).to_string()).await.expect("the service");
+    let first = env.serves_from("2.52.0").await;
+    shares_are(env, &[(&first, 100)]).await;
+    stage.has_pods(&first, 0, 5).await;
+
+    // when it is upgraded,
+    env.set_ray_version("2.53.0").await;
+    let second = env.serves_from("2.53.0").await;
+    env.only_cluster(&second).await;
+    env.reserves_cpu("2500m").await;
+    stage.has_pods(&second, 0, 5).await;
+    shares_are(env, &[(&second, 100)]).await;
+
+    // then the status and the route went through all steps in turn,
+    let history = stage.ends().await;
+    assert_eq!(course(&history), COURSE);
+    let shares = |of_second: i32| BTreeMap::from([(first.clone(), 100 - of_second), (second.clone(), of_second)]);
+    let mut expected = vec![BTreeMap::from([(first.clone(), 100)])];
+    expected.extend([0, 25, 50, 75, 100].map(shares));
+    expected.push(BTreeMap::from([(second.clone(), 100)]));
+    assert_eq!(routed(&history), expected);
+    // there was never more than the surge beside what served,
+    assert_eq!(most_pods(&history), (8, 6));
+    assert_eq!(most_reserved(&history), "4");
+    // and what serves now is limited no more.
+    let config = last_config(env, &second).await.expect("a configuration");
+    assert!(config["applications"].is_array() && config.get("target_capacity").is_none(), "{config}");
+}
+
+#[tokio::test]
+async fn an_upgrade_whose_surge_is_short_waits_where_it_is_and_goes_on_by_itself() {
+    // Given a service with room for all of its surge but one milli-CPU,
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let _gateways = PlayedGateways::start(&env).await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    let manager = env.manager().await;
+    env.set_quota("3999m", "8Gi").await;
+    env.apply(&service_in_steps(STEPS).to_string()).await.expect("the service");
+    let first = env.serves_from("2.52.0").await;
+    shares_are(&env, &[(&first, 100)]).await;
+
+    // when it is upgraded, then it serves as before and says what is short;
+    env.set_ray_version("2.53.0").await;
+    let (second, message) = env.waits_for_quota().await;
+    assert!(message.contains("nominalQuota is 4") && message.contains("3999m"), "{message}");
+    let status = env.service().await.status.unwrap_or_default();
+    assert!(
+        condition::is_true(&status.conditions, "Ready") && condition::is_true(&status.conditions, "UpgradeInProgress")
+    );
+    assert!(env.pods_of(&second).await.is_empty());
+    assert_eq!(env.weights().await.get(&first), Some(&100));
+
+    // and once there is enough, a process that knows nothing of it goes on,
+    manager.kill().await;
+    steer(&env, &json!({"runningReplicas": 2})).await;
+    let manager = env.manager().await;
+    env.set_quota("4", "8Gi").await;
+    is_told(&env, "the next step waits for replicas of the pending cluster that can take 75 % of the traffic").await;
+    shares_are(&env, &[(&first, 50), (&second, 50)]).await;
+
+    // as does the one after it, from the middle.
+    manager.kill().await;
+    let _manager = env.manager().await;
+    steer(&env, &json!({})).await;
+    assert_eq!(env.serves_from("2.53.0").await, second);
+    env.only_cluster(&second).await;
+    env.reserves_cpu("2500m").await;
+    env.one_slice_is_left().await;
+
+    let history = recorder.history().await;
+    let breaches = invariants::breaches(&history);
+    assert!(breaches.is_empty(), "{}", breaches.join("\n"));
+    assert_eq!(course(&history), COURSE);
+    assert_eq!(most_pods(&history), (8, 6));
+    assert_eq!(most_reserved(&history), "4");
+}
