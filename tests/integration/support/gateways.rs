@@ -68,8 +68,7 @@ pub fn weights(route: &HTTPRoute) -> BTreeMap<String, i32> {
     backends.map(|backend| (cluster(&backend.name), backend.weight.unwrap_or(1))).collect()
 }
 
-/// Where the service stood in the course of an upgrade, each place once: of the active and the pending cluster, how much capacity and
-/// how much traffic they have, in percent.
+/// Where the service stood in the course of an upgrade, each place once.
 pub fn course(history: &[Change]) -> Vec<String> {
     let services = history.iter().filter_map(|change| match &change.object {
         Object::RayService(service) if !change.gone => Some(service),
@@ -80,7 +79,8 @@ pub fn course(history: &[Change]) -> Vec<String> {
     course
 }
 
-fn position(service: &RayService) -> Option<String> {
+/// Where an upgrade stands: how much capacity and how much traffic the active and the pending cluster have, in percent.
+pub fn position(service: &RayService) -> Option<String> {
     let status = service.status.as_ref()?;
     let side = |entry: &Option<RayServiceStatus>| {
         let entry = entry.as_ref()?;

@@ -7,11 +7,13 @@ pub mod dashboards;
 pub mod env;
 pub mod gateways;
 pub mod history;
+pub mod http;
 pub mod invariants;
 pub mod kuberay;
 pub mod objects;
 pub mod quotas;
 pub mod real_kuberay;
 pub mod timeline;
+pub mod traefik;
 
 pub use env::{Manager, TestEnv, eventually, eventually_or_tell};

@@ -107,6 +107,14 @@ impl TestEnv {
         .await
     }
 
+    /// Waits until there is a cluster that is to serve next; returns its name.
+    pub async fn pending_cluster(&self) -> String {
+        eventually("a cluster is to serve next", async || {
+            cluster_name(self.service().await.status.unwrap_or_default().pending_service_status.as_ref())
+        })
+        .await
+    }
+
     /// Waits until an upgrade waits for quota; returns the name of the pending cluster and what the service says.
     pub async fn waits_for_quota(&self) -> (String, String) {
         eventually("the upgrade waits for quota", async || {

@@ -1,0 +1,79 @@
+//! Traefik as it is, which lets requests in by Gateways; `make gateway` installs it, and gives it a network of its own.
+
+use std::collections::BTreeSet;
+use std::process::Stdio;
+
+use http::StatusCode;
+use serde_json::Value;
+use tokio::process::{Child, Command};
+
+use super::TestEnv;
+use super::env::cache;
+use super::gateways::gateway_class;
+use super::http::Http;
+
+/// Where it takes requests: the port of the Gateway's listener.
+pub const ADDRESS: &str = "127.0.0.1:80";
+/// Where it tells of itself.
+const API: &str = "127.0.0.1:8080";
+/// How it calls itself.
+const CONTROLLER: &str = "traefik.io/gateway-controller";
+
+/// A running Traefik. It is killed with this value.
+pub struct Traefik {
+    _process: Child,
+    http: Http,
+}
+
+impl Traefik {
+    /// Makes the class, and starts it with an administrator's rights.
+    pub async fn start(env: &TestEnv) -> Self {
+        env.apply(&gateway_class(CONTROLLER).to_string()).await.expect("the class");
+        let file = std::fs::File::create(env.dir.join("traefik.log")).expect("a log file");
+        let program = cache().join("traefik/bin/traefik");
+        let process = Command::new(&program)
+            .args(["--providers.kubernetesgateway", "--providers.kubernetesgateway.statusaddress.ip=127.0.0.1"])
+            .arg(format!("--entrypoints.web.address={ADDRESS}"))
+            .args([&format!("--entrypoints.traefik.address={API}"), "--api.insecure"])
+            .args(["--global.checknewversion=false", "--global.sendanonymoususage=false", "--log.level=DEBUG"])
+            .env("KUBECONFIG", &env.kubeconfig)
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().expect("a log file"))
+            .stderr(file)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap_or_else(|error| panic!("starting {} (make gateway installs it): {error}", program.display()));
+        Self { _process: process, http: Http::new() }
+    }
+
+    /// What it does for a cluster by now, which takes it a while after it has said that it will: the share of the requests that it
+    /// sends there, in percent, and the addresses of the pods that get them.
+    pub async fn sends(&self, cluster: &str) -> Result<(i64, BTreeSet<String>), String> {
+        let (status, body) = self.http.ask("GET", &format!("http://{API}/api/http/services"), String::new()).await?;
+        if status != StatusCode::OK {
+            return Err(format!("{status}: {body}"));
+        }
+        let services: Vec<Value> = serde_json::from_str(&body).map_err(|error| format!("{error}: {body}"))?;
+        let is_its = |service: &Value| service["name"].as_str().is_some_and(|name| name.contains(&backend_of(cluster)));
+        let (mut own, mut all) = (0, 0);
+        for backend in items(&services, "/weighted/services") {
+            let weight = backend["weight"].as_i64().unwrap_or_default();
+            own += if is_its(backend) { weight } else { 0 };
+            all += weight;
+        }
+        let share = (own * 100_i64).checked_div(all).ok_or("nothing is shared out")?;
+        let balancers: Vec<Value> = services.iter().filter(|service| is_its(service)).cloned().collect();
+        let urls = items(&balancers, "/loadBalancer/servers").filter_map(|server| server["url"].as_str());
+        let hosts = urls.filter_map(|url| url.parse::<http::Uri>().ok()?.host().map(str::to_owned));
+        Ok((share, hosts.collect()))
+    }
+}
+
+/// What the names of a cluster's backends have in them.
+fn backend_of(cluster: &str) -> String {
+    format!("-{cluster}-serve-svc-")
+}
+
+fn items<'a>(services: &'a [Value], pointer: &'a str) -> impl Iterator<Item = &'a Value> {
+    services.iter().filter_map(move |service| service.pointer(pointer)?.as_array()).flatten()
+}
