@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::family::{Child, active_name, is_going};
 use super::incremental::routes::route_name;
 use super::upgrade::Step;
-use super::{Scene, View, hash, incremental, services};
+use super::{Scene, View, failed, hash, incremental, services};
 use crate::api::gateway::HTTPRoute;
 use crate::api::ray::step_choices::{FAILED_ANNOTATION, UPGRADE_ANNOTATION};
 use crate::api::ray::upgrade_choices::GIVEN_UP_ANNOTATION;
@@ -129,6 +129,7 @@ fn keep(scene: &Scene<'_>, child: &Child<'_>, append: bool, plan: &mut Plan) {
         plan.notes.push(Note::normal(service, "UpdatedRayCluster", text));
     }
     incremental::scale(scene, child, &mut kept);
+    failed::note(scene, child, &mut kept);
     if let Some(applied) = child.serve.applied_config() {
         let noted = kept.annotations_mut().insert(names::SERVE_CONFIG_HASH_ANNOTATION.to_owned(), applied.to_owned());
         if noted.as_deref() != Some(applied) {

@@ -10,8 +10,8 @@ use super::incremental;
 use super::upgrade::{Reason, Step};
 use super::{Goal, Scene};
 use crate::api::condition;
-use crate::api::ray::step_choices::{DEADLINE_ANNOTATION, FAILED_ANNOTATION, deadline};
-use crate::api::ray::{RayService, names};
+use crate::api::ray::step_choices::{DEADLINE_ANNOTATION, FAILED_ANNOTATION, UNHEALTHY_SINCE_ANNOTATION, deadline};
+use crate::api::ray::{RayCluster, RayService};
 use crate::engine::plan::{Note, Plan, Write};
 use crate::jobframework::report::ADMITTED;
 
@@ -84,8 +84,9 @@ fn trouble(scene: &Scene<'_>, child: &Child<'_>, goal: &Goal) -> Trouble {
         return Trouble::Failed(format!("application {name} is {DEPLOY_FAILED}: {}", application.message.trim()));
     }
     let Ok(Some(deadline)) = deadline(&scene.view.service.metadata) else { return Trouble::None };
-    let Some(ill) = super::serve::waits_for(scene, child, &goal.config) else { return Trouble::None };
-    let Some(since) = begun(scene, child) else { return Trouble::None };
+    let (Some(since), Health::Ill(ill)) = (ill_since(child.cluster), health(scene, child, goal)) else {
+        return Trouble::None;
+    };
     let due = since.saturating_add(deadline).unwrap_or(Timestamp::MAX);
     if due > scene.view.now {
         return Trouble::Until(due);
@@ -97,24 +98,61 @@ fn within(deadline: SignedDuration) -> String {
     format!("within {deadline:#} (annotation {DEADLINE_ANNOTATION})")
 }
 
-/// Since when a cluster could have got healthy: since its gate was opened, or traffic moved to it last. Time that is spent waiting for
-/// quota doesn't count.
-fn begun(scene: &Scene<'_>, child: &Child<'_>) -> Option<Timestamp> {
-    let conditions = |status: Option<&Vec<_>>, kind: &str| {
-        let found = condition::get(status.map(Vec::as_slice).unwrap_or_default(), kind)?;
-        Some((found.status == "True", found.last_transition_time.0))
-    };
-    let service = scene.view.service.status.as_ref();
-    let admitted = conditions(service.map(|status| &status.conditions), ADMITTED);
-    if child.is_suspended() || (scene.view.gated && !admitted.is_some_and(|(admitted, _)| admitted)) {
-        return None;
+/// What is known of the health of a cluster.
+enum Health {
+    /// It is well, or waits for quota, which doesn't count.
+    Well,
+    /// It isn't, because of this.
+    Ill(String),
+    /// Nobody has been asked yet, or it was too little to tell.
+    Unknown,
+}
+
+fn health(scene: &Scene<'_>, child: &Child<'_>, goal: &Goal) -> Health {
+    match super::serve::waits_for(scene, child, &goal.config).filter(|_| may_run(scene, child)) {
+        None => Health::Well,
+        Some(ill) if is_known(child, goal) => Health::Ill(ill),
+        Some(_) => Health::Unknown,
     }
-    let cluster = child.cluster.status.as_ref().map(|status| &status.conditions);
-    let opened = conditions(cluster, names::CLUSTER_SUSPENDED).map(|(_, since)| since);
-    let made = child.cluster.creation_timestamp().map(|time| time.0);
-    let moved = incremental::moved_at(scene.view.service);
-    let admitted = admitted.filter(|_| scene.view.gated).map(|(_, since)| since);
-    [made, opened, moved, admitted].into_iter().flatten().max()
+}
+
+/// Whether what a cluster is said to wait for was seen, and not only not asked for yet.
+fn is_known(child: &Child<'_>, goal: &Goal) -> bool {
+    if child.head_ready_since().is_none() || child.serve.is_silent() {
+        return true;
+    }
+    let config = goal.config.hash();
+    let is_applied = child.applied_config() == Some(config) || child.serve.refusal(config).is_some();
+    child.current_status().is_some() && is_applied
+}
+
+/// Notes on a cluster since when it has been ill without a break, where there is a limit to that.
+pub(super) fn note(scene: &Scene<'_>, child: &Child<'_>, cluster: &mut RayCluster) {
+    let Ok(goal) = scene.goal else { return };
+    let is_limited = matches!(deadline(&scene.view.service.metadata), Ok(Some(_)));
+    let is_upgraded = upgrading(scene).is_some_and(|upgrading| upgrading.name() == child.name());
+    match if is_limited && is_upgraded { health(scene, child, goal) } else { Health::Well } {
+        Health::Unknown => {}
+        Health::Well => {
+            cluster.annotations_mut().remove(UNHEALTHY_SINCE_ANNOTATION);
+        }
+        Health::Ill(_) => {
+            let since = ill_since(cluster).unwrap_or_else(|| condition::whole_seconds(scene.view.now));
+            cluster.annotations_mut().insert(UNHEALTHY_SINCE_ANNOTATION.to_owned(), since.to_string());
+        }
+    }
+}
+
+/// Since when a cluster is noted as ill. What can't be read has been tampered with, and says nothing.
+fn ill_since(cluster: &RayCluster) -> Option<Timestamp> {
+    cluster.annotations().get(UNHEALTHY_SINCE_ANNOTATION)?.parse().ok()
+}
+
+/// Whether a cluster has the quota that it needs, if it needs any.
+fn may_run(scene: &Scene<'_>, child: &Child<'_>) -> bool {
+    let status = scene.view.service.status.as_ref();
+    let is_admitted = status.is_some_and(|status| condition::is_true(&status.conditions, ADMITTED));
+    !child.is_suspended() && (!scene.view.gated || is_admitted)
 }
 
 #[cfg(test)]

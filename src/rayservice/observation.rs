@@ -18,7 +18,7 @@ const FIRST_PAUSE_AFTER_REFUSAL: SignedDuration = SignedDuration::from_secs(2);
 const LONGEST_PAUSE_AFTER_REFUSAL: SignedDuration = SignedDuration::from_secs(60);
 /// A configuration that was taken and has left no trace is not applied again before this has passed.
 const PAUSE_BEFORE_REAPPLYING: SignedDuration = SignedDuration::from_secs(2);
-/// A proxy counts as ill after this many failed checks in a row: one lost answer must not take a head out of service.
+/// A proxy, or a dashboard, counts as ill after this many failed checks in a row: one lost answer must not take a head out of service.
 const FAILURES_UNTIL_ILL: u32 = 2;
 
 /// What is known of Serve on one cluster, folded from the answers to calls. It is lost with the process; then everything is
@@ -132,6 +132,11 @@ impl ServeObservation {
     /// Why the last question was not answered.
     pub fn silence(&self) -> Option<&ServeError> {
         self.asked.as_ref()?.result.as_ref().err()
+    }
+
+    /// Whether the applications were asked for more than once, and nobody answers.
+    pub fn is_silent(&self) -> bool {
+        self.silence().is_some() && self.waiting >= FAILURES_UNTIL_ILL as usize
     }
 
     /// Hash of the configuration that was taken last.
@@ -326,6 +331,15 @@ mod tests {
         let observation = after(replies);
         let again = if again == i64::MIN { Timestamp::MIN } else { at(again) };
         assert_eq!((observation.is_healthy("head"), observation.check_health_at("head")), (healthy, again));
+    }
+
+    #[rstest]
+    #[case::never_asked(vec![], false)]
+    #[case::one_lost_answer(vec![status(0, "RUNNING"), no_status(10)], false)]
+    #[case::two_lost_answers(vec![status(0, "RUNNING"), no_status(10), no_status(20)], true)]
+    #[case::an_answer_after_all(vec![no_status(0), no_status(10), status(20, "DEPLOYING")], false)]
+    fn a_dashboard_is_silent_after_two_failures(#[case] replies: Vec<ServeReply>, #[case] expected: bool) {
+        assert_eq!(after(replies).is_silent(), expected);
     }
 
     #[test]

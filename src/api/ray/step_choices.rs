@@ -14,11 +14,14 @@ pub const BAKE_ANNOTATION: &str = "sluice.dev/bake-seconds";
 
 /// On a RayService: `false` if worker groups are not to follow the capacity of their cluster, which Ray's autoscaler has to see to then.
 pub const SCALE_WORKERS_ANNOTATION: &str = "sluice.dev/scale-workers";
-/// On a RayService: for how long the next cluster may be unhealthy, like `10m`, before its upgrade is taken back. Without it, for as
-/// long as it takes.
+/// On a RayService: for how long the next cluster may be unhealthy without a break, like `10m`, before its upgrade is taken back.
+/// Without it, for as long as it takes.
 pub const DEADLINE_ANNOTATION: &str = "sluice.dev/upgrade-deadline";
 /// On a RayService: the revision of which the upgrade has failed, and why. It isn't tried again as long as this stands here.
 pub const FAILED_ANNOTATION: &str = "sluice.dev/upgrade-failed";
+/// On the RayCluster that is to take over, where there is a deadline: since when it has been unhealthy without a break (RFC 3339, whole
+/// seconds).
+pub const UNHEALTHY_SINCE_ANNOTATION: &str = "sluice.dev/unhealthy-since";
 
 /// How an upgrade in steps is taken back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -257,7 +257,7 @@ fn is_recorded(view: &View<'_>, sides: [(&Child<'_>, Side); 2]) -> bool {
 }
 
 /// When traffic moved last in the upgrade that is under way.
-pub(super) fn moved_at(service: &RayService) -> Option<Timestamp> {
+fn moved_at(service: &RayService) -> Option<Timestamp> {
     let pending = service.status.as_ref()?.pending_service_status.as_ref()?;
     Some(pending.last_traffic_migrated_time.as_ref()?.0)
 }

@@ -62,6 +62,8 @@ pub(in crate::rayservice) struct Stage {
     pub(in crate::rayservice) unreachable: BTreeSet<String>,
     /// Clusters whose Serve proxies don't answer.
     pub(in crate::rayservice) ill: BTreeSet<String>,
+    /// Whether no dashboard of a cluster that doesn't serve yet answers.
+    pub(in crate::rayservice) silent: bool,
     /// How long applications take to run.
     pub(in crate::rayservice) deploy: SignedDuration,
     /// What dashboards refuse a configuration with.
@@ -101,6 +103,7 @@ impl Stage {
             failing: BTreeSet::new(),
             unreachable: BTreeSet::new(),
             ill: BTreeSet::new(),
+            silent: false,
             deploy: SignedDuration::from_secs(3),
             refusal: None,
             dashboards: BTreeMap::new(),
@@ -444,10 +447,15 @@ impl Stage {
         };
         assert_eq!(call.head_service, format!("{}-head-svc", call.cluster));
         let uid = self.cluster(&call.cluster).uid().unwrap_or_default();
+        let serves = self.leads_to().as_ref() == Some(&call.cluster);
         let dashboard = self.dashboards.entry(uid).or_default();
         let runs = dashboard.deployed_at.is_some_and(|at| at + self.deploy <= self.now);
         let refused = |code| ServeError::Refused { doing: "calling".into(), code, body: "no".into() };
         match &call.request {
+            ServeRequest::Get if self.silent && !serves => {
+                let silence = ServeError::Silent { doing: "asking".into(), seconds: 2 };
+                reply(ServeAnswer::Status(Err(silence)))
+            }
             ServeRequest::Get => {
                 let mut state = json!({"status": if runs { "RUNNING" } else { "DEPLOYING" }});
                 if self.failing.contains(&call.cluster) {
