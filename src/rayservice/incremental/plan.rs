@@ -14,7 +14,7 @@ use crate::rayservice::children::place;
 use crate::rayservice::family::Child;
 use crate::rayservice::services::serve_service_name;
 use crate::rayservice::upgrade::Step;
-use crate::rayservice::{Scene, View};
+use crate::rayservice::{Scene, View, failed};
 
 /// Plans the Gateway, the route and the Services of the clusters.
 pub(in crate::rayservice) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
@@ -169,11 +169,12 @@ fn write_route(
     }
 }
 
-/// An upgrade that was to be promoted is over: the next one is not meant.
+/// An upgrade that was to be promoted is over, or has failed: the next one is not meant.
 fn forget_promotion(scene: &Scene<'_>, plan: &mut Plan) {
     let service = scene.view.service;
     let is_over = scene.family.active.is_some() && matches!(scene.step, Step::Keep | Step::UpdateActive);
-    if is_over && wish(service) == Wish::Promote {
+    let has_failed = scene.goal.as_ref().is_ok_and(|goal| failed::reason(service, goal).is_some());
+    if (is_over || has_failed) && wish(service) == Wish::Promote {
         let mut next = service.clone();
         next.annotations_mut().remove(UPGRADE_ANNOTATION);
         plan.write(Write::patch(service, &next));

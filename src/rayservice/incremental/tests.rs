@@ -393,6 +393,20 @@ fn time_without_quota_is_no_illness() {
 }
 
 #[test]
+fn an_upgrade_that_has_failed_is_not_promoted_any_more() {
+    let mut stage = serving(50, 25, 5);
+    begin(&mut stage, "75/100 25/50");
+    stage.edit(json!({"metadata": {"annotations": {"sluice.dev/upgrade": "Promote"}}}));
+    let pending = stage.named().1.expect("it is pending");
+    stage.failing.insert(pending);
+    stage.play(30);
+
+    let service = stage.service().expect("the service");
+    assert!(service.annotations().contains_key("sluice.dev/upgrade-failed"));
+    assert!(!service.annotations().contains_key("sluice.dev/upgrade"));
+}
+
+#[test]
 fn the_old_cluster_keeps_what_it_has_while_the_new_one_bakes() {
     let mut stage = serving(50, 50, 1);
     stage.edit(json!({"metadata": {"annotations": {"sluice.dev/bake-seconds": "120"}}}));
