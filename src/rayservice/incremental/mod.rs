@@ -31,12 +31,20 @@ use options::Options;
 pub(super) use plan::{plan, release};
 pub(super) use tell::{progress, rollback};
 
-/// How a service is upgraded in steps; `None` if it isn't. One that is to be upgraded otherwise by now finishes what was begun.
+/// How a service is upgraded in steps; `None` if it isn't. One that is to be upgraded otherwise by now finishes what was begun, and one
+/// whose options make no sense stays as it is.
 pub(super) fn options(service: &RayService) -> Option<Options> {
     match Options::of(service) {
         Ok(Some(options)) => Some(options),
-        Ok(None) | Err(_) => is_under_way(service).then_some(Options::AT_ONCE),
+        Ok(None) => is_under_way(service).then_some(Options::AT_ONCE),
+        Err(_) => has_shares(service).then_some(Options::HELD),
     }
+}
+
+/// Whether the status tells how much of the capacity the active cluster has, as it does of a service that is upgraded in steps.
+fn has_shares(service: &RayService) -> bool {
+    let entry = service.status.as_ref().and_then(|status| status.active_service_status.as_ref());
+    entry.is_some_and(|entry| entry.target_capacity.is_some())
 }
 
 /// Whether the status tells of an upgrade in steps that was begun.
@@ -324,6 +332,8 @@ pub(super) fn scale(scene: &Scene<'_>, child: &Child<'_>, cluster: &mut RayClust
     let is_active = scene.family.active.as_ref().is_some_and(|active| active.name() == child.name());
     let percent = match &scene.transition {
         None => WHOLE,
+        // How many there are to be can't be told from a spec that makes no sense.
+        Some(_) if scene.goal.is_err() => return,
         Some(transition) if is_active && transition.active.capacity == 0 => return,
         Some(transition) if is_active => transition.active.capacity,
         Some(transition) if transition.returning => transition.pending.capacity,

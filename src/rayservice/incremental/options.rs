@@ -32,6 +32,9 @@ impl Options {
     /// For an upgrade that was begun in steps, of a service that is not to be upgraded so any more: the rest goes at once.
     pub const AT_ONCE: Self = Self { surge: WHOLE, step: WHOLE, interval: SignedDuration::ZERO, gateway_class: None };
 
+    /// For an upgrade whose options make no sense now: nothing is begun with these, and the ways in stay as they are.
+    pub const HELD: Self = Self { surge: 0, step: 0, interval: SignedDuration::ZERO, gateway_class: None };
+
     /// What a service says; `None` if it isn't to be upgraded in steps.
     ///
     /// # Errors
