@@ -89,6 +89,11 @@ impl ServeConfig {
         self.body.get(TARGET_CAPACITY)?.as_f64()
     }
 
+    /// Whether it says itself for how much of its replicas it is.
+    pub fn sets_capacity(&self) -> bool {
+        self.body.get(TARGET_CAPACITY).is_some_and(|capacity| !capacity.is_null())
+    }
+
     /// How many replicas each deployment has at full capacity, as far as it is said here; the most, where Serve decides that.
     pub fn replicas(&self) -> Vec<u32> {
         let applications = self.body.get("applications").and_then(Value::as_array).into_iter().flatten();

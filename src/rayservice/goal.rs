@@ -114,12 +114,22 @@ fn name(service: &RayService, problems: &mut Vec<Problem>) {
 
 fn config(service: &RayService, problems: &mut Vec<Problem>) -> Option<ServeConfig> {
     match ServeConfig::from_yaml(service.spec.serve_config_v2.as_deref().unwrap_or_default()) {
+        Ok(config) if config.sets_capacity() && is_in_steps(service) => {
+            let message = "target_capacity is set by Sluice itself, step by step, where upgradeStrategy.type is \
+                 NewClusterWithIncrementalUpgrade; leave it out";
+            problem(problems, "spec.serveConfigV2", message);
+            None
+        }
         Ok(config) => Some(config),
         Err(error) => {
             problem(problems, "spec.serveConfigV2", error);
             None
         }
     }
+}
+
+fn is_in_steps(service: &RayService) -> bool {
+    own_strategy(service) == Some(&UpgradeType::NewClusterWithIncrementalUpgrade)
 }
 
 /// The cluster is judged as the child that it would become.

@@ -545,6 +545,25 @@ fn the_ways_in_of_a_service_whose_options_make_no_sense_stay_as_they_are() {
 }
 
 #[test]
+fn a_capacity_of_its_own_is_refused_where_the_steps_set_it() {
+    let config = "{applications: [{name: one, import_path: one:app}], target_capacity: 50}";
+    let mut in_steps = service(50, 25, 5);
+    in_steps["spec"]["serveConfigV2"] = json!(config);
+    let mut stage = Stage::new(in_steps);
+    stage.play(10);
+    let told = stage.message("Ready");
+    assert!(told.contains("spec.serveConfigV2: target_capacity is set by Sluice itself"), "{told}");
+    assert!(stage.living().is_empty());
+
+    let mut otherwise = chat();
+    otherwise["spec"]["serveConfigV2"] = json!(config);
+    let mut stage = Stage::new(otherwise);
+    stage.play(60);
+    let applied = stage.applied(&stage.living()[0]);
+    assert_eq!(applied.last().and_then(|config| config["target_capacity"].as_u64()), Some(50));
+}
+
+#[test]
 fn a_service_that_is_not_to_be_upgraded_in_steps_any_more_finishes_what_was_begun() {
     let mut stage = serving(50, 25, 5);
     begin(&mut stage, "75/100 25/50");
