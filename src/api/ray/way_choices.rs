@@ -30,7 +30,7 @@ pub struct GatewayPlace<'a> {
 pub fn gateway(meta: &ObjectMeta) -> Result<Option<GatewayPlace<'_>>, String> {
     let Some(text) = annotation(meta, GATEWAY_ANNOTATION) else { return Ok(None) };
     let (namespace, name) = text.split_once('/').map_or((None, text), |(namespace, name)| (Some(namespace), name));
-    let is_place = is_dns_name(name) && namespace.is_none_or(|namespace| is_dns_label(namespace));
+    let is_place = is_dns_name(name) && namespace.is_none_or(is_dns_label);
     match is_place {
         true => Ok(Some(GatewayPlace { namespace, name })),
         false => Err(misread_as(GATEWAY_ANNOTATION, text, "neither NAME nor NAMESPACE/NAME of a Gateway")),
