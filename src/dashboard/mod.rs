@@ -11,4 +11,4 @@ mod tokens;
 
 pub use client::{Dashboards, Reach};
 pub use config::ServeConfig;
-pub use serve::{Deployment, ServeAnswer, ServeError, ServeReply, ServeStatus};
+pub use serve::{Deployment, Replica, ServeAnswer, ServeError, ServeReply, ServeStatus};

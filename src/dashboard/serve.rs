@@ -111,6 +111,9 @@ pub struct Replica {
     /// As Serve names it: STARTING, RUNNING, STOPPING, or what a newer Ray knows.
     #[serde(default, deserialize_with = "or_default")]
     pub state: String,
+    /// The address of the Ray node that it is on, which is that of its pod; `None` where it has none yet, or Ray doesn't tell.
+    #[serde(default)]
+    pub node_ip: Option<String>,
 }
 
 /// Ray writes null for what it has nothing to say of.

@@ -266,13 +266,10 @@ impl Engine {
         }
     }
 
-    /// How many worker pods a cluster has, by group; those that have ended don't count.
-    fn worker_pods(&self, cluster: &RayCluster) -> BTreeMap<String, u32> {
-        let mut counts = BTreeMap::new();
-        for pod in self.pods_of(cluster).into_iter().filter(|pod| is_live(pod)) {
-            *counts.entry(pod.labels().get(names::GROUP_LABEL).cloned().unwrap_or_default()).or_default() += 1;
-        }
-        counts
+    /// The worker pods of a cluster; those that have ended, or wait for quota, don't count.
+    fn worker_pods(&self, cluster: &RayCluster) -> Vec<&Pod> {
+        let is_head = |pod: &Pod| pod.labels().get(names::GROUP_LABEL).is_some_and(|group| group == names::HEAD_GROUP);
+        self.pods_of(cluster).into_iter().filter(|pod| is_live(pod) && !is_head(pod)).collect()
     }
 
     /// The Serve configurations that are kept for a cluster.

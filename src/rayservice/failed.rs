@@ -118,7 +118,7 @@ fn health(scene: &Scene<'_>, child: &Child<'_>, goal: &Goal) -> Health {
 
 /// Whether what a cluster is said to wait for was seen, and not only not asked for yet.
 fn is_known(child: &Child<'_>, goal: &Goal) -> bool {
-    if child.head_ready_since().is_none() || child.serve.is_silent() {
+    if child.is_mute() {
         return true;
     }
     let config = goal.config.hash();

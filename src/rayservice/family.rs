@@ -150,6 +150,11 @@ impl<'a> Child<'a> {
         self.serve.current_status(self.head_ready_since()?, self.head_uid())
     }
 
+    /// Whether Serve on it can't be asked, or doesn't answer.
+    pub(super) fn is_mute(&self) -> bool {
+        self.head_ready_since().is_none() || self.serve.is_silent()
+    }
+
     /// The uid of its head pod, if there is one.
     pub(super) fn head_uid(&self) -> Option<&'a str> {
         self.head?.metadata.uid.as_deref()
@@ -176,7 +181,13 @@ impl<'a> Child<'a> {
     }
 }
 
-fn is_ready(pod: &Pod) -> bool {
+/// Whether a pod is being deleted.
+pub(super) fn is_going_pod(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
+/// Whether a pod is ready.
+pub(super) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }

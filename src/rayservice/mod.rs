@@ -61,8 +61,8 @@ pub struct View<'a> {
     pub endpoint_slices: Vec<&'a EndpointSlice>,
     /// The ways in by which its clusters get traffic in shares.
     pub ways: Ways<'a>,
-    /// How many worker pods each of its clusters has by name and group; those that are being deleted included.
-    pub worker_pods: BTreeMap<String, BTreeMap<String, u32>>,
+    /// The worker pods of each of its clusters by the name of that; those that are being deleted included.
+    pub worker_pods: BTreeMap<String, Vec<&'a Pod>>,
     /// The Serve configurations that are kept for its clusters.
     pub kept: Vec<kept::Kept<'a>>,
     /// What is known of Serve, by the name of the cluster.

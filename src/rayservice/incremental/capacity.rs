@@ -40,6 +40,19 @@ pub(super) fn carried(status: &ServeStatus, capacity: Percent) -> Percent {
     deployments.map(|deployment| carried_by(deployment, capacity)).min().unwrap_or(capacity)
 }
 
+/// Whether Serve runs no more replicas than it is to run at this capacity.
+pub(super) fn is_settled(status: &ServeStatus, capacity: Percent) -> bool {
+    let mut deployments = status.applications.values().flat_map(|application| application.deployments.values());
+    deployments.all(|deployment| {
+        let wanted = match deployment.is_autoscaled() {
+            true => deployment.target_num_replicas,
+            false => Some(replicas(deployment.full_replicas(), capacity)),
+        };
+        let there = deployment.replicas.as_ref().map(Vec::len).and_then(|there| u32::try_from(there).ok());
+        there.zip(wanted).is_none_or(|(there, wanted)| there <= wanted)
+    })
+}
+
 fn carried_by(deployment: &Deployment, capacity: Percent) -> Percent {
     let Some(running) = deployment.running() else {
         // A Ray that doesn't tell of replicas: that the application runs is all that there is to know.
@@ -151,6 +164,18 @@ mod tests {
         autoscaled["deployment_config"] = json!({"num_replicas": 1, "autoscaling_config": bounds});
         autoscaled["target_num_replicas"] = json!(target);
         assert_eq!(carried(&status(json!({"a": autoscaled})), 50), expected);
+    }
+
+    #[rstest]
+    #[case::as_many_as_are_wanted(2, 0, true)]
+    #[case::one_has_yet_to_go(2, 1, false)]
+    #[case::fewer(1, 0, true)]
+    fn serve_has_settled_when_it_runs_no_more_than_it_is_to(
+        #[case] running: usize,
+        #[case] starting: usize,
+        #[case] expected: bool,
+    ) {
+        assert_eq!(is_settled(&status(json!({"a": deployment(4, running, starting)})), 50), expected);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod adoption_tests;
 mod capacity;
+mod idle;
 pub mod machine;
 pub mod options;
 mod plan;
@@ -17,6 +18,7 @@ pub mod ways;
 pub mod workers;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
@@ -26,6 +28,7 @@ use super::{Scene, View, failed, kept};
 use crate::api::condition;
 use crate::api::ray::step_choices::{self, Rollback, UPGRADE_ANNOTATION, Wish};
 use crate::api::ray::{RayCluster, RayService, RayServiceStatus};
+use idle::Places;
 use machine::{Facts, Move, Pace, Percent, Position, Side, WHOLE, Wait};
 use options::Options;
 pub(super) use plan::{plan, release};
@@ -227,22 +230,56 @@ fn is_pending(view: &View<'_>, child: &Child<'_>) -> bool {
     active_name(view.service) != Some(child.name().as_str())
 }
 
-/// Whether the pods that a cluster is not to have any more are gone. Ray's autoscaler says when they may go, and takes its time.
+/// Whether the pods that a cluster is not to have any more are gone.
 fn has_room(view: &View<'_>, child: &Child<'_>, capacity: Percent) -> bool {
-    let groups = &child.cluster.spec.worker_group_specs;
     if workers::is_autoscaled(child.cluster) {
-        let moved = recorded(view.service, child.cluster).and_then(|entry| entry.last_traffic_migrated_time.as_ref());
-        let due = moved.and_then(|moved| moved.0.checked_add(workers::until_gone(child.cluster)).ok());
-        return !view.gated || due.is_none_or(|due| due <= view.now);
+        return !view.gated || is_idle_gone(view, child, capacity);
     }
     let wanted = workers::at_capacity(child.cluster, &deployments(view, child), capacity);
-    let there = view.worker_pods.get(&child.name());
-    groups.iter().all(|group| {
+    let there = idle::count(worker_pods(view, child));
+    child.cluster.spec.worker_group_specs.iter().all(|group| {
         let hosts = group.num_of_hosts.unwrap_or(1).max(1);
         let most = wanted.get(&group.group_name).copied().unwrap_or(0).saturating_mul(hosts);
-        let there = there.and_then(|there| there.get(&group.group_name)).copied().unwrap_or(0);
+        let there = there.get(&group.group_name).copied().unwrap_or(0);
         there <= u32::try_from(most).unwrap_or(0)
     })
+}
+
+/// Whether Ray's autoscaler has removed the workers that a cluster doesn't need at this capacity. It takes its time, which is all that there
+/// is to go by where Serve doesn't tell who holds a replica.
+fn is_idle_gone(view: &View<'_>, child: &Child<'_>, capacity: Percent) -> bool {
+    let by_time = || {
+        let moved = recorded(view.service, child.cluster).and_then(|entry| entry.last_traffic_migrated_time.as_ref());
+        let due = moved.and_then(|moved| moved.0.checked_add(workers::until_gone(child.cluster)).ok());
+        due.is_none_or(|due| due <= view.now)
+    };
+    let Places::At(occupied) = places(view, child, capacity) else { return by_time() };
+    let is_settled = child.current_status().is_some_and(|status| capacity::is_settled(status, capacity));
+    let all_hold = idle::all_hold(child.cluster, worker_pods(view, child), &occupied);
+    all_hold.map_or_else(by_time, |all_hold| is_settled && all_hold)
+}
+
+/// What is known of where the replicas of a child are, since Serve on it has this capacity.
+fn places(view: &View<'_>, child: &Child<'_>, percent: Percent) -> Places {
+    let is_unlimited = percent == WHOLE && !is_pending(view, child);
+    let limit = (!is_unlimited).then(|| f64::from(percent));
+    match child.current_status() {
+        Some(status) if status.target_capacity == limit => Places::of(status),
+        None if is_left(view, child) => Places::Untold,
+        _ => Places::Unknown,
+    }
+}
+
+/// Whether nothing is lost with the workers of a child that doesn't answer: it gets no requests, or its upgrade has failed.
+fn is_left(view: &View<'_>, child: &Child<'_>) -> bool {
+    let has_failed = view.goal.as_ref().is_ok_and(|goal| failed::reason(view.service, goal).is_some());
+    let is_given_up = has_failed && is_pending(view, child) && child.is_mute();
+    let has_share = view.ways.route.is_none() || view.ways.share(child.cluster).is_some_and(|share| share > 0);
+    is_given_up || !(has_share || view.ways.has_endpoints(child.cluster))
+}
+
+fn worker_pods<'v>(view: &'v View<'_>, child: &Child<'_>) -> &'v [&'v Pod] {
+    view.worker_pods.get(&child.name()).map(Vec::as_slice).unwrap_or_default()
 }
 
 /// How many replicas each deployment of a cluster has at full capacity, as far as its configuration says.
@@ -324,7 +361,8 @@ pub(super) enum Told {
     Share(Percent),
 }
 
-/// Gives the worker groups of a child the replicas that it is to have.
+/// Gives the worker groups of a child the replicas that it is to have. Serve hears of less capacity first: workers go once they hold
+/// nothing.
 pub(super) fn scale(scene: &Scene<'_>, child: &Child<'_>, cluster: &mut RayCluster) {
     if workers::is_autoscaled(cluster) {
         return;
@@ -340,7 +378,13 @@ pub(super) fn scale(scene: &Scene<'_>, child: &Child<'_>, cluster: &mut RayClust
         // The surge is reserved whole from the start.
         Some(transition) => transition.pending.capacity.max(transition.options.surge),
     };
-    workers::scale(cluster, &deployments(scene.view, child), percent);
+    let on_record = scene.transition.as_ref().map(|transition| match is_active {
+        true => transition.active.capacity,
+        false => transition.pending.capacity,
+    });
+    let places = on_record.map_or(Places::Unknown, |on_record| places(scene.view, child, on_record));
+    let deployments = deployments(scene.view, child);
+    idle::scale(cluster, (&deployments, percent), worker_pods(scene.view, child), &places);
 }
 
 /// Whether a child is pending and has got traffic: what was noted when it was given up before holds no more.

@@ -107,7 +107,7 @@ fn b27_an_upgrade_goes_step_by_step() {
 #[case::halves(50, 25, 5, 6)]
 #[case::quarters(25, 5, 10, 5)]
 #[case::all_at_once(100, 100, 1, 8)]
-fn workers_follow_the_capacity(#[case] surge: i32, #[case] step: i32, #[case] interval: i32, #[case] most: u32) {
+fn workers_follow_the_capacity(#[case] surge: i32, #[case] step: i32, #[case] interval: i32, #[case] most: usize) {
     let mut stage = serving(surge, step, interval);
     stage.edit(version("2.54.0"));
     let end = stage.now + SignedDuration::from_secs(400);
@@ -175,6 +175,71 @@ fn the_next_capacity_waits_for_pods_that_have_to_go() {
     stage.workers_linger = false;
     watched(&mut stage, 60);
     assert_eq!(shares(&stage), "100/100");
+}
+
+#[test]
+fn no_worker_goes_before_serve_was_told() {
+    // Given an upgrade that is half-way, and a dashboard that takes nothing,
+    let mut stage = serving(50, 25, 5);
+    let old = stage.living()[0].clone();
+    begin(&mut stage, "50/100 50/50");
+    stage.refusal = Some(500);
+
+    // when the old cluster is to have less, then no worker goes before it is told, whichever process asks,
+    watched(&mut stage, 30);
+    stage.restart();
+    watched(&mut stage, 30);
+    assert_eq!((shares(&stage).as_str(), stage.workers_there()), ("50/50 50/50", 6));
+
+    // and then those go that hold nothing.
+    let before = stage.worker_names(&old);
+    stage.refusal = None;
+    play_until(&mut stage, "50/50 50/100");
+    assert_eq!(stage.worker_names(&old), before[2..], "the oldest replicas went");
+    watched(&mut stage, 60);
+    assert_eq!(shares(&stage), "100/100");
+    let groups = stage.clusters().into_iter().flat_map(|cluster| cluster.spec.worker_group_specs);
+    assert!(groups.into_iter().all(|group| group.scale_strategy.is_none()), "no name stays behind");
+}
+
+#[test]
+fn no_worker_goes_while_nobody_answers() {
+    let mut stage = serving(50, 25, 5);
+    let old = stage.living()[0].clone();
+    begin(&mut stage, "25/50 75/100");
+    stage.answering = Some(old);
+    stage.edit(version("2.53.0"));
+    stage.play(60);
+    assert_eq!(stage.workers_there(), 6);
+    assert!(stage.missed.is_empty());
+
+    stage.answering = None;
+    watched(&mut stage, 60);
+    assert_eq!(shares(&stage), "100/100");
+}
+
+#[test]
+fn where_serve_does_not_tell_who_holds_replicas_workers_go_once_it_was_told() {
+    let mut stage = serving(50, 25, 5);
+    stage.tells_places = false;
+    begin(&mut stage, "50/100 50/50");
+    stage.refusal = Some(500);
+    watched(&mut stage, 30);
+    assert_eq!(stage.workers_there(), 6);
+
+    stage.refusal = None;
+    assert_eq!(watched(&mut stage, 60).last().map(String::as_str), Some("100/100"));
+}
+
+#[test]
+fn what_has_failed_and_does_not_answer_is_taken_back_without_asking() {
+    let mut stage = serving(50, 25, 5);
+    stage.edit(json!({"metadata": {"annotations": {"sluice.dev/upgrade-deadline": "10m"}}}));
+    let old = stage.living()[0].clone();
+    begin(&mut stage, "25/50 75/100");
+    stage.answering = Some(old.clone());
+    stage.play(720);
+    assert_eq!(stage.named(), (Some(old), None));
 }
 
 /// How far an upgrade is when it is taken back, as the status says, and how that is chosen to go.
@@ -315,7 +380,7 @@ fn ill_since(stage: &Stage) -> Option<String> {
 #[rstest]
 #[case::applications_do_not_run(never_runs, "application one is DEPLOYING")]
 #[case::its_head_does_not_come_up(|stage: &mut Stage| stage.pods_start = false, "its head is not ready")]
-#[case::nobody_answers(|stage: &mut Stage| stage.silent = true, "no answer")]
+#[case::nobody_answers(|stage: &mut Stage| stage.answering = stage.living().pop(), "no answer")]
 #[case::its_configuration_is_refused(|stage: &mut Stage| stage.refusal = Some(400), "HTTP status 400")]
 fn an_upgrade_that_does_not_get_healthy_in_time_goes_back(#[case] ill: fn(&mut Stage), #[case] expected: &str) {
     let (mut stage, old) = limited(ill);

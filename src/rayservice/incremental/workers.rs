@@ -50,6 +50,11 @@ pub fn at_capacity(cluster: &RayCluster, deployments: &[u32], percent: Percent) 
 pub fn scale(cluster: &mut RayCluster, deployments: &[u32], percent: Percent) {
     let wanted = at_capacity(cluster, deployments, percent);
     let full = at_capacity(cluster, deployments, WHOLE);
+    set(cluster, &full, &wanted);
+}
+
+/// Gives each worker group of a cluster so many replicas, and notes how many it has at full capacity as long as those are more.
+pub(super) fn set(cluster: &mut RayCluster, full: &BTreeMap<String, i32>, wanted: &BTreeMap<String, i32>) {
     for group in &mut cluster.spec.worker_group_specs {
         let wanted = wanted.get(&group.group_name).copied();
         // What says the same in other words is left as it was written.
@@ -61,7 +66,7 @@ pub fn scale(cluster: &mut RayCluster, deployments: &[u32], percent: Percent) {
         cluster.annotations_mut().remove(FULL_REPLICAS_ANNOTATION);
     } else {
         // Names and numbers: serialisation can't fail.
-        let full = serde_json::to_string(&full).unwrap_or_default();
+        let full = serde_json::to_string(full).unwrap_or_default();
         cluster.annotations_mut().insert(FULL_REPLICAS_ANNOTATION.to_owned(), full);
     }
 }

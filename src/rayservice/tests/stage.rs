@@ -33,6 +33,16 @@ pub(in crate::rayservice) struct Dashboard {
     /// Replicas of each deployment that run, while others start.
     ran: u64,
     scaled_at: Option<Timestamp>,
+    /// The workers that its replicas are on.
+    places: Vec<String>,
+}
+
+/// A worker pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::rayservice) struct Worker {
+    name: String,
+    ip: String,
+    is_going: bool,
 }
 
 impl Dashboard {
@@ -62,8 +72,8 @@ pub(in crate::rayservice) struct Stage {
     pub(in crate::rayservice) unreachable: BTreeSet<String>,
     /// Clusters whose Serve proxies don't answer.
     pub(in crate::rayservice) ill: BTreeSet<String>,
-    /// Whether no dashboard of a cluster that doesn't serve yet answers.
-    pub(in crate::rayservice) silent: bool,
+    /// The only cluster whose dashboard answers, unless all do.
+    pub(in crate::rayservice) answering: Option<String>,
     /// How long applications take to run.
     pub(in crate::rayservice) deploy: SignedDuration,
     /// What dashboards refuse a configuration with.
@@ -74,8 +84,14 @@ pub(in crate::rayservice) struct Stage {
     pub(in crate::rayservice) lets_in: bool,
     /// Whether worker pods that are not wanted any more stay.
     pub(in crate::rayservice) workers_linger: bool,
+    /// Whether dashboards tell where replicas are.
+    pub(in crate::rayservice) tells_places: bool,
     /// Worker pods by cluster.
-    worker_pods: BTreeMap<String, u32>,
+    worker_pods: BTreeMap<String, Vec<Worker>>,
+    /// How many worker pods were made.
+    workers_made: usize,
+    /// Worker pods that went while a replica was on them.
+    pub(in crate::rayservice) missed: Vec<String>,
     pub(in crate::rayservice) notes: Vec<Note>,
     /// Clusters that requests were sent to, one after the other.
     pub(in crate::rayservice) served_by: Vec<String>,
@@ -103,13 +119,16 @@ impl Stage {
             failing: BTreeSet::new(),
             unreachable: BTreeSet::new(),
             ill: BTreeSet::new(),
-            silent: false,
+            answering: None,
             deploy: SignedDuration::from_secs(3),
             refusal: None,
             dashboards: BTreeMap::new(),
             lets_in: true,
             workers_linger: false,
+            tells_places: true,
             worker_pods: BTreeMap::new(),
+            workers_made: 0,
+            missed: Vec::new(),
             notes: Vec::new(),
             served_by: Vec::new(),
             left_at: BTreeMap::new(),
@@ -200,6 +219,7 @@ impl Stage {
         let mut routes = self.all::<HTTPRoute>("HTTPRoute");
         routes.retain(|route| leading.contains(&route.name_any()));
         let backend_slices = self.backend_slices();
+        let workers = self.workers_by_cluster();
         plan(&View {
             service: &service,
             goal: &crate::rayservice::Goal::of(&service),
@@ -216,7 +236,7 @@ impl Stage {
                 services: services.iter().collect(),
                 endpoint_slices: backend_slices.iter().collect(),
             },
-            worker_pods: self.workers_by_group(),
+            worker_pods: workers.iter().map(|(cluster, pods)| (cluster.clone(), pods.iter().collect())).collect(),
             serve: self.observed.iter().map(|(name, observation)| (name.clone(), observation)).collect(),
             kept: configs.iter().map(|(object, config)| kept::Kept { object, config }).collect(),
             gated: self.gated,
@@ -447,12 +467,12 @@ impl Stage {
         };
         assert_eq!(call.head_service, format!("{}-head-svc", call.cluster));
         let uid = self.cluster(&call.cluster).uid().unwrap_or_default();
-        let serves = self.leads_to().as_ref() == Some(&call.cluster);
+        let workers = self.worker_pods.get(&call.cluster).cloned().unwrap_or_default();
         let dashboard = self.dashboards.entry(uid).or_default();
         let runs = dashboard.deployed_at.is_some_and(|at| at + self.deploy <= self.now);
         let refused = |code| ServeError::Refused { doing: "calling".into(), code, body: "no".into() };
         match &call.request {
-            ServeRequest::Get if self.silent && !serves => {
+            ServeRequest::Get if self.answering.as_ref().is_some_and(|answering| *answering != call.cluster) => {
                 let silence = ServeError::Silent { doing: "asking".into(), seconds: 2 };
                 reply(ServeAnswer::Status(Err(silence)))
             }
@@ -462,7 +482,8 @@ impl Stage {
                     state = json!({"status": "DEPLOY_FAILED", "message": "no module named one"});
                 }
                 let capacity = dashboard.applied.last().and_then(|config| config.get("target_capacity")).cloned();
-                let deployments = dashboard.deployments(self.now, self.deploy);
+                dashboard.place(&workers);
+                let deployments = dashboard.deployments(self.now, self.deploy, self.tells_places);
                 if !deployments.is_empty() {
                     state["deployments"] = json!(deployments);
                 }

@@ -39,6 +39,8 @@ struct Board {
     capacity: Option<f64>,
     /// By name; `None` until there is a configuration.
     applications: Option<BTreeMap<String, Application>>,
+    /// The addresses of the pods that hold replicas, by application and deployment.
+    places: BTreeMap<(String, String), Vec<String>>,
 }
 
 /// An application as it was deployed last.
@@ -85,9 +87,13 @@ impl Dashboards {
         fates: &mut Fates,
         service: &(String, String),
         head: Head,
-        workers: u64,
+        workers: &[String],
     ) -> Result<Value, Refused> {
-        let board = self.reach(now, fates, service, head)?;
+        self.reach(now, fates, service, head)?;
+        if let Some(board) = self.boards.get_mut(service) {
+            board.place(workers);
+        }
+        let board = &self.boards[service];
         let Some(applications) = &board.applications else {
             return Ok(json!({"deploy_mode": "UNSET", "target_capacity": null, "applications": {}}));
         };
@@ -98,7 +104,7 @@ impl Dashboards {
             if let (Some(fate), "DEPLOY_FAILED" | "UNHEALTHY") = (fate, status) {
                 fates.strike_board(board.ordinal, fate);
             }
-            shown.insert(name.clone(), application.show(name, status, (now, board.capacity, workers)));
+            shown.insert(name.clone(), application.show(name, status, now, board));
         }
         Ok(json!({"deploy_mode": "MULTI_APP", "target_capacity": board.capacity, "applications": shown}))
     }
@@ -147,7 +153,14 @@ impl Dashboards {
         head: Head,
     ) -> Result<&Board, Refused> {
         if self.boards.get(service).is_none_or(|board| board.head != head) {
-            let board = Board { head, ordinal: self.reached, reached_at: now, capacity: None, applications: None };
+            let board = Board {
+                head,
+                ordinal: self.reached,
+                reached_at: now,
+                capacity: None,
+                applications: None,
+                places: BTreeMap::new(),
+            };
             self.reached += 1;
             self.boards.insert(service.clone(), board);
         }
@@ -168,6 +181,25 @@ impl Dashboards {
     }
 }
 
+impl Board {
+    /// Puts each replica on a worker of its own, where it stays. The oldest go first.
+    fn place(&mut self, workers: &[String]) {
+        let applications = self.applications.iter().flatten();
+        let deployments = applications.flat_map(|(name, application)| {
+            let deployments = items(&application.entry, "/deployments");
+            deployments.map(move |deployment| ((name.clone(), text(deployment, "/name").to_owned()), deployment))
+        });
+        for (id, deployment) in deployments {
+            let wanted = adjusted(deployment["num_replicas"].as_u64().unwrap_or(0), self.capacity) as usize;
+            let places = self.places.entry(id).or_default();
+            places.retain(|place| workers.contains(place));
+            places.drain(..places.len().saturating_sub(wanted));
+            let free: Vec<&String> = workers.iter().filter(|worker| !places.contains(*worker)).collect();
+            places.extend(free.into_iter().take(wanted - places.len()).cloned());
+        }
+    }
+}
+
 impl Application {
     fn status(&self, now: Timestamp, fate: Option<BoardFate>) -> &'static str {
         let up_at = later(self.deployed_at, self.delay);
@@ -179,17 +211,17 @@ impl Application {
         }
     }
 
-    /// How many replicas of so many there are at such a capacity, each on a worker of its own.
-    fn replicas(&self, full: u64, (now, capacity, workers): (Timestamp, Option<f64>, u64)) -> (u64, u64) {
+    /// How many replicas of so many run at such a capacity, while there are places for them, and how many are wanted.
+    fn replicas(&self, full: u64, now: Timestamp, capacity: Option<f64>, places: usize) -> (u64, u64) {
         let wanted = adjusted(full, capacity);
         let running = match &self.scaled {
             Some(scaled) if now < later(scaled.at, scaled.delay) => wanted.min(adjusted(full, scaled.before)),
             _ => wanted,
         };
-        (running.min(workers), wanted)
+        (running.min(places as u64), wanted)
     }
 
-    fn show(&self, name: &str, status: &str, at: (Timestamp, Option<f64>, u64)) -> Value {
+    fn show(&self, application: &str, status: &str, now: Timestamp, board: &Board) -> Value {
         let of_deployments = match status {
             "RUNNING" => "HEALTHY",
             "UNHEALTHY" | "DEPLOY_FAILED" => "UNHEALTHY",
@@ -199,10 +231,13 @@ impl Application {
             let name = text(deployment, "/name");
             let mut shown = json!({"name": name, "status": of_deployments, "message": ""});
             if let Some(full) = deployment["num_replicas"].as_u64() {
-                let (running, wanted) = self.replicas(full, at);
+                let places = board.places.get(&(application.to_owned(), name.to_owned()));
+                let places = places.map(Vec::as_slice).unwrap_or_default();
+                let (running, wanted) = self.replicas(full, now, board.capacity, places.len());
                 let running = if status == "RUNNING" { running } else { 0 };
-                let state = |index| json!({"state": if index < running { "RUNNING" } else { "STARTING" }});
-                shown["replicas"] = (0..wanted).map(state).collect();
+                let state = |index| if index < running { "RUNNING" } else { "STARTING" };
+                let replica = |index| json!({"state": state(index), "node_ip": places.get(index as usize)});
+                shown["replicas"] = (0..wanted).map(replica).collect();
                 shown["deployment_config"] = json!({"num_replicas": full});
                 shown["target_num_replicas"] = json!(wanted);
             }
@@ -210,7 +245,7 @@ impl Application {
         });
         let deployments: serde_json::Map<String, Value> = deployments.collect();
         json!({
-            "name": name, "status": status, "message": "", "route_prefix": self.entry["route_prefix"], "docs_path": null,
+            "name": application, "status": status, "message": "", "route_prefix": self.entry["route_prefix"], "docs_path": null,
             "deployments": deployments,
         })
     }

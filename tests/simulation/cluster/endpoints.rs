@@ -140,14 +140,15 @@ impl Endpoints {
             .min()
     }
 
-    /// How many workers of a cluster are ready.
-    pub(super) fn ready_workers(&self, namespace: &str, cluster: &str) -> u64 {
+    /// The addresses of those workers of a cluster that are ready.
+    pub(super) fn ready_workers(&self, namespace: &str, cluster: &str) -> Vec<String> {
         let is_its = |pod: &&Arc<Value>| {
             let labels = &pod["metadata"]["labels"];
             labels["ray.io/cluster"] == cluster && labels["ray.io/node-type"] == "worker" && !is_deleted(pod)
         };
         let pods = in_namespace(&self.pods, namespace).map(|(_, pod)| pod).filter(is_its);
-        pods.filter(|pod| condition(pod, "Ready") == "True").count() as u64
+        let ready = pods.filter(|pod| condition(pod, "Ready") == "True");
+        ready.map(|pod| text(pod, "/status/podIP").to_owned()).collect()
     }
 
     /// The pod of this uid.

@@ -93,7 +93,7 @@ impl Proxy<'_> {
                 let pod = self.endpoints.pod(&call.namespace, &head.uid);
                 let cluster = pod.map(|pod| text(pod, "/metadata/labels/ray.io~1cluster").to_owned());
                 let workers = self.endpoints.ready_workers(&call.namespace, &cluster.unwrap_or_default());
-                let told = self.dashboards.get(self.now, self.fates, &service, head, workers);
+                let told = self.dashboards.get(self.now, self.fates, &service, head, &workers);
                 told.map(|details| as_json(200, &details))
             }
             Method::PUT => {

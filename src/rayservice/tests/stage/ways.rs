@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::{Dashboard, Stage};
-use crate::api::ray::RayCluster;
+use super::{Dashboard, Stage, Worker};
+use crate::api::ray::{RayCluster, names};
 use crate::raycluster::groups::replicas;
 use crate::rayservice::incremental::routes::route_name;
 
@@ -58,11 +59,26 @@ impl Dashboard {
         rounded(self.full().unwrap_or(0), &capacity)
     }
 
+    /// Puts each replica on a worker, where it stays. The oldest go first, from the workers that our operator would take last.
+    pub(super) fn place(&mut self, workers: &[Worker]) {
+        self.places.retain(|place| workers.iter().any(|worker| worker.ip == *place));
+        let wanted = usize::try_from(self.wanted()).expect("few");
+        self.places.drain(..self.places.len().saturating_sub(wanted));
+        while self.places.len() < wanted {
+            let load = |worker: &&Worker| self.places.iter().filter(|place| **place == worker.ip).count();
+            let Some(worker) = workers.iter().filter(|worker| !worker.is_going).min_by_key(load) else { break };
+            self.places.push(worker.ip.clone());
+        }
+    }
+
     /// What Serve tells of its deployments, if the configuration has any.
-    pub(super) fn deployments(&self, now: Timestamp, deploy: SignedDuration) -> BTreeMap<String, Value> {
+    pub(super) fn deployments(&self, now: Timestamp, deploy: SignedDuration, places: bool) -> BTreeMap<String, Value> {
         let Some(full) = self.full() else { return BTreeMap::new() };
         let running = self.running(now, deploy);
-        let state = |index| json!({"state": if index < running { "RUNNING" } else { "STARTING" }});
+        let state = |index: u64| {
+            let place = usize::try_from(index).ok().and_then(|index| self.places.get(index)).filter(|_| places);
+            json!({"state": if index < running { "RUNNING" } else { "STARTING" }, "node_ip": place})
+        };
         let replicas: Vec<Value> = (0..self.wanted()).map(state).collect();
         let deployment = json!({
             "status": "HEALTHY", "deployment_config": {"num_replicas": full}, "target_num_replicas": self.wanted(),
@@ -114,20 +130,56 @@ impl Stage {
             cluster.metadata.deletion_timestamp.is_none() && cluster.spec.suspend != Some(true) && self.pods_start;
         let group = cluster.spec.worker_group_specs.iter().find(|group| group.group_name == GROUP);
         let wanted = group.filter(|_| runs).map_or(0, |group| u32::try_from(replicas(group)).unwrap_or(0));
-        let there = self.worker_pods.entry(cluster.name_any()).or_default();
-        if !self.workers_linger || wanted > *there {
-            *there = wanted;
+        let named = group.and_then(|group| group.scale_strategy.as_ref()).map(|strategy| &strategy.workers_to_delete);
+        let workers = self.worker_pods.entry(cluster.name_any()).or_default();
+        for worker in workers.iter_mut() {
+            worker.is_going |= !runs || named.is_some_and(|named| named.contains(&worker.name));
+        }
+        let staying = workers.iter().filter(|worker| !worker.is_going).count();
+        let surplus = staying.saturating_sub(wanted as usize);
+        workers
+            .iter_mut()
+            .rev()
+            .filter(|worker| !worker.is_going)
+            .take(surplus)
+            .for_each(|worker| worker.is_going = true);
+        if !self.workers_linger {
+            let dashboard = cluster.uid().and_then(|uid| self.dashboards.get(&uid)).filter(|_| runs);
+            let holds = |worker: &Worker| dashboard.is_some_and(|dashboard| dashboard.places.contains(&worker.ip));
+            self.missed
+                .extend(workers.extract_if(.., |worker| worker.is_going).filter(holds).map(|worker| worker.name));
+        }
+        while workers.len() < wanted as usize {
+            self.workers_made += 1;
+            let (name, ip) = (
+                format!("{}-small-{}", cluster.name_any(), self.workers_made),
+                format!("10.1.0.{}", self.workers_made),
+            );
+            workers.push(Worker { name, ip, is_going: false });
         }
     }
 
-    pub(super) fn workers_by_group(&self) -> BTreeMap<String, BTreeMap<String, u32>> {
-        let by_group = |count: &u32| BTreeMap::from([(GROUP.to_owned(), *count)]);
-        self.worker_pods.iter().map(|(cluster, count)| (cluster.clone(), by_group(count))).collect()
+    /// The worker pods of each cluster.
+    pub(super) fn workers_by_cluster(&self) -> BTreeMap<String, Vec<Pod>> {
+        let pod = |worker: &Worker| {
+            let going = worker.is_going.then_some(self.now);
+            let pod = json!({
+                "metadata": {"name": worker.name, "labels": {(names::GROUP_LABEL): GROUP}, "deletionTimestamp": going},
+                "status": {"phase": "Running", "podIP": worker.ip, "conditions": [{"type": "Ready", "status": "True"}]},
+            });
+            serde_json::from_value(pod).expect("a pod")
+        };
+        self.worker_pods.iter().map(|(cluster, workers)| (cluster.clone(), workers.iter().map(pod).collect())).collect()
+    }
+
+    /// The names of the worker pods of a cluster.
+    pub(in crate::rayservice) fn worker_names(&self, cluster: &str) -> Vec<String> {
+        self.worker_pods.get(cluster).into_iter().flatten().map(|worker| worker.name.clone()).collect()
     }
 
     /// All worker pods that there are.
-    pub(in crate::rayservice) fn workers_there(&self) -> u32 {
-        self.worker_pods.values().sum()
+    pub(in crate::rayservice) fn workers_there(&self) -> usize {
+        self.worker_pods.values().map(Vec::len).sum()
     }
 
     /// Where the serve Service leads to.
@@ -185,6 +237,7 @@ impl Stage {
         if self.route().is_none() {
             return;
         }
+        assert!(!self.tells_places || self.missed.is_empty(), "{:?} held replicas", self.missed);
         let living = self.living();
         let all: u64 = living.iter().map(|cluster| self.share(cluster)).sum();
         assert_eq!(all, 100, "the shares of {living:?}");

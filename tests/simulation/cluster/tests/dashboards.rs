@@ -113,6 +113,41 @@ fn another_capacity_changes_how_many_replicas_there_are_to_be() {
 }
 
 #[test]
+fn a_replica_stays_on_its_worker_as_long_as_that_is_there() {
+    // Given three replicas on three workers,
+    let of_cluster = |name: &str, kind: &str| {
+        let labels = json!({"app": name, "ray.io/cluster": "c", "ray.io/node-type": kind});
+        with(pod(name), "/metadata/labels", labels)
+    };
+    let mut scene = Scene::new();
+    scene.create(with(service("head", "head"), "/spec/publishNotReadyAddresses", json!(true)));
+    scene.create(of_cluster("head", "head"));
+    for worker in ["a", "b", "c"] {
+        scene.create(of_cluster(worker, "worker"));
+    }
+    scene.run(1_000);
+    let [a, b, c] = ["a", "b", "c"].map(|worker| scene.pod(worker)["status"]["podIP"].clone());
+    let whole = with(config(&["a"]), "/applications/0/deployments/0/num_replicas", json!(3));
+    let places = |scene: &mut Scene| {
+        let replicas = get(scene)["applications"]["a"]["deployments"]["Llm"]["replicas"].clone();
+        replicas.as_array().expect("a list").iter().map(|replica| replica["node_ip"].clone()).collect::<Vec<_>>()
+    };
+    put(&mut scene, &whole);
+    assert_eq!(places(&mut scene), [a.clone(), b.clone(), c]);
+
+    // when one of them goes, then the others stay where they are,
+    put(&mut scene, &with(whole.clone(), "/target_capacity", json!(67)));
+    assert_eq!(places(&mut scene)[0], b);
+
+    // and one whose worker is lost gets another, or none.
+    scene.delete("Pod", "c", Propagation::Background);
+    scene.run(1_000);
+    assert_eq!(places(&mut scene), [b.clone(), a.clone()]);
+    put(&mut scene, &whole);
+    assert_eq!(places(&mut scene), [b, a, Value::Null]);
+}
+
+#[test]
 fn another_head_knows_nothing_of_the_applications() {
     let mut scene = with_head(Scene::new());
     put(&mut scene, &config(&["a"]));
