@@ -1,5 +1,9 @@
 //! Upgrades in steps, from the change of the spec to the end.
 
+mod ill;
+mod leaving;
+mod nonsense;
+
 use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
@@ -177,71 +181,6 @@ fn the_next_capacity_waits_for_pods_that_have_to_go() {
     assert_eq!(shares(&stage), "100/100");
 }
 
-#[test]
-fn no_worker_goes_before_serve_was_told() {
-    // Given an upgrade that is half-way, and a dashboard that takes nothing,
-    let mut stage = serving(50, 25, 5);
-    let old = stage.living()[0].clone();
-    begin(&mut stage, "50/100 50/50");
-    stage.refusal = Some(500);
-
-    // when the old cluster is to have less, then no worker goes before it is told, whichever process asks,
-    watched(&mut stage, 30);
-    stage.restart();
-    watched(&mut stage, 30);
-    assert_eq!((shares(&stage).as_str(), stage.workers_there()), ("50/50 50/50", 6));
-
-    // and then those go that hold nothing.
-    let before = stage.worker_names(&old);
-    stage.refusal = None;
-    play_until(&mut stage, "50/50 50/100");
-    assert_eq!(stage.worker_names(&old), before[2..], "the oldest replicas went");
-    watched(&mut stage, 60);
-    assert_eq!(shares(&stage), "100/100");
-    let groups = stage.clusters().into_iter().flat_map(|cluster| cluster.spec.worker_group_specs);
-    assert!(groups.into_iter().all(|group| group.scale_strategy.is_none()), "no name stays behind");
-}
-
-#[test]
-fn no_worker_goes_while_nobody_answers() {
-    let mut stage = serving(50, 25, 5);
-    let old = stage.living()[0].clone();
-    begin(&mut stage, "25/50 75/100");
-    stage.answering = Some(old);
-    stage.edit(version("2.53.0"));
-    stage.play(60);
-    assert_eq!(stage.workers_there(), 6);
-    assert!(stage.missed.is_empty());
-
-    stage.answering = None;
-    watched(&mut stage, 60);
-    assert_eq!(shares(&stage), "100/100");
-}
-
-#[test]
-fn where_serve_does_not_tell_who_holds_replicas_workers_go_once_it_was_told() {
-    let mut stage = serving(50, 25, 5);
-    stage.tells_places = false;
-    begin(&mut stage, "50/100 50/50");
-    stage.refusal = Some(500);
-    watched(&mut stage, 30);
-    assert_eq!(stage.workers_there(), 6);
-
-    stage.refusal = None;
-    assert_eq!(watched(&mut stage, 60).last().map(String::as_str), Some("100/100"));
-}
-
-#[test]
-fn what_has_failed_and_does_not_answer_is_taken_back_without_asking() {
-    let mut stage = serving(50, 25, 5);
-    stage.edit(json!({"metadata": {"annotations": {"sluice.dev/upgrade-deadline": "10m"}}}));
-    let old = stage.living()[0].clone();
-    begin(&mut stage, "25/50 75/100");
-    stage.answering = Some(old.clone());
-    stage.play(720);
-    assert_eq!(stage.named(), (Some(old), None));
-}
-
 /// How far an upgrade is when it is taken back, as the status says, and how that is chosen to go.
 #[rstest]
 #[case::before_traffic("100/100 0/50", None, &["100/100"])]
@@ -353,108 +292,6 @@ fn an_upgrade_whose_applications_fail_goes_back_and_is_not_tried_again(#[case] a
     assert_ne!(stage.living(), [old]);
     assert_eq!(stage.condition("sluice.dev/UpgradeHeld"), None);
     assert!(!stage.service().expect("the service").annotations().contains_key("sluice.dev/upgrade-failed"));
-}
-
-/// A service whose upgrade has ten minutes to get well, and has begun.
-fn limited(ill: impl FnOnce(&mut Stage)) -> (Stage, String) {
-    let mut stage = serving(50, 25, 5);
-    stage.edit(json!({"metadata": {"annotations": {"sluice.dev/upgrade-deadline": "10m"}}}));
-    let old = stage.living()[0].clone();
-    ill(&mut stage);
-    stage.edit(version("2.54.0"));
-    stage.play(5);
-    (stage, old)
-}
-
-/// Applications that take for ever.
-fn never_runs(stage: &mut Stage) {
-    stage.deploy = SignedDuration::from_hours(9);
-}
-
-/// Since when the pending cluster is noted as ill.
-fn ill_since(stage: &Stage) -> Option<String> {
-    let pending = stage.named().1?;
-    stage.cluster(&pending).annotations().get("sluice.dev/unhealthy-since").cloned()
-}
-
-#[rstest]
-#[case::applications_do_not_run(never_runs, "application one is DEPLOYING")]
-#[case::its_head_does_not_come_up(|stage: &mut Stage| stage.pods_start = false, "its head is not ready")]
-#[case::nobody_answers(|stage: &mut Stage| stage.answering = stage.living().pop(), "no answer")]
-#[case::its_configuration_is_refused(|stage: &mut Stage| stage.refusal = Some(400), "HTTP status 400")]
-fn an_upgrade_that_does_not_get_healthy_in_time_goes_back(#[case] ill: fn(&mut Stage), #[case] expected: &str) {
-    let (mut stage, old) = limited(ill);
-
-    stage.play(580);
-    stage.restart();
-    stage.play(5);
-    assert_eq!(stage.living().len(), 2);
-    stage.play(30);
-
-    assert_eq!(stage.living(), [old]);
-    let why = stage.message("sluice.dev/UpgradeHeld");
-    assert!(why.contains("it was not healthy within 10m") && why.contains(expected), "{why}");
-}
-
-#[test]
-fn an_upgrade_that_is_healthy_for_a_moment_has_all_of_its_time_again() {
-    // Given an upgrade that is paused, so that nothing moves when it gets well,
-    let (mut stage, old) = limited(never_runs);
-    stage.edit(json!({"metadata": {"annotations": {"sluice.dev/upgrade": "Paused"}}}));
-    stage.play(9 * 60);
-    let first = ill_since(&stage).expect("it is ill");
-
-    // when it is well for a moment in its ninth minute,
-    stage.deploy = SignedDuration::ZERO;
-    stage.play(5);
-    assert_eq!(ill_since(&stage), None);
-    never_runs(&mut stage);
-    stage.play(60);
-
-    // then it is not failed in its tenth, but ten minutes after it got ill again.
-    assert_eq!(stage.told("UpgradeFailed"), 0);
-    assert!(ill_since(&stage).is_some_and(|since| since > first));
-    stage.play(9 * 60 - 10);
-    assert_eq!(stage.told("UpgradeFailed"), 0);
-    stage.play(30);
-    assert_eq!(stage.told("UpgradeFailed"), 1);
-    stage.play(60);
-    assert_eq!(stage.living(), [old]);
-}
-
-#[test]
-fn what_a_new_process_does_not_know_yet_is_neither_ill_nor_well() {
-    let (mut stage, _) = limited(never_runs);
-    let since = ill_since(&stage);
-    assert!(since.is_some());
-
-    // Long after the deadline would be over, a process that has asked nobody yet fails nothing,
-    stage.restart();
-    stage.now += SignedDuration::from_hours(1);
-    let end = stage.now;
-    stage.beat(end, &|_| true);
-    assert_eq!((stage.told("UpgradeFailed"), ill_since(&stage)), (0, since));
-
-    // and with the first answer that it is ill, the time that was noted counts.
-    stage.play(5);
-    assert_eq!(stage.told("UpgradeFailed"), 1);
-}
-
-#[test]
-fn time_without_quota_is_no_illness() {
-    let (mut stage, _) = limited(never_runs);
-    let pending = stage.named().1.expect("it is pending");
-    assert!(ill_since(&stage).is_some());
-
-    stage.set_gate(&pending, false);
-    stage.play(1200);
-
-    assert_eq!((stage.told("UpgradeFailed"), ill_since(&stage)), (0, None));
-    stage.set_gate(&pending, true);
-    stage.play(580);
-    assert_eq!(stage.told("UpgradeFailed"), 0);
-    stage.play(40);
-    assert_eq!(stage.told("UpgradeFailed"), 1);
 }
 
 #[test]
@@ -571,61 +408,6 @@ fn an_upgrade_goes_the_same_way_after_whichever_write_it_is_interrupted() {
     for after in 1..writes {
         assert_eq!(interrupted(after).0, STEPS, "after {after} of {writes} writes");
     }
-}
-
-#[rstest]
-#[case::no_step(json!({"upgradeStrategy": {"clusterUpgradeOptions": {"stepSizePercent": 0}}}))]
-#[case::no_options(json!({"upgradeStrategy": {"clusterUpgradeOptions": null}}))]
-#[case::no_configuration(json!({"serveConfigV2": "applications: 1"}))]
-fn an_upgrade_whose_spec_makes_no_sense_stays_as_it_is(#[case] nonsense: Value) {
-    for at in ["100/100 0/50", "75/100 25/50", "50/50 50/50", "25/50 75/100"] {
-        let mut stage = serving(50, 25, 5);
-        begin(&mut stage, at);
-        // What was decided before is still done.
-        stage.edit(json!({"metadata": {"annotations": {"sluice.dev/upgrade": "Paused"}}}));
-        stage.play(10);
-        let right = json!({"spec": service(50, 25, 5)["spec"]});
-        let (workers, route) = (stage.workers_there(), stage.object("HTTPRoute", "chat-httproute").cloned());
-
-        stage.edit(json!({"spec": nonsense, "metadata": {"annotations": {"sluice.dev/upgrade": null}}}));
-        assert_eq!(watched(&mut stage, 60), [at]);
-        stage.restart();
-        assert_eq!(watched(&mut stage, 10), [at]);
-        assert_eq!(stage.workers_there(), workers);
-        assert_eq!(stage.object("HTTPRoute", "chat-httproute").cloned(), route);
-
-        stage.edit(right);
-        stage.edit(version("2.54.0"));
-        assert_eq!(watched(&mut stage, 70).last().map(String::as_str), Some("100/100"));
-    }
-}
-
-#[test]
-fn the_ways_in_of_a_service_whose_options_make_no_sense_stay_as_they_are() {
-    let mut stage = serving(50, 25, 5);
-    let route = stage.object("HTTPRoute", "chat-httproute").cloned();
-    stage.edit(json!({"spec": {"upgradeStrategy": {"clusterUpgradeOptions": {"stepSizePercent": 0}}}}));
-    assert_eq!(watched(&mut stage, 20), ["100/100"]);
-    assert_eq!(stage.object("HTTPRoute", "chat-httproute").cloned(), route);
-}
-
-#[test]
-fn a_capacity_of_its_own_is_refused_where_the_steps_set_it() {
-    let config = "{applications: [{name: one, import_path: one:app}], target_capacity: 50}";
-    let mut in_steps = service(50, 25, 5);
-    in_steps["spec"]["serveConfigV2"] = json!(config);
-    let mut stage = Stage::new(in_steps);
-    stage.play(10);
-    let told = stage.message("Ready");
-    assert!(told.contains("spec.serveConfigV2: target_capacity is set by Sluice itself"), "{told}");
-    assert!(stage.living().is_empty());
-
-    let mut otherwise = chat();
-    otherwise["spec"]["serveConfigV2"] = json!(config);
-    let mut stage = Stage::new(otherwise);
-    stage.play(60);
-    let applied = stage.applied(&stage.living()[0]);
-    assert_eq!(applied.last().and_then(|config| config["target_capacity"].as_u64()), Some(50));
 }
 
 #[test]

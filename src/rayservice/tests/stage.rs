@@ -1,6 +1,7 @@
 //! A small world for the planner: objects that its writes change, clusters that come up and go, dashboards that answer. Time
 //! passes only when nothing else is to be done.
 
+mod objects;
 mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,8 +10,10 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
+use objects::{head_pod, merge};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use ways::Worker;
 
 use crate::api::condition;
 use crate::api::gateway::{Gateway, HTTPRoute};
@@ -35,20 +38,6 @@ pub(in crate::rayservice) struct Dashboard {
     scaled_at: Option<Timestamp>,
     /// The workers that its replicas are on.
     places: Vec<String>,
-}
-
-/// A worker pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::rayservice) struct Worker {
-    name: String,
-    ip: String,
-    is_going: bool,
-}
-
-impl Dashboard {
-    fn runs(&self, stage: &Stage) -> bool {
-        self.deployed_at.is_some_and(|at| at + stage.deploy <= stage.now)
-    }
 }
 
 /// The world.
@@ -507,38 +496,6 @@ impl Stage {
                 let result = if runs && !self.ill.contains(&call.cluster) { Ok(()) } else { Err(refused(503)) };
                 reply(ServeAnswer::Health { pod: pod.clone(), result })
             }
-        }
-    }
-}
-
-fn head_pod(cluster: &RayCluster) -> Value {
-    json!({
-        "metadata": {
-            "name": format!("{}-head", cluster.name_any()), "namespace": "ml",
-            "labels": {(names::CLUSTER_LABEL): cluster.name_any(), (names::SERVE_LABEL): "false"},
-            "ownerReferences": [{
-                "apiVersion": "ray.io/v1", "kind": "RayCluster", "name": cluster.name_any(),
-                "uid": cluster.uid(), "controller": true,
-            }],
-        },
-        "spec": {"containers": [{"name": "ray"}]},
-        "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
-    })
-}
-
-fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(fields) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (name, value) in fields {
-        if value.is_null() {
-            target.as_object_mut().expect("an object").remove(name);
-        } else {
-            merge(&mut target[name.as_str()], value);
         }
     }
 }

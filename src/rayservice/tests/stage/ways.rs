@@ -8,13 +8,21 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::{Dashboard, Stage, Worker};
+use super::{Dashboard, Stage};
 use crate::api::ray::{RayCluster, names};
 use crate::raycluster::groups::replicas;
 use crate::rayservice::incremental::routes::route_name;
 
 /// The group whose workers are counted.
 const GROUP: &str = "small";
+
+/// A worker pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::rayservice) struct Worker {
+    name: String,
+    ip: String,
+    is_going: bool,
+}
 
 /// How many replicas Serve runs of so many, at a capacity in percent: as Ray's own code has it.
 fn rounded(full: u64, capacity: &Value) -> u64 {
@@ -26,6 +34,11 @@ fn rounded(full: u64, capacity: &Value) -> u64 {
 }
 
 impl Dashboard {
+    /// Whether its applications run.
+    pub(super) fn runs(&self, stage: &Stage) -> bool {
+        self.deployed_at.is_some_and(|at| at + stage.deploy <= stage.now)
+    }
+
     /// Takes a configuration. Another one is deployed anew; another capacity changes how many replicas there are.
     pub(super) fn apply(&mut self, config: Value, now: Timestamp, deploy: SignedDuration) {
         let without_capacity = |config: &Value| {
