@@ -51,7 +51,7 @@ fn where_serve_does_not_tell_who_holds_replicas_workers_go_once_it_was_told() {
     begin(&mut stage, "50/100 50/50");
     stage.refusal = Some(500);
     watched(&mut stage, 30);
-    assert_eq!(stage.workers_there(), 6);
+    assert_eq!((shares(&stage).as_str(), stage.workers_there()), ("50/50 50/50", 6));
 
     stage.refusal = None;
     assert_eq!(watched(&mut stage, 60).last().map(String::as_str), Some("100/100"));
