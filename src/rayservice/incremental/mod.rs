@@ -3,8 +3,6 @@
 //! What was decided stands in the API server before it is acted on: capacity in the status of the service, traffic in the weights of
 //! its route. A process that starts in between goes on from there.
 
-#[cfg(test)]
-mod adoption_tests;
 mod capacity;
 mod idle;
 pub mod machine;

@@ -1,5 +1,6 @@
 //! Upgrades in steps, from the change of the spec to the end.
 
+mod adoption;
 mod ill;
 mod leaving;
 mod nonsense;
@@ -17,7 +18,7 @@ use crate::rayservice::tests::stage::Stage;
 use crate::rayservice::tests::{chat, state, version};
 
 /// A service with four workers and four replicas that is upgraded in steps.
-pub(super) fn service(surge: i32, step: i32, interval: i32) -> Value {
+fn service(surge: i32, step: i32, interval: i32) -> Value {
     let mut service = chat();
     service["spec"]["serveConfigV2"] =
         json!("applications: [{name: one, import_path: one:app, deployments: [{name: model, num_replicas: 4}]}]");
@@ -32,7 +33,7 @@ pub(super) fn service(surge: i32, step: i32, interval: i32) -> Value {
     service
 }
 
-pub(super) fn serving(surge: i32, step: i32, interval: i32) -> Stage {
+fn serving(surge: i32, step: i32, interval: i32) -> Stage {
     let mut stage = Stage::new(service(surge, step, interval));
     stage.play(60);
     assert_eq!(stage.condition("Ready"), state("True", "NonZeroServeEndpoints"));
@@ -40,7 +41,7 @@ pub(super) fn serving(surge: i32, step: i32, interval: i32) -> Stage {
 }
 
 /// Capacity and traffic of the active and the pending cluster, as the status has them.
-pub(super) fn shares(stage: &Stage) -> String {
+fn shares(stage: &Stage) -> String {
     let status = stage.service().and_then(|service| service.status).unwrap_or_default();
     let share = |entry: Option<RayServiceStatus>| {
         let entry = entry?;
@@ -51,7 +52,7 @@ pub(super) fn shares(stage: &Stage) -> String {
 }
 
 /// Plays for some seconds, and checks at every beat what must hold. Returns every change of the shares.
-pub(super) fn watched(stage: &mut Stage, seconds: i64) -> Vec<String> {
+fn watched(stage: &mut Stage, seconds: i64) -> Vec<String> {
     let end = stage.now + SignedDuration::from_secs(seconds);
     let mut seen = vec![shares(stage)];
     while stage.now < end {
@@ -217,7 +218,7 @@ fn b32_an_upgrade_that_is_taken_back_ends_on_the_cluster_that_served(
 }
 
 /// Upgrades a service as far as this.
-pub(super) fn begin(stage: &mut Stage, until: &str) {
+fn begin(stage: &mut Stage, until: &str) {
     stage.edit(version("2.54.0"));
     play_until(stage, until);
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::tests::{begin, service, serving, shares, watched};
+use super::{begin, service, serving, shares, watched};
 use crate::rayservice::tests::stage::Stage;
 use crate::rayservice::tests::version;
 
