@@ -66,6 +66,33 @@ impl Script {
     }
 }
 
+impl Script {
+    /// A service that is upgraded in steps, perhaps beside a cluster that uses quota too, with too little of it or enough; and what the
+    /// service is to become.
+    pub(crate) fn planned_in_steps(rng: &mut Rng, version: u32) -> (Self, Service) {
+        let service = service(rng, "fruit");
+        let mut next = service.clone();
+        next.pods.version = version;
+        if rng.bool() {
+            next.pods.head = size(rng, 0);
+            next.pods.groups.iter_mut().for_each(|group| group.size = size(rng, 0));
+        }
+        let demand = service.pods.total();
+        let room = match rng.u32(0..3) {
+            0 => demand,
+            1 => demand.plus(surge(&next)),
+            _ => demand.plus(next.pods.total()),
+        };
+        let mut author = Author { script: Self { scene: scene(demand), steps: Vec::new() } };
+        author.push(Pause::Rest, Act::PutService(service));
+        author.set_quota(Pause::Rest, room);
+        if rng.bool() {
+            author.push(Pause::Rest, Act::PutCluster(beside(rng)));
+        }
+        (author.script, next)
+    }
+}
+
 struct Author {
     script: Script,
 }
@@ -96,13 +123,7 @@ fn meanwhile(author: &mut Author, rng: &mut Rng, before: &Service, room: Size) {
             let less = Size { cpu: room.cpu.saturating_sub(rng.u32(0..1_000)), ..room };
             return author.set_quota(pause, less);
         }
-        5 => Act::PutCluster(Cluster {
-            name: "basket".into(),
-            queue: Some(QUEUE.into()),
-            priority: rng.bool().then(|| "high".to_owned()),
-            recreate: false,
-            pods: Pods { version: 52, head: size(rng, 0), groups: Vec::new() },
-        }),
+        5 => Act::PutCluster(beside(rng)),
         6 => Act::Suspend { service: name, suspend: true },
         _ => return,
     };
@@ -112,6 +133,17 @@ fn meanwhile(author: &mut Author, rng: &mut Rng, before: &Service, room: Size) {
         author.push(Pause::Millis(rng.u32(0..10_000)), Act::Suspend { service: before.name.clone(), suspend: false });
     } else if let Some(now) = author.service(&before.name).filter(|_| rng.u32(0..3) == 0) {
         author.push(Pause::Millis(rng.u32(0..LONGEST_PAUSE)), upgrade(rng, &now, 1));
+    }
+}
+
+/// A cluster that uses quota too.
+fn beside(rng: &mut Rng) -> Cluster {
+    Cluster {
+        name: "basket".into(),
+        queue: Some(QUEUE.into()),
+        priority: rng.bool().then(|| "high".to_owned()),
+        recreate: false,
+        pods: Pods { version: 52, head: size(rng, 0), groups: Vec::new() },
     }
 }
 
