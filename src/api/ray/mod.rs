@@ -1,6 +1,7 @@
 //! The kinds of `ray.io/v1`, with the fields, defaults and validation of KubeRay 1.7
 //! (kuberay v1.7.0 `ray-operator/apis/ray/v1`), and the names that go with them.
 
+mod annotations;
 pub mod names;
 pub mod options;
 pub mod pod_template;

@@ -3,6 +3,7 @@
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::annotations::{annotation, misread_as};
 use crate::api::duration;
 
 /// On a RayService: how an upgrade in steps is taken back; see [`Rollback`].
@@ -115,14 +116,6 @@ pub fn deadline(meta: &ObjectMeta) -> Result<Option<SignedDuration>, String> {
 pub fn misread(meta: &ObjectMeta) -> Vec<String> {
     let of_upgrade = [Rollback::of(meta).err(), Wish::of(meta).err(), bake(meta).err(), deadline(meta).err()];
     of_upgrade.into_iter().chain([scales_workers(meta).err()]).flatten().collect()
-}
-
-fn misread_as(name: &str, value: &str, wrong: &str) -> String {
-    format!("annotation {name}: {value:?} is {wrong}, and counts as nothing")
-}
-
-fn annotation<'a>(meta: &'a ObjectMeta, name: &str) -> Option<&'a str> {
-    meta.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::annotations::annotation;
 use crate::api::duration;
 
 /// On a RayService: what becomes of an upgrade that can never be admitted beside what serves; see [`WhenExceeds`].
@@ -60,10 +61,6 @@ pub fn given_up(meta: &ObjectMeta) -> Option<&str> {
 /// What is wrong with the annotations that an owner has set.
 pub fn misread(meta: &ObjectMeta) -> Vec<String> {
     [WhenExceeds::of(meta).err(), admission_timeout(meta).err()].into_iter().flatten().collect()
-}
-
-fn annotation<'a>(meta: &'a ObjectMeta, name: &str) -> Option<&'a str> {
-    meta.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
 #[cfg(test)]

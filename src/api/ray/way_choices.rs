@@ -2,6 +2,8 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::annotations::{annotation, misread_as};
+
 /// On a RayService: the Gateway that requests come in by, as `NAMESPACE/NAME`, or `NAME` for one in its own namespace. None is made then.
 pub const GATEWAY_ANNOTATION: &str = "sluice.dev/gateway";
 /// On a RayService: the HTTPRoute in its namespace, made by others, that sends it requests. No Gateway and no route are made then.
@@ -67,14 +69,6 @@ fn is_dns_label(label: &str) -> bool {
     let ends = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let fits = !label.is_empty() && label.len() <= LONGEST_LABEL;
     fits && label.chars().all(|c| ends(c) || c == '-') && label.starts_with(ends) && label.ends_with(ends)
-}
-
-fn misread_as(name: &str, value: &str, wrong: &str) -> String {
-    format!("annotation {name}: {value:?} is {wrong}, and counts as nothing")
-}
-
-fn annotation<'a>(meta: &'a ObjectMeta, name: &str) -> Option<&'a str> {
-    meta.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
 #[cfg(test)]

@@ -311,7 +311,7 @@ impl ControlPlane {
     fn patch(&mut self, name: &Name, patch: &Value) {
         let Some(object) = self.objects.get_mut(name) else { return };
         let before = object.clone();
-        merge(object, patch);
+        json_patch::merge(object, patch);
         object["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
         if *object == before {
             return;
@@ -466,23 +466,6 @@ fn decoded(kind: &str, object: &Value) -> Option<Object> {
         object["metadata"]["namespace"] = Value::Null;
     }
     Object::decode(&target, object).unwrap_or_else(|error| panic!("{kind}: {error}"))
-}
-
-fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(fields) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (name, value) in fields {
-        if value.is_null() {
-            target.as_object_mut().expect("an object").remove(name);
-        } else {
-            merge(&mut target[name.as_str()], value);
-        }
-    }
 }
 
 fn is_gated(pod: &Value) -> bool {

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
-use objects::{head_pod, merge};
+use objects::head_pod;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use ways::Worker;
@@ -267,16 +267,6 @@ impl Stage {
         self.objects.keys().filter(|(of, _)| of == kind).map(|(_, name)| name.clone()).collect()
     }
 
-    /// Takes an object away at once.
-    pub(in crate::rayservice) fn forget(&mut self, kind: &str, name: &str) {
-        self.objects.remove(&(kind.to_owned(), name.to_owned()));
-    }
-
-    /// Changes an object as somebody else would.
-    pub(in crate::rayservice) fn meddle(&mut self, kind: &str, name: &str, patch: Value) {
-        self.patch(&(kind.to_owned(), name.to_owned()), &patch);
-    }
-
     /// The cluster that requests are sent to.
     pub(in crate::rayservice) fn leads_to(&self) -> Option<String> {
         let serve = format!("{}-serve-svc", self.service()?.name_any());
@@ -338,7 +328,7 @@ impl Stage {
         self.versions += 1;
         let Some(object) = self.objects.get_mut(key) else { return };
         let before = object.clone();
-        merge(object, patch);
+        json_patch::merge(object, patch);
         object["metadata"]["resourceVersion"] = json!(self.versions.to_string());
         if object["spec"] != before["spec"] {
             object["metadata"]["generation"] = json!(before["metadata"]["generation"].as_i64().unwrap_or(0) + 1);

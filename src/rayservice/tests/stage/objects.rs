@@ -1,8 +1,9 @@
-//! What objects look like, and how they are patched.
+//! What objects look like, and what others do to them.
 
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
+use super::Stage;
 use crate::api::ray::{RayCluster, names};
 
 /// The head pod of a cluster, ready.
@@ -21,20 +22,14 @@ pub(super) fn head_pod(cluster: &RayCluster) -> Value {
     })
 }
 
-/// Applies a merge patch.
-pub(super) fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(fields) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
+impl Stage {
+    /// Takes an object away at once.
+    pub(in crate::rayservice) fn forget(&mut self, kind: &str, name: &str) {
+        self.objects.remove(&(kind.to_owned(), name.to_owned()));
     }
-    for (name, value) in fields {
-        if value.is_null() {
-            target.as_object_mut().expect("an object").remove(name);
-        } else {
-            merge(&mut target[name.as_str()], value);
-        }
+
+    /// Changes an object as somebody else would.
+    pub(in crate::rayservice) fn meddle(&mut self, kind: &str, name: &str, patch: Value) {
+        self.patch(&(kind.to_owned(), name.to_owned()), &patch);
     }
 }
