@@ -56,6 +56,35 @@ fn versions(plane: &ControlPlane, service: &str) -> Vec<String> {
     versions.collect()
 }
 
+/// Whose Service it is that a route sends a part to.
+#[rstest]
+#[case::of_nobody(None)]
+#[case::of_a_cluster_of_its_own(Some("other"))]
+fn what_a_route_sends_to_a_service_of_others_is_theirs(#[case] owner: Option<&str>) {
+    // Given a route that sends a part to a Service which is called like that of a cluster,
+    let theirs = "chat-aaaaa-serve-svc";
+    let mut plane = serving("9", &["chat"]);
+    put_cluster(&mut plane, "other", "low", 0);
+    plane.play(10);
+    let owner = owner.map(|name| {
+        let uid = plane.object("RayCluster", name)["metadata"]["uid"].clone();
+        json!({"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": name, "uid": uid, "controller": true})
+    });
+    let metadata = json!({"name": theirs, "ownerReferences": owner.as_slice()});
+    plane.apply("Service", json!({"metadata": metadata, "spec": {"selector": {"app": "theirs"}}}));
+    let mut spec = plane.object("HTTPRoute", "chat-httproute")["spec"].clone();
+    let backends = spec["rules"][0]["backendRefs"].as_array_mut().expect("backends");
+    backends.push(json!({"name": theirs, "port": 80, "weight": 100}));
+    plane.apply("HTTPRoute", json!({"metadata": {"name": "chat-httproute"}, "spec": spec}));
+
+    // when the service is upgraded, then they go on getting it.
+    put(&mut plane, "chat", "2.54.0");
+    plane.play(180);
+    assert_eq!(versions(&plane, "chat"), ["2.54.0"]);
+    let backends = plane.object("HTTPRoute", "chat-httproute")["spec"]["rules"][0]["backendRefs"].clone();
+    assert!(backends.as_array().is_some_and(|backends| backends.iter().any(|of| of["name"] == theirs)), "{backends}");
+}
+
 #[test]
 fn an_upgrade_needs_what_serves_a_head_and_the_surge() {
     // Given quota for a service of 5 CPUs, another head, and half of its workers,

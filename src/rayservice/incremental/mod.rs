@@ -135,7 +135,7 @@ impl Transition {
         let (to, from) = if returning { (active, pending) } else { (pending, active) };
         let obstacle = match step {
             Step::Hold(..) => Some("the upgrade is held".to_owned()),
-            _ => view.ways.obstacle(view.service, options.gateway_class.as_deref()),
+            _ => view.ways.obstacle(view.service, options.gateway_class.as_deref(), [active.cluster, pending.cluster]),
         };
         let next = match obstacle {
             Some(obstacle) => Err(obstacle),

@@ -1,6 +1,5 @@
 //! Plans the ways in, and the shares that they give to each cluster.
 
-use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 use super::machine::{Move, Percent, WHOLE};
@@ -107,9 +106,10 @@ fn shares<'s>(scene: &'s Scene<'_>) -> Vec<(&'s Child<'s>, Percent)> {
 fn plan_backends(scene: &Scene<'_>, plan: &mut Plan) {
     for (child, _) in shares(scene) {
         let wanted = ways::backend(child.cluster);
-        match scene.view.ways.backend(child.cluster) {
+        let ways = &scene.view.ways;
+        match ways.backend(child.cluster) {
+            None if ways.stranger(child.cluster).is_some() => {}
             None => plan.write(Write::create(&wanted)),
-            Some(there) if !is_of(child, there) => {}
             Some(there) => {
                 let mut next = there.clone();
                 let spec = next.spec.get_or_insert_default();
@@ -118,10 +118,6 @@ fn plan_backends(scene: &Scene<'_>, plan: &mut Plan) {
             }
         }
     }
-}
-
-fn is_of(child: &Child<'_>, backend: &Service) -> bool {
-    backend.owner_references().iter().any(|owner| Some(&owner.uid) == child.cluster.metadata.uid.as_ref())
 }
 
 /// Plans the route, once there is somebody who lets requests in, and somewhere to send them.

@@ -69,8 +69,9 @@ impl Own {
         let is_service = backend.kind.as_deref().is_none_or(|kind| kind == "Service")
             && backend.others.get("group").is_none_or(|group| group == "");
         let is_here = backend.namespace.as_deref().is_none_or(|namespace| namespace == self.namespace);
-        let of_cluster = self.clusters.contains(&backend.name)
-            || (is_called_like_a_cluster(&self.service, &backend.name) && !self.of_others.contains(&backend.name));
+        let is_called_so =
+            self.clusters.contains(&backend.name) || is_called_like_a_cluster(&self.service, &backend.name);
+        let of_cluster = is_called_so && !self.of_others.contains(&backend.name);
         is_service && is_here && (backend.name == self.stable || of_cluster)
     }
 

@@ -43,7 +43,7 @@ pub struct Ways<'a> {
     pub former: Vec<&'a HTTPRoute>,
     /// Which backends of a route are those of the service.
     pub own: Own,
-    /// The Services that belong to its clusters.
+    /// The Services that are called like those of its clusters.
     pub services: Vec<&'a Service>,
     /// The endpoints of those Services.
     pub endpoint_slices: Vec<&'a EndpointSlice>,
@@ -78,13 +78,22 @@ pub fn class_name(service: &RayService) -> Option<&str> {
 impl<'a> Ways<'a> {
     /// The Service that leads to this cluster alone.
     pub fn backend(&self, cluster: &RayCluster) -> Option<&'a Service> {
+        self.called_like_backend(cluster).filter(|service| belongs_to(service, cluster))
+    }
+
+    /// A Service that leads elsewhere and has the name of the one that would lead to this cluster.
+    pub fn stranger(&self, cluster: &RayCluster) -> Option<&'a Service> {
+        self.called_like_backend(cluster).filter(|service| !belongs_to(service, cluster))
+    }
+
+    fn called_like_backend(&self, cluster: &RayCluster) -> Option<&'a Service> {
         let name = naming::serve_service(cluster);
         self.services.iter().copied().find(|service| service.name_any() == name)
     }
 
     /// Whether a pod of this cluster gets requests that are sent to its Service.
     pub fn has_endpoints(&self, cluster: &RayCluster) -> bool {
-        let name = naming::serve_service(cluster);
+        let Some(name) = self.backend(cluster).map(ResourceExt::name_any) else { return false };
         let mut slices =
             self.endpoint_slices.iter().filter(|slice| slice.labels().get(SERVICE_NAME_LABEL) == Some(&name));
         slices.any(|slice| {
@@ -105,8 +114,18 @@ impl<'a> Ways<'a> {
         routes.flat_map(routes::backends).any(|backend| backend.name == format!("{cluster}-serve-svc"))
     }
 
-    /// Why traffic can't be moved: what of the ways in isn't there, or not taken yet by who lets requests in.
-    pub fn obstacle(&self, service: &RayService, class: Option<&str>) -> Option<String> {
+    /// Why traffic can't be moved between these clusters: what of the ways in isn't there, or not taken yet by who lets requests in.
+    pub fn obstacle(&self, service: &RayService, class: Option<&str>, clusters: [&RayCluster; 2]) -> Option<String> {
+        let strange = clusters.into_iter().find_map(|cluster| {
+            let (name, cluster) = (self.stranger(cluster)?.name_any(), cluster.name_any());
+            Some(format!(
+                "Service {name}, by which requests are to come to RayCluster {cluster}, is there already and isn't owned by it"
+            ))
+        });
+        strange.or_else(|| self.obstacle_on_the_way(service, class))
+    }
+
+    fn obstacle_on_the_way(&self, service: &RayService, class: Option<&str>) -> Option<String> {
         let of_gateway = || self.obstacle_at_gateway(service, class);
         let found = if routes::adopted(service).is_some() { None } else { of_gateway() };
         found.or_else(|| match self.route {
@@ -136,6 +155,10 @@ impl<'a> Ways<'a> {
             _ => format!("Gateway {name} is not there yet"),
         }
     }
+}
+
+fn belongs_to(service: &Service, cluster: &RayCluster) -> bool {
+    service.owner_references().iter().any(|owner| Some(&owner.uid) == cluster.metadata.uid.as_ref())
 }
 
 /// Why a route isn't followed as it is by all Gateways that it names.

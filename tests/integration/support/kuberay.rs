@@ -91,27 +91,25 @@ impl Operator {
         let mut children = self.clusters().list(&ListParams::default()).await?.items;
         children.retain(|child| child.owner_references().iter().any(|owner| owner.uid == uid));
         let status = service.status.clone().unwrap_or_default();
+        let find = |name: &String| children.iter().find(|child| child.name_any() == *name);
         let named = |status: &Option<sluice::api::ray::RayServiceStatus>| {
-            let name =
-                status.as_ref().and_then(|status| status.ray_cluster_name.clone()).filter(|name| !name.is_empty());
-            name.filter(|name| children.iter().any(|child| child.name_any() == *name))
+            let name = status.as_ref().and_then(|status| status.ray_cluster_name.clone());
+            name.filter(|name| !name.is_empty())
         };
-        let (mut active, mut pending) = (named(&status.active_service_status), named(&status.pending_service_status));
-        let hash = |name: &String| {
-            let child = children.iter().find(|child| child.name_any() == *name);
-            child.and_then(|child| child.annotations().get(HASH).cloned())
-        };
-        if pending.is_none() && active.as_ref().and_then(hash).as_ref() != Some(&goal) {
-            config["suspend"] = suspend.unwrap_or(Value::Bool(false));
-            pending = Some(self.child(&service, config, goal).await?);
-        } else if let Some(name) = pending.clone() {
-            let ready = match children.iter().find(|child| child.name_any() == name) {
-                Some(child) => self.is_ready(child).await?,
-                None => false,
-            };
-            if ready {
-                active = pending.take();
+        let mut active = named(&status.active_service_status).filter(|name| find(name).is_some());
+        let mut pending = named(&status.pending_service_status);
+        let hash = |name: &String| find(name).and_then(|child| child.annotations().get(HASH).cloned());
+        match pending.as_ref().map(|name| (name.clone(), find(name))) {
+            // A child is named in the status before it is made: of one that is made first, a conflict would leave one too many.
+            None if active.as_ref().and_then(hash).as_ref() != Some(&goal) => {
+                pending = Some(self.name(&service.name_any()));
             }
+            Some((name, None)) => {
+                config["suspend"] = suspend.unwrap_or(Value::Bool(false));
+                self.child(&service, &name, config, goal).await?;
+            }
+            Some((_, Some(child))) if self.is_ready(child).await? => active = pending.take(),
+            _ => {}
         }
         for child in children.iter().map(ResourceExt::name_any) {
             if Some(&child) == active.as_ref() || Some(&child) == pending.as_ref() {
@@ -154,9 +152,8 @@ impl Operator {
         Ok(())
     }
 
-    /// Makes a child; returns its name.
-    async fn child(&mut self, service: &RayService, config: Value, goal: String) -> Result<String, kube::Error> {
-        let name = self.name(&service.name_any());
+    /// Makes a child.
+    async fn child(&self, service: &RayService, name: &str, config: Value, goal: String) -> Result<(), kube::Error> {
         let mut labels = json!({
             "ray.io/originated-from-cr-name": service.name_any(), "ray.io/originated-from-crd": "RayService",
         });
@@ -174,8 +171,7 @@ impl Operator {
             "spec": config,
         });
         let child: RayCluster = serde_json::from_value(child).expect("a RayCluster");
-        self.clusters().create(&PostParams::default(), &child).await?;
-        Ok(name)
+        self.clusters().create(&PostParams::default(), &child).await.map(drop)
     }
 
     fn name(&mut self, of: &str) -> String {

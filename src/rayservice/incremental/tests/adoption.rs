@@ -186,6 +186,49 @@ fn a_gateway_of_others_is_used_and_not_touched() {
     assert_eq!(route["spec"]["parentRefs"], json!([{"name": "public", "namespace": "infra"}]));
 }
 
+/// A service that is to be upgraded now, with the cluster that will be made if nothing else is in the way.
+fn about_to_upgrade() -> (Stage, String) {
+    let mut stage = serving(50, 25, 5);
+    stage.edit(version("2.54.0"));
+    let mut elsewhere = stage.clone();
+    elsewhere.play(1);
+    let new = elsewhere.named().1.expect("it is pending");
+    (stage, new)
+}
+
+#[test]
+fn a_new_cluster_takes_no_name_that_a_route_still_sends_requests_to() {
+    let (mut stage, name) = about_to_upgrade();
+    let mut spec = stage.object("HTTPRoute", "chat-httproute").expect("the route")["spec"].clone();
+    let backends = spec["rules"][0]["backendRefs"].as_array_mut().expect("backends");
+    backends.push(json!({"name": backend(&name), "port": 8000, "weight": 50}));
+    stage.meddle("HTTPRoute", "chat-httproute", json!({"spec": spec}));
+
+    watched(&mut stage, 60);
+
+    assert_ne!(stage.leads_to(), Some(name));
+    assert_eq!(shares(&stage), "100/100");
+}
+
+#[test]
+fn a_service_of_others_that_has_the_name_of_a_clusters_gets_no_traffic_and_stays_as_it_is() {
+    let (mut stage, new) = about_to_upgrade();
+    let spec = json!({"selector": {"app": "theirs"}, "ports": [{"port": 8000}]});
+    stage.create("Service", json!({"metadata": {"name": backend(&new), "namespace": "ml"}, "spec": spec}));
+
+    watched(&mut stage, 60);
+
+    assert_eq!(shares(&stage), "100/100 0/0");
+    assert_eq!(stage.share(&new), 0);
+    assert_eq!(stage.object("Service", &backend(&new)).expect("it is there")["spec"], spec);
+    let told = stage.message("UpgradeInProgress");
+    assert!(told.contains(&format!("Service {}", backend(&new))) && told.contains("isn't owned by it"), "{told}");
+
+    stage.forget("Service", &backend(&new));
+    watched(&mut stage, 60);
+    assert_eq!(stage.named(), (Some(new), None));
+}
+
 #[test]
 fn a_route_that_is_taken_away_is_made_anew_with_the_same_shares() {
     let mut stage = serving(50, 25, 5);
