@@ -26,7 +26,7 @@ TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help build testenv kuberay golden demo demo-stop test gateway simulate planted fidelity bench lint crds
+.PHONY: help build testenv processnode processnode-test kuberay golden demo demo-stop test gateway simulate planted fidelity bench lint crds
 
 help: ## Say what the targets do.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,16 @@ testenv: ## Build the test environment: a Kubernetes control plane with fake nod
 	@mkdir -p $(SLUICE_CACHE)/gateway-crds
 	cd testenv && go mod download $(GATEWAY_API)
 	@cd testenv && install -m 644 $$(go list -m -f '{{.Dir}}' $(GATEWAY_API))/config/crd/standard/*.yaml $(SLUICE_CACHE)/gateway-crds/
+
+processnode: ## Build the node that runs pods as local processes (see testenv/README.md).
+	@mkdir -p $(BIN)
+	cd testenv && go build -ldflags '$(TESTENV_LDFLAGS)' -o $(BIN)/processnode ./processnode
+
+# The programs are built before: there is no way to a registry from the inside.
+processnode-test: testenv processnode ## Run pods as processes on a real control plane. Needs root and network namespaces.
+	cd testenv && go test -c -vet=off -o $(BIN)/processnode.test ./processnode
+	cd testenv/processnode && unshare --net sh -c 'ip link set lo up && exec env SLUICE_BIN=$(BIN) $(BIN)/processnode.test -test.v' || \
+	  { echo 'failed; where it says "unshare", it needs root (sudo, or docker run --privileged) and network namespaces'; exit 1; }
 
 kuberay: ## Build the operator of KubeRay, for the tests of what Sluice does beside it.
 	@mkdir -p $(BIN)

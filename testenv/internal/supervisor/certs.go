@@ -46,7 +46,7 @@ func writeCertificates(dir string, addresses []net.IP) (*certificates, error) {
 	serving.KeyUsage = x509.KeyUsageDigitalSignature
 	serving.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	serving.IPAddresses = addresses
-	serving.DNSNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
+	serving.DNSNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}
 	servingKey, err := newKey()
 	if err != nil {
 		return nil, err

@@ -9,9 +9,15 @@ import (
 	"strings"
 )
 
-// advertised is the address that the API server gives in the endpoints of the service "kubernetes". Nothing listens
-// there: EndpointSlices refuse loopback addresses, and a network namespace without a route has no other to offer.
+// advertised is the address that the API server gives in the endpoints of the service "kubernetes". Nothing but a process
+// node listens there: EndpointSlices refuse loopback addresses, and a network namespace without a route has no other to offer.
 const advertised = "198.18.0.1"
+
+// The addresses of services, and the first of them, which is the service "kubernetes".
+const (
+	serviceCIDR = "10.96.0.0/16"
+	apiService  = "10.96.0.1"
+)
 
 // controllers are those of kube-controller-manager that the environment runs.
 var controllers = []string{
@@ -90,8 +96,10 @@ func (c *controlPlane) apiserverArgs() []string {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-signing-key-file=" + c.certs.serviceAccountKeyFile,
 		"--service-account-key-file=" + c.certs.serviceAccountKeyFile,
-		"--service-cluster-ip-range=10.96.0.0/16",
+		"--service-cluster-ip-range=" + serviceCIDR,
 		"--allow-privileged=true",
+		// By default a node's hostname goes first, which nothing resolves.
+		"--kubelet-preferred-address-types=InternalIP",
 		// Tests at scale must measure Sluice, not the API server's queues.
 		"--max-requests-inflight=4000",
 		"--max-mutating-requests-inflight=2000",

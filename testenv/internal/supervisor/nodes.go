@@ -18,6 +18,9 @@ var stages []byte
 // holds the nodes and the API server's advertised address.
 const podCIDR = "198.19.0.0/16"
 
+// processNodeLabel is on nodes that run their pods themselves (see internal/processnode/node): kwok leaves them alone.
+const processNodeLabel = "testenv.sluice.dev/process-node"
+
 // NodeCapacity is what every fake node has, as Kubernetes quantities.
 type NodeCapacity struct {
 	CPU, Memory, GPU string
@@ -43,7 +46,7 @@ func (e *Environment) startNodes(ctx context.Context) error {
 	kwok, err := e.runProgram("kwok", program, []string{
 		"--kubeconfig=" + e.layout.adminKubeconfig(),
 		"--config=" + e.layout.stages(),
-		"--manage-all-nodes",
+		"--manage-nodes-with-label-selector=!"+processNodeLabel,
 		"--cidr=" + podCIDR,
 	})
 	if err != nil {

@@ -156,7 +156,8 @@ func (e *Environment) writeFiles() error {
 	if err != nil {
 		return err
 	}
-	certs, err := writeCertificates(e.layout.certs(), []net.IP{address, net.IPv4(127, 0, 0, 1), net.ParseIP(advertised)})
+	serving := []net.IP{address, net.IPv4(127, 0, 0, 1), net.ParseIP(advertised), net.ParseIP(apiService)}
+	certs, err := writeCertificates(e.layout.certs(), serving)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,9 @@ import (
 const (
 	runtimeName    = "processnode"
 	runtimeVersion = "1.0.0"
-	apiVersion     = "v1"
+	// interfaceVersion is what the kubelet wants to hear, and apiVersion that of the interface's messages.
+	interfaceVersion = "0.1.0"
+	apiVersion       = "v1"
 )
 
 // Service is the runtime. Its state is behind one lock, which is not held while processes start and stop.
@@ -87,7 +89,7 @@ func (s *Service) Stop() error {
 
 func (s *Service) Version(context.Context, string) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{
-		Version: apiVersion, RuntimeName: runtimeName, RuntimeVersion: runtimeVersion, RuntimeApiVersion: apiVersion,
+		Version: interfaceVersion, RuntimeName: runtimeName, RuntimeVersion: runtimeVersion, RuntimeApiVersion: apiVersion,
 	}, nil
 }
 
