@@ -46,11 +46,12 @@ processnode: ## Build the node that runs pods as local processes (see testenv/RE
 	@mkdir -p $(BIN)
 	cd testenv && go build -ldflags '$(TESTENV_LDFLAGS)' -o $(BIN)/processnode ./processnode
 
-# The programs are built before: there is no way to a registry from the inside.
-processnode-test: testenv processnode ## Run pods as processes on a real control plane. Needs root and network namespaces.
-	cd testenv && go test -c -vet=off -o $(BIN)/processnode.test ./processnode
-	cd testenv/processnode && unshare --net sh -c 'ip link set lo up && exec env SLUICE_BIN=$(BIN) $(BIN)/processnode.test -test.v' || \
-	  { echo 'failed; where it says "unshare", it needs root (sudo, or docker run --privileged) and network namespaces'; exit 1; }
+# All is built before: inside, there is no way to a registry.
+processnode-test: testenv processnode ## Run pods as processes on a real control plane. Needs root, iproute2 and python3.
+	cd testenv && go test -c -tags processnode -o $(BIN)/processnode.test ./processnode
+	@unshare --net true || { echo 'no network namespace can be made: run it as root, in a container with docker run --privileged'; exit 1; }
+	cd testenv/processnode && unshare --net sh -c 'ip link set lo up && \
+	  SLUICE_BIN=$(BIN) exec $(BIN)/processnode.test -test.v -test.parallel 8'
 
 kuberay: ## Build the operator of KubeRay, for the tests of what Sluice does beside it.
 	@mkdir -p $(BIN)
@@ -105,7 +106,7 @@ bench: ## Measure the queue core. ARGS="baseline --scale 0.1" runs one shape, an
 lint: $(BIN)/cargo-deny ## Check the formatting, clippy, licences and duplicates.
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- --deny warnings
-	cd testenv && test -z "$$(gofmt -l .)" && go vet ./...
+	cd testenv && test -z "$$(gofmt -l .)" && go vet -tags processnode ./...
 	$(BIN)/cargo-deny --locked check bans licenses sources
 
 $(BIN)/cargo-deny:

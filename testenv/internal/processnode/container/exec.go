@@ -36,15 +36,16 @@ func (p *Process) execHere(ctx context.Context, spec *Spec, command []string) (s
 	if dir == "" {
 		dir = "/"
 	}
-	// A program without a slash is one of the container's PATH, not of the node's.
 	output, complaints := &limited{}, &limited{}
-	cmd := exec.CommandContext(ctx, "/proc/self/exe")
-	if cmd.Path, err = lookPath(command[0], spec.Env); err != nil {
+	program, err := lookPath(command[0], spec.Env)
+	if err != nil {
 		return nil, nil, 0, err
 	}
+	cmd := exec.CommandContext(ctx, program)
 	cmd.Args, cmd.Env, cmd.Dir = command, spec.Env, dir
 	cmd.Stdout, cmd.Stderr = output, complaints
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true, Credential: spec.User.credential()}
+	// It ends with the container's PID namespace, and so with the node. (Pdeathsig would kill it at once: it doesn't see its parent.)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: spec.User.credential()}
 	cmd.WaitDelay = outputDelay
 	err = cmd.Run()
 	if ctx.Err() != nil {
