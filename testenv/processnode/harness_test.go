@@ -108,6 +108,9 @@ func writeImages() error {
 			"path": path, "command": []string{"which-one"}, "env": map[string]string{"OF": "tiny" + version},
 		}
 	}
+	if ray := os.Getenv("SLUICE_RAY"); ray != "" {
+		images["ray"] = map[string]any{"path": ray}
+	}
 	text, err := json.Marshal(images)
 	if err != nil {
 		return err

@@ -86,6 +86,9 @@ func TestTheNodeSaysWhatItNeeds(t *testing.T) {
 	if said, err := routed.CombinedOutput(); err == nil || !strings.Contains(string(said), "there is a default route") {
 		t.Errorf("with a default route: %v, %s", err, said)
 	}
+	if said, err := exec.Command(program, arguments...).CombinedOutput(); err == nil || !strings.Contains(string(said), "another process node runs") {
+		t.Errorf("beside another node: %v, %s", err, said)
+	}
 	readable, err := os.ReadFile(program)
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,8 @@ const (
 	bridgeName = "processnode"
 	// linkPrefix begins the names of the bridge's ends of the pods' links.
 	linkPrefix = "pn-"
+	// claimName is a socket's, of the kind that belongs to a network namespace and goes with the process that holds it.
+	claimName = "@processnode"
 )
 
 var (
@@ -33,6 +35,8 @@ var (
 type Network struct {
 	bridge *netlink.Bridge
 	pool   *Pool
+	// claim tells other nodes that this namespace has one.
+	claim net.Listener
 }
 
 // Setup makes the bridge, after it has removed what a node that was killed left. The pods' addresses begin after one.
@@ -40,16 +44,20 @@ func Setup(after netip.Addr) (*Network, error) {
 	if err := checkIsolated(); err != nil {
 		return nil, err
 	}
+	claim, err := net.Listen("unix", claimName)
+	if err != nil {
+		return nil, fmt.Errorf("another process node runs in this network namespace: %w", err)
+	}
 	if err := removeLinks(); err != nil {
-		return nil, fmt.Errorf("remove the network that an earlier node left: %w", err)
+		return nil, errors.Join(fmt.Errorf("remove the network that an earlier node left: %w", err), claim.Close())
 	}
 	attributes := netlink.NewLinkAttrs()
 	attributes.Name = bridgeName
 	bridge := &netlink.Bridge{LinkAttrs: attributes}
 	if err := netlink.LinkAdd(bridge); err != nil {
-		return nil, fmt.Errorf("make the bridge %s: %w", bridgeName, err)
+		return nil, errors.Join(fmt.Errorf("make the bridge %s: %w", bridgeName, err), claim.Close())
 	}
-	made := &Network{bridge: bridge, pool: NewPool(pods, after)}
+	made := &Network{bridge: bridge, pool: NewPool(pods, after), claim: claim}
 	if err := made.bringUp(); err != nil {
 		return nil, errors.Join(err, made.Close())
 	}
@@ -83,7 +91,7 @@ func (n *Network) addAddress(address netip.Prefix) error {
 }
 
 // Close removes the bridge and the links.
-func (n *Network) Close() error { return removeLinks() }
+func (n *Network) Close() error { return errors.Join(removeLinks(), n.claim.Close()) }
 
 func linkAddress(address netip.Prefix) *netlink.Addr {
 	return &netlink.Addr{IPNet: &net.IPNet{
