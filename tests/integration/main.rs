@@ -22,6 +22,7 @@ mod process;
 mod quota;
 mod ray_jobs;
 mod rayclusters;
+mod real_ray;
 mod recreate;
 mod redis;
 mod restarts;

@@ -22,6 +22,7 @@ const (
 // controllers are those of kube-controller-manager that the environment runs.
 var controllers = []string{
 	"deployment-controller",
+	"endpoints-controller",
 	"endpointslice-controller",
 	"garbage-collector-controller",
 	"job-controller",

@@ -52,8 +52,14 @@ struct Started {
 impl TestEnv {
     /// Starts a control plane in a temporary folder.
     pub async fn start() -> Self {
-        let dir = std::env::temp_dir().join(format!("sluice-test-{}-{}", std::process::id(), unique()));
-        Self::start_in(dir, false).await
+        Self::start_in(temporary(), false).await
+    }
+
+    /// Starts a control plane that has no nodes, and whose dashboards are those of its pods.
+    pub async fn start_bare() -> Self {
+        let env = Self::start_with(temporary(), false, &["--nodes=0"]).await;
+        env.write_manager_kubeconfig(&env.kubeconfig).await;
+        env
     }
 
     /// Starts a control plane in `dir`; with `keep`, it outlives this process.
@@ -184,14 +190,14 @@ impl TestEnv {
         Ok(())
     }
 
-    /// Makes a kubeconfig for the service account of Sluice, by way of the proxy that answers for the dashboards.
-    async fn write_manager_kubeconfig(&self, proxied: &Path) {
+    /// Makes a kubeconfig for the service account of Sluice, which leads where `like` does.
+    async fn write_manager_kubeconfig(&self, like: &Path) {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), NAMESPACE);
         let request = TokenRequest { spec: Some(TokenRequestSpec::default()), ..TokenRequest::default() };
         let token = accounts.create_token_request(SERVICE_ACCOUNT, &PostParams::default(), &request).await;
         let token = token.expect("a token for the manager").status.expect("a token").token;
-        let proxied = Kubeconfig::read_from(proxied).expect("the proxied kubeconfig");
-        let cluster = proxied.clusters.into_iter().find_map(|named| named.cluster).expect("a cluster");
+        let like = Kubeconfig::read_from(like).expect("a kubeconfig");
+        let cluster = like.clusters.into_iter().find_map(|named| named.cluster).expect("a cluster");
         let kubeconfig = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -290,16 +296,28 @@ where
 ///
 /// # Panics
 /// As [`eventually`], with what there was instead at the end.
-pub async fn eventually_or_tell<T, F, Fut>(what: &str, mut found: F) -> T
+pub async fn eventually_or_tell<T, F, Fut>(what: &str, found: F) -> T
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, String>>,
 {
-    let patience = tokio::time::Instant::now() + Duration::from_secs(120);
+    within(Duration::from_secs(120), what, found).await
+}
+
+/// Waits until `found` finds something, for as long as what it waits for may take.
+///
+/// # Panics
+/// When it finds nothing until then, with what there was instead at the end.
+pub async fn within<T, F, Fut>(patience: Duration, what: &str, mut found: F) -> T
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T, String>>,
+{
+    let end = tokio::time::Instant::now() + patience;
     loop {
         match found().await {
             Ok(value) => return value,
-            Err(instead) => assert!(tokio::time::Instant::now() < patience, "waited in vain: {what} {instead}"),
+            Err(instead) => assert!(tokio::time::Instant::now() < end, "waited in vain: {what} {instead}"),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -319,7 +337,7 @@ fn documents(text: &str) -> Vec<DynamicObject> {
 
 fn plural(kind: &str) -> String {
     let lower = kind.to_lowercase();
-    if lower.ends_with('y') {
+    if lower.ends_with('y') && !lower.ends_with("ay") {
         format!("{}ies", lower.trim_end_matches('y'))
     } else if lower.ends_with("ss") {
         format!("{lower}es")
@@ -328,7 +346,11 @@ fn plural(kind: &str) -> String {
     }
 }
 
-fn repository() -> &'static Path {
+fn temporary() -> PathBuf {
+    std::env::temp_dir().join(format!("sluice-test-{}-{}", std::process::id(), unique()))
+}
+
+pub(super) fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 

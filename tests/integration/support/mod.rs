@@ -10,10 +10,12 @@ pub mod history;
 pub mod http;
 pub mod invariants;
 pub mod kuberay;
+pub mod load;
 pub mod objects;
+pub mod process_node;
 pub mod quotas;
 pub mod real_kuberay;
 pub mod timeline;
 pub mod traefik;
 
-pub use env::{Manager, TestEnv, eventually, eventually_or_tell};
+pub use env::{Manager, TestEnv, eventually, eventually_or_tell, within};

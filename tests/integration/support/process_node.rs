@@ -1,0 +1,58 @@
+//! A node on which pods are processes of this machine, so that real Ray runs in them; `make ray` builds it, and gives it a network
+//! of its own.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use super::TestEnv;
+use super::env::{cache, repository};
+
+/// A running node. It ends with this value, and its pods with it.
+pub struct ProcessNode {
+    /// Ends the node when it is dropped: its standard input closes.
+    _process: Child,
+}
+
+impl ProcessNode {
+    /// Starts one that has these images, each a version of the application of the samples.
+    pub async fn start(env: &TestEnv, images: Value) -> Self {
+        let dir = env.dir.join("node");
+        let table = env.dir.join("images.json");
+        std::fs::write(&table, images.to_string()).expect("a file for the images");
+        let log = std::fs::File::create(env.dir.join("node.log")).expect("a log file");
+        let program = cache().join("bin/processnode");
+        let mut process = Command::new(&program)
+            .args(["run", "--cpu=64", "--memory=256Gi", "--dir"])
+            .arg(&dir)
+            .arg("--kubeconfig")
+            .arg(&env.kubeconfig)
+            .arg("--images")
+            .arg(&table)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("starting {} (make processnode builds it): {error}", program.display()));
+        let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
+        let ready = lines.next_line().await.expect("its output");
+        assert!(ready.is_some(), "the node says that it is ready: see {}", env.dir.join("node.log").display());
+        Self { _process: process }
+    }
+}
+
+/// An image with Ray and the application of the samples, with something in its environment.
+pub fn image(environment: &[(&str, &str)]) -> Value {
+    let mut all = serde_json::Map::new();
+    all.insert("PYTHONPATH".to_owned(), json!(repository().join("config/samples")));
+    all.extend(environment.iter().map(|(name, value)| ((*name).to_owned(), json!(value))));
+    json!({"path": ray(), "env": all})
+}
+
+/// Where `make ray` installs Ray.
+fn ray() -> PathBuf {
+    cache().join("ray")
+}
