@@ -46,7 +46,7 @@ func (e *Environment) startNodes(ctx context.Context) error {
 	kwok, err := e.runProgram("kwok", program, []string{
 		"--kubeconfig=" + e.layout.adminKubeconfig(),
 		"--config=" + e.layout.stages(),
-		"--manage-nodes-with-label-selector=!"+processNodeLabel,
+		"--manage-nodes-with-label-selector=!" + processNodeLabel,
 		"--cidr=" + podCIDR,
 	})
 	if err != nil {
