@@ -3,11 +3,15 @@
 package main
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sluice.dev/testenv/internal/processnode/sandbox"
 )
 
 // server is a pod that serves its own name at a port, and is ready once a file is there.
@@ -140,5 +144,20 @@ python3 /tmp/ask.py`)
 	// It is known there as the pod's service account, which may do nothing.
 	if got != strings.Repeat("403 True\n", 3) {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestTheNodesLinkAddressStaysAsPodsComeAndGo(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	for _, name := range []string{"first", "second"} {
+		outputOf(t, namespace, name, "true")
+		bridge, err := netlink.LinkByName("processnode")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := bridge.Attrs().HardwareAddr; !bytes.Equal(got, sandbox.LinkAddress) {
+			t.Errorf("after the %s pod: %s, not %s", name, got, sandbox.LinkAddress)
+		}
 	}
 }

@@ -29,6 +29,9 @@ var (
 	NodeAddress = netip.MustParseAddr("198.18.0.1")
 	network     = netip.MustParsePrefix("198.18.0.0/16")
 	pods        = netip.MustParsePrefix("198.18.128.0/17")
+	// LinkAddress is the bridge's. Left to itself a bridge has the lowest of its ports', and changes it as pods come and go:
+	// what others send to the node is lost until they ask for it anew.
+	LinkAddress = net.HardwareAddr{0x02, 0x00, 198, 18, 0, 1}
 )
 
 // Network is the bridge, with the pods' links.
@@ -52,7 +55,7 @@ func Setup(after netip.Addr) (*Network, error) {
 		return nil, errors.Join(fmt.Errorf("remove the network that an earlier node left: %w", err), claim.Close())
 	}
 	attributes := netlink.NewLinkAttrs()
-	attributes.Name = bridgeName
+	attributes.Name, attributes.HardwareAddr = bridgeName, LinkAddress
 	bridge := &netlink.Bridge{LinkAttrs: attributes}
 	if err := netlink.LinkAdd(bridge); err != nil {
 		return nil, errors.Join(fmt.Errorf("make the bridge %s: %w", bridgeName, err), claim.Close())
