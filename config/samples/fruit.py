@@ -3,7 +3,6 @@
 It is told by its environment:
   FRUIT_VERSION          what every answer names as its version
   FRUIT_STARTUP_SECONDS  how long a stand takes to open
-  FRUIT_BROKEN           if it is set, no stand opens at all
 """
 
 import os
@@ -12,21 +11,16 @@ import time
 from ray import serve
 from starlette.requests import Request
 
+PRICE = 3
+
 
 @serve.deployment
 class MangoStand:
     def __init__(self):
-        if os.environ.get("FRUIT_BROKEN"):
-            raise RuntimeError("there are no mangoes in this version")
         time.sleep(float(os.environ.get("FRUIT_STARTUP_SECONDS", "0")))
-        self.price = 1
-
-    def reconfigure(self, config: dict) -> None:
-        """Takes user_config, also while requests come in."""
-        self.price = config.get("price", 1)
 
     def cost(self, amount: int) -> int:
-        return self.price * amount
+        return PRICE * amount
 
 
 @serve.deployment

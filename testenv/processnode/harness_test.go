@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -108,9 +107,6 @@ func writeImages() error {
 			"path": path, "command": []string{"which-one"}, "env": map[string]string{"OF": "tiny" + version},
 		}
 	}
-	if ray := os.Getenv("SLUICE_RAY"); ray != "" {
-		images["ray"] = map[string]any{"path": ray}
-	}
 	text, err := json.Marshal(images)
 	if err != nil {
 		return err
@@ -120,8 +116,7 @@ func writeImages() error {
 
 // program is a program of ours that runs until its standard input closes.
 type program struct {
-	cmd   *exec.Cmd
-	input io.Closer
+	cmd *exec.Cmd
 	// ready is the line of JSON that it prints when it is ready.
 	ready map[string]string
 }
@@ -134,8 +129,8 @@ func startProgram(name string, args ...string) (*program, error) {
 	defer log.Close()
 	cmd := exec.Command(filepath.Join(stage.bin, name), args...)
 	cmd.Stderr = log
-	input, err := cmd.StdinPipe()
-	if err != nil {
+	// It is open for as long as the program is known here.
+	if _, err := cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
 	output, err := cmd.StdoutPipe()
@@ -145,7 +140,7 @@ func startProgram(name string, args ...string) (*program, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	p := &program{cmd: cmd, input: input}
+	p := &program{cmd: cmd}
 	line, err := bufio.NewReader(output).ReadBytes('\n')
 	if err == nil {
 		err = json.Unmarshal(line, &p.ready)

@@ -77,8 +77,8 @@ async fn an_upgrade_waits_for_quota_and_no_request_is_lost() {
     // and once there is quota, the new one does: no request is lost, and none goes back to the old version.
     env.set_quota("2", "4Gi").await;
     within(START, "the new version answers", async || {
-        let version = load.answers().pop().map(|answer| answer.version);
-        if version == Some(Ok("2".to_owned())) { Ok(()) } else { Err(format!("but {version:?}")) }
+        let last = load.answers().pop();
+        if last == Some(Ok("2".to_owned())) { Ok(()) } else { Err(format!("but {last:?}")) }
     })
     .await;
     env.only_cluster(&pending).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde_json::Value;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 
 use super::eventually_or_tell;
 use super::http::Http;
@@ -15,16 +15,8 @@ use super::http::Http;
 /// How long an answer may take before the request counts as failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What became of one request.
-#[derive(Debug, Clone)]
-pub struct Answer {
-    /// When it was sent, since the first one.
-    pub sent: Duration,
-    /// How long the answer took.
-    pub took: Duration,
-    /// The version that answered, or why none did.
-    pub version: Result<String, String>,
-}
+/// What became of one request: the version that answered, or why none did.
+pub type Answer = Result<String, String>;
 
 /// Somebody who sends requests all the time. It ends with this value.
 pub struct Load {
@@ -38,7 +30,7 @@ impl Load {
         let answers = Arc::new(Mutex::new(Vec::new()));
         let (noted, mut task) = (answers.clone(), JoinSet::new());
         task.spawn(async move {
-            let (http, start) = (Arc::new(Http::new()), Instant::now());
+            let http = Arc::new(Http::new());
             let mut ticks = tokio::time::interval(Duration::from_secs(1) / per_second);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
             let mut under_way = JoinSet::new();
@@ -47,10 +39,8 @@ impl Load {
                 while under_way.try_join_next().is_some() {}
                 let (http, url, noted) = (http.clone(), url.clone(), noted.clone());
                 under_way.spawn(async move {
-                    let sent = start.elapsed();
-                    let version = version_of(&http, &url).await;
-                    let took = start.elapsed() - sent;
-                    noted.lock().expect("the answers").push(Answer { sent, took, version });
+                    let answer = version_of(&http, &url).await;
+                    noted.lock().expect("the answers").push(answer);
                 });
             }
         });
@@ -75,7 +65,7 @@ impl Load {
         .await;
         assert_all_answered(&answers);
         let mut counts = BTreeMap::new();
-        for version in answers[from..from + count].iter().filter_map(|answer| answer.version.as_ref().ok()) {
+        for version in answers[from..from + count].iter().flatten() {
             *counts.entry(version.clone()).or_default() += 1;
         }
         counts
@@ -85,8 +75,8 @@ impl Load {
 /// # Panics
 /// When a request has failed.
 fn assert_all_answered(answers: &[Answer]) {
-    let failed: Vec<&Answer> = answers.iter().filter(|answer| answer.version.is_err()).collect();
-    assert!(failed.is_empty(), "{} of {} requests failed, the first one: {:?}", failed.len(), answers.len(), failed[0]);
+    let failed: Vec<&String> = answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
+    assert!(failed.is_empty(), "{} of {} requests failed, the first one: {}", failed.len(), answers.len(), failed[0]);
 }
 
 /// Sends one request; returns the version that answers.

@@ -46,11 +46,16 @@ func refusedField(spec *corev1.PodSpec) string {
 			return fmt.Sprintf("spec.volumes[%d] (%s), which is no emptyDir, configMap, secret, projected or downwardAPI", i, volume.Name)
 		}
 	}
-	for kind, containers := range map[string][]corev1.Container{"initContainers": spec.InitContainers, "containers": spec.Containers} {
-		for i := range containers {
-			if field := refusedOfContainer(&containers[i]); field != "" {
-				return fmt.Sprintf("spec.%s[%d].%s", kind, i, field)
-			}
+	if field := refusedOfContainers("initContainers", spec.InitContainers); field != "" {
+		return field
+	}
+	return refusedOfContainers("containers", spec.Containers)
+}
+
+func refusedOfContainers(kind string, containers []corev1.Container) string {
+	for i := range containers {
+		if field := refusedOfContainer(&containers[i]); field != "" {
+			return fmt.Sprintf("spec.%s[%d].%s", kind, i, field)
 		}
 	}
 	return ""
