@@ -91,11 +91,11 @@ gateway: namespaces testenv traefik ## Upgrade a service in steps behind a real 
 	unshare --net sh -c 'ip link set lo up && ip route add local 198.19.0.0/16 dev lo && \
 	  exec cargo test --locked --offline --test integration -- --ignored --nocapture on_the_wire'
 
-ray: namespaces testenv processnode traefik ## Upgrade a service on real Ray, behind Traefik, with requests that must not fail. Needs root, Python 3.11 and iproute2.
+ray: namespaces testenv processnode traefik ## Upgrade, configure, kill and scale services on real Ray, behind Traefik, with requests that must not fail. Needs root, Python 3.11 and iproute2.
 	python3 -m venv $(SLUICE_CACHE)/ray
 	$(SLUICE_CACHE)/ray/bin/pip install --quiet --requirement testenv/ray/requirements.txt
 	cargo test --locked --test integration --no-run
-	unshare --net sh -c 'ip link set lo up && exec cargo test --locked --offline --test integration -- --ignored --nocapture real_ray'
+	unshare --net sh -c 'ip link set lo up && exec cargo test --locked --offline --test integration -- --ignored --nocapture --test-threads=1 real_ray'
 
 simulate: ## Run whole histories with faults in virtual time: SEEDS of them, from seed FIRST on, and STEPS from STEPS_FIRST on. SHOW=7 shows that of seed 7, SHOW=steps-7 that of one in steps, SHOW=file.yaml that of a case.
 ifdef SHOW

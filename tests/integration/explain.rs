@@ -18,7 +18,7 @@ async fn explain(env: &TestEnv, arguments: &[&str]) -> (bool, String) {
     (output.status.success(), String::from_utf8(said).expect("text"))
 }
 
-async fn explained(env: &TestEnv, subject: &str) -> Value {
+pub(crate) async fn explained(env: &TestEnv, subject: &str) -> Value {
     let (_, said) = explain(env, &[subject, "--output=json"]).await;
     serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
 }

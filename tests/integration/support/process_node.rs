@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -12,10 +13,7 @@ use super::TestEnv;
 use super::env::{cache, repository};
 
 /// A running node. It ends with this value, and its pods with it.
-pub struct ProcessNode {
-    /// Ends the node when it is dropped: its standard input closes.
-    _process: Child,
-}
+pub struct ProcessNode(Child);
 
 impl ProcessNode {
     /// Starts one that has these images, each a version of the application of the samples.
@@ -40,7 +38,17 @@ impl ProcessNode {
         let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
         let ready = lines.next_line().await.expect("its output");
         assert!(ready.is_some(), "the node says that it is ready: see {}", env.dir.join("node.log").display());
-        Self { _process: process }
+        Self(process)
+    }
+}
+
+impl Drop for ProcessNode {
+    /// Waits until it has ended, since the next one gets the same network: it does so once its standard input is closed.
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        while matches!(self.0.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 }
 

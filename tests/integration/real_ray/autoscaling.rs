@@ -1,0 +1,79 @@
+//! Ray's own autoscaler asks for a worker, since Serve asks for a replica.
+
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use sluice::api::kueue::scheduling_gate::is_gated;
+
+use super::stage::{configure, url};
+use super::{SOME, START, Stage, service, tell};
+use crate::explain::explained;
+use crate::support::http::Http;
+use crate::support::load::assert_all_answered;
+use crate::support::within;
+
+/// The service with Ray's autoscaler, and a worker for each replica of its slow market. It takes 1500m CPU and 2.5 GiB, and 500m and
+/// 1 GiB more for another worker.
+fn autoscaled() -> Value {
+    let mut service = service("slow");
+    configure(&mut service, |deployment| {
+        let is_market = deployment["name"] == "FruitMarket";
+        deployment["ray_actor_options"] = json!({"num_cpus": if is_market { 1 } else { 0 }});
+        if is_market {
+            deployment.as_object_mut().expect("a deployment").remove("num_replicas");
+            deployment["autoscaling_config"] = json!({
+                "min_replicas": 1, "max_replicas": 2, "target_ongoing_requests": 1,
+                "upscale_delay_s": 2, "metrics_interval_s": 1, "look_back_period_s": 2,
+            });
+        }
+    });
+    let cluster = &mut service["spec"]["rayClusterConfig"];
+    cluster["enableInTreeAutoscaling"] = true.into();
+    cluster["headGroupSpec"]["rayStartParams"] = json!({"num-cpus": "0"});
+    cluster["workerGroupSpecs"][0]["maxReplicas"] = 2.into();
+    service
+}
+
+/// Waits until a worker waits for quota; returns its name.
+async fn waiting_worker(stage: &Stage, cluster: &str) -> String {
+    within(START, "a worker waits for quota", async || {
+        let pods = stage.env.pods_of(cluster).await;
+        let waiting = pods.iter().find(|pod| is_gated(pod)).map(ResourceExt::name_any);
+        waiting.ok_or_else(|| format!("but {} pods", pods.len()))
+    })
+    .await
+}
+
+pub(super) async fn a_worker_that_ray_asks_for_waits_for_quota_and_serves(stage: &Stage) {
+    // Given a service with one worker and Ray's autoscaler, in a queue that it fills,
+    let env = &stage.env;
+    env.set_quota("1500m", "2560Mi").await;
+    stage.apply(&autoscaled()).await;
+    stage.let_in().await;
+
+    // when there are more requests than one replica is to take, then Ray asks for another worker,
+    let load = stage.load().await;
+    let cluster = env.serves_from("2.52.0").await;
+    let worker = waiting_worker(stage, &cluster).await;
+    let group = env.ray_clusters().get(&cluster).await.expect("the cluster").spec.worker_group_specs.remove(0);
+    assert_eq!(group.replicas, Some(2));
+
+    // which waits for quota, and says so, while the first one answers everything;
+    let said = explained(env, &format!("pod/{worker}")).await;
+    let slices = said["slices"].as_array().expect("slices");
+    let waiting = slices.iter().find(|slice| slice["stands"] == "waits").unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(waiting["waitsFor"]["short"][0]["resource"], "cpu", "{said}");
+    load.next(SOME).await;
+
+    // and once there is quota, it answers too.
+    env.set_quota("2", "3584Mi").await;
+    let http = Http::new();
+    within(START, "the new worker answers", async || {
+        let (_, body) = http.ask("GET", &url(), String::new()).await?;
+        let answer: Value = serde_json::from_str(&body).map_err(|error| format!("{error}: {body}"))?;
+        if answer["pod"] == worker.as_str() { Ok(()) } else { Err(format!("but {answer}")) }
+    })
+    .await;
+    let requests = load.stop().await;
+    tell("Autoscaling that waits for quota", &requests);
+    assert_all_answered(&requests);
+}

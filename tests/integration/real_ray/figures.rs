@@ -1,0 +1,49 @@
+//! What is measured of requests, and how it is told.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::support::load::Request;
+
+/// Over how much time throughput is taken, as Locust does: the guide of KubeRay to upgrades in steps shows its curves.
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// Tells in one line what became of the requests of a scenario.
+pub(super) fn tell(scenario: &str, requests: &[Request]) {
+    let mut latencies: Vec<Duration> = requests.iter().map(|request| request.latency).collect();
+    latencies.sort();
+    let percentile = |percent: usize| latencies.get(latencies.len() * percent / 100).map_or(0, Duration::as_millis);
+    let mut versions: BTreeMap<&str, usize> = BTreeMap::new();
+    for version in requests.iter().flat_map(|request| &request.answer) {
+        *versions.entry(version).or_default() += 1;
+    }
+    let failed = requests.iter().filter(|request| request.answer.is_err()).count();
+    let seconds = requests.iter().map(|request| request.sent).max().unwrap_or_default().as_secs();
+    let by: Vec<String> = versions.iter().map(|(version, count)| format!("{count} by version {version}")).collect();
+    println!(
+        "{scenario}: {} requests in {seconds} s, {failed} failed, p50 {} ms, p99 {} ms; answered {}",
+        requests.len(),
+        percentile(50),
+        percentile(99),
+        by.join(", ")
+    );
+}
+
+/// How many requests were answered in each window that ends in this time, a second apart.
+pub(super) fn throughput(requests: &[Request], during: Range<Duration>) -> Vec<usize> {
+    let answered = requests.iter().filter(|request| request.answer.is_ok());
+    let answered: Vec<Duration> = answered.map(|request| request.sent + request.latency).collect();
+    let ends = (0..).map(|second| during.start + Duration::from_secs(second)).take_while(|end| *end < during.end);
+    let count = |end: Duration| {
+        let window = end.saturating_sub(WINDOW)..end;
+        answered.iter().filter(|at| window.contains(*at)).count()
+    };
+    ends.map(count).collect()
+}
+
+/// The middle one of these, once they are in order.
+pub(super) fn median(mut counts: Vec<usize>) -> usize {
+    counts.sort_unstable();
+    counts[counts.len() / 2]
+}

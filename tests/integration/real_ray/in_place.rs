@@ -1,0 +1,53 @@
+//! What can be changed without another cluster.
+
+use serde_json::{Value, json};
+
+use super::stage::{configure, url};
+use super::{SOME, START, Stage, service, tell};
+use crate::support::http::Http;
+use crate::support::load::assert_all_answered;
+use crate::support::within;
+
+/// What a mango costs after the change of the first document of the RayService (`docs/guidance/rayservice.md` of KubeRay 0.3): 4.
+pub(super) const PRICE: u64 = 4;
+
+/// The service, with the price in its Serve configuration.
+pub(super) fn priced(version: &str) -> Value {
+    let mut service = service(version);
+    configure(&mut service, |deployment| {
+        if deployment["name"] == "MangoStand" {
+            deployment["user_config"] = json!({"price": PRICE});
+        }
+    });
+    service
+}
+
+/// Waits until two mangos cost what they should.
+pub(super) async fn costs(price: u64) {
+    let http = Http::new();
+    within(START, &format!("a mango costs {price}"), async || {
+        let (_, body) = http.ask("GET", &url(), String::new()).await?;
+        let answer: Value = serde_json::from_str(&body).map_err(|error| format!("{error}: {body}"))?;
+        if answer["cost"] == 2 * price { Ok(()) } else { Err(format!("but {answer}")) }
+    })
+    .await;
+}
+
+pub(super) async fn a_change_of_the_serve_configuration_loses_no_request(stage: &Stage) {
+    // Given a service that answers,
+    let env = &stage.env;
+    let load = stage.load().await;
+    let cluster = env.serves_from("2.52.0").await;
+
+    // when only its Serve configuration is changed, then what serves does so in another way,
+    stage.apply(&priced("2")).await;
+    costs(PRICE).await;
+    load.next(SOME).await;
+
+    // on the same cluster, and no request is lost.
+    env.only_cluster(&cluster).await;
+    assert_eq!(env.serves_from("2.52.0").await, cluster);
+    let requests = load.stop().await;
+    tell("In-place update of serveConfigV2", &requests);
+    assert_all_answered(&requests);
+}

@@ -1,0 +1,178 @@
+//! Capacity and traffic go from one cluster to the other in steps.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sluice::api::condition;
+
+use super::figures::{median, throughput};
+use super::stage::{RATE, configure};
+use super::{SOME, START, Stage, service, tell};
+use crate::support::gateways::CLASS;
+use crate::support::load::{Load, Request, assert_all_answered};
+use crate::support::within;
+
+/// What throughput is held against: that of so much time before the upgrade.
+const BEFORE: Duration = Duration::from_secs(60);
+/// How many requests of a step may go elsewhere: a round of the gateway isn't over, or begins anew with the set of pods.
+const TOLERANCE: usize = 5;
+
+/// The service with two replicas of each deployment, so that there is a half of it, upgraded in steps.
+fn service_in_steps(version: &str) -> Value {
+    let mut service = service(version);
+    configure(&mut service, |deployment| deployment["num_replicas"] = 2.into());
+    service["metadata"]["annotations"] = json!({"sluice.dev/upgrade-deadline": "5m"});
+    service["spec"]["upgradeStrategy"] = json!({
+        "type": "NewClusterWithIncrementalUpgrade",
+        "clusterUpgradeOptions": {
+            "maxSurgePercent": 50, "stepSizePercent": 25, "intervalSeconds": 10, "gatewayClassName": CLASS,
+        },
+    });
+    service
+}
+
+/// The gateway's share for a cluster, in percent, as it was at some time from the first of these until the last.
+struct Share {
+    from: Duration,
+    until: Duration,
+    percent: i64,
+}
+
+/// Notes what the gateway sends to a cluster until something is over.
+async fn shares_until(stage: &Stage, load: &Load, cluster: &str, over: impl Future<Output = ()>) -> Vec<Share> {
+    let mut shares: Vec<Share> = Vec::new();
+    tokio::pin!(over);
+    loop {
+        let asked = load.elapsed();
+        let look = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            stage.traefik.sends(cluster).await
+        };
+        let sends = tokio::select! {
+            () = &mut over => return shares,
+            sends = look => sends,
+        };
+        // Before the first step, the gateway knows nothing of it.
+        let Ok((percent, _)) = sends else { continue };
+        match shares.last_mut() {
+            Some(last) if last.percent == percent => last.until = asked,
+            _ => shares.push(Share { from: load.elapsed(), until: asked, percent }),
+        }
+    }
+}
+
+/// Sees whether a version answered its share of the requests.
+///
+/// # Panics
+/// When it didn't.
+fn assert_share(requests: &[Request], share: &Share, version: &str) {
+    let within = |request: &&Request| request.sent >= share.from && request.sent + request.latency <= share.until;
+    let sent: Vec<&Request> = requests.iter().filter(within).collect();
+    let answered = sent.iter().filter(|request| request.answer.as_deref() == Ok(version)).count();
+    println!("  at {} %: version {version} answered {answered} of {}", share.percent, sent.len());
+    let expected = sent.len() * usize::try_from(share.percent).expect("a share") / 100;
+    assert!(answered.abs_diff(expected) <= TOLERANCE, "{} % are to go to version {version}", share.percent);
+}
+
+/// Sees whether throughput was, at all times, nine tenths of what it was before the upgrade began.
+///
+/// # Panics
+/// When it wasn't.
+fn assert_throughput_stays(requests: &[Request], begun: Duration, over: Duration) {
+    // (The first windows reach back to before the load.)
+    let before = median(throughput(requests, begun.saturating_sub(BEFORE * 5 / 6)..begun));
+    let least = throughput(requests, begun..over).into_iter().min().unwrap_or_default();
+    println!(
+        "  in 10 s, {before} were answered in the median before, and {least} at least ({} %)",
+        least * 100 / before
+    );
+    assert!(least * 10 >= before * 9, "{least} answers in 10 s are less than nine tenths of {before}");
+}
+
+/// Waits until this cluster serves alone.
+async fn ends_at(stage: &Stage, cluster: &str) {
+    within(START, &format!("{cluster} serves alone"), async || {
+        let weights = stage.env.weights().await;
+        if weights == BTreeMap::from([(cluster.to_owned(), 100)]) { Ok(()) } else { Err(format!("but {weights:?}")) }
+    })
+    .await;
+    stage.env.only_cluster(cluster).await;
+}
+
+pub(super) async fn requests_follow_the_weights_and_throughput_stays(stage: &Stage) {
+    // Given a service that has answered for a while, and quota for both,
+    let env = &stage.env;
+    env.set_quota("2", "4Gi").await;
+    stage.apply(&service_in_steps("1")).await;
+    let load = stage.load().await;
+    let minute = usize::try_from(RATE).expect("a number") * 60;
+    assert_eq!(load.next(minute).await, BTreeMap::from([("1".to_owned(), minute)]));
+
+    // when it is upgraded,
+    let begun = load.elapsed();
+    stage.apply(&service_in_steps("2")).await;
+    let second = env.pending_cluster().await;
+    let shares = shares_until(stage, &load, &second, ends_at(stage, &second)).await;
+    assert_eq!(load.next(SOME).await, BTreeMap::from([("2".to_owned(), SOME)]));
+    let over = load.elapsed();
+
+    // then no request is lost, each step answers its share, and throughput never falls.
+    let requests = load.stop().await;
+    tell("Upgrade in steps", &requests);
+    assert_all_answered(&requests);
+    let steps: Vec<i64> = shares.iter().map(|share| share.percent).collect();
+    assert_eq!(steps, [0, 25, 50, 75, 100]);
+    shares.iter().for_each(|share| assert_share(&requests, share, "2"));
+    assert_throughput_stays(&requests, begun, over);
+}
+
+pub(super) async fn an_upgrade_that_is_put_back_half_way_loses_no_request(stage: &Stage) {
+    // Given an upgrade that is half-way,
+    let env = &stage.env;
+    let load = stage.load().await;
+    let first = env.serves_from("2.52.0").await;
+    stage.apply(&service_in_steps("3")).await;
+    let second = env.pending_cluster().await;
+    within(START, "half of the requests go to the next cluster", async || {
+        let weights = env.weights().await;
+        if weights.get(&second) == Some(&50) { Ok(()) } else { Err(format!("but {weights:?}")) }
+    })
+    .await;
+    stage.is_answered_by("3", &load).await;
+
+    // when its spec is put back,
+    stage.apply(&service_in_steps("2")).await;
+    ends_at(stage, &first).await;
+
+    // then the old version answers everything again, and no request is lost.
+    assert_eq!(load.next(SOME).await, BTreeMap::from([("2".to_owned(), SOME)]));
+    let requests = load.stop().await;
+    tell("Rollback by hand, half-way", &requests);
+    assert_all_answered(&requests);
+}
+
+pub(super) async fn an_upgrade_that_fails_to_start_goes_back_by_itself(stage: &Stage) {
+    // Given a service that answers,
+    let env = &stage.env;
+    let load = stage.load().await;
+    let first = env.serves_from("2.52.0").await;
+
+    // when it is upgraded to a version that doesn't start, then that is given up, and why is said,
+    stage.apply(&service_in_steps("rotten")).await;
+    let why = within(START, "the upgrade is given up", async || {
+        let status = env.service().await.status.unwrap_or_default();
+        let held = condition::get(&status.conditions, "sluice.dev/UpgradeHeld").filter(|held| held.status == "True");
+        held.map(|held| format!("{}: {}", held.reason, held.message)).ok_or_else(String::new)
+    })
+    .await;
+    assert!(why.starts_with("UpgradeFailed") && why.contains("the mangos are rotten"), "{why}");
+    ends_at(stage, &first).await;
+
+    // and the old version has answered everything.
+    load.next(SOME).await;
+    let requests = load.stop().await;
+    tell("Rollback by itself", &requests);
+    assert_all_answered(&requests);
+    assert!(requests.iter().all(|request| request.answer.as_deref() == Ok("2")));
+}

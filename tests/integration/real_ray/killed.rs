@@ -1,0 +1,96 @@
+//! Sluice, or the head of what serves, is killed.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::DeleteParams;
+
+use super::in_place::{PRICE, costs, priced};
+use super::{SOME, START, Stage, tell};
+use crate::support::load::{Load, assert_all_answered};
+use crate::support::{TestEnv, eventually_or_tell, within};
+
+pub(super) async fn an_upgrade_goes_on_where_a_killed_manager_left_it(stage: &mut Stage) {
+    // Given an upgrade that has begun, under requests,
+    let load = stage.load().await;
+    stage.apply(&priced("3")).await;
+    let second = stage.env.pending_cluster().await;
+    within(START, "the head of the next cluster starts", async || {
+        stage.env.pods_of(&second).await.first().map(drop).ok_or_else(String::new)
+    })
+    .await;
+
+    // when Sluice is killed, and again as soon as the new version answers, then others end what it began,
+    stage.kill_manager().await;
+    stage.is_answered_by("3", &load).await;
+    stage.kill_manager().await;
+    stage.env.only_cluster(&second).await;
+
+    // and no request is lost.
+    assert_eq!(load.next(SOME).await, BTreeMap::from([("3".to_owned(), SOME)]));
+    let requests = load.stop().await;
+    tell("Sluice killed twice in an upgrade", &requests);
+    assert_all_answered(&requests);
+}
+
+/// Whether a pod is ready.
+pub(super) fn is_ready(pod: &Pod) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// The pod of this kind, of a cluster that has one of each.
+async fn pod(env: &TestEnv, cluster: &str, kind: &str) -> Option<Pod> {
+    let pods = env.pods_of(cluster).await;
+    pods.into_iter().find(|pod| pod.labels().get("ray.io/node-type").is_some_and(|of| of == kind))
+}
+
+/// How often the containers of a pod were started anew.
+fn restarts(pod: &Pod) -> i32 {
+    let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    statuses.map(|status| status.restart_count).sum()
+}
+
+/// Without fault tolerance of the control store, what is promised is that a service comes back by itself, on the same cluster and
+/// with the same configuration, and no more: KubeRay's `TestRedeployRayServe` sees the applications deployed again on another head,
+/// and <https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/kuberay-gcs-ft.html> says that the cluster loses its state, and
+/// that workers are ended, since the new head doesn't know them. Requests fail meanwhile.
+pub(super) async fn a_service_whose_head_is_killed_comes_back_by_itself(stage: &Stage) {
+    // Given a service with one worker, configured in place,
+    let env = &stage.env;
+    let load = stage.load().await;
+    load.next(SOME).await;
+    let cluster = env.serves_from("2.52.0").await;
+    let head = pod(env, &cluster, "head").await.expect("a head");
+    let worker = pod(env, &cluster, "worker").await.expect("a worker");
+
+    // when its head is killed, then there is another one, which the worker joins anew,
+    env.pods().delete(&head.name_any(), &DeleteParams::default().grace_period(0)).await.expect("the head is killed");
+    within(START, "there is another head, and the worker was ended", async || {
+        let (head_now, worker_now) = (pod(env, &cluster, "head").await, pod(env, &cluster, "worker").await);
+        let is_back = head_now.is_some_and(|pod| pod.uid() != head.uid() && is_ready(&pod));
+        let was_ended = worker_now.is_some_and(|pod| pod.uid() != worker.uid() || restarts(&pod) > restarts(&worker));
+        if is_back && was_ended { Ok(()) } else { Err(format!("but {is_back} and {was_ended}")) }
+    })
+    .await;
+
+    // and the same cluster answers as it was configured.
+    costs(PRICE).await;
+    env.only_cluster(&cluster).await;
+    assert_eq!(env.serves_from("2.52.0").await, cluster);
+    answers_all(stage).await;
+    tell("Head killed, without fault tolerance", &load.stop().await);
+}
+
+/// Waits until the next requests are all answered.
+async fn answers_all(stage: &Stage) {
+    let load: Load = stage.load().await;
+    eventually_or_tell("all requests are answered again", async || {
+        let requests = load.requests();
+        let last = requests.iter().rev().take(SOME);
+        let answered = last.filter(|request| request.answer.is_ok()).count();
+        if answered == SOME { Ok(()) } else { Err(format!("but {answered} of {SOME}")) }
+    })
+    .await;
+}

@@ -1,0 +1,52 @@
+//! Sluice on real Ray behind a real gateway, with requests that come in all the time. `make ray` runs it.
+//!
+//! Each test has an environment of its own, in which one scenario follows the other: a cluster of Ray takes its time to start.
+
+mod autoscaling;
+mod figures;
+mod in_place;
+mod in_steps;
+mod killed;
+mod new_cluster;
+mod recreate;
+mod stage;
+
+use figures::tell;
+use stage::{SOME, START, Stage, service};
+
+#[tokio::test]
+#[ignore = "needs Ray, Traefik, and a network of its own: make ray"]
+async fn a_service_is_upgraded_configured_and_survives_what_is_killed() {
+    let mut stage = Stage::start().await;
+    new_cluster::an_upgrade_waits_for_quota_and_no_request_is_lost(&stage).await;
+    in_place::a_change_of_the_serve_configuration_loses_no_request(&stage).await;
+    killed::an_upgrade_goes_on_where_a_killed_manager_left_it(&mut stage).await;
+    killed::a_service_whose_head_is_killed_comes_back_by_itself(&stage).await;
+    stage.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs Ray, Traefik, and a network of its own: make ray"]
+async fn a_service_is_upgraded_in_steps_and_goes_back() {
+    let stage = Stage::start().await;
+    in_steps::requests_follow_the_weights_and_throughput_stays(&stage).await;
+    in_steps::an_upgrade_that_is_put_back_half_way_loses_no_request(&stage).await;
+    in_steps::an_upgrade_that_fails_to_start_goes_back_by_itself(&stage).await;
+    stage.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs Ray, Traefik, and a network of its own: make ray"]
+async fn a_worker_that_ray_asks_for_waits_for_quota() {
+    let stage = Stage::start().await;
+    autoscaling::a_worker_that_ray_asks_for_waits_for_quota_and_serves(&stage).await;
+    stage.end().await;
+}
+
+#[tokio::test]
+#[ignore = "needs Ray, Traefik, and a network of its own: make ray"]
+async fn a_cluster_is_made_anew() {
+    let stage = Stage::start().await;
+    recreate::all_old_pods_are_gone_before_the_first_new_one(&stage).await;
+    stage.end().await;
+}

@@ -1,0 +1,139 @@
+//! Where the scenarios on real Ray are played: a control plane, a node whose pods are processes, Traefik, and Sluice.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::gateways::CLASS;
+use crate::support::history::Recorder;
+use crate::support::http::Http;
+use crate::support::load::{Load, version_of};
+use crate::support::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
+use crate::support::process_node::{ProcessNode, image};
+use crate::support::traefik::{ADDRESS, Traefik};
+use crate::support::{Manager, TestEnv, invariants, within};
+
+/// How many requests come in a second.
+pub(super) const RATE: u32 = 10;
+/// How many answers show who answers by now.
+pub(super) const SOME: usize = 50;
+/// How long a cluster of Ray may take to serve, on a machine that is busy with another one.
+pub(super) const START: Duration = Duration::from_secs(400);
+
+/// All that a scenario needs. It ends with this value, what uses others first.
+pub(super) struct Stage {
+    manager: Option<Manager>,
+    recorder: Recorder,
+    pub(super) traefik: Traefik,
+    _node: ProcessNode,
+    pub(super) env: TestEnv,
+}
+
+impl Stage {
+    pub(super) async fn start() -> Self {
+        let env = TestEnv::start_bare().await;
+        let node = ProcessNode::start(&env, images()).await;
+        let traefik = Traefik::start(&env).await;
+        let recorder = Recorder::start(env.client.clone(), None).await;
+        env.apply(QUEUE_SAMPLE).await.expect("the queue");
+        let manager = Some(env.manager().await);
+        Self { manager, recorder, traefik, _node: node, env }
+    }
+
+    /// Kills the manager, as a machine that fails does, and starts another.
+    pub(super) async fn kill_manager(&mut self) {
+        if let Some(manager) = self.manager.take() {
+            manager.kill().await;
+        }
+        self.manager = Some(self.env.manager().await);
+    }
+
+    /// Sees whether an invariant was broken at any moment.
+    pub(super) async fn end(self) {
+        let breaches = invariants::breaches(&self.recorder.history().await);
+        assert!(breaches.is_empty(), "{}", breaches.join("\n"));
+    }
+
+    /// What has happened so far.
+    pub(super) async fn history(&self) -> Vec<crate::support::history::Change> {
+        self.recorder.history().await
+    }
+
+    /// Makes the service what this says.
+    pub(super) async fn apply(&self, service: &Value) {
+        self.env.apply(&service.to_string()).await.expect("the service");
+    }
+
+    /// Waits until the service answers at all, and has requests sent to it from then on.
+    pub(super) async fn load(&self) -> Load {
+        let http = Http::new();
+        within(START, "the service answers", async || version_of(&http, &url()).await).await;
+        Load::start(url(), RATE)
+    }
+
+    /// Waits until this version has answered the last request.
+    pub(super) async fn is_answered_by(&self, version: &str, load: &Load) {
+        within(START, &format!("version {version} answers"), async || {
+            let last = load.requests().pop().map(|request| request.answer);
+            if last == Some(Ok(version.to_owned())) { Ok(()) } else { Err(format!("but {last:?}")) }
+        })
+        .await;
+    }
+
+    /// A Gateway, and a route to the serve Service.
+    pub(super) async fn let_in(&self) {
+        let api = "gateway.networking.k8s.io/v1";
+        let listener = json!({"name": "http", "port": 80, "protocol": "HTTP"});
+        let gateway = json!({
+            "apiVersion": api, "kind": "Gateway", "metadata": {"name": "public", "namespace": "default"},
+            "spec": {"gatewayClassName": CLASS, "listeners": [listener]},
+        });
+        let rule = json!({"backendRefs": [{"name": "fruit-serve-svc", "port": 8000}]});
+        let route = json!({
+            "apiVersion": api, "kind": "HTTPRoute", "metadata": {"name": "shop", "namespace": "default"},
+            "spec": {"parentRefs": [{"name": "public"}], "rules": [rule]},
+        });
+        for object in [gateway, route] {
+            self.env.put(object).await;
+        }
+    }
+}
+
+/// Where requests are sent to.
+pub(super) fn url() -> String {
+    format!("http://{ADDRESS}/fruit?amount=2")
+}
+
+/// Versions of the application. Nobody buys from `slow` without waiting, and `rotten` never opens.
+fn images() -> Value {
+    let of = |version: &str, more: &[(&str, &str)]| {
+        let mut all =
+            vec![("FRUIT_VERSION", version), ("FRUIT_STARTUP_SECONDS", "2"), ("RAY_USAGE_STATS_ENABLED", "0")];
+        all.extend_from_slice(more);
+        image(&all)
+    };
+    json!({
+        "fruit:1": of("1", &[]),
+        "fruit:2": of("2", &[]),
+        "fruit:3": of("3", &[]),
+        "fruit:slow": of("slow", &[("FRUIT_ANSWER_SECONDS", "0.3")]),
+        "fruit:rotten": of("rotten", &[("FRUIT_ROTTEN", "the mangos are rotten")]),
+    })
+}
+
+/// The sample's service with this version of its application, which leaves room for all replicas on any of its nodes.
+pub(super) fn service(version: &str) -> Value {
+    let text = SERVICE_SAMPLE.replace("rayproject/ray:2.52.0", &format!("fruit:{version}"));
+    let mut service: Value = serde_saphyr::from_str(&text).expect("YAML");
+    configure(&mut service, |deployment| deployment["ray_actor_options"] = json!({"num_cpus": 0.2}));
+    service
+}
+
+/// Changes each deployment of a service's Serve configuration.
+pub(super) fn configure(service: &mut Value, change: impl Fn(&mut Value)) {
+    let text = service["spec"]["serveConfigV2"].as_str().expect("a Serve configuration");
+    let mut config: Value = serde_saphyr::from_str(text).expect("YAML");
+    let deployments = config["applications"][0]["deployments"].as_array_mut().expect("deployments");
+    deployments.iter_mut().for_each(change);
+    service["spec"]["serveConfigV2"] = config.to_string().into();
+}
