@@ -17,7 +17,7 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use serde_json::{Value, json};
 
-use super::{auth, build, names as naming, plain, pods};
+use super::{auth, build, names as naming, plain};
 use crate::api::fingerprint;
 use crate::api::ray::options::RayClusterUpgradeType;
 use crate::api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
@@ -84,10 +84,11 @@ impl<'a> History<'a> {
         self.kept.is_empty()
     }
 
-    /// How the cluster's pods compare with the newest. Where there are none, `paid` is what quota is held for.
+    /// How the cluster's pods compare with the newest. Where there are none, `paid` is what quota is held for. One that has ended is
+    /// still there, with its name and what it writes last, until it is gone.
     pub fn stand<'p>(&self, pods: impl IntoIterator<Item = &'p Pod>, paid: Option<Name>) -> Stand {
         let Some(newest) = self.kept.last() else { return Stand::Whole(None) };
-        let mut pods = pods.into_iter().filter(|pod| !pods::has_ended(pod)).map(of_pod).peekable();
+        let mut pods = pods.into_iter().map(of_pod).peekable();
         let has_none = pods.peek().is_none();
         let of_none = paid.filter(|paid| has_none && self.spec(paid).is_some());
         match pods.chain(of_none).find(|name| *name != newest.name) {

@@ -70,6 +70,29 @@ fn pods_are_made_anew_once_the_last_of_the_old_is_gone() {
 }
 
 #[test]
+fn an_old_pod_that_has_ended_is_in_the_way_until_it_is_gone() {
+    // Given a cluster that is made anew, and pods that have ended a while before they are gone, as a kubelet has it,
+    let mut plane = control_plane(Settings::default(), "5");
+    put(&mut plane, 2, "1", "2.53.0");
+    plane.play(60);
+    plane.linger = true;
+    put(&mut plane, 2, "2", "2.53.0");
+    plane.play(60);
+    for name in plane.names("Pod") {
+        plane.apply("Pod", json!({"metadata": {"name": name}, "status": {"phase": "Failed"}}));
+    }
+    plane.play(60);
+
+    // then there is no other pod yet,
+    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 1".to_owned()], 3));
+
+    // and those of the new spec start once they are.
+    plane.linger = false;
+    plane.play(60);
+    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 2".to_owned()], 3));
+}
+
+#[test]
 fn what_runs_is_looked_after_until_there_is_quota_for_what_is_to_come() {
     // Given a cluster that is to have larger pods, for which others have the quota,
     let mut plane = control_plane(Settings::default(), "7");
