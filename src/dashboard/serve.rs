@@ -44,6 +44,17 @@ impl Application {
     pub fn is_running(&self) -> bool {
         self.status == "RUNNING"
     }
+
+    /// What Serve says of it, and of each deployment that is in trouble. Of that only the last line, which is where a traceback ends.
+    pub fn told(&self) -> String {
+        let own = Some(self.message.trim().to_owned()).filter(|own| !own.is_empty());
+        let in_trouble = self.deployments.iter().filter(|(_, deployment)| deployment.is_in_trouble());
+        let of_deployments = in_trouble.filter_map(|(name, deployment)| {
+            let last = deployment.message.trim().lines().next_back()?;
+            Some(format!("deployment {name} is {}: {}", deployment.status, last.trim()))
+        });
+        own.into_iter().chain(of_deployments).collect::<Vec<_>>().join("; ")
+    }
 }
 
 /// A deployment of an application.
@@ -67,6 +78,11 @@ pub struct Deployment {
 }
 
 impl Deployment {
+    /// Whether it says of itself that it can't do what it is to.
+    fn is_in_trouble(&self) -> bool {
+        matches!(self.status.as_str(), "UNHEALTHY" | "DEPLOY_FAILED")
+    }
+
     /// How many replicas take requests, if Ray tells of replicas.
     pub fn running(&self) -> Option<u32> {
         let replicas = self.replicas.as_ref()?.iter().filter(|replica| replica.state == "RUNNING");
@@ -246,6 +262,27 @@ mod tests {
         assert_eq!((chat.status.as_str(), chat.message.as_str()), ("SHARDING", ""));
         assert_eq!(chat.deployments["Llm"].status, "UPSCALING");
         assert!(!status.is_running());
+    }
+
+    #[test]
+    fn what_went_wrong_is_told_of_the_deployment_that_it_went_wrong_in() {
+        let reply = json!({
+            "status": "DEPLOY_FAILED", "message": "Failed to update the deployments ['Stand'].",
+            "deployments": {
+                "Market": {"status": "HEALTHY", "message": "all is well"},
+                "Stand": {
+                    "status": "DEPLOY_FAILED",
+                    "message": "It failed to start 3 times. Error:\nTraceback:\n  raise\nRuntimeError: no mangos\n",
+                },
+            },
+        });
+
+        let application: Application = serde_json::from_value(reply).expect("an application");
+
+        let told =
+            "Failed to update the deployments ['Stand'].; deployment Stand is DEPLOY_FAILED: RuntimeError: no mangos";
+        assert_eq!(application.told(), told);
+        assert_eq!(Application::default().told(), "");
     }
 
     #[rstest]

@@ -81,7 +81,7 @@ fn trouble(scene: &Scene<'_>, child: &Child<'_>, goal: &Goal) -> Trouble {
     let status = child.current_status().filter(|_| child.applied_config() == Some(goal.config.hash()));
     let failed = status.and_then(|status| status.applications.iter().find(|(_, it)| it.status == DEPLOY_FAILED));
     if let Some((name, application)) = failed {
-        return Trouble::Failed(format!("application {name} is {DEPLOY_FAILED}: {}", application.message.trim()));
+        return Trouble::Failed(format!("application {name} is {DEPLOY_FAILED}: {}", application.told()));
     }
     let Ok(Some(deadline)) = deadline(&scene.view.service.metadata) else { return Trouble::None };
     let (Some(since), Health::Ill(ill)) = (ill_since(child.cluster), health(scene, child, goal)) else {

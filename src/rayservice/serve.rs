@@ -210,7 +210,7 @@ pub(super) fn waits_for(scene: &Scene<'_>, child: &Child<'_>, config: &ServeConf
         return Some("Serve has no applications".to_owned());
     }
     if let Some((name, application)) = status.applications.iter().find(|(_, application)| !application.is_running()) {
-        let said = Some(application.message.trim()).filter(|said| !said.is_empty());
+        let said = Some(application.told()).filter(|said| !said.is_empty());
         let said = said.map_or_else(String::new, |said| format!(": {said}"));
         return Some(format!("application {name} is {}{said}", application.status));
     }
