@@ -77,11 +77,11 @@ async fn an_upgrade_waits_for_quota_and_no_request_is_lost() {
     // and once there is quota, the new one does: no request is lost, and none goes back to the old version.
     env.set_quota("2", "4Gi").await;
     within(START, "the new version answers", async || {
-        let last = load.answers().pop();
+        let last = load.requests().pop().map(|request| request.answer);
         if last == Some(Ok("2".to_owned())) { Ok(()) } else { Err(format!("but {last:?}")) }
     })
     .await;
     env.only_cluster(&pending).await;
     assert_eq!(load.next(SOME).await, BTreeMap::from([("2".to_owned(), SOME)]));
-    println!("{} requests, and each was answered", load.answers().len());
+    println!("{} requests, and each was answered", load.requests().len());
 }
