@@ -8,6 +8,7 @@ GATEWAY_API := sigs.k8s.io/gateway-api@v1.6.3
 KUBERAY := github.com/ray-project/kuberay/ray-operator
 DENY_VERSION := 0.20.2
 TRAEFIK_VERSION := 3.7.15
+ROBOTO_VERSION := 0.0.1
 
 # How many random cases each property is tried on; a plain `cargo test` tries fewer.
 CASES ?= 2000
@@ -26,7 +27,7 @@ TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help build testenv processnode namespaces processnode-test kuberay golden demo demo-stop test traefik gateway ray simulate planted fidelity bench lint crds
+.PHONY: help build testenv processnode namespaces processnode-test kuberay golden demo demo-ray demo-stop test traefik gateway ray-installed ray simulate planted fidelity bench lint crds
 
 help: ## Say what the targets do.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +66,12 @@ demo: testenv ## Show an upgrade that waits for quota, on a real control plane. 
 	cargo build --locked --bins --examples
 	cargo run --quiet --locked --example demo
 
+# The font of the picture is pinned, so that it is the same wherever it is drawn.
+demo-ray: namespaces testenv processnode traefik ray-installed ## Show and draw an upgrade on real Ray, under requests that are all counted. DEMO_RAY_DIR=FOLDER takes the picture. Needs what make ray does.
+	pip install --quiet --root-user-action=ignore --no-deps --upgrade --target $(SLUICE_CACHE)/fonts font-roboto==$(ROBOTO_VERSION)
+	cargo build --locked --bins --example demo_ray
+	unshare --net sh -c 'ip link set lo up && exec cargo run --quiet --locked --offline --example demo_ray'
+
 demo-stop: ## End what KEEP=1 left running.
 	@id=$$(cat .cache/demo/manager.pid 2>/dev/null) && ps -o args= -p $$id | grep -q 'sluice manager' && kill $$id || true
 	@test ! -e .cache/demo/lock || $(BIN)/testenv stop --dir .cache/demo
@@ -78,6 +85,7 @@ test: testenv kuberay ## Run all tests: the units, simulated histories, and the 
 	cd testenv && go test -vet=off ./...
 	PROPTEST_CASES=$(CASES) cargo test --locked --lib
 	cargo test --locked --test queue_bench
+	cargo test --locked --example demo_ray
 	$(SIMULATED) cargo test --locked --test simulation whatever_goes_wrong -- --show-output
 	cargo test --locked --test simulation -- --skip whatever_goes_wrong
 	cargo test --locked --test integration -- --test-threads=2
@@ -91,9 +99,11 @@ gateway: namespaces testenv traefik ## Upgrade a service in steps behind a real 
 	unshare --net sh -c 'ip link set lo up && ip route add local 198.19.0.0/16 dev lo && \
 	  exec cargo test --locked --offline --test integration -- --ignored --nocapture on_the_wire'
 
-ray: namespaces testenv processnode traefik ## Upgrade, configure, kill and scale services on real Ray, behind Traefik, with requests that must not fail. Needs root, Python 3.11 and iproute2.
+ray-installed:
 	python3 -m venv $(SLUICE_CACHE)/ray
 	$(SLUICE_CACHE)/ray/bin/pip install --quiet --requirement testenv/ray/requirements.txt
+
+ray: namespaces testenv processnode traefik ray-installed ## Upgrade, configure, kill and scale services on real Ray, behind Traefik, with requests that must not fail. Needs root, Python 3.11 and iproute2.
 	cargo test --locked --test integration --no-run
 	unshare --net sh -c 'ip link set lo up && exec cargo test --locked --offline --test integration -- --ignored --nocapture --test-threads=1 real_ray'
 

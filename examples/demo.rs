@@ -7,19 +7,15 @@
 #[path = "../tests/integration/support/mod.rs"]
 mod support;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use kube::api::ListParams;
 use tokio::sync::mpsc;
 
-use support::history::{Change, Recorder, State};
-use support::{TestEnv, eventually, invariants, timeline};
-
-/// How long a change is held back, so that an earlier one of another kind can overtake it.
-const HELD_BACK: Duration = Duration::from_millis(300);
+use support::history::{Change, Recorder};
+use support::timeline::{HELD_BACK, Teller};
+use support::{TestEnv, eventually, invariants};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -91,45 +87,20 @@ async fn scenario(env: &TestEnv) {
     .await;
 }
 
-/// Prints a line for each change that a person would want to know of. Several watches tell of changes, one a little later than
-/// the other; so each is held back for a moment, and then told in the order in which they happened.
+/// Prints a line for each change that a person would want to know of.
 async fn print(mut changes: mpsc::UnboundedReceiver<Change>) {
-    let start = Instant::now();
-    let mut state = State::default();
-    let mut held: BTreeMap<u64, (Instant, Change)> = BTreeMap::new();
+    let mut teller = Teller::new();
     let mut tick = tokio::time::interval(HELD_BACK / 5);
     loop {
         tokio::select! {
             change = changes.recv() => match change {
-                Some(change) => drop(held.insert(change.version, (Instant::now(), change))),
+                Some(change) => teller.hears(change),
                 None => return,
             },
             _ = tick.tick() => {}
         }
-        while let Some(first) = held.first_entry().filter(|first| first.get().0.elapsed() > HELD_BACK) {
-            let (seen, change) = first.remove();
-            let before = state.clone();
-            state.apply(&change);
-            if let Some((subject, what)) = timeline::line(&before, &state, &change) {
-                show((seen - start).as_secs_f64(), &subject, &what);
-            }
-        }
+        teller.tells().iter().for_each(|line| println!("{line}"));
     }
-}
-
-/// One line, or as many as it takes to keep each within a terminal.
-fn show(seconds: f64, subject: &str, what: &str) {
-    let mut line = format!("{seconds:>6.1}s  {subject:<34} ");
-    let margin = line.len();
-    for word in what.split(' ') {
-        if line.len() + word.len() > 130 && line.len() > margin {
-            println!("{}", line.trim_end());
-            line = " ".repeat(margin);
-        }
-        line.push_str(word);
-        line.push(' ');
-    }
-    println!("{}", line.trim_end());
 }
 
 /// Says what comes next, once everything before it has been told.

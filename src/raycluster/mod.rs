@@ -8,6 +8,7 @@ pub mod auth;
 mod autoscaler;
 pub mod build;
 mod environment;
+mod farewell;
 pub mod fault_tolerance;
 #[cfg(test)]
 pub(crate) mod fixtures;

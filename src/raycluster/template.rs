@@ -14,10 +14,10 @@ use kube::ResourceExt;
 use super::auth;
 use super::autoscaler::{self, Autoscaler};
 use super::environment;
-use super::fault_tolerance;
 use super::groups::Role;
 use super::problem::Problem;
 use super::start_command::{self, Node};
+use super::{farewell, fault_tolerance};
 use super::{names as naming, probes};
 use crate::api::ray::options::StringMap;
 use crate::api::ray::{PodTemplate, RayCluster, WorkerGroupSpec, names};
@@ -201,6 +201,9 @@ impl Draft {
             start_command::put(&command, &mut self.ray);
         }
         probes::put(common, role, params, &mut self.ray);
+        if common.serves() && role == Role::Worker {
+            farewell::put(&self.spec, &mut self.ray);
+        }
         auth::put(common.cluster, &mut self.ray);
         auth::put_volume(common.cluster, &mut self.spec);
     }

@@ -183,6 +183,40 @@ fn probes_that_the_user_set_stay() {
 }
 
 #[rstest]
+#[case::as_usual(json!({}), json!(null), json!({"preStop": {"sleep": {"seconds": 5}}}))]
+#[case::with_little_time(json!({"terminationGracePeriodSeconds": 3}), json!(null), json!({"preStop": {"sleep": {"seconds": 2}}}))]
+#[case::with_no_time(json!({"terminationGracePeriodSeconds": 1}), json!(null), json!(null))]
+#[case::as_the_user_says(
+    json!({}),
+    json!({"preStop": {"httpGet": {"port": 1}}}),
+    json!({"preStop": {"httpGet": {"port": 1}}})
+)]
+#[case::beside_what_the_user_says(
+    json!({}),
+    json!({"postStart": {"httpGet": {"port": 1}}}),
+    json!({"postStart": {"httpGet": {"port": 1}}, "preStop": {"sleep": {"seconds": 5}}})
+)]
+fn a_worker_of_a_service_answers_for_a_while_when_it_is_to_go(
+    #[case] spec: Value,
+    #[case] lifecycle: Value,
+    #[case] expected: Value,
+) {
+    let mut cluster = cluster_with_workers(1);
+    let template = &mut cluster.spec.worker_group_specs[0].template.0["spec"];
+    template.as_object_mut().expect("a spec").extend(spec.as_object().cloned().expect("fields"));
+    template["containers"][0]["lifecycle"] = lifecycle;
+    let pod = pod_of(of_service(cluster), "small");
+    assert_eq!(serde_json::to_value(&ray(&pod).lifecycle).expect("a lifecycle is JSON"), expected);
+}
+
+#[rstest]
+#[case::head_of_a_service(of_service(cluster_with_workers(1)), "headgroup")]
+#[case::worker_without_requests(cluster_with_workers(1), "small")]
+fn who_gets_no_requests_goes_at_once(#[case] cluster: RayCluster, #[case] group: &str) {
+    assert_eq!(ray(&pod_of(cluster, group)).lifecycle, None);
+}
+
+#[rstest]
 #[case::limit(json!({"limits": {"memory": "2Gi"}, "requests": {"memory": "1Gi"}}), json!({}), Some(Some("2Gi")))]
 #[case::request(json!({"requests": {"memory": "1Gi"}}), json!({}), Some(Some("1Gi")))]
 #[case::neither(json!({}), json!({}), Some(None))]

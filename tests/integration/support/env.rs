@@ -350,12 +350,13 @@ fn temporary() -> PathBuf {
     std::env::temp_dir().join(format!("sluice-test-{}-{}", std::process::id(), unique()))
 }
 
-pub(super) fn repository() -> &'static Path {
+/// The root of the repository.
+pub fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Where `make testenv` puts what it builds.
-pub(super) fn cache() -> PathBuf {
+pub fn cache() -> PathBuf {
     std::env::var_os("SLUICE_CACHE").map_or_else(|| repository().join(".cache"), PathBuf::from)
 }
 

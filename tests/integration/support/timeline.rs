@@ -1,6 +1,7 @@
 //! Tells a person what changed, one line a change.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use kube::ResourceExt;
 use sluice::api::condition;
@@ -11,6 +12,62 @@ use sluice::queue::requests::pod_requests;
 
 use super::history::{Change, Object, State};
 use super::objects::cluster_name;
+
+/// How long a change is held back, so that an earlier one of another kind can overtake it.
+pub const HELD_BACK: Duration = Duration::from_millis(300);
+/// How wide a line may get.
+const WIDTH: usize = 130;
+
+/// Tells of changes in the order in which they happened. Several watches hear of them, one a little later than the other; so each is
+/// held back for a moment.
+pub struct Teller {
+    start: Instant,
+    state: State,
+    held: BTreeMap<u64, (Instant, Change)>,
+}
+
+impl Teller {
+    /// One that counts the seconds from now on.
+    pub fn new() -> Self {
+        Self { start: Instant::now(), state: State::default(), held: BTreeMap::new() }
+    }
+
+    /// Takes in a change.
+    pub fn hears(&mut self, change: Change) {
+        self.held.insert(change.version, (Instant::now(), change));
+    }
+
+    /// What there is to tell by now.
+    pub fn tells(&mut self) -> Vec<String> {
+        let mut told = Vec::new();
+        while let Some(first) = self.held.first_entry().filter(|first| first.get().0.elapsed() > HELD_BACK) {
+            let (heard, change) = first.remove();
+            let before = self.state.clone();
+            self.state.apply(&change);
+            if let Some((subject, what)) = line(&before, &self.state, &change) {
+                told.push(wrapped((heard - self.start).as_secs_f64(), &subject, &what));
+            }
+        }
+        told
+    }
+}
+
+/// One line, or as many as it takes to keep each within a terminal.
+fn wrapped(seconds: f64, subject: &str, what: &str) -> String {
+    let mut line = format!("{seconds:>6.1}s  {subject:<34} ");
+    let margin = line.len();
+    let mut lines = Vec::new();
+    for word in what.split(' ') {
+        if line.len() + word.len() > WIDTH && line.len() > margin {
+            lines.push(line.trim_end().to_owned());
+            line = " ".repeat(margin);
+        }
+        line.push_str(word);
+        line.push(' ');
+    }
+    lines.push(line.trim_end().to_owned());
+    lines.join("\n")
+}
 
 /// The line for a change, if it is one that a person would want to know of.
 pub fn line(before: &State, after: &State, change: &Change) -> Option<(String, String)> {

@@ -1,0 +1,167 @@
+//! The picture: charts below each other, of one upgrade, over the same seconds. A function of the series.
+
+mod canvas;
+mod panel;
+mod panels;
+
+use std::sync::Arc;
+
+use plotters::prelude::RGBColor;
+use plotters::style::text_anchor::HPos;
+use resvg::tiny_skia::{Pixmap, Transform};
+use resvg::usvg::{Options, Tree, fontdb};
+
+use crate::series::Series;
+use crate::series::observed::{Event, What};
+use crate::support::env::cache;
+use canvas::{Canvas, Words};
+use panel::Panel;
+
+/// The size in pixels: twice that at which it is looked at, so that lines are smooth.
+const WIDTH: i32 = 1800;
+const LEFT: i32 = 120;
+const RIGHT: i32 = 1600;
+const TOP: i32 = 272;
+/// Where the words above the charts begin.
+const WORDS: i32 = 148;
+/// What is between two charts, for a title.
+const GAP: i32 = 70;
+const LARGE: u32 = 42;
+const SMALL: u32 = 25;
+
+const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
+const INK: RGBColor = RGBColor(0x1f, 0x29, 0x33);
+const FAINT: RGBColor = RGBColor(0x5f, 0x6b, 0x7a);
+const GRID: RGBColor = RGBColor(0xe4, 0xe7, 0xeb);
+const SHADE: RGBColor = RGBColor(0xd9, 0xdf, 0xe7);
+const ALARM: RGBColor = RGBColor(0xc0, 0x39, 0x2b);
+/// One colour for each version, which people tell apart however they see colours; and the same, dark enough for words.
+const VERSIONS: [(&str, RGBColor, RGBColor); 2] = [
+    ("1", RGBColor(0x3b, 0x82, 0xc4), RGBColor(0x1f, 0x5f, 0x9a)),
+    ("2", RGBColor(0xf0, 0xa0, 0x30), RGBColor(0xa8, 0x62, 0x00)),
+];
+
+/// The picture as an SVG.
+pub fn svg(series: &Series) -> String {
+    let end = series.seconds.len() as f64;
+    let panels = panels::all(series);
+    let mut top = TOP;
+    let mut placed = Vec::new();
+    for chart in panels {
+        let panel = Panel { top, bottom: top + chart.height, seconds: 0.0..end.max(1.0), values: chart.values.clone() };
+        top = panel.bottom + GAP;
+        placed.push((panel, chart));
+    }
+    let bottom = top - GAP;
+    let height = bottom + 96;
+    let mut svg = String::new();
+    let canvas = Canvas::new(&mut svg, (WIDTH.unsigned_abs(), height.unsigned_abs()), PAPER);
+    if let Some((first, _)) = placed.first() {
+        shade(&canvas, series, first, bottom);
+        placed.iter().for_each(|(panel, chart)| (chart.draw)(&canvas, panel));
+        title(&canvas, series);
+        events(&canvas, series, first, bottom);
+        placed.iter().for_each(|(panel, chart)| panel.title(&canvas, chart.title, &chart.aside));
+        axis(&canvas, first, bottom);
+    }
+    drop(canvas);
+    svg
+}
+
+/// An SVG as a PNG, of the same size.
+///
+/// # Panics
+/// When the font isn't there.
+pub fn png(svg: &str) -> Vec<u8> {
+    let mut fonts = fontdb::Database::new();
+    for face in ["Roboto-Regular.ttf", "Roboto-Bold.ttf"] {
+        let file = cache().join("fonts/font_roboto/files").join(face);
+        let font = std::fs::read(&file)
+            .unwrap_or_else(|error| panic!("{} (make demo-ray installs it): {error}", file.display()));
+        fonts.load_font_data(font);
+    }
+    let options = Options { fontdb: Arc::new(fonts), ..Options::default() };
+    let tree = Tree::from_str(svg, &options).expect("an SVG");
+    let size = tree.size().to_int_size();
+    let mut pixels = Pixmap::new(size.width(), size.height()).expect("a picture that isn't empty");
+    resvg::render(&tree, Transform::default(), &mut pixels.as_mut());
+    pixels.encode_png().expect("a PNG")
+}
+
+fn title(canvas: &Canvas<'_>, series: &Series) {
+    let words = Words { size: LARGE, colour: INK, bold: true, from: HPos::Left };
+    canvas.write("An upgrade waits for quota, then goes through in steps", (LEFT, 46), words);
+    let (total, seconds) = (&series.total, series.seconds.len().max(1));
+    let rate = total.requests / seconds;
+    let text = format!(
+        "Real Ray Serve behind Traefik, {rate} requests a second: {} requests, {} failed",
+        total.requests, total.failed
+    );
+    canvas.write(&text, (LEFT, 98), Words { size: SMALL + 3, colour: FAINT, bold: false, from: HPos::Left });
+}
+
+/// The time in which the upgrade waits.
+fn waits(series: &Series) -> Option<(f64, f64, &str)> {
+    let (from, why) = series.events.iter().find_map(|event| match &event.what {
+        What::Waits(why) => Some((event.at, why.as_str())),
+        _ => None,
+    })?;
+    let until = series.events.iter().find(|event| event.what == What::Admitted && event.at >= from);
+    Some((from, until.map_or(series.seconds.len() as f64, |event| event.at), why))
+}
+
+fn shade(canvas: &Canvas<'_>, series: &Series, panel: &Panel, bottom: i32) {
+    if let Some((from, until, _)) = waits(series) {
+        canvas.block((panel.x(from), WORDS), (panel.x(until), bottom), SHADE, 0.55);
+    }
+}
+
+/// A line down all charts for each thing that happened, with a word above.
+fn events(canvas: &Canvas<'_>, series: &Series, panel: &Panel, bottom: i32) {
+    for event in &series.events {
+        let Some((label, from)) = label(event) else { continue };
+        let x = panel.x(event.at);
+        canvas.line(vec![(x, WORDS), (x, bottom)], FAINT, 0.8, 2);
+        let beside = if matches!(from, HPos::Left) { x + 10 } else { x - 10 };
+        canvas.write(label, (beside, WORDS + 14), Words { size: SMALL - 2, colour: INK, bold: true, from });
+    }
+    if let Some((from, _, why)) = waits(series) {
+        let text = format!("waits for quota: {}", short(why));
+        let words = Words { size: SMALL - 2, colour: INK, bold: false, from: HPos::Left };
+        canvas.write(&text, (panel.x(from) + 10, WORDS + 46), words);
+    }
+}
+
+fn label(event: &Event) -> Option<(&'static str, HPos)> {
+    match event.what {
+        What::Applied(_) => Some(("upgrade applied", HPos::Right)),
+        What::Raised(_) => Some(("quota raised", HPos::Left)),
+        What::Promoted(_) => Some(("promoted", HPos::Right)),
+        What::Gone(_) => Some(("old cluster gone", HPos::Left)),
+        What::Waits(_) | What::Admitted => None,
+    }
+}
+
+/// Of why an upgrade waits: the part that says what is short, without what the queue's words have around it.
+fn short(why: &str) -> &str {
+    let first = why.split(';').find(|part| part.contains("insufficient quota")).unwrap_or(why);
+    let from = first.find("insufficient quota").unwrap_or(0);
+    let part = &first[from..];
+    part.rfind('(').map_or(part, |at| part[at + 1..].trim_end_matches(')'))
+}
+
+fn axis(canvas: &Canvas<'_>, panel: &Panel, bottom: i32) {
+    let words = Words { size: SMALL - 3, colour: FAINT, bold: false, from: HPos::Center };
+    canvas.line(vec![(LEFT, bottom), (RIGHT, bottom)], FAINT, 1.0, 2);
+    let every = if panel.seconds.end > 160.0 { 30 } else { 20 };
+    for second in (0..).map(|step| step * every).take_while(|second| f64::from(*second) <= panel.seconds.end) {
+        let x = panel.x(f64::from(second));
+        canvas.line(vec![(x, bottom), (x, bottom + 8)], FAINT, 1.0, 2);
+        canvas.write(&format!("{second} s"), (x, bottom + 30), words);
+    }
+    let text = "seconds since the first request";
+    canvas.write(text, (i32::midpoint(LEFT, RIGHT), bottom + 68), words);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! One of the charts below each other, which share an axis of time.
+
+use std::ops::Range;
+
+use plotters::coord::ranged1d::Ranged;
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::RGBColor;
+use plotters::style::text_anchor::HPos;
+
+use super::canvas::{Canvas, Point, Words};
+use super::{FAINT, GRID, INK, LEFT, PAPER, RIGHT, SMALL};
+
+/// About how wide a letter of the words beside a title is.
+const WIDE: i32 = 12;
+
+/// Where a chart is on the picture, and what its axes are.
+pub struct Panel {
+    /// Pixels from the top of the picture.
+    pub top: i32,
+    pub bottom: i32,
+    /// Seconds from left to right.
+    pub seconds: Range<f64>,
+    /// Values from bottom to top.
+    pub values: Range<f64>,
+}
+
+/// Something that has a value from a moment on, until the next one.
+pub type Steps = Vec<(f64, f64)>;
+
+impl Panel {
+    /// Where a moment is.
+    pub fn x(&self, second: f64) -> i32 {
+        RangedCoordf64::from(self.seconds.clone()).map(&second, (LEFT, RIGHT))
+    }
+
+    /// Where a value is.
+    pub fn y(&self, value: f64) -> i32 {
+        RangedCoordf64::from(self.values.clone()).map(&value, (self.bottom, self.top))
+    }
+
+    /// The title, and what is to be known beside it; legible where a line crosses them.
+    pub fn title(&self, canvas: &Canvas<'_>, title: &str, aside: &str) {
+        let y = self.top - 26;
+        let width = WIDE * i32::try_from(aside.chars().count()).unwrap_or(0);
+        canvas.block((RIGHT - width, y - 15), (RIGHT, y + 15), PAPER, 0.9);
+        canvas.write(title, (LEFT, y), Words { size: SMALL, colour: INK, bold: true, from: HPos::Left });
+        canvas.write(aside, (RIGHT, y), Words { size: SMALL - 3, colour: FAINT, bold: false, from: HPos::Right });
+    }
+
+    /// A line of the grid for each of these values.
+    pub fn grid(&self, canvas: &Canvas<'_>, ticks: &[(f64, String)]) {
+        for (value, label) in ticks {
+            let y = self.y(*value);
+            canvas.line(vec![(LEFT, y), (RIGHT, y)], GRID, 1.0, 2);
+            let words = Words { size: SMALL - 3, colour: FAINT, bold: false, from: HPos::Right };
+            canvas.write(label, (LEFT - 16, y), words);
+        }
+    }
+
+    /// The points of a value that changes at once.
+    pub fn stairs(&self, steps: &[(f64, f64)]) -> Vec<Point> {
+        let mut points: Vec<Point> = Vec::new();
+        for (second, value) in steps {
+            let at = (self.x(*second), self.y(*value));
+            if let Some(before) = points.last().map(|before| before.1) {
+                points.push((at.0, before));
+            }
+            points.push(at);
+        }
+        points.extend(points.last().map(|last| (RIGHT, last.1)));
+        points
+    }
+
+    /// The points of a value that is measured now and then.
+    pub fn curve(&self, values: &[(f64, f64)]) -> Vec<Point> {
+        values.iter().map(|(second, value)| (self.x(*second), self.y(*value))).collect()
+    }
+
+    /// What is between two lines, filled.
+    pub fn between(&self, canvas: &Canvas<'_>, mut upper: Vec<Point>, lower: &[Point], colour: RGBColor) {
+        upper.extend(lower.iter().rev());
+        canvas.area(upper, colour, 1.0);
+    }
+
+    /// Words at the right end of lines, in the order of these heights, none on another.
+    pub fn ends(&self, canvas: &Canvas<'_>, labels: &[(f64, String, RGBColor)]) {
+        let mut labels: Vec<(i32, &String, RGBColor)> =
+            labels.iter().map(|(value, label, colour)| (self.y(*value), label, *colour)).collect();
+        labels.sort_by_key(|label| label.0);
+        for (y, label) in apart(labels.iter().map(|label| label.0)).into_iter().zip(&labels) {
+            canvas.write(
+                label.1,
+                (RIGHT + 14, y),
+                Words { size: SMALL - 1, colour: label.2, bold: true, from: HPos::Left },
+            );
+        }
+    }
+}
+
+/// Heights in rising order, moved down as far as it takes to have a line of words between each two.
+fn apart(heights: impl Iterator<Item = i32>) -> Vec<i32> {
+    let mut placed: Vec<i32> = Vec::new();
+    for height in heights {
+        let least = placed.last().map_or(i32::MIN, |last| last + 28);
+        placed.push(height.max(least));
+    }
+    placed
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn panel() -> Panel {
+        Panel { top: 100, bottom: 200, seconds: 0.0..10.0, values: 0.0..100.0 }
+    }
+
+    #[test]
+    fn a_value_stays_until_it_changes() {
+        let points = panel().stairs(&[(0.0, 0.0), (5.0, 100.0)]);
+        let middle = i32::midpoint(LEFT, RIGHT);
+        assert_eq!(points, [(LEFT, 200), (middle, 200), (middle, 100), (RIGHT, 100)]);
+    }
+
+    #[test]
+    fn what_has_no_value_has_no_line() {
+        assert_eq!(panel().stairs(&[]), []);
+    }
+
+    #[rstest]
+    #[case::far(&[100, 150, 200], &[100, 150, 200])]
+    #[case::near(&[100, 105, 200], &[100, 128, 200])]
+    #[case::all_at_once(&[100, 100, 100], &[100, 128, 156])]
+    fn words_keep_apart(#[case] wanted: &[i32], #[case] placed: &[i32]) {
+        assert_eq!(apart(wanted.iter().copied()), placed);
+    }
+}

@@ -1,0 +1,187 @@
+//! What each of the charts shows.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use plotters::prelude::RGBColor;
+use plotters::style::text_anchor::HPos;
+
+use super::canvas::{Canvas, Words};
+use super::panel::{Panel, Steps};
+use super::{ALARM, FAINT, INK, PAPER, SMALL, VERSIONS};
+use crate::series::Series;
+use crate::series::observed::Standing;
+use crate::series::requests::{Latency, Second, WINDOW};
+
+/// A chart, before it has its place.
+pub struct Chart<'a> {
+    pub title: &'static str,
+    /// What is to be known beside the title.
+    pub aside: String,
+    pub height: i32,
+    pub values: Range<f64>,
+    pub draw: Box<dyn Fn(&Canvas<'_>, &Panel) + 'a>,
+}
+
+/// All of them, from top to bottom.
+pub fn all(series: &Series) -> Vec<Chart<'_>> {
+    vec![
+        requests(&series.seconds),
+        failed(series),
+        latency(&series.seconds),
+        percent("Traffic weight", "percent, in the HTTPRoute", &series.standings, |standing| &standing.traffic),
+        percent("Target capacity", "percent, of Ray Serve", &series.standings, |standing| &standing.capacity),
+        quota(&series.standings),
+    ]
+}
+
+/// The middle of each second, with a value of it.
+fn by_second(seconds: &[Second], value: impl Fn(&Second) -> Option<f64>) -> Vec<(f64, f64)> {
+    let values = seconds.iter().enumerate().map(|(at, second)| Some((at as f64 + 0.5, value(second)?)));
+    values.flatten().collect()
+}
+
+fn answered(second: &Second, version: &str) -> f64 {
+    second.answered.get(version).copied().unwrap_or_default().into()
+}
+
+fn requests(seconds: &[Second]) -> Chart<'_> {
+    let all = |second: &Second| VERSIONS.iter().map(|(version, ..)| answered(second, version)).sum::<f64>();
+    let most = seconds.iter().map(all).fold(10.0, f64::max);
+    let draw = move |canvas: &Canvas<'_>, panel: &Panel| {
+        let ticks = [0.0, 10.0, 20.0, 30.0, 40.0].iter().filter(|tick| **tick <= most);
+        panel.grid(canvas, &labelled(ticks));
+        let mut below = panel.curve(&by_second(seconds, |_| Some(0.0)));
+        for (at, (version, colour, _)) in VERSIONS.iter().enumerate() {
+            let sum = |second: &Second| VERSIONS[..=at].iter().map(|(version, ..)| answered(second, version)).sum();
+            let above = panel.curve(&by_second(seconds, |second| Some(sum(second))));
+            panel.between(canvas, above.clone(), &below, *colour);
+            below = above;
+            if let Some((second, value)) = middle(seconds, at) {
+                let words = Words { size: SMALL + 5, colour: PAPER, bold: true, from: HPos::Center };
+                canvas.write(&format!("version {version}"), (panel.x(second), panel.y(value)), words);
+            }
+        }
+    };
+    Chart {
+        title: "Requests answered a second",
+        aside: "by version".to_owned(),
+        height: 250,
+        values: 0.0..most * 1.08,
+        draw: Box::new(draw),
+    }
+}
+
+/// In the middle of what a version answered: half of that came before, and as much is above as below.
+fn middle(seconds: &[Second], of: usize) -> Option<(f64, f64)> {
+    let own = |second: &Second| answered(second, VERSIONS[of].0);
+    let half = seconds.iter().map(own).sum::<f64>() / 2.0;
+    let mut sum = 0.0;
+    let at = seconds.iter().position(|second| {
+        sum += own(second);
+        half > 0.0 && sum >= half
+    })?;
+    let below: f64 = VERSIONS[..of].iter().map(|(version, ..)| answered(&seconds[at], version)).sum();
+    Some((at as f64 + 0.5, below + own(&seconds[at]) / 2.0))
+}
+
+fn failed(series: &Series) -> Chart<'_> {
+    let most = series.seconds.iter().map(|second| second.failed).max().unwrap_or_default().max(1);
+    let draw = move |canvas: &Canvas<'_>, panel: &Panel| {
+        panel.grid(canvas, &[(0.0, "0".to_owned())]);
+        let steps: Steps = series.seconds.iter().enumerate().map(|(at, of)| (at as f64, of.failed.into())).collect();
+        canvas.line(panel.stairs(&steps), ALARM, 1.0, 5);
+        panel.ends(canvas, &[(0.0, format!("{} failed", series.total.failed), ALARM)]);
+    };
+    Chart {
+        title: "Requests failed a second",
+        aside: String::new(),
+        height: 36,
+        values: 0.0..f64::from(most),
+        draw: Box::new(draw),
+    }
+}
+
+fn latency(seconds: &[Second]) -> Chart<'_> {
+    let most = seconds.iter().filter_map(|second| second.latency).map(|of| of.p99).fold(100.0, f64::max);
+    let draw = move |canvas: &Canvas<'_>, panel: &Panel| {
+        let ticks = [1.0, 10.0, 100.0, 1000.0, 10_000.0].iter().filter(|tick| **tick <= most);
+        let ticks: Vec<(f64, String)> = ticks.map(|tick: &f64| (tick.log10(), format!("{tick}"))).collect();
+        panel.grid(canvas, &ticks);
+        let mut ends = Vec::new();
+        let lines: [(&str, RGBColor, fn(Latency) -> f64); 2] =
+            [("p99", RGBColor(0x9a, 0xa5, 0xb1), |of| of.p99), ("p50", INK, |of| of.p50)];
+        for (name, colour, of) in lines {
+            let values = by_second(seconds, |second| second.latency.map(|latency| of(latency).max(1.0).log10()));
+            canvas.line(panel.curve(&values), colour, 1.0, 4);
+            let dark = if colour == INK { INK } else { FAINT };
+            ends.extend(values.last().map(|(_, value)| (*value, name.to_owned(), dark)));
+        }
+        panel.ends(canvas, &ends);
+    };
+    let aside = format!("milliseconds, of the last {WINDOW} seconds");
+    Chart { title: "Latency", aside, height: 150, values: 0.0..most.log10() * 1.04, draw: Box::new(draw) }
+}
+
+/// What a standing says of a version, from when it says anything on; nothing is said of one that is gone.
+fn of_version<'a>(
+    standings: &'a [Standing],
+    amounts: impl Fn(&'a Standing) -> &'a BTreeMap<String, f64>,
+    version: &str,
+) -> Steps {
+    let values = standings.iter().map(|standing| (standing.at, amounts(standing).get(version).copied()));
+    let known = values.skip_while(|(_, value)| value.is_none());
+    known.map(|(at, value)| (at, value.unwrap_or_default())).collect()
+}
+
+fn percent<'a>(
+    title: &'static str,
+    aside: &'static str,
+    standings: &'a [Standing],
+    amounts: fn(&Standing) -> &BTreeMap<String, f64>,
+) -> Chart<'a> {
+    let draw = move |canvas: &Canvas<'_>, panel: &Panel| {
+        panel.grid(canvas, &labelled([0.0, 50.0, 100.0].iter()));
+        let mut ends = Vec::new();
+        for (version, colour, dark) in &VERSIONS {
+            let steps = of_version(standings, amounts, version);
+            canvas.line(panel.stairs(&steps), *colour, 1.0, 6);
+            ends.extend(steps.last().map(|(_, value)| (*value, format!("version {version}"), *dark)));
+        }
+        panel.ends(canvas, &ends);
+    };
+    Chart { title, aside: aside.to_owned(), height: 130, values: 0.0..104.0, draw: Box::new(draw) }
+}
+
+fn quota(standings: &[Standing]) -> Chart<'_> {
+    let most = standings.iter().map(|standing| standing.quota).fold(1.0, f64::max);
+    let draw = move |canvas: &Canvas<'_>, panel: &Panel| {
+        let ticks: Vec<f64> = (0_u8..).map(f64::from).take_while(|tick| *tick <= most).collect();
+        panel.grid(canvas, &labelled(ticks.iter()));
+        let nothing: Steps = standings.iter().map(|standing| (standing.at, 0.0)).collect();
+        let mut below = panel.stairs(&nothing);
+        for (at, (_, colour, _)) in VERSIONS.iter().enumerate() {
+            let sum = |standing: &Standing| {
+                VERSIONS[..=at].iter().map(|(version, ..)| standing.used.get(*version).unwrap_or(&0.0)).sum()
+            };
+            let steps: Steps = standings.iter().map(|standing| (standing.at, sum(standing))).collect();
+            let above = panel.stairs(&steps);
+            panel.between(canvas, above.clone(), &below, *colour);
+            below = above;
+        }
+        let held: Steps = standings.iter().map(|standing| (standing.at, standing.held)).collect();
+        canvas.line(panel.stairs(&held), INK, 1.0, 5);
+        let quota: Steps = standings.iter().map(|standing| (standing.at, standing.quota)).collect();
+        canvas.dashes(&panel.stairs(&quota), ALARM, 4);
+        let last = standings.last().cloned().unwrap_or_default();
+        let ends =
+            [(last.quota, format!("quota {}", last.quota), ALARM), (last.held, format!("held {}", last.held), INK)];
+        panel.ends(canvas, &ends);
+    };
+    let aside = "CPU cores; filled: what the pods request".to_owned();
+    Chart { title: "Quota of the queue", aside, height: 200, values: 0.0..most * 1.06, draw: Box::new(draw) }
+}
+
+fn labelled<'a>(ticks: impl Iterator<Item = &'a f64>) -> Vec<(f64, String)> {
+    ticks.map(|tick| (*tick, format!("{tick}"))).collect()
+}

@@ -1,0 +1,70 @@
+use rstest::rstest;
+
+use super::*;
+use crate::series::observed::Standing;
+use crate::series::requests::{Latency, Second, Total};
+
+#[rstest]
+#[case::of_the_queue(
+    "a runs on; the upgrade to b waits in LocalQueue user-queue: couldn't assign flavors to pod set head: insufficient quota for \
+     cpu in flavor default-flavor: requests 1 on top of 3, more than the maximum capacity 3 (fits only once nominalQuota is 5); more",
+    "fits only once nominalQuota is 5"
+)]
+#[case::without_a_number("a waits: insufficient quota for cpu in flavor f", "insufficient quota for cpu in flavor f")]
+#[case::of_another_kind("a waits: no flavor", "a waits: no flavor")]
+fn what_is_short(#[case] why: &str, #[case] expected: &str) {
+    assert_eq!(short(why), expected);
+}
+
+fn series() -> Series {
+    let second = |version: &str| Second {
+        answered: [(version.to_owned(), 20)].into(),
+        failed: 0,
+        latency: Some(Latency { p50: 10.0, p99: 90.0 }),
+    };
+    let standing = |at: f64, version: &str| Standing {
+        at,
+        traffic: [(version.to_owned(), 100.0)].into(),
+        quota: 3.0,
+        ..Standing::default()
+    };
+    let event = |at: f64, what: What| Event { at, what };
+    Series {
+        seconds: vec![second("1"), second("1"), second("1"), second("2")],
+        standings: vec![standing(0.0, "1"), standing(3.0, "2")],
+        events: vec![
+            event(1.0, What::Applied("2".to_owned())),
+            event(1.0, What::Waits("insufficient quota (too <little>)".to_owned())),
+            event(2.0, What::Raised(3.0)),
+            event(2.0, What::Admitted),
+            event(3.0, What::Promoted("2".to_owned())),
+        ],
+        total: Total { requests: 80, failed: 0, latency: None },
+    }
+}
+
+#[test]
+fn the_picture_says_what_happened() {
+    let svg = svg(&series());
+    for words in [
+        "80 requests, 0 failed",
+        "version 1",
+        "version 2",
+        "upgrade applied",
+        "waits for quota: too &lt;little&gt;",
+        "quota raised",
+        "promoted",
+        "p50",
+        "p99",
+        "quota 3",
+    ] {
+        assert!(svg.contains(words), "{words} isn't in {svg}");
+    }
+    assert!(!svg.contains("old cluster gone"), "that has not happened");
+}
+
+#[test]
+fn nothing_measured_is_an_empty_picture() {
+    let nothing = Series { seconds: vec![], standings: vec![], events: vec![], total: Total::default() };
+    assert!(svg(&nothing).starts_with("<svg"));
+}

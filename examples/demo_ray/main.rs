@@ -1,0 +1,159 @@
+//! An upgrade on real Ray behind a real gateway, with requests that are all counted: it waits for quota, then goes through in steps.
+//!
+//! `make demo-ray` runs it. It shows how things stand while it runs, draws them as a picture at the end, and ends with an error if a
+//! request failed, if the old version answered after the switch, or if any invariant of the design was broken at any moment.
+//! With the file of an earlier run (`series.json`) as its argument it draws that again.
+
+// In a program of its own, `pub` says what other rooms may use.
+#![allow(missing_docs, unreachable_pub)]
+#![allow(clippy::cast_precision_loss, reason = "a few minutes and requests")]
+
+#[path = "../../tests/integration/support/mod.rs"]
+mod support;
+
+mod chart;
+mod scenario;
+mod screen;
+mod series;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+
+use scenario::{RATE, VERSIONS};
+use screen::{Moment, Screen};
+use series::Series;
+use series::observed::{self, Observer, What};
+use series::requests;
+use support::env::repository;
+use support::history::{Change, Recorder};
+use support::load::{Load, Request};
+use support::process_node::ProcessNode;
+use support::timeline::Teller;
+use support::traefik::Traefik;
+use support::{TestEnv, invariants};
+
+/// How often the view is drawn.
+const FRAME: Duration = Duration::from_millis(250);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let folder = std::env::var_os("DEMO_RAY_DIR").map_or_else(|| repository().join(".cache/demo-ray"), PathBuf::from);
+    std::fs::create_dir_all(&folder).expect("a folder for the picture");
+    if let Some(file) = std::env::args().nth(1) {
+        let text = std::fs::read_to_string(file).expect("the file of an earlier run");
+        draw(&serde_json::from_str(&text).expect("its series"), &folder);
+        return ExitCode::SUCCESS;
+    }
+    let began = Instant::now();
+    let screen = Screen::new();
+    let (series, problems) = run(&screen).await;
+    screen.ends();
+    draw(&series, &folder);
+    println!("\n{} ({:.0?} in all)", summary(&series), began.elapsed());
+    problems.iter().for_each(|problem| println!("BROKEN  {problem}"));
+    if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs it all; returns what was measured, and what must not be.
+async fn run(screen: &Screen) -> (Series, Vec<String>) {
+    screen.title("Starting a control plane, a node that runs pods as processes, Traefik and Sluice");
+    let env = TestEnv::start_bare().await;
+    let _node = ProcessNode::start(&env, scenario::images()).await;
+    let _traefik = Traefik::start(&env).await;
+    let (live, mut changes) = mpsc::unbounded_channel();
+    let recorder = Recorder::start(env.client.clone(), Some(live)).await;
+    let _manager = env.manager().await;
+
+    let mut told = Told { teller: Teller::new(), observer: Observer::default() };
+    tokio::select! {
+        () = scenario::serves(&env, screen) => {}
+        () = told.follow(&mut changes, None, screen) => {}
+    }
+    let (load, start) = (Load::start(scenario::url(), RATE), Timestamp::now());
+    tokio::select! {
+        () = scenario::is_upgraded(&env, screen) => {}
+        () = told.follow(&mut changes, Some(&load), screen) => {}
+    }
+    let end = load.elapsed();
+    let requests = load.stop().await;
+    let history = recorder.history().await;
+    let (standings, events) = observed::course(&history, start);
+    let seconds = requests::seconds(&requests, end);
+    let series = Series { seconds, standings, events, total: requests::total(&requests) };
+    let problems = problems(&series, &requests, invariants::breaches(&history));
+    (series, problems)
+}
+
+/// What has been told so far.
+struct Told {
+    teller: Teller,
+    observer: Observer,
+}
+
+impl Told {
+    /// Tells of each change, and shows how things stand, until it is dropped.
+    async fn follow(&mut self, changes: &mut mpsc::UnboundedReceiver<Change>, load: Option<&Load>, screen: &Screen) {
+        let mut frames = tokio::time::interval(FRAME);
+        loop {
+            tokio::select! {
+                Some(change) = changes.recv() => {
+                    self.observer.sees(&change);
+                    self.teller.hears(change);
+                }
+                _ = frames.tick() => {
+                    self.teller.tells().iter().for_each(|line| screen.line(line));
+                    if let Some(load) = load {
+                        let (requests, elapsed) = (load.requests(), load.elapsed());
+                        let standing = self.observer.standing(elapsed.as_secs_f64());
+                        let seconds = requests::seconds(&requests, elapsed);
+                        screen.show(&Moment { seconds, standing, total: requests::total(&requests) });
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What must not be: requests that failed, answers of the old version once the new one was promoted, and broken invariants.
+fn problems(series: &Series, requests: &[Request], breaches: Vec<String>) -> Vec<String> {
+    let mut problems: Vec<String> = breaches;
+    let failures = requests.iter().filter_map(|request| Some((request.sent, request.answer.as_ref().err()?)));
+    problems.extend(failures.map(|(sent, why)| format!("the request sent after {sent:.1?} failed: {why}")));
+    let promoted = series.events.iter().find(|event| event.what == What::Promoted(VERSIONS[1].to_owned()));
+    match promoted {
+        None => problems.push("the new version was never promoted".to_owned()),
+        Some(event) => {
+            let old = requests::answered_since(requests, Duration::from_secs_f64(event.at), VERSIONS[0]).count();
+            problems.extend(
+                (old > 0).then(|| format!("the old version answered {old} requests that came after the switch")),
+            );
+        }
+    }
+    problems
+}
+
+fn summary(series: &Series) -> String {
+    let total = &series.total;
+    let latency = total.latency.unwrap_or_default();
+    format!(
+        "{} requests, {} failed, p50 {:.0} ms, p99 {:.0} ms",
+        total.requests, total.failed, latency.p50, latency.p99
+    )
+}
+
+/// Leaves the picture and what it shows in a folder.
+fn draw(series: &Series, folder: &Path) {
+    let text = serde_json::to_string(series).expect("series are numbers and words");
+    let svg = chart::svg(series);
+    let png = chart::png(&svg);
+    for (name, bytes) in [("series.json", text.into_bytes()), ("demo-ray.svg", svg.into_bytes()), ("demo-ray.png", png)]
+    {
+        let file = folder.join(name);
+        std::fs::write(&file, bytes).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        println!("{}", file.display());
+    }
+}

@@ -1,0 +1,213 @@
+//! How things stand, in a few lines of a terminal. A function of the series.
+
+use std::collections::BTreeMap;
+
+use ratatui::Frame;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+
+use crate::scenario::VERSIONS;
+use crate::series::observed::Standing;
+use crate::series::requests::{Second, Total};
+
+/// How many lines it takes.
+pub const HEIGHT: u16 = 11;
+/// After how many seconds it is told again where there are lines only.
+const EVERY: usize = 10;
+/// How wide the part of a line is that comes before what is drawn, and what is drawn at most.
+const MARGIN: usize = 28;
+const WIDEST: usize = 100;
+/// From nothing to all.
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// As in the picture: one for each version.
+const COLOURS: [Color; 2] = [Color::LightBlue, Color::Yellow];
+
+/// How things stand.
+pub struct Moment {
+    pub seconds: Vec<Second>,
+    pub standing: Standing,
+    pub total: Total,
+}
+
+impl Moment {
+    /// Whether it is told where there are lines only, if `told` seconds were told before.
+    pub fn is_told(&self, told: usize) -> bool {
+        self.seconds.len() >= told + EVERY
+    }
+
+    /// All of it in one line.
+    pub fn line(&self) -> String {
+        let last = self.seconds.last().cloned().unwrap_or_default();
+        let latency = last.latency.unwrap_or_default();
+        let of = |amounts: &BTreeMap<String, f64>| {
+            let parts = VERSIONS.map(|version| format!("{}", amounts.get(version).unwrap_or(&0.0)));
+            parts.join("/")
+        };
+        format!(
+            "{:>6}.0s  {} requests, {} failed; a second {}/{}, p50 {:.0} ms, p99 {:.0} ms; traffic {} %, capacity {} %; CPU held {} \
+             of {}",
+            self.seconds.len(),
+            self.total.requests,
+            self.total.failed,
+            answered(&last, VERSIONS[0]),
+            answered(&last, VERSIONS[1]),
+            latency.p50,
+            latency.p99,
+            of(&self.standing.traffic),
+            of(&self.standing.capacity),
+            self.standing.held,
+            self.standing.quota,
+        )
+    }
+}
+
+/// Draws it.
+pub fn draw(frame: &mut Frame, moment: &Moment) {
+    let area = frame.area();
+    frame.render_widget(Paragraph::new(lines(moment, area.width.into())), area);
+}
+
+/// What is drawn on a terminal of this width.
+fn lines(moment: &Moment, width: usize) -> Vec<Line<'static>> {
+    let room = width.saturating_sub(MARGIN + 1).min(WIDEST);
+    let Moment { seconds, standing, total } = moment;
+    let last = seconds.last().cloned().unwrap_or_default();
+    let recent = &seconds[seconds.len().saturating_sub(room)..];
+    let most = recent.iter().flat_map(|second| second.answered.values()).copied().max().unwrap_or(1);
+    let failures: Vec<u32> = recent.iter().map(|second| second.failed).collect();
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let told = format!("{} s: {} requests, {} failed", seconds.len(), total.requests, total.failed);
+    let mut lines = vec![Line::raw("─".repeat(width.min(MARGIN + WIDEST))), Line::styled(told, bold)];
+    for (version, colour) in VERSIONS.iter().zip(COLOURS) {
+        let counts: Vec<u32> = recent.iter().map(|second| answered(second, version)).collect();
+        let now = answered(&last, version);
+        lines.push(row(
+            &format!("version {version}, a second"),
+            &now.to_string(),
+            vec![(spark(&counts, most), colour)],
+        ));
+    }
+    let alarm = if total.failed > 0 { Color::Red } else { Color::DarkGray };
+    lines.push(row("failed, a second", &last.failed.to_string(), vec![(spark(&failures, 1), alarm)]));
+    let latency = last.latency.unwrap_or_default();
+    let slow: Vec<u32> = recent.iter().map(|second| whole(second.latency.unwrap_or_default().p99)).collect();
+    let slowest = slow.iter().copied().max().unwrap_or(1);
+    let figures = format!("{:.0}/{:.0}", latency.p50, latency.p99);
+    lines.push(row("p50/p99, ms", &figures, vec![(spark(&slow, slowest), Color::Gray)]));
+    for (title, amounts) in [("traffic, %", &standing.traffic), ("capacity, %", &standing.capacity)] {
+        let [first, second] = VERSIONS.map(|version| amounts.get(version).copied().unwrap_or_default());
+        lines.push(row(title, &format!("{first}/{second}"), bars(&[first, second], (first + second).max(100.0), room)));
+    }
+    let used = VERSIONS.map(|version| standing.used.get(version).copied().unwrap_or_default());
+    let mut quota = bars(&used, standing.quota, room);
+    let drawn: usize = quota.iter().map(|(bar, _)| bar.chars().count()).sum();
+    let held = length(standing.held, standing.quota, room).saturating_sub(drawn);
+    quota.push(("▒".repeat(held), Color::Gray));
+    quota.push(("·".repeat(room.saturating_sub(drawn + held)), Color::DarkGray));
+    lines.push(row("CPU held/quota", &format!("{}/{}", standing.held, standing.quota), quota));
+    lines
+}
+
+fn row(title: &str, figure: &str, drawn: Vec<(String, Color)>) -> Line<'static> {
+    let mut spans = vec![Span::raw(format!("{title:<19}{figure:>7}  "))];
+    spans.extend(drawn.into_iter().map(|(text, colour)| Span::styled(text, Style::new().fg(colour))));
+    Line::from(spans)
+}
+
+fn answered(second: &Second, version: &str) -> u32 {
+    second.answered.get(version).copied().unwrap_or_default()
+}
+
+/// A bar for each count; none where there is nothing.
+fn spark(counts: &[u32], most: u32) -> String {
+    let last = u32::try_from(BARS.len()).unwrap_or(u32::MAX) - 1;
+    let bar = |count: u32| if count == 0 { ' ' } else { BARS[(count * last / most.max(1)).min(last) as usize] };
+    counts.iter().map(|count| bar(*count)).collect()
+}
+
+/// A bar for each version, one behind the other.
+fn bars(amounts: &[f64; 2], whole: f64, room: usize) -> Vec<(String, Color)> {
+    let [first, second] = *amounts;
+    let (first, both) = (length(first, whole, room), length(first + second, whole, room));
+    vec![("█".repeat(first), COLOURS[0]), ("█".repeat(both.saturating_sub(first)), COLOURS[1])]
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between nothing and the room")]
+fn length(amount: f64, whole: f64, room: usize) -> usize {
+    if whole > 0.0 { ((amount / whole).clamp(0.0, 1.0) * room as f64).round() as usize } else { 0 }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "milliseconds of a request")]
+fn whole(milliseconds: f64) -> u32 {
+    milliseconds.max(0.0).round() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::series::requests::Latency;
+
+    fn both(first: f64, second: f64) -> BTreeMap<String, f64> {
+        [("1".to_owned(), first), ("2".to_owned(), second)].into()
+    }
+
+    fn moment() -> Moment {
+        let second = |first: u32, second: u32| Second {
+            answered: [("1".to_owned(), first), ("2".to_owned(), second)].into(),
+            failed: 0,
+            latency: Some(Latency { p50: 9.6, p99: 80.0 }),
+        };
+        let standing = Standing {
+            at: 2.0,
+            traffic: both(75.0, 25.0),
+            capacity: both(100.0, 50.0),
+            quota: 5.0,
+            held: 4.0,
+            used: both(2.0, 1.0),
+        };
+        Moment {
+            seconds: vec![second(20, 0), second(15, 5)],
+            standing,
+            total: Total { requests: 40, failed: 0, latency: None },
+        }
+    }
+
+    #[test]
+    fn how_it_stands_is_drawn() {
+        let drawn: Vec<String> = lines(&moment(), MARGIN + 21).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            drawn[1..],
+            [
+                "2 s: 40 requests, 0 failed",
+                "version 1, a second     15  █▆",
+                "version 2, a second      5   ▂",
+                "failed, a second         0    ",
+                "p50/p99, ms          10/80  ██",
+                "traffic, %           75/25  ████████████████████",
+                "capacity, %         100/50  ████████████████████",
+                "CPU held/quota         4/5  ████████████▒▒▒▒····",
+            ]
+        );
+        assert!(drawn.len() <= HEIGHT.into());
+    }
+
+    #[test]
+    fn how_it_stands_is_told_in_a_line() {
+        assert_eq!(
+            moment().line(),
+            "     2.0s  40 requests, 0 failed; a second 15/5, p50 10 ms, p99 80 ms; traffic 75/25 %, capacity 100/50 %; CPU held 4 of 5"
+        );
+    }
+
+    #[rstest]
+    #[case::none(&[], 5, "")]
+    #[case::nothing(&[0, 0], 5, "  ")]
+    #[case::some(&[1, 10, 20], 20, "▁▄█")]
+    #[case::more_than_all(&[9], 5, "█")]
+    fn bars_of_counts(#[case] counts: &[u32], #[case] most: u32, #[case] expected: &str) {
+        assert_eq!(spark(counts, most), expected);
+    }
+}

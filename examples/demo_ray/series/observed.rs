@@ -1,0 +1,192 @@
+//! What the objects of the control plane said, from change to change.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt;
+use serde::{Deserialize, Serialize};
+use sluice::api::condition;
+use sluice::api::kueue::ClusterQueue;
+use sluice::api::quantity::Amount;
+use sluice::api::ray::{RayClusterSpec, RayService, RayServiceStatus};
+use sluice::queue::requests::pod_requests;
+
+use crate::support::gateways::weights;
+use crate::support::history::{Change, Object, State};
+use crate::support::objects::{cluster_name, reserved, waits_for_quota};
+
+const CPU: &str = "cpu";
+
+/// How things stood from a moment on.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Seconds since the first request.
+    pub at: f64,
+    /// How much of the traffic the route sends to each version, in percent.
+    pub traffic: BTreeMap<String, f64>,
+    /// The target capacity of each version, in percent.
+    pub capacity: BTreeMap<String, f64>,
+    /// How much CPU the queue may give.
+    pub quota: f64,
+    /// How much of it is held.
+    pub held: f64,
+    /// What the pods of each version request of it, without those that aren't let go yet.
+    pub used: BTreeMap<String, f64>,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Seconds since the first request.
+    pub at: f64,
+    /// What.
+    pub what: What,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum What {
+    /// The service was changed to another version.
+    Applied(String),
+    /// The upgrade waits for quota; in the service's own words.
+    Waits(String),
+    /// The queue has so much CPU from now on.
+    Raised(f64),
+    /// The upgrade waits no more.
+    Admitted,
+    /// Another version serves alone.
+    Promoted(String),
+    /// The cluster of a version is gone.
+    Gone(String),
+}
+
+/// Sees one change after the other.
+#[derive(Default)]
+pub struct Observer {
+    state: State,
+    /// The version of each cluster, also of those that are gone.
+    versions: BTreeMap<String, String>,
+    quota: Option<f64>,
+    wanted: Option<String>,
+    active: Option<String>,
+    is_upgraded: bool,
+    waits: bool,
+}
+
+impl Observer {
+    /// Takes in a change; returns what happened with it.
+    pub fn sees(&mut self, change: &Change) -> Vec<What> {
+        self.state.apply(change);
+        match &change.object {
+            Object::RayCluster(cluster) => {
+                let Some(version) = version_of(&cluster.spec) else { return Vec::new() };
+                self.versions.insert(cluster.name_any(), version.clone());
+                if change.gone { vec![What::Gone(version)] } else { Vec::new() }
+            }
+            Object::ClusterQueue(queue) => {
+                let before = self.quota.replace(quota(queue));
+                self.quota.filter(|now| self.is_upgraded && before < Some(*now)).map(What::Raised).into_iter().collect()
+            }
+            Object::RayService(service) if !change.gone => self.sees_service(service),
+            _ => Vec::new(),
+        }
+    }
+
+    fn sees_service(&mut self, service: &RayService) -> Vec<What> {
+        let mut happened = Vec::new();
+        let wanted = version_of(&service.spec.ray_cluster_config);
+        if self.wanted.is_some() && wanted != self.wanted {
+            self.is_upgraded = true;
+            happened.extend(wanted.clone().map(What::Applied));
+        }
+        self.wanted = wanted;
+        let Some(status) = &service.status else { return happened };
+        let admitted = condition::get(&status.conditions, "sluice.dev/Admitted");
+        let why = admitted.filter(|of| self.is_upgraded && of.status == "False" && waits_for_quota(&of.reason));
+        if why.is_some() != self.waits {
+            happened.push(why.map_or(What::Admitted, |of| What::Waits(of.message.clone())));
+        }
+        self.waits = why.is_some();
+        let active = cluster_name(status.active_service_status.as_ref());
+        if self.active.is_some() && active != self.active {
+            let version = active.as_ref().and_then(|cluster| self.versions.get(cluster)).cloned();
+            happened.extend(version.map(What::Promoted));
+        }
+        self.active = active.or(self.active.take());
+        happened
+    }
+
+    /// How things stand, so many seconds after the first request.
+    pub fn standing(&self, at: f64) -> Standing {
+        let queue = self.state.cluster_queues.values().next();
+        let mut standing = Standing { at, quota: self.quota.unwrap_or_default(), ..Standing::default() };
+        standing.held = queue.map(|queue| cores(&Quantity(reserved(queue, CPU)))).unwrap_or_default();
+        let shares = self.state.http_routes.values().flat_map(weights);
+        standing.traffic = self.by_version(shares.map(|(cluster, share)| (cluster, share.into())));
+        let statuses = self.state.ray_services.values().filter_map(|service| service.status.as_ref());
+        let sides = statuses.flat_map(|status| [&status.active_service_status, &status.pending_service_status]);
+        let capacity = |side: &RayServiceStatus| Some((cluster_name(Some(side))?, side.target_capacity?.into()));
+        standing.capacity = self.by_version(sides.flatten().filter_map(capacity));
+        let pods = self.state.pods.values().filter_map(|pod| {
+            let spec = pod.spec.as_ref().filter(|spec| spec.scheduling_gates.iter().flatten().next().is_none())?;
+            let cores = pod_requests(spec).ok()?.get(CPU).get();
+            Some((pod.labels().get("ray.io/cluster")?.clone(), in_cores(cores)))
+        });
+        standing.used = self.by_version(pods);
+        standing
+    }
+
+    fn by_version(&self, amounts: impl Iterator<Item = (String, f64)>) -> BTreeMap<String, f64> {
+        let mut sums = BTreeMap::new();
+        for (cluster, amount) in amounts {
+            let Some(version) = self.versions.get(&cluster) else { continue };
+            *sums.entry(version.clone()).or_default() += amount;
+        }
+        sums
+    }
+}
+
+/// How things stood from `start` on, and what happened.
+pub fn course(history: &[Change], start: Timestamp) -> (Vec<Standing>, Vec<Event>) {
+    let mut observer = Observer::default();
+    let (mut standings, mut events): (Vec<Standing>, Vec<Event>) = (Vec::new(), Vec::new());
+    let mut at = 0_f64;
+    for change in history {
+        // What was heard of later happened no earlier: the history is in order.
+        at = at.max(change.heard.duration_since(start).as_secs_f64());
+        events.extend(observer.sees(change).into_iter().map(|what| Event { at, what }));
+        let standing = observer.standing(at);
+        match standings.last_mut() {
+            Some(last) if last.at >= at => *last = standing,
+            Some(last) if (Standing { at: last.at, ..standing.clone() }) == *last => {}
+            _ => standings.push(standing),
+        }
+    }
+    (standings, events)
+}
+
+/// The version of the application that a cluster runs: the tag of the image of its head.
+fn version_of(cluster: &RayClusterSpec) -> Option<String> {
+    let template = cluster.head_group_spec.template.parse().ok()?;
+    let image = template.spec?.containers.into_iter().next()?.image?;
+    image.rsplit_once(':').map(|(_, tag)| tag.to_owned())
+}
+
+fn quota(queue: &ClusterQueue) -> f64 {
+    let flavors = queue.spec.resource_groups.iter().flat_map(|group| &group.flavors);
+    let quotas = flavors.flat_map(|flavor| &flavor.resources).filter(|quota| quota.name == CPU);
+    quotas.map(|quota| cores(&quota.nominal_quota)).sum()
+}
+
+fn cores(quantity: &Quantity) -> f64 {
+    in_cores(Amount::of(CPU, quantity).unwrap_or_default().get())
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a few cores")]
+fn in_cores(milli: i64) -> f64 {
+    milli as f64 / 1000.0
+}
+
+#[cfg(test)]
+mod tests;

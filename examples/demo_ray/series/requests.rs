@@ -1,0 +1,158 @@
+//! Requests, second by second.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::support::load::Request;
+
+/// Over how many seconds latencies are taken together: as many as it takes for a hundredth of them to be more than one or two.
+pub const WINDOW: usize = 5;
+
+/// What came back in a second.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Second {
+    /// How many requests each version answered.
+    pub answered: BTreeMap<String, u32>,
+    /// How many failed.
+    pub failed: u32,
+    /// The latencies of the last [`WINDOW`] seconds.
+    pub latency: Option<Latency>,
+}
+
+/// Latencies in milliseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Half of all requests took no longer.
+    pub p50: f64,
+    /// 99 of 100 took no longer.
+    pub p99: f64,
+}
+
+/// What came of all requests.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Total {
+    /// How many there were.
+    pub requests: usize,
+    /// How many failed.
+    pub failed: usize,
+    /// The latencies of those that were answered.
+    pub latency: Option<Latency>,
+}
+
+/// What came back in each of the seconds that are over at `end`.
+pub fn seconds(requests: &[Request], end: Duration) -> Vec<Second> {
+    let whole = usize::try_from(end.as_secs()).unwrap_or(usize::MAX);
+    let mut seconds = vec![Second::default(); whole];
+    let mut latencies = vec![Vec::new(); whole];
+    for request in requests {
+        let at = usize::try_from((request.sent + request.latency).as_secs()).unwrap_or(usize::MAX);
+        let Some(second) = seconds.get_mut(at) else { continue };
+        match &request.answer {
+            Ok(version) => {
+                *second.answered.entry(version.clone()).or_default() += 1;
+                latencies[at].push(milliseconds(request.latency));
+            }
+            Err(_) => second.failed += 1,
+        }
+    }
+    for (at, second) in seconds.iter_mut().enumerate() {
+        second.latency = latency(latencies[(at + 1).saturating_sub(WINDOW)..=at].concat());
+    }
+    seconds
+}
+
+/// What came of all requests.
+pub fn total(requests: &[Request]) -> Total {
+    let answered = requests.iter().filter(|request| request.answer.is_ok());
+    let latencies: Vec<f64> = answered.map(|request| milliseconds(request.latency)).collect();
+    Total { requests: requests.len(), failed: requests.len() - latencies.len(), latency: latency(latencies) }
+}
+
+/// The requests that were sent after `from` and answered by `version`.
+pub fn answered_since<'a>(
+    requests: &'a [Request],
+    from: Duration,
+    version: &'a str,
+) -> impl Iterator<Item = &'a Request> {
+    requests.iter().filter(move |request| request.sent > from && request.answer.as_deref() == Ok(version))
+}
+
+fn milliseconds(latency: Duration) -> f64 {
+    latency.as_secs_f64() * 1000.0
+}
+
+fn latency(mut all: Vec<f64>) -> Option<Latency> {
+    all.sort_by(f64::total_cmp);
+    let at = |percent: usize| all.get((all.len() * percent).div_ceil(100).saturating_sub(1)).copied();
+    Some(Latency { p50: at(50)?, p99: at(99)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn request(sent: f64, seconds: f64, answer: Result<&str, &str>) -> Request {
+        let answer = answer.map(str::to_owned).map_err(str::to_owned);
+        Request { sent: Duration::from_secs_f64(sent), latency: Duration::from_secs_f64(seconds), answer }
+    }
+
+    #[test]
+    fn a_request_counts_when_it_is_over() {
+        // Given one that is over at once, one in the second after it was sent, one that fails, and one in a second that isn't over,
+        let requests = [
+            request(0.2, 0.1, Ok("1")),
+            request(0.9, 0.3, Ok("2")),
+            request(1.5, 0.1, Err("503")),
+            request(1.9, 0.2, Ok("2")),
+        ];
+
+        // when they are put into seconds, then each is in its own.
+        let found = seconds(&requests, Duration::from_secs_f64(2.5));
+        let counts: Vec<(Vec<(&str, u32)>, u32)> = found
+            .iter()
+            .map(|second| (second.answered.iter().map(|(of, count)| (of.as_str(), *count)).collect(), second.failed))
+            .collect();
+        assert_eq!(counts, [(vec![("1", 1)], 0), (vec![("2", 1)], 1)]);
+    }
+
+    #[test]
+    fn latencies_are_those_of_the_last_seconds() {
+        let requests: Vec<Request> = (0_u8..8).map(|at| request(at.into(), f64::from(at) / 10.0, Ok("1"))).collect();
+        let found = seconds(&requests, Duration::from_secs(8));
+        let p50 = found.iter().map(|second| second.latency.map(|of| of.p50.round()));
+        let expected = [0, 0, 100, 100, 200, 300, 400, 500].map(|of| Some(f64::from(of)));
+        assert_eq!(p50.collect::<Vec<_>>(), expected);
+    }
+
+    #[rstest]
+    #[case::none(0, None)]
+    #[case::one(1, Some((1.0, 1.0)))]
+    #[case::two(2, Some((1.0, 2.0)))]
+    #[case::a_hundred(100, Some((50.0, 99.0)))]
+    #[case::more(200, Some((100.0, 198.0)))]
+    fn of_so_many_latencies(#[case] count: u32, #[case] expected: Option<(f64, f64)>) {
+        let found = latency((1..=count).rev().map(f64::from).collect());
+        assert_eq!(found.map(|of| (of.p50, of.p99)), expected);
+    }
+
+    #[test]
+    fn the_total_tells_the_failed_from_the_answered() {
+        let requests = [request(0.0, 0.1, Ok("1")), request(0.0, 30.0, Err("no answer"))];
+        let found = total(&requests);
+        assert_eq!((found.requests, found.failed), (2, 1));
+        assert_eq!(found.latency.map(|of| of.p99.round()), Some(100.0));
+    }
+
+    #[rstest]
+    #[case::before_and_after("1", &[5.5])]
+    #[case::of_the_other("2", &[6.0])]
+    fn answers_after_a_moment(#[case] version: &str, #[case] expected: &[f64]) {
+        let requests = [(4.5, "1"), (5.5, "1"), (6.0, "2")].map(|(sent, by)| request(sent, 0.1, Ok(by)));
+        let found = answered_since(&requests, Duration::from_secs(5), version).map(|of| of.sent.as_secs_f64());
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+    }
+}
