@@ -65,6 +65,9 @@ impl Screen {
     /// From here on there are lines only.
     pub fn ends(&self) {
         if let Kind::Terminal(mut terminal) = self.0.replace(Kind::Lines(0)) {
+            // Lines go on below what was drawn last.
+            let below = terminal.get_frame().area().bottom().saturating_sub(1);
+            let _ = terminal.set_cursor_position((0, below));
             let _ = terminal.show_cursor();
             println!();
         }

@@ -13,6 +13,11 @@ use crate::series::Series;
 use crate::series::observed::Standing;
 use crate::series::requests::{Latency, Second, WINDOW};
 
+/// What draws a chart in its place.
+type Draw<'a> = Box<dyn Fn(&Canvas<'_>, &Panel) + 'a>;
+/// One of the latencies.
+type Percentile = fn(Latency) -> f64;
+
 /// A chart, before it has its place.
 pub struct Chart<'a> {
     pub title: &'static str,
@@ -20,7 +25,7 @@ pub struct Chart<'a> {
     pub aside: String,
     pub height: i32,
     pub values: Range<f64>,
-    pub draw: Box<dyn Fn(&Canvas<'_>, &Panel) + 'a>,
+    pub draw: Draw<'a>,
 }
 
 /// All of them, from top to bottom.
@@ -72,17 +77,14 @@ fn requests(seconds: &[Second]) -> Chart<'_> {
     }
 }
 
-/// In the middle of what a version answered: half of that came before, and as much is above as below.
+/// In the middle of the seconds in which a version answered more than the others, and of what it answered then.
 fn middle(seconds: &[Second], of: usize) -> Option<(f64, f64)> {
-    let own = |second: &Second| answered(second, VERSIONS[of].0);
-    let half = seconds.iter().map(own).sum::<f64>() / 2.0;
-    let mut sum = 0.0;
-    let at = seconds.iter().position(|second| {
-        sum += own(second);
-        half > 0.0 && sum >= half
-    })?;
-    let below: f64 = VERSIONS[..of].iter().map(|(version, ..)| answered(&seconds[at], version)).sum();
-    Some((at as f64 + 0.5, below + own(&seconds[at]) / 2.0))
+    let by = |second: &Second| VERSIONS.map(|(version, ..)| answered(second, version));
+    let is_most = |counts: &[f64; 2]| 2.0 * counts[of] > counts.iter().sum();
+    let most: Vec<(usize, [f64; 2])> =
+        seconds.iter().map(by).enumerate().filter(|(_, counts)| is_most(counts)).collect();
+    let (at, counts) = most.get(most.len() / 2)?;
+    Some((*at as f64 + 0.5, counts[..of].iter().sum::<f64>() + counts[of] / 2.0))
 }
 
 fn failed(series: &Series) -> Chart<'_> {
@@ -90,8 +92,9 @@ fn failed(series: &Series) -> Chart<'_> {
     let draw = move |canvas: &Canvas<'_>, panel: &Panel| {
         panel.grid(canvas, &[(0.0, "0".to_owned())]);
         let steps: Steps = series.seconds.iter().enumerate().map(|(at, of)| (at as f64, of.failed.into())).collect();
-        canvas.line(panel.stairs(&steps), ALARM, 1.0, 5);
-        panel.ends(canvas, &[(0.0, format!("{} failed", series.total.failed), ALARM)]);
+        let colour = if series.total.failed == 0 { FAINT } else { ALARM };
+        canvas.line(panel.stairs(&steps), colour, 1.0, 5);
+        panel.ends(canvas, &[(0.0, format!("{} failed", series.total.failed), colour)]);
     };
     Chart {
         title: "Requests failed a second",
@@ -109,7 +112,7 @@ fn latency(seconds: &[Second]) -> Chart<'_> {
         let ticks: Vec<(f64, String)> = ticks.map(|tick: &f64| (tick.log10(), format!("{tick}"))).collect();
         panel.grid(canvas, &ticks);
         let mut ends = Vec::new();
-        let lines: [(&str, RGBColor, fn(Latency) -> f64); 2] =
+        let lines: [(&str, RGBColor, Percentile); 2] =
             [("p99", RGBColor(0x9a, 0xa5, 0xb1), |of| of.p99), ("p50", INK, |of| of.p50)];
         for (name, colour, of) in lines {
             let values = by_second(seconds, |second| second.latency.map(|latency| of(latency).max(1.0).log10()));

@@ -14,6 +14,7 @@ use sluice::queue::requests::pod_requests;
 
 use crate::support::gateways::weights;
 use crate::support::history::{Change, Object, State};
+use crate::support::invariants::may_run;
 use crate::support::objects::{cluster_name, reserved, waits_for_quota};
 
 const CPU: &str = "cpu";
@@ -31,7 +32,7 @@ pub struct Standing {
     pub quota: f64,
     /// How much of it is held.
     pub held: f64,
-    /// What the pods of each version request of it, without those that aren't let go yet.
+    /// What the pods of each version request of it, without those that aren't let go yet, or are over.
     pub used: BTreeMap<String, f64>,
 }
 
@@ -128,9 +129,8 @@ impl Observer {
         let sides = statuses.flat_map(|status| [&status.active_service_status, &status.pending_service_status]);
         let capacity = |side: &RayServiceStatus| Some((cluster_name(Some(side))?, side.target_capacity?.into()));
         standing.capacity = self.by_version(sides.flatten().filter_map(capacity));
-        let pods = self.state.pods.values().filter_map(|pod| {
-            let spec = pod.spec.as_ref().filter(|spec| spec.scheduling_gates.iter().flatten().next().is_none())?;
-            let cores = pod_requests(spec).ok()?.get(CPU).get();
+        let pods = self.state.pods.values().filter(|pod| may_run(pod)).filter_map(|pod| {
+            let cores = pod_requests(pod.spec.as_ref()?).ok()?.get(CPU).get();
             Some((pod.labels().get("ray.io/cluster")?.clone(), in_cores(cores)))
         });
         standing.used = self.by_version(pods);

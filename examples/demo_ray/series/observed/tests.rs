@@ -49,9 +49,10 @@ fn queue(cores: u32) -> Object {
     ))
 }
 
-fn pod(version: &str, name: &str, is_gated: bool) -> Object {
+fn pod(version: &str, name: &str, is_gated: bool, phase: &str) -> Object {
     let mut pod: k8s_openapi::api::core::v1::Pod =
         object(name, json!({"spec": {"containers": [{"name": "ray", "resources": {"requests": {"cpu": "500m"}}}]}}));
+    pod.status = serde_json::from_value(json!({"phase": phase})).expect("a status");
     pod.labels_mut().insert("ray.io/cluster".to_owned(), format!("fruit-{version}"));
     let gates = json!(if is_gated { vec![json!({"name": "kueue.x-k8s.io/elastic-job"})] } else { vec![] });
     pod.spec.as_mut().expect("a spec").scheduling_gates = serde_json::from_value(gates).expect("gates");
@@ -118,10 +119,11 @@ fn a_standing_is_by_version() {
         (0.0, cluster("2")),
         (0.0, queue(3)),
         (0.0, service("2", "1", false)),
-        (0.0, pod("1", "a", false)),
-        (0.0, pod("1", "b", false)),
-        (0.0, pod("2", "c", false)),
-        (0.0, pod("2", "not-paid-for", true)),
+        (0.0, pod("1", "a", false, "Running")),
+        (0.0, pod("1", "b", false, "Running")),
+        (0.0, pod("2", "c", false, "Running")),
+        (0.0, pod("2", "not-paid-for", true, "Pending")),
+        (0.0, pod("1", "over", false, "Succeeded")),
         (1.0, route(&[("1", 75), ("2", 25)])),
     ]);
     let (standings, _) = course(&changes, start());

@@ -19,6 +19,7 @@ use sluice::api::quantity::Amount;
 use sluice::api::ray::RayCluster;
 
 use super::history::{Change, Object, State};
+pub use physical::may_run;
 use tree::{Quotas, Usage};
 
 /// The label of a job that waits for quota.

@@ -185,7 +185,7 @@ fn has_ended(pod: &Pod) -> bool {
 }
 
 /// A pod that runs, or that the scheduler may place.
-fn may_run(pod: &Pod) -> bool {
+pub fn may_run(pod: &Pod) -> bool {
     let gates = pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
     !has_ended(pod) && gates.is_none_or(|gates| gates.is_empty())
 }
