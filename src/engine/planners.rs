@@ -323,6 +323,7 @@ impl Engine {
             task: footing.task(),
             revision: footing.revision().clone(),
             pods: self.pods_of(cluster),
+            arriving: self.arriving.made(&uid),
             setback: self.setbacks.of(&Key::of(cluster)),
             trims_autoscaled: self.habits.trims_autoscaled,
             services: self.world.services.under(&owned_by(&uid)).map(AsRef::as_ref).collect(),

@@ -281,11 +281,14 @@ fn plan_slices(
     plan: &mut Plan,
 ) -> Result<Outlook, String> {
     let living: Vec<_> = slices.iter().filter(|slice| slice.phase != slices::Phase::Finished).collect();
-    let apart = Apart::of(view, slices, members);
     let aside = instead::aside(slices::covering(slices), view, members);
     let stays = |member: &&Member| aside.iter().all(|displaced| displaced.uid != member.uid);
     let staying = view.outlived.iter().chain(members).filter(stays);
-    let wanted = &pod_sets::wanted(staying, &living, apart.as_ref())?;
+    let together = pod_sets::wanted(staying.clone(), &living, None)?;
+    let wanted = &match Apart::of(view, slices, members).filter(|_| !slices::is_paid_for(&together.record, slices)) {
+        Some(apart) => pod_sets::wanted(staying, &living, Some(&apart))?,
+        None => together,
+    };
     let (priority, time_limit) = (&view.priority.clone()?, time_limit(view.job)?);
     let request = Request { view, members, wanted, priority, time_limit, aside: &aside, outlook: Outlook::Unknown };
     let request = Request { outlook: fitting::outlook(&request, slices), ..request };

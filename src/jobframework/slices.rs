@@ -147,6 +147,11 @@ pub fn covering<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
     newest_holder(slices).filter(|slice| slice.phase == Phase::Admitted)
 }
 
+/// Whether the slice that the job's members may run on pays for all of this.
+pub(super) fn is_paid_for(wanted: &Record, slices: &[Slice<'_>]) -> bool {
+    covering(slices).is_some_and(|held| fits_within(&wanted.counts(), &held.granted()))
+}
+
 fn newest_holder<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
     let holds = |slice: &&Slice<'_>| match slice.phase {
         Phase::Admitted | Phase::Evicted => true,

@@ -84,6 +84,8 @@ fn merge(target: &mut Value, patch: Value) {
 pub(crate) struct Stage {
     pub(crate) cluster: RayCluster,
     pub(crate) pods: BTreeMap<String, Pod>,
+    /// Pods that were asked for, and that nobody has seen.
+    pub(crate) arriving: Vec<Pod>,
     pub(crate) services: BTreeMap<String, Service>,
     pub(crate) ingress: Option<Ingress>,
     pub(crate) access: Access,
@@ -104,6 +106,7 @@ impl Stage {
         Self {
             cluster,
             pods: BTreeMap::new(),
+            arriving: Vec::new(),
             services: BTreeMap::new(),
             ingress: None,
             access: Access::default(),
@@ -125,6 +128,7 @@ impl Stage {
             groups: &super::validate::groups(&self.cluster),
             rejected: &[],
             pods: self.pods.values().collect(),
+            arriving: self.arriving.iter().collect(),
             services: self.services.values().collect(),
             ingress: self.ingress.as_ref(),
             access: self.access,

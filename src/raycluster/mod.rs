@@ -66,6 +66,8 @@ pub struct View<'a> {
     pub rejected: &'a [Problem],
     /// All pods that carry its name in the label `ray.io/cluster`, those that are ending included.
     pub pods: Vec<&'a Pod>,
+    /// Pods of it that were asked for and may be there by now.
+    pub arriving: Vec<&'a Pod>,
     /// The Services that it owns.
     pub services: Vec<&'a Service>,
     /// The Ingress of the name that its own has or would have.
@@ -267,6 +269,7 @@ fn situation<'a>(
         cluster: view.cluster,
         group,
         pods,
+        arriving: view.arriving.iter().copied().filter(|pod| pods::group(pod) == group.name).collect(),
         names,
         to_delete: strategy.map_or(&[], |strategy| &strategy.workers_to_delete),
         granted: view.grant.of(&group.name),

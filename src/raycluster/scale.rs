@@ -1,7 +1,8 @@
 //! Which pods of a group go, and which come.
 //!
 //! Pods stand in slots: replica and host. The pods of one replica live and die together, since Ray runs them as one machine.
-//! At no time are there more pod objects than the group wants, so a slot is filled again only when the pod in it is gone.
+//! At no time are there more pod objects than the group wants, so a slot is filled again only when the pod in it is gone, and a pod
+//! that was asked for has its place before it is seen: by then another slot may have come to be the one to fill.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +27,8 @@ pub(super) struct Situation<'a> {
     pub(super) group: &'a PodGroup,
     /// Every pod of the group that there is.
     pub(super) pods: Vec<&'a Pod>,
+    /// Pods of the group that were asked for and may be there by now.
+    pub(super) arriving: Vec<&'a Pod>,
     /// Names of pods of the cluster that exist, in any group.
     pub(super) names: &'a BTreeSet<String>,
     /// Names of pods that are to go first.
@@ -186,26 +189,38 @@ fn delete<'a>(change: &mut Change<'a>, replica: &Replica<'a>, reason: &str) {
     change.delete.extend(there.map(|pod| (*pod, reason.to_owned())));
 }
 
-/// The slots to fill: what is missing in replicas that are there, then the lowest free ones.
+/// The slots to fill: what is missing in replicas that have begun, then the lowest free ones. What was asked for already takes its
+/// room, and is asked for again as long as nobody has seen it: that makes no second one.
 fn create(situation: &Situation<'_>, replicas: &[Replica<'_>]) -> Vec<New> {
     let group = situation.group;
     let count = |pods: usize| u32::try_from(pods).unwrap_or(u32::MAX);
-    let missing = group.count.saturating_sub(count(situation.pods.len()));
+    let (asked, lost) = arriving(situation, replicas);
+    let present = situation.pods.len() + asked.len() + lost.len();
     // What runs with an earlier template uses what is paid for that.
-    let using = situation.pods.iter().filter(|pod| !pods::has_ended(pod) && !situation.is_earlier(pod)).count();
+    let runs = |pod: &&&Pod| !pods::has_ended(pod) && !situation.is_earlier(pod);
+    let arrives = |pod: &&&Pod| !pods::is_gated(pod) && !situation.is_earlier(pod);
+    let using = situation.pods.iter().filter(runs).count() + lost.iter().filter(arrives).count();
     let mut free_quota = situation.granted.saturating_sub(count(using));
-    let mut room = missing.min(BURST.max(group.hosts));
+    let mut room = group.count.saturating_sub(count(present)).min(BURST.max(group.hosts));
     let mut slots = Vec::new();
-    for replica in replicas.iter().filter(|replica| !replica.is_going()) {
-        let Some(index) = replica.index else { continue };
-        let absent = (0..group.hosts).filter(|host| group.hosts > 1 && replica.host(*host).is_none());
-        for host in absent.take(room as usize) {
-            slots.push(Slot { replica: index, host });
-            room -= 1;
+    let there: BTreeMap<u32, &Replica<'_>> = replicas.iter().filter_map(|it| Some((it.index?, it))).collect();
+    let living = there.iter().filter(|(_, replica)| !replica.is_going()).map(|(index, _)| *index);
+    let begun: BTreeSet<u32> = living.chain(asked.iter().map(|slot| slot.replica)).collect();
+    for index in &begun {
+        let is_absent = |host: &u32| match there.get(index) {
+            Some(replica) => group.hosts > 1 && replica.host(*host).is_none(),
+            None => true,
+        };
+        for slot in (0..group.hosts).filter(is_absent).map(|host| Slot { replica: *index, host }) {
+            if asked.contains(&slot) {
+                slots.push(slot);
+            } else if room > 0 {
+                slots.push(slot);
+                room -= 1;
+            }
         }
     }
-    let taken: BTreeSet<u32> = replicas.iter().filter_map(|replica| replica.index).collect();
-    let mut free = (0..).filter(|index| !taken.contains(index));
+    let mut free = (0..).filter(|index| !there.contains_key(index) && !begun.contains(index));
     while room >= group.hosts.max(1) {
         let Some(replica) = free.next() else { break };
         slots.extend((0..group.hosts).map(|host| Slot { replica, host }));
@@ -217,6 +232,24 @@ fn create(situation: &Situation<'_>, replicas: &[Replica<'_>]) -> Vec<New> {
         replica.iter().map(move |slot| New { slot: *slot, attempt: attempt(situation, *slot), gated })
     });
     new.collect()
+}
+
+/// The slots of the pods that were asked for and not seen yet; and those of these pods that are not asked for again, since their
+/// replica is going or their name has been passed over by now. (A head says of no slot: there is one.)
+fn arriving<'a>(situation: &Situation<'a>, replicas: &[Replica<'_>]) -> (BTreeSet<Slot>, Vec<&'a Pod>) {
+    let going: BTreeSet<u32> = replicas.iter().filter(|it| it.is_going()).filter_map(|it| it.index).collect();
+    let (mut asked, mut lost) = (BTreeSet::new(), Vec::new());
+    for pod in situation.arriving.iter().filter(|pod| !situation.names.contains(&pod.name_any())) {
+        let Some(replica) = pods::index(pod, names::REPLICA_INDEX_LABEL) else { continue };
+        let slot = Slot { replica, host: pods::index(pod, names::HOST_INDEX_LABEL).unwrap_or(0) };
+        let name = build::name(situation.cluster, situation.group, slot, attempt(situation, slot));
+        if going.contains(&replica) || slot.host >= situation.group.hosts || name != pod.name_any() {
+            lost.push(*pod);
+        } else {
+            asked.insert(slot);
+        }
+    }
+    (asked, lost)
 }
 
 /// A name that is to be deleted, or that another slot's pod has, is passed over.

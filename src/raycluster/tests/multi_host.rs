@@ -55,3 +55,38 @@ fn quota_for_half_a_replica_is_quota_for_none() {
     stage.settle();
     assert_eq!((stage.names("wide").len(), stage.gated()), (4, 2));
 }
+
+#[test]
+fn a_pod_that_is_on_its_way_has_its_place_when_its_replica_goes() {
+    // Given two replicas, of each of which one host is going, and another host of the second that was asked for anew,
+    let mut stage = Stage::new(wide(2));
+    stage.settle();
+    stage.all_ready();
+    let names = stage.names("wide");
+    let host = |stage: &Stage, replica: &str, host: &str| {
+        let labels = |name: &&String| {
+            let labels = stage.pods[*name].labels();
+            labels["ray.io/worker-group-replica-index"] == replica && labels["ray.io/replica-host-index"] == host
+        };
+        names.iter().find(labels).expect("a host").clone()
+    };
+    for (replica, goes, is_gone) in [("0", "0", "1"), ("1", "1", "0")] {
+        let (goes, is_gone) = (host(&stage, replica, goes), host(&stage, replica, is_gone));
+        let going = stage.pods.get_mut(&goes).expect("a pod");
+        going.metadata.deletion_timestamp =
+            Some(serde_json::from_value(serde_json::json!("2026-01-01T00:00:00Z")).expect("a time"));
+        let mut gone = stage.pods.remove(&is_gone).expect("a pod");
+        if replica == "1" {
+            gone.status = None;
+            stage.arriving.push(gone);
+        }
+    }
+
+    // then there is room for one pod, which is none for a replica;
+    assert_eq!(created(&stage.plan(), "Pod"), 0);
+
+    // and once one of them is gone, for a replica.
+    let gone = host(&stage, "0", "0");
+    stage.pods.remove(&gone);
+    assert_eq!(created(&stage.plan(), "Pod"), 2);
+}

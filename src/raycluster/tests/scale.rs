@@ -14,18 +14,26 @@ use super::super::scale::{Situation, decide};
 use crate::api::kueue::scheduling_gate;
 use crate::api::ray::RayCluster;
 
-/// A pod of the group as a letter tells: ready, pending, failed, terminating or gated.
+/// Whether a pod was asked for, and not seen yet.
+fn is_asked(pod: &Pod) -> bool {
+    pod.status.is_none()
+}
+
+/// A pod of the group as a letter tells: ready, pending, failed, terminating, gated, or asked for (`A`, or behind a gate `G`).
 fn pod(cluster: &RayCluster, group: &PodGroup, slot: u32, letter: char) -> Pod {
     let mut pod = build::build(cluster, group, Slot { replica: slot, host: 0 }, 0);
     let (phase, ready) = match letter {
         'r' | 't' => ("Running", "True"),
         'p' | 'g' => ("Pending", "False"),
         'f' => ("Failed", "False"),
+        'A' | 'G' => ("", ""),
         other => panic!("no letter of a pod: {other}"),
     };
     let status = json!({"phase": phase, "conditions": [{"type": "Ready", "status": ready}]});
-    pod.status = serde_json::from_value(status).expect("a pod status");
-    scheduling_gate::set(pod.spec.get_or_insert_default(), letter == 'g');
+    if !phase.is_empty() {
+        pod.status = serde_json::from_value(status).expect("a pod status");
+    }
+    scheduling_gate::set(pod.spec.get_or_insert_default(), matches!(letter, 'g' | 'G'));
     if letter == 't' {
         pod.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time"));
     }
@@ -45,6 +53,10 @@ fn pod(cluster: &RayCluster, group: &PodGroup, slot: u32, letter: char) -> Pod {
 #[case::the_unready_of_too_many_first(2, "prrr", 9, &[0, 3], &[])]
 #[case::those_that_go_already_are_not_too_many(2, "rrt", 9, &[], &[])]
 #[case::a_failed_one_is_not_counted_as_too_many(2, "rrrf", 9, &[3, 2], &[])]
+#[case::what_was_asked_for_is_asked_for_again(3, "AA", 9, &[], &[0, 1, 2])]
+#[case::and_has_its_quota(3, "AA", 2, &[], &[0, 1])]
+#[case::and_its_place(2, ".AA", 9, &[], &[1, 2])]
+#[case::beside_what_goes(3, "tA", 9, &[], &[1, 2])]
 #[case::none_wanted(0, "rp", 9, &[1, 0], &[])]
 #[case::as_many_as_granted(5, "", 2, &[], &[0, 1])]
 #[case::what_is_there_is_granted_already(5, "rp", 3, &[], &[2])]
@@ -158,12 +170,14 @@ impl Scene {
 
     fn change(&self, granted: u32, named: &[u32], trims: bool) -> (Vec<u32>, Vec<(u32, bool)>) {
         let name = |slot: &u32| build::name(&self.cluster, &self.group, Slot { replica: *slot, host: 0 }, 0);
-        let names: BTreeSet<String> = self.pods.iter().map(ResourceExt::name_any).collect();
+        let seen = self.pods.iter().filter(|pod| !is_asked(pod));
+        let names: BTreeSet<String> = seen.map(ResourceExt::name_any).collect();
         let to_delete: Vec<String> = named.iter().map(name).collect();
         let change = decide(&Situation {
             cluster: &self.cluster,
             group: &self.group,
-            pods: self.pods.iter().collect(),
+            pods: self.pods.iter().filter(|pod| !is_asked(pod)).collect(),
+            arriving: self.pods.iter().filter(|pod| is_asked(pod)).collect(),
             names: &names,
             to_delete: &to_delete,
             granted,
