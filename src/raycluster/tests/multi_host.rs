@@ -62,13 +62,12 @@ fn a_pod_that_is_on_its_way_has_its_place_when_its_replica_goes() {
     let mut stage = Stage::new(wide(2));
     stage.settle();
     stage.all_ready();
-    let names = stage.names("wide");
     let host = |stage: &Stage, replica: &str, host: &str| {
-        let labels = |name: &&String| {
-            let labels = stage.pods[*name].labels();
+        let is_it = |name: &String| {
+            let labels = stage.pods[name].labels();
             labels["ray.io/worker-group-replica-index"] == replica && labels["ray.io/replica-host-index"] == host
         };
-        names.iter().find(labels).expect("a host").clone()
+        stage.names("wide").into_iter().find(is_it).expect("a host")
     };
     for (replica, goes, is_gone) in [("0", "0", "1"), ("1", "1", "0")] {
         let (goes, is_gone) = (host(&stage, replica, goes), host(&stage, replica, is_gone));
