@@ -19,21 +19,21 @@ fn is_asked(pod: &Pod) -> bool {
     pod.status.is_none()
 }
 
-/// A pod of the group as a letter tells: ready, pending, failed, terminating, gated, or asked for (`A`, or behind a gate `G`).
+/// A pod of the group as a letter tells: ready, pending, failed, terminating, gated or asked for (`A`).
 fn pod(cluster: &RayCluster, group: &PodGroup, slot: u32, letter: char) -> Pod {
     let mut pod = build::build(cluster, group, Slot { replica: slot, host: 0 }, 0);
     let (phase, ready) = match letter {
         'r' | 't' => ("Running", "True"),
         'p' | 'g' => ("Pending", "False"),
         'f' => ("Failed", "False"),
-        'A' | 'G' => ("", ""),
+        'A' => ("", ""),
         other => panic!("no letter of a pod: {other}"),
     };
     let status = json!({"phase": phase, "conditions": [{"type": "Ready", "status": ready}]});
     if !phase.is_empty() {
         pod.status = serde_json::from_value(status).expect("a pod status");
     }
-    scheduling_gate::set(pod.spec.get_or_insert_default(), matches!(letter, 'g' | 'G'));
+    scheduling_gate::set(pod.spec.get_or_insert_default(), letter == 'g');
     if letter == 't' {
         pod.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time"));
     }
