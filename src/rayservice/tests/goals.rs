@@ -154,6 +154,23 @@ fn ends_well(stage: &mut Stage, wanted: &'static str, count: usize) {
     }
 }
 
+/// What replaced it is new, and may go at once: only the name is that of a cluster that has served.
+#[test]
+fn a_cluster_made_anew_under_the_name_of_one_that_has_served_need_not_be_kept() {
+    let mut stage = Stage::new(chat());
+    play(&mut stage, 30);
+    for happening in [Happening::Version("2.55.0"), Happening::Pass(4), Happening::DeleteLast] {
+        happens(&mut stage, &happening);
+    }
+    happens(&mut stage, &Happening::Version("2.53.0"));
+    happens(&mut stage, &Happening::Partly(1));
+
+    ends_well(&mut stage, "2.54.0", 1);
+
+    let [cluster] = stage.living().try_into().expect("one cluster is left");
+    assert_eq!(stage.cluster(&cluster).spec.ray_version.as_deref(), Some("2.54.0"));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: CASES, ..ProptestConfig::default() })]
 

@@ -84,7 +84,7 @@ pub(in crate::rayservice) struct Stage {
     pub(in crate::rayservice) notes: Vec<Note>,
     /// Clusters that requests were sent to, one after the other.
     pub(in crate::rayservice) served_by: Vec<String>,
-    /// When requests were no longer sent to a cluster.
+    /// When requests were no longer sent to a cluster, by its uid: another may have its name later, and has served nobody.
     left_at: BTreeMap<String, Timestamp>,
     objects: BTreeMap<Key, Value>,
     observed: BTreeMap<String, ServeObservation>,
@@ -274,9 +274,13 @@ impl Stage {
         selector.as_str().map(str::to_owned)
     }
 
+    fn uid_of(&self, cluster: &str) -> Option<String> {
+        self.object("RayCluster", cluster)?.pointer("/metadata/uid")?.as_str().map(str::to_owned)
+    }
+
     /// Whether requests were sent to a cluster, and are no longer.
     pub(in crate::rayservice) fn is_left(&self, cluster: &str) -> bool {
-        self.left_at.contains_key(cluster)
+        self.uid_of(cluster).is_some_and(|uid| self.left_at.contains_key(&uid))
     }
 
     /// Status and reason of a condition of the service.
@@ -360,7 +364,7 @@ impl Stage {
                 assert!(foreground, "a cluster holds its quota until its pods are gone");
                 assert!(!self.wants_to_serve() || self.leads_to().as_ref() != Some(&key.1), "it serves");
                 assert!(!self.wants_to_serve() || self.share(&key.1) == 0, "it takes traffic");
-                if let Some(left_at) = self.left_at.get(&key.1).filter(|_| self.wants_to_serve()) {
+                if let Some(left_at) = self.left_at.get(uid).filter(|_| self.wants_to_serve()) {
                     let kept = self.now.duration_since(*left_at);
                     let delay = self.service().and_then(|service| service.spec.ray_cluster_deletion_delay_seconds);
                     // Times are kept in whole seconds.
@@ -426,10 +430,10 @@ impl Stage {
                 .flat_map(|slice| slice.endpoints.iter().flatten())
                 .any(|endpoint| endpoint.conditions.as_ref().and_then(|conditions| conditions.ready) == Some(true));
             assert!(takes_requests, "none of the pods of {cluster} takes requests");
-            if let Some(before) = self.served_by.last() {
-                self.left_at.insert(before.clone(), self.now);
+            if let Some(before) = self.served_by.last().and_then(|before| self.uid_of(before)) {
+                self.left_at.insert(before, self.now);
             }
-            self.left_at.remove(&cluster);
+            self.left_at.remove(&uid);
             self.served_by.push(cluster);
         }
     }
