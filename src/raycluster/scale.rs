@@ -202,28 +202,22 @@ fn create(situation: &Situation<'_>, replicas: &[Replica<'_>]) -> Vec<New> {
     let using = situation.pods.iter().filter(runs).count() + lost.iter().filter(arrives).count();
     let mut free_quota = situation.granted.saturating_sub(count(using));
     let mut room = group.count.saturating_sub(count(present)).min(BURST.max(group.hosts));
-    let mut slots = Vec::new();
     let there: BTreeMap<u32, &Replica<'_>> = replicas.iter().filter_map(|it| Some((it.index?, it))).collect();
     let living = there.iter().filter(|(_, replica)| !replica.is_going()).map(|(index, _)| *index);
     let begun: BTreeSet<u32> = living.chain(asked.iter().map(|slot| slot.replica)).collect();
-    for index in &begun {
-        let is_absent = |host: &u32| match there.get(index) {
-            Some(replica) => group.hosts > 1 && replica.host(*host).is_none(),
-            None => true,
-        };
-        for slot in (0..group.hosts).filter(is_absent).map(|host| Slot { replica: *index, host }) {
-            if asked.contains(&slot) {
-                slots.push(slot);
-            } else if room > 0 {
-                slots.push(slot);
-                room -= 1;
-            }
+    let mut slots = Vec::new();
+    for slot in begun.iter().flat_map(|index| missing(group.hosts, *index, there.get(index).copied())) {
+        if asked.contains(&slot) {
+            slots.push(slot);
+        } else if room > 0 {
+            slots.push(slot);
+            room -= 1;
         }
     }
     let mut free = (0..).filter(|index| !there.contains_key(index) && !begun.contains(index));
     while room >= group.hosts.max(1) {
         let Some(replica) = free.next() else { break };
-        slots.extend((0..group.hosts).map(|host| Slot { replica, host }));
+        slots.extend(missing(group.hosts, replica, None));
         room -= group.hosts.max(1);
     }
     let new = slots.chunk_by(|a, b| a.replica == b.replica).flat_map(|replica| {
@@ -232,6 +226,12 @@ fn create(situation: &Situation<'_>, replicas: &[Replica<'_>]) -> Vec<New> {
         replica.iter().map(move |slot| New { slot: *slot, attempt: attempt(situation, *slot), gated })
     });
     new.collect()
+}
+
+/// The slots of a replica that no pod is in; of one host, it is there or not, whatever its pod says of hosts.
+fn missing(hosts: u32, index: u32, there: Option<&Replica<'_>>) -> impl Iterator<Item = Slot> {
+    let is_absent = move |host: &u32| there.is_none_or(|replica| hosts > 1 && replica.host(*host).is_none());
+    (0..hosts).filter(is_absent).map(move |host| Slot { replica: index, host })
 }
 
 /// The slots of the pods that were asked for and not seen yet; and those of these pods that are not asked for again, since their
