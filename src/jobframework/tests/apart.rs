@@ -84,6 +84,22 @@ fn what_runs_already_stays_where_it_is() {
     assert!(patched(&plan, &waiting).is_none(), "{plan:?}");
 }
 
+/// Its pods may have started on what is held by the time that it would hold something else.
+#[test]
+fn what_is_paid_for_already_is_not_counted_apart() {
+    let (active, held) = serving();
+    let pending = cluster("b", 2, "1");
+    let waiting = created(&planned(&job(vec![active, pending.clone()]), &[&held])).expect("a successor");
+    let alone = job(vec![pending]);
+
+    let plan = pinned(&alone, &[&held, &waiting], &["small"]);
+
+    let given = patched(&plan, &held).expect("what is held is given to the next");
+    assert_eq!(counts(&given), named(&[("head", 1), ("small", 2)]));
+    let goes = |write: &Write| write.target.name == waiting.name_any() && matches!(write.op, WriteOp::Delete { .. });
+    assert!(plan.writes.iter().any(goes), "{plan:?}");
+}
+
 #[test]
 fn a_group_that_has_the_name_already_keeps_it() {
     let (mut active, _) = serving();
