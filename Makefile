@@ -51,6 +51,7 @@ processnode: ## Build the node that runs pods as local processes (see testenv/RE
 
 namespaces:
 	@unshare --net true || { echo 'no network namespace can be made: run it as root, in a container with docker run --privileged'; exit 1; }
+	@command -v ip >/dev/null || { echo 'there is no ip: apt-get install iproute2'; exit 1; }
 
 # All is built before: inside, there is no way to a registry.
 processnode-test: namespaces testenv processnode ## Run pods as processes on a real control plane. Needs root, iproute2 and python3.
@@ -102,6 +103,7 @@ gateway: namespaces testenv traefik ## Upgrade a service in steps behind a real 
 	  exec cargo test --locked --offline --test integration -- --ignored --nocapture on_the_wire'
 
 ray-installed:
+	@python3 -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo 'python3 has to be Python 3.11, which Ray is pinned for'; exit 1; }
 	python3 -m venv $(SLUICE_CACHE)/ray
 	$(SLUICE_CACHE)/ray/bin/pip install --quiet --requirement testenv/ray/requirements.txt
 
