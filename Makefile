@@ -91,7 +91,7 @@ test: testenv kuberay ## Run all tests: the units, simulated histories, and the 
 	cargo test --locked --example demo_ray
 	$(SIMULATED) cargo test --locked --test simulation whatever_goes_wrong -- --show-output
 	cargo test --locked --test simulation -- --skip whatever_goes_wrong
-	cargo test --locked --test integration -- --test-threads=2
+	cargo test --locked --test integration -- --test-threads=3
 
 # The addresses of the pretended pods are local to the test, which answers for them.
 traefik:

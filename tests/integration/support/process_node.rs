@@ -52,15 +52,24 @@ impl Drop for ProcessNode {
     }
 }
 
-/// An image with Ray and the application of the samples, with something in its environment.
+/// An image with Ray, where `make ray` installs it, and the application of the samples, with something in its environment.
 pub fn image(environment: &[(&str, &str)]) -> Value {
     let mut all = serde_json::Map::new();
-    all.insert("PYTHONPATH".to_owned(), json!(repository().join("config/samples")));
+    all.insert("PYTHONPATH".to_owned(), json!(seen_by_pods(repository().join("config/samples"))));
     all.extend(environment.iter().map(|(name, value)| ((*name).to_owned(), json!(value))));
-    json!({"path": ray(), "env": all})
+    json!({"path": seen_by_pods(cache().join("ray")), "env": all})
 }
 
-/// Where `make ray` installs Ray.
-fn ray() -> PathBuf {
-    cache().join("ray")
+/// The path, if pods find there what this machine has there.
+///
+/// # Panics
+/// When they don't, before it is waited for in vain that they come up.
+fn seen_by_pods(path: PathBuf) -> PathBuf {
+    let is_hidden = ["/tmp", "/run", "/dev"].iter().any(|own| path.starts_with(own));
+    assert!(
+        !is_hidden,
+        "pods have a /tmp, /run and /dev of their own, and don't see {}: it has to be elsewhere",
+        path.display()
+    );
+    path
 }
