@@ -102,10 +102,12 @@ gateway: namespaces testenv traefik ## Upgrade a service in steps behind a real 
 	unshare --net sh -c 'ip link set lo up && ip route add local 198.19.0.0/16 dev lo && \
 	  exec cargo test --locked --offline --test integration -- --ignored --nocapture on_the_wire'
 
+# What pods find as their image: Ray, and the application of the samples.
 ray-installed:
 	@python3 -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo 'python3 has to be Python 3.11, which Ray is pinned for'; exit 1; }
 	python3 -m venv $(SLUICE_CACHE)/ray
 	$(SLUICE_CACHE)/ray/bin/pip install --quiet --requirement testenv/ray/requirements.txt
+	install -m 644 config/samples/fruit.py $(SLUICE_CACHE)/ray/lib/python3.11/site-packages/
 
 ray: namespaces testenv processnode traefik ray-installed ## Upgrade, configure, kill and scale services on real Ray, behind Traefik, with requests that must not fail. Needs root, Python 3.11 and iproute2.
 	cargo test --locked --test integration --no-run

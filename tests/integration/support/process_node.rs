@@ -1,6 +1,7 @@
 //! A node on which pods are processes of this machine, so that real Ray runs in them; `make ray` builds it, and gives it a network
 //! of its own.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::TestEnv;
-use super::env::{cache, repository};
+use super::env::cache;
 
 /// A running node. It ends with this value, and its pods with it.
 pub struct ProcessNode(Child);
@@ -52,12 +53,10 @@ impl Drop for ProcessNode {
     }
 }
 
-/// An image with Ray, where `make ray` installs it, and the application of the samples, with something in its environment.
+/// An image with Ray and the application of the samples, where `make ray` installs them, and with this environment.
 pub fn image(environment: &[(&str, &str)]) -> Value {
-    let mut all = serde_json::Map::new();
-    all.insert("PYTHONPATH".to_owned(), json!(seen_by_pods(repository().join("config/samples"))));
-    all.extend(environment.iter().map(|(name, value)| ((*name).to_owned(), json!(value))));
-    json!({"path": seen_by_pods(cache().join("ray")), "env": all})
+    let environment: BTreeMap<&str, &str> = environment.iter().copied().collect();
+    json!({"path": seen_by_pods(cache().join("ray")), "env": environment})
 }
 
 /// The path, if pods find there what this machine has there.
