@@ -1,7 +1,7 @@
 //! A job that has ended: its slices are over, and what waited for it waits no more.
 
 use super::slices::{self, Phase};
-use super::{Finish, JobView};
+use super::{Finish, JobView, succession};
 use crate::api::kueue::names::finished_reason;
 use crate::engine::plan::Plan;
 
@@ -17,7 +17,7 @@ pub(super) fn plan(view: &JobView<'_>, finish: &Finish) -> Plan {
             Phase::Going | Phase::Finished => false,
         };
         if is_over {
-            plan.write(slices::finish(slice.workload, reason, finish.message.clone(), view.now));
+            plan.write(succession::finish(slice.workload, reason, finish.message.clone(), view.now));
         }
     }
     plan

@@ -6,7 +6,7 @@ use super::pod_sets::{self, Wanted};
 use super::record::{Displaced, MemberShare, Record};
 use super::report::Says;
 use super::slices::{self, Slice};
-use super::{Member, Request};
+use super::{Member, Request, succession};
 use crate::api::quantity::Amount;
 use crate::api::ray::upgrade_choices::{WHEN_EXCEEDS_ANNOTATION, WhenExceeds};
 use crate::queue::{Binding, Lack, Obstacle, Prospect, Prospects};
@@ -265,7 +265,7 @@ pub(super) fn outlook(request: &Request<'_>, slices: &[Slice<'_>]) -> Outlook {
 fn prospect_alone(request: &Request<'_>, held: Option<&Slice<'_>>, next: &Member) -> Option<Prospect> {
     let members = vec![request.wanted.record.member(&next.uid)?.clone()];
     let record = Record { members, ..Record::default() };
-    let asked = slices::new_slice(&Request { outlook: Outlook::Unknown, ..*request }, record.clone(), held);
+    let asked = succession::new_slice(&Request { outlook: Outlook::Unknown, ..*request }, record.clone(), held);
     Some(request.view.queue.prospects(&asked)?.of(&pods(&record, |_, _, count| count)))
 }
 
@@ -280,7 +280,7 @@ fn upgrade<'m>(request: &Request<'m>) -> Option<(&'m Member, &'m Member)> {
 fn judge(request: &Request<'_>, held: Option<&Slice<'_>>, serving: &Member, next: &Member) -> Option<Outlook> {
     let wanted = &pair(request.wanted, serving, next, held.is_some())?;
     let record = wanted.record.clone();
-    let asked = slices::new_slice(&Request { wanted, outlook: Outlook::Unknown, ..*request }, record.clone(), held);
+    let asked = succession::new_slice(&Request { wanted, outlook: Outlook::Unknown, ..*request }, record.clone(), held);
     let prospects = request.view.queue.prospects(&asked)?;
     let both = pods(&record, |_, _, count| count);
     let pair = Pair::of(serving, next);

@@ -24,6 +24,7 @@ pub mod readiness;
 pub mod record;
 pub mod report;
 pub mod slices;
+mod succession;
 pub mod ungate;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -294,7 +295,7 @@ fn plan_slices(
     let request = Request { outlook: fitting::outlook(&request, slices), ..request };
     let first = instead::wanted_back(&request, slices::covering(slices));
     let request = Request { wanted: first.as_ref().unwrap_or(wanted), ..request };
-    slices::plan(&request, slices, plan);
+    succession::plan(&request, slices, plan);
     pod_sets::enough_room(&wanted.record).map(|()| request.outlook)
 }
 

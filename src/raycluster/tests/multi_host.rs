@@ -57,6 +57,25 @@ fn quota_for_half_a_replica_is_quota_for_none() {
 }
 
 #[test]
+fn a_replica_that_has_had_more_hosts_is_there_whichever_of_them_is_left() {
+    let mut stage = Stage::new(wide(1));
+    stage.settle();
+    stage.pods.retain(|_, pod| pod.labels().get("ray.io/replica-host-index").is_none_or(|host| host != "0"));
+    stage.cluster.spec.worker_group_specs[0].num_of_hosts = Some(1);
+    stage.cluster.spec.worker_group_specs[0].replicas = Some(2);
+    assert_eq!(stage.names("wide").len(), 1);
+
+    stage.settle();
+
+    let replicas: Vec<_> = stage
+        .names("wide")
+        .iter()
+        .map(|name| stage.pods[name].labels()["ray.io/worker-group-replica-index"].clone())
+        .collect();
+    assert!(replicas.len() == 2 && replicas[0] != replicas[1], "{replicas:?}");
+}
+
+#[test]
 fn a_pod_that_is_on_its_way_has_its_place_when_its_replica_goes() {
     // Given two replicas, of each of which one host is going, and another host of the second that was asked for anew,
     let mut stage = Stage::new(wide(2));

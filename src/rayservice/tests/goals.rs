@@ -159,11 +159,15 @@ fn ends_well(stage: &mut Stage, wanted: &'static str, count: usize) {
 fn a_cluster_made_anew_under_the_name_of_one_that_has_served_need_not_be_kept() {
     let mut stage = Stage::new(chat());
     play(&mut stage, 30);
-    for happening in [Happening::Version("2.55.0"), Happening::Pass(4), Happening::DeleteLast] {
+    for happening in [
+        Happening::Version("2.55.0"),
+        Happening::Pass(4),
+        Happening::DeleteLast,
+        Happening::Version("2.53.0"),
+        Happening::Partly(1),
+    ] {
         happens(&mut stage, &happening);
     }
-    happens(&mut stage, &Happening::Version("2.53.0"));
-    happens(&mut stage, &Happening::Partly(1));
 
     ends_well(&mut stage, "2.54.0", 1);
 

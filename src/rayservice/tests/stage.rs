@@ -155,8 +155,7 @@ impl Stage {
     pub(in crate::rayservice) fn lose_head(&mut self, cluster: &str) {
         // Requests that are sent to it by now were sent while it was well.
         self.settle();
-        let uid = self.cluster(cluster).uid().unwrap_or_default();
-        self.dashboards.remove(&uid);
+        self.dashboards.remove(&self.uid_of(cluster).expect("the cluster is there"));
         self.objects.remove(&("Pod".to_owned(), format!("{cluster}-head")));
         let key = ("RayCluster".to_owned(), cluster.to_owned());
         self.patch(&key, &json!({"status": {"conditions": []}}));
@@ -305,7 +304,7 @@ impl Stage {
 
     /// The configurations that a cluster was given.
     pub(in crate::rayservice) fn applied(&self, cluster: &str) -> Vec<Value> {
-        let uid = self.cluster(cluster).uid().unwrap_or_default();
+        let uid = self.uid_of(cluster).expect("the cluster is there");
         self.dashboards.get(&uid).map(|dashboard| dashboard.applied.clone()).unwrap_or_default()
     }
 
@@ -419,7 +418,7 @@ impl Stage {
             }
         }
         if let Some(cluster) = self.leads_to().filter(|cluster| self.served_by.last() != Some(cluster)) {
-            let uid = self.cluster(&cluster).uid().unwrap_or_default();
+            let uid = self.uid_of(&cluster).expect("the cluster is there");
             assert!(
                 self.dashboards.get(&uid).is_some_and(|serve| serve.runs(self)),
                 "{cluster} is not ready for requests"
@@ -449,7 +448,7 @@ impl Stage {
             answer,
         };
         assert_eq!(call.head_service, format!("{}-head-svc", call.cluster));
-        let uid = self.cluster(&call.cluster).uid().unwrap_or_default();
+        let uid = self.uid_of(&call.cluster).expect("the cluster is there");
         let workers = self.worker_pods.get(&call.cluster).cloned().unwrap_or_default();
         let dashboard = self.dashboards.entry(uid).or_default();
         let runs = dashboard.deployed_at.is_some_and(|at| at + self.deploy <= self.now);
