@@ -1,7 +1,7 @@
 //! An upgrade on real Ray behind a real gateway, with requests that are all counted: it waits for quota, then goes through in steps.
 //!
 //! `make demo-ray` runs it. It shows how things stand while it runs, draws them as a picture at the end, and ends with an error if a
-//! request failed, if the old version answered after the switch, or if any invariant of the design was broken at any moment.
+//! request failed, if the old version answered once the gateway had switched, or if any invariant of the design was broken at any moment.
 //! With the file of an earlier run (`series.json`) as its argument it draws that again.
 
 // In a program of its own, `pub` says what other rooms may use.
@@ -16,6 +16,7 @@ mod scenario;
 mod screen;
 mod series;
 
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -63,7 +64,7 @@ async fn run(screen: &Screen) -> (Series, Vec<String>) {
     screen.title("Starting a control plane, a node that runs pods as processes, Traefik and Sluice");
     let env = TestEnv::start_bare().await;
     let _node = ProcessNode::start(&env, scenario::images()).await;
-    let _traefik = Traefik::start(&env).await;
+    let traefik = Traefik::start(&env).await;
     let (live, mut changes) = mpsc::unbounded_channel();
     let recorder = Recorder::start(env.client.clone(), Some(live)).await;
     let _manager = env.manager().await;
@@ -71,20 +72,20 @@ async fn run(screen: &Screen) -> (Series, Vec<String>) {
     let mut told = Told { teller: Teller::new(), observer: Observer::default() };
     tokio::select! {
         () = scenario::serves(&env, screen) => {}
-        () = told.follow(&mut changes, None, screen) => {}
+        never = told.follow(&mut changes, None, screen) => match never {},
     }
     let (load, start) = (Load::start(scenario::url(), RATE), Timestamp::now());
-    tokio::select! {
-        () = scenario::is_upgraded(&env, screen) => {}
-        () = told.follow(&mut changes, Some(&load), screen) => {}
-    }
+    let switched = tokio::select! {
+        switched = scenario::is_upgraded(&env, &traefik, &load, screen) => switched,
+        never = told.follow(&mut changes, Some(&load), screen) => match never {},
+    };
     let end = load.elapsed();
     let requests = load.stop().await;
     let history = recorder.history().await;
     let (standings, events) = observed::course(&history, start);
     let seconds = requests::seconds(&requests, end);
     let series = Series { seconds, standings, events, total: requests::total(&requests) };
-    let problems = problems(&series, &requests, invariants::breaches(&history));
+    let problems = problems(&series, &requests, switched, invariants::breaches(&history));
     (series, problems)
 }
 
@@ -96,7 +97,12 @@ struct Told {
 
 impl Told {
     /// Tells of each change, and shows how things stand, until it is dropped.
-    async fn follow(&mut self, changes: &mut mpsc::UnboundedReceiver<Change>, load: Option<&Load>, screen: &Screen) {
+    async fn follow(
+        &mut self,
+        changes: &mut mpsc::UnboundedReceiver<Change>,
+        load: Option<&Load>,
+        screen: &Screen,
+    ) -> Infallible {
         let mut frames = tokio::time::interval(FRAME);
         loop {
             tokio::select! {
@@ -118,21 +124,22 @@ impl Told {
     }
 }
 
-/// What must not be: requests that failed, answers of the old version once the new one was promoted, and broken invariants.
-fn problems(series: &Series, requests: &[Request], breaches: Vec<String>) -> Vec<String> {
+/// What must not be: requests that failed, answers of the old version to what was sent once the gateway had switched, and broken
+/// invariants.
+fn problems(series: &Series, requests: &[Request], switched: Duration, breaches: Vec<String>) -> Vec<String> {
     let mut problems: Vec<String> = breaches;
     let failures = requests.iter().filter_map(|request| Some((request.sent, request.answer.as_ref().err()?)));
     problems.extend(failures.map(|(sent, why)| format!("the request sent after {sent:.1?} failed: {why}")));
-    let promoted = series.events.iter().find(|event| event.what == What::Promoted(VERSIONS[1].to_owned()));
-    match promoted {
-        None => problems.push("the new version was never promoted".to_owned()),
-        Some(event) => {
-            let old = requests::answered_since(requests, Duration::from_secs_f64(event.at), VERSIONS[0]).count();
-            problems.extend(
-                (old > 0).then(|| format!("the old version answered {old} requests that came after the switch")),
-            );
-        }
+    if !series.events.iter().any(|event| event.what == What::Promoted(VERSIONS[1].to_owned())) {
+        problems.push("the new version was never promoted".to_owned());
     }
+    let old = requests::answered_since(requests, switched, VERSIONS[0]);
+    problems.extend(old.map(|request| {
+        format!(
+            "the old version answered the request sent after {:.1?}; the gateway had switched after {switched:.1?}",
+            request.sent
+        )
+    }));
     problems
 }
 

@@ -8,10 +8,10 @@ use tokio::time::sleep;
 use crate::screen::Screen;
 use crate::support::gateways::{Steps, service_in_steps};
 use crate::support::http::Http;
-use crate::support::load::version_of;
+use crate::support::load::{Load, version_of};
 use crate::support::objects::{QUEUE_SAMPLE, cluster_name};
 use crate::support::process_node::image;
-use crate::support::traefik::ADDRESS;
+use crate::support::traefik::{ADDRESS, Traefik};
 use crate::support::{TestEnv, within};
 
 /// How many requests come in a second.
@@ -66,8 +66,9 @@ pub async fn serves(env: &TestEnv, screen: &Screen) {
     .await;
 }
 
-/// The upgrade, with requests coming in.
-pub async fn is_upgraded(env: &TestEnv, screen: &Screen) {
+/// The upgrade, with requests coming in; returns from when on the gateway has sent all of them to the new version, as the load's time
+/// goes. It takes a change in a while after it was made.
+pub async fn is_upgraded(env: &TestEnv, traefik: &Traefik, load: &Load, screen: &Screen) -> Duration {
     screen.title(&format!("2. {RATE} requests a second"));
     sleep(BEFORE).await;
     screen.title("3. An upgrade in steps: a head and a worker more than there is quota for, so it waits");
@@ -86,11 +87,17 @@ pub async fn is_upgraded(env: &TestEnv, screen: &Screen) {
         if active.as_ref() == Some(&pending) { Ok(()) } else { Err(format!("but {active:?}")) }
     })
     .await;
+    let switched = within(START, "the gateway sends everything to the new version", async || {
+        let (share, _) = traefik.sends(&pending).await?;
+        if share == 100 { Ok(load.elapsed()) } else { Err(format!("but {share} %")) }
+    })
+    .await;
     screen.title("5. The new version serves alone; the old cluster goes after its delay, and its quota is released");
     env.only_cluster(&pending).await;
     env.reserves_cpu(QUOTA.0).await;
     env.one_slice_is_left().await;
     sleep(AFTER).await;
+    switched
 }
 
 /// The cluster that serves, as the service says.
