@@ -5,7 +5,7 @@ package runtime
 import (
 	"context"
 	"fmt"
-	"net/netip"
+	"os"
 	"path/filepath"
 	"sync"
 
@@ -42,27 +42,20 @@ type Service struct {
 var _ cri.RuntimeService = &Service{}
 
 // Open makes a runtime with its files below dir, and takes over what an earlier one recorded there. Containers don't see the
-// directory hidden. The network is set up only then: its addresses go on from those that were used.
+// directory hidden. The pods' addresses go on from those that were used.
 func Open(dir, hidden string, table images.Table) (*Service, error) {
 	s := &Service{
 		dir: dir, hidden: hidden, images: table, starter: container.NewStarter(), records: records{filepath.Join(dir, "records")},
 		sandboxes: map[string]*podSandbox{}, containers: map[string]*podContainer{},
 	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
 	if err := s.load(); err != nil {
 		return nil, fmt.Errorf("take over the pods of an earlier node: %w", err)
 	}
-	var last *podSandbox
-	for _, known := range s.sandboxes {
-		if last == nil || known.record.Created.After(last.record.Created) {
-			last = known
-		}
-	}
-	after := netip.Addr{}
-	if last != nil {
-		after = last.record.Address
-	}
 	var err error
-	s.network, err = sandbox.Setup(after)
+	s.network, err = sandbox.Setup(filepath.Join(dir, "last-address"))
 	return s, err
 }
 

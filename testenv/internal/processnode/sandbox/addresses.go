@@ -1,25 +1,39 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
 	"sync"
 )
 
-// Pool gives out addresses of a prefix. It goes round: an address that was given back is not given out again soon, so that
-// whoever still knows it doesn't take another pod for the one that is gone.
+// Pool gives out addresses of a prefix. It goes round, also over a restart: an address that was given back is not given out
+// again soon, so that whoever still knows it doesn't take another pod for the one that is gone.
 type Pool struct {
 	mutex  sync.Mutex
 	prefix netip.Prefix
 	next   netip.Addr
 	used   map[netip.Addr]bool
+	// path is the file that holds the address which was given out last.
+	path string
 }
 
-// NewPool makes a pool that begins after an address, which need not be of the prefix.
-func NewPool(prefix netip.Prefix, after netip.Addr) *Pool {
-	pool := &Pool{prefix: prefix.Masked(), used: map[netip.Addr]bool{}}
-	pool.next = pool.following(after)
-	return pool
+// OpenPool makes a pool that goes on after the address that a file holds, which need not be of the prefix, or from the first
+// one if there is no such file.
+func OpenPool(prefix netip.Prefix, path string) (*Pool, error) {
+	pool := &Pool{prefix: prefix.Masked(), used: map[netip.Addr]bool{}, path: path}
+	last := netip.Addr{}
+	text, err := os.ReadFile(path)
+	if err == nil {
+		last, err = netip.ParseAddr(string(text))
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read the address that was given out last from %s: %w", path, err)
+	}
+	pool.next = pool.following(last)
+	return pool, nil
 }
 
 // following is the address after this one, and the first one after the last. The first and the last of the prefix are left out.
@@ -40,6 +54,9 @@ func (p *Pool) Take() (netip.Addr, error) {
 		address := p.next
 		p.next = p.following(address)
 		if !p.used[address] {
+			if err := p.keep(address); err != nil {
+				return netip.Addr{}, fmt.Errorf("keep the address that was given out last: %w", err)
+			}
 			p.used[address] = true
 			return address, nil
 		}
@@ -47,6 +64,14 @@ func (p *Pool) Take() (netip.Addr, error) {
 			return netip.Addr{}, fmt.Errorf("all addresses of %s are in use", p.prefix)
 		}
 	}
+}
+
+// keep writes which address was given out last, whole or not at all.
+func (p *Pool) keep(address netip.Addr) error {
+	if err := os.WriteFile(p.path+".new", []byte(address.String()), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(p.path+".new", p.path)
 }
 
 // Return takes an address back.

@@ -42,8 +42,13 @@ type Network struct {
 	claim net.Listener
 }
 
-// Setup makes the bridge, after it has removed what a node that was killed left. The pods' addresses begin after one.
-func Setup(after netip.Addr) (*Network, error) {
+// Setup makes the bridge, after it has removed what a node that was killed left. The pods' addresses go on after the one that a
+// file holds, and it holds from now on which was given out last.
+func Setup(lastAddress string) (*Network, error) {
+	pool, err := OpenPool(pods, lastAddress)
+	if err != nil {
+		return nil, err
+	}
 	if err := checkIsolated(); err != nil {
 		return nil, err
 	}
@@ -60,7 +65,7 @@ func Setup(after netip.Addr) (*Network, error) {
 	if err := netlink.LinkAdd(bridge); err != nil {
 		return nil, errors.Join(fmt.Errorf("make the bridge %s: %w", bridgeName, err), claim.Close())
 	}
-	made := &Network{bridge: bridge, pool: NewPool(pods, after), claim: claim}
+	made := &Network{bridge: bridge, pool: pool, claim: claim}
 	if err := made.bringUp(); err != nil {
 		return nil, errors.Join(err, made.Close())
 	}
