@@ -24,7 +24,7 @@ const POD_SET: &str = "kueue.x-k8s.io/podset";
 #[derive(Default)]
 pub(super) struct Pods {
     by_cluster: BTreeMap<String, BTreeMap<String, Running>>,
-    /// What each pod is that hasn't ended, whether it may run or not.
+    /// What each pod is that is there, whether it may run, has ended or neither.
     made_as: BTreeMap<String, BTreeMap<String, MadeAs>>,
 }
 
@@ -58,7 +58,7 @@ impl Pods {
             pods.insert(key(pod), Running { pod_set: pod.labels().get(POD_SET).cloned(), requests });
         }
         let kinds = self.made_as.entry(cluster.clone()).or_default();
-        if gone || has_ended(pod) {
+        if gone {
             kinds.remove(&key(pod));
         } else {
             kinds.insert(key(pod), made_as(pod));
