@@ -1,5 +1,6 @@
 //! The wire between a client and the API server: it takes its time, and some of what is sent over it is lost.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use kube::client::Body;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use tower::BoxError;
 
@@ -161,14 +163,17 @@ impl Wire {
 
     async fn pump(self, mut watch: Watch, number: u64, fault: Option<Fault>, lines: Lines) {
         let mut draw = self.chance.about("watch", number);
-        let until = tokio::time::Instant::now() + watch.timeout().unwrap_or(Duration::from_secs(300));
+        let now = tokio::time::Instant::now();
+        let until = now + watch.timeout().unwrap_or(Duration::from_secs(300));
         let breaks = match fault {
-            Some(Fault::Breaks(millis)) => tokio::time::Instant::now() + Duration::from_millis(millis.into()),
+            Some(Fault::Breaks(millis)) => now + Duration::from_millis(millis.into()),
             _ => until + Duration::from_secs(1),
         };
-        let mut bookmark = tokio::time::Instant::now() + BOOKMARKS;
+        let (mut killed, mut closed) = (pin!(self.killed.cancelled()), pin!(lines.closed()));
+        let (mut until, mut breaks) = (pin!(sleep_until(until)), pin!(sleep_until(breaks)));
+        let mut bookmark = pin!(sleep_until(now + BOOKMARKS));
         loop {
-            let changed = self.world.next_change();
+            let changed = self.world.next_change_of(watch.kind());
             let seen = self.world.with(|world| world.api.events(&mut watch));
             if !seen.is_empty() {
                 let lag =
@@ -180,12 +185,13 @@ impl Wire {
             }
             tokio::select! {
                 biased;
-                () = self.killed.cancelled() => return,
-                () = lines.closed() => return,
-                () = tokio::time::sleep_until(breaks) => return drop(lines.send(Err("connection reset by peer".into()))),
-                () = tokio::time::sleep_until(until) => return,
-                () = tokio::time::sleep_until(bookmark) => {
-                    bookmark += BOOKMARKS;
+                () = &mut killed => return,
+                () = &mut closed => return,
+                () = &mut breaks => return drop(lines.send(Err("connection reset by peer".into()))),
+                () = &mut until => return,
+                () = &mut bookmark => {
+                    let next = bookmark.deadline() + BOOKMARKS;
+                    bookmark.as_mut().reset(next);
                     if watch.wants_bookmarks() {
                         let line = self.world.with(|world| world.api.bookmark(&mut watch));
                         drop(lines.send(Ok(Frame::data(line))));

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
-use crate::api::{Answer, Api, Watch};
+use crate::api::{Answer, Api, Kind, Watch, kinds};
 use crate::cluster::Cluster;
 use crate::observer::Observer;
 use crate::time::Time;
@@ -29,6 +29,8 @@ pub struct World {
     pub writes: u64,
     /// Wakes those who wait in the order in which they came, which a watch channel doesn't.
     changed: Arc<Notify>,
+    /// The same for those who wait for a kind, by its index.
+    changed_kinds: Vec<Arc<Notify>>,
 }
 
 impl World {
@@ -43,9 +45,10 @@ impl World {
     }
 
     fn hand_on(&mut self, now: Timestamp) {
-        let seen = self.seen;
+        let mut kinds = BTreeSet::new();
         while let Some(change) = self.api.changes_from(self.seen).first() {
             self.seen += 1;
+            kinds.insert(change.kind.index);
             self.cluster.see(now, change);
             self.observer.see(now, change);
             // Nobody waits for the Events that tell what happened.
@@ -53,9 +56,10 @@ impl World {
                 self.changed_at = now;
             }
         }
-        if self.seen != seen {
+        if !kinds.is_empty() {
             self.changed.notify_waiters();
         }
+        kinds.into_iter().for_each(|kind| self.changed_kinds[kind].notify_waiters());
     }
 }
 
@@ -79,7 +83,9 @@ impl Shared {
     /// A new world, in which time starts to pass.
     pub fn new(time: Time, api: Api, cluster: Cluster, observer: Observer) -> Self {
         let changed_at = time.now();
-        let world = World { api, cluster, observer, seen: 0, changed_at, writes: 0, changed: Arc::default() };
+        let changed_kinds = kinds::all().iter().map(|_| Arc::default()).collect();
+        let (changed, writes) = (Arc::default(), 0);
+        let world = World { api, cluster, observer, seen: 0, changed_at, writes, changed, changed_kinds };
         Self { world: Arc::new(Mutex::new(world)), time }
     }
 
@@ -113,6 +119,11 @@ impl Shared {
     /// Waits for the first change from now on.
     pub fn next_change(&self) -> OwnedNotified {
         self.lock().changed.clone().notified_owned()
+    }
+
+    /// Waits for the first change of a kind from now on.
+    pub fn next_change_of(&self, kind: &Kind) -> OwnedNotified {
+        self.lock().changed_kinds[kind.index].clone().notified_owned()
     }
 
     /// When anything changed last.

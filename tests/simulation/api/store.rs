@@ -41,7 +41,7 @@ pub struct Stored {
 impl Stored {
     /// An object with its bytes, which are made once.
     pub fn of(object: Value) -> Self {
-        let body = Bytes::from(object.to_string());
+        let body = Bytes::from(serde_json::to_vec(&object).expect("keys are text"));
         Self { object: Arc::new(object), body }
     }
 }

@@ -69,6 +69,11 @@ impl Watch {
         watch
     }
 
+    /// The kind that is watched.
+    pub fn kind(&self) -> &'static Kind {
+        self.kind
+    }
+
     /// How long the client wants to watch.
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout

@@ -24,19 +24,31 @@ impl PodId {
     }
 }
 
+/// What is at a JSON pointer. (That of serde_json makes two texts for each part of it, and controllers read all the time.)
+pub(super) fn at<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
+    if pointer.contains('~') {
+        return object.pointer(pointer);
+    }
+    pointer.split('/').skip(1).try_fold(object, |value, part| match value {
+        Value::Object(fields) => fields.get(part),
+        Value::Array(items) => items.get(part.parse::<usize>().ok()?),
+        _ => None,
+    })
+}
+
 /// The text at a JSON pointer; empty if there is none.
 pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+    at(object, pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The items at a JSON pointer; none if there is no list.
 pub(super) fn items<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
-    object.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
+    at(object, pointer).and_then(Value::as_array).into_iter().flatten()
 }
 
 /// The fields at a JSON pointer; none if there is no map.
 pub(super) fn fields<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = (&'a str, &'a Value)> + use<'a> {
-    object.pointer(pointer).and_then(Value::as_object).into_iter().flatten().map(|(name, value)| (name.as_str(), value))
+    at(object, pointer).and_then(Value::as_object).into_iter().flatten().map(|(name, value)| (name.as_str(), value))
 }
 
 pub(super) fn uid(object: &Value) -> &str {

@@ -1,5 +1,7 @@
 //! The objects that people apply, varied from the project's samples.
 
+use std::sync::LazyLock;
+
 use serde_json::{Value, json};
 use sluice::api::ray::upgrade_choices::{TIMEOUT_ANNOTATION, WHEN_EXCEEDS_ANNOTATION};
 use sluice::api::ray::way_choices::ROUTE_ANNOTATION;
@@ -7,8 +9,11 @@ use sluice::api::ray::way_choices::ROUTE_ANNOTATION;
 use super::scene::{Cohort, Flavor, Priority, Queue, Quota, Size};
 use super::step::{Cluster, Group, Pods, Service};
 
-const SERVICE_SAMPLE: &str = include_str!("../../../config/samples/rayservice.yaml");
-const QUEUE_SAMPLE: &str = include_str!("../../../config/samples/queue.yaml");
+/// The documents of the sample of a service, and of that of a queue.
+static SERVICE_SAMPLE: LazyLock<Vec<Value>> =
+    LazyLock::new(|| documents(include_str!("../../../config/samples/rayservice.yaml")));
+static QUEUE_SAMPLE: LazyLock<Vec<Value>> =
+    LazyLock::new(|| documents(include_str!("../../../config/samples/queue.yaml")));
 /// Groups may be scaled up to this.
 pub(crate) const MOST_WORKERS: u32 = 10;
 /// The class of Gateways.
@@ -41,7 +46,7 @@ impl Place {
 
     /// A ResourceFlavor. A picky one is for the nodes of one architecture, which all simulated nodes have.
     pub(crate) fn flavor(&self, flavor: &Flavor) -> Value {
-        let mut object = sample(QUEUE_SAMPLE, 0);
+        let mut object = QUEUE_SAMPLE[0].clone();
         object["metadata"]["name"] = self.global(&flavor.name).into();
         if flavor.picky {
             object["spec"] = json!({
@@ -88,7 +93,7 @@ impl Place {
 
     /// A ClusterQueue.
     pub(crate) fn cluster_queue(&self, queue: &Queue) -> Value {
-        let mut object = sample(QUEUE_SAMPLE, 1);
+        let mut object = QUEUE_SAMPLE[1].clone();
         object["metadata"]["name"] = self.global(&queue.name).into();
         let spec = &mut object["spec"];
         spec["resourceGroups"] = self.quotas(&queue.quotas);
@@ -109,7 +114,7 @@ impl Place {
 
     /// The LocalQueue of a ClusterQueue.
     pub(crate) fn local_queue(&self, queue: &Queue) -> Value {
-        let mut object = sample(QUEUE_SAMPLE, 2);
+        let mut object = QUEUE_SAMPLE[2].clone();
         object["metadata"] = json!({"name": queue.name, "namespace": self.namespace});
         object["spec"]["clusterQueue"] = self.global(&queue.name).into();
         object
@@ -135,7 +140,7 @@ impl Place {
 
     /// A RayService.
     pub(crate) fn service(&self, service: &Service) -> Value {
-        let mut object = sample(SERVICE_SAMPLE, 0);
+        let mut object = SERVICE_SAMPLE[0].clone();
         object["metadata"] = self.metadata(&service.name, service.queue.as_deref(), service.priority.as_deref());
         if service.recreate {
             object["metadata"]["annotations"][WHEN_EXCEEDS_ANNOTATION] = "Recreate".into();
@@ -187,7 +192,7 @@ impl Place {
 
     /// A RayCluster.
     pub(crate) fn cluster(&self, cluster: &Cluster) -> Value {
-        let mut spec = sample(SERVICE_SAMPLE, 0)["spec"]["rayClusterConfig"].take();
+        let mut spec = SERVICE_SAMPLE[0].clone()["spec"]["rayClusterConfig"].take();
         fill(&mut spec, &cluster.pods);
         if cluster.recreate {
             spec["upgradeStrategy"] = json!({"type": "Recreate"});
@@ -220,7 +225,7 @@ fn serve_config_of(edition: u32, replicas: u32) -> String {
 
 /// The sample's Serve configuration. Editions differ by the name of a deployment, so that a status says which one it is about.
 pub(crate) fn serve_config(edition: u32) -> String {
-    let text = sample(SERVICE_SAMPLE, 0)["spec"]["serveConfigV2"].take();
+    let text = SERVICE_SAMPLE[0].clone()["spec"]["serveConfigV2"].take();
     text.as_str().unwrap_or_default().replace("FruitMarket", &deployment(edition))
 }
 
@@ -279,10 +284,9 @@ fn amount(resource: &str, size: Size) -> String {
     }
 }
 
-/// A document of a file that is a part of this program.
-fn sample(text: &str, document: usize) -> Value {
-    let part = text.split("\n---").nth(document).expect("a sample has as many documents as are asked for");
-    serde_saphyr::from_str(part).expect("samples are YAML")
+/// The documents of a file that is a part of this program.
+fn documents(text: &str) -> Vec<Value> {
+    text.split("\n---").map(|part| serde_saphyr::from_str(part).expect("samples are YAML")).collect()
 }
 
 #[cfg(test)]
