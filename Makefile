@@ -15,12 +15,15 @@ ROBOTO_VERSION := 0.0.1
 CASES ?= 2000
 RNG_SEED ?= 1
 
-# How many seeds the simulator runs, and from which on; and how many of those in which services are upgraded in steps.
+# How many seeds the simulator runs, and from which on; how many of those in which services are upgraded in steps; and how many of those in
+# which one service is upgraded twenty times.
 SEEDS ?= 2000
 FIRST ?= 0
 STEPS ?= 1000
 STEPS_FIRST ?= 0
-SIMULATED := SEEDS=$(SEEDS) FIRST=$(FIRST) STEPS=$(STEPS) STEPS_FIRST=$(STEPS_FIRST)
+AGAIN ?= 100
+AGAIN_FIRST ?= 0
+SIMULATED := SEEDS=$(SEEDS) FIRST=$(FIRST) STEPS=$(STEPS) STEPS_FIRST=$(STEPS_FIRST) AGAIN=$(AGAIN) AGAIN_FIRST=$(AGAIN_FIRST)
 
 # Clients parse the API server's version and refuse a server that does not say it.
 VERSION_PACKAGE := k8s.io/component-base/version
@@ -113,7 +116,7 @@ ray: namespaces testenv processnode traefik ray-installed ## Upgrade, configure,
 	cargo test --locked --test integration --no-run
 	unshare --net sh -c 'ip link set lo up && exec cargo test --locked --offline --test integration -- --ignored --nocapture --test-threads=1 real_ray'
 
-simulate: ## Run whole histories with faults in virtual time: SEEDS of them, from seed FIRST on, and STEPS from STEPS_FIRST on. SHOW=7 shows that of seed 7, SHOW=steps-7 that of one in steps, SHOW=file.yaml that of a case.
+simulate: ## Run whole histories with faults in virtual time: SEEDS of them, from seed FIRST on, STEPS from STEPS_FIRST on, and AGAIN from AGAIN_FIRST on. SHOW=7 shows that of seed 7, SHOW=steps-7 and SHOW=again-7 those of the others, SHOW=file.yaml that of a case.
 ifdef SHOW
 	SHOW=$(SHOW) cargo test --locked --test simulation a_seed_is_shown -- --ignored --nocapture
 else

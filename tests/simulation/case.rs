@@ -44,6 +44,16 @@ impl Case {
         Self { seed, script: Script::in_steps(&Chance::new(seed)), trouble: None }
     }
 
+    /// The world of a seed in which one service is upgraded again and again, so many times.
+    pub fn again_and_again(seed: u64, upgrades: u32) -> Self {
+        Self { seed, script: Script::again_and_again(&Chance::new(seed), upgrades), trouble: None }
+    }
+
+    /// The world of a service that is put there at once as it is in the end of such a case, and in which nothing goes wrong.
+    pub fn as_in_the_end(&self) -> Self {
+        Self { seed: self.seed, script: self.script.as_in_the_end(), trouble: Some(Trouble::default()) }
+    }
+
     /// The world that a file describes.
     ///
     /// # Panics

@@ -51,32 +51,53 @@ const SEEDS: u64 = 200;
 /// With so many seeds, no history that matters may be rare.
 const MANY: u64 = 2000;
 
+/// How often one service is upgraded in a history that is about that.
+const UPGRADES: u32 = 20;
+
 #[test]
 fn whatever_goes_wrong_the_invariants_hold() {
-    let number = |name: &str| std::env::var(name).ok().map(|value| value.parse().expect(name));
-    let (first, count): (u64, u64) = (number("FIRST").unwrap_or(0), number("SEEDS").unwrap_or(SEEDS));
-    let begun = Instant::now();
+    let summary = whatever_goes_wrong(("FIRST", "SEEDS"), Case::of);
 
-    let summary = seeds::run_all(first..first + count, Case::of);
-
-    println!("{}", summary.table(begun.elapsed()));
-    let told: Vec<String> = summary.failed.iter().map(|(seed, report)| seeds::told(&Case::of(*seed), report)).collect();
-    assert!(told.is_empty(), "{}", told.join("\n\n"));
-    assert!(count < MANY || summary.rare().is_empty(), "too rare: {}", summary.rare().join(", "));
+    assert!(summary.seeds < MANY || summary.rare().is_empty(), "too rare: {}", summary.rare().join(", "));
 }
 
 #[test]
 fn whatever_goes_wrong_in_steps_the_invariants_hold() {
+    whatever_goes_wrong(("STEPS_FIRST", "STEPS"), Case::in_steps);
+}
+
+#[test]
+fn whatever_goes_wrong_again_and_again_the_invariants_hold() {
+    whatever_goes_wrong(("AGAIN_FIRST", "AGAIN"), |seed| Case::again_and_again(seed, UPGRADES));
+}
+
+/// Runs the cases of as many seeds as the environment says, from the first that it says, and tells what came of them.
+fn whatever_goes_wrong((first, count): (&str, &str), case: fn(u64) -> Case) -> seeds::Summary {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse().expect(name));
-    let (first, count): (u64, u64) = (number("STEPS_FIRST").unwrap_or(0), number("STEPS").unwrap_or(SEEDS));
+    let (first, count): (u64, u64) = (number(first).unwrap_or(0), number(count).unwrap_or(SEEDS));
     let begun = Instant::now();
 
-    let summary = seeds::run_all(first..first + count, Case::in_steps);
+    let summary = seeds::run_all(first..first + count, case);
 
     println!("{}", summary.table(begun.elapsed()));
-    let told = summary.failed.iter().map(|(seed, report)| seeds::told(&Case::in_steps(*seed), report));
-    let told: Vec<String> = told.collect();
+    let told: Vec<String> = summary.failed.iter().map(|(seed, report)| seeds::told(&case(*seed), report)).collect();
     assert!(told.is_empty(), "{}", told.join("\n\n"));
+    summary
+}
+
+#[test]
+fn after_many_upgrades_there_is_as_much_as_after_the_first_start() {
+    for seed in 0..20 {
+        // Given a service that has been upgraded again and again, while things went wrong,
+        let case = Case::again_and_again(seed, UPGRADES);
+        let upgraded = run(&case, false);
+
+        // and one like it that was put there at once, while nothing went wrong,
+        let fresh = run(&case.as_in_the_end(), false);
+
+        // then there are as many objects of each kind.
+        assert_eq!(upgraded.left, fresh.left, "seed {seed}");
+    }
 }
 
 #[test]
@@ -103,12 +124,13 @@ fn what_was_drawn_can_be_listed() {
 }
 
 #[test]
-#[ignore = "shows one seed (7, or steps-7) or the file of a case, SHOW, to a person: what was said over the wire, and what it broke"]
+#[ignore = "shows one seed (7, steps-7 or again-7) or the file of a case, SHOW, to a person: what was said over the wire, and what it broke"]
 fn a_seed_is_shown() {
     let wanted = std::env::var("SHOW").expect("SHOW");
-    let in_steps = wanted.strip_prefix("steps-").and_then(|seed| seed.parse().ok()).map(Case::in_steps);
-    let of_seed = || wanted.parse().ok().map(Case::of);
-    let case = in_steps.or_else(of_seed).unwrap_or_else(|| Case::read(wanted.as_ref()));
+    let of_seed = |prefix: &str, case: fn(u64) -> Case| wanted.strip_prefix(prefix)?.parse().ok().map(case);
+    let in_steps = || of_seed("steps-", Case::in_steps);
+    let again = || of_seed("again-", |seed| Case::again_and_again(seed, UPGRADES));
+    let case = of_seed("", Case::of).or_else(in_steps).or_else(again).unwrap_or_else(|| Case::read(wanted.as_ref()));
     let report = run(&case, true);
     println!("{}", report.text);
     report.found.iter().for_each(|found| println!("{found}"));

@@ -1,12 +1,13 @@
 //! Runs a case from its beginning to its end.
 
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::api::Api;
+use crate::api::{Api, kinds};
 use crate::case::{Case, Trouble};
 use crate::cluster::{Cluster, Nodes, Pace};
 use crate::course::Position;
@@ -45,6 +46,8 @@ pub struct Report {
     pub coverage: Coverage,
     /// The states that upgrades in steps went through.
     pub course: Vec<Position>,
+    /// How many objects of each kind there are in the end, but for Events.
+    pub left: BTreeMap<String, usize>,
     /// How many requests Sluice made.
     pub requests: u64,
     /// The numbers of those that wrote, while something could go wrong.
@@ -205,10 +208,16 @@ impl Run {
             trouble: Trouble { faults: faults.struck().clone(), fates: world.cluster.struck().clone() },
             coverage: world.observer.coverage.clone(),
             course: world.observer.course.positions().to_vec(),
+            left: left(&world.api),
             requests: faults.requests(),
             writes: faults.writes().to_vec(),
             lasted: self.machine.world.time.elapsed(),
             text: trace.text().to_owned(),
         })
     }
+}
+
+fn left(api: &Api) -> BTreeMap<String, usize> {
+    let kinds = kinds::all().iter().map(|kind| &kind.kind).filter(|kind| *kind != "Event");
+    kinds.map(|kind| (kind.clone(), api.list(kind).count())).filter(|(_, count)| *count > 0).collect()
 }

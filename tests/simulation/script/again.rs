@@ -1,0 +1,66 @@
+//! Histories of one service that is upgraded again and again, from a seed.
+
+use fastrand::Rng;
+
+use super::generate::service;
+use super::scene::{Flavor, Queue, Quota, Scene, Size};
+use super::step::{Act, Pause, Script, Service, Step};
+use crate::chance::Chance;
+
+/// The queue of the service.
+const QUEUE: &str = "team-a";
+/// The longest that is waited for while an upgrade is under way, in milliseconds.
+const LONGEST_PAUSE: u32 = 30_000;
+
+impl Script {
+    /// A service in a queue that has room for two of it, and so many upgrades: most wait until the one before has come to rest, some find
+    /// it under way, and for some there is no quota at first.
+    pub(crate) fn again_and_again(chance: &Chance, upgrades: u32) -> Self {
+        let rng = &mut chance.of("script").about("again", 0);
+        let service = of_a_life(rng);
+        let (one, two) = (service.pods.total(), service.pods.total().times(2));
+        let mut steps = vec![Step { after: Pause::Rest, act: Act::PutService(service.clone()) }];
+        for version in (service.pods.version + 1..).take(upgrades as usize) {
+            let after = if rng.u32(0..4) == 0 { Pause::Millis(rng.u32(0..LONGEST_PAUSE)) } else { Pause::Rest };
+            let upgrade = Step { after, act: Act::SetVersion { service: service.name.clone(), version } };
+            if rng.u32(0..5) == 0 {
+                let quota =
+                    |after, room| Step { after, act: Act::SetQuota { queue: QUEUE.into(), quotas: quota(room) } };
+                steps.extend([quota(Pause::Rest, one), upgrade, quota(Pause::Rest, two)]);
+            } else {
+                steps.push(upgrade);
+            }
+        }
+        Self { scene: scene(two), steps }
+    }
+
+    /// The service of such a history as it is in the end, put there at once.
+    pub(crate) fn as_in_the_end(&self) -> Self {
+        let version = self.steps.iter().rev().find_map(|step| match &step.act {
+            Act::SetVersion { version, .. } => Some(*version),
+            _ => None,
+        });
+        let mut steps = self.steps[..1].to_vec();
+        if let (Some(version), Act::PutService(service)) = (version, &mut steps[0].act) {
+            service.pods.version = version;
+        }
+        Self { scene: self.scene.clone(), steps }
+    }
+}
+
+/// A service that waits for as long as it takes.
+fn of_a_life(rng: &mut Rng) -> Service {
+    Service { queue: Some(QUEUE.to_owned()), recreate: false, patience: None, ..service(rng, "fruit") }
+}
+
+fn quota(nominal: Size) -> Vec<Quota> {
+    vec![Quota { flavor: "on-demand".into(), nominal, borrowing: None, lending: None }]
+}
+
+fn scene(nominal: Size) -> Scene {
+    Scene {
+        flavors: vec![Flavor { name: "on-demand".into(), picky: false }],
+        queues: vec![Queue { name: QUEUE.into(), quotas: quota(nominal), ..Queue::default() }],
+        ..Scene::default()
+    }
+}
