@@ -119,10 +119,16 @@ impl Kubelet {
         }
     }
 
-    /// Ends a pod that was deleted.
-    pub(super) fn end(&mut self, now: Timestamp, api: &mut Api, id: &PodId) {
-        if id.find(api).is_some_and(|pod| is_deleted(pod)) {
-            api.remove(now, "Pod", &id.namespace, &id.name);
+    /// Ends a pod that was deleted. A kubelet tells that its containers have ended a while before it lets it go.
+    pub(super) fn end(&mut self, desk: &mut Desk<'_>, api: &mut Api, id: &Arc<PodId>) {
+        let Some(pod) = id.find(api).filter(|pod| is_deleted(pod)) else { return };
+        match desk.pace.gone.as_ref().filter(|_| text(pod, "/status/phase") == "Running") {
+            None => api.remove(desk.now, "Pod", &id.namespace, &id.name),
+            Some(gone) => {
+                let well = desk.pace.chance.about("ends well", id.ordinal).bool();
+                self.bring(desk.now, api, id, if well { Stage::Succeeded } else { Stage::Failed });
+                desk.after(desk.pace.draw(gone, "gone", id.ordinal), Chore::End(id.clone()));
+            }
         }
     }
 

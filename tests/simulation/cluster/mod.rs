@@ -171,7 +171,10 @@ impl Cluster {
                 Chore::ScheduleAgain => self.scheduler.schedule_again(now, api),
                 Chore::Tend(pod, plan) => self.kubelet.tend(now, api, &pod, plan),
                 Chore::Strike(pod) => self.kubelet.strike(now, &mut self.fates, api, &pod),
-                Chore::End(pod) => self.kubelet.end(now, api, &pod),
+                Chore::End(pod) => {
+                    let (pace, fates, agenda) = (&self.pace, &mut self.fates, &mut self.agenda);
+                    self.kubelet.end(&mut Desk { now, pace, fates, agenda }, api, &pod);
+                }
                 Chore::Publish(service) => self.endpoints.publish(now, api, &service),
                 Chore::LetIn(way) => self.gateways.let_in(now, api, &way),
                 Chore::Collect(uid) => self.garbage.collect(now, api, &uid),

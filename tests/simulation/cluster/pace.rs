@@ -16,8 +16,10 @@ pub struct Pace {
     pub schedule: RangeInclusive<u64>,
     /// From a pod's binding until it is ready.
     pub start: RangeInclusive<u64>,
-    /// From a pod's deletion until it is gone.
+    /// From a pod's deletion until its containers have ended.
     pub end: RangeInclusive<u64>,
+    /// From the end of a pod's containers, which its status tells, until it is gone; `None` if that is never told.
+    pub gone: Option<RangeInclusive<u64>>,
     /// From a change of a pod or a Service until EndpointSlices follow.
     pub endpoints: RangeInclusive<u64>,
     /// From the end of an owner until the garbage collector acts.
@@ -34,6 +36,7 @@ impl Pace {
             schedule: 20..=20,
             start: 200..=200,
             end: 10..=10,
+            gone: None,
             endpoints: 10..=10,
             collect: 20..=20,
             deploy: 300..=300,
@@ -47,6 +50,7 @@ impl Pace {
             schedule: 5..=100,
             start: 50..=3_000,
             end: 5..=3_000,
+            gone: Some(5..=1_000),
             endpoints: 5..=300,
             collect: 5..=500,
             deploy: 100..=3_000,
