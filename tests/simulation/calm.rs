@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Does something in a world of its own, in which Sluice runs.
 pub fn in_world<T>(seed: u64, act: impl AsyncFnOnce(&Shared) -> T) -> T {
-    in_world_with(seed, Setting { nodes: 4, fates: Fates::kind() }, act)
+    in_world_with(seed, Setting { nodes: 4, fates: Fates::kind(), uids: None }, act)
 }
 
 /// What a world has of its own.
@@ -28,6 +28,8 @@ pub struct Setting {
     pub nodes: usize,
     /// What becomes of pods and dashboards.
     pub fates: Fates,
+    /// What the order of uids is drawn from; they ascend if there is nothing.
+    pub uids: Option<Chance>,
 }
 
 /// The same, in such a world.
@@ -52,7 +54,7 @@ fn machine(chance: &Chance, setting: Setting) -> Machine {
     let time = Time::start();
     let cluster = Cluster::new(Nodes::alike(setting.nodes), Pace::steady(chance.of("pace")), setting.fates);
     Machine {
-        world: Shared::new(time, Api::new(time.now()), cluster, Observer::new()),
+        world: Shared::new(time, Api::new(time.now()).with_uids_of(setting.uids), cluster, Observer::new()),
         faults: Arc::new(Mutex::new(Faults::listed([].into()))),
         trace: Arc::default(),
         chance: chance.of("wire"),

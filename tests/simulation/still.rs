@@ -63,7 +63,7 @@ async fn served(world: &Shared, count: usize) {
 
 #[test]
 fn services_at_rest_cost_no_write() {
-    calm::in_world_with(1, Setting { nodes: 8, fates: Fates::kind() }, async |world| {
+    calm::in_world_with(1, Setting { nodes: 8, fates: Fates::kind(), uids: None }, async |world| {
         let client = reliable(world);
         let place = Place::new("team");
         let people = Performer::new(&client, &place);
@@ -136,7 +136,7 @@ fn b12_ten_requests_a_second_through_an_upgrade_are_all_answered() {
 
 /// How long it takes a service to serve, and then to be upgraded, where others came before it.
 fn lasts(others: &[&str], fates: FateList) -> (Duration, Duration) {
-    calm::in_world_with(1, Setting { nodes: 4, fates: Fates::listed(fates) }, async |world| {
+    calm::in_world_with(1, Setting { nodes: 4, fates: Fates::listed(fates), uids: None }, async |world| {
         let client = reliable(world);
         let place = Place::new("team");
         let people = Performer::new(&client, &place);

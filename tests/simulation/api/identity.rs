@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::fields;
 use super::kinds::Kind;
 use super::refusal::{Flaw, Refusal};
+use crate::chance::Chance;
 
 /// The letters of generated names, those of the real API server: nothing that could spell a word.
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -13,9 +14,10 @@ const LONGEST_NAME: usize = 63;
 /// Letters that are put behind what a made-up name starts with.
 const SUFFIX: usize = 5;
 
-/// The `n`th uid: the same ones in every run.
-pub fn uid(n: u64) -> String {
-    format!("00000000-0000-4000-8000-{n:012x}")
+/// The `n`th uid: the same ones in every run. They are in the order in which they are given out, or in one that is drawn.
+pub fn uid(n: u64, order: Option<&Chance>) -> String {
+    let rank = order.map_or(0, |order| order.nth(n).rng().u32(..));
+    format!("{rank:08x}-0000-4000-8000-{n:012x}")
 }
 
 /// The name of the `n`th object; made up when it only says what it starts with.

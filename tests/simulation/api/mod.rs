@@ -42,6 +42,7 @@ pub use route::ProxyTarget;
 pub use store::Change;
 pub use watch::Watch;
 
+use crate::chance::Chance;
 use apply::{Ledger, Manager};
 use store::Store;
 use write::{Hand, Part};
@@ -60,6 +61,8 @@ pub struct Api {
     ledger: Ledger,
     /// Objects made so far, which uids and generated names come from.
     made: u64,
+    /// What the order of uids is drawn from; they ascend if there is nothing.
+    uids: Option<Chance>,
 }
 
 /// What a request is answered with.
@@ -91,7 +94,7 @@ pub struct Proxied {
 impl Api {
     /// An API server with nothing but a few namespaces.
     pub fn new(now: Timestamp) -> Self {
-        let mut api = Self { store: Store::new(), ledger: Ledger::default(), made: 0 };
+        let mut api = Self { store: Store::new(), ledger: Ledger::default(), made: 0, uids: None };
         for name in NAMESPACES {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
             api.create(now, namespace).expect("nothing is there yet");
@@ -102,6 +105,12 @@ impl Api {
             api.create(now, class).expect("nothing is there yet");
         }
         api
+    }
+
+    /// The same with uids in an order that is drawn: a real API server's are in none.
+    #[must_use]
+    pub fn with_uids_of(self, order: Option<Chance>) -> Self {
+        Self { uids: order, ..self }
     }
 
     /// The changes from the `index`th on, which is the number of those seen before.

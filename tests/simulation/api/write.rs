@@ -53,7 +53,7 @@ impl Api {
         metadata::tidy_new(&mut object);
         let name = identity::settle_name(kind, &mut object, self.made)?;
         let own = fields::metadata_mut(&mut object);
-        own.insert("uid".into(), identity::uid(self.made).into());
+        own.insert("uid".into(), identity::uid(self.made, self.uids.as_ref()).into());
         own.insert("creationTimestamp".into(), seconds(now).into());
         if kind.namespaced {
             own.insert("namespace".into(), namespace.into());

@@ -21,6 +21,7 @@ pub(super) fn unrest<'a>(objects: impl Iterator<Item = &'a Value> + Clone) -> Op
             "RayCluster" => all.cluster(object),
             "Workload" => all.workload(object),
             "Pod" => pod(object),
+            "Service" => all.endpoints(object),
             _ => None,
         });
         why.map(|why| format!("{} {}: {why}", text(object, "/kind"), text(object, "/metadata/name")))
@@ -81,6 +82,22 @@ impl<'a, I: Iterator<Item = &'a Value> + Clone> World<I> {
             (false, 0) => Some("has no pods yet".into()),
             (false, _) => (!is_true(cluster, "HeadPodReady")).then(|| "has no head yet".into()),
         }
+    }
+
+    /// The controller of EndpointSlices takes its time with a Service that has just changed, however fast all others are.
+    fn endpoints(&self, service: &Value) -> Option<String> {
+        let selector = service.pointer("/spec/selector").and_then(Value::as_object)?;
+        let name = text(service, "/metadata/name");
+        let of_kind = |kind: &'static str| self.objects.clone().filter(move |object| text(object, "/kind") == kind);
+        let is_selected =
+            |pod: &&Value| selector.iter().all(|(label, value)| pod["metadata"]["labels"].get(label) == Some(value));
+        let runs = |pod: &&Value| text(pod, "/status/phase") == "Running" && is_true(pod, "Ready");
+        let selected = of_kind("Pod").filter(is_selected).filter(runs).map(|pod| text(pod, "/metadata/uid"));
+        let is_its = |slice: &&Value| text(slice, "/metadata/labels/kubernetes.io~1service-name") == name;
+        let slices = of_kind("EndpointSlice").filter(is_its).filter_map(|slice| slice["endpoints"].as_array());
+        let published = slices.flatten().map(|endpoint| text(endpoint, "/targetRef/uid"));
+        let (selected, published): (BTreeSet<&str>, BTreeSet<&str>) = (selected.collect(), published.collect());
+        (selected != published).then(|| "its endpoints are not what it selects yet".into())
     }
 
     /// One that was admitted opens the gates of all that it was made for.
@@ -201,5 +218,24 @@ mod tests {
 
         assert!(unrest([&going].into_iter()).is_some_and(|why| why.contains("is being deleted")));
         assert!(unrest([&lost].into_iter()).is_some_and(|why| why.contains("belongs to something that is gone")));
+    }
+
+    #[rstest]
+    #[case::nobody_yet(json!([]), true)]
+    #[case::who_is_gone(json!([{"targetRef": {"uid": "pod"}}, {"targetRef": {"uid": "another"}}]), true)]
+    #[case::who_is_ready(json!([{"targetRef": {"uid": "pod"}}]), false)]
+    fn a_service_leads_to_the_pods_that_are_ready(#[case] endpoints: Value, #[case] is_waited_for: bool) {
+        let service =
+            json!({"kind": "Service", "metadata": {"name": "x", "uid": "s"}, "spec": {"selector": {"app": "a"}}});
+        let status = json!({"phase": "Running", "conditions": condition("Ready")});
+        let pod =
+            json!({"kind": "Pod", "metadata": {"name": "p", "uid": "pod", "labels": {"app": "a"}}, "status": status});
+        let labels = json!({"kubernetes.io/service-name": "x"});
+        let slice =
+            json!({"kind": "EndpointSlice", "metadata": {"labels": labels, "uid": "e"}, "endpoints": endpoints});
+
+        let told = unrest([&service, &pod, &slice].into_iter());
+
+        assert_eq!(told.is_some(), is_waited_for, "{told:?}");
     }
 }

@@ -3,19 +3,22 @@
 use super::Outcome;
 use super::dump::{Dump, dump, reasons};
 use super::rest::unrest;
-use crate::calm;
+use crate::calm::{self, Setting};
+use crate::chance::Chance;
+use crate::cluster::Fates;
 use crate::script::manifests::Place;
 use crate::script::perform::Performer;
 use crate::script::step::Script;
 use crate::transport::reliable;
 use crate::world::Shared;
 
-/// Performs a script, and returns what it leaves behind.
+/// Performs a script with uids that ascend, or in an order that is drawn, and returns what it leaves behind.
 ///
 /// # Errors
 /// When something is refused, or there is no rest.
-pub(super) fn perform(script: &Script, place: &Place, seed: u64) -> Result<Outcome, String> {
-    calm::in_world(seed, async |world| play(world, script, place).await)
+pub(super) fn perform(script: &Script, place: &Place, seed: u64, uids: Option<Chance>) -> Result<Outcome, String> {
+    let setting = Setting { nodes: 4, fates: Fates::kind(), uids };
+    calm::in_world_with(seed, setting, async |world| play(world, script, place).await)
 }
 
 async fn play(world: &Shared, script: &Script, place: &Place) -> Result<Outcome, String> {
