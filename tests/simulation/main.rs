@@ -79,7 +79,7 @@ fn whatever_goes_wrong((first, count): (&str, &str), case: fn(u64) -> Case) -> s
 
     let summary = seeds::run_all(first..first + count, case);
 
-    println!("{}", summary.table(begun.elapsed()));
+    println!("\n{}", summary.table(begun.elapsed()));
     let told: Vec<String> = summary.failed.iter().map(|(seed, report)| seeds::told(&case(*seed), report)).collect();
     assert!(told.is_empty(), "{}", told.join("\n\n"));
     summary
