@@ -19,7 +19,7 @@ RNG_SEED ?= 1
 # which one service is upgraded twenty times. Each kind has all cores to itself, so that what it says of its speed is true.
 SEEDS ?= 2000
 FIRST ?= 0
-STEPS ?= 1000
+STEPS ?= 500
 STEPS_FIRST ?= 0
 AGAIN ?= 100
 AGAIN_FIRST ?= 0

@@ -87,7 +87,7 @@ fn whatever_goes_wrong((first, count): (&str, &str), case: fn(u64) -> Case) -> s
 
 #[test]
 fn after_many_upgrades_there_is_as_much_as_after_the_first_start() {
-    for seed in 0..20 {
+    for seed in 0..10 {
         // Given a service that has been upgraded again and again, while things went wrong,
         let case = Case::again_and_again(seed, UPGRADES);
         let upgraded = run(&case, false);
