@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Does something in a world of its own, in which Sluice runs.
 pub fn in_world<T>(seed: u64, act: impl AsyncFnOnce(&Shared) -> T) -> T {
-    in_world_with(seed, Setting { nodes: 4, fates: Fates::kind(), uids: None }, act)
+    in_world_with(seed, Setting::default(), act)
 }
 
 /// What a world has of its own.
@@ -30,6 +30,13 @@ pub struct Setting {
     pub fates: Fates,
     /// What the order of uids is drawn from; they ascend if there is nothing.
     pub uids: Option<Chance>,
+}
+
+impl Default for Setting {
+    /// Four nodes, on which all goes well.
+    fn default() -> Self {
+        Self { nodes: 4, fates: Fates::kind(), uids: None }
+    }
 }
 
 /// The same, in such a world.

@@ -96,6 +96,8 @@ fn after_many_upgrades_there_is_as_much_as_after_the_first_start() {
         let fresh = run(&case.as_in_the_end(), false);
 
         // then there are as many objects of each kind.
+        assert!(upgraded.coverage.upgrades > UPGRADES as usize / 2, "seed {seed}: {}", upgraded.coverage.upgrades);
+        assert!(upgraded.left.contains_key("RayCluster"), "seed {seed}: {:?}", upgraded.left);
         assert_eq!(upgraded.left, fresh.left, "seed {seed}");
     }
 }

@@ -8,7 +8,7 @@ use crate::calm::{self, Setting};
 use crate::cluster::{BoardFate, FateList, Fates};
 use crate::script::manifests::Place;
 use crate::script::perform::Performer;
-use crate::script::scene::{Flavor, Queue, Quota, Scene, Size};
+use crate::script::scene::{Scene, Size};
 use crate::script::step::{Act, Group, Pods, Service};
 use crate::transport::reliable;
 use crate::world::Shared;
@@ -20,13 +20,7 @@ const LOOKED_AT: Duration = Duration::from_secs(300);
 const PATIENCE: Duration = Duration::from_secs(600);
 
 fn scene() -> Scene {
-    let nominal = Size { cpu: 1_000_000, memory: 1_000_000, gpu: 0 };
-    let quotas = vec![Quota { flavor: "on-demand".into(), nominal, borrowing: None, lending: None }];
-    Scene {
-        flavors: vec![Flavor { name: "on-demand".into(), picky: false }],
-        queues: vec![Queue { name: "team-a".into(), quotas, ..Queue::default() }],
-        ..Scene::default()
-    }
+    Scene::of_one_queue("team-a", Size { cpu: 1_000_000, memory: 1_000_000, gpu: 0 })
 }
 
 fn service(name: &str) -> Act {
@@ -63,7 +57,7 @@ async fn served(world: &Shared, count: usize) {
 
 #[test]
 fn services_at_rest_cost_no_write() {
-    calm::in_world_with(1, Setting { nodes: 8, fates: Fates::kind(), uids: None }, async |world| {
+    calm::in_world_with(1, Setting { nodes: 8, ..Setting::default() }, async |world| {
         let client = reliable(world);
         let place = Place::new("team");
         let people = Performer::new(&client, &place);
@@ -136,7 +130,7 @@ fn b12_ten_requests_a_second_through_an_upgrade_are_all_answered() {
 
 /// How long it takes a service to serve, and then to be upgraded, where others came before it.
 fn lasts(others: &[&str], fates: FateList) -> (Duration, Duration) {
-    calm::in_world_with(1, Setting { nodes: 4, fates: Fates::listed(fates), uids: None }, async |world| {
+    calm::in_world_with(1, Setting { fates: Fates::listed(fates), ..Setting::default() }, async |world| {
         let client = reliable(world);
         let place = Place::new("team");
         let people = Performer::new(&client, &place);

@@ -123,3 +123,23 @@ pub fn check(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Re
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn uids_ascend_unless_their_order_is_drawn() {
+        let chance = Chance::new(1);
+        let uids = |order: Option<&Chance>| (0..100).map(|n| uid(n, order)).collect::<Vec<_>>();
+
+        let (ascending, drawn) = (uids(None), uids(Some(&chance)));
+
+        assert!(ascending.is_sorted());
+        assert!(!drawn.is_sorted());
+        assert_eq!(drawn.iter().collect::<BTreeSet<_>>().len(), 100);
+        assert_eq!(drawn, uids(Some(&chance)));
+    }
+}

@@ -103,3 +103,24 @@ pub(super) fn set_condition(object: &mut Value, now: Timestamp, kind: &str, stat
         None => conditions.push(wanted),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::whole("")]
+    #[case::field("/a")]
+    #[case::below("/a/b/1/c")]
+    #[case::escaped("/a/x~1y")]
+    #[case::nothing_there("/a/b/2")]
+    #[case::no_number("/a/b/c")]
+    #[case::below_a_text("/a/b/0/c")]
+    fn what_is_at_a_pointer_is_what_json_says(#[case] pointer: &str) {
+        let object = json!({"a": {"b": ["t", {"c": 1}], "x/y": 2}});
+
+        assert_eq!(at(&object, pointer), object.pointer(pointer));
+    }
+}

@@ -5,7 +5,6 @@ use super::dump::{Dump, dump, reasons};
 use super::rest::unrest;
 use crate::calm::{self, Setting};
 use crate::chance::Chance;
-use crate::cluster::Fates;
 use crate::script::manifests::Place;
 use crate::script::perform::Performer;
 use crate::script::step::Script;
@@ -17,7 +16,7 @@ use crate::world::Shared;
 /// # Errors
 /// When something is refused, or there is no rest.
 pub(super) fn perform(script: &Script, place: &Place, seed: u64, uids: Option<Chance>) -> Result<Outcome, String> {
-    let setting = Setting { nodes: 4, fates: Fates::kind(), uids };
+    let setting = Setting { uids, ..Setting::default() };
     calm::in_world_with(seed, setting, async |world| play(world, script, place).await)
 }
 

@@ -3,7 +3,7 @@
 use fastrand::Rng;
 
 use super::generate::service;
-use super::scene::{Flavor, Queue, Quota, Scene, Size};
+use super::scene::{Quota, Scene};
 use super::step::{Act, Pause, Script, Service, Step};
 use crate::chance::Chance;
 
@@ -20,18 +20,20 @@ impl Script {
         let service = of_a_life(rng);
         let (one, two) = (service.pods.total(), service.pods.total().times(2));
         let mut steps = vec![Step { after: Pause::Rest, act: Act::PutService(service.clone()) }];
-        for version in (service.pods.version + 1..).take(upgrades as usize) {
+        for version in service.pods.version + 1..=service.pods.version + upgrades {
             let after = if rng.u32(0..4) == 0 { Pause::Millis(rng.u32(0..LONGEST_PAUSE)) } else { Pause::Rest };
             let upgrade = Step { after, act: Act::SetVersion { service: service.name.clone(), version } };
             if rng.u32(0..5) == 0 {
-                let quota =
-                    |after, room| Step { after, act: Act::SetQuota { queue: QUEUE.into(), quotas: quota(room) } };
-                steps.extend([quota(Pause::Rest, one), upgrade, quota(Pause::Rest, two)]);
+                let quota = |nominal| Step {
+                    after: Pause::Rest,
+                    act: Act::SetQuota { queue: QUEUE.into(), quotas: vec![Quota::of(nominal)] },
+                };
+                steps.extend([quota(one), upgrade, quota(two)]);
             } else {
                 steps.push(upgrade);
             }
         }
-        Self { scene: scene(two), steps }
+        Self { scene: Scene::of_one_queue(QUEUE, two), steps }
     }
 
     /// The service of such a history as it is in the end, put there at once.
@@ -51,16 +53,4 @@ impl Script {
 /// A service that waits for as long as it takes.
 fn of_a_life(rng: &mut Rng) -> Service {
     Service { queue: Some(QUEUE.to_owned()), recreate: false, patience: None, ..service(rng, "fruit") }
-}
-
-fn quota(nominal: Size) -> Vec<Quota> {
-    vec![Quota { flavor: "on-demand".into(), nominal, borrowing: None, lending: None }]
-}
-
-fn scene(nominal: Size) -> Scene {
-    Scene {
-        flavors: vec![Flavor { name: "on-demand".into(), picky: false }],
-        queues: vec![Queue { name: QUEUE.into(), quotas: quota(nominal), ..Queue::default() }],
-        ..Scene::default()
-    }
 }

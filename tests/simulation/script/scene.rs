@@ -120,6 +120,27 @@ pub(crate) struct Quota {
     pub(crate) lending: Option<Size>,
 }
 
+impl Quota {
+    /// So much of the flavor of [`Scene::of_one_queue`].
+    pub(crate) fn of(nominal: Size) -> Self {
+        Self { flavor: ONLY_FLAVOR.to_owned(), nominal, borrowing: None, lending: None }
+    }
+}
+
+impl Scene {
+    /// One queue with so much of one flavor.
+    pub(crate) fn of_one_queue(name: &str, nominal: Size) -> Self {
+        Self {
+            flavors: vec![Flavor { name: ONLY_FLAVOR.to_owned(), picky: false }],
+            queues: vec![Queue { name: name.to_owned(), quotas: vec![Quota::of(nominal)], ..Queue::default() }],
+            ..Self::default()
+        }
+    }
+}
+
+/// The flavor where there is no other.
+const ONLY_FLAVOR: &str = "on-demand";
+
 /// `spec.preemption.withinClusterQueue` that is not Never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Within {

@@ -3,7 +3,7 @@
 use fastrand::Rng;
 
 use super::generate::size;
-use super::scene::{Flavor, Priority, Queue, Quota, Scene, Size, Within};
+use super::scene::{Priority, Quota, Scene, Size, Within};
 use super::step::{Act, Cluster, Group, Pause, Pods, Script, Service, Step, Steps};
 use super::wishes::Wishes;
 use crate::chance::Chance;
@@ -103,8 +103,7 @@ impl Author {
     }
 
     fn set_quota(&mut self, after: Pause, nominal: Size) {
-        let quota = Quota { flavor: "on-demand".into(), nominal, borrowing: None, lending: None };
-        self.push(after, Act::SetQuota { queue: QUEUE.into(), quotas: vec![quota] });
+        self.push(after, Act::SetQuota { queue: QUEUE.into(), quotas: vec![Quota::of(nominal)] });
     }
 
     fn service(&self, name: &str) -> Option<Service> {
@@ -180,14 +179,9 @@ fn surge(service: &Service) -> Size {
 }
 
 fn scene(demand: Size) -> Scene {
-    let quota = Quota { flavor: "on-demand".into(), nominal: demand, borrowing: None, lending: None };
-    let queue =
-        Queue { name: QUEUE.into(), quotas: vec![quota], within: Some(Within::LowerPriority), ..Queue::default() };
-    Scene {
-        flavors: vec![Flavor { name: "on-demand".into(), picky: false }],
-        queues: vec![queue],
-        priorities: vec![Priority { name: "high".into(), value: 100 }],
-        gateways: true,
-        ..Scene::default()
-    }
+    let mut scene = Scene::of_one_queue(QUEUE, demand);
+    scene.queues[0].within = Some(Within::LowerPriority);
+    scene.priorities = vec![Priority { name: "high".into(), value: 100 }];
+    scene.gateways = true;
+    scene
 }

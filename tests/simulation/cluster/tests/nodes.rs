@@ -37,6 +37,25 @@ fn a_pod_is_bound_and_then_gets_ready() {
 }
 
 #[test]
+fn a_pod_that_is_deleted_has_ended_before_it_is_gone_where_that_is_told() {
+    let pace = Pace { gone: Some(500..=500), ..Pace::steady(Chance::new(0)) };
+    let mut scene = Scene::with(Nodes::alike(1), pace, Fates::kind());
+    scene.create(pod("a"));
+    scene.run(220);
+
+    scene.delete("Pod", "a", Propagation::Background);
+    scene.run(10);
+    let (phase, ready) = scene.state("a");
+    assert!(["Succeeded", "Failed"].contains(&phase), "{phase}");
+    assert_eq!(ready, "False");
+
+    scene.run(499);
+    assert!(scene.find("Pod", "a").is_some());
+    scene.run(1);
+    assert!(scene.find("Pod", "a").is_none());
+}
+
+#[test]
 fn a_pod_behind_a_scheduling_gate_says_so_and_is_not_bound() {
     let mut scene = Scene::new();
     let mut gated = pod("a");
