@@ -156,6 +156,21 @@ pub struct Short {
     pub holders: BTreeMap<String, String>,
     /// How many others hold some.
     pub more_holders: usize,
+    /// What nobody holds, and is kept for others that wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<KeptForOthers>,
+}
+
+/// Quota that is kept for others that wait.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KeptForOthers {
+    /// How much.
+    pub amount: String,
+    /// For whom the most is kept: the job, where it is known, else its Workload.
+    pub first: String,
+    /// For how many others some is kept.
+    pub more: usize,
 }
 
 /// Explains where the job stands that this object is, or is a part of; `None` if there is no such object, or no job that it is a
@@ -300,6 +315,11 @@ fn waits(world: &World, waiting: &Waiting, cluster_queue: Option<&str>) -> Waits
 fn short(world: &World, shortfall: &Shortfall, cluster_queue: Option<&str>) -> Short {
     let show = |amount: Amount| amount.display(&shortfall.resource).to_string();
     let holders = shortfall.holders.iter().map(|(key, amount)| (holder(world, key), show(*amount)));
+    let kept = shortfall.kept.as_ref().map(|kept| KeptForOthers {
+        amount: show(kept.amount),
+        first: holder(world, &kept.first),
+        more: kept.more,
+    });
     Short {
         pod_set: shortfall.pod_set.clone(),
         flavor: shortfall.flavor.clone(),
@@ -312,6 +332,7 @@ fn short(world: &World, shortfall: &Shortfall, cluster_queue: Option<&str>) -> S
         bound_by: remedies::bound_by(&shortfall.binding, cluster_queue.unwrap_or_default()),
         holders: holders.collect(),
         more_holders: shortfall.more_holders,
+        kept,
     }
 }
 

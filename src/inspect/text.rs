@@ -87,6 +87,12 @@ impl fmt::Display for Waits {
             if short.more_holders > 0 {
                 write!(f, ", and {} more hold some", short.more_holders)?;
             }
+            if let Some(kept) = &short.kept {
+                write!(f, ", {} is kept for {}", kept.amount, kept.first)?;
+                if kept.more > 0 {
+                    write!(f, " and {} more", kept.more)?;
+                }
+            }
             f.write_char('\n')?;
         }
         for remedy in &self.unblocked_by {

@@ -328,6 +328,7 @@ impl Attempt<'_> {
             missing_now: clamped(wanted - available),
             holders: Vec::new(),
             more_holders: 0,
+            kept: None,
             within: Some((node, fr)),
         }
     }

@@ -1,5 +1,6 @@
 //! Why a workload waits.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Key;
@@ -7,7 +8,7 @@ use super::assign::{Assignment, Attempt, Findings, Predecessor};
 use super::engine::{ClusterQueueState, Engine, Promise, WorkloadId};
 use super::ledger::{LargeHolder, clamped};
 use super::means::{Ground, Means, Mode};
-use super::pending::{Binding, Obstacle, PendingReason, Waiting};
+use super::pending::{Binding, Kept, Obstacle, PendingReason, Waiting};
 use super::slot::{Slot, Standing};
 use super::tree::{Fr, NodeId, Tree, View};
 use crate::api::quantity::Amount;
@@ -176,7 +177,7 @@ impl Engine {
         Some(fits.ok_or(found.obstacles.unwrap_or_default()))
     }
 
-    /// Adds to an explanation who holds the most of what is short.
+    /// Adds to an explanation who holds the most of what is short, and for whom what nobody holds is kept.
     pub(super) fn name_holders(&self, why: &mut Waiting, slot: &Slot, holders: &mut Holders) {
         let Waiting::Quota(obstacles) = why else { return };
         let own = slot.entry.replaces.as_ref().and_then(|key| self.workloads.id(key));
@@ -189,7 +190,22 @@ impl Engine {
             shortfall.holders = named.collect();
             let all = most.count - usize::from(shortfall.held != Amount::ZERO).min(most.count);
             shortfall.more_holders = all.saturating_sub(shortfall.holders.len());
+            shortfall.kept = self.kept_for_others(slot, within, fr);
         }
+    }
+
+    /// What is kept within a part of the tree for others than this one.
+    fn kept_for_others(&self, slot: &Slot, within: NodeId, fr: Fr) -> Option<Kept> {
+        let is_within = |node: NodeId| node == within || self.tree.above(node).any(|above| above == within);
+        let promises = self.promises.get(&self.tree.root(within)).into_iter().flatten();
+        let others = promises.filter(|promise| is_within(promise.node)).filter_map(|promise| {
+            let (amount, key) = (*promise.usage.get(&fr)?, self.key(promise.workload)?);
+            (amount > 0 && key != slot.entry.key).then_some((amount, Reverse(key)))
+        });
+        let kept: Vec<(i128, Reverse<Key>)> = others.collect();
+        let (_, Reverse(first)) = kept.iter().max()?.clone();
+        let amount = clamped(kept.iter().map(|(amount, _)| amount).sum());
+        Some(Kept { amount, first, more: kept.len() - 1 })
     }
 
     fn most(&self, within: NodeId, fr: Fr) -> Most {

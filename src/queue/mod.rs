@@ -49,7 +49,7 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 
 pub use engine::Engine;
 pub use parts::Part;
-pub use pending::{Binding, Obstacle, PendingReason, Shortfall, Waiting};
+pub use pending::{Binding, Kept, Obstacle, PendingReason, Shortfall, Waiting};
 pub use prospect::{Lack, Prospect, Prospects};
 pub use report::{ClusterQueueReport, CohortReport, LocalQueueReport};
 pub use requests::{Requests, pod_requests, template_requests};

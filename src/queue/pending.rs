@@ -196,8 +196,21 @@ pub struct Shortfall {
     pub holders: Vec<(Key, Amount)>,
     /// How many others hold some of it.
     pub more_holders: usize,
+    /// What is kept of it for others that wait.
+    pub kept: Option<Kept>,
     /// The part of the tree within which it is held.
     pub(super) within: Option<(NodeId, Fr)>,
+}
+
+/// Quota that nobody holds, and that is kept for workloads that wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// How much of it, for all of them.
+    pub amount: Amount,
+    /// For whom the most is kept.
+    pub first: Key,
+    /// For how many others some is kept.
+    pub more: usize,
 }
 
 /// What of the cohort tree does not give more.
@@ -370,6 +383,12 @@ impl Shortfall {
         if self.more_holders > 0 {
             write!(f, ", and {} more", self.more_holders)?;
         }
+        if let Some(kept) = &self.kept {
+            write!(f, ", {} is kept for {}", show(kept.amount), kept.first)?;
+            if kept.more > 0 {
+                write!(f, " and {} more", kept.more)?;
+            }
+        }
         write!(f, "; fits once {missing} is released or nominalQuota is {})", show(self.nominal.plus(self.missing)))
     }
 
@@ -416,6 +435,7 @@ impl Shortfall {
             missing_now: Amount::new(4),
             holders: vec![(Key::new("team", "llm"), Amount::new(7)), (Key::new("team", "embed"), Amount::new(3))],
             more_holders: 2,
+            kept: None,
             within: None,
         }
     }
@@ -423,6 +443,8 @@ impl Shortfall {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
 
     #[test]
@@ -434,6 +456,16 @@ mod tests {
             "couldn't assign flavors to pod set worker: insufficient unused quota for nvidia.com/gpu in flavor a100, 4 more needed \
              (requests 8, 12 of 16 used: team/llm holds 7, team/embed holds 3, and 2 more; fits once 4 is released or nominalQuota is 20)"
         );
+    }
+
+    #[rstest]
+    #[case::one(0, "and 2 more, 3 is kept for team/head; fits")]
+    #[case::several(2, "and 2 more, 3 is kept for team/head and 2 more; fits")]
+    fn a_shortfall_says_what_is_kept_for_others(#[case] more: usize, #[case] expected: &str) {
+        let kept = Kept { amount: Amount::new(3), first: Key::new("team", "head"), more };
+        let short = Shortfall { kept: Some(kept), ..Shortfall::sample() };
+        let why = Waiting::Quota(vec![Obstacle::Short(short)]).to_string();
+        assert!(why.contains(expected), "{why}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::ResourceExt;
 use serde::Deserialize;
 use sluice::api::condition::is_true;
-use sluice::api::kueue::cluster_queue::{QueueingStrategy, ResourceGroup};
+use sluice::api::kueue::cluster_queue::{FlavorQuotas, QueueingStrategy, ReclaimPolicy, ResourceGroup};
 use sluice::api::kueue::{ClusterQueue, LocalQueue, PodSet, StopPolicy, Workload};
 use sluice::api::quantity::Amount;
 use sluice::api::ray::RayCluster;
@@ -28,7 +28,7 @@ pub fn breaches(world: &World) -> Vec<Breach> {
     let mut found = uncovered(state);
     found.extend(miscounted(state));
     found.extend(left_waiting(world));
-    found.extend(kept_back(state));
+    found.extend(not_given_back(state));
     found
 }
 
@@ -86,7 +86,8 @@ fn left_waiting(world: &World) -> Vec<Breach> {
         if is_stopped(queue.spec.stop_policy) || strict && rivals > 1 {
             continue;
         }
-        if let Some(flavors) = fits(state, world.observer.watchdog().quotas(), queue, workload) {
+        let kept = kept_back(world, &waiting, queue);
+        if let Some(flavors) = fits(state, world.observer.watchdog().quotas(), queue, workload, kept) {
             let what = format!(
                 "Workload {} waits, and would fit into ClusterQueue {} in {flavors:?}",
                 key(*workload),
@@ -99,7 +100,7 @@ fn left_waiting(world: &World) -> Vec<Breach> {
 }
 
 /// I5: nobody keeps what others are to get.
-fn kept_back(state: &State) -> impl Iterator<Item = Breach> {
+fn not_given_back(state: &State) -> impl Iterator<Item = Breach> {
     let is_told = |slice: &&Workload| {
         let conditions = slice.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         holds_quota(slice) && is_true(conditions, PARTLY_PREEMPTED)
@@ -131,11 +132,75 @@ fn queue_of<'a>(world: &'a World, workload: &Workload) -> Option<&'a ClusterQueu
     world.observer.state().cluster_queues.get(&format!("/{}", local.spec.cluster_queue.as_ref()?))
 }
 
-/// Flavors for the pod sets of a workload in which all of it fits, or one step of those in which it may be granted, if there are
-/// any: every choice is tried.
-fn fits(state: &State, quotas: &Quotas, queue: &ClusterQueue, workload: &Workload) -> Option<Vec<String>> {
-    let replaced = workload.annotations().get("kueue.x-k8s.io/workload-slice-replacement-for");
-    let (mut used, mut running) = (Usage::new(), BTreeMap::new());
+/// At most this is kept back for those that wait in other, strict ClusterQueues: what one of them asks for beyond what it has, if
+/// its ClusterQueue is entitled to that and can't take it back from just anyone (kueue v0.19.2 `pkg/scheduler/scheduler.go`,
+/// `quotaResourcesToReserve`; that a ClusterQueue is entitled to no more than its own quota is so in cohorts without parents).
+fn kept_back(world: &World, waiting: &[&Workload], queue: &ClusterQueue) -> Usage {
+    let mut kept = Usage::new();
+    for other in waiting {
+        let Some(keeper) = queue_of(world, other).filter(|keeper| keeps_back(keeper) && key(*keeper) != key(queue))
+        else {
+            continue;
+        };
+        let [group] = keeper.spec.resource_groups.as_slice() else { continue };
+        for flavor in flavors(group) {
+            let more = asked_on_top(world.observer.state(), other, &flavor);
+            if group.flavors.len() == 1 && !is_entitled(&group.flavors[0], &more) {
+                continue;
+            }
+            let sums = kept.entry(keeper.name_any()).or_default();
+            for (resource, amount) in more {
+                let most = sums.entry((flavor.clone(), resource)).or_default();
+                *most = amount.max(*most);
+            }
+        }
+    }
+    kept
+}
+
+/// Whether a ClusterQueue keeps quota for the first that waits in it.
+fn keeps_back(queue: &ClusterQueue) -> bool {
+    let rules = queue.spec.preemption.clone().unwrap_or_default();
+    queue.spec.queueing_strategy == Some(QueueingStrategy::StrictFIFO)
+        && rules.reclaim_within_cohort != Some(ReclaimPolicy::Any)
+        && !is_stopped(queue.spec.stop_policy)
+}
+
+/// What a workload asks for, in this flavor, beyond what the slice that it replaces holds of it.
+fn asked_on_top(state: &State, workload: &Workload, flavor: &str) -> BTreeMap<String, Amount> {
+    let mut held = Usage::new();
+    let replaced = replaced(workload).and_then(|name| state.workloads.get(name));
+    replaced.into_iter().for_each(|slice| add_holding(&mut held, state, slice));
+    let mut asked: BTreeMap<String, Amount> = BTreeMap::new();
+    for (resource, amount) in workload.spec.pod_sets.iter().filter_map(requests).flatten() {
+        let sum = asked.entry(resource).or_default();
+        *sum = sum.plus(amount);
+    }
+    for (resource, amount) in &mut asked {
+        let pair = (flavor.to_owned(), resource.clone());
+        let held: i64 = held.values().filter_map(|pairs| pairs.get(&pair)).map(|amount| amount.get()).sum();
+        *amount = Amount::new((amount.get() - held).max(0));
+    }
+    asked
+}
+
+/// Whether so much is within the nominal quota.
+fn is_entitled(flavor: &FlavorQuotas, more: &BTreeMap<String, Amount>) -> bool {
+    flavor.resources.iter().all(|quota| {
+        let asked = more.get(&quota.name).copied().unwrap_or_default();
+        asked <= total(&quota.name, Some(&quota.nominal_quota))
+    })
+}
+
+fn replaced(workload: &Workload) -> Option<&String> {
+    workload.annotations().get("kueue.x-k8s.io/workload-slice-replacement-for")
+}
+
+/// Flavors for the pod sets of a workload in which all of it fits beside what is kept back, or one step of those in which it may be
+/// granted, if there are any: every choice is tried.
+fn fits(state: &State, quotas: &Quotas, queue: &ClusterQueue, workload: &Workload, kept: Usage) -> Option<Vec<String>> {
+    let replaced = replaced(workload);
+    let (mut used, mut running) = (kept, BTreeMap::new());
     for holder in state.workloads.values().filter(|holder| counts(state, holder)) {
         // What is held in another ClusterQueue is taken over by nobody here.
         let admission = holder.status.as_ref().and_then(|status| status.admission.as_ref());

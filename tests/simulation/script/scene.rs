@@ -26,6 +26,11 @@ impl Size {
         Self { cpu: self.cpu.min(other.cpu), memory: self.memory.min(other.memory), gpu: self.gpu.min(other.gpu) }
     }
 
+    /// The greater of the two, resource by resource.
+    pub(crate) fn most(self, other: Self) -> Self {
+        Self { cpu: self.cpu.max(other.cpu), memory: self.memory.max(other.memory), gpu: self.gpu.max(other.gpu) }
+    }
+
     /// Both together.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self { cpu: self.cpu + other.cpu, memory: self.memory + other.memory, gpu: self.gpu + other.gpu }

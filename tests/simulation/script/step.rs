@@ -247,6 +247,21 @@ pub(crate) struct Group {
 }
 
 impl Pods {
+    /// Makes each number as large as it is in either, group by group.
+    pub(crate) fn grow_to(&mut self, other: &Self) {
+        self.head = self.head.most(other.head);
+        for (index, group) in other.groups.iter().enumerate() {
+            match self.groups.get_mut(index) {
+                Some(own) => {
+                    own.replicas = own.replicas.max(group.replicas);
+                    own.hosts = own.hosts.max(group.hosts);
+                    own.size = own.size.most(group.size);
+                }
+                None => self.groups.push(group.clone()),
+            }
+        }
+    }
+
     /// What all of them ask for together.
     pub(crate) fn total(&self) -> Size {
         let groups = self.groups.iter().map(|group| group.size.times(group.replicas * group.hosts));

@@ -135,19 +135,48 @@ impl Script {
         whole
     }
 
-    /// What was ever wanted at once: more than that can't be held by what is on its way out.
+    /// More than all that was ever wanted at once: what is on its way out can't hold more than that, nor a cluster that had its
+    /// workers counted by a scaler and keeps their number, while another is wanted in its place.
     fn largest_held(&self) -> Size {
         let mut wishes = Wishes::new(&self.scene);
-        let mut largest = Size::default();
+        let mut largest: BTreeMap<String, Pods> = BTreeMap::new();
         for Step { act, .. } in &self.steps {
             wishes.heed(act);
-            let now = wishes.quotas.keys().fold(Size::default(), |sum, queue| sum.plus(wishes.demand(queue)));
-            largest = Size {
-                cpu: largest.cpu.max(now.cpu),
-                memory: largest.memory.max(now.memory),
-                gpu: largest.gpu.max(now.gpu),
-            };
+            let services = wishes.services.iter().map(|(name, service)| (name, &service.pods));
+            let clusters = wishes.clusters.iter().map(|(name, cluster)| (name, &cluster.pods));
+            for (name, pods) in services.chain(clusters) {
+                largest.entry(name.clone()).or_default().grow_to(pods);
+            }
         }
-        largest
+        largest.values().fold(Size::default(), |sum, pods| sum.plus(pods.total()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::step::Group;
+
+    fn pods(replicas: u32, gpu: u32) -> Pods {
+        let size = Size { cpu: 200, memory: 256, gpu };
+        let group = Group { name: "small".into(), replicas, hosts: 1, size };
+        Pods { version: 52, head: Size { gpu: 0, ..size }, groups: vec![group] }
+    }
+
+    /// Seed 85674: workers with GPUs keep the number that a scaler gave them when the service did without GPUs.
+    #[test]
+    fn there_is_quota_for_workers_that_were_scaled_while_others_were_wanted() {
+        let put = |pods: Pods| {
+            Act::PutService(Service { name: "fruit".into(), queue: Some("team".into()), pods, ..Service::default() })
+        };
+        let scale = Act::Scale { service: "fruit".into(), group: 0, replicas: 3 };
+        let acts = [put(pods(0, 1)), put(pods(2, 0)), scale, put(pods(0, 1))];
+        let steps = acts.into_iter().map(|act| Step { after: Pause::Rest, act }).collect();
+        let script = Script { scene: Scene::of_one_queue("team", Size::default()), steps };
+
+        let acts = script.unblock();
+
+        let Act::SetQuota { quotas, .. } = &acts[0] else { panic!("{acts:?}") };
+        assert!(quotas[0].nominal.gpu >= 3, "{quotas:?}");
     }
 }

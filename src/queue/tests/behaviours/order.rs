@@ -5,6 +5,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::scene::{Decided, Scene, cohort, queue};
+use crate::api::kueue::names;
 use crate::queue::Effect;
 
 /// Integration "Should schedule workloads by their priority strictly".
@@ -77,6 +78,9 @@ fn b16_a_lender_that_can_take_anything_back_lets_others_use_it_meanwhile() {
 fn b16_a_lender_that_may_not_get_it_back_keeps_it() {
     let mut scene = foundation("LowerPriority");
     assert_eq!(scene.run(), [""; 0]);
+    // One of two is held, one is asked for, and what is free is not to be had.
+    let (_, why) = scene.says("b1", names::QUOTA_RESERVED);
+    assert!(why.contains("limited by the quota of cohort c: team/f1 holds 1, 2 is kept for team/f2; fits"), "{why}");
 
     scene.finish("f1");
 
