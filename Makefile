@@ -120,7 +120,7 @@ simulate: ## Run whole histories with faults in virtual time: SEEDS of them, fro
 ifdef SHOW
 	SHOW=$(SHOW) cargo test --locked --test simulation a_seed_is_shown -- --ignored --nocapture
 else
-	$(SIMULATED) cargo test --locked --test simulation whatever_goes_wrong -- --nocapture --test-threads=1
+	$(SIMULATED) cargo test --locked --profile simulate --test simulation whatever_goes_wrong -- --nocapture --test-threads=1
 endif
 
 planted: ## See whether the simulator finds bugs that are planted, one for each invariant.
