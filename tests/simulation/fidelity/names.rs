@@ -145,18 +145,14 @@ fn without_random(word: &str) -> String {
     {
         return format!("{first}-{}-<uid>-<gone>", middle.join("-"));
     }
-    let is_random = |part: &str| part.len() == 5 && part.chars().all(|c| ALPHABET.contains(c)) && looks_random(part);
-    if parts.len() > 1 && parts.iter().skip(1).any(|part| is_random(part)) {
+    // No word of a language has only such letters; and a number doesn't come after a name.
+    let is_random = |part: &str| part.len() == 5 && part.chars().all(|c| ALPHABET.contains(c));
+    if word.starts_with(|c: char| c.is_ascii_lowercase()) && parts.iter().skip(1).any(|part| is_random(part)) {
         let known = parts.iter().enumerate();
         let known = known.map(|(at, part)| if at > 0 && is_random(part) { "<gone>" } else { *part });
         return known.collect::<Vec<_>>().join("-");
     }
     word.to_owned()
-}
-
-/// No word of a language has only such letters, but a number might.
-fn looks_random(part: &str) -> bool {
-    part.chars().any(|c| c.is_ascii_lowercase())
 }
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
@@ -174,6 +170,8 @@ mod tests {
     #[case::uid("uid 0e3e10be-7e47-49f0-8260-f7e299d39212.", "uid <uid of what is gone>.")]
     #[case::slice("s0/rayservice-chat-f1fd0-3 waits", "s0/rayservice-chat-<uid>-<gone> waits")]
     #[case::cluster("RayCluster chat-5hvb5 goes", "RayCluster chat-<gone> goes")]
+    #[case::replica("small-25548", "small-<gone>")]
+    #[case::number("-25548 and 25548", "-25548 and 25548")]
     #[case::pod("(chat-5hvb5-head-c8nm8)", "(chat-<gone>-head-<gone>)")]
     #[case::nothing_random(
         "team-a, on-demand, is-ray-node, worker-group-small",
