@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -25,13 +24,11 @@ use crate::transport::reliable;
 use crate::world::Shared;
 
 /// How many upgrades are planned.
-const PLANS: u64 = 200;
+const PLANS: u64 = 100;
 /// How many upgrades in steps are.
 const PLANS_IN_STEPS: u64 = 30;
 /// The version that is upgraded to.
 const NEXT: u32 = 53;
-/// How often it is looked at what a service uses.
-const LOOKS: Duration = Duration::from_millis(20);
 
 /// A service among others, and what it is to become.
 struct Upgrade {
@@ -119,12 +116,21 @@ impl Upgrade {
             people.perform(&Act::PutService(self.to.clone())).await.map_err(|error| error.to_string())?;
             let mut came = Came::default();
             tokio::select! {
-                () = async { loop { self.look(world, &mut came); tokio::time::sleep(LOOKS).await; } } => {}
+                () = self.look_on(world, &mut came) => {}
                 rested = calm::rest(world) => rested?,
             }
             self.look(world, &mut came);
             Ok(came)
         })
+    }
+
+    /// Looks after every change, for ever.
+    async fn look_on(&self, world: &Shared, came: &mut Came) {
+        loop {
+            let changed = world.next_change();
+            self.look(world, came);
+            changed.await;
+        }
     }
 
     fn look(&self, world: &Shared, came: &mut Came) {
