@@ -1,6 +1,5 @@
 //! Why a workload waits.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Key;
@@ -8,7 +7,8 @@ use super::assign::{Assignment, Attempt, Findings, Predecessor};
 use super::engine::{ClusterQueueState, Engine, Promise, WorkloadId};
 use super::ledger::{LargeHolder, clamped};
 use super::means::{Ground, Means, Mode};
-use super::pending::{Binding, Kept, Obstacle, PendingReason, Waiting};
+use super::pending::{Obstacle, PendingReason, Waiting};
+use super::shortfall::{Binding, Kept};
 use super::slot::{Slot, Standing};
 use super::tree::{Fr, NodeId, Tree, View};
 use crate::api::quantity::Amount;
@@ -190,22 +190,8 @@ impl Engine {
             shortfall.holders = named.collect();
             let all = most.count - usize::from(shortfall.held != Amount::ZERO).min(most.count);
             shortfall.more_holders = all.saturating_sub(shortfall.holders.len());
-            shortfall.kept = self.kept_for_others(slot, within, fr);
+            shortfall.kept = most.kept_for_others(&slot.entry.key);
         }
-    }
-
-    /// What is kept within a part of the tree for others than this one.
-    fn kept_for_others(&self, slot: &Slot, within: NodeId, fr: Fr) -> Option<Kept> {
-        let is_within = |node: NodeId| node == within || self.tree.above(node).any(|above| above == within);
-        let promises = self.promises.get(&self.tree.root(within)).into_iter().flatten();
-        let others = promises.filter(|promise| is_within(promise.node)).filter_map(|promise| {
-            let (amount, key) = (*promise.usage.get(&fr)?, self.key(promise.workload)?);
-            (amount > 0 && key != slot.entry.key).then_some((amount, Reverse(key)))
-        });
-        let kept: Vec<(i128, Reverse<Key>)> = others.collect();
-        let (_, Reverse(first)) = kept.iter().max()?.clone();
-        let amount = clamped(kept.iter().map(|(amount, _)| amount).sum());
-        Some(Kept { amount, first, more: kept.len() - 1 })
     }
 
     fn most(&self, within: NodeId, fr: Fr) -> Most {
@@ -217,7 +203,21 @@ impl Engine {
         }
         most.largest.sort_by(|a, b| b.cmp(a));
         most.largest.truncate(NAMED + 1);
+        most.kept = self.kept(within, fr);
         most
+    }
+
+    /// What is kept within a part of the tree, and for whom.
+    fn kept(&self, within: NodeId, fr: Fr) -> Vec<(i128, Key)> {
+        let is_within = |node: NodeId| node == within || self.tree.above(node).any(|above| above == within);
+        let promises = self.promises.get(&self.tree.root(within)).into_iter().flatten();
+        let kept = promises.filter(|promise| is_within(promise.node)).filter_map(|promise| {
+            let amount = promise.usage.get(&fr).filter(|amount| **amount > 0)?;
+            Some((*amount, self.key(promise.workload)?))
+        });
+        let mut kept: Vec<(i128, Key)> = kept.collect();
+        kept.sort_by(|(a, first), (b, second)| b.cmp(a).then_with(|| first.cmp(second)));
+        kept
     }
 }
 
@@ -234,6 +234,18 @@ struct Most {
     largest: Vec<LargeHolder>,
     /// How many hold some.
     count: usize,
+    /// What is kept, and for whom: the most first, and among equals by name.
+    kept: Vec<(i128, Key)>,
+}
+
+impl Most {
+    /// What is kept for others than this workload.
+    fn kept_for_others(&self, workload: &Key) -> Option<Kept> {
+        let others = || self.kept.iter().filter(|(_, key)| key != workload);
+        let (_, first) = others().next()?;
+        let amount = clamped(others().map(|(amount, _)| amount).sum());
+        Some(Kept { amount, first: first.clone(), more: others().count() - 1 })
+    }
 }
 
 pub(super) fn predecessor_of(slot: &Slot) -> Option<Predecessor<'_>> {

@@ -33,6 +33,7 @@ pub mod settings;
 mod settle;
 mod shaping;
 mod shared;
+mod shortfall;
 mod slices;
 mod slot;
 pub mod status;
@@ -49,11 +50,12 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 
 pub use engine::Engine;
 pub use parts::Part;
-pub use pending::{Binding, Kept, Obstacle, PendingReason, Shortfall, Waiting};
+pub use pending::{Obstacle, PendingReason, Waiting};
 pub use prospect::{Lack, Prospect, Prospects};
 pub use report::{ClusterQueueReport, CohortReport, LocalQueueReport};
 pub use requests::{Requests, pod_requests, template_requests};
 pub use settings::Settings;
+pub use shortfall::{Binding, Kept, Shortfall};
 
 use jiff::Timestamp;
 

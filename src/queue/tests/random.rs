@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::fixture::{Cluster, key, pod_set, replacing};
 use crate::api::kueue::{Workload, names};
 use crate::queue::parts::{PARTLY_PREEMPTED, parts_of, preempted_part};
-use crate::queue::pending::Shortfall;
 use crate::queue::settings::{FairSharing, PreemptionStrategy, Settings};
+use crate::queue::shortfall::Shortfall;
 use crate::queue::steps::SLICE_ANNOTATION;
 use crate::queue::{Effect, Engine, Key};
 

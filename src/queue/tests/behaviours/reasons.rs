@@ -53,6 +53,44 @@ fn b57_of_several_obstacles_the_most_hopeful_is_the_reason(#[case] mut scene: Sc
     assert_eq!(scene.says("in", names::QUOTA_RESERVED).0, reason);
 }
 
+/// Two strict queues are full, and the first of each waits; another borrows, and a fourth may not.
+#[rstest]
+#[case::of_others("borrower", "5 is kept for team/w2 and 1 more;")]
+#[case::but_not_of_its_own("w2", "2 is kept for team/w1;")]
+#[case::of_its_own_but_not("w1", "3 is kept for team/w2;")]
+fn who_waits_is_told_of_what_is_kept_for_others(#[case] who: &str, #[case] expected: &str) {
+    let mut scene = kept_for_two();
+
+    assert_eq!(scene.run(), [""; 0]);
+
+    let (_, why) = scene.says(who, names::QUOTA_RESERVED);
+    assert!(why.contains(expected), "{why}");
+}
+
+#[test]
+fn what_is_kept_where_it_could_not_borrow_anyway_is_nothing_to_it() {
+    let mut scene = kept_for_two();
+
+    assert_eq!(scene.run(), [""; 0]);
+
+    let (_, why) = scene.says("limited", names::QUOTA_RESERVED);
+    assert!(why.contains("limited by its borrowingLimit") && !why.contains("kept"), "{why}");
+}
+
+fn kept_for_two() -> Scene {
+    let member = |name: &str, quota: &str| queue(name).within_cohort("c").has(quota);
+    let strict = |name: &str, quota: &str| member(name, quota).strict();
+    Scene::new()
+        .queues([strict("s1", "cpu=2"), strict("s2", "cpu=3"), member("b", "cpu=0"), member("l", "cpu=1+0")])
+        .holds("s1", "h1 cpu=2")
+        .holds("s2", "h2 cpu=3")
+        .holds("l", "h3 cpu=1")
+        .waits("s1", "w1 cpu=2")
+        .waits("s2", "w2 cpu=3")
+        .waits("b", "borrower cpu=1")
+        .waits("l", "limited cpu=1")
+}
+
 /// "workload should not fit in nonexistent clusterQueue", "… in clusterQueue with nonexistent flavor".
 #[test]
 fn b57_a_queue_that_is_missing_or_wrong_is_the_reason() {
