@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt;
 use serde::Deserialize;
-use sluice::api::condition::is_true;
-use sluice::api::kueue::cluster_queue::{FlavorQuotas, QueueingStrategy, ReclaimPolicy, ResourceGroup};
+use sluice::api::condition::{self, is_true};
+use sluice::api::kueue::cluster_queue::{QueueingStrategy, ResourceGroup};
 use sluice::api::kueue::{ClusterQueue, LocalQueue, PodSet, StopPolicy, Workload};
 use sluice::api::quantity::Amount;
 use sluice::api::ray::RayCluster;
@@ -14,11 +14,12 @@ use sluice::queue::parts::PARTLY_PREEMPTED;
 use sluice::queue::requests::template_requests;
 use sluice::queue::steps::Step;
 
+use crate::kept_back::kept_back;
 use crate::support::history::State;
 use crate::support::invariants::tree::{Pair, Quotas, Usage};
 use crate::support::invariants::{
     Breach, Invariant, QUEUE_NAME, add_holding, counts, holds_quota, is_admitted, is_live, is_open, job_uid, key,
-    slices_of, usage,
+    replaces, slices_of, usage,
 };
 use crate::world::World;
 
@@ -70,7 +71,7 @@ fn miscounted(state: &State) -> Vec<Breach> {
     found
 }
 
-fn total(resource: &str, quantity: Option<&sluice::api::quantity::Quantity>) -> Amount {
+pub(crate) fn total(resource: &str, quantity: Option<&sluice::api::quantity::Quantity>) -> Amount {
     quantity.map_or(Amount::ZERO, |quantity| Amount::of(resource, quantity).expect("a quantity that we wrote"))
 }
 
@@ -86,8 +87,10 @@ fn left_waiting(world: &World) -> Vec<Breach> {
         if is_stopped(queue.spec.stop_policy) || strict && rivals > 1 {
             continue;
         }
-        let kept = kept_back(world, &waiting, queue);
-        if let Some(flavors) = fits(state, world.observer.watchdog().quotas(), queue, workload, kept) {
+        let fits_beside = |kept: Usage| fits(state, world.observer.watchdog().quotas(), queue, workload, kept);
+        let Some(flavors) = fits_beside(Usage::new()) else { continue };
+        let is_kept = || fits_beside(kept_back(world, &waiting, queue)).is_none();
+        if !(is_told_of_what_is_kept(workload) && is_kept()) {
             let what = format!(
                 "Workload {} waits, and would fit into ClusterQueue {} in {flavors:?}",
                 key(*workload),
@@ -111,7 +114,13 @@ fn not_given_back(state: &State) -> impl Iterator<Item = Breach> {
     })
 }
 
-fn is_stopped(policy: Option<StopPolicy>) -> bool {
+/// Whether it knows that what is free is kept for others.
+fn is_told_of_what_is_kept(workload: &Workload) -> bool {
+    let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    condition::get(conditions, "QuotaReserved").is_some_and(|condition| condition.message.contains(" is kept for "))
+}
+
+pub(crate) fn is_stopped(policy: Option<StopPolicy>) -> bool {
     policy.unwrap_or_default() != StopPolicy::None
 }
 
@@ -123,7 +132,7 @@ fn is_pending(workload: &Workload) -> bool {
         && workload.metadata.deletion_timestamp.is_none()
 }
 
-fn queue_of<'a>(world: &'a World, workload: &Workload) -> Option<&'a ClusterQueue> {
+pub(crate) fn queue_of<'a>(world: &'a World, workload: &Workload) -> Option<&'a ClusterQueue> {
     let local = world.api.get("LocalQueue", &workload.namespace()?, workload.spec.queue_name.as_ref()?)?;
     let local = LocalQueue::deserialize(&**local).ok()?;
     if is_stopped(local.spec.stop_policy) {
@@ -132,74 +141,10 @@ fn queue_of<'a>(world: &'a World, workload: &Workload) -> Option<&'a ClusterQueu
     world.observer.state().cluster_queues.get(&format!("/{}", local.spec.cluster_queue.as_ref()?))
 }
 
-/// At most this is kept back for those that wait in other, strict ClusterQueues: what one of them asks for beyond what it has, if
-/// its ClusterQueue is entitled to that and can't take it back from just anyone (kueue v0.19.2 `pkg/scheduler/scheduler.go`,
-/// `quotaResourcesToReserve`; that a ClusterQueue is entitled to no more than its own quota is so in cohorts without parents).
-fn kept_back(world: &World, waiting: &[&Workload], queue: &ClusterQueue) -> Usage {
-    let mut kept = Usage::new();
-    for other in waiting {
-        let Some(keeper) = queue_of(world, other).filter(|keeper| keeps_back(keeper) && key(*keeper) != key(queue))
-        else {
-            continue;
-        };
-        let [group] = keeper.spec.resource_groups.as_slice() else { continue };
-        for flavor in flavors(group) {
-            let more = asked_on_top(world.observer.state(), other, &flavor);
-            if group.flavors.len() == 1 && !is_entitled(&group.flavors[0], &more) {
-                continue;
-            }
-            let sums = kept.entry(keeper.name_any()).or_default();
-            for (resource, amount) in more {
-                let most = sums.entry((flavor.clone(), resource)).or_default();
-                *most = amount.max(*most);
-            }
-        }
-    }
-    kept
-}
-
-/// Whether a ClusterQueue keeps quota for the first that waits in it.
-fn keeps_back(queue: &ClusterQueue) -> bool {
-    let rules = queue.spec.preemption.clone().unwrap_or_default();
-    queue.spec.queueing_strategy == Some(QueueingStrategy::StrictFIFO)
-        && rules.reclaim_within_cohort != Some(ReclaimPolicy::Any)
-        && !is_stopped(queue.spec.stop_policy)
-}
-
-/// What a workload asks for, in this flavor, beyond what the slice that it replaces holds of it.
-fn asked_on_top(state: &State, workload: &Workload, flavor: &str) -> BTreeMap<String, Amount> {
-    let mut held = Usage::new();
-    let replaced = replaced(workload).and_then(|name| state.workloads.get(name));
-    replaced.into_iter().for_each(|slice| add_holding(&mut held, state, slice));
-    let mut asked: BTreeMap<String, Amount> = BTreeMap::new();
-    for (resource, amount) in workload.spec.pod_sets.iter().filter_map(requests).flatten() {
-        let sum = asked.entry(resource).or_default();
-        *sum = sum.plus(amount);
-    }
-    for (resource, amount) in &mut asked {
-        let pair = (flavor.to_owned(), resource.clone());
-        let held: i64 = held.values().filter_map(|pairs| pairs.get(&pair)).map(|amount| amount.get()).sum();
-        *amount = Amount::new((amount.get() - held).max(0));
-    }
-    asked
-}
-
-/// Whether so much is within the nominal quota.
-fn is_entitled(flavor: &FlavorQuotas, more: &BTreeMap<String, Amount>) -> bool {
-    flavor.resources.iter().all(|quota| {
-        let asked = more.get(&quota.name).copied().unwrap_or_default();
-        asked <= total(&quota.name, Some(&quota.nominal_quota))
-    })
-}
-
-fn replaced(workload: &Workload) -> Option<&String> {
-    workload.annotations().get("kueue.x-k8s.io/workload-slice-replacement-for")
-}
-
 /// Flavors for the pod sets of a workload in which all of it fits beside what is kept back, or one step of those in which it may be
 /// granted, if there are any: every choice is tried.
 fn fits(state: &State, quotas: &Quotas, queue: &ClusterQueue, workload: &Workload, kept: Usage) -> Option<Vec<String>> {
-    let replaced = replaced(workload);
+    let replaced = replaces(workload);
     let (mut used, mut running) = (kept, BTreeMap::new());
     for holder in state.workloads.values().filter(|holder| counts(state, holder)) {
         // What is held in another ClusterQueue is taken over by nobody here.
@@ -254,7 +199,7 @@ fn flavors_of(workload: &Workload) -> BTreeMap<String, String> {
     run.filter_map(|assigned| Some((assigned.name, assigned.flavors.into_values().next()?))).collect()
 }
 
-fn requests(set: &PodSet) -> Option<BTreeMap<String, Amount>> {
+pub(crate) fn requests(set: &PodSet) -> Option<BTreeMap<String, Amount>> {
     let all = template_requests(&set.template).ok()?.times(set.count.into());
     Some(all.iter().map(|(resource, amount)| (resource.to_owned(), amount)).collect())
 }
@@ -286,6 +231,6 @@ fn place(quotas: &Quotas, queue: &ClusterQueue, sets: &[Set], used: &mut Usage, 
     false
 }
 
-fn flavors(group: &ResourceGroup) -> impl Iterator<Item = String> {
+pub(crate) fn flavors(group: &ResourceGroup) -> impl Iterator<Item = String> {
     group.flavors.iter().map(|flavor| flavor.name.clone())
 }

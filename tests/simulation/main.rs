@@ -17,6 +17,7 @@ mod explained;
 mod faults;
 mod fidelity;
 mod found;
+mod kept_back;
 mod killed;
 mod observer;
 mod panics;

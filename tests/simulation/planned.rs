@@ -24,7 +24,7 @@ use crate::transport::reliable;
 use crate::world::Shared;
 
 /// How many upgrades are planned.
-const PLANS: u64 = 100;
+const PLANS: u64 = 200;
 /// How many upgrades in steps are.
 const PLANS_IN_STEPS: u64 = 30;
 /// The version that is upgraded to.
@@ -164,7 +164,9 @@ impl Upgrade {
             way.least_quota.as_ref().ok_or_else(|| format!("no quota is told that would be enough:\n{plan}"))?;
         let with_least = self.with_quota(least)?;
         wrong.extend(judged("with the least quota", &with_least, true));
-        wrong.extend(above_peak(way, if fits { &as_it_is } else { &with_least }));
+        let came = if fits { &as_it_is } else { &with_least };
+        wrong.extend(above_peak(way, came));
+        wrong.extend(below_peak(way, came).filter(|_| self.exact));
         for (number, change) in least.iter().enumerate().filter(|(_, change)| self.exact && change.to != "0") {
             let mut less = least.clone();
             let needed = amount(&change.resource, &change.to);
@@ -195,6 +197,18 @@ fn above_peak(way: &Way, came: &Came) -> Vec<String> {
     let asked = came.asked.iter().filter(|(resource, asked)| told(resource, None) < **asked);
     used.chain(asked.map(|(resource, asked)| format!("pods ask for {asked:?} of {resource}, more than the peak")))
         .collect()
+}
+
+/// What was told to be used at most, and never was.
+fn below_peak(way: &Way, came: &Came) -> impl Iterator<Item = String> {
+    let reached = |flavor: &str, resource: &str| {
+        came.peak.get(&(flavor.to_owned(), resource.to_owned())).copied().unwrap_or_default()
+    };
+    let told = way.peak.iter().map(move |told| (told, reached(&told.flavor, &told.resource)));
+    let below = told.filter(|(told, reached)| *reached < amount(&told.resource, &told.amount));
+    below.map(|(told, reached)| {
+        format!("only {reached:?} of {} in {} is used, {} is the peak", told.resource, told.flavor, told.amount)
+    })
 }
 
 fn raise<K: Ord>(peak: &mut BTreeMap<K, Amount>, now: BTreeMap<K, Amount>) {

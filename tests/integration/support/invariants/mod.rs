@@ -212,7 +212,7 @@ fn is_succeeded(state: &State, workload: &Workload) -> bool {
 }
 
 /// The key of the slice that this one is to succeed.
-fn replaces(workload: &Workload) -> Option<&String> {
+pub fn replaces(workload: &Workload) -> Option<&String> {
     workload.annotations().get(REPLACES)
 }
 

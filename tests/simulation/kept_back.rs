@@ -1,0 +1,74 @@
+//! What the first that waits in a strict ClusterQueue may keep from others.
+
+use std::collections::BTreeMap;
+
+use kube::ResourceExt;
+use sluice::api::kueue::cluster_queue::{FlavorQuotas, QueueingStrategy, ReclaimPolicy};
+use sluice::api::kueue::{ClusterQueue, Workload};
+use sluice::api::quantity::Amount;
+
+use crate::ending::{flavors, is_stopped, queue_of, requests, total};
+use crate::support::history::State;
+use crate::support::invariants::tree::Usage;
+use crate::support::invariants::{add_holding, key, replaces};
+use crate::world::World;
+
+/// At most this is kept back for those that wait in other, strict ClusterQueues: what one of them asks for beyond what it has, if
+/// its ClusterQueue is entitled to that and can't take it back from just anyone (kueue v0.19.2 `pkg/scheduler/scheduler.go`,
+/// `quotaResourcesToReserve`; that a ClusterQueue is entitled to no more than its own quota is so in cohorts without parents).
+pub fn kept_back(world: &World, waiting: &[&Workload], queue: &ClusterQueue) -> Usage {
+    let mut kept = Usage::new();
+    for other in waiting {
+        let Some(keeper) = queue_of(world, other).filter(|keeper| keeps_back(keeper) && key(*keeper) != key(queue))
+        else {
+            continue;
+        };
+        let [group] = keeper.spec.resource_groups.as_slice() else { continue };
+        for flavor in flavors(group) {
+            let more = asked_on_top(world.observer.state(), other, &flavor);
+            if group.flavors.len() == 1 && !is_entitled(&group.flavors[0], &more) {
+                continue;
+            }
+            let sums = kept.entry(keeper.name_any()).or_default();
+            for (resource, amount) in more {
+                let most = sums.entry((flavor.clone(), resource)).or_default();
+                *most = amount.max(*most);
+            }
+        }
+    }
+    kept
+}
+
+/// Whether a ClusterQueue keeps quota for the first that waits in it.
+fn keeps_back(queue: &ClusterQueue) -> bool {
+    let rules = queue.spec.preemption.clone().unwrap_or_default();
+    queue.spec.queueing_strategy == Some(QueueingStrategy::StrictFIFO)
+        && rules.reclaim_within_cohort != Some(ReclaimPolicy::Any)
+        && !is_stopped(queue.spec.stop_policy)
+}
+
+/// What a workload asks for, in this flavor, beyond what the slice that it replaces holds of it.
+fn asked_on_top(state: &State, workload: &Workload, flavor: &str) -> BTreeMap<String, Amount> {
+    let mut held = Usage::new();
+    let replaced = replaces(workload).and_then(|name| state.workloads.get(name));
+    replaced.into_iter().for_each(|slice| add_holding(&mut held, state, slice));
+    let mut asked: BTreeMap<String, Amount> = BTreeMap::new();
+    for (resource, amount) in workload.spec.pod_sets.iter().filter_map(requests).flatten() {
+        let sum = asked.entry(resource).or_default();
+        *sum = sum.plus(amount);
+    }
+    for (resource, amount) in &mut asked {
+        let pair = (flavor.to_owned(), resource.clone());
+        let held: i64 = held.values().filter_map(|pairs| pairs.get(&pair)).map(|amount| amount.get()).sum();
+        *amount = Amount::new((amount.get() - held).max(0));
+    }
+    asked
+}
+
+/// Whether so much is within the nominal quota.
+fn is_entitled(flavor: &FlavorQuotas, more: &BTreeMap<String, Amount>) -> bool {
+    flavor.resources.iter().all(|quota| {
+        let asked = more.get(&quota.name).copied().unwrap_or_default();
+        asked <= total(&quota.name, Some(&quota.nominal_quota))
+    })
+}
