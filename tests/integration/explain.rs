@@ -5,6 +5,7 @@ use std::path::Path;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use serde_json::{Value, json};
+use sluice::api::condition;
 use tokio::process::Command;
 
 use crate::support::env::{Manager, TestEnv, eventually_or_tell, sluice};
@@ -125,6 +126,77 @@ async fn what_would_unblock_a_job_by_its_word_does() {
     })
     .await;
     assert_eq!(quota["quota"].as_array().map(Vec::len), Some(2), "cpu and memory: {quota}");
+}
+
+/// The way in to a queue that has nothing of its own, and borrows from its cohort.
+const BORROWER: &str = r#"
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: borrower}
+spec:
+  cohortName: shared
+  namespaceSelector: {}
+  resourceGroups:
+  - coveredResources: [cpu, memory]
+    flavors:
+    - name: default-flavor
+      resources: [{name: cpu, nominalQuota: 0}, {name: memory, nominalQuota: 0}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: borrower, namespace: default}
+spec: {clusterQueue: borrower}
+"#;
+
+#[tokio::test]
+async fn who_waits_for_what_is_kept_for_another_is_told_so() {
+    // Given a strict queue, half of which is held, and whose next service asks for all of it,
+    let env = TestEnv::start().await;
+    let _manager = env.manager().await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.change_queue(QUEUE, json!({"cohortName": "shared", "queueingStrategy": "StrictFIFO"})).await;
+    env.set_quota("2", "4Gi").await;
+    env.apply(SERVICE_SAMPLE).await.expect("a service");
+    eventually_or_tell("the first holds its quota", async || {
+        let said = explained(&env, "rayservice/fruit").await;
+        if said["slices"][0]["stands"] == "holds" { Ok(()) } else { Err(said.to_string()) }
+    })
+    .await;
+    let named = |name: &str| SERVICE_SAMPLE.replace("name: fruit\n  namespace", &format!("name: {name}\n  namespace"));
+    env.apply(&named("large").replace("\n      replicas: 1\n", "\n      replicas: 3\n"))
+        .await
+        .expect("one for all of the quota");
+    eventually_or_tell("the next waits", async || {
+        let said = explained(&env, "rayservice/large").await;
+        if waiting(&said).is_some() { Ok(()) } else { Err(said.to_string()) }
+    })
+    .await;
+
+    // when one that would borrow the rest comes,
+    env.apply(BORROWER).await.expect("a queue");
+    env.apply(&named("small").replace("user-queue", "borrower")).await.expect("one that borrows");
+
+    // then it waits, and is told for whom, in its condition and in both forms of the explanation.
+    let said = eventually_or_tell("it is told", async || {
+        let said = explained(&env, "rayservice/small").await;
+        let kept = waiting(&said).map(|slice| slice["waitsFor"]["short"][0]["kept"].clone());
+        if kept == Some(json!({"amount": "2", "first": "RayService default/large", "more": 0})) {
+            Ok(said)
+        } else {
+            Err(said.to_string())
+        }
+    })
+    .await;
+    let (_, text) = explain(&env, &["rayservice/small"]).await;
+    assert!(text.contains(", 2 is kept for RayService default/large"), "{text}");
+    let slice = waiting(&said).expect("it waits")["name"].as_str().expect("a name").to_owned();
+    eventually_or_tell("its condition says so", async || {
+        let slice = env.workloads().get(&slice).await.expect("its slice");
+        let conditions = slice.status.unwrap_or_default().conditions;
+        let why = condition::get(&conditions, "QuotaReserved").map(|it| it.message.clone()).unwrap_or_default();
+        if why.contains(", 2 is kept for default/rayservice-large-") { Ok(()) } else { Err(why) }
+    })
+    .await;
 }
 
 #[tokio::test]
