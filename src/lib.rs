@@ -13,6 +13,7 @@ pub mod inspect;
 pub mod jobframework;
 pub mod manager;
 pub mod metrics;
+pub mod plan;
 pub mod queue;
 pub mod raycluster;
 pub mod rayservice;

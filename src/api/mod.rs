@@ -10,6 +10,7 @@ pub mod quantity;
 pub mod ray;
 pub mod selector;
 pub mod shared;
+pub mod sluice;
 
 /// The annotation in which `kubectl apply` keeps a whole copy of what it applied last.
 pub const LAST_APPLIED_ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";

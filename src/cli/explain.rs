@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::Failure;
 use super::output::Output;
 use super::state::{State, StateOptions};
-use crate::engine::plan::ObjectRef;
+use crate::plan::ObjectRef;
 use crate::engine::{Engine, Halves};
 use crate::inspect::explain::explain;
 

@@ -15,7 +15,7 @@ use clap::{Parser, Subcommand};
 
 use crate::api::crds;
 use crate::manager;
-use options::{LogFormat, ManagerOptions, Settings};
+use options::{LogFormat, ManagerOptions, ResolvedOptions};
 
 /// Gates Ray workloads on GPU quota in Kubernetes.
 #[derive(Debug, Parser)]
@@ -55,14 +55,14 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub fn run() -> Result<ExitCode, Failure> {
     match CommandLine::parse().command {
         Command::Manager(options) => {
-            let settings = options.settings()?;
-            start_logging(&settings)?;
-            if !settings.not_acted_on.is_empty() {
-                let fields = settings.not_acted_on.join(", ");
+            let options = options.resolve()?;
+            start_logging(&options)?;
+            if !options.unsupported_fields.is_empty() {
+                let fields = options.unsupported_fields.join(", ");
                 tracing::warn!(fields, "the configuration file sets fields that Sluice doesn't act on");
             }
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-            runtime.block_on(manager::run(settings))?;
+            runtime.block_on(manager::run(options.manager))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Crds => {
@@ -75,11 +75,11 @@ pub fn run() -> Result<ExitCode, Failure> {
     }
 }
 
-fn start_logging(settings: &Settings) -> Result<(), Failure> {
-    let filter = tracing_subscriber::EnvFilter::try_new(&settings.log_level)
-        .map_err(|error| format!("--log-level: {:?}: {error}", settings.log_level))?;
+fn start_logging(options: &ResolvedOptions) -> Result<(), Failure> {
+    let filter = tracing_subscriber::EnvFilter::try_new(&options.log_level)
+        .map_err(|error| format!("--log-level: {:?}: {error}", options.log_level))?;
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match settings.log_format {
+    match options.log_format {
         LogFormat::Text => logs.init(),
         LogFormat::Json => logs.json().flatten_event(true).init(),
     }

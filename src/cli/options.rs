@@ -9,8 +9,7 @@ use thiserror::Error;
 
 use crate::config::{ConfigError, Configuration};
 use crate::engine::Habits;
-use crate::jobframework::managed::Rules;
-use crate::queue;
+use crate::manager::ManagerConfig;
 
 /// The flags of `sluice manager`.
 #[derive(Debug, Clone, Default, Args)]
@@ -89,41 +88,17 @@ pub enum LogFormat {
     Json,
 }
 
-/// [`ManagerOptions`] with every default filled in.
+/// [`ManagerOptions`] merged with the configuration file and the defaults.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
-    /// Whether the queue manager runs.
-    pub queue_manager: bool,
-    /// Whether the Ray operator runs.
-    pub ray_operator: bool,
-    /// Where metrics are served.
-    pub metrics: Option<SocketAddr>,
-    /// Where health is served.
-    pub health: Option<SocketAddr>,
-    /// Where the webhook is served.
-    pub webhook: Option<SocketAddr>,
-    /// Whether to act only as the leader.
-    pub leader_elect: bool,
-    /// The namespace of the lease; `None` for the one that the process runs in.
-    pub leader_election_namespace: Option<String>,
-    /// The namespaces to watch; empty for all.
-    pub namespaces: Vec<String>,
-    /// Whether dashboards are reached through the API server.
-    pub use_kubernetes_proxy: bool,
-    /// Where decisions are written down.
-    pub decision_log: Option<PathBuf>,
-    /// How logs are written.
+pub struct ResolvedOptions {
+    /// Configuration of the manager.
+    pub manager: ManagerConfig,
+    /// Format of log lines.
     pub log_format: LogFormat,
-    /// What is logged.
+    /// Level or filter of what is logged.
     pub log_level: String,
-    /// What holds for the queue.
-    pub queue: queue::Settings,
-    /// Which jobs are managed.
-    pub jobs: Rules,
-    /// What the Ray operator does where a spec leaves it open.
-    pub habits: Habits,
     /// Paths of the fields of the configuration file that are set and not acted on.
-    pub not_acted_on: Vec<String>,
+    pub unsupported_fields: Vec<String>,
 }
 
 /// Why the options can't be used.
@@ -163,11 +138,11 @@ impl ManagerOptions {
     ///
     /// # Errors
     /// When the file can't be read, has an unknown field, or a value isn't allowed.
-    pub fn settings(self) -> Result<Settings, OptionsError> {
+    pub fn resolve(self) -> Result<ResolvedOptions, OptionsError> {
         let file = self.config.as_deref().map(configuration).transpose()?.unwrap_or_default();
         let format = if std::io::stderr().is_terminal() { LogFormat::Text } else { LogFormat::Json };
         let namespaces = self.watch_namespace.unwrap_or_default();
-        let settings = Settings {
+        let manager = ManagerConfig {
             queue_manager: self.queue_manager.unwrap_or(true),
             ray_operator: self.ray_operator.unwrap_or(true),
             metrics: address(
@@ -194,17 +169,19 @@ impl ManagerOptions {
             namespaces: namespaces.into_iter().filter(|namespace| !namespace.is_empty()).collect(),
             use_kubernetes_proxy: self.use_kubernetes_proxy.unwrap_or(false),
             decision_log: self.decision_log,
-            log_format: self.log_format.unwrap_or(format),
-            log_level: self.log_level.unwrap_or_else(|| "info".into()),
             queue: file.queue,
             jobs: file.jobs,
             habits: habits(self.enable_zero_downtime, self.enable_random_pod_delete, |name| std::env::var(name).ok()),
-            not_acted_on: file.not_acted_on,
         };
-        if !settings.queue_manager && !settings.ray_operator {
+        if !manager.queue_manager && !manager.ray_operator {
             return Err(OptionsError::NothingToRun);
         }
-        Ok(settings)
+        Ok(ResolvedOptions {
+            manager,
+            log_format: self.log_format.unwrap_or(format),
+            log_level: self.log_level.unwrap_or_else(|| "info".into()),
+            unsupported_fields: file.not_acted_on,
+        })
     }
 }
 
@@ -248,6 +225,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::queue;
 
     #[derive(Parser)]
     struct Line {
@@ -259,7 +237,7 @@ mod tests {
         Line::try_parse_from([&["sluice"], flags].concat()).expect("flags that parse").options
     }
 
-    fn in_file(body: &str, flags: &[&str]) -> Result<Settings, OptionsError> {
+    fn in_file(body: &str, flags: &[&str]) -> Result<ManagerConfig, OptionsError> {
         let file = std::env::temp_dir().join(format!(
             "sluice-options-{}-{:?}",
             std::process::id(),
@@ -267,7 +245,7 @@ mod tests {
         ));
         let text = format!("apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n{body}");
         std::fs::write(&file, text).expect("a temporary file");
-        let settings = ManagerOptions { config: Some(file.clone()), ..parsed(flags) }.settings();
+        let settings = ManagerOptions { config: Some(file.clone()), ..parsed(flags) }.resolve().map(|resolved| resolved.manager);
         std::fs::remove_file(file).expect("the temporary file");
         settings
     }
@@ -291,13 +269,13 @@ mod tests {
     #[case::address("[::1]:9", Some("[::1]:9"))]
     #[case::host("localhost:9", Some("127.0.0.1:9"))]
     fn an_address_is_what_it_is_to_go(#[case] value: &str, #[case] expected: Option<&str>) {
-        let settings = parsed(&["--metrics-bind-address", value]).settings().expect("valid");
+        let settings = parsed(&["--metrics-bind-address", value]).resolve().expect("valid").manager;
         assert_eq!(settings.metrics.map(|address| address.to_string()).as_deref(), expected);
     }
 
     #[test]
     fn without_a_file_all_is_at_its_default_and_nobody_is_elected() {
-        let settings = parsed(&[]).settings().expect("valid");
+        let settings = parsed(&[]).resolve().expect("valid").manager;
         assert_eq!(settings.queue, queue::Settings::default());
         assert_eq!(settings.metrics, Some(([0, 0, 0, 0], 8080).into()));
         assert_eq!(settings.health, Some(([0, 0, 0, 0], 8081).into()));

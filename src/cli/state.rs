@@ -54,6 +54,6 @@ fn of_cluster() -> Result<(Snapshot, String), Failure> {
     runtime.block_on(async {
         let client = manager::connect().await?;
         let namespace = client.default_namespace().to_owned();
-        Ok((Snapshot::of_cluster(&client).await?, namespace))
+        Ok((Snapshot::of(manager::list_objects(&client).await?), namespace))
     })
 }

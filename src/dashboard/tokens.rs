@@ -7,7 +7,7 @@ use http::HeaderValue;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 
-use crate::engine::plan::{ServeCall, ServeRequest};
+use crate::plan::{ServeCall, ServeRequest};
 use crate::raycluster::auth::TOKEN_KEY;
 
 /// The header that Ray reads a token from; `Authorization` is the API server's, where calls go through that

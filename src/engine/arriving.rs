@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::in_flight::WriteId;
-use super::plan::{ObjectRef, Write, WriteOp};
+use crate::plan::{ObjectRef, Write, WriteOp};
 use super::store::version_of;
 use super::world::MemberId;
 use crate::api::kueue::names::JOB_UID_LABEL;
@@ -122,7 +122,7 @@ mod tests {
     use rstest::rstest;
     use serde_json::json;
 
-    use super::super::store::Key;
+    use crate::plan::Key;
     use super::super::world::Runner;
     use super::*;
 

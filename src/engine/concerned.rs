@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::{Resource, ResourceExt};
 
 use super::planners::{JobKey, Planner, controller, existing_cluster, is_standalone, job_of, service_of_cluster};
-use super::store::Key;
+use crate::plan::Key;
 use super::world::{Change, MemberId, Object, Runner, World, owned_by};
 use super::{Halves, in_use, priorities};
 use crate::api::kueue::Workload;

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use kube::api::ObjectMeta;
 
 use super::arriving::UNANSWERED;
-use super::plan::{ObjectRef, Write, WriteOp};
+use crate::plan::{ObjectRef, Write, WriteOp};
 
 /// The objects that are in doubt.
 #[derive(Debug)]

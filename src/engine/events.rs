@@ -1,7 +1,7 @@
 //! What is told of the queue's decisions about a Workload, as Kubernetes Events with Kueue's reasons (kueue v0.19.2
 //! `pkg/workload/evict/evict.go`, `pkg/scheduler/preemption/preemption.go`). Its job is told by the jobframework.
 
-use super::plan::{Note, ObjectRef};
+use crate::plan::{Note, ObjectRef};
 use crate::api::condition;
 use crate::api::kueue::{Workload, names};
 use crate::queue::parts::PARTLY_PREEMPTED;

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 
-use super::plan::{Plan, Write};
-use super::store::Key;
+use crate::plan::{Plan, Write};
+use crate::plan::Key;
 use super::world::World;
 use crate::api::condition;
 use crate::api::kueue::{ClusterQueue, Workload, names};
@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
     use crate::api::kueue::ResourceFlavor;
-    use crate::engine::plan::WriteOp;
+    use crate::plan::WriteOp;
     use crate::engine::world::{Kind, received};
 
     const HELD: &str = names::RESOURCE_IN_USE_FINALIZER;

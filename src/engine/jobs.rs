@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::plan::{ObjectRef, Plan};
+use crate::plan::{ObjectRef, Plan};
 use super::planners::{JobKey, Planner, existing_cluster, is_standalone};
 use super::ray_jobs::Submits;
 use super::renewals::share_of_pod;
-use super::store::Key;
+use crate::plan::Key;
 use super::world::{MemberId, Runner, owned_by};
 use super::{Engine, priorities};
 use crate::api::kueue::Workload;

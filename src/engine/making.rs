@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
 
-use super::plan::{ObjectRef, Write, WriteOp};
+use crate::plan::{ObjectRef, Write, WriteOp};
 use crate::api::kueue::Workload;
 
 /// The slice that was asked for last, by the uid of its job.

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use super::Engine;
-use super::store::Key;
+use crate::plan::Key;
 use super::world::owned_by;
 use crate::api::kueue::names::DEFAULT_LOCAL_QUEUE;
 use crate::api::ray::{RayCluster, RayJob, RayService, is_managed_elsewhere};

@@ -10,11 +10,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 
 use super::jobs::cluster_of;
-use super::plan::{Note, ObjectRef, Plan, Write};
+use crate::plan::{Note, ObjectRef, Plan, Write};
 use super::priorities;
 use super::renewals::Footing;
 use super::specs::Makeup;
-use super::store::Key;
+use crate::plan::Key;
 use super::world::{self, MemberId, World, owned_by};
 use super::{Engine, WriteError, in_use};
 use crate::api::gateway::HTTPRoute;

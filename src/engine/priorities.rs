@@ -4,8 +4,8 @@
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::ResourceExt;
 
-use super::plan::Write;
-use super::store::Key;
+use crate::plan::Write;
+use crate::plan::Key;
 use super::world::World;
 use crate::api::condition;
 use crate::api::kueue::workload::{PriorityClassGroup, PriorityClassKind, PriorityClassRef};
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use crate::api::kueue::WorkloadPriorityClass;
     use crate::api::ray::RayCluster;
-    use crate::engine::plan::WriteOp;
+    use crate::plan::WriteOp;
     use crate::engine::world::{Kind, Object, received};
     use crate::jobframework::census::Molds;
     use crate::jobframework::members::Pods;

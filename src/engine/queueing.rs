@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::plan::{ObjectRef, Plan, Write, WriteOp};
+use crate::plan::{ObjectRef, Plan, Write, WriteOp};
 use super::planners::Planner;
-use super::store::Key;
+use crate::plan::Key;
 use super::world::{Change, Object, World};
 use super::{WriteError, events, in_use};
 use crate::api::kueue::Workload;

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::Engine;
 use super::planners::{controller, existing_cluster};
-use super::store::Key;
+use crate::plan::Key;
 use super::world::{MemberId, Runner, owned_by};
 use crate::api::ray::RayJob;
 use crate::jobframework::members::Pods;

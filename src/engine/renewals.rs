@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::Engine;
 use super::planners::is_standalone;
 use super::specs::Makeup;
-use super::store::Key;
+use crate::plan::Key;
 use super::world::owned_by;
 use crate::api::ray::RayCluster;
 use crate::jobframework::managed::Managed;

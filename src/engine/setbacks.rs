@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::pace::pause_after;
-use super::plan::{ObjectRef, Plan, Write, WriteOp};
+use crate::plan::{ObjectRef, Plan, Write, WriteOp};
 use super::planners::Planner;
-use super::store::Key;
+use crate::plan::Key;
 use super::{Engine, WriteError};
 use crate::api::ray::names;
 use crate::raycluster::{Role, Setback};

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use kube::Resource;
 
 use super::Halves;
-use super::store::Key;
+use crate::plan::Key;
 use super::world::{Change, Object};
 use crate::api::ray::RayCluster;
-use crate::dashboard::ServeConfig;
+use crate::plan::ServeConfig;
 use crate::jobframework::ray_job::Needs;
 use crate::jobframework::{Groups, ray_cluster};
 use crate::raycluster::revision::{Content, Essence};

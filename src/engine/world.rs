@@ -18,8 +18,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::Scope;
-use super::plan::{self, ObjectRef, Write, WriteOp};
-use super::store::{Applied, Key, Store, Under};
+use crate::plan::{self, ObjectRef, Write, WriteOp};
+use super::store::{Applied, Store, Under};
+use crate::plan::Key;
 use crate::api::gateway::{Gateway, GatewayClass, HTTPRoute};
 use crate::api::kueue::names::JOB_UID_LABEL;
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};

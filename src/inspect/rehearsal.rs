@@ -11,7 +11,7 @@ use thiserror::Error;
 use super::snapshot::Snapshot;
 use crate::api::condition;
 use crate::engine::in_flight::WriteId;
-use crate::engine::plan::{ObjectRef, Write, WriteOp};
+use crate::plan::{ObjectRef, Write, WriteOp};
 use crate::engine::tokens::TokenKey;
 use crate::engine::world::Object;
 use crate::engine::{Answer, Effect, Engine, Event, Halves, WriteError};

@@ -182,7 +182,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::engine::store::Key;
+    use crate::plan::Key;
 
     fn short(pod_set: &str, flavor: &str, resource: &str, missing: i64) -> Shortfall {
         let mut short = Shortfall::sample();

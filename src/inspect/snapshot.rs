@@ -3,22 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use k8s_openapi::api::apps::v1::ControllerRevision;
-use k8s_openapi::api::batch::v1::Job as BatchJob;
-use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service};
-use k8s_openapi::api::node::v1::RuntimeClass;
-use k8s_openapi::api::scheduling::v1::PriorityClass;
-use kube::api::ListParams;
-use kube::{Api, Client};
 use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::defaults;
-use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
-use crate::api::ray::{RayCluster, RayJob, RayService, names};
-use crate::engine::plan::ObjectRef;
-use crate::engine::world::{Kind, Object, received};
-use crate::jobframework::batch_job::JOB_NAME_LABEL;
+use crate::plan::ObjectRef;
+use crate::engine::world::Object;
 
 /// Where objects are whose manifests name no namespace.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -29,14 +19,6 @@ const GLOBAL: [&str; 7] =
 /// Why there is no snapshot.
 #[derive(Debug, Error)]
 pub enum SnapshotError {
-    /// The API server doesn't tell.
-    #[error("listing every {kind}: {source}")]
-    List {
-        /// The kind.
-        kind: String,
-        /// What it says instead.
-        source: Box<kube::Error>,
-    },
     /// A file or folder can't be read.
     #[error("reading {}: {source}", path.display())]
     Read {
@@ -62,33 +44,6 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// What there is in a cluster now.
-    ///
-    /// # Errors
-    /// When the API server can't be reached, or doesn't let these kinds be listed.
-    pub async fn of_cluster(client: &Client) -> Result<Self, SnapshotError> {
-        let mut snapshot = Self::default();
-        snapshot.list::<ClusterQueue>(client, None).await?;
-        snapshot.list::<Cohort>(client, None).await?;
-        snapshot.list::<ResourceFlavor>(client, None).await?;
-        snapshot.list::<LocalQueue>(client, None).await?;
-        snapshot.list::<Workload>(client, None).await?;
-        snapshot.list::<WorkloadPriorityClass>(client, None).await?;
-        snapshot.list::<PriorityClass>(client, None).await?;
-        snapshot.list::<Namespace>(client, None).await?;
-        snapshot.list::<LimitRange>(client, None).await?;
-        snapshot.list::<RuntimeClass>(client, None).await?;
-        snapshot.list::<RayService>(client, None).await?;
-        snapshot.list::<RayCluster>(client, None).await?;
-        snapshot.list::<RayJob>(client, None).await?;
-        snapshot.list::<BatchJob>(client, None).await?;
-        snapshot.list::<Pod>(client, Some(names::CLUSTER_LABEL)).await?;
-        snapshot.list::<Pod>(client, Some(JOB_NAME_LABEL)).await?;
-        snapshot.list::<Service>(client, None).await?;
-        snapshot.list::<ControllerRevision>(client, Some(names::CLUSTER_LABEL)).await?;
-        Ok(snapshot)
-    }
-
     /// What the YAML and JSON files of a folder and its subfolders hold, like those that `kubectl get --output=yaml` writes. Objects
     /// of other kinds are left out.
     ///
@@ -137,19 +92,6 @@ impl Snapshot {
                 == (reference.kind.clone(), reference.namespace.clone(), reference.name.clone())
         };
         self.objects.iter().find(is_named)
-    }
-
-    async fn list<K: Kind>(&mut self, client: &Client, label: Option<&str>) -> Result<(), SnapshotError> {
-        let params = label.map_or_else(ListParams::default, |label| ListParams::default().labels(label));
-        match Api::<K>::all(client.clone()).list(&params).await {
-            Ok(listed) => self.objects.extend(listed.items.into_iter().map(received)),
-            // RayJobs are KubeRay's to define.
-            Err(kube::Error::Api(status)) if status.code == 404 && K::kind(&()) == "RayJob" => {}
-            Err(source) => {
-                return Err(SnapshotError::List { kind: K::kind(&()).into_owned(), source: Box::new(source) });
-            }
-        }
-        Ok(())
     }
 }
 

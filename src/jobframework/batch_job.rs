@@ -20,7 +20,7 @@ use crate::api::kueue::names::{
     DEFAULT_POD_SET, MAX_EXEC_TIME_LABEL, MIN_PARALLELISM_ANNOTATION, PRIORITY_CLASS_LABEL, QUEUE_NAME_LABEL,
 };
 use crate::api::kueue::scheduling_gate;
-use crate::engine::plan::{ObjectRef, Write};
+use crate::plan::{ObjectRef, Write};
 
 /// The value of `spec.managedBy` that means the Job controller of Kubernetes; so does no value.
 const CONTROLLER: &str = "kubernetes.io/job-controller";

@@ -3,7 +3,7 @@
 use super::slices::{self, Phase};
 use super::{Finish, JobView, succession};
 use crate::api::kueue::names::finished_reason;
-use crate::engine::plan::Plan;
+use crate::plan::Plan;
 
 /// Ends the slices that hold quota once the last pod is gone or has ended, and those that wait at once.
 pub(super) fn plan(view: &JobView<'_>, finish: &Finish) -> Plan {

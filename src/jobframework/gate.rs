@@ -4,7 +4,7 @@ use super::record::MemberShare;
 use super::slices::{Phase, Slice, slices_of};
 use super::{Group, JobView, Member, instead, newcomer};
 use crate::api::ray::RayCluster;
-use crate::engine::plan::{Note, ObjectRef, Plan};
+use crate::plan::{Note, ObjectRef, Plan};
 
 /// Opens the members that the covering slice pays for, and closes those that nothing pays for.
 ///

@@ -11,7 +11,7 @@ use super::ungate::GatedPod;
 use super::{Groups, Leave, Member};
 use crate::api::kueue::{names, scheduling_gate};
 use crate::api::ray::names::{GROUP_LABEL, REPLICA_INDEX_LABEL, REPLICA_NAME_LABEL};
-use crate::engine::plan::Write;
+use crate::plan::Write;
 
 /// The pods of a member.
 #[derive(Debug, Clone, Default)]

@@ -39,7 +39,7 @@ use serde::Serialize;
 use crate::api::condition;
 use crate::api::kueue::workload::PriorityClassRef;
 use crate::api::kueue::{Workload, names};
-use crate::engine::plan::{Note, ObjectRef, Plan, Write};
+use crate::plan::{Note, ObjectRef, Plan, Write};
 use crate::queue::{self, status};
 use crate::raycluster::Placement;
 use apart::Apart;

@@ -9,7 +9,7 @@ use super::slices::{Phase, Slice};
 use super::{JobView, Member};
 use crate::api::condition;
 use crate::api::kueue::names;
-use crate::engine::plan::Plan;
+use crate::plan::Plan;
 
 /// For how long the first word of the queue is waited for.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(10);

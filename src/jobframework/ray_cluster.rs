@@ -9,7 +9,7 @@ use super::census::Molds;
 use super::members::{self, Pods, Who};
 use super::{Group, Groups, Job, Leave, Member, pod_sets, report};
 use crate::api::ray::{RayCluster, names};
-use crate::engine::plan::{ObjectRef, Write};
+use crate::plan::{ObjectRef, Write};
 use crate::raycluster::{PodGroup, Problem};
 
 /// The PodSet of the head pod, as Kueue names it (Kueue 0.19 `pkg/controller/jobs/raycluster`).

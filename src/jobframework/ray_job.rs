@@ -20,7 +20,7 @@ use super::census::Molds;
 use super::members::{self, Pods, Who};
 use super::{Finish, Group, Groups, Job, Leave, Member, batch_job, pod_sets, ray_cluster, report};
 use crate::api::ray::{PodTemplate, RayCluster, RayJob, Submission};
-use crate::engine::plan::{ObjectRef, Write};
+use crate::plan::{ObjectRef, Write};
 use crate::raycluster;
 
 /// Where the conditions of a RayJob are shown, as YAML: its status has none, and KubeRay would drop them.
@@ -297,7 +297,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::engine::plan::WriteOp;
+    use crate::plan::WriteOp;
 
     fn template(cpu: &str) -> Value {
         json!({"spec": {"containers": [{"name": "ray", "image": "ray", "resources": {"requests": {"cpu": cpu}}}]}})

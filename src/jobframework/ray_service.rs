@@ -10,7 +10,7 @@ use super::ray_cluster::RayClusterJob;
 use super::{Job, Leave, Member, report};
 use crate::api::gateway::HTTPRoute;
 use crate::api::ray::RayService;
-use crate::engine::plan::{ObjectRef, Write};
+use crate::plan::{ObjectRef, Write};
 use crate::rayservice::incremental::routes::route_name;
 use crate::rayservice::services::serve_service_name;
 use crate::rayservice::{incremental, initializing};

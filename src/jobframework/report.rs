@@ -6,14 +6,10 @@ use super::fitting::{Outlook, UPGRADE_ADMISSIBLE};
 use super::slices::{self, Phase, Slice};
 use super::{JobView, Member};
 use crate::api::condition;
+use crate::api::sluice::{ADMITTED, QUOTA_RESERVED};
 use crate::api::kueue::names;
-use crate::engine::plan::{Note, Plan};
+use crate::plan::{Note, Plan};
 
-/// The condition on a job that says whether the queue lets all of it run.
-pub const ADMITTED: &str = "sluice.dev/Admitted";
-/// The condition on a job that says whether a slice of it holds quota, also while an upgrade waits for more. The policies in
-/// `config/policy` rest on it: they see the job, and not its slices.
-pub const QUOTA_RESERVED: &str = "sluice.dev/QuotaReserved";
 /// All that the job wants is admitted.
 const REASON_ADMITTED: &str = "Admitted";
 /// The job's owner wants nothing of it to run.

@@ -14,8 +14,8 @@ use crate::api::condition::{self, Verdict};
 use crate::api::fingerprint;
 use crate::api::kueue::workload::PriorityClassKind;
 use crate::api::kueue::{PodSet, Workload, WorkloadSpec, names};
-use crate::engine::plan::{Plan, Write};
-use crate::engine::store::Key;
+use crate::plan::{Plan, Write};
+use crate::plan::Key;
 use crate::queue::steps::SLICE_ANNOTATION;
 use crate::queue::{Successor, status};
 

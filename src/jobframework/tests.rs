@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::record::Record;
 use super::*;
 use crate::api::ray::RayCluster;
-use crate::engine::plan::WriteOp;
+use crate::plan::WriteOp;
 use crate::queue::steps::SLICE_ANNOTATION;
 
 use fixture::*;
@@ -282,7 +282,7 @@ fn a_job_that_can_not_be_queued_keeps_what_runs_and_loses_it_when_that_is_evicte
     assert!(planned(&kept, &[&held]).writes.is_empty());
     assert!(gates(&kept).is_empty());
     assert_eq!(
-        kept.said(super::report::ADMITTED).map(|shown| shown.message),
+        kept.said(crate::api::sluice::ADMITTED).map(|shown| shown.message),
         Some("spec.headGroupSpec: broken".into())
     );
 

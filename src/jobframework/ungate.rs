@@ -10,7 +10,7 @@ use super::census::PodKind;
 use super::record::MemberShare;
 use super::slices::Slice;
 use super::{JobView, Leave, Member};
-use crate::engine::plan::{ObjectRef, Plan};
+use crate::plan::{ObjectRef, Plan};
 
 /// A pod that waits behind its scheduling gate.
 #[derive(Debug, Clone, PartialEq, Eq)]

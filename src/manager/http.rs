@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 
+use super::Error;
 use crate::metrics::Metrics;
 
 /// Whether the manager is ready: it has seen a complete list of everything that it watches.
@@ -42,8 +43,8 @@ pub fn metrics_routes(metrics: Metrics) -> Router {
 ///
 /// # Errors
 /// When the address can't be bound.
-pub async fn serve(address: SocketAddr, routes: Router) -> Result<(), String> {
-    let listener = TcpListener::bind(address).await.map_err(|error| format!("listening on {address}: {error}"))?;
+pub async fn serve(address: SocketAddr, routes: Router) -> Result<(), Error> {
+    let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
     tokio::spawn(async move { axum::serve(listener, routes).await });
     Ok(())
 }

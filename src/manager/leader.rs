@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::cli::Failure;
+use super::Error;
 
 const LEASE: &str = "sluice-leader";
 /// For this many seconds nobody else takes the lease after its holder's last sign of life.
@@ -24,13 +24,13 @@ pub(super) struct Leadership {
 
 impl Leadership {
     /// Returns when this process no longer leads.
-    pub(super) async fn lost(mut self) -> Failure {
+    pub(super) async fn lost(mut self) -> Error {
         while *self.leads.borrow_and_update() {
             if self.leads.changed().await.is_err() {
                 break;
             }
         }
-        format!("lost the lease {LEASE}").into()
+        Error::LostLease(LEASE.to_owned())
     }
 }
 
@@ -42,7 +42,7 @@ pub(super) async fn acquire(
     client: Client,
     namespace: Option<String>,
     stop: &CancellationToken,
-) -> Result<Option<Leadership>, Failure> {
+) -> Result<Option<Leadership>, Error> {
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     let manager = LeaseManagerBuilder::new(client, LEASE)
         .with_namespace(&namespace)
@@ -50,7 +50,7 @@ pub(super) async fn acquire(
         .with_grace(GRACE_SECONDS)
         .build()
         .await
-        .map_err(|error| format!("setting up the lease {namespace}/{LEASE}: {error}"))?;
+        .map_err(|source| Error::Lease { lease: format!("{namespace}/{LEASE}"), source })?;
     info!(lease = LEASE, namespace, "waiting to lead");
     let (mut leads, _task) = manager.watch().await;
     loop {
@@ -60,7 +60,7 @@ pub(super) async fn acquire(
         }
         tokio::select! {
             () = stop.cancelled() => return Ok(None),
-            changed = leads.changed() => changed.map_err(|error| format!("the lease {namespace}/{LEASE}: {error}"))?,
+            changed = leads.changed() => changed.map_err(|_| Error::LostLease(format!("{namespace}/{LEASE}")))?,
         }
     }
 }

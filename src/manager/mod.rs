@@ -1,8 +1,11 @@
 //! The shell around the engine: feeds it what happens, and carries out what it asks for.
 
+mod config;
 mod decision_log;
+mod error;
 pub mod http;
 mod leader;
+mod listing;
 mod notes;
 mod watches;
 mod writer;
@@ -29,8 +32,6 @@ use tracing::{error, info};
 use crate::api::gateway::{Gateway, GatewayClass, HTTPRoute};
 use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
 use crate::api::ray::{RayCluster, RayJob, RayService, names};
-use crate::cli::Failure;
-use crate::cli::options::Settings;
 use crate::clock::Clock;
 use crate::dashboard::{Dashboards, Reach};
 use crate::engine::tokens::TokenKey;
@@ -39,7 +40,10 @@ use crate::engine::{Effect, Engine, Event, Halves};
 use crate::jobframework::batch_job::JOB_NAME_LABEL;
 use crate::metrics::Metrics;
 use crate::webhook;
+pub use config::ManagerConfig;
 use decision_log::DecisionLog;
+pub use error::Error;
+pub use listing::{ListError, list_objects};
 use http::Readiness;
 use notes::Notes;
 use watches::Watches;
@@ -56,24 +60,24 @@ const STOP_PATIENCE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// When the API server can't be reached at the start, an address can't be bound, or leadership is lost.
-pub async fn run(settings: Settings) -> Result<(), Failure> {
+pub async fn run(config: ManagerConfig) -> Result<(), Error> {
     let stop = stop_signal()?;
     let client = connect().await?;
-    let tokens = TokenKey::random().map_err(|_| "making a key for tokens: the machine has no randomness to give")?;
+    let tokens = TokenKey::random().map_err(|_| Error::TokenKey)?;
     let (metrics, readiness) = (Metrics::default(), Readiness::default());
-    if let Some(address) = settings.health {
+    if let Some(address) = config.health {
         http::serve(address, http::health_routes(readiness.clone())).await?;
     }
-    if let Some(address) = settings.metrics {
+    if let Some(address) = config.metrics {
         http::serve(address, http::metrics_routes(metrics.clone())).await?;
     }
-    if let Some(address) = settings.webhook {
+    if let Some(address) = config.webhook {
         let namespace = client.default_namespace().to_owned();
-        let others_make_pods = settings.queue_manager && !settings.ray_operator;
-        webhook::start(client.clone(), Clock::system(), address, &namespace, settings.jobs.clone(), others_make_pods)?;
+        let others_make_pods = config.queue_manager && !config.ray_operator;
+        webhook::start(client.clone(), Clock::system(), address, &namespace, config.jobs.clone(), others_make_pods)?;
     }
-    let leadership = if settings.leader_elect {
-        let namespace = settings.leader_election_namespace.clone();
+    let leadership = if config.leader_elect {
+        let namespace = config.leader_election_namespace.clone();
         match leader::acquire(client.clone(), namespace, &stop).await? {
             Some(leadership) => Some(leadership),
             None => return Ok(()),
@@ -90,7 +94,7 @@ pub async fn run(settings: Settings) -> Result<(), Failure> {
     tokio::select! {
         biased;
         reason = lost => Err(reason),
-        result = manage(client, Clock::system(), tokens, &settings, metrics, readiness, stop) => result,
+        result = manage(client, Clock::system(), tokens, &config, metrics, readiness, stop) => result,
     }
 }
 
@@ -103,32 +107,32 @@ pub async fn manage(
     client: Client,
     clock: Clock,
     tokens: TokenKey,
-    settings: &Settings,
+    config: &ManagerConfig,
     metrics: Metrics,
     readiness: Readiness,
     stop: CancellationToken,
-) -> Result<(), Failure> {
-    Manager::start(client, clock, tokens, settings, metrics, readiness)?.run(stop).await
+) -> Result<(), Error> {
+    Manager::start(client, clock, tokens, config, metrics, readiness)?.run(stop).await
 }
 
 /// A client of the cluster that the environment names: `KUBECONFIG`, `~/.kube/config`, or the one that we run in.
 ///
 /// # Errors
 /// When none is named, or it can't be reached.
-pub async fn connect() -> Result<Client, Failure> {
-    let mut config = Config::infer().await.map_err(|error| format!("finding the API server: {error}"))?;
+pub async fn connect() -> Result<Client, Error> {
+    let mut config = Config::infer().await?;
     // The engine plans anew from fresh state after a failure; a client that retries by itself would hide it for minutes.
     config.default_retry = false;
-    let client = Client::try_from(config).map_err(|error| format!("setting up the client: {error}"))?;
+    let client = Client::try_from(config).map_err(Error::BuildClient)?;
     let version =
-        client.apiserver_version().await.map_err(|error| format!("asking the API server its version: {error}"))?;
+        client.apiserver_version().await.map_err(Error::ServerVersion)?;
     info!(version = version.git_version, "connected");
     Ok(client)
 }
 
-fn stop_signal() -> Result<CancellationToken, Failure> {
+fn stop_signal() -> Result<CancellationToken, Error> {
     let stop = CancellationToken::new();
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(Error::Signal)?;
     let stopped = stop.clone();
     tokio::spawn(async move {
         tokio::select! {
@@ -160,19 +164,22 @@ impl Manager {
         client: Client,
         clock: Clock,
         tokens: TokenKey,
-        settings: &Settings,
+        config: &ManagerConfig,
         metrics: Metrics,
         readiness: Readiness,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, Error> {
         let (own_events, events) = mpsc::channel(EVENTS);
-        let halves = Halves { queue_manager: settings.queue_manager, ray_operator: settings.ray_operator };
-        let mut watches = Watches::new(client.clone(), own_events.clone(), settings.namespaces.clone());
+        let halves = Halves { queue_manager: config.queue_manager, ray_operator: config.ray_operator };
+        let mut watches = Watches::new(client.clone(), own_events.clone(), config.namespaces.clone());
         watch_kinds(&mut watches, halves);
         let (scopes, tasks) = watches.finish();
-        let engine = Engine::new(halves, settings.queue.clone(), scopes, tokens);
-        let mut engine = engine.managing(settings.jobs.clone()).operating(settings.habits);
-        let start_log = |path: &PathBuf| DecisionLog::start(path.clone(), metrics.clone());
-        let decision_log = settings.decision_log.as_ref().map(start_log).transpose()?;
+        let engine = Engine::new(halves, config.queue.clone(), scopes, tokens);
+        let mut engine = engine.managing(config.jobs.clone()).operating(config.habits);
+        let start_log = |path: &PathBuf| {
+            DecisionLog::start(path.clone(), metrics.clone())
+                .map_err(|source| Error::DecisionLog { path: path.clone(), source })
+        };
+        let decision_log = config.decision_log.as_ref().map(start_log).transpose()?;
         if decision_log.is_some() {
             engine = engine.keeping_decision_log();
         }
@@ -182,7 +189,7 @@ impl Manager {
             events,
             writer: Writer::new(client.clone(), own_events.clone(), metrics.clone()),
             notes: Notes::start(client.clone(), clock.clone(), instance()),
-            dashboards: Dashboards::new(client, clock.clone(), reach(settings)),
+            dashboards: Dashboards::new(client, clock.clone(), reach(config)),
             clock,
             own_events,
             metrics,
@@ -191,7 +198,7 @@ impl Manager {
         })
     }
 
-    async fn run(mut self, stop: CancellationToken) -> Result<(), Failure> {
+    async fn run(mut self, stop: CancellationToken) -> Result<(), Error> {
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             let wake = self.engine.next_wake().map(|at| self.until(at));
@@ -321,8 +328,8 @@ fn watch_kinds(watches: &mut Watches, halves: Halves) {
 }
 
 /// How Ray's dashboards are reached. KubeRay 1.7 takes the domain from the same variable.
-fn reach(settings: &Settings) -> Reach {
-    if settings.use_kubernetes_proxy {
+fn reach(config: &ManagerConfig) -> Reach {
+    if config.use_kubernetes_proxy {
         return Reach::ApiServer;
     }
     let cluster_domain = std::env::var("CLUSTER_DOMAIN").unwrap_or_else(|_| "cluster.local".into());

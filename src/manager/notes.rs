@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::clock::Clock;
-use crate::engine::plan::Note;
+use crate::plan::Note;
 
 /// Notes that wait to be published; what comes on top of that is only logged.
 const WAITING: usize = 1024;

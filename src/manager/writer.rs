@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tracing::debug;
 
 use crate::engine::in_flight::WriteId;
-use crate::engine::plan::{ObjectRef, Write, WriteOp};
+use crate::plan::{ObjectRef, Write, WriteOp};
 use crate::engine::world::Object;
 use crate::engine::{Answer, Event, WriteError};
 use crate::metrics::Metrics;

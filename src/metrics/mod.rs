@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::api::kueue::ClusterQueue;
-use crate::engine::plan::Write;
+use crate::plan::Write;
 use crate::engine::{Answer, WriteError};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -20,7 +20,7 @@ use super::tree::Tree;
 use crate::api::condition;
 use crate::api::kueue::{Admission, PodSet, PodSetAssignment, Workload, WorkloadStatus, names};
 use crate::api::quantity::Amount;
-use crate::engine::store::Key;
+use crate::plan::Key;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 /// How far a workload is, as observed.

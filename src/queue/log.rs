@@ -151,7 +151,7 @@ mod key_text {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    use crate::engine::store::Key;
+    use crate::plan::Key;
 
     pub(super) fn serialize<S: Serializer>(key: &Key, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(key)

@@ -60,7 +60,7 @@ pub use shortfall::{Binding, Kept, Shortfall};
 use jiff::Timestamp;
 
 use crate::api::kueue::{Admission, ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload};
-pub use crate::engine::store::Key;
+pub use crate::plan::Key;
 
 /// Something that the queue is told.
 #[derive(Debug, Clone, Copy)]

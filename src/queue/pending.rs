@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::shortfall::Shortfall;
-use crate::engine::store::Key;
+use crate::plan::Key;
 
 /// The reason of the condition QuotaReserved while it is False (kueue v0.19.2 `apis/kueue/v1beta2/workload_types.go`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::tree::{Fr, NodeId};
 use crate::api::quantity::Amount;
-use crate::engine::store::Key;
+use crate::plan::Key;
 
 /// What is missing of one resource in one flavor.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::autoscaler::Autoscaler;
 use super::build::owner;
 use super::{View, names as naming};
 use crate::api::ray::{RayCluster, names};
-use crate::engine::plan::{Note, Plan, Write};
+use crate::plan::{Note, Plan, Write};
 
 /// Which of the objects are there that let the autoscaler of a cluster work, whoever has made them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use super::problem::Problem;
 use super::{View, names as naming, probes};
 use crate::api::ray::options::{AuthMode, AuthOptions};
 use crate::api::ray::{RayCluster, RayClusterSpec, names};
-use crate::engine::plan::{Note, Plan, Write};
+use crate::plan::{Note, Plan, Write};
 
 /// The entry of a Secret that holds a token.
 pub const TOKEN_KEY: &str = "auth_token";
@@ -249,7 +249,7 @@ mod tests {
 
         // then it is made, and not again.
         let [write] = made.as_slice() else { panic!("{made:?}") };
-        let crate::engine::plan::WriteOp::Create(secret) = &write.op else { panic!("{write:?}") };
+        let crate::plan::WriteOp::Create(secret) = &write.op else { panic!("{write:?}") };
         assert_eq!(secret["stringData"], json!({"auth_token": "secret"}));
         assert_eq!(secret["metadata"]["ownerReferences"][0]["uid"], "uid-1");
         assert_eq!(secrets(&stage), []);

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::groups::{self, PodGroup, Role};
 use super::names as naming;
 use crate::api::ray::{PodTemplate, RayCluster, names};
-use crate::engine::plan::{Write, WriteOp};
+use crate::plan::{Write, WriteOp};
 
 /// Where in its group a pod stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -14,7 +14,7 @@ use super::auth::Token;
 use super::{Grant, Mark, Task, View, plan};
 use crate::api::condition;
 use crate::api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
-use crate::engine::plan::{ObjectRef, Plan, Write, WriteOp};
+use crate::plan::{ObjectRef, Plan, Write, WriteOp};
 
 /// `default/demo` with a head of 1 CPU and 2Gi, and no workers.
 pub(crate) fn cluster() -> RayCluster {

@@ -16,7 +16,7 @@ use super::groups::Role;
 use super::services::{DASHBOARD_PORT, head_ports};
 use super::{View, names as naming};
 use crate::api::ray::{RayCluster, names};
-use crate::engine::plan::{Note, Plan, Write};
+use crate::plan::{Note, Plan, Write};
 
 /// The annotation of a cluster that says which controller its Ingress is for. It is a field of the Ingress now.
 const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";

@@ -45,7 +45,7 @@ use kube::{Resource, ResourceExt};
 use crate::api::condition;
 use crate::api::kueue::{names as kueue_names, scheduling_gate};
 use crate::api::ray::{RayCluster, is_managed_elsewhere, names as ray_names};
-use crate::engine::plan::{Note, ObjectRef, Plan, Write};
+use crate::plan::{Note, ObjectRef, Plan, Write};
 use access::Access;
 use autoscaler::Autoscaler;
 use scale::{Change, Situation};

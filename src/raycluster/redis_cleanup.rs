@@ -17,7 +17,7 @@ use super::environment::Environment;
 use super::fault_tolerance::{self, storage_namespace};
 use super::{View, build, names as naming, pods, template};
 use crate::api::ray::{RayCluster, names};
-use crate::engine::plan::{Note, Plan, Write};
+use crate::plan::{Note, Plan, Write};
 
 /// After so many seconds the Job is given up, and so is waiting for it, unless an annotation says otherwise.
 const PATIENCE: i64 = 300;

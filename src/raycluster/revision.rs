@@ -21,7 +21,7 @@ use super::{auth, build, names as naming, plain};
 use crate::api::fingerprint;
 use crate::api::ray::options::RayClusterUpgradeType;
 use crate::api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
-use crate::engine::plan::{Plan, Write};
+use crate::plan::{Plan, Write};
 
 /// A revision of a cluster, by its name; `None` is the first one.
 pub type Name = Option<String>;

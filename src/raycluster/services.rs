@@ -12,7 +12,7 @@ use super::build::owner;
 use super::groups::{PodGroup, Role};
 use super::{View, names as naming};
 use crate::api::ray::{RayCluster, names};
-use crate::engine::plan::{Note, Plan, Write};
+use crate::plan::{Note, Plan, Write};
 
 /// Where the dashboard is unless the head's container names a port for it.
 pub(super) const DASHBOARD_PORT: i32 = 8265;

@@ -15,7 +15,7 @@ use crate::api::condition::{self, Verdict};
 use crate::api::quantity::{Amount, Quantity};
 use crate::api::ray::options::StringMap;
 use crate::api::ray::{HeadInfo, RayClusterStatus, names};
-use crate::engine::plan::Write;
+use crate::plan::Write;
 use crate::queue::requests::pod_requests;
 
 /// What the status is about.

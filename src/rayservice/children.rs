@@ -16,7 +16,7 @@ use crate::api::ray::upgrade_choices::GIVEN_UP_ANNOTATION;
 use crate::api::ray::way_choices::ADOPTED_ROUTE_ANNOTATION;
 use crate::api::ray::{RayCluster, RayService, names};
 use crate::api::{LAST_APPLIED_ANNOTATION, condition};
-use crate::engine::plan::{Note, ObjectRef, Plan, Write};
+use crate::plan::{Note, ObjectRef, Plan, Write};
 
 /// For how long a cluster that no longer serves is kept, unless the service says otherwise, in seconds
 /// (KubeRay 1.7 `ray-operator/controllers/ray/rayservice_controller.go`).

@@ -12,8 +12,8 @@ use super::{Goal, Scene};
 use crate::api::condition;
 use crate::api::ray::step_choices::{DEADLINE_ANNOTATION, FAILED_ANNOTATION, UNHEALTHY_SINCE_ANNOTATION, deadline};
 use crate::api::ray::{RayCluster, RayService};
-use crate::engine::plan::{Note, Plan, Write};
-use crate::jobframework::report::ADMITTED;
+use crate::plan::{Note, Plan, Write};
+use crate::api::sluice::ADMITTED;
 
 /// The state of an application that Serve doesn't deploy by itself any more.
 const DEPLOY_FAILED: &str = "DEPLOY_FAILED";

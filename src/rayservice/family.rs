@@ -11,7 +11,7 @@ use super::upgrade::{Rival, Standing};
 use super::{View, incremental, services};
 use crate::api::condition;
 use crate::api::ray::{RayCluster, RayClusterSpec, RayService, RayServiceStatus, names};
-use crate::dashboard::ServeStatus;
+use crate::plan::ServeStatus;
 
 /// The children of a service.
 pub(super) struct Family<'a> {

@@ -12,8 +12,8 @@ use super::upgrade::{Reason, Step};
 use crate::api::condition;
 use crate::api::ray::names;
 use crate::api::ray::upgrade_choices::{GIVEN_UP_ANNOTATION, TIMEOUT_ANNOTATION, admission_timeout, given_up};
-use crate::engine::plan::{Note, Plan, Write};
-use crate::jobframework::report::ADMITTED;
+use crate::plan::{Note, Plan, Write};
+use crate::api::sluice::ADMITTED;
 
 /// What is to be done once it is seen which cluster was given up: that one is neither made nor kept, as long as another serves.
 pub(super) fn decide(step: Step, given_up: Option<&str>, wanted: &str, serves: bool) -> Step {

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use super::incremental::options::Options;
 use super::{children, hash, initializing, services};
 use crate::api::ray::{RayCluster, RayService, UpgradeType, names, step_choices, upgrade_choices, way_choices};
-use crate::dashboard::ServeConfig;
+use crate::plan::ServeConfig;
 use crate::raycluster::{self, Problem};
 
 /// The longest name of a service, in characters; names of children, Services and labels are made from it.

@@ -12,8 +12,8 @@ use super::{View, children, status};
 use crate::api::ray::RayService;
 use crate::api::ray::names::INITIALIZING_TIMEOUT_ANNOTATION;
 use crate::api::{condition, duration};
-use crate::engine::plan::{Note, Plan};
-use crate::jobframework::report::ADMITTED;
+use crate::plan::{Note, Plan};
+use crate::api::sluice::ADMITTED;
 
 /// The limit that the owner has set.
 ///

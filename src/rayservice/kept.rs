@@ -10,8 +10,8 @@ use serde_json::json;
 use super::family::Child;
 use super::{Scene, View};
 use crate::api::ray::names;
-use crate::dashboard::ServeConfig;
-use crate::engine::plan::{Plan, Write};
+use crate::plan::ServeConfig;
+use crate::plan::{Plan, Write};
 use crate::raycluster::{build, names as naming};
 
 /// Where in a ControllerRevision the configuration is, as the text that it was written as.

@@ -33,7 +33,7 @@ use kube::ResourceExt;
 
 use crate::api::condition;
 use crate::api::ray::{RayCluster, RayService, is_managed_elsewhere, names, upgrade_choices};
-use crate::engine::plan::{Note, Plan, Write};
+use crate::plan::{Note, Plan, Write};
 use crate::raycluster::Problem;
 use children::place;
 use family::{Child, Family, active_name};

@@ -12,7 +12,7 @@ use super::children::{owner, place};
 use super::family::Child;
 use super::{Scene, View};
 use crate::api::ray::{RayCluster, RayService, names};
-use crate::engine::plan::{Note, ObjectRef, Plan, Write};
+use crate::plan::{Note, ObjectRef, Plan, Write};
 use crate::raycluster::services::{self as cluster_services, head_ports, head_selector};
 
 /// The name of the Service that requests are sent to.

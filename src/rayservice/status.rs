@@ -14,8 +14,8 @@ use crate::api::condition::{self, Verdict};
 use crate::api::ray::step_choices::FAILED_ANNOTATION;
 use crate::api::ray::upgrade_choices::GIVEN_UP_ANNOTATION;
 use crate::api::ray::{AppStatus, RayServiceStatus, RayServiceStatuses, ServeDeploymentStatus, names};
-use crate::dashboard::ServeStatus;
-use crate::engine::plan::Write;
+use crate::plan::ServeStatus;
+use crate::plan::Write;
 use crate::raycluster::Problem;
 
 /// Condition: requests are being taken.

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use super::{View, children, status};
 use crate::api::condition;
 use crate::api::ray::RayService;
-use crate::engine::plan::{Note, Plan};
+use crate::plan::{Note, Plan};
 
 /// Where a service stands between running and being suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

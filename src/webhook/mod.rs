@@ -18,10 +18,10 @@ use std::sync::Arc;
 
 use kube::Client;
 
-use crate::cli::Failure;
 use crate::clock::Clock;
 use crate::jobframework::managed::Rules;
 use places::Places;
+pub use server::ServeError;
 use server::Served;
 
 /// Serves the webhook at `address` in the background, with a certificate that is kept in the Secret
@@ -38,7 +38,7 @@ pub fn start(
     namespace: &str,
     rules: Rules,
     others_make_pods: bool,
-) -> Result<(), Failure> {
+) -> Result<(), ServeError> {
     let served = Arc::new(Served::default());
     server::start(
         address,

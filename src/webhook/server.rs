@@ -8,6 +8,7 @@ use axum_server::tls_rustls::RustlsConfig;
 use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use thiserror::Error;
 use tracing::error;
 
 use super::certificates::provider;
@@ -29,22 +30,37 @@ impl ResolvesServerCert for Served {
     }
 }
 
+/// Error that keeps the webhook from being served.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// The address can't be bound.
+    #[error("listening on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Cause.
+        source: std::io::Error,
+    },
+    /// TLS can't be set up.
+    #[error("setting up TLS for the webhook: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
 /// Serves `routes` at `address` in the background.
 ///
 /// # Errors
 /// When the address can't be bound, or TLS can't be set up.
-pub(super) fn start(address: SocketAddr, served: Arc<Served>, routes: Router) -> Result<(), String> {
-    let named = |error: &dyn std::fmt::Display| format!("listening on {address}: {error}");
+pub(super) fn start(address: SocketAddr, served: Arc<Served>, routes: Router) -> Result<(), ServeError> {
+    let listen_error = |source| ServeError::Listen { address, source };
     let mut config = ServerConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| named(&error))?
+        .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_cert_resolver(served);
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let listener = TcpListener::bind(address).map_err(|error| named(&error))?;
-    listener.set_nonblocking(true).map_err(|error| named(&error))?;
+    let listener = TcpListener::bind(address).map_err(listen_error)?;
+    listener.set_nonblocking(true).map_err(listen_error)?;
     let server = axum_server::from_tcp_rustls(listener, RustlsConfig::from_config(Arc::new(config)));
-    let server = server.map_err(|error| named(&error))?;
+    let server = server.map_err(listen_error)?;
     tokio::spawn(async move {
         if let Err(error) = server.serve(routes.into_make_service()).await {
             error!(%address, %error, "the webhook is not served any more");

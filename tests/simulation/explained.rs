@@ -8,13 +8,14 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use sluice::api::kueue::cluster_queue::QueueingStrategy;
 use sluice::api::kueue::{ClusterQueue, LocalQueue, StopPolicy};
-use sluice::engine::plan::ObjectRef;
+use sluice::plan::ObjectRef;
 use sluice::engine::world::Object;
 use sluice::engine::{Engine, Halves};
 use sluice::inspect::explain::{Explanation, Stands, Waits, explain};
 use sluice::inspect::rehearsal::{Policy, Rehearsal};
 use sluice::inspect::remedies::{QuotaChange, Remedy};
 use sluice::inspect::snapshot::Snapshot;
+use sluice::manager::list_objects;
 
 use crate::calm;
 use crate::chance::Chance;
@@ -216,7 +217,7 @@ fn looked_at(seed: u64, tally: &mut BTreeMap<Done, usize>) -> Result<Vec<String>
         for step in &script.steps {
             people.perform(&step.act).await.map_err(|error| error.to_string())?;
             calm::rest(world).await?;
-            let snapshot = Snapshot::of_cluster(&client).await.map_err(|error| error.to_string())?;
+            let snapshot = Snapshot::of(list_objects(&client).await.map_err(|error| error.to_string())?);
             let found = judged(&Moment { snapshot, now: world.time.now() }, tally);
             wrong.extend(found.into_iter().map(|found| format!("after {:?}: {found}", step.act)));
         }

@@ -11,6 +11,7 @@ use sluice::api::quantity::Amount;
 use sluice::inspect::rehearsal::Policy;
 use sluice::inspect::remedies::QuotaChange;
 use sluice::inspect::snapshot::Snapshot;
+use sluice::manager::list_objects;
 use sluice::inspect::upgrade::{self, UpgradePlan, Verdict, Way};
 
 use crate::calm;
@@ -96,7 +97,7 @@ impl Upgrade {
     fn plan(&self) -> Result<UpgradePlan, String> {
         calm::in_world(self.seed, async |world| {
             self.begin(world).await?;
-            let snapshot = Snapshot::of_cluster(&reliable(world)).await.map_err(|error| error.to_string())?;
+            let snapshot = Snapshot::of(list_objects(&reliable(world)).await.map_err(|error| error.to_string())?);
             let now: Timestamp = world.time.now();
             upgrade::plan(&snapshot, vec![self.place.service(&self.to)], &Policy::default(), None, now)
                 .map_err(|error| error.to_string())

@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sluice::cli::options::{ManagerOptions, Settings};
+use sluice::cli::options::ManagerOptions;
 use sluice::engine::tokens::TokenKey;
 use sluice::manager;
+use sluice::manager::ManagerConfig;
 use sluice::manager::http::Readiness;
 use sluice::metrics::Metrics;
 use tokio_util::sync::CancellationToken;
@@ -67,7 +68,7 @@ impl Machine {
         }
     }
 
-    async fn process(&self, settings: &Settings, killed: CancellationToken) {
+    async fn process(&self, settings: &ManagerConfig, killed: CancellationToken) {
         let wire = Wire {
             world: self.world.clone(),
             faults: self.faults.clone(),
@@ -99,7 +100,7 @@ impl Machine {
 }
 
 /// The settings of a `sluice manager` outside the cluster that it manages.
-fn settings() -> Settings {
+fn settings() -> ManagerConfig {
     let options = ManagerOptions { use_kubernetes_proxy: Some(true), ..ManagerOptions::default() };
-    options.settings().expect("the defaults are settings")
+    options.resolve().expect("the defaults are valid").manager
 }

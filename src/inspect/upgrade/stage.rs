@@ -13,7 +13,7 @@ use super::timeline::Cluster;
 use crate::api::kueue::ClusterQueue;
 use crate::api::quantity::Amount;
 use crate::api::ray::{RayCluster, RayService};
-use crate::engine::plan::ObjectRef;
+use crate::plan::ObjectRef;
 use crate::engine::world::Object;
 use crate::engine::{Engine, Sight};
 use crate::inspect::apply::applied;

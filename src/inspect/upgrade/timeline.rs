@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::outcome::{PerPod, Use, uses};
 use crate::api::ray::step_choices;
 use crate::api::ray::{RayCluster, RayService};
-use crate::dashboard::ServeConfig;
+use crate::plan::ServeConfig;
 use crate::queue::requests::{Requests, pod_requests};
 use crate::raycluster::groups::{PodGroup, Role};
 use crate::raycluster::pod_groups;

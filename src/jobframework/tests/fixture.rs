@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::super::*;
 use crate::api::kueue::{Admission, PodSetAssignment, WorkloadStatus};
-use crate::engine::plan::WriteOp;
+use crate::plan::WriteOp;
 
 pub(super) const NAMESPACE: &str = "ns";
 
@@ -279,7 +279,7 @@ pub(super) fn gates(job: &FakeJob) -> Vec<(String, bool)> {
 /// Why the job isn't admitted, as it says last.
 pub(super) fn says(job: &FakeJob) -> String {
     let said =
-        job.said(super::super::report::ADMITTED).filter(|said| said.status == "False").expect("it isn't admitted");
+        job.said(crate::api::sluice::ADMITTED).filter(|said| said.status == "False").expect("it isn't admitted");
     format!("{}: {}", said.reason, said.message)
 }
 

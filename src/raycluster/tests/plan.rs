@@ -11,7 +11,7 @@ use super::super::{Grant, Mark, Placement, pod_groups};
 use super::{created, deleted, ready};
 use crate::api::condition;
 use crate::api::kueue::Workload;
-use crate::engine::plan::{ObjectRef, Plan, WriteOp};
+use crate::plan::{ObjectRef, Plan, WriteOp};
 use crate::queue::requests::pod_requests;
 
 fn up_to(head: u32, small: u32) -> Grant {

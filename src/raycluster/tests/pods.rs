@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::fixtures::{Stage, changed, cluster_with_workers, worker};
 use super::{pod_of, ray, value, variable};
 use crate::api::ray::RayCluster;
-use crate::engine::plan::WriteOp;
+use crate::plan::WriteOp;
 
 const ULIMIT: &str = "ulimit -n ${RAY_START_ULIMIT_OPEN_FILES:-65536}; ";
 

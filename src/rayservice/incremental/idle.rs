@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use super::machine::{Percent, WHOLE};
 use super::workers;
 use crate::api::ray::{RayCluster, ScaleStrategy, WorkerGroupSpec, names};
-use crate::dashboard::{Replica, ServeStatus};
+use crate::plan::{Replica, ServeStatus};
 use crate::raycluster::groups::replicas;
 use crate::rayservice::family::{is_going_pod, is_ready};
 

@@ -8,7 +8,7 @@ use crate::api::gateway::{BackendRef, HTTPRoute};
 use crate::api::ray::RayService;
 use crate::api::ray::step_choices::{UPGRADE_ANNOTATION, Wish};
 use crate::api::ray::way_choices::{self, ADOPTED_ROUTE_ANNOTATION};
-use crate::engine::plan::{Note, ObjectRef, Plan, Write};
+use crate::plan::{Note, ObjectRef, Plan, Write};
 use crate::rayservice::children::place;
 use crate::rayservice::family::Child;
 use crate::rayservice::services::serve_service_name;

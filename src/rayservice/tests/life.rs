@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::stage::Stage;
 use super::{chat, serving, state, version};
 use crate::api::ray::names;
-use crate::engine::plan::{Plan, WriteOp};
+use crate::plan::{Plan, WriteOp};
 
 #[test]
 fn b01_a_new_service_comes_to_serve() {

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::engine::store::Key;
+use crate::plan::Key;
 use crate::queue::parts::Loss;
 
 /// A flavor and a resource.

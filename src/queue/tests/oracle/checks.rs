@@ -2,7 +2,7 @@
 
 use super::book::{Book, Fr, Node, Usage};
 use super::world::{Job, World};
-use crate::engine::store::Key;
+use crate::plan::Key;
 use crate::queue::parts::Loss;
 
 impl World {

@@ -6,7 +6,7 @@ use super::book::{Book, Fr, Usage};
 use super::victims;
 use super::world::{Holder, Job, PodSet, Queue, World};
 use crate::api::kueue::cluster_queue::ReclaimPolicy;
-use crate::engine::store::Key;
+use crate::plan::Key;
 use crate::queue::parts::Loss;
 use crate::queue::slot::Room;
 

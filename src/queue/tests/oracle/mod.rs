@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) use turns::decide;
 pub(super) use world::World;
 
-use crate::engine::store::Key;
+use crate::plan::Key;
 use crate::queue::PreemptionRight;
 use crate::queue::parts::Loss;
 

@@ -10,7 +10,7 @@ use super::world::{Holder, Job, Ladder, World, most_of, trees};
 use super::{Admitted, Decision};
 use crate::api::kueue::cluster_queue::ReclaimPolicy;
 use crate::api::kueue::{Admission, PodSetAssignment};
-use crate::engine::store::Key;
+use crate::plan::Key;
 use crate::queue::parts::Loss;
 use jiff::Timestamp;
 

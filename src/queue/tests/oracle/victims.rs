@@ -9,7 +9,7 @@ use super::book::{Book, Fr, Node, Usage};
 use super::flavors::Ask;
 use super::world::{Holder, Job, Queue};
 use crate::api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
-use crate::engine::store::Key;
+use crate::plan::Key;
 use crate::queue::PreemptionRight;
 use crate::queue::parts::Loss;
 use crate::queue::settings::PreemptionStrategy;

@@ -13,7 +13,7 @@ use crate::api::kueue::cluster_queue::{
 };
 use crate::api::kueue::{Admission, ClusterQueue, FairSharing, ResourceFlavorSpec, Workload, names};
 use crate::api::quantity::{Amount, Exact, Quantity};
-use crate::engine::store::Key;
+use crate::plan::Key;
 use crate::queue::parts::{Loss, Part};
 use crate::queue::placement::Placement;
 use crate::queue::requests::template_requests;

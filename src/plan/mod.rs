@@ -5,6 +5,10 @@
 //! object that still has one in flight is dropped by the engine and planned anew once that one is answered, so a planner
 //! never sees its own half-done work.
 
+mod object_key;
+pub mod serve_config;
+pub mod serve_status;
+
 use std::fmt::Debug;
 
 use jiff::Timestamp;
@@ -14,7 +18,9 @@ use kube::core::object::HasStatus;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::dashboard::ServeConfig;
+pub use object_key::Key;
+pub use serve_config::ServeConfig;
+pub use serve_status::{Application, Deployment, Replica, ServeAnswer, ServeError, ServeReply, ServeStatus};
 
 /// Everything that one planning of one object asks for.
 #[derive(Debug, Default, Clone, PartialEq)]

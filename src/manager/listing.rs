@@ -1,0 +1,63 @@
+//! Lists every object that the queue manager decides on, for commands that look at a cluster once.
+
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::batch::v1::Job as BatchJob;
+use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::api::ListParams;
+use kube::{Api, Client};
+use thiserror::Error;
+
+use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
+use crate::api::ray::{RayCluster, RayJob, RayService, names};
+use crate::engine::world::{Kind, Object, received};
+use crate::jobframework::batch_job::JOB_NAME_LABEL;
+
+/// Error of listing the objects of one kind.
+#[derive(Debug, Error)]
+#[error("listing every {kind}: {source}")]
+pub struct ListError {
+    /// The kind.
+    kind: String,
+    /// Cause.
+    source: Box<kube::Error>,
+}
+
+/// Lists the objects of every kind that decisions on quota and upgrades rest on, in all namespaces.
+///
+/// # Errors
+/// When the API server can't be reached, or refuses to list one of the kinds.
+pub async fn list_objects(client: &Client) -> Result<Vec<Object>, ListError> {
+    let mut objects = Vec::new();
+    list::<ClusterQueue>(client, None, &mut objects).await?;
+    list::<Cohort>(client, None, &mut objects).await?;
+    list::<ResourceFlavor>(client, None, &mut objects).await?;
+    list::<LocalQueue>(client, None, &mut objects).await?;
+    list::<Workload>(client, None, &mut objects).await?;
+    list::<WorkloadPriorityClass>(client, None, &mut objects).await?;
+    list::<PriorityClass>(client, None, &mut objects).await?;
+    list::<Namespace>(client, None, &mut objects).await?;
+    list::<LimitRange>(client, None, &mut objects).await?;
+    list::<RuntimeClass>(client, None, &mut objects).await?;
+    list::<RayService>(client, None, &mut objects).await?;
+    list::<RayCluster>(client, None, &mut objects).await?;
+    list::<RayJob>(client, None, &mut objects).await?;
+    list::<BatchJob>(client, None, &mut objects).await?;
+    list::<Pod>(client, Some(names::CLUSTER_LABEL), &mut objects).await?;
+    list::<Pod>(client, Some(JOB_NAME_LABEL), &mut objects).await?;
+    list::<Service>(client, None, &mut objects).await?;
+    list::<ControllerRevision>(client, Some(names::CLUSTER_LABEL), &mut objects).await?;
+    Ok(objects)
+}
+
+async fn list<K: Kind>(client: &Client, label: Option<&str>, objects: &mut Vec<Object>) -> Result<(), ListError> {
+    let params = label.map_or_else(ListParams::default, |label| ListParams::default().labels(label));
+    match Api::<K>::all(client.clone()).list(&params).await {
+        Ok(listed) => objects.extend(listed.items.into_iter().map(received)),
+        // KubeRay defines RayJob; without its CRD there are none.
+        Err(kube::Error::Api(status)) if status.code == 404 && K::kind(&()) == "RayJob" => {}
+        Err(source) => return Err(ListError { kind: K::kind(&()).into_owned(), source: Box::new(source) }),
+    }
+    Ok(())
+}
