@@ -4,8 +4,6 @@
 //! `make demo` runs it. It ends with an error if anything came out differently, or if any invariant of the design was
 //! broken at any moment. With `KEEP=1` it leaves everything running.
 
-#[path = "../tests/integration/support/mod.rs"]
-mod support;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,9 +11,9 @@ use std::process::ExitCode;
 use kube::api::ListParams;
 use tokio::sync::mpsc;
 
-use support::history::{Change, Recorder};
-use support::timeline::{HELD_BACK, Teller};
-use support::{TestEnv, eventually, invariants};
+use sluice_testkit::history::{Change, Recorder};
+use sluice_testkit::timeline::{HELD_BACK, Teller};
+use sluice_testkit::{TestEnv, eventually, invariants};
 
 #[tokio::main]
 async fn main() -> ExitCode {

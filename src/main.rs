@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match sluice::cli::run() {
+    match sluice_cli::run() {
         Ok(code) => code,
         Err(error) => {
             eprintln!("sluice: {error}");

@@ -1,11 +1,9 @@
 //! `cargo bench --bench queue -- [SHAPE...] [--scale FACTOR]`: how fast the queue core decides, and how well.
 
-mod suite;
-
 use std::process::ExitCode;
 
 use clap::Parser;
-use suite::{Scale, Shape};
+use sluice_bench::{Scale, Shape};
 
 /// Measures the queue core.
 #[derive(Debug, Parser)]
@@ -30,8 +28,8 @@ fn main() -> ExitCode {
     let all = [Shape::Baseline, Shape::LargeScale, Shape::Backlog, Shape::FairSharing];
     let shapes = if options.shapes.is_empty() { all.to_vec() } else { options.shapes };
     for shape in shapes {
-        match suite::run(shape, Scale(options.scale)) {
-            Ok(report) => println!("{}", suite::table(&report)),
+        match sluice_bench::run(shape, Scale(options.scale)) {
+            Ok(report) => println!("{}", sluice_bench::table(&report)),
             Err(error) => {
                 eprintln!("{shape:?}: {error}");
                 return ExitCode::FAILURE;

@@ -8,8 +8,6 @@
 #![allow(missing_docs, unreachable_pub)]
 #![allow(clippy::cast_precision_loss, reason = "a few minutes and requests")]
 
-#[path = "../../tests/integration/support/mod.rs"]
-mod support;
 
 mod chart;
 mod scenario;
@@ -29,13 +27,13 @@ use screen::{Moment, Screen};
 use series::Series;
 use series::observed::{self, Observer, What};
 use series::requests;
-use support::env::repository;
-use support::history::{Change, Recorder};
-use support::load::{Load, Request};
-use support::process_node::ProcessNode;
-use support::timeline::Teller;
-use support::traefik::Traefik;
-use support::{TestEnv, invariants};
+use sluice_testkit::env::repository;
+use sluice_testkit::history::{Change, Recorder};
+use sluice_testkit::load::{Load, Request};
+use sluice_testkit::process_node::ProcessNode;
+use sluice_testkit::timeline::Teller;
+use sluice_testkit::traefik::Traefik;
+use sluice_testkit::{TestEnv, invariants};
 
 /// How often the view is drawn.
 const FRAME: Duration = Duration::from_millis(250);

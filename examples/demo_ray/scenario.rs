@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::screen::Screen;
-use crate::support::gateways::{Steps, service_in_steps};
-use crate::support::http::Http;
-use crate::support::load::{Load, version_of};
-use crate::support::objects::{QUEUE_SAMPLE, cluster_name};
-use crate::support::process_node::image;
-use crate::support::traefik::{ADDRESS, Traefik};
-use crate::support::{TestEnv, within};
+use sluice_testkit::gateways::{Steps, service_in_steps};
+use sluice_testkit::http::Http;
+use sluice_testkit::load::{Load, version_of};
+use sluice_testkit::objects::{QUEUE_SAMPLE, cluster_name};
+use sluice_testkit::process_node::image;
+use sluice_testkit::traefik::{ADDRESS, Traefik};
+use sluice_testkit::{TestEnv, within};
 
 /// How many requests come in a second.
 pub const RATE: u32 = 20;

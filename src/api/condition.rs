@@ -1,45 +1,47 @@
-//! Conditions in an object's status.
+//! Conditions in the status of an object.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// Condition of any object: it has fields set that Sluice does not act on.
+/// Condition type, present only while True: the object sets fields that Sluice does not support.
 pub const UNSUPPORTED: &str = "sluice.dev/Unsupported";
+/// Reason of [`UNSUPPORTED`].
+pub const UNSUPPORTED_REASON: &str = "UnsupportedFields";
 
-/// How long a condition's message may be, in bytes; the API server refuses more.
+/// Maximum length of a condition message that the API server accepts, in bytes.
 const MESSAGE_LIMIT: usize = 32_768;
 
-/// What a condition is to say.
+/// Desired content of a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// The type of the condition.
+    /// Condition type.
     pub type_: &'static str,
-    /// Whether it holds.
+    /// Status: `True` or `False`.
     pub status: bool,
-    /// Why, as a CamelCase word.
+    /// Machine-readable reason in CamelCase.
     pub reason: String,
-    /// Why, as a sentence for people.
+    /// Human-readable message. It is truncated to the maximum length.
     pub message: String,
-    /// The generation of the object that was looked at.
+    /// Generation of the object that the condition was computed from.
     pub observed_generation: Option<i64>,
 }
 
-/// The condition of this type, if there is one.
+/// Returns the condition of this type. None if there is none.
 pub fn get<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// Whether there is a condition of this type with status True.
+/// Returns whether there is a condition of this type with status True.
 pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
     get(conditions, type_).is_some_and(|condition| condition.status == "True")
 }
 
-/// Whether there is a condition of this type with status False.
+/// Returns whether there is a condition of this type with status False.
 pub fn is_false(conditions: &[Condition], type_: &str) -> bool {
     get(conditions, type_).is_some_and(|condition| condition.status == "False")
 }
 
-/// Whether there is the condition that [`set`] would make, so that setting it would change nothing.
+/// Returns whether the condition is already as [`set`] would make it.
 pub fn says(conditions: &[Condition], verdict: &Verdict) -> bool {
     let status = if verdict.status { "True" } else { "False" };
     get(conditions, verdict.type_).is_some_and(|condition| {
@@ -50,12 +52,12 @@ pub fn says(conditions: &[Condition], verdict: &Verdict) -> bool {
     })
 }
 
-/// Sets the condition of the verdict's type. The transition time moves to `now` (whole seconds, as the API stores
-/// it) only when the status changes. Returns whether anything changed; when only the generation that was looked at
-/// is newer, that counts as a change too.
+/// Sets a condition. The transition time becomes `now` (in whole seconds, as the API server stores
+/// it) only if the status changes. Returns whether anything changed, which includes a newer
+/// observed generation alone.
 pub fn set(conditions: &mut Vec<Condition>, now: Timestamp, verdict: Verdict) -> bool {
     let status = if verdict.status { "True" } else { "False" };
-    let mut wanted = Condition {
+    let mut desired = Condition {
         type_: verdict.type_.to_owned(),
         status: status.to_owned(),
         reason: verdict.reason,
@@ -63,17 +65,17 @@ pub fn set(conditions: &mut Vec<Condition>, now: Timestamp, verdict: Verdict) ->
         observed_generation: verdict.observed_generation,
         last_transition_time: Time(whole_seconds(now)),
     };
-    match conditions.iter_mut().find(|condition| condition.type_ == wanted.type_) {
+    match conditions.iter_mut().find(|condition| condition.type_ == desired.type_) {
         Some(current) => {
-            if current.status == wanted.status {
-                wanted.last_transition_time = current.last_transition_time.clone();
+            if current.status == desired.status {
+                desired.last_transition_time = current.last_transition_time.clone();
             }
-            let changed = *current != wanted;
+            let changed = *current != desired;
             *current = wanted;
             changed
         }
         None => {
-            conditions.push(wanted);
+            conditions.push(desired);
             true
         }
     }
@@ -86,8 +88,8 @@ pub fn remove(conditions: &mut Vec<Condition>, type_: &str) -> bool {
     conditions.len() != before
 }
 
-/// Shows which fields are set that nothing acts on yet, so that none of them is ignored in silence. With no fields the
-/// condition goes. Returns whether anything changed.
+/// Sets the condition [`UNSUPPORTED`] with the ignored fields in its message, so that none is
+/// ignored silently. Removes it if there are none. Returns whether anything changed.
 pub fn report_unsupported(
     conditions: &mut Vec<Condition>,
     now: Timestamp,
@@ -100,14 +102,15 @@ pub fn report_unsupported(
     let verdict = Verdict {
         type_: UNSUPPORTED,
         status: true,
-        reason: "FieldsNotActedOn".to_owned(),
-        message: format!("set, but without effect for now: {}", fields.join("; ")),
+        reason: UNSUPPORTED_REASON.to_owned(),
+        message: format!("unsupported or invalid settings are ignored: {}", fields.join("; ")),
         observed_generation: generation,
     };
     set(conditions, now, verdict)
 }
 
-/// The API server stores times in whole seconds; a fraction would make what was written differ from what comes back.
+/// Truncates a time to whole seconds, as the API server stores it. A fraction would make the
+/// written value differ from the stored one.
 pub fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
@@ -140,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn setting_the_same_condition_again_changes_nothing() {
+    fn setting_an_equal_condition_changes_nothing() {
         let mut conditions = Vec::new();
         assert!(set(&mut conditions, at(10), verdict(true, "fine")));
         assert!(!set(&mut conditions, at(20), verdict(true, "fine")));
@@ -148,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_message_keeps_the_transition_time_and_a_new_status_moves_it() {
+    fn transition_time_changes_with_the_status_only() {
         let mut conditions = Vec::new();
         set(&mut conditions, at(10), verdict(true, "fine"));
         assert!(set(&mut conditions, at(20), verdict(true, "still fine")));
@@ -159,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_too_long_is_cut_at_a_character() {
+    fn long_message_is_truncated_at_a_character_boundary() {
         let mut conditions = Vec::new();
         set(&mut conditions, at(1), verdict(true, &"ü".repeat(MESSAGE_LIMIT)));
         assert!(conditions[0].message.len() <= MESSAGE_LIMIT);
@@ -167,16 +170,16 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_fields_are_named_for_as_long_as_they_are_set() {
+    fn unsupported_condition_is_present_while_fields_are_set() {
         let mut conditions = Vec::new();
         assert!(report_unsupported(&mut conditions, at(1), Some(2), &["spec.a".into(), "spec.b".into()]));
-        assert_eq!(conditions[0].message, "set, but without effect for now: spec.a; spec.b");
+        assert_eq!(conditions[0].message, "unsupported or invalid settings are ignored: spec.a; spec.b");
         assert!(report_unsupported(&mut conditions, at(2), Some(3), &[]));
         assert!(conditions.is_empty());
     }
 
     #[test]
-    fn a_removed_condition_is_gone() {
+    fn remove_deletes_the_condition() {
         let mut conditions = Vec::new();
         set(&mut conditions, at(1), verdict(true, ""));
         assert!(remove(&mut conditions, "Ready"));

@@ -1,7 +1,7 @@
 //! The CustomResourceDefinitions of every kind that Sluice serves, generated from the types.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
+use kube_core::CustomResourceExt;
 use serde_json::Value;
 
 use super::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
@@ -145,7 +145,7 @@ mod tests {
     /// Given the types, the files in config/crd say the same. Run with `UPDATE=1` to write them.
     #[test]
     fn the_definitions_in_config_are_those_of_the_types() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/crd");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/crd");
         let mut expected: Vec<(String, String)> = all()
             .iter()
             .map(|definition| {

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use thiserror::Error;
 
-use crate::config::{ConfigError, Configuration};
-use crate::engine::Habits;
-use crate::manager::ManagerConfig;
+use sluice_config::{ConfigError, Configuration};
+use sluice_engine::Habits;
+use sluice_manager::ManagerConfig;
 
 /// The flags of `sluice manager`.
 #[derive(Debug, Clone, Default, Args)]
@@ -225,7 +225,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::queue;
+    use sluice_queue as queue;
 
     #[derive(Parser)]
     struct Line {

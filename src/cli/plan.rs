@@ -10,9 +10,9 @@ use jiff::Timestamp;
 use super::Failure;
 use super::output::Output;
 use super::state::{State, StateOptions};
-use crate::inspect::snapshot::manifests;
-use crate::inspect::upgrade::{self, Verdict};
-use crate::rayservice::incremental::machine::Percent;
+use sluice_inspect::snapshot::manifests;
+use sluice_inspect::upgrade::{self, Verdict};
+use sluice_rayservice::incremental::machine::Percent;
 
 /// What can be planned.
 #[derive(Debug, Subcommand)]

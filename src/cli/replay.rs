@@ -6,7 +6,7 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::queue::log::{Replay, ReplayError, replay};
+use sluice_queue::log::{Replay, ReplayError, replay};
 
 /// The exit code when a decision differs.
 const DIFFERS: u8 = 1;

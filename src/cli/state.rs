@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{Failure, options};
-use crate::inspect::rehearsal::Policy;
-use crate::inspect::snapshot::Snapshot;
-use crate::manager;
+use sluice_inspect::rehearsal::Policy;
+use sluice_inspect::snapshot::Snapshot;
+use sluice_manager as manager;
 
 /// Which state a command looks at.
 #[derive(Debug, Args)]

@@ -2,7 +2,7 @@
 //! Kueue v0.19.2 (`apis/config/v1beta2/defaults.go`) Jobs of Kubernetes alone.
 
 use super::reader::Reader;
-use crate::jobframework::managed::{Framework, Frameworks};
+use sluice_jobframework::managed::{Framework, Frameworks};
 
 /// What Kueue v0.19.2 knows and Sluice doesn't (`FrameworkName` in `pkg/controller/jobs/*`).
 const OTHERS: &[&str] = &[

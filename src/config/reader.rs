@@ -9,9 +9,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use serde_json::Value;
 
 use super::problem::{Problem, child, item};
-use crate::api::duration;
-use crate::api::kueue::ResourceList;
-use crate::api::quantity::Exact;
+use sluice_api::duration;
+use sluice_api::kueue::ResourceList;
+use sluice_api::quantity::Exact;
 
 /// A place in the file, where there may be something.
 pub(super) struct Reader<'a> {

@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use rstest::rstest;
 
 use super::*;
-use crate::jobframework::managed::{Framework, Frameworks};
+use sluice_jobframework::managed::{Framework, Frameworks};
 
 const HEADER: &str = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n";
 

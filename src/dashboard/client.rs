@@ -10,10 +10,10 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
 use super::request::{self, Through};
-use crate::plan::{ServeAnswer, ServeError, ServeReply};
+use sluice_plan::{ServeAnswer, ServeError, ServeReply};
 use super::tokens::{self, Tokens};
-use crate::clock::Clock;
-use crate::plan::{ServeCall, ServeRequest};
+use sluice_clock::Clock;
+use sluice_plan::{ServeCall, ServeRequest};
 
 /// The longest answer that is read, in bytes; a status of a thousand deployments takes about one of them.
 const LONGEST_ANSWER: usize = 8 << 20;

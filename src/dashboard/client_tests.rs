@@ -6,7 +6,7 @@ use axum::response::IntoResponse;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::plan::ServeConfig;
+use sluice_plan::ServeConfig;
 
 /// What a server was asked: method, URI and body.
 type Heard = Arc<Mutex<Vec<String>>>;

@@ -2,7 +2,7 @@
 
 use http::{Method, Request, Uri};
 
-use crate::plan::{ServeCall, ServeRequest};
+use sluice_plan::{ServeCall, ServeRequest};
 
 /// Name of the port of a head Service that the dashboard listens on.
 pub const DASHBOARD_PORT_NAME: &str = "dashboard";
@@ -75,7 +75,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::plan::ServeConfig;
+    use sluice_plan::ServeConfig;
 
     const NETWORK: Through<'static> = Through::Network { cluster_domain: "cluster.local" };
 

@@ -7,8 +7,8 @@ use http::HeaderValue;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 
-use crate::plan::{ServeCall, ServeRequest};
-use crate::raycluster::auth::TOKEN_KEY;
+use sluice_plan::{ServeCall, ServeRequest};
+use sluice_raycluster::auth::TOKEN_KEY;
 
 /// The header that Ray reads a token from; `Authorization` is the API server's, where calls go through that
 /// (KubeRay 1.7 `ray-operator/controllers/ray/utils/dashboardclient/dashboard_httpclient.go`).

@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::in_flight::WriteId;
-use crate::plan::{ObjectRef, Write, WriteOp};
+use sluice_plan::{ObjectRef, Write, WriteOp};
 use super::store::version_of;
 use super::world::MemberId;
-use crate::api::kueue::names::JOB_UID_LABEL;
-use crate::api::kueue::scheduling_gate::{self, is_gated};
+use sluice_api::kueue::names::JOB_UID_LABEL;
+use sluice_api::kueue::scheduling_gate::{self, is_gated};
 
 /// After this long a write that was never answered has either been seen or has not been carried out: the API server gives a
 /// request up after a minute (`kube-apiserver --request-timeout`).
@@ -122,7 +122,7 @@ mod tests {
     use rstest::rstest;
     use serde_json::json;
 
-    use crate::plan::Key;
+    use sluice_plan::Key;
     use super::super::world::Runner;
     use super::*;
 

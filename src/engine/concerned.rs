@@ -3,19 +3,19 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Service;
-use kube::{Resource, ResourceExt};
+use kube_core::{Resource, ResourceExt};
 
 use super::planners::{JobKey, Planner, controller, existing_cluster, is_standalone, job_of, service_of_cluster};
-use crate::plan::Key;
+use sluice_plan::Key;
 use super::world::{Change, MemberId, Object, Runner, World, owned_by};
 use super::{Halves, in_use, priorities};
-use crate::api::kueue::Workload;
-use crate::api::kueue::names::DEFAULT_LOCAL_QUEUE;
-use crate::api::ray::{RayCluster, RayJob, RayService};
-use crate::jobframework::record::Record;
-use crate::raycluster::revision::is_recreated;
-use crate::rayservice::incremental::routes::route_names;
-use crate::rayservice::incremental::ways::{class_name, gateway_place};
+use sluice_api::kueue::Workload;
+use sluice_api::kueue::names::DEFAULT_LOCAL_QUEUE;
+use sluice_api::ray::{RayCluster, RayJob, RayService};
+use sluice_jobframework::record::Record;
+use sluice_raycluster::revision::is_recreated;
+use sluice_rayservice::incremental::routes::route_names;
+use sluice_rayservice::incremental::ways::{class_name, gateway_place};
 
 /// The planners that an object's change concerns.
 pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTreeSet<Planner> {

@@ -7,10 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use kube::api::ObjectMeta;
+use kube_core::ObjectMeta;
 
 use super::arriving::UNANSWERED;
-use crate::plan::{ObjectRef, Write, WriteOp};
+use sluice_plan::{ObjectRef, Write, WriteOp};
 
 /// The objects that are in doubt.
 #[derive(Debug)]

@@ -1,11 +1,11 @@
 //! What is told of the queue's decisions about a Workload, as Kubernetes Events with Kueue's reasons (kueue v0.19.2
 //! `pkg/workload/evict/evict.go`, `pkg/scheduler/preemption/preemption.go`). Its job is told by the jobframework.
 
-use crate::plan::{Note, ObjectRef};
-use crate::api::condition;
-use crate::api::kueue::{Workload, names};
-use crate::queue::parts::PARTLY_PREEMPTED;
-use crate::queue::{Effect, EvictReason, Preemption};
+use sluice_plan::{Note, ObjectRef};
+use sluice_api::condition;
+use sluice_api::kueue::{Workload, names};
+use sluice_queue::parts::PARTLY_PREEMPTED;
+use sluice_queue::{Effect, EvictReason, Preemption};
 
 /// What is told of `effect`, which makes `workload` into `decided`.
 pub(super) fn of(workload: &Workload, decided: &Workload, effect: &Effect) -> Vec<Note> {
@@ -27,7 +27,7 @@ pub(super) fn of(workload: &Workload, decided: &Workload, effect: &Effect) -> Ve
         }
         Effect::GiveBack { preemption, .. } => {
             let (_, message) = said(decided, PARTLY_PREEMPTED).unwrap_or_default();
-            vec![Note::normal(workload, "PartlyPreempted", message), to_preemptor(workload, preemption)]
+            vec![Note::normal(workload, "PartiallyPreempted", message), to_preemptor(workload, preemption)]
         }
         Effect::Deactivate { cause, .. } => {
             let target = said(decided, names::DEACTIVATION_TARGET).unwrap_or_default();

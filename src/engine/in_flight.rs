@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::plan::{ObjectRef, Write, WriteOp};
+use sluice_plan::{ObjectRef, Write, WriteOp};
 
 /// Identifies one write, so that its answer can be told from that to another write of the same object.
 pub type WriteId = u64;

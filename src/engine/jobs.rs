@@ -3,28 +3,28 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
-use crate::plan::{ObjectRef, Plan};
+use sluice_plan::{ObjectRef, Plan};
 use super::planners::{JobKey, Planner, existing_cluster, is_standalone};
 use super::ray_jobs::Submits;
 use super::renewals::share_of_pod;
-use crate::plan::Key;
+use sluice_plan::Key;
 use super::world::{MemberId, Runner, owned_by};
 use super::{Engine, priorities};
-use crate::api::kueue::Workload;
-use crate::api::ray::{RayCluster, RayService};
-use crate::jobframework::batch_job::{self, BatchJobJob};
-use crate::jobframework::census::Molds;
-use crate::jobframework::managed::Managed;
-use crate::jobframework::members::{Pods, outlived};
-use crate::jobframework::ray_cluster::RayClusterJob;
-use crate::jobframework::ray_job::RayJobJob;
-use crate::jobframework::ray_service::RayServiceJob;
-use crate::jobframework::record::{MemberShare, Record};
-use crate::jobframework::{self, Job, JobView, Member};
-use crate::raycluster::revision;
-use crate::rayservice::services::{leads_to, serve_service_name};
+use sluice_api::kueue::Workload;
+use sluice_api::ray::{RayCluster, RayService};
+use sluice_jobframework::batch_job::{self, BatchJobJob};
+use sluice_jobframework::census::Molds;
+use sluice_jobframework::managed::Managed;
+use sluice_jobframework::members::{Pods, outlived};
+use sluice_jobframework::ray_cluster::RayClusterJob;
+use sluice_jobframework::ray_job::RayJobJob;
+use sluice_jobframework::ray_service::RayServiceJob;
+use sluice_jobframework::record::{MemberShare, Record};
+use sluice_jobframework::{self as jobframework, Job, JobView, Member};
+use sluice_raycluster::revision;
+use sluice_rayservice::services::{leads_to, serve_service_name};
 
 /// What is known of a job of any kind.
 struct Known<'a> {

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use kube::{Resource, ResourceExt};
+use kube_core::{Resource, ResourceExt};
 use serde_json::Value;
 
-use crate::plan::{ObjectRef, Write, WriteOp};
-use crate::api::kueue::Workload;
+use sluice_plan::{ObjectRef, Write, WriteOp};
+use sluice_api::kueue::Workload;
 
 /// The slice that was asked for last, by the uid of its job.
 #[derive(Debug, Default)]

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::Engine;
-use crate::plan::Key;
+use sluice_plan::Key;
 use super::world::owned_by;
-use crate::api::kueue::names::DEFAULT_LOCAL_QUEUE;
-use crate::api::ray::{RayCluster, RayJob, RayService, is_managed_elsewhere};
-use crate::jobframework::managed::{Candidate, Framework, Managed, Place};
-use crate::jobframework::queue_name;
-use crate::jobframework::{batch_job, ray_job};
+use sluice_api::kueue::names::DEFAULT_LOCAL_QUEUE;
+use sluice_api::ray::{RayCluster, RayJob, RayService, is_managed_elsewhere};
+use sluice_jobframework::managed::{Candidate, Framework, Managed, Place};
+use sluice_jobframework::queue_name;
+use sluice_jobframework::{batch_job, ray_job};
 
 impl Engine {
     /// Whether a RayService is managed, and with it its clusters.

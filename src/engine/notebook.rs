@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::plan::Note;
+use sluice_plan::Note;
 
 /// For this long the same note about the same object is not made again.
 const REMEMBERED: SignedDuration = SignedDuration::from_mins(10);

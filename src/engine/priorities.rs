@@ -2,16 +2,16 @@
 //! `pkg/controller/core/workloadpriorityclass_controller.go`).
 
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
-use crate::plan::Write;
-use crate::plan::Key;
+use sluice_plan::Write;
+use sluice_plan::Key;
 use super::world::World;
-use crate::api::condition;
-use crate::api::kueue::workload::{PriorityClassGroup, PriorityClassKind, PriorityClassRef};
-use crate::api::kueue::{Workload, names};
-use crate::api::ray::RayClusterSpec;
-use crate::jobframework::{Job, Priority};
+use sluice_api::condition;
+use sluice_api::kueue::workload::{PriorityClassGroup, PriorityClassKind, PriorityClassRef};
+use sluice_api::kueue::{Workload, names};
+use sluice_api::ray::RayClusterSpec;
+use sluice_jobframework::{Job, Priority};
 
 /// The priority of a job's workloads: that of the WorkloadPriorityClass which the job's label names, else that of its pods.
 ///
@@ -96,13 +96,13 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::api::kueue::WorkloadPriorityClass;
-    use crate::api::ray::RayCluster;
-    use crate::plan::WriteOp;
-    use crate::engine::world::{Kind, Object, received};
-    use crate::jobframework::census::Molds;
-    use crate::jobframework::members::Pods;
-    use crate::jobframework::ray_cluster::RayClusterJob;
+    use sluice_api::kueue::WorkloadPriorityClass;
+    use sluice_api::ray::RayCluster;
+    use sluice_plan::WriteOp;
+    use crate::world::{Kind, Object, received};
+    use sluice_jobframework::census::Molds;
+    use sluice_jobframework::members::Pods;
+    use sluice_jobframework::ray_cluster::RayClusterJob;
 
     fn object<K: Kind>(mut manifest: Value) -> Object {
         manifest["metadata"]["resourceVersion"] = "1".into();

@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
-use crate::plan::{ObjectRef, Plan, Write, WriteOp};
+use sluice_plan::{ObjectRef, Plan, Write, WriteOp};
 use super::planners::Planner;
-use crate::plan::Key;
+use sluice_plan::Key;
 use super::world::{Change, Object, World};
 use super::{WriteError, events, in_use};
-use crate::api::kueue::Workload;
-use crate::api::ray::RayCluster;
-use crate::jobframework::record::Record;
-use crate::queue::log::Recorder;
-use crate::queue::{self, Effect, Event, Subject, status};
+use sluice_api::kueue::Workload;
+use sluice_api::ray::RayCluster;
+use sluice_jobframework::record::Record;
+use sluice_queue::log::Recorder;
+use sluice_queue::{self as queue, Effect, Event, Subject, status};
 
 /// The queue's own engine, and what ties it to ours.
 #[derive(Debug)]

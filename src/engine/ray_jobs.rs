@@ -7,11 +7,11 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::Engine;
 use super::planners::{controller, existing_cluster};
-use crate::plan::Key;
+use sluice_plan::Key;
 use super::world::{MemberId, Runner, owned_by};
-use crate::api::ray::RayJob;
-use crate::jobframework::members::Pods;
-use crate::jobframework::{Groups, batch_job};
+use sluice_api::ray::RayJob;
+use sluice_jobframework::members::Pods;
+use sluice_jobframework::{Groups, batch_job};
 
 /// What a Job of Kubernetes has to do with Ray.
 pub(super) enum Submits<'a> {

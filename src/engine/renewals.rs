@@ -7,14 +7,14 @@ use k8s_openapi::api::core::v1::Pod;
 use super::Engine;
 use super::planners::is_standalone;
 use super::specs::Makeup;
-use crate::plan::Key;
+use sluice_plan::Key;
 use super::world::owned_by;
-use crate::api::ray::RayCluster;
-use crate::jobframework::managed::Managed;
-use crate::jobframework::ray_cluster::Renewal;
-use crate::jobframework::{Groups, slices};
-use crate::raycluster::Task;
-use crate::raycluster::revision::{self, History, Name, Stand};
+use sluice_api::ray::RayCluster;
+use sluice_jobframework::managed::Managed;
+use sluice_jobframework::ray_cluster::Renewal;
+use sluice_jobframework::{Groups, slices};
+use sluice_raycluster::Task;
+use sluice_raycluster::revision::{self, History, Name, Stand};
 
 /// What a cluster's pods are made from, and what becomes of them.
 pub(super) struct Footing {

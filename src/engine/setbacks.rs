@@ -8,12 +8,12 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::pace::pause_after;
-use crate::plan::{ObjectRef, Plan, Write, WriteOp};
+use sluice_plan::{ObjectRef, Plan, Write, WriteOp};
 use super::planners::Planner;
-use crate::plan::Key;
+use sluice_plan::Key;
 use super::{Engine, WriteError};
-use crate::api::ray::names;
-use crate::raycluster::{Role, Setback};
+use sluice_api::ray::names;
+use sluice_raycluster::{Role, Setback};
 
 /// What stands in the way of clusters, by cluster and pod.
 #[derive(Debug, Default)]

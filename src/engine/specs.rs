@@ -5,18 +5,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kube::Resource;
+use kube_core::Resource;
 
 use super::Halves;
-use crate::plan::Key;
+use sluice_plan::Key;
 use super::world::{Change, Object};
-use crate::api::ray::RayCluster;
-use crate::plan::ServeConfig;
-use crate::jobframework::ray_job::Needs;
-use crate::jobframework::{Groups, ray_cluster};
-use crate::raycluster::revision::{Content, Essence};
-use crate::raycluster::{self, PodGroup, Problem};
-use crate::rayservice::{Goal, kept};
+use sluice_api::ray::RayCluster;
+use sluice_plan::ServeConfig;
+use sluice_jobframework::ray_job::Needs;
+use sluice_jobframework::{Groups, ray_cluster};
+use sluice_raycluster::revision::{Content, Essence};
+use sluice_raycluster::{self as raycluster, PodGroup, Problem};
+use sluice_rayservice::{Goal, kept};
 
 /// What follows from the specs of all RayClusters, RayServices and RayJobs.
 #[derive(Debug, Default)]

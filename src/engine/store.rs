@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kube::Resource;
+use kube_core::Resource;
 
 use super::Scope;
-use crate::plan::Key;
+use sluice_plan::Key;
 
 /// So many deletions of one kind are remembered.
 const REMEMBERED: usize = 8192;
@@ -136,7 +136,7 @@ pub(super) fn version_of<K: Resource>(object: &K) -> u64 {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
-    use kube::ResourceExt;
+    use kube_core::ResourceExt;
 
     use super::*;
 

@@ -12,19 +12,19 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::core::PartialObjectMeta;
-use kube::{Resource, ResourceExt};
+use kube_core::PartialObjectMeta;
+use kube_core::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::Scope;
-use crate::plan::{self, ObjectRef, Write, WriteOp};
+use sluice_plan::{self as plan, ObjectRef, Write, WriteOp};
 use super::store::{Applied, Store, Under};
-use crate::plan::Key;
-use crate::api::gateway::{Gateway, GatewayClass, HTTPRoute};
-use crate::api::kueue::names::JOB_UID_LABEL;
-use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
-use crate::api::ray::{RayCluster, RayJob, RayService};
+use sluice_plan::Key;
+use sluice_api::gateway::{Gateway, GatewayClass, HTTPRoute};
+use sluice_api::kueue::names::JOB_UID_LABEL;
+use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
+use sluice_api::ray::{RayCluster, RayJob, RayService};
 
 /// A Secret, without what is secret about it.
 pub type SecretMeta = PartialObjectMeta<Secret>;

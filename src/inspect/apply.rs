@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::snapshot::known;
-use crate::api::LAST_APPLIED_ANNOTATION;
-use crate::engine::world::Object;
+use sluice_api::LAST_APPLIED_ANNOTATION;
+use sluice_engine::world::Object;
 
 /// The object as it is once the manifest is applied: its spec is that of the manifest, and of its labels and annotations those
 /// stay that others have put on it. `None` for a kind that Sluice doesn't look at.

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
-use crate::api::crds;
+use sluice_api::crds;
 
 /// The schema of each kind that Sluice defines.
 static SCHEMAS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {

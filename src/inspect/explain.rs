@@ -3,23 +3,23 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde::Serialize;
 
 use super::remedies::{self, Remedy};
-use crate::api::condition;
-use crate::api::kueue::Workload;
-use crate::api::quantity::Amount;
-use crate::plan::ObjectRef;
-use crate::plan::Key;
-use crate::engine::world::World;
-use crate::engine::{Engine, Sight};
-use crate::jobframework::fitting::UPGRADE_ADMISSIBLE;
-use crate::jobframework::managed::Managed;
-use crate::api::sluice::ADMITTED;
-use crate::jobframework::slices::{self, Phase, Slice};
-use crate::jobframework::{Job, Member};
-use crate::queue::{Obstacle, Shortfall, Waiting};
+use sluice_api::condition;
+use sluice_api::kueue::Workload;
+use sluice_api::quantity::Amount;
+use sluice_plan::ObjectRef;
+use sluice_plan::Key;
+use sluice_engine::world::World;
+use sluice_engine::{Engine, Sight};
+use sluice_jobframework::fitting::UPGRADE_ADMISSIBLE;
+use sluice_jobframework::managed::Managed;
+use sluice_api::sluice::ADMITTED;
+use sluice_jobframework::slices::{self, Phase, Slice};
+use sluice_jobframework::{Job, Member};
+use sluice_queue::{Obstacle, Shortfall, Waiting};
 
 /// Where a job stands.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::snapshot::Snapshot;
-use crate::api::condition;
-use crate::engine::in_flight::WriteId;
-use crate::plan::{ObjectRef, Write, WriteOp};
-use crate::engine::tokens::TokenKey;
-use crate::engine::world::Object;
-use crate::engine::{Answer, Effect, Engine, Event, Halves, WriteError};
-use crate::jobframework::managed::Rules;
-use crate::queue::Settings;
+use sluice_api::condition;
+use sluice_engine::in_flight::WriteId;
+use sluice_plan::{ObjectRef, Write, WriteOp};
+use sluice_engine::tokens::TokenKey;
+use sluice_engine::world::Object;
+use sluice_engine::{Answer, Effect, Engine, Event, Halves, WriteError};
+use sluice_jobframework::managed::Rules;
+use sluice_queue::Settings;
 
 /// After so many rounds the engine turns in circles.
 const MOST_ROUNDS: usize = 1000;

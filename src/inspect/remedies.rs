@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::api::kueue::names::QUEUE_NAME_LABEL;
-use crate::api::quantity::Amount;
-use crate::queue::{Binding, Obstacle, Shortfall, Waiting};
+use sluice_api::kueue::names::QUEUE_NAME_LABEL;
+use sluice_api::quantity::Amount;
+use sluice_queue::{Binding, Obstacle, Shortfall, Waiting};
 
 /// Something that would let a workload go on.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -182,10 +182,10 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::plan::Key;
+    use sluice_plan::Key;
 
     fn short(pod_set: &str, flavor: &str, resource: &str, missing: i64) -> Shortfall {
-        let mut short = Shortfall::sample();
+        let mut short = four_gpus_short();
         (short.pod_set, short.flavor, short.resource) = (pod_set.into(), flavor.into(), resource.into());
         (short.nominal, short.missing) = (Amount::new(10), Amount::new(missing));
         short.missing_now = short.missing;
@@ -194,6 +194,16 @@ mod tests {
 
     fn told(waiting: &Waiting) -> Vec<String> {
         of(waiting, "team-a").into_iter().map(|remedy| remedy.what).collect()
+    }
+
+    fn four_gpus_short() -> Shortfall {
+        let mut short = Shortfall::new("worker", "a100", "nvidia.com/gpu");
+        (short.requested, short.used) = (Amount::new(8), Amount::new(12));
+        (short.nominal, short.potential) = (Amount::new(16), Amount::new(16));
+        (short.missing, short.missing_now) = (Amount::new(4), Amount::new(4));
+        short.holders = vec![(Key::new("team", "llm"), Amount::new(7)), (Key::new("team", "embed"), Amount::new(3))];
+        short.more_holders = 2;
+        short
     }
 
     #[test]

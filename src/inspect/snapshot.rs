@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::defaults;
-use crate::plan::ObjectRef;
-use crate::engine::world::Object;
+use sluice_plan::ObjectRef;
+use sluice_engine::world::Object;
 
 /// Where objects are whose manifests name no namespace.
 const DEFAULT_NAMESPACE: &str = "default";

@@ -10,17 +10,17 @@ use std::sync::Arc;
 
 use k8s_openapi::api::batch::v1::{Job as BatchJob, JobCondition, JobSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::census::Molds;
 use super::members::{self, Pods, Who};
 use super::record::MemberShare;
 use super::{Finish, Group, Groups, Job, Leave, Member, pod_sets, report};
-use crate::api::kueue::names::{
+use sluice_api::kueue::names::{
     DEFAULT_POD_SET, MAX_EXEC_TIME_LABEL, MIN_PARALLELISM_ANNOTATION, PRIORITY_CLASS_LABEL, QUEUE_NAME_LABEL,
 };
-use crate::api::kueue::scheduling_gate;
-use crate::plan::{ObjectRef, Write};
+use sluice_api::kueue::scheduling_gate;
+use sluice_plan::{ObjectRef, Write};
 
 /// The value of `spec.managedBy` that means the Job controller of Kubernetes; so does no value.
 const CONTROLLER: &str = "kubernetes.io/job-controller";

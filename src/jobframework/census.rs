@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodTemplateSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::record::Record;
 use super::{Groups, pod_sets};
-use crate::api::kueue::{Workload, names};
-use crate::api::quantity::Exact;
-use crate::api::ray::names::GROUP_LABEL;
+use sluice_api::kueue::{Workload, names};
+use sluice_api::quantity::Exact;
+use sluice_api::ray::names::GROUP_LABEL;
 
 /// Pods that are charged alike: those of one shape in one group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -223,8 +223,8 @@ mod tests {
     use super::super::Group;
     use super::super::record::{MemberShare, Share};
     use super::*;
-    use crate::api::kueue::{PodSet, PodTemplate};
-    use crate::queue::steps::SLICE_ANNOTATION;
+    use sluice_api::kueue::{PodSet, PodTemplate};
+    use sluice_queue::steps::SLICE_ANNOTATION;
 
     fn spec(pod: &Value) -> PodSpec {
         serde_json::from_value(pod.clone()).expect("a pod spec")

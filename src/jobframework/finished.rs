@@ -2,8 +2,8 @@
 
 use super::slices::{self, Phase};
 use super::{Finish, JobView, succession};
-use crate::api::kueue::names::finished_reason;
-use crate::plan::Plan;
+use sluice_api::kueue::names::finished_reason;
+use sluice_plan::Plan;
 
 /// Ends the slices that hold quota once the last pod is gone or has ended, and those that wait at once.
 pub(super) fn plan(view: &JobView<'_>, finish: &Finish) -> Plan {

@@ -7,9 +7,9 @@ use super::record::{Displaced, MemberShare, Record};
 use super::report::Says;
 use super::slices::{self, Slice};
 use super::{Member, Request, succession};
-use crate::api::quantity::Amount;
-use crate::api::ray::upgrade_choices::{WHEN_EXCEEDS_ANNOTATION, WhenExceeds};
-use crate::queue::{Binding, Lack, Obstacle, Prospect, Prospects};
+use sluice_api::quantity::Amount;
+use sluice_api::ray::upgrade_choices::{WHEN_EXCEEDS_ANNOTATION, WhenExceeds};
+use sluice_queue::{Binding, Lack, Obstacle, Prospect, Prospects};
 
 /// The condition on a job under upgrade that says whether the upgrade can ever be admitted.
 pub const UPGRADE_ADMISSIBLE: &str = "sluice.dev/UpgradeAdmissible";

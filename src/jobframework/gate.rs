@@ -3,8 +3,8 @@
 use super::record::MemberShare;
 use super::slices::{Phase, Slice, slices_of};
 use super::{Group, JobView, Member, instead, newcomer};
-use crate::api::ray::RayCluster;
-use crate::plan::{Note, ObjectRef, Plan};
+use sluice_api::ray::RayCluster;
+use sluice_plan::{Note, ObjectRef, Plan};
 
 /// Opens the members that the covering slice pays for, and closes those that nothing pays for.
 ///

@@ -3,7 +3,7 @@
 
 use super::record::{MemberShare, Record, Share};
 use super::{Group, Member};
-use crate::queue::steps::{Step, StepPods};
+use sluice_queue::steps::{Step, StepPods};
 
 /// The steps from what is `held` to what is wanted. None if there is but one: that is granted or not.
 pub(super) fn steps(held: &Record, wanted: &Record, members: &[Member]) -> Vec<Step> {

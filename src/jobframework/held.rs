@@ -2,8 +2,8 @@
 
 use super::managed::Hold;
 use super::{JobView, delete_slices, gate, hold_template_gate, report, slices};
-use crate::api::kueue::names::DEFAULT_LOCAL_QUEUE;
-use crate::plan::Plan;
+use sluice_api::kueue::names::DEFAULT_LOCAL_QUEUE;
+use sluice_plan::Plan;
 
 /// Puts the job into its queue, if it is known which that is; else closes all its gates, and says what is missing.
 pub(super) fn plan(view: &JobView<'_>, hold: Hold) -> Plan {

@@ -7,8 +7,8 @@ use super::pod_sets::Wanted;
 use super::record::{Displaced, Record};
 use super::slices::Slice;
 use super::{JobView, Member, Request};
-use crate::api::ray::RayCluster;
-use crate::plan::ObjectRef;
+use sluice_api::ray::RayCluster;
+use sluice_plan::ObjectRef;
 
 /// Those that make place for a member that is still wanted. Nothing is asked for them.
 pub(super) fn aside(covering: Option<&Slice<'_>>, view: &JobView<'_>, members: &[Member]) -> Vec<Displaced> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
-use crate::api::selector;
+use sluice_api::selector;
 
 /// The label that the API server puts on every namespace: its name.
 pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";

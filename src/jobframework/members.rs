@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::census::{Census, Molds};
 use super::ungate::GatedPod;
 use super::{Groups, Leave, Member};
-use crate::api::kueue::{names, scheduling_gate};
-use crate::api::ray::names::{GROUP_LABEL, REPLICA_INDEX_LABEL, REPLICA_NAME_LABEL};
-use crate::plan::Write;
+use sluice_api::kueue::{names, scheduling_gate};
+use sluice_api::ray::names::{GROUP_LABEL, REPLICA_INDEX_LABEL, REPLICA_NAME_LABEL};
+use sluice_plan::Write;
 
 /// The pods of a member.
 #[derive(Debug, Clone, Default)]

@@ -7,9 +7,9 @@ use jiff::SignedDuration;
 use super::record::MemberShare;
 use super::slices::{Phase, Slice};
 use super::{JobView, Member};
-use crate::api::condition;
-use crate::api::kueue::names;
-use crate::plan::Plan;
+use sluice_api::condition;
+use sluice_api::kueue::names;
+use sluice_plan::Plan;
 
 /// For how long the first word of the queue is waited for.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(10);

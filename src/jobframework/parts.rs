@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::record::{MemberShare, Record};
 use super::{Group, Member};
-use crate::queue::parts::{Part, PartPods};
+use sluice_queue::parts::{Part, PartPods};
 
 /// Pods by PodSet.
 type Pods = BTreeMap<String, u32>;

@@ -17,8 +17,8 @@ use super::census::PodKind;
 use super::record::{MemberShare, Record, Share};
 use super::slices::Slice;
 use super::{Group, Member, ray_cluster};
-use crate::api::kueue::PodTemplate;
-use crate::queue::requests::{RequestsError, pod_facts};
+use sluice_api::kueue::PodTemplate;
+use sluice_queue::requests::{RequestsError, pod_facts};
 
 /// How many PodSets a Workload has room for (kueue v0.19.2 `apis/kueue/v1beta2/workload_types.go`; the schema of ours says the
 /// same).

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::census::Molds;
 use super::members::{self, Pods, Who};
 use super::{Group, Groups, Job, Leave, Member, pod_sets, report};
-use crate::api::ray::{RayCluster, names};
-use crate::plan::{ObjectRef, Write};
-use crate::raycluster::{PodGroup, Problem};
+use sluice_api::ray::{RayCluster, names};
+use sluice_plan::{ObjectRef, Write};
+use sluice_raycluster::{PodGroup, Problem};
 
 /// The PodSet of the head pod, as Kueue names it (Kueue 0.19 `pkg/controller/jobs/raycluster`).
 const HEAD_POD_SET: &str = "head";

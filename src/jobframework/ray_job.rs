@@ -13,15 +13,15 @@ use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
-use kube::{Resource, ResourceExt};
+use kube_core::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
 use super::census::Molds;
 use super::members::{self, Pods, Who};
 use super::{Finish, Group, Groups, Job, Leave, Member, batch_job, pod_sets, ray_cluster, report};
-use crate::api::ray::{PodTemplate, RayCluster, RayJob, Submission};
-use crate::plan::{ObjectRef, Write};
-use crate::raycluster;
+use sluice_api::ray::{PodTemplate, RayCluster, RayJob, Submission};
+use sluice_plan::{ObjectRef, Write};
+use sluice_raycluster as raycluster;
 
 /// Where the conditions of a RayJob are shown, as YAML: its status has none, and KubeRay would drop them.
 pub const CONDITIONS_ANNOTATION: &str = "sluice.dev/conditions";
@@ -297,7 +297,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::plan::WriteOp;
+    use sluice_plan::WriteOp;
 
     fn template(cpu: &str) -> Value {
         json!({"spec": {"containers": [{"name": "ray", "image": "ray", "resources": {"requests": {"cpu": cpu}}}]}})
@@ -345,7 +345,7 @@ mod tests {
             let job = ray_job(json!({"submissionMode": mode}));
             let groups = Needs::of(&job).groups(&job, None, None);
             let head = groups.as_ref().as_ref().expect("groups")[0].template.spec.clone().expect("a spec");
-            let requests = crate::queue::requests::pod_requests(&head).expect("amounts");
+            let requests = sluice_queue::requests::pod_requests(&head).expect("amounts");
             requests
                 .iter()
                 .find(|(resource, _)| *resource == "cpu")

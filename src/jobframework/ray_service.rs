@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::ray_cluster::RayClusterJob;
 use super::{Job, Leave, Member, report};
-use crate::api::gateway::HTTPRoute;
-use crate::api::ray::RayService;
-use crate::plan::{ObjectRef, Write};
-use crate::rayservice::incremental::routes::route_name;
-use crate::rayservice::services::serve_service_name;
-use crate::rayservice::{incremental, initializing};
+use sluice_api::gateway::HTTPRoute;
+use sluice_api::ray::RayService;
+use sluice_plan::{ObjectRef, Write};
+use sluice_rayservice::incremental::routes::route_name;
+use sluice_rayservice::services::serve_service_name;
+use sluice_rayservice::{incremental, initializing};
 
 /// A RayService and its children, which are jobs as any other but that they have no slices of their own.
 pub struct RayServiceJob<'a> {

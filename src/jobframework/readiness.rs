@@ -13,10 +13,10 @@ use jiff::Timestamp;
 use super::record::{MemberShare, Share};
 use super::slices::{Phase, Slice};
 use super::{JobView, Member};
-use crate::api::condition::{self, Verdict};
-use crate::api::kueue::names::pods_ready_reason::{RECOVERED, STARTED, WAIT_FOR_RECOVERY, WAIT_FOR_START};
-use crate::api::kueue::{WorkloadStatus, names};
-use crate::plan::{Plan, Write};
+use sluice_api::condition::{self, Verdict};
+use sluice_api::kueue::names::pods_ready_reason::{RECOVERED, STARTED, WAIT_FOR_RECOVERY, WAIT_FOR_START};
+use sluice_api::kueue::{WorkloadStatus, names};
+use sluice_plan::{Plan, Write};
 
 /// Whether the pods that a slice pays for are ready; `None` when it pays for no member that stays. Pods that are no longer
 /// wanted need not be ready, and neither do those of members on their way out, nor, beside others, those that are starting.

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::census::PodKind;
-use crate::api::kueue::Workload;
-use crate::queue::parts::PartPods;
-use crate::queue::steps::{SLICE_ANNOTATION, Step, StepPods};
-use crate::raycluster::revision;
+use sluice_api::kueue::Workload;
+use sluice_queue::parts::PartPods;
+use sluice_queue::steps::{SLICE_ANNOTATION, Step, StepPods};
+use sluice_raycluster::revision;
 
 /// What a slice pays for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

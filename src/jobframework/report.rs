@@ -5,10 +5,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use super::fitting::{Outlook, UPGRADE_ADMISSIBLE};
 use super::slices::{self, Phase, Slice};
 use super::{JobView, Member};
-use crate::api::condition;
-use crate::api::sluice::{ADMITTED, QUOTA_RESERVED};
-use crate::api::kueue::names;
-use crate::plan::{Note, Plan};
+use sluice_api::condition;
+use sluice_api::sluice::{ADMITTED, QUOTA_RESERVED};
+use sluice_api::kueue::names;
+use sluice_plan::{Note, Plan};
 
 /// All that the job wants is admitted.
 const REASON_ADMITTED: &str = "Admitted";
@@ -19,7 +19,7 @@ const REASON_NO_QUEUE_NAME: &str = "NoQueueName";
 /// The job can't be queued as it is.
 const REASON_MISCONFIGURED: &str = "Misconfigured";
 /// Others get the quota of a part of the job.
-const REASON_PARTLY_PREEMPTED: &str = "PartlyPreempted";
+const REASON_PARTLY_PREEMPTED: &str = "PartiallyPreempted";
 /// A slice of the job holds quota.
 const REASON_RESERVED: &str = "QuotaReserved";
 /// No slice of the job holds quota.

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::record::{Counts, Record, Share, fits_within};
 use super::{Group, Member};
-use crate::api::condition;
-use crate::api::kueue::{Workload, names};
-use crate::queue::parts::{PARTLY_PREEMPTED, Part, preempted_part};
+use sluice_api::condition;
+use sluice_api::kueue::{Workload, names};
+use sluice_queue::parts::{PARTLY_PREEMPTED, Part, preempted_part};
 
 /// Where a slice is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,21 +3,21 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::ResourceExt;
-use kube::api::ObjectMeta;
+use kube_core::ResourceExt;
+use kube_core::ObjectMeta;
 
 use super::pod_sets::Wanted;
 use super::record::{Record, fits_within};
 use super::slices::{Phase, Slice, covering, holds_quota, newest_holder};
 use super::{Job, Priority, Request, growth, instead, parts, pod_sets, readiness};
-use crate::api::condition::{self, Verdict};
-use crate::api::fingerprint;
-use crate::api::kueue::workload::PriorityClassKind;
-use crate::api::kueue::{PodSet, Workload, WorkloadSpec, names};
-use crate::plan::{Plan, Write};
-use crate::plan::Key;
-use crate::queue::steps::SLICE_ANNOTATION;
-use crate::queue::{Successor, status};
+use sluice_api::condition::{self, Verdict};
+use sluice_api::fingerprint;
+use sluice_api::kueue::workload::PriorityClassKind;
+use sluice_api::kueue::{PodSet, Workload, WorkloadSpec, names};
+use sluice_plan::{Plan, Write};
+use sluice_plan::Key;
+use sluice_queue::steps::SLICE_ANNOTATION;
+use sluice_queue::{Successor, status};
 
 /// Brings the slices in line with what the job wants.
 pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
@@ -319,7 +319,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::api::kueue::workload::{PriorityClassGroup, PriorityClassRef};
+    use sluice_api::kueue::workload::{PriorityClassGroup, PriorityClassRef};
 
     fn class(kind: PriorityClassKind) -> PriorityClassRef {
         PriorityClassRef { group: PriorityClassGroup::Kueue, kind, name: "c".into() }

@@ -16,9 +16,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::record::Record;
 use super::*;
-use crate::api::ray::RayCluster;
-use crate::plan::WriteOp;
-use crate::queue::steps::SLICE_ANNOTATION;
+use sluice_api::ray::RayCluster;
+use sluice_plan::WriteOp;
+use sluice_queue::steps::SLICE_ANNOTATION;
 
 use fixture::*;
 
@@ -197,7 +197,7 @@ fn a_pod_behind_a_scheduling_gate_runs_once_a_slice_pays_for_it() {
         [("a/a-small-3".to_owned(), vec![ObjectRef::of(&larger)])],
         "once nothing is written of it"
     );
-    assert!(paid.notes.iter().any(|note| note.reason == "PodsReleased"));
+    assert!(paid.notes.iter().any(|note| note.reason == "PodsUngated"));
 
     let closed = planned(&job(vec![Member { open: false, ..grown }]), &[&held, &larger]);
     assert_eq!(released(&closed), []);
@@ -282,7 +282,7 @@ fn a_job_that_can_not_be_queued_keeps_what_runs_and_loses_it_when_that_is_evicte
     assert!(planned(&kept, &[&held]).writes.is_empty());
     assert!(gates(&kept).is_empty());
     assert_eq!(
-        kept.said(crate::api::sluice::ADMITTED).map(|shown| shown.message),
+        kept.said(sluice_api::sluice::ADMITTED).map(|shown| shown.message),
         Some("spec.headGroupSpec: broken".into())
     );
 

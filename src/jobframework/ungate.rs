@@ -10,7 +10,7 @@ use super::census::PodKind;
 use super::record::MemberShare;
 use super::slices::Slice;
 use super::{JobView, Leave, Member};
-use crate::plan::{ObjectRef, Plan};
+use sluice_plan::{ObjectRef, Plan};
 
 /// A pod that waits behind its scheduling gate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
                     format!("{released} of the pods of group {group} of {} {}", view.job.member_kind(), member.name)
                 }
             };
-            plan.notes.push(view.job.note("PodsReleased", &format!("{what} may run: slice {name} pays for them")));
+            plan.notes.push(view.job.note("PodsUngated", &format!("{what} may run: slice {name} pays for them")));
         }
     }
 }

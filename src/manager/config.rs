@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::engine::Habits;
-use crate::jobframework::managed::Rules;
-use crate::queue;
+use sluice_engine::Habits;
+use sluice_jobframework::managed::Rules;
+use sluice_queue as queue;
 
 /// Everything that the manager is configured with; each field has its final value.
 #[derive(Debug, Clone, PartialEq)]

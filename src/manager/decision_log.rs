@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tracing::{error, info};
 
-use crate::metrics::Metrics;
+use sluice_metrics::Metrics;
 
 /// How many bytes may wait for a disk that doesn't keep up. A log with a gap is of no use, so it ends when there are more.
 const BACKLOG: usize = 256 << 20;

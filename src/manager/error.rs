@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::webhook;
+use sluice_webhook as webhook;
 
 /// Reason for which the manager can't start or stops by itself.
 #[derive(Debug, Error)]

@@ -12,7 +12,7 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 
 use super::Error;
-use crate::metrics::Metrics;
+use sluice_metrics::Metrics;
 
 /// Whether the manager is ready: it has seen a complete list of everything that it watches.
 #[derive(Debug, Clone, Default)]

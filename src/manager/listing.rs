@@ -9,10 +9,10 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 use thiserror::Error;
 
-use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
-use crate::api::ray::{RayCluster, RayJob, RayService, names};
-use crate::engine::world::{Kind, Object, received};
-use crate::jobframework::batch_job::JOB_NAME_LABEL;
+use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
+use sluice_api::ray::{RayCluster, RayJob, RayService, names};
+use sluice_engine::world::{Kind, Object, received};
+use sluice_jobframework::batch_job::JOB_NAME_LABEL;
 
 /// Error of listing the objects of one kind.
 #[derive(Debug, Error)]

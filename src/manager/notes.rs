@@ -12,8 +12,8 @@ use kube::{Api, Client};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::clock::Clock;
-use crate::plan::Note;
+use sluice_clock::Clock;
+use sluice_plan::Note;
 
 /// Notes that wait to be published; what comes on top of that is only logged.
 const WAITING: usize = 1024;

@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
-use crate::engine::world::{Kind, received, slim};
-use crate::engine::{Event, Scope};
+use sluice_engine::world::{Kind, received, slim};
+use sluice_engine::{Event, Scope};
 
 /// Starts watches and knows in which namespaces.
 pub(super) struct Watches {

@@ -10,11 +10,11 @@ use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc};
 use tracing::debug;
 
-use crate::engine::in_flight::WriteId;
-use crate::plan::{ObjectRef, Write, WriteOp};
-use crate::engine::world::Object;
-use crate::engine::{Answer, Event, WriteError};
-use crate::metrics::Metrics;
+use sluice_engine::in_flight::WriteId;
+use sluice_plan::{ObjectRef, Write, WriteOp};
+use sluice_engine::world::Object;
+use sluice_engine::{Answer, Event, WriteError};
+use sluice_metrics::Metrics;
 
 /// How the API server's managed fields name us.
 const FIELD_MANAGER: &str = "sluice";

@@ -1,6 +1,6 @@
 //! The key of an object in memory: its namespace and name.
 
-use kube::Resource;
+use kube_core::Resource;
 
 /// Namespace and name of an object; a cluster-scoped object has an empty namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

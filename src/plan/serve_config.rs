@@ -3,7 +3,7 @@
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::api::fingerprint;
+use sluice_api::fingerprint;
 
 /// The field that says how much of its replicas each deployment is to have, in percent.
 const TARGET_CAPACITY: &str = "target_capacity";

@@ -142,7 +142,7 @@ fn count<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u32>, D::Error> {
     Ok(Value::deserialize(value)?.as_u64().and_then(|count| u32::try_from(count).ok()))
 }
 
-/// What came of a [`ServeCall`](crate::plan::ServeCall).
+/// What came of a [`ServeCall`](crate::ServeCall).
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServeReply {
     /// Namespace of the RayCluster.
@@ -162,7 +162,7 @@ pub struct ServeReply {
 }
 
 impl ServeReply {
-    /// What was asked, in a word; the same as that of the [`ServeRequest`](crate::plan::ServeRequest).
+    /// What was asked, in a word; the same as that of the [`ServeRequest`](crate::ServeRequest).
     pub fn kind(&self) -> &'static str {
         match self.answer {
             ServeAnswer::Status(_) => "get",

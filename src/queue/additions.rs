@@ -15,7 +15,7 @@ use super::limits::Limits;
 use super::pod::Sums;
 use super::slot::Slot;
 use super::tree::NodeId;
-use crate::api::quantity::Exact;
+use sluice_api::quantity::Exact;
 
 /// What the cluster adds to pods, and what it allows them.
 #[derive(Debug, Clone, Default)]

@@ -16,8 +16,8 @@ use super::settings::Undeclared;
 use super::shortfall::{Binding, Shortfall};
 use super::slot::Room;
 use super::tree::{Fr, NodeId, Tree, View};
-use crate::api::kueue::{Admission, PodSetAssignment, ResourceFlavorSpec};
-use crate::api::quantity::Amount;
+use sluice_api::kueue::{Admission, PodSetAssignment, ResourceFlavorSpec};
+use sluice_api::quantity::Amount;
 
 /// How many other choices are tried before a workload is taken to fit nowhere.
 pub(super) const MOST_TRIES: usize = 512;
@@ -315,9 +315,6 @@ impl Attempt<'_> {
         };
         let missing = if wanted > potential { wanted - potential } else { wanted - available };
         Shortfall {
-            pod_set: slot.set.name.clone(),
-            flavor: at.flavor.clone(),
-            resource: at.resource.clone(),
             requested: clamped(requested),
             earlier: clamped(earlier),
             held: clamped(held),
@@ -327,10 +324,8 @@ impl Attempt<'_> {
             binding: Binding::at(tree, node, limited),
             missing: clamped(missing),
             missing_now: clamped(wanted - available),
-            holders: Vec::new(),
-            more_holders: 0,
-            kept: None,
             within: Some((node, fr)),
+            ..Shortfall::new(&slot.set.name, &at.flavor, &at.resource)
         }
     }
 

@@ -9,7 +9,7 @@ use super::Effect;
 use super::engine::{ClusterQueueState, Engine, WorkloadId};
 use super::explain::Holders;
 use super::tree::NodeId;
-use crate::api::kueue::Admission;
+use sluice_api::kueue::Admission;
 
 /// How many workloads at the front of a line are told new numbers while quota comes and goes. Those behind keep the numbers
 /// that they were told when they lined up, or else every admission would write to every waiting workload.

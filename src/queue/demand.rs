@@ -9,7 +9,7 @@ use super::settings::ResourceRules;
 use super::shaping::shaped;
 use super::shared::{Pool, Shared};
 use super::steps::{Ladder, Step};
-use crate::api::kueue::{PodSet, Workload};
+use sluice_api::kueue::{PodSet, Workload};
 
 /// What a workload asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]

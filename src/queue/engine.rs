@@ -16,7 +16,7 @@ use super::settings::Settings;
 use super::slot::{Room, Slot};
 use super::tree::{FlavorResource, NodeId, Tree};
 use super::{Event, Key};
-use crate::api::kueue::{
+use sluice_api::kueue::{
     Admission, ClusterQueue, ClusterQueueStatus, Cohort, CohortStatus, LocalQueue, LocalQueueStatus,
     ResourceFlavorSpec, StopPolicy, Workload,
 };

@@ -17,10 +17,10 @@ use super::slices::takes_places;
 use super::slot::Slot;
 use super::steps::{Step, steps_of};
 use super::tree::Tree;
-use crate::api::condition;
-use crate::api::kueue::{Admission, PodSet, PodSetAssignment, Workload, WorkloadStatus, names};
-use crate::api::quantity::Amount;
-use crate::plan::Key;
+use sluice_api::condition;
+use sluice_api::kueue::{Admission, PodSet, PodSetAssignment, Workload, WorkloadStatus, names};
+use sluice_api::quantity::Amount;
+use sluice_plan::Key;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 /// How far a workload is, as observed.

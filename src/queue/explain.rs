@@ -11,7 +11,7 @@ use super::pending::{Obstacle, PendingReason, Waiting};
 use super::shortfall::{Binding, Kept};
 use super::slot::{Slot, Standing};
 use super::tree::{Fr, NodeId, Tree, View};
-use crate::api::quantity::Amount;
+use sluice_api::quantity::Amount;
 
 /// How many holders or evicted workloads an explanation names.
 const NAMED: usize = 3;

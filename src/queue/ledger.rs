@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::engine::WorkloadId;
 use super::parts::Loss;
 use super::tree::Fr;
-use crate::api::quantity::Amount;
+use sluice_api::quantity::Amount;
 
 /// What one workload holds, in the resource's units.
 pub(super) type Charge = BTreeMap<Fr, i128>;

@@ -6,8 +6,8 @@ use std::collections::btree_map::Entry;
 use k8s_openapi::api::core::v1::LimitRangeSpec;
 
 use super::pod::{Container, Pod, Resources, Sums, place_of};
-use crate::api::kueue::ResourceList;
-use crate::api::quantity::Exact;
+use sluice_api::kueue::ResourceList;
+use sluice_api::quantity::Exact;
 
 /// The LimitRanges of one namespace as one: the smallest maximum, the largest minimum, and of defaults the first by the name
 /// of the LimitRange (kueue v0.19.2 `pkg/util/limitrange/limitrange.go`).
@@ -160,8 +160,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::api::kueue::PodTemplate;
-    use crate::queue::requests::pod_of;
+    use sluice_api::kueue::PodTemplate;
+    use crate::requests::pod_of;
 
     fn limits(ranges: &[(&str, Value)]) -> Limits {
         let specs: Vec<(&str, LimitRangeSpec)> = ranges
@@ -286,7 +286,7 @@ mod tests {
         );
     }
 
-    fn quantity(text: &str) -> crate::api::quantity::Quantity {
-        crate::api::quantity::Quantity(text.to_owned())
+    fn quantity(text: &str) -> sluice_api::quantity::Quantity {
+        sluice_api::quantity::Quantity(text.to_owned())
     }
 }

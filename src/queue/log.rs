@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::settings::Settings;
 use super::{Effect, Engine, Event, Key};
-use crate::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload};
+use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload};
 
 pub use decision::{Decision, PodSetQuota};
 pub use replay::{Difference, Replay, ReplayError, replay};
@@ -151,7 +151,7 @@ mod key_text {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    use crate::plan::Key;
+    use sluice_plan::Key;
 
     pub(super) fn serialize<S: Serializer>(key: &Key, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(key)

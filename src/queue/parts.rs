@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::steps::read;
-use crate::api::condition;
-use crate::api::kueue::{Workload, WorkloadStatus};
+use sluice_api::condition;
+use sluice_api::kueue::{Workload, WorkloadStatus};
 
 /// The condition on a slice that has to give some of its pods back. Its reason is the [`Part`]: that one and those before it.
-pub const PARTLY_PREEMPTED: &str = "sluice.dev/PartlyPreempted";
+pub const PARTLY_PREEMPTED: &str = "sluice.dev/PartiallyPreempted";
 
 /// A part of what a slice holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::shortfall::Shortfall;
-use crate::plan::Key;
+use sluice_plan::Key;
 
 /// The reason of the condition QuotaReserved while it is False (kueue v0.19.2 `apis/kueue/v1beta2/workload_types.go`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -293,7 +293,7 @@ impl fmt::Display for Obstacle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::quantity::Amount;
+    use sluice_api::quantity::Amount;
 
     #[test]
     fn a_shortfall_says_what_is_missing_who_holds_it_and_what_would_help() {

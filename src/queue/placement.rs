@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Taint, Toleration};
 use serde::Deserialize;
 
 use super::requests::null_is_default;
-use crate::api::kueue::{PodTemplate, ResourceFlavorSpec};
+use sluice_api::kueue::{PodTemplate, ResourceFlavorSpec};
 
 /// What a pod says about the nodes that it may run on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::limits::Limits;
 use super::requests::Requests;
-use crate::api::quantity::Exact;
+use sluice_api::quantity::Exact;
 
 /// Amounts by resource; of one that is named, zero may be asked.
 pub(super) type Sums = BTreeMap<String, Exact>;

@@ -12,8 +12,8 @@ use super::pending::Obstacle;
 use super::shortfall::Binding;
 use super::slot::Slot;
 use super::tree::{Fr, Tree};
-use crate::api::kueue::Workload;
-use crate::api::quantity::Amount;
+use sluice_api::kueue::Workload;
+use sluice_api::quantity::Amount;
 
 /// What could ever become of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]

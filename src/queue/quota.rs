@@ -6,15 +6,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::demand::PodSetDemand;
 use super::tree::{FlavorResource, Fr, NodeSpec, Tree, Weight};
-use crate::api::kueue::cluster_queue::{
+use sluice_api::kueue::cluster_queue::{
     BorrowWithinCohortPolicy, ClusterQueuePreemption, FlavorFungibility, FlavorFungibilityPolicy,
     FlavorFungibilityPreference, QueueingStrategy, ReclaimPolicy, ResourceGroup, ResourceQuota,
     WithinClusterQueuePolicy,
 };
-use crate::api::kueue::names::active_reason;
-use crate::api::kueue::{ClusterQueue, ClusterQueueSpec, CohortSpec, FairSharing, ResourceFlavorSpec, StopPolicy};
-use crate::api::quantity::{Amount, Exact};
-use crate::api::selector;
+use sluice_api::kueue::names::active_reason;
+use sluice_api::kueue::{ClusterQueue, ClusterQueueSpec, CohortSpec, FairSharing, ResourceFlavorSpec, StopPolicy};
+use sluice_api::quantity::{Amount, Exact};
+use sluice_api::selector;
 
 /// Resources that one flavor provides together, and the flavors in the order in which they are tried.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

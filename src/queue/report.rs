@@ -3,10 +3,10 @@
 use super::ledger::{Sums, clamped};
 use super::quota::Quota;
 use super::tree::{Fr, NodeId, Tree, View};
-use crate::api::kueue::StopPolicy;
-use crate::api::kueue::cluster_queue::{FlavorUsage, ResourceUsage};
-use crate::api::kueue::local_queue::{LocalQueueFlavorUsage, LocalQueueResourceUsage};
-use crate::api::kueue::names::active_reason;
+use sluice_api::kueue::StopPolicy;
+use sluice_api::kueue::cluster_queue::{FlavorUsage, ResourceUsage};
+use sluice_api::kueue::local_queue::{LocalQueueFlavorUsage, LocalQueueResourceUsage};
+use sluice_api::kueue::names::active_reason;
 
 /// Whether a queue can admit workloads, and why not.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::pod::{self, Pod, Sums, place_of};
-use crate::api::kueue::{PodTemplate, ResourceList};
-use crate::api::quantity::{Amount, Exact, QuantityError};
+use sluice_api::kueue::{PodTemplate, ResourceList};
+use sluice_api::quantity::{Amount, Exact, QuantityError};
 
 /// Amounts by resource, without those of which nothing is asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]

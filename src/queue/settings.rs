@@ -4,7 +4,7 @@
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
-use crate::api::kueue::ResourceList;
+use sluice_api::kueue::ResourceList;
 
 /// What holds for the queue as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

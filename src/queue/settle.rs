@@ -13,8 +13,8 @@ use super::report::Counts;
 use super::slices::LONGEST_CHAIN;
 use super::slot::{Booking, Slot, Standing};
 use super::tree::{NodeId, View};
-use crate::api::kueue::{Admission, StopPolicy};
-use crate::api::selector;
+use sluice_api::kueue::{Admission, StopPolicy};
+use sluice_api::selector;
 
 impl Engine {
     /// Looks anew at a workload and at all slices of its job: what one holds decides what another is charged.

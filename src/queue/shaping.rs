@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::requests::Requests;
 use super::settings::{ResourceRules, TransformationStrategy};
-use crate::api::quantity::Amount;
+use sluice_api::quantity::Amount;
 
 /// What one pod is charged.
 pub(super) fn shaped(requests: Requests, rules: &ResourceRules) -> Requests {
@@ -53,8 +53,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::api::quantity::Quantity;
-    use crate::queue::settings::Transformation;
+    use sluice_api::quantity::Quantity;
+    use crate::settings::Transformation;
 
     fn rules(strategy: TransformationStrategy, multiply_by: Option<&str>) -> ResourceRules {
         let outputs =

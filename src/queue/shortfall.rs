@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::tree::{Fr, NodeId};
-use crate::api::quantity::Amount;
-use crate::plan::Key;
+use sluice_api::quantity::Amount;
+use sluice_plan::Key;
 
 /// What is missing of one resource in one flavor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +79,28 @@ impl fmt::Display for Binding {
 }
 
 impl Shortfall {
+    /// Returns a shortfall of `resource` in `flavor` for one pod set, with every amount zero and no holders.
+    pub fn new(pod_set: impl Into<String>, flavor: impl Into<String>, resource: impl Into<String>) -> Self {
+        Self {
+            pod_set: pod_set.into(),
+            flavor: flavor.into(),
+            resource: resource.into(),
+            requested: Amount::ZERO,
+            earlier: Amount::ZERO,
+            held: Amount::ZERO,
+            used: Amount::ZERO,
+            nominal: Amount::ZERO,
+            potential: Amount::ZERO,
+            binding: Binding::NominalQuota,
+            missing: Amount::ZERO,
+            missing_now: Amount::ZERO,
+            holders: Vec::new(),
+            more_holders: 0,
+            kept: None,
+            within: None,
+        }
+    }
+
     /// Says that others hold what is missing.
     pub(super) fn write_short(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let show = |amount: Amount| amount.display(&self.resource).to_string();
@@ -163,7 +185,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::queue::pending::Obstacle;
+    use crate::pending::Obstacle;
 
     #[rstest]
     #[case::one(0, "and 2 more, 3 is kept for team/head; fits")]

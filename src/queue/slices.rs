@@ -8,7 +8,7 @@ use super::registry::Registry;
 use super::slot::{Slot, Standing};
 use super::steps::read;
 use super::tree::NodeId;
-use crate::api::kueue::Workload;
+use sluice_api::kueue::Workload;
 
 /// How many slices of one job are followed from one to the next. Two are alive in the normal course of things.
 pub(super) const LONGEST_CHAIN: usize = 64;

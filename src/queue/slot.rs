@@ -13,7 +13,7 @@ use super::pending::{PendingReason, Waiting};
 use super::report::Counts;
 use super::shared::Shared;
 use super::tree::NodeId;
-use crate::api::kueue::Admission;
+use sluice_api::kueue::Admission;
 
 /// A workload, and what was decided about it.
 #[derive(Debug, Clone)]

@@ -13,9 +13,9 @@ use super::parts::{PARTLY_PREEMPTED, Part};
 use super::pending::Waiting;
 use super::report::{Activity, ClusterQueueReport, CohortReport, LocalQueueReport};
 use super::{DeactivationCause, Effect, EvictReason, Preemption, PreemptionRight, Successor};
-use crate::api::condition::{self, Verdict};
-use crate::api::kueue::workload_status::{EvictionCount, RequeueState, SchedulingStats};
-use crate::api::kueue::{
+use sluice_api::condition::{self, Verdict};
+use sluice_api::kueue::workload_status::{EvictionCount, RequeueState, SchedulingStats};
+use sluice_api::kueue::{
     Admission, ClusterQueueStatus, CohortStatus, FairSharingStatus, LocalQueueStatus, Workload, WorkloadStatus, names,
 };
 
@@ -23,8 +23,7 @@ use crate::api::kueue::{
 const QUOTA_RESERVED_REASON: &str = "QuotaReserved";
 const PENDING_REASON: &str = "Pending";
 const NO_RESERVATION_REASON: &str = "NoReservation";
-const GIVEN_BACK_REASON: &str = "GivenBack";
-const UNSUPPORTED_REASON: &str = "FieldsNotSupported";
+const GIVEN_BACK_REASON: &str = "Released";
 
 impl EvictReason {
     /// Why, in a word.
@@ -375,8 +374,8 @@ fn unsupported_verdict(fields: &[String], generation: Option<i64>) -> Option<Ver
     (!fields.is_empty()).then(|| Verdict {
         type_: names::UNSUPPORTED,
         status: true,
-        reason: UNSUPPORTED_REASON.to_owned(),
-        message: format!("Sluice does not act on {} yet", fields.join(", ")),
+        reason: condition::UNSUPPORTED_REASON.to_owned(),
+        message: format!("Sluice does not support {} yet", fields.join(", ")),
         observed_generation: generation,
     })
 }

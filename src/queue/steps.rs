@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::entry::PodCount;
-use crate::api::kueue::Workload;
+use sluice_api::kueue::Workload;
 
 /// The annotation in which a slice says what it was built from, as JSON. The queue reads its `steps`.
 pub const SLICE_ANNOTATION: &str = "sluice.dev/slice";

@@ -9,7 +9,7 @@ use super::slot::{Slot, Standing};
 use super::status;
 use super::tree::NodeId;
 use super::{DeactivationCause, Effect, EvictReason, PodsReadyTimeout, Subject, Successor};
-use crate::api::kueue::{Admission, StopPolicy};
+use sluice_api::kueue::{Admission, StopPolicy};
 
 impl Engine {
     /// What is wanted of an object and is not so yet, as far as was observed.

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::{Resource, ResourceExt};
+use kube_core::{Resource, ResourceExt};
 use serde::Serialize;
 
 use super::autoscaler::Autoscaler;
 use super::build::owner;
 use super::{View, names as naming};
-use crate::api::ray::{RayCluster, names};
-use crate::plan::{Note, Plan, Write};
+use sluice_api::ray::{RayCluster, names};
+use sluice_plan::{Note, Plan, Write};
 
 /// Which of the objects are there that let the autoscaler of a cluster work, whoever has made them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -9,15 +9,15 @@ use k8s_openapi::api::core::v1::{
     ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::build::owner;
 use super::environment::Environment;
 use super::problem::Problem;
 use super::{View, names as naming, probes};
-use crate::api::ray::options::{AuthMode, AuthOptions};
-use crate::api::ray::{RayCluster, RayClusterSpec, names};
-use crate::plan::{Note, Plan, Write};
+use sluice_api::ray::options::{AuthMode, AuthOptions};
+use sluice_api::ray::{RayCluster, RayClusterSpec, names};
+use sluice_plan::{Note, Plan, Write};
 
 /// The entry of a Secret that holds a token.
 pub const TOKEN_KEY: &str = "auth_token";
@@ -199,7 +199,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::raycluster::fixtures::{Stage, changed};
+    use crate::fixtures::{Stage, changed};
 
     #[rstest]
     #[case::none(json!(null), Auth::Off)]
@@ -249,7 +249,7 @@ mod tests {
 
         // then it is made, and not again.
         let [write] = made.as_slice() else { panic!("{made:?}") };
-        let crate::plan::WriteOp::Create(secret) = &write.op else { panic!("{write:?}") };
+        let sluice_plan::WriteOp::Create(secret) = &write.op else { panic!("{write:?}") };
         assert_eq!(secret["stringData"], json!({"auth_token": "secret"}));
         assert_eq!(secret["metadata"]["ownerReferences"][0]["uid"], "uid-1");
         assert_eq!(secrets(&stage), []);

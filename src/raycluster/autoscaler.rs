@@ -12,7 +12,7 @@ use super::environment::{Environment, label_field};
 use super::problem::Problem;
 use super::start_command;
 use super::template::Common;
-use crate::api::ray::{RayClusterSpec, names};
+use sluice_api::ray::{RayClusterSpec, names};
 
 const COMMAND: &str =
     "ray kuberay-autoscaler --cluster-name $(RAY_CLUSTER_NAME) --cluster-namespace $(RAY_CLUSTER_NAMESPACE)";

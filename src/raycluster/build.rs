@@ -2,13 +2,13 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::{Resource, ResourceExt};
+use kube_core::{Resource, ResourceExt};
 use serde_json::Value;
 
 use super::groups::{self, PodGroup, Role};
 use super::names as naming;
-use crate::api::ray::{PodTemplate, RayCluster, names};
-use crate::plan::{Write, WriteOp};
+use sluice_api::ray::{PodTemplate, RayCluster, names};
+use sluice_plan::{Write, WriteOp};
 
 /// Where in its group a pod stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

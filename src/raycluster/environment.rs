@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::autoscaler::Autoscaler;
 use super::groups::Role;
 use super::template::Common;
-use crate::api::ray::{RayCluster, names};
+use sluice_api::ray::{RayCluster, names};
 
 /// Variables of a container, in the order in which they were added.
 pub(super) trait Environment {

@@ -2,13 +2,13 @@
 //! (KubeRay 1.7 `ray-operator/controllers/ray/common/pod.go`, `configureGCSFaultTolerance`).
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, PodTemplateSpec};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde::Deserialize;
 
 use super::environment::{Environment, head_variable};
 use super::problem::Problem;
-use crate::api::ray::options::{GcsFaultToleranceOptions, RedisCredential, StringMap};
-use crate::api::ray::{RayCluster, names};
+use sluice_api::ray::options::{GcsFaultToleranceOptions, RedisCredential, StringMap};
+use sluice_api::ray::{RayCluster, names};
 
 /// For how many seconds a worker looks for a head that is gone. A new head takes longer than the minute that Ray would wait.
 const RECONNECT_SECONDS: &str = "600";
@@ -144,8 +144,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::raycluster::fixtures::{changed, cluster_with_workers};
-    use crate::raycluster::groups::pod_groups;
+    use crate::fixtures::{changed, cluster_with_workers};
+    use crate::groups::pod_groups;
 
     /// The variables of the container that runs Ray, and the annotations of the pod, in each group.
     fn told(cluster: &RayCluster) -> Vec<(Value, Value)> {

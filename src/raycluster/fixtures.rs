@@ -6,15 +6,15 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::networking::v1::Ingress;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::{Value, json};
 
 use super::access::Access;
 use super::auth::Token;
 use super::{Grant, Mark, Task, View, plan};
-use crate::api::condition;
-use crate::api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
-use crate::plan::{ObjectRef, Plan, Write, WriteOp};
+use sluice_api::condition;
+use sluice_api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
+use sluice_plan::{ObjectRef, Plan, Write, WriteOp};
 
 /// `default/demo` with a head of 1 CPU and 2Gi, and no workers.
 pub(crate) fn cluster() -> RayCluster {

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 
 use super::problem::Problem;
 use super::template;
-use crate::api::ray::{PodTemplate, RayCluster, WorkerGroupSpec, names};
+use sluice_api::ray::{PodTemplate, RayCluster, WorkerGroupSpec, names};
 
 /// What a pod is to its cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,7 +115,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::raycluster::fixtures::{cluster, worker};
+    use crate::fixtures::{cluster, worker};
 
     #[rstest]
     #[case::as_asked(Some(3), Some(0), Some(10), 1, 3)]

@@ -9,14 +9,14 @@ use k8s_openapi::api::networking::v1::{
     IngressTLS, ServiceBackendPort,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::build::owner;
 use super::groups::Role;
 use super::services::{DASHBOARD_PORT, head_ports};
 use super::{View, names as naming};
-use crate::api::ray::{RayCluster, names};
-use crate::plan::{Note, Plan, Write};
+use sluice_api::ray::{RayCluster, names};
+use sluice_plan::{Note, Plan, Write};
 
 /// The annotation of a cluster that says which controller its Ingress is for. It is a field of the Ingress now.
 const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";

@@ -1,12 +1,12 @@
 //! How the objects of a cluster are called. Nothing here is random: who plans twice from the same, or from something old,
 //! asks for the same names again, and the API server refuses the second object.
 
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use sha2::{Digest, Sha256};
 
 use super::groups::Role;
-use crate::api::fingerprint;
-use crate::api::ray::{HeadGroupSpec, RayCluster};
+use sluice_api::fingerprint;
+use sluice_api::ray::{HeadGroupSpec, RayCluster};
 
 /// The domain of the names of Services.
 const CLUSTER_DOMAIN: &str = "cluster.local";
@@ -150,7 +150,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::raycluster::fixtures::cluster;
+    use crate::fixtures::cluster;
 
     #[test]
     fn a_pod_has_the_same_name_whenever_it_is_asked_for() {

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::api::quantity::Exact;
+use sluice_api::quantity::Exact;
 
 /// JSON without what says nothing: nulls, empty maps and lists, and other ways to write a quantity.
 pub fn of(mut value: Value) -> Value {

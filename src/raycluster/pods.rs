@@ -1,12 +1,12 @@
 //! What a pod that exists tells.
 
 use k8s_openapi::api::core::v1::{ContainerState, Pod};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::View;
 use super::groups::Role;
-use crate::api::kueue::scheduling_gate;
-use crate::api::ray::names;
+use sluice_api::kueue::scheduling_gate;
+use sluice_api::ray::names;
 
 /// The pods that the cluster controls. One of another cluster that had the same name is not among them: its name, its quota
 /// and its end are that cluster's.

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::groups::Role;
 use super::template::Common;
-use crate::api::ray::options::StringMap;
+use sluice_api::ray::options::StringMap;
 
 /// From this version on, one address tells of all parts of a node.
 const ONE_HEALTH_CHECK_SINCE: (u64, u64) = (2, 53);

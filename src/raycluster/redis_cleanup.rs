@@ -10,14 +10,14 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{Container, Pod, PodTemplateSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube::ResourceExt;
-use kube::api::ObjectMeta;
+use kube_core::ResourceExt;
+use kube_core::ObjectMeta;
 
 use super::environment::Environment;
 use super::fault_tolerance::{self, storage_namespace};
 use super::{View, build, names as naming, pods, template};
-use crate::api::ray::{RayCluster, names};
-use crate::plan::{Note, Plan, Write};
+use sluice_api::ray::{RayCluster, names};
+use sluice_plan::{Note, Plan, Write};
 
 /// After so many seconds the Job is given up, and so is waiting for it, unless an annotation says otherwise.
 const PATIENCE: i64 = 300;

@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
-use kube::ResourceExt;
-use kube::api::ObjectMeta;
+use kube_core::ResourceExt;
+use kube_core::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::{auth, build, names as naming, plain};
-use crate::api::fingerprint;
-use crate::api::ray::options::RayClusterUpgradeType;
-use crate::api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
-use crate::plan::{Plan, Write};
+use sluice_api::fingerprint;
+use sluice_api::ray::options::RayClusterUpgradeType;
+use sluice_api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
+use sluice_plan::{Plan, Write};
 
 /// A revision of a cluster, by its name; `None` is the first one.
 pub type Name = Option<String>;
@@ -286,7 +286,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::raycluster::fixtures::{cluster_with_workers, worker};
+    use crate::fixtures::{cluster_with_workers, worker};
 
     fn edited(edit: impl FnOnce(&mut Value)) -> RayClusterSpec {
         let mut spec = serde_json::to_value(cluster_with_workers(2).spec).expect("JSON");

@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::build::{self, Slot};
 use super::groups::PodGroup;
 use super::pods;
-use crate::api::kueue::names::SHAPE_LABEL;
-use crate::api::ray::{RayCluster, names};
+use sluice_api::kueue::names::SHAPE_LABEL;
+use sluice_api::ray::{RayCluster, names};
 
 /// How many pods one plan creates at most. The next plan follows once the first of them are there.
 const BURST: u32 = 200;

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{ContainerPort, Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::{Resource, ResourceExt};
+use kube_core::{Resource, ResourceExt};
 use serde::Deserialize;
 
 use super::build::owner;
 use super::groups::{PodGroup, Role};
 use super::{View, names as naming};
-use crate::api::ray::{RayCluster, names};
-use crate::plan::{Note, Plan, Write};
+use sluice_api::ray::{RayCluster, names};
+use sluice_plan::{Note, Plan, Write};
 
 /// Where the dashboard is unless the head's container names a port for it.
 pub(super) const DASHBOARD_PORT: i32 = 8265;

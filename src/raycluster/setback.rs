@@ -2,7 +2,7 @@
 //! `RayClusterReplicaFailureReason`).
 
 use super::groups::Role;
-use crate::plan::{Write, WriteOp};
+use sluice_plan::{Write, WriteOp};
 
 /// A pod that could not be made or deleted, for which that is still wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use super::autoscaler::Autoscaler;
 use super::groups::Role;
 use super::problem::Problem;
 use super::template::Common;
-use crate::api::quantity::{Exact, QuantityError};
-use crate::api::ray::options::StringMap;
+use sluice_api::quantity::{Exact, QuantityError};
+use sluice_api::ray::options::StringMap;
 
 /// Flags that take `true` and `false` as a value; all others are switched on by being there.
 const BOOLEAN_FLAGS: [&str; 3] = ["log-color", "include-dashboard", "include-log-monitor"];

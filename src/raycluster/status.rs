@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::groups::{self, PodGroup, Role};
 use super::problem::Problem;
 use super::suspend::Phase;
 use super::{View, names as naming, pods, services, start_command, unsupported};
-use crate::api::condition::{self, Verdict};
-use crate::api::quantity::{Amount, Quantity};
-use crate::api::ray::options::StringMap;
-use crate::api::ray::{HeadInfo, RayClusterStatus, names};
-use crate::plan::Write;
-use crate::queue::requests::pod_requests;
+use sluice_api::condition::{self, Verdict};
+use sluice_api::quantity::{Amount, Quantity};
+use sluice_api::ray::options::StringMap;
+use sluice_api::ray::{HeadInfo, RayClusterStatus, names};
+use sluice_plan::Write;
+use sluice_queue::requests::pod_requests;
 
 /// What the status is about.
 pub(super) struct Facts<'a> {

@@ -5,8 +5,8 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use crate::api::condition;
-use crate::api::ray::{RayCluster, names};
+use sluice_api::condition;
+use sluice_api::ray::{RayCluster, names};
 
 /// How far a cluster is with suspending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::raycluster::fixtures::cluster;
+    use crate::fixtures::cluster;
 
     #[rstest]
     #[case::never_asked(false, None, false, Phase::Open)]

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
     Container, ContainerPort, EmptyDirVolumeSource, PodSpec, PodTemplateSpec, ResourceRequirements, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::auth;
 use super::autoscaler::{self, Autoscaler};
@@ -19,8 +19,8 @@ use super::problem::Problem;
 use super::start_command::{self, Node};
 use super::{farewell, fault_tolerance};
 use super::{names as naming, probes};
-use crate::api::ray::options::StringMap;
-use crate::api::ray::{PodTemplate, RayCluster, WorkerGroupSpec, names};
+use sluice_api::ray::options::StringMap;
+use sluice_api::ray::{PodTemplate, RayCluster, WorkerGroupSpec, names};
 
 /// Where the control store listens unless `rayStartParams` says otherwise.
 const CONTROL_STORE_PORT: &str = "6379";

@@ -1,9 +1,9 @@
 //! Fields that KubeRay 1.7 acts on, and we don't yet.
 
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::problem::Problem;
-use crate::api::ray::{RayCluster, names};
+use sluice_api::ray::{RayCluster, names};
 
 /// The fields of a cluster that are set and not acted on, each with what is missing.
 pub fn fields(cluster: &RayCluster) -> Vec<String> {
@@ -41,7 +41,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::raycluster::fixtures::changed;
+    use crate::fixtures::changed;
 
     #[rstest]
     #[case::nothing(json!({}), &[])]

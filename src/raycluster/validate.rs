@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::Value;
 
 use super::auth;
@@ -16,10 +16,10 @@ use super::fault_tolerance::{
 use super::groups::{self, PodGroup};
 use super::problem::Problem;
 use super::{probes, unsupported};
-use crate::api::ray::options::StringMap;
-use crate::api::ray::way_choices::is_dns_name;
-use crate::api::ray::{RayCluster, WorkerGroupSpec, names};
-use crate::queue::requests::pod_requests;
+use sluice_api::ray::options::StringMap;
+use sluice_api::ray::way_choices::is_dns_name;
+use sluice_api::ray::{RayCluster, WorkerGroupSpec, names};
+use sluice_queue::requests::pod_requests;
 
 /// The longest name of a cluster that leaves room for what the names of its Services and pods end in, in characters
 /// (KubeRay 1.7 `ray-operator/controllers/ray/utils/constant.go`, `MaxRayClusterNameLength`).
@@ -297,7 +297,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::raycluster::fixtures::{changed, worker};
+    use crate::fixtures::{changed, worker};
 
     fn problems(cluster: &RayCluster) -> Vec<String> {
         groups(cluster).err().unwrap_or_default().iter().map(ToString::to_string).collect()

@@ -3,20 +3,20 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::{Resource, ResourceExt};
+use kube_core::{Resource, ResourceExt};
 use sha2::{Digest, Sha256};
 
 use super::family::{Child, active_name, is_going};
 use super::incremental::routes::route_name;
 use super::upgrade::Step;
 use super::{Scene, View, failed, hash, incremental, services};
-use crate::api::gateway::HTTPRoute;
-use crate::api::ray::step_choices::{FAILED_ANNOTATION, UPGRADE_ANNOTATION};
-use crate::api::ray::upgrade_choices::GIVEN_UP_ANNOTATION;
-use crate::api::ray::way_choices::ADOPTED_ROUTE_ANNOTATION;
-use crate::api::ray::{RayCluster, RayService, names};
-use crate::api::{LAST_APPLIED_ANNOTATION, condition};
-use crate::plan::{Note, ObjectRef, Plan, Write};
+use sluice_api::gateway::HTTPRoute;
+use sluice_api::ray::step_choices::{FAILED_ANNOTATION, UPGRADE_ANNOTATION};
+use sluice_api::ray::upgrade_choices::GIVEN_UP_ANNOTATION;
+use sluice_api::ray::way_choices::ADOPTED_ROUTE_ANNOTATION;
+use sluice_api::ray::{RayCluster, RayService, names};
+use sluice_api::{LAST_APPLIED_ANNOTATION, condition};
+use sluice_plan::{Note, ObjectRef, Plan, Write};
 
 /// For how long a cluster that no longer serves is kept, unless the service says otherwise, in seconds
 /// (KubeRay 1.7 `ray-operator/controllers/ray/rayservice_controller.go`).

@@ -3,17 +3,17 @@
 //! What failed is noted on the service before anything goes back: else the next process would go on with it.
 
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::family::Child;
 use super::incremental;
 use super::upgrade::{Reason, Step};
 use super::{Goal, Scene};
-use crate::api::condition;
-use crate::api::ray::step_choices::{DEADLINE_ANNOTATION, FAILED_ANNOTATION, UNHEALTHY_SINCE_ANNOTATION, deadline};
-use crate::api::ray::{RayCluster, RayService};
-use crate::plan::{Note, Plan, Write};
-use crate::api::sluice::ADMITTED;
+use sluice_api::condition;
+use sluice_api::ray::step_choices::{DEADLINE_ANNOTATION, FAILED_ANNOTATION, UNHEALTHY_SINCE_ANNOTATION, deadline};
+use sluice_api::ray::{RayCluster, RayService};
+use sluice_plan::{Note, Plan, Write};
+use sluice_api::sluice::ADMITTED;
 
 /// The state of an application that Serve doesn't deploy by itself any more.
 const DEPLOY_FAILED: &str = "DEPLOY_FAILED";

@@ -1,23 +1,23 @@
-//! What each child is to its service. The status tells, and so do the objects themselves where the status is behind: news that
-//! got lost in a crash is found again.
+//! Role of each RayCluster of a RayService. It is derived from the status and, where the status
+//! lags behind, from the objects themselves, so that a status update lost in a crash is recovered.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::hash::{self, Fit};
 use super::observation::ServeObservation;
 use super::upgrade::{Rival, Standing};
 use super::{View, incremental, services};
-use crate::api::condition;
-use crate::api::ray::{RayCluster, RayClusterSpec, RayService, RayServiceStatus, names};
-use crate::plan::ServeStatus;
+use sluice_api::condition;
+use sluice_api::ray::{RayCluster, RayClusterSpec, RayService, RayServiceStatus, names};
+use sluice_plan::ServeStatus;
 
-/// The children of a service.
+/// RayClusters of a RayService that are not terminating.
 pub(super) struct Family<'a> {
-    /// The one that serves.
+    /// Active cluster; None until one has served.
     pub(super) active: Option<Child<'a>>,
-    /// The others that live, the oldest first.
+    /// All other clusters, oldest first.
     pub(super) others: Vec<Child<'a>>,
 }
 
@@ -30,19 +30,20 @@ impl<'a> Family<'a> {
         Self { active, others }
     }
 
-    /// The child that the serve Service leads to is the active one, whatever the status says: that is where requests go. In an
-    /// upgrade in steps they go to two of them.
+    /// Returns the index of the active cluster: the one that the serve Service selects, whatever
+    /// the status reports, because that is where requests go. During an incremental upgrade both
+    /// clusters receive requests, so the status and the route decide.
     fn find_active(view: &View<'a>, children: &[Child<'a>]) -> Option<usize> {
-        let in_steps = incremental::options(view.service).and_then(|_| incremental::find_active(view, children));
-        if in_steps.is_some() {
-            return in_steps;
+        let incremental_active = incremental::options(view.service).and_then(|_| incremental::find_active(view, children));
+        if incremental_active.is_some() {
+            return incremental_active;
         }
-        let named = |name: &str| children.iter().position(|child| child.name() == name);
-        let selected = services::serving(view).and_then(named);
-        selected.or_else(|| active_name(view.service).and_then(named))
+        let index_of = |name: &str| children.iter().position(|child| child.name() == name);
+        let selected = services::serving(view).and_then(index_of);
+        selected.or_else(|| active_name(view.service).and_then(index_of))
     }
 
-    /// The children that don't serve, as the upgrade to the cluster with this hash sees them.
+    /// Returns the inactive clusters, compared with the desired cluster whose hash is `wanted`.
     pub(super) fn rivals(&self, service: &RayService, wanted: &str) -> Vec<Rival> {
         let spec = &service.spec.ray_cluster_config;
         let rival = |child: &Child<'_>| Rival { fit: child.fit(spec, wanted), standing: child.standing(service) };
@@ -50,12 +51,12 @@ impl<'a> Family<'a> {
     }
 }
 
-/// The name of the active cluster, as the status has it.
+/// Returns the name of the active cluster from the status.
 pub(super) fn active_name(service: &RayService) -> Option<&str> {
     name_in(service.status.as_ref()?.active_service_status.as_ref())
 }
 
-/// The name of the pending cluster, as the status has it.
+/// Returns the name of the pending cluster from the status.
 pub(super) fn pending_name(service: &RayService) -> Option<&str> {
     name_in(service.status.as_ref()?.pending_service_status.as_ref())
 }
@@ -64,27 +65,28 @@ fn name_in(status: Option<&RayServiceStatus>) -> Option<&str> {
     status?.ray_cluster_name.as_deref().filter(|name| !name.is_empty())
 }
 
-/// Whether a cluster is being deleted.
+/// Returns true if the cluster is terminating.
 pub(super) fn is_going(cluster: &RayCluster) -> bool {
     cluster.metadata.deletion_timestamp.is_some()
 }
 
-/// A child that lives.
+/// RayCluster of a RayService that is not terminating.
 #[derive(Clone, Copy)]
 pub(super) struct Child<'a> {
+    /// The RayCluster.
     pub(super) cluster: &'a RayCluster,
-    /// Its head pod.
+    /// Its head pod; None if there is none or it is terminating.
     pub(super) head: Option<&'a Pod>,
-    /// What is known of Serve on it.
+    /// Observed state of Serve on it.
     pub(super) serve: &'a ServeObservation,
 }
 
-/// Of a cluster that was never asked.
+/// Observation of a cluster whose dashboard was never queried.
 static NOTHING: ServeObservation = ServeObservation::nothing();
 
 impl<'a> Child<'a> {
     fn of(view: &View<'a>, cluster: &'a RayCluster) -> Self {
-        let is_its_head = |pod: &&Pod| {
+        let is_head_of_cluster = |pod: &&Pod| {
             let controlled =
                 pod.owner_references().iter().any(|owner| Some(&owner.uid) == cluster.metadata.uid.as_ref());
             controlled && pod.metadata.deletion_timestamp.is_none()
@@ -92,7 +94,7 @@ impl<'a> Child<'a> {
         let serve = view.serve.get(&cluster.name_any()).copied();
         Self {
             cluster,
-            head: view.head_pods.iter().copied().find(is_its_head),
+            head: view.head_pods.iter().copied().find(is_head_of_cluster),
             serve: serve
                 .filter(|observation| observation.is_of(cluster.metadata.uid.as_deref().unwrap_or_default()))
                 .unwrap_or(&NOTHING),
@@ -122,56 +124,62 @@ impl<'a> Child<'a> {
         }
     }
 
-    /// Whether it served until it was replaced. Whoever replaces a cluster marks the old one before the status forgets it.
+    /// Returns true if it has served. A replaced cluster is annotated before the status drops its
+    /// name.
     pub(super) fn has_served(&self, service: &RayService) -> bool {
         self.delete_after().is_some() || active_name(service) == Some(self.name().as_str())
     }
 
-    /// When it is to be deleted, if it has served and doesn't any more. What can't be read has been tampered with, and is over.
+    /// Returns the deletion time of a cluster that was replaced; None for any other cluster. A
+    /// value that cannot be parsed was tampered with and counts as expired.
     pub(super) fn delete_after(&self) -> Option<Timestamp> {
         let text = self.cluster.annotations().get(names::DELETE_AFTER_ANNOTATION)?;
         Some(text.parse().unwrap_or(Timestamp::MIN))
     }
 
-    /// Whether its gate is closed, so that it has no pods.
+    /// Returns true if it is suspended and therefore has no pods.
     pub(super) fn is_suspended(&self) -> bool {
         self.cluster.spec.suspend == Some(true)
     }
 
-    /// Since when its head has been ready for requests, in whole seconds; `None` while it isn't.
+    /// Returns the time at which its head pod became ready, in whole seconds; None while it is not
+    /// ready.
     pub(super) fn head_ready_since(&self) -> Option<Timestamp> {
         let conditions = self.cluster.status.as_ref()?.conditions.as_slice();
         let ready = condition::get(conditions, names::HEAD_POD_READY).filter(|ready| ready.status == "True")?;
         Some(ready.last_transition_time.0)
     }
 
-    /// The applications on it as they are with the head that it has now, and with the configuration that was applied last.
+    /// Returns the Serve status reported by its current head pod for the configuration applied
+    /// last; None if there is no such report.
     pub(super) fn current_status(&self) -> Option<&'a ServeStatus> {
         self.serve.current_status(self.head_ready_since()?, self.head_uid())
     }
 
-    /// Whether Serve on it can't be asked, or doesn't answer.
+    /// Returns true if its Serve status cannot be queried: the head is not ready or the dashboard
+    /// does not respond.
     pub(super) fn is_mute(&self) -> bool {
         self.head_ready_since().is_none() || self.serve.is_silent()
     }
 
-    /// The uid of its head pod, if there is one.
+    /// Returns the UID of its head pod; None if there is none.
     pub(super) fn head_uid(&self) -> Option<&'a str> {
         self.head?.metadata.uid.as_deref()
     }
 
-    /// The hash of the configuration that was applied to it last.
+    /// Returns the hash of the Serve configuration applied last; None if none was applied.
     pub(super) fn applied_config(&self) -> Option<&'a str> {
-        let noted = || self.cluster.annotations().get(names::SERVE_CONFIG_HASH_ANNOTATION).map(String::as_str);
-        self.serve.applied_config().or_else(noted)
+        let annotated = || self.cluster.annotations().get(names::SERVE_CONFIG_HASH_ANNOTATION).map(String::as_str);
+        self.serve.applied_config().or_else(annotated)
     }
 
-    /// Whether it runs this configuration.
+    /// Returns true if all applications of this configuration are running.
     pub(super) fn runs(&self, config_hash: &str) -> bool {
         self.applied_config() == Some(config_hash) && self.current_status().is_some_and(ServeStatus::is_running)
     }
 
-    /// Whether there is a pod that would get requests if they were sent to it.
+    /// Returns true if it has a pod that can receive requests: a ready worker, or a ready head pod
+    /// with the serve label.
     pub(super) fn has_serve_pods(&self) -> bool {
         let workers = self.cluster.status.as_ref().and_then(|status| status.ready_worker_replicas).unwrap_or(0);
         let head_serves = self.head.is_some_and(|head| {
@@ -181,12 +189,12 @@ impl<'a> Child<'a> {
     }
 }
 
-/// Whether a pod is being deleted.
+/// Returns true if the pod is terminating.
 pub(super) fn is_going_pod(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// Whether a pod is ready.
+/// Returns true if the pod's Ready condition is True.
 pub(super) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")

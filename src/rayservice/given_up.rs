@@ -4,16 +4,16 @@
 //! What was given up is noted on the service before the cluster goes: else the next process would make it anew.
 
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::Scene;
 use super::family::Child;
 use super::upgrade::{Reason, Step};
-use crate::api::condition;
-use crate::api::ray::names;
-use crate::api::ray::upgrade_choices::{GIVEN_UP_ANNOTATION, TIMEOUT_ANNOTATION, admission_timeout, given_up};
-use crate::plan::{Note, Plan, Write};
-use crate::api::sluice::ADMITTED;
+use sluice_api::condition;
+use sluice_api::ray::names;
+use sluice_api::ray::upgrade_choices::{GIVEN_UP_ANNOTATION, TIMEOUT_ANNOTATION, admission_timeout, given_up};
+use sluice_plan::{Note, Plan, Write};
+use sluice_api::sluice::ADMITTED;
 
 /// What is to be done once it is seen which cluster was given up: that one is neither made nor kept, as long as another serves.
 pub(super) fn decide(step: Step, given_up: Option<&str>, wanted: &str, serves: bool) -> Step {
@@ -40,7 +40,7 @@ pub(super) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
     let mut noted = service.clone();
     noted.annotations_mut().insert(GIVEN_UP_ANNOTATION.to_owned(), goal.hash.clone());
     plan.write(Write::patch(service, &noted));
-    plan.notes.push(Note::warning(service, "UpgradeGivenUp", why(scene, child, timeout)));
+    plan.notes.push(Note::warning(service, "UpgradeAdmissionTimedOut", why(scene, child, timeout)));
 }
 
 /// The cluster that is to serve next and has no quota, and since when. One that may start as soon as the old one has stopped has

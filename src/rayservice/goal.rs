@@ -2,13 +2,13 @@
 //! (KubeRay 1.7 `ray-operator/controllers/ray/utils/validation.go`, `ValidateRayServiceSpec`).
 
 use k8s_openapi::api::core::v1::Service;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::incremental::options::Options;
 use super::{children, hash, initializing, services};
-use crate::api::ray::{RayCluster, RayService, UpgradeType, names, step_choices, upgrade_choices, way_choices};
-use crate::plan::ServeConfig;
-use crate::raycluster::{self, Problem};
+use sluice_api::ray::{RayCluster, RayService, UpgradeType, names, step_choices, upgrade_choices, way_choices};
+use sluice_plan::ServeConfig;
+use sluice_raycluster::{self as raycluster, Problem};
 
 /// The longest name of a service, in characters; names of children, Services and labels are made from it.
 const LONGEST_NAME: usize = 47;

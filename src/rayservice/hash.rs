@@ -1,11 +1,11 @@
 //! Whether a cluster is what a spec asks for.
 
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::Value;
 
-use crate::api::fingerprint;
-use crate::api::ray::{PodTemplate, RayCluster, RayClusterSpec, names};
-use crate::raycluster::{auth, plain};
+use sluice_api::fingerprint;
+use sluice_api::ray::{PodTemplate, RayCluster, RayClusterSpec, names};
+use sluice_raycluster::{auth, plain};
 
 /// What hashes begin with of specs that were made [`plain`] before.
 const PLAIN: &str = "plain-";

@@ -6,14 +6,14 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::{View, children, status};
-use crate::api::ray::RayService;
-use crate::api::ray::names::INITIALIZING_TIMEOUT_ANNOTATION;
-use crate::api::{condition, duration};
-use crate::plan::{Note, Plan};
-use crate::api::sluice::ADMITTED;
+use sluice_api::ray::RayService;
+use sluice_api::ray::names::INITIALIZING_TIMEOUT_ANNOTATION;
+use sluice_api::{condition, duration};
+use sluice_plan::{Note, Plan};
+use sluice_api::sluice::ADMITTED;
 
 /// The limit that the owner has set.
 ///

@@ -3,16 +3,16 @@
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
-use kube::ResourceExt;
-use kube::api::ObjectMeta;
+use kube_core::ResourceExt;
+use kube_core::ObjectMeta;
 use serde_json::json;
 
 use super::family::Child;
 use super::{Scene, View};
-use crate::api::ray::names;
-use crate::plan::ServeConfig;
-use crate::plan::{Plan, Write};
-use crate::raycluster::{build, names as naming};
+use sluice_api::ray::names;
+use sluice_plan::ServeConfig;
+use sluice_plan::{Plan, Write};
+use sluice_raycluster::{build, names as naming};
 
 /// Where in a ControllerRevision the configuration is, as the text that it was written as.
 const FIELD: &str = "serveConfigV2";

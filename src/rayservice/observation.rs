@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use sha2::{Digest, Sha256};
 
-use crate::plan::{ServeAnswer, ServeError, ServeReply, ServeStatus};
+use sluice_plan::{ServeAnswer, ServeError, ServeReply, ServeStatus};
 
 /// Pauses between questions while something isn't running yet; the last one goes on.
 const PAUSES_WHILE_WAITING: [SignedDuration; 3] =

@@ -1,7 +1,7 @@
 //! The Serve applications of a child: which configuration it gets, what is asked of it and when.
 
 use jiff::SignedDuration;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::children::place;
 use super::family::Child;
@@ -9,13 +9,13 @@ use super::hash::Fit;
 use super::incremental::{self, Told};
 use super::upgrade::{Reason, Step};
 use super::{Scene, kept, status};
-use crate::api::condition;
-use crate::api::ray::names;
-use crate::plan::ServeConfig;
-use crate::plan::{Note, Plan, ServeCall, ServeRequest, Write};
-use crate::raycluster::auth::Auth;
-use crate::raycluster::names::head_service;
-use crate::raycluster::services::head_ports;
+use sluice_api::condition;
+use sluice_api::ray::names;
+use sluice_plan::ServeConfig;
+use sluice_plan::{Note, Plan, ServeCall, ServeRequest, Write};
+use sluice_raycluster::auth::Auth;
+use sluice_raycluster::names::head_service;
+use sluice_raycluster::services::head_ports;
 
 /// An answer that doesn't come within this time is asked for again.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(2);

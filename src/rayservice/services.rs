@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use kube::{Resource, ResourceExt};
+use kube_core::{Resource, ResourceExt};
 
 use super::children::{owner, place};
 use super::family::Child;
 use super::{Scene, View};
-use crate::api::ray::{RayCluster, RayService, names};
-use crate::plan::{Note, ObjectRef, Plan, Write};
-use crate::raycluster::services::{self as cluster_services, head_ports, head_selector};
+use sluice_api::ray::{RayCluster, RayService, names};
+use sluice_plan::{Note, ObjectRef, Plan, Write};
+use sluice_raycluster::services::{self as cluster_services, head_ports, head_selector};
 
 /// The name of the Service that requests are sent to.
 pub fn serve_service_name(service: &RayService) -> String {

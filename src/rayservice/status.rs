@@ -10,13 +10,13 @@ use super::family::{Child, active_name, pending_name};
 use super::suspend::Phase;
 use super::upgrade::{Reason, Step};
 use super::{Scene, View, children, failed, goal, incremental, initializing, serve};
-use crate::api::condition::{self, Verdict};
-use crate::api::ray::step_choices::FAILED_ANNOTATION;
-use crate::api::ray::upgrade_choices::GIVEN_UP_ANNOTATION;
-use crate::api::ray::{AppStatus, RayServiceStatus, RayServiceStatuses, ServeDeploymentStatus, names};
-use crate::plan::ServeStatus;
-use crate::plan::Write;
-use crate::raycluster::Problem;
+use sluice_api::condition::{self, Verdict};
+use sluice_api::ray::step_choices::FAILED_ANNOTATION;
+use sluice_api::ray::upgrade_choices::GIVEN_UP_ANNOTATION;
+use sluice_api::ray::{AppStatus, RayServiceStatus, RayServiceStatuses, ServeDeploymentStatus, names};
+use sluice_plan::ServeStatus;
+use sluice_plan::Write;
+use sluice_raycluster::Problem;
 
 /// Condition: requests are being taken.
 pub const READY: &str = "Ready";
@@ -30,7 +30,7 @@ pub const SUSPENDING: &str = "Suspending";
 pub const SUSPENDED: &str = "Suspended";
 /// Condition, there only while True: another cluster is wanted, and isn't made because the strategy forbids it, or because it waited
 /// for quota for too long.
-pub const UPGRADE_HELD: &str = "sluice.dev/UpgradeHeld";
+pub const UPGRADE_HELD: &str = "sluice.dev/UpgradeBlocked";
 
 /// Reason of [`READY`]: nothing serves yet.
 pub(super) const INITIALIZING: &str = "Initializing";
@@ -283,7 +283,7 @@ fn held(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
                  when spec.rayClusterConfig changes, or annotation {GIVEN_UP_ANNOTATION} is removed",
                 active.name()
             );
-            conditions.set(UPGRADE_HELD, true, "UpgradeGivenUp", text);
+            conditions.set(UPGRADE_HELD, true, "UpgradeAdmissionTimedOut", text);
         }
         (_, Some(active)) if has_failed(scene).is_some() => {
             let why = has_failed(scene).unwrap_or_default();

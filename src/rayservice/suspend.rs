@@ -1,12 +1,12 @@
 //! Suspending a service takes all of its clusters, and once begun it is carried through. Its Services stay, so that it comes
 //! back under the address that it had.
 
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::{View, children, status};
-use crate::api::condition;
-use crate::api::ray::RayService;
-use crate::plan::{Note, Plan};
+use sluice_api::condition;
+use sluice_api::ray::RayService;
+use sluice_plan::{Note, Plan};
 
 /// Where a service stands between running and being suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

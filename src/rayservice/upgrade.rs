@@ -1,62 +1,65 @@
-//! The state machine of an upgrade: which cluster is to become what, now that this is wanted.
+//! Upgrade decision: which RayCluster is kept, updated, promoted or created for the desired spec.
 
 use super::hash::Fit;
-use crate::api::ray::UpgradeType;
+use sluice_api::ray::UpgradeType;
 
-/// A child that lives and doesn't serve.
+/// RayCluster that is neither active nor terminating.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rival {
-    /// How it compares with what is wanted.
+    /// Result of comparing its spec with the desired spec.
     pub fit: Fit,
-    /// What it has been so far.
+    /// Its role so far.
     pub standing: Standing,
 }
 
-/// What a child that doesn't serve has been so far.
+/// Role of an inactive cluster, in ascending order of preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// It served once, and is kept for those who still talk to it.
+    /// It served before and is kept for requests and connections that still use it.
     Retired,
-    /// Nothing says what it is for: it was just made, or the news of it got lost.
+    /// No role is recorded: it was just created, or the status update was lost.
     New,
-    /// The status names it as the one that serves next.
+    /// The status names it as the pending cluster.
     Pending,
 }
 
-/// What is to be done. Indices are those of the rivals; a rival that isn't named here is not wanted any more.
+/// Next action of an upgrade. Indices refer to the inactive clusters; an inactive cluster that the
+/// action does not name is no longer needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// The active cluster is what is wanted.
+    /// The active cluster matches the desired spec.
     Keep,
-    /// The active cluster becomes what is wanted by more worker groups.
+    /// The active cluster matches once worker groups are appended to it.
     UpdateActive,
-    /// This rival is what is wanted; it serves next.
+    /// This cluster matches the desired spec and is pending.
     Continue(usize),
-    /// This rival becomes what is wanted by more worker groups; it serves next.
+    /// This cluster matches once worker groups are appended to it and is pending.
     UpdatePending(usize),
-    /// This rival isn't wanted any more, and has a part of what the active one is to have: that takes it back first.
+    /// This cluster is no longer desired but holds part of the capacity or traffic; it is returned
+    /// to the active cluster first.
     Return(usize),
-    /// No cluster is what is wanted; one is made.
+    /// No cluster matches; one is created.
     Create,
-    /// Another cluster is wanted, and there is none because of this. A pending one stays as it is.
+    /// A new cluster is required but not created for this reason. An existing pending cluster stays
+    /// unchanged.
     Hold(Reason, Option<usize>),
 }
 
-/// Why a wanted cluster isn't made.
+/// Reason why a required cluster is not created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     /// `upgradeStrategy.type` is None.
     NoUpgrades,
-    /// What is wanted makes no sense.
+    /// The spec is invalid.
     Invalid,
-    /// It waited for quota for too long.
+    /// It was not admitted in time.
     GivenUp,
-    /// It was tried, and failed.
+    /// Its incremental upgrade failed.
     Failed,
 }
 
 impl Step {
-    /// The rival that is pending.
+    /// Returns the index of the pending cluster; None if there is none.
     pub fn pending(&self) -> Option<usize> {
         match *self {
             Self::Continue(index) | Self::UpdatePending(index) | Self::Return(index) => Some(index),
@@ -66,8 +69,9 @@ impl Step {
     }
 }
 
-/// Decides what is to be done for what is wanted, whatever was wanted before: a goal that changes is planned anew from
-/// where things stand. What is at hand already, warm ones that served before included, is never made a second time.
+/// Decides the next action from the current clusters alone, so a spec that changes again is planned
+/// from the current state. Existing clusters that match, including draining ones, are reused
+/// instead of creating another one.
 pub fn decide(active: Option<Fit>, rivals: &[Rival], strategy: &UpgradeType) -> Step {
     if active == Some(Fit::Same) {
         return Step::Keep;
@@ -80,22 +84,23 @@ pub fn decide(active: Option<Fit>, rivals: &[Rival], strategy: &UpgradeType) -> 
     }
     match (active, strategy) {
         (Some(Fit::Appended), _) => Step::UpdateActive,
-        // Nobody gets so far with a strategy that isn't known: the spec is invalid.
+        // Unknown strategies are rejected by validation and never get here.
         (Some(_), UpgradeType::None | UpgradeType::Other(_)) => Step::Hold(Reason::NoUpgrades, None),
         _ => best(rivals, Fit::Same, Standing::Retired).map_or(Step::Create, Step::Continue),
     }
 }
 
-/// The rival that was on its way to serve.
+/// Returns the index of the most advanced new or pending cluster; None if all are draining. Ties go
+/// to the oldest.
 pub fn current(rivals: &[Rival]) -> Option<usize> {
-    let standing = |index: &usize| (rivals[*index].standing, std::cmp::Reverse(*index));
-    (0..rivals.len()).filter(|index| rivals[*index].standing >= Standing::New).max_by_key(standing)
+    let preference = |index: &usize| (rivals[*index].standing, std::cmp::Reverse(*index));
+    (0..rivals.len()).filter(|index| rivals[*index].standing >= Standing::New).max_by_key(preference)
 }
 
 fn best(rivals: &[Rival], fit: Fit, least: Standing) -> Option<usize> {
-    let standing = |index: &usize| (rivals[*index].standing, std::cmp::Reverse(*index));
-    let fitting = |index: &usize| rivals[*index].fit == fit && rivals[*index].standing >= least;
-    (0..rivals.len()).filter(fitting).max_by_key(standing)
+    let preference = |index: &usize| (rivals[*index].standing, std::cmp::Reverse(*index));
+    let matches = |index: &usize| rivals[*index].fit == fit && rivals[*index].standing >= least;
+    (0..rivals.len()).filter(matches).max_by_key(preference)
 }
 
 #[cfg(test)]
@@ -110,46 +115,45 @@ mod tests {
     const NO: UpgradeType = UpgradeType::None;
 
     #[rstest]
-    // The beginning of a service.
-    #[case::nothing_there(None, &[], NewCluster, Step::Create)]
-    #[case::first_one_on_its_way(None, &[(Same, Pending)], NewCluster, Step::Continue(0))]
-    #[case::first_one_of_which_the_news_got_lost(None, &[(Same, New)], NewCluster, Step::Continue(0))]
-    #[case::changed_before_the_first_one_serves(None, &[(Different, Pending)], NewCluster, Step::Create)]
-    #[case::group_added_before_the_first_one_serves(None, &[(Appended, Pending)], NewCluster, Step::UpdatePending(0))]
-    #[case::first_one_although_upgrades_are_off(None, &[], NO, Step::Create)]
-    #[case::changed_first_one_although_upgrades_are_off(None, &[(Different, Pending)], NO, Step::Create)]
+    // No active cluster yet.
+    #[case::no_cluster(None, &[], NewCluster, Step::Create)]
+    #[case::first_cluster_pending(None, &[(Same, Pending)], NewCluster, Step::Continue(0))]
+    #[case::first_cluster_without_recorded_role(None, &[(Same, New)], NewCluster, Step::Continue(0))]
+    #[case::spec_changed_before_first_cluster_serves(None, &[(Different, Pending)], NewCluster, Step::Create)]
+    #[case::group_appended_before_first_cluster_serves(None, &[(Appended, Pending)], NewCluster, Step::UpdatePending(0))]
+    #[case::first_cluster_with_upgrades_disabled(None, &[], NO, Step::Create)]
+    #[case::first_cluster_changed_with_upgrades_disabled(None, &[(Different, Pending)], NO, Step::Create)]
     // Nothing to do.
-    #[case::settled(Some(Same), &[], NewCluster, Step::Keep)]
-    #[case::settled_beside_an_old_one(Some(Same), &[(Different, Retired)], NewCluster, Step::Keep)]
+    #[case::active_matches(Some(Same), &[], NewCluster, Step::Keep)]
+    #[case::active_matches_with_draining_cluster(Some(Same), &[(Different, Retired)], NewCluster, Step::Keep)]
     // An upgrade.
-    #[case::changed(Some(Different), &[], NewCluster, Step::Create)]
-    #[case::on_its_way(Some(Different), &[(Same, Pending)], NewCluster, Step::Continue(0))]
-    #[case::changed_again(Some(Different), &[(Different, Pending)], NewCluster, Step::Create)]
-    #[case::replacement_beside_the_replaced(Some(Different), &[(Different, Pending), (Same, New)], NewCluster, Step::Continue(1))]
-    #[case::two_of_the_same(Some(Different), &[(Same, New), (Same, Pending)], NewCluster, Step::Continue(1))]
-    #[case::two_of_the_same_unnamed(Some(Different), &[(Same, New), (Same, New)], NewCluster, Step::Continue(0))]
-    #[case::taken_back(Some(Same), &[(Different, Pending)], NewCluster, Step::Keep)]
-    #[case::back_to_what_served_before(Some(Different), &[(Same, Retired)], NewCluster, Step::Continue(0))]
-    #[case::back_to_what_served_before_from_a_pending_one(
+    #[case::spec_changed(Some(Different), &[], NewCluster, Step::Create)]
+    #[case::pending_matches(Some(Different), &[(Same, Pending)], NewCluster, Step::Continue(0))]
+    #[case::spec_changed_again(Some(Different), &[(Different, Pending)], NewCluster, Step::Create)]
+    #[case::replacement_next_to_outdated_pending(Some(Different), &[(Different, Pending), (Same, New)], NewCluster, Step::Continue(1))]
+    #[case::two_matches_pending_preferred(Some(Different), &[(Same, New), (Same, Pending)], NewCluster, Step::Continue(1))]
+    #[case::two_new_matches_oldest_preferred(Some(Different), &[(Same, New), (Same, New)], NewCluster, Step::Continue(0))]
+    #[case::spec_reverted(Some(Same), &[(Different, Pending)], NewCluster, Step::Keep)]
+    #[case::reverted_to_draining_cluster(Some(Different), &[(Same, Retired)], NewCluster, Step::Continue(0))]
+    #[case::reverted_to_draining_cluster_with_pending(
         Some(Different), &[(Same, Retired), (Different, Pending)], NewCluster, Step::Continue(0))]
-    // Groups that are only appended.
-    #[case::group_added(Some(Appended), &[], NewCluster, Step::UpdateActive)]
-    #[case::group_added_to_the_pending(Some(Different), &[(Appended, Pending)], NewCluster, Step::UpdatePending(0))]
-    #[case::taken_back_and_group_added(Some(Appended), &[(Different, Pending)], NewCluster, Step::UpdateActive)]
-    #[case::group_added_to_one_that_goes(Some(Different), &[(Appended, Retired)], NewCluster, Step::Create)]
-    // Upgrades are off.
-    #[case::off(Some(Different), &[], NO, Step::Hold(Reason::NoUpgrades, None))]
-    #[case::off_but_begun(Some(Different), &[(Same, Pending)], NO, Step::Continue(0))]
-    #[case::off_and_changed_again(Some(Different), &[(Different, Pending)], NO, Step::Hold(Reason::NoUpgrades, None))]
-    #[case::off_and_back(Some(Different), &[(Same, Retired)], NO, Step::Hold(Reason::NoUpgrades, None))]
-    #[case::off_and_group_added(Some(Appended), &[], NO, Step::UpdateActive)]
-    // A strategy that isn't known how to carry out.
-    // A step at a time.
-    #[case::incremental_from_the_start(None, &[], Incremental, Step::Create)]
+    // Worker groups are only appended.
+    #[case::group_appended(Some(Appended), &[], NewCluster, Step::UpdateActive)]
+    #[case::group_appended_to_pending(Some(Different), &[(Appended, Pending)], NewCluster, Step::UpdatePending(0))]
+    #[case::spec_reverted_and_group_appended(Some(Appended), &[(Different, Pending)], NewCluster, Step::UpdateActive)]
+    #[case::group_appended_to_draining_cluster(Some(Different), &[(Appended, Retired)], NewCluster, Step::Create)]
+    // Upgrades are disabled.
+    #[case::disabled(Some(Different), &[], NO, Step::Hold(Reason::NoUpgrades, None))]
+    #[case::disabled_with_upgrade_in_progress(Some(Different), &[(Same, Pending)], NO, Step::Continue(0))]
+    #[case::disabled_and_spec_changed_again(Some(Different), &[(Different, Pending)], NO, Step::Hold(Reason::NoUpgrades, None))]
+    #[case::disabled_and_reverted_to_draining_cluster(Some(Different), &[(Same, Retired)], NO, Step::Hold(Reason::NoUpgrades, None))]
+    #[case::disabled_and_group_appended(Some(Appended), &[], NO, Step::UpdateActive)]
+    // Incremental upgrades.
+    #[case::incremental_without_cluster(None, &[], Incremental, Step::Create)]
     #[case::incremental(Some(Different), &[], Incremental, Step::Create)]
-    #[case::incremental_halfway(Some(Different), &[(Same, Pending)], Incremental, Step::Continue(0))]
-    #[case::incremental_and_group_added(Some(Appended), &[], Incremental, Step::UpdateActive)]
-    fn every_goal_is_planned_from_where_things_stand(
+    #[case::incremental_in_progress(Some(Different), &[(Same, Pending)], Incremental, Step::Continue(0))]
+    #[case::incremental_and_group_appended(Some(Appended), &[], Incremental, Step::UpdateActive)]
+    fn action_depends_only_on_current_clusters(
         #[case] active: Option<Fit>,
         #[case] rivals: &[(Fit, Standing)],
         #[case] strategy: UpgradeType,
@@ -160,11 +164,11 @@ mod tests {
     }
 
     #[rstest]
-    #[case::none(&[], None)]
-    #[case::only_old_ones(&[Retired], None)]
-    #[case::named(&[New, Retired, Pending], Some(2))]
-    #[case::unnamed(&[Retired, New], Some(1))]
-    fn the_one_on_its_way_is_the_one_that_the_status_names(
+    #[case::no_cluster(&[], None)]
+    #[case::only_draining(&[Retired], None)]
+    #[case::pending_preferred(&[New, Retired, Pending], Some(2))]
+    #[case::new_without_pending(&[Retired, New], Some(1))]
+    fn pending_cluster_is_the_one_named_in_the_status(
         #[case] standings: &[Standing],
         #[case] expected: Option<usize>,
     ) {

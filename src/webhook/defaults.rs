@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::api::kueue::names;
-use crate::api::kueue::names::ELASTIC_JOB_GATE;
-use crate::jobframework::managed::{Hold, Managed};
+use sluice_api::kueue::names;
+use sluice_api::kueue::names::ELASTIC_JOB_GATE;
+use sluice_jobframework::managed::{Hold, Managed};
 
 /// A JSON patch (RFC 6902) that makes an object be as it should; `None` when it is so already, or is none of our business. `old`
 /// is the object as it was, unless it is new.

@@ -19,7 +19,7 @@ use tracing::{debug, info, warn};
 use super::certificates::Bundle;
 use super::server::Served;
 use super::steps::{self, CONFIGURATION, SECRET, Seen, Step};
-use crate::clock::Clock;
+use sluice_clock::Clock;
 
 /// How often it is looked whether the certificate is still good, though nothing has changed.
 const LOOK_AGAIN: Duration = Duration::from_secs(600);

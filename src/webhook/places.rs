@@ -13,12 +13,12 @@ use serde_json::Value;
 use tracing::debug;
 
 use super::defaults::{is_of_ray_job, is_ray, owners};
-use crate::api::kueue::LocalQueue;
-use crate::api::kueue::names::{DEFAULT_LOCAL_QUEUE, QUEUE_NAME_LABEL};
-use crate::api::ray::{self, RayJob};
-use crate::engine::world::Kind;
-use crate::jobframework::managed::{Candidate, Framework, Managed, Place, Rules};
-use crate::jobframework::{batch_job, queue_name};
+use sluice_api::kueue::LocalQueue;
+use sluice_api::kueue::names::{DEFAULT_LOCAL_QUEUE, QUEUE_NAME_LABEL};
+use sluice_api::ray::{self, RayJob};
+use sluice_engine::world::Kind;
+use sluice_jobframework::managed::{Candidate, Framework, Managed, Place, Rules};
+use sluice_jobframework::{batch_job, queue_name};
 
 /// Namespaces as they were seen last.
 pub(super) struct Places {
@@ -117,7 +117,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::jobframework::managed::Hold;
+    use sluice_jobframework::managed::Hold;
 
     /// Namespace `team`, which has a LocalQueue for jobs that name none, and `other`, which has none.
     fn places() -> Places {

@@ -2,10 +2,10 @@
 
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
-use sluice::api::condition;
+use sluice_api::condition;
 
-use crate::support::objects::{QUEUE, QUEUE_SAMPLE, SERVICE, SERVICE_SAMPLE};
-use crate::support::{TestEnv, eventually};
+use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE, SERVICE_SAMPLE};
+use sluice_testkit::{TestEnv, eventually};
 
 /// What the API server says to a manifest.
 async fn refusal(env: &TestEnv, manifest: &str) -> String {
@@ -42,7 +42,7 @@ async fn the_api_server_refuses_what_can_be_seen_to_be_wrong() {
     let twice = format!("{start}    - groupName: small{worker}    - groupName: small{worker}");
     let message = refusal(&env, &twice).await;
     assert!(
-        message.contains("workerGroupSpecs") && message.contains("each groupName may be used once only"),
+        message.contains("workerGroupSpecs") && message.contains("groupName must be unique"),
         "{message}"
     );
 

@@ -5,14 +5,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use sluice::api::condition;
-use sluice::api::kueue::scheduling_gate::is_gated;
+use sluice_api::condition;
+use sluice_api::kueue::scheduling_gate::is_gated;
 
 use crate::guard::webhook::manager_that_is_called;
-use crate::support::history::Recorder;
-use crate::support::objects::NAMESPACE;
-use crate::support::quotas::{cpu, flavor};
-use crate::support::{TestEnv, eventually, eventually_or_tell, invariants};
+use sluice_testkit::history::Recorder;
+use sluice_testkit::objects::NAMESPACE;
+use sluice_testkit::quotas::{cpu, flavor};
+use sluice_testkit::{TestEnv, eventually, eventually_or_tell, invariants};
 
 const QUEUE: &str = "jobs";
 
@@ -82,7 +82,7 @@ async fn says(env: &TestEnv, job: &str) -> Option<(String, String, String)> {
 async fn reserves(env: &TestEnv, amount: &str) {
     eventually_or_tell(&format!("{amount} CPU is reserved"), async || {
         let queue = env.cluster_queues().get(QUEUE).await.expect("the queue");
-        let reserved = crate::support::objects::reserved(&queue, "cpu");
+        let reserved = sluice_testkit::objects::reserved(&queue, "cpu");
         if reserved == amount { Ok(()) } else { Err(reserved) }
     })
     .await;

@@ -4,13 +4,13 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
-use sluice::api::condition;
+use sluice_api::condition;
 
 use crate::rayclusters::{CLUSTER, manifest};
-use crate::support::history::Recorder;
-use crate::support::objects::{QUEUE, QUEUE_SAMPLE};
-use crate::support::quotas::{FLAVOR, flavor, local_queue};
-use crate::support::{TestEnv, eventually, invariants};
+use sluice_testkit::history::Recorder;
+use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE};
+use sluice_testkit::quotas::{FLAVOR, flavor, local_queue};
+use sluice_testkit::{TestEnv, eventually, invariants};
 
 /// GPU slices are paid for in credits, two each; CPU and memory are not. Leads in the namespace that the rights are for.
 const FILE: &str = "

@@ -1,8 +1,8 @@
 //! A service that is deleted leaves nothing behind, whatever it was doing.
 
-use crate::support::eventually;
-use crate::support::history::Recorder;
-use crate::support::{TestEnv, invariants};
+use sluice_testkit::eventually;
+use sluice_testkit::history::Recorder;
+use sluice_testkit::{TestEnv, invariants};
 use kube::api::ListParams;
 
 async fn leaves_nothing(env: &TestEnv, recorder: &Recorder) {

@@ -3,12 +3,12 @@
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
-use sluice::api::condition;
-use sluice::api::kueue::Workload;
+use sluice_api::condition;
+use sluice_api::kueue::Workload;
 
-use crate::support::history::Recorder;
-use crate::support::objects::{QUEUE, QUEUE_SAMPLE, SERVICE, SERVICE_SAMPLE, cluster_name};
-use crate::support::{TestEnv, eventually, eventually_or_tell, invariants};
+use sluice_testkit::history::Recorder;
+use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE, SERVICE_SAMPLE, cluster_name};
+use sluice_testkit::{TestEnv, eventually, eventually_or_tell, invariants};
 
 /// The one slice of a job.
 async fn slice_of(env: &TestEnv, job: &str) -> Option<Workload> {

@@ -5,11 +5,11 @@ use std::path::Path;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use serde_json::{Value, json};
-use sluice::api::condition;
+use sluice_api::condition;
 use tokio::process::Command;
 
-use crate::support::env::{Manager, TestEnv, eventually_or_tell, sluice};
-use crate::support::objects::{QUEUE, QUEUE_SAMPLE, SERVICE_SAMPLE};
+use sluice_testkit::env::{Manager, TestEnv, eventually_or_tell, sluice};
+use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE_SAMPLE};
 
 /// What the command prints, and whether it could tell anything.
 async fn explain(env: &TestEnv, arguments: &[&str]) -> (bool, String) {

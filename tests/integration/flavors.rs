@@ -9,8 +9,8 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::stage::{Operator, Stage, pod_sets, service, workers};
-use crate::support::eventually_or_tell;
-use crate::support::objects::QUEUE;
+use sluice_testkit::eventually_or_tell;
+use sluice_testkit::objects::QUEUE;
 
 /// CPU and memory of a flavor.
 type Quota<'a> = (&'a str, &'a str);

@@ -2,11 +2,11 @@
 
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
-use sluice::api::condition;
+use sluice_api::condition;
 
 use crate::rayclusters::{CLUSTER, manifest};
-use crate::support::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
-use crate::support::{TestEnv, eventually};
+use sluice_testkit::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
+use sluice_testkit::{TestEnv, eventually};
 
 #[tokio::test]
 async fn the_operator_alone_leaves_the_gate_to_the_template() {

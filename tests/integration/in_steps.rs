@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use serde_json::json;
-use sluice::api::condition;
-use sluice::api::quantity::Amount;
+use sluice_api::condition;
+use sluice_api::quantity::Amount;
 
 use crate::stage::{Operator, Stage};
-use crate::support::dashboards::{last_config, steer};
-use crate::support::gateways::{PlayedGateways, Steps, course, service_in_steps, weights};
-use crate::support::history::{Change, Object, Recorder, State};
-use crate::support::objects::{QUEUE_SAMPLE, reserved};
-use crate::support::{TestEnv, eventually_or_tell, invariants};
+use sluice_testkit::dashboards::{last_config, steer};
+use sluice_testkit::gateways::{PlayedGateways, Steps, course, service_in_steps, weights};
+use sluice_testkit::history::{Change, Object, Recorder, State};
+use sluice_testkit::objects::{QUEUE_SAMPLE, reserved};
+use sluice_testkit::{TestEnv, eventually_or_tell, invariants};
 
 const STEPS: Steps = Steps { surge: 50, step: 25 };
 

@@ -3,10 +3,10 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::{ListParams, ObjectMeta};
-use sluice::api::ray::RayService;
+use sluice_api::ray::RayService;
 
-use crate::support::objects::{NAMESPACE, SERVICE_SAMPLE};
-use crate::support::{TestEnv, eventually};
+use sluice_testkit::objects::{NAMESPACE, SERVICE_SAMPLE};
+use sluice_testkit::{TestEnv, eventually};
 
 const GATEWAY_API: &str = "gateway.networking.k8s.io";
 
@@ -18,7 +18,7 @@ async fn the_api_server_takes_every_definition_as_it_is() {
     let mut listed = definitions.list(&ListParams::default()).await.expect("the definitions").items;
     // Those of the Gateway API are there too, and not ours.
     listed.retain(|definition| definition.spec.group != GATEWAY_API);
-    assert_eq!(listed.len(), sluice::api::crds::all().len());
+    assert_eq!(listed.len(), sluice_api::crds::all().len());
     for definition in listed {
         let name = definition.metadata.name.clone().unwrap_or_default();
         eventually(&format!("{name} is served, and found to be structural"), async || {

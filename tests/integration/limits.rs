@@ -5,13 +5,13 @@ use k8s_openapi::api::core::v1::{LimitRange, Pod};
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use sluice::queue::requests::pod_requests;
+use sluice_queue::requests::pod_requests;
 
 use crate::rayclusters::CLUSTER;
-use crate::support::history::Recorder;
-use crate::support::objects::{NAMESPACE, QUEUE_SAMPLE};
-use crate::support::quotas::{cpu, flavor, workload};
-use crate::support::{TestEnv, eventually, invariants};
+use sluice_testkit::history::Recorder;
+use sluice_testkit::objects::{NAMESPACE, QUEUE_SAMPLE};
+use sluice_testkit::quotas::{cpu, flavor, workload};
+use sluice_testkit::{TestEnv, eventually, invariants};
 
 fn limit_range(name: &str, item: &Value) -> Value {
     json!({

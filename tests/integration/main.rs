@@ -28,7 +28,6 @@ mod redis;
 mod restarts;
 mod shapes;
 mod stage;
-mod support;
 mod surroundings;
 mod takeover;
 mod tokens;

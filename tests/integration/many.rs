@@ -2,13 +2,13 @@
 
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams};
-use sluice::api::condition;
-use sluice::api::kueue::Workload;
-use sluice::api::quantity::Amount;
+use sluice_api::condition;
+use sluice_api::kueue::Workload;
+use sluice_api::quantity::Amount;
 
-use crate::support::history::{Recorder, State};
-use crate::support::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
-use crate::support::{TestEnv, eventually, invariants};
+use sluice_testkit::history::{Recorder, State};
+use sluice_testkit::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
+use sluice_testkit::{TestEnv, eventually, invariants};
 
 const SERVICES: usize = 100;
 /// How many of them fit: each takes 1 CPU and 2 GiB.

@@ -7,15 +7,15 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use sluice::api::condition;
-use sluice::api::kueue::Workload;
-use sluice::api::kueue::scheduling_gate::is_gated;
+use sluice_api::condition;
+use sluice_api::kueue::Workload;
+use sluice_api::kueue::scheduling_gate::is_gated;
 
 use crate::guard::webhook::manager_that_is_called;
-use crate::support::history::{Change, Object, Recorder, State};
-use crate::support::objects::NAMESPACE;
-use crate::support::quotas::{cpu, flavor};
-use crate::support::{TestEnv, eventually, invariants};
+use sluice_testkit::history::{Change, Object, Recorder, State};
+use sluice_testkit::objects::NAMESPACE;
+use sluice_testkit::quotas::{cpu, flavor};
+use sluice_testkit::{TestEnv, eventually, invariants};
 
 const QUEUE: &str = "jobs";
 /// How many there are unless `JOBS` says otherwise.

@@ -17,12 +17,12 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use crate::support::dashboards::steer;
-use crate::support::gateways::{Steps, position, service_in_steps};
-use crate::support::http::Http;
-use crate::support::objects::QUEUE_SAMPLE;
-use crate::support::traefik::{ADDRESS, Traefik};
-use crate::support::{TestEnv, eventually_or_tell};
+use sluice_testkit::dashboards::steer;
+use sluice_testkit::gateways::{Steps, position, service_in_steps};
+use sluice_testkit::http::Http;
+use sluice_testkit::objects::QUEUE_SAMPLE;
+use sluice_testkit::traefik::{ADDRESS, Traefik};
+use sluice_testkit::{TestEnv, eventually_or_tell};
 
 /// Where Serve takes requests in a pod.
 const SERVE_PORT: u16 = 8000;

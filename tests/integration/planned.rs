@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use sluice::api::condition;
-use sluice::jobframework::fitting::UPGRADE_ADMISSIBLE;
+use sluice_api::condition;
+use sluice_jobframework::fitting::UPGRADE_ADMISSIBLE;
 use tokio::process::Command;
 
 use crate::explain::{give, keep};
-use crate::support::env::{TestEnv, eventually, eventually_or_tell, sluice};
-use crate::support::objects::SERVICE_SAMPLE;
+use sluice_testkit::env::{TestEnv, eventually, eventually_or_tell, sluice};
+use sluice_testkit::objects::SERVICE_SAMPLE;
 
 /// What the command prints, and the code that it exits with.
 async fn plan(env: &TestEnv, file: &Path, arguments: &[&str]) -> (i32, String) {

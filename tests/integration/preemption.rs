@@ -5,16 +5,16 @@ use std::time::Duration;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use sluice::api::condition;
-use sluice::api::kueue::scheduling_gate::is_gated;
-use sluice::api::kueue::{Workload, WorkloadPriorityClass};
-use sluice::queue::parts::PARTLY_PREEMPTED;
+use sluice_api::condition;
+use sluice_api::kueue::scheduling_gate::is_gated;
+use sluice_api::kueue::{Workload, WorkloadPriorityClass};
+use sluice_queue::parts::PARTLY_PREEMPTED;
 
 use crate::rayclusters;
-use crate::support::history::Recorder;
-use crate::support::objects::{QUEUE, QUEUE_SAMPLE, SERVICE};
-use crate::support::quotas::{cohort, local_queue};
-use crate::support::{TestEnv, eventually, eventually_or_tell, invariants};
+use sluice_testkit::history::Recorder;
+use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE};
+use sluice_testkit::quotas::{cohort, local_queue};
+use sluice_testkit::{TestEnv, eventually, eventually_or_tell, invariants};
 
 /// A cluster of the sample's size, which is that of the sample's queue.
 fn cluster(name: &str, queue: &str, class: Option<&str>) -> String {
@@ -233,9 +233,9 @@ async fn a_service_loses_its_upgrade_first_and_serves_on() {
     assert_eq!(waiting, pending);
     assert!(message.starts_with(&format!("{serving} runs on; the upgrade to {pending} waits")), "{message}");
     let (reason, _) = slices_say(&env, PARTLY_PREEMPTED, "False").await.expect("the slice was told to give back");
-    assert_eq!(reason, "GivenBack");
+    assert_eq!(reason, "Released");
     assert_eq!(slices_say(&env, "Evicted", "True").await, None);
-    let told = env.event_about("RayService", "PartlyPreempted").await;
+    let told = env.event_about("RayService", "PartiallyPreempted").await;
     let why = format!("{serving} runs on; {pending} stops. For workload default/raycluster-proud-");
     assert!(told.starts_with(&why), "{told}");
 

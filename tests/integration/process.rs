@@ -8,7 +8,7 @@ use kube::Api;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{TestEnv, eventually};
+use sluice_testkit::{TestEnv, eventually};
 
 /// A port that is free now.
 pub(crate) fn free_port() -> u16 {

@@ -4,11 +4,11 @@
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
-use sluice::api::condition;
+use sluice_api::condition;
 
-use crate::support::history::Recorder;
-use crate::support::quotas::{FLAVOR, cluster_queue, cohort, cpu, flavor, local_queue, workload};
-use crate::support::{TestEnv, eventually, eventually_or_tell, invariants};
+use sluice_testkit::history::Recorder;
+use sluice_testkit::quotas::{FLAVOR, cluster_queue, cohort, cpu, flavor, local_queue, workload};
+use sluice_testkit::{TestEnv, eventually, eventually_or_tell, invariants};
 
 /// Nothing but a name; what a patch says, a status keeps.
 fn none() -> Value {

@@ -4,17 +4,17 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use sluice::api::condition;
-use sluice::api::kueue::scheduling_gate::is_gated;
+use sluice_api::condition;
+use sluice_api::kueue::scheduling_gate::is_gated;
 
 use crate::guard::objects::{api, create};
 use crate::guard::webhook::{is_gated as webhook_answers, manager_at, manager_that_is_called};
-use crate::support::dashboards::steer;
-use crate::support::history::Recorder;
-use crate::support::objects::{NAMESPACE, reserved};
-use crate::support::quotas::{FLAVOR, flavor};
-use crate::support::real_kuberay::{RealKubeRay, control_plane};
-use crate::support::{Manager, TestEnv, eventually, eventually_or_tell, invariants};
+use sluice_testkit::dashboards::steer;
+use sluice_testkit::history::Recorder;
+use sluice_testkit::objects::{NAMESPACE, reserved};
+use sluice_testkit::quotas::{FLAVOR, flavor};
+use sluice_testkit::real_kuberay::{RealKubeRay, control_plane};
+use sluice_testkit::{Manager, TestEnv, eventually, eventually_or_tell, invariants};
 
 const QUEUE: &str = "jobs";
 /// The annotation that says how a RayJob stands.

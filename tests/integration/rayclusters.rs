@@ -2,12 +2,12 @@
 
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
-use sluice::api::condition;
-use sluice::api::kueue::scheduling_gate::is_gated;
+use sluice_api::condition;
+use sluice_api::kueue::scheduling_gate::is_gated;
 
-use crate::support::history::Recorder;
-use crate::support::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE, waits_for_quota};
-use crate::support::{TestEnv, eventually, invariants};
+use sluice_testkit::history::Recorder;
+use sluice_testkit::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE, waits_for_quota};
+use sluice_testkit::{TestEnv, eventually, invariants};
 
 /// The cluster of these scenarios.
 pub(crate) const CLUSTER: &str = "basket";

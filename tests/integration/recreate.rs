@@ -6,12 +6,12 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
-use sluice::api::condition;
+use sluice_api::condition;
 
 use crate::rayclusters::{CLUSTER, is_ready, manifest};
-use crate::support::history::Recorder;
-use crate::support::objects::QUEUE_SAMPLE;
-use crate::support::{TestEnv, eventually, invariants};
+use sluice_testkit::history::Recorder;
+use sluice_testkit::objects::QUEUE_SAMPLE;
+use sluice_testkit::{TestEnv, eventually, invariants};
 
 fn recreated() -> String {
     manifest().replace("spec:\n  rayVersion", "spec:\n  upgradeStrategy:\n    type: Recreate\n  rayVersion")

@@ -7,8 +7,8 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::rayclusters::{CLUSTER, is_ready, manifest};
-use crate::support::objects::{NAMESPACE, QUEUE_SAMPLE};
-use crate::support::{TestEnv, eventually};
+use sluice_testkit::objects::{NAMESPACE, QUEUE_SAMPLE};
+use sluice_testkit::{TestEnv, eventually};
 
 const JOB: &str = "basket-redis-cleanup";
 

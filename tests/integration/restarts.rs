@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use sluice::api::condition;
+use sluice_api::condition;
 use tokio::sync::mpsc;
 
-use crate::support::history::{Change, Object, Recorder};
-use crate::support::{Manager, TestEnv, invariants};
+use sluice_testkit::history::{Change, Object, Recorder};
+use sluice_testkit::{Manager, TestEnv, invariants};
 
 /// A moment, and how it shows.
 pub(crate) type Moment = (&'static str, fn(&Change) -> bool);

@@ -32,13 +32,13 @@ use kube::ResourceExt;
 use kube::api::DeleteParams;
 use rstest::rstest;
 use serde_json::json;
-use sluice::api::condition;
-use sluice::api::kueue::scheduling_gate::is_gated;
+use sluice_api::condition;
+use sluice_api::kueue::scheduling_gate::is_gated;
 
 use crate::rayclusters::CLUSTER;
 use crate::stage::{GPU, Operator, Stage, cluster, group, pod_sets, service, set_quota, workers};
-use crate::support::objects::QUEUE;
-use crate::support::{eventually, eventually_or_tell};
+use sluice_testkit::objects::QUEUE;
+use sluice_testkit::{eventually, eventually_or_tell};
 
 #[rstest]
 #[case::our_operator(Operator::Ours)]

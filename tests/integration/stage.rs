@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::{Value, json};
-use sluice::api::condition;
-use sluice::api::kueue::scheduling_gate::is_gated;
+use sluice_api::condition;
+use sluice_api::kueue::scheduling_gate::is_gated;
 
 use crate::guard::webhook;
 use crate::rayclusters::manifest;
-use crate::support::history::{Change, Object, Recorder};
-use crate::support::kuberay::KubeRay;
-use crate::support::objects::{QUEUE, QUEUE_SAMPLE, SERVICE_SAMPLE, reserved};
-use crate::support::{Manager, TestEnv, eventually_or_tell, invariants};
+use sluice_testkit::history::{Change, Object, Recorder};
+use sluice_testkit::kuberay::KubeRay;
+use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE_SAMPLE, reserved};
+use sluice_testkit::{Manager, TestEnv, eventually_or_tell, invariants};
 
 /// The resource that GPUs are asked for by.
 pub(crate) const GPU: &str = "nvidia.com/gpu";

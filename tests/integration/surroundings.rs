@@ -9,8 +9,8 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::rayclusters::{CLUSTER, is_ready, manifest};
-use crate::support::objects::{NAMESPACE, QUEUE_SAMPLE};
-use crate::support::{TestEnv, eventually};
+use sluice_testkit::objects::{NAMESPACE, QUEUE_SAMPLE};
+use sluice_testkit::{TestEnv, eventually};
 
 /// The sample's cluster with an autoscaler and an Ingress, to which requests are sent.
 fn surrounded() -> String {

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams};
-use sluice::api::condition;
+use sluice_api::condition;
 
 use crate::rayclusters::{CLUSTER, manifest};
-use crate::support::history::{Object, Recorder};
-use crate::support::objects::{QUEUE_SAMPLE, SERVICE, SERVICE_SAMPLE, cluster_name};
-use crate::support::real_kuberay::{RealKubeRay, control_plane};
-use crate::support::{TestEnv, eventually, eventually_or_tell};
+use sluice_testkit::history::{Object, Recorder};
+use sluice_testkit::objects::{QUEUE_SAMPLE, SERVICE, SERVICE_SAMPLE, cluster_name};
+use sluice_testkit::real_kuberay::{RealKubeRay, control_plane};
+use sluice_testkit::{TestEnv, eventually, eventually_or_tell};
 
 /// A cluster of its own with all that is made around one: an autoscaler, an Ingress, a group of several hosts.
 fn cluster() -> String {

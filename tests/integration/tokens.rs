@@ -4,8 +4,8 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
-use crate::support::objects::{NAMESPACE, QUEUE_SAMPLE, SERVICE_SAMPLE};
-use crate::support::{TestEnv, eventually, eventually_or_tell};
+use sluice_testkit::objects::{NAMESPACE, QUEUE_SAMPLE, SERVICE_SAMPLE};
+use sluice_testkit::{TestEnv, eventually, eventually_or_tell};
 
 fn guarded(options: &str) -> String {
     SERVICE_SAMPLE.replace("  rayClusterConfig:\n", &format!("  rayClusterConfig:\n    authOptions: {options}\n"))

@@ -5,18 +5,18 @@ use std::collections::BTreeSet;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
-use sluice::api::condition;
-use sluice::api::kueue::Workload;
-use sluice::api::ray::RayCluster;
-use sluice::api::ray::upgrade_choices::{GIVEN_UP_ANNOTATION, TIMEOUT_ANNOTATION, WHEN_EXCEEDS_ANNOTATION};
-use sluice::jobframework::fitting::UPGRADE_ADMISSIBLE;
-use sluice::jobframework::record::Record;
+use sluice_api::condition;
+use sluice_api::kueue::Workload;
+use sluice_api::ray::RayCluster;
+use sluice_api::ray::upgrade_choices::{GIVEN_UP_ANNOTATION, TIMEOUT_ANNOTATION, WHEN_EXCEEDS_ANNOTATION};
+use sluice_jobframework::fitting::UPGRADE_ADMISSIBLE;
+use sluice_jobframework::record::Record;
 use tokio::sync::mpsc;
 
 use crate::restarts::{Moment, killed_at};
-use crate::support::history::{Change, Object, Recorder};
-use crate::support::objects::{SERVICE, cluster_name};
-use crate::support::{TestEnv, eventually, eventually_or_tell, invariants};
+use sluice_testkit::history::{Change, Object, Recorder};
+use sluice_testkit::objects::{SERVICE, cluster_name};
+use sluice_testkit::{TestEnv, eventually, eventually_or_tell, invariants};
 use crate::upgrades::pods_ever;
 
 /// Ends a scenario: nothing was broken at any moment of it.
@@ -172,13 +172,13 @@ async fn an_upgrade_that_waits_for_too_long_is_given_up_until_another_is_wanted(
     // Given an upgrade that finds no room in time, it is taken back, and it is said why;
     env.set_ray_version("2.53.0").await;
     let (pending, _) = env.waits_for_quota().await;
-    let told = env.event_about("RayService", "UpgradeGivenUp").await;
+    let told = env.event_about("RayService", "UpgradeAdmissionTimedOut").await;
     assert!(told.contains(&format!("RayCluster {pending} was not admitted within 8s")), "{told}");
     env.only_cluster(&first).await;
     let given_up = eventually("the service says what was given up", async || {
         let service = env.service().await;
-        let held = condition::get(&service.status.clone().unwrap_or_default().conditions, "sluice.dev/UpgradeHeld")
-            .is_some_and(|held| held.reason == "UpgradeGivenUp");
+        let held = condition::get(&service.status.clone().unwrap_or_default().conditions, "sluice.dev/UpgradeBlocked")
+            .is_some_and(|held| held.reason == "UpgradeAdmissionTimedOut");
         service.annotations().get(GIVEN_UP_ANNOTATION).cloned().filter(|_| held)
     })
     .await;

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 use kube::api::ListParams;
 use serde_json::Value;
-use sluice::api::condition;
+use sluice_api::condition;
 
-use crate::support::history::{Change, Object, Recorder};
-use crate::support::objects::{NAMESPACE, QUEUE, SERVICE, SERVICE_SAMPLE, cluster_name, reserved};
-use crate::support::{TestEnv, eventually, eventually_or_tell, invariants};
+use sluice_testkit::history::{Change, Object, Recorder};
+use sluice_testkit::objects::{NAMESPACE, QUEUE, SERVICE, SERVICE_SAMPLE, cluster_name, reserved};
+use sluice_testkit::{TestEnv, eventually, eventually_or_tell, invariants};
 
 /// Ends a scenario: nothing was broken at any moment of it.
 async fn intact(recorder: &Recorder) -> Vec<Change> {

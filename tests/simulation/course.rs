@@ -3,9 +3,9 @@
 use std::fmt;
 
 use kube::ResourceExt;
-use sluice::api::ray::RayServiceStatus;
+use sluice_api::ray::RayServiceStatus;
 
-use crate::support::history::{Change, Object};
+use sluice_testkit::history::{Change, Object};
 
 /// What a service asks of its clusters, in percent.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use kube::ResourceExt;
-use sluice::api::condition;
-use sluice::api::kueue::Workload;
-use sluice::api::ray::upgrade_choices::given_up;
-use sluice::api::ray::{RayCluster, RayService};
-use sluice::jobframework::record::{Record, Share};
-use sluice::queue::parts::PARTLY_PREEMPTED;
+use sluice_api::condition;
+use sluice_api::kueue::Workload;
+use sluice_api::ray::upgrade_choices::given_up;
+use sluice_api::ray::{RayCluster, RayService};
+use sluice_jobframework::record::{Record, Share};
+use sluice_queue::parts::PARTLY_PREEMPTED;
 
 use crate::serving::is_serve_service;
-use crate::support::history::{Change, Object, State};
-use crate::support::invariants::{clusters_of, holds_quota, is_open, key, owner_uid};
+use sluice_testkit::history::{Change, Object, State};
+use sluice_testkit::invariants::{clusters_of, holds_quota, is_open, key, owner_uid};
 
 /// Something that happened in a world.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,20 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt;
 use serde::Deserialize;
-use sluice::api::condition::{self, is_true};
-use sluice::api::kueue::cluster_queue::{QueueingStrategy, ResourceGroup};
-use sluice::api::kueue::{ClusterQueue, LocalQueue, PodSet, StopPolicy, Workload};
-use sluice::api::quantity::Amount;
-use sluice::api::ray::RayCluster;
-use sluice::jobframework::record::Record;
-use sluice::queue::parts::PARTLY_PREEMPTED;
-use sluice::queue::requests::template_requests;
-use sluice::queue::steps::Step;
+use sluice_api::condition::{self, is_true};
+use sluice_api::kueue::cluster_queue::{QueueingStrategy, ResourceGroup};
+use sluice_api::kueue::{ClusterQueue, LocalQueue, PodSet, StopPolicy, Workload};
+use sluice_api::quantity::Amount;
+use sluice_api::ray::RayCluster;
+use sluice_jobframework::record::Record;
+use sluice_queue::parts::PARTLY_PREEMPTED;
+use sluice_queue::requests::template_requests;
+use sluice_queue::steps::Step;
 
 use crate::kept_back::kept_back;
-use crate::support::history::State;
-use crate::support::invariants::tree::{Pair, Quotas, Usage};
-use crate::support::invariants::{
+use sluice_testkit::history::State;
+use sluice_testkit::invariants::tree::{Pair, Quotas, Usage};
+use sluice_testkit::invariants::{
     Breach, Invariant, QUEUE_NAME, add_holding, counts, holds_quota, is_admitted, is_live, is_open, job_uid, key,
     replaces, slices_of, usage,
 };
@@ -71,7 +71,7 @@ fn miscounted(state: &State) -> Vec<Breach> {
     found
 }
 
-pub(crate) fn total(resource: &str, quantity: Option<&sluice::api::quantity::Quantity>) -> Amount {
+pub(crate) fn total(resource: &str, quantity: Option<&sluice_api::quantity::Quantity>) -> Amount {
     quantity.map_or(Amount::ZERO, |quantity| Amount::of(resource, quantity).expect("a quantity that we wrote"))
 }
 

@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
-use sluice::api::kueue::cluster_queue::QueueingStrategy;
-use sluice::api::kueue::{ClusterQueue, LocalQueue, StopPolicy};
-use sluice::plan::ObjectRef;
-use sluice::engine::world::Object;
-use sluice::engine::{Engine, Halves};
-use sluice::inspect::explain::{Explanation, Stands, Waits, explain};
-use sluice::inspect::rehearsal::{Policy, Rehearsal};
-use sluice::inspect::remedies::{QuotaChange, Remedy};
-use sluice::inspect::snapshot::Snapshot;
-use sluice::manager::list_objects;
+use sluice_api::kueue::cluster_queue::QueueingStrategy;
+use sluice_api::kueue::{ClusterQueue, LocalQueue, StopPolicy};
+use sluice_plan::ObjectRef;
+use sluice_engine::world::Object;
+use sluice_engine::{Engine, Halves};
+use sluice_inspect::explain::{Explanation, Stands, Waits, explain};
+use sluice_inspect::rehearsal::{Policy, Rehearsal};
+use sluice_inspect::remedies::{QuotaChange, Remedy};
+use sluice_inspect::snapshot::Snapshot;
+use sluice_manager::list_objects;
 
 use crate::calm;
 use crate::chance::Chance;
@@ -156,7 +156,7 @@ impl Moment {
 /// A Workload, by namespace and name.
 fn workload(key: &str) -> ObjectRef {
     let (namespace, name) = key.split_once('/').unwrap_or_default();
-    ObjectRef::named::<sluice::api::kueue::Workload>(Some(namespace.to_owned()), name.to_owned())
+    ObjectRef::named::<sluice_api::kueue::Workload>(Some(namespace.to_owned()), name.to_owned())
 }
 
 /// The newest slice of a job that waits, and for what.

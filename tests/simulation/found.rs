@@ -7,7 +7,7 @@ use crate::run::run;
 
 #[test]
 fn what_was_broken_once_holds() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulation/found");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("found");
     let mut files: Vec<_> =
         std::fs::read_dir(folder).expect("the cases").map(|file| file.expect("a case").path()).collect();
     files.sort();

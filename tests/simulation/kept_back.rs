@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use kube::ResourceExt;
-use sluice::api::kueue::cluster_queue::{FlavorQuotas, QueueingStrategy, ReclaimPolicy};
-use sluice::api::kueue::{ClusterQueue, Workload};
-use sluice::api::quantity::Amount;
+use sluice_api::kueue::cluster_queue::{FlavorQuotas, QueueingStrategy, ReclaimPolicy};
+use sluice_api::kueue::{ClusterQueue, Workload};
+use sluice_api::quantity::Amount;
 
 use crate::ending::{flavors, is_stopped, queue_of, requests, total};
-use crate::support::history::State;
-use crate::support::invariants::tree::Usage;
-use crate::support::invariants::{add_holding, key, replaces};
+use sluice_testkit::history::State;
+use sluice_testkit::invariants::tree::Usage;
+use sluice_testkit::invariants::{add_holding, key, replaces};
 use crate::world::World;
 
 /// At most this is kept back for those that wait in other, strict ClusterQueues: what one of them asks for beyond what it has, if

@@ -30,8 +30,6 @@ mod seeds;
 mod serving;
 mod shrink;
 mod still;
-#[path = "../integration/support/mod.rs"]
-mod support;
 mod time;
 mod trace;
 mod transport;

@@ -9,8 +9,8 @@ use crate::api::Change;
 use crate::course::Course;
 use crate::coverage::Coverage;
 use crate::serving::Serving;
-use crate::support::history::{self, Object, State};
-use crate::support::invariants::{Breach, Watchdog};
+use sluice_testkit::history::{self, Object, State};
+use sluice_testkit::invariants::{Breach, Watchdog};
 use crate::time::age;
 
 /// A decision may be on its way for so long after what it rests on has changed: as late as a watch may be, and a write after it.

@@ -7,12 +7,12 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
-use sluice::api::quantity::Amount;
-use sluice::inspect::rehearsal::Policy;
-use sluice::inspect::remedies::QuotaChange;
-use sluice::inspect::snapshot::Snapshot;
-use sluice::manager::list_objects;
-use sluice::inspect::upgrade::{self, UpgradePlan, Verdict, Way};
+use sluice_api::quantity::Amount;
+use sluice_inspect::rehearsal::Policy;
+use sluice_inspect::remedies::QuotaChange;
+use sluice_inspect::snapshot::Snapshot;
+use sluice_manager::list_objects;
+use sluice_inspect::upgrade::{self, UpgradePlan, Verdict, Way};
 
 use crate::calm;
 use crate::chance::Chance;

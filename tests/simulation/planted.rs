@@ -99,5 +99,5 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    sluice_testkit::env::repository()
 }

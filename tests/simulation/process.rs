@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sluice::cli::options::ManagerOptions;
-use sluice::engine::tokens::TokenKey;
-use sluice::manager;
-use sluice::manager::ManagerConfig;
-use sluice::manager::http::Readiness;
-use sluice::metrics::Metrics;
+use sluice_cli::options::ManagerOptions;
+use sluice_engine::tokens::TokenKey;
+use sluice_manager as manager;
+use sluice_manager::ManagerConfig;
+use sluice_manager::http::Readiness;
+use sluice_metrics::Metrics;
 use tokio_util::sync::CancellationToken;
 
 use crate::chance::Chance;

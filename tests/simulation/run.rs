@@ -20,7 +20,7 @@ use crate::script::expect::unmet;
 use crate::script::manifests::Place;
 use crate::script::perform::Performer;
 use crate::script::step::{Act, Pause};
-use crate::support::invariants::{Breach, Invariant};
+use sluice_testkit::invariants::{Breach, Invariant};
 use crate::time::Time;
 use crate::trace::Trace;
 use crate::transport::reliable;

@@ -9,16 +9,16 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
-use sluice::api::condition::is_true;
-use sluice::api::gateway::HTTPRoute;
-use sluice::api::ray::{RayCluster, RayService};
-use sluice::jobframework::record::Record;
-use sluice::rayservice::incremental::routes::backends;
-use sluice::rayservice::status::SUSPENDING;
+use sluice_api::condition::is_true;
+use sluice_api::gateway::HTTPRoute;
+use sluice_api::ray::{RayCluster, RayService};
+use sluice_jobframework::record::Record;
+use sluice_rayservice::incremental::routes::backends;
+use sluice_rayservice::status::SUSPENDING;
 
 use crate::coverage::serving_cluster;
-use crate::support::history::{Change, Object, State};
-use crate::support::invariants::{
+use sluice_testkit::history::{Change, Object, State};
+use sluice_testkit::invariants::{
     Breach, Invariant, QUEUE_NAME, holds_quota, is_finished, is_open, key, owner_uid, slices_of,
 };
 

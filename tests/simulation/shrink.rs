@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::case::{Case, Trouble};
 use crate::run::run;
-use crate::support::invariants::Invariant;
+use sluice_testkit::invariants::Invariant;
 
 /// As many shorter cases are tried.
 const TRIES: usize = 600;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sluice::clock::Clock;
+use sluice_clock::Clock;
 use tokio::time::Instant;
 
 /// When every world starts.

@@ -32,17 +32,17 @@ const WIDEST: usize = 8;
 
 /// What was measured at one length of the line.
 #[derive(Debug)]
-pub(crate) struct Point {
+pub struct Point {
     /// How many waited.
-    pub(crate) waiting: usize,
+    pub waiting: usize,
     /// Time inside the engine from a freed unit until nothing more is wanted, in nanoseconds.
-    pub(crate) freed: Histogram<u64>,
+    pub freed: Histogram<u64>,
     /// Decisions in that time, in all.
-    pub(crate) decisions: u64,
+    pub decisions: u64,
     /// That time, in all.
-    pub(crate) inside: Duration,
+    pub inside: Duration,
     /// Bytes that the engine keeps for each workload.
-    pub(crate) bytes: f64,
+    pub bytes: f64,
 }
 
 /// Runs all lengths.

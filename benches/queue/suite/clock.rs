@@ -6,7 +6,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use jiff::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
-use sluice::queue::{Effect, Engine, Event};
+use sluice_queue::{Effect, Engine, Event};
 
 use super::Broken;
 

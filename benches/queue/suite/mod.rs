@@ -3,7 +3,7 @@
 //!
 //! Time is virtual, so a run shows what the decisions are worth and not how fast the machine is: workloads arrive at given
 //! times, run for a given time once admitted, and nothing else takes any. What is measured in real time is only the
-//! inside of the engine, [`sluice::queue::Engine::step`] and [`sluice::queue::Engine::cycle`]; making the objects that the API
+//! inside of the engine, [`sluice_queue::Engine::step`] and [`sluice_queue::Engine::cycle`]; making the objects that the API
 //! server would send is not the engine's work.
 
 mod backlog;
@@ -19,11 +19,11 @@ mod world;
 
 use clap::ValueEnum;
 
-pub(crate) use report::{Report, table};
+pub use report::{Report, table};
 
 /// One of the shapes that are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(crate) enum Shape {
+pub enum Shape {
     /// 30 ClusterQueues in 5 cohorts, 15,000 workloads.
     Baseline,
     /// 1,000 ClusterQueues in 10 cohorts, 50,000 workloads.
@@ -36,7 +36,7 @@ pub(crate) enum Shape {
 
 /// How much of a shape is run; 1 is all of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Scale(pub(crate) f64);
+pub struct Scale(pub f64);
 
 impl Scale {
     /// A number of things, of which `full` make the whole shape; never fewer than `least`.
@@ -57,7 +57,7 @@ fn scaled(full: usize, factor: f64) -> usize {
 
 /// What went wrong in a run. Each is a fault of the engine, or of the benchmark.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Broken {
+pub enum Broken {
     /// An object of the scenario is none.
     #[error("building an object of the scenario: {0}")]
     Object(#[from] serde_json::Error),
@@ -117,7 +117,7 @@ pub(crate) enum Broken {
 ///
 /// # Errors
 /// When the engine breaks an invariant; see [`Broken`].
-pub(crate) fn run(shape: Shape, scale: Scale) -> Result<Report, Broken> {
+pub fn run(shape: Shape, scale: Scale) -> Result<Report, Broken> {
     match shape {
         Shape::Baseline => run::to_the_end("baseline", &shapes::baseline(scale)?),
         Shape::LargeScale => run::to_the_end("large-scale", &shapes::large_scale(scale)?),

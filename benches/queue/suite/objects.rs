@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
-use sluice::api::condition::{self, Verdict};
-use sluice::api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, names};
+use sluice_api::condition::{self, Verdict};
+use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, names};
 
 use super::Broken;
 use super::scenario::{Job, Queue, Units};

@@ -9,7 +9,7 @@ use super::world::Tally;
 
 /// What a run showed.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub struct Report {
     pub(super) name: &'static str,
     pub(super) workloads: usize,
     pub(super) tally: Tally,
@@ -91,7 +91,7 @@ fn quantile(times: &hdrhistogram::Histogram<u64>, quantile: f64) -> String {
 }
 
 /// What a run showed, for people.
-pub(crate) fn table(report: &Report) -> String {
+pub fn table(report: &Report) -> String {
     let rows = report.rows().into_iter().map(|(name, value)| format!("  {name:<24}{value:>36}\n"));
     let mut text = format!("{}\n{}", report.name, rows.collect::<String>());
     if !report.curve.is_empty() {

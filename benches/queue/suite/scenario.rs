@@ -1,7 +1,7 @@
 //! What a run starts from: queues, and workloads with the times at which they come.
 
-use sluice::api::kueue::{ClusterQueue, Cohort};
-use sluice::queue::Settings;
+use sluice_api::kueue::{ClusterQueue, Cohort};
+use sluice_queue::Settings;
 
 /// Units of each resource.
 pub(super) type Units = Vec<(&'static str, i64)>;

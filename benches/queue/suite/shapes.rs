@@ -1,7 +1,7 @@
 //! The shapes with many ClusterQueues.
 
 use serde_json::json;
-use sluice::queue::settings::{FairSharing, Settings};
+use sluice_queue::settings::{FairSharing, Settings};
 
 use super::objects::{cohort, queue};
 use super::scenario::{Job, Scenario};

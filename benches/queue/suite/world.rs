@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use sluice::api::kueue::{ClusterQueue, Cohort, LocalQueue, Workload};
-use sluice::queue::{Effect, Engine, Event, Key, status};
+use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, Workload};
+use sluice_queue::{Effect, Engine, Event, Key, status};
 
 use super::Broken;
 use super::book::Book;

@@ -13,7 +13,7 @@ use resvg::usvg::{Options, Tree, fontdb};
 
 use crate::series::Series;
 use crate::series::observed::{Event, What};
-use crate::support::env::cache;
+use sluice_testkit::env::cache;
 use canvas::{Canvas, Words};
 use panel::Panel;
 

@@ -6,16 +6,16 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
-use sluice::api::condition;
-use sluice::api::kueue::ClusterQueue;
-use sluice::api::quantity::Amount;
-use sluice::api::ray::{RayClusterSpec, RayService, RayServiceStatus};
-use sluice::queue::requests::pod_requests;
+use sluice_api::condition;
+use sluice_api::kueue::ClusterQueue;
+use sluice_api::quantity::Amount;
+use sluice_api::ray::{RayClusterSpec, RayService, RayServiceStatus};
+use sluice_queue::requests::pod_requests;
 
-use crate::support::gateways::weights;
-use crate::support::history::{Change, Object, State};
-use crate::support::invariants::may_run;
-use crate::support::objects::{cluster_name, reserved, waits_for_quota};
+use sluice_testkit::gateways::weights;
+use sluice_testkit::history::{Change, Object, State};
+use sluice_testkit::invariants::may_run;
+use sluice_testkit::objects::{cluster_name, reserved, waits_for_quota};
 
 const CPU: &str = "cpu";
 

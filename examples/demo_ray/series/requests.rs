@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::support::load::Request;
+use sluice_testkit::load::Request;
 
 /// Over how many seconds latencies are taken together: as many as it takes for a hundredth of them to be more than one or two.
 pub const WINDOW: usize = 5;

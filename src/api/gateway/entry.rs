@@ -1,15 +1,16 @@
-//! Gateway: where requests come in.
+//! Gateway: the entry point of traffic.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Others;
 
-/// Where requests come in, and who lets them.
+/// Desired state of a Gateway.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "gateway.networking.k8s.io",
     version = "v1",
     kind = "Gateway",
@@ -22,23 +23,23 @@ use super::Others;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct GatewaySpec {
-    /// The class, whose controller lets requests in.
+    /// Name of the GatewayClass, which selects the controller.
     pub gateway_class_name: String,
-    /// Ports, protocols and host names.
+    /// Listeners: ports, protocols and host names.
     #[serde(default)]
     pub listeners: Vec<Value>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub others: Others,
 }
 
-/// What became of a Gateway.
+/// Observed state of a Gateway.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct GatewayStatus {
-    /// What holds of it.
+    /// Conditions of the Gateway.
     #[serde(default)]
     pub conditions: Vec<Condition>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub others: Others,
 }

@@ -1,14 +1,15 @@
-//! GatewayClass: a kind of Gateways, and who takes care of them.
+//! GatewayClass: a class of Gateways and its controller.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
 
 use super::Others;
 
-/// A kind of Gateways.
+/// Desired state of a GatewayClass.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "gateway.networking.k8s.io",
     version = "v1",
     kind = "GatewayClass",
@@ -20,20 +21,20 @@ use super::Others;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct GatewayClassSpec {
-    /// Who takes care of its Gateways.
+    /// Name of the controller of the Gateways of this class.
     pub controller_name: String,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub others: Others,
 }
 
-/// What became of a GatewayClass.
+/// Observed state of a GatewayClass.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct GatewayClassStatus {
-    /// What holds of it.
+    /// Conditions of the GatewayClass.
     #[serde(default)]
     pub conditions: Vec<Condition>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub others: Others,
 }

@@ -1,14 +1,15 @@
-//! HTTPRoute: which requests go to which Services, and how many of them.
+//! HTTPRoute: routes traffic of Gateways to Services by weight.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
 
 use super::Others;
 
-/// Which requests go where.
+/// Desired state of an HTTPRoute.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "gateway.networking.k8s.io",
     version = "v1",
     kind = "HTTPRoute",
@@ -21,82 +22,82 @@ use super::Others;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct HTTPRouteSpec {
-    /// The Gateways that requests come from.
+    /// Gateways that the route is attached to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parent_refs: Vec<ParentRef>,
-    /// What is done with which requests; the first that fits.
+    /// Routing rules. The first that matches a request applies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RouteRule>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub others: Others,
 }
 
-/// A Gateway that requests come from.
+/// Reference to a Gateway.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ParentRef {
-    /// Its name.
+    /// Name of the Gateway.
     pub name: String,
-    /// Its namespace; that of the route when unset.
+    /// Namespace of the Gateway. Defaults to that of the route.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub others: Others,
 }
 
-/// What is done with some requests.
+/// A routing rule.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteRule {
-    /// Where they are sent to.
+    /// Backends that matching requests are sent to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backend_refs: Vec<BackendRef>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub others: Others,
 }
 
-/// Where requests are sent to: a Service, unless something else is said.
+/// Reference to a backend, which is a Service unless `kind` differs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct BackendRef {
-    /// The kind; `Service` when unset.
+    /// Kind of the backend. Defaults to `Service`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The name.
+    /// Name of the backend.
     pub name: String,
-    /// The namespace; that of the route when unset.
+    /// Namespace of the backend. Defaults to that of the route.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The port of the Service.
+    /// Port of the Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<i32>,
-    /// Its share of the requests, in proportion to the weights of the others; 1 when unset.
+    /// Share of the requests, in proportion to the weights of all backends. Defaults to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<i32>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub others: Others,
 }
 
-/// What became of a route.
+/// Observed state of an HTTPRoute.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct HTTPRouteStatus {
-    /// What each Gateway makes of it.
+    /// Status of the route by Gateway.
     #[serde(default)]
     pub parents: Vec<ParentStatus>,
 }
 
-/// What a Gateway makes of a route.
+/// Status of the route at one Gateway.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ParentStatus {
-    /// The Gateway.
+    /// Reference to the Gateway.
     pub parent_ref: ParentRef,
-    /// What holds of the route there.
+    /// Conditions of the route at the Gateway.
     #[serde(default)]
     pub conditions: Vec<Condition>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub others: Others,
 }

@@ -1,5 +1,5 @@
-//! The kinds of the Gateway API (`gateway.networking.k8s.io/v1`) by which requests come in: as far as they are read or written
-//! here, and with all else that they hold kept as it is. (The crate `gateway-api` is for an earlier kube than ours.)
+//! Kinds of the Gateway API (`gateway.networking.k8s.io/v1`). Only the fields that Sluice reads or
+//! writes are typed, all others are preserved. (The crate `gateway-api` targets an older kube.)
 
 mod entry;
 mod gateway_class;
@@ -11,12 +11,12 @@ pub use http_route::{BackendRef, HTTPRoute, HTTPRouteSpec, HTTPRouteStatus, Pare
 
 use serde_json::{Map, Value};
 
-/// What else an object holds, as it was written.
+/// Fields that are not typed, preserved as submitted.
 pub type Others = Map<String, Value>;
 
-/// Condition of a Gateway, a route or a GatewayClass: its controller takes it.
+/// Condition of a Gateway, HTTPRoute or GatewayClass: its controller accepts it.
 pub const ACCEPTED: &str = "Accepted";
-/// Condition of a Gateway: requests can come in by it.
+/// Condition of a Gateway: it is ready to receive traffic.
 pub const PROGRAMMED: &str = "Programmed";
-/// Condition of a route: everything that it leads to is there.
+/// Condition of an HTTPRoute: all its references are resolved.
 pub const RESOLVED_REFS: &str = "ResolvedRefs";

@@ -1,17 +1,18 @@
-//! ClusterQueue: the quota of a team, by flavor and resource.
+//! ClusterQueue: a cluster-wide quota by flavor and resource, and its admission policy.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::schema::{self, DNS_SUBDOMAIN, QUALIFIED_NAME};
 use super::{AdmissionScope, FairSharing, FairSharingStatus, StopPolicy};
-use crate::api::quantity::Quantity;
+use crate::quantity::Quantity;
 
-/// What a ClusterQueue gives out, to whom, and in which order.
+/// Desired state of a ClusterQueue: its quota, and the rules by which workloads are admitted.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "kueue.x-k8s.io",
     version = "v1beta2",
     kind = "ClusterQueue",
@@ -20,74 +21,80 @@ use crate::api::quantity::Quantity;
     status = "ClusterQueueStatus",
     derive = "Default",
     derive = "PartialEq",
-    doc = "ClusterQueue is a quota of resources, and the rules by which workloads get a part of it.",
-    printcolumn = r#"{"name": "Cohort", "type": "string", "jsonPath": ".spec.cohortName", "description": "Cohort that this ClusterQueue belongs to"}"#,
-    printcolumn = r#"{"name": "Strategy", "type": "string", "jsonPath": ".spec.queueingStrategy", "description": "How workloads are ordered", "priority": 1}"#,
-    printcolumn = r#"{"name": "Pending Workloads", "type": "integer", "jsonPath": ".status.pendingWorkloads", "description": "Workloads that wait"}"#,
-    printcolumn = r#"{"name": "Admitted Workloads", "type": "integer", "jsonPath": ".status.admittedWorkloads", "description": "Workloads that were admitted and have not finished", "priority": 1}"#
+    doc = "ClusterQueue is a pool of quota, by flavor and resource, and the policy by which workloads are admitted to it.",
+    printcolumn = r#"{"name": "Cohort", "type": "string", "jsonPath": ".spec.cohortName", "description": "Cohort of this ClusterQueue"}"#,
+    printcolumn = r#"{"name": "Strategy", "type": "string", "jsonPath": ".spec.queueingStrategy", "description": "Queueing strategy of pending workloads", "priority": 1}"#,
+    printcolumn = r#"{"name": "Pending Workloads", "type": "integer", "jsonPath": ".status.pendingWorkloads", "description": "Number of pending workloads"}"#,
+    printcolumn = r#"{"name": "Admitted Workloads", "type": "integer", "jsonPath": ".status.admittedWorkloads", "description": "Number of admitted workloads that have not finished", "priority": 1}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
     {"rule": "!has(self.cohortName) && has(self.resourceGroups) ? self.resourceGroups.all(rg, rg.flavors.all(f, f.resources.all(r, !has(r.borrowingLimit)))) : true", "message": "borrowingLimit must be nil when cohort is empty"},
     {"rule": "!has(self.cohortName) && has(self.resourceGroups) ? self.resourceGroups.all(rg, rg.flavors.all(f, f.resources.all(r, !has(r.lendingLimit)))) : true", "message": "lendingLimit must be nil when cohort is empty"},
-    {"rule": "!has(self.resourceGroups) || self.resourceGroups.map(rg, size(rg.flavors)).sum() <= 256", "fieldPath": ".resourceGroups", "message": "there may be 256 flavors in all resourceGroups together"},
-    {"rule": "!has(self.resourceGroups) || self.resourceGroups.map(rg, size(rg.coveredResources)).sum() <= 256", "fieldPath": ".resourceGroups", "message": "there may be 256 coveredResources in all resourceGroups together"},
-    {"rule": "!has(self.resourceGroups) || self.resourceGroups.all(rg, size(rg.flavors) * size(rg.coveredResources) <= 512)", "fieldPath": ".resourceGroups", "message": "there may be 512 quotas, one for each flavor and covered resource, in a resourceGroup"},
+    {"rule": "!has(self.resourceGroups) || self.resourceGroups.map(rg, size(rg.flavors)).sum() <= 256", "fieldPath": ".resourceGroups", "message": "the resourceGroups may have at most 256 flavors in total"},
+    {"rule": "!has(self.resourceGroups) || self.resourceGroups.map(rg, size(rg.coveredResources)).sum() <= 256", "fieldPath": ".resourceGroups", "message": "the resourceGroups may have at most 256 coveredResources in total"},
+    {"rule": "!has(self.resourceGroups) || self.resourceGroups.all(rg, size(rg.flavors) * size(rg.coveredResources) <= 512)", "fieldPath": ".resourceGroups", "message": "a resourceGroup may have at most 512 quotas, which is flavors times coveredResources"},
     {"rule": "has(self.concurrentAdmissionPolicy) == has(oldSelf.concurrentAdmissionPolicy) && (!has(self.concurrentAdmissionPolicy) || self.concurrentAdmissionPolicy == oldSelf.concurrentAdmissionPolicy)", "fieldPath": ".concurrentAdmissionPolicy", "message": "field is immutable"},
 ]))]
 pub struct ClusterQueueSpec {
-    /// Quota, grouped by resources that one flavor provides together. A resource and a flavor stand in one group only.
+    /// Quota, grouped by the resources that a flavor provides together. A resource or a flavor may
+    /// appear in one group only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "atomic"))]
     pub resource_groups: Vec<ResourceGroup>,
-    /// Name of the cohort that this ClusterQueue lends to and borrows from.
+    /// Name of the cohort that this ClusterQueue lends quota to and borrows quota from. Unset means
+    /// no cohort.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub cohort_name: Option<String>,
-    /// What happens behind a workload that does not fit.
+    /// Ordering of pending workloads, and whether a workload that does not fit blocks those behind
+    /// it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "BestEffortFIFO"))]
     pub queueing_strategy: Option<QueueingStrategy>,
-    /// Namespaces whose workloads may be admitted: none if unset, all if `{}`.
+    /// Selects the namespaces whose workloads may be admitted. Unset selects none, `{}` selects
+    /// all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<LabelSelector>,
-    /// Whether to go on to the next flavor rather than borrow or preempt.
+    /// Policy for trying the next flavor before borrowing or preempting in the current one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = {}))]
     pub flavor_fungibility: Option<FlavorFungibility>,
-    /// Whom a waiting workload may push out.
+    /// Preemption policy for pending workloads.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = {}))]
     pub preemption: Option<ClusterQueuePreemption>,
-    /// Checks that must pass after quota was reserved.
+    /// AdmissionChecks that must pass after quota is reserved and before the workload is admitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission_checks_strategy: Option<AdmissionChecksStrategy>,
-    /// Whether workloads are taken in.
+    /// Stop policy: holds the admission of workloads, or also evicts admitted ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "None"))]
     pub stop_policy: Option<StopPolicy>,
-    /// How much this ClusterQueue counts beside its siblings.
+    /// Weight of this ClusterQueue when the cohort's unused quota is shared among its members.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fair_sharing: Option<FairSharing>,
-    /// Which rule of admission fair sharing holds here.
+    /// Ordering mode of admission fair sharing in this ClusterQueue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission_scope: Option<AdmissionScope>,
-    /// Whether a workload tries several flavors at the same time.
+    /// Policy for trying several flavors of a workload concurrently.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrent_admission_policy: Option<ConcurrentAdmissionPolicy>,
 }
 
-/// What happens behind a workload that does not fit.
+/// Ordering of pending workloads, and handling of a workload that does not fit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum QueueingStrategy {
-    /// The oldest workload of the highest priority blocks those behind it.
+    /// Workloads are ordered by priority, then by age. A head that does not fit blocks all
+    /// workloads behind it.
     StrictFIFO,
-    /// Workloads behind one that does not fit are tried.
+    /// Workloads are ordered by priority, then by age. Workloads behind one that does not fit are
+    /// tried.
     #[default]
     BestEffortFIFO,
 }
 
-/// Resources that one flavor provides together.
+/// Resources that a flavor provides together, and the flavors that provide them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
@@ -95,10 +102,10 @@ pub enum QueueingStrategy {
     {"rule": "self.flavors.all(x, x.resources.map(r, r.name) == self.coveredResources)", "message": "flavors must list the same resources as coveredResources, in the same order"},
 ]))]
 pub struct ResourceGroup {
-    /// Names of the resources.
+    /// Names of the resources that every flavor of the group has a quota for.
     #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 317), regex(pattern = QUALIFIED_NAME)), extend("x-kubernetes-list-type" = "atomic"))]
     pub covered_resources: Vec<String>,
-    /// Flavors that provide them, in the order in which they are tried.
+    /// Flavors that provide the covered resources, in the order in which they are tried.
     #[schemars(length(min = 1, max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub flavors: Vec<FlavorQuotas>,
 }
@@ -109,7 +116,7 @@ pub struct FlavorQuotas {
     /// Name of the ResourceFlavor.
     #[schemars(length(max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub name: String,
-    /// Quota by resource, for each of the covered resources.
+    /// Quota of each covered resource, in the order of coveredResources.
     #[schemars(length(min = 1, max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub resources: Vec<ResourceQuota>,
 }
@@ -121,192 +128,196 @@ pub struct ResourceQuota {
     /// Name of the resource.
     #[schemars(length(min = 1, max = 317))]
     pub name: String,
-    /// What this ClusterQueue may use at any time; zero or more.
+    /// Quantity available to the workloads of this ClusterQueue at any time. Must be zero or more.
     #[schemars(schema_with = "schema::non_negative_quantity")]
     pub nominal_quota: Quantity,
-    /// What it may use beyond that while the cohort has it to spare; no limit if unset.
+    /// Maximum quantity that may be borrowed from the cohort on top of nominalQuota. Unset means no
+    /// limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::non_negative_quantity")]
     pub borrowing_limit: Option<Quantity>,
-    /// What others of the cohort may use of it while it is unused; no limit if unset.
+    /// Maximum quantity of unused nominalQuota that the rest of the cohort may borrow. Unset means
+    /// no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::non_negative_quantity")]
     pub lending_limit: Option<Quantity>,
 }
 
-/// Whether to go on to the next flavor rather than borrow or preempt.
+/// Policy for trying the next flavor before borrowing or preempting in the current one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
     {"rule": "!has(self.preference) || (self.whenCanBorrow == 'TryNextFlavor' && self.whenCanPreempt == 'TryNextFlavor')", "message": "preference can only be set when both whenCanBorrow and whenCanPreempt are TryNextFlavor"},
 ]))]
 pub struct FlavorFungibility {
-    /// What to do at a flavor that fits only by borrowing.
+    /// Action when the workload fits in the current flavor only by borrowing.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "MayStopSearch"))]
     pub when_can_borrow: Option<FlavorFungibilityPolicy>,
-    /// What to do at a flavor that fits only by preempting.
+    /// Action when the workload fits in the current flavor only by preempting.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "TryNextFlavor"))]
     pub when_can_preempt: Option<FlavorFungibilityPolicy>,
-    /// Which of the two is better when every flavor needs one of them.
+    /// Preference between borrowing and preempting when every flavor needs one of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preference: Option<FlavorFungibilityPreference>,
 }
 
-/// What to do at a flavor that is not free for the taking.
+/// Action for a flavor in which the workload does not fit without borrowing or preempting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum FlavorFungibilityPolicy {
-    /// Take it.
+    /// Use this flavor.
     MayStopSearch,
-    /// Look at the next one first.
+    /// Try the next flavor first.
     TryNextFlavor,
 }
 
-/// Which is better when every flavor needs borrowing or preemption.
+/// Preference between borrowing and preempting when every flavor needs one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum FlavorFungibilityPreference {
-    /// Borrow rather than preempt.
+    /// Prefer borrowing to preempting.
     BorrowingOverPreemption,
-    /// Preempt rather than borrow.
+    /// Prefer preempting to borrowing.
     PreemptionOverBorrowing,
 }
 
-/// Whom a waiting workload may push out.
+/// Preemption policy for pending workloads.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
     {"rule": "!(self.reclaimWithinCohort == 'Never' && has(self.borrowWithinCohort) && self.borrowWithinCohort.policy != 'Never')", "message": "reclaimWithinCohort=Never and borrowWithinCohort.Policy!=Never"},
 ]))]
 pub struct ClusterQueuePreemption {
-    /// Workloads of other ClusterQueues of the cohort that borrow, while this one is within its nominal quota.
+    /// Workloads of other ClusterQueues in the cohort that may be preempted when they borrow and
+    /// the pending workload fits within the nominal quota of this ClusterQueue.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Never"))]
     pub reclaim_within_cohort: Option<ReclaimPolicy>,
-    /// Workloads of other ClusterQueues of the cohort that borrow, while this one borrows too.
+    /// Workloads of other ClusterQueues in the cohort that may be preempted when they borrow and
+    /// the pending workload needs to borrow too.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = {}))]
     pub borrow_within_cohort: Option<BorrowWithinCohort>,
-    /// Workloads of this ClusterQueue.
+    /// Workloads of this ClusterQueue that may be preempted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Never"))]
     pub within_cluster_queue: Option<WithinClusterQueuePolicy>,
 }
 
-/// Which borrowers may be pushed out to get nominal quota back.
+/// Borrowing workloads that may be preempted to reclaim nominal quota.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ReclaimPolicy {
-    /// None.
+    /// No workload is preempted.
     #[default]
     Never,
-    /// Those of lower priority.
+    /// Workloads of lower priority than the pending one.
     LowerPriority,
-    /// All.
+    /// Workloads of any priority.
     Any,
 }
 
-/// Which workloads of the same ClusterQueue may be pushed out.
+/// Workloads of the same ClusterQueue that may be preempted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum WithinClusterQueuePolicy {
-    /// None.
+    /// No workload is preempted.
     #[default]
     Never,
-    /// Those of lower priority.
+    /// Workloads of lower priority than the pending one.
     LowerPriority,
-    /// Those of lower priority, and newer ones of equal priority.
+    /// Workloads of lower priority than the pending one, and newer workloads of equal priority.
     LowerOrNewerEqualPriority,
 }
 
-/// Preemption of borrowers by a workload that itself borrows.
+/// Preemption of borrowing workloads by a workload that needs to borrow.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BorrowWithinCohort {
-    /// Which borrowers.
+    /// Borrowing workloads that may be preempted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Never"))]
     pub policy: Option<BorrowWithinCohortPolicy>,
-    /// Only those of this priority or lower, if set.
+    /// Highest priority of workloads that may be preempted. Unset means no threshold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_priority_threshold: Option<i32>,
 }
 
-/// Which borrowers a borrowing workload may push out.
+/// Borrowing workloads that a workload may preempt in order to borrow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BorrowWithinCohortPolicy {
-    /// None.
+    /// No workload is preempted.
     #[default]
     Never,
-    /// Those of lower priority.
+    /// Workloads of lower priority than the pending one.
     LowerPriority,
 }
 
-/// Checks that must pass after quota was reserved.
+/// AdmissionChecks that must pass after quota is reserved and before the workload is admitted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AdmissionChecksStrategy {
-    /// The checks.
+    /// AdmissionChecks, each with the flavors that it applies to.
     #[schemars(length(min = 1, max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub admission_checks: Vec<AdmissionCheckStrategyRule>,
 }
 
-/// One check and the flavors that it is for.
+/// An AdmissionCheck, and the flavors that it applies to.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AdmissionCheckStrategyRule {
     /// Name of the AdmissionCheck.
     #[schemars(length(min = 1, max = 316))]
     pub name: String,
-    /// Flavors whose workloads need it; all if empty.
+    /// Flavors whose workloads need the check. Empty means all flavors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 253), regex(pattern = DNS_SUBDOMAIN)), extend("x-kubernetes-list-type" = "set"))]
     pub on_flavors: Vec<String>,
 }
 
-/// Whether a workload tries several flavors at the same time.
+/// Policy for trying several flavors of a workload concurrently.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ConcurrentAdmissionPolicy {
-    /// Whether it moves to a better flavor later.
+    /// Migration of an admitted workload to a more preferred flavor.
     pub migration: ConcurrentAdmissionMigration,
 }
 
-/// Whether a workload moves to a better flavor later.
+/// Migration of an admitted workload to a more preferred flavor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ConcurrentAdmissionMigration {
-    /// Whether it moves.
+    /// Mode of the migration.
     pub mode: ConcurrentAdmissionMigrationMode,
-    /// How far it may move.
+    /// Limits of the migration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub constraints: Option<ConcurrentAdmissionConstraints>,
 }
 
-/// Whether a running workload moves to a better flavor.
+/// Mode of the migration of an admitted workload to a more preferred flavor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ConcurrentAdmissionMigrationMode {
-    /// It moves when there is room.
+    /// The workload migrates when a more preferred flavor has capacity.
     TryPreferredFlavors,
-    /// It stays where it was admitted first.
+    /// The workload stays in the flavor of its first admission.
     RetainFirstAdmission,
 }
 
-/// How far a workload may move.
+/// Limits of the migration to another flavor.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ConcurrentAdmissionConstraints {
-    /// The least preferred flavor that it may move to.
+    /// Least preferred flavor that the workload may migrate to.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub last_acceptable_flavor_name: Option<String>,
 }
 
-/// What was observed of a ClusterQueue.
+/// Observed state of a ClusterQueue.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterQueueStatus {
-    /// Whether workloads can be admitted (Active), and why not.
+    /// Conditions of the ClusterQueue. Active reports whether workloads can be admitted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// Quota reserved, by flavor.
+    /// Quota reserved by workloads, by flavor.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub flavors_reservation: Vec<FlavorUsage>,
@@ -314,36 +325,36 @@ pub struct ClusterQueueStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub flavors_usage: Vec<FlavorUsage>,
-    /// Workloads that wait.
+    /// Number of workloads that are pending admission.
     pub pending_workloads: i32,
-    /// Workloads that hold quota and have not finished.
+    /// Number of workloads that hold a quota reservation and have not finished.
     pub reserving_workloads: i32,
-    /// Workloads that were admitted and have not finished.
+    /// Number of workloads that are admitted and have not finished.
     pub admitted_workloads: i32,
-    /// The share that it takes at the moment.
+    /// Current state of fair sharing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fair_sharing: Option<FairSharingStatus>,
 }
 
-/// What is used of one flavor.
+/// Usage of one flavor.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlavorUsage {
     /// Name of the flavor.
     pub name: String,
-    /// What is used, by resource.
+    /// Usage by resource.
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub resources: Vec<ResourceUsage>,
 }
 
-/// What is used of one resource.
+/// Usage of one resource.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ResourceUsage {
     /// Name of the resource.
     pub name: String,
-    /// What is used, with what is borrowed.
+    /// Total quantity used, including borrowed quota.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total: Option<Quantity>,
-    /// What is used beyond nominal quota.
+    /// Quantity used above nominal quota.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub borrowed: Option<Quantity>,
 }

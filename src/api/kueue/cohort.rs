@@ -1,6 +1,6 @@
-//! Cohort: a group of ClusterQueues and Cohorts that lend each other unused quota.
+//! Cohort: a group of ClusterQueues and Cohorts that borrow unused quota from each other.
 
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -8,9 +8,10 @@ use super::cluster_queue::ResourceGroup;
 use super::schema::DNS_SUBDOMAIN;
 use super::{FairSharing, FairSharingStatus};
 
-/// Where a Cohort stands in the tree, and what quota it adds.
+/// Desired state of a Cohort: its parent, and the quota that it adds.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "kueue.x-k8s.io",
     version = "v1beta2",
     kind = "Cohort",
@@ -19,7 +20,7 @@ use super::{FairSharing, FairSharingStatus};
     status = "CohortStatus",
     derive = "Default",
     derive = "PartialEq",
-    doc = "Cohort is a group of ClusterQueues and Cohorts that lend each other unused quota."
+    doc = "Cohort is a group of ClusterQueues and Cohorts that borrow unused quota from each other."
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
@@ -27,24 +28,25 @@ use super::{FairSharing, FairSharingStatus};
     {"rule": "!has(self.parentName) && has(self.resourceGroups) ? self.resourceGroups.all(rg, rg.flavors.all(f, f.resources.all(r, !has(r.lendingLimit)))) : true", "message": "lendingLimit must be nil when parent is empty"},
 ]))]
 pub struct CohortSpec {
-    /// The Cohort above this one; a root if unset. A name without an object stands for a Cohort without limits.
+    /// Name of the parent Cohort. Unset makes this Cohort a root. A name without an object stands
+    /// for a Cohort without quota and without limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub parent_name: Option<String>,
-    /// Quota that this Cohort adds to that of its members.
+    /// Quota that this Cohort adds to the quota of its members.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "atomic"))]
     pub resource_groups: Vec<ResourceGroup>,
-    /// How much this Cohort counts beside its siblings.
+    /// Weight of this Cohort among the members of its parent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fair_sharing: Option<FairSharing>,
 }
 
-/// What was observed of a Cohort.
+/// Observed state of a Cohort.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CohortStatus {
-    /// The share that it takes at the moment.
+    /// Current state of fair sharing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fair_sharing: Option<FairSharingStatus>,
 }

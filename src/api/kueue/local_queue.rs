@@ -1,17 +1,18 @@
-//! LocalQueue: where the workloads of a namespace line up.
+//! LocalQueue: the namespaced queue that jobs are submitted to.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::schema::DNS_SUBDOMAIN;
 use super::{FairSharing, ResourceList, StopPolicy};
-use crate::api::quantity::Quantity;
+use crate::quantity::Quantity;
 
-/// Which ClusterQueue stands behind a LocalQueue.
+/// Desired state of a LocalQueue.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "kueue.x-k8s.io",
     version = "v1beta2",
     kind = "LocalQueue",
@@ -23,82 +24,82 @@ use crate::api::quantity::Quantity;
     status = "LocalQueueStatus",
     derive = "Default",
     derive = "PartialEq",
-    doc = "LocalQueue is where the workloads of a namespace line up for the quota of one ClusterQueue.",
-    printcolumn = r#"{"name": "ClusterQueue", "type": "string", "jsonPath": ".spec.clusterQueue", "description": "ClusterQueue behind this queue"}"#,
-    printcolumn = r#"{"name": "Pending Workloads", "type": "integer", "jsonPath": ".status.pendingWorkloads", "description": "Workloads that wait"}"#,
-    printcolumn = r#"{"name": "Admitted Workloads", "type": "integer", "jsonPath": ".status.admittedWorkloads", "description": "Workloads that were admitted and have not finished"}"#
+    doc = "LocalQueue is a queue of one namespace, through which its workloads request quota of a ClusterQueue.",
+    printcolumn = r#"{"name": "ClusterQueue", "type": "string", "jsonPath": ".spec.clusterQueue", "description": "ClusterQueue that backs this queue"}"#,
+    printcolumn = r#"{"name": "Pending Workloads", "type": "integer", "jsonPath": ".status.pendingWorkloads", "description": "Number of pending workloads"}"#,
+    printcolumn = r#"{"name": "Admitted Workloads", "type": "integer", "jsonPath": ".status.admittedWorkloads", "description": "Number of admitted workloads that have not finished"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct LocalQueueSpec {
-    /// The ClusterQueue whose quota the workloads here ask for.
+    /// Name of the ClusterQueue that backs this LocalQueue.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253), regex(pattern = DNS_SUBDOMAIN), extend("x-kubernetes-validations" = [
         {"rule": "self == oldSelf", "message": "field is immutable"},
     ]))]
     pub cluster_queue: Option<String>,
-    /// Whether workloads are taken in.
+    /// Stop policy: holds the admission of workloads, or also evicts admitted ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "None"))]
     pub stop_policy: Option<StopPolicy>,
-    /// How much this queue counts beside the others of its ClusterQueue.
+    /// Weight of this LocalQueue among the LocalQueues of its ClusterQueue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fair_sharing: Option<FairSharing>,
 }
 
-/// What was observed of a LocalQueue.
+/// Observed state of a LocalQueue.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LocalQueueStatus {
-    /// Whether workloads can be admitted through this queue (Active), and why not.
+    /// Conditions of the LocalQueue. Active reports whether workloads can be admitted through it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// Workloads that wait.
+    /// Number of workloads that are pending admission.
     pub pending_workloads: i32,
-    /// Workloads that hold quota and have not finished.
+    /// Number of workloads that hold a quota reservation and have not finished.
     pub reserving_workloads: i32,
-    /// Workloads that were admitted and have not finished.
+    /// Number of workloads that are admitted and have not finished.
     pub admitted_workloads: i32,
-    /// Quota reserved by the workloads of this queue.
+    /// Quota reserved by the workloads of this queue, by flavor.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub flavors_reservation: Vec<LocalQueueFlavorUsage>,
-    /// Quota used by the admitted workloads of this queue.
+    /// Quota used by the admitted workloads of this queue, by flavor.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub flavors_usage: Vec<LocalQueueFlavorUsage>,
-    /// State of admission fair sharing.
+    /// Current state of fair sharing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fair_sharing: Option<LocalQueueFairSharingStatus>,
 }
 
-/// What is used of one flavor.
+/// Usage of one flavor.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LocalQueueFlavorUsage {
     /// Name of the flavor.
     pub name: String,
-    /// What is used, by resource.
+    /// Usage by resource.
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub resources: Vec<LocalQueueResourceUsage>,
 }
 
-/// What is used of one resource.
+/// Usage of one resource.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LocalQueueResourceUsage {
     /// Name of the resource.
     pub name: String,
-    /// What is used.
+    /// Total quantity used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total: Option<Quantity>,
 }
 
-/// State of fair sharing of a LocalQueue.
+/// Current state of fair sharing of a LocalQueue.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LocalQueueFairSharingStatus {
-    /// The share that it takes at the moment, in thousandths.
+    /// Current weighted share, in thousandths.
     pub weighted_share: i64,
-    /// Past usage that decides whose workload is next.
+    /// Past usage, by which admission fair sharing orders LocalQueues.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission_fair_sharing_status: Option<LocalQueueAdmissionFairSharingStatus>,
 }
@@ -107,8 +108,8 @@ pub struct LocalQueueFairSharingStatus {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LocalQueueAdmissionFairSharingStatus {
-    /// Usage over time, where older usage counts less.
+    /// Usage aggregated over time, in which older usage decays.
     pub consumed_resources: ResourceList,
-    /// When that was computed.
+    /// Time at which consumedResources was last computed.
     pub last_update: Time,
 }

@@ -1,5 +1,5 @@
-//! The kinds of `kueue.x-k8s.io/v1beta2`, with the fields, defaults and validation of Kueue 0.19
-//! (kueue v0.19.2 `apis/kueue/v1beta2`), and the names that go with them.
+//! Kinds of `kueue.x-k8s.io/v1beta2` with the fields, defaults and validation of Kueue 0.19 (kueue
+//! v0.19.2 `apis/kueue/v1beta2`), and their labels, annotations, conditions and reasons.
 
 pub mod cluster_queue;
 pub mod cohort;
@@ -25,54 +25,55 @@ pub use workload::{PodSet, PodTemplate, Workload, WorkloadSpec};
 pub use workload_priority_class::WorkloadPriorityClass;
 pub use workload_status::{Admission, PodSetAssignment, WorkloadStatus};
 
-use crate::api::quantity::Quantity;
+use crate::quantity::Quantity;
 
-/// Amounts by resource name.
+/// Quantities by resource name.
 pub type ResourceList = std::collections::BTreeMap<String, Quantity>;
 
-/// Whether a queue takes in new workloads, and what happens to those it has admitted.
+/// Stop policy of a queue: holds the admission of workloads, or also evicts admitted ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum StopPolicy {
     /// Workloads are admitted.
     #[default]
     None,
-    /// Nothing new is admitted; what was admitted keeps running.
+    /// No workload is admitted. Admitted workloads keep running.
     Hold,
-    /// Nothing new is admitted, and what was admitted is evicted.
+    /// No workload is admitted. Admitted workloads are evicted.
     HoldAndDrain,
 }
 
-/// How much a queue or cohort counts when unused quota is shared.
+/// Weight of a queue or cohort when unused quota is shared.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FairSharing {
-    /// Share of unused quota relative to its siblings. Zero means that it always comes last; 1 if unset.
+    /// Relative weight among the siblings. Zero means that the node comes last whatever its usage.
+    /// Unset means 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::weight", extend("default" = 1))]
     pub weight: Option<Quantity>,
 }
 
-/// The share that a queue or cohort takes at the moment.
+/// Current share of a queue or cohort.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FairSharingStatus {
-    /// Largest ratio over all resources of what is used above nominal quota to what the cohort can lend, in thousandths,
-    /// divided by the weight.
+    /// Maximum over all resources of the ratio of usage above nominal quota to the quantity that
+    /// the cohort can lend, in thousandths, divided by the weight.
     pub weighted_share: i64,
 }
 
-/// Which rule of admission fair sharing a ClusterQueue follows.
+/// Ordering mode of admission fair sharing in a ClusterQueue.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AdmissionScope {
-    /// The rule.
+    /// Ordering mode.
     pub admission_mode: AdmissionMode,
 }
 
-/// Whether past usage decides whose workload is next.
+/// Ordering of the LocalQueues of a ClusterQueue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum AdmissionMode {
-    /// LocalQueues that used less in the past come first.
+    /// LocalQueues with less past usage come first.
     UsageBasedAdmissionFairSharing,
-    /// Past usage does not matter.
+    /// Past usage is ignored.
     NoAdmissionFairSharing,
 }

@@ -1,28 +1,30 @@
-//! Labels, annotations, finalizers, condition types and reasons, as Kueue 0.19 spells them
-//! (kueue v0.19.2 `pkg/controller/constants`, `pkg/workloadslicing`, `apis/kueue/v1beta2`), and our own under `sluice.dev/`.
+//! Labels, annotations, finalizers, condition types and reasons of Kueue 0.19 (kueue v0.19.2
+//! `pkg/controller/constants`, `pkg/workloadslicing`, `apis/kueue/v1beta2`), and those of Sluice
+//! under `sluice.dev/`.
 
-/// Label of a job: name of the LocalQueue that it waits in.
+/// Label of a job: name of the LocalQueue that it is submitted to.
 pub const QUEUE_NAME_LABEL: &str = "kueue.x-k8s.io/queue-name";
 /// Label of a job: name of its WorkloadPriorityClass.
 pub const PRIORITY_CLASS_LABEL: &str = "kueue.x-k8s.io/priority-class";
-/// Label of a Workload: uid of the job that it stands for. And of a pod of a RayJob that was let go: uid of that.
+/// Label of a Workload: uid of its job. Label of an ungated pod of a RayJob: uid of the RayJob.
 pub const JOB_UID_LABEL: &str = "kueue.x-k8s.io/job-uid";
-/// Label of what is under queue management.
+/// Label of objects under queue management.
 pub const MANAGED_LABEL: &str = "kueue.x-k8s.io/managed";
 /// Label of a pod: name of its pod set.
 pub const POD_SET_LABEL: &str = "kueue.x-k8s.io/podset";
-/// Label of a pod: what it asks the scheduler for, hashed, so that it is charged as what it is and not as what its group's
-/// template says by now.
+/// Label of a pod: hash of its scheduling requirements. Usage is computed from it, because the
+/// template of the pod's group may have changed since the pod was created.
 pub const SHAPE_LABEL: &str = "sluice.dev/shape";
-/// Label of a pod: name of the ClusterQueue that admitted it.
+/// Label of a pod: name of the ClusterQueue that it is admitted by.
 pub const CLUSTER_QUEUE_LABEL: &str = "kueue.x-k8s.io/cluster-queue-name";
-/// Label of a pod: name of the LocalQueue that it came through.
+/// Label of a pod: name of the LocalQueue that its job was submitted to.
 pub const LOCAL_QUEUE_LABEL: &str = "kueue.x-k8s.io/local-queue-name";
-/// Label of a job: name of a Workload that exists already.
+/// Label of a job: name of an existing Workload to use.
 pub const PREBUILT_WORKLOAD_LABEL: &str = "kueue.x-k8s.io/prebuilt-workload-name";
-/// Label of a job: how long it may be admitted in all, in seconds.
+/// Label of a job: maximum total time for which it may be admitted, in seconds.
 pub const MAX_EXEC_TIME_LABEL: &str = "kueue.x-k8s.io/max-exec-time-seconds";
-/// Annotation of a job: it changes size by workload slices. The same word is the scheduling gate of its pods.
+/// Annotation of an elastic job, which is resized by workload slices. The scheduling gate of its
+/// pods has the same name.
 pub const ELASTIC_JOB_ANNOTATION: &str = "kueue.x-k8s.io/elastic-job";
 /// Scheduling gate of the pods of an elastic job that no admitted slice covers yet.
 pub const ELASTIC_JOB_GATE: &str = "kueue.x-k8s.io/elastic-job";
@@ -36,40 +38,40 @@ pub const WORKLOAD_ANNOTATION: &str = "kueue.x-k8s.io/workload";
 pub const JOB_OWNER_GVK_ANNOTATION: &str = "kueue.x-k8s.io/job-owner-gvk";
 /// Annotation of a Workload: name of its job.
 pub const JOB_OWNER_NAME_ANNOTATION: &str = "kueue.x-k8s.io/job-owner-name";
-/// Annotation of a job or Workload: who still holds it back from queueing, separated by commas.
+/// Annotation of a job or Workload: comma-separated names of the gates that still prevent it from
+/// being queued.
 pub const ADMISSION_GATED_BY_ANNOTATION: &str = "kueue.x-k8s.io/admission-gated-by";
-/// Annotation of a Workload: added to its priority.
+/// Annotation of a Workload: value added to its priority.
 pub const PRIORITY_BOOST_ANNOTATION: &str = "kueue.x-k8s.io/priority-boost";
-/// Finalizer of what must not go while it is in use.
+/// Finalizer that protects an object from deletion while it is in use.
 pub const RESOURCE_IN_USE_FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
-/// Annotation of a Job: the fewest pods that it can do with at the start.
+/// Annotation of a batch/v1 Job: minimum number of pods for partial admission.
 pub const MIN_PARALLELISM_ANNOTATION: &str = "kueue.x-k8s.io/job-min-parallelism";
-/// Name of the pod set of a workload with only one.
+/// Name of the pod set of a workload that has only one.
 pub const DEFAULT_POD_SET: &str = "main";
 /// Name of the LocalQueue of jobs that name none.
 pub const DEFAULT_LOCAL_QUEUE: &str = "default";
 
-/// Condition of a ClusterQueue or LocalQueue: whether workloads can be admitted.
+/// Condition of a ClusterQueue or LocalQueue: workloads can be admitted.
 pub const ACTIVE: &str = "Active";
-/// Condition of a ClusterQueue: it names fields that Sluice does not act on.
-pub const UNSUPPORTED: &str = "sluice.dev/Unsupported";
-/// Condition of a Workload: it holds quota.
+pub use crate::condition::UNSUPPORTED;
+/// Condition of a Workload: quota is reserved for it.
 pub const QUOTA_RESERVED: &str = "QuotaReserved";
-/// Condition of a Workload: it holds quota and every check passed.
+/// Condition of a Workload: quota is reserved and every AdmissionCheck passed.
 pub const ADMITTED: &str = "Admitted";
-/// Condition of a Workload: it must stop and give its quota back.
+/// Condition of a Workload: it must stop and release its quota.
 pub const EVICTED: &str = "Evicted";
-/// Condition of a Workload: whether it was queued again after an eviction.
+/// Condition of a Workload: it was queued again after an eviction.
 pub const REQUEUED: &str = "Requeued";
-/// Condition of a Workload: it was evicted for the sake of another.
+/// Condition of a Workload: it was evicted to make room for another workload.
 pub const PREEMPTED: &str = "Preempted";
-/// Condition of a Workload: it is over.
+/// Condition of a Workload: its job is finished.
 pub const FINISHED: &str = "Finished";
 /// Condition of a Workload: its pods are ready.
 pub const PODS_READY: &str = "PodsReady";
 /// Condition of a Workload: it is about to be deactivated.
 pub const DEACTIVATION_TARGET: &str = "DeactivationTarget";
-/// Condition of a Workload: it could preempt, but a gate keeps it from doing so.
+/// Condition of a Workload: it could preempt, but a preemption gate is closed.
 pub const BLOCKED_ON_PREEMPTION_GATES: &str = "BlockedOnPreemptionGates";
 
 /// Reasons of the condition Active of ClusterQueues and LocalQueues.
@@ -78,31 +80,31 @@ pub mod active_reason {
     pub const READY: &str = "Ready";
     /// A stop policy is set.
     pub const STOPPED: &str = "Stopped";
-    /// It is being deleted.
+    /// The queue is being deleted.
     pub const TERMINATING: &str = "Terminating";
-    /// A ResourceFlavor that it names does not exist.
+    /// A ResourceFlavor of the ClusterQueue does not exist.
     pub const FLAVOR_NOT_FOUND: &str = "FlavorNotFound";
-    /// An AdmissionCheck that it names does not exist.
+    /// An AdmissionCheck of the ClusterQueue does not exist.
     pub const ADMISSION_CHECK_NOT_FOUND: &str = "AdmissionCheckNotFound";
-    /// An AdmissionCheck that it names is not served by anyone.
+    /// An AdmissionCheck of the ClusterQueue has no active controller.
     pub const ADMISSION_CHECK_INACTIVE: &str = "AdmissionCheckInactive";
     /// The Topology of a flavor does not exist.
     pub const TOPOLOGY_NOT_FOUND: &str = "TopologyNotFound";
-    /// Quota or flavors contradict each other.
+    /// Quotas or flavors contradict each other.
     pub const MISCONFIGURED: &str = "Misconfigured";
-    /// The ClusterQueue of a LocalQueue does not exist.
+    /// The ClusterQueue of the LocalQueue does not exist.
     pub const CLUSTER_QUEUE_DOES_NOT_EXIST: &str = "ClusterQueueDoesNotExist";
-    /// The ClusterQueue of a LocalQueue can't admit.
+    /// The ClusterQueue of the LocalQueue is not active.
     pub const CLUSTER_QUEUE_IS_INACTIVE: &str = "ClusterQueueIsInactive";
 }
 
 /// Reasons of the condition Evicted of Workloads.
 pub mod evicted_reason {
-    /// For the sake of another workload.
+    /// The workload was preempted by another one.
     pub const PREEMPTED: &str = "Preempted";
     /// The pods were not ready in time.
     pub const PODS_READY_TIMEOUT: &str = "PodsReadyTimeout";
-    /// A check did not pass.
+    /// An AdmissionCheck did not pass.
     pub const ADMISSION_CHECK: &str = "AdmissionCheck";
     /// The ClusterQueue is stopped.
     pub const CLUSTER_QUEUE_STOPPED: &str = "ClusterQueueStopped";
@@ -118,7 +120,7 @@ pub mod pods_ready_reason {
     pub const WAIT_FOR_START: &str = "WaitForStart";
     /// The pods are ready for the first time.
     pub const STARTED: &str = "Started";
-    /// The pods were ready, and some are not any more.
+    /// The pods were ready, and some of them no longer are.
     pub const WAIT_FOR_RECOVERY: &str = "WaitForRecovery";
     /// The pods are ready again.
     pub const RECOVERED: &str = "Recovered";
@@ -128,7 +130,7 @@ pub mod pods_ready_reason {
 pub mod requeued_reason {
     /// `spec.active` is true again.
     pub const REACTIVATED: &str = "Reactivated";
-    /// The wait is over.
+    /// The backoff has ended.
     pub const BACKOFF_FINISHED: &str = "BackoffFinished";
     /// The ClusterQueue is no longer stopped.
     pub const CLUSTER_QUEUE_RESTARTED: &str = "ClusterQueueRestarted";
@@ -144,8 +146,8 @@ pub mod finished_reason {
     pub const FAILED: &str = "Failed";
     /// The Workload does not match its job.
     pub const OUT_OF_SYNC: &str = "OutOfSync";
-    /// The job is gone.
+    /// The job does not exist.
     pub const OWNER_NOT_FOUND: &str = "OwnerNotFound";
-    /// A newer slice of the job was admitted in its place.
+    /// A newer slice of the job was admitted and replaces this one.
     pub const WORKLOAD_SLICE_REPLACED: &str = "WorkloadSliceReplaced";
 }

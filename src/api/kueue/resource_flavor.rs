@@ -1,17 +1,18 @@
-//! ResourceFlavor: one class of hardware.
+//! ResourceFlavor: a class of nodes, such as a GPU model or spot capacity.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Taint, Toleration};
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::schema::{self, DNS_SUBDOMAIN};
 
-/// Names the nodes that belong to a class of hardware, and what pods need to run there.
+/// Nodes that belong to the flavor, and the tolerations that pods need to run on them.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "kueue.x-k8s.io",
     version = "v1beta2",
     kind = "ResourceFlavor",
@@ -21,7 +22,7 @@ use super::schema::{self, DNS_SUBDOMAIN};
     shortname = "rf",
     derive = "Default",
     derive = "PartialEq",
-    doc = "ResourceFlavor is one class of hardware that ClusterQueues give out quota for."
+    doc = "ResourceFlavor is a class of nodes that ClusterQueues define quota for."
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
@@ -29,17 +30,19 @@ use super::schema::{self, DNS_SUBDOMAIN};
     {"rule": "!has(oldSelf.topologyName) || (has(self.topologyName) && self.topologyName == oldSelf.topologyName)", "message": "topologyName is immutable when topologyName is set"},
 ]))]
 pub struct ResourceFlavorSpec {
-    /// Labels of the nodes of this flavor; pods that get the flavor are given them as a node selector.
+    /// Labels of the nodes of this flavor. Pods that are assigned the flavor get them as a node
+    /// selector.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::node_labels")]
     pub node_labels: BTreeMap<String, String>,
-    /// Taints of the nodes of this flavor; a pod set must tolerate those with NoSchedule and NoExecute to get it.
+    /// Taints of the nodes of this flavor. A pod set is eligible only if it tolerates those with
+    /// effect NoSchedule and NoExecute.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "atomic", "x-kubernetes-validations" = [
         {"rule": "self.all(x, x.effect in ['NoSchedule', 'PreferNoSchedule', 'NoExecute'])", "message": "supported taint effect values: 'NoSchedule', 'PreferNoSchedule', 'NoExecute'"},
     ]))]
     pub node_taints: Vec<Taint>,
-    /// Tolerations that pods get together with this flavor.
+    /// Tolerations that are added to pods that are assigned this flavor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "atomic", "x-kubernetes-validations" = [
         {"rule": "self.all(x, !has(x.key) ? x.operator == 'Exists' : true)", "message": "operator must be Exists when 'key' is empty, which means 'match all values and all keys'"},
@@ -49,7 +52,7 @@ pub struct ResourceFlavorSpec {
         {"rule": "self.all(x, !has(x.effect) || x.effect in ['NoSchedule', 'PreferNoSchedule', 'NoExecute'])", "message": "supported taint effect values: 'NoSchedule', 'PreferNoSchedule', 'NoExecute'"},
     ]))]
     pub tolerations: Vec<Toleration>,
-    /// Topology of the nodes of this flavor.
+    /// Name of the Topology of the nodes of this flavor.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub topology_name: Option<String>,

@@ -1,20 +1,21 @@
-//! The scheduling gate of a pod that no admitted slice pays for yet: while it is there, the scheduler leaves the pod alone.
+//! Scheduling gate of a pod that no admitted slice covers yet. While the pod has it, the scheduler
+//! ignores the pod.
 
 use k8s_openapi::api::core::v1::{Pod, PodSchedulingGate, PodSpec};
 
 use super::names::ELASTIC_JOB_GATE;
 
-/// Whether the pod waits behind the gate.
+/// Returns whether the pod has the gate.
 pub fn is_gated(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(has)
 }
 
-/// Whether a pod of this spec is born behind the gate.
+/// Returns whether a pod created from this spec has the gate.
 pub fn has(pod: &PodSpec) -> bool {
     pod.scheduling_gates.iter().flatten().any(|gate| gate.name == ELASTIC_JOB_GATE)
 }
 
-/// Closes or opens the gate. Gates of others stay as they are.
+/// Adds or removes the gate. Gates of other controllers are kept.
 pub fn set(pod: &mut PodSpec, gated: bool) {
     let mut gates = pod.scheduling_gates.take().unwrap_or_default();
     gates.retain(|gate| gate.name != ELASTIC_JOB_GATE);
@@ -39,8 +40,8 @@ mod tests {
     #[case::closed(&[], true, &[ELASTIC_JOB_GATE])]
     #[case::closed_already(&[ELASTIC_JOB_GATE], true, &[ELASTIC_JOB_GATE])]
     #[case::opened(&[ELASTIC_JOB_GATE], false, &[])]
-    #[case::opened_beside_another(&["topology", ELASTIC_JOB_GATE], false, &["topology"])]
-    fn only_our_own_gate_is_set(#[case] before: &[&str], #[case] gated: bool, #[case] after: &[&str]) {
+    #[case::opened_next_to_another_gate(&["topology", ELASTIC_JOB_GATE], false, &["topology"])]
+    fn set_changes_only_the_elastic_job_gate(#[case] before: &[&str], #[case] gated: bool, #[case] after: &[&str]) {
         let mut spec = pod(before);
         set(&mut spec, gated);
 

@@ -1,24 +1,26 @@
-//! Pieces of schema that the derive can't say.
+//! Schema fragments that the derive cannot express.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
-/// The grammar of quantities, without the numbers that no quota is: more than 19 digits or a power of ten beyond 18. The API
-/// server's own parser takes `1e400` and wraps it on use.
+/// Pattern of a quantity of at most 19 digits and a power of ten up to 18. The API server's own
+/// parser accepts `1e400` and wraps it on use.
 const QUANTITY_PATTERN: &str =
     r"^\+?([0-9]{1,19}(\.[0-9]{0,9})?|\.[0-9]{1,9})([KMGTPE]i|[numkMGTPE]|[eE](\+?(0?[0-9]|1[0-8])|-[0-9]{1,2}))?$";
 
-/// A name in DNS form (RFC 1123), at most 253 characters.
+/// Pattern of a DNS subdomain (RFC 1123). Fields limit the length to 253 characters separately.
 pub(super) const DNS_SUBDOMAIN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
 
-/// The name of a resource, label or taint: a DNS name and a slash if somebody owns it, and then at most 63 characters.
+/// Pattern of the name of a resource, label or taint: an optional DNS subdomain and a slash, then
+/// at most 63 characters.
 pub(super) const QUALIFIED_NAME: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)$";
 
-/// The value of a label.
+/// Pattern of a label value.
 pub(super) const LABEL_VALUE: &str = "^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$";
 
-/// A quantity of zero or more. A validation rule would say more, but there may be 65,536 quotas in a ClusterQueue, and the API
-/// server refuses a definition with any rule that reads them as too dear; so the pattern has no minus sign, and a number has a
-/// minimum. What compares one quota with another is in `config/policy`.
+/// Quantity of zero or more. A CEL rule would be more precise, but a ClusterQueue may have 65,536
+/// quotas and the API server rejects any rule over all of them for its estimated cost. So the
+/// pattern has no minus sign, and numbers have a minimum. Rules that compare quotas are in
+/// `config/policy`.
 pub(super) fn non_negative_quantity(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "x-kubernetes-int-or-string": true,
@@ -27,7 +29,7 @@ pub(super) fn non_negative_quantity(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// A weight: zero, or more than 10⁻⁹, below which shares could not be told apart.
+/// Fair-sharing weight: zero, or more than 10⁻⁹, below which shares are indistinguishable.
 pub(super) fn weight(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "x-kubernetes-int-or-string": true,
@@ -40,7 +42,8 @@ pub(super) fn weight(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Labels of nodes. What their names may be is in `config/policy`: a schema can't say that of the keys of a map.
+/// Node labels. The syntax of the keys is validated in `config/policy`, because a schema cannot
+/// constrain the keys of a map.
 pub(super) fn node_labels(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -50,8 +53,8 @@ pub(super) fn node_labels(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// An object that only its reader looks into. The API server stores it as it is: checking a whole pod template on every
-/// status write is what made those writes slow.
+/// Object that the API server stores without validating it. Validating a whole pod template on each
+/// status write made these writes slow.
 pub(super) fn opaque_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }

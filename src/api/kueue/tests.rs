@@ -1,4 +1,4 @@
-//! Manifests that people have are read and written back without losing a field.
+//! Manifests survive a round trip through the types without losing a field.
 
 use rstest::rstest;
 use serde::Serialize;
@@ -9,7 +9,7 @@ use super::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, Workload
 
 fn round_trip<K: Serialize + DeserializeOwned>(manifest: Value) -> Value {
     let object: K = serde_json::from_value(manifest).expect("the manifest is of its kind");
-    serde_json::to_value(object).expect("a Kubernetes object serialises")
+    serde_json::to_value(object).expect("a Kubernetes object serializes")
 }
 
 fn manifest(kind: &str, fields: Value) -> Value {
@@ -104,13 +104,13 @@ fn condition(type_: &str) -> Value {
         "preemptionGates": [{"name": "gate", "position": "Open", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
     },
 }))]
-fn no_field_is_lost(#[case] round_trip: fn(Value) -> Value, #[case] kind: &str, #[case] fields: Value) {
+fn manifests_keep_every_field_in_a_round_trip(#[case] round_trip: fn(Value) -> Value, #[case] kind: &str, #[case] fields: Value) {
     let manifest = manifest(kind, fields);
     assert_eq!(round_trip(manifest.clone()), manifest);
 }
 
 #[test]
-fn numbers_are_quantities_and_what_is_absent_has_its_default() {
+fn numeric_quantities_are_accepted_and_absent_fields_have_defaults() {
     let quota = json!({"name": "cpu", "nominalQuota": 9});
     let groups = json!([{"coveredResources": ["cpu"], "flavors": [{"name": "f", "resources": [quota]}]}]);
     let queue: ClusterQueue =

@@ -1,20 +1,21 @@
-//! Workload: the pods of a job, as one thing to admit.
+//! Workload: the pods of a job as the unit of admission.
 
 use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::schema::{self, DNS_SUBDOMAIN};
 use super::workload_status::WorkloadStatus;
-use crate::api::shared::SharedJson;
+use crate::shared::SharedJson;
 
-/// Name of a pod set, in DNS form (RFC 1123).
+/// Pattern of a DNS label (RFC 1123), as which pod sets are named.
 pub(super) const DNS_LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 
-/// What a job needs to run, and in which queue it waits for it.
+/// Desired state of a Workload: its pods, its queue and its priority.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "kueue.x-k8s.io",
     version = "v1beta2",
     kind = "Workload",
@@ -26,12 +27,12 @@ pub(super) const DNS_LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
     status = "WorkloadStatus",
     derive = "Default",
     derive = "PartialEq",
-    doc = "Workload is the pods of a job, or of one slice of it, as one thing to admit.",
+    doc = "Workload is the unit of admission: the pods of a job, or of one slice of an elastic job.",
     selectable = ".status.admission.clusterQueue",
-    printcolumn = r#"{"name": "Queue", "type": "string", "jsonPath": ".spec.queueName", "description": "Queue that this workload was submitted to"}"#,
-    printcolumn = r#"{"name": "Reserved in", "type": "string", "jsonPath": ".status.admission.clusterQueue", "description": "ClusterQueue whose quota the workload holds"}"#,
-    printcolumn = r#"{"name": "Admitted", "type": "string", "jsonPath": ".status.conditions[?(@.type=='Admitted')].status", "description": "Whether it was admitted"}"#,
-    printcolumn = r#"{"name": "Finished", "type": "string", "jsonPath": ".status.conditions[?(@.type=='Finished')].status", "description": "Whether it finished"}"#,
+    printcolumn = r#"{"name": "Queue", "type": "string", "jsonPath": ".spec.queueName", "description": "LocalQueue that the workload was submitted to"}"#,
+    printcolumn = r#"{"name": "Reserved in", "type": "string", "jsonPath": ".status.admission.clusterQueue", "description": "ClusterQueue in which quota is reserved"}"#,
+    printcolumn = r#"{"name": "Admitted", "type": "string", "jsonPath": ".status.conditions[?(@.type=='Admitted')].status", "description": "Whether the workload is admitted"}"#,
+    printcolumn = r#"{"name": "Finished", "type": "string", "jsonPath": ".status.conditions[?(@.type=='Finished')].status", "description": "Whether the workload is finished"}"#,
     printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp", "description": "Time since this workload was created"}"#
 )]
 #[serde(rename_all = "camelCase")]
@@ -39,34 +40,35 @@ pub(super) const DNS_LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
     {"rule": "!has(self.priorityClassRef) || has(self.priority)", "message": "priority should not be nil when priorityClassRef is set"},
 ]))]
 pub struct WorkloadSpec {
-    /// Sets of pods of one shape.
+    /// Groups of homogeneous pods.
     #[schemars(length(min = 1, max = 18), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub pod_sets: Vec<PodSet>,
-    /// Name of the LocalQueue.
+    /// Name of the LocalQueue that the workload is submitted to.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub queue_name: Option<String>,
-    /// The class that the priority was taken from.
+    /// Priority class that priority is taken from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_class_ref: Option<PriorityClassRef>,
-    /// Priority; higher goes first, 0 if unset.
+    /// Priority of the workload. Higher values are admitted first. Unset means 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// Whether the workload may be admitted; setting it to false evicts it.
+    /// Allows the workload to be admitted. Setting it to false evicts an admitted workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = true))]
     pub active: Option<bool>,
-    /// How long it may be admitted in all, in seconds.
+    /// Maximum total time for which the workload may be admitted, in seconds. After that it is
+    /// deactivated.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub maximum_execution_time_seconds: Option<i32>,
-    /// Gates that keep the workload from preempting others while closed.
+    /// Gates that prevent the workload from preempting others while they are closed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub preemption_gates: Vec<PreemptionGate>,
 }
 
-/// Names the class that a priority was taken from.
+/// Reference to the priority class that a priority is taken from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-validations" = [
     {"rule": "(self.group == 'scheduling.k8s.io') ? self.kind == 'PriorityClass' : true", "message": "only the PriorityClass kind is allowed for the scheduling.k8s.io group"},
@@ -85,10 +87,10 @@ pub struct PriorityClassRef {
 /// API group of a priority class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PriorityClassGroup {
-    /// A WorkloadPriorityClass.
+    /// Group of WorkloadPriorityClass.
     #[serde(rename = "kueue.x-k8s.io")]
     Kueue,
-    /// A PriorityClass of pods.
+    /// Group of PriorityClass, the priority class of pods.
     #[serde(rename = "scheduling.k8s.io")]
     Scheduling,
 }
@@ -96,13 +98,13 @@ pub enum PriorityClassGroup {
 /// Kind of a priority class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PriorityClassKind {
-    /// In the group `kueue.x-k8s.io`.
+    /// Kind in group `kueue.x-k8s.io`.
     WorkloadPriorityClass,
-    /// In the group `scheduling.k8s.io`.
+    /// Kind in group `scheduling.k8s.io`.
     PriorityClass,
 }
 
-/// A number of pods of one shape.
+/// A group of homogeneous pods.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
@@ -113,17 +115,17 @@ pub struct PodSet {
     #[serde(default = "main_pod_set")]
     #[schemars(length(max = 63), regex(pattern = DNS_LABEL))]
     pub name: String,
-    /// The shape of each pod. The API server stores it as it is.
+    /// Template of the pods. The API server stores it without validating it.
     pub template: PodTemplate,
-    /// How many pods.
+    /// Number of pods.
     #[serde(default = "one")]
     #[schemars(range(min = 0))]
     pub count: i32,
-    /// The least number of pods that is worth admitting.
+    /// Minimum number of pods for partial admission. Unset means that all pods must be admitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub min_count: Option<i32>,
-    /// Where in the topology the pods are to be.
+    /// Topology constraints of the pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology_request: Option<PodSetTopologyRequest>,
 }
@@ -136,7 +138,7 @@ fn one() -> i32 {
     1
 }
 
-/// A pod template that is kept as it was written and decoded only by who looks into it.
+/// Pod template that is stored as submitted, and decoded only where it is read.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct PodTemplate(#[schemars(schema_with = "schema::opaque_object")] pub SharedJson);
@@ -145,77 +147,77 @@ impl PodTemplate {
     /// Wraps a template.
     ///
     /// # Errors
-    /// When the template does not serialise.
+    /// Returns an error if the template does not serialize.
     pub fn new(template: &PodTemplateSpec) -> Result<Self, serde_json::Error> {
         serde_json::to_value(template).map(|template| Self(template.into()))
     }
 
-    /// The pod spec; an empty one if the template has none.
+    /// Decodes the pod spec. It is empty if the template has none.
     ///
     /// # Errors
-    /// When it is not a pod spec.
+    /// Returns an error if `spec` is not a pod spec.
     pub fn pod_spec(&self) -> Result<PodSpec, serde_json::Error> {
         self.0.get("spec").map_or_else(|| Ok(PodSpec::default()), PodSpec::deserialize)
     }
 }
 
-/// Where in the topology the pods of a pod set are to be.
+/// Topology constraints of the pods of a pod set.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSetTopologyRequest {
-    /// All pods within one domain of this level.
+    /// Topology level at which all pods must be in one domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub required: Option<String>,
-    /// All pods within one domain of this level if possible.
+    /// Topology level at which all pods should be in one domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub preferred: Option<String>,
-    /// Anywhere in the topology.
+    /// Allows the pods to be anywhere in the topology.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unconstrained: Option<bool>,
-    /// Label that numbers the pods.
+    /// Label that holds the index of a pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 317))]
     pub pod_index_label: Option<String>,
-    /// Label that numbers the groups of pods.
+    /// Label that holds the index of the replicated job of a pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 317))]
     pub sub_group_index_label: Option<String>,
-    /// Number of groups of pods.
+    /// Number of replicated jobs in the pod set.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub sub_group_count: Option<i32>,
-    /// Pod sets of one such group get the same flavor.
+    /// Name of the group of pod sets that are assigned the same flavor and topology domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub pod_set_group_name: Option<String>,
-    /// Level within one domain of which each part of the pod set has to be.
+    /// Topology level at which each slice of the pod set must be in one domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub pod_set_slice_required_topology: Option<String>,
-    /// Number of pods in each part.
+    /// Number of pods in each slice of the pod set.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub pod_set_slice_size: Option<i32>,
-    /// Parts within parts, from the coarsest to the finest.
+    /// Nested slices of the pod set, from the coarsest to the finest level.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 3), extend("x-kubernetes-list-type" = "atomic"))]
     pub podset_slice_required_topology_constraints: Vec<PodsetSliceRequiredTopologyConstraint>,
 }
 
-/// One layer of parts of a pod set.
+/// One level of nested slices of a pod set.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PodsetSliceRequiredTopologyConstraint {
-    /// Level of the topology.
+    /// Topology level at which each slice must be in one domain.
     #[schemars(length(min = 1, max = 63))]
     pub topology: String,
-    /// Number of pods in each part.
+    /// Number of pods in each slice.
     #[schemars(range(min = 1))]
     pub size: i32,
 }
 
-/// A gate that keeps the workload from preempting others.
+/// A gate that prevents the workload from preempting others while it is closed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PreemptionGate {
     /// Name of the gate.

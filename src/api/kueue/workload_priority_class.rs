@@ -1,12 +1,13 @@
-//! WorkloadPriorityClass: a name for a priority.
+//! WorkloadPriorityClass: a named priority of workloads.
 
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Fields of a WorkloadPriorityClass, which stand beside its metadata and not in a spec.
+/// Fields of a WorkloadPriorityClass. They are at the top level of the object, which has no spec.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "kueue.x-k8s.io",
     version = "v1beta2",
     kind = "WorkloadPriorityClass",
@@ -15,14 +16,14 @@ use serde::{Deserialize, Serialize};
     no_spec,
     derive = "Default",
     derive = "PartialEq",
-    doc = "WorkloadPriorityClass gives a name to a priority of workloads, apart from the priority of their pods.",
+    doc = "WorkloadPriorityClass names a priority of workloads, independent of the priority of their pods.",
     printcolumn = r#"{"name": "Value", "type": "integer", "jsonPath": ".value", "description": "Priority of the workloads of this class"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadPriorityClassFields {
-    /// The priority; higher goes first.
+    /// Priority of workloads of this class. Higher values are admitted first.
     pub value: i32,
-    /// When to use this class.
+    /// Guidance on when to use this class.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     pub description: Option<String>,

@@ -1,4 +1,4 @@
-//! What was observed of a Workload.
+//! Status of a Workload.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::ResourceList;
 use super::schema::{self, DNS_SUBDOMAIN};
 use super::workload::{DNS_LABEL, main_pod_set};
 
-/// What was observed of a Workload.
+/// Observed state of a Workload.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = [
@@ -20,43 +20,43 @@ use super::workload::{DNS_LABEL, main_pod_set};
     {"rule": "!has(self.clusterName) || (!has(self.nominatedClusterNames) || (has(self.nominatedClusterNames) && size(self.nominatedClusterNames) == 0))", "message": "clusterName and nominatedClusterNames are mutually exclusive"},
 ]))]
 pub struct WorkloadStatus {
-    /// How far the workload is: QuotaReserved, Admitted, Evicted, Requeued, Finished and others.
+    /// Conditions of the workload, such as QuotaReserved, Admitted, Evicted, Requeued and Finished.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// The quota that the workload holds.
+    /// Quota reserved for the workload. Unset means that no quota is reserved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,
-    /// When it is queued again after an eviction.
+    /// State of requeuing after an eviction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requeue_state: Option<RequeueState>,
-    /// Pods that no longer need their part of the quota.
+    /// Pods that have finished, and whose quota can be reclaimed while the workload runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 18), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub reclaimable_pods: Vec<ReclaimablePod>,
-    /// Checks that must pass before the workload is admitted.
+    /// State of the AdmissionChecks that the workload needs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub admission_checks: Vec<AdmissionCheckState>,
-    /// What a workload that is not admitted asks for.
+    /// Requests of a workload for which no quota is reserved, by pod set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 18), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub resource_requests: Vec<PodSetRequest>,
-    /// Time spent admitted before the last eviction, in seconds.
+    /// Time for which the workload was admitted before its last eviction, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accumulated_past_execution_time_seconds: Option<i32>,
-    /// How often it was evicted, and why.
+    /// Number of evictions, by reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduling_stats: Option<SchedulingStats>,
-    /// Clusters that may take the workload.
+    /// Clusters that are candidates for running the workload.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20), inner(length(max = 256)), extend("x-kubernetes-list-type" = "atomic"))]
     pub nominated_cluster_names: Vec<String>,
-    /// The cluster that took the workload.
+    /// Cluster that runs the workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub cluster_name: Option<String>,
-    /// Failed nodes that ran pods of this workload.
+    /// Failed nodes that run pods of the workload.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub unhealthy_nodes: Vec<UnhealthyNode>,
@@ -66,19 +66,19 @@ pub struct WorkloadStatus {
     pub preemption_gates: Vec<PreemptionGateState>,
 }
 
-/// The quota that a workload holds.
+/// Quota reserved for a workload.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Admission {
-    /// The ClusterQueue whose quota it is.
+    /// Name of the ClusterQueue in which quota is reserved.
     #[schemars(length(max = 253), regex(pattern = DNS_SUBDOMAIN))]
     pub cluster_queue: String,
-    /// The part of each pod set.
+    /// Quota and flavors assigned to each pod set.
     #[schemars(length(max = 18), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub pod_set_assignments: Vec<PodSetAssignment>,
 }
 
-/// The quota that one pod set holds.
+/// Quota and flavors assigned to one pod set.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSetAssignment {
@@ -86,152 +86,152 @@ pub struct PodSetAssignment {
     #[serde(default = "main_pod_set")]
     #[schemars(length(max = 63), regex(pattern = DNS_LABEL))]
     pub name: String,
-    /// The flavor of each resource.
+    /// Flavor assigned to each resource.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub flavors: BTreeMap<String, String>,
-    /// What all pods of the pod set need together.
+    /// Total resources of all pods of the pod set.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub resource_usage: ResourceList,
-    /// Number of pods at admission; that of the spec if unset.
+    /// Number of pods for which quota is reserved. Unset means the count of the spec.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub count: Option<i32>,
-    /// Where in the topology the pods are.
+    /// Topology domains assigned to the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_object")]
     pub topology_assignment: Option<Value>,
-    /// Whether the place in the topology is decided later.
+    /// State of a topology assignment that is made after quota is reserved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delayed_topology_request: Option<DelayedTopologyRequestState>,
 }
 
-/// How far a delayed topology request is.
+/// State of a delayed topology assignment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DelayedTopologyRequestState {
-    /// Not decided yet.
+    /// The topology is not assigned yet.
     Pending,
-    /// Decided.
+    /// The topology is assigned.
     Ready,
 }
 
-/// When a workload is queued again.
+/// State of requeuing after an eviction.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RequeueState {
-    /// How often it was queued again.
+    /// Number of times the workload was requeued.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub count: Option<i32>,
-    /// When it is queued again.
+    /// Time at which the workload is queued again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requeue_at: Option<Time>,
 }
 
-/// Pods that no longer need their part of the quota.
+/// Pods of one pod set whose quota can be reclaimed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReclaimablePod {
     /// Name of the pod set.
     #[schemars(length(max = 63), regex(pattern = DNS_LABEL))]
     pub name: String,
-    /// How many pods.
+    /// Number of pods.
     #[schemars(range(min = 0))]
     pub count: i32,
 }
 
-/// State of one admission check.
+/// State of one AdmissionCheck.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AdmissionCheckState {
-    /// Name of the check.
+    /// Name of the AdmissionCheck.
     #[schemars(length(min = 1, max = 316))]
     pub name: String,
-    /// How far it is.
+    /// State of the check.
     pub state: CheckState,
-    /// When it last changed.
+    /// Last time the state changed.
     pub last_transition_time: Time,
-    /// A sentence for people.
+    /// Human-readable details of the state.
     #[schemars(length(max = 32768))]
     pub message: String,
-    /// How long to wait at least before the next try, in seconds.
+    /// Minimum time before the check is retried, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub requeue_after_seconds: Option<i32>,
-    /// Number of tries.
+    /// Number of retries.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub retry_count: Option<i32>,
-    /// Changes to the pods that the check asks for.
+    /// Modifications of the pod sets that the check requests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 18), extend("x-kubernetes-list-type" = "atomic"))]
     pub pod_set_updates: Vec<PodSetUpdate>,
 }
 
-/// How far an admission check is.
+/// State of an AdmissionCheck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum CheckState {
-    /// Not decided.
+    /// The check has not completed.
     Pending,
-    /// Passed.
+    /// The check passed.
     Ready,
-    /// Not passed this time.
+    /// The check failed, and is retried after the workload releases its quota.
     Retry,
-    /// Not passed for good.
+    /// The check failed permanently.
     Rejected,
 }
 
-/// Changes to the pods of one pod set that an admission check asks for.
+/// Modifications of one pod set that an AdmissionCheck requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSetUpdate {
     /// Name of the pod set.
     #[schemars(length(max = 63), regex(pattern = DNS_LABEL))]
     pub name: String,
-    /// Labels to add.
+    /// Labels to add to the pods.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Annotations to add.
+    /// Annotations to add to the pods.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Node selector to add.
+    /// Node selector to add to the pods.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// Tolerations to add.
+    /// Tolerations to add to the pods.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "atomic"))]
     pub tolerations: Vec<Toleration>,
 }
 
-/// What one pod set asks for.
+/// Requests of one pod set.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PodSetRequest {
     /// Name of the pod set.
     #[schemars(length(max = 63), regex(pattern = DNS_LABEL))]
     pub name: String,
-    /// What all its pods need together.
+    /// Total resources requested by all pods of the pod set.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub resources: ResourceList,
 }
 
-/// How often a workload was evicted.
+/// Scheduling statistics of a workload.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SchedulingStats {
-    /// By reason and cause.
+    /// Number of evictions, by reason and underlying cause.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["reason", "underlyingCause"]))]
     pub evictions: Vec<EvictionCount>,
 }
 
-/// How often a workload was evicted for one reason.
+/// Number of evictions for one reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EvictionCount {
-    /// The reason of the Evicted condition.
+    /// Reason of the Evicted condition.
     #[schemars(length(max = 316))]
     pub reason: String,
-    /// What lay behind it; may be empty.
+    /// Finer-grained cause of the eviction. May be empty.
     #[schemars(length(max = 316))]
     pub underlying_cause: String,
-    /// How often.
+    /// Number of evictions.
     #[schemars(range(min = 0))]
     pub count: i32,
 }
@@ -251,13 +251,13 @@ pub struct PreemptionGateState {
     /// Name of the gate.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// Whether it is open.
+    /// Position of the gate.
     pub position: PreemptionGatePosition,
-    /// When it last changed.
+    /// Last time the position changed.
     pub last_transition_time: Time,
 }
 
-/// Whether a preemption gate is open.
+/// Position of a preemption gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PreemptionGatePosition {
     /// The workload must not preempt.

@@ -1,13 +1,14 @@
-//! How annotations are read that owners set.
+//! Reading of annotations that users set.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// What an annotation says, if it is there.
+/// Returns the value of an annotation. None if it is absent.
 pub(super) fn annotation<'a>(meta: &'a ObjectMeta, name: &str) -> Option<&'a str> {
     meta.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
-/// The sentence that names an annotation, its value, and what is wrong with that.
+/// Formats the error for an annotation that is ignored: its name, its value, and what is wrong with
+/// it.
 pub(super) fn misread_as(name: &str, value: &str, wrong: &str) -> String {
-    format!("annotation {name}: {value:?} is {wrong}, and counts as nothing")
+    format!("annotation {name}: {value:?} is {wrong}; the annotation is ignored")
 }

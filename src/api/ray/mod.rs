@@ -1,5 +1,5 @@
-//! The kinds of `ray.io/v1`, with the fields, defaults and validation of KubeRay 1.7
-//! (kuberay v1.7.0 `ray-operator/apis/ray/v1`), and the names that go with them.
+//! Kinds of `ray.io/v1` with the fields, defaults and validation of KubeRay 1.7 (kuberay v1.7.0
+//! `ray-operator/apis/ray/v1`), and their labels, annotations and conditions.
 
 mod annotations;
 pub mod names;
@@ -15,7 +15,8 @@ mod tests;
 pub mod upgrade_choices;
 pub mod way_choices;
 
-/// Whether `spec.managedBy` leaves an object to another controller than the Ray operator of this cluster.
+/// Returns whether `spec.managedBy` assigns the object to a controller other than the Ray operator
+/// of this cluster.
 pub fn is_managed_elsewhere(managed_by: Option<&str>) -> bool {
     managed_by.is_some_and(|manager| manager != names::MANAGED_BY_OPERATOR)
 }

@@ -1,96 +1,100 @@
-//! Labels, annotations and other names that KubeRay's users and tools rely on
-//! (KubeRay 1.7 `ray-operator/controllers/ray/utils/constant.go`).
+//! Labels, annotations and other names of KubeRay (KubeRay 1.7
+//! `ray-operator/controllers/ray/utils/constant.go`), and those of Sluice under `sluice.dev/`.
 
-/// On everything of a cluster: the name of the RayCluster.
+/// Label of the pods and other objects of a RayCluster: its name.
 pub const CLUSTER_LABEL: &str = "ray.io/cluster";
-/// On pods: `head` or `worker`.
+/// Label of pods: `head` or `worker`.
 pub const NODE_TYPE_LABEL: &str = "ray.io/node-type";
-/// On pods: the group; that of the head is [`HEAD_GROUP`].
+/// Label of pods: name of the group, which is [`HEAD_GROUP`] for the head.
 pub const GROUP_LABEL: &str = "ray.io/group";
-/// On pods and the head Service: `CLUSTER-head` or `CLUSTER-worker`.
+/// Label of pods and the head Service: `CLUSTER-head` or `CLUSTER-worker`.
 pub const IDENTIFIER_LABEL: &str = "ray.io/identifier";
-/// On pods: `yes`.
+/// Label of pods: `yes`.
 pub const IS_RAY_NODE_LABEL: &str = "ray.io/is-ray-node";
-/// On pods of a RayService: `true` if requests may be sent to the pod.
+/// Label of pods of a RayService: `true` if the pod may receive Serve traffic.
 pub const SERVE_LABEL: &str = "ray.io/serve";
-/// On the Service for the hosts of multi-host replicas.
+/// Label of the headless Service for the hosts of multi-host replicas.
 pub const HEADLESS_WORKER_LABEL: &str = "ray.io/headless-worker-svc";
-/// On what a RayService or RayJob made: its name.
+/// Label of objects created by a RayService or RayJob: its name.
 pub const ORIGIN_NAME_LABEL: &str = "ray.io/originated-from-cr-name";
-/// On what a RayService or RayJob made: its kind.
+/// Label of objects created by a RayService or RayJob: its kind.
 pub const ORIGIN_KIND_LABEL: &str = "ray.io/originated-from-crd";
-/// On worker pods: which replica of its group the pod belongs to, from 0.
+/// Label of worker pods: index of the pod's replica within its group, from 0.
 pub const REPLICA_INDEX_LABEL: &str = "ray.io/worker-group-replica-index";
-/// On pods of multi-host groups: a name for the replica that the pod belongs to.
+/// Label of pods of multi-host groups: name of the pod's replica.
 pub const REPLICA_NAME_LABEL: &str = "ray.io/worker-group-replica-name";
-/// On pods of multi-host groups: which host of its replica the pod is, from 0.
+/// Label of pods of multi-host groups: index of the pod within its replica, from 0.
 pub const HOST_INDEX_LABEL: &str = "ray.io/replica-host-index";
-/// On jobs: ask a batch scheduler for all pods at once.
+/// Label of jobs: requests gang scheduling from a batch scheduler.
 pub const GANG_SCHEDULING_LABEL: &str = "ray.io/gang-scheduling-enabled";
-/// On jobs: the priority class that a batch scheduler uses.
+/// Label of jobs: priority class for a batch scheduler.
 pub const PRIORITY_CLASS_LABEL: &str = "ray.io/priority-class-name";
-/// On RayClusters of a RayCronJob: its name.
+/// Label of RayClusters of a RayCronJob: its name.
 pub const CRON_JOB_LABEL: &str = "ray.io/cronjob-name";
-/// On pods: `kuberay`.
+/// Label of pods: `kuberay`.
 pub const APP_NAME_LABEL: &str = "app.kubernetes.io/name";
-/// On pods: `kuberay-operator`.
+/// Label of pods: `kuberay-operator`.
 pub const CREATED_BY_LABEL: &str = "app.kubernetes.io/created-by";
 
-/// The group that the head pod is in.
+/// Group name of the head pod.
 pub const HEAD_GROUP: &str = "headgroup";
 
-/// On a RayCluster or a pod template: leave the container's command as it is.
+/// Annotation of a RayCluster or pod template: keeps the container's command unchanged.
 pub const OVERWRITE_COMMAND_ANNOTATION: &str = "ray.io/overwrite-container-cmd";
-/// On a RayCluster: once it was provisioned, a head that is gone stays gone.
+/// Annotation of a RayCluster: once the cluster is provisioned, a deleted head is not recreated.
 pub const KEEP_HEAD_DOWN_ANNOTATION: &str = "ray.io/disable-provisioned-head-restart";
-/// On a RayCluster: it gets a Service for requests of its own.
+/// Annotation of a RayCluster: creates a serve Service for it.
 pub const SERVE_SERVICE_ANNOTATION: &str = "ray.io/enable-serve-service";
-/// On a RayCluster: its state is kept in a Redis that the head's environment names; superseded by
-/// `gcsFaultToleranceOptions`.
+/// Annotation of a RayCluster: enables GCS fault tolerance with the Redis that the head's
+/// environment names. Superseded by `gcsFaultToleranceOptions`.
 pub const FAULT_TOLERANCE_ANNOTATION: &str = "ray.io/ft-enabled";
-/// On a RayCluster: prefix of its keys in that Redis.
+/// Annotation of a RayCluster: prefix of its keys in that Redis.
 pub const STORAGE_NAMESPACE_ANNOTATION: &str = "ray.io/external-storage-namespace";
-/// On a RayCluster: seconds after which its deletion no longer waits for that Redis to be cleaned up.
+/// Annotation of a RayCluster: time after which its deletion no longer waits for the Redis cleanup,
+/// in seconds.
 pub const FAULT_TOLERANCE_DELETION_ANNOTATION: &str = "ray.io/gcs-ft-deletion-timeout";
-/// On a head pod: the hash of the spec that it was made from.
+/// Annotation of a head pod: hash of the spec that it was created from.
 pub const RECREATE_HASH_ANNOTATION: &str = "ray.io/upgrade-strategy-recreate-hash";
-/// On what was made: the version of the operator that made it.
+/// Annotation of created objects: version of the operator that created them.
 pub const OPERATOR_VERSION_ANNOTATION: &str = "ray.io/kuberay-version";
-/// On a RayService: how long it may take to become ready the first time, like `30m`, or in seconds.
+/// Annotation of a RayService: time limit for becoming ready the first time, as a duration like
+/// `30m` or in seconds.
 pub const INITIALIZING_TIMEOUT_ANNOTATION: &str = "ray.io/initializing-timeout";
-/// On a child RayCluster: the hash of the spec that it was made from, without what may change at any time.
+/// Annotation of a child RayCluster: hash of the spec that it was created from, without the fields
+/// that may change at any time.
 pub const SPEC_HASH_ANNOTATION: &str = "ray.io/hash-without-replicas-and-workers-to-delete";
-/// On a child RayCluster: how many worker groups it was made with.
+/// Annotation of a child RayCluster: number of worker groups that it was created with.
 pub const WORKER_GROUPS_ANNOTATION: &str = "ray.io/num-worker-groups";
-/// On a child RayCluster: when it is to be deleted, as RFC 3339; written once it no longer serves.
+/// Annotation of a child RayCluster: time of its deletion (RFC 3339). Set once it no longer serves.
 pub const DELETE_AFTER_ANNOTATION: &str = "sluice.dev/delete-after";
-/// On a child RayCluster: the hash of the Serve configuration that was applied to it last.
+/// Annotation of a child RayCluster: hash of the Serve config last applied to it.
 pub const SERVE_CONFIG_HASH_ANNOTATION: &str = "sluice.dev/serve-config-hash";
-/// On a pod, and on a ControllerRevision: which revision of its RayCluster it was made from, if not the first.
+/// Label of a pod or ControllerRevision: revision of the RayCluster that it was created from.
+/// Absent for the initial revision.
 pub const REVISION_LABEL: &str = "sluice.dev/revision";
 
-/// Keeps a RayService until its clusters, and so their pods, are gone.
+/// Finalizer of a RayService. Released once its clusters, and so their pods, are deleted.
 pub const SERVICE_FINALIZER: &str = "ray.io/rayservice-finalizer";
-/// Keeps a RayCluster until its keys in Redis are gone.
+/// Finalizer of a RayCluster. Released once its keys in Redis are deleted.
 pub const REDIS_CLEANUP_FINALIZER: &str = "ray.io/gcs-ft-redis-cleanup-finalizer";
-/// The value of `managedBy` that means this operator; so does no value.
+/// Value of `managedBy` that selects this operator. No value selects it too.
 pub const MANAGED_BY_OPERATOR: &str = "ray.io/kuberay-operator";
 
-/// Condition of a RayCluster: whether the head is ready for requests.
+/// Condition of a RayCluster: the head pod is ready.
 pub const HEAD_POD_READY: &str = "HeadPodReady";
-/// Condition of a RayCluster, there only while True: pods of it could not be made or deleted.
+/// Condition of a RayCluster, present only while True: creating or deleting pods failed.
 pub const REPLICA_FAILURE: &str = "ReplicaFailure";
-/// Condition of a RayCluster: whether all of its pods were ready once since it was made or resumed.
+/// Condition of a RayCluster: all its pods have been ready once since it was created or resumed.
 pub const PROVISIONED: &str = "RayClusterProvisioned";
-/// Condition of a RayCluster: it is to lose all pods, whatever becomes of its spec meanwhile.
+/// Condition of a RayCluster: all its pods are being deleted, even if the spec changes meanwhile.
 pub const CLUSTER_SUSPENDING: &str = "RayClusterSuspending";
-/// Condition of a RayCluster: it has no pods, and gets none.
+/// Condition of a RayCluster: it is suspended and has no pods.
 pub const CLUSTER_SUSPENDED: &str = "RayClusterSuspended";
-/// Condition of a RayCluster or RayService, there only while True: nothing is done about a spec that makes no sense, and what runs is
-/// looked after as it was.
+/// Condition of a RayCluster or RayService, present only while True: its spec is invalid and is not
+/// applied. Existing pods are reconciled by the last valid spec.
 pub const SPEC_REJECTED: &str = "sluice.dev/SpecRejected";
 
-/// State of a RayCluster: all of its pods were ready.
+/// State of a RayCluster: all its pods have been ready.
 pub const STATE_READY: &str = "ready";
-/// State of a RayCluster: it has no pods because it is suspended.
+/// State of a RayCluster: it is suspended and has no pods.
 pub const STATE_SUSPENDED: &str = "suspended";

@@ -1,4 +1,4 @@
-//! The parts of a RayCluster's spec that switch features on.
+//! Optional features of a RayCluster's spec.
 
 use std::collections::BTreeMap;
 
@@ -8,69 +8,70 @@ use serde_json::Value;
 
 use super::schema;
 
-/// What happens to running pods when the spec changes.
+/// Strategy for applying a change of the spec to running pods.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RayClusterUpgradeStrategy {
-    /// `Recreate` deletes all pods and makes them anew; `None` leaves them as they are.
+    /// `Recreate` deletes all pods and recreates them, `None` keeps running pods.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub type_: Option<RayClusterUpgradeType>,
 }
 
-/// What happens to running pods when the spec changes.
+/// Strategy for applying a change of the spec to running pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RayClusterUpgradeType {
-    /// All pods are deleted and made anew.
+    /// Deletes all pods and recreates them from the new spec.
     Recreate,
-    /// Nothing; new pods get the new spec.
+    /// Keeps running pods. Only new pods are created from the new spec.
     None,
 }
 
-/// Who may talk to Ray.
+/// Authentication of Ray clients.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AuthOptions {
-    /// Ray asks the API server whether a token may be used.
+    /// Authenticates clients by Kubernetes tokens, which Ray submits to the API server for review.
     #[serde(rename = "enableK8sTokenAuth", default, skip_serializing_if = "Option::is_none")]
     pub enable_k8s_token_auth: Option<bool>,
-    /// The Secret that holds the token under `auth_token`; one is made when this is unset.
+    /// Name of the Secret that holds the token under key `auth_token`. If unset, a Secret is
+    /// created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_name: Option<String>,
-    /// `disabled` or `token`.
+    /// Authentication mode: `disabled` or `token`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<AuthMode>,
 }
 
-/// Whether a token is needed.
+/// Authentication mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AuthMode {
-    /// No token is needed.
+    /// Clients are not authenticated.
     Disabled,
-    /// A token is needed.
+    /// Clients must present a token.
     Token,
 }
 
-/// How the cluster outlives its head.
+/// Fault tolerance of the GCS, by which the cluster survives a restart of the head.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GcsFaultToleranceOptions {
-    /// Where the state is kept.
+    /// Store of the GCS state: `redis` or `rocksdb`. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "backend")]
     pub backend: Option<String>,
-    /// User of the Redis.
+    /// Redis user name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redis_username: Option<RedisCredential>,
-    /// Password of the Redis.
+    /// Redis password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redis_password: Option<RedisCredential>,
-    /// Prefix of the keys in the Redis; the uid of the cluster when unset.
+    /// Prefix of the Redis keys. Defaults to the uid of the RayCluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_storage_namespace: Option<String>,
-    /// Address of the Redis.
+    /// Address of the Redis server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redis_address: Option<String>,
-    /// The volume of the embedded store.
+    /// Volume of the embedded RocksDB store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<GcsEmbeddedStorage>,
 }
@@ -85,216 +86,216 @@ fn backend(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     })
 }
 
-/// A credential, in place or by reference.
+/// A Redis credential, inline or by reference.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RedisCredential {
-    /// Where the value is.
+    /// Source of the value, such as a Secret key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_object")]
     pub value_from: Option<Value>,
-    /// The value itself.
+    /// Inline value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }
 
-/// The volume of the embedded store.
+/// Volume of the embedded RocksDB store.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GcsEmbeddedStorage {
-    /// An existing claim.
+    /// Name of an existing PersistentVolumeClaim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_name: Option<String>,
-    /// Size of the claim that is made.
+    /// Size of the PersistentVolumeClaim that is created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::quantity")]
     pub size: Option<Value>,
-    /// Its storage class.
+    /// StorageClass of the PersistentVolumeClaim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_class_name: Option<String>,
-    /// Its access modes.
+    /// Access modes of the PersistentVolumeClaim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_modes: Option<Vec<String>>,
-    /// The folder within the volume.
+    /// Path within the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sub_path: Option<String>,
-    /// What becomes of the claim with the cluster.
+    /// Handling of the PersistentVolumeClaim when the cluster is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_policy: Option<StorageDeletionPolicy>,
 }
 
-/// What becomes of a claim with its cluster.
+/// Handling of the PersistentVolumeClaim when the cluster is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum StorageDeletionPolicy {
-    /// It goes with the cluster.
+    /// Deletes the claim with the cluster.
     DeleteWithCluster,
-    /// It stays.
+    /// Retains the claim.
     Retain,
 }
 
-/// What the history server needs of the cluster.
+/// Collection of logs and events for the Ray history server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HistoryServerOptions {
-    /// The container that collects logs and events.
+    /// Options of the collector container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collector_options: Option<CollectorOptions>,
 }
 
-/// The container that collects logs and events.
+/// Options of the container that collects logs and events.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CollectorOptions {
-    /// Its image.
+    /// Image of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// When the image is pulled.
+    /// Image pull policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<String>,
-    /// Its resources.
+    /// Resource requirements of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_object")]
     pub resources: Option<Value>,
-    /// Its environment.
+    /// Environment variables of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_list")]
     pub env: Option<Value>,
 }
 
-/// Who may reach the cluster's pods, and whom they may reach.
+/// NetworkPolicies of the cluster's pods.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkPolicyConfig {
-    /// What is refused unless a rule allows it.
+    /// Traffic that is denied unless a rule allows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "DenyAll"))]
     pub mode: Option<NetworkPolicyMode>,
-    /// Rules for the head.
+    /// Rules for the head pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<NetworkPolicyRules>,
-    /// Rules for all workers.
+    /// Rules for all worker pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<NetworkPolicyRules>,
-    /// Rules for the workers of one group, instead of those for all workers.
+    /// Rules for the pods of single worker groups. They replace the rules for all workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["groupName"]))]
     pub worker_groups: Option<Vec<WorkerGroupNetworkPolicyRules>>,
 }
 
-/// What is refused unless a rule allows it.
+/// Traffic that is denied unless a rule allows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum NetworkPolicyMode {
     /// All traffic.
     DenyAll,
-    /// Traffic that comes in.
+    /// Ingress traffic.
     DenyAllIngress,
-    /// Traffic that goes out.
+    /// Egress traffic.
     DenyAllEgress,
 }
 
-/// What is allowed.
+/// Allowed traffic.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkPolicyRules {
-    /// Traffic that may come in.
+    /// Allowed ingress traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_list")]
     pub ingress_rules: Option<Value>,
-    /// Traffic that may go out.
+    /// Allowed egress traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_list")]
     pub egress_rules: Option<Value>,
 }
 
-/// What is allowed for one worker group.
+/// Allowed traffic of one worker group.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerGroupNetworkPolicyRules {
-    /// The group.
+    /// Name of the worker group.
     pub group_name: String,
-    /// Traffic that may come in.
+    /// Allowed ingress traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_list")]
     pub ingress_rules: Option<Value>,
-    /// Traffic that may go out.
+    /// Allowed egress traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_list")]
     pub egress_rules: Option<Value>,
 }
 
-/// Encryption between the cluster's pods.
+/// TLS between the cluster's pods.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TlsOptions {
-    /// Whether it is on.
+    /// Enables TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
 }
 
-/// The way in to the dashboard from outside.
+/// Options of the Ingress for the Ray dashboard.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct IngressOptions {
-    /// The host; any when unset.
+    /// Host name. Unset matches any host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// The path; `/` when unset.
+    /// Path. Defaults to `/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// How the path is matched; `Prefix` when unset.
+    /// Path type. Defaults to `Prefix`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["Exact", "Prefix", "ImplementationSpecific"]))]
     pub path_type: Option<String>,
-    /// Certificates.
+    /// TLS configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_list")]
     pub tls: Option<Value>,
 }
 
-/// The autoscaler that runs beside the head.
+/// Options of the Ray autoscaler container in the head pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AutoscalerOptions {
-    /// Its resources; 500m CPU and 512Mi of memory when unset.
+    /// Resource requirements of the container. Defaults to 500m CPU and 512Mi memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_object")]
     pub resources: Option<Value>,
-    /// Its image; the head's when unset.
+    /// Image of the container. Defaults to the image of the Ray container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// When the image is pulled.
+    /// Image pull policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<String>,
-    /// Its security context.
+    /// Security context of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_object")]
     pub security_context: Option<Value>,
-    /// After how many idle seconds a worker goes.
+    /// Time after which an idle worker is deleted, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<i32>,
-    /// How eagerly it scales up.
+    /// Upscaling mode, which limits the rate of scaling up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["Default", "Aggressive", "Conservative"]))]
     pub upscaling_mode: Option<String>,
-    /// Which autoscaler; Ray decides when unset.
+    /// Version of the autoscaler. If unset, Ray selects it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["v1", "v2"]))]
     pub version: Option<String>,
-    /// Its environment.
+    /// Environment variables of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_list")]
     pub env: Option<Value>,
-    /// Where more of its environment comes from.
+    /// Sources of further environment variables.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_list")]
     pub env_from: Option<Value>,
-    /// Its volumes.
+    /// Volume mounts of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_list")]
     pub volume_mounts: Option<Value>,
-    /// Its command.
+    /// Command of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
-    /// Its arguments.
+    /// Arguments of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<Vec<String>>,
 }

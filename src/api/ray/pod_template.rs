@@ -1,27 +1,28 @@
-//! A pod template as its author wrote it.
+//! Pod template as submitted.
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::api::shared::SharedJson;
+use crate::shared::SharedJson;
 
-/// A pod template, kept whole: a field that is newer than what we know of pods goes through unharmed.
+/// Pod template that is kept as submitted, so that fields unknown to this version of the Kubernetes
+/// types are preserved.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PodTemplate(pub SharedJson);
 
 impl PodTemplate {
-    /// The PriorityClass of the pods.
+    /// Returns the PriorityClass name of the pods. None if it is unset or empty.
     pub fn priority_class(&self) -> Option<&str> {
         self.0.pointer("/spec/priorityClassName")?.as_str().filter(|name| !name.is_empty())
     }
 
-    /// The template in the terms of the Kubernetes API.
+    /// Decodes the template into the Kubernetes type.
     ///
     /// # Errors
-    /// When a field has a value that it can't have; the sentence names it.
+    /// Returns a message that names the field, when a field has an invalid value.
     pub fn parse(&self) -> Result<PodTemplateSpec, String> {
         PodTemplateSpec::deserialize(&*self.0).map_err(|error| error.to_string())
     }
@@ -54,7 +55,7 @@ impl JsonSchema for PodTemplate {
         }));
         let template = open(serde_json::json!({
             "type": "object",
-            "description": "A pod template as in the core API. The first container runs Ray.",
+            "description": "Pod template of the core API. The first container runs Ray.",
             "required": ["spec"],
             "properties": {"spec": spec},
         }));

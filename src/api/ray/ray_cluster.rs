@@ -1,13 +1,13 @@
 //! RayCluster: a head and groups of workers.
 
-// Every printer column repeats the keys of the others.
+// Every `printcolumn` repeats the same keys.
 #![allow(clippy::duplicated_attributes)]
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -19,9 +19,10 @@ use super::options::{
 };
 use super::schema;
 
-/// What a Ray cluster is made of.
+/// Desired state of a RayCluster.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "ray.io",
     version = "v1",
     kind = "RayCluster",
@@ -31,7 +32,7 @@ use super::schema;
     status = "RayClusterStatus",
     derive = "Default",
     derive = "PartialEq",
-    doc = "RayCluster is a Ray head and groups of Ray workers.",
+    doc = "RayCluster is a Ray cluster: a head pod and groups of worker pods.",
     printcolumn(name = "desired workers", json_path = ".status.desiredWorkerReplicas", type_ = "integer"),
     printcolumn(name = "available workers", json_path = ".status.availableWorkerReplicas", type_ = "integer"),
     printcolumn(name = "cpus", json_path = ".status.desiredCPU", type_ = "string"),
@@ -50,91 +51,91 @@ use super::schema;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct RayClusterSpec {
-    /// What happens to running pods when the spec changes.
+    /// Strategy for applying a change of the spec to running pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upgrade_strategy: Option<RayClusterUpgradeStrategy>,
-    /// Who may talk to Ray.
+    /// Authentication of Ray clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth_options: Option<AuthOptions>,
-    /// Whether the cluster has no pods.
+    /// Suspends the cluster: all its pods are deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
-    /// Who reconciles the cluster.
+    /// Controller that reconciles the RayCluster. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::managed_by")]
     pub managed_by: Option<String>,
-    /// The autoscaler that runs beside the head.
+    /// Options of the Ray autoscaler container in the head pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaler_options: Option<AutoscalerOptions>,
     /// Annotations of the head Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_service_annotations: Option<StringMap>,
-    /// Whether Ray's autoscaler sets the worker counts.
+    /// Runs the Ray autoscaler, which sets the replicas of the worker groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enable_in_tree_autoscaling: Option<bool>,
-    /// How the cluster outlives its head.
+    /// Fault tolerance of the GCS, by which the cluster survives a restart of the head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gcs_fault_tolerance_options: Option<GcsFaultToleranceOptions>,
-    /// What the history server needs of the cluster.
+    /// Collection of logs and events for the Ray history server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history_server_options: Option<HistoryServerOptions>,
-    /// Who may reach the cluster's pods.
+    /// NetworkPolicies of the cluster's pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_policy: Option<NetworkPolicyConfig>,
-    /// Encryption between the cluster's pods.
+    /// TLS between the cluster's pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_options: Option<TlsOptions>,
-    /// The head.
+    /// Spec of the head pod.
     pub head_group_spec: HeadGroupSpec,
     /// Version of Ray in the images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ray_version: Option<String>,
-    /// The workers, by group.
+    /// Specs of the worker groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "worker_groups")]
     pub worker_group_specs: Vec<WorkerGroupSpec>,
 }
 
-/// The API server can see by itself that a name is given twice. A list map would see it too, but Ray's autoscaler patches
-/// groups by their index.
+/// Schema of the worker groups. A rule rejects duplicate names; a list map would too, but the Ray
+/// autoscaler patches groups by index.
 fn worker_groups(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
     let groups = generator.subschema_for::<Vec<WorkerGroupSpec>>();
     let mut groups = groups.as_object().cloned().unwrap_or_default();
     groups.insert("maxItems".into(), 256.into());
-    groups.insert("description".into(), "The workers, by group; the names of the groups differ.".into());
+    groups.insert("description".into(), "Specs of the worker groups. Their names must be unique.".into());
     groups.insert(
         "x-kubernetes-validations".into(),
         serde_json::json!([{
             "rule": "self.all(group, self.exists_one(other, other.groupName == group.groupName))",
-            "message": "each groupName may be used once only",
+            "message": "groupName must be unique",
         }]),
     );
     groups.into()
 }
 
-/// The head.
+/// Spec of the head pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HeadGroupSpec {
-    /// What the head pod looks like.
+    /// Template of the head pod.
     pub template: PodTemplate,
-    /// What the head Service looks like.
+    /// Template of the head Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_object")]
     pub head_service: Option<Value>,
-    /// Whether the dashboard gets an Ingress.
+    /// Creates an Ingress for the Ray dashboard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enable_ingress: Option<bool>,
-    /// What that Ingress looks like.
+    /// Options of that Ingress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ingress_options: Option<IngressOptions>,
-    /// What Ray is told that the head has; the pod's own requests stay as they are.
+    /// Resources that the head reports to Ray. They do not change the requests of the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<StringMap>,
     /// Labels of the Ray node and of the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<StringMap>,
-    /// Flags of `ray start`.
+    /// Parameters of `ray start`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ray_start_params: Option<StringMap>,
     /// Type of the head Service.
@@ -142,61 +143,61 @@ pub struct HeadGroupSpec {
     pub service_type: Option<String>,
 }
 
-/// A group of workers that look the same.
+/// A group of homogeneous workers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "self.minReplicas <= self.maxReplicas", "message": "minReplicas must not be above maxReplicas"},
+    {"rule": "self.minReplicas <= self.maxReplicas", "message": "minReplicas must not be greater than maxReplicas"},
 ]))]
 pub struct WorkerGroupSpec {
-    /// Whether the group has no pods.
+    /// Suspends the group: all its pods are deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
-    /// Name of the group.
+    /// Name of the group, unique within the cluster.
     #[schemars(length(min = 1, max = 63), extend("x-kubernetes-validations" = [
-        {"rule": "self != 'headgroup'", "message": "groupName headgroup is the head's own"},
+        {"rule": "self != 'headgroup'", "message": "groupName headgroup is reserved for the head"},
     ]))]
     pub group_name: String,
-    /// How many replicas, each of `numOfHosts` pods.
+    /// Number of replicas, each of numOfHosts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0), extend("default" = 0))]
     pub replicas: Option<i32>,
-    /// The least number of replicas.
+    /// Minimum number of replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0), extend("default" = 0))]
     pub min_replicas: Option<i32>,
-    /// The greatest number of replicas.
+    /// Maximum number of replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0), extend("default" = 2147483647))]
     pub max_replicas: Option<i32>,
-    /// After how many idle seconds the autoscaler removes a worker of this group.
+    /// Time after which the Ray autoscaler deletes an idle worker of this group, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<i32>,
-    /// Groups of higher priority are scaled up first.
+    /// Priority of the group. The Ray autoscaler scales up groups of higher priority first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = 0))]
     pub priority: Option<i32>,
-    /// What Ray is told that each worker has; the pods' own requests stay as they are.
+    /// Resources that each worker reports to Ray. They do not change the requests of the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<StringMap>,
     /// Labels of the Ray nodes and of the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<StringMap>,
-    /// Flags of `ray start`.
+    /// Parameters of `ray start`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ray_start_params: Option<StringMap>,
-    /// What each pod looks like.
+    /// Template of the worker pods.
     pub template: PodTemplate,
-    /// Which pods go first.
+    /// Pods to delete first when the group is scaled down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_strategy: Option<ScaleStrategy>,
-    /// Pods of a replica.
+    /// Number of pods in each replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1), extend("default" = 1))]
     pub num_of_hosts: Option<i32>,
 }
 
-/// Which pods go first.
+/// Pods to delete first when a group is scaled down.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ScaleStrategy {
@@ -205,69 +206,69 @@ pub struct ScaleStrategy {
     pub workers_to_delete: Vec<String>,
 }
 
-/// What became of a Ray cluster.
+/// Observed state of a RayCluster.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RayClusterStatus {
-    /// `ready`, `suspended`, or nothing; deprecated by the conditions.
+    /// `ready`, `suspended`, or unset. Deprecated: use conditions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// CPUs that all wanted pods request.
+    /// Total CPU requests of the desired pods.
     #[serde(rename = "desiredCPU", default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::quantity")]
     pub desired_cpu: Option<Quantity>,
-    /// Memory that all wanted pods request.
+    /// Total memory requests of the desired pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::quantity")]
     pub desired_memory: Option<Quantity>,
-    /// GPUs that all wanted pods request.
+    /// Total GPU requests of the desired pods.
     #[serde(rename = "desiredGPU", default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::quantity")]
     pub desired_gpu: Option<Quantity>,
-    /// TPUs that all wanted pods request.
+    /// Total TPU requests of the desired pods.
     #[serde(rename = "desiredTPU", default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::quantity")]
     pub desired_tpu: Option<Quantity>,
-    /// When anything else here changed last.
+    /// Last time any other field of the status changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_update_time: Option<Time>,
-    /// When each state was entered last.
+    /// Last time of the transition to each state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_transition_times: Option<BTreeMap<String, Time>>,
     /// Ports of the head Service, by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoints: Option<StringMap>,
-    /// Where the head is.
+    /// Addresses of the head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<HeadInfo>,
-    /// Why the cluster is in its state.
+    /// Reason for the current state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What holds of the cluster.
+    /// Conditions of the RayCluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// Worker pods that are ready.
+    /// Number of ready worker pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_worker_replicas: Option<i32>,
-    /// Worker pods that run.
+    /// Number of running worker pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available_worker_replicas: Option<i32>,
-    /// Worker pods that are wanted.
+    /// Number of desired worker pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired_worker_replicas: Option<i32>,
-    /// The least number of worker pods.
+    /// Minimum number of worker pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_worker_replicas: Option<i32>,
-    /// The greatest number of worker pods.
+    /// Maximum number of worker pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_worker_replicas: Option<i32>,
-    /// Generation of the spec that this status is about.
+    /// Generation of the spec that the status was computed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
 
-/// Where the head is.
+/// Addresses of the head.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HeadInfo {
@@ -277,7 +278,7 @@ pub struct HeadInfo {
     /// Name of the head pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_name: Option<String>,
-    /// IP of the head Service; that of the pod when the Service is headless.
+    /// IP of the head Service, or of the head pod if the Service is headless.
     #[serde(rename = "serviceIP", default, skip_serializing_if = "Option::is_none")]
     pub service_ip: Option<String>,
     /// Name of the head Service.

@@ -1,16 +1,18 @@
-//! RayJob: a Ray cluster that is made for one job, or a job for a cluster that is there. KubeRay runs it and brings its definition;
-//! here are the fields that matter to who pays for it (kuberay v1.7.0 `ray-operator/apis/ray/v1/rayjob_types.go`).
+//! RayJob: a job that runs on a RayCluster created for it, or on an existing one. KubeRay
+//! reconciles RayJobs and installs the CRD. Only the fields that determine its quota usage are here
+//! (kuberay v1.7.0 `ray-operator/apis/ray/v1/rayjob_types.go`).
 
 use std::collections::BTreeMap;
 
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
 
 use super::{PodTemplate, RayClusterSpec};
 
-/// What is to be run, and where.
+/// Desired state of a RayJob.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "ray.io",
     version = "v1",
     kind = "RayJob",
@@ -23,54 +25,56 @@ use super::{PodTemplate, RayClusterSpec};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct RayJobSpec {
-    /// Whether nothing of it runs. KubeRay deletes the cluster when this becomes true, and makes another when it is false again.
+    /// Suspends the RayJob. KubeRay deletes the cluster when this becomes true, and creates another
+    /// one when it becomes false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
-    /// The cluster that is made for it.
+    /// Spec of the RayCluster that is created for the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ray_cluster_spec: Option<RayClusterSpec>,
-    /// Labels of the cluster that it is sent to, if none is made for it.
+    /// Labels of an existing RayCluster that the job is submitted to. Empty if a cluster is created
+    /// for it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cluster_selector: BTreeMap<String, String>,
-    /// Who hands it to Ray: a Job of Kubernetes, unless this says otherwise.
+    /// Submission mode. Unset means a batch/v1 Job submits the job to Ray.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submission_mode: Option<String>,
-    /// The pod of that Job.
+    /// Template of the pod of the submitter Job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submitter_pod_template: Option<PodTemplate>,
-    /// Who reconciles it.
+    /// Controller that reconciles the RayJob.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
 }
 
-/// How far it is.
+/// Observed state of a RayJob.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RayJobStatus {
-    /// What Ray says of it.
+    /// Status of the job reported by Ray.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_status: Option<String>,
-    /// What KubeRay does about it.
+    /// Phase of the RayJob reported by KubeRay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_deployment_status: Option<String>,
-    /// Why it is as it is.
+    /// Human-readable details of the status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// Who hands a RayJob to Ray.
+/// Submitter of a RayJob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Submission {
-    /// A Job of Kubernetes.
+    /// A batch/v1 Job.
     Job,
-    /// A container beside the head.
+    /// A sidecar container of the head pod.
     Sidecar,
-    /// Somebody who needs no pod for it.
+    /// A mode without a pod, such as an HTTP request of KubeRay or an interactive user.
     Other,
 }
 
 impl RayJobSpec {
-    /// Who hands it to Ray.
+    /// Returns the submitter that `submission_mode` selects.
     pub fn submission(&self) -> Submission {
         match self.submission_mode.as_deref() {
             None | Some("" | "K8sJobMode") => Submission::Job,
@@ -79,7 +83,7 @@ impl RayJobSpec {
         }
     }
 
-    /// Whether it is sent to a cluster that others have made.
+    /// Returns whether the job is submitted to an existing cluster.
     pub fn attaches(&self) -> bool {
         !self.cluster_selector.is_empty()
     }

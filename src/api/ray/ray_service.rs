@@ -1,12 +1,12 @@
-//! RayService: Serve applications on a Ray cluster that can be replaced without downtime.
+//! RayService: Serve applications on a RayCluster that is upgraded without downtime.
 
-// Every printer column repeats the keys of the others.
+// Every `printcolumn` repeats the same keys.
 #![allow(clippy::duplicated_attributes)]
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,9 +14,10 @@ use serde_json::Value;
 use super::ray_cluster::{RayClusterSpec, RayClusterStatus};
 use super::schema;
 
-/// Which applications run, and on what.
+/// Desired state of a RayService: its Serve applications, and the cluster that they run on.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "ray.io",
     version = "v1",
     kind = "RayService",
@@ -26,7 +27,7 @@ use super::schema;
     status = "RayServiceStatuses",
     derive = "Default",
     derive = "PartialEq",
-    doc = "RayService is a set of Serve applications, and the Ray cluster that they run on.",
+    doc = "RayService is a set of Serve applications and the RayCluster that they run on.",
     printcolumn(name = "service status", json_path = ".status.serviceStatus", type_ = "string"),
     printcolumn(name = "num serve endpoints", json_path = ".status.numServeEndpoints", type_ = "string"),
     printcolumn(
@@ -55,65 +56,65 @@ use super::schema;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct RayServiceSpec {
-    /// For how many seconds a cluster that no longer serves is kept; 60 when unset.
+    /// Delay before a RayCluster that no longer serves is deleted, in seconds. Defaults to 60.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub ray_cluster_deletion_delay_seconds: Option<i32>,
-    /// Deprecated, and without effect.
+    /// Deprecated: has no effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_unhealthy_second_threshold: Option<i32>,
-    /// Deprecated, and without effect.
+    /// Deprecated: has no effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployment_unhealthy_second_threshold: Option<i32>,
-    /// What the Service for requests looks like.
+    /// Template of the Kubernetes Service that receives the Serve traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::opaque_object")]
     pub serve_service: Option<Value>,
-    /// How a change of the cluster is brought about.
+    /// Strategy for applying a change of rayClusterConfig.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upgrade_strategy: Option<RayServiceUpgradeStrategy>,
-    /// Who reconciles the service.
+    /// Controller that reconciles the RayService. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::managed_by")]
     pub managed_by: Option<String>,
-    /// The configuration of Serve, as YAML.
+    /// Serve config of the applications, in YAML.
     #[serde(rename = "serveConfigV2", default, skip_serializing_if = "Option::is_none")]
     pub serve_config_v2: Option<String>,
-    /// The cluster that the applications run on.
+    /// Spec of the RayCluster that the applications run on.
     pub ray_cluster_config: RayClusterSpec,
-    /// Whether requests are kept from the head.
+    /// Excludes the head pod from the endpoints of the serve Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclude_head_pod_from_serve_svc: Option<bool>,
-    /// Whether the service is stopped.
+    /// Suspends the RayService: all its RayClusters and their pods are deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 }
 
-/// How a change of the cluster is brought about.
+/// Strategy for applying a change of rayClusterConfig.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RayServiceUpgradeStrategy {
-    /// The strategy; `NewCluster` when unset.
+    /// Upgrade strategy. Defaults to NewCluster.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "upgrade_type")]
     pub type_: Option<UpgradeType>,
-    /// How an incremental upgrade goes.
+    /// Options of an incremental upgrade. Required for NewClusterWithIncrementalUpgrade.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_upgrade_options: Option<ClusterUpgradeOptions>,
 }
 
-/// How a change of the cluster is brought about.
+/// Strategy for applying a change of rayClusterConfig.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UpgradeType {
-    /// A second cluster is made whole, and then gets all traffic at once.
+    /// Creates a pending cluster at full size, and switches all traffic to it when it is ready.
     #[default]
     NewCluster,
-    /// A second cluster grows step by step, and gets traffic step by step.
+    /// Creates a pending cluster, and moves capacity and traffic to it incrementally.
     NewClusterWithIncrementalUpgrade,
-    /// It isn't: the cluster stays as it is.
+    /// Does not upgrade the cluster.
     None,
-    /// Something else. Our CRD refuses it and KubeRay's does not, so it has to be read: one object that can't be read
-    /// would keep all others from being listed.
+    /// Unknown value. KubeRay's CRD accepts any, so it must deserialize: one object that does not
+    /// would make every list of RayServices fail.
     #[serde(untagged)]
     Other(String),
 }
@@ -121,103 +122,103 @@ pub enum UpgradeType {
 fn upgrade_type(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "type": "string",
-        "description": "The strategy; NewCluster when unset.",
+        "description": "Upgrade strategy. Defaults to NewCluster.",
         "enum": ["NewCluster", "NewClusterWithIncrementalUpgrade", "None"],
     })
 }
 
-/// How an incremental upgrade goes.
+/// Options of an incremental upgrade.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterUpgradeOptions {
-    /// How much capacity there may be above 100 percent, in percent.
+    /// Maximum capacity of both clusters together above 100 percent, in percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = 100))]
     pub max_surge_percent: Option<i32>,
-    /// How much traffic moves in a step, in percent.
+    /// Traffic that moves to the pending cluster in each step, in percent.
     #[schemars(required)]
     pub step_size_percent: Option<i32>,
-    /// Seconds between two steps.
+    /// Interval between two steps, in seconds.
     #[schemars(required)]
     pub interval_seconds: Option<i32>,
-    /// The class of the Gateway.
+    /// Name of the GatewayClass of the Gateway that splits the traffic.
     pub gateway_class_name: String,
 }
 
-/// What became of a service.
+/// Observed state of a RayService.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RayServiceStatuses {
-    /// What holds of the service.
+    /// Conditions of the RayService.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// When anything else here changed last.
+    /// Last time any other field of the status changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_update_time: Option<Time>,
-    /// `Running` or nothing; deprecated by the conditions.
+    /// `Running`, or unset. Deprecated: use conditions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_status: Option<String>,
-    /// The cluster that serves.
+    /// Status of the active cluster, which serves traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_service_status: Option<RayServiceStatus>,
-    /// The cluster that is to serve next.
+    /// Status of the pending cluster, which an upgrade moves traffic to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_service_status: Option<RayServiceStatus>,
-    /// Endpoints that requests are sent to.
+    /// Number of endpoints of the serve Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_serve_endpoints: Option<i32>,
-    /// Generation of the spec that this status is about.
+    /// Generation of the spec that the status was computed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
 
-/// One of a service's clusters.
+/// Status of one cluster of a RayService.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RayServiceStatus {
-    /// Its Serve applications, by name.
+    /// Status of the Serve applications, by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application_statuses: Option<BTreeMap<String, AppStatus>>,
-    /// How much of its replicas it has, in percent.
+    /// Target capacity of the cluster, in percent of its Serve replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_capacity: Option<i32>,
-    /// How much of the traffic it gets, in percent.
+    /// Traffic that is routed to the cluster, in percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic_routed_percent: Option<i32>,
-    /// When traffic moved last.
+    /// Last time traffic moved to or from the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_traffic_migrated_time: Option<Time>,
-    /// Its name.
+    /// Name of the RayCluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ray_cluster_name: Option<String>,
-    /// Its own status.
+    /// Status of the RayCluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ray_cluster_status: Option<RayClusterStatus>,
 }
 
-/// A Serve application.
+/// Status of a Serve application.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AppStatus {
-    /// Its deployments, by name.
+    /// Status of the deployments of the application, by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serve_deployment_statuses: Option<BTreeMap<String, ServeDeploymentStatus>>,
-    /// As Serve names it: RUNNING, DEPLOYING, …
+    /// Status reported by Serve, such as RUNNING or DEPLOYING.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
-    /// What Serve says of it.
+    /// Message reported by Serve.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// A Serve deployment.
+/// Status of a Serve deployment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ServeDeploymentStatus {
-    /// As Serve names it: HEALTHY, UPDATING, …
+    /// Status reported by Serve, such as HEALTHY or UPDATING.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
-    /// What Serve says of it.
+    /// Message reported by Serve.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }

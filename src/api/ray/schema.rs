@@ -1,13 +1,13 @@
-//! Pieces of schema that the derive can't say.
+//! Schema fragments that the derive cannot express.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
-/// A value of the core API that we hand on as it is.
+/// Object of the core API that is passed through unchanged.
 pub(super) fn opaque_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
-/// A list of values of the core API that we hand on as they are.
+/// List of objects of the core API that are passed through unchanged.
 pub(super) fn opaque_list(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -15,16 +15,16 @@ pub(super) fn opaque_list(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// A quantity, as the core API writes it.
+/// Quantity in the form of the core API.
 pub(super) fn quantity(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]})
 }
 
-/// Who reconciles the object. The rules are KubeRay's.
+/// Schema of `managedBy`, with KubeRay's rules.
 pub(super) fn managed_by(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "string",
-        "description": "Who reconciles the object: ray.io/kuberay-operator (the default) or kueue.x-k8s.io/multikueue.",
+        "description": "Controller that reconciles the object: ray.io/kuberay-operator (the default) or kueue.x-k8s.io/multikueue. Immutable.",
         "x-kubernetes-validations": [
             {"rule": "self == oldSelf", "message": "the managedBy field is immutable"},
             {

@@ -1,58 +1,63 @@
-//! What the owner of a service chooses, in annotations, for an upgrade in steps.
+//! Annotations of a RayService that control its incremental upgrades.
 
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::annotations::{annotation, misread_as};
-use crate::api::duration;
+use crate::duration;
 
-/// On a RayService: how an upgrade in steps is taken back; see [`Rollback`].
+/// Annotation of a RayService: rollback mode of an incremental upgrade. See [`Rollback`].
 pub const ROLLBACK_ANNOTATION: &str = "sluice.dev/rollback";
-/// On a RayService: what is to become of the upgrade that is under way; see [`Wish`].
+/// Annotation of a RayService: directive for the upgrade in progress. See [`Wish`].
 pub const UPGRADE_ANNOTATION: &str = "sluice.dev/upgrade";
-/// On a RayService: for how many seconds the old cluster keeps what it has once the new one gets all traffic.
+/// Annotation of a RayService: time for which the old cluster keeps its capacity once the new one
+/// gets all traffic, in seconds.
 pub const BAKE_ANNOTATION: &str = "sluice.dev/bake-seconds";
 
-/// On a RayService: `false` if worker groups are not to follow the capacity of their cluster, which Ray's autoscaler has to see to then.
+/// Annotation of a RayService: `false` if worker groups do not follow the capacity of their
+/// cluster, which is left to the Ray autoscaler then.
 pub const SCALE_WORKERS_ANNOTATION: &str = "sluice.dev/scale-workers";
-/// On a RayService: for how long the next cluster may be unhealthy without a break, like `10m`, before its upgrade is taken back.
-/// Without it, for as long as it takes.
+/// Annotation of a RayService: time for which the pending cluster may be continuously unhealthy
+/// before its upgrade is rolled back, like `10m`. No limit if absent.
 pub const DEADLINE_ANNOTATION: &str = "sluice.dev/upgrade-deadline";
-/// On a RayService: the revision of which the upgrade has failed, and why. It isn't tried again as long as this stands here.
+/// Annotation of a RayService: revision whose upgrade failed, and the reason. It is not retried
+/// while the annotation is present.
 pub const FAILED_ANNOTATION: &str = "sluice.dev/upgrade-failed";
-/// On the RayCluster that is to take over, where there is a deadline: since when it has been unhealthy without a break (RFC 3339, whole
-/// seconds).
+/// Annotation of a pending RayCluster of a service with a deadline: time since which it has been
+/// continuously unhealthy (RFC 3339, whole seconds).
 pub const UNHEALTHY_SINCE_ANNOTATION: &str = "sluice.dev/unhealthy-since";
 
-/// How an upgrade in steps is taken back.
+/// Rollback mode of an incremental upgrade.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Rollback {
-    /// At once, while the active cluster has all of its capacity, and until then in steps.
+    /// Rolls back immediately while the active cluster still has its full capacity, and
+    /// incrementally otherwise.
     #[default]
     AsCapacityAllows,
-    /// In steps, as the upgrade went.
+    /// Rolls back incrementally, in the steps of the upgrade.
     Stepped,
-    /// Without waiting between steps, and as far in each as there are replicas.
+    /// Rolls back without waiting between steps, each as far as there are replicas.
     Immediate,
 }
 
-/// What is to become of the upgrade that is under way.
+/// Directive for the upgrade in progress.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Wish {
-    /// It goes on.
+    /// The upgrade proceeds.
     #[default]
     GoOn,
-    /// It stays where it is. It can be taken back.
+    /// The upgrade is paused. It can still be rolled back.
     Paused,
-    /// It goes to its end as fast as there are quota and replicas.
+    /// The upgrade completes as fast as quota and replicas allow.
     Promote,
 }
 
 impl Rollback {
-    /// What the owner of a service has chosen.
+    /// Reads the rollback mode from the annotation.
     ///
     /// # Errors
-    /// When the annotation says something else, which counts as nothing; the sentence names it.
+    /// Returns a message that names the annotation if its value is invalid. The annotation is
+    /// ignored then.
     pub fn of(meta: &ObjectMeta) -> Result<Self, String> {
         match annotation(meta, ROLLBACK_ANNOTATION) {
             None => Ok(Self::default()),
@@ -64,10 +69,11 @@ impl Rollback {
 }
 
 impl Wish {
-    /// What the owner of a service wishes.
+    /// Reads the directive from the annotation.
     ///
     /// # Errors
-    /// When the annotation says something else, which counts as nothing; the sentence names it.
+    /// Returns a message that names the annotation if its value is invalid. The annotation is
+    /// ignored then.
     pub fn of(meta: &ObjectMeta) -> Result<Self, String> {
         match annotation(meta, UPGRADE_ANNOTATION) {
             None => Ok(Self::default()),
@@ -78,10 +84,12 @@ impl Wish {
     }
 }
 
-/// For how long the old cluster keeps what it has once the new one gets all traffic.
+/// Returns the time for which the old cluster keeps its capacity once the new one gets all traffic.
+/// Zero if the annotation is absent.
 ///
 /// # Errors
-/// When the annotation doesn't say a number of seconds, which counts as nothing; the sentence names it.
+/// Returns a message that names the annotation if its value is not a number of seconds. The
+/// annotation is ignored then.
 pub fn bake(meta: &ObjectMeta) -> Result<SignedDuration, String> {
     let Some(text) = annotation(meta, BAKE_ANNOTATION) else { return Ok(SignedDuration::ZERO) };
     let seconds =
@@ -89,10 +97,12 @@ pub fn bake(meta: &ObjectMeta) -> Result<SignedDuration, String> {
     Ok(SignedDuration::from_secs(seconds.into()))
 }
 
-/// Whether worker groups follow the capacity of their cluster, where Ray's autoscaler doesn't see to that.
+/// Returns whether worker groups follow the capacity of their cluster. Irrelevant if the Ray
+/// autoscaler runs.
 ///
 /// # Errors
-/// When the annotation says something else, which counts as nothing; the sentence names it.
+/// Returns a message that names the annotation if its value is invalid. The annotation is ignored
+/// then.
 pub fn scales_workers(meta: &ObjectMeta) -> Result<bool, String> {
     match annotation(meta, SCALE_WORKERS_ANNOTATION) {
         None | Some("true") => Ok(true),
@@ -101,21 +111,23 @@ pub fn scales_workers(meta: &ObjectMeta) -> Result<bool, String> {
     }
 }
 
-/// For how long the next cluster may be unhealthy, if its owner has set a limit.
+/// Returns the time for which the pending cluster may be unhealthy. None if the annotation is
+/// absent.
 ///
 /// # Errors
-/// When the annotation doesn't say a time, which counts as nothing; the sentence names it.
+/// Returns a message that names the annotation if its value is not a positive duration. The
+/// annotation is ignored then.
 pub fn deadline(meta: &ObjectMeta) -> Result<Option<SignedDuration>, String> {
     let Some(text) = annotation(meta, DEADLINE_ANNOTATION) else { return Ok(None) };
     let deadline = duration::parse(text).filter(SignedDuration::is_positive);
-    let wrong = || misread_as(DEADLINE_ANNOTATION, text, "not a time above zero like 10m or 1h30m");
-    deadline.map(Some).ok_or_else(wrong)
+    let invalid = || misread_as(DEADLINE_ANNOTATION, text, "not a positive duration like 10m or 1h30m");
+    deadline.map(Some).ok_or_else(invalid)
 }
 
-/// What is wrong with the annotations that an owner has set.
+/// Returns a message for each invalid annotation.
 pub fn misread(meta: &ObjectMeta) -> Vec<String> {
-    let of_upgrade = [Rollback::of(meta).err(), Wish::of(meta).err(), bake(meta).err(), deadline(meta).err()];
-    of_upgrade.into_iter().chain([scales_workers(meta).err()]).flatten().collect()
+    let errors = [Rollback::of(meta).err(), Wish::of(meta).err(), bake(meta).err(), deadline(meta).err()];
+    errors.into_iter().chain([scales_workers(meta).err()]).flatten().collect()
 }
 
 #[cfg(test)]
@@ -129,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_are_read() {
+    fn upgrade_annotations_are_parsed() {
         assert_eq!(Rollback::of(&with(ROLLBACK_ANNOTATION, "Stepped")), Ok(Rollback::Stepped));
         assert_eq!(Rollback::of(&with(ROLLBACK_ANNOTATION, "Immediate")), Ok(Rollback::Immediate));
         assert_eq!(Wish::of(&with(UPGRADE_ANNOTATION, "Paused")), Ok(Wish::Paused));
@@ -138,23 +150,23 @@ mod tests {
         assert_eq!(deadline(&with(DEADLINE_ANNOTATION, "10m")), Ok(Some(SignedDuration::from_mins(10))));
         assert_eq!(scales_workers(&with(SCALE_WORKERS_ANNOTATION, "false")), Ok(false));
 
-        let nothing = ObjectMeta::default();
-        assert_eq!(Rollback::of(&nothing), Ok(Rollback::AsCapacityAllows));
-        assert_eq!(Wish::of(&nothing), Ok(Wish::GoOn));
-        assert_eq!(bake(&nothing), Ok(SignedDuration::ZERO));
-        assert_eq!(deadline(&nothing), Ok(None));
-        assert_eq!(scales_workers(&nothing), Ok(true));
-        assert!(misread(&nothing).is_empty());
+        let unannotated = ObjectMeta::default();
+        assert_eq!(Rollback::of(&unannotated), Ok(Rollback::AsCapacityAllows));
+        assert_eq!(Wish::of(&unannotated), Ok(Wish::GoOn));
+        assert_eq!(bake(&unannotated), Ok(SignedDuration::ZERO));
+        assert_eq!(deadline(&unannotated), Ok(None));
+        assert_eq!(scales_workers(&unannotated), Ok(true));
+        assert!(misread(&unannotated).is_empty());
     }
 
     #[rstest]
-    #[case::small_letters(ROLLBACK_ANNOTATION, "stepped", "neither Stepped nor Immediate")]
+    #[case::lower_case(ROLLBACK_ANNOTATION, "stepped", "neither Stepped nor Immediate")]
     #[case::another_word(UPGRADE_ANNOTATION, "Stop", "neither Paused nor Promote")]
-    #[case::a_unit(BAKE_ANNOTATION, "5m", "a number of seconds like 300")]
-    #[case::a_no(SCALE_WORKERS_ANNOTATION, "no", "neither true nor false")]
-    #[case::no_unit(DEADLINE_ANNOTATION, "30", "a time above zero like 10m or 1h30m")]
+    #[case::duration_instead_of_seconds(BAKE_ANNOTATION, "5m", "a number of seconds like 300")]
+    #[case::no_instead_of_false(SCALE_WORKERS_ANNOTATION, "no", "neither true nor false")]
+    #[case::no_unit(DEADLINE_ANNOTATION, "30", "a positive duration like 10m or 1h30m")]
     #[case::below_zero(BAKE_ANNOTATION, "-5", "a number of seconds like 300")]
-    fn what_makes_no_sense_is_named_with_what_is_allowed(
+    fn invalid_upgrade_annotation_is_reported_with_the_allowed_values(
         #[case] name: &str,
         #[case] value: &str,
         #[case] allowed: &str,

@@ -1,6 +1,6 @@
-//! Manifests go through the types unchanged.
+//! Manifests survive a round trip through the types unchanged.
 
-use kube::CustomResourceExt;
+use kube_core::CustomResourceExt;
 use rstest::rstest;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -179,26 +179,26 @@ fn service_status() -> Value {
     })
 }
 
-fn through<T: DeserializeOwned + Serialize>(manifest: &Value) -> Value {
+fn round_trip<T: DeserializeOwned + Serialize>(manifest: &Value) -> Value {
     let typed: T = serde_json::from_value(manifest.clone()).expect("the manifest can be read");
     serde_json::to_value(typed).expect("the types can be written")
 }
 
 #[rstest]
 #[case::full(object("RayCluster", cluster_spec(), Some(cluster_status())))]
-#[case::least(object("RayCluster", json!({"headGroupSpec": {"template": pod_template()}}), None))]
-fn a_ray_cluster_loses_and_gains_nothing(#[case] manifest: Value) {
-    assert_eq!(through::<RayCluster>(&manifest), manifest);
+#[case::minimal(object("RayCluster", json!({"headGroupSpec": {"template": pod_template()}}), None))]
+fn ray_cluster_is_unchanged_by_a_round_trip(#[case] manifest: Value) {
+    assert_eq!(round_trip::<RayCluster>(&manifest), manifest);
 }
 
 #[rstest]
 #[case::full(object("RayService", service_spec(), Some(service_status())))]
-#[case::least(object("RayService", json!({"rayClusterConfig": {"headGroupSpec": {"template": pod_template()}}}), None))]
-fn a_ray_service_loses_and_gains_nothing(#[case] manifest: Value) {
-    assert_eq!(through::<RayService>(&manifest), manifest);
+#[case::minimal(object("RayService", json!({"rayClusterConfig": {"headGroupSpec": {"template": pod_template()}}}), None))]
+fn ray_service_is_unchanged_by_a_round_trip(#[case] manifest: Value) {
+    assert_eq!(round_trip::<RayService>(&manifest), manifest);
 }
 
-/// The manifests above must not miss a field: every property of the schema is in them.
+/// The round-trip manifests must have every property of the schema.
 #[rstest]
 #[case::cluster(schema::<RayCluster>(), object("RayCluster", cluster_spec(), Some(cluster_status())))]
 #[case::service(schema::<RayService>(), object("RayService", service_spec(), Some(service_status())))]
@@ -236,15 +236,15 @@ fn compare(path: &str, schema: &Value, value: &Value, missing: &mut Vec<String>)
 #[case::service(schema::<RayService>(), "/properties/spec", &["rayClusterConfig"])]
 #[case::upgrade(schema::<RayService>(), "/properties/spec/properties/upgradeStrategy", &[])]
 #[case::service_status(schema::<RayService>(), "/properties/status", &[])]
-fn only_what_kuberay_requires_is_required(#[case] schema: Value, #[case] path: &str, #[case] expected: &[&str]) {
+fn required_fields_are_those_of_kuberay(#[case] schema: Value, #[case] path: &str, #[case] expected: &[&str]) {
     let part = schema.pointer(path).expect("the schema has this part");
     let required: Vec<_> = part["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     assert_eq!(required, expected);
 }
 
 #[test]
-fn an_upgrade_strategy_that_nobody_knows_can_still_be_read() {
+fn unknown_upgrade_strategy_deserializes() {
     let strategy: RayServiceUpgradeStrategy = serde_json::from_value(json!({"type": "Blue"})).expect("it can be read");
     assert_eq!(strategy.type_, Some(UpgradeType::Other("Blue".into())));
-    assert_eq!(through::<RayServiceUpgradeStrategy>(&json!({"type": "None"})), json!({"type": "None"}));
+    assert_eq!(round_trip::<RayServiceUpgradeStrategy>(&json!({"type": "None"})), json!({"type": "None"}));
 }

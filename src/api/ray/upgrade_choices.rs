@@ -1,64 +1,70 @@
-//! What the owner of a service chooses, in annotations, for an upgrade that gets no quota.
+//! Annotations of a RayService that configure the admission of its upgrades.
 
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::annotations::annotation;
-use crate::api::duration;
+use crate::duration;
 
-/// On a RayService: what becomes of an upgrade that can never be admitted beside what serves; see [`WhenExceeds`].
+/// Annotation of a RayService: policy for an upgrade that can never be admitted while the active
+/// cluster holds its quota. See [`WhenExceeds`].
 pub const WHEN_EXCEEDS_ANNOTATION: &str = "sluice.dev/when-upgrade-exceeds-quota";
-/// On a RayService: for how long an upgrade may wait to be admitted, like `30m` or `1h30m`. Without it, for as long as it takes.
+/// Annotation of a RayService: time limit for the admission of an upgrade, like `30m` or `1h30m`.
+/// No limit if absent.
 pub const TIMEOUT_ANNOTATION: &str = "sluice.dev/upgrade-admission-timeout";
-/// On a RayService: the hash of the cluster that waited for longer than that. It isn't made again as long as this stands here.
-pub const GIVEN_UP_ANNOTATION: &str = "sluice.dev/upgrade-given-up";
+/// Annotation of a RayService: hash of the pending cluster whose admission timed out. It is not
+/// created again while the annotation is present.
+pub const GIVEN_UP_ANNOTATION: &str = "sluice.dev/upgrade-timed-out";
 
-/// What becomes of an upgrade that can never be admitted beside what serves.
+/// Policy for an upgrade that can never be admitted while the active cluster holds its quota.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum WhenExceeds {
-    /// It waits, and what serves goes on.
+    /// The upgrade stays pending, and the active cluster keeps serving.
     #[default]
     Wait,
-    /// Once there is quota for it alone, what serves stops, and then it starts.
+    /// Once there is quota for the new cluster alone, the active cluster stops, and then the new
+    /// one starts.
     Recreate,
 }
 
 impl WhenExceeds {
-    /// What the owner of a service has chosen.
+    /// Reads the policy from the annotation.
     ///
     /// # Errors
-    /// When the annotation says something else, which counts as [`WhenExceeds::Wait`]; the sentence names it.
+    /// Returns a message that names the annotation if its value is invalid. [`WhenExceeds::Wait`]
+    /// applies then.
     pub fn of(meta: &ObjectMeta) -> Result<Self, String> {
         match annotation(meta, WHEN_EXCEEDS_ANNOTATION) {
             None | Some("Wait") => Ok(Self::Wait),
             Some("Recreate") => Ok(Self::Recreate),
             Some(other) => Err(format!(
-                "annotation {WHEN_EXCEEDS_ANNOTATION}: {other:?} is neither Wait nor Recreate, and counts as Wait"
+                "annotation {WHEN_EXCEEDS_ANNOTATION}: {other:?} is neither Wait nor Recreate; Wait is used"
             )),
         }
     }
 }
 
-/// For how long an upgrade may wait to be admitted, if its owner has set a limit.
+/// Returns the time limit for the admission of an upgrade. None if the annotation is absent.
 ///
 /// # Errors
-/// When the annotation doesn't say a time, and so sets no limit; the sentence names it.
+/// Returns a message that names the annotation if its value is not a positive duration. No limit
+/// applies then.
 pub fn admission_timeout(meta: &ObjectMeta) -> Result<Option<SignedDuration>, String> {
     let Some(text) = annotation(meta, TIMEOUT_ANNOTATION) else { return Ok(None) };
     let timeout = duration::parse(text).filter(SignedDuration::is_positive);
     timeout.map(Some).ok_or_else(|| {
         format!(
-            "annotation {TIMEOUT_ANNOTATION}: {text:?} is not a time above zero like 30m or 1h30m, and sets no limit"
+            "annotation {TIMEOUT_ANNOTATION}: {text:?} is not a positive duration like 30m or 1h30m; no limit is used"
         )
     })
 }
 
-/// The hash of the cluster that is not to be made again.
+/// Returns the hash of the cluster whose admission timed out. None if the annotation is absent.
 pub fn given_up(meta: &ObjectMeta) -> Option<&str> {
     annotation(meta, GIVEN_UP_ANNOTATION)
 }
 
-/// What is wrong with the annotations that an owner has set.
+/// Returns a message for each invalid annotation.
 pub fn misread(meta: &ObjectMeta) -> Vec<String> {
     [WhenExceeds::of(meta).err(), admission_timeout(meta).err()].into_iter().flatten().collect()
 }
@@ -76,9 +82,9 @@ mod tests {
     #[rstest]
     #[case::waits("Wait", Some(WhenExceeds::Wait))]
     #[case::recreates("Recreate", Some(WhenExceeds::Recreate))]
-    #[case::in_small_letters("recreate", None)]
+    #[case::lower_case("recreate", None)]
     #[case::empty("", None)]
-    fn what_becomes_of_it_is_one_of_two_words(#[case] value: &str, #[case] expected: Option<WhenExceeds>) {
+    fn policy_is_wait_or_recreate(#[case] value: &str, #[case] expected: Option<WhenExceeds>) {
         let meta = with(WHEN_EXCEEDS_ANNOTATION, value);
 
         let chosen = WhenExceeds::of(&meta);
@@ -95,12 +101,12 @@ mod tests {
     #[rstest]
     #[case::minutes("30m", Some(1_800))]
     #[case::hours_and_minutes("1h30m", Some(5_400))]
-    #[case::a_part_of_a_minute("0.5m", Some(30))]
-    #[case::nothing("0s", None)]
-    #[case::before_it_began("-5m", None)]
+    #[case::fraction_of_a_minute("0.5m", Some(30))]
+    #[case::zero("0s", None)]
+    #[case::negative("-5m", None)]
     #[case::no_unit("30", None)]
     #[case::a_word("soon", None)]
-    fn a_limit_is_a_time_above_zero(#[case] value: &str, #[case] seconds: Option<i64>) {
+    fn admission_timeout_is_a_positive_duration(#[case] value: &str, #[case] seconds: Option<i64>) {
         let meta = with(TIMEOUT_ANNOTATION, value);
 
         let limit = admission_timeout(&meta);
@@ -115,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_chosen_is_to_wait_for_as_long_as_it_takes() {
+    fn upgrade_without_annotations_waits_without_limit() {
         let meta = ObjectMeta::default();
         assert_eq!(WhenExceeds::of(&meta), Ok(WhenExceeds::Wait));
         assert_eq!(admission_timeout(&meta), Ok(None));

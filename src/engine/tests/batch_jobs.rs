@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
 use super::jobs::{control_plane, meta, put_cluster, set_quota};
-use crate::api::condition;
-use crate::api::kueue::names;
-use crate::queue::Settings;
+use sluice_api::condition;
+use sluice_api::kueue::names;
+use sluice_queue::Settings;
 
 /// A Job of pods of 1 CPU each; with a queue, but not yet suspended, as without the webhook.
 fn put_job(plane: &mut ControlPlane, name: &str, class: &str, spec: Value) {

@@ -9,17 +9,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use crate::api::condition;
-use crate::api::kueue::Workload;
-use crate::api::ray::{RayCluster, RayService, names};
-use crate::plan::{ServeAnswer, ServeReply};
-use crate::engine::in_flight::WriteId;
-use crate::plan::{Note, ObjectRef, ServeCall, ServeRequest, Write, WriteOp};
-use crate::engine::tokens::TokenKey;
-use crate::engine::world::Object;
-use crate::engine::{Answer, Effect, Engine, Event, Halves, WriteError};
-use crate::jobframework::managed::Rules;
-use crate::queue::Settings;
+use sluice_api::condition;
+use sluice_api::kueue::Workload;
+use sluice_api::ray::{RayCluster, RayService, names};
+use sluice_plan::{ServeAnswer, ServeReply};
+use crate::in_flight::WriteId;
+use sluice_plan::{Note, ObjectRef, ServeCall, ServeRequest, Write, WriteOp};
+use crate::tokens::TokenKey;
+use crate::world::Object;
+use crate::{Answer, Effect, Engine, Event, Halves, WriteError};
+use sluice_jobframework::managed::Rules;
+use sluice_queue::Settings;
 
 /// More rounds than this at one moment, and the engine turns in circles.
 const MOST_ROUNDS: usize = 500;

@@ -4,8 +4,8 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::jobs::{cluster_spec, control_plane, meta, put_cluster, put_service};
-use crate::api::ray::names;
-use crate::queue::Settings;
+use sluice_api::ray::names;
+use sluice_queue::Settings;
 
 /// In the foreground everything that a job owns is deleted at once, its slices with its clusters. The slices hold their quota
 /// until the last pod is gone, and the job stays until the slices are.

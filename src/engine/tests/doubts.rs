@@ -4,7 +4,7 @@ use rstest::rstest;
 
 use super::control_plane::ControlPlane;
 use super::jobs::{control_plane, put_service};
-use crate::queue::Settings;
+use sluice_queue::Settings;
 
 const SERVICE: &str = "chat-serve-svc";
 

@@ -6,10 +6,10 @@ use serde_json::json;
 
 use super::control_plane::ControlPlane;
 use super::jobs::{cluster_spec, control_plane, meta, put_cluster, put_service};
-use crate::api::condition;
-use crate::api::kueue::names;
-use crate::queue::Settings;
-use crate::queue::settings::{Requeuing, WaitForPodsReady};
+use sluice_api::condition;
+use sluice_api::kueue::names;
+use sluice_queue::Settings;
+use sluice_queue::settings::{Requeuing, WaitForPodsReady};
 
 fn impatient(limit: Option<u32>) -> Settings {
     let requeuing = Requeuing { backoff_base_seconds: 10, backoff_limit_count: limit, ..Requeuing::default() };

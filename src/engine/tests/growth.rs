@@ -5,9 +5,9 @@ use serde_json::json;
 
 use super::control_plane::ControlPlane;
 use super::jobs::{cluster_spec, control_plane, meta, put_cluster, put_service, scale, set_quota};
-use crate::api::condition;
-use crate::api::kueue::names;
-use crate::queue::Settings;
+use sluice_api::condition;
+use sluice_api::kueue::names;
+use sluice_queue::Settings;
 
 /// How many slices of a job are not over.
 fn live_slices(plane: &ControlPlane, job: &str) -> usize {

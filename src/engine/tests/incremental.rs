@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
 use super::jobs::{cluster_spec, control_plane, meta, put_cluster, set_quota};
-use crate::queue::Settings;
+use sluice_queue::Settings;
 
 /// Creates a service with four workers of 1 CPU and a replica on each, or upgrades it: by half of them at a time.
 fn put(plane: &mut ControlPlane, name: &str, version: &str) {

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
-use crate::api::kueue::names;
-use crate::queue::Settings;
+use sluice_api::kueue::names;
+use sluice_queue::Settings;
 
 /// A control plane with one ClusterQueue of so many CPUs, in which the more important takes the place of the less so.
 pub(super) fn control_plane(settings: Settings, cpu: &str) -> ControlPlane {

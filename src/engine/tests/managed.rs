@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
 use super::jobs::{cluster_spec, control_plane, put_cluster, put_service};
-use crate::api::kueue::names::{DEFAULT_LOCAL_QUEUE, QUEUE_NAME_LABEL};
-use crate::jobframework::managed::Rules;
-use crate::queue::Settings;
+use sluice_api::kueue::names::{DEFAULT_LOCAL_QUEUE, QUEUE_NAME_LABEL};
+use sluice_jobframework::managed::Rules;
+use sluice_queue::Settings;
 
 fn strict() -> Rules {
     Rules { without_queue_name: true, ..Rules::default() }

@@ -5,8 +5,8 @@ use serde_json::json;
 
 use super::control_plane::ControlPlane;
 use super::jobs::{control_plane, put_cluster, set_quota};
-use crate::api::kueue::names;
-use crate::queue::Settings;
+use sluice_api::kueue::names;
+use sluice_queue::Settings;
 
 fn put_into_queue(plane: &mut ControlPlane, queue: Option<&str>) {
     plane.apply("RayCluster", json!({"metadata": {"name": "chat", "labels": {(names::QUEUE_NAME_LABEL): queue}}}));

@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::control_plane::ControlPlane;
 use super::jobs::{cluster_spec, control_plane, meta, put_cluster, put_service, set_quota};
-use crate::queue::Settings;
-use crate::queue::parts::PARTLY_PREEMPTED;
+use sluice_queue::Settings;
+use sluice_queue::parts::PARTLY_PREEMPTED;
 
 /// The cluster that serves, and the one that is to take its place.
 fn pair(plane: &ControlPlane, service: &str) -> (String, String) {
@@ -69,7 +69,7 @@ fn replicas_that_the_autoscaler_could_take_are_preempted_before_the_job() {
     put_cluster(&mut plane, "proud", "high", 1);
     plane.play(30);
     assert_eq!((plane.pods("elastic"), plane.gated("elastic"), plane.pods("proud")), (4, 2, 2));
-    assert_eq!(plane.told("Workload", "PartlyPreempted"), 1);
+    assert_eq!(plane.told("Workload", "PartiallyPreempted"), 1);
     assert_eq!(plane.told("Workload", "EvictedDueToPreempted"), 0);
 
     // and the rest when there is more.

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
 use super::jobs::{cluster_spec, control_plane, meta, put_cluster, scale};
-use crate::api::ray::names;
-use crate::jobframework::fitting::UPGRADE_ADMISSIBLE;
-use crate::queue::Settings;
+use sluice_api::ray::names;
+use sluice_jobframework::fitting::UPGRADE_ADMISSIBLE;
+use sluice_queue::Settings;
 
 /// A cluster whose spec may ask for other pods: so many workers, each with so much CPU, and a version in which nothing else differs.
 fn put(plane: &mut ControlPlane, workers: u32, cpu: &str, version: &str) {

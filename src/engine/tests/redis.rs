@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
 use super::jobs::{cluster_spec, control_plane, meta, put_service};
-use crate::api::ray::names::REDIS_CLEANUP_FINALIZER;
-use crate::queue::Settings;
+use sluice_api::ray::names::REDIS_CLEANUP_FINALIZER;
+use sluice_queue::Settings;
 
 const JOB: &str = "chat-redis-cleanup";
 

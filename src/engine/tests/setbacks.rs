@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
 use super::jobs::{cluster_spec, control_plane, meta, put_service};
-use crate::api::condition;
-use crate::queue::Settings;
+use sluice_api::condition;
+use sluice_queue::Settings;
 
 fn cluster(workers: u32) -> Value {
     json!({"metadata": meta("chat", "low"), "spec": cluster_spec(workers, "2.53.0")})

@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
 use super::jobs::{control_plane, put_cluster, put_service, set_quota};
-use crate::api::condition;
-use crate::api::ray::upgrade_choices::{GIVEN_UP_ANNOTATION, TIMEOUT_ANNOTATION, WHEN_EXCEEDS_ANNOTATION};
-use crate::jobframework::fitting::UPGRADE_ADMISSIBLE;
-use crate::queue::Settings;
-use crate::rayservice::status::UPGRADE_HELD;
+use sluice_api::condition;
+use sluice_api::ray::upgrade_choices::{GIVEN_UP_ANNOTATION, TIMEOUT_ANNOTATION, WHEN_EXCEEDS_ANNOTATION};
+use sluice_jobframework::fitting::UPGRADE_ADMISSIBLE;
+use sluice_queue::Settings;
+use sluice_rayservice::status::UPGRADE_HELD;
 
 /// A service of a head and a worker that serves, alone in a queue of so many CPUs, with this annotation.
 fn serving(cpu: &str, annotation: &str, value: &str) -> (ControlPlane, String) {
@@ -104,7 +104,7 @@ fn a_choice_that_is_none_is_named_and_waits() {
 
     assert_eq!(reason(&plane, UPGRADE_ADMISSIBLE).as_deref(), Some("ExceedsMaxQuota"));
     let (_, _, message) = says(&plane, UPGRADE_ADMISSIBLE).expect("an answer");
-    assert!(message.ends_with("\"recreate\" is neither Wait nor Recreate, and counts as Wait)"), "{message}");
+    assert!(message.ends_with("\"recreate\" is neither Wait nor Recreate; Wait is used)"), "{message}");
     assert_eq!(plane.pods(&old), 2);
 }
 
@@ -119,7 +119,7 @@ fn a_service_is_made_anew_where_there_is_no_room_for_two() {
     plane.play(30);
     assert_eq!((plane.pods(&old), plane.pods(&new)), (2, 0));
     let slices = plane.workloads("chat");
-    let holds = |slice: &&crate::api::kueue::Workload| {
+    let holds = |slice: &&sluice_api::kueue::Workload| {
         let conditions = slice.status.clone().unwrap_or_default().conditions;
         condition::is_true(&conditions, "QuotaReserved") && !condition::is_true(&conditions, "Finished")
     };
@@ -316,19 +316,19 @@ fn an_upgrade_that_waits_for_too_long_is_given_up_until_another_is_wanted() {
     plane.play(2);
     assert_eq!((plane.children("chat"), plane.pods(&old)), (vec![old.clone()], 2));
     assert!(given_up(&plane));
-    let told = plane.notes.iter().find(|note| note.reason == "UpgradeGivenUp").expect("an event");
+    let told = plane.notes.iter().find(|note| note.reason == "UpgradeAdmissionTimedOut").expect("an event");
     let why = format!(
         "RayCluster {new} was not admitted within 1m 30s (annotation {TIMEOUT_ANNOTATION}), and is taken back. "
     );
     assert!(told.message.starts_with(&why) && told.message.contains("cpu"), "{}", told.message);
-    assert_eq!(reason(&plane, UPGRADE_HELD).as_deref(), Some("UpgradeGivenUp"));
+    assert_eq!(reason(&plane, UPGRADE_HELD).as_deref(), Some("UpgradeAdmissionTimedOut"));
     assert_eq!(says(&plane, UPGRADE_ADMISSIBLE), None);
 
     // it isn't made again, though there be room for it,
     plane.delete("RayCluster", "other");
     plane.play(300);
     assert_eq!(plane.children("chat"), std::slice::from_ref(&old));
-    assert_eq!(plane.told("RayService", "UpgradeGivenUp"), 1);
+    assert_eq!(plane.told("RayService", "UpgradeAdmissionTimedOut"), 1);
 
     // but another is, and so is that one after it.
     put_cluster(&mut plane, "other", "low", 1);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::quantity::Amount;
+use sluice_api::quantity::Amount;
 
 /// As often quota is doubled before more of it is taken to be of no help.
 const DOUBLINGS: usize = 40;

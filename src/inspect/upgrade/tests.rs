@@ -1,15 +1,15 @@
 //! Plans on the state that comes of manifests, as the engine itself makes it of them.
 
 use jiff::Timestamp;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::engine::world::Object;
-use crate::inspect::apply::applied;
-use crate::inspect::rehearsal::Rehearsal;
-use crate::inspect::snapshot::manifests;
+use sluice_engine::world::Object;
+use crate::apply::applied;
+use crate::rehearsal::Rehearsal;
+use crate::snapshot::manifests;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 

@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde::Serialize;
 
 use super::outcome::{PerPod, Use, uses};
-use crate::api::ray::step_choices;
-use crate::api::ray::{RayCluster, RayService};
-use crate::plan::ServeConfig;
-use crate::queue::requests::{Requests, pod_requests};
-use crate::raycluster::groups::{PodGroup, Role};
-use crate::raycluster::pod_groups;
-use crate::rayservice::incremental::machine::{self, Pace, Percent, Position, Side, WHOLE};
-use crate::rayservice::incremental::options::Options;
-use crate::rayservice::incremental::workers;
+use sluice_api::ray::step_choices;
+use sluice_api::ray::{RayCluster, RayService};
+use sluice_plan::ServeConfig;
+use sluice_queue::requests::{Requests, pod_requests};
+use sluice_raycluster::groups::{PodGroup, Role};
+use sluice_raycluster::pod_groups;
+use sluice_rayservice::incremental::machine::{self, Pace, Percent, Position, Side, WHOLE};
+use sluice_rayservice::incremental::options::Options;
+use sluice_rayservice::incremental::workers;
 
 /// The steps of an upgrade.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -1,13 +1,13 @@
 //! The ways to go from what a service is to what it is to be.
 
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde::Serialize;
 
 use super::timeline::Course;
-use crate::api::ray::step_choices;
-use crate::api::ray::upgrade_choices::{WHEN_EXCEEDS_ANNOTATION, WhenExceeds};
-use crate::api::ray::{ClusterUpgradeOptions, RayService, UpgradeType};
-use crate::rayservice::incremental::machine::Percent;
+use sluice_api::ray::step_choices;
+use sluice_api::ray::upgrade_choices::{WHEN_EXCEEDS_ANNOTATION, WhenExceeds};
+use sluice_api::ray::{ClusterUpgradeOptions, RayService, UpgradeType};
+use sluice_rayservice::incremental::machine::Percent;
 
 /// How a service goes from what it is to what it is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -1,7 +1,7 @@
 //! A new member whose pods find no room where pods of the same kind run already.
 
 use super::*;
-use crate::jobframework::pod_sets::MOST_POD_SETS;
+use crate::pod_sets::MOST_POD_SETS;
 
 /// What is planned while the queue finds no room for more of these PodSets in the flavor that they are in.
 fn pinned(job: &FakeJob, slices: &[&Workload], pod_sets: &[&str]) -> Plan {

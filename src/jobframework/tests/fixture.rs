@@ -10,8 +10,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
 
 use super::super::*;
-use crate::api::kueue::{Admission, PodSetAssignment, WorkloadStatus};
-use crate::plan::WriteOp;
+use sluice_api::kueue::{Admission, PodSetAssignment, WorkloadStatus};
+use sluice_plan::WriteOp;
 
 pub(super) const NAMESPACE: &str = "ns";
 
@@ -279,7 +279,7 @@ pub(super) fn gates(job: &FakeJob) -> Vec<(String, bool)> {
 /// Why the job isn't admitted, as it says last.
 pub(super) fn says(job: &FakeJob) -> String {
     let said =
-        job.said(crate::api::sluice::ADMITTED).filter(|said| said.status == "False").expect("it isn't admitted");
+        job.said(sluice_api::sluice::ADMITTED).filter(|said| said.status == "False").expect("it isn't admitted");
     format!("{}: {}", said.reason, said.message)
 }
 

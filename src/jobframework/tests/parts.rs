@@ -1,7 +1,7 @@
 //! A job that has to give back a part of what it holds.
 
 use super::*;
-use crate::queue::parts::{PARTLY_PREEMPTED, Part};
+use sluice_queue::parts::{PARTLY_PREEMPTED, Part};
 
 /// A service that serves from `a`, and whose upgrade to `b` runs on the same slice.
 fn upgrading() -> (Member, Member, Workload) {
@@ -57,7 +57,7 @@ fn a_surge_that_is_taken_stops_and_what_serves_goes_on() {
     assert!(created(&plan).is_none() && patched(&plan, &both).is_none(), "its pods run still: {plan:?}");
     assert!(plan.writes.iter().all(|write| write.quiet.iter().any(|other| other.kind == "Service")), "{plan:?}");
     let why = "For workload team/urgent: Preempted";
-    assert_eq!(says(&stopping), format!("PartlyPreempted: a runs on; b stops. {why}"));
+    assert_eq!(says(&stopping), format!("PartiallyPreempted: a runs on; b stops. {why}"));
     let notes: Vec<_> = plan.notes.iter().map(|note| (note.warning, note.reason.as_str())).collect();
     assert_eq!(notes, [(true, "GateClosed")]);
 }

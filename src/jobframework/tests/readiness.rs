@@ -176,7 +176,7 @@ fn the_label_limits_how_long_a_job_may_run(#[case] label: Option<&str>, #[case] 
         Ok(limit) => assert_eq!(slice.expect("a slice").spec.maximum_execution_time_seconds, limit),
         Err(value) => {
             assert!(slice.is_none());
-            let shown = job.said(crate::api::sluice::ADMITTED).expect("a condition");
+            let shown = job.said(sluice_api::sluice::ADMITTED).expect("a condition");
             assert_eq!(shown.reason, "Misconfigured");
             assert!(shown.message.contains(names::MAX_EXEC_TIME_LABEL) && shown.message.contains(value), "{shown:?}");
         }

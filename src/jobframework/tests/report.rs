@@ -1,7 +1,7 @@
 //! What a job says of itself.
 
 use super::*;
-use crate::api::sluice::{ADMITTED, QUOTA_RESERVED};
+use sluice_api::sluice::{ADMITTED, QUOTA_RESERVED};
 
 /// Status and message of a condition.
 fn said(job: &FakeJob, kind: &str) -> Option<(String, String)> {

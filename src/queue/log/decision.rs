@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::super::{Effect, EvictReason};
-use crate::api::kueue::Admission;
+use sluice_api::kueue::Admission;
 
 /// What was decided about one workload. Workloads are named `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ pub enum Decision {
     GiveBack {
         /// The workload.
         workload: String,
-        /// The part, as the condition PartlyPreempted spells it.
+        /// The part, as the condition PartiallyPreempted spells it.
         part: String,
         /// The workload that gets its quota.
         preemptor: String,

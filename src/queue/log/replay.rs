@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::error::Category;
 
 use super::{Decision, FORMAT, Line};
-use crate::queue::Engine;
+use crate::Engine;
 
 /// What came of a replay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

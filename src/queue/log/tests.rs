@@ -1,15 +1,15 @@
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
-use kube::Resource;
+use kube_core::Resource;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::queue::placement::Placement;
-use crate::queue::settings::{
+use crate::placement::Placement;
+use crate::settings::{
     FairSharing, ResourceRules, Transformation, TransformationStrategy, Undeclared, WaitForPodsReady,
 };
-use crate::queue::template_requests;
+use crate::template_requests;
 
 const START: &str = r#"{"start":{"format":1,"settings":{"resources":{"excludePrefixes":[],"transformations":[],"undeclared":"Block"}}}}"#;
 const CYCLE: &str = r#"{"cycle":{"at":"1970-01-01T00:00:05Z","decisions":[]}}"#;

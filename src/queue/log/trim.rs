@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use kube::Resource;
+use kube_core::Resource;
 use serde_json::{Map, Value};
 
-use crate::api::LAST_APPLIED_ANNOTATION;
-use crate::api::kueue::Workload;
+use sluice_api::LAST_APPLIED_ANNOTATION;
+use sluice_api::kueue::Workload;
 
 /// What `requests.rs` and `placement.rs` read of a pod spec.
 const OF_POD: [&str; 8] = [

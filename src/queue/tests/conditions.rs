@@ -4,9 +4,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::fixture::{Cluster, group, key};
-use crate::api::condition;
-use crate::api::kueue::names;
-use crate::queue::Event;
+use sluice_api::condition;
+use sluice_api::kueue::names;
+use crate::Event;
 
 fn active(conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition]) -> (String, String, String) {
     let active = condition::get(conditions, names::ACTIVE).cloned();
@@ -116,7 +116,7 @@ fn fields_that_are_not_acted_on_are_named() {
     assert_eq!(cluster.run(), ["a"]);
     let conditions = cluster.cluster_queues["cq"].status.clone().unwrap_or_default().conditions;
     let message = condition::get(&conditions, names::UNSUPPORTED).map(|condition| condition.message.as_str());
-    assert_eq!(message, Some("Sluice does not act on spec.admissionScope yet"));
+    assert_eq!(message, Some("Sluice does not support spec.admissionScope yet"));
 
     cluster.patch_cluster_queue(json!({"admissionScope": null}));
     cluster.run();
@@ -139,27 +139,27 @@ fn a_workload_with_a_gate_of_preemption_is_told_that_it_is_not_acted_on() {
     cluster.run();
 
     assert!(cluster.is_true("low", names::EVICTED));
-    assert_eq!(cluster.says("gated", names::UNSUPPORTED).1, "Sluice does not act on spec.preemptionGates yet");
+    assert_eq!(cluster.says("gated", names::UNSUPPORTED).1, "Sluice does not support spec.preemptionGates yet");
     assert_eq!(cluster.says("low", names::UNSUPPORTED).1, "");
 }
 
 #[rstest]
-#[case::no_queue_name(|w: &mut crate::api::kueue::Workload| w.spec.queue_name = None, "Misconfigured",
+#[case::no_queue_name(|w: &mut sluice_api::kueue::Workload| w.spec.queue_name = None, "Misconfigured",
     "the workload names no LocalQueue; set spec.queueName")]
-#[case::no_such_queue(|w: &mut crate::api::kueue::Workload| w.spec.queue_name = Some("x".into()), "Misconfigured",
+#[case::no_such_queue(|w: &mut sluice_api::kueue::Workload| w.spec.queue_name = Some("x".into()), "Misconfigured",
     "LocalQueue x doesn't exist")]
-#[case::an_orphan(|w: &mut crate::api::kueue::Workload| w.spec.queue_name = Some("orphan".into()), "Misconfigured",
+#[case::an_orphan(|w: &mut sluice_api::kueue::Workload| w.spec.queue_name = Some("orphan".into()), "Misconfigured",
     "ClusterQueue gone doesn't exist")]
-#[case::gated(|w: &mut crate::api::kueue::Workload| {
+#[case::gated(|w: &mut sluice_api::kueue::Workload| {
     let gate = (names::ADMISSION_GATED_BY_ANNOTATION.to_owned(), "example.com/budget".to_owned());
     w.metadata.annotations.get_or_insert_default().extend([gate]);
 }, "AdmissionGated", "admission is gated by example.com/budget")]
-#[case::topology(|w: &mut crate::api::kueue::Workload| {
+#[case::topology(|w: &mut sluice_api::kueue::Workload| {
     let request = json!({"required": "rack"});
     w.spec.pod_sets[0].topology_request = serde_json::from_value(request).ok();
 }, "Misconfigured", "pod set main requires a topology, which Sluice does not support yet")]
 fn what_keeps_a_workload_out_of_the_line_is_named(
-    #[case] change: fn(&mut crate::api::kueue::Workload),
+    #[case] change: fn(&mut sluice_api::kueue::Workload),
     #[case] reason: &str,
     #[case] message: &str,
 ) {

@@ -7,11 +7,11 @@ use serde_json::json;
 
 use super::config;
 use super::fixture::{Cluster, at, group, key, replacing};
-use crate::api::kueue::names;
-use crate::queue::log::{Difference, replay};
-use crate::queue::settings::{FairSharing, Requeuing, WaitForPodsReady};
-use crate::queue::tree::View;
-use crate::queue::{Effect, Event, Key, Settings, Waiting};
+use sluice_api::kueue::names;
+use crate::log::{Difference, replay};
+use crate::settings::{FairSharing, Requeuing, WaitForPodsReady};
+use crate::tree::View;
+use crate::{Effect, Event, Key, Settings, Waiting};
 
 /// Something that happens to the cluster. Small numbers stand for workloads, so that the same ones are met again.
 #[derive(Debug, Clone)]
@@ -274,7 +274,7 @@ proptest! {
                 Some(why) => prop_assert_eq!(cluster.says(&key.name, names::QUOTA_RESERVED).1, why.to_string()),
                 None => {}
             }
-            prop_assert_eq!(cluster.engine.effect(&crate::queue::Subject::Workload(key.clone())), None);
+            prop_assert_eq!(cluster.engine.effect(&crate::Subject::Workload(key.clone())), None);
         }
         let fits = cluster.engine.in_line().into_iter().filter(|key| cluster.engine.would_fit(key)).collect::<Vec<Key>>();
         prop_assert!(fits.is_empty() || strict, "{:?} would fit", fits);

@@ -4,10 +4,10 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::fixture::{Cluster, replacing};
-use crate::api::kueue::{Workload, names};
-use crate::queue::parts::{PARTLY_PREEMPTED, Part};
-use crate::queue::steps::SLICE_ANNOTATION;
-use crate::queue::{Effect, Waiting};
+use sluice_api::kueue::{Workload, names};
+use crate::parts::{PARTLY_PREEMPTED, Part};
+use crate::steps::SLICE_ANNOTATION;
+use crate::{Effect, Waiting};
 
 /// A ClusterQueue with 10 CPU in which who has the higher priority comes first.
 fn cluster() -> Cluster {
@@ -103,7 +103,7 @@ fn what_a_surge_held_is_given_away_once_its_pods_are_gone() {
 
     stop_surge(&mut cluster, "a", 4);
     assert_eq!(cluster.run(), ["urgent"]);
-    assert_eq!(cluster.says("a", PARTLY_PREEMPTED).0, "GivenBack");
+    assert_eq!(cluster.says("a", PARTLY_PREEMPTED).0, "Released");
     assert_eq!(cluster.reserved("default", "cpu"), "9");
 }
 

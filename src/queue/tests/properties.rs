@@ -8,9 +8,9 @@ use super::config;
 use super::fixture::Cluster;
 use super::oracle::{Admitted, Decision, World, decide};
 use super::random::{Act, Plan, carry_out, histories, plans};
-use crate::queue::parts::Loss;
-use crate::queue::tree::NodeId;
-use crate::queue::{Effect, EvictReason, Key};
+use crate::parts::Loss;
+use crate::tree::NodeId;
+use crate::{Effect, EvictReason, Key};
 
 /// What the engine decided, as the oracle would say it.
 fn decision_of(cluster: &Cluster, effects: &[Effect]) -> Decision {

@@ -6,12 +6,12 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::fixture::{Cluster, key, pod_set, replacing};
-use crate::api::kueue::{Workload, names};
-use crate::queue::parts::{PARTLY_PREEMPTED, parts_of, preempted_part};
-use crate::queue::settings::{FairSharing, PreemptionStrategy, Settings};
-use crate::queue::shortfall::Shortfall;
-use crate::queue::steps::SLICE_ANNOTATION;
-use crate::queue::{Effect, Engine, Key};
+use sluice_api::kueue::{Workload, names};
+use crate::parts::{PARTLY_PREEMPTED, parts_of, preempted_part};
+use crate::settings::{FairSharing, PreemptionStrategy, Settings};
+use crate::shortfall::Shortfall;
+use crate::steps::SLICE_ANNOTATION;
+use crate::{Effect, Engine, Key};
 
 /// Nominal quota, borrowing limit and lending limit, by resource and flavor.
 type Quotas = Vec<(u8, Option<u8>, Option<u8>)>;

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::fixture::{Cluster, group, key, replacing};
-use crate::queue::{Effect, Waiting};
+use crate::{Effect, Waiting};
 
 /// One ClusterQueue in which priority preempts.
 fn with_preemption(cpu: &str) -> Cluster {

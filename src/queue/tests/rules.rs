@@ -4,8 +4,8 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::fixture::{Cluster, at, group, key};
-use crate::api::kueue::names;
-use crate::queue::{Effect, Event, PendingReason, Subject, Waiting};
+use sluice_api::kueue::names;
+use crate::{Effect, Event, PendingReason, Subject, Waiting};
 
 /// The flavor of each resource of a pod set that was admitted.
 fn flavors(cluster: &Cluster, workload: &str, pod_set: usize) -> Vec<(String, String)> {
@@ -46,7 +46,7 @@ fn released_quota_admits_who_waits_in_the_same_cycle() {
 #[case::quota_raised(|cluster: &mut Cluster| cluster.patch_cluster_queue(json!({"resourceGroups": [group(&["cpu"], &[("default", &["8"])])]})))]
 #[case::shrunk(|cluster: &mut Cluster| cluster.change("a", |workload| workload.spec.pod_sets.clear()))]
 #[case::no_longer_needed(|cluster: &mut Cluster| cluster.change("a", |workload| {
-    let done = crate::api::kueue::workload_status::ReclaimablePod { name: "main".into(), count: 1 };
+    let done = sluice_api::kueue::workload_status::ReclaimablePod { name: "main".into(), count: 1 };
     workload.status.get_or_insert_default().reclaimable_pods = vec![done];
 }))]
 fn whatever_makes_room_admits_who_waits(#[case] make_room: fn(&mut Cluster)) {

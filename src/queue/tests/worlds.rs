@@ -8,11 +8,11 @@ use super::config;
 use super::fixture::{Cluster, at};
 use super::oracle::World;
 use super::random::{Act, Plan, carry_out, give_back, going, histories, loses_part, plans};
-use crate::api::quantity::Amount;
-use crate::queue::log::replay;
-use crate::queue::parts::Loss;
-use crate::queue::pending::Obstacle;
-use crate::queue::{Effect, Engine, Event, EvictReason, Key, Waiting};
+use sluice_api::quantity::Amount;
+use crate::log::replay;
+use crate::parts::Loss;
+use crate::pending::Obstacle;
+use crate::{Effect, Engine, Event, EvictReason, Key, Waiting};
 
 /// More cycles than any small cluster needs to come to rest.
 const MANY_CYCLES: usize = 200;
@@ -280,7 +280,7 @@ proptest! {
 
 /// What the tree says is used of everything by everyone, in both views.
 fn usage(engine: &Engine, cluster: &Cluster) -> BTreeMap<(String, String, String), (i128, i128)> {
-    use crate::queue::tree::View;
+    use crate::tree::View;
     let mut usage = BTreeMap::new();
     let names = cluster.cluster_queues.keys().filter_map(|name| engine.tree.known_cluster_queue(name));
     let nodes = names.chain(cluster.cohorts.keys().filter_map(|name| engine.tree.known_cohort(name)));

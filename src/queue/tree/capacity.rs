@@ -7,7 +7,7 @@ use super::{Cell, Fr, NodeId, Tree};
 
 /// Which usage counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::queue) enum View {
+pub(crate) enum View {
     /// What is held.
     Actual = 0,
     /// What is held by those that stay, and what was promised in this cycle.
@@ -16,11 +16,11 @@ pub(in crate::queue) enum View {
 
 /// The lowest part of the tree that has the quota for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::queue) struct Fit {
+pub(crate) struct Fit {
     /// Its height: 0 for the ClusterQueue itself, which then borrows nothing.
-    pub(in crate::queue) height: u32,
+    pub(crate) height: u32,
     /// Whether it is only a part of the tree, so that others can be made to give back what they borrow of it.
-    pub(in crate::queue) reclaimable: bool,
+    pub(crate) reclaimable: bool,
 }
 
 impl Cell {
@@ -42,7 +42,7 @@ impl Cell {
 
 impl Tree {
     /// Adds to the usage of a ClusterQueue, or takes off when `amount` is negative.
-    pub(in crate::queue) fn add(&mut self, cluster_queue: NodeId, fr: Fr, amount: i128, view: View) {
+    pub(crate) fn add(&mut self, cluster_queue: NodeId, fr: Fr, amount: i128, view: View) {
         let (mut at, mut amount) = (cluster_queue, amount);
         while amount != 0 {
             let stale = self.stale;
@@ -62,26 +62,26 @@ impl Tree {
     }
 
     /// What a ClusterQueue or Cohort uses.
-    pub(in crate::queue) fn used(&self, node: NodeId, fr: Fr, view: View) -> i128 {
+    pub(crate) fn used(&self, node: NodeId, fr: Fr, view: View) -> i128 {
         self.cell(node, fr).used[view as usize]
     }
 
     /// The node's own nominal quota.
-    pub(in crate::queue) fn nominal(&self, node: NodeId, fr: Fr) -> i128 {
+    pub(crate) fn nominal(&self, node: NodeId, fr: Fr) -> i128 {
         self.cell(node, fr).nominal
     }
 
-    pub(in crate::queue) fn borrowing_limit(&self, node: NodeId, fr: Fr) -> Option<i128> {
+    pub(crate) fn borrowing_limit(&self, node: NodeId, fr: Fr) -> Option<i128> {
         self.cell(node, fr).borrowing_limit
     }
 
     /// Quota of the node and of all below it that it can get at.
-    pub(in crate::queue) fn subtree_quota(&self, node: NodeId, fr: Fr) -> i128 {
+    pub(crate) fn subtree_quota(&self, node: NodeId, fr: Fr) -> i128 {
         self.cell(node, fr).subtree
     }
 
     /// What a node can still get. Below zero when more is used than there is. `less` is taken off the node's usage first.
-    pub(in crate::queue) fn available(&self, node: NodeId, fr: Fr, view: View, less: i128) -> i128 {
+    pub(crate) fn available(&self, node: NodeId, fr: Fr, view: View, less: i128) -> i128 {
         let cell = self.cell(node, fr);
         let used = cell.used[view as usize];
         let kept = used - less;
@@ -95,7 +95,7 @@ impl Tree {
     }
 
     /// The most that a node could ever get, if nobody used anything.
-    pub(in crate::queue) fn potential(&self, node: NodeId, fr: Fr) -> i128 {
+    pub(crate) fn potential(&self, node: NodeId, fr: Fr) -> i128 {
         let cell = self.cell(node, fr);
         let Some(parent) = self.parent(node) else { return cell.subtree };
         let most = cell.local() + self.potential(parent, fr);
@@ -103,13 +103,13 @@ impl Tree {
     }
 
     /// Whether a node uses more than its part of the quota.
-    pub(in crate::queue) fn borrows(&self, node: NodeId, fr: Fr, view: View) -> bool {
+    pub(crate) fn borrows(&self, node: NodeId, fr: Fr, view: View) -> bool {
         let cell = self.cell(node, fr);
         self.parent(node).is_some() && cell.used[view as usize] > cell.subtree
     }
 
     /// Whether a node is within its part of the quota of all of these.
-    pub(in crate::queue) fn within_quota(&self, node: NodeId, frs: &[Fr], view: View) -> bool {
+    pub(crate) fn within_quota(&self, node: NodeId, frs: &[Fr], view: View) -> bool {
         frs.iter().all(|fr| {
             let cell = self.cell(node, *fr);
             cell.used[view as usize] <= cell.subtree
@@ -117,20 +117,20 @@ impl Tree {
     }
 
     /// Whether a node would use more than its part of the quota with `amount` more.
-    pub(in crate::queue) fn would_borrow(&self, node: NodeId, fr: Fr, amount: i128, view: View) -> bool {
+    pub(crate) fn would_borrow(&self, node: NodeId, fr: Fr, amount: i128, view: View) -> bool {
         let cell = self.cell(node, fr);
         self.parent(node).is_some() && cell.used[view as usize] + amount > cell.subtree
     }
 
     /// How much more of its parent's quota a node would use with `amount` more.
-    pub(in crate::queue) fn passed_on(&self, node: NodeId, fr: Fr, amount: i128, view: View) -> i128 {
+    pub(crate) fn passed_on(&self, node: NodeId, fr: Fr, amount: i128, view: View) -> i128 {
         let cell = self.cell(node, fr);
         let used = cell.used[view as usize];
         cell.used_of_parent(used + amount) - cell.used_of_parent(used)
     }
 
     /// What of a node's own part is free and not visible to its parent.
-    pub(in crate::queue) fn local_available(&self, node: NodeId, fr: Fr, view: View) -> i128 {
+    pub(crate) fn local_available(&self, node: NodeId, fr: Fr, view: View) -> i128 {
         let cell = self.cell(node, fr);
         cell.local_available(cell.used[view as usize])
     }
@@ -138,7 +138,7 @@ impl Tree {
     /// The lowest part of the tree that has the quota for `amount` more (kueue v0.19.2
     /// `pkg/scheduler/preemption/classical/hierarchical_preemption.go`, `FindHeightOfLowestSubtreeThatFits`). `less` is taken
     /// off the usage of the ClusterQueue first.
-    pub(in crate::queue) fn lowest_fit(
+    pub(crate) fn lowest_fit(
         &self,
         cluster_queue: NodeId,
         fr: Fr,
@@ -166,7 +166,7 @@ impl Tree {
 
     /// The first node on the way up, the ClusterQueue included, at which the limit on borrowing leaves less than `amount`;
     /// else the root.
-    pub(in crate::queue) fn binding(
+    pub(crate) fn binding(
         &self,
         cluster_queue: NodeId,
         fr: Fr,
@@ -192,7 +192,7 @@ impl Tree {
 
 impl Tree {
     /// As [`Tree::binding`], if nobody used anything.
-    pub(in crate::queue) fn binding_ever(&self, cluster_queue: NodeId, fr: Fr, amount: i128) -> (NodeId, bool) {
+    pub(crate) fn binding_ever(&self, cluster_queue: NodeId, fr: Fr, amount: i128) -> (NodeId, bool) {
         let (mut node, mut amount) = (cluster_queue, amount);
         loop {
             let cell = self.cell(node, fr);
@@ -209,7 +209,7 @@ impl Tree {
 impl Tree {
     /// What [`Tree::binding_ever`] would have to be for there to be `amount`: the borrowing limit of that node, or the nominal
     /// quota of the root. `None` if another limit is in the way as well.
-    pub(in crate::queue) fn enough_ever(&self, cluster_queue: NodeId, fr: Fr, amount: i128) -> Option<i128> {
+    pub(crate) fn enough_ever(&self, cluster_queue: NodeId, fr: Fr, amount: i128) -> Option<i128> {
         let (mut node, mut amount, mut limit) = (cluster_queue, amount, None);
         loop {
             let cell = self.cell(node, fr);

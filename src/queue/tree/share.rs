@@ -7,7 +7,7 @@ use super::{Fr, NodeId, Tree, View};
 
 /// How much a node counts beside its siblings; zero comes last.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-pub(in crate::queue) struct Weight(pub(in crate::queue) f64);
+pub(crate) struct Weight(pub(crate) f64);
 
 impl Default for Weight {
     fn default() -> Self {
@@ -17,7 +17,7 @@ impl Default for Weight {
 
 /// The share of a node. Shares are ordered: who has less comes first, and who has more is preempted first.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::queue) struct Share {
+pub(crate) struct Share {
     weight: Weight,
     /// Largest ratio over all resources of what is borrowed to what can be lent, in thousandths.
     ratio: f64,
@@ -28,20 +28,20 @@ pub(in crate::queue) struct Share {
 
 /// The largest share of those of a Cohort's children that borrow.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::queue) struct Largest {
+pub(crate) struct Largest {
     share: Share,
     /// Those that have it are ClusterQueues that borrow nothing but this.
     only: Option<Fr>,
 }
 
 impl Largest {
-    pub(in crate::queue) fn is_less_than(self, share: Share) -> bool {
+    pub(crate) fn is_less_than(self, share: Share) -> bool {
         self.share.compare(share) == Ordering::Less
     }
 
     /// Whether any of those children, or someone below, may have to give some of `fr` for one that has the share `ours` beside
     /// them. Who gives some of all that it borrows has a smaller share then, so one as large as ours is not enough.
-    pub(in crate::queue) fn may_give(self, fr: Fr, ours: Share) -> bool {
+    pub(crate) fn may_give(self, fr: Fr, ours: Share) -> bool {
         match self.share.compare(ours) {
             Ordering::Less => false,
             Ordering::Equal => self.only != Some(fr),
@@ -52,7 +52,7 @@ impl Largest {
 
 impl Share {
     /// Whether the node uses more than its part of any quota.
-    pub(in crate::queue) fn borrows(self) -> bool {
+    pub(crate) fn borrows(self) -> bool {
         self.borrows
     }
 
@@ -71,12 +71,12 @@ impl Share {
     }
 
     /// As the status says it, in thousandths: rounded up, and the largest number for a borrower without weight.
-    pub(in crate::queue) fn published(self) -> i64 {
+    pub(crate) fn published(self) -> i64 {
         // A float beyond the integers saturates.
         if self.borrows_without_weight() { i64::MAX } else { self.weighted().ceil() as i64 }
     }
 
-    pub(in crate::queue) fn compare(self, other: Self) -> Ordering {
+    pub(crate) fn compare(self, other: Self) -> Ordering {
         match (self.borrows_without_weight(), other.borrows_without_weight()) {
             (true, true) => self.ratio.total_cmp(&other.ratio),
             (true, false) => Ordering::Greater,
@@ -88,17 +88,17 @@ impl Share {
 
 impl Tree {
     /// The share that a node takes of what its parent can lend, by what is planned.
-    pub(in crate::queue) fn share(&self, node: NodeId) -> Share {
+    pub(crate) fn share(&self, node: NodeId) -> Share {
         *self.node(node).share.get_or_init(|| self.share_in(node, View::Planned))
     }
 
     /// The share that a node takes of what its parent can lend.
-    pub(in crate::queue) fn share_in(&self, node: NodeId, view: View) -> Share {
+    pub(crate) fn share_in(&self, node: NodeId, view: View) -> Share {
         self.share_of(node, view, &[])
     }
 
     /// The planned share that a node would have if it used so much more.
-    pub(in crate::queue) fn share_with(&self, node: NodeId, more: &[(Fr, i128)]) -> Share {
+    pub(crate) fn share_with(&self, node: NodeId, more: &[(Fr, i128)]) -> Share {
         self.share_of(node, View::Planned, more)
     }
 
@@ -136,7 +136,7 @@ impl Tree {
 
     /// The largest planned share of those of a Cohort's children that borrow. It is kept until the tree's next state, so ask
     /// only while nothing is tried out.
-    pub(in crate::queue) fn largest_share(&self, cohort: NodeId) -> Option<Largest> {
+    pub(crate) fn largest_share(&self, cohort: NodeId) -> Option<Largest> {
         let kept = &self.node(cohort).largest;
         if let Some((_, largest)) = kept.get().filter(|(state, _)| *state == self.state) {
             return largest;

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::{Fr, NodeId, NodeSpec, Tree, View};
-use crate::api::quantity::Amount;
-use crate::queue::quota::Limits;
-use crate::queue::tree::FlavorResource;
+use sluice_api::quantity::Amount;
+use crate::quota::Limits;
+use crate::tree::FlavorResource;
 
 fn gpu() -> FlavorResource {
     FlavorResource { flavor: "a100".into(), resource: "gpu".into() }

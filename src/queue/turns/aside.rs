@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
-use crate::queue::engine::{ClusterQueueState, Engine};
-use crate::queue::line::{ClassId, Need, Rank, Tried};
-use crate::queue::tree::{Fr, NodeId, Share, View};
+use sluice_api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
+use crate::engine::{ClusterQueueState, Engine};
+use crate::line::{ClassId, Need, Rank, Tried};
+use crate::tree::{Fr, NodeId, Share, View};
 
 /// What has to change before one that nobody had to make room for is worth trying again: it needs room of its own, or that
 /// someone beside it takes as large a share as it would have itself.
 #[derive(Debug)]
-pub(in crate::queue) struct Watch {
+pub(crate) struct Watch {
     /// What there was not enough of.
     needs: Vec<Need>,
     priority: i32,

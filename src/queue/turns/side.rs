@@ -4,11 +4,11 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 
-use crate::queue::engine::Engine;
-use crate::queue::ledger::{Charge, add_to, wide};
-use crate::queue::line::{Rank, Shape};
-use crate::queue::quota::Quota;
-use crate::queue::tree::{Fr, NodeId, Share, Tree, View};
+use crate::engine::Engine;
+use crate::ledger::{Charge, add_to, wide};
+use crate::line::{Rank, Shape};
+use crate::quota::Quota;
+use crate::tree::{Fr, NodeId, Share, Tree, View};
 
 /// How much more of everything that is asked for a node would use. What is asked for and does not reach the node, because
 /// those below have as much left that they don't lend, is in it with zero.

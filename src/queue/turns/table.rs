@@ -3,12 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::kueue::Admission;
-use crate::queue::ledger::Charge;
-use crate::queue::line::Rank;
-use crate::queue::slot::Room;
-use crate::queue::tree::NodeId;
-use crate::queue::victims::Victim;
+use sluice_api::kueue::Admission;
+use crate::ledger::Charge;
+use crate::line::Rank;
+use crate::slot::Room;
+use crate::tree::NodeId;
+use crate::victims::Victim;
 
 /// What a workload would get, if the turn were its.
 #[derive(Debug, Clone)]

@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Outcome;
 use super::side::{Asked, Key, Side, Sides, asked_for, passed_on};
 use super::table::Candidate;
-use crate::queue::engine::{Engine, WorkloadId};
-use crate::queue::ledger::Charge;
-use crate::queue::line::Rank;
-use crate::queue::tree::{Fr, Largest, NodeId, Share, View};
+use crate::engine::{Engine, WorkloadId};
+use crate::ledger::Charge;
+use crate::line::Rank;
+use crate::tree::{Fr, Largest, NodeId, Share, View};
 
 /// The turns of one tree in one cycle.
 #[derive(Default)]

@@ -1,17 +1,17 @@
 //! What a ClusterQueue would do with a turn.
 
 use super::table::{Candidate, Gets, Holds};
-use crate::api::kueue::Admission;
-use crate::api::kueue::cluster_queue::ReclaimPolicy;
-use crate::queue::assign::{Assignment, Attempt, Findings};
-use crate::queue::engine::{Engine, WorkloadId};
-use crate::queue::explain::predecessor_of;
-use crate::queue::ledger::Charge;
-use crate::queue::line::{Need, Rank};
-use crate::queue::means::Mode;
-use crate::queue::slot::Room;
-use crate::queue::tree::{NodeId, View};
-use crate::queue::victims::{Search, Victim};
+use sluice_api::kueue::Admission;
+use sluice_api::kueue::cluster_queue::ReclaimPolicy;
+use crate::assign::{Assignment, Attempt, Findings};
+use crate::engine::{Engine, WorkloadId};
+use crate::explain::predecessor_of;
+use crate::ledger::Charge;
+use crate::line::{Need, Rank};
+use crate::means::Mode;
+use crate::slot::Room;
+use crate::tree::{NodeId, View};
+use crate::victims::{Search, Victim};
 
 /// What came of trying a workload.
 enum Verdict {

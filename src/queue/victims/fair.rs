@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 
 use super::{Search, Victim, Want};
-use crate::queue::PreemptionRight;
-use crate::queue::settings::PreemptionStrategy;
-use crate::queue::tree::{Largest, NodeId, Share, Tree, View};
+use crate::PreemptionRight;
+use crate::settings::PreemptionStrategy;
+use crate::tree::{Largest, NodeId, Share, Tree, View};
 
 /// Candidates by ClusterQueue, looked up no sooner than they are needed, and the parts of the tree that have none left.
 struct Candidates<'a> {

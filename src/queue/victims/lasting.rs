@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Search, Victim, Want};
-use crate::api::kueue::cluster_queue::ReclaimPolicy;
-use crate::queue::engine::{ClusterQueueState, WorkloadId};
-use crate::queue::ledger::{Charge, wide};
-use crate::queue::line::Class;
-use crate::queue::parts::Loss;
-use crate::queue::quota::Quota;
-use crate::queue::tree::{Fr, NodeId, View};
+use sluice_api::kueue::cluster_queue::ReclaimPolicy;
+use crate::engine::{ClusterQueueState, WorkloadId};
+use crate::ledger::{Charge, wide};
+use crate::line::Class;
+use crate::parts::Loss;
+use crate::quota::Quota;
+use crate::tree::{Fr, NodeId, View};
 
 /// Someone who could take quota back: how much of each that is short, and how many ask for that.
 struct Claim {

@@ -3,13 +3,13 @@
 use jiff::Timestamp;
 
 use super::{Victim, Want};
-use crate::api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
-use crate::queue::PreemptionRight;
-use crate::queue::engine::WorkloadId;
-use crate::queue::ledger::HolderRank;
-use crate::queue::queues::Queues;
-use crate::queue::quota::PreemptionRules;
-use crate::queue::tree::NodeId;
+use sluice_api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
+use crate::PreemptionRight;
+use crate::engine::WorkloadId;
+use crate::ledger::HolderRank;
+use crate::queues::Queues;
+use crate::quota::PreemptionRules;
+use crate::tree::NodeId;
 
 /// The workload that looks for room, as far as its rights depend on it.
 #[derive(Clone, Copy)]

@@ -1,7 +1,7 @@
 //! The way in to the dashboard of a cluster.
 
 use k8s_openapi::api::networking::v1::Ingress;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::{Value, json};
 
 use super::super::fixtures::{Stage, changed};

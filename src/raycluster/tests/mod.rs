@@ -12,8 +12,8 @@ mod trimming;
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 
 use super::fixtures::{Stage, cluster_with_workers};
-use crate::api::ray::RayCluster;
-use crate::plan::{Plan, Write, WriteOp};
+use sluice_api::ray::RayCluster;
+use sluice_plan::{Plan, Write, WriteOp};
 
 /// A cluster with so many workers, all of whose pods are ready.
 fn ready(workers: i32) -> Stage {

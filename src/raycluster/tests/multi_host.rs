@@ -1,11 +1,11 @@
 //! Replicas of several hosts.
 
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::super::Grant;
 use super::super::fixtures::{Stage, cluster, worker};
 use super::{created, deleted};
-use crate::api::ray::RayCluster;
+use sluice_api::ray::RayCluster;
 
 fn wide(replicas: i32) -> RayCluster {
     let mut cluster = cluster();

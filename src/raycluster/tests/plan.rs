@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::super::fixtures::{Stage, changed, cluster, cluster_with_workers, worker};
 use super::super::{Grant, Mark, Placement, pod_groups};
 use super::{created, deleted, ready};
-use crate::api::condition;
-use crate::api::kueue::Workload;
-use crate::plan::{ObjectRef, Plan, WriteOp};
-use crate::queue::requests::pod_requests;
+use sluice_api::condition;
+use sluice_api::kueue::Workload;
+use sluice_plan::{ObjectRef, Plan, WriteOp};
+use sluice_queue::requests::pod_requests;
 
 fn up_to(head: u32, small: u32) -> Grant {
     Grant::UpTo([("headgroup".to_owned(), head), ("small".to_owned(), small)].into())
@@ -328,7 +328,7 @@ fn an_invalid_cluster_can_still_be_suspended() {
 fn a_field_without_effect_is_named_in_a_condition() {
     let mut stage = Stage::new(changed(json!({"historyServerOptions": {}})));
     stage.settle();
-    assert_eq!(stage.condition("sluice.dev/Unsupported"), Some(("True", "FieldsNotActedOn")));
+    assert_eq!(stage.condition("sluice.dev/Unsupported"), Some(("True", "UnsupportedFields")));
     stage.edit(|spec| spec.history_server_options = None);
     stage.settle();
     assert_eq!(stage.condition("sluice.dev/Unsupported"), None);

@@ -1,13 +1,13 @@
 //! What the pods of a cluster look like.
 
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::super::fixtures::{Stage, changed, cluster_with_workers, worker};
 use super::{pod_of, ray, value, variable};
-use crate::api::ray::RayCluster;
-use crate::plan::WriteOp;
+use sluice_api::ray::RayCluster;
+use sluice_plan::WriteOp;
 
 const ULIMIT: &str = "ulimit -n ${RAY_START_ULIMIT_OPEN_FILES:-65536}; ";
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use rstest::rstest;
 use serde_json::json;
 
@@ -11,8 +11,8 @@ use super::super::build::{self, Slot};
 use super::super::fixtures::cluster_with_workers;
 use super::super::groups::{PodGroup, pod_groups};
 use super::super::scale::{Situation, decide};
-use crate::api::kueue::scheduling_gate;
-use crate::api::ray::RayCluster;
+use sluice_api::kueue::scheduling_gate;
+use sluice_api::ray::RayCluster;
 
 /// Whether a pod was asked for, and not seen yet.
 fn is_asked(pod: &Pod) -> bool {

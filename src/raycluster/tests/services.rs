@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Service;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::super::fixtures::{Stage, changed};
 use super::super::services::head_ports;
-use crate::api::ray::names::SERVE_SERVICE_ANNOTATION;
+use sluice_api::ray::names::SERVE_SERVICE_ANNOTATION;
 
 fn head_service(spec: Value) -> Service {
     let mut stage = Stage::new(changed(spec));

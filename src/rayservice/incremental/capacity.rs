@@ -1,7 +1,7 @@
 //! What a share of capacity is in replicas and in pods.
 
 use super::machine::{Percent, WHOLE};
-use crate::plan::{Deployment, ServeStatus};
+use sluice_plan::{Deployment, ServeStatus};
 
 /// How many replicas Serve runs of a deployment that has so many at full capacity
 /// (ray-project/ray `python/ray/serve/_private/utils.py`, `get_capacity_adjusted_num_replicas`, as of Ray 2.53).

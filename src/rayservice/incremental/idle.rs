@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::machine::{Percent, WHOLE};
 use super::workers;
-use crate::api::ray::{RayCluster, ScaleStrategy, WorkerGroupSpec, names};
-use crate::plan::{Replica, ServeStatus};
-use crate::raycluster::groups::replicas;
-use crate::rayservice::family::{is_going_pod, is_ready};
+use sluice_api::ray::{RayCluster, ScaleStrategy, WorkerGroupSpec, names};
+use sluice_plan::{Replica, ServeStatus};
+use sluice_raycluster::groups::replicas;
+use crate::family::{is_going_pod, is_ready};
 
 /// What is known of where Serve's replicas are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -164,7 +164,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::raycluster::fixtures::{cluster, worker};
+    use crate::fixtures::{cluster, worker};
 
     fn pod(name: &str, ip: &str, replica: Option<u32>) -> Pod {
         let mut pod = json!({

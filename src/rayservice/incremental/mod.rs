@@ -18,14 +18,14 @@ pub mod workers;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::family::{Child, active_name, pending_name};
 use super::upgrade::Step;
 use super::{Scene, View, failed, kept};
-use crate::api::condition;
-use crate::api::ray::step_choices::{self, Rollback, UPGRADE_ANNOTATION, Wish};
-use crate::api::ray::{RayCluster, RayService, RayServiceStatus};
+use sluice_api::condition;
+use sluice_api::ray::step_choices::{self, Rollback, UPGRADE_ANNOTATION, Wish};
+use sluice_api::ray::{RayCluster, RayService, RayServiceStatus};
 use idle::Places;
 use machine::{Facts, Move, Pace, Percent, Position, Side, WHOLE, Wait};
 use options::Options;

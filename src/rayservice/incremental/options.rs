@@ -5,9 +5,9 @@
 use jiff::SignedDuration;
 
 use super::machine::{Percent, WHOLE};
-use crate::api::ray::step_choices::{self, SCALE_WORKERS_ANNOTATION};
-use crate::api::ray::{RayService, UpgradeType};
-use crate::raycluster::Problem;
+use sluice_api::ray::step_choices::{self, SCALE_WORKERS_ANNOTATION};
+use sluice_api::ray::{RayService, UpgradeType};
+use sluice_raycluster::Problem;
 
 /// Where the options are.
 const FIELD: &str = "spec.upgradeStrategy.clusterUpgradeOptions";
@@ -154,11 +154,11 @@ mod tests {
 
     #[test]
     fn the_sample_goes_in_steps() {
-        let sample = include_str!("../../../config/samples/rayservice-in-steps.yaml");
+        let sample = include_str!("../../../config/samples/rayservice-incremental.yaml");
         let service: RayService = serde_saphyr::from_str(sample).expect("a service");
         let options = Options::of(&service).expect("they make sense").expect("they are there");
         assert_eq!((options.surge, options.step), (50, 25));
-        assert!(crate::rayservice::Goal::of(&service).is_ok());
+        assert!(crate::Goal::of(&service).is_ok());
     }
 
     #[test]

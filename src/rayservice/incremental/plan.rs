@@ -1,22 +1,22 @@
 //! Plans the ways in, and the shares that they give to each cluster.
 
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::machine::{Move, Percent, WHOLE};
 use super::{Transition, options, routes, ways, wish};
-use crate::api::gateway::{BackendRef, HTTPRoute};
-use crate::api::ray::RayService;
-use crate::api::ray::step_choices::{UPGRADE_ANNOTATION, Wish};
-use crate::api::ray::way_choices::{self, ADOPTED_ROUTE_ANNOTATION};
-use crate::plan::{Note, ObjectRef, Plan, Write};
-use crate::rayservice::children::place;
-use crate::rayservice::family::Child;
-use crate::rayservice::services::serve_service_name;
-use crate::rayservice::upgrade::Step;
-use crate::rayservice::{Scene, View, failed};
+use sluice_api::gateway::{BackendRef, HTTPRoute};
+use sluice_api::ray::RayService;
+use sluice_api::ray::step_choices::{UPGRADE_ANNOTATION, Wish};
+use sluice_api::ray::way_choices::{self, ADOPTED_ROUTE_ANNOTATION};
+use sluice_plan::{Note, ObjectRef, Plan, Write};
+use crate::children::place;
+use crate::family::Child;
+use crate::services::serve_service_name;
+use crate::upgrade::Step;
+use crate::{Scene, View, failed};
 
 /// Plans the Gateway, the route and the Services of the clusters.
-pub(in crate::rayservice) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
+pub(crate) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
     let view = scene.view;
     let Some(options) = options(view.service) else { return release(view, plan) };
     if let Some(class) = options.gateway_class.as_ref().filter(|_| ways::makes_gateway(view.service)) {
@@ -32,7 +32,7 @@ pub(in crate::rayservice) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
 }
 
 /// Has all routes lead to wherever the serve Service leads to: those of a service that isn't upgraded in steps any more, or is deleted.
-pub(in crate::rayservice) fn release(view: &View<'_>, plan: &mut Plan) {
+pub(crate) fn release(view: &View<'_>, plan: &mut Plan) {
     view.ways.route.iter().chain(&view.ways.former).for_each(|route| hand_over(view, route, plan));
     note_adopted(view, None, plan);
 }

@@ -4,17 +4,17 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Service, ServicePort};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::json;
 
 use super::machine::{Percent, WHOLE};
 use super::ways::{self, owned};
-use crate::api::gateway::{BackendRef, HTTPRoute, HTTPRouteSpec, ParentRef, RouteRule};
-use crate::api::ray::way_choices::{self, ROUTE_ANNOTATION};
-use crate::api::ray::{RayCluster, RayService};
-use crate::raycluster::names as naming;
-use crate::rayservice::children::owner;
-use crate::rayservice::services::serve_service_name;
+use sluice_api::gateway::{BackendRef, HTTPRoute, HTTPRouteSpec, ParentRef, RouteRule};
+use sluice_api::ray::way_choices::{self, ROUTE_ANNOTATION};
+use sluice_api::ray::{RayCluster, RayService};
+use sluice_raycluster::names as naming;
+use crate::children::owner;
+use crate::services::serve_service_name;
 
 /// What the name of the Service of a cluster ends in.
 const BACKEND: &str = "-serve-svc";

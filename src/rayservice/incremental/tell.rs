@@ -2,11 +2,11 @@
 
 use super::Transition;
 use super::machine::{Move, Side, Wait};
-use crate::rayservice::serve::is_made_from_spec;
-use crate::rayservice::{Scene, failed};
+use crate::serve::is_made_from_spec;
+use crate::{Scene, failed};
 
 /// How far an upgrade is, and what its next step waits for.
-pub(in crate::rayservice) fn progress(scene: &Scene<'_>) -> Option<String> {
+pub(crate) fn progress(scene: &Scene<'_>) -> Option<String> {
     let transition = scene.transition.as_ref()?;
     let (active, pending) = (scene.family.active.as_ref()?, scene.pending()?);
     let share = |side: Side| format!("{} % of the traffic on {} % capacity", side.traffic, side.capacity);
@@ -36,7 +36,7 @@ fn waits_for(transition: &Transition) -> Option<String> {
 }
 
 /// Why an upgrade is taken back, if it is.
-pub(in crate::rayservice) fn rollback(scene: &Scene<'_>) -> Option<&'static str> {
+pub(crate) fn rollback(scene: &Scene<'_>) -> Option<&'static str> {
     scene.transition.as_ref().filter(|transition| transition.returning)?;
     let active = scene.family.active.as_ref()?;
     if scene.goal.as_ref().is_ok_and(|goal| failed::reason(scene.view.service, goal).is_some()) {

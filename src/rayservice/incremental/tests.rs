@@ -8,14 +8,14 @@ mod nonsense;
 use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::workers::FULL_REPLICAS_ANNOTATION;
-use crate::api::ray::RayServiceStatus;
-use crate::rayservice::tests::stage::Stage;
-use crate::rayservice::tests::{chat, state, version};
+use sluice_api::ray::RayServiceStatus;
+use crate::tests::stage::Stage;
+use crate::tests::{chat, state, version};
 
 /// A service with four workers and four replicas that is upgraded in steps.
 fn service(surge: i32, step: i32, interval: i32) -> Value {
@@ -277,13 +277,13 @@ fn an_upgrade_whose_applications_fail_goes_back_and_is_not_tried_again(#[case] a
     assert_eq!(seen.last().map(String::as_str), Some("100/100"), "{seen:?}");
     let why = "application one is DEPLOY_FAILED: no module named one";
     assert_eq!(stage.told("UpgradeFailed"), 1);
-    assert!(stage.message("sluice.dev/UpgradeHeld").contains(why), "{}", stage.message("sluice.dev/UpgradeHeld"));
+    assert!(stage.message("sluice.dev/UpgradeBlocked").contains(why), "{}", stage.message("sluice.dev/UpgradeBlocked"));
 
     // and the same is not tried again, also not by another process,
     stage.restart();
     stage.play(100);
     assert_eq!(stage.living(), std::slice::from_ref(&old));
-    assert_eq!(stage.condition("sluice.dev/UpgradeHeld"), state("True", "UpgradeFailed"));
+    assert_eq!(stage.condition("sluice.dev/UpgradeBlocked"), state("True", "UpgradeFailed"));
 
     // but something else is: here, the same cluster with another configuration.
     stage.failing.clear();
@@ -291,7 +291,7 @@ fn an_upgrade_whose_applications_fail_goes_back_and_is_not_tried_again(#[case] a
     stage.edit(json!({"spec": {"serveConfigV2": other}}));
     stage.play(150);
     assert_ne!(stage.living(), [old]);
-    assert_eq!(stage.condition("sluice.dev/UpgradeHeld"), None);
+    assert_eq!(stage.condition("sluice.dev/UpgradeBlocked"), None);
     assert!(!stage.service().expect("the service").annotations().contains_key("sluice.dev/upgrade-failed"));
 }
 

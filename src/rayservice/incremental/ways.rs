@@ -8,20 +8,20 @@ use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::{Value, json};
 
 use super::machine::Percent;
 use super::routes::{self, Own};
-use crate::api::condition;
-use crate::api::gateway::{
+use sluice_api::condition;
+use sluice_api::gateway::{
     ACCEPTED, Gateway, GatewayClass, GatewaySpec, HTTPRoute, PROGRAMMED, ParentRef, RESOLVED_REFS,
 };
-use crate::api::ray::way_choices::{self, GATEWAY_ANNOTATION};
-use crate::api::ray::{RayCluster, RayService, names};
-use crate::raycluster::services::serve_ports;
-use crate::raycluster::{build, names as naming};
-use crate::rayservice::children::owner;
+use sluice_api::ray::way_choices::{self, GATEWAY_ANNOTATION};
+use sluice_api::ray::{RayCluster, RayService, names};
+use sluice_raycluster::services::serve_ports;
+use sluice_raycluster::{build, names as naming};
+use crate::children::owner;
 
 /// The listener of a Gateway that requests come in by.
 const LISTENER: &str = "http";

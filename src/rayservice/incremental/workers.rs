@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 
 use super::capacity;
 use super::machine::{Percent, WHOLE};
-use crate::api::ray::{RayCluster, WorkerGroupSpec};
-use crate::raycluster::groups::replicas;
+use sluice_api::ray::{RayCluster, WorkerGroupSpec};
+use sluice_raycluster::groups::replicas;
 
 /// On a RayCluster: how many replicas each of its worker groups has at full capacity, while some of them are taken away.
 pub const FULL_REPLICAS_ANNOTATION: &str = "sluice.dev/full-replicas";
@@ -84,7 +84,7 @@ fn noted(cluster: &RayCluster) -> BTreeMap<String, i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raycluster::fixtures::{cluster, worker};
+    use crate::fixtures::{cluster, worker};
 
     fn counts(cluster: &RayCluster) -> Vec<Option<i32>> {
         cluster.spec.worker_group_specs.iter().map(|group| group.replicas).collect()

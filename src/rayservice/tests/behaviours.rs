@@ -110,8 +110,8 @@ fn b11_the_strategy_of_a_service_wins_over_the_switch(
 
     assert_eq!(stage.living().len(), if upgrades { 2 } else { 1 });
     let held = if upgrades { None } else { state("True", "UpgradeStrategyNone") };
-    assert_eq!(stage.condition("sluice.dev/UpgradeHeld"), held);
-    let is_blamed = stage.message("sluice.dev/UpgradeHeld").contains("--enable-zero-downtime is false");
+    assert_eq!(stage.condition("sluice.dev/UpgradeBlocked"), held);
+    let is_blamed = stage.message("sluice.dev/UpgradeBlocked").contains("--enable-zero-downtime is false");
     assert_eq!(is_blamed, !upgrades && strategy["type"].is_null());
 }
 

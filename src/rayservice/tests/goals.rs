@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::stage::Stage;
 use super::{chat, config, version};
-use crate::api::ray::RayCluster;
+use sluice_api::ray::RayCluster;
 
 /// How many histories are tried.
 const CASES: u32 = 500;

@@ -1,14 +1,14 @@
 //! What a service does from its beginning to its end.
 
 use jiff::SignedDuration;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::stage::Stage;
 use super::{chat, serving, state, version};
-use crate::api::ray::names;
-use crate::plan::{Plan, WriteOp};
+use sluice_api::ray::names;
+use sluice_plan::{Plan, WriteOp};
 
 #[test]
 fn b01_a_new_service_comes_to_serve() {

@@ -3,7 +3,7 @@ mod goals;
 mod life;
 mod requests;
 mod restarts;
-pub(in crate::rayservice) mod stage;
+pub(crate) mod stage;
 mod upgrades;
 
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn config(name: &str) -> String {
 }
 
 /// The service `ml/chat` with a head and one group of workers.
-pub(in crate::rayservice) fn chat() -> Value {
+pub(crate) fn chat() -> Value {
     let template = |image: &str| {
         json!({"spec": {"containers": [{
             "name": "ray", "image": image,
@@ -57,10 +57,10 @@ fn serving() -> Stage {
 }
 
 /// Asks for another Ray version.
-pub(in crate::rayservice) fn version(version: &str) -> Value {
+pub(crate) fn version(version: &str) -> Value {
     json!({"spec": {"rayClusterConfig": {"rayVersion": version}}})
 }
 
-pub(in crate::rayservice) fn state(status: &str, reason: &str) -> Option<(String, String)> {
+pub(crate) fn state(status: &str, reason: &str) -> Option<(String, String)> {
     Some((status.to_owned(), reason.to_owned()))
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::stage::Stage;
 use super::{chat, config, serving, state, version};
-use crate::api::ray::names;
+use sluice_api::ray::names;
 
 #[test]
 fn the_services_lead_to_the_cluster_and_take_the_ports_of_its_head() {

@@ -9,29 +9,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{Pod, Service};
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use objects::head_pod;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use ways::Worker;
 
-use crate::api::condition;
-use crate::api::gateway::{Gateway, HTTPRoute};
-use crate::api::ray::{RayCluster, RayService, names};
-use crate::plan::{ServeAnswer, ServeError, ServeReply};
-use crate::plan::{Note, Plan, ServeCall, ServeRequest, Write, WriteOp};
-use crate::rayservice::incremental::routes::{Own, route_name, route_names};
-use crate::rayservice::incremental::ways::{Ways, gateway_place};
-use crate::rayservice::{ServeObservation, View, kept, plan};
+use sluice_api::condition;
+use sluice_api::gateway::{Gateway, HTTPRoute};
+use sluice_api::ray::{RayCluster, RayService, names};
+use sluice_plan::{ServeAnswer, ServeError, ServeReply};
+use sluice_plan::{Note, Plan, ServeCall, ServeRequest, Write, WriteOp};
+use crate::incremental::routes::{Own, route_name, route_names};
+use crate::incremental::ways::{Ways, gateway_place};
+use crate::{ServeObservation, View, kept, plan};
 
 /// Kind and name.
 type Key = (String, String);
 
 /// What Serve is on one cluster.
 #[derive(Debug, Clone, Default)]
-pub(in crate::rayservice) struct Dashboard {
+pub(crate) struct Dashboard {
     /// The configurations that were applied, the newest last.
-    pub(in crate::rayservice) applied: Vec<Value>,
+    pub(crate) applied: Vec<Value>,
     deployed_at: Option<Timestamp>,
     /// Replicas of each deployment that run, while others start.
     ran: u64,
@@ -42,48 +42,48 @@ pub(in crate::rayservice) struct Dashboard {
 
 /// The world.
 #[derive(Debug, Clone)]
-pub(in crate::rayservice) struct Stage {
-    pub(in crate::rayservice) now: Timestamp,
-    pub(in crate::rayservice) gated: bool,
+pub(crate) struct Stage {
+    pub(crate) now: Timestamp,
+    pub(crate) gated: bool,
     /// Whether another cluster is made where the service doesn't say.
-    pub(in crate::rayservice) upgrades: bool,
+    pub(crate) upgrades: bool,
     /// Whether pods come up.
-    pub(in crate::rayservice) pods_start: bool,
+    pub(crate) pods_start: bool,
     /// Whether pods of deleted clusters stay.
-    pub(in crate::rayservice) pods_linger: bool,
+    pub(crate) pods_linger: bool,
     /// Whether clusters have workers.
-    pub(in crate::rayservice) workers: bool,
+    pub(crate) workers: bool,
     /// The application that dashboards refuse.
-    pub(in crate::rayservice) refused_app: Option<&'static str>,
+    pub(crate) refused_app: Option<&'static str>,
     /// Clusters whose applications can't be deployed.
-    pub(in crate::rayservice) failing: BTreeSet<String>,
+    pub(crate) failing: BTreeSet<String>,
     /// Clusters whose pods take no requests.
-    pub(in crate::rayservice) unreachable: BTreeSet<String>,
+    pub(crate) unreachable: BTreeSet<String>,
     /// Clusters whose Serve proxies don't answer.
-    pub(in crate::rayservice) ill: BTreeSet<String>,
+    pub(crate) ill: BTreeSet<String>,
     /// The only cluster whose dashboard answers, unless all do.
-    pub(in crate::rayservice) answering: Option<String>,
+    pub(crate) answering: Option<String>,
     /// How long applications take to run.
-    pub(in crate::rayservice) deploy: SignedDuration,
+    pub(crate) deploy: SignedDuration,
     /// What dashboards refuse a configuration with.
-    pub(in crate::rayservice) refusal: Option<u16>,
+    pub(crate) refusal: Option<u16>,
     /// Serve by the uid of its cluster.
-    pub(in crate::rayservice) dashboards: BTreeMap<String, Dashboard>,
+    pub(crate) dashboards: BTreeMap<String, Dashboard>,
     /// Whether somebody takes care of Gateways.
-    pub(in crate::rayservice) lets_in: bool,
+    pub(crate) lets_in: bool,
     /// Whether worker pods that are not wanted any more stay.
-    pub(in crate::rayservice) workers_linger: bool,
+    pub(crate) workers_linger: bool,
     /// Whether dashboards tell where replicas are.
-    pub(in crate::rayservice) tells_places: bool,
+    pub(crate) tells_places: bool,
     /// Worker pods by cluster.
     worker_pods: BTreeMap<String, Vec<Worker>>,
     /// How many worker pods were made.
     workers_made: usize,
     /// Worker pods that went while a replica was on them.
-    pub(in crate::rayservice) missed: Vec<String>,
-    pub(in crate::rayservice) notes: Vec<Note>,
+    pub(crate) missed: Vec<String>,
+    pub(crate) notes: Vec<Note>,
     /// Clusters that requests were sent to, one after the other.
-    pub(in crate::rayservice) served_by: Vec<String>,
+    pub(crate) served_by: Vec<String>,
     /// When requests were no longer sent to a cluster, by its uid: another may have its name later, and has served nobody.
     left_at: BTreeMap<String, Timestamp>,
     objects: BTreeMap<Key, Value>,
@@ -92,11 +92,11 @@ pub(in crate::rayservice) struct Stage {
 }
 
 /// Which writes of a plan get through, by their place in it.
-pub(in crate::rayservice) type Filter<'a> = &'a dyn Fn(usize) -> bool;
+pub(crate) type Filter<'a> = &'a dyn Fn(usize) -> bool;
 
 impl Stage {
     /// A world with one service.
-    pub(in crate::rayservice) fn new(service: Value) -> Self {
+    pub(crate) fn new(service: Value) -> Self {
         let mut stage = Self {
             now: "2026-01-01T00:00:00Z".parse().expect("a time"),
             gated: false,
@@ -130,12 +130,12 @@ impl Stage {
     }
 
     /// Changes the service as its owner would.
-    pub(in crate::rayservice) fn edit(&mut self, patch: Value) {
+    pub(crate) fn edit(&mut self, patch: Value) {
         self.patch(&("RayService".into(), "chat".into()), &patch);
     }
 
     /// Deletes an object as a person would.
-    pub(in crate::rayservice) fn delete(&mut self, kind: &str, name: &str) {
+    pub(crate) fn delete(&mut self, kind: &str, name: &str) {
         let now = self.now;
         let key = (kind.to_owned(), name.to_owned());
         if let Some(object) = self.objects.get_mut(&key) {
@@ -147,12 +147,12 @@ impl Stage {
     }
 
     /// A new process takes over.
-    pub(in crate::rayservice) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.observed.clear();
     }
 
     /// The head of a cluster dies, and comes up without its applications.
-    pub(in crate::rayservice) fn lose_head(&mut self, cluster: &str) {
+    pub(crate) fn lose_head(&mut self, cluster: &str) {
         // Requests that are sent to it by now were sent while it was well.
         self.settle();
         self.dashboards.remove(&self.uid_of(cluster).expect("the cluster is there"));
@@ -162,7 +162,7 @@ impl Stage {
     }
 
     /// Plays until `seconds` have passed.
-    pub(in crate::rayservice) fn play(&mut self, seconds: i64) {
+    pub(crate) fn play(&mut self, seconds: i64) {
         let end = self.now + SignedDuration::from_secs(seconds);
         while self.now < end {
             self.beat(end, &|_| true);
@@ -170,7 +170,7 @@ impl Stage {
     }
 
     /// Plans once, carries out what gets through, and lets time pass if there was nothing to do. Returns the writes planned.
-    pub(in crate::rayservice) fn beat(&mut self, end: Timestamp, gets_through: Filter<'_>) -> usize {
+    pub(crate) fn beat(&mut self, end: Timestamp, gets_through: Filter<'_>) -> usize {
         self.settle();
         let plan = self.plan();
         let writes = plan.writes.len();
@@ -195,7 +195,7 @@ impl Stage {
     }
 
     /// What the planner asks for now.
-    pub(in crate::rayservice) fn plan(&self) -> Plan {
+    pub(crate) fn plan(&self) -> Plan {
         let Some(service) = self.service() else { return Plan::default() };
         let (clusters, pods, services) = (self.clusters(), self.all::<Pod>("Pod"), self.all::<Service>("Service"));
         let slices = self.endpoints();
@@ -210,7 +210,7 @@ impl Stage {
         let workers = self.workers_by_cluster();
         plan(&View {
             service: &service,
-            goal: &crate::rayservice::Goal::of(&service),
+            goal: &crate::Goal::of(&service),
             children: clusters.iter().collect(),
             head_pods: pods.iter().collect(),
             services: services.iter().collect(),
@@ -233,41 +233,41 @@ impl Stage {
         })
     }
 
-    pub(in crate::rayservice) fn service(&self) -> Option<RayService> {
+    pub(crate) fn service(&self) -> Option<RayService> {
         self.all("RayService").pop()
     }
 
-    pub(in crate::rayservice) fn clusters(&self) -> Vec<RayCluster> {
+    pub(crate) fn clusters(&self) -> Vec<RayCluster> {
         self.all("RayCluster")
     }
 
-    pub(in crate::rayservice) fn cluster(&self, name: &str) -> RayCluster {
+    pub(crate) fn cluster(&self, name: &str) -> RayCluster {
         self.clusters().into_iter().find(|cluster| cluster.name_any() == name).expect("the cluster is there")
     }
 
     /// The names of the clusters that aren't being deleted.
-    pub(in crate::rayservice) fn living(&self) -> Vec<String> {
+    pub(crate) fn living(&self) -> Vec<String> {
         let living = self.clusters().into_iter().filter(|cluster| cluster.metadata.deletion_timestamp.is_none());
         living.map(|cluster| cluster.name_any()).collect()
     }
 
     /// Opens or closes the gate of a cluster.
-    pub(in crate::rayservice) fn set_gate(&mut self, cluster: &str, open: bool) {
+    pub(crate) fn set_gate(&mut self, cluster: &str, open: bool) {
         self.patch(&("RayCluster".into(), cluster.into()), &json!({"spec": {"suspend": !open}}));
     }
 
     /// The object with this name.
-    pub(in crate::rayservice) fn object(&self, kind: &str, name: &str) -> Option<&Value> {
+    pub(crate) fn object(&self, kind: &str, name: &str) -> Option<&Value> {
         self.objects.get(&(kind.to_owned(), name.to_owned()))
     }
 
     /// The names of the objects of a kind.
-    pub(in crate::rayservice) fn names(&self, kind: &str) -> Vec<String> {
+    pub(crate) fn names(&self, kind: &str) -> Vec<String> {
         self.objects.keys().filter(|(of, _)| of == kind).map(|(_, name)| name.clone()).collect()
     }
 
     /// The cluster that requests are sent to.
-    pub(in crate::rayservice) fn leads_to(&self) -> Option<String> {
+    pub(crate) fn leads_to(&self) -> Option<String> {
         let serve = format!("{}-serve-svc", self.service()?.name_any());
         let selector = self.object("Service", &serve)?.pointer("/spec/selector/ray.io~1cluster")?;
         selector.as_str().map(str::to_owned)
@@ -278,37 +278,37 @@ impl Stage {
     }
 
     /// Whether requests were sent to a cluster, and are no longer.
-    pub(in crate::rayservice) fn is_left(&self, cluster: &str) -> bool {
+    pub(crate) fn is_left(&self, cluster: &str) -> bool {
         self.uid_of(cluster).is_some_and(|uid| self.left_at.contains_key(&uid))
     }
 
     /// Status and reason of a condition of the service.
-    pub(in crate::rayservice) fn condition(&self, type_: &str) -> Option<(String, String)> {
+    pub(crate) fn condition(&self, type_: &str) -> Option<(String, String)> {
         let status = self.service()?.status?;
         let condition = condition::get(&status.conditions, type_)?;
         Some((condition.status.clone(), condition.reason.clone()))
     }
 
     /// The message of a condition of the service.
-    pub(in crate::rayservice) fn message(&self, type_: &str) -> String {
+    pub(crate) fn message(&self, type_: &str) -> String {
         let status = self.service().and_then(|service| service.status).unwrap_or_default();
         condition::get(&status.conditions, type_).map(|condition| condition.message.clone()).unwrap_or_default()
     }
 
     /// Names of the active and the pending cluster in the status.
-    pub(in crate::rayservice) fn named(&self) -> (Option<String>, Option<String>) {
+    pub(crate) fn named(&self) -> (Option<String>, Option<String>) {
         let status = self.service().and_then(|service| service.status).unwrap_or_default();
-        let name = |status: Option<crate::api::ray::RayServiceStatus>| status?.ray_cluster_name;
+        let name = |status: Option<sluice_api::ray::RayServiceStatus>| status?.ray_cluster_name;
         (name(status.active_service_status), name(status.pending_service_status))
     }
 
     /// The configurations that a cluster was given.
-    pub(in crate::rayservice) fn applied(&self, cluster: &str) -> Vec<Value> {
+    pub(crate) fn applied(&self, cluster: &str) -> Vec<Value> {
         let uid = self.uid_of(cluster).expect("the cluster is there");
         self.dashboards.get(&uid).map(|dashboard| dashboard.applied.clone()).unwrap_or_default()
     }
 
-    pub(in crate::rayservice) fn told(&self, reason: &str) -> usize {
+    pub(crate) fn told(&self, reason: &str) -> usize {
         self.notes.iter().filter(|note| note.reason == reason).count()
     }
 
@@ -317,7 +317,7 @@ impl Stage {
         objects.map(|(_, object)| serde_json::from_value(object.clone()).expect("it is of its kind")).collect()
     }
 
-    pub(in crate::rayservice) fn create(&mut self, kind: &str, mut object: Value) {
+    pub(crate) fn create(&mut self, kind: &str, mut object: Value) {
         self.versions += 1;
         let name = object["metadata"]["name"].as_str().expect("a name").to_owned();
         object["metadata"]["uid"] = json!(format!("uid-{}", self.versions));

@@ -1,12 +1,12 @@
 //! How one cluster takes the place of another.
 
 use jiff::SignedDuration;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::json;
 
 use super::stage::Stage;
 use super::{chat, config, serving, state, version, with_another_group};
-use crate::api::ray::names;
+use sluice_api::ray::names;
 
 #[test]
 fn b06_another_version_gets_a_cluster_that_takes_over_once_it_runs() {
@@ -208,14 +208,14 @@ fn a_strategy_that_allows_no_new_cluster_is_told() {
     stage.play(30);
 
     assert_eq!(stage.living(), before);
-    assert_eq!(stage.condition("sluice.dev/UpgradeHeld"), state("True", "UpgradeStrategyNone"));
+    assert_eq!(stage.condition("sluice.dev/UpgradeBlocked"), state("True", "UpgradeStrategyNone"));
     assert_eq!(stage.condition("sluice.dev/Unsupported"), None);
     assert_eq!(stage.condition("Ready"), state("True", "NonZeroServeEndpoints"));
-    assert_eq!(stage.told("UpgradeHeld"), 1);
+    assert_eq!(stage.told("UpgradeBlocked"), 1);
 
     stage.edit(json!({"spec": {"upgradeStrategy": null}}));
     stage.play(30);
-    assert_eq!(stage.condition("sluice.dev/UpgradeHeld"), None);
+    assert_eq!(stage.condition("sluice.dev/UpgradeBlocked"), None);
     assert_eq!(stage.served_by.len(), 2);
 }
 

@@ -13,12 +13,12 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use serde_json::json;
-use sluice::webhook::certificates::{Bundle, REPLACED_BEFORE_END, VALID_FOR};
-use sluice::webhook::steps;
+use sluice_webhook::certificates::{Bundle, REPLACED_BEFORE_END, VALID_FOR};
+use sluice_webhook::steps;
 
 use super::webhook::{configure, is_gated, manager_at};
 use crate::process::free_port;
-use crate::support::{TestEnv, eventually};
+use sluice_testkit::{TestEnv, eventually};
 
 fn secrets(env: &TestEnv) -> Api<Secret> {
     Api::namespaced(env.client.clone(), "sluice-system")

@@ -4,8 +4,8 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::support::TestEnv;
-use crate::support::objects::NAMESPACE;
+use sluice_testkit::TestEnv;
+use sluice_testkit::objects::NAMESPACE;
 
 /// The label of a queue.
 pub(super) fn queue(name: &str) -> Value {

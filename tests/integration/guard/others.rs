@@ -5,7 +5,7 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patc
 use serde_json::{Value, json};
 
 use super::objects::{api, child, cluster, create, make, pod, queue, service, set_status};
-use crate::support::{TestEnv, eventually, eventually_or_tell};
+use sluice_testkit::{TestEnv, eventually, eventually_or_tell};
 
 const KUBERAY: &str = "ray-system:kuberay-operator";
 

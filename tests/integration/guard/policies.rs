@@ -5,7 +5,7 @@ use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use super::objects::{api, child, cluster, make, queue};
-use crate::support::{TestEnv, eventually_or_tell};
+use sluice_testkit::{TestEnv, eventually_or_tell};
 
 /// A change of an object, and what has to be in its refusal; nothing when it has to pass.
 struct Change {

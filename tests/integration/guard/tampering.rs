@@ -4,13 +4,13 @@ use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
-use sluice::api::condition;
-use sluice::api::ray::RayCluster;
+use sluice_api::condition;
+use sluice_api::ray::RayCluster;
 
 use crate::rayclusters::{CLUSTER, manifest};
-use crate::support::history::{Change, Object, Recorder};
-use crate::support::objects::{NAMESPACE, QUEUE_SAMPLE, SERVICE, waits_for_quota};
-use crate::support::{TestEnv, eventually};
+use sluice_testkit::history::{Change, Object, Recorder};
+use sluice_testkit::objects::{NAMESPACE, QUEUE_SAMPLE, SERVICE, waits_for_quota};
+use sluice_testkit::{TestEnv, eventually};
 use crate::upgrades::pods_ever;
 
 fn opened() -> Patch<serde_json::Value> {

@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::objects::{api, child, cluster, create, queue, service};
 use crate::process::free_port;
-use crate::support::history::Recorder;
-use crate::support::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
-use crate::support::quotas::local_queue;
-use crate::support::{Manager, TestEnv, eventually};
+use sluice_testkit::history::Recorder;
+use sluice_testkit::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
+use sluice_testkit::quotas::local_queue;
+use sluice_testkit::{Manager, TestEnv, eventually};
 use crate::upgrades::pods_ever;
 
 /// Starts a manager that serves the webhook at a port.

@@ -15,8 +15,8 @@ use regex::Regex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::support::real_kuberay::{RealKubeRay, control_plane_with};
-use crate::support::{TestEnv, eventually_or_tell};
+use sluice_testkit::real_kuberay::{RealKubeRay, control_plane_with};
+use sluice_testkit::{TestEnv, eventually_or_tell};
 use facts::Facts;
 
 const NAMESPACE: &str = "pods-of-the-corpus";

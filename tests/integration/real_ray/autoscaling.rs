@@ -2,14 +2,14 @@
 
 use kube::ResourceExt;
 use serde_json::{Value, json};
-use sluice::api::kueue::scheduling_gate::is_gated;
+use sluice_api::kueue::scheduling_gate::is_gated;
 
 use super::stage::{configure, url};
 use super::{SOME, START, Stage, service, tell};
 use crate::explain::explained;
-use crate::support::http::Http;
-use crate::support::load::assert_all_answered;
-use crate::support::within;
+use sluice_testkit::http::Http;
+use sluice_testkit::load::assert_all_answered;
+use sluice_testkit::within;
 
 /// The service with Ray's autoscaler, and a worker for each replica of its slow market. It takes 1500m CPU and 2.5 GiB, and 500m and
 /// 1 GiB more for another worker.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::support::load::Request;
+use sluice_testkit::load::Request;
 
 /// Over how much time throughput is taken, as Locust does: the guide of KubeRay to upgrades in steps shows its curves.
 const WINDOW: Duration = Duration::from_secs(10);

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::stage::{configure, url};
 use super::{SOME, START, Stage, service, tell};
-use crate::support::http::Http;
-use crate::support::load::assert_all_answered;
-use crate::support::within;
+use sluice_testkit::http::Http;
+use sluice_testkit::load::assert_all_answered;
+use sluice_testkit::within;
 
 /// What a mango costs after the change of the first document of the RayService (`docs/guidance/rayservice.md` of KubeRay 0.3): 4.
 pub(super) const PRICE: u64 = 4;

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sluice::api::condition;
+use sluice_api::condition;
 
 use super::figures::{median, throughput};
 use super::stage::{RATE, configure};
 use super::{SOME, START, Stage, service, tell};
-use crate::support::gateways::CLASS;
-use crate::support::load::{Load, Request, assert_all_answered};
-use crate::support::within;
+use sluice_testkit::gateways::CLASS;
+use sluice_testkit::load::{Load, Request, assert_all_answered};
+use sluice_testkit::within;
 
 /// What throughput is held against: that of so much time before the upgrade.
 const BEFORE: Duration = Duration::from_secs(60);
@@ -162,7 +162,7 @@ pub(super) async fn an_upgrade_that_fails_to_start_goes_back_by_itself(stage: &S
     stage.apply(&service_in_steps("rotten")).await;
     let why = within(START, "the upgrade is given up", async || {
         let status = env.service().await.status.unwrap_or_default();
-        let held = condition::get(&status.conditions, "sluice.dev/UpgradeHeld").filter(|held| held.status == "True");
+        let held = condition::get(&status.conditions, "sluice.dev/UpgradeBlocked").filter(|held| held.status == "True");
         held.map(|held| format!("{}: {}", held.reason, held.message)).ok_or_else(String::new)
     })
     .await;

@@ -8,8 +8,8 @@ use kube::api::DeleteParams;
 
 use super::in_place::{PRICE, costs, priced};
 use super::{SOME, START, Stage, tell};
-use crate::support::load::{Load, assert_all_answered};
-use crate::support::{TestEnv, eventually_or_tell, within};
+use sluice_testkit::load::{Load, assert_all_answered};
+use sluice_testkit::{TestEnv, eventually_or_tell, within};
 
 pub(super) async fn an_upgrade_goes_on_where_a_killed_manager_left_it(stage: &mut Stage) {
     // Given an upgrade that has begun, under requests,

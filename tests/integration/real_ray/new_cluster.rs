@@ -24,5 +24,5 @@ pub(super) async fn an_upgrade_waits_for_quota_and_no_request_is_lost(stage: &St
     assert_eq!(load.next(SOME).await, BTreeMap::from([("2".to_owned(), SOME)]));
     let requests = load.stop().await;
     tell("NewCluster upgrade that waits for quota", &requests);
-    crate::support::load::assert_all_answered(&requests);
+    sluice_testkit::load::assert_all_answered(&requests);
 }

@@ -7,8 +7,8 @@ use kube::ResourceExt;
 use super::killed::is_ready;
 use super::{START, Stage};
 use crate::rayclusters::{CLUSTER, manifest};
-use crate::support::history::{Change, Object, State};
-use crate::support::within;
+use sluice_testkit::history::{Change, Object, State};
+use sluice_testkit::within;
 
 /// The cluster with this version of the image.
 fn cluster(version: &str) -> String {

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::gateways::CLASS;
-use crate::support::history::Recorder;
-use crate::support::http::Http;
-use crate::support::load::{Load, version_of};
-use crate::support::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
-use crate::support::process_node::{ProcessNode, image};
-use crate::support::traefik::{ADDRESS, Traefik};
-use crate::support::{Manager, TestEnv, invariants, within};
+use sluice_testkit::gateways::CLASS;
+use sluice_testkit::history::Recorder;
+use sluice_testkit::http::Http;
+use sluice_testkit::load::{Load, version_of};
+use sluice_testkit::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
+use sluice_testkit::process_node::{ProcessNode, image};
+use sluice_testkit::traefik::{ADDRESS, Traefik};
+use sluice_testkit::{Manager, TestEnv, invariants, within};
 
 /// How many requests come in a second.
 pub(super) const RATE: u32 = 10;
@@ -55,7 +55,7 @@ impl Stage {
     }
 
     /// What has happened so far.
-    pub(super) async fn history(&self) -> Vec<crate::support::history::Change> {
+    pub(super) async fn history(&self) -> Vec<sluice_testkit::history::Change> {
         self.recorder.history().await
     }
 

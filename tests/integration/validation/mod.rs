@@ -11,8 +11,8 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams
 use objects::{merge, usual};
 use serde_json::{Value, json};
 
-use crate::support::objects::NAMESPACE;
-use crate::support::{TestEnv, eventually};
+use sluice_testkit::objects::NAMESPACE;
+use sluice_testkit::{TestEnv, eventually};
 
 fn api(env: &TestEnv, kind: &str) -> Api<DynamicObject> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("kueue.x-k8s.io", "v1beta2", kind));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::objects::NAMESPACE;
+use sluice_testkit::objects::NAMESPACE;
 
 /// An object of each kind that nothing is wrong with.
 pub(super) fn usual(kind: &str) -> Value {

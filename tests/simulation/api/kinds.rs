@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use serde::Serialize;
-use sluice::api::crds;
+use sluice_api::crds;
 
 use super::schema::Schema;
 

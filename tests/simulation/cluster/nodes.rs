@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use sluice::api::quantity::Exact;
+use sluice_api::quantity::Exact;
 
 use super::read::{fields, items, text};
 

@@ -15,7 +15,7 @@ use super::rest::unrest;
 use crate::script::manifests::Place;
 use crate::script::perform::Performer;
 use crate::script::step::{Act, Script};
-use crate::support::{Manager, TestEnv};
+use sluice_testkit::{Manager, TestEnv};
 
 /// Sluice refreshes the numbers that it tells those who wait after 10 seconds; of that nothing shows in an object.
 const UNTIL_TOLD: Duration = Duration::from_secs(11);

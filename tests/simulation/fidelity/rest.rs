@@ -106,7 +106,7 @@ impl<'a, I: Iterator<Item = &'a Value> + Clone> World<I> {
             return None;
         }
         let (admitted, evicted) = (is_true(workload, "Admitted"), is_true(workload, "Evicted"));
-        let gives_back = evicted || is_true(workload, "sluice.dev/PartlyPreempted");
+        let gives_back = evicted || is_true(workload, "sluice.dev/PartiallyPreempted");
         if gives_back && is_true(workload, "QuotaReserved") {
             return Some("gives its quota back".into());
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use sluice::api::quantity::{Amount, Quantity};
+use sluice_api::quantity::{Amount, Quantity};
 
 use super::manifests::{Place, deployment, image, ray_version, resources};
 use super::step::{Cluster, Pods, Script, Service};
@@ -196,7 +196,7 @@ fn is_made_from(pod: &Value, wanted: &Pods) -> bool {
 
 fn requests(pod: &Value) -> Option<serde_json::Map<String, Value>> {
     let spec = serde_json::from_value(pod["spec"].clone()).ok()?;
-    let requests = sluice::queue::requests::pod_requests(&spec).ok()?;
+    let requests = sluice_queue::requests::pod_requests(&spec).ok()?;
     let amounts = ["cpu", "memory", "nvidia.com/gpu"].into_iter();
     Some(amounts.map(|name| (name.to_owned(), requests.get(name).get().into())).collect())
 }

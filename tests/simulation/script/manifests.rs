@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 
 use serde_json::{Value, json};
-use sluice::api::ray::upgrade_choices::{TIMEOUT_ANNOTATION, WHEN_EXCEEDS_ANNOTATION};
-use sluice::api::ray::way_choices::ROUTE_ANNOTATION;
+use sluice_api::ray::upgrade_choices::{TIMEOUT_ANNOTATION, WHEN_EXCEEDS_ANNOTATION};
+use sluice_api::ray::way_choices::ROUTE_ANNOTATION;
 
 use super::scene::{Cohort, Flavor, Priority, Queue, Quota, Size};
 use super::step::{Cluster, Group, Pods, Service};

@@ -7,8 +7,8 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Pro
 use kube::core::discovery::ApiResource;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
-use sluice::api::ray::step_choices::FAILED_ANNOTATION;
-use sluice::api::ray::upgrade_choices::{GIVEN_UP_ANNOTATION, TIMEOUT_ANNOTATION};
+use sluice_api::ray::step_choices::FAILED_ANNOTATION;
+use sluice_api::ray::upgrade_choices::{GIVEN_UP_ANNOTATION, TIMEOUT_ANNOTATION};
 
 use super::manifests::{self, Place};
 use super::scene::{Scene, Size};

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{ControlPlane, Name, is_gated, owner, waits_for_its_own};
-use crate::api::condition;
-use crate::api::ray::names;
+use sluice_api::condition;
+use sluice_api::ray::names;
 
 impl ControlPlane {
     /// All of them have their turn.

@@ -31,7 +31,7 @@ impl ControlPlane {
     }
 
     /// How many replicas Serve wants on a cluster, if it was told of any.
-    pub(in crate::engine) fn wanted_replicas(&self, cluster: &str) -> Option<u64> {
+    pub(crate) fn wanted_replicas(&self, cluster: &str) -> Option<u64> {
         let config = self.serve.get(cluster)?;
         let full = config.pointer("/applications/0/deployments/0/num_replicas")?.as_f64()?;
         Some((full * config["target_capacity"].as_f64().unwrap_or(100.0) / 100.0).round() as u64)

@@ -4,7 +4,7 @@
 use rstest::rstest;
 
 use super::scene::{Node, Scene, cohort, queue};
-use crate::queue::settings::PreemptionStrategy;
+use crate::settings::PreemptionStrategy;
 
 const OWN: &str = "InClusterQueue";
 const RECLAIMED: &str = "InCohortReclamation";

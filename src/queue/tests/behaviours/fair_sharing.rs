@@ -4,8 +4,8 @@
 use rstest::rstest;
 
 use super::scene::{Decided, Node, Scene, cohort, company, queue};
-use crate::queue::Settings;
-use crate::queue::settings::FairSharing;
+use crate::Settings;
+use crate::settings::FairSharing;
 
 fn member(name: &str, of: &str, quota: &str) -> Node {
     queue(name).within_cohort(of).has(quota)

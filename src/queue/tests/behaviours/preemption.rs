@@ -4,7 +4,7 @@
 use rstest::rstest;
 
 use super::scene::{Node, Scene, cohort, company, queue};
-use crate::queue::{Effect, EvictReason};
+use crate::{Effect, EvictReason};
 
 fn newest_first() -> Scene {
     Scene::new().queues([queue("q").has("cpu=4").within("LowerOrNewerEqualPriority")])

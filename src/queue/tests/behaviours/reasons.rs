@@ -4,7 +4,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::scene::{Scene, queue};
-use crate::api::kueue::names;
+use sluice_api::kueue::names;
 
 /// Flavors whose nodes no pod of these tests tolerates begin with `tainted`.
 fn flavors(first: (&str, &str), second: (&str, &str)) -> Scene {
@@ -95,7 +95,7 @@ fn kept_for_two() -> Scene {
 #[test]
 fn b57_a_queue_that_is_missing_or_wrong_is_the_reason() {
     let mut scene = Scene::new().queues([queue("q").quota("gone", "cpu=50")]);
-    scene.engine.step(super::super::fixture::at(1000), &crate::queue::Event::ResourceFlavorGone("gone"));
+    scene.engine.step(super::super::fixture::at(1000), &crate::Event::ResourceFlavorGone("gone"));
     scene.put_local_queue("orphan", json!({"clusterQueue": "nowhere"}));
     scene.submit_to("q", "wrong cpu=1");
     scene.submit_to("orphan", "lost cpu=1");

@@ -5,8 +5,8 @@ use rstest::rstest;
 
 use super::super::fixture::{key, replacing};
 use super::scene::{Scene, queue};
-use crate::api::kueue::names;
-use crate::api::kueue::workload_status::ReclaimablePod;
+use sluice_api::kueue::names;
+use sluice_api::kueue::workload_status::ReclaimablePod;
 
 fn usage(scene: &Scene, name: &str) -> String {
     let status = scene.cluster_queues[name].status.clone().unwrap_or_default();

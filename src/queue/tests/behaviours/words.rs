@@ -11,8 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Map, Value, json};
 
 use super::super::fixture::{Cluster, at, pod_set};
-use crate::api::kueue::{PodSetAssignment, Workload};
-use crate::api::quantity::{Amount, Quantity};
+use sluice_api::kueue::{PodSetAssignment, Workload};
+use sluice_api::quantity::{Amount, Quantity};
 
 /// The spec of a ClusterQueue or of a Cohort.
 #[derive(Debug, Clone)]
@@ -226,7 +226,7 @@ impl Words {
 }
 
 impl PodSetWords {
-    fn pod_set(&self) -> crate::api::kueue::PodSet {
+    fn pod_set(&self) -> sluice_api::kueue::PodSet {
         let requests: Map<String, Value> =
             self.asks.iter().map(|(resource, amount, _)| (resource.clone(), json!(amount))).collect();
         let mut set = pod_set(&self.name, self.count, &Value::Object(requests));

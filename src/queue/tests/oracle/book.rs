@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::plan::Key;
-use crate::queue::parts::Loss;
+use sluice_plan::Key;
+use crate::parts::Loss;
 
 /// A flavor and a resource.
 pub(crate) type Fr = (String, String);

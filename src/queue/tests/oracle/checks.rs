@@ -2,8 +2,8 @@
 
 use super::book::{Book, Fr, Node, Usage};
 use super::world::{Job, World};
-use crate::plan::Key;
-use crate::queue::parts::Loss;
+use sluice_plan::Key;
+use crate::parts::Loss;
 
 impl World {
     /// What is held; in the planned view without what is on its way back.

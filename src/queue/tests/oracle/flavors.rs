@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::book::{Book, Fr, Usage};
 use super::victims;
 use super::world::{Holder, Job, PodSet, Queue, World};
-use crate::api::kueue::cluster_queue::ReclaimPolicy;
-use crate::plan::Key;
-use crate::queue::parts::Loss;
-use crate::queue::slot::Room;
+use sluice_api::kueue::cluster_queue::ReclaimPolicy;
+use sluice_plan::Key;
+use crate::parts::Loss;
+use crate::slot::Room;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mode {

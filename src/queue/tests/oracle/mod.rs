@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) use turns::decide;
 pub(super) use world::World;
 
-use crate::plan::Key;
-use crate::queue::PreemptionRight;
-use crate::queue::parts::Loss;
+use sluice_plan::Key;
+use crate::PreemptionRight;
+use crate::parts::Loss;
 
 /// What one cycle decides.
 #[derive(Debug, Clone, Default, PartialEq)]

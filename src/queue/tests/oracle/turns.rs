@@ -8,10 +8,10 @@ use super::flavors::{Ask, Assignment, Mode};
 use super::victims::{self, Victim};
 use super::world::{Holder, Job, Ladder, World, most_of, trees};
 use super::{Admitted, Decision};
-use crate::api::kueue::cluster_queue::ReclaimPolicy;
-use crate::api::kueue::{Admission, PodSetAssignment};
-use crate::plan::Key;
-use crate::queue::parts::Loss;
+use sluice_api::kueue::cluster_queue::ReclaimPolicy;
+use sluice_api::kueue::{Admission, PodSetAssignment};
+use sluice_plan::Key;
+use crate::parts::Loss;
 use jiff::Timestamp;
 
 #[derive(Debug, Clone)]

@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use super::book::{Book, Fr, Node, Usage};
 use super::flavors::Ask;
 use super::world::{Holder, Job, Queue};
-use crate::api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
-use crate::plan::Key;
-use crate::queue::PreemptionRight;
-use crate::queue::parts::Loss;
-use crate::queue::settings::PreemptionStrategy;
+use sluice_api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
+use sluice_plan::Key;
+use crate::PreemptionRight;
+use crate::parts::Loss;
+use crate::settings::PreemptionStrategy;
 
 #[derive(Debug, Clone)]
 pub(super) struct Victim {

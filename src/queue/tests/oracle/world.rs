@@ -6,20 +6,20 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::book::{Fr, Held, Limits, Node, NodeSpec, Tree, Usage};
-use crate::api::condition;
-use crate::api::kueue::cluster_queue::{
+use sluice_api::condition;
+use sluice_api::kueue::cluster_queue::{
     BorrowWithinCohortPolicy, FlavorFungibilityPolicy, FlavorFungibilityPreference, QueueingStrategy, ReclaimPolicy,
     ResourceGroup, WithinClusterQueuePolicy,
 };
-use crate::api::kueue::{Admission, ClusterQueue, FairSharing, ResourceFlavorSpec, Workload, names};
-use crate::api::quantity::{Amount, Exact, Quantity};
-use crate::plan::Key;
-use crate::queue::parts::{Loss, Part};
-use crate::queue::placement::Placement;
-use crate::queue::requests::template_requests;
-use crate::queue::settings::PreemptionStrategy;
-use crate::queue::slot::Room;
-use crate::queue::tests::fixture::Cluster;
+use sluice_api::kueue::{Admission, ClusterQueue, FairSharing, ResourceFlavorSpec, Workload, names};
+use sluice_api::quantity::{Amount, Exact, Quantity};
+use sluice_plan::Key;
+use crate::parts::{Loss, Part};
+use crate::placement::Placement;
+use crate::requests::template_requests;
+use crate::settings::PreemptionStrategy;
+use crate::slot::Room;
+use crate::tests::fixture::Cluster;
 
 #[derive(Debug, Clone)]
 pub(super) struct Queue {
@@ -388,7 +388,7 @@ fn gives_back(workload: &Workload) -> Option<Loss> {
     if condition::is_true(conditions, names::EVICTED) {
         return Some(Loss::Whole);
     }
-    let told = condition::get(conditions, "sluice.dev/PartlyPreempted").filter(|told| told.status == "True")?;
+    let told = condition::get(conditions, "sluice.dev/PartiallyPreempted").filter(|told| told.status == "True")?;
     Some(Loss::Part(if told.reason == "Surge" { Part::Surge } else { Part::Replicas }))
 }
 

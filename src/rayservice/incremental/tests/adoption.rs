@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{begin, service, serving, shares, watched};
-use crate::rayservice::tests::stage::Stage;
-use crate::rayservice::tests::version;
+use crate::tests::stage::Stage;
+use crate::tests::version;
 
 /// A service that is reached by a route of others, which sends a tenth of what comes in to somebody else.
 fn adopting() -> Stage {

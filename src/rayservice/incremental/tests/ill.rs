@@ -1,13 +1,13 @@
 //! Clusters that are to take over and don't get well.
 
 use jiff::SignedDuration;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use rstest::rstest;
 use serde_json::json;
 
 use super::{begin, serving};
-use crate::rayservice::tests::stage::Stage;
-use crate::rayservice::tests::version;
+use crate::tests::stage::Stage;
+use crate::tests::version;
 
 /// A service whose upgrade has ten minutes to get well, and has begun.
 fn limited(ill: impl FnOnce(&mut Stage)) -> (Stage, String) {
@@ -46,7 +46,7 @@ fn an_upgrade_that_does_not_get_healthy_in_time_goes_back(#[case] ill: fn(&mut S
     stage.play(30);
 
     assert_eq!(stage.living(), [old]);
-    let why = stage.message("sluice.dev/UpgradeHeld");
+    let why = stage.message("sluice.dev/UpgradeBlocked");
     assert!(why.contains("it was not healthy within 10m") && why.contains(expected), "{why}");
 }
 

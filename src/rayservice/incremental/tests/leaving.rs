@@ -1,7 +1,7 @@
 //! Workers that go when Serve was told, and not before.
 
 use super::{begin, play_until, serving, shares, watched};
-use crate::rayservice::tests::version;
+use crate::tests::version;
 
 #[test]
 fn no_worker_goes_before_serve_was_told() {

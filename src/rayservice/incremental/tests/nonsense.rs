@@ -4,8 +4,8 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{begin, service, serving, watched};
-use crate::rayservice::tests::stage::Stage;
-use crate::rayservice::tests::{chat, version};
+use crate::tests::stage::Stage;
+use crate::tests::{chat, version};
 
 #[rstest]
 #[case::no_step(json!({"upgradeStrategy": {"clusterUpgradeOptions": {"stepSizePercent": 0}}}))]

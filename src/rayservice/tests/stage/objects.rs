@@ -1,10 +1,10 @@
 //! What objects look like, and what others do to them.
 
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::{Value, json};
 
 use super::Stage;
-use crate::api::ray::{RayCluster, names};
+use sluice_api::ray::{RayCluster, names};
 
 /// The head pod of a cluster, ready.
 pub(super) fn head_pod(cluster: &RayCluster) -> Value {
@@ -24,12 +24,12 @@ pub(super) fn head_pod(cluster: &RayCluster) -> Value {
 
 impl Stage {
     /// Takes an object away at once.
-    pub(in crate::rayservice) fn forget(&mut self, kind: &str, name: &str) {
+    pub(crate) fn forget(&mut self, kind: &str, name: &str) {
         self.objects.remove(&(kind.to_owned(), name.to_owned()));
     }
 
     /// Changes an object as somebody else would.
-    pub(in crate::rayservice) fn meddle(&mut self, kind: &str, name: &str, patch: Value) {
+    pub(crate) fn meddle(&mut self, kind: &str, name: &str, patch: Value) {
         self.patch(&(kind.to_owned(), name.to_owned()), &patch);
     }
 }

@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::ResourceExt;
+use kube_core::ResourceExt;
 use serde_json::{Value, json};
 
 use super::{Dashboard, Stage};
-use crate::api::ray::{RayCluster, names};
-use crate::raycluster::groups::replicas;
-use crate::rayservice::incremental::routes::route_name;
+use sluice_api::ray::{RayCluster, names};
+use sluice_raycluster::groups::replicas;
+use crate::incremental::routes::route_name;
 
 /// The group whose workers are counted.
 const GROUP: &str = "small";
 
 /// A worker pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::rayservice) struct Worker {
+pub(crate) struct Worker {
     name: String,
     ip: String,
     is_going: bool,
@@ -186,12 +186,12 @@ impl Stage {
     }
 
     /// The names of the worker pods of a cluster.
-    pub(in crate::rayservice) fn worker_names(&self, cluster: &str) -> Vec<String> {
+    pub(crate) fn worker_names(&self, cluster: &str) -> Vec<String> {
         self.worker_pods.get(cluster).into_iter().flatten().map(|worker| worker.name.clone()).collect()
     }
 
     /// All worker pods that there are.
-    pub(in crate::rayservice) fn workers_there(&self) -> usize {
+    pub(crate) fn workers_there(&self) -> usize {
         self.worker_pods.values().map(Vec::len).sum()
     }
 
@@ -235,7 +235,7 @@ impl Stage {
     }
 
     /// How much of what the first rule of the route gives to the service a cluster gets, in percent.
-    pub(in crate::rayservice) fn share(&self, cluster: &str) -> u64 {
+    pub(crate) fn share(&self, cluster: &str) -> u64 {
         let Some(route) = self.route() else { return 0 };
         let backends = route["spec"]["rules"][0]["backendRefs"].as_array().cloned().unwrap_or_default();
         let of_service = |backend: &&Value| backend["name"].as_str().is_some_and(|name| name.starts_with("chat-"));
@@ -246,7 +246,7 @@ impl Stage {
     }
 
     /// What must hold at every moment of an upgrade in steps: the shares are all of the traffic, and what runs carries them.
-    pub(in crate::rayservice) fn check_shares(&self) {
+    pub(crate) fn check_shares(&self) {
         if self.route().is_none() {
             return;
         }

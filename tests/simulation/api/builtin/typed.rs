@@ -6,7 +6,7 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use sluice::api::quantity::Exact;
+use sluice_api::quantity::Exact;
 
 use super::super::kinds::Kind;
 

@@ -103,7 +103,7 @@ async fn record() {
         answers.push(same.answer(&asked, code, &body));
     }
     let text = serde_saphyr::to_string(&answers).expect("YAML");
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulation/api/recorded/answers.yaml");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("api/recorded/answers.yaml");
     std::fs::write(path, format!("# The answers of Kubernetes 1.36.3 to requests.yaml, in its order.\n{text}"))
         .expect("written");
 }

@@ -175,7 +175,7 @@ fn sets(object: &Value, limit: &str) -> bool {
 mod tests {
     use std::collections::BTreeSet;
 
-    use sluice::api::crds;
+    use sluice_api::crds;
 
     use super::*;
 

@@ -1,0 +1,349 @@
+//! The shell around the engine: feeds it what happens, and carries out what it asks for.
+
+mod config;
+mod decision_log;
+mod error;
+pub mod http;
+mod leader;
+mod listing;
+mod notes;
+mod watches;
+mod writer;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::batch::v1::Job as BatchJob;
+use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service, ServiceAccount};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::Ingress;
+use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::{Client, Config};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use sluice_api::gateway::{Gateway, GatewayClass, HTTPRoute};
+use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
+use sluice_api::ray::{RayCluster, RayJob, RayService, names};
+use sluice_clock::Clock;
+use sluice_dashboard::{Dashboards, Reach};
+use sluice_engine::tokens::TokenKey;
+use sluice_engine::world::{Object, SecretMeta};
+use sluice_engine::{Effect, Engine, Event, Halves};
+use sluice_jobframework::batch_job::JOB_NAME_LABEL;
+use sluice_metrics::Metrics;
+use sluice_webhook as webhook;
+pub use config::ManagerConfig;
+use decision_log::DecisionLog;
+pub use error::Error;
+pub use listing::{ListError, list_objects};
+use http::Readiness;
+use notes::Notes;
+use watches::Watches;
+use writer::Writer;
+
+/// Events that may wait for the engine. When it is full the watches wait, and so does the API server.
+const EVENTS: usize = 4096;
+/// Events that the engine takes in before it decides. One decision for many events is cheaper, and no worse.
+const BATCH: usize = 1024;
+/// How long a stop waits for the writes that are under way.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs the manager until it is told to stop.
+///
+/// # Errors
+/// When the API server can't be reached at the start, an address can't be bound, or leadership is lost.
+pub async fn run(config: ManagerConfig) -> Result<(), Error> {
+    let stop = stop_signal()?;
+    let client = connect().await?;
+    let tokens = TokenKey::random().map_err(|_| Error::TokenKey)?;
+    let (metrics, readiness) = (Metrics::default(), Readiness::default());
+    if let Some(address) = config.health {
+        http::serve(address, http::health_routes(readiness.clone())).await?;
+    }
+    if let Some(address) = config.metrics {
+        http::serve(address, http::metrics_routes(metrics.clone())).await?;
+    }
+    if let Some(address) = config.webhook {
+        let namespace = client.default_namespace().to_owned();
+        let others_make_pods = config.queue_manager && !config.ray_operator;
+        webhook::start(client.clone(), Clock::system(), address, &namespace, config.jobs.clone(), others_make_pods)?;
+    }
+    let leadership = if config.leader_elect {
+        let namespace = config.leader_election_namespace.clone();
+        match leader::acquire(client.clone(), namespace, &stop).await? {
+            Some(leadership) => Some(leadership),
+            None => return Ok(()),
+        }
+    } else {
+        None
+    };
+    let lost = async {
+        match leadership {
+            Some(leadership) => leadership.lost().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        reason = lost => Err(reason),
+        result = manage(client, Clock::system(), tokens, &config, metrics, readiness, stop) => result,
+    }
+}
+
+/// Watches, decides and writes through `client`, until it is told to stop. This is all of the manager, but for how it gets to
+/// the API server, whether it leads, and what it serves by HTTP.
+///
+/// # Errors
+/// When the decision log can't be written to.
+pub async fn manage(
+    client: Client,
+    clock: Clock,
+    tokens: TokenKey,
+    config: &ManagerConfig,
+    metrics: Metrics,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> Result<(), Error> {
+    Manager::start(client, clock, tokens, config, metrics, readiness)?.run(stop).await
+}
+
+/// A client of the cluster that the environment names: `KUBECONFIG`, `~/.kube/config`, or the one that we run in.
+///
+/// # Errors
+/// When none is named, or it can't be reached.
+pub async fn connect() -> Result<Client, Error> {
+    let mut config = Config::infer().await?;
+    // The engine plans anew from fresh state after a failure; a client that retries by itself would hide it for minutes.
+    config.default_retry = false;
+    let client = Client::try_from(config).map_err(Error::BuildClient)?;
+    let version =
+        client.apiserver_version().await.map_err(Error::ServerVersion)?;
+    info!(version = version.git_version, "connected");
+    Ok(client)
+}
+
+fn stop_signal() -> Result<CancellationToken, Error> {
+    let stop = CancellationToken::new();
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(Error::Signal)?;
+    let stopped = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+        stopped.cancel();
+    });
+    Ok(stop)
+}
+
+struct Manager {
+    clock: Clock,
+    engine: Engine,
+    events: mpsc::Receiver<Event>,
+    own_events: mpsc::Sender<Event>,
+    writer: Writer,
+    notes: Notes,
+    decision_log: Option<DecisionLog>,
+    dashboards: Dashboards,
+    metrics: Metrics,
+    readiness: Readiness,
+    /// Ends the watches when it is dropped.
+    _watches: JoinSet<()>,
+}
+
+impl Manager {
+    fn start(
+        client: Client,
+        clock: Clock,
+        tokens: TokenKey,
+        config: &ManagerConfig,
+        metrics: Metrics,
+        readiness: Readiness,
+    ) -> Result<Self, Error> {
+        let (own_events, events) = mpsc::channel(EVENTS);
+        let halves = Halves { queue_manager: config.queue_manager, ray_operator: config.ray_operator };
+        let mut watches = Watches::new(client.clone(), own_events.clone(), config.namespaces.clone());
+        watch_kinds(&mut watches, halves);
+        let (scopes, tasks) = watches.finish();
+        let engine = Engine::new(halves, config.queue.clone(), scopes, tokens);
+        let mut engine = engine.managing(config.jobs.clone()).operating(config.habits);
+        let start_log = |path: &PathBuf| {
+            DecisionLog::start(path.clone(), metrics.clone())
+                .map_err(|source| Error::DecisionLog { path: path.clone(), source })
+        };
+        let decision_log = config.decision_log.as_ref().map(start_log).transpose()?;
+        if decision_log.is_some() {
+            engine = engine.keeping_decision_log();
+        }
+        Ok(Self {
+            engine,
+            decision_log,
+            events,
+            writer: Writer::new(client.clone(), own_events.clone(), metrics.clone()),
+            notes: Notes::start(client.clone(), clock.clone(), instance()),
+            dashboards: Dashboards::new(client, clock.clone(), reach(config)),
+            clock,
+            own_events,
+            metrics,
+            readiness,
+            _watches: tasks,
+        })
+    }
+
+    async fn run(mut self, stop: CancellationToken) -> Result<(), Error> {
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            let wake = self.engine.next_wake().map(|at| self.until(at));
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                received = self.events.recv_many(&mut batch, BATCH) => if received == 0 { break },
+                () = sleep_until(wake) => {}
+            }
+            self.step(&mut batch);
+        }
+        info!("stopping");
+        self.finish_writes().await;
+        Ok(())
+    }
+
+    fn step(&mut self, batch: &mut Vec<Event>) {
+        for event in batch.iter() {
+            self.measure(event);
+        }
+        let was_synced = self.engine.is_synced();
+        let effects = self.engine.step(self.clock.now(), batch.drain(..));
+        self.log_decisions();
+        if self.engine.is_synced() && !was_synced {
+            info!("the first lists are complete; deciding from now on");
+            self.readiness.set();
+        }
+        for effect in effects {
+            match effect {
+                Effect::Write(id, write) => self.writer.send(id, write),
+                Effect::Note(note) => self.notes.publish(note),
+                Effect::Serve(call) => {
+                    let (dashboards, answers) = (self.dashboards.clone(), self.own_events.clone());
+                    tokio::spawn(async move {
+                        let reply = dashboards.call(&call).await;
+                        // The engine is gone only when the process is stopping.
+                        let _ = answers.send(Event::Served(reply)).await;
+                    });
+                }
+            }
+        }
+    }
+
+    fn until(&self, at: Timestamp) -> Instant {
+        let wait = self.clock.now().duration_until(at);
+        Instant::now() + Duration::try_from(wait).unwrap_or(Duration::ZERO)
+    }
+
+    fn log_decisions(&mut self) {
+        let Some(log) = &self.decision_log else { return };
+        if log.write(self.engine.take_decision_log()).is_err() {
+            error!("the decision log ends here, because too much of it waits to be written");
+            self.engine.end_decision_log();
+            self.decision_log = None;
+        }
+    }
+
+    fn measure(&self, event: &Event) {
+        match event {
+            Event::Applied(Object::ClusterQueue(queue)) => self.metrics.queue_changed(queue),
+            Event::Deleted(Object::ClusterQueue(queue)) => {
+                self.metrics.queue_gone(queue.metadata.name.as_deref().unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+
+    /// Waits for the writes that are under way, so that a planned stop leaves nothing half done. (Nothing is lost if this is
+    /// cut short: the next process plans from what it finds.)
+    async fn finish_writes(mut self) {
+        self.engine.stop();
+        let give_up = Instant::now() + STOP_PATIENCE;
+        let mut batch = Vec::new();
+        while !self.engine.is_quiet() {
+            match tokio::time::timeout_at(give_up, self.events.recv_many(&mut batch, BATCH)).await {
+                Ok(received) if received > 0 => drop(self.engine.step(self.clock.now(), batch.drain(..))),
+                _ => break,
+            }
+            self.log_decisions();
+        }
+        if let Some(log) = self.decision_log {
+            log.finish().await;
+        }
+    }
+}
+
+fn watch_kinds(watches: &mut Watches, halves: Halves) {
+    watches.namespaced::<RayCluster>(None);
+    watches.namespaced::<RayService>(None);
+    watches.namespaced::<Pod>(Some(names::CLUSTER_LABEL));
+    if halves.queue_manager {
+        watches.cluster::<ClusterQueue>();
+        watches.cluster::<Cohort>();
+        watches.cluster::<ResourceFlavor>();
+        watches.cluster::<WorkloadPriorityClass>();
+        watches.cluster::<PriorityClass>();
+        watches.cluster::<Namespace>();
+        watches.cluster::<RuntimeClass>();
+        watches.namespaced::<LimitRange>(None);
+        watches.namespaced::<LocalQueue>(None);
+        watches.namespaced::<Workload>(None);
+        watches.namespaced::<BatchJob>(None);
+        watches.namespaced::<Pod>(Some(JOB_NAME_LABEL));
+    }
+    if halves.queue_manager && !halves.ray_operator {
+        // They are KubeRay's to run, and to define.
+        watches.namespaced_of_others::<RayJob>();
+    }
+    if halves.ray_operator && !halves.queue_manager {
+        // Those that delete what clusters have kept in a Redis.
+        watches.namespaced::<BatchJob>(Some(names::CLUSTER_LABEL));
+    }
+    if halves.ray_operator {
+        watches.namespaced::<Service>(None);
+        watches.namespaced::<EndpointSlice>(None);
+        watches.namespaced::<Ingress>(None);
+        watches.namespaced::<ControllerRevision>(Some(names::CLUSTER_LABEL));
+        watches.namespaced::<ServiceAccount>(None);
+        // Of a partial object only the metadata is asked for: nothing secret comes here.
+        watches.namespaced::<SecretMeta>(None);
+        watches.namespaced_of_others::<Gateway>();
+        watches.namespaced_of_others::<HTTPRoute>();
+        watches.cluster_of_others::<GatewayClass>();
+        watches.namespaced::<Role>(None);
+        watches.namespaced::<RoleBinding>(None);
+    }
+}
+
+/// How Ray's dashboards are reached. KubeRay 1.7 takes the domain from the same variable.
+fn reach(config: &ManagerConfig) -> Reach {
+    if config.use_kubernetes_proxy {
+        return Reach::ApiServer;
+    }
+    let cluster_domain = std::env::var("CLUSTER_DOMAIN").unwrap_or_else(|_| "cluster.local".into());
+    Reach::Network { cluster_domain }
+}
+
+/// How Events name this process.
+fn instance() -> String {
+    std::env::var("HOSTNAME").map_or_else(|_| "sluice".into(), |host| format!("sluice-{host}"))
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

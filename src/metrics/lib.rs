@@ -1,0 +1,103 @@
+//! What Prometheus may read. Names and labels of the queue's metrics are Kueue's (Kueue 0.19 pkg/metrics/metrics.go).
+
+use std::sync::Arc;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use sluice_api::kueue::ClusterQueue;
+use sluice_plan::Write;
+use sluice_engine::{Answer, WriteError};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfQueue {
+    cluster_queue: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfWrite {
+    kind: String,
+    operation: String,
+    result: String,
+}
+
+/// All metrics of the process.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    registry: Arc<Registry>,
+    pending: Family<OfQueue, Gauge>,
+    reserving: Family<OfQueue, Gauge>,
+    admitted: Family<OfQueue, Gauge>,
+    writes: Family<OfWrite, Counter>,
+    decision_log_failures: Counter,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let (pending, reserving, admitted) = (Family::default(), Family::default(), Family::default());
+        let writes = Family::<OfWrite, Counter>::default();
+        let decision_log_failures = Counter::default();
+        let mut registry = Registry::default();
+        registry.register("kueue_pending_workloads", "Workloads that wait for quota", pending.clone());
+        registry.register("kueue_reserving_active_workloads", "Workloads that hold quota", reserving.clone());
+        registry.register("kueue_admitted_active_workloads", "Workloads that are admitted", admitted.clone());
+        registry.register("sluice_writes", "Writes to the API server", writes.clone());
+        registry.register(
+            "sluice_decision_log_failures",
+            "Attempts to write to the decision log that failed",
+            decision_log_failures.clone(),
+        );
+        Self { registry: Arc::new(registry), pending, reserving, admitted, writes, decision_log_failures }
+    }
+}
+
+impl Metrics {
+    /// All metrics in the OpenMetrics text format.
+    pub fn exposition(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String can't fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+
+    /// Counts a write and what became of it.
+    pub fn wrote(&self, write: &Write, result: &Result<Answer, WriteError>) {
+        let result = match result {
+            Ok(_) => "ok".to_owned(),
+            Err(WriteError { code: Some(code), .. }) => code.to_string(),
+            Err(WriteError { code: None, .. }) => "unanswered".to_owned(),
+        };
+        let labels = OfWrite { kind: write.target.kind.clone(), operation: write.op.name().to_owned(), result };
+        self.writes.get_or_create(&labels).inc();
+    }
+
+    /// Counts an attempt to write to the decision log that failed.
+    pub fn decision_log_failed(&self) {
+        self.decision_log_failures.inc();
+    }
+
+    /// Shows what a ClusterQueue's status says.
+    pub fn queue_changed(&self, queue: &ClusterQueue) {
+        let labels = OfQueue { cluster_queue: queue.metadata.name.clone().unwrap_or_default() };
+        let status = queue.status.clone().unwrap_or_default();
+        for (family, value) in [
+            (&self.pending, status.pending_workloads),
+            (&self.reserving, status.reserving_workloads),
+            (&self.admitted, status.admitted_workloads),
+        ] {
+            family.get_or_create(&labels).set(value.into());
+        }
+    }
+
+    /// Forgets a ClusterQueue that is gone.
+    pub fn queue_gone(&self, name: &str) {
+        let labels = OfQueue { cluster_queue: name.to_owned() };
+        for family in [&self.pending, &self.reserving, &self.admitted] {
+            family.remove(&labels);
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! A real control plane of a test's own, and managers in it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, ResourceExt};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+/// The identity that `config/rbac` gives to Sluice.
+const NAMESPACE: &str = "sluice-system";
+const SERVICE_ACCOUNT: &str = "sluice";
+
+/// What a manager doesn't serve unless a test asks for it: their ports could be taken.
+const OFF: [&str; 3] = ["--metrics-bind-address=0", "--health-probe-bind-address=0", "--webhook-bind-address=0"];
+
+/// A control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, nodes that only pretend, and stand-ins for
+/// Ray dashboards; with the Gateway API and everything from `config/` installed except for the Deployment. It ends with this value.
+pub struct TestEnv {
+    /// Ends the control plane when it is dropped: its standard input closes.
+    _process: Option<Child>,
+    /// Where logs and kubeconfigs are.
+    pub dir: PathBuf,
+    /// The kubeconfig of an administrator.
+    pub kubeconfig: PathBuf,
+    /// The same, by way of the proxy that answers for the dashboards.
+    pub proxied_kubeconfig: PathBuf,
+    /// Where the dashboards are steered.
+    pub steer: String,
+    /// A client with an administrator's rights.
+    pub client: Client,
+    manager_kubeconfig: PathBuf,
+}
+
+/// What the control plane prints once it is ready.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Started {
+    kubeconfig: PathBuf,
+    admin_kubeconfig: PathBuf,
+    steer: String,
+}
+
+impl TestEnv {
+    /// Starts a control plane in a temporary folder.
+    pub async fn start() -> Self {
+        Self::start_in(temporary(), false).await
+    }
+
+    /// Starts a control plane that has no nodes, and whose dashboards are those of its pods.
+    pub async fn start_bare() -> Self {
+        let env = Self::start_with(temporary(), false, &["--nodes=0"]).await;
+        env.write_manager_kubeconfig(&env.kubeconfig).await;
+        env
+    }
+
+    /// Starts a control plane in `dir`; with `keep`, it outlives this process.
+    pub async fn start_in(dir: PathBuf, keep: bool) -> Self {
+        Self::start_with(dir, keep, &[]).await
+    }
+
+    /// Starts a control plane in `dir` with flags of `testenv`; with `keep`, it outlives this process.
+    pub async fn start_with(dir: PathBuf, keep: bool, flags: &[&str]) -> Self {
+        std::fs::create_dir_all(&dir).expect("a folder for the control plane");
+        let mut command = Command::new(program());
+        command.arg(if keep { "start" } else { "run" }).arg("--dir").arg(&dir);
+        for crds in [repository().join("config/crd"), cache().join("gateway-crds")] {
+            command.arg("--crds").arg(crds);
+        }
+        command.args(flags);
+        let mut process = command
+            .stdin(if keep { Stdio::null() } else { Stdio::piped() })
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("starting {} (make testenv builds it): {error}", program().display()));
+        let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
+        let line = lines.next_line().await.expect("its output").expect("the control plane says that it is ready");
+        let started: Started = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let client = client_of(&started.admin_kubeconfig).await;
+        let process = if keep {
+            process.wait().await.expect("the starter ends");
+            None
+        } else {
+            Some(process)
+        };
+        let manager_kubeconfig = dir.join("sluice.kubeconfig");
+        let env = Self {
+            _process: process,
+            dir,
+            kubeconfig: started.admin_kubeconfig,
+            proxied_kubeconfig: started.kubeconfig,
+            steer: started.steer,
+            client,
+            manager_kubeconfig,
+        };
+        env.apply_kustomization("rbac").await;
+        env.apply_kustomization("policy").await;
+        env.write_manager_kubeconfig(&env.proxied_kubeconfig).await;
+        env
+    }
+
+    /// Starts a manager, with the rights that `config/rbac` gives it and no others.
+    pub async fn manager(&self) -> Manager {
+        self.manager_with(&[]).await
+    }
+
+    /// Starts a manager with flags.
+    pub async fn manager_with(&self, flags: &[&str]) -> Manager {
+        let log = self.dir.join(format!("sluice-{}.log", unique()));
+        let file = std::fs::File::create(&log).expect("a log file");
+        let process = Command::new(sluice())
+            .arg("manager")
+            .arg("--use-kubernetes-proxy")
+            .args(OFF.iter().filter(|flag| {
+                let (name, _) = flag.split_once('=').unwrap_or_default();
+                !flags.iter().any(|given| given.starts_with(name))
+            }))
+            .args(["--log-format=text", "--log-level=info,sluice=debug"])
+            .args(flags)
+            .env("KUBECONFIG", &self.manager_kubeconfig)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("a manager");
+        Manager { process, log }
+    }
+
+    /// Replays the decision log in `file` with `sluice replay`; returns the rows of the table that it prints.
+    ///
+    /// # Panics
+    /// When it can't be read, or a decision differs.
+    pub async fn replay(&self, file: &Path) -> BTreeMap<String, usize> {
+        let output = Command::new(sluice()).arg("replay").arg(file).output().await.expect("a replay");
+        let (told, problem) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{}\n{told}{problem}", output.status);
+        let rows = told.lines().filter_map(|row| row.rsplit_once(' '));
+        rows.map(|(what, count)| (what.trim().to_owned(), count.parse().expect("a number"))).collect()
+    }
+
+    /// Applies all that a kustomization in `config/` lists, as files are.
+    pub async fn apply_kustomization(&self, folder: &str) {
+        #[derive(Deserialize)]
+        struct Kustomization {
+            resources: Vec<PathBuf>,
+        }
+        let folder = repository().join("config").join(folder);
+        let text = std::fs::read_to_string(folder.join("kustomization.yaml")).expect("a kustomization");
+        let listed: Kustomization = serde_saphyr::from_str(&text).expect("a list of resources");
+        for file in listed.resources {
+            self.apply_file(&folder.join(file)).await;
+        }
+    }
+
+    /// Applies every document of a YAML file.
+    pub async fn apply_file(&self, path: &Path) {
+        let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        self.apply(&text).await.unwrap_or_else(|error| panic!("applying {}: {error}", path.display()));
+    }
+
+    /// Applies every document of a YAML text, as `kubectl apply --server-side` would.
+    pub async fn apply(&self, text: &str) -> Result<(), kube::Error> {
+        for document in documents(text) {
+            let types = document.types.clone().expect("apiVersion and kind");
+            let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
+            let plural = plural(&types.kind);
+            let resource = ApiResource {
+                group: group.to_owned(),
+                version: version.to_owned(),
+                api_version: types.api_version.clone(),
+                kind: types.kind.clone(),
+                plural,
+            };
+            let api: Api<DynamicObject> = match document.namespace() {
+                Some(namespace) => Api::namespaced_with(self.client.clone(), &namespace, &resource),
+                None => Api::all_with(self.client.clone(), &resource),
+            };
+            let params = PatchParams::apply("test").force();
+            api.patch(&document.name_any(), &params, &Patch::Apply(&document)).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a kubeconfig for the service account of Sluice, which leads where `like` does.
+    async fn write_manager_kubeconfig(&self, like: &Path) {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let request = TokenRequest { spec: Some(TokenRequestSpec::default()), ..TokenRequest::default() };
+        let token = accounts.create_token_request(SERVICE_ACCOUNT, &PostParams::default(), &request).await;
+        let token = token.expect("a token for the manager").status.expect("a token").token;
+        let like = Kubeconfig::read_from(like).expect("a kubeconfig");
+        let cluster = like.clusters.into_iter().find_map(|named| named.cluster).expect("a cluster");
+        let kubeconfig = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "sluice",
+            "clusters": [{"name": "sluice", "cluster": cluster}],
+            "users": [{"name": "sluice", "user": {"token": token}}],
+            "contexts": [{"name": "sluice", "context": {"cluster": "sluice", "user": "sluice", "namespace": NAMESPACE}}],
+        });
+        std::fs::write(&self.manager_kubeconfig, kubeconfig.to_string()).expect("a kubeconfig for the manager");
+    }
+
+    /// A client that may do everything, under the name of a service account.
+    pub async fn client_as(&self, account: &str) -> Client {
+        let mut read = Kubeconfig::read_from(&self.kubeconfig).expect("the administrator's kubeconfig");
+        for user in read.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
+            user.impersonate = Some(format!("system:serviceaccount:{account}"));
+            user.impersonate_groups = Some(vec!["system:masters".to_owned()]);
+        }
+        let config =
+            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.expect("a configuration");
+        Client::try_from(config).expect("a client")
+    }
+
+    /// A client with the manager's own rights.
+    pub async fn manager_client(&self) -> Client {
+        client_of(&self.manager_kubeconfig).await
+    }
+}
+
+impl Drop for TestEnv {
+    fn drop(&mut self) {
+        // Logs stay when a test fails, so that one can see why.
+        if self._process.is_some() && !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+/// A running `sluice manager`. It is killed with this value.
+pub struct Manager {
+    process: Child,
+    /// Where it logs.
+    pub log: PathBuf,
+}
+
+impl Manager {
+    /// Kills it, as a machine that fails does.
+    pub async fn kill(mut self) {
+        self.process.kill().await.expect("the manager can be killed");
+    }
+
+    /// Waits until it ends by itself, and returns what it logged.
+    ///
+    /// # Panics
+    /// When it hasn't ended in a minute.
+    pub async fn ended(mut self) -> (ExitStatus, String) {
+        let status = tokio::time::timeout(Duration::from_secs(60), self.process.wait()).await;
+        let status = status.expect("the manager ends by itself").expect("its exit status");
+        (status, std::fs::read_to_string(&self.log).expect("its log"))
+    }
+
+    /// Tells it to stop, as a node that is drained does, and waits until it has.
+    pub async fn terminate(mut self) -> ExitStatus {
+        let id = self.process.id().expect("a manager that runs").to_string();
+        let told = Command::new("kill").args(["-TERM", &id]).status().await.expect("kill");
+        assert!(told.success(), "the manager can be told");
+        self.process.wait().await.expect("the manager ends")
+    }
+
+    /// Lets it run on without us; its process id is in `manager.pid` beside its log.
+    pub fn detach(self) {
+        let id = self.process.id().expect("a manager that runs");
+        std::fs::write(self.log.with_file_name("manager.pid"), id.to_string()).expect("a file for the process id");
+        // It would be killed with this value.
+        std::mem::forget(self);
+    }
+}
+
+/// Waits until `found` finds something.
+///
+/// # Panics
+/// When it finds nothing for two minutes: the limit is for what never comes, not for what is slow.
+pub async fn eventually<T, F, Fut>(what: &str, mut found: F) -> T
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Option<T>>,
+{
+    eventually_or_tell(what, || {
+        let found = found();
+        async move { found.await.ok_or_else(String::new) }
+    })
+    .await
+}
+
+/// Waits until `found` finds something; until then it tells what there is instead.
+///
+/// # Panics
+/// As [`eventually`], with what there was instead at the end.
+pub async fn eventually_or_tell<T, F, Fut>(what: &str, found: F) -> T
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T, String>>,
+{
+    within(Duration::from_secs(120), what, found).await
+}
+
+/// Waits until `found` finds something, for as long as what it waits for may take.
+///
+/// # Panics
+/// When it finds nothing until then, with what there was instead at the end.
+pub async fn within<T, F, Fut>(patience: Duration, what: &str, mut found: F) -> T
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T, String>>,
+{
+    let end = tokio::time::Instant::now() + patience;
+    loop {
+        match found().await {
+            Ok(value) => return value,
+            Err(instead) => assert!(tokio::time::Instant::now() < end, "waited in vain: {what} {instead}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn client_of(kubeconfig: &Path) -> Client {
+    let read = Kubeconfig::read_from(kubeconfig).unwrap_or_else(|error| panic!("{}: {error}", kubeconfig.display()));
+    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.expect("a configuration");
+    Client::try_from(config).expect("a client")
+}
+
+fn documents(text: &str) -> Vec<DynamicObject> {
+    let parts = text.split("\n---").map(|part| part.trim_start_matches("---"));
+    let parts = parts.filter(|part| part.lines().any(|line| !line.trim().is_empty() && !line.starts_with('#')));
+    parts.map(|part| serde_saphyr::from_str(part).unwrap_or_else(|error| panic!("{part}: {error}"))).collect()
+}
+
+fn plural(kind: &str) -> String {
+    let lower = kind.to_lowercase();
+    if lower.ends_with('y') && !lower.ends_with("ay") {
+        format!("{}ies", lower.trim_end_matches('y'))
+    } else if lower.ends_with("ss") {
+        format!("{lower}es")
+    } else {
+        format!("{lower}s")
+    }
+}
+
+fn temporary() -> PathBuf {
+    std::env::temp_dir().join(format!("sluice-test-{}-{}", std::process::id(), unique()))
+}
+
+/// The root of the repository.
+pub fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("tests/support lies two folders down")
+}
+
+/// Where `make testenv` puts what it builds.
+pub fn cache() -> PathBuf {
+    std::env::var_os("SLUICE_CACHE").map_or_else(|| repository().join(".cache"), PathBuf::from)
+}
+
+fn program() -> PathBuf {
+    cache().join("bin/testenv")
+}
+
+/// The sluice that is tested: the one that was built with the tests, beside which they lie.
+pub fn sluice() -> PathBuf {
+    let own = std::env::current_exe().expect("our own path");
+    let profile = own.ancestors().find(|folder| folder.join("sluice").is_file());
+    profile.expect("target/PROFILE/sluice (cargo builds it with the tests)").join("sluice")
+}
+
+pub(super) fn unique() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

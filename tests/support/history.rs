@@ -1,0 +1,194 @@
+//! The whole history of a control plane, in the order in which it happened.
+//!
+//! Every change of every object has a resource version, and those count up over all kinds. So what several watches saw can be
+//! put into one order, and replayed: after each single change, the state is exactly what it was then. Nothing is sampled.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::api::ListParams;
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use sluice_api::gateway::HTTPRoute;
+use sluice_api::kueue::{ClusterQueue, Cohort, Workload};
+use sluice_api::ray::{RayCluster, RayService};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// One change of one object.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// When it happened, in the order of all changes.
+    pub version: u64,
+    /// When it was heard of.
+    pub heard: Timestamp,
+    /// The object after the change, or its last state if it is gone.
+    pub object: Object,
+    /// Whether it is gone.
+    pub gone: bool,
+}
+
+/// An object of a kind that is recorded.
+#[allow(clippy::large_enum_variant, reason = "there are a few thousand of them, in a test")]
+#[derive(Debug, Clone)]
+pub enum Object {
+    ClusterQueue(ClusterQueue),
+    Cohort(Cohort),
+    Workload(Workload),
+    RayService(RayService),
+    RayCluster(RayCluster),
+    Pod(Pod),
+    Service(Service),
+    HTTPRoute(HTTPRoute),
+}
+
+/// Everything as it was after some change.
+#[derive(Debug, Default, Clone)]
+pub struct State {
+    pub cluster_queues: BTreeMap<String, ClusterQueue>,
+    pub cohorts: BTreeMap<String, Cohort>,
+    pub workloads: BTreeMap<String, Workload>,
+    pub ray_services: BTreeMap<String, RayService>,
+    pub ray_clusters: BTreeMap<String, RayCluster>,
+    pub pods: BTreeMap<String, Pod>,
+    pub services: BTreeMap<String, Service>,
+    pub http_routes: BTreeMap<String, HTTPRoute>,
+}
+
+impl State {
+    /// Makes a change.
+    pub fn apply(&mut self, change: &Change) {
+        match &change.object {
+            Object::ClusterQueue(object) => put(&mut self.cluster_queues, object, change.gone),
+            Object::Cohort(object) => put(&mut self.cohorts, object, change.gone),
+            Object::Workload(object) => put(&mut self.workloads, object, change.gone),
+            Object::RayService(object) => put(&mut self.ray_services, object, change.gone),
+            Object::RayCluster(object) => put(&mut self.ray_clusters, object, change.gone),
+            Object::Pod(object) => put(&mut self.pods, object, change.gone),
+            Object::Service(object) => put(&mut self.services, object, change.gone),
+            Object::HTTPRoute(object) => put(&mut self.http_routes, object, change.gone),
+        }
+    }
+}
+
+fn put<K: Resource + Clone>(map: &mut BTreeMap<String, K>, object: &K, gone: bool) {
+    let key = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
+    if gone {
+        map.remove(&key);
+    } else {
+        map.insert(key, object.clone());
+    }
+}
+
+/// Records everything from its start on.
+pub struct Recorder {
+    client: Client,
+    changes: Arc<Mutex<Vec<Change>>>,
+    hole: Arc<Mutex<Option<String>>>,
+    _watches: JoinSet<()>,
+}
+
+impl Recorder {
+    /// Starts recording. Each change is also sent to `live`, as it comes in: nearly in order.
+    pub async fn start(client: Client, live: Option<mpsc::UnboundedSender<Change>>) -> Self {
+        let changes = Arc::new(Mutex::new(Vec::new()));
+        let hole = Arc::new(Mutex::new(None));
+        let (ready, mut readied) = mpsc::channel(8);
+        let mut watches = JoinSet::new();
+        let tape = Tape { client: client.clone(), changes: changes.clone(), hole: hole.clone(), live, ready };
+        watches.spawn(tape.clone().follow(Object::ClusterQueue));
+        watches.spawn(tape.clone().follow(Object::Cohort));
+        watches.spawn(tape.clone().follow(Object::Workload));
+        watches.spawn(tape.clone().follow(Object::RayService));
+        watches.spawn(tape.clone().follow(Object::RayCluster));
+        watches.spawn(tape.clone().follow(Object::Pod));
+        watches.spawn(tape.clone().follow(Object::Service));
+        watches.spawn(tape.follow(Object::HTTPRoute));
+        for _ in 0..watches.len() {
+            readied.recv().await.expect("a watch that starts");
+        }
+        Self { client, changes, hole, _watches: watches }
+    }
+
+    /// Everything that has happened so far.
+    ///
+    /// # Panics
+    /// When a watch lost its place: the history would have a hole.
+    pub async fn history(&self) -> Vec<Change> {
+        self.catch_up::<ClusterQueue>().await;
+        self.catch_up::<Cohort>().await;
+        self.catch_up::<Workload>().await;
+        self.catch_up::<RayService>().await;
+        self.catch_up::<RayCluster>().await;
+        self.catch_up::<Pod>().await;
+        self.catch_up::<HTTPRoute>().await;
+        if let Some(hole) = &*self.hole.lock().expect("the recorder") {
+            panic!("the history has a hole: {hole}");
+        }
+        let mut changes = self.changes.lock().expect("the recorder").clone();
+        changes.sort_by_key(|change| change.version);
+        changes
+    }
+
+    /// Waits until every object that exists now has been seen as it is now.
+    async fn catch_up<K>(&self)
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        let listed = Api::<K>::all(self.client.clone()).list(&ListParams::default()).await.expect("a list");
+        let versions: Vec<u64> = listed.iter().map(version).collect();
+        super::eventually("the watches catch up", async || {
+            let changes = self.changes.lock().expect("the recorder");
+            let newest = changes.iter().map(|change| change.version).max().unwrap_or(0);
+            versions.iter().all(|version| *version <= newest).then_some(())
+        })
+        .await;
+    }
+}
+
+#[derive(Clone)]
+struct Tape {
+    client: Client,
+    changes: Arc<Mutex<Vec<Change>>>,
+    hole: Arc<Mutex<Option<String>>>,
+    live: Option<mpsc::UnboundedSender<Change>>,
+    ready: mpsc::Sender<()>,
+}
+
+impl Tape {
+    async fn follow<K>(self, wrap: fn(K) -> Object)
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    {
+        let mut stream = watcher::watcher(Api::<K>::all(self.client.clone()), watcher::Config::default()).boxed();
+        let mut lists = 0;
+        while let Some(event) = stream.next().await {
+            match event {
+                Ok(watcher::Event::Init) => lists += 1,
+                Ok(watcher::Event::InitDone) => drop(self.ready.send(()).await),
+                Ok(watcher::Event::InitApply(object) | watcher::Event::Apply(object)) => self.put(object, wrap, false),
+                Ok(watcher::Event::Delete(object)) => self.put(object, wrap, true),
+                Err(error) => *self.hole.lock().expect("the recorder") = Some(error.to_string()),
+            }
+            if lists > 1 {
+                *self.hole.lock().expect("the recorder") = Some(format!("{} was listed anew", K::kind(&())));
+            }
+        }
+    }
+
+    fn put<K: Resource>(&self, object: K, wrap: fn(K) -> Object, gone: bool) {
+        let change = Change { version: version(&object), heard: Timestamp::now(), object: wrap(object), gone };
+        if let Some(live) = &self.live {
+            let _ = live.send(change.clone());
+        }
+        self.changes.lock().expect("the recorder").push(change);
+    }
+}
+
+fn version<K: Resource>(object: &K) -> u64 {
+    object.resource_version().and_then(|version| version.parse().ok()).expect("a resource version")
+}

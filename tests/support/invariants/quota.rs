@@ -1,0 +1,40 @@
+//! I1: no admission takes more than the cohort tree makes available to its ClusterQueue.
+
+use sluice_api::kueue::Workload;
+use sluice_api::quantity::Amount;
+
+use crate::history::State;
+use super::tree::{Quotas, Usage};
+use super::{Breach, Invariant, add_holding, add_usage, counts, key};
+
+/// What the admission of `workload`, which has just come in, takes too much of; by the mildest of the quotas in force.
+pub(super) fn check(state: &State, workload: &Workload, in_force: &[&Quotas]) -> Vec<Breach> {
+    let breach = |what: String| Breach::of(Invariant::Quota, what);
+    let key = key(workload);
+    let Some(admission) = workload.status.as_ref().and_then(|status| status.admission.as_ref()) else {
+        return vec![breach(format!("Workload {key} has QuotaReserved and no admission"))];
+    };
+    let queue = &admission.cluster_queue;
+    if !state.cluster_queues.contains_key(&format!("/{queue}")) {
+        return vec![breach(format!("Workload {key} was admitted to {queue}, which doesn't exist"))];
+    }
+    let (mut others, mut own) = (Usage::new(), Usage::new());
+    let holders = state.workloads.values().filter(|holder| self::key(*holder) != key && counts(state, holder));
+    holders.for_each(|holder| add_holding(&mut others, state, holder));
+    add_usage(&mut own, workload);
+    let excess = |quotas: &&Quotas| {
+        let taken = own.get(queue).into_iter().flatten();
+        let over = taken.filter_map(|(pair, amount)| {
+            let available = quotas.available(queue, pair, &others);
+            let (flavor, resource) = pair;
+            (*amount > Amount::ZERO && i128::from(amount.get()) > available).then(|| {
+                breach(format!(
+                    "{key} takes {} of {resource} in {flavor}; {available} is available to {queue}",
+                    amount.get()
+                ))
+            })
+        });
+        over.collect::<Vec<_>>()
+    };
+    in_force.iter().map(excess).min_by_key(Vec::len).unwrap_or_default()
+}

@@ -1,0 +1,137 @@
+//! The arithmetic of quota, the slow way: what a ClusterQueue may use, worked out from its Cohorts and from all that is used.
+//! (The rules are those of kueue v0.19.2 `pkg/cache/scheduler/resource_node.go`.)
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sluice_api::kueue::cluster_queue::ResourceGroup;
+use sluice_api::kueue::{ClusterQueue, Cohort};
+use sluice_api::quantity::{Amount, Quantity};
+
+/// A flavor and a resource.
+pub type Pair = (String, String);
+/// What each ClusterQueue uses.
+pub type Usage = BTreeMap<String, BTreeMap<Pair, Amount>>;
+
+/// The quota that there is: the specs of all ClusterQueues and Cohorts.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Quotas {
+    nodes: BTreeMap<Name, Node>,
+}
+
+/// ClusterQueues and Cohorts have names of their own.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Name {
+    ClusterQueue(String),
+    Cohort(String),
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Node {
+    parent: Option<String>,
+    quotas: BTreeMap<Pair, Quota>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Quota {
+    nominal: i128,
+    borrowing: Option<i128>,
+    lending: Option<i128>,
+}
+
+impl Quotas {
+    /// Reads the quota out of the objects.
+    pub fn of<'a>(
+        queues: impl IntoIterator<Item = &'a ClusterQueue>,
+        cohorts: impl IntoIterator<Item = &'a Cohort>,
+    ) -> Self {
+        let mut nodes = BTreeMap::new();
+        for queue in queues {
+            let node = Node::of(queue.spec.cohort_name.as_ref(), &queue.spec.resource_groups);
+            nodes.insert(Name::ClusterQueue(queue.metadata.name.clone().unwrap_or_default()), node);
+        }
+        for cohort in cohorts {
+            let node = Node::of(cohort.spec.parent_name.as_ref(), &cohort.spec.resource_groups);
+            nodes.insert(Name::Cohort(cohort.metadata.name.clone().unwrap_or_default()), node);
+        }
+        Self { nodes }
+    }
+
+    /// What a ClusterQueue may take of a pair beyond `usage`; nothing below a cycle of Cohorts.
+    pub fn available(&self, queue: &str, pair: &Pair, usage: &Usage) -> i128 {
+        let name = Name::ClusterQueue(queue.to_owned());
+        let mut above = BTreeSet::new();
+        let mut at = self.parent(&name);
+        while let Some(cohort) = at {
+            if !above.insert(cohort.clone()) {
+                return 0;
+            }
+            at = self.parent(&cohort);
+        }
+        self.available_at(&name, pair, usage)
+    }
+
+    fn available_at(&self, name: &Name, pair: &Pair, usage: &Usage) -> i128 {
+        let (subtree, used, local) = (self.subtree(name, pair), self.used(name, pair, usage), self.local(name, pair));
+        let Some(parent) = self.parent(name) else { return subtree - used };
+        let mut from_parent = self.available_at(&parent, pair, usage);
+        if let Some(limit) = self.quota(name, pair).borrowing {
+            from_parent = from_parent.min(subtree - local - (used - local).max(0) + limit);
+        }
+        (local - used).max(0) + from_parent
+    }
+
+    /// All quota at a node and below it that the node can use.
+    fn subtree(&self, name: &Name, pair: &Pair) -> i128 {
+        let lent = self.children(name).map(|child| self.subtree(child, pair) - self.local(child, pair));
+        self.quota(name, pair).nominal + lent.sum::<i128>()
+    }
+
+    /// What a node keeps to itself.
+    fn local(&self, name: &Name, pair: &Pair) -> i128 {
+        self.quota(name, pair).lending.map_or(0, |lending| (self.subtree(name, pair) - lending).max(0))
+    }
+
+    fn used(&self, name: &Name, pair: &Pair, usage: &Usage) -> i128 {
+        match name {
+            Name::ClusterQueue(queue) => {
+                usage.get(queue).and_then(|used| used.get(pair)).map_or(0, |amount| amount.get().into())
+            }
+            Name::Cohort(_) => {
+                let children = self.children(name);
+                children.map(|child| (self.used(child, pair, usage) - self.local(child, pair)).max(0)).sum()
+            }
+        }
+    }
+
+    fn parent(&self, name: &Name) -> Option<Name> {
+        self.nodes.get(name)?.parent.clone().map(Name::Cohort)
+    }
+
+    fn children<'a>(&'a self, name: &'a Name) -> impl Iterator<Item = &'a Name> {
+        self.nodes.keys().filter(move |child| self.parent(child).as_ref() == Some(name))
+    }
+
+    fn quota(&self, name: &Name, pair: &Pair) -> Quota {
+        self.nodes.get(name).and_then(|node| node.quotas.get(pair)).cloned().unwrap_or_default()
+    }
+}
+
+impl Node {
+    fn of(parent: Option<&String>, groups: &[ResourceGroup]) -> Self {
+        let mut quotas = BTreeMap::new();
+        for flavor in groups.iter().flat_map(|group| &group.flavors) {
+            for resource in &flavor.resources {
+                let read = |quantity: &Quantity| {
+                    i128::from(Amount::of(&resource.name, quantity).expect("a quantity of the API server").get())
+                };
+                let quota = Quota {
+                    nominal: read(&resource.nominal_quota),
+                    borrowing: resource.borrowing_limit.as_ref().map(read),
+                    lending: resource.lending_limit.as_ref().map(read),
+                };
+                quotas.insert((flavor.name.clone(), resource.name.clone()), quota);
+            }
+        }
+        Self { parent: parent.cloned(), quotas }
+    }
+}

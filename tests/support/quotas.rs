@@ -1,0 +1,168 @@
+//! Queues, cohorts, and Workloads that belong to no job: for them a scenario is the job.
+
+use jiff::Timestamp;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use sluice_api::condition;
+use sluice_api::kueue::{Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadStatus};
+use sluice_queue::status;
+
+use super::objects::{NAMESPACE, waits_for_quota};
+use super::{TestEnv, eventually, eventually_or_tell};
+
+/// The flavor of these scenarios.
+pub const FLAVOR: &str = "on-demand";
+
+fn object(kind: &str, namespaced: bool, name: &str, spec: Value) -> Value {
+    let mut metadata = json!({"name": name});
+    if namespaced {
+        metadata["namespace"] = NAMESPACE.into();
+    }
+    json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": metadata, "spec": spec})
+}
+
+/// Quota of CPU in the one flavor: the nominal quota, and what else is said of it.
+pub fn cpu(nominal: &str, more: Value) -> Value {
+    let mut quota = json!({"name": "cpu", "nominalQuota": nominal});
+    quota.as_object_mut().expect("a quota").extend(more.as_object().cloned().unwrap_or_default());
+    json!([{"coveredResources": ["cpu"], "flavors": [{"name": FLAVOR, "resources": [quota]}]}])
+}
+
+/// The flavor.
+pub fn flavor() -> Value {
+    object("ResourceFlavor", false, FLAVOR, json!({}))
+}
+
+/// A ClusterQueue for all namespaces, and what else is said of it.
+pub fn cluster_queue(name: &str, cohort: Option<&str>, quota: Value, more: Value) -> Value {
+    let mut spec = json!({"resourceGroups": quota, "namespaceSelector": {}});
+    if let Some(cohort) = cohort {
+        spec["cohortName"] = cohort.into();
+    }
+    spec.as_object_mut().expect("a spec").extend(more.as_object().cloned().unwrap_or_default());
+    object("ClusterQueue", false, name, spec)
+}
+
+/// A Cohort.
+pub fn cohort(name: &str, parent: Option<&str>, quota: Value) -> Value {
+    let mut spec = json!({"resourceGroups": quota});
+    if let Some(parent) = parent {
+        spec["parentName"] = parent.into();
+    }
+    object("Cohort", false, name, spec)
+}
+
+/// The LocalQueue of a ClusterQueue, under its name.
+pub fn local_queue(name: &str) -> Value {
+    object("LocalQueue", true, name, json!({"clusterQueue": name}))
+}
+
+/// A Workload of one pod that asks for CPU.
+pub fn workload(name: &str, queue: &str, cpu: &str, priority: i32) -> Value {
+    let container = json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
+    let pod_sets = json!([{"name": "main", "count": 1, "template": {"spec": {"containers": [container]}}}]);
+    object("Workload", true, name, json!({"queueName": queue, "priority": priority, "podSets": pod_sets}))
+}
+
+impl TestEnv {
+    pub fn local_queues(&self) -> Api<LocalQueue> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    pub fn resource_flavors(&self) -> Api<ResourceFlavor> {
+        Api::all(self.client.clone())
+    }
+
+    pub fn cohorts(&self) -> Api<Cohort> {
+        Api::all(self.client.clone())
+    }
+
+    /// Makes an object what it says.
+    pub async fn put(&self, object: Value) {
+        self.apply(&object.to_string()).await.unwrap_or_else(|error| panic!("{object}: {error}"));
+    }
+
+    /// Makes a ClusterQueue and its LocalQueue.
+    pub async fn put_queue(&self, name: &str, cohort: Option<&str>, quota: Value, more: Value) {
+        self.put(cluster_queue(name, cohort, quota, more)).await;
+        self.put(local_queue(name)).await;
+    }
+
+    /// Changes the spec of a ClusterQueue.
+    pub async fn change_queue(&self, name: &str, spec: Value) {
+        let patch = Patch::Merge(json!({"spec": spec}));
+        self.cluster_queues().patch(name, &PatchParams::default(), &patch).await.expect("the queue is changed");
+    }
+
+    /// Waits until a Workload is admitted.
+    pub async fn is_admitted(&self, name: &str) {
+        self.has_condition(name, "Admitted", "True", &[]).await;
+    }
+
+    /// Waits until a Workload waits for quota; returns what it says.
+    pub async fn is_short(&self, name: &str) -> String {
+        self.says(name, "QuotaReserved", "False", |reason, _| waits_for_quota(reason)).await
+    }
+
+    /// Waits until a Workload has a condition with this status whose reason and message have these words.
+    pub async fn has_condition(&self, name: &str, kind: &str, status: &str, words: &[&str]) -> String {
+        let has_words =
+            |reason: &str, message: &str| words.iter().all(|word| reason.contains(word) || message.contains(word));
+        self.says(name, kind, status, has_words).await
+    }
+
+    async fn says(&self, name: &str, kind: &str, status: &str, is_it: impl Fn(&str, &str) -> bool) -> String {
+        eventually_or_tell(&format!("Workload {name} has {kind} {status}"), async || {
+            let workload = self.workloads().get(name).await.expect("the Workload");
+            let conditions = workload.status.unwrap_or_default().conditions;
+            let Some(found) = condition::get(&conditions, kind) else { return Err(format!("but {conditions:?}")) };
+            let said = format!("{} {}: {}", found.status, found.reason, found.message);
+            let fits = found.status == status && is_it(&found.reason, &found.message);
+            if fits { Ok(said) } else { Err(format!("but {said}")) }
+        })
+        .await
+    }
+
+    /// What a job does when its Workload is evicted: stops, and gives the quota back.
+    pub async fn gives_back(&self, name: &str, reason: &str) {
+        self.has_condition(name, "Evicted", "True", &[reason]).await;
+        self.set_status(name, |workload| status::released(workload, Timestamp::now())).await;
+    }
+
+    /// What a job does when it is over.
+    pub async fn finish(&self, name: &str) {
+        self.set_status(name, |workload| {
+            let mut status = workload.status.clone().unwrap_or_default();
+            let verdict = condition::Verdict {
+                type_: "Finished",
+                status: true,
+                reason: "Succeeded".to_owned(),
+                message: String::new(),
+                observed_generation: None,
+            };
+            condition::set(&mut status.conditions, Timestamp::now(), verdict);
+            status
+        })
+        .await;
+    }
+
+    /// Deletes a Workload, as its owner's end does.
+    pub async fn delete_workload(&self, name: &str) {
+        self.workloads().delete(name, &DeleteParams::default()).await.expect("the Workload is deleted");
+    }
+
+    async fn set_status(&self, name: &str, change: impl Fn(&Workload) -> WorkloadStatus) {
+        eventually(&format!("the status of {name} is written"), async || {
+            let mut workload = self.workloads().get(name).await.expect("the Workload");
+            workload.status = Some(change(&workload));
+            match self.workloads().replace_status(name, &PostParams::default(), &workload).await {
+                Ok(_) => Some(()),
+                // Somebody else wrote it meanwhile.
+                Err(kube::Error::Api(error)) if error.code == 409 => None,
+                Err(error) => panic!("the status of {name}: {error}"),
+            }
+        })
+        .await;
+    }
+}

@@ -1,0 +1,240 @@
+//! Tells a person what changed, one line a change.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use kube::ResourceExt;
+use sluice_api::condition;
+use sluice_api::kueue::{ClusterQueue, Workload};
+use sluice_api::quantity::Amount;
+use sluice_api::ray::{RayCluster, RayService};
+use sluice_queue::requests::pod_requests;
+
+use super::history::{Change, Object, State};
+use super::objects::cluster_name;
+
+/// How long a change is held back, so that an earlier one of another kind can overtake it.
+pub const HELD_BACK: Duration = Duration::from_millis(300);
+/// How wide a line may get.
+const WIDTH: usize = 130;
+
+/// Tells of changes in the order in which they happened. Several watches hear of them, one a little later than the other; so each is
+/// held back for a moment.
+pub struct Teller {
+    start: Instant,
+    state: State,
+    held: BTreeMap<u64, (Instant, Change)>,
+}
+
+impl Teller {
+    /// One that counts the seconds from now on.
+    pub fn new() -> Self {
+        Self { start: Instant::now(), state: State::default(), held: BTreeMap::new() }
+    }
+
+    /// Takes in a change.
+    pub fn hears(&mut self, change: Change) {
+        self.held.insert(change.version, (Instant::now(), change));
+    }
+
+    /// What there is to tell by now.
+    pub fn tells(&mut self) -> Vec<String> {
+        let mut told = Vec::new();
+        while let Some(first) = self.held.first_entry().filter(|first| first.get().0.elapsed() > HELD_BACK) {
+            let (heard, change) = first.remove();
+            let before = self.state.clone();
+            self.state.apply(&change);
+            if let Some((subject, what)) = line(&before, &self.state, &change) {
+                told.push(wrapped((heard - self.start).as_secs_f64(), &subject, &what));
+            }
+        }
+        told
+    }
+}
+
+/// One line, or as many as it takes to keep each within a terminal.
+fn wrapped(seconds: f64, subject: &str, what: &str) -> String {
+    let mut line = format!("{seconds:>6.1}s  {subject:<34} ");
+    let margin = line.len();
+    let mut lines = Vec::new();
+    for word in what.split(' ') {
+        if line.len() + word.len() > WIDTH && line.len() > margin {
+            lines.push(line.trim_end().to_owned());
+            line = " ".repeat(margin);
+        }
+        line.push_str(word);
+        line.push(' ');
+    }
+    lines.push(line.trim_end().to_owned());
+    lines.join("\n")
+}
+
+/// The line for a change, if it is one that a person would want to know of.
+pub fn line(before: &State, after: &State, change: &Change) -> Option<(String, String)> {
+    match &change.object {
+        Object::ClusterQueue(queue) => cluster_queue(before, after, queue),
+        Object::Cohort(_) | Object::HTTPRoute(_) => None,
+        Object::Workload(workload) => slice(before, workload, change.gone),
+        Object::RayService(service) => ray_service(before, service, change.gone),
+        Object::RayCluster(cluster) => ray_cluster(before, cluster, change.gone),
+        Object::Pod(pod) => {
+            let known =
+                before.pods.contains_key(&format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()));
+            let what = if change.gone {
+                "gone"
+            } else if known {
+                return None;
+            } else {
+                "created"
+            };
+            Some((format!("Pod {}", pod.name_any()), format!("{what}; the pods request {}", requested(after))))
+        }
+        Object::Service(service) => {
+            let key = format!("{}/{}", service.namespace().unwrap_or_default(), service.name_any());
+            let selected = |service: &k8s_openapi::api::core::v1::Service| {
+                service.spec.as_ref()?.selector.as_ref()?.get("ray.io/cluster").cloned()
+            };
+            let was = before.services.get(&key).and_then(selected);
+            let is = selected(service)?;
+            if change.gone || was.as_ref() == Some(&is) || !service.name_any().ends_with("-serve-svc") {
+                return None;
+            }
+            let what = match was {
+                None => format!("requests go to {is}"),
+                Some(was) => format!("requests go to {is}, and no longer to {was}"),
+            };
+            Some((format!("Service {}", service.name_any()), what))
+        }
+    }
+}
+
+/// How much of each resource is reserved in a queue, of how much.
+pub fn usage(queue: &ClusterQueue) -> String {
+    let mut parts = Vec::new();
+    for resource in
+        queue.spec.resource_groups.iter().flat_map(|group| &group.flavors).flat_map(|flavor| &flavor.resources)
+    {
+        let reserved = super::objects::reserved(queue, &resource.name);
+        parts.push(format!("{} {reserved} of {}", resource.name, resource.nominal_quota.0));
+    }
+    parts.join(", ")
+}
+
+/// What all pods that have not ended request together.
+pub fn requested(state: &State) -> String {
+    let mut sums: BTreeMap<&str, Amount> = BTreeMap::from([("cpu", Amount::ZERO), ("memory", Amount::ZERO)]);
+    for spec in state.pods.values().filter_map(|pod| pod.spec.as_ref()) {
+        let requests = pod_requests(spec).expect("requests");
+        for (resource, sum) in &mut sums {
+            *sum = sum.plus(requests.get(resource));
+        }
+    }
+    let parts: Vec<String> =
+        sums.iter().map(|(resource, sum)| format!("{resource} {}", sum.display(resource))).collect();
+    parts.join(", ")
+}
+
+fn cluster_queue(before: &State, after: &State, queue: &ClusterQueue) -> Option<(String, String)> {
+    let was = before.cluster_queues.get(&format!("/{}", queue.name_any())).map(usage);
+    let is = usage(queue);
+    let what = format!("holds {is}; the pods request {}", requested(after));
+    (was.as_ref() != Some(&is)).then(|| (format!("ClusterQueue {}", queue.name_any()), what))
+}
+
+fn slice(before: &State, workload: &Workload, gone: bool) -> Option<(String, String)> {
+    let subject = format!("Workload {}", workload.name_any());
+    let key = format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any());
+    let was = before.workloads.get(&key);
+    if gone {
+        return was.map(|_| (subject, "gone".to_owned()));
+    }
+    let pods = |workload: &Workload| {
+        let sets = workload.spec.pod_sets.iter().map(|set| format!("{} {}", set.count, set.name));
+        sets.collect::<Vec<_>>().join(", ")
+    };
+    let Some(was) = was else {
+        let replaces = workload.annotations().get("kueue.x-k8s.io/workload-slice-replacement-for");
+        let instead = replaces.map(|replaced| format!(", to replace {replaced}")).unwrap_or_default();
+        return Some((subject, format!("asks for {}{instead}", pods(workload))));
+    };
+    for (kind, words) in [
+        ("Finished", "over, replaced by"),
+        ("Evicted", "evicted"),
+        ("Admitted", "admitted"),
+        ("QuotaReserved", "reserved"),
+    ] {
+        let (old, new) = (is_true(was, kind), is_true(workload, kind));
+        if new && !old {
+            let why = message(workload, kind);
+            // Kueue's messages go on with identifiers and seconds, which tell a person nothing here.
+            let why = why.rsplit_once("aggregation: ").map_or(why.as_str(), |(_, successor)| successor);
+            let why = why.split_once(", wait time").map_or(why, |(start, _)| start);
+            return Some((subject, format!("{words}: {why}")));
+        }
+    }
+    (pods(was) != pods(workload)).then(|| (subject, format!("now for {}", pods(workload))))
+}
+
+fn ray_service(before: &State, service: &RayService, gone: bool) -> Option<(String, String)> {
+    let subject = format!("RayService {}", service.name_any());
+    let key = format!("{}/{}", service.namespace().unwrap_or_default(), service.name_any());
+    if gone {
+        return Some((subject, "gone".to_owned()));
+    }
+    let version = |service: &RayService| service.spec.ray_cluster_config.ray_version.clone().unwrap_or_default();
+    let Some(was) = before.ray_services.get(&key) else {
+        return Some((subject, format!("created, for Ray {}", version(service))));
+    };
+    if version(was) != version(service) {
+        return Some((subject, format!("changed to Ray {}", version(service))));
+    }
+    let (old, new) = (was.status.clone().unwrap_or_default(), service.status.clone().unwrap_or_default());
+    let said = |conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition]| {
+        condition::get(conditions, "sluice.dev/Admitted").map(|found| (found.status.clone(), found.message.clone()))
+    };
+    if let Some((status, message)) = said(&new.conditions)
+        && said(&old.conditions) != Some((status.clone(), message.clone()))
+    {
+        let words = if status == "True" { "admitted" } else { "waits" };
+        return Some((subject, format!("{words}: {message}")));
+    }
+    let (from, to) =
+        (cluster_name(old.active_service_status.as_ref()), cluster_name(new.active_service_status.as_ref()));
+    if from != to {
+        return to.map(|to| (subject, format!("serves from {to}")));
+    }
+    let ready = |conditions: &[_]| condition::is_true(conditions, "Ready");
+    (ready(&old.conditions) != ready(&new.conditions))
+        .then(|| (subject, if ready(&new.conditions) { "ready" } else { "not ready" }.to_owned()))
+}
+
+fn ray_cluster(before: &State, cluster: &RayCluster, gone: bool) -> Option<(String, String)> {
+    let subject = format!("RayCluster {}", cluster.name_any());
+    let key = format!("{}/{}", cluster.namespace().unwrap_or_default(), cluster.name_any());
+    let is_suspended = |cluster: &RayCluster| cluster.spec.suspend == Some(true);
+    if gone {
+        return Some((subject, "gone".to_owned()));
+    }
+    let Some(was) = before.ray_clusters.get(&key) else {
+        let how = if is_suspended(cluster) { "created suspended" } else { "created" };
+        return Some((subject, how.to_owned()));
+    };
+    if is_suspended(was) != is_suspended(cluster) {
+        let gate = if is_suspended(cluster) { "gate closed" } else { "gate opened" };
+        return Some((subject, gate.to_owned()));
+    }
+    if was.metadata.deletion_timestamp.is_none() && cluster.metadata.deletion_timestamp.is_some() {
+        return Some((subject, "is being deleted".to_owned()));
+    }
+    let state = |cluster: &RayCluster| cluster.status.clone().unwrap_or_default().state.unwrap_or_default();
+    (state(was) != state(cluster) && !state(cluster).is_empty()).then(|| (subject, state(cluster)))
+}
+
+fn is_true(workload: &Workload, kind: &str) -> bool {
+    workload.status.as_ref().is_some_and(|status| condition::is_true(&status.conditions, kind))
+}
+
+fn message(workload: &Workload, kind: &str) -> String {
+    let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    condition::get(conditions, kind).map(|found| found.message.clone()).unwrap_or_default()
+}

@@ -1,0 +1,3 @@
+//! Generated files and repository checks.
+
+fn main() {}
