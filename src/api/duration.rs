@@ -1,9 +1,12 @@
-//! Durations as Go writes them, which is how Kueue's configuration and Kubernetes' users have them: `1h30m`, `1.5h`, `300ms`, `0`.
+//! Durations in Go's notation, as in Kueue's configuration and in annotations: `1h30m`, `1.5h`,
+//! `300ms`, `0`.
+//!
+//! `kube::core::Duration` is not used, because it parses through f64 and accepts `+-+5s`.
 
 use jiff::SignedDuration;
 
-/// Reads a duration as Go 1.26's `time.ParseDuration` does: numbers with units from `ns` to `h`, the sum of which counts. `None`
-/// when it isn't one, or is longer than Go can say (292 years).
+/// Parses a duration as Go 1.26's `time.ParseDuration` does: the sum of numbers with units from
+/// `ns` to `h`. None if it is malformed, or exceeds Go's maximum of 292 years.
 pub fn parse(text: &str) -> Option<SignedDuration> {
     let (negative, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -25,7 +28,7 @@ pub fn parse(text: &str) -> Option<SignedDuration> {
     Some(SignedDuration::from_nanos(nanos))
 }
 
-/// The first number with its unit, in nanoseconds, and what follows it.
+/// Parses the first number with its unit. Returns it in nanoseconds, with the rest of the text.
 fn part(text: &str) -> Option<(i128, &str)> {
     let (number, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len()));
     let (unit, rest) = rest.split_at(rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len()));
@@ -39,7 +42,7 @@ fn part(text: &str) -> Option<(i128, &str)> {
         _ => return None,
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    // What is smaller than 10^-18 of a unit is less than a nanosecond.
+    // Digits after the 18th are less than a nanosecond in any unit.
     let fraction = fraction.get(..18).unwrap_or(fraction);
     if whole.is_empty() && fraction.is_empty() {
         return None;
@@ -49,6 +52,7 @@ fn part(text: &str) -> Option<(i128, &str)> {
     Some((amount.checked_add(digits(fraction)?.checked_mul(unit)? / scale)?, rest))
 }
 
+/// Parses decimal digits. Empty text is zero.
 fn digits(text: &str) -> Option<i128> {
     if text.is_empty() {
         return Some(0);
@@ -81,7 +85,7 @@ mod tests {
     #[case(".s", None)]
     #[case("5m3", None)]
     #[case("9999999999h", None)]
-    fn a_duration_is_read_as_go_reads_it(#[case] text: &str, #[case] millis: Option<i64>) {
+    fn durations_are_parsed_as_by_go(#[case] text: &str, #[case] millis: Option<i64>) {
         assert_eq!(parse(text), millis.map(SignedDuration::from_millis));
     }
 }

@@ -1,29 +1,31 @@
-//! A hash of a JSON value that doesn't depend on the order of its keys.
+//! Hash of a JSON value that is independent of the order of its keys.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// Changes whenever the same value would get another hash, so that a hash that an older release wrote is recognised as
-/// such and not taken for that of another value.
+/// Version of the hash algorithm. It changes whenever an equal value would get another hash, so
+/// that a hash written by an older release is not mistaken for that of another value.
 const VERSION: &str = "v1";
 
-/// The hash of `value`, like `v1-0f3a…`: the first 128 bits of the SHA-256 of its JSON with sorted keys.
+/// Returns the hash of `value`, like `v1-0f3a…`: the first 128 bits of the SHA-256 of its JSON with
+/// sorted keys.
 pub fn of(value: &Value) -> String {
     let mut json = String::new();
     write_canonical(value, &mut json);
     format!("{VERSION}-{}", hex(&Sha256::digest(json.as_bytes())[..16]))
 }
 
-/// Five characters that tell one text from another: the first 20 bits of its SHA-256.
+/// Returns a short hash of `text`: the first 20 bits of its SHA-256, as five hexadecimal digits.
 pub fn short(text: &str) -> String {
     let mut digits = hex(&Sha256::digest(text)[..3]);
     digits.truncate(5);
     digits
 }
 
-/// Whether `hash` was made by [`of`] as it is now, so that it may be compared with what it returns.
+/// Returns whether `hash` was computed by the current version of [`of`], so that it can be compared
+/// with its result.
 pub fn is_comparable(hash: &str) -> bool {
     hash.split_once('-').is_some_and(|(version, _)| version == VERSION)
 }
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_of_a_value_stays_the_same_from_release_to_release() {
+    fn hash_is_stable_across_releases() {
         let value = json!({"b": [1, "two", null, {"d": true, "c": 1.5}], "a": "ü\""});
 
         let mut text = String::new();
@@ -88,8 +90,8 @@ mod tests {
 
     #[rstest]
     #[case::this_version("v1-00", true)]
-    #[case::a_later_version("v2-00", false)]
-    #[case::that_of_kuberay("94Q7P53ETTCG3N1LC5S2KGF6PI8U6FHG", false)]
+    #[case::later_version("v2-00", false)]
+    #[case::hash_of_kuberay("94Q7P53ETTCG3N1LC5S2KGF6PI8U6FHG", false)]
     fn only_hashes_of_this_version_are_comparable(#[case] hash: &str, #[case] comparable: bool) {
         assert_eq!(is_comparable(hash), comparable);
     }

@@ -1,4 +1,4 @@
-//! The kinds that Sluice serves and reads, one file a kind, and what they share.
+//! Kubernetes API types that Sluice serves and reads, one file per kind, and what they share.
 
 pub mod condition;
 pub mod crds;
@@ -12,5 +12,5 @@ pub mod selector;
 pub mod shared;
 pub mod sluice;
 
-/// The annotation in which `kubectl apply` keeps a whole copy of what it applied last.
+/// Annotation in which `kubectl apply` stores a full copy of the last applied manifest.
 pub const LAST_APPLIED_ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";

@@ -1,43 +1,43 @@
-//! Kubernetes quantities, read exactly, and the whole amounts that quota is counted in.
+//! Kubernetes quantities, parsed exactly, and the integer amounts that quota is counted in.
 //!
-//! A [`Quantity`] is text like `500m`, `2Gi` or `1e3`. [`Exact`] is its value without any rounding down to 10⁻⁹;
-//! [`Amount`] is the integer that a ledger adds up: milli-CPU for `cpu`, units (bytes, devices) for everything else,
-//! rounded up, as Kueue 0.19 does (kueue `pkg/resources/requests.go`). Nothing here wraps: what does not fit is an error
-//! on reading and stays at the limit in arithmetic.
+//! A [`Quantity`] is text like `500m`, `2Gi` or `1e3`. [`Exact`] is its value in units of 10⁻⁹.
+//! [`Amount`] is the integer that quota is counted in: milli-CPU for `cpu`, units (bytes, devices)
+//! for everything else, rounded up as in Kueue 0.19 (kueue `pkg/resources/requests.go`). Nothing
+//! wraps: a value that does not fit is an error on parsing, and saturates in arithmetic.
 
 use std::fmt;
 
 pub use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// Why a quantity could not be read.
+/// Reason why a quantity is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    /// The text does not follow the grammar of quantities.
+    /// The text is not a quantity.
     #[error("{0:?} is not a quantity; write a number like 4, 500m, 1.5, 64Gi or 1e3")]
     Malformed(String),
-    /// A negative number where only zero and more make sense.
+    /// The quantity is negative where it must be zero or more.
     #[error("{0:?} is negative; only zero or more is allowed")]
     Negative(String),
-    /// More than 2⁶³-1 units, which is as far as Kubernetes goes.
+    /// The quantity exceeds 2⁶³-1 units, the maximum in Kubernetes.
     #[error("{0:?} is too large; the largest quantity is 9223372036854775807")]
     TooLarge(String),
 }
 
-/// Units per whole one in [`Exact`].
+/// Nano-units per unit.
 const NANO: i128 = 1_000_000_000;
-/// Digits after the point that are read exactly before rounding up to nano.
+/// Number of digits after the decimal point that are read exactly before rounding up to nano-units.
 const READ_DIGITS: usize = 18;
 const READ_SCALE: i128 = 1_000_000_000_000_000_000;
 
-/// The value of a quantity in 10⁻⁹ units.
+/// Value of a quantity, in nano-units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Exact(i128);
 
 impl Exact {
-    /// Reads a quantity in any of its notations. What lies below 10⁻⁹ is rounded away from zero.
+    /// Parses a quantity in any notation. Digits below 10⁻⁹ are rounded away from zero.
     ///
     /// # Errors
-    /// When the text is not a quantity, or more than 2⁶³-1 units in magnitude.
+    /// Returns an error if the text is not a quantity, or exceeds 2⁶³-1 units in magnitude.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         let malformed = || QuantityError::Malformed(text.to_owned());
         let (negative, unsigned) = match text.as_bytes().first() {
@@ -56,19 +56,20 @@ impl Exact {
         Ok(Self(if negative { -nano } else { nano }))
     }
 
-    /// Reads a quantity that must be zero or more.
+    /// Parses a quantity that must be zero or more.
     ///
     /// # Errors
-    /// As [`Exact::parse`], and when the value is below zero.
+    /// As [`Exact::parse`], and if the value is negative.
     pub fn parse_non_negative(text: &str) -> Result<Self, QuantityError> {
         let value = Self::parse(text)?;
         if value.0 < 0 { Err(QuantityError::Negative(text.to_owned())) } else { Ok(value) }
     }
 
-    /// Reads a quantity of zero or more, where what is too large counts as the largest: for what asks, not for what gives.
+    /// Parses a requested quantity, which saturates at the maximum if it is too large. Not for
+    /// quotas, which must be exact.
     ///
     /// # Errors
-    /// When the text is not a quantity or negative.
+    /// Returns an error if the text is not a quantity, or is negative.
     pub fn demanded(quantity: &Quantity) -> Result<Self, QuantityError> {
         match Self::parse_non_negative(&quantity.0) {
             Err(QuantityError::TooLarge(text)) if text.starts_with('-') => Err(QuantityError::Negative(text)),
@@ -77,42 +78,43 @@ impl Exact {
         }
     }
 
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self(0);
 
-    /// The sum.
+    /// Returns the sum, saturating.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// The amount of `resource` that this is, rounded up; a value that does not fit stays at the limit.
+    /// Converts to an amount of `resource`, rounded up and saturating.
     pub fn amount(self, resource: &str) -> Amount {
         Amount(self.rounded_up(if resource == "cpu" { NANO / 1000 } else { NANO }))
     }
 
-    /// The value in 10⁻⁹ units.
+    /// Returns the value in nano-units.
     pub fn nano(self) -> i128 {
         self.0
     }
 
-    /// The value in steps of `step` nano-units, rounded up, held at the limits of `i64`.
+    /// Returns the value in multiples of `step` nano-units, rounded up and saturating.
     fn rounded_up(self, step: i128) -> i64 {
         let steps = self.0.div_euclid(step) + i128::from(self.0.rem_euclid(step) != 0);
         i64::try_from(steps).unwrap_or(if steps < 0 { i64::MIN } else { i64::MAX })
     }
 }
 
-/// What the suffix of a quantity multiplies its number by.
+/// Multiplier that the suffix of a quantity stands for.
 #[derive(Debug, Clone, Copy)]
 enum Multiplier {
-    /// Ten to this power.
+    /// This power of ten.
     Ten(i64),
-    /// 1024 to this power.
+    /// This power of 1024.
     Binary(u32),
 }
 
 impl Multiplier {
+    /// Parses a suffix. None if it is unknown.
     fn parse(suffix: &str) -> Option<Self> {
         Some(match suffix {
             "" => Self::Ten(0),
@@ -135,7 +137,7 @@ impl Multiplier {
         })
     }
 
-    /// The magnitude in nano-units, rounded up; `None` when it exceeds 2⁶³-1 units.
+    /// Returns the magnitude in nano-units, rounded up. None if it exceeds 2⁶³-1 units.
     fn apply(self, whole: &str, fraction: &str) -> Option<i128> {
         let (shift, factor) = match self {
             Self::Ten(power) => (power, 1),
@@ -149,7 +151,8 @@ impl Multiplier {
     }
 }
 
-/// The digits after `e` or `E`. Anything beyond ten thousand means the same: too large, or too small to tell from zero.
+/// Parses the exponent after `e` or `E`, clamped to ±10,000: beyond that a value is too large, or
+/// rounds to the smallest one. None if it is malformed.
 fn exponent(text: &str) -> Option<i64> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
@@ -159,7 +162,8 @@ fn exponent(text: &str) -> Option<i64> {
     Some(if text.starts_with('-') { -magnitude } else { magnitude })
 }
 
-/// `whole.fraction × 10^shift` in units of 10⁻¹⁸, cut off there, and whether anything was cut off; `None` when it does not fit.
+/// Returns `whole.fraction × 10^shift` in units of 10⁻¹⁸, truncated, and whether nonzero digits
+/// were dropped. None if it does not fit.
 fn shifted(whole: &str, fraction: &str, shift: i64) -> Option<(i128, bool)> {
     let point = i64::try_from(whole.len()).ok()? + shift + READ_DIGITS as i64;
     let digits = whole.bytes().chain(fraction.bytes()).map(|b| i128::from(b - b'0'));
@@ -172,7 +176,7 @@ fn shifted(whole: &str, fraction: &str, shift: i64) -> Option<(i128, bool)> {
         }
         read += 1;
     }
-    // Zero stays zero however far the point moves; anything else leaves i128 after at most 39 steps.
+    // Zero stays zero for any shift. Any other value overflows i128 after at most 39 steps.
     while value != 0 && read < point {
         value = value.checked_mul(10)?;
         read += 1;
@@ -180,65 +184,65 @@ fn shifted(whole: &str, fraction: &str, shift: i64) -> Option<(i128, bool)> {
     Some((value, inexact))
 }
 
-/// A whole amount of one resource, as quota is counted: milli-CPU for `cpu`, units (bytes, devices) for all else.
-/// Arithmetic stays at the limits of `i64` instead of wrapping.
+/// Integer amount of one resource, as quota is counted: milli-CPU for `cpu`, units (bytes, devices)
+/// for all others. Arithmetic saturates at the limits of `i64`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Amount(i64);
 
 impl Amount {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self(0);
-    /// More than any quota can grant.
+    /// Maximum amount, which no quota can cover.
     pub const MAX: Self = Self(i64::MAX);
 
-    /// An amount from its canonical units: milli-CPU, bytes, devices.
+    /// Creates an amount of milli-CPU, bytes or devices.
     pub const fn new(units: i64) -> Self {
         Self(units)
     }
 
-    /// The canonical units: milli-CPU, bytes, devices.
+    /// Returns the amount in milli-CPU, bytes or devices.
     pub const fn get(self) -> i64 {
         self.0
     }
 
-    /// The amount of `resource` that `quantity` stands for, rounded up; a value that does not fit stays at the limit.
+    /// Converts a quantity to an amount of `resource`, rounded up and saturating.
     ///
     /// # Errors
-    /// When the text is not a quantity or negative.
+    /// Returns an error if the text is not a quantity, or is negative.
     pub fn of(resource: &str, quantity: &Quantity) -> Result<Self, QuantityError> {
         Exact::demanded(quantity).map(|exact| exact.amount(resource))
     }
 
-    /// The sum, at most [`Amount::MAX`].
+    /// Returns the sum, saturating.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// The difference; negative when `other` is more.
+    /// Returns the difference, saturating. Negative if `other` is larger.
     #[must_use]
     pub const fn minus(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// The amount that `count` pods need when one needs this much.
+    /// Returns the amount of `count` pods that need this amount each, saturating.
     #[must_use]
     pub const fn times(self, count: i64) -> Self {
         Self(self.0.saturating_mul(count))
     }
 
-    /// The amount as the quantity that the API shows, like `1500m`, `2Gi` or `8`.
+    /// Converts to a quantity, like `1500m`, `2Gi` or `8`.
     pub fn quantity(self, resource: &str) -> Quantity {
         Quantity(self.display(resource).to_string())
     }
 
-    /// The amount for people, like `1500m`, `2Gi` or `8`.
+    /// Formats the amount as a quantity, like `1500m`, `2Gi` or `8`.
     pub fn display(self, resource: &str) -> AmountDisplay<'_> {
         AmountDisplay { amount: self, resource }
     }
 }
 
-/// Shows an [`Amount`] as a quantity. Reading the text back gives the same amount.
+/// Formats an [`Amount`] as a quantity. Parsing the text returns the same amount.
 #[derive(Debug, Clone, Copy)]
 pub struct AmountDisplay<'a> {
     amount: Amount,
@@ -261,7 +265,7 @@ impl fmt::Display for AmountDisplay<'_> {
     }
 }
 
-/// Whether a resource is counted in bytes, so that people read it in powers of 1024.
+/// Returns whether a resource is measured in bytes, and so formatted in powers of 1024.
 fn counts_bytes(resource: &str) -> bool {
     matches!(resource, "memory" | "storage" | "ephemeral-storage") || resource.starts_with("hugepages-")
 }
@@ -299,7 +303,7 @@ mod tests {
     #[case("000000000000000000000000000000000000000000000000001", 1_000_000_000)]
     #[case("1000000000000000000000000000000e-30", 1_000_000_000)]
     #[case("9223372036854775807", 9_223_372_036_854_775_807_000_000_000)]
-    fn every_notation_is_read_exactly(#[case] text: &str, #[case] nano: i128) {
+    fn every_notation_is_parsed_exactly(#[case] text: &str, #[case] nano: i128) {
         assert_eq!(Exact::parse(text).map(Exact::nano), Ok(nano));
     }
 
@@ -316,7 +320,7 @@ mod tests {
     #[case("one")]
     #[case("1 Gi")]
     #[case("١")]
-    fn what_is_not_a_quantity_is_refused(#[case] text: &str) {
+    fn malformed_quantity_is_rejected(#[case] text: &str) {
         assert_eq!(Exact::parse(text), Err(QuantityError::Malformed(text.to_owned())));
     }
 
@@ -326,7 +330,7 @@ mod tests {
     #[case("9223372036854775808")]
     #[case("1e99999999999999999999")]
     #[case("99999999999999999999999999999999999999999999999")]
-    fn what_kubernetes_cannot_hold_is_too_large(#[case] text: &str) {
+    fn quantity_beyond_the_maximum_is_too_large_and_its_amount_saturates(#[case] text: &str) {
         assert_eq!(Exact::parse(text), Err(QuantityError::TooLarge(text.to_owned())));
         assert_eq!(Amount::of("memory", &quantity(text)), Ok(Amount::MAX));
     }
@@ -335,7 +339,7 @@ mod tests {
     #[case("-1")]
     #[case("-1e400")]
     #[case("-1n")]
-    fn an_amount_is_never_negative(#[case] text: &str) {
+    fn negative_quantity_has_no_amount(#[case] text: &str) {
         assert_eq!(Amount::of("cpu", &quantity(text)), Err(QuantityError::Negative(text.to_owned())));
     }
 
@@ -349,8 +353,8 @@ mod tests {
     #[case::units_round_up("memory", "1m", 1, "1")]
     #[case::devices("nvidia.com/gpu", "1024", 1024, "1024")]
     #[case::huge_cpu_stays_at_the_limit("cpu", "9E", i64::MAX, "9223372036854775807m")]
-    #[case::nothing("memory", "0", 0, "0")]
-    fn amounts_count_and_print_in_their_resources_unit(
+    #[case::zero("memory", "0", 0, "0")]
+    fn amounts_use_the_unit_of_their_resource(
         #[case] resource: &str,
         #[case] text: &str,
         #[case] units: i64,
@@ -363,12 +367,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reading_never_panics(text in "\\PC*") {
+        fn parsing_never_panics(text in "\\PC*") {
             let _ = Exact::parse(&text);
         }
 
         #[test]
-        fn anything_that_looks_like_a_number_has_an_answer(text in "[+-]?[0-9]{0,50}\\.?[0-9]{0,50}([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{0,30})?") {
+        fn parsing_number_like_text_never_panics(text in "[+-]?[0-9]{0,50}\\.?[0-9]{0,50}([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{0,30})?") {
             let _ = Exact::parse(&text);
         }
 
@@ -379,7 +383,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_printed_reads_back_the_same(units in 0..=i64::MAX, resource in "cpu|memory|nvidia.com/gpu") {
+        fn displayed_amount_parses_to_the_same_amount(units in 0..=i64::MAX, resource in "cpu|memory|nvidia.com/gpu") {
             let amount = Amount::new(units);
             prop_assert_eq!(Amount::of(&resource, &amount.quantity(&resource)), Ok(amount));
         }

@@ -1,13 +1,15 @@
-//! Label selectors.
+//! Matching of label selectors.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// Whether `labels` match. No selector matches nothing; one without requirements matches everything.
+/// Returns whether the labels match the selector. No selector matches nothing, an empty one matches
+/// everything.
 ///
 /// # Errors
-/// When an operator is not one of In, NotIn, Exists and DoesNotExist; the error names it.
+/// Returns a message that names the operator, if it is not one of In, NotIn, Exists and
+/// DoesNotExist.
 pub fn matches(selector: Option<&LabelSelector>, labels: &BTreeMap<String, String>) -> Result<bool, String> {
     let Some(selector) = selector else { return Ok(false) };
     let equal = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
@@ -20,7 +22,7 @@ pub fn matches(selector: Option<&LabelSelector>, labels: &BTreeMap<String, Strin
             "NotIn" => !listed,
             "Exists" => value.is_some(),
             "DoesNotExist" => value.is_none(),
-            other => return Err(format!("operator {other:?} is none of In, NotIn, Exists and DoesNotExist")),
+            other => return Err(format!("operator {other:?} is not one of In, NotIn, Exists and DoesNotExist")),
         };
     }
     Ok(all)
@@ -41,10 +43,10 @@ mod tests {
     #[case::within(json!({"matchExpressions": [{"key": "team", "operator": "In", "values": ["a", "b"]}]}), true)]
     #[case::not_within(json!({"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["a"]}]}), false)]
     #[case::absent_is_not_within(json!({"matchExpressions": [{"key": "env", "operator": "NotIn", "values": ["a"]}]}), true)]
-    #[case::there(json!({"matchExpressions": [{"key": "team", "operator": "Exists"}]}), true)]
-    #[case::not_there(json!({"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]}), false)]
+    #[case::exists(json!({"matchExpressions": [{"key": "team", "operator": "Exists"}]}), true)]
+    #[case::does_not_exist(json!({"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]}), false)]
     #[case::all_must_hold(json!({"matchLabels": {"team": "a"}, "matchExpressions": [{"key": "env", "operator": "Exists"}]}), false)]
-    fn labels_match_a_selector(#[case] selector: Value, #[case] expected: bool) {
+    fn selector_matches_labels(#[case] selector: Value, #[case] expected: bool) {
         let selector: Option<LabelSelector> = serde_json::from_value(selector).expect("a selector");
         let labels = BTreeMap::from([("team".to_owned(), "a".to_owned())]);
         assert_eq!(matches(selector.as_ref(), &labels), Ok(expected));

@@ -1,4 +1,4 @@
-//! JSON that is kept as it was written.
+//! Raw JSON with copy-on-write clones.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A JSON value that whoever clones it shares, until one of them changes it: pod templates are most of an object, and are cloned and
-/// compared with every plan.
+/// JSON value that clones share until one of them is modified. Pod templates make up most of an
+/// object, and are cloned and compared in every plan.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SharedJson(Arc<Value>);
@@ -27,7 +27,7 @@ impl Deref for SharedJson {
 }
 
 impl DerefMut for SharedJson {
-    /// Those who share it keep it as it was.
+    /// Copies the value first if it is shared.
     fn deref_mut(&mut self) -> &mut Value {
         Arc::make_mut(&mut self.0)
     }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_changes_it_changes_it_for_himself() {
+    fn modifying_a_clone_leaves_the_original_unchanged() {
         let original = SharedJson::from(json!({"spec": {"a": 1}}));
         let mut changed = original.clone();
         assert!(Arc::ptr_eq(&original.0, &changed.0));

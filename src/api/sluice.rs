@@ -1,7 +1,8 @@
-//! Condition types of Sluice itself, under `sluice.dev/`, that more than one controller reads or writes.
+//! Condition types of Sluice on jobs, under `sluice.dev/`, that more than one controller reads or
+//! writes.
 
-/// The condition on a job that says whether the queue lets all of it run.
+/// Condition of a job: all of it is admitted.
 pub const ADMITTED: &str = "sluice.dev/Admitted";
-/// The condition on a job that says whether a slice of it holds quota, also while an upgrade waits for more. The policies in
-/// `config/policy` rest on it: they see the job, and not its slices.
+/// Condition of a job: one of its slices holds quota, even if an upgrade is pending. The policies
+/// in `config/policy` depend on it, because they see the job and not its slices.
 pub const QUOTA_RESERVED: &str = "sluice.dev/QuotaReserved";

@@ -1,4 +1,4 @@
-//! What the queue keeps of a Workload.
+//! The fields of a Workload that scheduling depends on.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -23,18 +23,18 @@ use sluice_api::quantity::Amount;
 use sluice_plan::Key;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-/// How far a workload is, as observed.
+/// Admission stage of a workload, as observed in its status.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Stage {
-    /// It holds nothing.
+    /// No quota is reserved.
     Unreserved,
-    /// It holds quota.
+    /// Quota is reserved under this admission.
     Reserved(Arc<Admission>),
-    /// It is over.
+    /// The condition Finished is True.
     Finished,
 }
 
-/// A Workload, as far as it matters here.
+/// The fields of a Workload that scheduling depends on.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
     pub(super) key: Key,
@@ -43,69 +43,70 @@ pub(super) struct Entry {
     pub(super) job_uid: String,
     owner: Option<String>,
     pub(super) queue_name: Option<String>,
-    /// What its spec says of its pods, if that can be told.
+    /// The parsed pod sets; `None` if parsing failed.
     ask: Option<Shared<Ask>>,
-    /// What it asks for, or why that can't be told.
+    /// The requests to schedule, or the reason why they are invalid.
     pub(super) demand: Result<Shared<Demand>, String>,
     pub(super) priority: i32,
-    /// When it lined up.
+    /// Queue order timestamp.
     pub(super) since: Timestamp,
-    /// When its quota was reserved.
+    /// Time at which its quota was reserved.
     reserved: Option<Timestamp>,
-    /// When it was admitted, if it is.
+    /// Time of its admission; `None` if it is not admitted.
     pub(super) admitted_at: Option<Timestamp>,
-    /// Since when its pods are or are not ready, if that is known, and whether they had been before.
+    /// The condition PodsReady; `None` if it is not set.
     pub(super) readiness: Option<Readiness>,
-    /// How often it came back because its pods were not ready in time.
+    /// Number of requeues after a PodsReady timeout.
     pub(super) requeue_count: u32,
-    /// How long it may still be admitted, counted from its admission.
+    /// Remaining execution time, counted from its admission; `None` without a limit.
     time_left: Option<SignedDuration>,
-    /// Its status says that it is to be deactivated.
+    /// The condition DeactivationTarget is True.
     pub(super) deactivation_target: bool,
     pub(super) active: bool,
     pub(super) deleting: bool,
     pub(super) gated_by: Option<String>,
     pub(super) requeue_at: Option<Timestamp>,
-    /// The slice of the same namespace that it says it replaces.
+    /// The slice in the same namespace that it claims to replace.
     pub(super) replaces: Option<Key>,
-    /// Pods of each pod set of the spec, and those of them that no longer need their quota.
+    /// Pod counts of each pod set of the spec.
     counts: Vec<(String, PodCount)>,
-    /// The order in which its pods may be granted, if not all at once.
+    /// Order of partial admission; empty if it is admitted in full or not at all.
     steps: Vec<Step>,
-    /// Whether pods run on the quota of the slice that it replaces until its job says that they are gone.
+    /// Pods still run on the quota of the replaced slice until the job reports them gone.
     pub(super) replaced_goes_on: bool,
-    /// What can be taken from it without the rest, what is taken first coming first.
+    /// The parts that can be preempted on their own, in preemption order.
     parts: Vec<PartPods>,
     pub(super) stage: Stage,
     pub(super) admitted: bool,
     pub(super) evicted: bool,
-    /// Up to which part it has to give back, as its status says.
+    /// The last part that it has to release, according to its status.
     pub(super) gives_back: Option<Part>,
-    /// What stands in its condition QuotaReserved=False.
+    /// Fingerprint of its condition QuotaReserved=False.
     pub(super) said: Option<Said>,
-    /// Its condition Requeued is False, from an eviction that is over once it is queued again.
+    /// Its condition Requeued is False, left by an eviction; requeueing it sets the condition to
+    /// True.
     requeued_false: bool,
 }
 
-/// Whether the pods of a workload are ready.
+/// The condition PodsReady of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Readiness {
     pub(super) ready: bool,
-    /// They had been ready before.
+    /// The pods had been ready before.
     pub(super) recovering: bool,
     pub(super) since: Timestamp,
 }
 
-/// Pods of one pod set.
+/// Pod counts of one pod set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct PodCount {
     pub(super) specified: i32,
-    /// Those of them that no longer need their quota.
+    /// Pods among them that no longer need their quota.
     pub(super) reclaimable: i32,
 }
 
 impl PodCount {
-    /// So many pods, all of which need their quota.
+    /// Returns `specified` pods that all need their quota.
     pub(super) fn of(specified: i32) -> Self {
         Self { specified, reclaimable: 0 }
     }
@@ -116,7 +117,7 @@ impl PodCount {
 }
 
 impl Entry {
-    /// Reads a Workload. What was read of the version `before` is not read again where the spec is the same.
+    /// Reads a Workload. Reuses the parsed pod sets of `known` if the spec is unchanged.
     pub(super) fn of(workload: &Workload, known: Option<&Slot>, settings: &Settings, demands: &mut Demands) -> Self {
         let before = known.map(|slot| &slot.entry);
         let (meta, spec) = (&workload.metadata, &workload.spec);
@@ -128,10 +129,11 @@ impl Entry {
         let counts = counts_of(workload);
         let requeue_at = status.requeue_state.as_ref().and_then(|state| state.requeue_at.as_ref());
         let replaces = claimed_by(workload);
-        // Who replaces nobody comes whole.
+        // A workload that replaces no slice is admitted in full.
         let steps = if replaces.is_some() { steps_of(workload) } else { Vec::new() };
-        let asks_as = |before: &&Self| before.has_spec_of(workload) && before.counts == counts && before.steps == steps;
-        let (ask, demand) = match before.filter(asks_as) {
+        let same_requests =
+            |before: &&Self| before.has_spec_of(workload) && before.counts == counts && before.steps == steps;
+        let (ask, demand) = match before.filter(same_requests) {
             Some(before) => (before.ask.clone(), before.demand.clone()),
             None => match demands.ask(workload, &settings.resources) {
                 Ok(ask) => {
@@ -188,13 +190,14 @@ impl Entry {
         }
     }
 
-    /// What it asks for now that the cluster adds something else to pods, if that is something else.
+    /// Recomputes the requests after a change of LimitRanges or RuntimeClasses; `None` if they are
+    /// unchanged.
     pub(super) fn asks_now(&self, demands: &mut Demands, rules: &ResourceRules) -> Option<Shared<Demand>> {
         let now = demands.demand(self.ask.as_ref()?, &self.key.namespace, &self.counts, &self.steps, rules);
         (self.demand.as_ref() != Ok(&now)).then_some(now)
     }
 
-    /// Whether the overhead of this RuntimeClass may count for any of its pods.
+    /// Returns true if any of its pods names this RuntimeClass.
     pub(super) fn names_class(&self, class: &str) -> bool {
         self.ask.as_ref().is_some_and(|ask| ask.names_class(class))
     }
@@ -204,7 +207,7 @@ impl Entry {
         self.generation.is_some() && self.generation == meta.generation && meta.uid.as_deref() == Some(&*self.uid)
     }
 
-    /// Its place in the order.
+    /// Returns its position in the queue order.
     pub(super) fn rank(&self, workload: WorkloadId, preempts: bool) -> Rank {
         Rank {
             preempts: Reverse(preempts),
@@ -215,7 +218,7 @@ impl Entry {
         }
     }
 
-    /// Its place among those that may have to go, if it loses this.
+    /// Returns its position among the preemption candidates if it loses `loss`.
     pub(super) fn holder_rank(&self, workload: WorkloadId, loss: Loss) -> HolderRank {
         HolderRank {
             priority: self.priority,
@@ -226,13 +229,14 @@ impl Entry {
         }
     }
 
-    /// When something is due that is decided by time alone.
+    /// Returns the times at which it changes state without any input.
     pub(super) fn deadlines(&self, settings: &Settings) -> impl Iterator<Item = Timestamp> + use<> {
         let ready = settings.wait_for_pods_ready.as_ref().and_then(|rules| self.ready_by(rules));
         [self.requeue_at, ready, self.done_by()].into_iter().flatten()
     }
 
-    /// When its pods have to be ready, if they are not.
+    /// Returns the time by which its pods must be ready; `None` if they are ready or no limit
+    /// applies.
     pub(super) fn ready_by(&self, rules: &WaitForPodsReady) -> Option<Timestamp> {
         let admitted_at = self.admitted_at.filter(|_| !self.evicted && self.stage != Stage::Finished)?;
         let (since, timeout) = match self.readiness {
@@ -243,23 +247,24 @@ impl Entry {
         since.checked_add(timeout).ok()
     }
 
-    /// When it will have been admitted for as long as it may be.
+    /// Returns the time at which its maximum execution time ends; `None` without a limit.
     pub(super) fn done_by(&self) -> Option<Timestamp> {
         let admitted_at = self.admitted_at.filter(|_| !self.evicted && self.stage != Stage::Finished)?;
         admitted_at.checked_add(self.time_left?).ok()
     }
 
-    /// Whether it holds quota and its pods are not ready.
+    /// Returns true unless its pods are known to be ready.
     pub(super) fn unready(&self) -> bool {
         self.readiness.is_none_or(|readiness| !readiness.ready)
     }
 
-    /// Whether both belong to the same job, so that one can take the other's place.
+    /// Returns true if both belong to the same job, so that one can replace the other.
     pub(super) fn same_owner(&self, other: &Self) -> bool {
         self.owner == other.owner
     }
 
-    /// Whether `now` asks for something else than this, so that a decision that was made for this is void.
+    /// Returns true if the requests or queueing of `now` differ, which invalidates earlier
+    /// decisions.
     pub(super) fn asks_otherwise(&self, now: &Self) -> bool {
         self.uid != now.uid
             || self.queue_name != now.queue_name
@@ -272,23 +277,23 @@ impl Entry {
             || now.stage == Stage::Finished
     }
 
-    /// Whether someone changed what it says about itself, other than its status.
+    /// Returns true if anything but the status changed.
     pub(super) fn edited(&self, now: &Self) -> bool {
         self.generation != now.generation || self.asks_otherwise(now)
     }
 
-    /// Whether its conditions say already why it waits, if not in these words.
+    /// Returns true if its conditions already have the reason of `why`, whatever the message.
     pub(super) fn says_reason(&self, why: &Waiting) -> bool {
         let resumes = self.requeued_false && why.is_in_line();
         !resumes && self.gives(why.reason())
     }
 
-    /// Whether this is the reason that its conditions give.
+    /// Returns true if its condition QuotaReserved=False has this reason.
     fn gives(&self, reason: PendingReason) -> bool {
         self.said.is_some_and(|said| said.reason == fingerprint(reason.as_str()))
     }
 
-    /// Whether `now` is the same, but for saying that it waits for this reason.
+    /// Returns true if `now` differs from this only in having this pending reason.
     pub(super) fn was_told(&self, reason: PendingReason, now: &mut Self) -> bool {
         if now.requeued_false || !now.gives(reason) {
             return false;
@@ -299,19 +304,20 @@ impl Entry {
         same
     }
 
-    /// Whether its conditions say already that it waits for this, in these words.
+    /// Returns true if its conditions already have the reason and the message of `why`.
     pub(super) fn says(&self, why: &Waiting) -> bool {
         self.says_reason(why) && self.said.is_some_and(|said| said.message == fingerprint(&why.to_string()))
     }
 
-    /// What it holds under `admission`: what was admitted, less the pods that no longer need it. A spec that got smaller
-    /// frees nothing before the admission has followed it: it could grow back while others have what it freed.
+    /// Returns its usage under `admission`: what was admitted, minus reclaimable pods. A
+    /// scaled-down spec frees no quota before the admission is reduced too: otherwise the spec
+    /// could grow back while other workloads use the freed quota.
     pub(super) fn charge(&self, admission: &Admission, tree: &Tree) -> Charge {
         self.charge_of(admission, tree, |assignment| self.granted(assignment))
     }
 
-    /// What is left of what it holds under `admission` once it has given back what its spec asks for no more, and its parts up
-    /// to this one.
+    /// Returns the usage that remains under `admission` once the pods that the spec no longer
+    /// requests and the parts up to `part` are released.
     pub(super) fn charge_without(&self, part: Part, admission: &Admission, tree: &Tree) -> Charge {
         self.charge_of(admission, tree, |assignment| {
             let specified = count_of(&self.counts, &assignment.name).map_or(0, |count| count.specified);
@@ -321,17 +327,17 @@ impl Entry {
         })
     }
 
-    /// Those of its parts that go when this one has to.
+    /// Returns the parts that are released when `part` is preempted.
     pub(super) fn parts_up_to(&self, part: Part) -> impl Iterator<Item = &PartPods> {
         self.parts.iter().filter(move |other| other.part <= part)
     }
 
-    /// Its parts that come after this one, what is taken first coming first.
+    /// Returns the parts after `part`, in preemption order.
     pub(super) fn parts_after(&self, part: Option<Part>) -> impl Iterator<Item = Part> {
         self.parts.iter().map(|pods| pods.part).filter(move |other| part < Some(*other))
     }
 
-    /// What it holds under `admission` if it keeps so many pods of each pod set.
+    /// Returns its usage under `admission` if it keeps `kept` pods of each pod set.
     fn charge_of(&self, admission: &Admission, tree: &Tree, kept: impl Fn(&PodSetAssignment) -> i32) -> Charge {
         let mut charge = Charge::new();
         for assignment in &admission.pod_set_assignments {
@@ -351,9 +357,10 @@ impl Entry {
         let kept = pods.saturating_sub(reclaimable).max(0);
         match assignment.resource_usage.get(resource).map(|quantity| Amount::of(resource, quantity)) {
             Some(Ok(usage)) => scaled(usage, kept, granted),
-            // A usage that can't be read holds everything: too little admitted is better than too much.
+            // An invalid usage counts as unlimited: under-admission is safer than exceeding quota.
             Some(Err(_)) => Amount::MAX,
-            // Not what is asked for now: what the cluster adds to pods may have changed since it was admitted.
+            // Not the current requests: LimitRanges or overhead may have changed since the
+            // admission.
             None => {
                 let as_written = self.ask.as_ref().and_then(|ask| ask.as_written(&assignment.name));
                 as_written.map_or(Amount::ZERO, |per_pod| per_pod.get(resource).times(kept.into()))
@@ -361,11 +368,13 @@ impl Entry {
         }
     }
 
-    /// The smaller admission that its spec asks for; `None` when the spec is no smaller than what was admitted.
+    /// Returns the admission reduced to the spec; `None` if the spec is no smaller than what was
+    /// admitted.
     pub(super) fn shrunk(&self, admission: &Admission) -> Option<Admission> {
         let specified = |assignment: &PodSetAssignment| count_of(&self.counts, &assignment.name);
-        let is_less = |assignment| specified(assignment).is_none_or(|count| count.specified < self.granted(assignment));
-        if !admission.pod_set_assignments.iter().any(is_less) {
+        let exceeds_spec =
+            |assignment| specified(assignment).is_none_or(|count| count.specified < self.granted(assignment));
+        if !admission.pod_set_assignments.iter().any(exceeds_spec) {
             return None;
         }
         let mut smaller = admission.clone();
@@ -391,7 +400,7 @@ impl Entry {
     }
 }
 
-/// `usage × kept ÷ granted`, rounded up.
+/// Returns `usage × kept ÷ granted`, rounded up.
 fn scaled(usage: Amount, kept: i32, granted: i32) -> Amount {
     if kept >= granted {
         return usage;
@@ -401,7 +410,7 @@ fn scaled(usage: Amount, kept: i32, granted: i32) -> Amount {
     super::ledger::clamped(product.div_euclid(granted) + i128::from(product.rem_euclid(granted) != 0))
 }
 
-/// `held` is what it held as far as was known, and is shared if that is still so.
+/// Returns the stage of a workload. `held`, its previously known admission, is reused if unchanged.
 fn stage_of(workload: &Workload, held: Option<&Arc<Admission>>) -> Stage {
     let Some(status) = &workload.status else { return Stage::Unreserved };
     if condition::is_true(&status.conditions, names::FINISHED) {
@@ -418,8 +427,9 @@ fn stage_of(workload: &Workload, held: Option<&Arc<Admission>>) -> Stage {
     }
 }
 
-/// When it lined up: its creation, or a later eviction that sends it to the back (kueue v0.19.2 `pkg/workload/workload.go`,
-/// `GetQueueOrderTimestamp`). A workload that was preempted keeps its place.
+/// Returns the queue order timestamp: the creation, or a later eviction that moves the workload to
+/// the back (kueue v0.19.2 `pkg/workload/workload.go`, `GetQueueOrderTimestamp`). A preempted
+/// workload keeps its position.
 fn queued_since(workload: &Workload, settings: &Settings) -> Timestamp {
     let requeuing = settings.wait_for_pods_ready.as_ref().map(|rules| rules.requeuing.timestamp).unwrap_or_default();
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -453,20 +463,21 @@ fn owner_uid(workload: &Workload) -> Option<String> {
     owners.iter().find(|owner| owner.controller == Some(true)).or(owners.first()).map(|owner| owner.uid.clone())
 }
 
-/// The slice that a Workload says it replaces.
+/// Returns the slice that a Workload claims to replace.
 pub(super) fn claimed_by(workload: &Workload) -> Option<Key> {
     let annotation = workload.metadata.annotations.as_ref()?.get(names::SLICE_REPLACEMENT_FOR_ANNOTATION)?;
     claimed(&Key::of(workload), annotation)
 }
 
-/// The slice that an annotation `namespace/name` names. One of another namespace is none of ours.
+/// Parses the annotation `namespace/name`. `None` for a slice in another namespace and for `by`
+/// itself.
 fn claimed(by: &Key, annotation: &str) -> Option<Key> {
     let (namespace, name) = annotation.split_once('/')?;
     let claimed = Key::new(namespace, name);
     (namespace == by.namespace && claimed != *by).then_some(claimed)
 }
 
-/// Few enough to be looked through.
+/// Returns the pod counts by pod set, as a list: there are few enough for linear search.
 fn counts_of(workload: &Workload) -> Vec<(String, PodCount)> {
     let reclaimable = workload.status.as_ref().map(|status| status.reclaimable_pods.as_slice()).unwrap_or_default();
     let count = |set: &PodSet| PodCount {
@@ -476,19 +487,20 @@ fn counts_of(workload: &Workload) -> Vec<(String, PodCount)> {
     workload.spec.pod_sets.iter().map(|set| (set.name.clone(), count(set))).collect()
 }
 
-/// The pods of the pod set with this name.
+/// Returns the pod counts of the pod set with this name.
 pub(super) fn count_of(counts: &[(String, PodCount)], name: &str) -> Option<PodCount> {
     counts.iter().find(|(set, _)| set == name).map(|(_, count)| *count)
 }
 
-/// Stands for the text of a condition, which is long and kept for every workload that waits.
+/// Hashes of the reason and message of a condition, which are too long to keep for every pending
+/// workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Said {
     reason: u64,
     message: u64,
 }
 
-/// A number that stands for a text, the same in every process (FNV-1a).
+/// Hashes a text to the same number in every process (FNV-1a).
 fn fingerprint(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

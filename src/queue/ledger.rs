@@ -1,4 +1,4 @@
-//! What of a queue's quota is held, and by whom.
+//! Usage of a queue's quota, in total and by workload.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,29 +11,29 @@ use super::parts::Loss;
 use super::tree::Fr;
 use sluice_api::quantity::Amount;
 
-/// What one workload holds, in the resource's units.
+/// Usage of one workload by flavor and resource, in the resource's units.
 pub(super) type Charge = BTreeMap<Fr, i128>;
 
-/// Adds to a charge.
+/// Adds an amount to a usage.
 pub(super) fn add_to(charge: &mut Charge, fr: Fr, amount: i128) {
     if amount != 0 {
         *charge.entry(fr).or_default() += amount;
     }
 }
 
-/// What is left of a charge without another.
+/// Returns `charge` minus `other`, without amounts of zero or less.
 pub(super) fn less(charge: &Charge, other: &Charge) -> Charge {
     let left = charge.iter().map(|(fr, amount)| (*fr, amount - other.get(fr).copied().unwrap_or(0)));
     left.filter(|(_, amount)| *amount > 0).collect()
 }
 
-/// An amount in the width of sums. What is more than any quota can grant stays so, however large the quota.
+/// Widens an amount for sums. [`Amount::MAX`] becomes larger than any quota.
 pub(super) fn wide(amount: Amount) -> i128 {
     if amount == Amount::MAX { i128::from(u64::MAX) } else { amount.get().into() }
 }
 
-/// Sums of charges, by flavor and resource. They are wide enough to never saturate, so what is released is exactly what was
-/// booked.
+/// Total usage by flavor and resource. The sums never saturate, so a release subtracts exactly what
+/// was added.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     lines: BTreeMap<Fr, Sum>,
@@ -47,7 +47,7 @@ struct Sum {
 }
 
 impl Sums {
-    /// Adds a charge, or takes it out again.
+    /// Adds a usage if `present`, and removes it otherwise.
     pub(super) fn book(&mut self, charge: &Charge, admitted: bool, present: bool) {
         let sign = if present { 1 } else { -1 };
         for (fr, amount) in charge {
@@ -61,24 +61,25 @@ impl Sums {
         }
     }
 
-    /// What is reserved, in the resource's units.
+    /// Returns the reserved quota, in the resource's units.
     pub(super) fn reserved(&self, fr: Fr) -> i128 {
         self.lines.get(&fr).map_or(0, |sum| sum.reserved)
     }
 
-    /// What admitted workloads use, in the resource's units.
+    /// Returns the usage of admitted workloads, in the resource's units.
     pub(super) fn admitted(&self, fr: Fr) -> i128 {
         self.lines.get(&fr).map_or(0, |sum| sum.admitted)
     }
 
-    /// Whether nothing is held.
+    /// Returns true if no quota is in use.
     pub(super) fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 }
 
-/// Place among those that hold quota of one ClusterQueue: who is preempted first comes first. Lower priority, then what
-/// is missed the least, then who got its quota last, then the uid (but for what is missed the least: kueue v0.19.2 `pkg/scheduler/preemption/common/ordering.go`).
+/// Preemption order within one ClusterQueue: lower priority first, then the smaller loss, then the
+/// later quota reservation, then the uid (all but the loss: kueue v0.19.2
+/// `pkg/scheduler/preemption/common/ordering.go`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct HolderRank {
     pub(super) priority: i32,
@@ -88,35 +89,35 @@ pub(super) struct HolderRank {
     pub(super) workload: WorkloadId,
 }
 
-/// What can be taken from one that holds quota, on top of what is taken from it before.
+/// A preemptible amount of one workload, in addition to those that precede it in preemption order.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Holder {
-    /// When it lined up.
+    /// Queue order timestamp of the workload.
     pub(super) since: Timestamp,
     pub(super) charge: Arc<Charge>,
-    /// All that can be taken from it, this included.
+    /// All preemptible usage of the workload, including this amount.
     pub(super) all: Arc<Charge>,
 }
 
-/// What one holds of a resource, its uid, and who it is.
+/// Amount of one resource held by a workload, its uid and its id.
 pub(super) type LargeHolder = (i128, Arc<str>, WorkloadId);
 
-/// Who holds quota of one ClusterQueue.
+/// Usage of one ClusterQueue by workload.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Ledger {
     pub(super) sums: Sums,
-    /// Everyone, the largest last, and among equals by uid.
+    /// All workloads with usage, in ascending order of amount, then uid.
     largest: BTreeMap<Fr, BTreeSet<LargeHolder>>,
-    /// Those that can be preempted, part by part: their quota is observed, and they are not evicted yet.
+    /// The preemptible amounts: of workloads whose quota is observed and not being released.
     pub(super) stable: BTreeMap<HolderRank, Holder>,
-    /// What those that can be preempted hold, by priority.
+    /// Preemptible usage by priority.
     by_priority: BTreeMap<(Fr, i32), i128>,
-    /// What those have to give back, and have not yet, that are evicted or lose a part.
+    /// Usage that evicted or partially preempted workloads are releasing.
     pub(super) going: BTreeMap<WorkloadId, Arc<Charge>>,
 }
 
 impl Ledger {
-    /// Adds what `holder` holds, or takes it out again.
+    /// Adds the usage of `holder` if `present`, and removes it otherwise.
     pub(super) fn book(&mut self, holder: (&Arc<str>, WorkloadId), charge: &Charge, admitted: bool, present: bool) {
         self.sums.book(charge, admitted, present);
         for (fr, amount) in charge {
@@ -133,13 +134,13 @@ impl Ledger {
         }
     }
 
-    /// Adds one that can be preempted.
+    /// Adds a preemptible amount.
     pub(super) fn settle(&mut self, rank: HolderRank, holder: Holder) {
         self.sum_priorities(&rank, &holder, 1);
         self.stable.insert(rank, holder);
     }
 
-    /// Takes out one that could be preempted.
+    /// Removes a preemptible amount; `None` if it is not known.
     pub(super) fn unsettle(&mut self, rank: &HolderRank) -> Option<Holder> {
         let holder = self.stable.remove(rank)?;
         self.sum_priorities(rank, &holder, -1);
@@ -156,28 +157,28 @@ impl Ledger {
         }
     }
 
-    /// What those of at most this priority hold that can be preempted.
+    /// Returns the preemptible usage of workloads with at most this priority.
     pub(super) fn held_up_to(&self, fr: Fr, priority: i32) -> i128 {
         self.by_priority.range((fr, i32::MIN)..=(fr, priority)).map(|(_, sum)| *sum).sum()
     }
 
-    /// Who holds some, the largest first.
+    /// Returns the workloads with usage of `fr`, the largest first.
     pub(super) fn holders(&self, fr: Fr) -> impl Iterator<Item = &LargeHolder> {
         self.largest.get(&fr).into_iter().flatten().rev()
     }
 
-    /// How many hold some.
+    /// Returns the number of workloads with usage of `fr`.
     pub(super) fn holder_count(&self, fr: Fr) -> usize {
         self.largest.get(&fr).map_or(0, BTreeSet::len)
     }
 
-    /// Whether nothing is held.
+    /// Returns true if no quota is in use.
     pub(super) fn is_empty(&self) -> bool {
         self.sums.is_empty()
     }
 }
 
-/// A wide sum as an amount; what does not fit stays at the limit.
+/// Narrows a sum to an amount, saturating.
 pub(super) fn clamped(sum: i128) -> Amount {
     Amount::new(i64::try_from(sum).unwrap_or(if sum < 0 { i64::MIN } else { i64::MAX }))
 }

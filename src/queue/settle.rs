@@ -1,4 +1,4 @@
-//! Where each workload stands, and what it adds to counts, ledgers and lines.
+//! Tracks the queue state of each workload and its contribution to counts, usage and queues.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use sluice_api::kueue::{Admission, StopPolicy};
 use sluice_api::selector;
 
 impl Engine {
-    /// Looks anew at a workload and at all slices of its job: what one holds decides what another is charged.
+    /// Updates a workload and all slices of its job: the quota of one slice determines the usage of
+    /// another.
     pub(super) fn settle_family(&mut self, id: WorkloadId) {
         let slot = self.workloads.get(id);
         if slot.is_some_and(|slot| slot.entry.replaces.is_none() && !self.claims.contains_key(&slot.entry.key)) {
@@ -25,7 +26,8 @@ impl Engine {
             return;
         }
         let family = self.family(id);
-        // Once for who holds quota, and again for those whose place depends on that.
+        // The first pass finds the slices that hold quota; the second updates those that depend on
+        // them.
         for _ in 0..2 {
             for relative in &family {
                 self.settle(*relative);
@@ -33,13 +35,14 @@ impl Engine {
         }
     }
 
+    /// Updates each of these workloads.
     pub(super) fn settle_all(&mut self, ids: &[WorkloadId]) {
         for id in ids {
             self.settle(*id);
         }
     }
 
-    /// Looks anew at one workload, and books what it adds.
+    /// Recomputes the queue state of one workload and accounts for its contribution.
     pub(super) fn settle(&mut self, id: WorkloadId) {
         let Some(slot) = self.workloads.get(id) else { return };
         let standing = self.standing(slot);
@@ -64,7 +67,7 @@ impl Engine {
         }
     }
 
-    /// The slices that a workload is connected to by claims, itself included.
+    /// Returns all slices connected to a workload by replacement claims, including itself.
     pub(super) fn family(&self, id: WorkloadId) -> BTreeSet<WorkloadId> {
         let (mut family, mut fresh) = (BTreeSet::new(), vec![id]);
         while let Some(id) = fresh.pop() {
@@ -76,6 +79,7 @@ impl Engine {
         family
     }
 
+    /// Derives the queue state from the workload and its queues.
     fn standing(&self, slot: &Slot) -> Standing {
         if slot.entry.stage == Stage::Finished {
             return Standing::Out;
@@ -95,7 +99,10 @@ impl Engine {
         }
     }
 
-    /// The ClusterQueue that a workload may line up for; or what keeps it from that, and the ClusterQueue if it is known.
+    /// Returns the ClusterQueue in which a workload may be queued.
+    ///
+    /// # Errors
+    /// The reason why it is inadmissible, and the ClusterQueue if known.
     fn gate(&self, slot: &Slot) -> Result<NodeId, (Waiting, Option<NodeId>)> {
         let entry = &slot.entry;
         let Some(name) = entry.queue_name.as_ref() else { return Err((Waiting::NoQueueName, None)) };
@@ -137,7 +144,8 @@ impl Engine {
         }
     }
 
-    /// Why a ClusterQueue takes nothing from a namespace.
+    /// Returns the reason why a ClusterQueue admits nothing from a namespace; `None` if it does
+    /// admit.
     fn closed(&self, node: NodeId, namespace: &str) -> Option<Waiting> {
         let name = self.tree.name(node);
         let quota = self.cluster_queues.get(node).and_then(|state| state.quota.as_ref());
@@ -151,15 +159,16 @@ impl Engine {
         if let Some((_, problem)) = self.cluster_queue_problem(node) {
             return Some(Waiting::ClusterQueueInactive { cluster_queue: name.to_owned(), problem });
         }
-        let unlabelled = BTreeMap::new();
-        let labels = self.namespaces.get(namespace).unwrap_or(&unlabelled);
+        let no_labels = BTreeMap::new();
+        let labels = self.namespaces.get(namespace).unwrap_or(&no_labels);
         let selected = selector::matches(quota.selector.as_ref(), labels).unwrap_or(false);
         (!selected)
             .then(|| Waiting::NamespaceNotSelected { namespace: namespace.to_owned(), cluster_queue: name.to_owned() })
     }
 
-    /// The slice that holds quota in this one's place: a claimant of the same job that holds quota of the same
-    /// ClusterQueue, or one that took such a claimant's place in turn. Of several, the one that it was before.
+    /// Returns the slice that holds quota in place of this one: a claimant of the same job with
+    /// quota in the same ClusterQueue, or a successor of such a claimant. Among several, prefers
+    /// the current successor.
     fn successor(&self, slot: &Slot, depth: usize) -> Option<WorkloadId> {
         let claimants = self.claims.get(&slot.entry.key).filter(|_| depth < LONGEST_CHAIN)?;
         let before = match &slot.standing {
@@ -170,7 +179,7 @@ impl Engine {
             (Some(ours), Some(theirs)) => ours.cluster_queue == theirs.cluster_queue,
             _ => true,
         };
-        // In the order of their names, whichever was seen first.
+        // Sorted by name, so that the result does not depend on the order of observation.
         let mut named: Vec<WorkloadId> = claimants.iter().copied().collect();
         named.sort_by_key(|id| self.workloads.get(*id).map(|slot| &slot.entry.key));
         let valid = before.into_iter().copied().chain(named).filter_map(|id| Some((id, self.workloads.get(id)?)));
@@ -183,11 +192,12 @@ impl Engine {
         })
     }
 
-    /// The slice whose quota a workload takes over when it is admitted to `cluster_queue`.
+    /// Returns the slice whose quota a workload takes over when admitted to `cluster_queue`.
     pub(super) fn predecessor(&self, slot: &Slot, cluster_queue: NodeId) -> Option<&Slot> {
         self.workloads.predecessor(slot, cluster_queue)
     }
 
+    /// Returns the contribution of a workload in this queue state.
     fn booking(&self, id: WorkloadId, slot: &Slot, standing: &Standing) -> Booking {
         let entry = &slot.entry;
         let pending = Counts { pending: 1, ..Counts::default() };
@@ -219,7 +229,7 @@ impl Engine {
         }
     }
 
-    /// What of its charge a workload has to give back.
+    /// Returns the part of its usage that a workload has to release.
     fn going(&self, slot: &Slot, admission: &Admission, charge: &Arc<Charge>) -> Arc<Charge> {
         if slot.is_going() {
             return charge.clone();
@@ -228,7 +238,8 @@ impl Engine {
         Arc::new(left.map(|left| less(charge, &left)).unwrap_or_default())
     }
 
-    /// What can be taken, one after the other, from a workload that is to keep `charge` otherwise.
+    /// Returns the preemptible amounts of a workload that retains `charge`, in preemption order:
+    /// its parts, then the rest.
     fn losses(
         &self,
         id: WorkloadId,
@@ -239,6 +250,7 @@ impl Engine {
         let all = charge.clone();
         let holder = |charge: Arc<Charge>| Holder { since: slot.entry.since, charge, all: all.clone() };
         let mut losses = Vec::new();
+        // A slice that still covers a replaced one is preempted only as a whole.
         for part in slot.entry.parts_after(slot.giving_back()).filter(|_| self.replaced(slot).is_empty()) {
             let left = slot.entry.charge_without(part, admission, &self.tree);
             let rank = slot.entry.holder_rank(id, Loss::Part(part));
@@ -249,8 +261,9 @@ impl Engine {
         losses
     }
 
-    /// What a workload is charged: what it holds, and, until the slices that it replaced are seen to be over, no less than
-    /// they held. Should the successor go after all, what its predecessors have is still there.
+    /// Returns the usage of a workload: what it holds and, until the slices that it replaced are
+    /// observed as finished, no less than they held. If the successor is evicted after all, the
+    /// quota of its predecessors is still covered.
     fn charge(&self, slot: &Slot, admission: &Admission) -> Charge {
         let mut charge = slot.entry.charge(admission, &self.tree);
         for replaced in self.replaced(slot) {
@@ -263,14 +276,14 @@ impl Engine {
         charge
     }
 
-    /// The slices that hold quota and that this one has taken the place of, the last one first.
+    /// Returns the slices with quota that this one replaced, the latest first.
     pub(super) fn replaced(&self, slot: &Slot) -> Vec<&Slot> {
         let mut replaced = Vec::new();
         let Some(mut claimed) = slot.entry.replaces.as_ref() else { return replaced };
         let mut chain: Vec<WorkloadId> = self.workloads.id(&slot.entry.key).into_iter().collect();
         while let Some(id) = self.workloads.id(claimed).filter(|_| chain.len() < LONGEST_CHAIN) {
             let Some(before) = self.workloads.get(id) else { break };
-            // One that is over already may stand between one that is not and its successor.
+            // A finished slice may sit between an unfinished one and its successor.
             if before.entry.stage != Stage::Finished {
                 if !matches!(&before.standing, Standing::Superseded(by) if chain.contains(by)) {
                     break;
@@ -286,11 +299,13 @@ impl Engine {
         replaced
     }
 
+    /// Returns the position of a queued workload; `None` if its requests are invalid.
     fn place(&self, id: WorkloadId, slot: &Slot, cluster_queue: NodeId) -> Option<(Shape, Rank)> {
         let demand = slot.entry.demand.as_ref().ok()?.clone();
         let quota = self.cluster_queues.get(cluster_queue)?.quota.as_ref();
         let strict = quota.is_some_and(|quota| quota.strict);
-        // Who takes over another's quota, or has room made for one of the things that it could get, is like no other.
+        // A workload that takes over a slice's quota, or preempts for one of several possible
+        // assignments, is equivalent to no other workload.
         let has_choice = || {
             let flavors = quota.is_some_and(|quota| quota.groups.iter().any(|group| group.flavors.len() > 1));
             flavors || demand.pod_sets.iter().any(|set| set.spare(set.count) > 0)
@@ -301,6 +316,7 @@ impl Engine {
         Some((shape, slot.entry.rank(id, slot.preempts.is_some() && !strict)))
     }
 
+    /// Adds the contribution of a workload to its ClusterQueue, LocalQueue and cohort tree.
     fn book(&mut self, id: WorkloadId, uid: &Arc<str>, booking: &Booking) {
         let admitted = booking.counts.admitted > 0;
         if let Some(node) = booking.cluster_queue {
@@ -330,6 +346,7 @@ impl Engine {
         }
     }
 
+    /// Removes the contribution of a workload; the inverse of [`Self::book`].
     pub(super) fn unbook(&mut self, id: WorkloadId, uid: &Arc<str>, booking: &Booking) {
         let admitted = booking.counts.admitted > 0;
         if let Some(node) = booking.cluster_queue
@@ -360,6 +377,7 @@ impl Engine {
         }
     }
 
+    /// Adds the usage to the cohort tree, or removes it with `sign` -1.
     fn charge_tree(&mut self, node: NodeId, booking: &Booking, sign: i128) {
         if self.settings.fair_sharing.is_some() && !booking.charge.is_empty() {
             self.touched.cohorts.extend(self.tree.above(node));
@@ -374,7 +392,8 @@ impl Engine {
         }
     }
 
-    /// The charge of every workload that holds quota of a ClusterQueue, computed from scratch.
+    /// Returns the usage of every workload that holds quota in a ClusterQueue, computed from
+    /// scratch.
     #[cfg(test)]
     pub(super) fn charges(&self, cluster_queue: &str) -> Vec<(super::Key, Charge)> {
         let holders = self.workloads.iter().filter_map(|(key, _, slot)| match self.standing(slot) {

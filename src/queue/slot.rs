@@ -1,4 +1,4 @@
-//! A workload, and what was decided about it.
+//! A workload in the scheduler's cache, with the decisions that are not yet observed.
 
 use std::sync::Arc;
 
@@ -15,65 +15,65 @@ use super::shared::Shared;
 use super::tree::NodeId;
 use sluice_api::kueue::Admission;
 
-/// A workload, and what was decided about it.
+/// A workload in the scheduler's cache, with the decisions that are not yet observed.
 #[derive(Debug, Clone)]
 pub(super) struct Slot {
     pub(super) entry: Entry,
-    /// The LocalQueue that it names.
+    /// The LocalQueue named by the workload.
     pub(super) local_queue: Option<LocalQueueId>,
-    /// The admission that was decided on and has not been observed yet. It counts as held.
+    /// The decided admission that is not observed yet. It counts as usage.
     pub(super) assumed: Option<Arc<Admission>>,
-    /// The API server refused its admission, and it has not changed since.
+    /// The API server rejected its admission, and the workload has not changed since.
     pub(super) refused: bool,
-    /// It is to go for the sake of another, and that has not been observed yet.
+    /// The decided preemption that is not observed yet.
     pub(super) preempted: Option<Box<Preemption>>,
-    /// It is to give this part up for the sake of another, and that has not been observed yet.
+    /// The decided preemption of this part that is not observed yet.
     pub(super) gives_back: Option<(Part, Box<Preemption>)>,
-    /// What others were evicted for, while it has not got their quota yet.
+    /// The assignment for which it preempted other workloads, until it has their quota.
     pub(super) preempts: Option<Room>,
-    /// It is to be told the numbers of this moment, though the reason for its waiting is the same.
+    /// Its pending message must be rewritten with current numbers, even if the reason is unchanged.
     pub(super) refresh: bool,
-    /// It is to be told that it waits for this reason, and that has not been observed yet.
+    /// The decided pending reason that is not observed yet.
     pub(super) to_tell: Option<PendingReason>,
     pub(super) standing: Standing,
     pub(super) booked: Booking,
 }
 
-/// What is kept for a workload.
+/// The assignment that is reserved for a preemptor.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Room {
-    /// Pods of each of its pod sets.
+    /// Pod count of each pod set.
     pub(super) counts: Vec<i32>,
-    /// Places of pod set and resource group, and the flavor.
+    /// Index of the pod set, index of the resource group, and the flavor.
     pub(super) flavors: Vec<(usize, usize, String)>,
 }
 
-/// Where a workload stands.
+/// Queue state of a workload.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Standing {
-    /// It is over, or going, or not to be admitted: nothing is counted.
+    /// Finished, terminating or deactivated: not counted.
     Out,
-    /// It holds this quota.
+    /// Holds quota under this admission.
     Holds(Arc<Admission>),
     /// This slice holds quota in its place.
     Superseded(WorkloadId),
-    /// It is in the line of this ClusterQueue.
+    /// Queued in this ClusterQueue.
     InLine(NodeId),
-    /// Something else than quota keeps it from being admitted.
+    /// Inadmissible for a reason other than quota; the ClusterQueue is `None` if unknown.
     Held(Waiting, Option<NodeId>),
 }
 
-/// What a workload adds to counts, ledgers and lines. Everything that is kept twice is changed by taking out the old
-/// booking and putting in the new one, and in no other way.
+/// Contribution of a workload to counts, usage and queues. These derived values change only by
+/// removing the old contribution and adding the new one.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Booking {
     pub(super) cluster_queue: Option<NodeId>,
     pub(super) local_queue: Option<LocalQueueId>,
     pub(super) counts: Counts,
     pub(super) charge: Arc<Charge>,
-    /// What of the charge is on its way back: all of it, if it is evicted.
+    /// The part of the usage that is being released: all of it if the workload is evicted.
     pub(super) going: Arc<Charge>,
-    /// What of it can be preempted.
+    /// The preemptible amounts, in preemption order.
     pub(super) stable: Vec<(HolderRank, Holder)>,
     pub(super) place: Option<(Shape, Rank)>,
 }
@@ -95,7 +95,7 @@ impl Slot {
         }
     }
 
-    /// Takes in how the workload is now. What was decided and still holds is kept.
+    /// Updates the observed workload and keeps the decisions that are still valid.
     pub(super) fn observe(&mut self, entry: Entry) {
         let before = std::mem::replace(&mut self.entry, entry);
         let now = &self.entry;
@@ -117,8 +117,8 @@ impl Slot {
         self.refresh = edited || (self.refresh && before.said == now.said);
     }
 
-    /// Its pods ask for something else now, though its spec is the same. An admission that was decided on stands: its write
-    /// is under way, and nothing stops it.
+    /// Replaces the requests of an unchanged spec. A decided admission remains: its write is in
+    /// flight and cannot be stopped.
     pub(super) fn asks_now(&mut self, demand: Shared<Demand>) {
         self.entry.demand = Ok(demand);
         self.preempts = None;
@@ -126,7 +126,7 @@ impl Slot {
         self.refresh = true;
     }
 
-    /// The quota that it holds, observed or decided on.
+    /// Returns its admission, observed or decided; `None` if it holds no quota.
     pub(super) fn admission(&self) -> Option<&Arc<Admission>> {
         match &self.entry.stage {
             Stage::Reserved(admission) => Some(admission),
@@ -135,12 +135,13 @@ impl Slot {
         }
     }
 
-    /// Up to which part it has to give back, decided or observed.
+    /// Returns the last part that it has to release, observed or decided.
     pub(super) fn giving_back(&self) -> Option<Part> {
         self.gives_back.as_ref().map(|(part, _)| *part).max(self.entry.gives_back)
     }
 
-    /// Whether all that it holds is on its way back. One that was admitted again is not, though its status still says so.
+    /// Returns true if all of its quota is being released. False if it was admitted again, although
+    /// its status still has Evicted.
     pub(super) fn is_going(&self) -> bool {
         self.preempted.is_some() || (self.entry.evicted && self.assumed.is_none())
     }

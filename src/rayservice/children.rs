@@ -1,4 +1,4 @@
-//! The clusters of a service: how one is made, kept, and given up.
+//! RayClusters of a RayService: creation, updates and deletion.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Service;
@@ -18,13 +18,15 @@ use sluice_api::ray::{RayCluster, RayService, names};
 use sluice_api::{LAST_APPLIED_ANNOTATION, condition};
 use sluice_plan::{Note, ObjectRef, Plan, Write};
 
-/// For how long a cluster that no longer serves is kept, unless the service says otherwise, in seconds
+/// Default of `spec.rayClusterDeletionDelaySeconds`: how long a replaced cluster is kept, in
+/// seconds
 /// (KubeRay 1.7 `ray-operator/controllers/ray/rayservice_controller.go`).
 const DELETION_DELAY: i32 = 60;
-/// Letters and digits that can't spell a word, nor be taken for one another.
+/// Characters of name suffixes: no vowels and no look-alikes, so that suffixes spell no words and
+/// are not misread.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// The cluster that a service asks for, under this name.
+/// Returns the RayCluster that the RayService's spec describes, under this name.
 pub(super) fn draft(service: &RayService, name: &str) -> RayCluster {
     let mut labels = service.labels().clone();
     labels.insert(names::ORIGIN_NAME_LABEL.to_owned(), service.name_any());
@@ -46,7 +48,7 @@ pub(super) fn draft(service: &RayService, name: &str) -> RayCluster {
     cluster
 }
 
-/// The reference from what a service consists of to the service.
+/// Returns the controller owner reference to the RayService.
 pub(super) fn owner(service: &RayService) -> OwnerReference {
     OwnerReference {
         api_version: RayService::api_version(&()).into_owned(),
@@ -58,9 +60,10 @@ pub(super) fn owner(service: &RayService) -> OwnerReference {
     }
 }
 
-/// The name of the cluster with this hash. Whoever plans twice from the same, or from something old, asks for the same name
-/// again, and the API server refuses the second object. Not used are the names of clusters that are not gone yet, and the one
-/// that serves according to the serve Service or the status: who gets it would count as active before it can serve.
+/// Returns a name for the cluster with this hash. It is deterministic: planning twice from the same
+/// or stale state requests the same name, and the API server rejects the second create. Names of
+/// existing and terminating clusters are skipped, and so is the name that the serve Service, a
+/// route or the status refers to: a new cluster with it would count as active before it can serve.
 fn name(view: &View<'_>, hash: &str) -> String {
     let service = view.service;
     let uid = service.uid().unwrap_or_default();
@@ -69,15 +72,15 @@ fn name(view: &View<'_>, hash: &str) -> String {
         let letters = digest.iter().take(5).map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]));
         format!("{}-{}", service.name_any(), letters.collect::<String>())
     };
-    let former = [services::serving(view), active_name(service)];
+    let active = [services::serving(view), active_name(service)];
     let is_free = |name: &String| {
-        let is_former = former.contains(&Some(name.as_str()));
-        !is_former && !view.ways.mentions(name) && view.children.iter().all(|cluster| cluster.name_any() != *name)
+        let is_active = active.contains(&Some(name.as_str()));
+        !is_active && !view.ways.mentions(name) && view.children.iter().all(|cluster| cluster.name_any() != *name)
     };
     (0..).map(candidate).find(is_free).unwrap_or_default()
 }
 
-/// Plans what is written to the children.
+/// Plans the writes to the RayClusters.
 pub(super) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
     if scene.step == Step::Create {
         create(scene, plan);
@@ -104,54 +107,55 @@ fn create(scene: &Scene<'_>, plan: &mut Plan) {
     incremental::shrink(scene, &mut cluster);
     let name = place(&cluster);
     if let Some(active) = &scene.family.active {
-        let text = format!("RayCluster {name} is to take the place of {}", place(active.cluster));
+        let text = format!("RayCluster {name} will replace RayCluster {}", place(active.cluster));
         plan.notes.push(Note::normal(service, "UpgradeStarted", text));
     }
-    plan.notes.push(Note::normal(service, "CreatedRayCluster", format!("RayCluster {name} is made")));
+    plan.notes.push(Note::normal(service, "CreatedRayCluster", format!("Created RayCluster {name}")));
     plan.write(Write::create(&cluster));
 }
 
-/// Notes on a child what has to outlive this process, and brings it up to what is wanted if that takes no other cluster.
+/// Records on the cluster what a restarted process needs, and applies the changes that need no new
+/// cluster.
 fn keep(scene: &Scene<'_>, child: &Child<'_>, append: bool, plan: &mut Plan) {
     let service = scene.view.service;
-    let mut kept = child.cluster.clone();
+    let mut next = child.cluster.clone();
     let (hash, groups) = hash::origin(child.cluster);
-    let stamped = child.cluster.annotations().get(names::SPEC_HASH_ANNOTATION);
-    if stamped.is_none_or(|hash| !hash::is_comparable(hash)) {
-        hash::stamp(&mut kept, &hash, groups);
+    let annotated_hash = child.cluster.annotations().get(names::SPEC_HASH_ANNOTATION);
+    if annotated_hash.is_none_or(|hash| !hash::is_comparable(hash)) {
+        hash::stamp(&mut next, &hash, groups);
     }
     if let (true, Ok(goal)) = (append, &scene.goal) {
-        // Groups that are there already keep what the autoscaler and the queue have made of them.
+        // Existing groups keep the replicas set by the autoscaler and the queue.
         let wanted = &service.spec.ray_cluster_config.worker_group_specs;
-        kept.spec.worker_group_specs.extend(wanted.iter().skip(groups).cloned());
-        hash::stamp(&mut kept, &goal.hash, wanted.len());
-        let text = format!("RayCluster {} gets more worker groups", place(child.cluster));
+        next.spec.worker_group_specs.extend(wanted.iter().skip(groups).cloned());
+        hash::stamp(&mut next, &goal.hash, wanted.len());
+        let text = format!("Added worker groups to RayCluster {}", place(child.cluster));
         plan.notes.push(Note::normal(service, "UpdatedRayCluster", text));
     }
-    incremental::scale(scene, child, &mut kept);
-    failed::note(scene, child, &mut kept);
+    incremental::scale(scene, child, &mut next);
+    failed::note(scene, child, &mut next);
     if let Some(applied) = child.serve.applied_config() {
-        let noted = kept.annotations_mut().insert(names::SERVE_CONFIG_HASH_ANNOTATION.to_owned(), applied.to_owned());
-        if noted.as_deref() != Some(applied) {
-            let text = format!("Serve on RayCluster {} took the configuration", place(child.cluster));
+        let previous = next.annotations_mut().insert(names::SERVE_CONFIG_HASH_ANNOTATION.to_owned(), applied.to_owned());
+        if previous.as_deref() != Some(applied) {
+            let text = format!("Applied the Serve configuration to RayCluster {}", place(child.cluster));
             plan.notes.push(Note::normal(service, "UpdatedServeApplications", text));
         }
     }
     let is_active = scene.family.active.as_ref().is_some_and(|active| active.name() == child.name());
     if is_active || incremental::is_gaining(scene, child) {
-        kept.annotations_mut().remove(names::DELETE_AFTER_ANNOTATION);
+        next.annotations_mut().remove(names::DELETE_AFTER_ANNOTATION);
     } else if is_unmarked_predecessor(service, child) {
-        // It is wanted back before the status could tell that it was replaced.
-        mark(scene, &mut kept);
+        // The spec was reverted before the status could record that it was replaced.
+        mark(scene, &mut next);
     } else if scene.transition.as_ref().is_some_and(incremental::Transition::is_back) {
-        // It has taken requests, and is kept for those who still talk to it.
-        mark(scene, &mut kept);
+        // It has served requests and is kept for connections that still use it.
+        mark(scene, &mut next);
     }
-    plan.write(Write::patch(child.cluster, &kept));
+    plan.write(Write::patch(child.cluster, &next));
 }
 
-/// Deletes a child that isn't wanted: at once if it has never served, and else after a while in which those who still talk
-/// to it can finish.
+/// Deletes a cluster that is no longer needed: immediately if it never served, otherwise after the
+/// deletion delay, so that open connections can finish.
 fn give_up(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
     let service = scene.view.service;
     let due = match child.delete_after() {
@@ -164,7 +168,7 @@ fn give_up(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
     }
     if due == Timestamp::MIN && matches!(scene.step, Step::Keep | Step::UpdateActive) {
         let text = format!(
-            "The spec is that of the active cluster again, so RayCluster {} is not needed",
+            "The spec matches the active cluster again; RayCluster {} is no longer needed",
             place(child.cluster)
         );
         plan.notes.push(Note::normal(service, "UpgradeCancelled", text));
@@ -172,13 +176,14 @@ fn give_up(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
     delete(service, child.cluster, plan);
 }
 
+/// Returns the write that records the deletion time of a replaced cluster.
 fn retire(scene: &Scene<'_>, child: &Child<'_>) -> Option<Write> {
     let mut retired = child.cluster.clone();
     mark(scene, &mut retired);
     Write::patch(child.cluster, &retired)
 }
 
-/// Notes on a cluster that it has served, and until when it is kept for those who still talk to it.
+/// Records on the cluster when the deletion delay ends.
 fn mark(scene: &Scene<'_>, cluster: &mut RayCluster) {
     let delay = scene.view.service.spec.ray_cluster_deletion_delay_seconds.unwrap_or(DELETION_DELAY).max(0);
     let now = condition::whole_seconds(scene.view.now);
@@ -186,35 +191,37 @@ fn mark(scene: &Scene<'_>, cluster: &mut RayCluster) {
     cluster.annotations_mut().insert(names::DELETE_AFTER_ANNOTATION.to_owned(), due.to_string());
 }
 
-/// Deletes all children that aren't being deleted yet.
+/// Deletes all RayClusters that are not terminating yet.
 pub(super) fn delete_all(service: &RayService, children: &[&RayCluster], plan: &mut Plan) {
     for child in children.iter().filter(|child| !is_going(child)) {
         delete(service, child, plan);
     }
 }
 
-/// A cluster that is deleted in the foreground stays, and keeps its quota, until its last pod is gone. While the Service that says
-/// where requests go is being written, that may be to this cluster: whether it is wanted is asked again after that.
+/// Deletes a cluster in the foreground, so that it keeps its quota until its last pod is gone. A
+/// write of the serve Service or the route that is in flight may send requests to this cluster, so
+/// the deletion is dropped until that write completes and is then decided again.
 fn delete(service: &RayService, cluster: &RayCluster, plan: &mut Plan) {
-    let text = format!("RayCluster {} goes", place(cluster));
+    let text = format!("Deleted RayCluster {}", place(cluster));
     plan.notes.push(Note::normal(service, "DeletedRayCluster", text));
-    let leads = ObjectRef::named::<Service>(service.namespace(), services::serve_service_name(service));
-    let routes = ObjectRef::named::<HTTPRoute>(service.namespace(), route_name(service));
-    plan.write(Write::delete(cluster, true).while_quiet([leads, routes]));
+    let serve_service = ObjectRef::named::<Service>(service.namespace(), services::serve_service_name(service));
+    let route = ObjectRef::named::<HTTPRoute>(service.namespace(), route_name(service));
+    plan.write(Write::delete(cluster, true).while_quiet([serve_service, route]));
 }
 
-/// Whether the cluster that served before the active one still has to be marked, so that nobody takes it for one that never
-/// served. The status must not forget it before that.
+/// Returns true if the previously active cluster does not have a deletion time yet. The status must
+/// keep naming it until then; otherwise it would count as a cluster that never served.
 pub(super) fn has_unmarked_predecessor(scene: &Scene<'_>) -> bool {
     scene.family.others.iter().any(|child| is_unmarked_predecessor(scene.view.service, child))
 }
 
-/// Whether `child`, which isn't active, is the one that the status still names as such.
+/// Returns true if `child`, which is not active, is still named as active by the status and has no
+/// deletion time.
 fn is_unmarked_predecessor(service: &RayService, child: &Child<'_>) -> bool {
     active_name(service) == Some(child.name().as_str()) && child.delete_after().is_none()
 }
 
-/// Namespace and name.
+/// Returns `namespace/name` of an object.
 pub(super) fn place<K: Resource>(object: &K) -> String {
     let meta = object.meta();
     let (namespace, name) = (meta.namespace.as_deref(), meta.name.as_deref());

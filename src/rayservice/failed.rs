@@ -1,6 +1,8 @@
-//! Upgrades in steps that fail: traffic and capacity go back, and what failed is not tried again until something else is asked for.
+//! Failed incremental upgrades: traffic and capacity return to the active cluster, and the same
+//! upgrade is not retried until the spec changes.
 //!
-//! What failed is noted on the service before anything goes back: else the next process would go on with it.
+//! The failed revision is recorded on the RayService before anything is rolled back; otherwise a
+//! restarted process would continue the upgrade.
 
 use jiff::{SignedDuration, Timestamp};
 use kube_core::ResourceExt;
@@ -15,36 +17,39 @@ use sluice_api::ray::{RayCluster, RayService};
 use sluice_plan::{Note, Plan, Write};
 use sluice_api::sluice::ADMITTED;
 
-/// The state of an application that Serve doesn't deploy by itself any more.
+/// Status of an application whose deployment Serve no longer retries.
 const DEPLOY_FAILED: &str = "DEPLOY_FAILED";
 
-/// What tells one try from another: the cluster, and what it was to serve.
+/// Identifies one upgrade attempt by its RayCluster hash and Serve configuration hash.
 fn revision(goal: &Goal) -> String {
     format!("{}/{}", goal.hash, goal.config.hash())
 }
 
-/// What is noted on a service as failed: the revision, and why.
-fn noted(service: &RayService) -> Option<(&str, &str)> {
+/// Returns the failed revision and the reason recorded on the RayService; None if there is no
+/// record.
+fn recorded(service: &RayService) -> Option<(&str, &str)> {
     service.annotations().get(FAILED_ANNOTATION)?.split_once(": ")
 }
 
-/// Why what is wanted isn't tried, if it has failed.
+/// Returns why the upgrade to the desired revision failed; None if it did not fail.
 pub(super) fn reason<'a>(service: &'a RayService, goal: &Goal) -> Option<&'a str> {
-    noted(service).filter(|(failed, _)| *failed == revision(goal)).map(|(_, why)| why)
+    recorded(service).filter(|(failed, _)| *failed == revision(goal)).map(|(_, why)| why)
 }
 
-/// What is to be done once it is seen that this has failed: it is neither made nor kept, as long as another serves.
+/// Replaces an upgrade that has failed by a hold while another cluster is active: the failed
+/// cluster is neither created nor kept.
 pub(super) fn decide(step: Step, has_failed: bool, serves: bool) -> Step {
     let upgrades = matches!(step, Step::Create | Step::Continue(_) | Step::UpdatePending(_));
     if serves && upgrades && has_failed { Step::Hold(Reason::Failed, None) } else { step }
 }
 
-/// Notes on the service that its upgrade has failed, and takes the note away once something else is wanted.
+/// Records a failed upgrade on the RayService, and removes the record once the spec changes or the
+/// active cluster matches.
 pub(super) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
     let (service, Ok(goal)) = (scene.view.service, scene.goal) else { return };
-    let is_settled = matches!(scene.step, Step::Keep | Step::UpdateActive);
+    let is_up_to_date = matches!(scene.step, Step::Keep | Step::UpdateActive);
     let mut next = service.clone();
-    if noted(service).is_some_and(|(failed, _)| is_settled || failed != revision(goal)) {
+    if recorded(service).is_some_and(|(failed, _)| is_up_to_date || failed != revision(goal)) {
         next.annotations_mut().remove(FAILED_ANNOTATION);
         return plan.write(Write::patch(service, &next));
     }
@@ -53,7 +58,7 @@ pub(super) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
         Trouble::None => {}
         Trouble::Until(due) => plan.wake(due),
         Trouble::Failed(why) => {
-            let text = format!("RayCluster {} is given up: {why}", child.name());
+            let text = format!("Upgrade to RayCluster {} failed: {why}", child.name());
             next.annotations_mut().insert(FAILED_ANNOTATION.to_owned(), format!("{}: {why}", revision(goal)));
             plan.write(Write::patch(service, &next));
             plan.notes.push(Note::warning(service, "UpgradeFailed", text));
@@ -61,62 +66,64 @@ pub(super) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
     }
 }
 
-/// The cluster that is to take over step by step.
+/// Returns the pending cluster of an incremental upgrade; None if none is in progress.
 fn upgrading<'s>(scene: &'s Scene<'_>) -> Option<&'s Child<'s>> {
     scene.family.active.as_ref()?;
     incremental::options(scene.view.service)?;
     scene.pending().filter(|_| matches!(scene.step, Step::Continue(_) | Step::UpdatePending(_)))
 }
 
-/// What is wrong with a cluster.
+/// Result of checking the pending cluster for failure.
 enum Trouble {
+    /// It has not failed, or no deadline applies.
     None,
-    /// Something is, and has failed if it lasts so long.
+    /// It is unhealthy and fails at this time unless it recovers.
     Until(Timestamp),
-    /// This has failed.
+    /// It failed for this reason.
     Failed(String),
 }
 
 fn trouble(scene: &Scene<'_>, child: &Child<'_>, goal: &Goal) -> Trouble {
     let status = child.current_status().filter(|_| child.applied_config() == Some(goal.config.hash()));
-    let failed = status.and_then(|status| status.applications.iter().find(|(_, it)| it.status == DEPLOY_FAILED));
+    let failed = status.and_then(|status| status.applications.iter().find(|(_, application)| application.status == DEPLOY_FAILED));
     if let Some((name, application)) = failed {
         return Trouble::Failed(format!("application {name} is {DEPLOY_FAILED}: {}", application.told()));
     }
     let Ok(Some(deadline)) = deadline(&scene.view.service.metadata) else { return Trouble::None };
-    let (Some(since), Health::Ill(ill)) = (ill_since(child.cluster), health(scene, child, goal)) else {
+    let (Some(since), Health::Ill(reason)) = (ill_since(child.cluster), health(scene, child, goal)) else {
         return Trouble::None;
     };
     let due = since.saturating_add(deadline).unwrap_or(Timestamp::MAX);
     if due > scene.view.now {
         return Trouble::Until(due);
     }
-    Trouble::Failed(format!("it was not healthy {}; {ill}", within(deadline)))
+    Trouble::Failed(format!("the cluster was not healthy {}; {reason}", within(deadline)))
 }
 
 fn within(deadline: SignedDuration) -> String {
     format!("within {deadline:#} (annotation {DEADLINE_ANNOTATION})")
 }
 
-/// What is known of the health of a cluster.
+/// Health of a RayCluster that is being upgraded to.
 enum Health {
-    /// It is well, or waits for quota, which doesn't count.
+    /// It is healthy, or pending for quota, which does not count as unhealthy.
     Well,
-    /// It isn't, because of this.
+    /// It is unhealthy for this reason.
     Ill(String),
-    /// Nobody has been asked yet, or it was too little to tell.
+    /// Not observed yet.
     Unknown,
 }
 
 fn health(scene: &Scene<'_>, child: &Child<'_>, goal: &Goal) -> Health {
     match super::serve::waits_for(scene, child, &goal.config).filter(|_| may_run(scene, child)) {
         None => Health::Well,
-        Some(ill) if is_known(child, goal) => Health::Ill(ill),
+        Some(reason) if is_known(child, goal) => Health::Ill(reason),
         Some(_) => Health::Unknown,
     }
 }
 
-/// Whether what a cluster is said to wait for was seen, and not only not asked for yet.
+/// Returns true if the reason why the cluster cannot serve yet was observed, rather than Serve not
+/// having been queried.
 fn is_known(child: &Child<'_>, goal: &Goal) -> bool {
     if child.is_mute() {
         return true;
@@ -126,7 +133,7 @@ fn is_known(child: &Child<'_>, goal: &Goal) -> bool {
     child.current_status().is_some() && is_applied
 }
 
-/// Notes on a cluster since when it has been ill without a break, where there is a limit to that.
+/// Records on the cluster since when it has been continuously unhealthy, if a deadline is set.
 pub(super) fn note(scene: &Scene<'_>, child: &Child<'_>, cluster: &mut RayCluster) {
     let Ok(goal) = scene.goal else { return };
     let is_limited = matches!(deadline(&scene.view.service.metadata), Ok(Some(_)));
@@ -143,12 +150,13 @@ pub(super) fn note(scene: &Scene<'_>, child: &Child<'_>, cluster: &mut RayCluste
     }
 }
 
-/// Since when a cluster is noted as ill. What can't be read has been tampered with, and says nothing.
+/// Returns the recorded start of the unhealthy period. A value that cannot be parsed was tampered
+/// with and counts as None.
 fn ill_since(cluster: &RayCluster) -> Option<Timestamp> {
     cluster.annotations().get(UNHEALTHY_SINCE_ANNOTATION)?.parse().ok()
 }
 
-/// Whether a cluster has the quota that it needs, if it needs any.
+/// Returns true if the cluster has its quota or needs none.
 fn may_run(scene: &Scene<'_>, child: &Child<'_>) -> bool {
     let status = scene.view.service.status.as_ref();
     let is_admitted = status.is_some_and(|status| condition::is_true(&status.conditions, ADMITTED));
@@ -164,12 +172,12 @@ mod tests {
     const FAILED: Step = Step::Hold(Reason::Failed, None);
 
     #[rstest]
-    #[case::is_not_made_again(Step::Create, true, true, FAILED)]
-    #[case::is_taken_back(Step::Continue(0), true, true, FAILED)]
-    #[case::another_is_made(Step::Create, false, true, Step::Create)]
-    #[case::nothing_serves(Step::Create, true, false, Step::Create)]
-    #[case::what_serves_is_wanted(Step::Keep, true, true, Step::Keep)]
-    fn what_has_failed(#[case] step: Step, #[case] failed: bool, #[case] serves: bool, #[case] expected: Step) {
+    #[case::failed_cluster_is_not_recreated(Step::Create, true, true, FAILED)]
+    #[case::pending_cluster_is_dropped(Step::Continue(0), true, true, FAILED)]
+    #[case::different_revision_is_created(Step::Create, false, true, Step::Create)]
+    #[case::no_active_cluster(Step::Create, true, false, Step::Create)]
+    #[case::active_cluster_matches(Step::Keep, true, true, Step::Keep)]
+    fn failed_upgrade_is_held_while_a_cluster_is_active(#[case] step: Step, #[case] failed: bool, #[case] serves: bool, #[case] expected: Step) {
         assert_eq!(decide(step, failed, serves), expected);
     }
 }

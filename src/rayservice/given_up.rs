@@ -1,7 +1,8 @@
-//! Upgrades that waited for quota for too long: the cluster that was to serve next is taken back, and not made again until
-//! another is wanted.
+//! Upgrades that are not admitted in time: the pending cluster is deleted and not created again
+//! until the spec requires a different one.
 //!
-//! What was given up is noted on the service before the cluster goes: else the next process would make it anew.
+//! The hash of the timed-out cluster is recorded on the RayService before that cluster is deleted;
+//! otherwise a restarted process would recreate it.
 
 use jiff::{SignedDuration, Timestamp};
 use kube_core::ResourceExt;
@@ -15,21 +16,23 @@ use sluice_api::ray::upgrade_choices::{GIVEN_UP_ANNOTATION, TIMEOUT_ANNOTATION, 
 use sluice_plan::{Note, Plan, Write};
 use sluice_api::sluice::ADMITTED;
 
-/// What is to be done once it is seen which cluster was given up: that one is neither made nor kept, as long as another serves.
+/// Replaces an upgrade to the timed-out cluster by a hold while another cluster is active: the
+/// timed-out one is neither created nor kept.
 pub(super) fn decide(step: Step, given_up: Option<&str>, wanted: &str, serves: bool) -> Step {
     let upgrades = matches!(step, Step::Create | Step::Continue(_) | Step::UpdatePending(_));
     if serves && upgrades && given_up == Some(wanted) { Step::Hold(Reason::GivenUp, None) } else { step }
 }
 
-/// Notes on the service that its upgrade is given up, and takes the note away once something else is wanted.
+/// Records a timed-out upgrade on the RayService, and removes the record once the spec requires a
+/// different cluster or the active one matches.
 pub(super) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
     let (service, Ok(goal)) = (scene.view.service, scene.goal) else { return };
-    let noted = given_up(&service.metadata);
-    let is_settled = matches!(scene.step, Step::Keep | Step::UpdateActive);
-    if noted.is_some_and(|noted| is_settled || noted != goal.hash) {
-        let mut forgotten = service.clone();
-        forgotten.annotations_mut().remove(GIVEN_UP_ANNOTATION);
-        return plan.write(Write::patch(service, &forgotten));
+    let recorded = given_up(&service.metadata);
+    let is_up_to_date = matches!(scene.step, Step::Keep | Step::UpdateActive);
+    if recorded.is_some_and(|recorded| is_up_to_date || recorded != goal.hash) {
+        let mut next = service.clone();
+        next.annotations_mut().remove(GIVEN_UP_ANNOTATION);
+        return plan.write(Write::patch(service, &next));
     }
     let Some((child, since)) = waiting(scene) else { return };
     let Ok(Some(timeout)) = admission_timeout(&service.metadata) else { return };
@@ -37,36 +40,36 @@ pub(super) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
     if due > scene.view.now {
         return plan.wake(due);
     }
-    let mut noted = service.clone();
-    noted.annotations_mut().insert(GIVEN_UP_ANNOTATION.to_owned(), goal.hash.clone());
-    plan.write(Write::patch(service, &noted));
+    let mut next = service.clone();
+    next.annotations_mut().insert(GIVEN_UP_ANNOTATION.to_owned(), goal.hash.clone());
+    plan.write(Write::patch(service, &next));
     plan.notes.push(Note::warning(service, "UpgradeAdmissionTimedOut", why(scene, child, timeout)));
 }
 
-/// The cluster that is to serve next and has no quota, and since when. One that may start as soon as the old one has stopped has
-/// quota.
+/// Returns the pending cluster that has no quota, and since when it has been without. A cluster
+/// that only waits for the active one to stop holds quota already and does not count.
 fn waiting<'s>(scene: &'s Scene<'_>) -> Option<(&'s Child<'s>, Timestamp)> {
     let child = scene.pending().filter(|_| matches!(scene.step, Step::Continue(_) | Step::UpdatePending(_)))?;
-    let serves = scene.family.active.as_ref().is_some_and(|active| !active.is_suspended());
+    let is_active_running = scene.family.active.as_ref().is_some_and(|active| !active.is_suspended());
     let conditions = child.cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let stops = child.head.is_some() || condition::is_true(conditions, names::CLUSTER_SUSPENDING);
-    if !scene.view.gated || !serves || !child.is_suspended() || stops {
+    let is_stopping = child.head.is_some() || condition::is_true(conditions, names::CLUSTER_SUSPENDING);
+    if !scene.view.gated || !is_active_running || !child.is_suspended() || is_stopping {
         return None;
     }
-    // One that had quota before waits since it lost that.
+    // A cluster that lost its quota waits since it was suspended.
     let suspended = condition::get(conditions, names::CLUSTER_SUSPENDED).filter(|found| found.status == "True");
-    let made = child.cluster.creation_timestamp()?.0;
-    Some((child, suspended.map_or(made, |suspended| made.max(suspended.last_transition_time.0))))
+    let created = child.cluster.creation_timestamp()?.0;
+    Some((child, suspended.map_or(created, |suspended| created.max(suspended.last_transition_time.0))))
 }
 
 fn why(scene: &Scene<'_>, child: &Child<'_>, timeout: SignedDuration) -> String {
     let status = scene.view.service.status.as_ref();
     let admitted = status.and_then(|status| condition::get(&status.conditions, ADMITTED));
-    let last = admitted.filter(|said| said.status == "False").map(|said| format!(". {}", said.message));
+    let cause = admitted.filter(|admitted| admitted.status == "False").map(|admitted| format!(". {}", admitted.message));
     format!(
-        "RayCluster {} was not admitted within {timeout:#} (annotation {TIMEOUT_ANNOTATION}), and is taken back{}",
+        "RayCluster {} was not admitted within {timeout:#} (annotation {TIMEOUT_ANNOTATION}) and is deleted{}",
         child.name(),
-        last.unwrap_or_default()
+        cause.unwrap_or_default()
     )
 }
 
@@ -79,15 +82,15 @@ mod tests {
     const GIVEN_UP: Step = Step::Hold(Reason::GivenUp, None);
 
     #[rstest]
-    #[case::is_not_made_again(Step::Create, Some("new"), true, GIVEN_UP)]
-    #[case::is_taken_back(Step::Continue(0), Some("new"), true, GIVEN_UP)]
-    #[case::is_taken_back_before_it_gets_more_groups(Step::UpdatePending(0), Some("new"), true, GIVEN_UP)]
-    #[case::another_is_made(Step::Create, Some("other"), true, Step::Create)]
-    #[case::nothing_was_given_up(Step::Create, None, true, Step::Create)]
-    #[case::nothing_serves(Step::Create, Some("new"), false, Step::Create)]
-    #[case::what_serves_is_wanted(Step::Keep, Some("new"), true, Step::Keep)]
-    #[case::what_serves_gets_more_groups(Step::UpdateActive, Some("new"), true, Step::UpdateActive)]
-    fn what_was_given_up(
+    #[case::timed_out_cluster_is_not_recreated(Step::Create, Some("new"), true, GIVEN_UP)]
+    #[case::pending_cluster_is_dropped(Step::Continue(0), Some("new"), true, GIVEN_UP)]
+    #[case::pending_cluster_is_dropped_before_groups_are_appended(Step::UpdatePending(0), Some("new"), true, GIVEN_UP)]
+    #[case::different_cluster_is_created(Step::Create, Some("other"), true, Step::Create)]
+    #[case::nothing_timed_out(Step::Create, None, true, Step::Create)]
+    #[case::no_active_cluster(Step::Create, Some("new"), false, Step::Create)]
+    #[case::active_cluster_matches(Step::Keep, Some("new"), true, Step::Keep)]
+    #[case::groups_are_appended_to_active(Step::UpdateActive, Some("new"), true, Step::UpdateActive)]
+    fn timed_out_upgrade_is_held_while_a_cluster_is_active(
         #[case] step: Step,
         #[case] given_up: Option<&str>,
         #[case] serves: bool,

@@ -1,4 +1,4 @@
-//! What a service asks for, if that makes sense
+//! Desired state of a RayService: parses and validates its spec
 //! (KubeRay 1.7 `ray-operator/controllers/ray/utils/validation.go`, `ValidateRayServiceSpec`).
 
 use k8s_openapi::api::core::v1::Service;
@@ -10,25 +10,26 @@ use sluice_api::ray::{RayCluster, RayService, UpgradeType, names, step_choices, 
 use sluice_plan::ServeConfig;
 use sluice_raycluster::{self as raycluster, Problem};
 
-/// The longest name of a service, in characters; names of children, Services and labels are made from it.
+/// Maximum length of a RayService name, in characters. Names of RayClusters and Services and label
+/// values are derived from it.
 const LONGEST_NAME: usize = 47;
-/// A name for a cluster that is only looked at.
+/// Name of the RayCluster that is built for validation only and never created.
 const DRAFT: &str = "draft";
 
-/// What a service asks for.
+/// Desired state of a RayService with a valid spec.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Goal {
-    /// What tells its cluster from others.
+    /// Hash of the RayCluster spec; see [`hash::of`].
     pub(super) hash: String,
-    /// What its clusters are to serve.
+    /// Serve configuration of its RayClusters.
     pub(super) config: ServeConfig,
 }
 
 impl Goal {
-    /// Reads what a service asks for.
+    /// Reads and validates the desired state of a RayService.
     ///
     /// # Errors
-    /// Everything that is wrong with it; nothing in a service that has a problem may be acted on.
+    /// Returns all validation errors; a RayService with any must not be acted on.
     pub fn of(service: &RayService) -> Result<Self, Vec<Problem>> {
         let mut problems = Vec::new();
         name(service, &mut problems);
@@ -37,7 +38,7 @@ impl Goal {
         cluster(&draft, &mut problems);
         serve_service(service, &draft, &mut problems);
         if let Some(UpgradeType::Other(unknown)) = own_strategy(service) {
-            let message = format!("{unknown:?}; NewCluster, NewClusterWithIncrementalUpgrade and None are allowed");
+            let message = format!("unsupported value {unknown:?}; supported values: NewCluster, NewClusterWithIncrementalUpgrade, None");
             problem(&mut problems, "spec.upgradeStrategy.type", message);
         }
         if let Err(found) = Options::of(service) {
@@ -51,7 +52,7 @@ impl Goal {
             );
         }
         if let Some(seconds) = service.spec.ray_cluster_deletion_delay_seconds.filter(|seconds| *seconds < 0) {
-            problem(&mut problems, "spec.rayClusterDeletionDelaySeconds", format!("{seconds} is below 0"));
+            problem(&mut problems, "spec.rayClusterDeletionDelaySeconds", format!("{seconds} must not be negative"));
         }
         match config {
             Some(config) if problems.is_empty() => {
@@ -62,32 +63,33 @@ impl Goal {
     }
 }
 
-/// How a change of the cluster is to be brought about. If the spec doesn't say, `upgrades` tells whether another is made.
+/// Returns the upgrade strategy. If the spec sets none, the operator default applies: NewCluster if
+/// `upgrades` is true, None otherwise.
 pub(super) fn strategy(service: &RayService, upgrades: bool) -> &UpgradeType {
-    let usual = if upgrades { &UpgradeType::NewCluster } else { &UpgradeType::None };
-    own_strategy(service).unwrap_or(usual)
+    let default = if upgrades { &UpgradeType::NewCluster } else { &UpgradeType::None };
+    own_strategy(service).unwrap_or(default)
 }
 
-/// What the spec itself says of that.
+/// Returns the upgrade strategy set in the spec; None if it sets none.
 pub(super) fn own_strategy(service: &RayService) -> Option<&UpgradeType> {
     service.spec.upgrade_strategy.as_ref()?.type_.as_ref()
 }
 
-/// What is set and has no effect, each with what is missing.
+/// Returns fields and annotations that are set but have no effect, each with an explanation.
 pub(super) fn unsupported(service: &RayService) -> Vec<String> {
-    let of_cluster = raycluster::unsupported::fields(&children::draft(service, DRAFT));
-    let of_cluster = of_cluster.iter().map(|field| in_service(field));
-    misread(service).chain(of_cluster).collect()
+    let cluster_fields = raycluster::unsupported::fields(&children::draft(service, DRAFT));
+    let cluster_fields = cluster_fields.iter().map(|field| in_service(field));
+    misread(service).chain(cluster_fields).collect()
 }
 
-/// Annotations that make no sense, each with what is allowed.
+/// Returns a message for each invalid annotation, with the allowed values.
 pub(super) fn misread(service: &RayService) -> impl Iterator<Item = String> {
     let meta = &service.metadata;
-    let of_upgrades = upgrade_choices::misread(meta).into_iter().chain(step_choices::misread(meta));
-    of_upgrades.chain(way_choices::misread(meta))
+    let upgrade_errors = upgrade_choices::misread(meta).into_iter().chain(step_choices::misread(meta));
+    upgrade_errors.chain(way_choices::misread(meta))
 }
 
-/// A field of a cluster as the service has it.
+/// Returns the path of a RayCluster field within the RayService.
 fn in_service(field: &str) -> String {
     field.strip_prefix("spec.").map_or_else(|| field.to_owned(), |rest| format!("spec.rayClusterConfig.{rest}"))
 }
@@ -100,14 +102,16 @@ fn name(service: &RayService, problems: &mut Vec<Problem>) {
     let name = service.name_any();
     let field = "metadata.name";
     if name.chars().count() > LONGEST_NAME {
-        let message = format!("{name:?} has {} characters; up to {LONGEST_NAME} are allowed", name.chars().count());
+        let message = format!("{name:?} has {} characters; at most {LONGEST_NAME} are allowed", name.chars().count());
         problem(problems, field, message);
     }
-    let starts_well = name.starts_with(|first: char| first.is_ascii_lowercase());
+    let starts_with_letter = name.starts_with(|first: char| first.is_ascii_lowercase());
     let is_label =
         name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-') && !name.ends_with('-');
-    if !starts_well || !is_label {
-        let message = format!("{name:?} becomes the name of Services: a-z, 0-9 and '-', from a letter on, to no '-'");
+    if !starts_with_letter || !is_label {
+        let message = format!(
+            "{name:?} is used in Service names: it must consist of a-z, 0-9 and '-', start with a letter and not end with '-'"
+        );
         problem(problems, field, message);
     }
 }
@@ -115,8 +119,8 @@ fn name(service: &RayService, problems: &mut Vec<Problem>) {
 fn config(service: &RayService, problems: &mut Vec<Problem>) -> Option<ServeConfig> {
     match ServeConfig::from_yaml(service.spec.serve_config_v2.as_deref().unwrap_or_default()) {
         Ok(config) if config.sets_capacity() && is_in_steps(service) => {
-            let message = "target_capacity is set by Sluice itself, step by step, where upgradeStrategy.type is \
-                 NewClusterWithIncrementalUpgrade; leave it out";
+            let message = "target_capacity must not be set when spec.upgradeStrategy.type is \
+                 NewClusterWithIncrementalUpgrade: Sluice sets it during an upgrade";
             problem(problems, "spec.serveConfigV2", message);
             None
         }
@@ -132,17 +136,17 @@ fn is_in_steps(service: &RayService) -> bool {
     own_strategy(service) == Some(&UpgradeType::NewClusterWithIncrementalUpgrade)
 }
 
-/// The cluster is judged as the child that it would become.
+/// Validates the RayCluster that would be created for the RayService.
 fn cluster(draft: &RayCluster, problems: &mut Vec<Problem>) {
     if let Err(found) = raycluster::validate::groups(draft) {
         let found = found.into_iter();
         problems.extend(found.map(|problem| Problem { field: in_service(&problem.field), message: problem.message }));
     }
     let head = &draft.spec.head_group_spec;
-    let named = head.head_service.as_ref().and_then(|service| service.pointer("/metadata/name")?.as_str());
-    if let Some(name) = named.filter(|name| !name.is_empty()) {
+    let head_service_name = head.head_service.as_ref().and_then(|service| service.pointer("/metadata/name")?.as_str());
+    if let Some(name) = head_service_name.filter(|name| !name.is_empty()) {
         let message =
-            format!("{name:?} would be the name of the head Service of two clusters during an upgrade; leave it out");
+            format!("{name:?} must not be set: during an upgrade two RayClusters would share this head Service");
         problem(problems, "spec.rayClusterConfig.headGroupSpec.headService.metadata.name", message);
     }
 }
@@ -154,7 +158,7 @@ fn serve_service(service: &RayService, draft: &RayCluster, problems: &mut Vec<Pr
         Err(error) => problem(problems, field, error),
         Ok(_) if services::serve_ports(service, draft).is_empty() => {
             let field = "spec.rayClusterConfig.headGroupSpec.template.spec.containers[0].ports";
-            problem(problems, field, "there is no port named \"serve\" or \"serve-…\", so nobody could send requests");
+            problem(problems, field, "no port is named \"serve\" or \"serve-...\", so no request could reach Serve");
         }
         Ok(_) => {}
     }

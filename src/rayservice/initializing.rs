@@ -1,8 +1,10 @@
-//! Services that don't come to serve in time, if their owner has set a limit: their clusters go, and nothing is made any more
-//! (KubeRay 1.7 `ray-operator/controllers/ray/rayservice_controller.go`, `markFailedOnInitializingTimeout`). Time that is spent waiting
-//! for quota doesn't count: nothing of the service is at fault then.
+//! Initialization timeout: a RayService that does not become ready in time loses its RayClusters,
+//! and no new ones are created (KubeRay 1.7
+//! `ray-operator/controllers/ray/rayservice_controller.go`, `markFailedOnInitializingTimeout`).
+//! Time spent pending for quota does not count, because the RayService is not at fault.
 //!
-//! The end is in the condition `Ready`, before anything is deleted. Suspending the service, and resuming it, begins anew.
+//! The timeout is recorded in the condition `Ready` before anything is deleted. Suspending and
+//! resuming the RayService starts over.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -15,10 +17,10 @@ use sluice_api::{condition, duration};
 use sluice_plan::{Note, Plan};
 use sluice_api::sluice::ADMITTED;
 
-/// The limit that the owner has set.
+/// Returns the configured timeout; None if there is none.
 ///
 /// # Errors
-/// When the annotation doesn't say a time.
+/// Returns a message if the annotation is not a positive duration or number of seconds.
 pub(super) fn limit(service: &RayService) -> Result<Option<SignedDuration>, String> {
     let Some(text) = service.annotations().get(INITIALIZING_TIMEOUT_ANNOTATION).filter(|text| !text.is_empty()) else {
         return Ok(None);
@@ -27,10 +29,11 @@ pub(super) fn limit(service: &RayService) -> Result<Option<SignedDuration>, Stri
     let limit = duration::parse(text).or_else(seconds).filter(SignedDuration::is_positive);
     limit
         .map(Some)
-        .ok_or_else(|| format!("{text:?} is not a time above zero like 30m or 1h30m, nor a number of seconds"))
+        .ok_or_else(|| format!("{text:?} is not a positive duration such as 30m or 1h30m, nor a positive number of seconds"))
 }
 
-/// When a service that doesn't serve yet has taken too long.
+/// Returns when initialization times out; None if there is no timeout, the RayService is not
+/// initializing, or it is pending for quota.
 pub(super) fn due(view: &View<'_>) -> Option<Timestamp> {
     let service = view.service;
     let limit = limit(service).ok()??;
@@ -45,24 +48,25 @@ pub(super) fn due(view: &View<'_>) -> Option<Timestamp> {
     if view.gated && admitted.is_none() {
         return None;
     }
-    let begun = [Some(since(ready)), resumed, admitted].into_iter().flatten().max()?;
-    Some(begun.saturating_add(limit).unwrap_or(Timestamp::MAX))
+    let started_at = [Some(since(ready)), resumed, admitted].into_iter().flatten().max()?;
+    Some(started_at.saturating_add(limit).unwrap_or(Timestamp::MAX))
 }
 
-/// Whether a service has taken too long, and wants nothing any more.
+/// Returns true if initialization has timed out: the RayService needs no RayClusters.
 pub fn is_over(service: &RayService) -> bool {
     let ready = condition::get(conditions(service), status::READY);
     ready.is_some_and(|ready| ready.status == "False" && ready.reason == status::TIMED_OUT)
 }
 
-/// Ends a service that takes too long, now or when it will have.
+/// Records the timeout if it is due and returns true; otherwise schedules the next check and
+/// returns false.
 pub(super) fn plan(view: &View<'_>, due: Timestamp, plan: &mut Plan) -> bool {
     if due > view.now {
         plan.wake(due);
         return false;
     }
     let text = format!(
-        "RayService {} is not ready in time ({INITIALIZING_TIMEOUT_ANNOTATION}); its clusters go",
+        "RayService {} did not become ready in time (annotation {INITIALIZING_TIMEOUT_ANNOTATION}); its RayClusters are deleted",
         view.service.name_any()
     );
     plan.notes.push(Note::warning(view.service, "RayServiceInitializingTimeout", text));
@@ -70,7 +74,7 @@ pub(super) fn plan(view: &View<'_>, due: Timestamp, plan: &mut Plan) -> bool {
     true
 }
 
-/// Plans a service that has taken too long.
+/// Plans a RayService that has timed out: deletes its RayClusters.
 pub(super) fn end(view: &View<'_>) -> Plan {
     let mut plan = Plan::default();
     children::delete_all(view.service, &view.children, &mut plan);

@@ -1,5 +1,6 @@
-//! The Serve configuration that a cluster was given, kept in the API server beside it. The spec tells only what the next cluster is to
-//! have: a head that comes up anew while another configuration is wanted, or while the spec makes no sense, is given what it had.
+//! Serve configurations applied to a RayCluster, stored in ControllerRevisions. The spec holds only
+//! the configuration of the next cluster: a head that restarts during an upgrade, or while the spec
+//! is invalid, gets its previous configuration from here.
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
@@ -14,50 +15,52 @@ use sluice_plan::ServeConfig;
 use sluice_plan::{Plan, Write};
 use sluice_raycluster::{build, names as naming};
 
-/// Where in a ControllerRevision the configuration is, as the text that it was written as.
+/// Field of the ControllerRevision data that holds the configuration in its original text.
 const FIELD: &str = "serveConfigV2";
 
-/// One configuration that is kept.
+/// Stored Serve configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Kept<'a> {
-    /// What it is kept in, which belongs to the cluster that has it.
+    /// ControllerRevision that stores it, owned by the RayCluster.
     pub object: &'a ControllerRevision,
-    /// The configuration.
+    /// Parsed configuration.
     pub config: &'a ServeConfig,
 }
 
-/// Reads the configuration that is kept in an object; `None` if none is.
+/// Reads the configuration stored in a ControllerRevision; None if it holds none or it cannot be
+/// parsed.
 pub fn read(object: &ControllerRevision) -> Option<ServeConfig> {
     ServeConfig::from_yaml(object.data.as_ref()?.0.get(FIELD)?.as_str()?).ok()
 }
 
-/// The configuration that a child was given last, if that is kept.
+/// Returns the configuration applied to a cluster last; None if it is not stored.
 pub(super) fn applied<'a>(view: &View<'a>, child: &Child<'a>) -> Option<&'a ServeConfig> {
     let hash = child.applied_config()?;
     of(view, child).map(|kept| kept.config).find(|config| config.hash() == hash)
 }
 
-/// Keeps the configuration that a child is to have, and lets go those before it once it is on record that the child has taken it.
+/// Stores the configuration that a cluster will get. Older ones are deleted once the cluster's
+/// annotation confirms that the new one was applied.
 pub(super) fn plan(scene: &Scene<'_>, child: &Child<'_>, config: &ServeConfig, plan: &mut Plan) {
     let name = naming::serve_config(child.cluster, config.hash());
     if !of(scene.view, child).any(|kept| kept.object.name_any() == name) {
         plan.write(Write::create(&object(child, name, config)));
         return;
     }
-    let noted = child.cluster.annotations().get(names::SERVE_CONFIG_HASH_ANNOTATION);
-    if noted.is_some_and(|noted| noted == config.hash()) {
-        let former = of(scene.view, child).filter(|kept| kept.object.name_any() != name);
-        let there = former.filter(|kept| kept.object.metadata.deletion_timestamp.is_none());
-        plan.writes.extend(there.map(|kept| Write::delete(kept.object, false)));
+    let annotated = child.cluster.annotations().get(names::SERVE_CONFIG_HASH_ANNOTATION);
+    if annotated.is_some_and(|annotated| annotated == config.hash()) {
+        let previous = of(scene.view, child).filter(|kept| kept.object.name_any() != name);
+        let deletable = previous.filter(|kept| kept.object.metadata.deletion_timestamp.is_none());
+        plan.writes.extend(deletable.map(|kept| Write::delete(kept.object, false)));
     }
 }
 
-/// What is kept for a child.
+/// Returns the configurations stored for a cluster.
 fn of<'v, 'a>(view: &'v View<'a>, child: &Child<'_>) -> impl Iterator<Item = Kept<'a>> + use<'v, 'a> {
     let uid = child.cluster.metadata.uid.clone();
-    let is_its =
+    let is_owned =
         move |kept: &Kept<'_>| kept.object.owner_references().iter().any(|owner| Some(&owner.uid) == uid.as_ref());
-    view.kept.iter().copied().filter(is_its)
+    view.kept.iter().copied().filter(is_owned)
 }
 
 fn object(child: &Child<'_>, name: String, config: &ServeConfig) -> ControllerRevision {

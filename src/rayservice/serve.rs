@@ -1,4 +1,5 @@
-//! The Serve applications of a child: which configuration it gets, what is asked of it and when.
+//! Serve applications of a RayCluster: selects the configuration to apply, and plans the calls to
+//! the Ray dashboard and the Serve proxy.
 
 use jiff::SignedDuration;
 use kube_core::ResourceExt;
@@ -17,35 +18,35 @@ use sluice_raycluster::auth::Auth;
 use sluice_raycluster::names::head_service;
 use sluice_raycluster::services::head_ports;
 
-/// An answer that doesn't come within this time is asked for again.
+/// Delay after which an unanswered call is repeated.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(2);
-/// The port of the dashboard, if the head names none.
+/// Dashboard port if the head container names none.
 const DASHBOARD_PORT: u16 = 8265;
-/// The port of the Serve proxy, if the head names none.
+/// Serve proxy port if the head container names none.
 const SERVE_PORT: u16 = 8000;
 
-/// The configuration of the spec, if the active cluster is to have it. One that comes with another cluster is for that one, and never
-/// reaches the one that serves.
+/// Returns the configuration of the spec if the active cluster should have it. A configuration that
+/// comes with a new cluster spec is for the new cluster only and never reaches the active one.
 fn goal_of_active<'a>(scene: &'a Scene<'_>, active: &Child<'_>) -> Option<&'a ServeConfig> {
     let config = &scene.goal.as_ref().ok()?.config;
-    let alone = matches!(scene.step, Step::Keep | Step::UpdateActive | Step::Hold(Reason::NoUpgrades, _));
-    let is_back = matches!(scene.step, Step::Return(_)) && is_made_from_spec(scene, active);
-    (alone || is_back || active.applied_config() == Some(config.hash())).then_some(config)
+    let is_sole_target = matches!(scene.step, Step::Keep | Step::UpdateActive | Step::Hold(Reason::NoUpgrades, _));
+    let is_reverted = matches!(scene.step, Step::Return(_)) && is_made_from_spec(scene, active);
+    (is_sole_target || is_reverted || active.applied_config() == Some(config.hash())).then_some(config)
 }
 
-/// Whether a child was made from what the spec asks for.
+/// Returns true if the cluster was created from the current spec.
 pub(super) fn is_made_from_spec(scene: &Scene<'_>, child: &Child<'_>) -> bool {
     let spec = &scene.view.service.spec.ray_cluster_config;
     scene.goal.as_ref().is_ok_and(|goal| child.fit(spec, &goal.hash) == Fit::Same)
 }
 
-/// The configuration of the spec, if the pending cluster is to have it.
+/// Returns the configuration of the spec if the pending cluster should have it.
 fn goal_of_pending<'a>(scene: &'a Scene<'_>) -> Option<&'a ServeConfig> {
     let config = &scene.goal.as_ref().ok()?.config;
     matches!(scene.step, Step::Continue(_) | Step::UpdatePending(_)).then_some(config)
 }
 
-/// Plans what becomes of Serve on the active and the pending cluster.
+/// Plans the Serve configuration, calls and head pod label of the active and the pending cluster.
 pub(super) fn plan_all(scene: &Scene<'_>, plan: &mut Plan) {
     let active = scene.family.active.as_ref().map(|active| (active, goal_of_active(scene, active)));
     let pending = scene.pending().map(|pending| (pending, goal_of_pending(scene)));
@@ -58,22 +59,25 @@ pub(super) fn plan_all(scene: &Scene<'_>, plan: &mut Plan) {
     }
 }
 
-/// What a child is to be given: what the spec says for it, if that is said; but what it had before rather than nothing at all.
+/// Returns the configuration to apply to a cluster: the one from the spec if there is one for it,
+/// else the previous one. A head that lost its applications gets the previous one too while Serve
+/// rejects the new one.
 fn to_have<'a>(scene: &Scene<'a>, child: &Child<'a>, goal: Option<&'a ServeConfig>) -> Option<&'a ServeConfig> {
-    let had = || kept::applied(scene.view, child);
+    let previous = || kept::applied(scene.view, child);
     match goal {
-        Some(goal) if has_lost(child) && child.serve.refusal(goal.hash()).is_some() => had().or(Some(goal)),
+        Some(goal) if has_lost(child) && child.serve.refusal(goal.hash()).is_some() => previous().or(Some(goal)),
         Some(goal) => Some(goal),
-        None => had(),
+        None => previous(),
     }
 }
 
-/// Whether a head that came up anew has no applications.
+/// Returns true if the head reports no applications, as it does after a restart.
 fn has_lost(child: &Child<'_>) -> bool {
     child.current_status().is_some_and(|status| status.applications.is_empty())
 }
 
-/// Plans the calls to a child. `config` is what it is to have; `None` if that isn't known.
+/// Plans the calls to a cluster. `config` is the configuration that it should have; None if
+/// unknown.
 fn plan(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan: &mut Plan) {
     let Some(ready_since) = child.head_ready_since() else { return };
     let now = scene.view.now;
@@ -85,7 +89,7 @@ fn plan(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan
             plan.wake(at);
         }
     }
-    tell(scene, child, config, plan);
+    record_events(scene, child, config, plan);
     let at = child.serve.ask_at(ready_since, child.head_uid(), scene.transition.is_some());
     if at <= now {
         plan.serve_calls.push(call(child, ServeRequest::Get));
@@ -95,8 +99,9 @@ fn plan(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan
     }
 }
 
-/// What has to be applied for a child to have a configuration: because it has another one, or at another capacity, or because a head
-/// that came up anew has lost it. That is known only once the head has been asked.
+/// Returns the configuration to apply, because the cluster has a different one, or a different
+/// capacity, or lost it in a head restart; None if nothing is to be applied or the current head has
+/// not reported its status yet.
 fn to_apply(scene: &Scene<'_>, child: &Child<'_>, config: &ServeConfig) -> Option<ServeConfig> {
     let status = child.current_status()?;
     let wanted = match incremental::capacity(scene, child) {
@@ -104,12 +109,13 @@ fn to_apply(scene: &Scene<'_>, child: &Child<'_>, config: &ServeConfig) -> Optio
         Told::Whole => config.clone(),
         Told::Share(percent) => config.at_capacity(Some(percent)),
     };
-    let lost = status.applications.is_empty() && config.has_applications();
-    let is_there = child.applied_config() == Some(config.hash()) && status.target_capacity == wanted.capacity();
-    (lost || !is_there).then_some(wanted)
+    let is_lost = status.applications.is_empty() && config.has_applications();
+    let is_applied = child.applied_config() == Some(config.hash()) && status.target_capacity == wanted.capacity();
+    (is_lost || !is_applied).then_some(wanted)
 }
 
-fn tell(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan: &mut Plan) {
+/// Records Events for a rejected configuration and for applications that were lost.
+fn record_events(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan: &mut Plan) {
     let service = scene.view.service;
     if let Some(error) = config.and_then(|config| child.serve.refusal(config.hash())) {
         let text = error.to_string();
@@ -120,16 +126,17 @@ fn tell(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan
         && (child.applied_config().is_some() || status::had_applications(scene, child))
     {
         let text = format!(
-            "RayCluster {} has lost its Serve applications, and their configuration is neither in the spec nor kept; \
-             they come back with the pending cluster, or when the spec is put back",
+            "RayCluster {} lost its Serve applications, and their configuration is neither in the spec nor stored; \
+             revert the spec, or wait for the pending RayCluster to take over",
             child.name()
         );
         plan.notes.push(Note::warning(service, "ServeApplicationsLost", text));
     }
 }
 
-/// Plans the label of a child's head pod by which the serve Service finds it
-/// (KubeRay 1.7 `ray-operator/controllers/ray/rayservice_controller.go`, `updateHeadPodServeLabel`).
+/// Plans the head pod label by which the serve Service selects the pod
+/// (KubeRay 1.7 `ray-operator/controllers/ray/rayservice_controller.go`,
+/// `updateHeadPodServeLabel`).
 fn plan_head_label(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
     let Some(head) = child.head else { return };
     let serves = head.labels().get(names::SERVE_LABEL).is_some_and(|serves| serves == "true");
@@ -143,14 +150,14 @@ fn plan_head_label(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
     if wanted == serves {
         return;
     }
-    let mut labelled = head.clone();
-    labelled.labels_mut().insert(names::SERVE_LABEL.to_owned(), wanted.to_string());
-    let text = format!("Head pod {} takes {} requests", place(head), if wanted { "its share of the" } else { "no" });
+    let mut labeled = head.clone();
+    labeled.labels_mut().insert(names::SERVE_LABEL.to_owned(), wanted.to_string());
+    let text = format!("Head pod {} {} receives Serve requests", place(head), if wanted { "now" } else { "no longer" });
     plan.notes.push(Note::normal(scene.view.service, "UpdatedHeadPodServeLabel", text));
-    plan.write(Write::patch(head, &labelled));
+    plan.write(Write::patch(head, &labeled));
 }
 
-/// Asks the proxy on the head for its health, while it can be of use: it gets requests, or could get some.
+/// Plans a health check of the Serve proxy on the head pod, if the pod receives requests or could.
 fn check_health(scene: &Scene<'_>, child: &Child<'_>, serves: bool, plan: &mut Plan) {
     let runs = child.current_status().is_some_and(|status| status.is_running());
     let Some(head) = child.head.filter(|_| child.head_ready_since().is_some() && (serves || runs)) else { return };
@@ -181,24 +188,24 @@ fn call(child: &Child<'_>, request: ServeRequest) -> ServeCall {
     }
 }
 
-fn port(child: &Child<'_>, name: &str, usual: u16) -> u16 {
-    head_ports(child.cluster).get(name).and_then(|port| u16::try_from(*port).ok()).unwrap_or(usual)
+fn port(child: &Child<'_>, name: &str, default: u16) -> u16 {
+    head_ports(child.cluster).get(name).and_then(|port| u16::try_from(*port).ok()).unwrap_or(default)
 }
 
-/// What a child waits for before it can take requests with this configuration; `None` when it can.
+/// Returns why a cluster cannot serve requests with this configuration yet; None if it can.
 pub(super) fn waits_for(scene: &Scene<'_>, child: &Child<'_>, config: &ServeConfig) -> Option<String> {
     if child.is_suspended() {
-        let gated = "its gate is closed (spec.suspend) until quota is admitted for it";
-        return Some(if scene.view.gated { gated } else { "it is suspended (spec.suspend)" }.to_owned());
+        let queued = "it is suspended (spec.suspend) until quota is reserved for it";
+        return Some(if scene.view.gated { queued } else { "it is suspended (spec.suspend)" }.to_owned());
     }
     if child.head_ready_since().is_none() {
-        return Some(format!("its head is not ready{}", head_trouble(child)));
+        return Some(format!("its head pod is not ready{}", head_trouble(child)));
     }
     if let Some(error) = child.serve.silence() {
         return Some(error.to_string());
     }
     let Some(status) = child.current_status() else {
-        return Some("Serve has not been asked for its state yet".to_owned());
+        return Some("its Serve status has not been queried yet".to_owned());
     };
     if child.applied_config() != Some(config.hash()) {
         let refusal = child.serve.refusal(config.hash());
@@ -210,22 +217,23 @@ pub(super) fn waits_for(scene: &Scene<'_>, child: &Child<'_>, config: &ServeConf
         return Some("Serve has no applications".to_owned());
     }
     if let Some((name, application)) = status.applications.iter().find(|(_, application)| !application.is_running()) {
-        let said = Some(application.told()).filter(|said| !said.is_empty());
-        let said = said.map_or_else(String::new, |said| format!(": {said}"));
-        return Some(format!("application {name} is {}{said}", application.status));
+        let message = Some(application.told()).filter(|message| !message.is_empty());
+        let message = message.map_or_else(String::new, |message| format!(": {message}"));
+        return Some(format!("application {name} is {}{message}", application.status));
     }
-    (!child.has_serve_pods()).then(|| "none of its pods takes requests yet".to_owned())
+    (!child.has_serve_pods()).then(|| "none of its pods can receive requests yet".to_owned())
 }
 
-/// What keeps the head of a child from being ready, as far as its cluster says; that it could not even be made comes first.
+/// Returns why the head pod is not ready according to the RayCluster's conditions; a failure to
+/// create the pod takes precedence.
 fn head_trouble(child: &Child<'_>) -> String {
     let conditions = child.cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let refused = condition::get(conditions, names::REPLICA_FAILURE);
-    let Some(trouble) = refused.or_else(|| condition::get(conditions, names::HEAD_POD_READY)) else {
+    let create_failure = condition::get(conditions, names::REPLICA_FAILURE);
+    let Some(condition) = create_failure.or_else(|| condition::get(conditions, names::HEAD_POD_READY)) else {
         return String::new();
     };
-    match trouble.message.is_empty() {
-        true => format!(" ({})", trouble.reason),
-        false => format!(" ({}: {})", trouble.reason, trouble.message),
+    match condition.message.is_empty() {
+        true => format!(" ({})", condition.reason),
+        false => format!(" ({}: {})", condition.reason, condition.message),
     }
 }

@@ -1,5 +1,6 @@
-//! The two Services of a service, which lead to one of its clusters. A Service keeps its address for life; what changes is
-//! where it leads to (KubeRay 1.7 `ray-operator/controllers/ray/common/service.go`).
+//! Serve Service and head Service of a RayService, both of which select one of its RayClusters. A
+//! Service keeps its address for life; only its selector changes (KubeRay 1.7
+//! `ray-operator/controllers/ray/common/service.go`).
 
 use std::collections::BTreeMap;
 
@@ -15,23 +16,24 @@ use sluice_api::ray::{RayCluster, RayService, names};
 use sluice_plan::{Note, ObjectRef, Plan, Write};
 use sluice_raycluster::services::{self as cluster_services, head_ports, head_selector};
 
-/// The name of the Service that requests are sent to.
+/// Returns the name of the serve Service, which requests are sent to.
 pub fn serve_service_name(service: &RayService) -> String {
-    let own = service.spec.serve_service.as_ref().and_then(|own| own.pointer("/metadata/name")?.as_str());
-    own.filter(|name| !name.is_empty()).map_or_else(|| format!("{}-serve-svc", service.name_any()), str::to_owned)
+    let custom = service.spec.serve_service.as_ref().and_then(|custom| custom.pointer("/metadata/name")?.as_str());
+    custom.filter(|name| !name.is_empty()).map_or_else(|| format!("{}-serve-svc", service.name_any()), str::to_owned)
 }
 
-/// The name of the Service that leads to the head of the cluster that serves.
+/// Returns the name of the head Service, which selects the head pod of the serving cluster.
 pub fn head_service_name(service: &RayService) -> String {
     format!("{}-head-svc", service.name_any())
 }
 
-/// The name of the cluster that requests are sent to.
+/// Returns the name of the cluster that the serve Service selects; None if there is no such
+/// Service.
 pub(super) fn serving<'a>(view: &View<'a>) -> Option<&'a str> {
     leads_to(find(view, &serve_service_name(view.service))?)
 }
 
-/// The name of the cluster that a Service leads to.
+/// Returns the name of the cluster that a Service selects; None if it selects none.
 pub fn leads_to(service: &Service) -> Option<&str> {
     service.spec.as_ref()?.selector.as_ref()?.get(names::CLUSTER_LABEL).map(String::as_str)
 }
@@ -40,55 +42,56 @@ fn find<'a>(view: &View<'a>, name: &str) -> Option<&'a Service> {
     view.services.iter().copied().find(|service| service.name_any() == name)
 }
 
-/// Plans the Services so that they lead to `child`.
+/// Plans the two Services so that they select `child`.
 pub(super) fn plan(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
     let service = scene.view.service;
-    // Requests are sent to no cluster that is just being stopped or deleted.
-    let steady = || [ObjectRef::of(child.cluster)];
+    // A write in flight may suspend or delete the cluster; requests must not be sent to it then.
+    let blockers = || [ObjectRef::of(child.cluster)];
     for wanted in [serve_service(service, child.cluster), head_service(service, child.cluster)] {
         match find(scene.view, &wanted.name_any()) {
             None => {
-                let text = format!("Service {} is made", place(&wanted));
+                let text = format!("Created Service {}", place(&wanted));
                 plan.notes.push(Note::normal(service, "CreatedService", text).of_write(&ObjectRef::of(&wanted)));
-                plan.write(Write::create(&wanted).while_quiet(steady()));
+                plan.write(Write::create(&wanted).while_quiet(blockers()));
             }
-            // It has to be gone before it can be made anew.
-            Some(there) if there.metadata.deletion_timestamp.is_some() => {}
-            Some(there) => {
-                let write = Write::patch(there, &overlaid(there, &wanted));
+            // It can only be recreated once it is gone.
+            Some(current) if current.metadata.deletion_timestamp.is_some() => {}
+            Some(current) => {
+                let write = Write::patch(current, &overlaid(current, &wanted));
                 if write.is_some() {
-                    let text = format!("Service {} leads to RayCluster {}", place(there), child.name());
-                    plan.notes.push(Note::normal(service, "UpdatedService", text).of_write(&ObjectRef::of(there)));
+                    let text = format!("Service {} now selects RayCluster {}", place(current), child.name());
+                    plan.notes.push(Note::normal(service, "UpdatedService", text).of_write(&ObjectRef::of(current)));
                 }
-                plan.write(write.map(|write| write.while_quiet(steady())));
+                plan.write(write.map(|write| write.while_quiet(blockers())));
             }
         }
     }
 }
 
 fn serve_service(service: &RayService, child: &RayCluster) -> Service {
-    let own = service.spec.serve_service.clone().and_then(|own| serde_json::from_value::<Service>(own).ok());
-    let own = own.unwrap_or_default();
-    let mut spec = own.spec.unwrap_or_default();
+    let custom = service.spec.serve_service.clone().and_then(|custom| serde_json::from_value::<Service>(custom).ok());
+    let custom = custom.unwrap_or_default();
+    let mut spec = custom.spec.unwrap_or_default();
     spec.selector = Some(BTreeMap::from([
         (names::CLUSTER_LABEL.to_owned(), child.name_any()),
         (names::SERVE_LABEL.to_owned(), "true".to_owned()),
     ]));
     spec.ports = Some(serve_ports(service, child));
-    let usual = service.spec.ray_cluster_config.head_group_spec.service_type.clone();
-    spec.type_ = spec.type_.or(usual).filter(|kind| !kind.is_empty());
-    let mut labels = own.metadata.labels.unwrap_or_default();
+    let default_type = service.spec.ray_cluster_config.head_group_spec.service_type.clone();
+    spec.type_ = spec.type_.or(default_type).filter(|kind| !kind.is_empty());
+    let mut labels = custom.metadata.labels.unwrap_or_default();
     labels.extend(origin_labels(service));
     labels.insert(names::SERVE_LABEL.to_owned(), format!("{}-serve", service.name_any()));
-    let metadata = ObjectMeta { labels: Some(labels), annotations: own.metadata.annotations, ..ObjectMeta::default() };
+    let metadata = ObjectMeta { labels: Some(labels), annotations: custom.metadata.annotations, ..ObjectMeta::default() };
     owned(service, serve_service_name(service), metadata, spec)
 }
 
-/// The ports of the serve Service: those that the user gives it, and those of the cluster's head that are named for it.
+/// Returns the ports of the serve Service: those of `spec.serveService`, and those of the head
+/// container that are named for Serve.
 pub(super) fn serve_ports(service: &RayService, child: &RayCluster) -> Vec<ServicePort> {
-    let own = service.spec.serve_service.as_ref().and_then(|own| own.pointer("/spec/ports"));
-    let own = own.and_then(|ports| serde_json::from_value::<Vec<ServicePort>>(ports.clone()).ok());
-    let mut ports = own.unwrap_or_default();
+    let custom = service.spec.serve_service.as_ref().and_then(|custom| custom.pointer("/spec/ports"));
+    let custom = custom.and_then(|ports| serde_json::from_value::<Vec<ServicePort>>(ports.clone()).ok());
+    let mut ports = custom.unwrap_or_default();
     for (name, number) in cluster_services::serve_ports(child) {
         if !ports.iter().any(|port| port.name.as_ref() == Some(&name) || port.port == number) {
             ports.push(port(name, number));
@@ -99,14 +102,15 @@ pub(super) fn serve_ports(service: &RayService, child: &RayCluster) -> Vec<Servi
 
 fn head_service(service: &RayService, child: &RayCluster) -> Service {
     let kind = child.spec.head_group_spec.service_type.clone().filter(|kind| !kind.is_empty());
-    // There is one head, so its name may lead to it directly, and does so whatever becomes of its health.
-    let direct = kind.as_deref().is_none_or(|kind| kind == "ClusterIP");
+    // A headless Service is enough for a single head pod, and resolves even if the pod is not
+    // ready.
+    let is_headless = kind.as_deref().is_none_or(|kind| kind == "ClusterIP");
     let spec = ServiceSpec {
         selector: Some(head_selector(child)),
         ports: Some(head_ports(child).into_iter().map(|(name, number)| head_port(name, number)).collect()),
         type_: kind,
-        cluster_ip: direct.then(|| "None".to_owned()),
-        publish_not_ready_addresses: direct.then_some(true),
+        cluster_ip: is_headless.then(|| "None".to_owned()),
+        publish_not_ready_addresses: is_headless.then_some(true),
         ..ServiceSpec::default()
     };
     let mut labels = origin_labels(service);
@@ -117,7 +121,7 @@ fn head_service(service: &RayService, child: &RayCluster) -> Service {
 }
 
 fn port(name: String, number: i32) -> ServicePort {
-    // Said explicitly: the target of a port whose number changes would stay behind.
+    // Set explicitly: otherwise the defaulted target port would not follow when the port changes.
     let target_port = Some(IntOrString::Int(number));
     ServicePort { name: Some(name), port: number, target_port, ..ServicePort::default() }
 }
@@ -143,9 +147,10 @@ fn owned(service: &RayService, name: String, metadata: ObjectMeta, spec: Service
     Service { metadata, spec: Some(spec), status: None }
 }
 
-/// What is there, with what is wanted put over it. The address, the node ports and what others have added stay.
-fn overlaid(there: &Service, wanted: &Service) -> Service {
-    let mut next = there.clone();
+/// Returns the current Service with the desired fields applied. The address, node ports and fields
+/// set by other controllers are kept.
+fn overlaid(current: &Service, wanted: &Service) -> Service {
+    let mut next = current.clone();
     if let Some(labels) = &wanted.metadata.labels {
         next.labels_mut().extend(labels.clone());
     }
@@ -156,9 +161,9 @@ fn overlaid(there: &Service, wanted: &Service) -> Service {
     let wanted = wanted.spec.clone().unwrap_or_default();
     spec.selector = wanted.selector;
     spec.type_ = wanted.type_.or(spec.type_.take());
-    let before = spec.ports.take().unwrap_or_default();
+    let previous = spec.ports.take().unwrap_or_default();
     let ports = wanted.ports.unwrap_or_default().into_iter().map(|port| {
-        let same = before.iter().find(|there| there.name == port.name).cloned().unwrap_or_default();
+        let same = previous.iter().find(|previous| previous.name == port.name).cloned().unwrap_or_default();
         ServicePort {
             app_protocol: port.app_protocol.or(same.app_protocol),
             node_port: port.node_port.or(same.node_port),

@@ -1,5 +1,6 @@
-//! Suspending a service takes all of its clusters, and once begun it is carried through. Its Services stay, so that it comes
-//! back under the address that it had.
+//! Suspends a RayService by deleting all of its RayClusters. A suspension that has started is
+//! completed even if `spec.suspend` is reverted. The Services are kept, so that the RayService
+//! resumes under the same addresses.
 
 use kube_core::ResourceExt;
 
@@ -8,30 +9,30 @@ use sluice_api::condition;
 use sluice_api::ray::RayService;
 use sluice_plan::{Note, Plan};
 
-/// Where a service stands between running and being suspended.
+/// Phase of a RayService between running and suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It runs.
+    /// It is running.
     Running,
-    /// It is to be suspended. That has to be on record before anything is deleted.
+    /// Suspension was requested. It must be recorded in the status before anything is deleted.
     Asked,
-    /// Its clusters are being deleted, whatever becomes of the wish meanwhile.
+    /// Its RayClusters are being deleted, even if `spec.suspend` was reverted meanwhile.
     Taking,
-    /// The last of its clusters is gone.
+    /// Its last RayCluster is gone.
     Taken,
     /// It is suspended.
     Suspended,
-    /// It is to run again.
+    /// It is being resumed.
     Resuming,
 }
 
 impl Phase {
     pub(super) fn of(service: &RayService, has_children: bool) -> Self {
         let conditions = service.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        let wanted = service.spec.suspend == Some(true);
+        let requested = service.spec.suspend == Some(true);
         let suspending = condition::is_true(conditions, status::SUSPENDING);
         let suspended = condition::is_true(conditions, status::SUSPENDED);
-        match (suspending, suspended, wanted) {
+        match (suspending, suspended, requested) {
             (true, _, _) if has_children => Self::Taking,
             (true, _, _) => Self::Taken,
             (false, true, true) if has_children => Self::Asked,
@@ -43,14 +44,14 @@ impl Phase {
     }
 }
 
-/// Plans a service that is on its way to being suspended, or is.
+/// Plans a RayService that is being suspended or is suspended.
 pub(super) fn plan(view: &View<'_>, phase: Phase) -> Plan {
     let mut plan = Plan::default();
     if phase == Phase::Taking {
         children::delete_all(view.service, &view.children, &mut plan);
     }
     if phase == Phase::Taken {
-        let text = format!("RayService {} is suspended; its clusters are gone", view.service.name_any());
+        let text = format!("RayService {} is suspended; its RayClusters are deleted", view.service.name_any());
         plan.notes.push(Note::normal(view.service, "Suspended", text));
     }
     plan.write(status::of_suspended(view, phase));
@@ -66,16 +67,16 @@ mod tests {
 
     #[rstest]
     #[case::running(false, None, false, Phase::Running)]
-    #[case::asked(true, None, true, Phase::Asked)]
-    #[case::asked_before_there_was_anything(true, None, false, Phase::Asked)]
-    #[case::taking(true, Some("Suspending"), true, Phase::Taking)]
-    #[case::wish_taken_back_too_late(false, Some("Suspending"), true, Phase::Taking)]
-    #[case::all_gone(true, Some("Suspending"), false, Phase::Taken)]
+    #[case::requested(true, None, true, Phase::Asked)]
+    #[case::requested_before_any_cluster_exists(true, None, false, Phase::Asked)]
+    #[case::deleting_clusters(true, Some("Suspending"), true, Phase::Taking)]
+    #[case::reverted_after_deletion_started(false, Some("Suspending"), true, Phase::Taking)]
+    #[case::all_clusters_gone(true, Some("Suspending"), false, Phase::Taken)]
     #[case::suspended(true, Some("Suspended"), false, Phase::Suspended)]
-    #[case::asked_again_while_it_resumed(true, Some("Suspended"), true, Phase::Asked)]
+    #[case::requested_again_while_resuming(true, Some("Suspended"), true, Phase::Asked)]
     #[case::resuming(false, Some("Suspended"), false, Phase::Resuming)]
-    fn suspending_is_carried_through(
-        #[case] wanted: bool,
+    fn started_suspension_is_completed(
+        #[case] suspend: bool,
         #[case] condition: Option<&str>,
         #[case] has_children: bool,
         #[case] expected: Phase,
@@ -86,7 +87,7 @@ mod tests {
             .collect();
         let service: RayService = serde_json::from_value(json!({
             "metadata": {"name": "chat"},
-            "spec": {"suspend": wanted, "rayClusterConfig": {"headGroupSpec": {"template": {}}}},
+            "spec": {"suspend": suspend, "rayClusterConfig": {"headGroupSpec": {"template": {}}}},
             "status": {"conditions": conditions},
         }))
         .expect("a service");

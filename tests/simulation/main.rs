@@ -62,12 +62,12 @@ fn whatever_goes_wrong_the_invariants_hold() {
 
 #[test]
 fn whatever_goes_wrong_in_steps_the_invariants_hold() {
-    whatever_goes_wrong(("STEPS_FIRST", "STEPS"), Case::in_steps);
+    whatever_goes_wrong(("INCREMENTAL_FIRST", "INCREMENTAL_SEEDS"), Case::in_steps);
 }
 
 #[test]
 fn whatever_goes_wrong_again_and_again_the_invariants_hold() {
-    whatever_goes_wrong(("AGAIN_FIRST", "AGAIN"), |seed| Case::again_and_again(seed, UPGRADES));
+    whatever_goes_wrong(("REPEATED_FIRST", "REPEATED_SEEDS"), |seed| Case::again_and_again(seed, UPGRADES));
 }
 
 /// Runs the cases of as many seeds as the environment says, from the first that it says, and tells what came of them.
@@ -125,12 +125,12 @@ fn what_was_drawn_can_be_listed() {
 }
 
 #[test]
-#[ignore = "shows one seed (7, steps-7 or again-7) or the file of a case, SHOW, to a person: what was said over the wire, and what it broke"]
+#[ignore = "prints the history of one SEED (7, incremental-7, repeated-7 or the file of a case): make simulate SEED=7"]
 fn a_seed_is_shown() {
-    let wanted = std::env::var("SHOW").expect("SHOW");
+    let wanted = std::env::var("SEED").expect("SEED");
     let of_seed = |prefix: &str, case: fn(u64) -> Case| wanted.strip_prefix(prefix)?.parse().ok().map(case);
-    let in_steps = || of_seed("steps-", Case::in_steps);
-    let again = || of_seed("again-", |seed| Case::again_and_again(seed, UPGRADES));
+    let in_steps = || of_seed("incremental-", Case::in_steps);
+    let again = || of_seed("repeated-", |seed| Case::again_and_again(seed, UPGRADES));
     let case = of_seed("", Case::of).or_else(in_steps).or_else(again).unwrap_or_else(|| Case::read(wanted.as_ref()));
     let report = run(&case, true);
     println!("{}", report.text);

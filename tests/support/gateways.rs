@@ -92,6 +92,7 @@ pub fn position(service: &RayService) -> Option<String> {
 }
 
 impl TestEnv {
+    /// Returns the API of HTTPRoutes in the test namespace.
     pub fn http_routes(&self) -> Api<HTTPRoute> {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }

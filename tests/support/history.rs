@@ -36,26 +36,42 @@ pub struct Change {
 #[allow(clippy::large_enum_variant, reason = "there are a few thousand of them, in a test")]
 #[derive(Debug, Clone)]
 pub enum Object {
+    /// A ClusterQueue.
     ClusterQueue(ClusterQueue),
+    /// A Cohort.
     Cohort(Cohort),
+    /// A Workload.
     Workload(Workload),
+    /// A RayService.
     RayService(RayService),
+    /// A RayCluster.
     RayCluster(RayCluster),
+    /// A Pod.
     Pod(Pod),
+    /// A Service.
     Service(Service),
+    /// An HTTPRoute.
     HTTPRoute(HTTPRoute),
 }
 
 /// Everything as it was after some change.
 #[derive(Debug, Default, Clone)]
 pub struct State {
+    /// ClusterQueues by `NAMESPACE/NAME`.
     pub cluster_queues: BTreeMap<String, ClusterQueue>,
+    /// Cohorts by `NAMESPACE/NAME`.
     pub cohorts: BTreeMap<String, Cohort>,
+    /// Workloads by `NAMESPACE/NAME`.
     pub workloads: BTreeMap<String, Workload>,
+    /// RayServices by `NAMESPACE/NAME`.
     pub ray_services: BTreeMap<String, RayService>,
+    /// RayClusters by `NAMESPACE/NAME`.
     pub ray_clusters: BTreeMap<String, RayCluster>,
+    /// Pods by `NAMESPACE/NAME`.
     pub pods: BTreeMap<String, Pod>,
+    /// Services by `NAMESPACE/NAME`.
     pub services: BTreeMap<String, Service>,
+    /// HTTPRoutes by `NAMESPACE/NAME`.
     pub http_routes: BTreeMap<String, HTTPRoute>,
 }
 

@@ -1,7 +1,5 @@
-//! What the scenarios stand on: a control plane of their own, what a person would apply to it, and the history of it all.
-
-// Each of the programs that include this uses a part of it.
-#![allow(dead_code, unreachable_pub, unused_imports)]
+//! Support for scenarios: a control plane for each test, objects that a user would apply, the recorded history, and the
+//! invariants that every change is checked against.
 
 pub mod dashboards;
 pub mod env;

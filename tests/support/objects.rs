@@ -25,26 +25,32 @@ pub const QUEUE_SAMPLE: &str = include_str!("../../config/samples/queue.yaml");
 pub const SERVICE_SAMPLE: &str = include_str!("../../config/samples/rayservice.yaml");
 
 impl TestEnv {
+    /// Returns the API of RayServices in the test namespace.
     pub fn ray_services(&self) -> Api<RayService> {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
+    /// Returns the API of RayClusters in the test namespace.
     pub fn ray_clusters(&self) -> Api<RayCluster> {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
+    /// Returns the API of Workloads in the test namespace.
     pub fn workloads(&self) -> Api<Workload> {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
+    /// Returns the API of Pods in the test namespace.
     pub fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
+    /// Returns the API of Services in the test namespace.
     pub fn services(&self) -> Api<Service> {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
+    /// Returns the API of ClusterQueues.
     pub fn cluster_queues(&self) -> Api<ClusterQueue> {
         Api::all(self.client.clone())
     }

@@ -66,14 +66,17 @@ pub fn workload(name: &str, queue: &str, cpu: &str, priority: i32) -> Value {
 }
 
 impl TestEnv {
+    /// Returns the API of LocalQueues in the test namespace.
     pub fn local_queues(&self) -> Api<LocalQueue> {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
+    /// Returns the API of ResourceFlavors.
     pub fn resource_flavors(&self) -> Api<ResourceFlavor> {
         Api::all(self.client.clone())
     }
 
+    /// Returns the API of Cohorts.
     pub fn cohorts(&self) -> Api<Cohort> {
         Api::all(self.client.clone())
     }

@@ -121,13 +121,13 @@ fn kept(seed: u64) -> PathBuf {
     file
 }
 
-/// What is found wrong in many scripts: FIDELITY_SCRIPTS of them, from the seed FIDELITY_SEED on.
+/// What is found wrong in many scripts: CONFORMANCE_SCRIPTS of them, from the seed CONFORMANCE_SEED on.
 #[ignore = "needs the test environment: make fidelity runs it"]
 #[tokio::test]
 async fn a_script_leaves_the_same_on_a_real_control_plane() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
     let (first, count): (u64, u64) =
-        (number("FIDELITY_SEED").unwrap_or(0), number("FIDELITY_SCRIPTS").unwrap_or(SCRIPTS));
+        (number("CONFORMANCE_SEED").unwrap_or(0), number("CONFORMANCE_SCRIPTS").unwrap_or(SCRIPTS));
     let real = &Real::start().await;
     let judging =
         futures::stream::iter(first..first + count).map(|seed| async move { (seed, judged(real, seed).await) });
