@@ -122,7 +122,7 @@ mod tests {
     use rstest::rstest;
     use serde_json::json;
 
-    use sluice_plan::Key;
+    use sluice_plan::ObjectKey;
     use super::super::world::Runner;
     use super::*;
 
@@ -131,7 +131,7 @@ mod tests {
     }
 
     fn cluster() -> MemberId {
-        MemberId { runner: Runner::RayCluster, key: Key::new("ns", "chat"), uid: "u1".into() }
+        MemberId { runner: Runner::RayCluster, key: ObjectKey::new("ns", "chat"), uid: "u1".into() }
     }
 
     fn pod(version: &str, gated: bool) -> Pod {

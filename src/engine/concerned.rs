@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube_core::{Resource, ResourceExt};
 
 use super::planners::{JobKey, Planner, controller, existing_cluster, is_standalone, job_of, service_of_cluster};
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use super::world::{Change, MemberId, Object, Runner, World, owned_by};
 use super::{Halves, in_use, priorities};
 use sluice_api::kueue::Workload;
@@ -25,9 +25,9 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
     }
     for side in change.sides() {
         match side {
-            Object::RayService(service) => of_service(world, &Key::of(service.as_ref()), &mut concerned),
+            Object::RayService(service) => of_service(world, &ObjectKey::of(service.as_ref()), &mut concerned),
             Object::RayCluster(cluster) => {
-                concerned.insert(Planner::RayCluster(Key::of(cluster.as_ref())));
+                concerned.insert(Planner::RayCluster(ObjectKey::of(cluster.as_ref())));
                 let uids = cluster.owner_references().iter().map(|owner| owner.uid.clone()).chain(cluster.uid());
                 uids.for_each(|uid| of_going_workloads(world, &uid, &mut concerned));
                 match controller(cluster.as_ref(), "RayService") {
@@ -37,7 +37,7 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
             }
             Object::RayJob(job) => of_ray_job(world, job, &mut concerned),
             Object::BatchJob(job) => {
-                concerned.insert(Planner::Job(JobKey::BatchJob(Key::of(job.as_ref()))));
+                concerned.insert(Planner::Job(JobKey::BatchJob(ObjectKey::of(job.as_ref()))));
                 concerned.extend(controller(job.as_ref(), "RayJob").map(|job| Planner::Job(JobKey::RayJob(job))));
                 concerned.extend(controller(job.as_ref(), "RayCluster").map(Planner::RayCluster));
             }
@@ -72,7 +72,7 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
             Object::RoleBinding(binding) => of_owner(binding.as_ref(), &mut concerned),
             Object::EndpointSlice(slice) => {
                 let service = slice.labels().get("kubernetes.io/service-name");
-                let key = service.map(|name| Key::new(slice.namespace().unwrap_or_default(), name));
+                let key = service.map(|name| ObjectKey::new(slice.namespace().unwrap_or_default(), name));
                 if let Some(service) = key.and_then(|key| world.services.get(&key)) {
                     of_endpoints(world, service, &mut concerned);
                 }
@@ -90,7 +90,7 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
             }
             Object::ResourceFlavor(flavor) => drop(concerned.insert(Planner::ResourceFlavor(flavor.name_any()))),
             Object::LocalQueue(queue) => {
-                concerned.insert(Planner::LocalQueue(Key::of(queue.as_ref())));
+                concerned.insert(Planner::LocalQueue(ObjectKey::of(queue.as_ref())));
                 if queue.name_any() == DEFAULT_LOCAL_QUEUE && (change.was.is_none() || change.is.is_none()) {
                     of_namespace(world, &queue.namespace().unwrap_or_default(), &mut concerned);
                 }
@@ -118,24 +118,24 @@ fn only_of(halves: Halves, mut concerned: BTreeSet<Planner>) -> BTreeSet<Planner
     concerned
 }
 
-fn of_service(world: &World, service: &Key, concerned: &mut BTreeSet<Planner>) {
+fn of_service(world: &World, service: &ObjectKey, concerned: &mut BTreeSet<Planner>) {
     concerned.insert(Planner::RayService(service.clone()));
     concerned.insert(Planner::Job(JobKey::RayService(service.clone())));
     let uid = world.ray_services.get(service).and_then(|service| service.uid());
     let children = uid.iter().flat_map(|uid| world.ray_clusters.under(&owned_by(uid)));
-    concerned.extend(children.map(|child| Planner::RayCluster(Key::of(child.as_ref()))));
+    concerned.extend(children.map(|child| Planner::RayCluster(ObjectKey::of(child.as_ref()))));
 }
 
 /// The job that a cluster without a service is, or is made for.
 fn job_of_cluster(cluster: &RayCluster) -> JobKey {
-    controller(cluster, "RayJob").map_or_else(|| JobKey::RayCluster(Key::of(cluster)), JobKey::RayJob)
+    controller(cluster, "RayJob").map_or_else(|| JobKey::RayCluster(ObjectKey::of(cluster)), JobKey::RayJob)
 }
 
 /// A RayJob, and the Job that submits it, which is queued as it is.
 fn of_ray_job(world: &World, job: &RayJob, concerned: &mut BTreeSet<Planner>) {
-    concerned.insert(Planner::Job(JobKey::RayJob(Key::of(job))));
+    concerned.insert(Planner::Job(JobKey::RayJob(ObjectKey::of(job))));
     let submitters = world.batch_jobs.under(&owned_by(job.metadata.uid.as_deref().unwrap_or_default()));
-    concerned.extend(submitters.map(|job| Planner::Job(JobKey::BatchJob(Key::of(job.as_ref())))));
+    concerned.extend(submitters.map(|job| Planner::Job(JobKey::BatchJob(ObjectKey::of(job.as_ref())))));
 }
 
 /// All jobs of a namespace: whether they are managed may have changed.
@@ -182,7 +182,7 @@ fn of_pods(world: &World, member: &MemberId, concerned: &mut BTreeSet<Planner>) 
         Runner::RayCluster => of_pods_of_cluster(world, member, concerned),
         Runner::RayJob => {
             let jobs = world.ray_jobs.under(&owned_by(&member.uid));
-            concerned.extend(jobs.map(|job| Planner::Job(JobKey::RayJob(Key::of(job.as_ref())))));
+            concerned.extend(jobs.map(|job| Planner::Job(JobKey::RayJob(ObjectKey::of(job.as_ref())))));
             of_going_workloads(world, &member.uid, concerned);
         }
         Runner::BatchJob => {
@@ -214,7 +214,7 @@ fn of_pods_of_cluster(world: &World, cluster: &MemberId, concerned: &mut BTreeSe
     let in_namespace = world.workloads.iter().filter(|(key, _)| key.namespace == cluster.key.namespace);
     let paid = in_namespace.filter(|(_, workload)| pays_for(workload, &cluster.uid));
     for workload in paid.map(|(_, workload)| workload) {
-        concerned.insert(Planner::Workload(Key::of(workload.as_ref())));
+        concerned.insert(Planner::Workload(ObjectKey::of(workload.as_ref())));
         concerned.extend(job_of(workload).map(Planner::Job));
     }
 }
@@ -222,11 +222,11 @@ fn of_pods_of_cluster(world: &World, cluster: &MemberId, concerned: &mut BTreeSe
 /// The Workloads of a job that are to go: each of them may once the last pod has.
 fn of_going_workloads(world: &World, job: &str, concerned: &mut BTreeSet<Planner>) {
     let going = world.workloads.under(&owned_by(job)).filter(|slice| slice.metadata.deletion_timestamp.is_some());
-    concerned.extend(going.map(|slice| Planner::Workload(Key::of(slice.as_ref()))));
+    concerned.extend(going.map(|slice| Planner::Workload(ObjectKey::of(slice.as_ref()))));
 }
 
 fn of_workload(world: &World, workload: &Workload, concerned: &mut BTreeSet<Planner>) {
-    concerned.insert(Planner::Workload(Key::of(workload)));
+    concerned.insert(Planner::Workload(ObjectKey::of(workload)));
     concerned.extend(job_of(workload).map(Planner::Job));
     let going = in_use::going(world, in_use::flavors_of_workload(workload));
     concerned.extend(going.into_iter().map(Planner::ResourceFlavor));
@@ -234,7 +234,7 @@ fn of_workload(world: &World, workload: &Workload, concerned: &mut BTreeSet<Plan
     let record = Record::of(workload).unwrap_or_default();
     let displaced = record.instead_of.into_iter().map(|displaced| displaced.name);
     let names = record.members.into_iter().map(|member| member.name).chain(displaced);
-    let clusters = names.map(|name| Key::new(namespace.clone(), name));
+    let clusters = names.map(|name| ObjectKey::new(namespace.clone(), name));
     concerned.extend(clusters.filter(|key| world.ray_clusters.get(key).is_some()).map(Planner::RayCluster));
 }
 

@@ -9,7 +9,7 @@ use kube_core::{Resource, ResourceExt};
 use serde::Serialize;
 
 use sluice_plan::{Plan, Write};
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use super::world::World;
 use sluice_api::condition;
 use sluice_api::kueue::{ClusterQueue, Workload, names};
@@ -34,7 +34,7 @@ where
 /// What a ResourceFlavor's finalizer needs.
 pub(super) fn plan_flavor(world: &World, name: &str) -> Plan {
     let mut plan = Plan::default();
-    if let Some(flavor) = world.resource_flavors.get(&Key::global(name)) {
+    if let Some(flavor) = world.resource_flavors.get(&ObjectKey::global(name)) {
         plan.write(hold(flavor.as_ref(), is_flavor_in_use(world, name)));
     }
     plan
@@ -48,7 +48,7 @@ fn is_flavor_in_use(world: &World, name: &str) -> bool {
 /// Of these flavors, those that wait to go.
 pub(super) fn going<'a>(world: &World, flavors: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
     let is_going = |name: &&str| {
-        let flavor = world.resource_flavors.get(&Key::global(*name));
+        let flavor = world.resource_flavors.get(&ObjectKey::global(*name));
         flavor.is_some_and(|flavor| flavor.metadata.deletion_timestamp.is_some())
     };
     flavors.filter(is_going).map(str::to_owned).collect()

@@ -9,7 +9,7 @@ use sluice_plan::{ObjectRef, Plan};
 use super::planners::{JobKey, Planner, existing_cluster, is_standalone};
 use super::ray_jobs::Submits;
 use super::renewals::share_of_pod;
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use super::world::{MemberId, Runner, owned_by};
 use super::{Engine, priorities};
 use sluice_api::kueue::Workload;
@@ -57,7 +57,7 @@ impl Engine {
 
     /// Looks at a job; `None` if there is none, or it is a part of another.
     pub fn look<T>(&self, job: &ObjectRef, see: impl FnOnce(Sight<'_>) -> T) -> Option<T> {
-        let key = Key::new(job.namespace.clone().unwrap_or_default(), job.name.clone());
+        let key = ObjectKey::new(job.namespace.clone().unwrap_or_default(), job.name.clone());
         let key = JobKey::of_kind(&job.kind, key)?;
         self.with(&key, |known| see(Sight { job: known.job, managed: known.managed, workloads: known.workloads }))
     }
@@ -71,7 +71,7 @@ impl Engine {
         }
     }
 
-    fn with_ray_service<T>(&self, key: &Key, see: impl FnOnce(Known<'_>) -> T) -> Option<T> {
+    fn with_ray_service<T>(&self, key: &ObjectKey, see: impl FnOnce(Known<'_>) -> T) -> Option<T> {
         let service = self.world.ray_services.get(key)?;
         let uid = service.uid().unwrap_or_default();
         let workloads = self.workloads_of(&uid);
@@ -88,7 +88,7 @@ impl Engine {
         }))
     }
 
-    fn with_ray_cluster<T>(&self, key: &Key, see: impl FnOnce(Known<'_>) -> T) -> Option<T> {
+    fn with_ray_cluster<T>(&self, key: &ObjectKey, see: impl FnOnce(Known<'_>) -> T) -> Option<T> {
         let cluster = self.world.ray_clusters.get(key).filter(|cluster| is_standalone(cluster))?;
         let workloads = self.workloads_of(&cluster.uid().unwrap_or_default());
         let molds = Molds::of(workloads.iter().copied());
@@ -102,7 +102,7 @@ impl Engine {
         }))
     }
 
-    fn with_ray_job<T>(&self, key: &Key, see: impl FnOnce(Known<'_>) -> T) -> Option<T> {
+    fn with_ray_job<T>(&self, key: &ObjectKey, see: impl FnOnce(Known<'_>) -> T) -> Option<T> {
         let job = self.world.ray_jobs.get(key).filter(|job| !job.spec.attaches())?;
         let uid = job.uid().unwrap_or_default();
         let workloads = self.workloads_of(&uid);
@@ -119,7 +119,7 @@ impl Engine {
         }))
     }
 
-    fn with_batch_job<T>(&self, key: &Key, see: impl FnOnce(Known<'_>) -> T) -> Option<T> {
+    fn with_batch_job<T>(&self, key: &ObjectKey, see: impl FnOnce(Known<'_>) -> T) -> Option<T> {
         let job = self.world.batch_jobs.get(key)?;
         let uid = job.uid().unwrap_or_default();
         let workloads = self.workloads_of(&uid);
@@ -217,5 +217,5 @@ impl Engine {
 
 pub(super) fn cluster_of(namespace: &str, member: &MemberShare) -> MemberId {
     let (uid, _) = revision::of_share(&member.uid);
-    MemberId { runner: Runner::RayCluster, key: Key::new(namespace, &member.name), uid: uid.to_owned() }
+    MemberId { runner: Runner::RayCluster, key: ObjectKey::new(namespace, &member.name), uid: uid.to_owned() }
 }

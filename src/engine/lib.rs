@@ -48,7 +48,7 @@ use planners::Planner;
 use queueing::Queueing;
 use setbacks::Setbacks;
 use specs::Specs;
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use tokens::TokenKey;
 use world::{Change, Listing, MemberId, Object, World};
 
@@ -168,8 +168,8 @@ pub struct Engine {
     /// What has to be listed before anything may be decided.
     unlisted: BTreeSet<Scope>,
     queueing: Queueing,
-    serve: BTreeMap<Key, ServeObservation>,
-    serve_calls: BTreeSet<(Key, &'static str)>,
+    serve: BTreeMap<ObjectKey, ServeObservation>,
+    serve_calls: BTreeSet<(ObjectKey, &'static str)>,
     pace: Pace<Planner>,
     in_flight: InFlight<Planner>,
     doubts: Doubts<Planner>,
@@ -355,8 +355,8 @@ impl Engine {
             }
         }
         if let (Some(Object::RayCluster(gone)), None) = (&change.was, &change.is) {
-            self.serve.remove(&Key::of(gone.as_ref()));
-            self.setbacks.forget(&Key::of(gone.as_ref()));
+            self.serve.remove(&ObjectKey::of(gone.as_ref()));
+            self.setbacks.forget(&ObjectKey::of(gone.as_ref()));
         }
         match &change.is {
             Some(object @ Object::Pod(pod)) => self.arriving.seen(&object.reference(), pod),
@@ -420,7 +420,7 @@ impl Engine {
 
     /// Whether a write makes a slice that was not seen yet.
     fn is_unseen_slice(&self, write: &Write) -> bool {
-        let key = Key::new(write.target.namespace.clone().unwrap_or_default(), write.target.name.clone());
+        let key = ObjectKey::new(write.target.namespace.clone().unwrap_or_default(), write.target.name.clone());
         making::made_for(write).is_some() && self.world.workloads.get(&key).is_none()
     }
 
@@ -431,7 +431,7 @@ impl Engine {
     }
 
     fn served(&mut self, reply: ServeReply) {
-        let cluster = Key::new(reply.namespace.clone(), reply.cluster.clone());
+        let cluster = ObjectKey::new(reply.namespace.clone(), reply.cluster.clone());
         self.serve_calls.remove(&(cluster.clone(), reply.kind()));
         if let Some(service) = planners::service_of_cluster(&self.world, &cluster) {
             self.serve.entry(cluster).or_default().observe(reply);
@@ -451,7 +451,7 @@ impl Engine {
                 continue;
             }
             if let Some(id) = self.in_flight.begin(&write, &planner) {
-                let key = Key::new(write.target.namespace.clone().unwrap_or_default(), write.target.name.clone());
+                let key = ObjectKey::new(write.target.namespace.clone().unwrap_or_default(), write.target.name.clone());
                 let pod = self.world.pods.get(&key).filter(|_| write.target.kind == "Pod");
                 self.arriving.sent(id, &write, pod.map(AsRef::as_ref));
                 self.making.sent(&write);
@@ -464,7 +464,7 @@ impl Engine {
         }
         plan.notes.retain(|note| note.tells_of.as_ref().is_none_or(|object| changed.contains(object)));
         for call in plan.serve_calls {
-            let cluster = Key::new(call.namespace.clone(), call.cluster.clone());
+            let cluster = ObjectKey::new(call.namespace.clone(), call.cluster.clone());
             if self.serve_calls.insert((cluster, call.request.kind())) {
                 effects.push(Effect::Serve(call));
             }

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::ResourceExt;
 
 use super::Engine;
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use super::world::owned_by;
 use sluice_api::kueue::names::DEFAULT_LOCAL_QUEUE;
 use sluice_api::ray::{RayCluster, RayJob, RayService, is_managed_elsewhere};
@@ -73,11 +73,11 @@ impl Engine {
             return Managed::No;
         }
         let unlabelled = BTreeMap::new();
-        let seen = self.world.namespaces.get(&Key::global(namespace));
+        let seen = self.world.namespaces.get(&ObjectKey::global(namespace));
         let place = Place {
             namespace,
             labels: seen.map(|seen| seen.metadata.labels.as_ref().unwrap_or(&unlabelled)),
-            has_default_queue: self.world.local_queues.get(&Key::new(namespace, DEFAULT_LOCAL_QUEUE)).is_some(),
+            has_default_queue: self.world.local_queues.get(&ObjectKey::new(namespace, DEFAULT_LOCAL_QUEUE)).is_some(),
         };
         Managed::of(job, place, &self.rules)
     }

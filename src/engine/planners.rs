@@ -14,7 +14,7 @@ use sluice_plan::{Note, ObjectRef, Plan, Write};
 use super::priorities;
 use super::renewals::Footing;
 use super::specs::Makeup;
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use super::world::{self, MemberId, World, owned_by};
 use super::{Engine, WriteError, in_use};
 use sluice_api::gateway::HTTPRoute;
@@ -43,7 +43,7 @@ const UNTIL_IN_LINE: SignedDuration = SignedDuration::from_secs(1);
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Planner {
     /// The quota side of a Workload: what its status says, and whether it may go.
-    Workload(Key),
+    Workload(ObjectKey),
     /// The gate and the slices of a job.
     Job(JobKey),
     /// The status of a ClusterQueue.
@@ -53,25 +53,25 @@ pub(super) enum Planner {
     /// Whether a ResourceFlavor may go.
     ResourceFlavor(String),
     /// The status of a LocalQueue.
-    LocalQueue(Key),
+    LocalQueue(ObjectKey),
     /// The operator's work on a RayService.
-    RayService(Key),
+    RayService(ObjectKey),
     /// The operator's work on a RayCluster.
-    RayCluster(Key),
+    RayCluster(ObjectKey),
 }
 
 /// A job, by kind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum JobKey {
-    RayService(Key),
-    RayCluster(Key),
-    RayJob(Key),
-    BatchJob(Key),
+    RayService(ObjectKey),
+    RayCluster(ObjectKey),
+    RayJob(ObjectKey),
+    BatchJob(ObjectKey),
 }
 
 impl Planner {
     /// The cluster that the operator's work is on, if it is on one.
-    pub(super) fn ray_cluster(&self) -> Option<&Key> {
+    pub(super) fn ray_cluster(&self) -> Option<&ObjectKey> {
         match self {
             Self::RayCluster(key) => Some(key),
             _ => None,
@@ -81,7 +81,7 @@ impl Planner {
 
 impl JobKey {
     /// The job of this kind with this key; `None` if there are no jobs of that kind.
-    pub(super) fn of_kind(kind: &str, key: Key) -> Option<Self> {
+    pub(super) fn of_kind(kind: &str, key: ObjectKey) -> Option<Self> {
         match kind {
             "RayService" => Some(Self::RayService(key)),
             "RayCluster" => Some(Self::RayCluster(key)),
@@ -93,7 +93,7 @@ impl JobKey {
 }
 
 /// The RayService that a RayCluster belongs to.
-pub(super) fn service_of_cluster(world: &World, cluster: &Key) -> Option<Key> {
+pub(super) fn service_of_cluster(world: &World, cluster: &ObjectKey) -> Option<ObjectKey> {
     world.ray_clusters.get(cluster).and_then(|cluster| controller(cluster.as_ref(), "RayService"))
 }
 
@@ -104,13 +104,13 @@ pub(super) fn existing_cluster<'a>(world: &'a World, cluster: &MemberId) -> Opti
 
 pub(super) fn job_of(workload: &Workload) -> Option<JobKey> {
     let owner = workload.owner_references().iter().find(|owner| owner.controller == Some(true))?;
-    JobKey::of_kind(&owner.kind, Key::new(workload.namespace().unwrap_or_default(), owner.name.clone()))
+    JobKey::of_kind(&owner.kind, ObjectKey::new(workload.namespace().unwrap_or_default(), owner.name.clone()))
 }
 
 /// The controlling owner of this kind, by its name.
-pub(super) fn controller<K: Resource>(object: &K, kind: &str) -> Option<Key> {
+pub(super) fn controller<K: Resource>(object: &K, kind: &str) -> Option<ObjectKey> {
     let owner = world::controller(object, kind)?;
-    Some(Key::new(object.meta().namespace.clone().unwrap_or_default(), owner.name.clone()))
+    Some(ObjectKey::new(object.meta().namespace.clone().unwrap_or_default(), owner.name.clone()))
 }
 
 pub(super) fn is_standalone(cluster: &RayCluster) -> bool {
@@ -160,7 +160,7 @@ impl Engine {
         }
     }
 
-    fn plan_workload(&mut self, key: &Key, now: Timestamp) -> Plan {
+    fn plan_workload(&mut self, key: &ObjectKey, now: Timestamp) -> Plan {
         let Some(workload) = self.world.workloads.get(key) else { return Plan::default() };
         if workload.metadata.deletion_timestamp.is_none() {
             if let Some(write) = priorities::refresh(&self.world, workload) {
@@ -203,7 +203,7 @@ impl Engine {
         writes.iter().any(|write| write.target == ObjectRef::of(slice))
     }
 
-    fn plan_ray_service(&self, key: &Key, now: Timestamp) -> Plan {
+    fn plan_ray_service(&self, key: &ObjectKey, now: Timestamp) -> Plan {
         let Some(service) = self.world.ray_services.get(key) else { return Plan::default() };
         let Some(goal) = self.specs.goal(key) else { return Plan::default() };
         let uid = service.uid().unwrap_or_default();
@@ -216,8 +216,8 @@ impl Engine {
         let head_pods = children.iter().flat_map(|child| self.pods_of(child));
         let head_pods = head_pods
             .filter(|pod| pod.labels().get(names::GROUP_LABEL).is_some_and(|group| group == names::HEAD_GROUP));
-        let serve_service = Key::new(key.namespace.clone(), serve_service_name(service));
-        let observed = children.iter().filter_map(|child| Some((child.name_any(), self.serve.get(&Key::of(*child))?)));
+        let serve_service = ObjectKey::new(key.namespace.clone(), serve_service_name(service));
+        let observed = children.iter().filter_map(|child| Some((child.name_any(), self.serve.get(&ObjectKey::of(*child))?)));
         rayservice::plan(&rayservice::View {
             service,
             goal,
@@ -238,7 +238,7 @@ impl Engine {
     /// The ways in by which the clusters of a service get traffic in shares.
     pub(super) fn ways(&self, service: &RayService, children: &[&RayCluster]) -> Ways<'_> {
         let namespace = service.namespace().unwrap_or_default();
-        let key = |name: String| Key::new(namespace.clone(), name);
+        let key = |name: String| ObjectKey::new(namespace.clone(), name);
         let class = ways::class_name(service);
         let backends = || children.iter().map(|child| key(raycluster::names::serve_service(child)));
         let (of_gateway, gateway) = ways::gateway_place(service);
@@ -248,13 +248,13 @@ impl Engine {
         let is_of_others = |name: &String| {
             let there = self.world.services.get(&key(name.clone()));
             let owner = there.and_then(|there| controller(there.as_ref(), "RayCluster"));
-            there.is_some() && !children.iter().any(|child| owner == Some(Key::of(*child)))
+            there.is_some() && !children.iter().any(|child| owner == Some(ObjectKey::of(*child)))
         };
         let mentioned = routes.iter().flat_map(|route| routes::backends(route)).map(|backend| backend.name.clone());
         Ways {
-            gateway: self.world.gateways.get(&Key::new(of_gateway, gateway)).map(AsRef::as_ref),
+            gateway: self.world.gateways.get(&ObjectKey::new(of_gateway, gateway)).map(AsRef::as_ref),
             gateway_class: class
-                .and_then(|class| self.world.gateway_classes.get(&Key::global(class)))
+                .and_then(|class| self.world.gateway_classes.get(&ObjectKey::global(class)))
                 .map(AsRef::as_ref),
             own: Own::of(service, children, mentioned.filter(is_of_others).collect()),
             route: route(named.clone()),
@@ -276,10 +276,10 @@ impl Engine {
     fn kept_configs(&self, cluster: &RayCluster) -> impl Iterator<Item = Kept<'_>> {
         let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
         let objects = self.world.controller_revisions.under(&owned_by(uid)).map(AsRef::as_ref);
-        objects.filter_map(|object| Some(Kept { object, config: self.specs.serve_config(&Key::of(object))? }))
+        objects.filter_map(|object| Some(Kept { object, config: self.specs.serve_config(&ObjectKey::of(object))? }))
     }
 
-    fn plan_ray_cluster(&self, key: &Key, now: Timestamp) -> Plan {
+    fn plan_ray_cluster(&self, key: &ObjectKey, now: Timestamp) -> Plan {
         let Some(cluster) = self.world.ray_clusters.get(key) else { return Plan::default() };
         let Some(makeup) = self.specs.makeup(key) else { return Plan::default() };
         if is_standalone(cluster) && self.managed_cluster(cluster) == Managed::Held(Hold::Default) {
@@ -324,13 +324,13 @@ impl Engine {
             revision: footing.revision().clone(),
             pods: self.pods_of(cluster),
             arriving: self.arriving.made(&uid),
-            setback: self.setbacks.of(&Key::of(cluster)),
+            setback: self.setbacks.of(&ObjectKey::of(cluster)),
             trims_autoscaled: self.habits.trims_autoscaled,
             services: self.world.services.under(&owned_by(&uid)).map(AsRef::as_ref).collect(),
             ingress: self
                 .world
                 .ingresses
-                .get(&Key::new(namespace, raycluster::names::ingress(cluster)))
+                .get(&ObjectKey::new(namespace, raycluster::names::ingress(cluster)))
                 .map(AsRef::as_ref),
             access: self.access(cluster),
             token: self.token(cluster),
@@ -365,7 +365,7 @@ impl Engine {
     fn token(&self, cluster: &RayCluster) -> Token {
         let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
         let Some(name) = raycluster::auth::own_secret(cluster) else { return Token::Kept };
-        match self.world.secrets.get(&Key::new(cluster.namespace().unwrap_or_default(), name)) {
+        match self.world.secrets.get(&ObjectKey::new(cluster.namespace().unwrap_or_default(), name)) {
             None => Token::Missing(self.tokens.token(uid)),
             Some(secret) => match world::controller(secret.as_ref(), "RayCluster") {
                 // One of a cluster that lives has a name that was clipped to the same: they share it, as KubeRay's would.
@@ -377,12 +377,12 @@ impl Engine {
 
     /// Whether the owner of something beside a cluster is there.
     fn lives(&self, cluster: &RayCluster, owner: &OwnerReference) -> bool {
-        let key = Key::new(cluster.namespace().unwrap_or_default(), owner.name.clone());
+        let key = ObjectKey::new(cluster.namespace().unwrap_or_default(), owner.name.clone());
         self.world.ray_clusters.get(&key).is_some_and(|known| known.metadata.uid.as_ref() == Some(&owner.uid))
     }
 
     fn access(&self, cluster: &RayCluster) -> Access {
-        let key = |name: String| Key::new(cluster.namespace().unwrap_or_default(), name);
+        let key = |name: String| ObjectKey::new(cluster.namespace().unwrap_or_default(), name);
         let by_name = key(raycluster::names::access(cluster));
         Access {
             account: self.world.service_accounts.get(&key(raycluster::names::head_account(cluster))).is_some(),
@@ -435,7 +435,7 @@ impl Engine {
 
     pub(super) fn placement(&self, flavors: &BTreeSet<String>) -> Placement {
         let mut placement = Placement::default();
-        let known = flavors.iter().filter_map(|name| self.world.resource_flavors.get(&Key::global(name)));
+        let known = flavors.iter().filter_map(|name| self.world.resource_flavors.get(&ObjectKey::global(name)));
         for flavor in known {
             placement.node_labels.extend(flavor.spec.node_labels.clone());
             placement.tolerations.extend(flavor.spec.tolerations.clone());
@@ -452,7 +452,7 @@ impl Engine {
     /// The groups of pods that a cluster wants.
     pub(super) fn wants(&self, cluster: &RayCluster) -> Arc<Groups> {
         let unseen = || Arc::new(Err(format!("RayCluster {} was not seen yet", cluster.name_any())));
-        self.specs.makeup(&Key::of(cluster)).map_or_else(unseen, |makeup| makeup.wanted.clone())
+        self.specs.makeup(&ObjectKey::of(cluster)).map_or_else(unseen, |makeup| makeup.wanted.clone())
     }
 
     fn pods_of(&self, cluster: &RayCluster) -> Vec<&Pod> {

@@ -5,7 +5,7 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube_core::ResourceExt;
 
 use sluice_plan::Write;
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use super::world::World;
 use sluice_api::condition;
 use sluice_api::kueue::workload::{PriorityClassGroup, PriorityClassKind, PriorityClassRef};
@@ -21,7 +21,7 @@ pub(super) fn of_job(world: &World, job: &dyn Job, pod_class: Option<&str>) -> R
     let labels = job.meta().labels.as_ref();
     let named = labels.and_then(|labels| labels.get(names::PRIORITY_CLASS_LABEL)).filter(|name| !name.is_empty());
     if let Some(name) = named {
-        let class = world.workload_priority_classes.get(&Key::global(name)).ok_or_else(|| {
+        let class = world.workload_priority_classes.get(&ObjectKey::global(name)).ok_or_else(|| {
             format!("label {}: there is no WorkloadPriorityClass {name:?}", names::PRIORITY_CLASS_LABEL)
         })?;
         let class_ref = PriorityClassRef {
@@ -33,7 +33,7 @@ pub(super) fn of_job(world: &World, job: &dyn Job, pod_class: Option<&str>) -> R
     }
     let class = match pod_class {
         Some(name) => {
-            let class = world.priority_classes.get(&Key::global(name));
+            let class = world.priority_classes.get(&ObjectKey::global(name));
             Some(class.ok_or_else(|| format!("priorityClassName: there is no PriorityClass {name:?}"))?.as_ref())
         }
         None => default_class(world),
@@ -51,7 +51,7 @@ pub(super) fn pod_class(cluster: &RayClusterSpec) -> Option<&str> {
 /// gone leaves the priority as it is.
 pub(super) fn refresh(world: &World, workload: &Workload) -> Option<Write> {
     let class = class_of(workload)?;
-    let value = world.workload_priority_classes.get(&Key::global(class))?.spec.value;
+    let value = world.workload_priority_classes.get(&ObjectKey::global(class))?.spec.value;
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     if condition::is_true(conditions, names::FINISHED) {
         return None;
@@ -62,7 +62,7 @@ pub(super) fn refresh(world: &World, workload: &Workload) -> Option<Write> {
 }
 
 /// The workloads whose priority is that of this WorkloadPriorityClass.
-pub(super) fn followers<'w>(world: &'w World, class: &'w str) -> impl Iterator<Item = Key> + use<'w> {
+pub(super) fn followers<'w>(world: &'w World, class: &'w str) -> impl Iterator<Item = ObjectKey> + use<'w> {
     let following = world.workloads.iter().filter(move |(_, workload)| class_of(workload) == Some(class));
     following.map(|(key, _)| key.clone())
 }
@@ -226,6 +226,6 @@ mod tests {
             follower.metadata.resource_version = Some("1".into());
             world.apply(Workload::wrap(Arc::new(follower)));
         }
-        assert_eq!(followers(&world, "high").collect::<Vec<_>>(), [Key::global("a")]);
+        assert_eq!(followers(&world, "high").collect::<Vec<_>>(), [ObjectKey::global("a")]);
     }
 }

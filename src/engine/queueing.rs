@@ -7,7 +7,7 @@ use kube_core::ResourceExt;
 
 use sluice_plan::{ObjectRef, Plan, Write, WriteOp};
 use super::planners::Planner;
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use super::world::{Change, Object, World};
 use super::{WriteError, events, in_use};
 use sluice_api::kueue::Workload;
@@ -79,26 +79,26 @@ impl Queueing {
     /// that the API server will not take is a decision that can't be carried out.
     pub(super) fn refused(&mut self, now: Timestamp, write: &Write, error: &WriteError) {
         let Write { target, op: WriteOp::PatchStatus(_), .. } = write else { return };
-        let key = Key::new(target.namespace.clone().unwrap_or_default(), target.name.clone());
+        let key = ObjectKey::new(target.namespace.clone().unwrap_or_default(), target.name.clone());
         if target.kind == "Workload" && matches!(error.code, Some(400 | 403 | 422)) {
             self.tell(now, &Event::AdmissionRefused(&key));
         }
     }
 
     /// Whether the queue gives a Workload quota.
-    pub(super) fn admits(&self, workload: &Key) -> bool {
+    pub(super) fn admits(&self, workload: &ObjectKey) -> bool {
         matches!(self.queue.effect(&Subject::Workload(workload.clone())), Some(Effect::Admit { .. }))
     }
 
     /// The PodSets of a slice that waits which can't go where there may be room; see [`queue::Engine::pinned`].
     pub(super) fn pinned(&self, slice: &Workload) -> BTreeSet<String> {
-        self.queue.pinned(&Key::of(slice))
+        self.queue.pinned(&ObjectKey::of(slice))
     }
 
     /// What the queue wants of a Workload.
     pub(super) fn plan_workload(&self, world: &World, workload: &Workload, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
-        match self.queue.effect(&Subject::Workload(Key::of(workload))) {
+        match self.queue.effect(&Subject::Workload(ObjectKey::of(workload))) {
             Some(Effect::SetInactive { .. }) => {
                 let mut inactive = workload.clone();
                 inactive.spec.active = Some(false);
@@ -126,7 +126,7 @@ impl Queueing {
     /// status, and so the queue, knows of nobody who holds quota of it.
     pub(super) fn plan_cluster_queue(&self, world: &World, name: &str, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
-        let Some(queue) = world.cluster_queues.get(&Key::global(name)).map(AsRef::as_ref) else { return plan };
+        let Some(queue) = world.cluster_queues.get(&ObjectKey::global(name)).map(AsRef::as_ref) else { return plan };
         let old = queue.status.clone().unwrap_or_default();
         let effect = self.queue.effect(&Subject::ClusterQueue(name.to_owned()));
         plan.write(in_use::hold(queue, effect.is_some() || old.reserving_workloads > 0));
@@ -141,7 +141,7 @@ impl Queueing {
         let mut plan = Plan::default();
         let effect = self.queue.effect(&Subject::Cohort(name.to_owned()));
         if let (Some(Effect::CohortStatus { report, .. }), Some(cohort)) =
-            (effect, world.cohorts.get(&Key::global(name)))
+            (effect, world.cohorts.get(&ObjectKey::global(name)))
         {
             plan.write(Write::patch_status(cohort.as_ref(), &status::cohort(&report)));
         }
@@ -149,7 +149,7 @@ impl Queueing {
     }
 
     /// What the queue wants of a LocalQueue.
-    pub(super) fn plan_local_queue(&self, world: &World, key: &Key, now: Timestamp) -> Plan {
+    pub(super) fn plan_local_queue(&self, world: &World, key: &ObjectKey, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
         let effect = self.queue.effect(&Subject::LocalQueue(key.clone()));
         if let (Some(Effect::LocalQueueStatus { report, .. }), Some(queue)) = (effect, world.local_queues.get(key)) {
@@ -186,11 +186,11 @@ impl Queueing {
             Object::ResourceFlavor(flavor) => self.tell(now, &Event::ResourceFlavorGone(&flavor.name_any())),
             Object::ClusterQueue(queue) => self.tell(now, &Event::ClusterQueueGone(&queue.name_any())),
             Object::Cohort(cohort) => self.tell(now, &Event::CohortGone(&cohort.name_any())),
-            Object::LocalQueue(queue) => self.tell(now, &Event::LocalQueueGone(&Key::of(queue.as_ref()))),
+            Object::LocalQueue(queue) => self.tell(now, &Event::LocalQueueGone(&ObjectKey::of(queue.as_ref()))),
             Object::Namespace(namespace) => self.tell(now, &Event::NamespaceGone(&namespace.name_any())),
-            Object::LimitRange(limits) => self.tell(now, &Event::LimitRangeGone(&Key::of(limits.as_ref()))),
+            Object::LimitRange(limits) => self.tell(now, &Event::LimitRangeGone(&ObjectKey::of(limits.as_ref()))),
             Object::RuntimeClass(class) => self.tell(now, &Event::RuntimeClassGone(&class.name_any())),
-            Object::Workload(workload) => self.tell(now, &Event::WorkloadGone(&Key::of(workload.as_ref()))),
+            Object::Workload(workload) => self.tell(now, &Event::WorkloadGone(&ObjectKey::of(workload.as_ref()))),
             _ => {}
         }
     }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::Engine;
 use super::planners::{controller, existing_cluster};
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use super::world::{MemberId, Runner, owned_by};
 use sluice_api::ray::RayJob;
 use sluice_jobframework::members::Pods;
@@ -58,7 +58,7 @@ impl Engine {
     }
 
     /// The uids of the clusters and Jobs under `owner`.
-    pub(super) fn makers_under(&self, owner: &Key) -> impl Iterator<Item = &str> {
+    pub(super) fn makers_under(&self, owner: &ObjectKey) -> impl Iterator<Item = &str> {
         let clusters = self.world.ray_clusters.under(owner).filter_map(|cluster| cluster.metadata.uid.as_deref());
         clusters.chain(self.world.batch_jobs.under(owner).filter_map(|job| job.metadata.uid.as_deref()))
     }

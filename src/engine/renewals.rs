@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::Engine;
 use super::planners::is_standalone;
 use super::specs::Makeup;
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use super::world::owned_by;
 use sluice_api::ray::RayCluster;
 use sluice_jobframework::managed::Managed;
@@ -72,7 +72,7 @@ impl Engine {
             return whole(None, None, false);
         }
         let history = self.history(cluster);
-        let makeup = self.specs.makeup(&Key::of(cluster));
+        let makeup = self.specs.makeup(&ObjectKey::of(cluster));
         let is_kept = makeup.is_some_and(|makeup| history.has(cluster, &makeup.essence));
         let as_in = |name: &Name| history.in_effect(cluster, name).filter(|_| !is_kept);
         let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
@@ -105,7 +105,7 @@ impl Engine {
     pub(super) fn history(&self, cluster: &RayCluster) -> History<'_> {
         let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
         let objects = self.world.controller_revisions.under(&owned_by(uid)).map(AsRef::as_ref);
-        History::of(objects.filter_map(|object| Some((object, self.specs.revision(&Key::of(object))?))))
+        History::of(objects.filter_map(|object| Some((object, self.specs.revision(&ObjectKey::of(object))?))))
     }
 
     /// What a footing means for the quota of a cluster.

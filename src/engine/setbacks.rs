@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::pace::pause_after;
 use sluice_plan::{ObjectRef, Plan, Write, WriteOp};
 use super::planners::Planner;
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use super::{Engine, WriteError};
 use sluice_api::ray::names;
 use sluice_raycluster::{Role, Setback};
@@ -18,7 +18,7 @@ use sluice_raycluster::{Role, Setback};
 /// What stands in the way of clusters, by cluster and pod.
 #[derive(Debug, Default)]
 pub(super) struct Setbacks {
-    by_cluster: BTreeMap<Key, BTreeMap<ObjectRef, Standing>>,
+    by_cluster: BTreeMap<ObjectKey, BTreeMap<ObjectRef, Standing>>,
 }
 
 /// A write about a pod that was refused.
@@ -33,16 +33,16 @@ struct Standing {
 
 impl Setbacks {
     /// What stands in the way of a cluster; the first of it, if it is more.
-    pub(super) fn of(&self, cluster: &Key) -> Option<&Setback> {
+    pub(super) fn of(&self, cluster: &ObjectKey) -> Option<&Setback> {
         self.by_cluster.get(cluster)?.values().next().map(|standing| &standing.setback)
     }
 
     /// Forgets a cluster that is gone.
-    pub(super) fn forget(&mut self, cluster: &Key) {
+    pub(super) fn forget(&mut self, cluster: &ObjectKey) {
         self.by_cluster.remove(cluster);
     }
 
-    fn add(&mut self, cluster: Key, pod: ObjectRef, setback: Setback, now: Timestamp) {
+    fn add(&mut self, cluster: ObjectKey, pod: ObjectRef, setback: Setback, now: Timestamp) {
         let standing = self.by_cluster.entry(cluster).or_default();
         let before = standing.get(&pod).map_or(0, |before| before.times);
         let until = now.saturating_add(pause_after(before)).unwrap_or(Timestamp::MAX);
@@ -50,12 +50,12 @@ impl Setbacks {
     }
 
     /// When a pod of a cluster may be tried again, if it was refused.
-    fn until(&self, cluster: &Key, pod: &ObjectRef) -> Option<Timestamp> {
+    fn until(&self, cluster: &ObjectKey, pod: &ObjectRef) -> Option<Timestamp> {
         self.by_cluster.get(cluster)?.get(pod).map(|standing| standing.until)
     }
 
     /// Keeps what is about pods that something is still wanted of; returns whether that is less than before.
-    fn retain(&mut self, cluster: &Key, is_wanted: impl Fn(&ObjectRef) -> bool) -> bool {
+    fn retain(&mut self, cluster: &ObjectKey, is_wanted: impl Fn(&ObjectRef) -> bool) -> bool {
         let Some(standing) = self.by_cluster.get_mut(cluster) else { return false };
         let before = standing.len();
         standing.retain(|pod, _| is_wanted(pod));
@@ -115,7 +115,7 @@ impl Engine {
         if write.target.kind != "Pod" {
             return None;
         }
-        let key = Key::new(write.target.namespace.clone().unwrap_or_default(), write.target.name.clone());
+        let key = ObjectKey::new(write.target.namespace.clone().unwrap_or_default(), write.target.name.clone());
         let known = || self.world.pods.get(&key)?.metadata.labels.as_ref()?.get(names::NODE_TYPE_LABEL).cloned();
         let node_type = match &write.op {
             WriteOp::Create(pod) => {

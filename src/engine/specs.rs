@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kube_core::Resource;
 
 use super::Halves;
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use super::world::{Change, Object};
 use sluice_api::ray::RayCluster;
 use sluice_plan::ServeConfig;
@@ -42,38 +42,38 @@ impl Specs {
                 self.serve_configs.see(revision.as_ref(), kept::read);
             }
             (Some(Object::ControllerRevision(gone)), None) => {
-                self.revisions.forget(&Key::of(gone.as_ref()));
-                self.serve_configs.forget(&Key::of(gone.as_ref()));
+                self.revisions.forget(&ObjectKey::of(gone.as_ref()));
+                self.serve_configs.forget(&ObjectKey::of(gone.as_ref()));
             }
-            (Some(Object::RayJob(gone)), None) => self.needs.forget(&Key::of(gone.as_ref())),
-            (Some(Object::RayCluster(gone)), None) => self.makeups.forget(&Key::of(gone.as_ref())),
-            (Some(Object::RayService(gone)), None) => self.goals.forget(&Key::of(gone.as_ref())),
+            (Some(Object::RayJob(gone)), None) => self.needs.forget(&ObjectKey::of(gone.as_ref())),
+            (Some(Object::RayCluster(gone)), None) => self.makeups.forget(&ObjectKey::of(gone.as_ref())),
+            (Some(Object::RayService(gone)), None) => self.goals.forget(&ObjectKey::of(gone.as_ref())),
             _ => {}
         }
     }
 
     /// What a RayCluster is made of.
-    pub(super) fn makeup(&self, cluster: &Key) -> Option<&Makeup> {
+    pub(super) fn makeup(&self, cluster: &ObjectKey) -> Option<&Makeup> {
         self.makeups.of(cluster)
     }
 
     /// What is kept in a ControllerRevision; `None` if that is nothing of ours.
-    pub(super) fn revision(&self, revision: &Key) -> Option<&Content> {
+    pub(super) fn revision(&self, revision: &ObjectKey) -> Option<&Content> {
         self.revisions.of(revision)?.as_ref()
     }
 
     /// The Serve configuration that is kept in a ControllerRevision; `None` if that is something else.
-    pub(super) fn serve_config(&self, revision: &Key) -> Option<&ServeConfig> {
+    pub(super) fn serve_config(&self, revision: &ObjectKey) -> Option<&ServeConfig> {
         self.serve_configs.of(revision)?.as_ref()
     }
 
     /// What a RayJob needs.
-    pub(super) fn needs(&self, job: &Key) -> Option<&Needs> {
+    pub(super) fn needs(&self, job: &ObjectKey) -> Option<&Needs> {
         self.needs.of(job)
     }
 
     /// What a RayService asks for, or what is wrong with that.
-    pub(super) fn goal(&self, service: &Key) -> Option<&Result<Goal, Vec<Problem>>> {
+    pub(super) fn goal(&self, service: &ObjectKey) -> Option<&Result<Goal, Vec<Problem>>> {
         self.goals.of(service)
     }
 }
@@ -107,7 +107,7 @@ impl Makeup {
 /// What follows from each object of a kind.
 #[derive(Debug)]
 struct Derived<T> {
-    by_key: BTreeMap<Key, (Origin, T)>,
+    by_key: BTreeMap<ObjectKey, (Origin, T)>,
 }
 
 /// All of an object but its status, as far as it takes to tell that it has changed: the API server counts changes of the spec.
@@ -140,19 +140,19 @@ impl<T> Default for Derived<T> {
 impl<T> Derived<T> {
     /// Takes in an object as it is now.
     fn see<K: Resource>(&mut self, object: &K, derive: impl FnOnce(&K) -> T) {
-        let (key, origin) = (Key::of(object), Origin::of(object));
+        let (key, origin) = (ObjectKey::of(object), Origin::of(object));
         if self.by_key.get(&key).is_none_or(|(known, _)| *known != origin) {
             self.by_key.insert(key, (origin, derive(object)));
         }
     }
 
     /// Takes in that an object is gone.
-    fn forget(&mut self, key: &Key) {
+    fn forget(&mut self, key: &ObjectKey) {
         self.by_key.remove(key);
     }
 
     /// What follows from the object with this key; `None` for one that was not seen.
-    fn of(&self, key: &Key) -> Option<&T> {
+    fn of(&self, key: &ObjectKey) -> Option<&T> {
         self.by_key.get(key).map(|(_, derived)| derived)
     }
 }
@@ -183,7 +183,7 @@ mod tests {
 
         derived.see(&pod(changed), |_| 2);
 
-        assert_eq!(derived.of(&Key::global("a")), Some(&worked_out));
+        assert_eq!(derived.of(&ObjectKey::global("a")), Some(&worked_out));
     }
 
     #[test]
@@ -191,8 +191,8 @@ mod tests {
         let mut derived = Derived::default();
         derived.see(&pod(json!({"name": "a"})), |_| 1);
 
-        derived.forget(&Key::global("a"));
+        derived.forget(&ObjectKey::global("a"));
 
-        assert_eq!(derived.of(&Key::global("a")), None);
+        assert_eq!(derived.of(&ObjectKey::global("a")), None);
     }
 }

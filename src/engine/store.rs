@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kube_core::Resource;
 
 use super::Scope;
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 
 /// So many deletions of one kind are remembered.
 const REMEMBERED: usize = 8192;
@@ -15,7 +15,7 @@ const REMEMBERED: usize = 8192;
 type IndexFn<K> = fn(&K) -> Under;
 
 /// The objects under which one object is looked up: two at most.
-pub type Under = [Option<Key>; 2];
+pub type Under = [Option<ObjectKey>; 2];
 
 /// The objects of one kind, as new as anything that was seen of them.
 ///
@@ -23,11 +23,11 @@ pub type Under = [Option<Key>; 2];
 /// the one that is held is ignored, and so is a late version of an object that is known to be gone.
 #[derive(Debug)]
 pub struct Store<K> {
-    objects: BTreeMap<Key, Arc<K>>,
+    objects: BTreeMap<ObjectKey, Arc<K>>,
     /// The resource version at which an object was deleted, until the next relist.
-    gone: BTreeMap<Key, u64>,
+    gone: BTreeMap<ObjectKey, u64>,
     index_by: IndexFn<K>,
-    index: BTreeMap<Key, BTreeSet<Key>>,
+    index: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
 
 impl<K: Resource> Store<K> {
@@ -37,23 +37,23 @@ impl<K: Resource> Store<K> {
     }
 
     /// The object with this key.
-    pub fn get(&self, key: &Key) -> Option<&Arc<K>> {
+    pub fn get(&self, key: &ObjectKey) -> Option<&Arc<K>> {
         self.objects.get(key)
     }
 
     /// All objects, by key.
-    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Arc<K>)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &Arc<K>)> {
         self.objects.iter()
     }
 
     /// The objects that are indexed under `key`, in the order of their own keys.
-    pub fn under<'a>(&'a self, key: &Key) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
+    pub fn under<'a>(&'a self, key: &ObjectKey) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
         self.index.get(key).into_iter().flatten().filter_map(|member| self.objects.get(member))
     }
 
     /// Takes in a version; returns whether it was news, and the version that it replaced.
     pub fn apply(&mut self, object: Arc<K>) -> Applied<K> {
-        let key = Key::of(object.as_ref());
+        let key = ObjectKey::of(object.as_ref());
         let version = version_of(object.as_ref());
         if self.gone.get(&key).is_some_and(|deleted_at| version <= *deleted_at) {
             return Applied::Stale;
@@ -72,7 +72,7 @@ impl<K: Resource> Store<K> {
 
     /// Takes in that an object is gone, as of the last version of it; returns what was held of it.
     pub fn remove(&mut self, last: &K) -> Option<Arc<K>> {
-        let key = Key::of(last);
+        let key = ObjectKey::of(last);
         let version = version_of(last);
         if self.objects.get(&key).is_some_and(|held| version < version_of(held.as_ref())) {
             return None;
@@ -85,12 +85,12 @@ impl<K: Resource> Store<K> {
     }
 
     /// Takes in a complete list of what is in a scope; returns what it shows to be gone.
-    pub fn absent_from(&mut self, listed: &BTreeSet<Key>, scope: &Scope) -> Vec<Arc<K>> {
-        let is_known = |key: &Key| scope.namespace.as_ref().is_none_or(|namespace| key.namespace == *namespace);
+    pub fn absent_from(&mut self, listed: &BTreeSet<ObjectKey>, scope: &Scope) -> Vec<Arc<K>> {
+        let is_known = |key: &ObjectKey| scope.namespace.as_ref().is_none_or(|namespace| key.namespace == *namespace);
         // Which labels those had that are gone is not remembered.
         self.gone.retain(|key, _| scope.label.is_some() || !is_known(key));
-        let is_absent = |(key, held): &(&Key, &Arc<K>)| scope.sees(held.meta()) && !listed.contains(*key);
-        let absent: Vec<Key> = self.objects.iter().filter(is_absent).map(|(key, _)| key.clone()).collect();
+        let is_absent = |(key, held): &(&ObjectKey, &Arc<K>)| scope.sees(held.meta()) && !listed.contains(*key);
+        let absent: Vec<ObjectKey> = self.objects.iter().filter(is_absent).map(|(key, _)| key.clone()).collect();
         absent.iter().filter_map(|key| self.take(key)).collect()
     }
 
@@ -102,7 +102,7 @@ impl<K: Resource> Store<K> {
         self.gone.retain(|_, version| *version >= middle);
     }
 
-    fn take(&mut self, key: &Key) -> Option<Arc<K>> {
+    fn take(&mut self, key: &ObjectKey) -> Option<Arc<K>> {
         let object = self.objects.remove(key)?;
         for under in (self.index_by)(&object).into_iter().flatten() {
             if let Some(members) = self.index.get_mut(&under) {
@@ -149,11 +149,11 @@ mod tests {
     }
 
     fn store() -> Store<ConfigMap> {
-        Store::new(|object| [object.labels().get("under").map(Key::global), None])
+        Store::new(|object| [object.labels().get("under").map(ObjectKey::global), None])
     }
 
     fn names_under(store: &Store<ConfigMap>, under: &str) -> Vec<String> {
-        store.under(&Key::global(under)).filter_map(|object| object.metadata.name.clone()).collect()
+        store.under(&ObjectKey::global(under)).filter_map(|object| object.metadata.name.clone()).collect()
     }
 
     #[test]
@@ -196,7 +196,7 @@ mod tests {
         store.apply(config_map("a", 11, "x"));
 
         assert!(store.remove(&config_map("a", 9, "x")).is_none());
-        assert!(store.get(&Key::global("a")).is_some());
+        assert!(store.get(&ObjectKey::global("a")).is_some());
     }
 
     fn scope(label: Option<&'static str>) -> Scope {
@@ -215,8 +215,8 @@ mod tests {
 
         let gone = store.absent_from(&BTreeSet::new(), &scope(Some("team")));
 
-        assert_eq!(gone.iter().map(|gone| Key::of(gone.as_ref())).collect::<Vec<_>>(), [Key::global("labelled")]);
-        assert!(store.get(&Key::global("other")).is_some());
+        assert_eq!(gone.iter().map(|gone| ObjectKey::of(gone.as_ref())).collect::<Vec<_>>(), [ObjectKey::global("labelled")]);
+        assert!(store.get(&ObjectKey::global("other")).is_some());
     }
 
     #[test]
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(names_under(&store, "x"), ["b"]);
         assert_eq!(names_under(&store, "y"), ["a"]);
 
-        let gone = store.absent_from(&BTreeSet::from([Key::global("a")]), &scope(None));
+        let gone = store.absent_from(&BTreeSet::from([ObjectKey::global("a")]), &scope(None));
         assert_eq!(gone.len(), 1);
         assert!(names_under(&store, "x").is_empty());
     }

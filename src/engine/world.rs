@@ -20,7 +20,7 @@ use serde_json::Value;
 use super::Scope;
 use sluice_plan::{self as plan, ObjectRef, Write, WriteOp};
 use super::store::{Applied, Store, Under};
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use sluice_api::gateway::{Gateway, GatewayClass, HTTPRoute};
 use sluice_api::kueue::names::JOB_UID_LABEL;
 use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
@@ -118,7 +118,7 @@ macro_rules! kinds {
             /// write was planned is another object, or newer than the answer.
             pub fn absent(&mut self, write: &Write) -> Option<Change> {
                 let target = &write.target;
-                let key = Key::new(target.namespace.clone().unwrap_or_default(), target.name.clone());
+                let key = ObjectKey::new(target.namespace.clone().unwrap_or_default(), target.name.clone());
                 $(
                     if target.kind == $kind::kind(&()) && target.api_version == $kind::api_version(&()) {
                         let held = self.$store.get(&key).filter(|held| write.is_meant_for(held.meta()))?.clone();
@@ -131,7 +131,7 @@ macro_rules! kinds {
 
             /// The metadata of the object that is known under this reference.
             fn meta(&self, target: &ObjectRef) -> Option<&ObjectMeta> {
-                let key = Key::new(target.namespace.clone().unwrap_or_default(), target.name.clone());
+                let key = ObjectKey::new(target.namespace.clone().unwrap_or_default(), target.name.clone());
                 $(
                     if target.kind == $kind::kind(&()) && target.api_version == $kind::api_version(&()) {
                         return self.$store.get(&key).map(|held| held.meta());
@@ -245,7 +245,7 @@ impl Change {
 }
 
 fn relist_in<K: Kind>(store: &mut Store<K>, listed: Vec<Arc<K>>, scope: &Scope) -> Vec<Change> {
-    let keys: BTreeSet<Key> = listed.iter().map(|object| Key::of(object.as_ref())).collect();
+    let keys: BTreeSet<ObjectKey> = listed.iter().map(|object| ObjectKey::of(object.as_ref())).collect();
     let absent = store.absent_from(&keys, scope).into_iter();
     let mut changes: Vec<Change> = absent.map(|was| Change { was: Some(K::wrap(was)), is: None }).collect();
     changes.extend(listed.into_iter().filter_map(|object| apply_to(store, object)));
@@ -274,8 +274,8 @@ pub fn slim<K: Kind>(mut object: K) -> Arc<K> {
 }
 
 /// The index key for objects that belong to the owner with this uid.
-pub fn owned_by(uid: &str) -> Key {
-    Key::global(uid)
+pub fn owned_by(uid: &str) -> ObjectKey {
+    ObjectKey::global(uid)
 }
 
 /// What has pods.
@@ -293,7 +293,7 @@ pub(super) struct MemberId {
     /// What it is.
     pub(super) runner: Runner,
     /// What it is called.
-    pub(super) key: Key,
+    pub(super) key: ObjectKey,
     /// Its uid.
     pub(super) uid: String,
 }
@@ -303,13 +303,13 @@ impl MemberId {
     pub(super) fn of_pod(pod: &Pod) -> Option<Self> {
         let of = |runner, kind| Some((runner, controller(pod, kind)?));
         let (runner, owner) = of(Runner::RayCluster, "RayCluster").or_else(|| of(Runner::BatchJob, "Job"))?;
-        let key = Key::new(pod.namespace().unwrap_or_default(), owner.name.clone());
+        let key = ObjectKey::new(pod.namespace().unwrap_or_default(), owner.name.clone());
         Some(Self { runner, key, uid: owner.uid.clone() })
     }
 
     /// The RayJob that a pod was let go for. Its name isn't known.
     pub(super) fn let_go_for(pod: &Pod) -> Option<Self> {
-        let key = Key::new(pod.namespace().unwrap_or_default(), "");
+        let key = ObjectKey::new(pod.namespace().unwrap_or_default(), "");
         Some(Self { runner: Runner::RayJob, key, uid: ray_job_of(pod)?.to_owned() })
     }
 }
@@ -345,7 +345,7 @@ fn ray_job_of(pod: &Pod) -> Option<&str> {
 
 fn service_of_slice(slice: &EndpointSlice) -> Under {
     let service = slice.labels().get("kubernetes.io/service-name");
-    [service.map(|name| Key::new(slice.namespace().unwrap_or_default(), name)), None]
+    [service.map(|name| ObjectKey::new(slice.namespace().unwrap_or_default(), name)), None]
 }
 
 #[cfg(test)]

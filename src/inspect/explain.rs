@@ -11,7 +11,7 @@ use sluice_api::condition;
 use sluice_api::kueue::Workload;
 use sluice_api::quantity::Amount;
 use sluice_plan::ObjectRef;
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use sluice_engine::world::World;
 use sluice_engine::{Engine, Sight};
 use sluice_jobframework::fitting::UPGRADE_ADMISSIBLE;
@@ -182,7 +182,7 @@ pub fn explain(engine: &Engine, subject: &ObjectRef) -> Option<Explanation> {
 
 /// The job that an object is a part of.
 fn job_of(world: &World, subject: &ObjectRef) -> Option<ObjectRef> {
-    let key = Key::new(subject.namespace.clone().unwrap_or_default(), subject.name.clone());
+    let key = ObjectKey::new(subject.namespace.clone().unwrap_or_default(), subject.name.clone());
     let owners = match subject.kind.as_str() {
         "Workload" => world.workloads.get(&key)?.owner_references().to_vec(),
         "RayCluster" => world.ray_clusters.get(&key)?.owner_references().to_vec(),
@@ -236,7 +236,7 @@ fn slice_stands(engine: &Engine, slice: &Slice<'_>) -> Option<SliceStands> {
         Phase::Evicted | Phase::Going => Stands::GivesBack,
         Phase::Finished => return None,
     };
-    let key = Key::of(slice.workload);
+    let key = ObjectKey::of(slice.workload);
     let path = path(engine.world(), slice.workload);
     let waits = || match engine.queue().explain(&key) {
         Some(waiting) => waits(engine.world(), &waiting, path.first().map(String::as_str)),
@@ -256,15 +256,15 @@ fn slice_stands(engine: &Engine, slice: &Slice<'_>) -> Option<SliceStands> {
 /// The ClusterQueue that a Workload's LocalQueue leads to, and the cohorts above it.
 pub(super) fn path(world: &World, workload: &Workload) -> Vec<String> {
     let local =
-        Key::new(workload.namespace().unwrap_or_default(), workload.spec.queue_name.clone().unwrap_or_default());
+        ObjectKey::new(workload.namespace().unwrap_or_default(), workload.spec.queue_name.clone().unwrap_or_default());
     let queue = world.local_queues.get(&local).and_then(|local| local.spec.cluster_queue.clone());
     let Some(queue) = queue else { return Vec::new() };
-    let known = world.cluster_queues.get(&Key::global(queue.clone()));
+    let known = world.cluster_queues.get(&ObjectKey::global(queue.clone()));
     let mut path = vec![queue];
     let mut above = known.and_then(|known| known.spec.cohort_name.clone());
     // A cycle of cohorts is refused by the queue, and may be there all the same.
     while let Some(cohort) = above.filter(|cohort| !cohort.is_empty() && !path.contains(cohort)) {
-        above = world.cohorts.get(&Key::global(cohort.clone())).and_then(|known| known.spec.parent_name.clone());
+        above = world.cohorts.get(&ObjectKey::global(cohort.clone())).and_then(|known| known.spec.parent_name.clone());
         path.push(cohort);
     }
     path
@@ -337,7 +337,7 @@ fn short(world: &World, shortfall: &Shortfall, cluster_queue: Option<&str>) -> S
 }
 
 /// The job that a Workload stands for, by kind, namespace and name.
-pub(super) fn holder(world: &World, workload: &Key) -> String {
+pub(super) fn holder(world: &World, workload: &ObjectKey) -> String {
     let owner = world.workloads.get(workload).and_then(|workload| {
         let owners = workload.owner_references();
         owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| (owner.kind.clone(), owner.name.clone()))

@@ -182,7 +182,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use sluice_plan::Key;
+    use sluice_plan::ObjectKey;
 
     fn short(pod_set: &str, flavor: &str, resource: &str, missing: i64) -> Shortfall {
         let mut short = four_gpus_short();
@@ -201,7 +201,7 @@ mod tests {
         (short.requested, short.used) = (Amount::new(8), Amount::new(12));
         (short.nominal, short.potential) = (Amount::new(16), Amount::new(16));
         (short.missing, short.missing_now) = (Amount::new(4), Amount::new(4));
-        short.holders = vec![(Key::new("team", "llm"), Amount::new(7)), (Key::new("team", "embed"), Amount::new(3))];
+        short.holders = vec![(ObjectKey::new("team", "llm"), Amount::new(7)), (ObjectKey::new("team", "embed"), Amount::new(3))];
         short.more_holders = 2;
         short
     }
@@ -240,8 +240,8 @@ mod tests {
     }
 
     #[rstest]
-    #[case::behind(Waiting::Behind { head: Key::new("a", "b"), cluster_queue: "q".into() }, "Workload a/b, which comes first")]
-    #[case::room(Waiting::Room { going: vec![Key::new("a", "b")], more: 2 }, "the pods of a/b and 2 more are gone")]
+    #[case::behind(Waiting::Behind { head: ObjectKey::new("a", "b"), cluster_queue: "q".into() }, "Workload a/b, which comes first")]
+    #[case::room(Waiting::Room { going: vec![ObjectKey::new("a", "b")], more: 2 }, "the pods of a/b and 2 more are gone")]
     #[case::stopped(Waiting::ClusterQueueStopped("q".into()), "spec.stopPolicy of ClusterQueue q is None")]
     #[case::missing(Waiting::LocalQueueMissing("q".into()), "LocalQueue q is created")]
     fn everything_that_is_waited_for_has_a_remedy(#[case] waiting: Waiting, #[case] expected: &str) {

@@ -1,7 +1,8 @@
-//! Pods that go to another flavor than pods of the same kind that run already.
+//! Flavor split: pods of a new member that use another flavor than running pods of the same kind.
 //!
-//! All pods of a PodSet are in one flavor. So while there is room only in another one, what a new member adds gets PodSets of its
-//! own. (Kueue v0.19.2 `pkg/scheduler/flavorassigner` keeps every slice of a job in the flavors of the one before it.)
+//! All pods of a PodSet use one flavor. If only another flavor has capacity, the pods of the new
+//! member get separate PodSets. (Kueue v0.19.2 `pkg/scheduler/flavorassigner` keeps every slice of a
+//! job in the flavors of its predecessor.)
 
 use std::collections::BTreeSet;
 
@@ -10,20 +11,21 @@ use super::record::Record;
 use super::slices::{self, Slice};
 use super::{JobView, Member};
 
-/// Which pods of a job get PodSets of their own.
+/// Pods of a job that get separate PodSets.
 #[derive(Debug)]
 pub(super) struct Apart<'a> {
-    /// The PodSets that they would be counted in otherwise.
+    /// PodSets that the pods would be counted in without the split.
     pod_sets: BTreeSet<String>,
-    /// The uids of the members that they belong to.
+    /// Uids of the members that the pods belong to.
     members: BTreeSet<&'a str>,
-    /// The sequence number of the slice that asks for them: their PodSets are called by it.
+    /// Sequence number of the slice that requests the pods; it is the suffix of their PodSets.
     sequence: u64,
 }
 
 impl<'a> Apart<'a> {
-    /// Those of members that are yet to run, of PodSets for which a waiting slice finds no room where the others are, and then of
-    /// all that are shared with what runs; none if a Workload has no room for so many PodSets.
+    /// Splits off pods of members that do not run yet, of PodSets that could fit in another flavor
+    /// only. If those are split already, splits all PodSets shared with running members. `None` if
+    /// there is nothing to split, or a Workload cannot hold that many PodSets.
     pub(super) fn of(view: &JobView<'_>, slices: &[Slice<'_>], members: &'a [Member]) -> Option<Self> {
         let (held, waiting) = (slices::covering(slices)?, slices::waiting(slices)?);
         let is_new =
@@ -37,7 +39,7 @@ impl<'a> Apart<'a> {
         let asked: BTreeSet<&String> = asked.flat_map(|share| &share.pods).map(|share| &share.pod_set).collect();
         let mut pod_sets: BTreeSet<String> = pinned.iter().filter(|pod_set| asked.contains(pod_set)).cloned().collect();
         if pod_sets.is_empty() && !pinned.is_empty() {
-            // What stays is short because what comes takes its place.
+            // The PodSet of the running pods lacks capacity because new pods use up its flavor.
             pod_sets = names(&held.record).intersection(&asked).copied().cloned().collect();
         }
         let fits = pod_sets.len() + names(&waiting.record).len() <= MOST_POD_SETS;
@@ -45,12 +47,12 @@ impl<'a> Apart<'a> {
         (!pod_sets.is_empty() && fits).then_some(Self { pod_sets, members: new, sequence })
     }
 
-    /// Whether pods of a member get a PodSet of their own that would be counted in this one otherwise.
+    /// Returns true if pods of `member` are split off from `pod_set`.
     pub(super) fn concerns(&self, member: &str, pod_set: &str) -> bool {
         self.members.contains(member) && self.pod_sets.contains(pod_set)
     }
 
-    /// What their PodSets end in.
+    /// Returns the suffix of the separate PodSets.
     pub(super) fn sequence(&self) -> String {
         self.sequence.to_string()
     }

@@ -1,9 +1,10 @@
-//! A Job of Kubernetes (`batch/v1`) as a job: it is its own only member.
+//! batch/v1 Job as a job: it has one member, itself.
 //!
-//! Its gate is `spec.suspend`; and its pods are born behind the scheduling gate of elastic jobs, so that a Job that is granted
-//! fewer pods than it makes, or that is given more parallelism while it runs, never runs more of them than are paid for. Kueue
-//! v0.19.2 (`pkg/controller/jobs/job/job_controller.go`) gates the pods of elastic Jobs only, and lowers `spec.parallelism` of
-//! others while they are granted less; here the spec stays as its owner wrote it.
+//! Its gate is `spec.suspend`. Its pods are created with the scheduling gate of elastic jobs, so a
+//! Job that is granted fewer pods than it creates, or whose parallelism grows while it runs, never
+//! runs more pods than its slice covers. Kueue v0.19.2
+//! (`pkg/controller/jobs/job/job_controller.go`) gates the pods of elastic Jobs only, and lowers
+//! `spec.parallelism` of other Jobs while they are granted less. Here the spec stays as written.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,20 +23,21 @@ use sluice_api::kueue::names::{
 use sluice_api::kueue::scheduling_gate;
 use sluice_plan::{ObjectRef, Write};
 
-/// The value of `spec.managedBy` that means the Job controller of Kubernetes; so does no value.
+/// Value of `spec.managedBy` for the built-in Job controller; an absent value means the same.
 const CONTROLLER: &str = "kubernetes.io/job-controller";
-/// Label of a pod that a Job has made: the Job.
+/// Label of a Job's pods with the name of the Job.
 pub const JOB_NAME_LABEL: &str = "batch.kubernetes.io/job-name";
-/// The group that its pods are in: they have no label that names one.
+/// Group of a Job's pods: they have no group label.
 const GROUP: &str = "";
-/// Conditions that end a Job.
+/// Condition of a Job that succeeded.
 const COMPLETE: &str = "Complete";
+/// Condition of a Job that failed.
 const FAILED: &str = "Failed";
 
-/// A Job of Kubernetes, with what runs for it.
+/// Adapter of a batch/v1 Job and its pods.
 pub struct BatchJobJob<'a> {
     job: &'a BatchJob,
-    /// Its metadata, with what it inherits.
+    /// Metadata of the Job, with inherited labels.
     meta: Cow<'a, ObjectMeta>,
     pods: Pods<'a>,
     molds: &'a Molds<'a>,
@@ -43,14 +45,14 @@ pub struct BatchJobJob<'a> {
 }
 
 impl<'a> BatchJobJob<'a> {
-    /// A Job, its pods, and what these may have been made from before.
+    /// Creates the adapter of a Job with these pods and the templates that older pods may come from.
     pub fn new(job: &'a BatchJob, pods: Pods<'a>, molds: &'a Molds<'a>) -> Self {
         let shown = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let conditions = shown.map(|shown| known(shown, job.metadata.generation)).collect();
         Self { job, meta: Cow::Borrowed(&job.metadata), pods, molds, conditions }
     }
 
-    /// The same, where the labels of another object say how it is queued, as far as its own don't.
+    /// Inherits the queueing labels of `other` that the Job does not have.
     pub fn queued_as(mut self, other: &ObjectMeta) -> Self {
         let meta = self.meta.to_mut();
         let labels = meta.labels.get_or_insert_default();
@@ -62,7 +64,7 @@ impl<'a> BatchJobJob<'a> {
         self
     }
 
-    /// The Job with another spec.
+    /// Returns the patch for a changed spec; `None` if nothing changes.
     fn with(&self, change: impl FnOnce(&mut JobSpec)) -> Option<Write> {
         let mut changed = self.job.clone();
         change(changed.spec.get_or_insert_default());
@@ -102,17 +104,17 @@ impl Job for BatchJobJob<'_> {
     }
 
     fn members(&self) -> Vec<Member> {
-        let who = Who {
+        let identity = Who {
             name: self.job.name_any(),
             uid: self.job.uid().unwrap_or_default(),
             open: !self.is_suspended(),
             going: self.job.metadata.deletion_timestamp.is_some(),
         };
-        vec![members::of(who, &self.pods, Arc::new(groups(self.job)), self.molds)]
+        vec![members::of(identity, &self.pods, Arc::new(groups(self.job)), self.molds)]
     }
 
-    /// The template can be changed while the Job is suspended and, by its status, hasn't started: else the status has to forget
-    /// that, as Kueue has it forget it.
+    /// The pod template is mutable only while the Job is suspended and `status.startTime` is not set,
+    /// so the start time is reset first, as Kueue does.
     fn hold_template_gate(&self) -> Option<Write> {
         if self.has_gated_template() || !self.is_suspended() || !self.wants_to_run() {
             return None;
@@ -129,7 +131,7 @@ impl Job for BatchJobJob<'_> {
         self.with(|spec| scheduling_gate::set(spec.template.spec.get_or_insert_default(), true))
     }
 
-    /// It isn't opened before its pods would be born gated.
+    /// The gate stays closed until the template has the scheduling gate.
     fn set_open(&self, _: &str, open: bool) -> Option<Write> {
         if open && !self.has_gated_template() {
             return None;
@@ -137,19 +139,19 @@ impl Job for BatchJobJob<'_> {
         self.with(|spec| spec.suspend = Some(!open))
     }
 
-    /// Pods that were made before the template had its gate run as they are: the Job controller may see a Job later than it is
-    /// suspended, given the gate and opened.
+    /// Pods created before the template had its scheduling gate run ungated: the Job controller may
+    /// observe the Job only after it was suspended, gated and opened.
     fn unheld(&self, member: &Member, share: &MemberShare) -> Option<String> {
         if !self.has_gated_template() {
-            let why = "its pods are not born behind a scheduling gate, so more of them could run than are paid for";
+            let why = "its pod template has no scheduling gate, so more pods could run than its slice covers";
             return Some(why.to_owned());
         }
         let run: u32 = member.live_pods.values().sum();
-        let unpaid =
+        let uncovered =
             member.live_pods.iter().map(|(kind, run)| run.saturating_sub(share.count(&kind.group, &kind.shape)));
-        let unpaid: u32 = unpaid.sum();
-        (unpaid > 0).then(|| {
-            format!("{unpaid} of its {run} pods that run are not paid for: they were not born behind a scheduling gate")
+        let uncovered: u32 = uncovered.sum();
+        (uncovered > 0).then(|| {
+            format!("{uncovered} of its {run} running pods are not covered: they were created without a scheduling gate")
         })
     }
 
@@ -172,17 +174,18 @@ impl Job for BatchJobJob<'_> {
         let mut shown = self.conditions.clone();
         report::show_in(&mut shown, conditions, gone);
         let held = self.job.status.as_ref().and_then(|status| status.conditions.as_ref());
-        let told = |shown: Condition| {
+        // An unchanged condition keeps fields that `Condition` lacks, like lastProbeTime.
+        let to_job_condition = |shown: Condition| {
             let same = held.into_iter().flatten().find(|held| known(held, shown.observed_generation) == shown);
             same.cloned().unwrap_or_else(|| job_condition(shown))
         };
         let mut status = self.job.status.clone().unwrap_or_default();
-        status.conditions = Some(shown.into_iter().map(told).collect());
+        status.conditions = Some(shown.into_iter().map(to_job_condition).collect());
         Write::patch_status_from(self.job, self.job.status.as_ref(), &status)
     }
 }
 
-/// A condition as those of other kinds are. It says of no generation, and holds for the present one.
+/// Converts a Job condition. It has no observed generation and counts for the current `generation`.
 fn known(shown: &JobCondition, generation: Option<i64>) -> Condition {
     Condition {
         type_: shown.type_.clone(),
@@ -209,41 +212,41 @@ fn epoch() -> k8s_openapi::apimachinery::pkg::apis::meta::v1::Time {
     k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH)
 }
 
-/// Whether a Job has ended.
+/// Returns true if a Job has finished.
 pub fn is_over(job: &BatchJob) -> bool {
     end(job).is_some()
 }
 
-/// What says how a Job has ended.
+/// Returns the condition of a finished Job: Complete or Failed; `None` while it is not finished.
 fn end(job: &BatchJob) -> Option<&JobCondition> {
     let mut conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.find(|shown| [COMPLETE, FAILED].contains(&shown.type_.as_str()) && shown.status == "True")
 }
 
-/// Whether `spec.managedBy` leaves a Job to another controller than that of Kubernetes.
+/// Returns true if `spec.managedBy` names another controller than the built-in Job controller.
 pub fn is_managed_elsewhere(managed_by: Option<&str>) -> bool {
     managed_by.is_some_and(|manager| manager != CONTROLLER)
 }
 
-/// Whether a Job is a part of something of Ray, which is charged for it.
+/// Returns true if a ray.io object controls the Job; that object then accounts for its pods.
 pub fn is_of_ray(job: &BatchJob) -> bool {
     let is_ray = |api_version: &str| api_version.starts_with("ray.io/");
     job.owner_references().iter().any(|owner| owner.controller == Some(true) && is_ray(&owner.api_version))
 }
 
-/// The PriorityClass of its pods.
+/// Returns the PriorityClass of a Job's pods; `None` if the template names none.
 pub fn pod_class(job: &BatchJob) -> Option<&str> {
     job.spec.as_ref()?.template.spec.as_ref()?.priority_class_name.as_deref().filter(|name| !name.is_empty())
 }
 
-/// The pods that a Job wants at once: no more than are left to be completed (kueue v0.19.2
+/// Returns the pods that a Job runs in parallel: at most the remaining completions (kueue v0.19.2
 /// `pkg/controller/jobs/job/job_controller.go`, `podsCount` and `ReclaimablePods`).
 fn groups(job: &BatchJob) -> Groups {
     let spec = job.spec.clone().unwrap_or_default();
     let parallelism = spec.parallelism.unwrap_or(1);
     let succeeded = job.status.as_ref().and_then(|status| status.succeeded).unwrap_or(0);
-    let left = spec.completions.map_or(parallelism, |completions| completions.saturating_sub(succeeded));
-    let count = u32::try_from(parallelism.min(left)).unwrap_or(0);
+    let remaining = spec.completions.map_or(parallelism, |completions| completions.saturating_sub(succeeded));
+    let count = u32::try_from(parallelism.min(remaining)).unwrap_or(0);
     let mut template = spec.template;
     let pod = template.spec.get_or_insert_default();
     scheduling_gate::set(pod, false);
@@ -260,8 +263,11 @@ fn groups(job: &BatchJob) -> Groups {
     }])
 }
 
-/// The fewest pods that a Job can do with at the start (kueue v0.19.2 `pkg/controller/jobs/job/job_webhook.go`,
-/// `validatePartialAdmissionCreate`).
+/// Reads the minimum parallelism of a Job (kueue v0.19.2 `pkg/controller/jobs/job/job_webhook.go`,
+/// `validatePartialAdmissionCreate`); `None` without the annotation.
+///
+/// # Errors
+/// Returns a message if the annotation is not a number from 1 to one less than the parallelism.
 fn min_parallelism(job: &BatchJob, parallelism: i32) -> Result<Option<u32>, String> {
     let Some(text) = job.annotations().get(MIN_PARALLELISM_ANNOTATION) else { return Ok(None) };
     let fewest = text.parse::<u32>().ok().filter(|fewest| (1..parallelism.unsigned_abs()).contains(fewest));

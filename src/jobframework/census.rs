@@ -1,10 +1,11 @@
-//! Which pods there are, each as what it is.
+//! Classification of existing pods by group and shape.
 //!
-//! A template may change while pods run that were made from it before, so what a pod is charged doesn't follow from the group
-//! that it is in. Our own operator writes the shape of each pod on it (`sluice.dev/shape`). A pod without that label is another
-//! operator's: it is compared with the templates that it may have been made from, and taken for the one that leaves the least
-//! of it unexplained, since admission adds to pods (LimitRanges, flavors, sidecars of others) and takes nothing away. A pod
-//! that none of them explains is charged as what its own spec asks for.
+//! A template can change while pods created from the earlier version run, so the quota that a pod
+//! uses does not follow from its group. Our operator labels each pod with its shape
+//! (`sluice.dev/shape`). A pod without that label comes from another operator: it is compared with
+//! the templates that it may have been created from, and classified as the one with the lowest
+//! mismatch score, since admission only adds to pods (LimitRanges, flavors, injected sidecars). A pod
+//! that matches none of them is accounted by its own spec.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -19,32 +20,32 @@ use sluice_api::kueue::{Workload, names};
 use sluice_api::quantity::Exact;
 use sluice_api::ray::names::GROUP_LABEL;
 
-/// Pods that are charged alike: those of one shape in one group.
+/// Pods that use the same quota: those of one shape in one group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodKind {
-    /// The group, as its pods are labelled.
+    /// Name of the group: the value of the group label of its pods.
     pub group: String,
-    /// What the scheduler is asked for by each pod, hashed; see [`pod_sets::shape_of`].
+    /// Hash of the scheduling requirements of each pod; see [`pod_sets::shape_of`].
     pub shape: String,
 }
 
 impl PodKind {
-    /// The kind of pods of this shape in this group.
+    /// Creates the kind for pods of `shape` in `group`.
     pub fn new(group: impl Into<String>, shape: impl Into<String>) -> Self {
         Self { group: group.into(), shape: shape.into() }
     }
 }
 
-/// What the pods of a job may have been made from before: the templates in its slices.
+/// Pod templates recorded in the slices of a job, which its older pods may come from.
 #[derive(Debug, Default)]
 pub struct Molds<'a> {
     workloads: Vec<&'a Workload>,
-    /// The newest slice first. Read only for pods that don't follow from the present templates.
+    /// Newest slice first. Parsed lazily: only pods that match no current template need it.
     recorded: OnceCell<Vec<(PodKind, PodSpec)>>,
 }
 
 impl<'a> Molds<'a> {
-    /// The templates in these slices.
+    /// Reads the templates of these slices.
     pub fn of(workloads: impl IntoIterator<Item = &'a Workload>) -> Self {
         Self { workloads: workloads.into_iter().collect(), recorded: OnceCell::new() }
     }
@@ -60,7 +61,8 @@ impl<'a> Molds<'a> {
                     let kind = PodKind::new(&share.group, &share.shape);
                     let set = slice.spec.pod_sets.iter().find(|set| set.name == share.pod_set);
                     let spec = set.and_then(|set| set.template.pod_spec().ok());
-                    if let Some(spec) = spec.filter(|_| recorded.iter().all(|(known, _)| *known != kind)) {
+                    let is_new = recorded.iter().all(|(known, _)| *known != kind);
+                    if let (Some(spec), true) = (spec, is_new) {
                         recorded.push((kind, spec));
                     }
                 }
@@ -70,21 +72,21 @@ impl<'a> Molds<'a> {
     }
 }
 
-/// The pods of a cluster.
+/// Classifier for the pods of one member.
 pub(super) struct Census<'a> {
     groups: &'a Groups,
     molds: &'a Molds<'a>,
-    /// What pods look like whose kind neither a group of the cluster nor a slice of the job has.
+    /// Templates of the kinds of pods that neither a group of the member nor a slice of the job has.
     pub(super) strangers: BTreeMap<PodKind, PodTemplateSpec>,
 }
 
 impl<'a> Census<'a> {
-    /// Nothing counted yet.
+    /// Creates a classifier for the pods of a member with these groups.
     pub(super) fn new(groups: &'a Groups, molds: &'a Molds<'a>) -> Self {
         Self { groups, molds, strangers: BTreeMap::new() }
     }
 
-    /// How many of these pods there are of each kind.
+    /// Counts pods by kind.
     pub(super) fn count<'p>(&mut self, pods: impl IntoIterator<Item = &'p Pod>) -> BTreeMap<PodKind, u32> {
         let mut counts = BTreeMap::new();
         for pod in pods {
@@ -93,7 +95,7 @@ impl<'a> Census<'a> {
         counts
     }
 
-    /// What a pod is.
+    /// Classifies a pod. An unknown kind is recorded with the template of its first pod.
     pub(super) fn kind(&mut self, pod: &Pod) -> PodKind {
         let group = pod.labels().get(GROUP_LABEL).cloned().unwrap_or_default();
         let labelled = pod.labels().get(names::SHAPE_LABEL).filter(|shape| !shape.is_empty());
@@ -108,27 +110,27 @@ impl<'a> Census<'a> {
         kind
     }
 
-    /// The shape of a pod that doesn't say it.
+    /// Infers the shape of a pod that has no shape label.
     fn shape(&self, group: &str, pod: Option<&PodSpec>) -> String {
         let recorded = self.molds.recorded().iter().filter(|(kind, _)| kind.group == group);
         let recorded = recorded.map(|(kind, spec)| (kind.shape.as_str(), Some(spec)));
-        let of_both = self.present(group).chain(recorded);
-        let explained = of_both.filter_map(|(shape, mold)| Some((unexplained(mold?, pod?)?, shape)));
-        // Of several that explain as much, the first: what the group's template says now.
+        let candidates = self.present(group).chain(recorded);
+        let explained = candidates.filter_map(|(shape, mold)| Some((unexplained(mold?, pod?)?, shape)));
+        // Among equal scores the first one wins: the current template of the group.
         let closest = explained.min_by_key(|(unexplained, _)| *unexplained).map(|(_, shape)| shape.to_owned());
         let own = || pod_sets::shape_of(pod?).ok();
         let present = || self.present(group).next().map(|(shape, _)| shape.to_owned());
         closest.or_else(own).or_else(present).unwrap_or_default()
     }
 
-    /// What the cluster's spec says of a group.
+    /// Returns shape and pod spec of the current template of a group.
     fn present(&self, group: &str) -> impl Iterator<Item = (&str, Option<&PodSpec>)> {
         let groups = self.groups.iter().flatten().filter(move |known| known.name == group);
         groups.map(|known| (known.shape.as_str(), known.template.spec.as_ref()))
     }
 }
 
-/// What of a pod counts for its charge and its flavor.
+/// Returns the fields of a pod spec that its quota and its flavor depend on.
 fn essence(pod: &PodSpec) -> PodSpec {
     let container = |container: &Container| Container {
         name: container.name.clone(),
@@ -150,7 +152,8 @@ fn essence(pod: &PodSpec) -> PodSpec {
     }
 }
 
-/// How much there is in a pod that doesn't come from this template, in entries; `None` if the pod can't come from it.
+/// Scores a pod against a template: the number of entries in the pod that the template does not
+/// have. `None` if the pod cannot come from the template.
 fn unexplained(template: &PodSpec, pod: &PodSpec) -> Option<usize> {
     let node_affinity = |spec: &'_ PodSpec| spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.clone());
     if node_affinity(template) != node_affinity(pod) {
@@ -159,7 +162,7 @@ fn unexplained(template: &PodSpec, pod: &PodSpec) -> Option<usize> {
     let mut more = containers(&template.containers, &pod.containers)?;
     let (made, there) = (template.init_containers.as_deref(), pod.init_containers.as_deref());
     let there = there.unwrap_or_default();
-    // What holds workers back until the head answers is an init container that operators may be told to leave out.
+    // KubeRay's init container that waits for the head can be disabled, so it may be missing.
     let made: Vec<Container> =
         made.unwrap_or_default().iter().filter(|made| there.iter().any(|c| c.name == made.name)).cloned().collect();
     more += containers(&made, there)?;
@@ -192,7 +195,7 @@ fn containers(template: &[Container], pod: &[Container]) -> Option<usize> {
     Some(more)
 }
 
-/// A limit stands in for a request that is missing: the API server writes it down as one.
+/// Scores resources. A limit also counts as a missing request, since the API server defaults it.
 fn resources(template: Option<&ResourceRequirements>, pod: Option<&ResourceRequirements>) -> Option<usize> {
     let (none, mut more) = (ResourceRequirements::default(), 0);
     let (made, there) = (template.unwrap_or(&none), pod.unwrap_or(&none));
@@ -246,7 +249,7 @@ mod tests {
         pod
     }
 
-    /// The group `small`, as its template says now.
+    /// The group `small` with its current template.
     fn groups(now: &Value) -> Groups {
         let spec = spec(now);
         let shape = pod_sets::shape_of(&spec).expect("a shape");
@@ -263,7 +266,7 @@ mod tests {
         }])
     }
 
-    /// A slice that pays for pods of `small` as they were before.
+    /// A slice that covers pods of `small` of the earlier template.
     fn slice(before: &Value) -> Workload {
         let shape = pod_sets::shape_of(&spec(before)).expect("a shape");
         let share = Share { group: "small".into(), shape, pod_set: "small".into(), count: 1, starting: 0 };
@@ -288,7 +291,8 @@ mod tests {
         pod_sets::shape_of(&spec(pod)).expect("a shape")
     }
 
-    /// A pod as the API server keeps it: requests stand beside limits, and it has a place and tolerations.
+    /// A pod as the API server stores it: limits are also requests, and it has a node selector and
+    /// tolerations.
     fn admitted(gpus: u32) -> Value {
         let amounts = json!({"cpu": "1000m", "gpu": gpus});
         let waits = json!({"cpu": "0.2"});
@@ -305,11 +309,11 @@ mod tests {
     #[case::of_an_earlier_one(admitted(1), Some(1))]
     #[case::with_what_a_limit_range_adds(
         with(admitted(1), "/containers/0/resources/requests/memory", json!("1Gi")), Some(1))]
-    #[case::with_a_sidecar_of_others(with_sidecar(admitted(1)), Some(1))]
+    #[case::with_an_injected_sidecar(with_sidecar(admitted(1)), Some(1))]
     #[case::without_the_init_container(with(admitted(2), "/initContainers", json!(null)), Some(2))]
     #[case::of_a_runtime_class(with(admitted(2), "/runtimeClassName", json!("kata")), Some(2))]
     #[case::of_no_template(admitted(4), None)]
-    fn a_pod_of_another_operator_is_what_explains_it_best(#[case] made: Value, #[case] gpus: Option<u32>) {
+    fn pod_of_another_operator_is_classified_by_its_closest_template(#[case] made: Value, #[case] gpus: Option<u32>) {
         let (groups, before) = (groups(&worker(2)), slice(&worker(1)));
         let molds = Molds::of([&before]);
         let mut census = Census::new(&groups, &molds);
@@ -318,12 +322,12 @@ mod tests {
 
         assert_eq!(kind.group, "small");
         assert_eq!(kind.shape, gpus.map_or_else(|| shape(&made), |gpus| shape(&worker(gpus))));
-        assert_eq!(census.strangers.len(), usize::from(gpus.is_none()), "what it looks like is known");
+        assert_eq!(census.strangers.len(), usize::from(gpus.is_none()), "the template of an unknown kind is recorded");
     }
 
-    /// A template that asks for less explains part of a pod that was made from one that asks for more.
+    /// A template with fewer requests matches part of a pod that was created from one with more.
     #[test]
-    fn a_pod_of_a_template_that_lost_a_container_is_not_taken_for_one_of_the_present() {
+    fn pod_with_a_container_that_the_template_has_lost_is_of_the_earlier_template() {
         let sidecar = json!({"name": "cache", "resources": {"requests": {"cpu": "2"}}});
         let mut before = worker(1);
         before["containers"].as_array_mut().expect("containers").push(sidecar.clone());
@@ -337,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_what_its_label_says_whatever_its_template_says_by_now() {
+    fn shape_label_of_a_pod_takes_precedence_over_the_current_template() {
         let groups = groups(&worker(2));
         let molds = Molds::default();
         let mut census = Census::new(&groups, &molds);
@@ -346,7 +350,7 @@ mod tests {
 
         let one_each = [PodKind::new("small", "before"), PodKind::new("small", shape(&worker(2)))];
         assert_eq!(counts, one_each.map(|kind| (kind, 1)).into());
-        let stranger = &census.strangers[&PodKind::new("small", "before")];
-        assert_eq!(stranger.spec.as_ref().expect("a spec").containers, spec(&admitted(1)).containers);
+        let unknown = &census.strangers[&PodKind::new("small", "before")];
+        assert_eq!(unknown.spec.as_ref().expect("a spec").containers, spec(&admitted(1)).containers);
     }
 }

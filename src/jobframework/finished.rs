@@ -1,11 +1,12 @@
-//! A job that has ended: its slices are over, and what waited for it waits no more.
+//! Finished jobs: their slices finish too.
 
 use super::slices::{self, Phase};
 use super::{Finish, JobView, succession};
 use sluice_api::kueue::names::finished_reason;
 use sluice_plan::Plan;
 
-/// Ends the slices that hold quota once the last pod is gone or has ended, and those that wait at once.
+/// Finishes pending slices immediately, and slices that hold quota once the last pod has finished or is
+/// gone.
 pub(super) fn plan(view: &JobView<'_>, finish: &Finish) -> Plan {
     let mut plan = Plan::default();
     let has_pods = view.job.members().iter().any(|member| !member.live_pods.is_empty());

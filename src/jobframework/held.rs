@@ -1,11 +1,12 @@
-//! A job that has yet to come into a queue: nothing of it runs until then.
+//! Jobs on hold: managed jobs that are not in a queue yet. They do not run until they are.
 
 use super::managed::Hold;
 use super::{JobView, delete_slices, gate, hold_template_gate, report, slices};
 use sluice_api::kueue::names::DEFAULT_LOCAL_QUEUE;
 use sluice_plan::Plan;
 
-/// Puts the job into its queue, if it is known which that is; else closes all its gates, and says what is missing.
+/// Assigns the default LocalQueue if there is one. Otherwise suspends the job and reports the missing
+/// queue name.
 pub(super) fn plan(view: &JobView<'_>, hold: Hold) -> Plan {
     let mut plan = Plan::default();
     match hold {

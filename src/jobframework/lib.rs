@@ -1,7 +1,8 @@
-//! What a job needs of the queue, and what the queue lets it do.
+//! Job reconciliation: derives Workload slices from a job and starts the pods that they cover.
 //!
-//! [`plan`] is the same for every kind of job: PodSets from the live members, slices that follow them, and the gate that
-//! opens a member once an admitted slice covers it. A kind of job is one file that implements [`Job`].
+//! [`plan`] is the same for every kind of job. It derives PodSets from the live members, keeps the
+//! slices in line with them, and opens the gate of a member once an admitted slice covers it. A
+//! kind of job is one file that implements [`Job`].
 
 mod apart;
 pub mod batch_job;
@@ -49,73 +50,80 @@ use managed::Managed;
 use record::{Displaced, MemberShare};
 use ungate::GatedPod;
 
-/// A kind of job: what the framework needs to know of it, and to do to it.
+/// Adapter of a kind of job: the reads and writes that reconciliation needs.
 pub trait Job {
-    /// The reference to the job.
+    /// Returns the reference to the job.
     fn reference(&self) -> ObjectRef;
-    /// Its metadata.
+    /// Returns the metadata of the job.
     fn meta(&self) -> &ObjectMeta;
-    /// Whether it wants to run at all: it isn't being deleted, and its owner hasn't suspended it.
+    /// Returns true if the job should run: it is not being deleted and its owner has not suspended
+    /// it.
     fn wants_to_run(&self) -> bool;
-    /// How it has ended, if it has.
+    /// Returns the result of a finished job; `None` while it is not finished.
     fn finished(&self) -> Option<Finish> {
         None
     }
-    /// The kind of its members.
+    /// Returns the kind of the job's members.
     fn member_kind(&self) -> &'static str {
         "RayCluster"
     }
-    /// What runs pods for it, the oldest first.
+    /// Returns the members of the job, oldest first.
     fn members(&self) -> Vec<Member>;
-    /// What makes every later member be born suspended, if that isn't so already.
+    /// Returns the write that makes every member created from now on start suspended; `None` if the
+    /// template already does.
     fn hold_template_gate(&self) -> Option<Write> {
         None
     }
-    /// Opens or closes the gate of the member with this name.
+    /// Opens or closes the gate of the member named `member`; `None` if nothing has to be written.
     fn set_open(&self, member: &str, open: bool) -> Option<Write>;
-    /// Why pods of an open member of which this share is paid for run unpaid, or could; `None` where those that are not paid for
-    /// are held back: by who makes them, or by a gate that they are born with.
+    /// Explains why pods of an open member run, or could run, beyond `_share`. `None` if pods that
+    /// are not covered cannot start: their creator holds them, or they are created with a
+    /// scheduling gate.
     fn unheld(&self, _member: &Member, _share: &MemberShare) -> Option<String> {
         None
     }
-    /// The uid of the member that is to take the place of the one that serves, as its operator says.
+    /// Returns the uid of the member that replaces the active one, as the operator of the job
+    /// reports it; `None` without an upgrade.
     fn next(&self) -> Option<String> {
         None
     }
-    /// Whether what serves always stops before that starts.
+    /// Returns true if the active member always stops before the pending member starts.
     fn starts_anew(&self) -> bool {
         false
     }
-    /// What says to which of its members requests are sent.
+    /// Returns the objects that route requests to the members.
     fn routed_by(&self) -> Vec<ObjectRef> {
         Vec::new()
     }
-    /// Whether what it holds stays its own while its members change places: what one gives back is what another asks for next.
+    /// Returns true if the job retains its quota while its members are exchanged, because another
+    /// member requests next what one member releases.
     fn keeps_what_it_holds(&self) -> bool {
         false
     }
-    /// Takes the scheduling gate from a pod of a member, sends it to where its quota is, and labels it with what it is.
+    /// Removes the scheduling gate of a pod of `member`, places the pod on nodes of its assigned
+    /// flavors and labels it with its shape and PodSet.
     fn release(&self, member: &str, pod: &str, leave: &Leave) -> Option<Write>;
-    /// Puts it into this LocalQueue.
+    /// Submits the job to LocalQueue `queue`.
     fn join(&self, queue: &str) -> Option<Write>;
-    /// The conditions that are shown on it.
+    /// Returns the conditions that the job has now.
     fn conditions(&self) -> &[Condition];
-    /// Shows these conditions on the job, and none of the types `gone`, all in one write; unless that is so already.
+    /// Sets `conditions` and removes those of the types in `gone`, in one write; `None` if nothing
+    /// changes.
     fn show(&self, conditions: Vec<Condition>, gone: &[&str]) -> Option<Write>;
 
-    /// The LocalQueue that it is submitted to.
+    /// Returns the LocalQueue that the job is submitted to; `None` if it names none.
     fn queue_name(&self) -> Option<String> {
         queue_name(self.meta()).map(str::to_owned)
     }
 }
 
-/// The LocalQueue that a job with this metadata is submitted to.
+/// Returns the LocalQueue that a job with this metadata is submitted to; `None` if it names none.
 pub fn queue_name(meta: &ObjectMeta) -> Option<&str> {
     let name = meta.labels.as_ref()?.get(names::QUEUE_NAME_LABEL)?;
     Some(name.as_str()).filter(|name| !name.is_empty())
 }
 
-/// Puts a job into this LocalQueue.
+/// Sets the queue name label of a job; `None` if it already has that value.
 fn joined<K>(job: &K, queue: &str) -> Option<Write>
 where
     K: Resource<DynamicType = ()> + Clone + PartialEq + Serialize,
@@ -125,127 +133,129 @@ where
     Write::patch(job, &joined)
 }
 
-/// What runs pods for a job, behind a gate of its own.
+/// A part of a job that runs pods and has a gate: a RayCluster, a RayJob or a batch/v1 Job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
-    /// Its name, in the job's namespace.
+    /// Name, in the namespace of the job.
     pub name: String,
-    /// Its uid.
+    /// Uid, or the uid of a revision of a RayCluster.
     pub uid: String,
-    /// The groups of pods that it wants.
+    /// Desired pod groups.
     pub groups: Arc<Groups>,
-    /// Whether its gate is open.
+    /// True if the gate is open: the member is not suspended.
     pub open: bool,
-    /// Whether it is being deleted.
+    /// True if the member is being deleted.
     pub going: bool,
-    /// Whether it is what an upgrade holds on top of what serves: nobody misses it but those who wait for the upgrade.
+    /// True if the member is the surge of an upgrade: stopping it delays the upgrade and fails no
+    /// requests.
     pub surge: bool,
-    /// Whether it has to stop, because others get its quota.
+    /// True if the member has to stop because its quota is preempted.
     pub preempted: bool,
-    /// Pods of it that exist and haven't ended, by what they are; those that are being deleted included, but none behind a
-    /// scheduling gate.
+    /// Number of pods that exist and are not finished, by kind. Includes terminating pods, excludes
+    /// pods with a scheduling gate.
     pub live_pods: BTreeMap<PodKind, u32>,
-    /// Pods of it that wait behind their scheduling gates.
+    /// Pods that still have their scheduling gate.
     pub gated: Vec<GatedPod>,
-    /// Pods of it that are ready, by group; those that are being deleted are not.
+    /// Number of ready pods, by group. Terminating pods do not count.
     pub ready_pods: BTreeMap<String, u32>,
-    /// What those of its pods look like whose kind follows neither from its spec nor from a slice.
+    /// Templates of the kinds of pods that neither the member's spec nor a slice has.
     pub strangers: BTreeMap<PodKind, PodTemplateSpec>,
 }
 
-/// How a job has ended.
+/// Result of a finished job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finish {
-    /// Whether it did what it was to do.
+    /// True if the job succeeded.
     pub succeeded: bool,
-    /// What is said of that.
+    /// Message for the Finished condition of the job's slices.
     pub message: String,
 }
 
-/// The groups of pods that a member wants; or why its spec doesn't say, in a sentence that names the field and the value.
+/// Desired pod groups of a member, or a message that names the invalid field and its value.
 pub type Groups = Result<Vec<Group>, String>;
 
-/// Pods of one shape that a member wants.
+/// Desired pods of one group of a member; all have the same shape.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
-    /// The group, as its pods are labelled.
+    /// Name of the group: the value of the group label of its pods.
     pub name: String,
-    /// The name that its PodSet has, if that is free.
+    /// Preferred name of the group's PodSet.
     pub pod_set: String,
-    /// What the scheduler is asked for by each pod, hashed; see [`pod_sets::shape_of`].
+    /// Hash of the scheduling requirements of each pod; see [`pod_sets::shape_of`].
     pub shape: String,
-    /// How many pods.
+    /// Number of pods.
     pub count: u32,
-    /// With how many of them it can start, if not only with all.
+    /// Number of pods that the job can start with; `None` if it needs all of them.
     pub min_count: Option<u32>,
-    /// How many of them it can do with.
+    /// Number of pods that preemption of replicas leaves.
     pub fewest: u32,
-    /// How many pods make a replica.
+    /// Number of pods per replica.
     pub hosts: u32,
-    /// What each of them looks like.
+    /// Template of each pod.
     pub template: Arc<PodTemplateSpec>,
 }
 
 impl Group {
-    /// The kind that a pod made now would be of.
+    /// Returns the kind of the pods that are created from the current template.
     pub fn kind(&self) -> PodKind {
         PodKind::new(&self.name, &self.shape)
     }
 }
 
-/// What a pod is told that may run.
+/// Assignment that a pod receives when its scheduling gate is removed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Leave {
-    /// What it is charged as.
+    /// Kind that the pod's quota is accounted under.
     pub kind: PodKind,
-    /// The PodSet that it is counted in.
+    /// PodSet that the pod is counted in.
     pub pod_set: String,
-    /// Where its quota is.
+    /// Node selector and tolerations of the flavors assigned to the PodSet.
     pub placement: Placement,
 }
 
-/// The priority of a job's workloads.
+/// Priority of a job's Workloads.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Priority {
-    /// Higher goes first.
+    /// A higher value is scheduled first.
     pub value: i32,
-    /// Where the value comes from.
+    /// Class that the value comes from; `None` without a class.
     pub class: Option<PriorityClassRef>,
 }
 
-/// What is known of one job.
+/// State that [`plan`] reconciles one job from.
 pub struct JobView<'a> {
     /// The job.
     pub job: &'a dyn Job,
-    /// Whether it is the queue's to manage.
+    /// Result of the managed jobs policy for the job.
     pub managed: Managed,
-    /// All Workloads that it owns.
+    /// All Workloads that the job owns.
     pub workloads: Vec<&'a Workload>,
-    /// Clusters whose objects are gone, while pods that a slice pays for are not.
+    /// RayClusters that are deleted while pods that a slice covers still exist.
     pub outlived: Vec<Member>,
-    /// What quota there is.
+    /// Scheduler, to check the feasibility of upgrades.
     pub queue: &'a queue::Engine,
-    /// The priority of its workloads, or why it has none.
+    /// Priority of the job's Workloads, or the reason why it cannot be resolved.
     pub priority: Result<Priority, String>,
-    /// Where pods run that use quota of these flavors.
+    /// Returns the node selector and tolerations of pods that use these flavors.
     pub placement: &'a dyn Fn(&BTreeSet<String>) -> Placement,
-    /// The PodSets of a slice that waits for which there may be room in another flavor than the one that pods of theirs run in.
+    /// Returns the PodSets of a pending slice that could fit in another flavor than the one that
+    /// their running pods use.
     pub pinned: &'a dyn Fn(&Workload) -> BTreeSet<String>,
-    /// Whether this process makes the pods, and can take some away and leave others.
+    /// True if this process creates the pods, so it can delete single replicas.
     pub makes_pods: bool,
-    /// How many writes for it have failed in a row.
+    /// Number of consecutive failed writes for the job.
     pub failures: u32,
-    /// Whether its workloads are to say that their pods are ready. Nobody else looks at that, and it costs two writes a slice,
-    /// so it is said only where the queue decides by it (as kueue v0.19.2 does).
+    /// True if slices carry the condition PodsReady. It costs two writes per slice, so it is set
+    /// only if the queue acts on it (as in kueue v0.19.2).
     pub watches_readiness: bool,
-    /// The present.
+    /// Current time.
     pub now: Timestamp,
 }
 
-/// Plans everything that stands between a job and its pods.
+/// Plans the writes that take a job from its spec to running pods: slices, gates and conditions.
 ///
-/// A job that can't be queued as it is gets no new slice and no open gate; what it has goes on, and still loses it when that
-/// is taken away.
+/// A misconfigured job gets no new slice and no gate is opened for it. Its admitted slice stays
+/// valid, and is still evicted or preempted like any other.
 pub fn plan(view: &JobView<'_>) -> Plan {
     if let Some(finish) = view.job.finished() {
         return finished::plan(view, &finish);
@@ -273,14 +283,17 @@ pub fn plan(view: &JobView<'_>) -> Plan {
     plan
 }
 
-/// Brings the slices in line with what the members want; returns what is to be expected of an upgrade, or why not all can be
-/// asked for.
+/// Reconciles the slices with the demand of the members and returns the feasibility of an upgrade.
+///
+/// # Errors
+/// Returns a message that names the field and its value if the demand cannot be requested.
 fn plan_slices(
     view: &JobView<'_>,
     slices: &[slices::Slice<'_>],
     members: &[Member],
     plan: &mut Plan,
 ) -> Result<Outlook, String> {
+    // Displaced members request nothing: the quota belongs to their replacement already.
     let living: Vec<_> = slices.iter().filter(|slice| slice.phase != slices::Phase::Finished).collect();
     let aside = instead::aside(slices::covering(slices), view, members);
     let stays = |member: &&Member| aside.iter().all(|displaced| displaced.uid != member.uid);
@@ -293,23 +306,25 @@ fn plan_slices(
     let (priority, time_limit) = (&view.priority.clone()?, time_limit(view.job)?);
     let request = Request { view, members, wanted, priority, time_limit, aside: &aside, outlook: Outlook::Unknown };
     let request = Request { outlook: fitting::outlook(&request, slices), ..request };
+    // A restored active member is requested before the pending one, so that it runs again sooner.
     let first = instead::wanted_back(&request, slices::covering(slices));
     let request = Request { wanted: first.as_ref().unwrap_or(wanted), ..request };
     succession::plan(&request, slices, plan);
     pod_sets::enough_room(&wanted.record).map(|()| request.outlook)
 }
 
-/// Makes every later member be born suspended. A job that has slices was so before: somebody has got past the policies.
+/// Makes every member created from now on start suspended. The template of a job with slices was
+/// suspended before, so an open one means that a client bypassed the admission policies.
 fn hold_template_gate(view: &JobView<'_>, slices: &[slices::Slice<'_>], plan: &mut Plan) {
     let Some(write) = view.job.hold_template_gate() else { return };
     plan.write(write);
     if !slices.is_empty() {
-        let message = "The gate in its template was open, and is closed again: what is made from it waits for quota";
+        let message = "The gate in the template was open and has been closed: objects created from it wait for quota";
         plan.notes.push(Note { warning: true, ..view.job.note("TemplateGateClosed", message) });
     }
 }
 
-/// A job that is in no queue is none of our business; one that was in a queue before takes its slices with it.
+/// Deletes the slices of a job that is not managed (any longer).
 fn leave(view: &JobView<'_>) -> Plan {
     let mut plan = Plan::default();
     delete_slices(view, &mut plan);
@@ -317,29 +332,32 @@ fn leave(view: &JobView<'_>) -> Plan {
     plan
 }
 
-/// Deletes all slices. Quota that pods still run on is held until they are gone.
+/// Deletes all slices. Their finalizer holds the quota that pods still use until the pods are gone.
 fn delete_slices(view: &JobView<'_>, plan: &mut Plan) {
     let there = view.workloads.iter().filter(|workload| workload.metadata.deletion_timestamp.is_none());
     plan.writes.extend(there.map(|workload| Write::delete(*workload, false)));
 }
 
-/// What a job asks of the queue.
+/// Demand of a job, to be requested from the queue.
 pub(crate) struct Request<'a> {
     view: &'a JobView<'a>,
     members: &'a [Member],
     wanted: &'a pod_sets::Wanted,
     priority: &'a Priority,
-    /// How long it may be admitted in all, in seconds.
+    /// Maximum time that the job may be admitted, in seconds.
     time_limit: Option<i32>,
-    /// Members that make place for others.
+    /// Members whose replacement holds the quota; nothing is requested for them.
     aside: &'a [Displaced],
-    /// What is to be expected of its upgrade.
+    /// Feasibility of the job's upgrade.
     outlook: Outlook,
 }
 
-/// How long a job may be admitted in all, in seconds, as its label says (kueue v0.19.2
-/// `pkg/controller/jobframework/validation.go`, `validateCreateForMaxExecTime`). A slice that holds quota keeps the limit
-/// that it was admitted with.
+/// Reads the maximum execution time of a job from its label, in seconds (kueue v0.19.2
+/// `pkg/controller/jobframework/validation.go`, `validateCreateForMaxExecTime`); `None` without the
+/// label. A slice that holds quota keeps the limit that it was admitted with.
+///
+/// # Errors
+/// Returns a message if the label is not a positive number of seconds.
 fn time_limit(job: &dyn Job) -> Result<Option<i32>, String> {
     let label = names::MAX_EXEC_TIME_LABEL;
     let Some(text) = job.meta().labels.as_ref().and_then(|labels| labels.get(label)) else { return Ok(None) };
@@ -349,10 +367,11 @@ fn time_limit(job: &dyn Job) -> Result<Option<i32>, String> {
         .ok_or_else(|| format!("label {label}: {text:?} is not a number of seconds between 1 and {}", i32::MAX))
 }
 
-/// Gives the quota of an evicted slice back once nothing runs on it any more.
+/// Releases the quota of an evicted slice once no pod uses it.
 fn give_back(view: &JobView<'_>, slices: &[slices::Slice<'_>], members: &[Member], plan: &mut Plan) {
     let quiet = view.outlived.is_empty() && members.iter().all(|member| !member.open && member.live_pods.is_empty());
-    // One that took the place of another is given back once that is over: else what the other held would count again.
+    // A slice that replaced an admitted one is released after that one has finished: otherwise the
+    // quota of the replaced slice would be counted again.
     let alone = slices.iter().all(|slice| slice.phase != slices::Phase::Admitted);
     for slice in slices.iter().filter(|slice| slice.phase == slices::Phase::Evicted && quiet && alone) {
         let mut released = status::released(slice.workload, view.now);
@@ -361,12 +380,12 @@ fn give_back(view: &JobView<'_>, slices: &[slices::Slice<'_>], members: &[Member
     }
 }
 
-/// Lets a Workload go that is being deleted, once no pod runs on its quota.
+/// Removes the finalizer of a Workload that is being deleted, once no pod uses its quota.
 pub fn release(workload: &Workload, has_pods: bool) -> Plan {
     let mut plan = Plan::default();
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let is = |kind| condition::is_true(conditions, kind);
-    let holds_quota = is(names::QUOTA_RESERVED) && !is(names::FINISHED);
+    let is_true = |kind| condition::is_true(conditions, kind);
+    let holds_quota = is_true(names::QUOTA_RESERVED) && !is_true(names::FINISHED);
     if workload.metadata.deletion_timestamp.is_some() && !(holds_quota && has_pods) {
         let mut released = workload.clone();
         if let Some(finalizers) = &mut released.metadata.finalizers {
@@ -378,7 +397,7 @@ pub fn release(workload: &Workload, has_pods: bool) -> Plan {
 }
 
 impl dyn Job + '_ {
-    /// An event about the job that tells of progress.
+    /// Returns a Normal Event about the job.
     pub fn note(&self, reason: &str, message: &str) -> Note {
         Note {
             regarding: self.reference(),

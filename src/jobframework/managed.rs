@@ -1,4 +1,4 @@
-//! Which jobs are the queue's to manage, and which of those have yet to come into a queue.
+//! Managed jobs policy: decides which jobs are managed, and which of those are on hold without a queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,17 +6,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 
 use sluice_api::selector;
 
-/// The label that the API server puts on every namespace: its name.
+/// Label of every namespace with its name, set by the API server.
 pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
-/// Namespaces of the cluster itself, and of Sluice: whoever can make jobs there can do anything.
+/// Namespaces of the control plane and of Sluice: a user who can create jobs there has full access
+/// anyway.
 pub const OWN_NAMESPACES: [&str; 2] = ["kube-system", "sluice-system"];
 
-/// A kind of job.
+/// Kind of job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Framework {
-    /// Job of Kubernetes.
+    /// batch/v1 Job.
     BatchJob,
-    /// RayCluster that nothing else owns.
+    /// Standalone RayCluster.
     RayCluster,
     /// RayJob.
     RayJob,
@@ -25,10 +26,10 @@ pub enum Framework {
 }
 
 impl Framework {
-    /// Every kind that there is.
+    /// All supported kinds.
     pub const ALL: [Self; 4] = [Self::BatchJob, Self::RayCluster, Self::RayJob, Self::RayService];
 
-    /// What Kueue calls it (kueue v0.19.2 `pkg/controller/jobs/*`, `FrameworkName`).
+    /// Returns the name that Kueue uses (kueue v0.19.2 `pkg/controller/jobs/*`, `FrameworkName`).
     pub fn name(self) -> &'static str {
         match self {
             Self::BatchJob => "batch/job",
@@ -39,7 +40,7 @@ impl Framework {
     }
 }
 
-/// Some kinds of jobs; all, by default.
+/// Set of enabled kinds of jobs; all by default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frameworks(BTreeSet<Framework>);
 
@@ -50,26 +51,26 @@ impl Default for Frameworks {
 }
 
 impl Frameworks {
-    /// None at all.
+    /// Returns the empty set.
     pub fn none() -> Self {
         Self(BTreeSet::new())
     }
 
-    /// These as well.
+    /// Enables a kind.
     pub fn add(&mut self, framework: Framework) {
         self.0.insert(framework);
     }
 }
 
-/// Which jobs are managed (kueue v0.19.2 `apis/config/v1beta2/configuration_types.go`, `integrations.frameworks`,
-/// `manageJobsWithoutQueueName` and `managedJobsNamespaceSelector`).
+/// Policy for managed jobs (kueue v0.19.2 `apis/config/v1beta2/configuration_types.go`,
+/// `integrations.frameworks`, `manageJobsWithoutQueueName` and `managedJobsNamespaceSelector`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
-    /// The kinds of jobs that are managed at all.
+    /// Kinds of jobs that are managed.
     pub frameworks: Frameworks,
-    /// Whether a job that names no LocalQueue is held until it names one.
+    /// True if a job without a queue name is held until it has one.
     pub without_queue_name: bool,
-    /// The namespaces whose jobs are managed at all, also of those that name a LocalQueue.
+    /// Namespaces whose jobs are managed. Applies to jobs with a queue name too.
     pub namespaces: LabelSelector,
 }
 
@@ -79,7 +80,7 @@ impl Default for Rules {
     }
 }
 
-/// Selects all namespaces but these.
+/// Returns a selector for all namespaces except these.
 pub fn all_but<'a>(names: impl IntoIterator<Item = &'a str>) -> LabelSelector {
     let requirement = LabelSelectorRequirement {
         key: NAMESPACE_NAME_LABEL.to_owned(),
@@ -90,9 +91,10 @@ pub fn all_but<'a>(names: impl IntoIterator<Item = &'a str>) -> LabelSelector {
 }
 
 impl Rules {
-    /// Whether jobs of this namespace are managed; `None` if that follows from labels that aren't known.
+    /// Returns true if jobs of this namespace are managed; `None` if that depends on labels that are
+    /// not known.
     pub fn manage(&self, namespace: &str, labels: Option<&BTreeMap<String, String>>) -> Option<bool> {
-        // A configuration with a selector that can't be read is refused, so there is none here.
+        // The configuration is rejected if the selector is invalid, so it is valid here.
         let is_chosen = |labels: &_| selector::matches(Some(&self.namespaces), labels).unwrap_or(false);
         match labels {
             Some(labels) => Some(is_chosen(labels)),
@@ -105,61 +107,62 @@ impl Rules {
 
     fn asks_for_names_only(&self) -> bool {
         let keys = self.namespaces.match_labels.iter().flat_map(BTreeMap::keys);
-        let others = self.namespaces.match_expressions.iter().flatten().map(|requirement| &requirement.key);
-        keys.chain(others).all(|key| key == NAMESPACE_NAME_LABEL)
+        let expressions = self.namespaces.match_expressions.iter().flatten().map(|requirement| &requirement.key);
+        keys.chain(expressions).all(|key| key == NAMESPACE_NAME_LABEL)
     }
 }
 
-/// What counts of a job.
+/// Properties of a job that the policy depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
-    /// Its kind.
+    /// Kind of the job.
     pub framework: Framework,
-    /// The LocalQueue that it names.
+    /// LocalQueue that the job names; `None` if it names none.
     pub queue_name: Option<&'a str>,
-    /// Whether `spec.managedBy` leaves it to another controller than the Ray operator of this cluster.
+    /// True if `spec.managedBy` names another controller than the Ray operator of this cluster.
     pub is_managed_elsewhere: bool,
-    /// Whether nobody has begun to run it.
+    /// True if no controller has started to run the job.
     pub is_new: bool,
 }
 
-/// What counts of the place where a job is.
+/// Properties of a job's namespace that the policy depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
-    /// The namespace.
+    /// Name of the namespace.
     pub namespace: &'a str,
-    /// Its labels, once it was seen.
+    /// Labels of the namespace; `None` until it is in the cache.
     pub labels: Option<&'a BTreeMap<String, String>>,
-    /// Whether there is a LocalQueue for jobs that name none.
+    /// True if the namespace has a default LocalQueue for jobs without a queue name.
     pub has_default_queue: bool,
 }
 
-/// What the queue has to do with a job.
+/// Result of the policy for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Managed {
-    /// Nothing: it runs as if there were no queue.
+    /// Not managed: the job runs without quota.
     No,
-    /// It runs as far as it has quota in the LocalQueue that it names.
+    /// Queued: the job runs with quota from the LocalQueue that it names.
     InQueue,
-    /// It may not run yet.
+    /// On hold: the job may not run yet.
     Held(Hold),
 }
 
-/// Why a job that is in no queue may not run.
+/// Reason why a job without a queue is on hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
-    /// It names no LocalQueue, and has to.
+    /// The job has to name a LocalQueue and does not.
     NoQueueName,
-    /// It is about to be told that it is in the LocalQueue for jobs that name none.
+    /// The job is about to be assigned to the default LocalQueue.
     Default,
-    /// Whether it is managed depends on its namespace, which wasn't seen yet.
+    /// The result depends on the namespace, which is not in the cache yet.
     UnseenNamespace,
 }
 
 impl Managed {
-    /// Where a job is (kueue v0.19.2 `pkg/controller/jobframework/reconciler.go`, `ReconcileGenericJob`, and `defaults.go`,
-    /// `ApplyDefaultLocalQueueWithManagedJobsNamespaceSelector`). A job that runs already is not put into the LocalQueue for
-    /// jobs that name none: it would have to stop until there is quota for it.
+    /// Applies the policy to a job (kueue v0.19.2 `pkg/controller/jobframework/reconciler.go`,
+    /// `ReconcileGenericJob`, and `defaults.go`,
+    /// `ApplyDefaultLocalQueueWithManagedJobsNamespaceSelector`). A running job is not assigned to the
+    /// default LocalQueue: it would have to stop until there is quota for it.
     pub fn of(job: Candidate<'_>, place: Place<'_>, rules: &Rules) -> Self {
         if job.is_managed_elsewhere || !rules.frameworks.0.contains(&job.framework) {
             return Self::No;
@@ -186,7 +189,7 @@ mod tests {
 
     const NEW: Candidate<'_> =
         Candidate { framework: Framework::RayService, queue_name: None, is_managed_elsewhere: false, is_new: true };
-    const BEGUN: Candidate<'_> = Candidate { is_new: false, ..NEW };
+    const STARTED: Candidate<'_> = Candidate { is_new: false, ..NEW };
     const NAMED: Candidate<'_> = Candidate { queue_name: Some("a"), ..NEW };
     const TEAM: Place<'_> = Place { namespace: "team", labels: None, has_default_queue: false };
     const DEFAULT: Place<'_> = Place { has_default_queue: true, ..TEAM };
@@ -196,16 +199,16 @@ mod tests {
     #[rstest]
     #[case::named(NAMED, TEAM, LAX, Managed::InQueue)]
     #[case::unnamed(NEW, TEAM, LAX, Managed::No)]
-    #[case::unnamed_where_all_have_to_be_named(NEW, TEAM, STRICT, Managed::Held(Hold::NoQueueName))]
+    #[case::unnamed_where_a_name_is_required(NEW, TEAM, STRICT, Managed::Held(Hold::NoQueueName))]
     #[case::new_where_there_is_a_default(NEW, DEFAULT, LAX, Managed::Held(Hold::Default))]
-    #[case::new_where_there_is_a_default_and_all_have_to_be_named(NEW, DEFAULT, STRICT, Managed::Held(Hold::Default))]
-    #[case::named_beside_a_default(NAMED, DEFAULT, LAX, Managed::InQueue)]
-    #[case::begun_where_there_is_a_default(BEGUN, DEFAULT, LAX, Managed::No)]
-    #[case::begun_where_all_have_to_be_named(BEGUN, DEFAULT, STRICT, Managed::Held(Hold::NoQueueName))]
+    #[case::new_where_there_is_a_default_and_a_name_is_required(NEW, DEFAULT, STRICT, Managed::Held(Hold::Default))]
+    #[case::named_where_there_is_a_default(NAMED, DEFAULT, LAX, Managed::InQueue)]
+    #[case::started_where_there_is_a_default(STARTED, DEFAULT, LAX, Managed::No)]
+    #[case::started_where_a_name_is_required(STARTED, DEFAULT, STRICT, Managed::Held(Hold::NoQueueName))]
     #[case::of_another_controller(Candidate { is_managed_elsewhere: true, ..NAMED }, TEAM, STRICT, Managed::No)]
-    #[case::of_the_cluster(NAMED, Place { namespace: "kube-system", ..TEAM }, STRICT, Managed::No)]
-    #[case::of_ours(NEW, Place { namespace: "sluice-system", ..DEFAULT }, STRICT, Managed::No)]
-    fn a_job_is_managed_as_its_name_its_place_and_the_rules_say(
+    #[case::in_kube_system(NAMED, Place { namespace: "kube-system", ..TEAM }, STRICT, Managed::No)]
+    #[case::in_sluice_system(NEW, Place { namespace: "sluice-system", ..DEFAULT }, STRICT, Managed::No)]
+    fn policy_depends_on_queue_name_namespace_and_start_of_the_job(
         #[case] job: Candidate<'_>,
         #[case] place: Place<'_>,
         #[case] without_queue_name: bool,
@@ -215,13 +218,13 @@ mod tests {
     }
 
     #[rstest]
-    #[case::chosen(NAMED, TEAM, Some(json!({"gpu": "yes"})), Managed::InQueue)]
-    #[case::not_chosen(NAMED, TEAM, Some(json!({"gpu": "no"})), Managed::No)]
-    #[case::not_seen(NAMED, TEAM, None, Managed::Held(Hold::UnseenNamespace))]
-    #[case::default_in_one_not_chosen(NEW, DEFAULT, Some(json!({})), Managed::No)]
-    #[case::default_in_one_not_seen(NEW, DEFAULT, None, Managed::Held(Hold::UnseenNamespace))]
-    #[case::unnamed_in_one_not_seen(NEW, TEAM, None, Managed::No)]
-    fn only_jobs_of_chosen_namespaces_are_managed(
+    #[case::selected(NAMED, TEAM, Some(json!({"gpu": "yes"})), Managed::InQueue)]
+    #[case::not_selected(NAMED, TEAM, Some(json!({"gpu": "no"})), Managed::No)]
+    #[case::not_in_the_cache(NAMED, TEAM, None, Managed::Held(Hold::UnseenNamespace))]
+    #[case::default_in_a_namespace_not_selected(NEW, DEFAULT, Some(json!({})), Managed::No)]
+    #[case::default_in_a_namespace_not_in_the_cache(NEW, DEFAULT, None, Managed::Held(Hold::UnseenNamespace))]
+    #[case::unnamed_in_a_namespace_not_in_the_cache(NEW, TEAM, None, Managed::No)]
+    fn only_jobs_of_selected_namespaces_are_managed(
         #[case] job: Candidate<'_>,
         #[case] place: Place<'_>,
         #[case] labels: Option<serde_json::Value>,
@@ -236,7 +239,7 @@ mod tests {
     #[rstest]
     #[case::listed(Framework::BatchJob, Managed::InQueue)]
     #[case::not_listed(Framework::RayService, Managed::No)]
-    fn only_jobs_of_chosen_kinds_are_managed(#[case] framework: Framework, #[case] expected: Managed) {
+    fn only_jobs_of_enabled_kinds_are_managed(#[case] framework: Framework, #[case] expected: Managed) {
         let mut frameworks = Frameworks::none();
         frameworks.add(Framework::BatchJob);
         let rules = Rules { frameworks, without_queue_name: true, ..Rules::default() };

@@ -1,4 +1,4 @@
-//! A member of a job, by its object and its pods.
+//! Members of a job, built from their objects and pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,36 +13,36 @@ use sluice_api::kueue::{names, scheduling_gate};
 use sluice_api::ray::names::{GROUP_LABEL, REPLICA_INDEX_LABEL, REPLICA_NAME_LABEL};
 use sluice_plan::Write;
 
-/// The pods of a member.
+/// Pods of a member.
 #[derive(Debug, Clone, Default)]
 pub struct Pods<'a> {
-    /// Those that exist.
+    /// Pods in the cache.
     pub seen: Vec<&'a Pod>,
-    /// Those that were asked for or let go, and may run already.
+    /// Pods that were created or ungated by a write that the cache does not show yet. They may run.
     pub arriving: Vec<&'a Pod>,
 }
 
 impl<'a> Pods<'a> {
-    /// Those that run or may be placed.
+    /// Returns the pods that run or may be scheduled.
     fn live(&self) -> impl Iterator<Item = &'a Pod> {
         self.seen.iter().copied().filter(|pod| is_live(pod)).chain(self.arriving.iter().copied())
     }
 }
 
-/// What the object of a member says of it.
+/// Identity and state of a member, from its object.
 #[derive(Debug)]
 pub struct Who {
-    /// Its name, in the job's namespace.
+    /// Name, in the namespace of the job.
     pub name: String,
-    /// Its uid.
+    /// Uid, or the uid of a revision of a RayCluster.
     pub uid: String,
-    /// Whether its gate is open.
+    /// True if the gate is open: the member is not suspended.
     pub open: bool,
-    /// Whether it is being deleted.
+    /// True if the member is being deleted.
     pub going: bool,
 }
 
-/// A member, with what its spec wants, and its pods.
+/// Builds a member from its identity, its pods and its desired pod groups.
 pub fn of(who: Who, pods: &Pods<'_>, groups: Arc<Groups>, molds: &Molds<'_>) -> Member {
     let mut census = Census::new(&groups, molds);
     let live_pods = census.count(pods.live());
@@ -63,19 +63,22 @@ pub fn of(who: Who, pods: &Pods<'_>, groups: Arc<Groups>, molds: &Molds<'_>) -> 
     }
 }
 
-/// A member whose object is gone, by what is left of its pods. None of them is let go any more, and none counts as ready.
+/// Builds a member whose object is deleted from its remaining pods. None of them is ungated or counts
+/// as ready.
 pub fn outlived(name: &str, uid: &str, pods: &Pods<'_>, molds: &Molds<'_>) -> Member {
-    let who = Who { name: name.to_owned(), uid: uid.to_owned(), open: false, going: true };
-    let left = of(who, pods, Arc::new(Ok(Vec::new())), molds);
+    let identity = Who { name: name.to_owned(), uid: uid.to_owned(), open: false, going: true };
+    let left = of(identity, pods, Arc::new(Ok(Vec::new())), molds);
     Member { gated: Vec::new(), ready_pods: BTreeMap::new(), ..left }
 }
 
-/// Takes the scheduling gate from a pod, sends it to where its quota is, and labels it with what it is.
+/// Removes the scheduling gate of a pod, places the pod on nodes of its assigned flavors and labels
+/// it with its shape and PodSet. `None` if the pod is unknown.
 pub fn released(pods: &Pods<'_>, pod: &str, leave: &Leave) -> Option<Write> {
     released_for(pods, pod, leave, None)
 }
 
-/// The same, and labels it with the uid of its job, for which it counts then as long as it is there, whatever has made it.
+/// Like [`released`], and labels the pod with the uid of its `job`: it then counts for that job as
+/// long as it exists, whatever controls it.
 pub fn released_for(pods: &Pods<'_>, pod: &str, leave: &Leave, job: Option<&str>) -> Option<Write> {
     let gated = *pods.seen.iter().find(|known| known.metadata.name.as_deref() == Some(pod))?;
     let mut released = gated.clone();
@@ -89,12 +92,13 @@ pub fn released_for(pods: &Pods<'_>, pod: &str, leave: &Leave, job: Option<&str>
     Write::patch(gated, &released)
 }
 
-/// Whether the pod runs or may be placed: it hasn't ended, and waits behind no gate of ours.
+/// Returns true if the pod runs or may be scheduled: it is not finished and does not have our
+/// scheduling gate.
 pub fn is_live(pod: &Pod) -> bool {
     !has_ended(pod) && !scheduling_gate::is_gated(pod)
 }
 
-/// Whether the pod can be let go.
+/// Returns true if the pod can be ungated.
 fn is_waiting(pod: &Pod) -> bool {
     scheduling_gate::is_gated(pod) && pod.metadata.deletion_timestamp.is_none()
 }
@@ -118,9 +122,12 @@ fn count_by_group<'a>(pods: impl Iterator<Item = &'a &'a Pod>) -> BTreeMap<Strin
     counts
 }
 
-/// Whether the pod does its work, or has done it; one that is on its way out does not.
+/// Returns true if the pod is ready or has succeeded, and is not terminating.
 fn is_ready(pod: &Pod) -> bool {
-    let Some(status) = pod.status.as_ref().filter(|_| pod.metadata.deletion_timestamp.is_none()) else { return false };
+    if pod.metadata.deletion_timestamp.is_some() {
+        return false;
+    }
+    let Some(status) = &pod.status else { return false };
     let mut conditions = status.conditions.iter().flatten();
     let ready = conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True");
     match status.phase.as_deref() {

@@ -1,5 +1,7 @@
-//! Jobs that ran before they came into a queue. What runs of them runs on until the queue has had its first say: where there is quota
-//! for it, nothing has to stop. So what another operator ran is taken over as it is. (Kueue v0.19.2 stops such a job first:
+//! Adoption of jobs that ran before they were queued.
+//!
+//! Their pods keep running until the queue has made its first decision, so nothing stops if there is
+//! quota, and a job of another operator is adopted as it is. (Kueue v0.19.2 stops such a job first:
 //! `pkg/controller/jobframework/reconciler.go`, `ReconcileGenericJob`.)
 
 use jiff::SignedDuration;
@@ -11,12 +13,14 @@ use sluice_api::condition;
 use sluice_api::kueue::names;
 use sluice_plan::Plan;
 
-/// For how long the first word of the queue is waited for.
+/// Time to wait for the first decision of the queue.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(10);
-/// So many failures in a row take as long, with the pauses between them: the queue can't be asked.
+/// Number of consecutive write failures that takes as long as [`PATIENCE`], with backoff. After that
+/// the queue counts as unreachable.
 pub(super) const FAILURES: u32 = 8;
 
-/// Whether the queue has yet to say anything of this job, and is waited for. `asked` tells whether it could be asked at all.
+/// Returns true while the job waits for the first decision of the queue. `asked` is false if its
+/// demand could not be requested.
 pub(super) fn is_unjudged(view: &JobView<'_>, slices: &[Slice<'_>], asked: bool, plan: &mut Plan) -> bool {
     let is_untouched = |slice: &Slice<'_>| {
         let conditions = slice.workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -26,15 +30,16 @@ pub(super) fn is_unjudged(view: &JobView<'_>, slices: &[Slice<'_>], asked: bool,
     if !is_asked || !slices.iter().all(is_untouched) {
         return false;
     }
-    let made = slices.iter().filter_map(|slice| slice.workload.metadata.creation_timestamp.as_ref()).map(|time| time.0);
-    let Some(until) = made.min().and_then(|made| made.checked_add(PATIENCE).ok()) else { return true };
+    let created = slices.iter().filter_map(|slice| slice.workload.metadata.creation_timestamp.as_ref()).map(|time| time.0);
+    let Some(until) = created.min().and_then(|created| created.checked_add(PATIENCE).ok()) else { return true };
     if until > view.now {
         plan.wake(until);
     }
     until > view.now
 }
 
-/// Whether a member that nothing pays for yet runs on meanwhile: it has pods, and more of them are held back.
+/// Returns true if a member that no slice covers yet keeps running meanwhile: it has pods, and no
+/// more of them can start.
 pub(super) fn runs_on(view: &JobView<'_>, member: &Member) -> bool {
     let none = MemberShare { name: member.name.clone(), uid: member.uid.clone(), pods: Vec::new() };
     !member.live_pods.is_empty() && view.job.unheld(member, &none).is_none()

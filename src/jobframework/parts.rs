@@ -1,4 +1,4 @@
-//! What can be taken from a job without stopping all of it, as the queue is told on the slice.
+//! Preemptible parts of a slice: pods that can be preempted without stopping the whole job.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use super::record::{MemberShare, Record};
 use super::{Group, Member};
 use sluice_queue::parts::{Part, PartPods};
 
-/// Pods by PodSet.
+/// Number of pods by PodSet.
 type Pods = BTreeMap<String, u32>;
 
-/// The parts of what a slice pays for, what is missed the least first. One that pays for nothing else than a surge has none: without
-/// that it would be over.
+/// Returns the preemptible parts of a slice, the least important first. A slice that covers nothing
+/// but surge has none: it would be empty without it.
 pub(super) fn of(record: &Record, members: &[Member], makes_pods: bool) -> Vec<PartPods> {
     let (mut surge, mut replicas) = (Pods::new(), Pods::new());
     for share in &record.members {
@@ -40,13 +40,15 @@ fn add(pods: &mut Pods, share: &MemberShare, taken: impl Fn((&str, &str), u32) -
     }
 }
 
-/// How many pods of a group and shape a member can do with. What its spec no longer says anything of stays.
+/// Returns the number of pods of a group and shape that preemption leaves. Pods that the member's
+/// spec no longer describes are never preempted as replicas.
 fn fewest(member: &Member, (name, shape): (&str, &str)) -> u32 {
     let mut groups = member.groups.iter().flatten();
     groups.find(|group| group.name == name && group.shape == shape).map_or(u32::MAX, |group| group.fewest)
 }
 
-/// Tells the members how much of them has to stop so that a slice gives back what it has to.
+/// Applies partial preemption to the members: marks the surge to stop and, if replicas are preempted
+/// too, lowers the other members to their minimum.
 pub(super) fn preempt(members: &mut [Member], preempted: Option<Part>) {
     for member in members {
         member.preempted = member.surge && preempted.is_some();

@@ -1,9 +1,10 @@
-//! From the live members of a job to its PodSets.
+//! Derivation of a job's PodSets from its live members.
 //!
-//! Pods of equal shape under one group name are summed under that name, whichever member they belong to; so going from one
-//! child to two is a scale-up under a stable name, and the old child's end a scale-down. Pods of another shape under the
-//! same group name are a PodSet of their own, whose name ends in the shape, so each is charged as what it is; and so are pods
-//! that go to another flavor, whose PodSet ends in the number of the slice that asked for them first.
+//! Pods of equal shape under one group name are summed under that name, regardless of their member.
+//! So a second RayCluster is a scale-up under a stable name, and the end of the old one a
+//! scale-down. Pods of another shape under the same group name get a separate PodSet whose name ends
+//! in the shape, so that each pod is accounted by its shape. Pods that go to another flavor get a
+//! separate PodSet whose name ends in the sequence number of the slice that first requested them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,32 +21,32 @@ use super::{Group, Member, ray_cluster};
 use sluice_api::kueue::PodTemplate;
 use sluice_queue::requests::{RequestsError, pod_facts};
 
-/// How many PodSets a Workload has room for (kueue v0.19.2 `apis/kueue/v1beta2/workload_types.go`; the schema of ours says the
-/// same).
+/// Maximum number of PodSets of a Workload (kueue v0.19.2
+/// `apis/kueue/v1beta2/workload_types.go`; our CRD schema has the same limit).
 pub const MOST_POD_SETS: usize = 18;
 
-/// The PodSets that a job needs, and which pods each of them pays for.
+/// PodSets that a job needs, and the pods that each of them covers.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
-    /// Which pods are paid for, member by member; the sequence is not set.
+    /// Pods to cover, by member. The sequence number is not set.
     pub record: Record,
-    /// A template for each PodSet, by the name of the PodSet.
+    /// Pod template of each PodSet, by PodSet name.
     pub templates: BTreeMap<String, Mold>,
-    /// With how many pods of a PodSet the job can start, where that is fewer than all.
+    /// Number of pods that the job can start with, by PodSet name, for PodSets that do not need all.
     pub min_counts: BTreeMap<String, u32>,
 }
 
-/// What the pods of a PodSet look like.
+/// Pod template of a PodSet.
 #[derive(Debug, Clone)]
 pub enum Mold {
-    /// As our operator makes them.
+    /// Generated from the member's current spec.
     Made(Arc<PodTemplateSpec>),
-    /// As a slice says that has them already.
+    /// Recorded in an existing slice.
     Kept(PodTemplate),
 }
 
 impl Mold {
-    /// As a PodSet has it.
+    /// Returns the template in the form that a PodSet stores.
     pub fn template(&self) -> PodTemplate {
         match self {
             Self::Made(template) => PodTemplate::new(template.as_ref()).unwrap_or_default(),
@@ -54,12 +55,12 @@ impl Mold {
     }
 }
 
-/// Derives what a job needs from its members, the oldest first; those whose objects are gone, while pods of them are not, before
-/// the others. `slices` are its living slices, oldest first: a PodSet keeps the name that it has there, but for pods that are to
-/// be counted `apart`.
+/// Derives the PodSets of a job from its `members`: orphaned members first, then the others, oldest
+/// first. `slices` are the unfinished slices, oldest first: a PodSet keeps the name that it has
+/// there, except for the pods that `apart` splits off.
 ///
 /// # Errors
-/// When the spec of a member doesn't say which pods it needs; the sentence names the field and the value.
+/// Returns a message with the field and its value if the spec of a member is invalid.
 pub(super) fn wanted<'m>(
     members: impl IntoIterator<Item = &'m Member>,
     slices: &[&Slice<'_>],
@@ -92,23 +93,25 @@ pub(super) fn wanted<'m>(
     Ok(wanted)
 }
 
-/// How many pods of each kind a member needs. Pods that exist count as what they are until they are gone, whatever the object
-/// says; pods that are to come count as long as their member isn't on its way out, and hasn't been stopped for the sake of others:
-/// those that wait already as what they are, and the others as the group's template says.
+/// Returns the number of pods of each kind that a member needs.
+///
+/// Existing pods count under their kind until they are gone, whatever the spec says. Pods still to
+/// come count unless their member is terminating or has been stopped by preemption: gated pods under
+/// their kind, and the rest under the current template of the group.
 fn needed(member: &Member, groups: &[Group]) -> Vec<(PodKind, u32)> {
     let mut needed = Vec::new();
     let mut others = member.live_pods.clone();
-    let none_come = member.going || (member.preempted && !member.open);
+    let no_more_pods = member.going || (member.preempted && !member.open);
     for group in groups {
         let present = group.kind();
         let alive: u32 =
             member.live_pods.iter().filter(|(kind, _)| kind.group == group.name).map(|(_, alive)| alive).sum();
-        let to_come = if none_come { 0 } else { group.count.saturating_sub(alive) };
-        let waiting = member.gated.iter().filter(|pod| pod.kind.group == group.name && pod.kind != present);
-        let waiting: Vec<_> = waiting.take(to_come as usize).collect();
-        let rest = to_come - u32::try_from(waiting.len()).unwrap_or(to_come);
+        let to_come = if no_more_pods { 0 } else { group.count.saturating_sub(alive) };
+        let gated = member.gated.iter().filter(|pod| pod.kind.group == group.name && pod.kind != present);
+        let gated: Vec<_> = gated.take(to_come as usize).collect();
+        let rest = to_come - u32::try_from(gated.len()).unwrap_or(to_come);
         needed.push((present.clone(), others.remove(&present).unwrap_or(0).saturating_add(rest)));
-        for pod in waiting {
+        for pod in gated {
             *others.entry(pod.kind.clone()).or_default() += 1;
         }
         let of_group: Vec<_> = others.extract_if(.., |kind, _| kind.group == group.name).collect();
@@ -119,45 +122,45 @@ fn needed(member: &Member, groups: &[Group]) -> Vec<(PodKind, u32)> {
     needed
 }
 
-/// The template that a living slice has for a PodSet.
+/// Returns the template that the newest of the slices has for a PodSet.
 fn kept<'s>(slices: &[&'s Slice<'_>], pod_set: &str) -> Option<&'s PodTemplate> {
     let sets = slices.iter().rev().flat_map(|slice| &slice.workload.spec.pod_sets);
     sets.into_iter().find(|set| set.name == pod_set).map(|set| &set.template)
 }
 
-/// Whether a Workload has room for all PodSets.
+/// Checks that a Workload can hold all PodSets.
 ///
 /// # Errors
-/// When there are more; the sentence names the field and the numbers.
+/// Returns a message with the field and the numbers if there are more than [`MOST_POD_SETS`].
 pub(super) fn enough_room(record: &Record) -> Result<(), String> {
-    let of = |member: &MemberShare| member.pods.iter().map(|share| share.pod_set.clone()).collect::<BTreeSet<_>>();
-    let all: BTreeSet<String> = record.members.iter().flat_map(of).collect();
+    let names = |member: &MemberShare| member.pods.iter().map(|share| share.pod_set.clone()).collect::<BTreeSet<_>>();
+    let all: BTreeSet<String> = record.members.iter().flat_map(names).collect();
     if all.len() <= MOST_POD_SETS {
         return Ok(());
     }
     let each = record
         .members
         .iter()
-        .map(|member| format!("RayCluster {} has pods of {} kinds", member.name, of(member).len()));
+        .map(|member| format!("RayCluster {} has {} kinds of pods", member.name, names(member).len()));
     Err(format!(
-        "spec.workerGroupSpecs: {}, which makes {} PodSets, and a Workload has at most {MOST_POD_SETS}; have fewer worker groups, \
-         or change the resources and places of fewer of them at once",
+        "spec.workerGroupSpecs: {}, which makes {} PodSets, and a Workload has at most {MOST_POD_SETS}; use fewer worker groups, \
+         or change the resources and node constraints of fewer of them at a time",
         each.collect::<Vec<_>>().join(" and "),
         all.len()
     ))
 }
 
-/// Gives PodSets their names.
+/// Names of the PodSets of a job, stable over its slices.
 struct Names {
-    /// Those that pods of a member have, by its uid.
+    /// PodSet name of pods that a slice records, by member uid and kind.
     own: BTreeMap<(String, PodKind), String>,
-    /// Those that other pods of a kind get.
+    /// PodSet name that other pods of a kind get.
     newest: BTreeMap<PodKind, String>,
     used: BTreeSet<String>,
 }
 
 impl Names {
-    /// The names that living slices have; also of PodSets that were asked for and not granted.
+    /// Collects the names in `slices`, including those of PodSets that were requested but not granted.
     fn new(slices: &[&Slice<'_>]) -> Self {
         let mut names = Self { own: BTreeMap::new(), newest: BTreeMap::new(), used: BTreeSet::new() };
         for slice in slices {
@@ -185,7 +188,7 @@ impl Names {
         self.used.insert(name.to_owned());
     }
 
-    /// The PodSet of pods of this kind in a member. `plain` is what it is called if that is free.
+    /// Returns the PodSet name for pods of `kind` in `member`, which is `plain` if that is not in use.
     fn of(&mut self, member: &str, kind: &PodKind, plain: &str, apart: Option<&Apart<'_>>) -> String {
         let own = self.own.get(&(member.to_owned(), kind.clone()));
         let name = own.or(self.newest.get(kind)).cloned().unwrap_or_else(|| match self.used.contains(plain) {
@@ -200,28 +203,29 @@ impl Names {
     }
 }
 
-/// `name-ending`; the name of a PodSet is a DNS label, so it has at most 63 characters, and at most 10 of them are the ending.
+/// Returns `name-ending`. A PodSet name is a DNS label of at most 63 characters; the ending takes at
+/// most 10 of them.
 fn ending(name: &str, ending: &str) -> String {
     let ending: String = ending.chars().take(10).collect();
     let kept: String = name.chars().take(63 - 1 - ending.len()).collect();
     format!("{kept}-{ending}")
 }
 
-/// Hashes what makes two pods the same to quota and to the choice of a flavor: what their containers request and are limited
-/// to, their runtime class, and where they can run. (The sum of the requests would not do: what a LimitRange adds to pods and
-/// allows them goes by container.)
+/// Hashes the fields that quota and flavor assignment depend on: requests and limits of the
+/// containers, runtime class and node constraints. The sum of the requests is not enough: LimitRanges
+/// default and limit each container.
 ///
 /// # Errors
-/// When a request isn't a quantity; the sentence names it.
+/// Returns an error that names the request if it is not a valid quantity.
 pub fn shape_of(spec: &PodSpec) -> Result<String, RequestsError> {
     let node_affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-    let facts = json!({
+    let fields = json!({
         "pod": pod_facts(spec)?,
         "nodeSelector": spec.node_selector,
         "nodeAffinity": node_affinity,
         "tolerations": spec.tolerations,
     });
-    let digest = Sha256::digest(facts.to_string());
+    let digest = Sha256::digest(fields.to_string());
     Ok(digest.iter().take(5).map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -232,7 +236,7 @@ mod tests {
 
     use super::*;
 
-    fn of(pod: Value) -> String {
+    fn shape(pod: Value) -> String {
         shape_of(&serde_json::from_value(pod).expect("a pod")).expect("a shape")
     }
 
@@ -248,17 +252,17 @@ mod tests {
     #[case::another_notation(json!({"containers": [worker(json!({"requests": {"cpu": "1000m"}}))]}), true)]
     #[case::another_image(json!({"containers": [{"name": "w", "image": "new", "resources": {"requests": {"cpu": 1}}}]}), true)]
     #[case::another_request(json!({"containers": [worker(json!({"requests": {"cpu": "2"}}))]}), false)]
-    // A LimitRange may give the sidecar a request, forbid the limit, and demand so much of each container.
-    #[case::a_sidecar_that_asks_for_nothing(
+    // A LimitRange can default the request of the sidecar, and limits each container separately.
+    #[case::a_sidecar_without_requests(
         json!({"containers": [worker(json!({"requests": {"cpu": "1"}})), {"name": "sidecar"}]}), false)]
     #[case::a_limit(json!({"containers": [worker(json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}))]}), false)]
     #[case::the_same_in_two_containers(
         json!({"containers": [worker(json!({"requests": {"cpu": "500m"}})), worker(json!({"requests": {"cpu": "500m"}}))]}), false)]
     #[case::a_runtime_class(
         json!({"runtimeClassName": "kata", "containers": [worker(json!({"requests": {"cpu": "1"}}))]}), false)]
-    #[case::a_place(
+    #[case::a_node_selector(
         json!({"nodeSelector": {"gpu": "h100"}, "containers": [worker(json!({"requests": {"cpu": "1"}}))]}), false)]
-    fn a_shape_is_all_that_a_charge_and_a_flavor_can_depend_on(#[case] other: Value, #[case] same: bool) {
-        assert_eq!(of(plain()) == of(other), same);
+    fn shape_covers_all_fields_that_quota_and_flavor_depend_on(#[case] other: Value, #[case] same: bool) {
+        assert_eq!(shape(plain()) == shape(other), same);
     }
 }

@@ -1,4 +1,4 @@
-//! RayCluster as a job of its own, and as a member of a job.
+//! RayCluster as a standalone job, and as a member of a RayService.
 
 use std::sync::Arc;
 
@@ -12,33 +12,33 @@ use sluice_api::ray::{RayCluster, names};
 use sluice_plan::{ObjectRef, Write};
 use sluice_raycluster::{PodGroup, Problem};
 
-/// The PodSet of the head pod, as Kueue names it (Kueue 0.19 `pkg/controller/jobs/raycluster`).
+/// PodSet of the head pod, named as in Kueue (Kueue 0.19 `pkg/controller/jobs/raycluster`).
 const HEAD_POD_SET: &str = "head";
 
-/// A RayCluster that nothing else owns.
+/// Adapter of a standalone RayCluster.
 pub struct RayClusterJob<'a> {
-    /// The cluster.
+    /// The RayCluster.
     pub cluster: &'a RayCluster,
-    /// Its pods.
+    /// Pods of the cluster.
     pub pods: Pods<'a>,
-    /// What its spec wants; see [`groups`].
+    /// Desired pod groups; see [`groups`].
     pub groups: Arc<Groups>,
-    /// What its pods may have been made from before.
+    /// Templates that older pods may come from.
     pub molds: &'a Molds<'a>,
-    /// What its quota is held for: see [`revision::share`].
+    /// Uid that the cluster has as a member: see [`revision::share`].
     pub share: String,
-    /// What its pods make place for, if they do.
+    /// Recreation of the pods for a new revision; `None` if they are of the desired revision.
     pub renewal: Option<Renewal>,
 }
 
-/// A cluster the pods of which are of an earlier revision than the one that is wanted. It counts as two members: one stops, and then
-/// the other starts.
+/// Recreation of a cluster whose pods are of an earlier revision than the desired one. The cluster
+/// counts as two members: the old revision stops, and then the new one starts.
 pub struct Renewal {
-    /// The groups of what runs.
+    /// Pod groups of the running revision.
     pub groups: Arc<Groups>,
-    /// What the quota of that is held for.
+    /// Member uid of the running revision.
     pub share: String,
-    /// Whether it stops, because there is quota for the other.
+    /// True if the running revision stops, because the new one has its quota.
     pub stops: bool,
 }
 
@@ -56,16 +56,16 @@ impl Job for RayClusterJob<'_> {
     }
 
     fn members(&self) -> Vec<Member> {
-        let of_share = |share: &str, pods: &Pods<'_>, groups: &Arc<Groups>| {
+        let revision_member = |share: &str, pods: &Pods<'_>, groups: &Arc<Groups>| {
             member(self.cluster, share.to_owned(), pods, groups.clone(), self.molds)
         };
-        let Some(old) = &self.renewal else { return vec![of_share(&self.share, &self.pods, &self.groups)] };
-        let runs = of_share(&old.share, &self.pods, &old.groups);
-        let comes = of_share(&self.share, &Pods::default(), &self.groups);
-        let is_open = runs.open;
+        let Some(old) = &self.renewal else { return vec![revision_member(&self.share, &self.pods, &self.groups)] };
+        let running = revision_member(&old.share, &self.pods, &old.groups);
+        let pending = revision_member(&self.share, &Pods::default(), &self.groups);
+        let is_open = running.open;
         vec![
-            Member { open: is_open && !old.stops, ..runs },
-            Member { open: is_open && old.stops, surge: !old.stops, ..comes },
+            Member { open: is_open && !old.stops, ..running },
+            Member { open: is_open && old.stops, surge: !old.stops, ..pending },
         ]
     }
 
@@ -103,37 +103,37 @@ impl Job for RayClusterJob<'_> {
     }
 }
 
-/// Opens or closes the gate of a cluster.
+/// Opens or closes the gate of a cluster; `None` if nothing changes.
 pub fn set_open(cluster: &RayCluster, open: bool) -> Option<Write> {
     let mut gated = cluster.clone();
     gated.spec.suspend = Some(!open);
     Write::patch(cluster, &gated)
 }
 
-/// A cluster, or a revision of it, as a member of a job: by its share of quota, with what is wanted of it, and its pods.
+/// Builds the member of a job for a cluster or a revision of it; `share` is the uid of the member.
 pub fn member(cluster: &RayCluster, share: String, pods: &Pods<'_>, groups: Arc<Groups>, molds: &Molds<'_>) -> Member {
-    let who = Who {
+    let identity = Who {
         name: cluster.name_any(),
         uid: share,
         open: cluster.spec.suspend != Some(true),
         going: cluster.metadata.deletion_timestamp.is_some(),
     };
-    members::of(who, pods, groups, molds)
+    members::of(identity, pods, groups, molds)
 }
 
-/// The name of the PodSet of a group, if that is free.
+/// Returns the preferred PodSet name of a group.
 pub fn pod_set(group: &str) -> String {
     if group == names::HEAD_GROUP { HEAD_POD_SET.to_owned() } else { group.to_lowercase() }
 }
 
-/// The groups of pods that a cluster wants, of those that it is made of or of what is wrong with its spec.
+/// Converts the pod groups of a cluster, or the errors in its spec.
 ///
 /// # Errors
-/// What is wrong, in a sentence.
+/// Returns the errors of the spec as one message that names the cluster.
 pub fn groups(cluster: &RayCluster, made_of: &Result<Vec<PodGroup>, Vec<Problem>>) -> Groups {
     let named = |error: String| format!("RayCluster {}: {error}", cluster.name_any());
-    let told = |problems: &Vec<Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    let groups = made_of.as_ref().map_err(|problems| named(told(problems)))?.iter().map(|group| {
+    let joined = |problems: &Vec<Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let groups = made_of.as_ref().map_err(|problems| named(joined(problems)))?.iter().map(|group| {
         let spec = group.template.spec.clone().unwrap_or_default();
         let shape = pod_sets::shape_of(&spec).map_err(|error| named(format!("group {}: {error}", group.name)))?;
         let (pod_set, name, template) = (pod_set(&group.name), group.name.clone(), Arc::new(group.template.clone()));

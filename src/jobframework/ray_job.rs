@@ -1,9 +1,11 @@
-//! RayJob as a job: it is its own only member, and the pods of that are those of its Ray cluster and the one that submits it.
+//! RayJob as a job: it has one member, itself. Its pods are those of its RayCluster and of the
+//! submitter Job.
 //!
-//! KubeRay runs it. Its gate is `spec.suspend`: while that is true there is no cluster, so what it will need is read from the cluster
-//! that it asks for, and later from the one that was made, whose autoscaler changes it. A RayJob that is sent to a cluster of others
-//! (`clusterSelector`) can't be suspended, and that cluster is paid for by whoever made it: what it needs is the pod that
-//! submits it, and the Job that makes that pod is the job (see [`super::batch_job`]). Kueue v0.19.2
+//! KubeRay runs it. Its gate is `spec.suspend`: a suspended RayJob has no RayCluster, so its demand
+//! is derived from `spec.rayClusterSpec`, and later from the RayCluster, which the autoscaler
+//! changes. A RayJob with a `clusterSelector` cannot be suspended, and the quota of that RayCluster is
+//! accounted to the cluster's own job. Such a RayJob needs only its submitter pod, so its submitter
+//! Job is the job (see [`super::batch_job`]). Kueue v0.19.2
 //! (`pkg/controller/jobs/rayjob/rayjob_controller.go`) runs such a RayJob without quota.
 
 use std::collections::BTreeMap;
@@ -23,27 +25,31 @@ use sluice_api::ray::{PodTemplate, RayCluster, RayJob, Submission};
 use sluice_plan::{ObjectRef, Write};
 use sluice_raycluster as raycluster;
 
-/// Where the conditions of a RayJob are shown, as YAML: its status has none, and KubeRay would drop them.
+/// Annotation with the conditions of a RayJob, as YAML: its status has no conditions, and KubeRay would
+/// drop them.
 pub const CONDITIONS_ANNOTATION: &str = "sluice.dev/conditions";
-/// The group that the pod is in that submits it: it has no label that names one.
+/// Group of the submitter pod: it has no group label.
 const SUBMITTER_GROUP: &str = "";
-/// The PodSet of that pod, as Kueue names it.
+/// PodSet of the submitter pod, named as in Kueue.
 const SUBMITTER_POD_SET: &str = "submitter";
-/// The container that submits it (kuberay v1.7.0 `ray-operator/controllers/ray/utils/constant.go`, `SubmitterContainerName`).
+/// Name of the submitter container (kuberay v1.7.0
+/// `ray-operator/controllers/ray/utils/constant.go`, `SubmitterContainerName`).
 const SUBMITTER_CONTAINER: &str = "ray-job-submitter";
-/// What that asks for and is limited to, unless its owner says otherwise: CPU and memory (kuberay v1.7.0
+/// Default CPU and memory requests of the submitter container (kuberay v1.7.0
 /// `ray-operator/controllers/ray/common/job.go`, `GetDefaultSubmitterContainer`).
 const SUBMITTER_REQUESTS: (&str, &str) = ("500m", "200Mi");
+/// Default CPU and memory limits of the submitter container.
 const SUBMITTER_LIMITS: (&str, &str) = ("1", "1Gi");
-/// What KubeRay says of a RayJob that is over.
+/// `status.jobDeploymentStatus` of a RayJob that succeeded.
 const COMPLETE: &str = "Complete";
+/// `status.jobDeploymentStatus` of a RayJob that failed.
 const FAILED: &str = "Failed";
-/// What it says of one that it will never run.
+/// `status.jobDeploymentStatus` of a RayJob with an invalid spec, which KubeRay never runs.
 const VALIDATION_FAILED: &str = "ValidationFailed";
-/// What Ray says of one that did what it was to do.
+/// `status.jobStatus` of a Ray job that succeeded.
 const SUCCEEDED: &str = "SUCCEEDED";
 
-/// A RayJob that a cluster is made for, with what runs for it.
+/// Adapter of a RayJob that gets its own RayCluster.
 pub struct RayJobJob<'a> {
     job: &'a RayJob,
     groups: Arc<Groups>,
@@ -53,10 +59,11 @@ pub struct RayJobJob<'a> {
 }
 
 impl<'a> RayJobJob<'a> {
-    /// A RayJob, what it wants (see [`Needs`]), its pods, and what these may have been made from before.
+    /// Creates the adapter of a RayJob with its desired groups (see [`Needs`]), its pods and the
+    /// templates that older pods may come from.
     pub fn new(job: &'a RayJob, groups: Arc<Groups>, pods: Pods<'a>, molds: &'a Molds<'a>) -> Self {
         let shown = job.annotations().get(CONDITIONS_ANNOTATION);
-        // What somebody else wrote there is written over.
+        // An unparsable annotation is overwritten.
         let conditions: Vec<Shown> = shown.and_then(|text| serde_saphyr::from_str(text).ok()).unwrap_or_default();
         let conditions = conditions.into_iter().map(Condition::from).collect();
         Self { job, groups, pods, molds, conditions }
@@ -90,13 +97,13 @@ impl Job for RayJobJob<'_> {
     }
 
     fn members(&self) -> Vec<Member> {
-        let who = Who {
+        let identity = Who {
             name: self.job.name_any(),
             uid: self.job.uid().unwrap_or_default(),
             open: !is_suspended(self.job),
             going: self.job.metadata.deletion_timestamp.is_some(),
         };
-        vec![members::of(who, &self.pods, self.groups.clone(), self.molds)]
+        vec![members::of(identity, &self.pods, self.groups.clone(), self.molds)]
     }
 
     fn set_open(&self, _: &str, open: bool) -> Option<Write> {
@@ -125,13 +132,13 @@ impl Job for RayJobJob<'_> {
         report::show_in(&mut shown, conditions, gone);
         let shown: Vec<Shown> = shown.into_iter().map(Shown::from).collect();
         let text = serde_saphyr::to_string(&shown).ok()?;
-        let mut told = self.job.clone();
-        told.annotations_mut().insert(CONDITIONS_ANNOTATION.to_owned(), text);
-        Write::patch(self.job, &told)
+        let mut annotated = self.job.clone();
+        annotated.annotations_mut().insert(CONDITIONS_ANNOTATION.to_owned(), text);
+        Write::patch(self.job, &annotated)
     }
 }
 
-/// A condition as it is written in the annotation: what people look for first comes first.
+/// Condition as stored in the annotation. The fields are in reading order: type and status first.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Shown {
@@ -171,12 +178,12 @@ impl From<Shown> for Condition {
     }
 }
 
-/// Whether nothing of a RayJob is to run.
+/// Returns true if `spec.suspend` of a RayJob is set.
 pub fn is_suspended(job: &RayJob) -> bool {
     job.spec.suspend == Some(true)
 }
 
-/// Whether KubeRay has begun with a RayJob.
+/// Returns true if KubeRay has started to process a RayJob.
 pub fn has_begun(job: &RayJob) -> bool {
     deployment(job).is_some_and(|status| !status.is_empty() && status != "Suspended")
 }
@@ -189,7 +196,7 @@ fn deployment(job: &RayJob) -> Option<&str> {
     job.status.as_ref()?.job_deployment_status.as_deref()
 }
 
-/// What a RayJob needs, by its spec alone.
+/// Pods that a RayJob needs according to its spec.
 #[derive(Debug)]
 pub struct Needs {
     cluster: Arc<Groups>,
@@ -197,18 +204,20 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// What follows from the spec of a RayJob.
+    /// Derives the requirements from the spec of a RayJob.
     pub fn of(job: &RayJob) -> Self {
         Self { cluster: Arc::new(cluster_groups(job)), submitter: submitter_template(job).map(submitter) }
     }
 
-    /// The groups of pods that a RayJob wants now: of `cluster`, the groups of the one that was made for it, once it runs; and the
-    /// pod that submits it, until the Job that makes that one is done.
+    /// Returns the desired pod groups of a RayJob: those of its RayCluster, `cluster`, while it is not
+    /// suspended (otherwise those of its spec), and the submitter pod until the `submitter` Job has
+    /// finished.
     pub fn groups(&self, job: &RayJob, cluster: Option<Arc<Groups>>, submitter: Option<&BatchJob>) -> Arc<Groups> {
         let cluster = cluster.filter(|_| !is_suspended(job)).unwrap_or_else(|| self.cluster.clone());
-        let Some(group) = self.submitter.as_ref().filter(|_| !submitter.is_some_and(batch_job::is_over)) else {
+        if submitter.is_some_and(batch_job::is_over) {
             return cluster;
-        };
+        }
+        let Some(group) = &self.submitter else { return cluster };
         Arc::new(cluster.as_ref().clone().and_then(|mut groups| {
             groups.push(group.clone()?);
             Ok(groups)
@@ -216,12 +225,12 @@ impl Needs {
     }
 }
 
-/// The groups of the cluster that KubeRay will make (kuberay v1.7.0 `ray-operator/controllers/ray/rayjob_controller.go`,
-/// `constructRayClusterForRayJob`).
+/// Returns the pod groups of the RayCluster that KubeRay will create (kuberay v1.7.0
+/// `ray-operator/controllers/ray/rayjob_controller.go`, `constructRayClusterForRayJob`).
 fn cluster_groups(job: &RayJob) -> Groups {
     let Some(mut spec) = job.spec.ray_cluster_spec.clone() else {
         return Err(
-            "spec.rayClusterSpec: missing, and so is spec.clusterSelector: one of them says where it runs".to_owned()
+            "spec.rayClusterSpec: missing, and so is spec.clusterSelector: one of them is required".to_owned()
         );
     };
     if job.spec.submission() == Submission::Sidecar {
@@ -234,7 +243,7 @@ fn cluster_groups(job: &RayJob) -> Groups {
     ray_cluster::groups(&cluster, &groups).map_err(|error| format!("spec.rayClusterSpec: {error}"))
 }
 
-/// A head's template with the container beside Ray that submits the job.
+/// Adds the submitter sidecar container to the head template.
 fn with_submitter(template: &PodTemplate) -> PodTemplate {
     let mut with = serde_json::Value::clone(&template.0);
     if let Some(containers) = with.pointer_mut("/spec/containers").and_then(serde_json::Value::as_array_mut) {
@@ -243,7 +252,7 @@ fn with_submitter(template: &PodTemplate) -> PodTemplate {
     PodTemplate(with.into())
 }
 
-/// The pod that submits it, if one does.
+/// Returns the template of the submitter pod; `None` if the submission mode has no submitter Job.
 fn submitter_template(job: &RayJob) -> Option<Result<PodTemplateSpec, String>> {
     if job.spec.submission() != Submission::Job {
         return None;
@@ -327,11 +336,11 @@ mod tests {
 
     #[rstest]
     #[case::by_a_job(json!({"submissionMode": "K8sJobMode"}), &[("head", 1), ("small", 2), ("submitter", 1)])]
-    #[case::by_a_job_unless_told(json!({}), &[("head", 1), ("small", 2), ("submitter", 1)])]
+    #[case::by_a_job_by_default(json!({}), &[("head", 1), ("small", 2), ("submitter", 1)])]
     #[case::by_http(json!({"submissionMode": "HTTPMode"}), &[("head", 1), ("small", 2)])]
     #[case::by_hand(json!({"submissionMode": "InteractiveMode"}), &[("head", 1), ("small", 2)])]
-    #[case::beside_the_head(json!({"submissionMode": "SidecarMode"}), &[("head", 1), ("small", 2)])]
-    fn it_wants_the_cluster_that_will_be_made_and_who_submits_it(
+    #[case::by_a_sidecar_of_the_head(json!({"submissionMode": "SidecarMode"}), &[("head", 1), ("small", 2)])]
+    fn ray_job_requests_its_future_cluster_and_its_submitter(
         #[case] spec: Value,
         #[case] expected: &[(&str, u32)],
     ) {
@@ -340,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_beside_the_head_is_charged_with_it() {
+    fn submitter_sidecar_is_accounted_to_the_head() {
         let cpu = |mode: &str| {
             let job = ray_job(json!({"submissionMode": mode}));
             let groups = Needs::of(&job).groups(&job, None, None);
@@ -355,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn once_it_runs_it_wants_what_its_cluster_wants_by_now() {
+    fn running_ray_job_requests_the_current_groups_of_its_cluster() {
         let (waiting, running) = (ray_job(json!({"suspend": true})), ray_job(json!({"suspend": false})));
         let needs = Needs::of(&running);
         let cluster = || Some(Arc::new(Ok(Vec::new())));
@@ -367,7 +376,7 @@ mod tests {
     #[case::that_runs("Suspended", true)]
     #[case::that_is_done("Complete", false)]
     #[case::that_has_failed("Failed", false)]
-    fn who_submits_it_is_wanted_until_that_is_done(#[case] condition: &str, #[case] is_wanted: bool) {
+    fn submitter_is_requested_until_it_has_finished(#[case] condition: &str, #[case] is_wanted: bool) {
         let job = ray_job(json!({}));
         let groups = Needs::of(&job).groups(&job, None, Some(&submitter_that_is(condition)));
         assert_eq!(wanted(&groups).contains(&("submitter", 1)), is_wanted);
@@ -376,7 +385,7 @@ mod tests {
     #[rstest]
     #[case::no_cluster(json!({"rayClusterSpec": null}), "spec.rayClusterSpec: missing")]
     #[case::bad_amount(json!({"submitterPodTemplate": template("1x")}), "spec.submitterPodTemplate: ")]
-    fn what_is_wrong_is_told_by_its_field(#[case] spec: Value, #[case] expected: &str) {
+    fn error_names_the_invalid_field(#[case] spec: Value, #[case] expected: &str) {
         let job = ray_job(spec);
         let groups = Needs::of(&job).groups(&job, None, None);
         let problem = groups.as_ref().as_ref().expect_err("a problem");
@@ -384,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn its_conditions_are_kept_in_an_annotation() {
+    fn conditions_of_a_ray_job_are_stored_in_an_annotation() {
         let mut job = ray_job(json!({}));
         let condition: Condition = serde_json::from_value(json!({
             "type": "sluice.dev/Admitted", "status": "False", "reason": "WaitingForQuota",
@@ -399,7 +408,7 @@ mod tests {
         };
         let (before, write) = shown(&job);
         assert_eq!(before, []);
-        let Some(WriteOp::Patch(patch)) = write.map(|write| write.op) else { panic!("nothing is shown") };
+        let Some(WriteOp::Patch(patch)) = write.map(|write| write.op) else { panic!("no condition is written") };
         let text = patch["metadata"]["annotations"][CONDITIONS_ANNOTATION].as_str().expect("a text").to_owned();
         assert!(
             text.starts_with("- type: sluice.dev/Admitted\n  status: \"False\"\n  reason: WaitingForQuota\n"),
@@ -411,6 +420,6 @@ mod tests {
 
         job.metadata.annotations = Some([(CONDITIONS_ANNOTATION.to_owned(), "what?".to_owned())].into());
         let (before, write) = shown(&job);
-        assert!(before.is_empty() && write.is_some(), "what somebody else wrote there is written over");
+        assert!(before.is_empty() && write.is_some(), "an unparsable annotation is overwritten");
     }
 }

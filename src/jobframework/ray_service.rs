@@ -1,4 +1,4 @@
-//! RayService as a job: its members are its child RayClusters.
+//! RayService as a job: its members are its RayClusters.
 
 use std::collections::BTreeSet;
 
@@ -15,13 +15,13 @@ use sluice_rayservice::incremental::routes::route_name;
 use sluice_rayservice::services::serve_service_name;
 use sluice_rayservice::{incremental, initializing};
 
-/// A RayService and its children, which are jobs as any other but that they have no slices of their own.
+/// Adapter of a RayService. Its RayClusters are its members and have no slices themselves.
 pub struct RayServiceJob<'a> {
-    /// The service.
+    /// The RayService.
     pub service: &'a RayService,
-    /// Its children.
+    /// RayClusters of the service.
     pub children: Vec<RayClusterJob<'a>>,
-    /// The children that requests are sent to.
+    /// Names of the RayClusters that requests are routed to.
     pub serving: BTreeSet<String>,
 }
 
@@ -49,7 +49,8 @@ impl Job for RayServiceJob<'_> {
         members
     }
 
-    /// The template's own gate stays closed for good: it is what makes a child be born suspended when KubeRay makes it.
+    /// `spec.rayClusterConfig.suspend` stays true for the life of the service, so that each
+    /// RayCluster that KubeRay creates from it starts suspended.
     fn hold_template_gate(&self) -> Option<Write> {
         if !self.wants_to_run() || self.service.spec.ray_cluster_config.suspend == Some(true) {
             return None;

@@ -1,10 +1,11 @@
-//! The condition PodsReady of a slice: whether the pods that it pays for do their work.
+//! Condition PodsReady of a slice.
 //!
 //! Conditions and reasons are those of kueue v0.19.2 (`pkg/controller/jobframework/reconciler.go`,
-//! `generatePodsReadyCondition`). What counts as ready is finer than there: Kueue takes a RayCluster's state and a
-//! RayService's condition Ready, which say nothing of a worker that is lost; here every pod counts that the slice pays for,
-//! except for those that came on top of what ran before (an upgrade's new cluster, or workers that were added). While they
-//! start, the slice is as ready as what ran before, so that an upgrade which never comes up does not stop what serves.
+//! `generatePodsReadyCondition`). Readiness is more precise: Kueue uses the state of a RayCluster and
+//! the condition Ready of a RayService, which do not reflect a lost worker. Here every covered pod
+//! counts, except those added to pods that ran before (the pending RayCluster of an upgrade, or added
+//! workers). While these start, the slice is as ready as the pods that ran before, so that an upgrade
+//! that never becomes ready does not evict the active cluster.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +19,9 @@ use sluice_api::kueue::names::pods_ready_reason::{RECOVERED, STARTED, WAIT_FOR_R
 use sluice_api::kueue::{WorkloadStatus, names};
 use sluice_plan::{Plan, Write};
 
-/// Whether the pods that a slice pays for are ready; `None` when it pays for no member that stays. Pods that are no longer
-/// wanted need not be ready, and neither do those of members on their way out, nor, beside others, those that are starting.
+/// Returns true if the pods that a slice covers are ready; `None` if it covers no member that stays.
+/// Surplus pods and pods of terminating or preempted members need not be ready, nor need starting
+/// pods, unless all pods are starting.
 pub fn of(slice: &Slice<'_>, members: &[Member]) -> Option<bool> {
     let staying: Vec<_> = staying(slice, members).collect();
     let any_settled = staying.iter().flat_map(|(_, share)| &share.pods).any(|pods| pods.starting < pods.count);
@@ -27,20 +29,21 @@ pub fn of(slice: &Slice<'_>, members: &[Member]) -> Option<bool> {
     (!staying.is_empty()).then(|| staying.iter().all(|(member, share)| has_ready(member, share, needed)))
 }
 
-/// The member whose start is over: the oldest one that stays, once all its pods are ready. Those after it are still to
-/// show that they can take its place.
+/// Returns the member that has started: the oldest one that stays, once all its pods are ready.
+/// Younger members have not proven yet that they can replace it.
 pub fn started<'m>(slice: &Slice<'_>, members: &'m [Member]) -> Option<&'m Member> {
     let (oldest, share) = staying(slice, members).next()?;
     has_ready(oldest, share, |pods| pods.count).then_some(oldest)
 }
 
-/// The members that a slice pays for and that stay, the oldest first.
+/// Returns the covered members that stay, oldest first, with their covered pods.
 fn staying<'m, 's>(slice: &'s Slice<'_>, members: &'m [Member]) -> impl Iterator<Item = (&'m Member, &'s MemberShare)> {
     let staying = members.iter().filter(|member| !member.going && !member.preempted);
     staying.filter_map(|member| Some((member, slice.record.member(&member.uid)?)))
 }
 
-/// Whether of each group as many pods are ready as are needed, or as the member wants, of whatever shape.
+/// Returns true if each group has as many ready pods as needed, or as the member's spec wants,
+/// regardless of their shape.
 fn has_ready(member: &Member, share: &MemberShare, needed: impl Fn(&Share) -> u32) -> bool {
     let mut groups: BTreeMap<&str, u32> = BTreeMap::new();
     for pods in &share.pods {
@@ -51,13 +54,13 @@ fn has_ready(member: &Member, share: &MemberShare, needed: impl Fn(&Share) -> u3
     groups.into_iter().all(|(group, needed)| ready(group) >= needed.min(wanted(member, group)))
 }
 
-/// How many pods of a group a member wants; as many as are paid for when its spec doesn't say.
+/// Returns the number of pods of a group in the member's spec; no limit if the spec is invalid.
 fn wanted(member: &Member, group: &str) -> u32 {
     let Ok(groups) = member.groups.as_ref() else { return u32::MAX };
     groups.iter().filter(|known| known.name == group).map(|known| known.count).sum()
 }
 
-/// Says on each slice how ready its pods are, where the queue wants to know.
+/// Sets the condition PodsReady of each slice, if the queue acts on it.
 pub fn plan(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member], plan: &mut Plan) {
     if !view.watches_readiness {
         return;
@@ -76,7 +79,7 @@ pub fn plan(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member], plan: 
     }
 }
 
-/// A workload that is not admitted starts from the beginning when it is. (One that never said anything need not say that.)
+/// Resets the condition PodsReady of a Workload that is not admitted, if it has that condition.
 pub fn forget(status: &mut WorkloadStatus, now: Timestamp) {
     if condition::get(&status.conditions, names::PODS_READY).is_some() {
         set(status, false, WAIT_FOR_START, now);
@@ -100,8 +103,8 @@ fn say(status: &mut WorkloadStatus, ready: bool, now: Timestamp) {
 fn set(status: &mut WorkloadStatus, ready: bool, reason: &'static str, now: Timestamp) {
     let message = match reason {
         STARTED | RECOVERED => "All pods are ready",
-        WAIT_FOR_RECOVERY => "Pods that were ready are not any more",
-        _ => "Not all pods are ready yet",
+        WAIT_FOR_RECOVERY => "Some pods are no longer ready",
+        _ => "Not all pods are ready",
     };
     let verdict = Verdict {
         type_: names::PODS_READY,

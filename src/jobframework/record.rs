@@ -1,7 +1,8 @@
-//! What a slice was built from: which pods of which members of the job it pays for.
+//! Slice record: the pods of each member of the job that a slice covers.
 //!
-//! The record is kept on the Workload as an annotation. It is why a slice that was made before a child existed can't open
-//! that child, and why quota can be held for a child whose object is gone while its pods are not.
+//! The record is an annotation of the Workload. Because of it, a slice created before a RayCluster
+//! existed cannot open that cluster, and quota can be held for a deleted RayCluster whose pods still
+//! exist.
 
 use std::collections::BTreeMap;
 
@@ -13,47 +14,50 @@ use sluice_queue::parts::PartPods;
 use sluice_queue::steps::{SLICE_ANNOTATION, Step, StepPods};
 use sluice_raycluster::revision;
 
-/// What a slice pays for.
+/// Pods that a slice covers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// Orders the slices of a job; it only grows.
+    /// Sequence number within the job; it only grows.
     pub sequence: u64,
-    /// What it pays for, member by member, the oldest member first.
+    /// Covered pods by member, oldest member first.
     pub members: Vec<MemberShare>,
-    /// In which order it may be granted what it asks for on top of what its predecessor holds; all at once if empty.
+    /// Steps in which the pods beyond those of the predecessor may be granted, in order. If empty, all
+    /// are granted together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<Step>,
-    /// What can be taken from it without the rest.
+    /// Parts that can be preempted separately.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<PartPods>,
-    /// Members whose place it takes: it pays for none of their pods, and what it pays for starts once the last of them is gone.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Members that the covered ones replace. The slice covers none of their pods, and its pods start
+    /// once the last of theirs is gone. Earlier versions stored it as `insteadOf`.
+    #[serde(default, rename = "displaces", alias = "insteadOf", skip_serializing_if = "Vec::is_empty")]
     pub instead_of: Vec<Displaced>,
 }
 
-/// A member that makes place for another.
+/// Member that is stopped so that another member can use its quota.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Displaced {
-    /// Its name.
+    /// Name of the member.
     pub name: String,
-    /// Its uid.
+    /// Uid of the member.
     pub uid: String,
-    /// The uid of the member that takes its place.
+    /// Uid of the member that replaces it.
+    #[serde(rename = "by")]
     pub by: String,
 }
 
-/// What a slice pays for in one member of the job.
+/// Pods of one member of the job that a slice covers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemberShare {
-    /// Name of the member: of a RayCluster, say.
+    /// Name of the member, for example of a RayCluster.
     pub name: String,
-    /// Its uid, so that a member made anew under the same name isn't taken for it; with that of its revision
-    /// ([`revision::share`]), if it is a RayCluster whose pods were made anew.
+    /// Uid of the member, which tells it from a recreated one of the same name. For a RayCluster whose
+    /// pods were recreated it includes the revision ([`revision::share`]).
     pub uid: String,
-    /// Its pods, by group.
+    /// Covered pods, by group and shape.
     pub pods: Vec<Share>,
 }
 
@@ -61,16 +65,16 @@ pub struct MemberShare {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Share {
-    /// The group, as the member's pods are labelled.
+    /// Name of the group: the value of the group label of its pods.
     pub group: String,
-    /// What the scheduler is asked for by each of these pods, hashed.
+    /// Hash of the scheduling requirements of each pod.
     pub shape: String,
-    /// The PodSet that they are counted in.
+    /// PodSet that the pods are counted in.
     pub pod_set: String,
-    /// How many pods.
+    /// Number of pods.
     pub count: u32,
-    /// How many of them came on top of what the job held before, and have not all been ready yet. They may take their time:
-    /// what ran before is not stopped for them.
+    /// Number of pods that were added to what the job held before and have not all been ready yet. The
+    /// PodsReady timeout does not apply to them: running pods are not stopped because of them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub starting: u32,
 }
@@ -79,32 +83,32 @@ fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-/// How many pods of each (PodSet, shape).
+/// Number of pods by (PodSet, shape).
 pub type Counts = BTreeMap<(String, String), u32>;
 
 impl Record {
-    /// The record of a slice; `None` when the Workload has none, or one that can't be read.
+    /// Reads the record of a slice; `None` if the Workload has none or it cannot be parsed.
     pub fn of(workload: &Workload) -> Option<Self> {
         let annotations = workload.metadata.annotations.as_ref()?;
         serde_json::from_str(annotations.get(SLICE_ANNOTATION)?).ok()
     }
 
-    /// The record as the value of its annotation.
+    /// Returns the record as the value of its annotation.
     pub fn to_annotation(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// What it pays for in the member with this uid.
+    /// Returns the covered pods of the member with this uid; `None` if the slice does not cover it.
     pub fn member(&self, uid: &str) -> Option<&MemberShare> {
         self.members.iter().find(|member| member.uid == uid)
     }
 
-    /// What it pays for in the RayCluster with this uid, of whatever revision.
+    /// Returns the covered pods of the RayCluster with this uid, regardless of the revision.
     pub fn of_cluster(&self, uid: &str) -> Option<&MemberShare> {
         self.members.iter().find(|member| revision::of_share(&member.uid).0 == uid)
     }
 
-    /// All pods that it pays for, summed over the members.
+    /// Returns the number of covered pods by PodSet and shape, over all members.
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::new();
         for share in self.members.iter().flat_map(|member| &member.pods) {
@@ -113,7 +117,7 @@ impl Record {
         counts
     }
 
-    /// The same pods, of which those that `before` did not pay for, or that were starting there, are starting.
+    /// Marks the pods that `before` did not cover, or that were starting there, as starting.
     pub fn on_top_of(mut self, before: &Self) -> Self {
         for member in &mut self.members {
             let known = before.member(&member.uid);
@@ -125,14 +129,18 @@ impl Record {
         self
     }
 
-    /// The same pods, of which those of the member with this uid are not starting any more.
+    /// Marks the pods of the member with this uid as started.
     pub fn started(mut self, uid: &str) -> Self {
-        let of_member = self.members.iter_mut().filter(|member| member.uid == uid);
-        of_member.flat_map(|member| &mut member.pods).for_each(|share| share.starting = 0);
+        for member in self.members.iter_mut().filter(|member| member.uid == uid) {
+            for share in &mut member.pods {
+                share.starting = 0;
+            }
+        }
         self
     }
 
-    /// What of this is still wanted: members that are gone are dropped, and shares are lowered to what is wanted.
+    /// Returns the intersection with `wanted`: drops members that are gone, and lowers pod counts to
+    /// the desired ones.
     pub fn meet(&self, wanted: &Self) -> Self {
         let members = self.members.iter().filter_map(|member| {
             let wanted = wanted.member(&member.uid)?;
@@ -142,8 +150,8 @@ impl Record {
         Self { sequence: self.sequence, members: members.collect(), ..Self::default() }
     }
 
-    /// The same, and what `held` pays for beyond that, for members that are still wanted: it stands for what they will ask for next,
-    /// or others of the same job in their place.
+    /// Retains the quota of `held` beyond this demand, for members that are still desired: they, or
+    /// other members of the job, request it next.
     pub fn keeping(mut self, held: &Self) -> Self {
         let mut wanted = self.counts();
         let spare = held.counts().into_iter().filter_map(|(pods, count)| {
@@ -163,8 +171,9 @@ impl Record {
         self
     }
 
-    /// What of this is paid for when so many pods of each PodSet were granted: each step as often as there is enough for it.
-    /// The last come first here, since only members that are to run have a head among their pods.
+    /// Limits the record to the number of pods granted per PodSet: each step counts as often as the
+    /// grant allows. Steps are evaluated last to first, since only the steps of members that do not
+    /// run yet include a head.
     pub fn as_granted(mut self, granted: impl Fn(&str) -> u32) -> Self {
         let mut left: BTreeMap<String, u32> = BTreeMap::new();
         for (pod_set, before) in self.before_steps() {
@@ -181,7 +190,7 @@ impl Record {
         self
     }
 
-    /// How many pods of each PodSet it pays for before its first step.
+    /// Returns the number of covered pods by PodSet before the first step.
     fn before_steps(&self) -> BTreeMap<String, u32> {
         let mut before: BTreeMap<String, u32> = BTreeMap::new();
         for share in self.members.iter().flat_map(|member| &member.pods) {
@@ -208,18 +217,18 @@ impl Record {
 }
 
 impl MemberShare {
-    /// Which PodSet holds its pods of this kind.
+    /// Returns the PodSet that covers pods of this kind; `None` if none does.
     pub fn pod_set_of(&self, kind: &PodKind) -> Option<&str> {
         self.pods.iter().find(|share| share.kind() == *kind).map(|share| share.pod_set.as_str())
     }
 
-    /// How many pods of this group and shape are paid for.
+    /// Returns the number of covered pods of this group and shape.
     pub fn count(&self, group: &str, shape: &str) -> u32 {
         let same = self.pods.iter().filter(|share| share.group == group && share.shape == shape);
         same.map(|share| share.count).sum()
     }
 
-    /// Pays for more pods like those of `share`.
+    /// Adds `more` pods of the kind and PodSet of `share`.
     fn add(&mut self, share: &Share, more: u32) {
         match self.pods.iter_mut().find(|known| known.kind() == share.kind() && known.pod_set == share.pod_set) {
             Some(known) => known.count += more,
@@ -228,7 +237,7 @@ impl MemberShare {
         }
     }
 
-    /// How many of those are past their start.
+    /// Returns the number of covered pods of this group and shape that have started.
     fn settled(&self, group: &str, shape: &str) -> u32 {
         let same = self.pods.iter().filter(|share| share.group == group && share.shape == shape);
         same.map(|share| share.count.saturating_sub(share.starting)).sum()
@@ -236,7 +245,7 @@ impl MemberShare {
 }
 
 impl Share {
-    /// What these pods are.
+    /// Returns the kind of these pods.
     pub fn kind(&self) -> PodKind {
         PodKind::new(&self.group, &self.shape)
     }
@@ -248,7 +257,7 @@ impl Share {
     }
 }
 
-/// Whether `wanted` is no more than `granted`, for each PodSet and shape.
+/// Returns true if `wanted` is at most `granted` for each PodSet and shape.
 pub fn fits_within(wanted: &Counts, granted: &Counts) -> bool {
     wanted.iter().all(|(pods, count)| granted.get(pods).is_some_and(|granted| count <= granted))
 }
@@ -273,13 +282,13 @@ mod tests {
     }
 
     #[rstest]
-    #[case::one_gives_and_none_takes(&[("a", 2), ("b", 2)], &[("a", 4), ("b", 2)])]
-    #[case::one_gives_to_the_other(&[("a", 2), ("b", 4)], &[("a", 2), ("b", 4)])]
-    #[case::one_gives_more_than_the_other_takes(&[("a", 1), ("b", 4)], &[("a", 2), ("b", 4)])]
-    #[case::one_takes_more(&[("a", 4), ("b", 4)], &[("a", 4), ("b", 4)])]
-    #[case::one_has_nothing_left(&[("a", 0), ("b", 3)], &[("a", 3), ("b", 3)])]
+    #[case::one_shrinks(&[("a", 2), ("b", 2)], &[("a", 4), ("b", 2)])]
+    #[case::one_shrinks_and_the_other_grows_by_as_much(&[("a", 2), ("b", 4)], &[("a", 2), ("b", 4)])]
+    #[case::one_shrinks_by_more_than_the_other_grows(&[("a", 1), ("b", 4)], &[("a", 2), ("b", 4)])]
+    #[case::one_grows(&[("a", 4), ("b", 4)], &[("a", 4), ("b", 4)])]
+    #[case::one_shrinks_to_zero(&[("a", 0), ("b", 3)], &[("a", 3), ("b", 3)])]
     #[case::one_is_gone(&[("b", 3)], &[("b", 3)])]
-    fn what_is_held_is_kept_for_the_members_that_are_wanted(
+    fn held_quota_is_retained_for_desired_members(
         #[case] wanted: &[(&str, u32)],
         #[case] expected: &[(&str, u32)],
     ) {
@@ -297,7 +306,7 @@ mod tests {
         Step { times, pods: pods.collect() }
     }
 
-    /// Of `a` a head and two workers run; two replicas of two hosts come on top, and then `b`.
+    /// A head and two workers of `a` run. Two replicas of two hosts are added, and then `b`.
     fn growing() -> Record {
         let member = |uid: &str, pods: Vec<Share>| MemberShare { name: uid.to_owned(), uid: uid.to_owned(), pods };
         let members = vec![
@@ -320,30 +329,46 @@ mod tests {
     #[case::nothing_more(1, 2, &[("a", 1, 2)])]
     #[case::less_than_ran_before(1, 1, &[("a", 1, 2)])]
     #[case::a_head_is_missing(0, 9, &[("a", 1, 6)])]
-    fn the_steps_that_were_granted_are_paid_for(
+    fn granted_steps_are_covered(
         #[case] heads: u32,
         #[case] small: u32,
         #[case] expected: &[(&str, u32, u32)],
     ) {
-        let paid = growing().as_granted(|pod_set| if pod_set == "head" { heads } else { small });
+        let covered = growing().as_granted(|pod_set| if pod_set == "head" { heads } else { small });
 
         let counts =
-            paid.members.iter().map(|member| (&*member.uid, member.count("head", "s"), member.count("small", "s")));
+            covered.members.iter().map(|member| (&*member.uid, member.count("head", "s"), member.count("small", "s")));
         assert_eq!(counts.collect::<Vec<_>>(), expected);
-        assert_eq!((paid.sequence, paid.steps), (7, vec![]));
+        assert_eq!((covered.sequence, covered.steps), (7, vec![]));
     }
 
     #[test]
-    fn what_was_not_granted_does_not_start() {
-        let paid = growing().as_granted(|pod_set| if pod_set == "head" { 1 } else { 4 });
-        assert_eq!(paid.members[0].pods[1], Share { count: 4, starting: 0, ..share("small", 4) });
+    fn pods_that_were_not_granted_are_not_starting() {
+        let covered = growing().as_granted(|pod_set| if pod_set == "head" { 1 } else { 4 });
+        assert_eq!(covered.members[0].pods[1], Share { count: 4, starting: 0, ..share("small", 4) });
     }
 
     #[test]
-    fn a_record_that_grows_is_read_as_it_was_written() {
+    fn record_with_steps_round_trips() {
+        assert_eq!(read(&growing().to_annotation()), Some(growing()));
+    }
+
+    fn read(annotation: &str) -> Option<Record> {
         let mut workload = Workload::default();
-        let annotations = workload.metadata.annotations.get_or_insert_default();
-        annotations.insert(SLICE_ANNOTATION.into(), growing().to_annotation());
-        assert_eq!(Record::of(&workload), Some(growing()));
+        workload.metadata.annotations.get_or_insert_default().insert(SLICE_ANNOTATION.into(), annotation.into());
+        Record::of(&workload)
+    }
+
+    /// Earlier versions stored the displaced members as `insteadOf`.
+    #[rstest]
+    #[case::of_this_version("displaces")]
+    #[case::of_earlier_versions("insteadOf")]
+    fn displaced_members_are_read(#[case] field: &str) {
+        let text = format!(r#"{{"sequence":1,"members":[],"{field}":[{{"name":"a","uid":"u","by":"b"}}]}}"#);
+        let displaced = Displaced { name: "a".into(), uid: "u".into(), by: "b".into() };
+        let record = Record { sequence: 1, instead_of: vec![displaced], ..Record::default() };
+
+        assert_eq!(read(&text), Some(record.clone()));
+        assert!(record.to_annotation().contains("\"displaces\""), "{}", record.to_annotation());
     }
 }

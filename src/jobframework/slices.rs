@@ -1,4 +1,4 @@
-//! The slices of a job: at most one that holds quota and one that waits to succeed it.
+//! Slices of a job: normally at most one that holds quota and one pending successor.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,36 +10,37 @@ use sluice_api::condition;
 use sluice_api::kueue::{Workload, names};
 use sluice_queue::parts::{PARTLY_PREEMPTED, Part, preempted_part};
 
-/// Where a slice is in its life.
+/// Lifecycle phase of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// It waits for quota.
+    /// The slice waits for quota.
     Waiting,
-    /// It holds quota, and what it covers may run.
+    /// The slice holds quota, and the pods that it covers may run.
     Admitted,
-    /// It holds quota, and has been told to give it back.
+    /// The slice holds quota and must release it.
     Evicted,
-    /// It is being deleted, and may still hold quota.
+    /// The slice is being deleted and may still hold quota.
     Going,
-    /// It is over.
+    /// The slice has finished.
     Finished,
 }
 
-/// One slice of a job.
+/// A slice of a job.
 #[derive(Debug, Clone)]
 pub struct Slice<'a> {
-    /// The object.
+    /// The Workload.
     pub workload: &'a Workload,
-    /// What it was built from: what it asks for, or, once it holds quota, what of that it was granted.
+    /// Requested pods; once the slice holds quota, the granted ones.
     pub record: Record,
-    /// Where it is in its life.
+    /// Lifecycle phase.
     pub phase: Phase,
-    /// Up to which part it has to give back what it holds.
+    /// Last part that the slice must release, with all parts before it; `None` without partial
+    /// preemption.
     pub gives_back: Option<Part>,
 }
 
 impl<'a> Slice<'a> {
-    /// Reads a slice. One whose record was lost counts as paying for nothing.
+    /// Reads a slice. One without a valid record covers nothing.
     pub fn of(workload: &'a Workload) -> Self {
         let record = Record::of(workload).unwrap_or_default();
         let holds = workload.status.as_ref().is_some_and(|status| status.admission.is_some());
@@ -48,7 +49,7 @@ impl<'a> Slice<'a> {
         Self { workload, record, phase: phase_of(workload), gives_back }
     }
 
-    /// The pods that it pays for: what it was built from, as far as its admission grants that.
+    /// Returns the number of covered pods by PodSet and shape, limited to the admission.
     pub fn granted(&self) -> Counts {
         let counts = self.record.counts().into_iter();
         counts
@@ -60,7 +61,7 @@ impl<'a> Slice<'a> {
     }
 }
 
-/// How many pods of a PodSet a slice's admission grants.
+/// Returns the number of pods of a PodSet that the admission of a slice grants.
 fn granted(workload: &Workload, pod_set: &str) -> u32 {
     let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
     let assignments = admission.map(|admission| admission.pod_set_assignments.as_slice()).unwrap_or_default();
@@ -69,14 +70,14 @@ fn granted(workload: &Workload, pod_set: &str) -> u32 {
 }
 
 impl Slice<'_> {
-    /// Why it has to give back a part of what it holds, if it has to.
+    /// Returns the message of the partial preemption; `None` without one.
     pub fn preemption(&self) -> Option<&str> {
         let conditions = self.workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        let condition = condition::get(conditions, PARTLY_PREEMPTED).filter(|_| self.gives_back.is_some())?;
-        Some(condition.message.as_str())
+        self.gives_back?;
+        Some(condition::get(conditions, PARTLY_PREEMPTED)?.message.as_str())
     }
 
-    /// How many pods of each group of a member it pays for. Pods of a shape that it was not built for are not among them.
+    /// Returns the number of pods of the current shape that the slice covers, by group of a member.
     pub fn grant(&self, member: &Member) -> BTreeMap<String, u32> {
         let Some(share) = self.record.member(&member.uid) else { return BTreeMap::new() };
         let groups = member.groups.iter().flatten();
@@ -84,7 +85,8 @@ impl Slice<'_> {
         groups.map(|group| (group.name.clone(), share.count(&group.name, &group.shape).min(most(group)))).collect()
     }
 
-    /// How many pods of each group of a member it pays for that are of another shape than the group's template has now.
+    /// Returns the number of covered pods of another shape than the current template of their group, by
+    /// group of a member.
     pub fn earlier(&self, member: &Member) -> BTreeMap<String, u32> {
         let mut earlier = BTreeMap::new();
         let Some(share) = self.record.member(&member.uid) else { return earlier };
@@ -95,7 +97,7 @@ impl Slice<'_> {
         earlier
     }
 
-    /// The flavors whose quota pods of a PodSet use.
+    /// Returns the flavors assigned to a PodSet.
     pub fn flavors(&self, pod_set: &str) -> BTreeSet<String> {
         let admission = self.workload.status.as_ref().and_then(|status| status.admission.as_ref());
         let assignments = admission.map(|admission| admission.pod_set_assignments.as_slice()).unwrap_or_default();
@@ -106,41 +108,42 @@ impl Slice<'_> {
 
 fn phase_of(workload: &Workload) -> Phase {
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let is = |kind| condition::is_true(conditions, kind);
-    if is(names::FINISHED) {
+    let is_true = |kind| condition::is_true(conditions, kind);
+    if is_true(names::FINISHED) {
         Phase::Finished
     } else if workload.metadata.deletion_timestamp.is_some() {
         Phase::Going
-    } else if !is(names::QUOTA_RESERVED) {
+    } else if !is_true(names::QUOTA_RESERVED) {
         Phase::Waiting
-    } else if is(names::EVICTED) {
+    } else if is_true(names::EVICTED) {
         Phase::Evicted
-    } else if is(names::ADMITTED) {
+    } else if is_true(names::ADMITTED) {
         Phase::Admitted
     } else {
-        // Reserved, and waiting for something else: nothing may run on it yet, and nobody takes it away.
+        // Quota is reserved, but the slice is not admitted: no pod may run yet.
         Phase::Waiting
     }
 }
 
-/// All slices of a job, the oldest first.
+/// Returns all slices of a job, oldest first.
 pub fn slices_of<'a>(workloads: impl IntoIterator<Item = &'a Workload>) -> Vec<Slice<'a>> {
     let mut slices: Vec<Slice<'a>> = workloads.into_iter().map(Slice::of).collect();
     slices.sort_by_key(|slice| (slice.record.sequence, slice.workload.name_any()));
     slices
 }
 
-/// The slice that the job's members may run on: the newest that holds quota, unless it has to give that back. Those before it
-/// are over, also when nobody has come to say so on them yet.
+/// Returns the slice that the members may run on: the newest one that holds quota, if it is admitted
+/// and not evicted. Older slices count as finished, even before their Finished condition is set.
 pub fn covering<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
     newest_holder(slices).filter(|slice| slice.phase == Phase::Admitted)
 }
 
-/// Whether the slice that the job's members may run on pays for all of this.
+/// Returns true if the covering slice covers all of `wanted`.
 pub(super) fn is_paid_for(wanted: &Record, slices: &[Slice<'_>]) -> bool {
     covering(slices).is_some_and(|held| fits_within(&wanted.counts(), &held.granted()))
 }
 
+/// Returns the newest slice that holds quota; `None` if none does.
 pub(super) fn newest_holder<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
     let holds = |slice: &&Slice<'_>| match slice.phase {
         Phase::Admitted | Phase::Evicted => true,
@@ -150,11 +153,12 @@ pub(super) fn newest_holder<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice
     slices.iter().rev().find(holds)
 }
 
-/// The newest slice that waits.
+/// Returns the newest pending slice; `None` if there is none.
 pub fn waiting<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
     slices.iter().rev().find(|slice| slice.phase == Phase::Waiting)
 }
 
+/// Returns true if a Workload has its quota reserved.
 pub(super) fn holds_quota(workload: &Workload) -> bool {
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     condition::is_true(conditions, names::QUOTA_RESERVED)

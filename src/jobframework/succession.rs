@@ -15,7 +15,7 @@ use sluice_api::fingerprint;
 use sluice_api::kueue::workload::PriorityClassKind;
 use sluice_api::kueue::{PodSet, Workload, WorkloadSpec, names};
 use sluice_plan::{Plan, Write};
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use sluice_queue::steps::SLICE_ANNOTATION;
 use sluice_queue::{Successor, status};
 
@@ -71,7 +71,7 @@ fn supersede(slices: &[Slice<'_>], newest: &Slice<'_>, request: &Request<'_>, pl
         return;
     }
     let by = Successor {
-        workload: Key::of(newest.workload),
+        workload: ObjectKey::of(newest.workload),
         uid: newest.workload.uid().unwrap_or_default(),
         job_uid: view.job.meta().uid.clone().unwrap_or_default(),
     };

@@ -18,7 +18,7 @@ use kube_core::object::HasStatus;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-pub use object_key::Key;
+pub use object_key::ObjectKey;
 pub use serve_config::ServeConfig;
 pub use serve_status::{Application, Deployment, Replica, ServeAnswer, ServeError, ServeReply, ServeStatus};
 

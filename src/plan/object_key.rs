@@ -4,14 +4,14 @@ use kube_core::Resource;
 
 /// Namespace and name of an object; a cluster-scoped object has an empty namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
+pub struct ObjectKey {
     /// Namespace, or empty.
     pub namespace: String,
     /// Name.
     pub name: String,
 }
 
-impl Key {
+impl ObjectKey {
     /// The key of a namespaced object.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
@@ -29,7 +29,7 @@ impl Key {
     }
 }
 
-impl std::fmt::Display for Key {
+impl std::fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.namespace.as_str() {
             "" => f.write_str(&self.name),

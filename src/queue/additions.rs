@@ -1,13 +1,13 @@
-//! What the cluster adds to pods beside their templates, and what it allows them: LimitRanges and the overhead of
-//! RuntimeClasses. (kueue v0.19.2 `pkg/workload/resources.go`, `AdjustResources`. As there, a class that is not there adds
-//! nothing.)
+//! Adjustments of pod resources by LimitRanges and by the overhead of RuntimeClasses (kueue v0.19.2
+//! `pkg/workload/resources.go`, `AdjustResources`). As in Kueue, a missing RuntimeClass adds
+//! nothing.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::LimitRangeSpec;
 use k8s_openapi::api::node::v1::Overhead;
 
-use super::Key;
+use super::ObjectKey;
 use super::demand::PodSetDemand;
 use super::engine::{Engine, WorkloadId};
 use super::explain::predecessor_of;
@@ -17,40 +17,44 @@ use super::slot::Slot;
 use super::tree::NodeId;
 use sluice_api::quantity::Exact;
 
-/// What the cluster adds to pods, and what it allows them.
+/// LimitRanges and RuntimeClass overheads of the cluster.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Additions {
-    limit_ranges: BTreeMap<Key, LimitRangeSpec>,
-    /// All LimitRanges of a namespace as one, where there are any.
+    limit_ranges: BTreeMap<ObjectKey, LimitRangeSpec>,
+    /// The merged LimitRanges by namespace.
     limits: BTreeMap<String, Limits>,
-    /// By RuntimeClass, where there is any.
+    /// Overhead by RuntimeClass, without empty ones.
     overheads: BTreeMap<String, Sums>,
 }
 
 impl Additions {
-    /// All LimitRanges of a namespace as one; `None` where there are none.
+    /// Returns the merged LimitRanges of a namespace; `None` if there are none.
     pub(super) fn limits(&self, namespace: &str) -> Option<&Limits> {
         self.limits.get(namespace)
     }
 
-    /// What a RuntimeClass adds to each pod, if it adds anything.
+    /// Returns the overhead that a RuntimeClass adds to each pod; `None` if it adds nothing.
     pub(super) fn overhead(&self, class: &str) -> Option<&Sums> {
         self.overheads.get(class)
     }
 
-    /// Returns whether that makes a difference.
-    fn set_limit_range(&mut self, key: &Key, spec: Option<&LimitRangeSpec>) -> bool {
+    /// Stores or, with `None`, removes a LimitRange. Returns true if the merged limits changed.
+    fn set_limit_range(&mut self, key: &ObjectKey, spec: Option<&LimitRangeSpec>) -> bool {
         match spec {
-            Some(spec) => drop(self.limit_ranges.insert(key.clone(), spec.clone())),
-            None => drop(self.limit_ranges.remove(key)),
+            Some(spec) => {
+                self.limit_ranges.insert(key.clone(), spec.clone());
+            }
+            None => {
+                self.limit_ranges.remove(key);
+            }
         }
         let namespace = key.namespace.as_str();
-        let all = self.limit_ranges.range(Key::new(namespace, "")..);
+        let all = self.limit_ranges.range(ObjectKey::new(namespace, "")..);
         let all = all.take_while(|(key, _)| key.namespace == namespace).map(|(key, spec)| (key.name.as_str(), spec));
         replace(&mut self.limits, namespace, Some(Limits::of(all)).filter(|limits| *limits != Limits::default()))
     }
 
-    /// Returns whether that makes a difference.
+    /// Stores or, with `None`, removes the overhead of a RuntimeClass. Returns true if it changed.
     fn set_runtime_class(&mut self, name: &str, overhead: Option<&Overhead>) -> bool {
         let fixed = overhead.and_then(|overhead| overhead.pod_fixed.as_ref()).into_iter().flatten();
         let sums = fixed.filter_map(|(resource, quantity)| Some((resource.clone(), Exact::demanded(quantity).ok()?)));
@@ -59,7 +63,7 @@ impl Additions {
     }
 }
 
-/// Returns whether that makes a difference.
+/// Stores or, with `None`, removes a value. Returns true if it changed.
 fn replace<T: PartialEq + Clone>(map: &mut BTreeMap<String, T>, name: &str, value: Option<T>) -> bool {
     let before = match value.clone() {
         Some(value) => map.insert(name.to_owned(), value),
@@ -69,12 +73,12 @@ fn replace<T: PartialEq + Clone>(map: &mut BTreeMap<String, T>, name: &str, valu
 }
 
 impl Engine {
-    pub(super) fn set_limit_range(&mut self, key: &Key, spec: Option<&LimitRangeSpec>) {
+    pub(super) fn set_limit_range(&mut self, key: &ObjectKey, spec: Option<&LimitRangeSpec>) {
         if self.demands.added.set_limit_range(key, spec) {
-            let first = Key::new(key.namespace.clone(), "");
-            let here = self.workloads.from(&first).take_while(|(other, ..)| other.namespace == key.namespace);
-            let here: Vec<WorkloadId> = here.map(|(_, id, _)| id).collect();
-            self.ask_again(&here);
+            let first = ObjectKey::new(key.namespace.clone(), "");
+            let affected = self.workloads.from(&first).take_while(|(other, ..)| other.namespace == key.namespace);
+            let affected: Vec<WorkloadId> = affected.map(|(_, id, _)| id).collect();
+            self.ask_again(&affected);
         }
     }
 
@@ -86,7 +90,7 @@ impl Engine {
         }
     }
 
-    /// Something else is added to the pods of these. What they hold is what was admitted, and stays.
+    /// Recomputes the requests of these workloads. Admitted usage does not change.
     fn ask_again(&mut self, ids: &[WorkloadId]) {
         let Self { workloads, demands, settings, .. } = self;
         let changed = ids.iter().copied().filter(|id| {
@@ -100,8 +104,10 @@ impl Engine {
         }
     }
 
-    /// Which bounds of LimitRanges the pods of a workload break, in a sentence. Those that its predecessor runs already are
-    /// there and are not made again, so an upgrade can lead out of bounds that became too narrow.
+    /// Returns a message about the LimitRange constraints that the pods of a workload violate;
+    /// `None` if there are no violations. Pods that its predecessor already runs are exempt,
+    /// because they are not recreated: so an upgrade can move away from constraints that became too
+    /// narrow.
     pub(super) fn breaches(&self, slot: &Slot, cluster_queue: NodeId) -> Option<String> {
         let demand = slot.entry.demand.as_ref().ok()?;
         let mut broken = demand.pod_sets.iter().filter(|set| !set.breaches.is_empty()).peekable();
@@ -111,9 +117,10 @@ impl Engine {
             let before = predecessor.as_ref().and_then(|predecessor| predecessor.running(set, set.count));
             before.is_some_and(|before| before.breaches == set.breaches)
         };
-        let told = broken.filter(|set| !runs(set));
-        let told = told.flat_map(|set| set.breaches.iter().map(|breach| format!("pod set {}: {breach}", set.name)));
-        let told: Vec<String> = told.collect();
-        (!told.is_empty()).then(|| told.join("; "))
+        let violations = broken.filter(|set| !runs(set));
+        let messages =
+            violations.flat_map(|set| set.breaches.iter().map(|breach| format!("pod set {}: {breach}", set.name)));
+        let messages: Vec<String> = messages.collect();
+        (!messages.is_empty()).then(|| messages.join("; "))
     }
 }

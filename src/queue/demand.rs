@@ -1,4 +1,4 @@
-//! What a workload asks for.
+//! Resource requests of a workload.
 
 use super::additions::Additions;
 use super::entry::{PodCount, count_of};
@@ -11,43 +11,43 @@ use super::shared::{Pool, Shared};
 use super::steps::{Ladder, Step};
 use sluice_api::kueue::{PodSet, Workload};
 
-/// What a workload asks for.
+/// Resource requests of a workload.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Demand {
     pub(super) pod_sets: Vec<PodSetDemand>,
-    /// In which order it may be granted, if not all at once.
+    /// Order of partial admission; `None` if the workload is admitted in full or not at all.
     pub(super) ladder: Option<Ladder>,
 }
 
 impl Demand {
-    /// How many pods it could do without, of so many of each pod set.
+    /// Returns the number of pods that can be removed from `whole`, the pod counts by pod set.
     pub(super) fn spare(&self, whole: &[i32]) -> i32 {
         self.pod_sets.iter().zip(whole).map(|(set, count)| set.spare(*count)).sum()
     }
 
-    /// What is left of so many pods when all pod sets together do without `by` of the `most` pods that they could (kueue
-    /// v0.19.2 `pkg/scheduler/flavorassigner/podset_reducer.go`).
+    /// Returns the pod counts left of `whole` when `by` of the `most` removable pods are removed
+    /// across all pod sets (kueue v0.19.2 `pkg/scheduler/flavorassigner/podset_reducer.go`).
     pub(super) fn reduced(&self, whole: &[i32], by: i32, most: i32) -> Vec<i32> {
         self.pod_sets.iter().zip(whole).map(|(set, count)| set.reduced(*count, by, most)).collect()
     }
 }
 
-/// What one pod set asks for.
+/// Resource requests of one pod set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PodSetDemand {
     pub(super) name: String,
     /// Pods that still need quota.
     pub(super) count: i32,
-    /// The fewest pods that it can do with.
+    /// The fewest pods with which it can be admitted.
     pub(super) min_count: i32,
     pub(super) per_pod: Requests,
     pub(super) placement: Placement,
-    /// Which bounds of LimitRanges its pods break.
+    /// Messages about the LimitRange constraints that its pods violate.
     pub(super) breaches: Vec<String>,
 }
 
 impl PodSetDemand {
-    /// How many of `count` pods it could do without.
+    /// Returns the number of pods that can be removed from `count`.
     pub(super) fn spare(&self, count: i32) -> i32 {
         (count - self.min_count).max(0)
     }
@@ -58,7 +58,8 @@ impl PodSetDemand {
     }
 }
 
-/// What a Workload's spec says of its pods: all that its demand is computed from, beside what the cluster adds to pods.
+/// Parsed pod sets of a Workload: all that its requests are computed from, except LimitRanges and
+/// RuntimeClasses.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ask {
     pod_sets: Vec<PodSetAsk>,
@@ -69,7 +70,7 @@ struct PodSetAsk {
     name: String,
     min_count: Option<i32>,
     pod: Pod,
-    /// What one pod is charged when nothing is added to it.
+    /// Requests of one pod without LimitRange defaults and RuntimeClass overhead.
     as_written: Requests,
     placement: Placement,
 }
@@ -78,7 +79,7 @@ impl Ask {
     /// Reads the pod sets of a Workload.
     ///
     /// # Errors
-    /// When they can't be understood or ask for what is not supported.
+    /// If a pod set is invalid or uses an unsupported feature.
     pub(super) fn of(workload: &Workload, rules: &ResourceRules) -> Result<Self, String> {
         let pod_sets = workload.spec.pod_sets.iter().map(|set| {
             supported(set)?;
@@ -90,12 +91,13 @@ impl Ask {
         Ok(Self { pod_sets: pod_sets.collect::<Result<_, String>>()? })
     }
 
-    /// What one pod of a pod set is charged when nothing is added to it.
+    /// Returns the requests of one pod of a pod set, without LimitRange defaults and RuntimeClass
+    /// overhead; `None` if there is no such pod set.
     pub(super) fn as_written(&self, pod_set: &str) -> Option<&Requests> {
         self.pod_sets.iter().find(|set| set.name == pod_set).map(|set| &set.as_written)
     }
 
-    /// Whether the overhead of this RuntimeClass may count for any of its pods.
+    /// Returns true if any of its pods names this RuntimeClass.
     pub(super) fn names_class(&self, class: &str) -> bool {
         self.pod_sets.iter().any(|set| set.pod.runtime_class.as_deref() == Some(class))
     }
@@ -120,7 +122,7 @@ impl PodSetAsk {
     }
 }
 
-/// What is asked for, each different ask and demand once, and what the cluster adds to pods.
+/// Interned pod sets and requests of all workloads, and the cluster's adjustments to pods.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Demands {
     asks: Pool<Ask>,
@@ -129,15 +131,15 @@ pub(super) struct Demands {
 }
 
 impl Demands {
-    /// Reads what a Workload says of its pods.
+    /// Parses the pod sets of a Workload.
     ///
     /// # Errors
-    /// When its pod sets can't be understood or ask for what is not supported.
+    /// If a pod set is invalid or uses an unsupported feature.
     pub(super) fn ask(&mut self, workload: &Workload, rules: &ResourceRules) -> Result<Shared<Ask>, String> {
         Ask::of(workload, rules).map(|ask| self.asks.shared(ask))
     }
 
-    /// What would be asked for by someone who asks for all of it or nothing.
+    /// Returns the requests of a workload without partial admission.
     pub(super) fn hypothetical(
         &self,
         ask: &Ask,
@@ -150,7 +152,7 @@ impl Demands {
         Demand { pod_sets, ladder: None }
     }
 
-    /// What is asked for as things are.
+    /// Returns the requests under the current LimitRanges and RuntimeClasses.
     pub(super) fn demand(
         &mut self,
         ask: &Ask,
@@ -169,7 +171,8 @@ impl Demands {
     }
 }
 
-/// A pod set that must be within one part of the topology can't be admitted without looking at the topology.
+/// Rejects a pod set with a required topology: it cannot be admitted without topology-aware
+/// scheduling.
 fn supported(set: &PodSet) -> Result<(), String> {
     let required = set.topology_request.as_ref().is_some_and(|request| {
         request.required.is_some()

@@ -15,7 +15,7 @@ use super::report::Counts;
 use super::settings::Settings;
 use super::slot::{Room, Slot};
 use super::tree::{FlavorResource, NodeId, Tree};
-use super::{Event, Key};
+use super::{Event, ObjectKey};
 use sluice_api::kueue::{
     Admission, ClusterQueue, ClusterQueueStatus, Cohort, CohortStatus, LocalQueue, LocalQueueStatus,
     ResourceFlavorSpec, StopPolicy, Workload,
@@ -30,10 +30,10 @@ pub struct Engine {
     pub(super) flavors: BTreeMap<String, ResourceFlavorSpec>,
     pub(super) namespaces: BTreeMap<String, BTreeMap<String, String>>,
     pub(super) cluster_queues: Queues,
-    pub(super) local_queues: Registry<Key, LocalQueueState>,
-    pub(super) workloads: Registry<Key, Slot>,
+    pub(super) local_queues: Registry<ObjectKey, LocalQueueState>,
+    pub(super) workloads: Registry<ObjectKey, Slot>,
     /// Who says that it replaces the slice with this key.
-    pub(super) claims: BTreeMap<Key, BTreeSet<WorkloadId>>,
+    pub(super) claims: BTreeMap<ObjectKey, BTreeSet<WorkloadId>>,
     /// When workloads come back after an eviction.
     pub(super) timers: BTreeSet<(Timestamp, WorkloadId)>,
     /// When those at the front of a line are told the numbers of that moment.
@@ -94,7 +94,7 @@ pub(super) struct ClusterQueueState {
 /// A LocalQueue, or the place for one that workloads speak of and that is not there.
 #[derive(Debug, Clone)]
 pub(super) struct LocalQueueState {
-    pub(super) key: Key,
+    pub(super) key: ObjectKey,
     pub(super) rules: Option<LocalQueueRules>,
     pub(super) generation: Option<i64>,
     pub(super) observed: LocalQueueStatus,
@@ -105,7 +105,7 @@ pub(super) struct LocalQueueState {
 }
 
 impl LocalQueueState {
-    fn of(key: Key) -> Self {
+    fn of(key: ObjectKey) -> Self {
         Self {
             key,
             rules: None,
@@ -226,7 +226,7 @@ impl Engine {
                 self.set_namespace(namespace.metadata.name.as_deref().unwrap_or_default(), Some(labels));
             }
             Event::NamespaceGone(name) => self.set_namespace(name, None),
-            Event::LimitRange(limit_range) => self.set_limit_range(&Key::of(limit_range), limit_range.spec.as_ref()),
+            Event::LimitRange(limit_range) => self.set_limit_range(&ObjectKey::of(limit_range), limit_range.spec.as_ref()),
             Event::LimitRangeGone(key) => self.set_limit_range(key, None),
             Event::RuntimeClass(class) => {
                 self.set_runtime_class(class.metadata.name.as_deref().unwrap_or_default(), class.overhead.as_ref());
@@ -281,7 +281,7 @@ impl Engine {
     }
 
     fn observe_local_queue(&mut self, local_queue: &LocalQueue) {
-        let key = Key::of(local_queue);
+        let key = ObjectKey::of(local_queue);
         let cluster_queue = local_queue.spec.cluster_queue.as_ref().filter(|name| !name.is_empty());
         let rules = LocalQueueRules {
             cluster_queue: cluster_queue.map(|name| self.tree.cluster_queue(name)),
@@ -300,7 +300,7 @@ impl Engine {
     }
 
     fn observe_workload(&mut self, workload: &Workload) {
-        let key = Key::of(workload);
+        let key = ObjectKey::of(workload);
         let known = self.workloads.id(&key);
         let before = known.and_then(|id| self.workloads.get(id));
         let mut entry = Entry::of(workload, before, &self.settings, &mut self.demands);
@@ -330,7 +330,7 @@ impl Engine {
         self.settle_family(id);
     }
 
-    fn forget_workload(&mut self, key: &Key) {
+    fn forget_workload(&mut self, key: &ObjectKey) {
         let Some(id) = self.workloads.id(key) else { return };
         let family = self.family(id);
         self.index(id, false);
@@ -360,7 +360,7 @@ impl Engine {
         }
         let named = match (present, &entry.queue_name) {
             (true, Some(name)) => {
-                let key = Key::new(entry.key.namespace.clone(), name.clone());
+                let key = ObjectKey::new(entry.key.namespace.clone(), name.clone());
                 Some(self.local_queues.place(&key, || LocalQueueState::of(key.clone())))
             }
             (true, None) => None,
@@ -383,7 +383,7 @@ impl Engine {
             None => self.namespaces.remove(name),
         };
         if before != labels {
-            let first = Key::new(name, "");
+            let first = ObjectKey::new(name, "");
             let local_queues = self.local_queues.from(&first).take_while(|(key, ..)| key.namespace == name);
             let members: Vec<WorkloadId> = local_queues.flat_map(|(.., state)| &state.members).copied().collect();
             self.settle_all(&members);

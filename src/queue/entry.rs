@@ -20,7 +20,7 @@ use super::tree::Tree;
 use sluice_api::condition;
 use sluice_api::kueue::{Admission, PodSet, PodSetAssignment, Workload, WorkloadStatus, names};
 use sluice_api::quantity::Amount;
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 /// Admission stage of a workload, as observed in its status.
@@ -37,7 +37,7 @@ pub(super) enum Stage {
 /// The fields of a Workload that scheduling depends on.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
-    pub(super) key: Key,
+    pub(super) key: ObjectKey,
     pub(super) uid: Arc<str>,
     generation: Option<i64>,
     pub(super) job_uid: String,
@@ -67,7 +67,7 @@ pub(super) struct Entry {
     pub(super) gated_by: Option<String>,
     pub(super) requeue_at: Option<Timestamp>,
     /// The slice in the same namespace that it claims to replace.
-    pub(super) replaces: Option<Key>,
+    pub(super) replaces: Option<ObjectKey>,
     /// Pod counts of each pod set of the spec.
     counts: Vec<(String, PodCount)>,
     /// Order of partial admission; empty if it is admitted in full or not at all.
@@ -124,7 +124,7 @@ impl Entry {
         let unset = WorkloadStatus::default();
         let status = workload.status.as_ref().unwrap_or(&unset);
         let conditions = &status.conditions;
-        let key = Key::of(workload);
+        let key = ObjectKey::of(workload);
         let annotation = |name: &str| meta.annotations.as_ref().and_then(|all| all.get(name));
         let counts = counts_of(workload);
         let requeue_at = status.requeue_state.as_ref().and_then(|state| state.requeue_at.as_ref());
@@ -464,16 +464,16 @@ fn owner_uid(workload: &Workload) -> Option<String> {
 }
 
 /// Returns the slice that a Workload claims to replace.
-pub(super) fn claimed_by(workload: &Workload) -> Option<Key> {
+pub(super) fn claimed_by(workload: &Workload) -> Option<ObjectKey> {
     let annotation = workload.metadata.annotations.as_ref()?.get(names::SLICE_REPLACEMENT_FOR_ANNOTATION)?;
-    claimed(&Key::of(workload), annotation)
+    claimed(&ObjectKey::of(workload), annotation)
 }
 
 /// Parses the annotation `namespace/name`. `None` for a slice in another namespace and for `by`
 /// itself.
-fn claimed(by: &Key, annotation: &str) -> Option<Key> {
+fn claimed(by: &ObjectKey, annotation: &str) -> Option<ObjectKey> {
     let (namespace, name) = annotation.split_once('/')?;
-    let claimed = Key::new(namespace, name);
+    let claimed = ObjectKey::new(namespace, name);
     (namespace == by.namespace && claimed != *by).then_some(claimed)
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Key;
+use super::ObjectKey;
 use super::assign::{Assignment, Attempt, Findings, Predecessor};
 use super::engine::{ClusterQueueState, Engine, Promise, WorkloadId};
 use super::ledger::{LargeHolder, clamped};
@@ -46,7 +46,7 @@ impl Binding {
 
 impl Engine {
     /// What a workload waits for, with the numbers of this moment; `None` when it does not wait.
-    pub fn explain(&self, workload: &Key) -> Option<Waiting> {
+    pub fn explain(&self, workload: &ObjectKey) -> Option<Waiting> {
         let id = self.workloads.id(workload)?;
         let slot = self.workloads.get(id)?;
         let mut why = self.waiting(id, slot)?;
@@ -56,7 +56,7 @@ impl Engine {
 
     /// Who is in the line of any ClusterQueue, in order.
     #[cfg(test)]
-    pub(super) fn in_line(&self) -> Vec<Key> {
+    pub(super) fn in_line(&self) -> Vec<ObjectKey> {
         self.cluster_queues
             .iter()
             .flat_map(|state| state.line.iter())
@@ -66,7 +66,7 @@ impl Engine {
 
     /// Whether a workload in line would be admitted now.
     #[cfg(test)]
-    pub(super) fn would_fit(&self, key: &Key) -> bool {
+    pub(super) fn would_fit(&self, key: &ObjectKey) -> bool {
         let look = self.workloads.id(key).and_then(|id| self.look(id));
         matches!(look, Some(Ok(assignment)) if assignment.means.mode == Mode::Fit)
     }
@@ -82,7 +82,7 @@ impl Engine {
 
     /// The pod sets of a slice that waits for which there is no room in the flavor that pods of theirs run in, and may be room in
     /// another.
-    pub fn pinned(&self, slice: &Key) -> BTreeSet<String> {
+    pub fn pinned(&self, slice: &ObjectKey) -> BTreeSet<String> {
         let id = self.workloads.id(slice);
         let slot = id.and_then(|id| Some((id, self.workloads.get(id).filter(|slot| slot.entry.replaces.is_some())?)));
         let Some(Waiting::Quota(obstacles)) = slot.and_then(|(id, slot)| self.waiting(id, slot)) else {
@@ -132,7 +132,7 @@ impl Engine {
         let going = states
             .flat_map(|state| &state.ledger.going)
             .filter(|(_, charge)| charge.keys().any(|fr| promise.usage.contains_key(fr)));
-        let mut going: Vec<Key> = going.filter_map(|(id, _)| self.key(*id)).collect();
+        let mut going: Vec<ObjectKey> = going.filter_map(|(id, _)| self.key(*id)).collect();
         going.sort();
         let more = going.len().saturating_sub(NAMED);
         going.truncate(NAMED);
@@ -144,11 +144,11 @@ impl Engine {
     }
 
     /// Of those that are not ready yet, the first by name.
-    fn first_unready(&self) -> Option<Key> {
+    fn first_unready(&self) -> Option<ObjectKey> {
         self.unready.iter().filter_map(|id| self.key(*id)).min()
     }
 
-    fn key(&self, id: WorkloadId) -> Option<Key> {
+    fn key(&self, id: WorkloadId) -> Option<ObjectKey> {
         Some(self.workloads.get(id)?.entry.key.clone())
     }
 
@@ -208,14 +208,14 @@ impl Engine {
     }
 
     /// What is kept within a part of the tree, and for whom.
-    fn kept(&self, within: NodeId, fr: Fr) -> Vec<(i128, Key)> {
+    fn kept(&self, within: NodeId, fr: Fr) -> Vec<(i128, ObjectKey)> {
         let is_within = |node: NodeId| node == within || self.tree.above(node).any(|above| above == within);
         let promises = self.promises.get(&self.tree.root(within)).into_iter().flatten();
         let kept = promises.filter(|promise| is_within(promise.node)).filter_map(|promise| {
             let amount = promise.usage.get(&fr).filter(|amount| **amount > 0)?;
             Some((*amount, self.key(promise.workload)?))
         });
-        let mut kept: Vec<(i128, Key)> = kept.collect();
+        let mut kept: Vec<(i128, ObjectKey)> = kept.collect();
         kept.sort_by(|(a, first), (b, second)| b.cmp(a).then_with(|| first.cmp(second)));
         kept
     }
@@ -235,12 +235,12 @@ struct Most {
     /// How many hold some.
     count: usize,
     /// What is kept, and for whom: the most first, and among equals by name.
-    kept: Vec<(i128, Key)>,
+    kept: Vec<(i128, ObjectKey)>,
 }
 
 impl Most {
     /// What is kept for others than this workload.
-    fn kept_for_others(&self, workload: &Key) -> Option<Kept> {
+    fn kept_for_others(&self, workload: &ObjectKey) -> Option<Kept> {
         let others = || self.kept.iter().filter(|(_, key)| key != workload);
         let (_, first) = others().next()?;
         let amount = clamped(others().map(|(amount, _)| amount).sum());

@@ -60,7 +60,7 @@ pub use shortfall::{Binding, Kept, Shortfall};
 use jiff::Timestamp;
 
 use sluice_api::kueue::{Admission, ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload};
-pub use sluice_plan::Key;
+pub use sluice_plan::ObjectKey;
 
 /// Something that the queue is told.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +80,7 @@ pub enum Event<'a> {
     /// A LocalQueue as it is now.
     LocalQueue(&'a LocalQueue),
     /// This LocalQueue is gone.
-    LocalQueueGone(&'a Key),
+    LocalQueueGone(&'a ObjectKey),
     /// A namespace as it is now; its labels count.
     Namespace(&'a Namespace),
     /// The namespace with this name is gone.
@@ -88,7 +88,7 @@ pub enum Event<'a> {
     /// A LimitRange as it is now.
     LimitRange(&'a LimitRange),
     /// This LimitRange is gone.
-    LimitRangeGone(&'a Key),
+    LimitRangeGone(&'a ObjectKey),
     /// A RuntimeClass as it is now; its overhead counts.
     RuntimeClass(&'a RuntimeClass),
     /// The RuntimeClass with this name is gone.
@@ -96,23 +96,23 @@ pub enum Event<'a> {
     /// A Workload as it is now.
     Workload(&'a Workload),
     /// This Workload is gone.
-    WorkloadGone(&'a Key),
+    WorkloadGone(&'a ObjectKey),
     /// The API server will not take the admission of this Workload as it is (not a conflict or a failed connection, which
     /// are met by asking for the effect again). Its quota is free again, and it is not tried before it changes.
-    AdmissionRefused(&'a Key),
+    AdmissionRefused(&'a ObjectKey),
 }
 
 /// An object that the queue wants something written to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     /// A Workload.
-    Workload(Key),
+    Workload(ObjectKey),
     /// The ClusterQueue with this name.
     ClusterQueue(String),
     /// The Cohort with this name.
     Cohort(String),
     /// A LocalQueue.
-    LocalQueue(Key),
+    LocalQueue(ObjectKey),
 }
 
 /// What the queue wants of one object. `status` turns each into the object's new status.
@@ -121,30 +121,30 @@ pub enum Effect {
     /// The workload gets this quota, and so is admitted.
     Admit {
         /// The workload.
-        workload: Key,
+        workload: ObjectKey,
         /// The quota, by pod set.
         admission: Admission,
         /// The slice whose quota it takes over.
-        replaces: Option<Key>,
+        replaces: Option<ObjectKey>,
     },
     /// The workload waits.
     Pending {
         /// The workload.
-        workload: Key,
+        workload: ObjectKey,
         /// What for.
         why: Waiting,
     },
     /// The workload must stop and give its quota back; it holds the quota until that is done.
     Evict {
         /// The workload.
-        workload: Key,
+        workload: ObjectKey,
         /// Why.
         reason: EvictReason,
     },
     /// The workload must give up this part of what it holds, and those before it; it holds them until that is done.
     GiveBack {
         /// The workload.
-        workload: Key,
+        workload: ObjectKey,
         /// The part.
         part: Part,
         /// For whom.
@@ -153,31 +153,31 @@ pub enum Effect {
     /// The workload has given back what it had to.
     GivenBack {
         /// The workload.
-        workload: Key,
+        workload: ObjectKey,
     },
     /// The workload is to be deactivated: first its status says why (condition DeactivationTarget), then [`Effect::SetInactive`].
     Deactivate {
         /// The workload.
-        workload: Key,
+        workload: ObjectKey,
         /// Why.
         cause: DeactivationCause,
     },
     /// The workload's status says that it is to be deactivated, and its `spec.active` is to follow.
     SetInactive {
         /// The workload.
-        workload: Key,
+        workload: ObjectKey,
     },
     /// The workload is over, because a newer slice of its job holds quota in its place.
     FinishReplaced {
         /// The workload.
-        workload: Key,
+        workload: ObjectKey,
         /// The newer slice.
         by: Successor,
     },
     /// The workload's pod sets got smaller in its spec, and its admission follows. Its quota is free once that is observed.
     ShrinkAdmission {
         /// The workload.
-        workload: Key,
+        workload: ObjectKey,
         /// The smaller admission.
         admission: Admission,
     },
@@ -198,7 +198,7 @@ pub enum Effect {
     /// The status of a LocalQueue.
     LocalQueueStatus {
         /// The LocalQueue.
-        local_queue: Key,
+        local_queue: ObjectKey,
         /// What it says.
         report: LocalQueueReport,
     },
@@ -243,7 +243,7 @@ pub enum EvictReason {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preemption {
     /// The workload that needs the quota.
-    pub by: Key,
+    pub by: ObjectKey,
     /// Its uid.
     pub by_uid: String,
     /// The uid of its job; empty if it has none.
@@ -296,7 +296,7 @@ pub enum DeactivationCause {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Successor {
     /// The slice.
-    pub workload: Key,
+    pub workload: ObjectKey,
     /// Its uid.
     pub uid: String,
     /// The uid of its job; empty if it has none.

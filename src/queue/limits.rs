@@ -1,4 +1,5 @@
-//! What the LimitRanges of a namespace say together: what containers get that name nothing, and what pods may ask for.
+//! The merged LimitRanges of a namespace: default requests and limits of containers, and
+//! constraints on containers and pods.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,8 +10,8 @@ use super::pod::{Container, Pod, Resources, Sums, place_of};
 use sluice_api::kueue::ResourceList;
 use sluice_api::quantity::Exact;
 
-/// The LimitRanges of one namespace as one: the smallest maximum, the largest minimum, and of defaults the first by the name
-/// of the LimitRange (kueue v0.19.2 `pkg/util/limitrange/limitrange.go`).
+/// The merged LimitRanges of one namespace: the smallest maximum, the largest minimum, and the
+/// default of the first LimitRange by name (kueue v0.19.2 `pkg/util/limitrange/limitrange.go`).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Limits {
     container: Range,
@@ -19,7 +20,7 @@ pub(super) struct Limits {
     default_limits: Bounds,
 }
 
-/// Within which bounds something has to be.
+/// Minimum and maximum by resource.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Range {
     min: Bounds,
@@ -31,15 +32,15 @@ type Bounds = BTreeMap<String, Bound>;
 #[derive(Debug, Clone, PartialEq)]
 struct Bound {
     value: Exact,
-    /// As it was written.
+    /// The quantity as written in the LimitRange.
     written: String,
-    /// The LimitRange that says so.
+    /// Name of the LimitRange that sets it.
     limit_range: String,
 }
 
 impl Limits {
-    /// Sums up LimitRanges, which come in the order of their names. A quantity that can't be read bounds nothing: the API server
-    /// takes none.
+    /// Merges LimitRanges, given in the order of their names. Ignores invalid quantities, which the
+    /// API server rejects anyway.
     pub(super) fn of<'a>(limit_ranges: impl IntoIterator<Item = (&'a str, &'a LimitRangeSpec)>) -> Self {
         let mut limits = Self::default();
         for (name, spec) in limit_ranges {
@@ -60,7 +61,7 @@ impl Limits {
         limits
     }
 
-    /// Gives a container what it doesn't name.
+    /// Fills in the default requests and limits of a container.
     pub(super) fn complete(&self, resources: &mut Resources) {
         let Resources { requests, limits } = resources;
         fill(limits, values(&self.default_limits));
@@ -68,8 +69,9 @@ impl Limits {
         fill(requests, limits.iter().map(|(resource, value)| (resource.clone(), *value)));
     }
 
-    /// Which bounds a pod breaks that is completed, each in a sentence. Only what is named is judged. The overhead of a
-    /// runtime class doesn't count (Kubernetes 1.36 `plugin/pkg/admission/limitranger`).
+    /// Returns a message for each constraint that a pod with filled-in defaults violates. Resources
+    /// that the pod does not name and the overhead of its RuntimeClass are not checked (Kubernetes
+    /// 1.36 `plugin/pkg/admission/limitranger`).
     pub(super) fn breaches(&self, pod: &Pod) -> Vec<String> {
         let containers = pod.init_containers.iter().chain(&pod.containers);
         let mut breaches: Vec<String> = containers.flat_map(|container| self.of_container(container)).collect();
@@ -79,6 +81,7 @@ impl Limits {
         breaches
     }
 
+    /// Returns a message for each constraint that a container violates.
     fn of_container<'a>(&'a self, container: &'a Container) -> impl Iterator<Item = String> + 'a {
         let place = place_of(&container.name);
         container.resources.requests.keys().filter_map(move |resource| {
@@ -88,12 +91,13 @@ impl Limits {
         })
     }
 
-    /// A limit that the container names itself was found to be no smaller than its request, so this is a default.
+    /// Returns a message if the request exceeds a default limit. A limit of the container itself
+    /// was already validated against its request, so a smaller limit is a default.
     fn above_default(&self, place: &str, resource: &str, resources: &Resources) -> Option<String> {
         let (request, limit) = (resources.requests.get(resource)?, resources.limits.get(resource)?);
         let bound = self.default_limits.get(resource).filter(|_| request > limit)?;
         Some(format!(
-            "{place} requests {} of {resource}, which is more than the limit of {} that LimitRange {} sets by default",
+            "{place} requests {} of {resource}, which is more than the default limit of {} set by LimitRange {}",
             shown(*request, resource),
             bound.written,
             bound.limit_range
@@ -102,12 +106,12 @@ impl Limits {
 }
 
 impl Range {
-    /// How `place` breaks the bounds of one resource, if it does.
+    /// Returns a message if `place` violates the constraints on one resource.
     fn breach(&self, place: &str, kind: &str, resource: &str, asked: &Resources) -> Option<String> {
         let (min, max) = (self.min.get(resource), self.max.get(resource));
         let sentence = |verb: &str, value: Exact, relation: &str, bound: &Bound| {
             let (value, Bound { written, limit_range, .. }) = (shown(value, resource), bound);
-            let whose = format!("{written} that LimitRange {limit_range} has for a {kind}");
+            let whose = format!("{written} set by LimitRange {limit_range} for a {kind}");
             format!("{place} {verb} {value} of {resource}, which is {relation} of {whose}")
         };
         let request = asked.requests.get(resource).copied();
@@ -124,12 +128,15 @@ impl Range {
     }
 }
 
+/// Adds the quantities of one LimitRange where there is none yet or where they are `better`.
 fn merge(bounds: &mut Bounds, list: Option<&ResourceList>, limit_range: &str, better: impl Fn(Exact, Exact) -> bool) {
     for (resource, quantity) in list.into_iter().flatten() {
         let Ok(value) = Exact::demanded(quantity) else { continue };
         let new = Bound { value, written: quantity.0.clone(), limit_range: limit_range.to_owned() };
         match bounds.entry(resource.clone()) {
-            Entry::Vacant(place) => drop(place.insert(new)),
+            Entry::Vacant(place) => {
+                place.insert(new);
+            }
             Entry::Occupied(mut place) => {
                 if better(place.get().value, value) {
                     place.insert(new);
@@ -143,7 +150,7 @@ fn values(bounds: &Bounds) -> impl Iterator<Item = (String, Exact)> + '_ {
     bounds.iter().map(|(resource, bound)| (resource.clone(), bound.value))
 }
 
-/// Sets what is not set.
+/// Sets the resources that are unset.
 fn fill(sums: &mut Sums, with: impl Iterator<Item = (String, Exact)>) {
     for (resource, value) in with {
         sums.entry(resource).or_insert(value);
@@ -171,7 +178,7 @@ mod tests {
         Limits::of(specs.iter().map(|(name, spec)| (*name, spec)))
     }
 
-    /// The pod as the API server would make it.
+    /// The pod as the API server would create it.
     fn pod(spec: &Value, limits: &Limits) -> Pod {
         pod_of(&PodTemplate(json!({"spec": spec}).into())).expect("a pod").completed(limits)
     }
@@ -180,26 +187,27 @@ mod tests {
         json!({"containers": [{"name": "c", "resources": resources}]})
     }
 
-    /// A LimitRange as the API server keeps it: with a default limit comes a default request.
+    /// A LimitRange as the API server stores it: a default limit implies a default request.
     fn defaults() -> Value {
         json!([{"type": "Container", "default": {"cpu": "4"}, "defaultRequest": {"cpu": "2"}}])
     }
 
     #[rstest]
-    #[case::nothing_is_named(one(json!({})), "2", Some("4"))]
+    #[case::no_resources(one(json!({})), "2", Some("4"))]
     #[case::a_request_is_kept(one(json!({"requests": {"cpu": "1"}})), "1", Some("4"))]
-    // Kueue charges 2 here, and the pod gets 3: the API server fills in the request before it looks at LimitRanges.
-    #[case::a_limit_stands_in_before_any_default(one(json!({"limits": {"cpu": "3"}})), "3", Some("3"))]
+    // Kueue counts 2 here, but the pod gets 3: the API server defaults the request from the limit
+    // before it applies LimitRanges.
+    #[case::limit_takes_precedence_over_default_request(one(json!({"limits": {"cpu": "3"}})), "3", Some("3"))]
     #[case::every_container_gets_it(json!({"containers": [{"name": "a"}, {"name": "b"}]}), "4", Some("8"))]
     #[case::init_containers_too(
         json!({"initContainers": [{"name": "i"}], "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}),
         "2", Some("4"))]
-    #[case::not_the_pod_as_a_whole(
+    #[case::not_pod_level_resources(
         json!({"resources": {"requests": {"cpu": "9"}}, "containers": [{"name": "c"}]}), "9", Some("4"))]
     // Kueue's test "Should sync the pod-level resource requests with the pod-level limit".
-    #[case::a_limit_of_the_pod_stands_in_before_any_default(
+    #[case::pod_level_limit_takes_precedence_over_default_request(
         json!({"resources": {"limits": {"cpu": "7"}}, "containers": [{"name": "c"}]}), "7", Some("7"))]
-    fn what_is_not_named_is_filled_in(#[case] spec: Value, #[case] request: &str, #[case] limit: Option<&str>) {
+    fn missing_requests_and_limits_get_defaults(#[case] spec: Value, #[case] request: &str, #[case] limit: Option<&str>) {
         let limits = limits(&[("defaults", defaults())]);
 
         let pod = pod(&spec, &limits);
@@ -217,32 +225,32 @@ mod tests {
     #[rstest]
     #[case::within(json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}), "")]
     #[case::a_request_above(json!({"requests": {"cpu": "2500m"}}),
-        "container \"c\" requests 2500m of cpu, which is more than the maximum of 2 that LimitRange r has for a Container")]
+        "container \"c\" requests 2500m of cpu, which is more than the maximum of 2 set by LimitRange r for a Container")]
     #[case::a_limit_above(json!({"requests": {"cpu": "1"}, "limits": {"cpu": "3"}}),
-        "container \"c\" is limited to 3 of cpu, which is more than the maximum of 2 that LimitRange r has for a Container")]
+        "container \"c\" is limited to 3 of cpu, which is more than the maximum of 2 set by LimitRange r for a Container")]
     #[case::a_request_below(json!({"requests": {"cpu": "0"}}),
-        "container \"c\" requests 0 of cpu, which is less than the minimum of 1 that LimitRange r has for a Container")]
-    #[case::what_is_not_named_is_not_judged(json!({"requests": {"memory": "1Gi"}}), "")]
-    fn a_container_has_to_be_within_bounds(#[case] resources: Value, #[case] told: &str) {
+        "container \"c\" requests 0 of cpu, which is less than the minimum of 1 set by LimitRange r for a Container")]
+    #[case::unnamed_resource_is_not_checked(json!({"requests": {"memory": "1Gi"}}), "")]
+    fn container_violating_constraints_is_reported(#[case] resources: Value, #[case] expected: &str) {
         let limits = limits(&[("r", bounds("Container", "1", "2"))]);
-        assert_eq!(limits.breaches(&pod(&one(resources), &limits)).join("; "), told);
+        assert_eq!(limits.breaches(&pod(&one(resources), &limits)).join("; "), expected);
     }
 
     #[rstest]
     #[case::within("1500m", "2", json!({}), "")]
     #[case::requests_above("2500m", "9", json!({}),
-        "the pod requests 5 of cpu, which is more than the maximum of 4 that LimitRange r has for a Pod")]
+        "the pod requests 5 of cpu, which is more than the maximum of 4 set by LimitRange r for a Pod")]
     #[case::limits_above("2", "2500m", json!({}),
-        "the pod is limited to 5 of cpu, which is more than the maximum of 4 that LimitRange r has for a Pod")]
+        "the pod is limited to 5 of cpu, which is more than the maximum of 4 set by LimitRange r for a Pod")]
     #[case::requests_below("1", "2", json!({}),
-        "the pod requests 2 of cpu, which is less than the minimum of 3 that LimitRange r has for a Pod")]
-    #[case::what_is_given_for_the_whole_counts("1", "1", json!({"requests": {"cpu": "5"}, "limits": {"cpu": "5"}}),
-        "the pod requests 5 of cpu, which is more than the maximum of 4 that LimitRange r has for a Pod")]
-    fn a_pod_has_to_be_within_bounds(
+        "the pod requests 2 of cpu, which is less than the minimum of 3 set by LimitRange r for a Pod")]
+    #[case::pod_level_resources_count("1", "1", json!({"requests": {"cpu": "5"}, "limits": {"cpu": "5"}}),
+        "the pod requests 5 of cpu, which is more than the maximum of 4 set by LimitRange r for a Pod")]
+    fn pod_violating_constraints_is_reported(
         #[case] request: &str,
         #[case] limit: &str,
         #[case] whole: Value,
-        #[case] told: &str,
+        #[case] expected: &str,
     ) {
         let container =
             |name: &str| json!({"name": name, "resources": {"requests": {"cpu": request}, "limits": {"cpu": limit}}});
@@ -252,22 +260,22 @@ mod tests {
             "overhead": {"cpu": "2"},
         });
         let limits = limits(&[("r", bounds("Pod", "3", "4"))]);
-        assert_eq!(limits.breaches(&pod(&spec, &limits)).join("; "), told);
+        assert_eq!(limits.breaches(&pod(&spec, &limits)).join("; "), expected);
     }
 
     #[test]
-    fn a_default_limit_may_be_below_a_request() {
+    fn request_above_default_limit_is_reported() {
         let limits = limits(&[("r", json!([{"type": "Container", "default": {"cpu": "1"}}]))]);
-        let told = limits.breaches(&pod(&one(json!({"requests": {"cpu": "2"}})), &limits));
+        let messages = limits.breaches(&pod(&one(json!({"requests": {"cpu": "2"}})), &limits));
         assert_eq!(
-            told,
-            ["container \"c\" requests 2 of cpu, which is more than the limit of 1 that LimitRange r sets by default"]
+            messages,
+            ["container \"c\" requests 2 of cpu, which is more than the default limit of 1 set by LimitRange r"]
         );
     }
 
-    /// Kueue's table `TestSummarize`; other kinds of bounds, and quantities that are none, bound nothing.
+    /// Kueue's table `TestSummarize`. Other types of limits and invalid quantities are ignored.
     #[test]
-    fn of_several_limit_ranges_the_narrowest_bounds_and_the_first_defaults_count() {
+    fn merged_limit_ranges_use_narrowest_bounds_and_first_defaults() {
         let narrow = |min: &str, max: &str, default: &str| {
             json!([
                 {"type": "Container", "min": {"cpu": min}, "max": {"cpu": max}, "defaultRequest": {"cpu": default}},
@@ -277,9 +285,9 @@ mod tests {
         };
         let limits = limits(&[("a", narrow("1", "4", "3")), ("b", narrow("2", "5", "2"))]);
 
-        let told = |cpu: &str| limits.breaches(&pod(&one(json!({"requests": {"cpu": cpu}})), &limits)).join("; ");
-        assert!(told("1500m").contains("the minimum of 2 that LimitRange b"), "{}", told("1500m"));
-        assert!(told("4500m").contains("the maximum of 4 that LimitRange a"), "{}", told("4500m"));
+        let messages = |cpu: &str| limits.breaches(&pod(&one(json!({"requests": {"cpu": cpu}})), &limits)).join("; ");
+        assert!(messages("1500m").contains("the minimum of 2 set by LimitRange b"), "{}", messages("1500m"));
+        assert!(messages("4500m").contains("the maximum of 4 set by LimitRange a"), "{}", messages("4500m"));
         assert_eq!(
             pod(&one(json!({})), &limits).requested(),
             [("cpu".to_owned(), Exact::demanded(&quantity("3")).expect("a number"))].into()

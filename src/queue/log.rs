@@ -19,7 +19,7 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use serde::{Deserialize, Serialize};
 
 use super::settings::Settings;
-use super::{Effect, Engine, Event, Key};
+use super::{Effect, Engine, Event, ObjectKey};
 use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload};
 
 pub use decision::{Decision, PodSetQuota};
@@ -52,16 +52,16 @@ enum Told<'a> {
     Cohort(Cow<'a, Cohort>),
     CohortGone(Cow<'a, str>),
     LocalQueue(Cow<'a, LocalQueue>),
-    LocalQueueGone(#[serde(with = "key_text")] Key),
+    LocalQueueGone(#[serde(with = "key_text")] ObjectKey),
     Namespace(Cow<'a, Namespace>),
     NamespaceGone(Cow<'a, str>),
     LimitRange(Cow<'a, LimitRange>),
-    LimitRangeGone(#[serde(with = "key_text")] Key),
+    LimitRangeGone(#[serde(with = "key_text")] ObjectKey),
     RuntimeClass(Cow<'a, RuntimeClass>),
     RuntimeClassGone(Cow<'a, str>),
     Workload(Cow<'a, Workload>),
-    WorkloadGone(#[serde(with = "key_text")] Key),
-    AdmissionRefused(#[serde(with = "key_text")] Key),
+    WorkloadGone(#[serde(with = "key_text")] ObjectKey),
+    AdmissionRefused(#[serde(with = "key_text")] ObjectKey),
 }
 
 impl<'a> Told<'a> {
@@ -151,16 +151,16 @@ mod key_text {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    use sluice_plan::Key;
+    use sluice_plan::ObjectKey;
 
-    pub(super) fn serialize<S: Serializer>(key: &Key, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(key: &ObjectKey, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(key)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Key, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectKey, D::Error> {
         let text = String::deserialize(from)?;
         let (namespace, name) =
             text.split_once('/').ok_or_else(|| D::Error::custom(format!("{text:?} is not NAMESPACE/NAME")))?;
-        Ok(Key::new(namespace, name))
+        Ok(ObjectKey::new(namespace, name))
     }
 }

@@ -1,7 +1,8 @@
-//! What can be taken from a slice without stopping its whole job, in the order in which it is missed the least.
+//! Partial preemption: the parts of a slice that can be preempted without stopping its job.
 //!
-//! A slice says of which pods its parts are made up. A preemptor takes them one after the other, and the whole slice only if
-//! they are not enough. (Kueue v0.19.2 `pkg/scheduler/preemption` always takes a workload whole.)
+//! A slice declares the pods of its parts. A preemptor takes the parts one after the other, the
+//! least valuable first, and the whole slice only if the parts do not suffice. (Kueue v0.19.2
+//! `pkg/scheduler/preemption` always preempts a whole workload.)
 
 use std::collections::BTreeMap;
 
@@ -11,22 +12,23 @@ use super::steps::read;
 use sluice_api::condition;
 use sluice_api::kueue::{Workload, WorkloadStatus};
 
-/// The condition on a slice that has to give some of its pods back. Its reason is the [`Part`]: that one and those before it.
+/// Condition of a slice that has to release some of its pods. Its reason is the last [`Part`] to
+/// release; the parts before it are released too.
 pub const PARTLY_PREEMPTED: &str = "sluice.dev/PartiallyPreempted";
 
-/// A part of what a slice holds.
+/// A preemptible part of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Part {
-    /// What an upgrade holds on top of what serves.
+    /// The surge of an upgrade: what it holds in addition to the active cluster.
     Surge,
-    /// Replicas above the fewest that their group may have.
+    /// Replicas above the minimum of their worker group.
     Replicas,
 }
 
 impl Part {
     const ALL: [Self; 2] = [Self::Surge, Self::Replicas];
 
-    /// The reason of the condition [`PARTLY_PREEMPTED`].
+    /// Returns the reason of the condition [`PARTLY_PREEMPTED`].
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Surge => "Surge",
@@ -35,20 +37,20 @@ impl Part {
     }
 }
 
-/// What a victim loses. What is missed the least comes first.
+/// The extent of a preemption. The least valuable comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Loss {
     Part(Part),
     Whole,
 }
 
-/// The pods that a part of a slice is made up of.
+/// The pods of a part of a slice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PartPods {
     /// The part.
     pub part: Part,
-    /// How many pods of each PodSet.
+    /// Pod count by PodSet.
     pub pods: BTreeMap<String, u32>,
 }
 
@@ -58,14 +60,15 @@ struct Parts {
     parts: Vec<PartPods>,
 }
 
-/// The parts of a Workload, what is taken first coming first; none if it has none that can be read.
+/// Returns the parts of a Workload in preemption order; empty if the slice record is missing or
+/// invalid.
 pub(super) fn parts_of(workload: &Workload) -> Vec<PartPods> {
     let mut parts = read::<Parts>(workload).parts;
     parts.sort_by_key(|part| part.part);
     parts
 }
 
-/// Up to which part a slice has to give its pods back.
+/// Returns the last part that a slice has to release; `None` if it has to release none.
 pub fn preempted_part(status: &WorkloadStatus) -> Option<Part> {
     let condition = condition::get(&status.conditions, PARTLY_PREEMPTED)?;
     Part::ALL.into_iter().find(|part| condition.status == "True" && part.as_str() == condition.reason)

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::shortfall::Shortfall;
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 
 /// The reason of the condition QuotaReserved while it is False (kueue v0.19.2 `apis/kueue/v1beta2/workload_types.go`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,21 +53,21 @@ pub enum Waiting {
     /// For its turn: it would fit, but this ClusterQueue is strict and this workload comes first.
     Behind {
         /// The workload at the head.
-        head: Key,
+        head: ObjectKey,
         /// Name of the ClusterQueue.
         cluster_queue: String,
     },
     /// For room: quota is kept for it until these, which are evicted, have given theirs back.
     Room {
         /// Some of those that are on their way out.
-        going: Vec<Key>,
+        going: Vec<ObjectKey>,
         /// How many more there are.
         more: usize,
     },
     /// For its turn: it would fit, and gets it in the next cycle.
     Turn,
     /// For this workload, which was admitted and is not ready yet. Until it is, nothing is admitted.
-    Unready(Key),
+    Unready(ObjectKey),
     /// It names no LocalQueue.
     NoQueueName,
     /// Its LocalQueue does not exist.
@@ -103,7 +103,7 @@ pub enum Waiting {
     /// It was evicted, and comes back at this time.
     Backoff(jiff::Timestamp),
     /// The slice that it replaces is being evicted.
-    PredecessorEvicted(Key),
+    PredecessorEvicted(ObjectKey),
     /// What it asks for can't be understood or is not supported.
     BadRequest(String),
     /// The API server refused its admission.
@@ -250,7 +250,7 @@ impl fmt::Display for Waiting {
     }
 }
 
-fn write_going(f: &mut fmt::Formatter<'_>, going: &[Key], more: usize) -> fmt::Result {
+fn write_going(f: &mut fmt::Formatter<'_>, going: &[ObjectKey], more: usize) -> fmt::Result {
     f.write_str("quota is kept for it until evicted workloads have given theirs back: ")?;
     for (index, key) in going.iter().enumerate() {
         write!(f, "{}{key}", if index == 0 { "" } else { ", " })?;

@@ -1,4 +1,4 @@
-//! A pod, as far as it decides what the scheduler is asked for and what a LimitRange allows.
+//! Resource fields of a pod: the basis of its requests and of LimitRange checks.
 
 use std::collections::BTreeMap;
 
@@ -8,55 +8,56 @@ use super::limits::Limits;
 use super::requests::Requests;
 use sluice_api::quantity::Exact;
 
-/// Amounts by resource; of one that is named, zero may be asked.
+/// Exact amounts by resource. A resource that is named explicitly may have amount zero.
 pub(super) type Sums = BTreeMap<String, Exact>;
 
-/// A pod whose quantities are all read.
+/// Resource fields of a pod with parsed quantities.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Pod {
     pub(super) containers: Vec<Container>,
     pub(super) init_containers: Vec<Container>,
-    /// For the pod as a whole.
+    /// Pod-level resources (KEP-2837).
     pub(super) whole: Resources,
     pub(super) overhead: Sums,
     pub(super) runtime_class: Option<String>,
 }
 
-/// A container of a pod.
+/// Resource fields of a container.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Container {
     pub(super) name: String,
-    /// An init container that goes on beside all that come after it.
+    /// An init container with `restartPolicy: Always`, which keeps running.
     pub(super) sidecar: bool,
     pub(super) resources: Resources,
 }
 
-/// What is requested, where a limit stands in for a request that is missing; and the limits.
+/// Requests, where a missing request defaults to the limit, and limits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Resources {
     pub(super) requests: Sums,
     pub(super) limits: Sums,
 }
 
-/// Resources that may be given for a pod as a whole (KEP-2837); others count by container only.
+/// Returns true if the resource may be set at pod level (KEP-2837); others count per container
+/// only.
 pub(super) fn is_pod_level(resource: &str) -> bool {
     matches!(resource, "cpu" | "memory") || resource.starts_with("hugepages-")
 }
 
-/// How a sentence names a container.
+/// Returns the name of a container for messages.
 pub(super) fn place_of(container: &str) -> String {
     format!("container {container:?}")
 }
 
 impl Pod {
-    /// What it asks the scheduler for, with the overhead of its runtime class unless it names its own.
-    pub(super) fn requests(&self, of_class: Option<&Sums>) -> Requests {
+    /// Returns its requests, including its own overhead or else that of its RuntimeClass.
+    pub(super) fn requests(&self, class_overhead: Option<&Sums>) -> Requests {
         let mut total = self.requested();
-        add(&mut total, if self.overhead.is_empty() { of_class.unwrap_or(&self.overhead) } else { &self.overhead });
+        add(&mut total, if self.overhead.is_empty() { class_overhead.unwrap_or(&self.overhead) } else { &self.overhead });
         total.into_iter().map(|(resource, sum)| (resource.clone(), sum.amount(&resource))).collect()
     }
 
-    /// All of it but the names of its containers.
+    /// Returns all fields but the container names as JSON with canonical amounts.
     pub(super) fn facts(&self) -> Value {
         let containers = |list: &[Container]| -> Vec<Value> {
             let facts = list.iter().map(|container| {
@@ -75,12 +76,13 @@ impl Pod {
         })
     }
 
-    /// What all containers request together, or the pod as a whole; without overhead.
+    /// Returns the total requests without overhead. Pod-level requests replace those of the
+    /// containers.
     pub(super) fn requested(&self) -> Sums {
         self.together(|resources| &resources.requests)
     }
 
-    /// The limits of all containers together, or of the pod as a whole.
+    /// Returns the total limits. Pod-level limits replace those of the containers.
     pub(super) fn limited(&self) -> Sums {
         self.together(|resources| &resources.limits)
     }
@@ -92,6 +94,7 @@ impl Pod {
         total
     }
 
+    /// Returns the larger of the sum over all containers and the peak of the initialization.
     fn of_containers(&self, list: impl Fn(&Resources) -> &Sums) -> Sums {
         let mut running = Sums::new();
         for container in &self.containers {
@@ -113,8 +116,10 @@ impl Pod {
         running
     }
 
-    /// Fills in the requests for the pod as a whole where it has limits: what the containers request, or else the limit. The
-    /// API server does so before it looks at LimitRanges (Kubernetes 1.36 `pkg/apis/core/v1/defaults.go`).
+    /// Defaults missing pod-level requests where the pod has pod-level limits: to the sum over the
+    /// containers, or else to the limit. The API server does so before it applies LimitRanges
+    /// (Kubernetes
+    /// 1.36 `pkg/apis/core/v1/defaults.go`).
     #[must_use]
     pub(super) fn with_whole_requests(mut self) -> Self {
         if !self.whole.limits.is_empty() {
@@ -126,7 +131,7 @@ impl Pod {
         self
     }
 
-    /// The pod that the API server makes of this one in a namespace with these LimitRanges.
+    /// Returns the pod with the defaults that the API server fills in under these LimitRanges.
     #[must_use]
     pub(super) fn completed(&self, limits: &Limits) -> Self {
         let mut pod = self.clone();
@@ -147,6 +152,7 @@ fn facts_of(sums: &Sums) -> BTreeMap<&str, String> {
     sums.iter().map(|(resource, value)| (resource.as_str(), value.nano().to_string())).collect()
 }
 
+/// Adds `more` to `sums`, by resource.
 fn add(sums: &mut Sums, more: &Sums) {
     for (resource, value) in more {
         let sum = sums.entry(resource.clone()).or_insert(Exact::ZERO);
@@ -154,6 +160,7 @@ fn add(sums: &mut Sums, more: &Sums) {
     }
 }
 
+/// Raises `sums` to at least `to`, by resource.
 fn raise(sums: &mut Sums, to: &Sums) {
     for (resource, value) in to {
         let sum = sums.entry(resource.clone()).or_insert(*value);

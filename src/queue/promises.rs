@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 #[cfg(test)]
-use super::Key;
+use super::ObjectKey;
 use super::engine::{Engine, Promise, WorkloadId};
 use super::slot::{Room, Standing};
 use super::tree::{NodeId, View};
@@ -85,7 +85,7 @@ impl Engine {
 
     /// What others were evicted for, for the sake of a workload that still waits.
     #[cfg(test)]
-    pub(super) fn room_made_for(&self, key: &Key) -> Option<Room> {
+    pub(super) fn room_made_for(&self, key: &ObjectKey) -> Option<Room> {
         self.workloads.named(key)?.preempts.clone()
     }
 

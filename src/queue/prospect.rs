@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Key;
+use super::ObjectKey;
 use super::assign::{Attempt, Findings, MOST_TRIES, Predecessor, Slot as SlotOfSet};
 use super::demand::{Ask, Demand};
 use super::engine::{ClusterQueueState, Engine};
@@ -64,9 +64,9 @@ impl Engine {
     /// already on the slice that it replaces stay in their flavors. `None` when it can't be told: its LocalQueue or
     /// ClusterQueue isn't there, or its pod sets can't be understood.
     pub fn prospects(&self, workload: &Workload) -> Option<Prospects<'_>> {
-        let key = Key::of(workload);
+        let key = ObjectKey::of(workload);
         let queue_name = workload.spec.queue_name.as_ref()?;
-        let local_queue = self.local_queues.id(&Key::new(key.namespace.clone(), queue_name.clone()))?;
+        let local_queue = self.local_queues.id(&ObjectKey::new(key.namespace.clone(), queue_name.clone()))?;
         let cluster_queue = self.local_queues.get(local_queue)?.rules.as_ref()?.cluster_queue?;
         let state = self.cluster_queues.get(cluster_queue)?;
         state.quota.as_ref()?;

@@ -1,11 +1,12 @@
-//! Numbers for things that have names: what is looked up and compared all the time is a number, and the name is kept once.
+//! Ids for named values: frequent lookups and comparisons use a small integer, and each name is
+//! stored once.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Stands for a thing while it is known. The number of one that is gone is given to another.
+/// Id of a value in a [`Registry`]. The id of a removed value is reused.
 pub(super) struct Id<T> {
     number: u32,
     of: PhantomData<fn() -> T>,
@@ -51,7 +52,7 @@ impl<T> Id<T> {
     }
 }
 
-/// Things by name and by number.
+/// Values by name and by id.
 #[derive(Debug, Clone)]
 pub(super) struct Registry<K, T> {
     numbers: BTreeMap<K, Id<T>>,
@@ -66,7 +67,7 @@ impl<K, T> Default for Registry<K, T> {
 }
 
 impl<K: Ord + Clone, T> Registry<K, T> {
-    /// The number of a thing, if it is known.
+    /// Returns the id of a name; `None` if the name is unknown.
     pub(super) fn id(&self, name: &K) -> Option<Id<T>> {
         self.numbers.get(name).copied()
     }
@@ -83,7 +84,7 @@ impl<K: Ord + Clone, T> Registry<K, T> {
         self.get(self.id(name)?)
     }
 
-    /// The number of a thing, which is made if it is not known.
+    /// Returns the id of a name. Inserts the value of `make` if the name is unknown.
     pub(super) fn place(&mut self, name: &K, make: impl FnOnce() -> T) -> Id<T> {
         if let Some(id) = self.id(name) {
             return id;
@@ -103,12 +104,12 @@ impl<K: Ord + Clone, T> Registry<K, T> {
         self.things.get_mut(id.index())?.take().map(|thing| *thing)
     }
 
-    /// All of them, by name.
+    /// Iterates over all values, sorted by name.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&K, Id<T>, &T)> {
         self.numbers.iter().filter_map(|(name, id)| Some((name, *id, self.get(*id)?)))
     }
 
-    /// Those whose names come from `first` on, by name.
+    /// Iterates over the values with names from `first` on, sorted by name.
     pub(super) fn from(&self, first: &K) -> impl Iterator<Item = (&K, Id<T>, &T)> {
         self.numbers.range(first..).filter_map(|(name, id)| Some((name, *id, self.get(*id)?)))
     }

@@ -1,4 +1,4 @@
-//! What the statuses of ClusterQueues and LocalQueues say.
+//! Status of ClusterQueues, Cohorts and LocalQueues.
 
 use super::ledger::{Sums, clamped};
 use super::quota::Quota;
@@ -8,10 +8,10 @@ use sluice_api::kueue::cluster_queue::{FlavorUsage, ResourceUsage};
 use sluice_api::kueue::local_queue::{LocalQueueFlavorUsage, LocalQueueResourceUsage};
 use sluice_api::kueue::names::active_reason;
 
-/// Whether a queue can admit workloads, and why not.
+/// The condition Active of a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Activity {
-    /// Whether it can.
+    /// True if the queue can admit workloads.
     pub active: bool,
     /// The reason of the condition Active.
     pub reason: &'static str,
@@ -20,7 +20,8 @@ pub struct Activity {
 }
 
 impl Activity {
-    /// That of a ClusterQueue (kueue v0.19.2 `pkg/cache/scheduler/clusterqueue.go`).
+    /// Returns the condition of a ClusterQueue (kueue v0.19.2
+    /// `pkg/cache/scheduler/clusterqueue.go`).
     pub(super) fn of_cluster_queue(problem: Option<&(&'static str, String)>) -> Self {
         match problem {
             None => Self { active: true, reason: active_reason::READY, message: "Can admit new workloads".to_owned() },
@@ -30,8 +31,9 @@ impl Activity {
         }
     }
 
-    /// That of a LocalQueue (kueue v0.19.2 `pkg/controller/core/localqueue_controller.go`), by its stop policy and by whether
-    /// its ClusterQueue is active, if there is one.
+    /// Returns the condition of a LocalQueue (kueue v0.19.2
+    /// `pkg/controller/core/localqueue_controller.go`). `cluster_queue` is true if its ClusterQueue
+    /// is active, and `None` if there is none.
     pub(super) fn of_local_queue(stop: StopPolicy, cluster_queue: Option<bool>) -> Self {
         let closed = "Can't submit new workloads to clusterQueue";
         let (active, reason, message) = match (stop, cluster_queue) {
@@ -46,60 +48,62 @@ impl Activity {
     }
 }
 
-/// How many workloads a queue has, by how far they are.
+/// Number of workloads in a queue by stage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Those that wait.
+    /// Pending workloads.
     pub pending: i32,
-    /// Those that hold quota, admitted ones included.
+    /// Workloads with reserved quota, including admitted ones.
     pub reserving: i32,
-    /// Those that are admitted.
+    /// Admitted workloads.
     pub admitted: i32,
 }
 
-/// What the status of a ClusterQueue says.
+/// Content of a ClusterQueue's status.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClusterQueueReport {
-    /// The generation of the ClusterQueue that this is about.
+    /// The observed generation of the ClusterQueue.
     pub generation: Option<i64>,
-    /// Whether it can admit workloads.
+    /// The condition Active.
     pub activity: Activity,
-    /// Fields of its spec that are set and not acted on.
+    /// Fields of its spec that are set but not supported.
     pub unsupported: Vec<String>,
-    /// How many workloads it has.
+    /// Number of its workloads.
     pub counts: Counts,
-    /// The share that it takes of what its cohort can lend, in thousandths, divided by its weight; `None` without fair sharing.
+    /// Its share of the quota that its cohort can lend, in thousandths, divided by its weight;
+    /// `None` without fair sharing.
     pub weighted_share: Option<i64>,
-    /// Quota reserved, by flavor.
+    /// Reserved quota by flavor.
     pub reservation: Vec<FlavorUsage>,
-    /// Quota used by admitted workloads, by flavor.
+    /// Usage of admitted workloads by flavor.
     pub usage: Vec<FlavorUsage>,
 }
 
-/// What the status of a Cohort says.
+/// Content of a Cohort's status.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CohortReport {
-    /// The share that it takes of what its parent can lend, in thousandths, divided by its weight; `None` without fair sharing.
+    /// Its share of the quota that its parent can lend, in thousandths, divided by its weight;
+    /// `None` without fair sharing.
     pub weighted_share: Option<i64>,
 }
 
-/// What the status of a LocalQueue says.
+/// Content of a LocalQueue's status.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LocalQueueReport {
-    /// The generation of the LocalQueue that this is about.
+    /// The observed generation of the LocalQueue.
     pub generation: Option<i64>,
-    /// Whether workloads can be admitted through it.
+    /// The condition Active.
     pub activity: Activity,
-    /// How many workloads it has.
+    /// Number of its workloads.
     pub counts: Counts,
-    /// Quota reserved, by flavor.
+    /// Reserved quota by flavor.
     pub reservation: Vec<LocalQueueFlavorUsage>,
-    /// Quota used by admitted workloads, by flavor.
+    /// Usage of admitted workloads by flavor.
     pub usage: Vec<LocalQueueFlavorUsage>,
 }
 
-/// Usage of every flavor of a ClusterQueue, in the order of its spec, by what `sum` picks from its sums; and what of that
-/// is more than its nominal quota.
+/// Returns the usage of each flavor of a ClusterQueue in spec order, as given by `sum`, and the
+/// part of it that is borrowed.
 pub(super) fn cluster_queue_usage(
     quota: &Quota,
     tree: &Tree,
@@ -125,7 +129,7 @@ pub(super) fn cluster_queue_usage(
     flavors.collect()
 }
 
-/// Usage of every flavor of the ClusterQueue behind a LocalQueue, by what `sum` picks from the LocalQueue's sums.
+/// Returns a LocalQueue's usage, as given by `sum`, of each flavor of its ClusterQueue.
 pub(super) fn local_queue_usage(quota: &Quota, tree: &Tree, sum: impl Fn(Fr) -> i128) -> Vec<LocalQueueFlavorUsage> {
     let sum = |flavor: &str, resource: &str| tree.known(flavor, resource).map_or(0, &sum);
     let flavors = quota.flavors().map(|(flavor, resources)| LocalQueueFlavorUsage {
@@ -142,14 +146,14 @@ pub(super) fn local_queue_usage(quota: &Quota, tree: &Tree, sum: impl Fn(Fr) -> 
 }
 
 impl ClusterQueueReport {
-    /// Reads the usage of a ClusterQueue off its sums.
+    /// Fills in the reservation and usage from the ClusterQueue's totals.
     pub(super) fn usage_of(&mut self, quota: &Quota, tree: &Tree, node: NodeId, sums: &Sums) {
         self.reservation = cluster_queue_usage(quota, tree, node, |fr| sums.reserved(fr));
         self.usage = cluster_queue_usage(quota, tree, node, |fr| sums.admitted(fr));
     }
 }
 
-/// The share that a node publishes.
+/// Returns the weighted share of a node as published in its status.
 pub(super) fn weighted_share(tree: &Tree, node: NodeId) -> i64 {
     tree.share_in(node, View::Actual).published()
 }

@@ -1,4 +1,4 @@
-//! What a pod asks the scheduler for.
+//! Resource requests of a pod, as kube-scheduler computes them.
 
 use std::collections::BTreeMap;
 
@@ -10,22 +10,22 @@ use super::pod::{self, Pod, Sums, place_of};
 use sluice_api::kueue::{PodTemplate, ResourceList};
 use sluice_api::quantity::{Amount, Exact, QuantityError};
 
-/// Amounts by resource, without those of which nothing is asked.
+/// Amounts by resource, without zero amounts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Requests(BTreeMap<String, Amount>);
 
 impl Requests {
-    /// The amount of one resource: milli-CPU, bytes or devices.
+    /// Returns the amount of one resource, in milli-CPU, bytes or devices.
     pub fn get(&self, resource: &str) -> Amount {
         self.0.get(resource).copied().unwrap_or_default()
     }
 
-    /// All amounts, by resource name.
+    /// Iterates over all amounts, sorted by resource name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Amount)> {
         self.0.iter().map(|(resource, amount)| (resource.as_str(), *amount))
     }
 
-    /// Sets the amount of one resource.
+    /// Sets the amount of one resource; zero removes it.
     pub fn set(&mut self, resource: &str, amount: Amount) {
         if amount == Amount::ZERO {
             self.0.remove(resource);
@@ -34,14 +34,14 @@ impl Requests {
         }
     }
 
-    /// What `count` pods ask for together, at most [`Amount::MAX`] of each.
+    /// Returns the requests of `count` pods, saturating at [`Amount::MAX`].
     #[must_use]
     pub fn times(&self, count: i64) -> Self {
         let scaled = self.0.iter().map(|(resource, amount)| (resource.clone(), amount.times(count)));
         Self(scaled.filter(|(_, amount)| *amount != Amount::ZERO).collect())
     }
 
-    /// The amounts as the API writes them.
+    /// Returns the amounts as Kubernetes quantities.
     pub fn quantities(&self) -> ResourceList {
         self.iter().map(|(resource, amount)| (resource.to_owned(), amount.quantity(resource))).collect()
     }
@@ -53,68 +53,70 @@ impl FromIterator<(String, Amount)> for Requests {
     }
 }
 
-/// Why the requests of a pod could not be computed.
+/// Error in computing the requests of a pod.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestsError {
-    /// The template is not that of a pod.
-    #[error("the pod template can't be read: {0}")]
+    /// The pod template cannot be decoded.
+    #[error("invalid pod template: {0}")]
     Template(#[from] serde_json::Error),
-    /// A quantity makes no sense.
-    #[error("{place} asks for {resource}: {source}")]
+    /// A quantity is malformed or negative.
+    #[error("{place}: invalid quantity of {resource}: {source}")]
     Quantity {
-        /// The container, or the pod itself.
+        /// The container or the pod itself, for display.
         place: String,
         /// Name of the resource.
         resource: String,
-        /// What is wrong with it.
+        /// The error in the quantity.
         source: QuantityError,
     },
-    /// No API server takes a pod that requests more than it may use.
+    /// A request exceeds its limit; the API server rejects such a pod.
     #[error("{place} requests {request} of {resource}, which is more than its limit of {limit}")]
     AboveLimit {
-        /// The container, or the pod itself.
+        /// The container or the pod itself, for display.
         place: String,
         /// Name of the resource.
         resource: String,
-        /// What is requested, as it was written.
+        /// The request as written in the spec.
         request: String,
-        /// The limit, as it was written.
+        /// The limit as written in the spec.
         limit: String,
     },
 }
 
-/// What a pod asks the scheduler for. That is the larger of what its containers ask for together and what any step of its
-/// initialisation asks for, where sidecars (init containers that restart always) count towards both from their start on;
-/// plus its overhead. Where a request is missing, the limit counts. A request for the pod as a whole takes the place of the
-/// sum (Kubernetes 1.36 `component-helpers/resource/helpers.go`).
+/// Returns the requests of a pod: the larger of the sum over its containers and the peak of its
+/// initialization, plus its overhead. Sidecars (init containers that always restart) count towards
+/// both from their start on. A missing request defaults to the limit. A pod-level request replaces
+/// the sum (Kubernetes 1.36 `component-helpers/resource/helpers.go`).
 ///
 /// # Errors
-/// When a quantity is malformed or negative, or a request is larger than its limit (kueue v0.19.2
+/// If a quantity is malformed or negative, or a request exceeds its limit (kueue v0.19.2
 /// `pkg/workload/resources.go`, `ValidateResources`).
 pub fn pod_requests(pod: &PodSpec) -> Result<Requests, RequestsError> {
     Ok(Written::of(pod).read()?.requests(None))
 }
 
-/// All that a pod's charge can depend on, whatever LimitRanges and RuntimeClasses there are; equal amounts are written alike.
+/// Returns all resource fields that the usage of a pod can depend on under any LimitRange and
+/// RuntimeClass, in canonical form: equal amounts are written alike.
 ///
 /// # Errors
-/// As [`pod_requests`].
+/// Same as [`pod_requests`].
 pub fn pod_facts(pod: &PodSpec) -> Result<Value, RequestsError> {
     Ok(Written::of(pod).read()?.facts())
 }
 
-/// What a pod of this template asks the scheduler for, as [`pod_requests`], decoding only what counts.
+/// Returns the requests of a pod template like [`pod_requests`], decoding only the fields that
+/// count.
 ///
 /// # Errors
-/// When the template is not that of a pod, and as [`pod_requests`].
+/// If the template cannot be decoded, and as in [`pod_requests`].
 pub fn template_requests(template: &PodTemplate) -> Result<Requests, RequestsError> {
     Ok(pod_of(template)?.requests(None))
 }
 
-/// Reads what counts of a template.
+/// Parses the resource fields of a pod template.
 ///
 /// # Errors
-/// As [`template_requests`].
+/// Same as [`template_requests`].
 pub(super) fn pod_of(template: &PodTemplate) -> Result<Pod, RequestsError> {
     match template.0.get("spec") {
         Some(spec) => Written::deserialize(spec)?.read(),
@@ -122,7 +124,7 @@ pub(super) fn pod_of(template: &PodTemplate) -> Result<Pod, RequestsError> {
     }
 }
 
-/// The part of a pod spec that counts, as it is written. A whole one takes ten times as long to decode.
+/// The resource fields of a pod spec, unparsed. Decoding a full `PodSpec` takes ten times as long.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Written {
@@ -155,7 +157,7 @@ struct Resources {
     limits: ResourceList,
 }
 
-/// Templates written by Go clients carry explicit nulls.
+/// Deserializes null as the default: templates written by Go clients contain explicit nulls.
 pub(super) fn null_is_default<'de, D: serde::Deserializer<'de>, T: Default + Deserialize<'de>>(
     from: D,
 ) -> Result<T, D::Error> {
@@ -219,12 +221,12 @@ impl Resources {
         }
     }
 
-    /// The requests, none of them larger than its limit, and the limits.
+    /// Returns the parsed requests and limits. Errors if a request exceeds its limit.
     fn read(&self, place: &str) -> Result<(Sums, Sums), RequestsError> {
         let (requests, limits) = (exact(&self.requests, place)?, exact(&self.limits, place)?);
-        let above =
+        let exceeds_limit =
             |(resource, request): &(&String, &Exact)| limits.get(*resource).is_some_and(|limit| *request > limit);
-        match requests.iter().find(above) {
+        match requests.iter().find(exceeds_limit) {
             Some((resource, _)) => Err(RequestsError::AboveLimit {
                 place: place.to_owned(),
                 resource: resource.clone(),
@@ -236,7 +238,7 @@ impl Resources {
     }
 }
 
-/// Reads the amounts of `place`.
+/// Parses the quantities of `place`.
 fn exact(list: &ResourceList, place: &str) -> Result<Sums, RequestsError> {
     list.iter()
         .map(|(resource, quantity)| match Exact::demanded(quantity) {
@@ -263,7 +265,7 @@ mod tests {
         json!({"containers": [{"name": "a", "resources": cpu("500m")}, {"name": "b", "resources": cpu("1")}]}),
         &[("cpu", 1500)]
     )]
-    #[case::a_number_is_a_quantity(
+    #[case::numbers_are_quantities(
         json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": 2, "memory": 1024}}}]}),
         &[("cpu", 2000), ("memory", 1024)]
     )]
@@ -271,7 +273,7 @@ mod tests {
         json!({"containers": [{"name": "a", "resources": cpu("400u")}, {"name": "b", "resources": cpu("400u")}]}),
         &[("cpu", 1)]
     )]
-    #[case::a_limit_stands_in_for_a_missing_request(
+    #[case::missing_request_defaults_to_limit(
         json!({"containers": [{"name": "a", "resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "4"}, "requests": {"cpu": "1"}}}]}),
         &[("cpu", 1000), ("nvidia.com/gpu", 2)]
     )]
@@ -285,7 +287,7 @@ mod tests {
                "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": cpu("2")}]}),
         &[("cpu", 3000)]
     )]
-    #[case::a_sidecar_runs_beside_the_init_containers_after_it(
+    #[case::sidecar_runs_alongside_later_init_containers(
         json!({"containers": [{"name": "a", "resources": cpu("1")}],
                "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": cpu("2")}, {"name": "i", "resources": cpu("4")}]}),
         &[("cpu", 6000)]
@@ -299,20 +301,20 @@ mod tests {
         json!({"containers": [{"name": "a", "resources": cpu("1")}], "overhead": {"cpu": "250m", "memory": "1Mi"}}),
         &[("cpu", 1250), ("memory", 1_048_576)]
     )]
-    #[case::a_request_of_the_pod_takes_the_place_of_the_sum(
+    #[case::pod_level_request_replaces_the_sum(
         json!({"containers": [{"name": "a", "resources": cpu("1")}], "resources": {"requests": {"cpu": "3", "nvidia.com/gpu": "1"}}}),
         &[("cpu", 3000)]
     )]
-    #[case::a_limit_of_the_pod_counts_where_no_container_asks(
+    #[case::pod_level_limit_counts_without_container_requests(
         json!({"containers": [{"name": "a", "resources": cpu("1")}], "resources": {"limits": {"cpu": "3", "memory": "1Ki"}}}),
         &[("cpu", 1000), ("memory", 1024)]
     )]
-    #[case::nothing_asked_is_left_out(json!({"containers": [{"name": "a", "resources": cpu("0")}]}), &[])]
-    #[case::too_much_stays_at_the_limit(
+    #[case::zero_requests_are_omitted(json!({"containers": [{"name": "a", "resources": cpu("0")}]}), &[])]
+    #[case::excessive_amounts_saturate(
         json!({"containers": [{"name": "a", "resources": {"requests": {"memory": "1e400"}}}, {"name": "b", "resources": {"requests": {"memory": "1Gi"}}}]}),
         &[("memory", i64::MAX)]
     )]
-    fn a_pod_asks_for(#[case] spec: Value, #[case] expected: &[(&str, i64)]) {
+    fn pod_requests_are_computed_like_in_kube_scheduler(#[case] spec: Value, #[case] expected: &[(&str, i64)]) {
         let expected: Requests = expected.iter().map(|(name, n)| ((*name).to_owned(), Amount::new(*n))).collect();
         let pod: PodSpec = serde_json::from_value(spec.clone()).expect("a pod spec");
         assert_eq!(pod_requests(&pod).expect("valid quantities"), expected);
@@ -321,12 +323,12 @@ mod tests {
     }
 
     #[rstest]
-    #[case::negative("-1", "container \"a\" asks for cpu: \"-1\" is negative; only zero or more is allowed")]
+    #[case::negative("-1", "container \"a\": invalid quantity of cpu: \"-1\" is negative; only zero or more is allowed")]
     #[case::malformed(
         "many",
-        "container \"a\" asks for cpu: \"many\" is not a quantity; write a number like 4, 500m, 1.5, 64Gi or 1e3"
+        "container \"a\": invalid quantity of cpu: \"many\" is not a quantity; write a number like 4, 500m, 1.5, 64Gi or 1e3"
     )]
-    fn a_bad_quantity_is_named(#[case] quantity: &str, #[case] message: &str) {
+    fn invalid_quantity_is_reported(#[case] quantity: &str, #[case] message: &str) {
         let template = PodTemplate(json!({"spec": {"containers": [{"name": "a", "resources": cpu(quantity)}]}}).into());
         assert_eq!(template_requests(&template).expect_err("it is bad").to_string(), message);
     }

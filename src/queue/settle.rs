@@ -395,7 +395,7 @@ impl Engine {
     /// Returns the usage of every workload that holds quota in a ClusterQueue, computed from
     /// scratch.
     #[cfg(test)]
-    pub(super) fn charges(&self, cluster_queue: &str) -> Vec<(super::Key, Charge)> {
+    pub(super) fn charges(&self, cluster_queue: &str) -> Vec<(super::ObjectKey, Charge)> {
         let holders = self.workloads.iter().filter_map(|(key, _, slot)| match self.standing(slot) {
             Standing::Holds(admission) if admission.cluster_queue == cluster_queue => {
                 Some((key.clone(), self.charge(slot, &admission)))

@@ -1,5 +1,6 @@
-//! How requests are turned into what is charged: resources that are left out, and resources that are charged as others
-//! (kueue v0.19.2 `pkg/workload/workload.go`, `dropExcludedResources` and `applyResourceTransformations`).
+//! Resource transformations: turns requests into quota usage by excluding and replacing resources
+//! (kueue v0.19.2 `pkg/workload/workload.go`, `dropExcludedResources` and
+//! `applyResourceTransformations`).
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use super::requests::Requests;
 use super::settings::{ResourceRules, TransformationStrategy};
 use sluice_api::quantity::Amount;
 
-/// What one pod is charged.
+/// Returns the quota usage of one pod with these requests.
 pub(super) fn shaped(requests: Requests, rules: &ResourceRules) -> Requests {
     if rules.exclude_prefixes.is_empty() && rules.transformations.is_empty() {
         return requests;
@@ -31,7 +32,7 @@ pub(super) fn shaped(requests: Requests, rules: &ResourceRules) -> Requests {
             units = units.saturating_mul(whole_units(by, amount_of(by)));
         }
         for (output, quantity) in &rule.outputs {
-            // The configuration was checked when it was read.
+            // The quantity was validated when the configuration was read.
             let each = Amount::of(output, quantity).unwrap_or(Amount::MAX);
             add(output, each.times(units));
         }
@@ -42,7 +43,7 @@ pub(super) fn shaped(requests: Requests, rules: &ResourceRules) -> Requests {
     charged.into_iter().collect()
 }
 
-/// Whole units, a part of one counting as one: CPUs rather than milli-CPU.
+/// Returns the amount in whole units, rounded up: CPUs rather than milli-CPU.
 fn whole_units(resource: &str, amount: Amount) -> i64 {
     let milli = if resource == "cpu" { 1000 } else { 1 };
     amount.get().div_euclid(milli) + i64::from(amount.get().rem_euclid(milli) != 0)
@@ -78,7 +79,7 @@ mod tests {
     #[case::retained(TransformationStrategy::Retain, None, &[("cpu", 1500), ("credits", 6), ("memory", 16 * GI), ("mig", 3)])]
     #[case::multiplied(TransformationStrategy::Replace, Some("cpu"), &[("cpu", 1500), ("credits", 12), ("memory", 31 * GI)])]
     #[case::multiplied_by_nothing(TransformationStrategy::Replace, Some("gpu"), &[("cpu", 1500), ("memory", GI)])]
-    fn a_resource_is_charged_as_others(
+    fn resource_is_transformed_into_its_outputs(
         #[case] strategy: TransformationStrategy,
         #[case] multiply_by: Option<&str>,
         #[case] expected: &[(&str, i64)],

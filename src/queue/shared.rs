@@ -1,11 +1,11 @@
-//! Values that are kept once, however many workloads have them.
+//! Interning: equal values of many workloads share one allocation.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A value that all who have the same one share.
+/// An interned value. Equal values share one allocation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Shared<T>(Arc<T>);
 
@@ -35,11 +35,11 @@ impl<T: Ord> Ord for Shared<T> {
     }
 }
 
-/// The values that are shared.
+/// Set of interned values.
 #[derive(Debug, Clone)]
 pub(super) struct Pool<T> {
     known: BTreeSet<Shared<T>>,
-    /// How many there may be before those that nobody has any more are let go.
+    /// Number of values above which unreferenced values are removed.
     limit: usize,
 }
 
@@ -50,7 +50,7 @@ impl<T> Default for Pool<T> {
 }
 
 impl<T: Ord> Pool<T> {
-    /// The one that is equal to this, if there is one.
+    /// Returns the interned value that equals `value`; interns it if there is none.
     pub(super) fn shared(&mut self, value: T) -> Shared<T> {
         let value = Shared(Arc::new(value));
         if let Some(known) = self.known.get(&value) {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::tree::{Fr, NodeId};
 use sluice_api::quantity::Amount;
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 
 /// What is missing of one resource in one flavor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct Shortfall {
     /// What more would have to be free with what others use now; no less than `missing`.
     pub missing_now: Amount,
     /// Those that hold the most of it, and how much.
-    pub holders: Vec<(Key, Amount)>,
+    pub holders: Vec<(ObjectKey, Amount)>,
     /// How many others hold some of it.
     pub more_holders: usize,
     /// What is kept of it for others that wait.
@@ -49,7 +49,7 @@ pub struct Kept {
     /// How much of it, for all of them.
     pub amount: Amount,
     /// For whom the most is kept.
-    pub first: Key,
+    pub first: ObjectKey,
     /// For how many others some is kept.
     pub more: usize,
 }
@@ -172,7 +172,7 @@ impl Shortfall {
             binding: Binding::NominalQuota,
             missing: Amount::new(4),
             missing_now: Amount::new(4),
-            holders: vec![(Key::new("team", "llm"), Amount::new(7)), (Key::new("team", "embed"), Amount::new(3))],
+            holders: vec![(ObjectKey::new("team", "llm"), Amount::new(7)), (ObjectKey::new("team", "embed"), Amount::new(3))],
             more_holders: 2,
             kept: None,
             within: None,
@@ -191,7 +191,7 @@ mod tests {
     #[case::one(0, "and 2 more, 3 is kept for team/head; fits")]
     #[case::several(2, "and 2 more, 3 is kept for team/head and 2 more; fits")]
     fn a_shortfall_says_what_is_kept_for_others(#[case] more: usize, #[case] expected: &str) {
-        let kept = Kept { amount: Amount::new(3), first: Key::new("team", "head"), more };
+        let kept = Kept { amount: Amount::new(3), first: ObjectKey::new("team", "head"), more };
         let short = Shortfall { kept: Some(kept), ..Shortfall::sample() };
         let why = Obstacle::Short(short).to_string();
         assert!(why.contains(expected), "{why}");

@@ -1,37 +1,38 @@
-//! Which slice of a job takes over whose quota.
+//! Quota handover between the slices of one job.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::Key;
+use super::ObjectKey;
 use super::registry::Registry;
 use super::slot::{Slot, Standing};
 use super::steps::read;
 use super::tree::NodeId;
 use sluice_api::kueue::Workload;
 
-/// How many slices of one job are followed from one to the next. Two are alive in the normal course of things.
+/// Limit on the length of a replacement chain that is followed. Normally two slices of a job exist.
 pub(super) const LONGEST_CHAIN: usize = 64;
 
-/// All workloads, by name and by number.
-pub(super) type Workloads = Registry<Key, Slot>;
+/// All workloads, by key and by id.
+pub(super) type Workloads = Registry<ObjectKey, Slot>;
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Places {
-    #[serde(default)]
+    #[serde(default, rename = "displaces", alias = "insteadOf")]
     instead_of: Vec<IgnoredAny>,
 }
 
-/// Whether a slice says that it takes the place of members of its job whose pods it does not pay for. The slice that does is not
-/// over before they are gone, which their job sees to; until then both are charged by what is larger.
+/// Returns true if the slice displaces members of its job whose pods it does not cover. The slice
+/// that covers them finishes only when they are gone, which their job ensures. Until then the usage
+/// is the larger of both slices'.
 pub(super) fn takes_places(workload: &Workload) -> bool {
     !read::<Places>(workload).instead_of.is_empty()
 }
 
 impl Workloads {
-    /// The slice whose quota a workload takes over when it is admitted to `cluster_queue`: the nearest one before it that
-    /// still holds any.
+    /// Returns the slice whose quota a workload takes over when admitted to `cluster_queue`: the
+    /// nearest predecessor that still holds quota.
     pub(super) fn predecessor(&self, slot: &Slot, cluster_queue: NodeId) -> Option<&Slot> {
         let mut current = slot;
         for _ in 0..LONGEST_CHAIN {
@@ -48,8 +49,8 @@ impl Workloads {
         None
     }
 
-    /// Whether a workload may take the place of the one that it says it replaces: both are of one job, and nobody
-    /// replaces itself by way of others.
+    /// Returns true if `claimant` may replace `claimed`: both belong to one job, and the claims
+    /// form no cycle.
     pub(super) fn claim_holds(&self, claimant: &Slot, claimed: &Slot) -> bool {
         if !claimant.entry.same_owner(&claimed.entry) {
             return false;

@@ -1,8 +1,8 @@
-//! What of a slice may be granted when not all of it can be: whole steps, in their order, each as often as it fits.
+//! Partial admission of a growing slice: growth steps, in order, each as often as it fits.
 //!
-//! A slice that grows says in which order it grows. What it takes over from its predecessor comes first, and then step by
-//! step what comes on top: a replica of a group that runs, all of a cluster that is to run. One that doesn't fit is passed over:
-//! it may ask for what there never is.
+//! A slice declares the order in which it grows. What it takes over from its predecessor comes
+//! first, followed by the growth steps: a replica of a running worker group, or all pods of a new
+//! cluster. A step that does not fit is skipped, because its quota may never exist.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -10,29 +10,30 @@ use serde::{Deserialize, Serialize};
 use super::entry::PodCount;
 use sluice_api::kueue::Workload;
 
-/// The annotation in which a slice says what it was built from, as JSON. The queue reads its `steps`.
+/// Annotation with the record from which a slice was built, as JSON. The scheduler reads its
+/// `steps`.
 pub const SLICE_ANNOTATION: &str = "sluice.dev/slice";
 
-/// Pods that are granted together or not at all, so many times over.
+/// Pods that are admitted together or not at all, repeated `times` times.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// How many such steps there are, one after the other.
+    /// Number of repetitions.
     pub times: u32,
-    /// What each of them adds.
+    /// Pods that each repetition adds.
     pub pods: Vec<StepPods>,
 }
 
-/// Pods of one group that a step adds.
+/// Pods of one worker group that a step adds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StepPods {
-    /// The uid of the member of the job that they belong to.
+    /// The uid of the job member that owns them.
     pub member: String,
-    /// Their group.
+    /// Name of their group.
     pub group: String,
-    /// The PodSet that they are counted in.
+    /// Name of their PodSet.
     pub pod_set: String,
-    /// How many.
+    /// Number of pods.
     pub count: u32,
 }
 
@@ -42,21 +43,21 @@ struct Steps {
     steps: Vec<Step>,
 }
 
-/// The steps of a Workload; none if it has none that can be read.
+/// Returns the growth steps of a Workload; empty if the slice record is missing or invalid.
 pub(super) fn steps_of(workload: &Workload) -> Vec<Step> {
     read::<Steps>(workload).steps
 }
 
-/// What a slice says of itself, as far as `T` asks; the default if it says nothing that can be read.
+/// Reads the fields of `T` from the slice record; the default if the record is missing or invalid.
 pub(super) fn read<T: DeserializeOwned + Default>(slice: &Workload) -> T {
     let annotation = slice.metadata.annotations.as_ref().and_then(|all| all.get(SLICE_ANNOTATION));
     annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
-/// The order in which the pods of a workload are granted if not all of them can be.
+/// Order in which the pods of a workload are admitted if not all of them fit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ladder {
-    /// Pods of each pod set before the first rung.
+    /// Pod count of each pod set before the first step.
     foot: Vec<i32>,
     rungs: Vec<Rung>,
 }
@@ -64,15 +65,16 @@ pub(super) struct Ladder {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Rung {
     times: i32,
-    /// What it adds to each pod set.
+    /// Pods that it adds to each pod set.
     adds: Vec<i32>,
 }
 
 impl Ladder {
-    /// The ladder that these steps are, if they stay within the pods that there are.
+    /// Builds the plan from the steps. `None` if the steps are invalid or exceed the pods of the
+    /// workload, or if they allow no partial admission.
     pub(super) fn of(steps: &[Step], sets: &[(String, PodCount)]) -> Option<Self> {
         let rungs: Option<Vec<Rung>> = steps.iter().map(|step| Rung::of(step, sets)).collect();
-        // One that is granted or not is none to climb.
+        // A single step without repetitions is admitted in full or not at all.
         let rungs = rungs.filter(|rungs| rungs.len() > 1 || rungs.iter().any(|rung| rung.times > 1))?;
         let counts = sets.iter().enumerate().map(|(index, (_, count))| {
             let added =
@@ -82,13 +84,14 @@ impl Ladder {
         Some(Self { foot: counts.collect::<Option<_>>()?, rungs })
     }
 
-    /// The fewest pods of each pod set that any rung comes with.
+    /// Returns the fewest pods of each pod set that any step results in.
     pub(super) fn least(&self) -> impl Iterator<Item = i32> {
         let adds = |index: usize| self.rungs.iter().map(|rung| rung.adds[index]).min().unwrap_or(0);
         self.foot.iter().enumerate().map(move |(index, foot)| foot + adds(index))
     }
 
-    /// The most pods of each pod set, within `whole`, with which it `fits`, rung by rung. `None` if not even one does.
+    /// Returns the largest pod counts within `whole` that `fits`, step by step. `None` if no step
+    /// fits.
     pub(super) fn climb(&self, whole: &[i32], mut fits: impl FnMut(&[i32]) -> bool) -> Option<Vec<i32>> {
         let mut reached = self.foot.clone();
         for rung in &self.rungs {
@@ -122,7 +125,7 @@ impl Rung {
         counts.iter().zip(&self.adds).map(|(count, adds)| count + adds * times).collect()
     }
 
-    /// How often it can be taken until there are more pods than in `whole`.
+    /// Returns the number of repetitions that stay within `whole`.
     fn times_within(&self, counts: &[i32], whole: &[i32]) -> i32 {
         let left = whole.iter().zip(counts).zip(&self.adds).filter(|(_, adds)| **adds > 0);
         let times = left.map(|((whole, count), adds)| (whole - count).max(0) / adds).min();
@@ -151,10 +154,11 @@ mod tests {
         Step { times, pods: pods.collect() }
     }
 
-    /// Two replicas of two hosts, and then a cluster of a head and three workers; one head and two workers run.
+    /// Two replicas of two hosts each, then a cluster of a head and three workers; one head and two
+    /// workers run.
     fn ladder() -> Ladder {
         let steps = [step(2, &[("small", 2)]), step(1, &[("head", 1), ("small", 3)])];
-        Ladder::of(&steps, &sets()).expect("a ladder")
+        Ladder::of(&steps, &sets()).expect("a growth plan")
     }
 
     #[rstest]
@@ -163,36 +167,36 @@ mod tests {
     #[case::all_replicas([1, 9], Some([1, 6]))]
     #[case::not_all_of_the_cluster([2, 8], Some([1, 6]))]
     #[case::everything([2, 9], Some([2, 9]))]
-    fn as_many_rungs_are_taken_as_fit(#[case] room: [i32; 2], #[case] expected: Option<[i32; 2]>) {
-        let fits = |counts: &[i32]| counts.iter().zip(room).all(|(count, room)| *count <= room);
+    fn as_many_growth_steps_are_taken_as_fit(#[case] capacity: [i32; 2], #[case] expected: Option<[i32; 2]>) {
+        let fits = |counts: &[i32]| counts.iter().zip(capacity).all(|(count, capacity)| *count <= capacity);
         assert_eq!(ladder().climb(&[2, 9], fits), expected.map(Vec::from));
     }
 
     #[test]
-    fn a_rung_that_does_not_fit_is_passed_over() {
+    fn growth_step_that_does_not_fit_is_skipped() {
         let one_replica_is_too_much = |counts: &[i32]| counts[1] < 4 || counts[0] == 2;
         assert_eq!(ladder().climb(&[2, 9], one_replica_is_too_much), Some(vec![2, 5]));
     }
 
     #[test]
-    fn no_more_is_taken_than_room_was_made_for() {
+    fn growth_stays_within_the_given_pod_counts() {
         assert_eq!(ladder().climb(&[1, 5], |_| true), Some(vec![1, 4]));
     }
 
     #[test]
-    fn the_least_is_what_any_rung_comes_with() {
+    fn least_is_the_smallest_count_of_any_growth_step() {
         assert_eq!(ladder().least().collect::<Vec<_>>(), [1, 4]);
     }
 
     #[rstest]
     #[case::nothing(vec![])]
-    #[case::more_than_there_is(vec![step(5, &[("small", 2)])])]
+    #[case::more_pods_than_specified(vec![step(5, &[("small", 2)])])]
     #[case::another_pod_set(vec![step(1, &[("large", 1)])])]
     #[case::no_pods(vec![step(1, &[("small", 0)])])]
-    #[case::never(vec![step(0, &[("small", 1)])])]
-    #[case::but_one(vec![step(1, &[("small", 1)])])]
+    #[case::zero_times(vec![step(0, &[("small", 1)])])]
+    #[case::only_one(vec![step(1, &[("small", 1)])])]
     #[case::too_large_to_count(vec![step(u32::MAX, &[("small", u32::MAX)])])]
-    fn what_can_not_be_climbed_is_no_ladder(#[case] steps: Vec<Step>) {
+    fn steps_without_partial_admission_give_no_plan(#[case] steps: Vec<Step>) {
         assert_eq!(Ladder::of(&steps, &sets()), None);
     }
 }

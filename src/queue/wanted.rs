@@ -1,4 +1,4 @@
-//! What is wanted of each object.
+//! Decisions for each object: the difference between the desired and the observed status.
 
 use super::engine::{Engine, LocalQueueId, WorkloadId};
 use super::entry::{Entry, Stage};
@@ -12,7 +12,7 @@ use super::{DeactivationCause, Effect, EvictReason, PodsReadyTimeout, Subject, S
 use sluice_api::kueue::{Admission, StopPolicy};
 
 impl Engine {
-    /// What is wanted of an object and is not so yet, as far as was observed.
+    /// Returns the pending decision for an object; `None` if its observed status is as desired.
     pub fn effect(&self, subject: &Subject) -> Option<Effect> {
         match subject {
             Subject::Workload(key) => {
@@ -25,6 +25,7 @@ impl Engine {
         }
     }
 
+    /// Returns the pending decision for a workload, according to its queue state.
     pub(super) fn workload_effect(&self, id: WorkloadId, slot: &Slot, holders: &mut Holders) -> Option<Effect> {
         let entry = &slot.entry;
         let workload = || entry.key.clone();
@@ -57,6 +58,7 @@ impl Engine {
         }
     }
 
+    /// Returns the pending decision for a workload with quota, the most urgent first.
     fn holder_effect(&self, slot: &Slot, admission: &Admission) -> Option<Effect> {
         let entry = &slot.entry;
         let workload = || entry.key.clone();
@@ -87,22 +89,24 @@ impl Engine {
         })
     }
 
+    /// Returns the reason to evict a workload; `None` if it may keep its quota.
     fn must_stop(&self, slot: &Slot, cluster_queue: &str) -> Option<EvictReason> {
-        let drained = |stop: StopPolicy| stop == StopPolicy::HoldAndDrain;
+        let is_drained = |stop: StopPolicy| stop == StopPolicy::HoldAndDrain;
         let local_queue = slot.local_queue.and_then(|id| self.local_queues.get(id)?.rules.as_ref());
         let quota = self.cluster_queues.named(cluster_queue).and_then(|state| state.quota.as_ref());
         if !slot.entry.active {
             Some(EvictReason::Deactivated)
-        } else if quota.is_some_and(|quota| drained(quota.stop)) {
+        } else if quota.is_some_and(|quota| is_drained(quota.stop)) {
             Some(EvictReason::ClusterQueueStopped)
-        } else if local_queue.is_some_and(|rules| drained(rules.stop)) {
+        } else if local_queue.is_some_and(|rules| is_drained(rules.stop)) {
             Some(EvictReason::LocalQueueStopped)
         } else {
             slot.preempted.clone().map(EvictReason::Preempted)
         }
     }
 
-    /// What becomes of one that was admitted for as long as it may be, or whose pods were not ready in time.
+    /// Returns the decision for a workload that exceeded its maximum execution time or the
+    /// PodsReady timeout; `None` if it exceeded neither.
     fn out_of_time(&self, entry: &Entry) -> Option<Effect> {
         let workload = || entry.key.clone();
         if entry.deactivation_target {
@@ -138,6 +142,8 @@ impl Engine {
         }
     }
 
+    /// Returns the reason and the message if a ClusterQueue cannot admit workloads; `None` if it
+    /// can.
     pub(super) fn cluster_queue_problem(&self, node: NodeId) -> Option<(&'static str, String)> {
         let state = self.cluster_queues.get(node)?;
         state.quota.as_ref()?.inactive(&self.flavors, state.cohort_cycle.clone())
@@ -178,9 +184,9 @@ impl Engine {
     pub(super) fn local_queue_effect(&self, id: LocalQueueId) -> Option<Effect> {
         let state = self.local_queues.get(id)?;
         let rules = state.rules.as_ref()?;
-        let behind = rules.cluster_queue.and_then(|node| self.cluster_queues.get(node));
-        let quota = behind.and_then(|state| state.quota.as_ref());
-        let active = behind.filter(|_| quota.is_some()).map(|state| self.cluster_queue_problem(state.node).is_none());
+        let cluster_queue = rules.cluster_queue.and_then(|node| self.cluster_queues.get(node));
+        let quota = cluster_queue.and_then(|state| state.quota.as_ref());
+        let active = cluster_queue.filter(|_| quota.is_some()).map(|state| self.cluster_queue_problem(state.node).is_none());
         let report = LocalQueueReport {
             generation: state.generation,
             activity: Activity::of_local_queue(rules.stop, active),
@@ -197,8 +203,8 @@ impl Engine {
     }
 }
 
-/// How long a workload stays away that was sent back for the `count`th time: twice as long each time (kueue v0.19.2
-/// `pkg/workload/workload.go`, `UpdateRequeueState`).
+/// Returns the requeue backoff after the `count`th PodsReady timeout, in seconds. It doubles each
+/// time (kueue v0.19.2 `pkg/workload/workload.go`, `UpdateRequeueState`).
 fn backoff_seconds(rules: &Requeuing, count: u32) -> u32 {
     let doublings = count.saturating_sub(1);
     let seconds = 2_u32.checked_pow(doublings).and_then(|factor| rules.backoff_base_seconds.checked_mul(factor));

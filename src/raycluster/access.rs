@@ -10,7 +10,7 @@ use kube_core::{Resource, ResourceExt};
 use serde::Serialize;
 
 use super::autoscaler::Autoscaler;
-use super::build::owner;
+use super::pod_builder::owner;
 use super::{View, names as naming};
 use sluice_api::ray::{RayCluster, names};
 use sluice_plan::{Note, Plan, Write};

@@ -6,7 +6,7 @@
 pub mod access;
 pub mod auth;
 mod autoscaler;
-pub mod build;
+pub mod pod_builder;
 mod environment;
 mod farewell;
 pub mod fault_tolerance;
@@ -293,13 +293,13 @@ fn apply(view: &View<'_>, group: &PodGroup, change: Change<'_>, plan: &mut Plan)
         delete(cluster, group.role(), pod, &reason, plan);
     }
     for new in change.create {
-        let mut pod = build::build(cluster, group, new.slot, new.attempt);
+        let mut pod = pod_builder::build(cluster, group, new.slot, new.attempt);
         revision::stamp(&mut pod, &view.revision);
         scheduling_gate::set(pod.spec.get_or_insert_default(), new.gated);
         if let Some(mark) = view.marks.get(&group.name) {
             mark.put(&mut pod, new.gated);
         }
-        let write = build::create(cluster, group, &pod);
+        let write = pod_builder::create(cluster, group, &pod);
         let rests_on = view.payer.iter().cloned().chain([ObjectRef::of(cluster)]);
         let target = write.target.clone();
         plan.write(if new.gated || view.payer.is_none() { write } else { write.while_quiet(rests_on) });

@@ -15,7 +15,7 @@ use kube_core::ObjectMeta;
 
 use super::environment::Environment;
 use super::fault_tolerance::{self, storage_namespace};
-use super::{View, build, names as naming, pods, template};
+use super::{View, pod_builder, names as naming, pods, template};
 use sluice_api::ray::{RayCluster, names};
 use sluice_plan::{Note, Plan, Write};
 
@@ -159,7 +159,7 @@ fn job(cluster: &RayCluster) -> Option<Job> {
             namespace: cluster.namespace(),
             labels: meta.labels,
             annotations: meta.annotations,
-            owner_references: Some(vec![build::owner(cluster)]),
+            owner_references: Some(vec![pod_builder::owner(cluster)]),
             ..ObjectMeta::default()
         },
         spec: Some(JobSpec {

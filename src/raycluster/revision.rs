@@ -17,7 +17,7 @@ use kube_core::ResourceExt;
 use kube_core::ObjectMeta;
 use serde_json::{Value, json};
 
-use super::{auth, build, names as naming, plain};
+use super::{auth, pod_builder, names as naming, plain};
 use sluice_api::fingerprint;
 use sluice_api::ray::options::RayClusterUpgradeType;
 use sluice_api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
@@ -193,7 +193,7 @@ fn object(cluster: &RayCluster, name: Name, number: i64) -> ControllerRevision {
             name: Some(naming::revision(cluster, number)),
             namespace: cluster.namespace(),
             labels: Some(labels),
-            owner_references: Some(vec![build::owner(cluster)]),
+            owner_references: Some(vec![pod_builder::owner(cluster)]),
             ..ObjectMeta::default()
         },
         // Strings, numbers, lists and string-keyed maps: serialisation can't fail.

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube_core::ResourceExt;
 
-use super::build::{self, Slot};
+use super::pod_builder::{self, Slot};
 use super::groups::PodGroup;
 use super::pods;
 use sluice_api::kueue::names::SHAPE_LABEL;
@@ -242,7 +242,7 @@ fn arriving<'a>(situation: &Situation<'a>, replicas: &[Replica<'_>]) -> (BTreeSe
     for pod in situation.arriving.iter().filter(|pod| !situation.names.contains(&pod.name_any())) {
         let Some(replica) = pods::index(pod, names::REPLICA_INDEX_LABEL) else { continue };
         let slot = Slot { replica, host: pods::index(pod, names::HOST_INDEX_LABEL).unwrap_or(0) };
-        let name = build::name(situation.cluster, situation.group, slot, attempt(situation, slot));
+        let name = pod_builder::name(situation.cluster, situation.group, slot, attempt(situation, slot));
         if going.contains(&replica) || slot.host >= situation.group.hosts || name != pod.name_any() {
             lost.push(*pod);
         } else {
@@ -255,7 +255,7 @@ fn arriving<'a>(situation: &Situation<'a>, replicas: &[Replica<'_>]) -> (BTreeSe
 /// A name that is to be deleted, or that another slot's pod has, is passed over.
 fn attempt(situation: &Situation<'_>, slot: Slot) -> u32 {
     let is_free = |attempt: &u32| {
-        let name = build::name(situation.cluster, situation.group, slot, *attempt);
+        let name = pod_builder::name(situation.cluster, situation.group, slot, *attempt);
         !situation.names.contains(&name) && !situation.to_delete.contains(&name)
     };
     (0..u32::MAX).find(is_free).unwrap_or(u32::MAX)

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::{Resource, ResourceExt};
 use serde::Deserialize;
 
-use super::build::owner;
+use super::pod_builder::owner;
 use super::groups::{PodGroup, Role};
 use super::{View, names as naming};
 use sluice_api::ray::{RayCluster, names};

@@ -1,4 +1,4 @@
-//! Whether a cluster is what a spec asks for.
+//! Hash of a RayCluster spec, and comparison of a RayCluster with the desired spec.
 
 use kube_core::ResourceExt;
 use serde_json::Value;
@@ -7,31 +7,32 @@ use sluice_api::fingerprint;
 use sluice_api::ray::{PodTemplate, RayCluster, RayClusterSpec, names};
 use sluice_raycluster::{auth, plain};
 
-/// What hashes begin with of specs that were made [`plain`] before.
+/// Prefix of hashes of specs in canonical form; see [`plain`].
 const PLAIN: &str = "plain-";
 
-/// How a child compares with the cluster that is wanted.
+/// Result of comparing a RayCluster with the desired spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
-    /// It is what is wanted.
+    /// It was created from the desired spec.
     Same,
-    /// It becomes what is wanted if worker groups are appended.
+    /// It matches the desired spec once worker groups are appended.
     Appended,
-    /// It is something else.
+    /// It differs, so a new cluster is required.
     Different,
 }
 
-/// The hash of what makes a cluster another one. Left out is what changes while a cluster lives: the gate, worker counts, which
-/// workers go first, and what a queue injects (KubeRay 1.7 `ray-operator/controllers/ray/utils/util.go`,
-/// `GenerateHashWithoutReplicasAndWorkersToDelete`; and `rayservice_controller.go`, `rayClusterSpecForHashing`); and how the same is
-/// written in another way.
+/// Returns the hash of the fields whose change requires a new cluster. Excluded are fields that
+/// change during the life of a cluster: `suspend`, replica counts, `workersToDelete`, and what a
+/// queue injects (KubeRay 1.7 `ray-operator/controllers/ray/utils/util.go`,
+/// `GenerateHashWithoutReplicasAndWorkersToDelete`; and `rayservice_controller.go`,
+/// `rayClusterSpecForHashing`). Equivalent notations hash equally.
 pub fn of(spec: &RayClusterSpec) -> String {
-    // Strings, numbers, lists and string-keyed maps: serialisation can't fail.
+    // Strings, numbers, lists and string-keyed maps: serialization cannot fail.
     let plain = plain::of(serde_json::to_value(muted(spec)).unwrap_or_default());
     format!("{PLAIN}{}", fingerprint::of(&plain))
 }
 
-/// Whether [`of`], as it is now, has made this hash.
+/// Returns true if this hash was computed by the current version of [`of`].
 pub fn is_comparable(hash: &str) -> bool {
     hash.strip_prefix(PLAIN).is_some_and(fingerprint::is_comparable)
 }
@@ -59,22 +60,23 @@ fn mute_template(template: &mut PodTemplate) {
     }
 }
 
-/// How `child` compares with the wanted `spec`, whose hash is `wanted`.
+/// Compares `child` with the desired `spec`, whose hash is `wanted`.
 pub fn fit(spec: &RayClusterSpec, wanted: &str, child: &RayCluster) -> Fit {
-    let (made_from, groups) = origin(child);
-    if made_from == wanted {
+    let (origin_hash, groups) = origin(child);
+    if origin_hash == wanted {
         return Fit::Same;
     }
     if groups >= spec.worker_group_specs.len() {
         return Fit::Different;
     }
-    let mut first = spec.clone();
-    first.worker_group_specs.truncate(groups);
-    if of(&first) == made_from { Fit::Appended } else { Fit::Different }
+    let mut prefix = spec.clone();
+    prefix.worker_group_specs.truncate(groups);
+    if of(&prefix) == origin_hash { Fit::Appended } else { Fit::Different }
 }
 
-/// The hash of the spec that a child was made from, and its number of worker groups. A hash that another operator, or an
-/// earlier way of hashing, left on it is of no use; then what the child is now tells what it was made from.
+/// Returns the hash of the spec that a cluster was created from, and its number of worker groups.
+/// An annotation written by KubeRay or by an earlier hash version is not comparable; the current
+/// spec of the cluster is hashed then.
 pub fn origin(child: &RayCluster) -> (String, usize) {
     let annotations = child.annotations();
     let hash = annotations.get(names::SPEC_HASH_ANNOTATION).filter(|hash| is_comparable(hash));
@@ -85,7 +87,7 @@ pub fn origin(child: &RayCluster) -> (String, usize) {
     }
 }
 
-/// Notes on a child which spec it was made from.
+/// Records in annotations which spec a cluster was created from.
 pub fn stamp(child: &mut RayCluster, hash: &str, groups: usize) {
     let annotations = child.annotations_mut();
     annotations.insert(names::SPEC_HASH_ANNOTATION.to_owned(), hash.to_owned());
@@ -110,7 +112,7 @@ mod tests {
     }
 
     fn changed(change: serde_json::Value) -> RayClusterSpec {
-        let mut value = serde_json::to_value(spec()).expect("it serialises");
+        let mut value = serde_json::to_value(spec()).expect("serializable");
         for (pointer, new) in change.as_object().expect("a map of pointers") {
             let (parent, field) = pointer.rsplit_once('/').expect("a pointer");
             value.pointer_mut(parent).expect("it is there")[field] = new.clone();
@@ -119,17 +121,17 @@ mod tests {
     }
 
     #[rstest]
-    #[case::the_gate("/suspend", json!(true))]
+    #[case::suspend("/suspend", json!(true))]
     #[case::replicas("/workerGroupSpecs/0/replicas", json!(7))]
     #[case::minimum("/workerGroupSpecs/0/minReplicas", json!(2))]
     #[case::maximum("/workerGroupSpecs/0/maxReplicas", json!(9))]
     #[case::workers_to_delete("/workerGroupSpecs/0/scaleStrategy", json!({"workersToDelete": ["w"]}))]
     #[case::tolerations("/workerGroupSpecs/0/template/spec/tolerations", json!([{"operator": "Exists"}]))]
     #[case::empty_metadata("/workerGroupSpecs/0/template/metadata", json!({}))]
-    #[case::an_empty_strategy("/workerGroupSpecs/0/scaleStrategy", json!({}))]
-    #[case::no_flags("/headGroupSpec/rayStartParams", json!({}))]
-    #[case::gates("/headGroupSpec/template/spec/schedulingGates", json!([{"name": "g"}]))]
-    fn b08_what_changes_while_a_cluster_lives_or_says_nothing_is_left_out(
+    #[case::empty_scale_strategy("/workerGroupSpecs/0/scaleStrategy", json!({}))]
+    #[case::empty_start_params("/headGroupSpec/rayStartParams", json!({}))]
+    #[case::scheduling_gates("/headGroupSpec/template/spec/schedulingGates", json!([{"name": "g"}]))]
+    fn b08_mutable_fields_and_empty_values_do_not_change_the_hash(
         #[case] pointer: &str,
         #[case] new: serde_json::Value,
     ) {
@@ -139,12 +141,12 @@ mod tests {
     #[rstest]
     #[case::ray_version("/rayVersion", json!("2.54.0"))]
     #[case::image("/headGroupSpec/template/spec/containers/0/image", json!("ray:2"))]
-    #[case::a_field_that_is_newer_than_our_types("/workerGroupSpecs/0/template/spec/newerField", json!(1))]
+    #[case::unknown_field("/workerGroupSpecs/0/template/spec/newerField", json!(1))]
     #[case::node_selector("/workerGroupSpecs/0/template/spec/nodeSelector", json!({"gpu": "h100"}))]
     #[case::group_name("/workerGroupSpecs/0/groupName", json!("big"))]
     #[case::hosts("/workerGroupSpecs/0/numOfHosts", json!(2))]
-    #[case::a_token("/authOptions", json!({}))]
-    fn b08_everything_else_makes_another_cluster(#[case] pointer: &str, #[case] new: serde_json::Value) {
+    #[case::auth_options("/authOptions", json!({}))]
+    fn b08_all_other_fields_change_the_hash(#[case] pointer: &str, #[case] new: serde_json::Value) {
         assert_ne!(of(&changed(json!({ (pointer): new }))), of(&spec()));
     }
 
@@ -162,19 +164,19 @@ mod tests {
     }
 
     #[rstest]
-    #[case::the_same(spec(), Fit::Same)]
+    #[case::same(spec(), Fit::Same)]
     #[case::scaled(changed(json!({"/workerGroupSpecs/0/replicas": 5})), Fit::Same)]
-    #[case::another_version(changed(json!({"/rayVersion": "2.54.0"})), Fit::Different)]
-    #[case::a_group_more(with_another_group(spec()), Fit::Appended)]
-    #[case::a_group_more_and_another_version(
+    #[case::different_version(changed(json!({"/rayVersion": "2.54.0"})), Fit::Different)]
+    #[case::group_appended(with_another_group(spec()), Fit::Appended)]
+    #[case::group_appended_and_different_version(
         with_another_group(changed(json!({"/rayVersion": "2.54.0"}))), Fit::Different)]
-    #[case::a_group_less(RayClusterSpec { worker_group_specs: Vec::new(), ..spec() }, Fit::Different)]
-    fn a_child_is_compared_with_what_is_wanted(#[case] wanted: RayClusterSpec, #[case] expected: Fit) {
+    #[case::group_removed(RayClusterSpec { worker_group_specs: Vec::new(), ..spec() }, Fit::Different)]
+    fn cluster_is_compared_with_the_desired_spec(#[case] wanted: RayClusterSpec, #[case] expected: Fit) {
         assert_eq!(fit(&wanted, &of(&wanted), &child()), expected);
     }
 
     #[test]
-    fn a_hash_of_another_operator_is_replaced_by_that_of_what_the_child_is() {
+    fn hash_of_kuberay_is_replaced_by_the_hash_of_the_current_spec() {
         let mut child = child();
         let kuberay = "94Q7P53ETTCG3N1LC5S2KGF6PI8U6FHG".to_owned();
         child.annotations_mut().insert(names::SPEC_HASH_ANNOTATION.to_owned(), kuberay);

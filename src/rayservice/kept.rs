@@ -13,7 +13,7 @@ use super::{Scene, View};
 use sluice_api::ray::names;
 use sluice_plan::ServeConfig;
 use sluice_plan::{Plan, Write};
-use sluice_raycluster::{build, names as naming};
+use sluice_raycluster::{pod_builder, names as naming};
 
 /// Field of the ControllerRevision data that holds the configuration in its original text.
 const FIELD: &str = "serveConfigV2";
@@ -69,7 +69,7 @@ fn object(child: &Child<'_>, name: String, config: &ServeConfig) -> ControllerRe
             name: Some(name),
             namespace: child.cluster.namespace(),
             labels: Some([(names::CLUSTER_LABEL.to_owned(), child.name())].into()),
-            owner_references: Some(vec![build::owner(child.cluster)]),
+            owner_references: Some(vec![pod_builder::owner(child.cluster)]),
             ..ObjectMeta::default()
         },
         data: Some(RawExtension(json!({FIELD: config.text()}))),

@@ -1,37 +1,39 @@
-//! What is known of Serve on one cluster.
+//! Observed state of Serve on one RayCluster, and when to query it again.
 
 use jiff::{SignedDuration, Timestamp};
 use sha2::{Digest, Sha256};
 
 use sluice_plan::{ServeAnswer, ServeError, ServeReply, ServeStatus};
 
-/// Pauses between questions while something isn't running yet; the last one goes on.
+/// Delays between status queries while something is not running yet; the last one repeats.
 const PAUSES_WHILE_WAITING: [SignedDuration; 3] =
     [SignedDuration::from_millis(500), SignedDuration::from_secs(1), SignedDuration::from_secs(2)];
-/// About how long the pause between questions is while everything runs.
+/// Approximate delay between queries while everything is running.
 const PAUSE_WHILE_RUNNING: SignedDuration = SignedDuration::from_secs(10);
-/// Between two questions while traffic moves as the answers allow (KubeRay 1.7 asks in every pass, which is every 2 s).
+/// Delay between queries during an incremental upgrade, which depends on the answers (KubeRay 1.7
+/// queries in every reconcile, which is every 2 s).
 const PAUSE_WHILE_UPGRADING: SignedDuration = SignedDuration::from_secs(2);
-/// The pause after a configuration was refused for the first time; it doubles with each refusal.
+/// Delay after the first rejection of a configuration; it doubles with each further one.
 const FIRST_PAUSE_AFTER_REFUSAL: SignedDuration = SignedDuration::from_secs(2);
-/// The longest pause after a refusal.
+/// Maximum delay after a rejection.
 const LONGEST_PAUSE_AFTER_REFUSAL: SignedDuration = SignedDuration::from_secs(60);
-/// A configuration that was taken and has left no trace is not applied again before this has passed.
+/// Delay before a configuration that was accepted, but is not in effect, is applied again.
 const PAUSE_BEFORE_REAPPLYING: SignedDuration = SignedDuration::from_secs(2);
-/// A proxy, or a dashboard, counts as ill after this many failed checks in a row: one lost answer must not take a head out of service.
+/// Consecutive failures after which a proxy or dashboard counts as unhealthy: a single lost
+/// response must not take a head pod out of the serve Service.
 const FAILURES_UNTIL_ILL: u32 = 2;
 
-/// What is known of Serve on one cluster, folded from the answers to calls. It is lost with the process; then everything is
-/// asked for again, and what must not be lost is in annotations of the cluster.
+/// Observed state of Serve on one RayCluster, accumulated from call results. It is lost on restart
+/// and then queried again; whatever must survive a restart is in annotations of the RayCluster.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServeObservation {
-    /// The uid of the cluster.
+    /// UID of the RayCluster.
     uid: String,
-    /// When the applications were asked for last.
+    /// Last status query; None if there was none.
     asked: Option<Asked>,
-    /// The last answer.
+    /// Last status received.
     status: Option<ServeStatus>,
-    /// Questions in a row that were not answered by "everything runs".
+    /// Consecutive status queries that failed or reported something not running.
     waiting: usize,
     applied: Option<Applied>,
     refused: Option<Refused>,
@@ -41,9 +43,9 @@ pub struct ServeObservation {
 #[derive(Debug, Clone, PartialEq)]
 struct Asked {
     called_at: Timestamp,
-    /// The uid of the head pod that was asked.
+    /// UID of the head pod that was queried.
     head: Option<String>,
-    /// Whether there was an answer.
+    /// Error if the query failed.
     result: Result<(), ServeError>,
 }
 
@@ -69,12 +71,13 @@ struct Health {
 }
 
 impl ServeObservation {
-    /// What is known before anything was asked.
+    /// Returns the observation before any query.
     pub(super) const fn nothing() -> Self {
         Self { uid: String::new(), asked: None, status: None, waiting: 0, applied: None, refused: None, health: None }
     }
 
-    /// Takes in the answer to a call. What is known of another cluster of the same name is forgotten.
+    /// Records the result of a call. Observations of an earlier cluster of the same name are
+    /// discarded.
     pub fn observe(&mut self, reply: ServeReply) {
         if self.uid != reply.uid {
             *self = Self { uid: reply.uid, ..Self::nothing() };
@@ -87,15 +90,15 @@ impl ServeObservation {
                 self.waiting = 0;
             }
             ServeAnswer::Applied { config_hash, result: Err(error) } => {
-                let again = self.refused.as_ref().filter(|before| before.config_hash == config_hash);
-                let times = again.map_or(1, |before| before.times.saturating_add(1));
+                let previous = self.refused.as_ref().filter(|previous| previous.config_hash == config_hash);
+                let times = previous.map_or(1, |previous| previous.times.saturating_add(1));
                 self.refused = Some(Refused { config_hash, at: reply.at, times, error });
             }
             ServeAnswer::Health { pod, result } => {
-                let again = self.health.as_ref().filter(|before| before.pod == pod);
+                let previous = self.health.as_ref().filter(|previous| previous.pod == pod);
                 let failures = match result {
                     Ok(()) => 0,
-                    Err(_) => again.map_or(1, |before| before.failures.saturating_add(1)),
+                    Err(_) => previous.map_or(1, |previous| previous.failures.saturating_add(1)),
                 };
                 self.health = Some(Health { pod, called_at: reply.called_at, failures });
             }
@@ -107,49 +110,51 @@ impl ServeObservation {
             Ok(status) => (Some(status), Ok(())),
             Err(error) => (None, Err(error)),
         };
-        let runs = status.as_ref().is_some_and(ServeStatus::is_running);
-        self.waiting = if runs { 0 } else { self.waiting.saturating_add(1) };
+        let is_running = status.as_ref().is_some_and(ServeStatus::is_running);
+        self.waiting = if is_running { 0 } else { self.waiting.saturating_add(1) };
         self.asked = Some(Asked { called_at, head, result });
         self.status = status.or(self.status.take());
     }
 
-    /// The applications as they were when there was an answer last.
+    /// Returns the last status received; None if there was none.
     pub fn last_status(&self) -> Option<&ServeStatus> {
         self.status.as_ref()
     }
 
-    /// The applications, if this head pod was asked for them, after the last configuration was taken and after `since`: only then do
-    /// they tell what became of that. (A head that is lost and back within a second would pass by its times alone, which are whole
-    /// seconds.)
+    /// Returns the status if it was queried from this head pod, after the last configuration was
+    /// accepted and not before `since`: only then does it reflect that configuration. The head pod
+    /// is compared as well, because `since` has a resolution of one second and misses a head that
+    /// restarts within it.
     pub fn current_status(&self, since: Timestamp, head: Option<&str>) -> Option<&ServeStatus> {
         let asked = self.asked.as_ref()?;
         let applied_at = self.applied.as_ref().map_or(Timestamp::MIN, |applied| applied.at);
-        let is_late_enough = asked.called_at >= applied_at && asked.called_at >= since;
-        let is_current = asked.result.is_ok() && is_late_enough && asked.head.as_deref() == head;
+        let is_recent = asked.called_at >= applied_at && asked.called_at >= since;
+        let is_current = asked.result.is_ok() && is_recent && asked.head.as_deref() == head;
         self.status.as_ref().filter(|_| is_current)
     }
 
-    /// Why the last question was not answered.
+    /// Returns the error of the last status query; None if it succeeded.
     pub fn silence(&self) -> Option<&ServeError> {
         self.asked.as_ref()?.result.as_ref().err()
     }
 
-    /// Whether the applications were asked for more than once, and nobody answers.
+    /// Returns true if the last status query failed and at least two consecutive ones had no
+    /// running status.
     pub fn is_silent(&self) -> bool {
         self.silence().is_some() && self.waiting >= FAILURES_UNTIL_ILL as usize
     }
 
-    /// Hash of the configuration that was taken last.
+    /// Returns the hash of the configuration accepted last; None if none was accepted.
     pub fn applied_config(&self) -> Option<&str> {
         self.applied.as_ref().map(|applied| applied.config_hash.as_str())
     }
 
-    /// Why this configuration was refused last.
+    /// Returns the error of the last rejection of this configuration; None if it was not rejected.
     pub fn refusal(&self, config_hash: &str) -> Option<&ServeError> {
         self.refused.as_ref().filter(|refused| refused.config_hash == config_hash).map(|refused| &refused.error)
     }
 
-    /// When a configuration may be applied, as far as what came of it before allows.
+    /// Returns the earliest time at which this configuration may be applied (again).
     pub fn may_apply_at(&self, config_hash: &str) -> Timestamp {
         let refused = self.refused.as_ref().filter(|refused| refused.config_hash == config_hash);
         if let Some(refused) = refused {
@@ -160,24 +165,26 @@ impl ServeObservation {
         applied.map_or(Timestamp::MIN, |applied| later(applied.at, PAUSE_BEFORE_REAPPLYING))
     }
 
-    /// When the applications are to be asked for again; at once if they weren't since the last configuration was taken, and
-    /// soon if they weren't since `since`, which may be of another clock, or not of this head pod. `closely` is for when something is to
-    /// be decided by the answer.
+    /// Returns when to query the status again: immediately if it was not queried since the last
+    /// configuration was accepted, and after the shortest delay if it was queried before `since`
+    /// (possibly of another clock) or from another head pod. `closely` selects the shorter delay of
+    /// an incremental upgrade.
     pub fn ask_at(&self, since: Timestamp, head: Option<&str>, closely: bool) -> Timestamp {
-        let Some(Asked { called_at, head: asked, .. }) = &self.asked else { return Timestamp::MIN };
+        let Some(Asked { called_at, head: asked_head, .. }) = &self.asked else { return Timestamp::MIN };
         if self.applied.as_ref().is_some_and(|applied| *called_at < applied.at) {
             return Timestamp::MIN;
         }
         let pause = match self.waiting.checked_sub(1) {
-            _ if *called_at < since || asked.as_deref() != head => PAUSES_WHILE_WAITING[0],
+            _ if *called_at < since || asked_head.as_deref() != head => PAUSES_WHILE_WAITING[0],
             None if closely => PAUSE_WHILE_UPGRADING,
             None => self.about(PAUSE_WHILE_RUNNING, *called_at),
-            Some(before) => PAUSES_WHILE_WAITING[before.min(PAUSES_WHILE_WAITING.len() - 1)],
+            Some(earlier) => PAUSES_WHILE_WAITING[earlier.min(PAUSES_WHILE_WAITING.len() - 1)],
         };
         later(*called_at, pause)
     }
 
-    /// Whether the Serve proxy on a pod takes requests; `None` when that isn't clear.
+    /// Returns true if the Serve proxy on a pod is healthy, false after repeated failures; None if
+    /// unknown or after a single failure.
     pub fn is_healthy(&self, pod: &str) -> Option<bool> {
         let health = self.health.as_ref().filter(|health| health.pod == pod)?;
         match health.failures {
@@ -186,7 +193,7 @@ impl ServeObservation {
         }
     }
 
-    /// When the Serve proxy on a pod is to be asked for its health again.
+    /// Returns when to check the Serve proxy on a pod again.
     pub fn check_health_at(&self, pod: &str) -> Timestamp {
         let Some(health) = self.health.as_ref().filter(|health| health.pod == pod) else { return Timestamp::MIN };
         let pause = match health.failures {
@@ -197,15 +204,15 @@ impl ServeObservation {
         later(health.called_at, pause)
     }
 
-    /// A pause that is up to a tenth shorter or longer: those who were asked at the same time, as all are when a process starts, aren't
-    /// asked at the same time for ever.
+    /// Returns the delay with up to 10 % of deterministic jitter, so that clusters queried
+    /// simultaneously, as all are after a restart, spread out.
     fn about(&self, pause: SignedDuration, since: Timestamp) -> SignedDuration {
         let digest = Sha256::digest(format!("{}/{since}", self.uid));
-        let share = i32::from(u16::from_be_bytes([digest[0], digest[1]]) % 201);
-        pause.saturating_mul(900 + share) / 1000
+        let jitter = i32::from(u16::from_be_bytes([digest[0], digest[1]]) % 201);
+        pause.saturating_mul(900 + jitter) / 1000
     }
 
-    /// Whether this is about the cluster with this uid.
+    /// Returns true if this observation is of the cluster with this UID.
     pub fn is_of(&self, uid: &str) -> bool {
         self.uid == uid
     }
@@ -245,7 +252,7 @@ mod tests {
     }
 
     fn status(called_at: i64, app: &str) -> ServeReply {
-        let status = serde_json::from_value(json!({"applications": {"chat": {"status": app}}})).expect("a status");
+        let status = serde_json::from_value(json!({"applications": {"chat": {"status": app}}})).expect("valid status");
         reply(called_at, ServeAnswer::Status(Ok(status)))
     }
 
@@ -268,25 +275,25 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nothing_known(vec![], i64::MIN)]
-    #[case::first_answer(vec![status(0, "DEPLOYING")], 500)]
-    #[case::second(vec![status(0, "DEPLOYING"), no_status(500)], 1500)]
-    #[case::third(vec![status(0, "DEPLOYING"), no_status(500), status(1500, "DEPLOYING")], 3500)]
-    #[case::later(vec![no_status(0), no_status(1), no_status(2), no_status(3), no_status(4)], 2004)]
+    #[case::never_queried(vec![], i64::MIN)]
+    #[case::first_response(vec![status(0, "DEPLOYING")], 500)]
+    #[case::second_response(vec![status(0, "DEPLOYING"), no_status(500)], 1500)]
+    #[case::third_response(vec![status(0, "DEPLOYING"), no_status(500), status(1500, "DEPLOYING")], 3500)]
+    #[case::later_responses(vec![no_status(0), no_status(1), no_status(2), no_status(3), no_status(4)], 2004)]
     #[case::just_applied(vec![status(0, "RUNNING"), put(200, "a", Ok(()))], i64::MIN)]
-    #[case::asked_while_it_was_applied(vec![put(200, "a", Ok(())), status(250, "RUNNING")], i64::MIN)]
-    #[case::asked_after_it_was_applied(vec![put(200, "a", Ok(())), status(300, "DEPLOYING")], 800)]
-    fn serve_is_asked_often_while_something_is_awaited(#[case] replies: Vec<ServeReply>, #[case] expected: i64) {
+    #[case::queried_while_applying(vec![put(200, "a", Ok(())), status(250, "RUNNING")], i64::MIN)]
+    #[case::queried_after_applying(vec![put(200, "a", Ok(())), status(300, "DEPLOYING")], 800)]
+    fn serve_is_queried_frequently_until_it_is_running(#[case] replies: Vec<ServeReply>, #[case] expected: i64) {
         let expected = if expected == i64::MIN { Timestamp::MIN } else { at(expected) };
         assert_eq!(after(replies).ask_at(Timestamp::MIN, None, false), expected);
     }
 
     #[test]
-    fn a_state_that_was_asked_for_before_a_configuration_was_taken_is_not_current() {
+    fn status_queried_before_a_configuration_was_accepted_is_not_current() {
         let mut observation = after([status(0, "RUNNING")]);
         assert!(observation.current_status(at(0), None).is_some());
         assert!(observation.current_status(at(1), None).is_none(), "the head became ready later");
-        assert!(observation.current_status(at(0), Some("another")).is_none(), "it was not this head that was asked");
+        assert!(observation.current_status(at(0), Some("another")).is_none(), "a different head was queried");
 
         observation.observe(put(10, "a", Ok(())));
         observation.observe(status(50, "RUNNING"));
@@ -305,11 +312,11 @@ mod tests {
     #[case::never_applied(vec![], "a", i64::MIN)]
     #[case::applied(vec![put(0, "a", Ok(()))], "a", 2100)]
     #[case::another_applied(vec![put(0, "b", Ok(()))], "a", i64::MIN)]
-    #[case::refused(vec![put(0, "a", Err(error()))], "a", 2100)]
-    #[case::refused_thrice(vec![put(0, "a", Err(error())), put(1, "a", Err(error())), put(2, "a", Err(error()))], "a", 8102)]
-    #[case::another_refused(vec![put(0, "b", Err(error()))], "a", i64::MIN)]
-    #[case::refused_ever_again((0..99).map(|_| put(0, "a", Err(error()))).collect(), "a", 60_100)]
-    fn a_configuration_that_came_to_nothing_is_applied_again_after_a_pause(
+    #[case::rejected(vec![put(0, "a", Err(error()))], "a", 2100)]
+    #[case::rejected_three_times(vec![put(0, "a", Err(error())), put(1, "a", Err(error())), put(2, "a", Err(error()))], "a", 8102)]
+    #[case::another_rejected(vec![put(0, "b", Err(error()))], "a", i64::MIN)]
+    #[case::rejected_repeatedly((0..99).map(|_| put(0, "a", Err(error()))).collect(), "a", 60_100)]
+    fn configuration_not_in_effect_is_applied_again_after_a_delay(
         #[case] replies: Vec<ServeReply>,
         #[case] hash: &str,
         #[case] expected: i64,
@@ -323,7 +330,7 @@ mod tests {
     #[case::of_another_pod(vec![health(0, "old", Ok(()))], None, i64::MIN)]
     #[case::one_failure(vec![health(0, "head", Ok(())), health(5, "head", Err(error()))], None, 505)]
     #[case::two_failures(vec![health(0, "head", Err(error())), health(5, "head", Err(error()))], Some(false), 2005)]
-    fn a_proxy_is_ill_after_two_failures(
+    fn proxy_is_unhealthy_after_two_failures(
         #[case] replies: Vec<ServeReply>,
         #[case] healthy: Option<bool>,
         #[case] again: i64,
@@ -334,16 +341,16 @@ mod tests {
     }
 
     #[rstest]
-    #[case::never_asked(vec![], false)]
-    #[case::one_lost_answer(vec![status(0, "RUNNING"), no_status(10)], false)]
-    #[case::two_lost_answers(vec![status(0, "RUNNING"), no_status(10), no_status(20)], true)]
-    #[case::an_answer_after_all(vec![no_status(0), no_status(10), status(20, "DEPLOYING")], false)]
-    fn a_dashboard_is_silent_after_two_failures(#[case] replies: Vec<ServeReply>, #[case] expected: bool) {
+    #[case::never_queried(vec![], false)]
+    #[case::one_failure(vec![status(0, "RUNNING"), no_status(10)], false)]
+    #[case::two_failures(vec![status(0, "RUNNING"), no_status(10), no_status(20)], true)]
+    #[case::response_after_failures(vec![no_status(0), no_status(10), status(20, "DEPLOYING")], false)]
+    fn dashboard_is_not_responding_after_two_failures(#[case] replies: Vec<ServeReply>, #[case] expected: bool) {
         assert_eq!(after(replies).is_silent(), expected);
     }
 
     #[test]
-    fn those_who_run_are_asked_every_ten_seconds_or_so_and_not_all_at_once() {
+    fn running_clusters_are_queried_about_every_ten_seconds_with_jitter() {
         let replies = |uid: usize| {
             let uid = format!("uid-{uid}");
             [status(0, "RUNNING"), health(0, "head", Ok(()))].map(|reply| ServeReply { uid: uid.clone(), ..reply })
@@ -360,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_a_cluster_is_forgotten_with_the_first_answer_of_another_of_the_same_name() {
+    fn observation_is_discarded_when_another_cluster_of_the_same_name_responds() {
         let mut observation = after([status(0, "RUNNING"), put(200, "a", Ok(()))]);
         assert!(observation.is_of("uid-1"));
 
@@ -371,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_is_ready_since_a_time_to_come_is_asked_in_peace() {
+    fn head_ready_since_a_future_time_is_not_queried_in_a_tight_loop() {
         assert_eq!(after([status(0, "RUNNING")]).ask_at(at(9_000), None, false), at(500));
     }
 }

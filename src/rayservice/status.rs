@@ -1,4 +1,4 @@
-//! What the status of a service says
+//! RayService status
 //! (KubeRay 1.7 `ray-operator/controllers/ray/rayservice_controller.go`, `calculateStatus`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,31 +18,33 @@ use sluice_plan::ServeStatus;
 use sluice_plan::Write;
 use sluice_raycluster::Problem;
 
-/// Condition: requests are being taken.
+/// Condition: the serve Service has ready endpoints.
 pub const READY: &str = "Ready";
-/// Condition: there is a cluster that serves and one that serves next.
+/// Condition: an active and a pending cluster exist.
 pub const UPGRADE_IN_PROGRESS: &str = "UpgradeInProgress";
-/// Condition, there while an upgrade in steps is taken back: traffic and capacity go back to the cluster that had them.
+/// Condition, present only while an incremental upgrade is rolled back: traffic and capacity return
+/// to the active cluster.
 pub const ROLLBACK_IN_PROGRESS: &str = "RollbackInProgress";
-/// Condition: all clusters are being deleted because the service is to be suspended.
+/// Condition: all RayClusters are being deleted because the RayService is being suspended.
 pub const SUSPENDING: &str = "Suspending";
-/// Condition: the service is suspended, and has no clusters.
+/// Condition: the RayService is suspended and has no RayClusters.
 pub const SUSPENDED: &str = "Suspended";
-/// Condition, there only while True: another cluster is wanted, and isn't made because the strategy forbids it, or because it waited
-/// for quota for too long.
+/// Condition, present only while True: a new RayCluster is required but not created, because the
+/// strategy is None, its admission timed out, or its upgrade failed.
 pub const UPGRADE_HELD: &str = "sluice.dev/UpgradeBlocked";
 
-/// Reason of [`READY`]: nothing serves yet.
+/// Reason of [`READY`]: no cluster has served yet.
 pub(super) const INITIALIZING: &str = "Initializing";
-/// Reason of [`READY`]: that took too long, and is over.
+/// Reason of [`READY`]: initialization timed out.
 pub(super) const TIMED_OUT: &str = "InitializingTimeout";
 
-/// Writes the status of a service that runs, if there is anything new to say.
+/// Returns the write of the status of a running RayService; None if nothing changed.
 pub(super) fn write(scene: &Scene<'_>) -> Option<Write> {
     let view = scene.view;
     let old = view.service.status.clone().unwrap_or_default();
     let mut status = old.clone();
-    // The status must not forget who served before that is on record elsewhere.
+    // The status keeps naming the previously active cluster until its annotation records that it
+    // served.
     if !children::has_unmarked_predecessor(scene) {
         status.active_service_status = scene.family.active.as_ref().map(|child| entry(scene, child, &old));
         status.pending_service_status = scene.pending().map(|child| entry(scene, child, &old));
@@ -51,7 +53,7 @@ pub(super) fn write(scene: &Scene<'_>) -> Option<Write> {
     status.num_serve_endpoints = Some(i32::try_from(endpoints).unwrap_or(i32::MAX));
     let mut conditions = Conditions { all: &mut status.conditions, view };
     if scene.phase == Phase::Resuming {
-        conditions.set(SUSPENDED, false, "RayServiceResumed", "the service runs again");
+        conditions.set(SUSPENDED, false, "RayServiceResumed", "the RayService is resumed");
     }
     readiness(scene, endpoints, &mut conditions);
     progress(scene, &mut conditions);
@@ -62,7 +64,7 @@ pub(super) fn write(scene: &Scene<'_>) -> Option<Write> {
     finish(view, old, status)
 }
 
-/// Writes the status of a service that is on its way to being suspended, or is.
+/// Returns the write of the status of a RayService that is being suspended or is suspended.
 pub(super) fn of_suspended(view: &View<'_>, phase: Phase) -> Option<Write> {
     let old = view.service.status.clone().unwrap_or_default();
     let mut status = old.clone();
@@ -70,25 +72,25 @@ pub(super) fn of_suspended(view: &View<'_>, phase: Phase) -> Option<Write> {
     status.pending_service_status = None;
     status.num_serve_endpoints = Some(0);
     let mut conditions = Conditions { all: &mut status.conditions, view };
-    let going = view.children.len();
+    let remaining = view.children.len();
     match phase {
         Phase::Asked => {
-            let text = "spec.suspend is true; all RayClusters of the service will be deleted";
+            let text = "spec.suspend is true; all RayClusters of the RayService will be deleted";
             conditions.set(SUSPENDING, true, "SuspendRequested", text);
             conditions.remove(SUSPENDED);
-            conditions.set(READY, false, "SuspendInProgress", "the service is being suspended");
-            conditions.set(UPGRADE_IN_PROGRESS, false, "SuspendInProgress", "the service is being suspended");
+            conditions.set(READY, false, "SuspendInProgress", "the RayService is being suspended");
+            conditions.set(UPGRADE_IN_PROGRESS, false, "SuspendInProgress", "the RayService is being suspended");
         }
         Phase::Taking => {
-            let text = format!("{going} RayClusters of the service are not gone yet");
+            let text = format!("waiting for {remaining} RayClusters to be deleted");
             conditions.set(SUSPENDING, true, "SuspendInProgress", text);
         }
         Phase::Taken => {
-            let text = "all RayClusters of the service are gone";
+            let text = "all RayClusters of the RayService are deleted";
             conditions.set(SUSPENDING, false, "SuspendComplete", text);
             conditions.set(SUSPENDED, true, "SuspendComplete", text);
-            conditions.set(READY, false, "SuspendComplete", "the service is suspended");
-            conditions.set(UPGRADE_IN_PROGRESS, false, "SuspendComplete", "the service is suspended");
+            conditions.set(READY, false, "SuspendComplete", "the RayService is suspended");
+            conditions.set(UPGRADE_IN_PROGRESS, false, "SuspendComplete", "the RayService is suspended");
         }
         Phase::Running | Phase::Suspended | Phase::Resuming => {}
     }
@@ -96,7 +98,7 @@ pub(super) fn of_suspended(view: &View<'_>, phase: Phase) -> Option<Write> {
     finish(view, old, status)
 }
 
-/// Writes the status of a service that has taken too long to come to serve.
+/// Returns the write of the status of a RayService whose initialization timed out.
 pub(super) fn of_timed_out(view: &View<'_>) -> Option<Write> {
     let old = view.service.status.clone().unwrap_or_default();
     let mut status = old.clone();
@@ -104,14 +106,14 @@ pub(super) fn of_timed_out(view: &View<'_>) -> Option<Write> {
     status.pending_service_status = None;
     status.num_serve_endpoints = Some(0);
     let mut conditions = Conditions { all: &mut status.conditions, view };
-    let limit =
-        initializing::limit(view.service).ok().flatten().map(|limit| format!(" of {limit:#}")).unwrap_or_default();
+    let limit = initializing::limit(view.service).ok().flatten();
+    let limit = limit.map_or_else(|| "in time".to_owned(), |limit| format!("within {limit:#}"));
     let text = format!(
-        "it did not come to serve in the time{limit} that annotation {} allows; suspend and resume it, or make it anew, to try again",
+        "the RayService did not become ready {limit} (annotation {}); suspend and resume it, or recreate it, to retry",
         names::INITIALIZING_TIMEOUT_ANNOTATION
     );
     conditions.set(READY, false, TIMED_OUT, text);
-    conditions.set(UPGRADE_IN_PROGRESS, false, TIMED_OUT, "nothing serves, and nothing is to");
+    conditions.set(UPGRADE_IN_PROGRESS, false, TIMED_OUT, "no RayCluster is active or pending");
     conditions.unsupported();
     finish(view, old, status)
 }
@@ -128,51 +130,52 @@ fn finish(view: &View<'_>, old: RayServiceStatuses, mut status: RayServiceStatus
 
 fn entry(scene: &Scene<'_>, child: &Child<'_>, old: &RayServiceStatuses) -> RayServiceStatus {
     let name = child.name();
-    let before = [&old.active_service_status, &old.pending_service_status].into_iter().flatten();
-    let before = before.into_iter().find(|before| before.ray_cluster_name.as_ref() == Some(&name));
-    // What was seen last is kept while nobody answers, and while this process doesn't know yet.
-    let seen = child.serve.last_status().map(applications);
+    let previous = [&old.active_service_status, &old.pending_service_status].into_iter().flatten();
+    let previous = previous.into_iter().find(|previous| previous.ray_cluster_name.as_ref() == Some(&name));
+    // The last applications are kept while the dashboard does not respond and after a restart.
+    let reported = child.serve.last_status().map(applications);
     let mut entry = RayServiceStatus {
-        application_statuses: seen.or_else(|| before?.application_statuses.clone()),
+        application_statuses: reported.or_else(|| previous?.application_statuses.clone()),
         ray_cluster_name: Some(name),
         ray_cluster_status: child.cluster.status.clone(),
         ..RayServiceStatus::default()
     };
-    incremental::record(scene, child, before, &mut entry);
+    incremental::record(scene, child, previous, &mut entry);
     entry
 }
 
-/// Whether applications were seen on a child when it was asked last.
+/// Returns true if the status lists applications of this cluster.
 pub(super) fn had_applications(scene: &Scene<'_>, child: &Child<'_>) -> bool {
     let status = scene.view.service.status.as_ref();
     let entries = status.into_iter().flat_map(|status| [&status.active_service_status, &status.pending_service_status]);
-    let mut its = entries.flatten().filter(|entry| entry.ray_cluster_name == Some(child.name()));
-    its.any(|entry| entry.application_statuses.as_ref().is_some_and(|seen| !seen.is_empty()))
+    let mut entries = entries.flatten().filter(|entry| entry.ray_cluster_name == Some(child.name()));
+    entries.any(|entry| entry.application_statuses.as_ref().is_some_and(|applications| !applications.is_empty()))
 }
 
 fn applications(status: &ServeStatus) -> BTreeMap<String, AppStatus> {
-    let named = |name: &String| if name.is_empty() { "default".to_owned() } else { name.clone() };
+    let display_name = |name: &String| if name.is_empty() { "default".to_owned() } else { name.clone() };
     let applications = status.applications.iter().map(|(name, application)| {
         let deployments = application.deployments.iter().map(|(name, deployment)| {
             let status =
-                ServeDeploymentStatus { status: Some(deployment.status.clone()), message: said(&deployment.message) };
+                ServeDeploymentStatus { status: Some(deployment.status.clone()), message: non_empty(&deployment.message) };
             (name.clone(), status)
         });
         let status = AppStatus {
             serve_deployment_statuses: Some(deployments.collect()),
             status: Some(application.status.clone()),
-            message: said(&application.message),
+            message: non_empty(&application.message),
         };
-        (named(name), status)
+        (display_name(name), status)
     });
     applications.collect()
 }
 
-fn said(message: &str) -> Option<String> {
+fn non_empty(message: &str) -> Option<String> {
     Some(message.to_owned()).filter(|message| !message.is_empty())
 }
 
-/// How many pods take requests. One with two addresses counts once.
+/// Returns the number of pods that are ready endpoints of the serve Service. A dual-stack pod
+/// counts once.
 fn endpoints(view: &View<'_>) -> usize {
     let endpoints = view.endpoint_slices.iter().flat_map(|slice| slice.endpoints.iter().flatten());
     let ready = endpoints.filter(|endpoint| endpoint.conditions.as_ref().and_then(|state| state.ready) == Some(true));
@@ -182,15 +185,15 @@ fn endpoints(view: &View<'_>) -> usize {
 
 fn readiness(scene: &Scene<'_>, endpoints: usize, conditions: &mut Conditions<'_>) {
     let was_ready = condition::is_true(conditions.all, READY);
-    let before = condition::get(conditions.all, READY).map(|ready| ready.reason.clone());
+    let previous_reason = condition::get(conditions.all, READY).map(|ready| ready.reason.clone());
     if endpoints > 0 {
-        conditions.set(READY, true, "NonZeroServeEndpoints", format!("{endpoints} pods take requests"));
-    } else if was_ready || before.as_deref() == Some("ZeroServeEndpoints") {
-        conditions.set(READY, false, "ZeroServeEndpoints", "no pod takes requests");
+        conditions.set(READY, true, "NonZeroServeEndpoints", format!("{endpoints} serve endpoints are ready"));
+    } else if was_ready || previous_reason.as_deref() == Some("ZeroServeEndpoints") {
+        conditions.set(READY, false, "ZeroServeEndpoints", "no serve endpoint is ready");
     } else if let Err(problems) = &scene.goal {
         conditions.set(READY, false, "ValidationFailed", told(problems));
     } else {
-        let text = waiting(scene).unwrap_or_else(|| "the service is initializing".to_owned());
+        let text = waiting(scene).unwrap_or_else(|| "the RayService is initializing".to_owned());
         conditions.set(READY, false, INITIALIZING, text);
     }
 }
@@ -199,24 +202,24 @@ fn progress(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
     let service = scene.view.service;
     match (active_name_of(scene), pending_name_of(scene)) {
         (Some(active), Some(pending)) => {
-            let stopped = scene.family.active.as_ref().is_some_and(Child::is_suspended);
-            let does = if stopped { "is suspended and takes no requests" } else { "serves" };
-            let text = format!("RayCluster {active} {does}, RayCluster {pending} is to serve next");
+            let is_suspended = scene.family.active.as_ref().is_some_and(Child::is_suspended);
+            let state = if is_suspended { "is active but suspended, so requests fail" } else { "is active" };
+            let text = format!("RayCluster {active} {state}; RayCluster {pending} is pending");
             let text = incremental::progress(scene).unwrap_or(text);
             let text = waiting(scene).map_or_else(|| text.clone(), |waiting| format!("{text}; {waiting}"));
             conditions.set(UPGRADE_IN_PROGRESS, true, "BothActivePendingClustersExist", text);
         }
         (Some(active), None) => {
-            let text = format!("RayCluster {active} serves, and none is to take its place");
+            let text = format!("RayCluster {active} is active and no RayCluster is pending");
             conditions.set(UPGRADE_IN_PROGRESS, false, "NoPendingCluster", text);
         }
         (None, _) if active_name(service).is_some() => {
-            conditions.set(UPGRADE_IN_PROGRESS, false, "NoActiveCluster", "the RayCluster that served is gone");
+            conditions.set(UPGRADE_IN_PROGRESS, false, "NoActiveCluster", "the active RayCluster no longer exists");
         }
         (None, _) => {
-            let known = condition::get(conditions.all, UPGRADE_IN_PROGRESS).map(|known| known.reason.as_str());
-            if known != Some("NoActiveCluster") {
-                conditions.set(UPGRADE_IN_PROGRESS, false, INITIALIZING, "no RayCluster serves yet");
+            let reason = condition::get(conditions.all, UPGRADE_IN_PROGRESS).map(|found| found.reason.as_str());
+            if reason != Some("NoActiveCluster") {
+                conditions.set(UPGRADE_IN_PROGRESS, false, INITIALIZING, "no RayCluster is active yet");
             }
         }
     }
@@ -246,15 +249,15 @@ fn pending_name_of(scene: &Scene<'_>) -> Option<String> {
     }
 }
 
-/// What the cluster that is to serve next waits for.
+/// Returns why the pending cluster cannot serve yet; None if there is none or it can.
 fn waiting(scene: &Scene<'_>) -> Option<String> {
     let pending = scene.pending()?;
-    let waits_for = match &scene.goal {
-        Ok(_) if matches!(scene.step, Step::Hold(..)) => "the upgrade is held".to_owned(),
+    let reason = match &scene.goal {
+        Ok(_) if matches!(scene.step, Step::Hold(..)) => "the upgrade is blocked".to_owned(),
         Ok(goal) => serve::waits_for(scene, pending, &goal.config)?,
         Err(_) => "the spec is invalid".to_owned(),
     };
-    Some(format!("RayCluster {} waits: {waits_for}", pending.name()))
+    Some(format!("RayCluster {} cannot serve yet: {reason}", pending.name()))
 }
 
 fn validity(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
@@ -272,15 +275,16 @@ fn held(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
                 None => "spec.upgradeStrategy.type is not set, and --enable-zero-downtime is false",
             };
             let text = format!(
-                "spec.rayClusterConfig is not that of RayCluster {}, which stays as it is because {why}",
+                "spec.rayClusterConfig differs from RayCluster {}, which is not replaced because {why}; \
+                 set spec.upgradeStrategy.type to NewCluster to upgrade",
                 active.name()
             );
             conditions.set(UPGRADE_HELD, true, "UpgradeStrategyNone", text);
         }
         (Step::Hold(Reason::GivenUp, _), Some(active)) => {
             let text = format!(
-                "another RayCluster is wanted, and waited for quota for too long; RayCluster {} stays as it is. It is tried again \
-                 when spec.rayClusterConfig changes, or annotation {GIVEN_UP_ANNOTATION} is removed",
+                "the new RayCluster was not admitted in time; RayCluster {} stays active. The upgrade is retried when \
+                 spec.rayClusterConfig changes or annotation {GIVEN_UP_ANNOTATION} is removed",
                 active.name()
             );
             conditions.set(UPGRADE_HELD, true, "UpgradeAdmissionTimedOut", text);
@@ -288,7 +292,7 @@ fn held(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
         (_, Some(active)) if has_failed(scene).is_some() => {
             let why = has_failed(scene).unwrap_or_default();
             let text = format!(
-                "another RayCluster was tried, and failed: {why}. RayCluster {} serves; it is tried again when the spec changes, or \
+                "the upgrade failed: {why}. RayCluster {} stays active; the upgrade is retried when the spec changes or \
                  annotation {FAILED_ANNOTATION} is removed",
                 active.name()
             );
@@ -298,17 +302,17 @@ fn held(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
     }
 }
 
-/// Why what is wanted has failed, if it has.
+/// Returns why the desired upgrade failed; None if it did not.
 fn has_failed<'s>(scene: &'s Scene<'_>) -> Option<&'s str> {
     failed::reason(scene.view.service, scene.goal.as_ref().ok()?)
 }
 
-/// All problems in one sentence.
+/// Joins all validation errors into one message.
 pub(super) fn told(problems: &[Problem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// The conditions of a service. Those that others have put there stay as they are.
+/// Conditions of a RayService. Condition types set by other controllers are kept.
 struct Conditions<'a> {
     all: &'a mut Vec<Condition>,
     view: &'a View<'a>,

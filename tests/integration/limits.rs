@@ -59,9 +59,9 @@ async fn who_breaks_a_limit_range_waits_until_it_is_put_right_and_defaults_are_p
 
     // Above the maximum; it is admitted once that is raised.
     env.put(limit_range("small", &json!({"type": "Container", "max": {"cpu": "1"}}))).await;
-    is_known(&env, "requests 1500m of cpu, which is more than the maximum of 1 that LimitRange small has").await;
+    is_known(&env, "requests 1500m of cpu, which is more than the maximum of 1 set by LimitRange small").await;
     env.put(workload("large", "team", "2", 0)).await;
-    let told = "pod set main: container \"c\" requests 2 of cpu, which is more than the maximum of 1 that LimitRange small has \
+    let told = "pod set main: container \"c\" requests 2 of cpu, which is more than the maximum of 1 set by LimitRange small \
                 for a Container";
     env.has_condition("large", "QuotaReserved", "False", &["Misconfigured", told]).await;
     env.put(limit_range("small", &json!({"type": "Container", "max": {"cpu": "4"}}))).await;
@@ -75,9 +75,9 @@ async fn who_breaks_a_limit_range_waits_until_it_is_put_right_and_defaults_are_p
 
     // Below the minimum of a pod; it is admitted once that is gone. What runs is charged as it was.
     env.put(limit_range("pods", &json!({"type": "Pod", "min": {"cpu": "2"}}))).await;
-    is_known(&env, "the pod requests 1500m of cpu, which is less than the minimum of 2 that LimitRange pods has").await;
+    is_known(&env, "the pod requests 1500m of cpu, which is less than the minimum of 2 set by LimitRange pods").await;
     env.put(workload("tiny", "team", "250m", 0)).await;
-    let told = "the pod requests 250m of cpu, which is less than the minimum of 2 that LimitRange pods has for a Pod";
+    let told = "the pod requests 250m of cpu, which is less than the minimum of 2 set by LimitRange pods for a Pod";
     env.has_condition("tiny", "QuotaReserved", "False", &["Misconfigured", told]).await;
     limit_ranges(&env).delete("pods", &DeleteParams::default()).await.expect("the LimitRange is deleted");
     assert_eq!(charged(&env, "tiny").await, "250m");

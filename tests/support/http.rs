@@ -11,6 +11,7 @@ use hyper_util::rt::TokioExecutor;
 pub struct Http(Client<HttpConnector, Full<Bytes>>);
 
 impl Http {
+    /// Returns a client that never retries.
     pub fn new() -> Self {
         Self(Client::builder(TokioExecutor::new()).retry_canceled_requests(false).build_http())
     }

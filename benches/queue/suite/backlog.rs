@@ -32,7 +32,7 @@ const WIDEST: usize = 8;
 
 /// What was measured at one length of the line.
 #[derive(Debug)]
-pub struct Point {
+pub(crate) struct Point {
     /// How many waited.
     pub waiting: usize,
     /// Time inside the engine from a freed unit until nothing more is wanted, in nanoseconds.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, Workload};
-use sluice_queue::{Effect, Engine, Event, Key, status};
+use sluice_queue::{Effect, Engine, Event, ObjectKey, status};
 
 use super::Broken;
 use super::book::Book;
@@ -57,12 +57,12 @@ pub(super) struct World {
     /// Who was admitted and not yet asked for.
     pub(super) started: Vec<usize>,
     pub(super) lives: Vec<Life>,
-    indices: BTreeMap<Key, usize>,
+    indices: BTreeMap<ObjectKey, usize>,
     book: Book,
     namespaces: Vec<String>,
     cluster_queues: BTreeMap<String, ClusterQueue>,
     cohorts: BTreeMap<String, Cohort>,
-    local_queues: BTreeMap<Key, LocalQueue>,
+    local_queues: BTreeMap<ObjectKey, LocalQueue>,
 }
 
 impl World {
@@ -92,7 +92,7 @@ impl World {
             world.cluster_queues.insert(queue.name().to_owned(), queue.object.clone());
             let local_queue = objects::local_queue(queue)?;
             world.tell(Part::QueueStatus, &Event::LocalQueue(&local_queue));
-            world.local_queues.insert(Key::of(&local_queue), local_queue);
+            world.local_queues.insert(ObjectKey::of(&local_queue), local_queue);
         }
         world.settle()?;
         // Getting ready is not what is measured.
@@ -124,7 +124,7 @@ impl World {
     pub(super) fn submit(&mut self, job: Job) -> Result<usize, Broken> {
         let object = objects::workload(&job, &self.namespaces[job.queue], at(self.now))?;
         let index = self.lives.len();
-        self.indices.insert(Key::of(&object), index);
+        self.indices.insert(ObjectKey::of(&object), index);
         self.tell(Part::Arrival, &Event::Workload(&object));
         self.tally.work += job.requests.iter().map(|(_, units)| units * job.run).sum::<i64>();
         self.lives.push(Life { job, object, progress: Progress::Waiting, admissions: 0 });
@@ -192,7 +192,7 @@ impl World {
         }
     }
 
-    fn index(&self, workload: &Key) -> Option<usize> {
+    fn index(&self, workload: &ObjectKey) -> Option<usize> {
         self.indices.get(workload).copied()
     }
 

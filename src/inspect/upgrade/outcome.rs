@@ -11,7 +11,7 @@ use sluice_api::condition;
 use sluice_api::kueue::Workload;
 use sluice_api::quantity::Amount;
 use sluice_plan::ObjectRef;
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use sluice_engine::world::World;
 use sluice_engine::{Engine, Sight};
 use crate::explain::{holder, path};
@@ -232,7 +232,7 @@ impl Stands {
         let slices = slices::slices_of(sight.workloads.iter().copied());
         let waiting = slices::waiting(&slices).map(|slice| slice.workload);
         let covering = slices::covering(&slices);
-        let waits_for = waiting.and_then(|workload| engine.queue().explain(&Key::of(workload)));
+        let waits_for = waiting.and_then(|workload| engine.queue().explain(&ObjectKey::of(workload)));
         let asks = waiting.or(covering.map(|slice| slice.workload));
         let can_be = !condition::is_false(sight.job.conditions(), UPGRADE_ADMISSIBLE);
         let verdict = match &waits_for {

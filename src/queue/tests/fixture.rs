@@ -12,7 +12,7 @@ use sluice_api::condition;
 use sluice_api::kueue::workload::PodTemplate;
 use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, PodSet, ResourceFlavor, Workload, WorkloadSpec, names};
 use crate::log::Recorder;
-use crate::{Effect, Engine, Event, Key, Settings, Subject, Waiting, status};
+use crate::{Effect, Engine, Event, ObjectKey, Settings, Subject, Waiting, status};
 
 /// The namespace of everything that does not say otherwise.
 pub(super) const NAMESPACE: &str = "team";
@@ -23,8 +23,8 @@ pub(super) fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(seconds).expect("in range")
 }
 
-pub(super) fn key(name: &str) -> Key {
-    Key::new(NAMESPACE, name)
+pub(super) fn key(name: &str) -> ObjectKey {
+    ObjectKey::new(NAMESPACE, name)
 }
 
 #[derive(Debug, Clone, Default)]
@@ -35,9 +35,9 @@ pub(super) struct Cluster {
     pub(super) flavors: BTreeMap<String, ResourceFlavor>,
     pub(super) cluster_queues: BTreeMap<String, ClusterQueue>,
     pub(super) cohorts: BTreeMap<String, Cohort>,
-    pub(super) local_queues: BTreeMap<Key, LocalQueue>,
-    pub(super) workloads: BTreeMap<Key, Workload>,
-    limit_ranges: BTreeMap<Key, LimitRange>,
+    pub(super) local_queues: BTreeMap<ObjectKey, LocalQueue>,
+    pub(super) workloads: BTreeMap<ObjectKey, Workload>,
+    limit_ranges: BTreeMap<ObjectKey, LimitRange>,
     runtime_classes: BTreeMap<String, RuntimeClass>,
     /// Every effect so far.
     pub(super) effects: Vec<Effect>,
@@ -159,7 +159,7 @@ impl Cluster {
 
     pub(super) fn put(&mut self, workload: Workload) {
         self.tell(&Event::Workload(&workload));
-        self.workloads.insert(Key::of(&workload), workload);
+        self.workloads.insert(ObjectKey::of(&workload), workload);
     }
 
     /// Creates a workload of one pod set `main` with one pod that asks for this much CPU.

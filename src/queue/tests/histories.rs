@@ -11,7 +11,7 @@ use sluice_api::kueue::names;
 use crate::log::{Difference, replay};
 use crate::settings::{FairSharing, Requeuing, WaitForPodsReady};
 use crate::tree::View;
-use crate::{Effect, Event, Key, Settings, Waiting};
+use crate::{Effect, Event, ObjectKey, Settings, Waiting};
 
 /// Something that happens to the cluster. Small numbers stand for workloads, so that the same ones are met again.
 #[derive(Debug, Clone)]
@@ -276,7 +276,7 @@ proptest! {
             }
             prop_assert_eq!(cluster.engine.effect(&crate::Subject::Workload(key.clone())), None);
         }
-        let fits = cluster.engine.in_line().into_iter().filter(|key| cluster.engine.would_fit(key)).collect::<Vec<Key>>();
+        let fits = cluster.engine.in_line().into_iter().filter(|key| cluster.engine.would_fit(key)).collect::<Vec<ObjectKey>>();
         prop_assert!(fits.is_empty() || strict, "{:?} would fit", fits);
         if strict && let Some(head) = cluster.engine.in_line().first() {
             prop_assert!(!cluster.engine.would_fit(head), "the head {:?} would fit", head);

@@ -10,7 +10,7 @@ use super::oracle::{Admitted, Decision, World, decide};
 use super::random::{Act, Plan, carry_out, histories, plans};
 use crate::parts::Loss;
 use crate::tree::NodeId;
-use crate::{Effect, EvictReason, Key};
+use crate::{Effect, EvictReason, ObjectKey};
 
 /// What the engine decided, as the oracle would say it.
 fn decision_of(cluster: &Cluster, effects: &[Effect]) -> Decision {
@@ -37,7 +37,7 @@ fn decision_of(cluster: &Cluster, effects: &[Effect]) -> Decision {
 }
 
 /// For whom quota is kept until others have given it back, and the root of each tree.
-fn room_is_made_for(cluster: &Cluster) -> Vec<(NodeId, Key)> {
+fn room_is_made_for(cluster: &Cluster) -> Vec<(NodeId, ObjectKey)> {
     let promises = cluster.engine.promises.iter().flat_map(|(root, promises)| promises.iter().map(|one| (*root, one)));
     let promises = promises.filter(|(_, promise)| promise.place.is_some());
     let slots = promises.filter_map(|(root, promise)| Some((root, cluster.engine.workloads.get(promise.workload)?)));
@@ -58,7 +58,7 @@ fn asleep(cluster: &Cluster) -> BTreeSet<NodeId> {
 /// A decision on the trees that are awake. Trees are decided in no particular order.
 fn on_others(mut decision: Decision, cluster: &Cluster, asleep: &BTreeSet<NodeId>) -> Decision {
     let tree = &cluster.engine.tree;
-    let awake = |key: &Key| {
+    let awake = |key: &ObjectKey| {
         let local_queue = cluster.workloads[key].spec.queue_name.as_deref().unwrap_or_default();
         let queue = local_queue.trim_start_matches('l');
         tree.known_cluster_queue(queue).is_none_or(|node| !asleep.contains(&tree.root(node)))

@@ -11,7 +11,7 @@ use crate::parts::{PARTLY_PREEMPTED, parts_of, preempted_part};
 use crate::settings::{FairSharing, PreemptionStrategy, Settings};
 use crate::shortfall::Shortfall;
 use crate::steps::SLICE_ANNOTATION;
-use crate::{Effect, Engine, Key};
+use crate::{Effect, Engine, ObjectKey};
 
 /// Nominal quota, borrowing limit and lending limit, by resource and flavor.
 type Quotas = Vec<(u8, Option<u8>, Option<u8>)>;
@@ -434,9 +434,9 @@ fn fair_sharing_spec(weight: Option<&str>) -> Value {
 }
 
 /// One of the workloads that are not over and of which this holds.
-fn pick(cluster: &Cluster, number: u8, holds: impl Fn(&Cluster, &str) -> bool) -> Option<Key> {
-    let alive = |key: &&Key| !cluster.is_true(&key.name, names::FINISHED) && holds(cluster, &key.name);
-    let keys: Vec<&Key> = cluster.workloads.keys().filter(alive).collect();
+fn pick(cluster: &Cluster, number: u8, holds: impl Fn(&Cluster, &str) -> bool) -> Option<ObjectKey> {
+    let alive = |key: &&ObjectKey| !cluster.is_true(&key.name, names::FINISHED) && holds(cluster, &key.name);
+    let keys: Vec<&ObjectKey> = cluster.workloads.keys().filter(alive).collect();
     (!keys.is_empty()).then(|| keys[usize::from(number) % keys.len()].clone())
 }
 

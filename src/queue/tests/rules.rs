@@ -195,7 +195,7 @@ fn pods_are_counted_where_the_cluster_queue_counts_them() {
 #[case::nobody_has_it(json!({"cpu": "1", "nvidia.com/gpu": "1"}), PendingReason::NoMatchingFlavor,
     "couldn't assign flavors to pod set main: resource nvidia.com/gpu unavailable in ClusterQueue")]
 #[case::a_bad_quantity(json!({"cpu": "-1"}), PendingReason::Misconfigured,
-    "pod set main: container \"c\" asks for cpu: \"-1\" is negative; only zero or more is allowed")]
+    "pod set main: container \"c\": invalid quantity of cpu: \"-1\" is negative; only zero or more is allowed")]
 #[case::beyond_all_measure(json!({"cpu": "1e400"}), PendingReason::ExceedsMaxQuota,
     "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor default: requests 9223372036854775807m, \
      more than the maximum capacity 4 (fits only once nominalQuota is 9223372036854775807m)")]

@@ -12,7 +12,7 @@ use sluice_api::quantity::Amount;
 use crate::log::replay;
 use crate::parts::Loss;
 use crate::pending::Obstacle;
-use crate::{Effect, Engine, Event, EvictReason, Key, Waiting};
+use crate::{Effect, Engine, Event, EvictReason, ObjectKey, Waiting};
 
 /// More cycles than any small cluster needs to come to rest.
 const MANY_CYCLES: usize = 200;
@@ -35,7 +35,7 @@ fn happen(
 }
 
 /// Those who were told to go give their quota back, until nothing more is wanted. Returns all evictions on the way.
-fn come_to_rest(cluster: &mut Cluster) -> Result<Vec<Key>, TestCaseError> {
+fn come_to_rest(cluster: &mut Cluster) -> Result<Vec<ObjectKey>, TestCaseError> {
     let mut evicted = Vec::new();
     for _ in 0..MANY_CYCLES {
         let effects = cluster.cycle();
@@ -80,8 +80,8 @@ fn said(effects: &[Effect]) -> BTreeSet<String> {
 }
 
 /// For whom others go, and what each of them loses.
-fn victims_of(effects: &[Effect]) -> BTreeMap<Key, Vec<(Key, Loss)>> {
-    let mut victims: BTreeMap<Key, Vec<(Key, Loss)>> = BTreeMap::new();
+fn victims_of(effects: &[Effect]) -> BTreeMap<ObjectKey, Vec<(ObjectKey, Loss)>> {
+    let mut victims: BTreeMap<ObjectKey, Vec<(ObjectKey, Loss)>> = BTreeMap::new();
     for effect in effects {
         let (preemption, workload, loss) = match effect {
             Effect::Evict { workload, reason: EvictReason::Preempted(preemption) } => {
@@ -96,13 +96,13 @@ fn victims_of(effects: &[Effect]) -> BTreeMap<Key, Vec<(Key, Loss)>> {
 }
 
 /// Those that wait.
-fn waiting(cluster: &Cluster) -> Vec<Key> {
-    let waits = |key: &&Key| cluster.why(&key.name).is_some();
+fn waiting(cluster: &Cluster) -> Vec<ObjectKey> {
+    let waits = |key: &&ObjectKey| cluster.why(&key.name).is_some();
     cluster.workloads.keys().filter(waits).cloned().collect()
 }
 
 /// A fresh process, and nobody waits but this one.
-fn alone(cluster: &Cluster, key: &Key) -> Cluster {
+fn alone(cluster: &Cluster, key: &ObjectKey) -> Cluster {
     let mut one = cluster.clone();
     for other in waiting(cluster).into_iter().filter(|other| other != key) {
         one.delete(&other.name);
@@ -112,15 +112,15 @@ fn alone(cluster: &Cluster, key: &Key) -> Cluster {
 }
 
 /// Whether it was admitted, if only until others took what is theirs by right.
-fn was_admitted(cluster: &Cluster, key: &Key) -> bool {
+fn was_admitted(cluster: &Cluster, key: &ObjectKey) -> bool {
     is_admitted(&cluster.effects, key)
 }
 
-fn is_admitted(effects: &[Effect], key: &Key) -> bool {
+fn is_admitted(effects: &[Effect], key: &ObjectKey) -> bool {
     effects.iter().any(|effect| matches!(effect, Effect::Admit { workload, .. } if workload == key))
 }
 
-fn is_admitted_alone(cluster: &Cluster, key: &Key) -> bool {
+fn is_admitted_alone(cluster: &Cluster, key: &ObjectKey) -> bool {
     is_admitted(&alone(cluster, key).cycle(), key)
 }
 
@@ -248,7 +248,7 @@ proptest! {
         let (_, cluster) = happen(&plan, &history, |_, _, _| Ok(()))?;
         let told = |engine: &mut Engine| {
             for workload in cluster.workloads.values() {
-                engine.step(at(cluster.now), &Event::WorkloadGone(&Key::of(workload)));
+                engine.step(at(cluster.now), &Event::WorkloadGone(&ObjectKey::of(workload)));
             }
             for workload in cluster.workloads.values() {
                 engine.step(at(cluster.now), &Event::Workload(workload));

@@ -7,7 +7,7 @@ use kube_core::ResourceExt;
 use rstest::rstest;
 use serde_json::json;
 
-use super::super::build::{self, Slot};
+use super::super::pod_builder::{self, Slot};
 use super::super::fixtures::cluster_with_workers;
 use super::super::groups::{PodGroup, pod_groups};
 use super::super::scale::{Situation, decide};
@@ -21,7 +21,7 @@ fn is_asked(pod: &Pod) -> bool {
 
 /// A pod of the group as a letter tells: ready, pending, failed, terminating, gated or asked for (`A`).
 fn pod(cluster: &RayCluster, group: &PodGroup, slot: u32, letter: char) -> Pod {
-    let mut pod = build::build(cluster, group, Slot { replica: slot, host: 0 }, 0);
+    let mut pod = pod_builder::build(cluster, group, Slot { replica: slot, host: 0 }, 0);
     let (phase, ready) = match letter {
         'r' | 't' => ("Running", "True"),
         'p' | 'g' => ("Pending", "False"),
@@ -169,7 +169,7 @@ impl Scene {
     }
 
     fn change(&self, granted: u32, named: &[u32], trims: bool) -> (Vec<u32>, Vec<(u32, bool)>) {
-        let name = |slot: &u32| build::name(&self.cluster, &self.group, Slot { replica: *slot, host: 0 }, 0);
+        let name = |slot: &u32| pod_builder::name(&self.cluster, &self.group, Slot { replica: *slot, host: 0 }, 0);
         let seen = self.pods.iter().filter(|pod| !is_asked(pod));
         let names: BTreeSet<String> = seen.map(ResourceExt::name_any).collect();
         let to_delete: Vec<String> = named.iter().map(name).collect();

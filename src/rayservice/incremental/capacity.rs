@@ -1,10 +1,13 @@
-//! What a share of capacity is in replicas and in pods.
+//! Converts a share of capacity into Serve replicas and worker pods, and running replicas into a
+//! share of the traffic.
 
 use super::machine::{Percent, WHOLE};
 use sluice_plan::{Deployment, ServeStatus};
 
-/// How many replicas Serve runs of a deployment that has so many at full capacity
-/// (ray-project/ray `python/ray/serve/_private/utils.py`, `get_capacity_adjusted_num_replicas`, as of Ray 2.53).
+/// Returns how many replicas Serve runs at this capacity, in percent, of a deployment with `full`
+/// replicas at full capacity
+/// (ray-project/ray `python/ray/serve/_private/utils.py`, `get_capacity_adjusted_num_replicas`, as
+/// of Ray 2.53).
 pub(super) fn replicas(full: u32, capacity: Percent) -> u32 {
     if full == 0 || capacity == 0 {
         return 0;
@@ -13,9 +16,10 @@ pub(super) fn replicas(full: u32, capacity: Percent) -> u32 {
     u32::try_from(rounded).unwrap_or(u32::MAX).max(1)
 }
 
-/// How many replicas of a worker group of `full` replicas Serve needs for this capacity, when `deployments` have so many replicas
-/// each at full capacity, spread evenly over the group. A replica of Serve needs its part of the group whole: two halves of
-/// it are of no use.
+/// Returns how many replicas of a worker group of `full` replicas Serve needs at this capacity, in
+/// percent. `deployments` are the replicas of each deployment at full capacity, assumed to be
+/// spread evenly over the group. A Serve replica needs its part of the group whole, so counts are
+/// rounded up.
 pub(super) fn workers(full: u32, deployments: &[u32], capacity: Percent) -> u32 {
     if capacity >= WHOLE {
         return full;
@@ -25,13 +29,13 @@ pub(super) fn workers(full: u32, deployments: &[u32], capacity: Percent) -> u32 
         u32::try_from(needed.div_ceil(u64::from(*deployment))).unwrap_or(u32::MAX)
     };
     let needed = deployments.iter().filter(|deployment| **deployment > 0).map(share).max();
-    let even = || u64::from(full) * u64::from(capacity);
-    needed.unwrap_or_else(|| u32::try_from(even().div_ceil(100)).unwrap_or(u32::MAX))
+    let proportional = || u64::from(full) * u64::from(capacity);
+    needed.unwrap_or_else(|| u32::try_from(proportional().div_ceil(100)).unwrap_or(u32::MAX))
 }
 
-/// The largest share of the traffic, up to `capacity`, that what runs can carry: all of it when each deployment has the replicas that
-/// Serve runs at that capacity, and else what the weakest one has of its full number. Nothing is carried while an application
-/// doesn't run.
+/// Returns the largest share of the traffic, up to `capacity`, that the running replicas can serve,
+/// in percent: all of it if each deployment has the replicas that Serve runs at that capacity,
+/// otherwise the share of the weakest deployment. It is 0 while an application is not running.
 pub(super) fn carried(status: &ServeStatus, capacity: Percent) -> Percent {
     if !status.is_running() {
         return 0;
@@ -40,7 +44,7 @@ pub(super) fn carried(status: &ServeStatus, capacity: Percent) -> Percent {
     deployments.map(|deployment| carried_by(deployment, capacity)).min().unwrap_or(capacity)
 }
 
-/// Whether Serve runs no more replicas than it is to run at this capacity.
+/// Returns true if Serve runs no more replicas than it should at this capacity.
 pub(super) fn is_settled(status: &ServeStatus, capacity: Percent) -> bool {
     let mut deployments = status.applications.values().flat_map(|application| application.deployments.values());
     deployments.all(|deployment| {
@@ -48,14 +52,15 @@ pub(super) fn is_settled(status: &ServeStatus, capacity: Percent) -> bool {
             true => deployment.target_num_replicas,
             false => Some(replicas(deployment.full_replicas(), capacity)),
         };
-        let there = deployment.replicas.as_ref().map(Vec::len).and_then(|there| u32::try_from(there).ok());
-        there.zip(wanted).is_none_or(|(there, wanted)| there <= wanted)
+        let count = deployment.replicas.as_ref().map(Vec::len).and_then(|count| u32::try_from(count).ok());
+        count.zip(wanted).is_none_or(|(count, wanted)| count <= wanted)
     })
 }
 
 fn carried_by(deployment: &Deployment, capacity: Percent) -> Percent {
     let Some(running) = deployment.running() else {
-        // A Ray that doesn't tell of replicas: that the application runs is all that there is to know.
+        // Older Ray versions do not report replicas: all that is known is that the application is
+        // running.
         return capacity;
     };
     let full = deployment.full_replicas();
@@ -63,13 +68,14 @@ fn carried_by(deployment: &Deployment, capacity: Percent) -> Percent {
     if running >= replicas(full, capacity) && (is_settled || !deployment.is_autoscaled()) {
         return capacity;
     }
-    // Serve knows how many an autoscaled deployment needs at this capacity; of another one, how many are all of it.
-    let (all, share) = match deployment.target_num_replicas.filter(|_| deployment.is_autoscaled()) {
+    // For an autoscaled deployment Serve reports the target at this capacity; for any other, the
+    // full number is known.
+    let (total, share) = match deployment.target_num_replicas.filter(|_| deployment.is_autoscaled()) {
         Some(target) => (target, capacity),
         None => (full, WHOLE),
     };
-    let part = u64::from(running) * u64::from(share) / u64::from(all.max(1));
-    Percent::try_from(part).unwrap_or(WHOLE).min(capacity)
+    let percent = u64::from(running) * u64::from(share) / u64::from(total.max(1));
+    Percent::try_from(percent).unwrap_or(WHOLE).min(capacity)
 }
 
 #[cfg(test)]
@@ -85,24 +91,24 @@ mod tests {
     #[case::half_is_rounded_up(1, 50, 1)]
     #[case::two_and_a_half(5, 50, 3)]
     #[case::less_than_half_is_rounded_down(3, 40, 1)]
-    #[case::never_none(10, 1, 1)]
-    #[case::none_of_none(0, 50, 0)]
+    #[case::at_least_one(10, 1, 1)]
+    #[case::no_replicas(0, 50, 0)]
     #[case::nothing(10, 0, 0)]
     #[case::all(7, 100, 7)]
-    fn replicas_are_rounded_as_serve_rounds_them(#[case] full: u32, #[case] capacity: Percent, #[case] expected: u32) {
+    fn replicas_are_rounded_like_serve_does(#[case] full: u32, #[case] capacity: Percent, #[case] expected: u32) {
         assert_eq!(replicas(full, capacity), expected);
     }
 
     #[rstest]
-    #[case::a_worker_a_replica(4, &[4], 25, 1)]
-    #[case::two_replicas_a_worker(2, &[4], 65, 2)]
-    #[case::four_workers_a_replica(4, &[1], 25, 4)]
-    #[case::the_deployment_that_needs_most(4, &[4, 2], 25, 2)]
-    #[case::nothing_known(4, &[], 30, 2)]
-    #[case::nothing_known_that_runs(4, &[0], 30, 2)]
+    #[case::one_worker_per_replica(4, &[4], 25, 1)]
+    #[case::two_replicas_per_worker(2, &[4], 65, 2)]
+    #[case::four_workers_per_replica(4, &[1], 25, 4)]
+    #[case::largest_deployment_decides(4, &[4, 2], 25, 2)]
+    #[case::deployments_unknown(4, &[], 30, 2)]
+    #[case::deployment_without_replicas(4, &[0], 30, 2)]
     #[case::nothing(4, &[4], 0, 0)]
     #[case::all(4, &[3], 100, 4)]
-    fn workers_are_there_for_whole_replicas(
+    fn workers_are_counted_for_whole_replicas(
         #[case] full: u32,
         #[case] deployments: &[u32],
         #[case] capacity: Percent,
@@ -112,15 +118,16 @@ mod tests {
     }
 
     proptest! {
-        /// Where a worker is a replica, both sides together never need more than the group and a surge of it.
+        /// With one Serve replica per worker, both clusters together never need more than the group
+        /// plus the surge.
         #[test]
-        fn a_surge_of_workers_is_enough_for_both_sides(full in 1u32..60, surge in 1u8..=100) {
+        fn surge_of_workers_is_enough_for_both_clusters(full in 1u32..60, surge in 1u8..=100) {
             let spare = (full * u32::from(surge)).div_ceil(100);
-            let (mut to, mut from) = (0, WHOLE);
-            while from > 0 {
-                to = (to + surge.min(WHOLE - to)).min(WHOLE);
-                prop_assert!(workers(full, &[full], to) + workers(full, &[full], from) <= full + spare);
-                from = from.saturating_sub(surge);
+            let (mut gaining, mut losing) = (0, WHOLE);
+            while losing > 0 {
+                gaining = (gaining + surge.min(WHOLE - gaining)).min(WHOLE);
+                prop_assert!(workers(full, &[full], gaining) + workers(full, &[full], losing) <= full + spare);
+                losing = losing.saturating_sub(surge);
             }
         }
     }
@@ -137,24 +144,24 @@ mod tests {
     }
 
     #[rstest]
-    #[case::all_of_it(json!({"a": deployment(4, 4, 0)}), 100, 100)]
-    #[case::no_more_than_the_capacity(json!({"a": deployment(4, 4, 0)}), 50, 50)]
-    #[case::those_that_start_carry_nothing(json!({"a": deployment(4, 1, 1)}), 50, 25)]
-    #[case::the_weakest_decides(json!({"a": deployment(4, 2, 0), "b": deployment(2, 2, 0)}), 100, 50)]
-    #[case::all_that_serve_runs(json!({"a": deployment(2, 1, 0)}), 60, 60)]
+    #[case::all_replicas(json!({"a": deployment(4, 4, 0)}), 100, 100)]
+    #[case::limited_by_capacity(json!({"a": deployment(4, 4, 0)}), 50, 50)]
+    #[case::starting_replicas_do_not_count(json!({"a": deployment(4, 1, 1)}), 50, 25)]
+    #[case::weakest_deployment_decides(json!({"a": deployment(4, 2, 0), "b": deployment(2, 2, 0)}), 100, 50)]
+    #[case::all_replicas_at_this_capacity(json!({"a": deployment(2, 1, 0)}), 60, 60)]
     #[case::none_runs(json!({"a": deployment(4, 0, 2)}), 50, 0)]
-    #[case::one_that_wants_none(json!({"a": deployment(2, 1, 0), "b": deployment(0, 0, 0)}), 50, 50)]
-    #[case::replicas_are_not_told(json!({"a": {"status": "HEALTHY"}}), 50, 50)]
-    fn what_runs_carries_its_share(#[case] deployments: Value, #[case] capacity: Percent, #[case] expected: Percent) {
+    #[case::deployment_without_replicas_is_ignored(json!({"a": deployment(2, 1, 0), "b": deployment(0, 0, 0)}), 50, 50)]
+    #[case::replicas_not_reported(json!({"a": {"status": "HEALTHY"}}), 50, 50)]
+    fn running_replicas_serve_their_share(#[case] deployments: Value, #[case] capacity: Percent, #[case] expected: Percent) {
         assert_eq!(carried(&status(deployments), capacity), expected);
     }
 
     #[rstest]
     #[case::at_its_minimum(1, 1, 50)]
     #[case::above_its_minimum(3, 3, 50)]
-    #[case::on_its_way_up(2, 3, 33)]
+    #[case::scaling_up(2, 3, 33)]
     #[case::none_runs(0, 3, 0)]
-    fn an_autoscaled_deployment_carries_its_share_as_far_as_it_has_what_serve_wants(
+    fn autoscaled_deployment_serves_its_share_relative_to_its_target(
         #[case] running: usize,
         #[case] target: u32,
         #[case] expected: Percent,
@@ -167,10 +174,10 @@ mod tests {
     }
 
     #[rstest]
-    #[case::as_many_as_are_wanted(2, 0, true)]
-    #[case::one_has_yet_to_go(2, 1, false)]
-    #[case::fewer(1, 0, true)]
-    fn serve_has_settled_when_it_runs_no_more_than_it_is_to(
+    #[case::at_target(2, 0, true)]
+    #[case::one_surplus(2, 1, false)]
+    #[case::below_target(1, 0, true)]
+    fn serve_has_settled_without_surplus_replicas(
         #[case] running: usize,
         #[case] starting: usize,
         #[case] expected: bool,
@@ -179,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_carried_while_an_application_does_not_run() {
+    fn no_traffic_is_servable_while_an_application_is_not_running() {
         let mut status = status(json!({"a": deployment(1, 1, 0)}));
         status.applications.get_mut("chat").expect("it is there").status = "DEPLOYING".into();
         assert_eq!(carried(&status, 100), 0);

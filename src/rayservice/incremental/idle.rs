@@ -1,4 +1,5 @@
-//! Which workers go when a cluster is to have fewer of them: those that hold no replica of Serve, as Serve itself says.
+//! Selects the workers to remove when a cluster is scaled down: those that hold no Serve replica
+//! according to Serve.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,70 +13,74 @@ use sluice_plan::{Replica, ServeStatus};
 use sluice_raycluster::groups::replicas;
 use crate::family::{is_going_pod, is_ready};
 
-/// What is known of where Serve's replicas are.
+/// Observed locations of Serve replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Places {
-    /// Serve hasn't answered since it has its present capacity: any worker may hold one.
+    /// Serve has not responded since its capacity changed: any worker may hold a replica.
     Unknown,
-    /// Serve doesn't tell (an older Ray), or there is nobody to ask and nothing to spare.
+    /// Serve does not report locations (older Ray versions), or it does not respond and no request
+    /// can be lost.
     Untold,
-    /// The addresses of the pods that hold one, in whatever state that is.
+    /// IP addresses of the pods that hold a replica in any state.
     At(BTreeSet<String>),
 }
 
 impl Places {
-    /// What an answer tells. A replica that has no place yet takes none from anybody.
+    /// Reads the locations from a Serve status. A replica without a location yet occupies no
+    /// worker.
     pub(super) fn of(status: &ServeStatus) -> Self {
         let mut deployments =
             status.applications.values().flat_map(|application| application.deployments.values()).peekable();
         if deployments.peek().is_none() {
             return Self::Untold;
         }
-        let told: Option<Vec<&[Replica]>> = deployments.map(|deployment| deployment.replicas.as_deref()).collect();
-        let Some(told) = told.map(|told| told.concat()) else { return Self::Untold };
-        let places: BTreeSet<String> = told.iter().filter_map(|replica| replica.node_ip.clone()).collect();
-        if places.is_empty() && !told.is_empty() { Self::Untold } else { Self::At(places) }
+        let replicas: Option<Vec<&[Replica]>> = deployments.map(|deployment| deployment.replicas.as_deref()).collect();
+        let Some(replicas) = replicas.map(|replicas| replicas.concat()) else { return Self::Untold };
+        let addresses: BTreeSet<String> = replicas.iter().filter_map(|replica| replica.node_ip.clone()).collect();
+        if addresses.is_empty() && !replicas.is_empty() { Self::Untold } else { Self::At(addresses) }
     }
 }
 
-/// A replica of a worker group: the pods that live and die together.
+/// Replica of a worker group: its pods, which are created and deleted together.
 type Unit<'a> = Vec<&'a Pod>;
 
-/// Gives each worker group of a cluster the replicas that it has at this capacity; of those that are too many, as many go as hold nothing.
+/// Sets the replicas of each worker group for this capacity. Surplus replicas are removed only as
+/// far as they hold no Serve replica.
 pub(super) fn scale(cluster: &mut RayCluster, wanted: (&[u32], Percent), pods: &[&Pod], places: &Places) {
     let (deployments, percent) = wanted;
     let full = workers::at_capacity(cluster, deployments, WHOLE);
     let mut counts = workers::at_capacity(cluster, deployments, percent);
     let is_scaled = cluster.annotations().contains_key(workers::FULL_REPLICAS_ANNOTATION);
     for group in &mut cluster.spec.worker_group_specs {
-        let there = replicas(group);
+        let current = replicas(group);
         let Some(count) = counts.get_mut(&group.group_name) else { continue };
-        let of_group = of_group(group, pods);
+        let group_pods = of_group(group, pods);
         let shrunk = match places {
-            _ if *count >= there => None,
+            _ if *count >= current => None,
             Places::Unknown => {
-                *count = there;
+                *count = current;
                 None
             }
             Places::Untold => None,
-            Places::At(occupied) => shrink(group, *count, &of_group, occupied),
+            Places::At(occupied) => shrink(group, *count, &group_pods, occupied),
         };
-        if let Some((left, names)) = shrunk {
-            *count = left;
+        if let Some((remaining, names)) = shrunk {
+            *count = remaining;
             name(group, names);
-        } else if *count > there {
-            // What was to go may stay.
+        } else if *count > current {
+            // Pods selected for deletion earlier may stay.
             name(group, Vec::new());
         } else if is_scaled {
-            let left = named(group).iter().filter(|name| is_there(name, &of_group)).cloned().collect();
-            name(group, left);
+            let remaining = named(group).iter().filter(|name| is_there(name, &group_pods)).cloned().collect();
+            name(group, remaining);
         }
     }
     workers::set(cluster, &full, &counts);
 }
 
-/// How many replicas of a group are left when so many are wanted, and the names of the pods that go; `None` if it can't be told which of
-/// its pods belong together.
+/// Returns how many replicas of a group remain if `wanted` are needed, and the names of the pods to
+/// delete. At most the surplus is removed; unready replicas go first. None if it is unknown which
+/// pods form a replica.
 fn shrink(
     group: &WorkerGroupSpec,
     wanted: i32,
@@ -84,32 +89,33 @@ fn shrink(
 ) -> Option<(i32, Vec<String>)> {
     let wanted = usize::try_from(wanted).unwrap_or(0);
     let is_leaving = |pod: &&Pod| is_going_pod(pod) || named(group).contains(&pod.name_any());
-    let mut staying = units(group, pods)?;
-    staying.retain(|unit| !unit.iter().any(is_leaving));
-    let surplus = staying.len().saturating_sub(wanted);
-    let mut free: Vec<&Unit<'_>> = staying.iter().filter(|unit| !holds(unit, occupied)).collect();
+    let mut candidates = units(group, pods)?;
+    candidates.retain(|unit| !unit.iter().any(is_leaving));
+    let surplus = candidates.len().saturating_sub(wanted);
+    let mut free: Vec<&Unit<'_>> = candidates.iter().filter(|unit| !holds(unit, occupied)).collect();
     free.sort_by_key(|unit| (unit.iter().all(|pod| is_ready(pod)), unit.iter().map(|pod| pod.name_any()).max()));
     free.truncate(surplus);
-    let left = staying.len() - free.len();
-    let going = free.into_iter().flatten().map(|pod| pod.name_any());
-    let names = named(group).iter().filter(|name| is_there(name, pods)).cloned().chain(going).collect();
-    let left = i32::try_from(left.max(wanted)).unwrap_or(i32::MAX).min(replicas(group));
-    Some((left, names))
+    let remaining = candidates.len() - free.len();
+    let deleted = free.into_iter().flatten().map(|pod| pod.name_any());
+    let names = named(group).iter().filter(|name| is_there(name, pods)).cloned().chain(deleted).collect();
+    let remaining = i32::try_from(remaining.max(wanted)).unwrap_or(i32::MAX).min(replicas(group));
+    Some((remaining, names))
 }
 
-/// Whether each worker that is there holds a replica of Serve, but for those that its group has at least; `None` if it can't be told.
+/// Returns true if every worker holds a Serve replica, apart from those needed for the minimum of
+/// its group; None if it is unknown which pods form a replica.
 pub(super) fn all_hold(cluster: &RayCluster, pods: &[&Pod], occupied: &BTreeSet<String>) -> Option<bool> {
-    let mut all = true;
+    let mut result = true;
     for group in &cluster.spec.worker_group_specs {
         let units = units(group, &of_group(group, pods))?;
         let holding = units.iter().filter(|unit| holds(unit, occupied)).count();
-        let least = usize::try_from(group.min_replicas.unwrap_or(0)).unwrap_or(0);
-        all &= units.len() <= holding.max(least);
+        let min = usize::try_from(group.min_replicas.unwrap_or(0)).unwrap_or(0);
+        result &= units.len() <= holding.max(min);
     }
-    Some(all)
+    Some(result)
 }
 
-/// How many pods each worker group has.
+/// Returns the number of pods of each worker group.
 pub(super) fn count(pods: &[&Pod]) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
     for pod in pods {
@@ -118,7 +124,8 @@ pub(super) fn count(pods: &[&Pod]) -> BTreeMap<String, u32> {
     counts
 }
 
-/// The replicas that the pods of a group make up. Where several hosts are one, their labels say which.
+/// Groups the pods of a worker group into replicas. Pods of multi-host replicas are matched by
+/// their replica label; None if one lacks it.
 fn units<'a>(group: &WorkerGroupSpec, pods: &[&'a Pod]) -> Option<Vec<Unit<'a>>> {
     if group.num_of_hosts.unwrap_or(1) <= 1 {
         return Some(pods.iter().map(|pod| vec![*pod]).collect());
@@ -147,7 +154,7 @@ fn is_there(name: &str, pods: &[&Pod]) -> bool {
     pods.iter().any(|pod| pod.metadata.name.as_deref() == Some(name))
 }
 
-/// The pods that a group is to lose first.
+/// Returns the pods in the group's `workersToDelete`.
 fn named(group: &WorkerGroupSpec) -> &[String] {
     group.scale_strategy.as_ref().map_or(&[], |strategy| &strategy.workers_to_delete)
 }
@@ -177,7 +184,7 @@ mod tests {
         serde_json::from_value(pod).expect("a pod")
     }
 
-    /// Four workers of one host each.
+    /// Returns four single-host workers.
     fn four() -> Vec<Pod> {
         ["a", "b", "c", "d"].map(|name| pod(name, name, None)).into()
     }
@@ -192,7 +199,7 @@ mod tests {
         Places::At(places.iter().map(|place| (*place).to_owned()).collect())
     }
 
-    /// Replicas of the group, and who of it is named, after it was scaled to this capacity.
+    /// Scales the group to this capacity, and returns its replicas and `workersToDelete`.
     fn scaled(cluster: &mut RayCluster, percent: Percent, pods: &[Pod], places: &Places) -> (Option<i32>, Vec<String>) {
         scale(cluster, (&[4], percent), &pods.iter().collect::<Vec<_>>(), places);
         let group = &cluster.spec.worker_group_specs[0];
@@ -200,27 +207,27 @@ mod tests {
     }
 
     #[rstest]
-    #[case::those_that_hold_nothing(at(&["a", "d"]), 2, &["b", "c"])]
-    #[case::no_more_than_are_free(at(&["a", "b", "d"]), 3, &["c"])]
-    #[case::none_is_free(at(&["a", "b", "c", "d"]), 4, &[])]
-    #[case::no_more_than_are_too_many(at(&[]), 2, &["a", "b"])]
-    #[case::nobody_answers(Places::Unknown, 4, &[])]
-    #[case::serve_does_not_tell(Places::Untold, 2, &[])]
-    fn workers_go_that_hold_no_replica(#[case] places: Places, #[case] left: i32, #[case] going: &[&str]) {
+    #[case::workers_without_replica(at(&["a", "d"]), 2, &["b", "c"])]
+    #[case::only_free_workers(at(&["a", "b", "d"]), 3, &["c"])]
+    #[case::no_free_worker(at(&["a", "b", "c", "d"]), 4, &[])]
+    #[case::only_surplus_workers(at(&[]), 2, &["a", "b"])]
+    #[case::no_response(Places::Unknown, 4, &[])]
+    #[case::locations_not_reported(Places::Untold, 2, &[])]
+    fn workers_without_replica_are_removed(#[case] places: Places, #[case] remaining: i32, #[case] deleted: &[&str]) {
         let mut cluster = small(4);
         let (replicas, names) = scaled(&mut cluster, 50, &four(), &places);
-        assert_eq!((replicas, names), (Some(left), going.iter().map(|name| (*name).to_owned()).collect()));
-        assert_eq!(cluster.annotations().contains_key(workers::FULL_REPLICAS_ANNOTATION), left < 4);
+        assert_eq!((replicas, names), (Some(remaining), deleted.iter().map(|name| (*name).to_owned()).collect()));
+        assert_eq!(cluster.annotations().contains_key(workers::FULL_REPLICAS_ANNOTATION), remaining < 4);
     }
 
     #[test]
-    fn more_go_as_they_get_free_and_names_vanish_with_their_pods() {
+    fn workers_are_removed_as_they_become_free_and_names_are_dropped_with_their_pods() {
         let (mut cluster, mut pods) = (small(4), four());
         scaled(&mut cluster, 50, &pods, &at(&["a", "b", "d"]));
         assert_eq!(
             scaled(&mut cluster, 50, &pods, &at(&["a", "b", "d"])),
             (Some(3), vec!["c".to_owned()]),
-            "the same again says the same"
+            "scaling again changes nothing"
         );
         pods.remove(2);
         assert_eq!(scaled(&mut cluster, 50, &pods, &at(&["a", "b", "d"])), (Some(3), vec![]));
@@ -230,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_to_go_may_stay_when_the_capacity_comes_back() {
+    fn workers_to_delete_are_cleared_when_the_capacity_is_restored() {
         let mut cluster = small(4);
         let whole = cluster.spec.clone();
         scaled(&mut cluster, 50, &four(), &at(&["a", "d"]));
@@ -240,13 +247,13 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_never_came_goes_before_those_that_hold_something() {
+    fn missing_worker_is_removed_before_workers_with_a_replica() {
         let pods = &four()[..3];
         assert_eq!(scaled(&mut small(4), 50, pods, &at(&["a", "b", "c"])), (Some(3), vec![]));
     }
 
     #[test]
-    fn a_name_that_somebody_else_wrote_stays() {
+    fn workers_to_delete_set_by_others_are_kept() {
         let mut cluster = small(4);
         let strategy = ScaleStrategy { workers_to_delete: vec!["gone".to_owned()] };
         cluster.spec.worker_group_specs[0].scale_strategy = Some(strategy);
@@ -254,30 +261,30 @@ mod tests {
     }
 
     #[rstest]
-    #[case::no_host_of_one_is_occupied(true, at(&["1-1"]), 1, &["0-0", "0-1"])]
-    #[case::a_host_of_each_is_occupied(true, at(&["0-1", "1-0"]), 2, &[])]
-    #[case::nobody_knows_which_hosts_are_one(false, at(&["1-1"]), 1, &[])]
-    fn hosts_that_are_one_replica_go_together(
-        #[case] labelled: bool,
+    #[case::one_replica_free(true, at(&["1-1"]), 1, &["0-0", "0-1"])]
+    #[case::each_replica_occupied_on_one_host(true, at(&["0-1", "1-0"]), 2, &[])]
+    #[case::hosts_without_replica_label(false, at(&["1-1"]), 1, &[])]
+    fn hosts_of_a_replica_are_removed_together(
+        #[case] is_labeled: bool,
         #[case] places: Places,
-        #[case] left: i32,
-        #[case] going: &[&str],
+        #[case] remaining: i32,
+        #[case] deleted: &[&str],
     ) {
         let mut cluster = small(2);
         cluster.spec.worker_group_specs[0].num_of_hosts = Some(2);
         let hosts = [("0-0", 0), ("0-1", 0), ("1-0", 1), ("1-1", 1)];
-        let pods = hosts.map(|(name, replica)| pod(name, name, labelled.then_some(replica)));
-        let expected: Vec<String> = going.iter().map(|name| (*name).to_owned()).collect();
-        assert_eq!(scaled(&mut cluster, 50, &pods, &places), (Some(left), expected));
+        let pods = hosts.map(|(name, replica)| pod(name, name, is_labeled.then_some(replica)));
+        let expected: Vec<String> = deleted.iter().map(|name| (*name).to_owned()).collect();
+        assert_eq!(scaled(&mut cluster, 50, &pods, &places), (Some(remaining), expected));
     }
 
     #[rstest]
     #[case::all(&["a", "b", "c", "d"], 0, true)]
     #[case::one_is_idle(&["a", "b", "c"], 0, false)]
-    #[case::as_many_as_it_has_at_least(&["a", "b", "c"], 4, true)]
-    fn workers_that_hold_nothing_are_seen(#[case] occupied: &[&str], #[case] least: i32, #[case] expected: bool) {
+    #[case::at_the_minimum(&["a", "b", "c"], 4, true)]
+    fn idle_workers_above_the_minimum_are_detected(#[case] occupied: &[&str], #[case] min: i32, #[case] expected: bool) {
         let mut cluster = small(4);
-        cluster.spec.worker_group_specs[0].min_replicas = Some(least);
+        cluster.spec.worker_group_specs[0].min_replicas = Some(min);
         let occupied = occupied.iter().map(|place| (*place).to_owned()).collect();
         assert_eq!(all_hold(&cluster, &four().iter().collect::<Vec<_>>(), &occupied), Some(expected));
     }
@@ -290,11 +297,11 @@ mod tests {
     #[case::all_states_count(
         json!([replica("RUNNING", Some("a")), replica("STOPPING", Some("b")), replica("STARTING", Some("c"))]),
         at(&["a", "b", "c"]))]
-    #[case::one_has_no_place_yet(json!([replica("RUNNING", Some("a")), replica("STARTING", None)]), at(&["a"]))]
-    #[case::there_are_none(json!([]), at(&[]))]
-    #[case::an_older_ray(json!([{"state": "RUNNING"}]), Places::Untold)]
-    #[case::one_that_tells_of_no_replicas(Value::Null, Places::Untold)]
-    fn places_are_those_that_serve_tells(#[case] replicas: Value, #[case] expected: Places) {
+    #[case::replica_without_location(json!([replica("RUNNING", Some("a")), replica("STARTING", None)]), at(&["a"]))]
+    #[case::no_replicas(json!([]), at(&[]))]
+    #[case::older_ray(json!([{"state": "RUNNING"}]), Places::Untold)]
+    #[case::replicas_not_reported(Value::Null, Places::Untold)]
+    fn locations_are_read_from_the_serve_status(#[case] replicas: Value, #[case] expected: Places) {
         let deployments = json!({"model": {"replicas": replicas}});
         let status = json!({"applications": {"one": {"status": "RUNNING", "deployments": deployments}}});
         assert_eq!(Places::of(&serde_json::from_value(status).expect("a status")), expected);

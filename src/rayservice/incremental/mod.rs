@@ -1,7 +1,8 @@
-//! Incremental upgrades: capacity and traffic go from one cluster to the other a step at a time.
+//! Incremental upgrades: capacity and traffic move from the active to the pending cluster step by
+//! step.
 //!
-//! What was decided stands in the API server before it is acted on: capacity in the status of the service, traffic in the weights of
-//! its route. A process that starts in between goes on from there.
+//! Every decision is persisted before it is acted on: capacity in the status of the RayService,
+//! traffic in the weights of its route. A restarted process resumes from there.
 
 mod capacity;
 mod idle;
@@ -32,8 +33,9 @@ use options::Options;
 pub(super) use plan::{plan, release};
 pub(super) use tell::{progress, rollback};
 
-/// How a service is upgraded in steps; `None` if it isn't. One that is to be upgraded otherwise by now finishes what was begun, and one
-/// whose options make no sense stays as it is.
+/// Returns the options of incremental upgrades; None if the RayService is not upgraded
+/// incrementally. An upgrade in progress is finished immediately if the strategy was changed, and
+/// is frozen while the options are invalid.
 pub(super) fn options(service: &RayService) -> Option<Options> {
     match Options::of(service) {
         Ok(Some(options)) => Some(options),
@@ -42,13 +44,14 @@ pub(super) fn options(service: &RayService) -> Option<Options> {
     }
 }
 
-/// Whether the status tells how much of the capacity the active cluster has, as it does of a service that is upgraded in steps.
+/// Returns true if the status records the active cluster's capacity, as it does for incremental
+/// upgrades only.
 fn has_shares(service: &RayService) -> bool {
     let entry = service.status.as_ref().and_then(|status| status.active_service_status.as_ref());
     entry.is_some_and(|entry| entry.target_capacity.is_some())
 }
 
-/// Whether the status tells of an upgrade in steps that was begun.
+/// Returns true if the status records an incremental upgrade in progress.
 pub fn is_under_way(service: &RayService) -> bool {
     let status = service.status.as_ref();
     let [active, pending] = [active_name(service), pending_name(service)];
@@ -56,7 +59,7 @@ pub fn is_under_way(service: &RayService) -> bool {
     active.is_some() && pending.is_some() && entry.is_some_and(|entry| entry.target_capacity.is_some())
 }
 
-/// What the status says of a cluster.
+/// Returns the status entry of a cluster; None if the status does not name it.
 fn recorded<'a>(service: &'a RayService, cluster: &RayCluster) -> Option<&'a RayServiceStatus> {
     let status = service.status.as_ref()?;
     let entries = [&status.active_service_status, &status.pending_service_status].into_iter().flatten();
@@ -64,29 +67,33 @@ fn recorded<'a>(service: &'a RayService, cluster: &RayCluster) -> Option<&'a Ray
     entries.into_iter().find(|entry| entry.ray_cluster_name.as_deref() == Some(name.as_str()))
 }
 
-/// How much a cluster has: its capacity as the status has it; its traffic as the route has it, or else the status.
+/// Returns the capacity of a cluster according to the status, and its traffic according to the
+/// route, or to the status if the route has no weights. `without_record` is the default of both, in
+/// percent.
 fn side(view: &View<'_>, cluster: &RayCluster, without_record: Percent) -> Side {
-    let known = recorded(view.service, cluster);
+    let entry = recorded(view.service, cluster);
     let percent = |recorded: i32| Percent::try_from(recorded.clamp(0, 100)).ok();
-    let capacity = known.and_then(|entry| entry.target_capacity).and_then(percent);
-    // A route that was lost, or that its owner has written anew, doesn't say where the upgrade stands.
-    let traffic = || known.and_then(|entry| entry.traffic_routed_percent).and_then(percent);
+    let capacity = entry.and_then(|entry| entry.target_capacity).and_then(percent);
+    // A route that was deleted or overwritten by its owner does not reflect the progress of the
+    // upgrade.
+    let traffic = || entry.and_then(|entry| entry.traffic_routed_percent).and_then(percent);
     Side {
         capacity: capacity.unwrap_or(without_record),
         traffic: view.ways.share(cluster).or_else(traffic).unwrap_or(without_record),
     }
 }
 
-/// The child that serves, as far as the status and the route tell: not the one that the serve Service leads to, which follows the
-/// traffic. The pending one serves once nothing is left to the other.
+/// Returns the index of the active cluster according to the status and the route. The serve Service
+/// follows the traffic and is not decisive. The pending cluster becomes active once the other one
+/// has nothing left.
 pub(super) fn find_active(view: &View<'_>, children: &[Child<'_>]) -> Option<usize> {
-    let named = |name: Option<&str>| children.iter().position(|child| Some(child.name().as_str()) == name);
-    let (active, pending) = (named(active_name(view.service)), named(pending_name(view.service)));
+    let index_of = |name: Option<&str>| children.iter().position(|child| Some(child.name().as_str()) == name);
+    let (active, pending) = (index_of(active_name(view.service)), index_of(pending_name(view.service)));
     if let (Some(active), Some(pending)) = (active, pending) {
-        let given = side(view, children[active].cluster, WHOLE).capacity == 0;
-        let gained = side(view, children[pending].cluster, 0);
-        let is_over = given && gained == Side { capacity: WHOLE, traffic: WHOLE };
-        return Some(if is_over { pending } else { active });
+        let is_released = side(view, children[active].cluster, WHOLE).capacity == 0;
+        let gaining = side(view, children[pending].cluster, 0);
+        let is_complete = is_released && gaining == Side { capacity: WHOLE, traffic: WHOLE };
+        return Some(if is_complete { pending } else { active });
     }
     let by_traffic = || {
         let share = |index: &usize| view.ways.share(children[*index].cluster).unwrap_or(0);
@@ -95,28 +102,29 @@ pub(super) fn find_active(view: &View<'_>, children: &[Child<'_>]) -> Option<usi
     active.or_else(by_traffic)
 }
 
-/// What is to be done once it is seen that a cluster has a part of what the active one is to have: it isn't just dropped.
+/// Replaces an action that would drop a pending cluster with capacity or traffic by a rollback to
+/// the active cluster.
 pub(super) fn decide(view: &View<'_>, active: Option<&Child<'_>>, others: &[Child<'_>], step: Step) -> Step {
     let Some(active) = active else { return step };
     let pending = others.iter().position(|child| Some(child.name().as_str()) == pending_name(view.service));
     let Some(pending) = pending.filter(|pending| step.pending() != Some(*pending)) else { return step };
     let child = &others[pending];
-    let has_taken =
+    let has_served =
         recorded(view.service, child.cluster).is_some_and(|entry| entry.last_traffic_migrated_time.is_some());
-    let is_whole = side(view, active.cluster, WHOLE) == Side { capacity: WHOLE, traffic: WHOLE };
-    let is_left = side(view, child.cluster, 0).traffic == 0 && (!has_taken || child.delete_after().is_some());
-    if is_whole && is_left { step } else { Step::Return(pending) }
+    let is_restored = side(view, active.cluster, WHOLE) == Side { capacity: WHOLE, traffic: WHOLE };
+    let is_drained = side(view, child.cluster, 0).traffic == 0 && (!has_served || child.delete_after().is_some());
+    if is_restored && is_drained { step } else { Step::Return(pending) }
 }
 
-/// An upgrade in steps that is under way, in one direction or the other.
+/// Incremental upgrade in progress, forward or rolling back.
 #[derive(Debug)]
 pub(super) struct Transition {
     options: Options,
-    /// Whether what was begun is taken back.
+    /// True if the upgrade is rolled back.
     returning: bool,
     active: Side,
     pending: Side,
-    /// What is to be done next, or why nothing can be.
+    /// Next action, or the reason why none is possible.
     next: Result<Move, String>,
 }
 
@@ -125,16 +133,16 @@ impl Transition {
         let options = options(view.service)?;
         let active = active?;
         let returning = matches!(step, Step::Return(_));
-        let goes_on = returning || matches!(step, Step::Continue(_) | Step::UpdatePending(_) | Step::Hold(..));
-        let pending = others.get(step.pending().filter(|_| goes_on)?)?;
+        let is_in_progress = returning || matches!(step, Step::Continue(_) | Step::UpdatePending(_) | Step::Hold(..));
+        let pending = others.get(step.pending().filter(|_| is_in_progress)?)?;
         let sides = (side(view, active.cluster, WHOLE), side(view, pending.cluster, 0));
         let position = match returning {
             true => Position { to: sides.0, from: sides.1 },
             false => Position { to: sides.1, from: sides.0 },
         };
-        let (to, from) = if returning { (active, pending) } else { (pending, active) };
+        let (gaining, losing) = if returning { (active, pending) } else { (pending, active) };
         let obstacle = match step {
-            Step::Hold(..) => Some("the upgrade is held".to_owned()),
+            Step::Hold(..) => Some("the upgrade is blocked".to_owned()),
             _ => view.ways.obstacle(view.service, options.gateway_class.as_deref(), [active.cluster, pending.cluster]),
         };
         let next = match obstacle {
@@ -142,31 +150,33 @@ impl Transition {
             None if !returning && wish(view.service) == Wish::Paused => {
                 Err(format!("it is paused by annotation {UPGRADE_ANNOTATION}"))
             }
-            // No step is taken from where nobody would know how it was come to.
+            // Acting on an unrecorded position would leave a restarted process with an inconsistent
+            // one.
             None if !is_recorded(view, [(active, sides.0), (pending, sides.1)]) => Ok(Move::Wait(Wait::Record)),
             None => Ok(machine::next(
                 position,
                 &pace(view, &options, returning, position),
-                &facts(view, to, from, position),
+                &facts(view, gaining, losing, position),
             )),
         };
         Some(Self { options, returning, active: sides.0, pending: sides.1, next })
     }
 
-    /// What both are to have once the next step is taken: first the active cluster, then the pending one.
+    /// Returns the shares after the next action: first of the active cluster, then of the pending
+    /// one.
     fn after(&self) -> (Side, Side) {
-        let (to, from) = if self.returning { (self.active, self.pending) } else { (self.pending, self.active) };
-        let position = Position { to, from };
-        let Position { to, from } = self.next.as_ref().map_or(position, |step| position.after(*step));
-        if self.returning { (to, from) } else { (from, to) }
+        let (gaining, losing) = if self.returning { (self.active, self.pending) } else { (self.pending, self.active) };
+        let position = Position { to: gaining, from: losing };
+        let Position { to: gaining, from: losing } = self.next.as_ref().map_or(position, |step| position.after(*step));
+        if self.returning { (gaining, losing) } else { (losing, gaining) }
     }
 
-    /// Whether the pending cluster gets most of the traffic.
+    /// Returns true if the pending cluster receives most of the traffic.
     pub(super) fn prefers_pending(&self) -> bool {
         self.pending.traffic > self.active.traffic
     }
 
-    /// Whether the active cluster has everything back, so that the pending one can be given up.
+    /// Returns true if the rollback is complete, so that the pending cluster can be deleted.
     pub(super) fn is_back(&self) -> bool {
         self.returning && self.next == Ok(Move::Done)
     }
@@ -174,10 +184,10 @@ impl Transition {
 
 fn pace(view: &View<'_>, options: &Options, returning: bool, position: Position) -> Pace {
     let service = view.service;
-    let promoted = wish(service) == Wish::Promote;
-    let at_once = match Rollback::of(&service.metadata).unwrap_or_default() {
-        _ if !returning => promoted,
-        // What has failed answers nobody as it should.
+    let is_promoted = wish(service) == Wish::Promote;
+    let immediate = match Rollback::of(&service.metadata).unwrap_or_default() {
+        _ if !returning => is_promoted,
+        // A failed cluster serves no request correctly, so traffic leaves it immediately.
         _ if view.goal.as_ref().is_ok_and(|goal| failed::reason(service, goal).is_some()) => true,
         Rollback::AsCapacityAllows => position.to.capacity == WHOLE,
         Rollback::Stepped => false,
@@ -188,8 +198,8 @@ fn pace(view: &View<'_>, options: &Options, returning: bool, position: Position)
         surge: options.surge,
         step: options.step,
         interval: options.interval,
-        bake: if promoted || returning { SignedDuration::ZERO } else { bake },
-        at_once: at_once || options.interval.is_zero(),
+        bake: if is_promoted || returning { SignedDuration::ZERO } else { bake },
+        at_once: immediate || options.interval.is_zero(),
         leaves_capacity: returning,
     }
 }
@@ -198,53 +208,54 @@ fn wish(service: &RayService) -> Wish {
     Wish::of(&service.metadata).unwrap_or_default()
 }
 
-fn facts(view: &View<'_>, to: &Child<'_>, from: &Child<'_>, position: Position) -> Facts {
+fn facts(view: &View<'_>, gaining: &Child<'_>, losing: &Child<'_>, position: Position) -> Facts {
     Facts {
-        carries: carried(view, to, position.to.capacity),
-        from_carries: carried(view, from, position.from.capacity),
-        to_serves: view.ways.has_endpoints(to.cluster),
-        from_serves: view.ways.has_endpoints(from.cluster),
-        room: has_room(view, from, position.from.capacity),
+        carries: carried(view, gaining, position.to.capacity),
+        from_carries: carried(view, losing, position.from.capacity),
+        to_serves: view.ways.has_endpoints(gaining.cluster),
+        from_serves: view.ways.has_endpoints(losing.cluster),
+        room: has_room(view, losing, position.from.capacity),
         moved_at: moved_at(view.service),
         now: view.now,
     }
 }
 
-/// The share of the traffic that a cluster can take: with replicas that run after it was told of its capacity, and pods that its
-/// Service leads to.
+/// Returns the share of the traffic that a cluster can serve, in percent: only replicas that run
+/// since Serve was given the capacity, and pods that are endpoints of its Service, count.
 fn carried(view: &View<'_>, child: &Child<'_>, capacity: Percent) -> Percent {
     let Some(status) = child.current_status().filter(|_| !child.is_suspended()) else { return 0 };
     let is_configured = view.goal.as_ref().is_ok_and(|goal| child.applied_config() == Some(goal.config.hash()));
     if !view.ways.has_endpoints(child.cluster) || (is_pending(view, child) && !is_configured) {
         return 0;
     }
-    let told = status.target_capacity.unwrap_or(WHOLE.into());
-    // The highest of the percents that it was told of, or more.
-    let told = (0..=capacity).rev().find(|percent| f64::from(*percent) <= told).unwrap_or(0);
-    capacity::carried(status, told)
+    let reported = status.target_capacity.unwrap_or(WHOLE.into());
+    // The capacity that Serve reports, rounded down to whole percent and limited to the recorded
+    // one.
+    let reported = (0..=capacity).rev().find(|percent| f64::from(*percent) <= reported).unwrap_or(0);
+    capacity::carried(status, reported)
 }
 
 fn is_pending(view: &View<'_>, child: &Child<'_>) -> bool {
     active_name(view.service) != Some(child.name().as_str())
 }
 
-/// Whether the pods that a cluster is not to have any more are gone.
+/// Returns true if the surplus pods of a cluster at this capacity are gone.
 fn has_room(view: &View<'_>, child: &Child<'_>, capacity: Percent) -> bool {
     if workers::is_autoscaled(child.cluster) {
         return !view.gated || is_idle_gone(view, child, capacity);
     }
     let wanted = workers::at_capacity(child.cluster, &deployments(view, child), capacity);
-    let there = idle::count(worker_pods(view, child));
+    let counts = idle::count(worker_pods(view, child));
     child.cluster.spec.worker_group_specs.iter().all(|group| {
         let hosts = group.num_of_hosts.unwrap_or(1).max(1);
-        let most = wanted.get(&group.group_name).copied().unwrap_or(0).saturating_mul(hosts);
-        let there = there.get(&group.group_name).copied().unwrap_or(0);
-        there <= u32::try_from(most).unwrap_or(0)
+        let max = wanted.get(&group.group_name).copied().unwrap_or(0).saturating_mul(hosts);
+        let count = counts.get(&group.group_name).copied().unwrap_or(0);
+        count <= u32::try_from(max).unwrap_or(0)
     })
 }
 
-/// Whether Ray's autoscaler has removed the workers that a cluster doesn't need at this capacity. It takes its time, which is all that there
-/// is to go by where Serve doesn't tell who holds a replica.
+/// Returns true if the Ray autoscaler has removed the workers that a cluster does not need at this
+/// capacity. Where Serve does not report replica locations, only the elapsed time tells.
 fn is_idle_gone(view: &View<'_>, child: &Child<'_>, capacity: Percent) -> bool {
     let by_time = || {
         let moved = recorded(view.service, child.cluster).and_then(|entry| entry.last_traffic_migrated_time.as_ref());
@@ -257,7 +268,7 @@ fn is_idle_gone(view: &View<'_>, child: &Child<'_>, capacity: Percent) -> bool {
     all_hold.map_or_else(by_time, |all_hold| is_settled && all_hold)
 }
 
-/// What is known of where the replicas of a child are, since Serve on it has this capacity.
+/// Returns where the replicas of a cluster run, provided that Serve reports this capacity.
 fn places(view: &View<'_>, child: &Child<'_>, percent: Percent) -> Places {
     let is_unlimited = percent == WHOLE && !is_pending(view, child);
     let limit = (!is_unlimited).then(|| f64::from(percent));
@@ -268,44 +279,47 @@ fn places(view: &View<'_>, child: &Child<'_>, percent: Percent) -> Places {
     }
 }
 
-/// Whether nothing is lost with the workers of a child that doesn't answer: it gets no requests, or its upgrade has failed.
+/// Returns true if removing workers of a cluster that does not respond loses no requests: it
+/// receives none, or its upgrade has failed.
 fn is_left(view: &View<'_>, child: &Child<'_>) -> bool {
     let has_failed = view.goal.as_ref().is_ok_and(|goal| failed::reason(view.service, goal).is_some());
-    let is_given_up = has_failed && is_pending(view, child) && child.is_mute();
+    let is_failed = has_failed && is_pending(view, child) && child.is_mute();
     let has_share = view.ways.route.is_none() || view.ways.share(child.cluster).is_some_and(|share| share > 0);
-    is_given_up || !(has_share || view.ways.has_endpoints(child.cluster))
+    is_failed || !(has_share || view.ways.has_endpoints(child.cluster))
 }
 
 fn worker_pods<'v>(view: &'v View<'_>, child: &Child<'_>) -> &'v [&'v Pod] {
     view.worker_pods.get(&child.name()).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// How many replicas each deployment of a cluster has at full capacity, as far as its configuration says.
+/// Returns the number of replicas of each deployment at full capacity, according to the
+/// configuration of the cluster.
 fn deployments(view: &View<'_>, child: &Child<'_>) -> Vec<u32> {
-    let of_goal = || {
+    let from_spec = || {
         let config = &view.goal.as_ref().ok()?.config;
         (is_pending(view, child) || child.applied_config() == Some(config.hash())).then_some(config)
     };
-    kept::applied(view, child).or_else(of_goal).map(|config| config.replicas()).unwrap_or_default()
+    kept::applied(view, child).or_else(from_spec).map(|config| config.replicas()).unwrap_or_default()
 }
 
-/// Whether the status tells where both clusters stand.
+/// Returns true if the status records the current shares of both clusters.
 fn is_recorded(view: &View<'_>, sides: [(&Child<'_>, Side); 2]) -> bool {
     sides.iter().all(|(child, side)| {
-        let known = recorded(view.service, child.cluster);
+        let entry = recorded(view.service, child.cluster);
         let as_recorded =
-            (known.and_then(|known| known.target_capacity), known.and_then(|known| known.traffic_routed_percent));
+            (entry.and_then(|entry| entry.target_capacity), entry.and_then(|entry| entry.traffic_routed_percent));
         as_recorded == (Some(side.capacity.into()), Some(side.traffic.into()))
     })
 }
 
-/// When traffic moved last in the upgrade that is under way.
+/// Returns when traffic moved last in the current upgrade; None if it has not.
 fn moved_at(service: &RayService) -> Option<Timestamp> {
     let pending = service.status.as_ref()?.pending_service_status.as_ref()?;
     Some(pending.last_traffic_migrated_time.as_ref()?.0)
 }
 
-/// Fills in what the status says of a cluster's capacity and traffic, beside what it `was` to say.
+/// Sets capacity and traffic in a cluster's status entry. `before` is its entry in the current
+/// status.
 pub(super) fn record(
     scene: &Scene<'_>,
     child: &Child<'_>,
@@ -323,12 +337,12 @@ pub(super) fn record(
             (if is_active { active } else { pending }.capacity, now.traffic)
         }
         None if is_active => (WHOLE, WHOLE),
-        // The first cluster of a service is whole from the start.
+        // The first cluster has full capacity from the start.
         None if scene.family.active.is_none() => (WHOLE, 0),
         None => (0, 0),
     };
-    let known = before.and_then(|before| before.traffic_routed_percent);
-    let moved = known.map_or(traffic > 0 && !is_active, |known| known != i32::from(traffic));
+    let previous = before.and_then(|before| before.traffic_routed_percent);
+    let moved = previous.map_or(traffic > 0 && !is_active, |previous| previous != i32::from(traffic));
     entry.target_capacity = Some(capacity.into());
     entry.traffic_routed_percent = Some(traffic.into());
     let before = before.and_then(|before| before.last_traffic_migrated_time.clone());
@@ -336,8 +350,8 @@ pub(super) fn record(
         if moved { Some(Time(condition::whole_seconds(scene.view.now))) } else { before };
 }
 
-/// What Serve on a child is to be told of its capacity, in percent; `None` if nothing. A cluster that is to be given up keeps what
-/// it has for those who still talk to it.
+/// Returns the capacity to set in the Serve configuration of a cluster. A cluster that is about to
+/// be deleted keeps its current one for connections that still use it.
 pub(super) fn capacity(scene: &Scene<'_>, child: &Child<'_>) -> Told {
     let Some(transition) = &scene.transition else { return Told::Whole };
     let is_active = scene.family.active.as_ref().is_some_and(|active| active.name() == child.name());
@@ -348,19 +362,19 @@ pub(super) fn capacity(scene: &Scene<'_>, child: &Child<'_>) -> Told {
     }
 }
 
-/// What Serve is to be told of its capacity.
+/// Target capacity to set in Serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Told {
-    /// What it was told before stands.
+    /// The current capacity is left unchanged.
     Nothing,
-    /// There is no limit.
+    /// No limit.
     Whole,
-    /// As much as this, in percent.
+    /// Limit in percent.
     Share(Percent),
 }
 
-/// Gives the worker groups of a child the replicas that it is to have. Serve hears of less capacity first: workers go once they hold
-/// nothing.
+/// Sets the replicas of the worker groups. Serve learns of a lower capacity first: workers are
+/// removed only once they hold no replica.
 pub(super) fn scale(scene: &Scene<'_>, child: &Child<'_>, cluster: &mut RayCluster) {
     if workers::is_autoscaled(cluster) {
         return;
@@ -368,40 +382,41 @@ pub(super) fn scale(scene: &Scene<'_>, child: &Child<'_>, cluster: &mut RayClust
     let is_active = scene.family.active.as_ref().is_some_and(|active| active.name() == child.name());
     let percent = match &scene.transition {
         None => WHOLE,
-        // How many there are to be can't be told from a spec that makes no sense.
+        // An invalid spec does not determine the number of workers.
         Some(_) if scene.goal.is_err() => return,
         Some(transition) if is_active && transition.active.capacity == 0 => return,
         Some(transition) if is_active => transition.active.capacity,
         Some(transition) if transition.returning => transition.pending.capacity,
-        // The surge is reserved whole from the start.
+        // The full surge is requested from the start.
         Some(transition) => transition.pending.capacity.max(transition.options.surge),
     };
-    let on_record = scene.transition.as_ref().map(|transition| match is_active {
+    let recorded = scene.transition.as_ref().map(|transition| match is_active {
         true => transition.active.capacity,
         false => transition.pending.capacity,
     });
-    let places = on_record.map_or(Places::Unknown, |on_record| places(scene.view, child, on_record));
+    let locations = recorded.map_or(Places::Unknown, |recorded| places(scene.view, child, recorded));
     let deployments = deployments(scene.view, child);
-    idle::scale(cluster, (&deployments, percent), worker_pods(scene.view, child), &places);
+    idle::scale(cluster, (&deployments, percent), worker_pods(scene.view, child), &locations);
 }
 
-/// Whether a child is pending and has got traffic: what was noted when it was given up before holds no more.
+/// Returns true if the cluster is pending and receives traffic: a deletion time recorded earlier no
+/// longer applies then.
 pub(super) fn is_gaining(scene: &Scene<'_>, child: &Child<'_>) -> bool {
     let gains = |transition: &&Transition| !transition.returning && transition.pending.traffic > 0;
     let is_pending = scene.pending().is_some_and(|pending| pending.name() == child.name());
     is_pending && scene.transition.as_ref().filter(gains).is_some()
 }
 
-/// Makes a cluster that is to take the place of another as large as its first step needs.
+/// Reduces the workers of a new cluster to what its first step needs.
 pub(super) fn shrink(scene: &Scene<'_>, cluster: &mut RayCluster) {
     let service = scene.view.service;
     let (Some(options), Some(_), Ok(goal)) = (options(service), &scene.family.active, scene.goal) else { return };
     if !step_choices::scales_workers(&service.metadata).unwrap_or(true) {
         return;
     }
-    let autoscaled = workers::is_autoscaled(cluster);
+    let is_autoscaled = workers::is_autoscaled(cluster);
     workers::scale(cluster, &goal.config.replicas(), options.surge);
-    if autoscaled {
+    if is_autoscaled {
         cluster.annotations_mut().remove(workers::FULL_REPLICAS_ANNOTATION);
     }
 }

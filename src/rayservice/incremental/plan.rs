@@ -1,4 +1,5 @@
-//! Plans the ways in, and the shares that they give to each cluster.
+//! Plans the Gateway, the HTTPRoute and the backend Services of an incremental upgrade, with the
+//! traffic share of each cluster.
 
 use kube_core::ResourceExt;
 
@@ -15,7 +16,7 @@ use crate::services::serve_service_name;
 use crate::upgrade::Step;
 use crate::{Scene, View, failed};
 
-/// Plans the Gateway, the route and the Services of the clusters.
+/// Plans the Gateway, the HTTPRoute and the backend Services of the clusters.
 pub(crate) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
     let view = scene.view;
     let Some(options) = options(view.service) else { return release(view, plan) };
@@ -31,17 +32,18 @@ pub(crate) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
     forget_promotion(scene, plan);
 }
 
-/// Has all routes lead to wherever the serve Service leads to: those of a service that isn't upgraded in steps any more, or is deleted.
+/// Points all routes at the serve Service: those of a RayService that is deleted or no longer
+/// upgraded incrementally.
 pub(crate) fn release(view: &View<'_>, plan: &mut Plan) {
     view.ways.route.iter().chain(&view.ways.former).for_each(|route| hand_over(view, route, plan));
     note_adopted(view, None, plan);
 }
 
-/// Has a route lead to wherever the serve Service leads to, if it was made for the service, or its clusters were put into it.
+/// Points a route at the serve Service, if it was created for the RayService or adopted by it.
 fn hand_over(view: &View<'_>, route: &HTTPRoute, plan: &mut Plan) {
     let (service, name) = (view.service, serve_service_name(view.service));
-    let noted = way_choices::adopted_route(&service.metadata);
-    let is_ours = noted == Some(route.name_any().as_str()) || routes::is_made_for(service, route);
+    let recorded = way_choices::adopted_route(&service.metadata);
+    let is_ours = recorded == Some(route.name_any().as_str()) || routes::is_made_for(service, route);
     let Some(serve) = view.services.iter().find(|there| there.name_any() == name).filter(|_| is_ours) else { return };
     if view.ways.own.leads(route) {
         let backends = vec![routes::backend_ref(serve, WHOLE)];
@@ -50,17 +52,17 @@ fn hand_over(view: &View<'_>, route: &HTTPRoute, plan: &mut Plan) {
     }
 }
 
-/// Notes on a service into which route of others its clusters are put, before they are, and until they are taken out of it again.
-/// Returns whether that is noted.
+/// Records the user-provided route on the RayService before its backends are changed, and removes
+/// the record only once they are restored. Returns true if the record is up to date.
 fn note_adopted(view: &View<'_>, wanted: Option<&str>, plan: &mut Plan) -> bool {
     let service = view.service;
-    let noted = way_choices::adopted_route(&service.metadata);
-    if noted == wanted {
+    let recorded = way_choices::adopted_route(&service.metadata);
+    if recorded == wanted {
         return true;
     }
     let mut routes = view.ways.route.into_iter().chain(view.ways.former.iter().copied());
-    let before = noted.and_then(|noted| routes.find(|route| route.name_any() == noted));
-    if !before.is_some_and(|route| view.ways.own.leads(route)) {
+    let previous = recorded.and_then(|recorded| routes.find(|route| route.name_any() == recorded));
+    if !previous.is_some_and(|route| view.ways.own.leads(route)) {
         let mut next = service.clone();
         match wanted {
             Some(route) => next.annotations_mut().insert(ADOPTED_ROUTE_ANNOTATION.to_owned(), route.to_owned()),
@@ -72,32 +74,32 @@ fn note_adopted(view: &View<'_>, wanted: Option<&str>, plan: &mut Plan) -> bool 
 }
 
 fn plan_gateway(scene: &Scene<'_>, class: &str, plan: &mut Plan) {
-    let (service, there) = (scene.view.service, scene.view.ways.gateway);
-    let wanted = ways::gateway(service, class, there);
-    match there {
+    let (service, current) = (scene.view.service, scene.view.ways.gateway);
+    let wanted = ways::gateway(service, class, current);
+    match current {
         None => {
-            let text = format!("Gateway {} is made", place(&wanted));
+            let text = format!("Created Gateway {}", place(&wanted));
             plan.notes.push(Note::normal(service, "CreatedGateway", text).of_write(&ObjectRef::of(&wanted)));
             plan.write(Write::create(&wanted));
         }
-        Some(there) => {
-            let write = Write::patch(there, &wanted);
+        Some(current) => {
+            let write = Write::patch(current, &wanted);
             if write.is_some() {
-                let text = format!("Gateway {} is of class {class}, and has its listener", place(there));
-                plan.notes.push(Note::normal(service, "UpdatedGateway", text).of_write(&ObjectRef::of(there)));
+                let text = format!("Updated Gateway {}: class {class}, HTTP listener", place(current));
+                plan.notes.push(Note::normal(service, "UpdatedGateway", text).of_write(&ObjectRef::of(current)));
             }
             plan.write(write);
         }
     }
 }
 
-/// The clusters that can get traffic, each with its share.
+/// Returns the clusters that can receive traffic, each with its share in percent.
 fn shares<'s>(scene: &'s Scene<'_>) -> Vec<(&'s Child<'s>, Percent)> {
     let Some(active) = &scene.family.active else { return Vec::new() };
     match (&scene.transition, scene.pending()) {
         (Some(transition), Some(pending)) => {
-            let (of_active, of_pending) = transition.after();
-            vec![(active, of_active.traffic), (pending, of_pending.traffic)]
+            let (active_share, pending_share) = transition.after();
+            vec![(active, active_share.traffic), (pending, pending_share.traffic)]
         }
         _ => vec![(active, WHOLE)],
     }
@@ -106,78 +108,80 @@ fn shares<'s>(scene: &'s Scene<'_>) -> Vec<(&'s Child<'s>, Percent)> {
 fn plan_backends(scene: &Scene<'_>, plan: &mut Plan) {
     for (child, _) in shares(scene) {
         let wanted = ways::backend(child.cluster);
-        let ways = &scene.view.ways;
-        match ways.backend(child.cluster) {
-            None if ways.stranger(child.cluster).is_some() => {}
+        let routing = &scene.view.ways;
+        match routing.backend(child.cluster) {
+            // A Service of this name that the cluster does not own is left alone.
+            None if routing.stranger(child.cluster).is_some() => {}
             None => plan.write(Write::create(&wanted)),
-            Some(there) => {
-                let mut next = there.clone();
+            Some(current) => {
+                let mut next = current.clone();
                 let spec = next.spec.get_or_insert_default();
                 spec.selector = wanted.spec.and_then(|wanted| wanted.selector);
-                plan.write(Write::patch(there, &next));
+                plan.write(Write::patch(current, &next));
             }
         }
     }
 }
 
-/// Plans the route, once there is somebody who lets requests in, and somewhere to send them.
+/// Plans the route once its Gateway exists and every share has a backend Service.
 fn plan_route(scene: &Scene<'_>, plan: &mut Plan) {
-    let (service, ways) = (scene.view.service, &scene.view.ways);
+    let (service, routing) = (scene.view.service, &scene.view.ways);
     let shares = shares(scene);
-    let known = shares.iter().filter_map(|(child, share)| {
-        let backend = ways.backend(child.cluster)?;
+    let backends = shares.iter().filter_map(|(child, share)| {
+        let backend = routing.backend(child.cluster)?;
         Some(routes::backend_ref(backend, *share))
     });
-    let backends: Vec<BackendRef> = known.collect();
+    let backends: Vec<BackendRef> = backends.collect();
     if backends.iter().filter_map(|backend| backend.weight).sum::<i32>() != i32::from(WHOLE) {
         return;
     }
-    let next = match (routes::adopted(service), ways.route) {
+    let next = match (routes::adopted(service), routing.route) {
         (Some(_), None) => return,
-        // What can't be divided goes on leading to the serve Service.
-        (Some(_), Some(route)) if backends.len() > 1 && ways.own.obstacle(route).is_some() => return,
-        (Some(_), Some(route)) => ways.own.divide(route, &backends),
-        (None, _) if ways.gateway.is_none() => return,
-        (None, there) => routes::made(service, &ways.own, &backends, there),
+        // A route whose weights cannot be split keeps pointing at the serve Service.
+        (Some(_), Some(route)) if backends.len() > 1 && routing.own.obstacle(route).is_some() => return,
+        (Some(_), Some(route)) => routing.own.divide(route, &backends),
+        (None, _) if routing.gateway.is_none() => return,
+        (None, current) => routes::made(service, &routing.own, &backends, current),
     };
-    let steady = shares.iter().map(|(child, _)| ObjectRef::of(child.cluster)).collect();
-    write_route(service, &next, ways.route, &backends, steady, plan);
+    let blockers = shares.iter().map(|(child, _)| ObjectRef::of(child.cluster)).collect();
+    write_route(service, &next, routing.route, &backends, blockers, plan);
 }
 
 fn write_route(
     service: &RayService,
     next: &HTTPRoute,
-    there: Option<&HTTPRoute>,
+    current: Option<&HTTPRoute>,
     backends: &[BackendRef],
-    steady: Vec<ObjectRef>,
+    blockers: Vec<ObjectRef>,
     plan: &mut Plan,
 ) {
-    let text = backends.iter().map(|backend| format!("{} % to {}", backend.weight.unwrap_or(1), backend.name));
+    let text = backends.iter().map(|backend| format!("{}% to {}", backend.weight.unwrap_or(1), backend.name));
     let text = text.collect::<Vec<_>>().join(", ");
-    let (reason, write) = match there {
+    let (reason, write) = match current {
         None => ("CreatedHTTPRoute", Some(Write::create(next))),
-        Some(there) => ("UpdatedHTTPRoute", Write::patch(there, next)),
+        Some(current) => ("UpdatedHTTPRoute", Write::patch(current, next)),
     };
     if let Some(write) = write {
-        let text = format!("HTTPRoute {} sends {text}", place(next));
+        let text = format!("HTTPRoute {} routes {text}", place(next));
         plan.notes.push(Note::normal(service, reason, text).of_write(&write.target));
-        plan.write(write.while_quiet(steady));
+        plan.write(write.while_quiet(blockers));
     }
 }
 
-/// An upgrade that was to be promoted is over, or has failed: the next one is not meant.
+/// Removes the Promote directive once its upgrade has finished or failed, so that it does not apply
+/// to the next one.
 fn forget_promotion(scene: &Scene<'_>, plan: &mut Plan) {
     let service = scene.view.service;
-    let is_over = scene.family.active.is_some() && matches!(scene.step, Step::Keep | Step::UpdateActive);
+    let has_finished = scene.family.active.is_some() && matches!(scene.step, Step::Keep | Step::UpdateActive);
     let has_failed = scene.goal.as_ref().is_ok_and(|goal| failed::reason(service, goal).is_some());
-    if (is_over || has_failed) && wish(service) == Wish::Promote {
+    if (has_finished || has_failed) && wish(service) == Wish::Promote {
         let mut next = service.clone();
         next.annotations_mut().remove(UPGRADE_ANNOTATION);
         plan.write(Write::patch(service, &next));
     }
 }
 
-/// Asks to be planned again when the next step is due.
+/// Schedules the next plan for when the next step is due.
 fn wake(scene: &Scene<'_>, plan: &mut Plan) {
     let next = scene.transition.as_ref().map(|Transition { next, .. }| next);
     if let Some(Ok(Move::Wait(super::machine::Wait::Until(due)))) = next {

@@ -1,17 +1,18 @@
-//! What is told of an upgrade in steps.
+//! Condition messages of an incremental upgrade.
 
 use super::Transition;
 use super::machine::{Move, Side, Wait};
 use crate::serve::is_made_from_spec;
 use crate::{Scene, failed};
 
-/// How far an upgrade is, and what its next step waits for.
+/// Returns the traffic and capacity of both clusters and what the next step waits for; None if no
+/// incremental upgrade is in progress.
 pub(crate) fn progress(scene: &Scene<'_>) -> Option<String> {
     let transition = scene.transition.as_ref()?;
     let (active, pending) = (scene.family.active.as_ref()?, scene.pending()?);
-    let share = |side: Side| format!("{} % of the traffic on {} % capacity", side.traffic, side.capacity);
+    let share = |side: Side| format!("{}% of the traffic at {}% capacity", side.traffic, side.capacity);
     let text = format!(
-        "RayCluster {} has {}, RayCluster {} has {}",
+        "RayCluster {} receives {}, RayCluster {} receives {}",
         active.name(),
         share(transition.active),
         pending.name(),
@@ -21,29 +22,29 @@ pub(crate) fn progress(scene: &Scene<'_>) -> Option<String> {
 }
 
 fn waits_for(transition: &Transition) -> Option<String> {
-    let (to, from) = if transition.returning { ("active", "pending") } else { ("pending", "active") };
+    let (gaining, losing) = if transition.returning { ("active", "pending") } else { ("pending", "active") };
     match &transition.next {
-        Err(obstacle) => Some(format!("nothing moves: {obstacle}")),
-        Ok(Move::Wait(Wait::Until(due))) => Some(format!("the next step is due at {due}")),
+        Err(obstacle) => Some(format!("no progress: {obstacle}")),
+        Ok(Move::Wait(Wait::Until(due))) => Some(format!("next step at {due}")),
         Ok(Move::Wait(Wait::Replicas(share))) => {
-            Some(format!("the next step waits for replicas of the {to} cluster that can take {share} % of the traffic"))
+            Some(format!("waiting for replicas of the {gaining} cluster that can serve {share}% of the traffic"))
         }
         Ok(Move::Wait(Wait::Pods)) => {
-            Some(format!("the next step waits until pods that the {from} cluster does not need any more are gone"))
+            Some(format!("waiting for surplus pods of the {losing} cluster to terminate"))
         }
         Ok(Move::Wait(Wait::Record) | Move::Traffic(_) | Move::Raise(_) | Move::Lower(_) | Move::Done) => None,
     }
 }
 
-/// Why an upgrade is taken back, if it is.
+/// Returns why an incremental upgrade is rolled back; None if it is not.
 pub(crate) fn rollback(scene: &Scene<'_>) -> Option<&'static str> {
     scene.transition.as_ref().filter(|transition| transition.returning)?;
     let active = scene.family.active.as_ref()?;
     if scene.goal.as_ref().is_ok_and(|goal| failed::reason(scene.view.service, goal).is_some()) {
-        return Some("the upgrade has failed: traffic and capacity go back to the active cluster");
+        return Some("the upgrade failed: traffic and capacity return to the active cluster");
     }
     Some(match is_made_from_spec(scene, active) {
-        true => "the spec is that of the active cluster again: traffic and capacity go back to it",
-        false => "the spec asks for another cluster: traffic and capacity go back to the active one first",
+        true => "the spec matches the active cluster again: traffic and capacity return to it",
+        false => "the spec requires a different cluster: traffic and capacity return to the active cluster first",
     })
 }

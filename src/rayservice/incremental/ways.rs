@@ -1,6 +1,6 @@
-//! The ways in by which requests come to the clusters of a service: a Gateway, a route with the share of each cluster, and a
-//! Service for each cluster (KubeRay 1.7 `ray-operator/controllers/ray/rayservice_controller.go`, `createGateway`,
-//! `createHTTPRoute`).
+//! Traffic routing of an incremental upgrade: a Gateway, an HTTPRoute with the share of each
+//! cluster, and a backend Service per cluster (KubeRay 1.7
+//! `ray-operator/controllers/ray/rayservice_controller.go`, `createGateway`, `createHTTPRoute`).
 
 use std::collections::BTreeMap;
 
@@ -20,41 +20,43 @@ use sluice_api::gateway::{
 use sluice_api::ray::way_choices::{self, GATEWAY_ANNOTATION};
 use sluice_api::ray::{RayCluster, RayService, names};
 use sluice_raycluster::services::serve_ports;
-use sluice_raycluster::{build, names as naming};
+use sluice_raycluster::{pod_builder, names as naming};
 use crate::children::owner;
 
-/// The listener of a Gateway that requests come in by.
+/// Name of the Gateway listener.
 const LISTENER: &str = "http";
-/// Its port.
+/// Port of the Gateway listener.
 const LISTENER_PORT: u16 = 80;
-/// The label of an EndpointSlice that names its Service.
+/// Label of an EndpointSlice that names its Service.
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
-/// What there is of the ways in.
+/// Observed routing objects of a RayService.
 #[derive(Debug, Default)]
 pub struct Ways<'a> {
-    /// The Gateway at [`gateway_place`].
+    /// Gateway named by [`gateway_place`]; None if it does not exist.
     pub gateway: Option<&'a Gateway>,
-    /// The class that the service names.
+    /// GatewayClass that the RayService names; None if it does not exist.
     pub gateway_class: Option<&'a GatewayClass>,
-    /// The route called [`routes::route_name`].
+    /// Route named [`routes::route_name`]; None if it does not exist.
     pub route: Option<&'a HTTPRoute>,
-    /// Other routes among [`routes::route_names`]: they led to the service, and may still do.
+    /// Other routes among [`routes::route_names`]: routes used previously, which may still
+    /// reference clusters.
     pub former: Vec<&'a HTTPRoute>,
-    /// Which backends of a route are those of the service.
+    /// Identifies the backends of a route that belong to the RayService.
     pub own: Own,
-    /// The Services that are called like those of its clusters.
+    /// Services with the name of a cluster's backend Service.
     pub services: Vec<&'a Service>,
-    /// The endpoints of those Services.
+    /// EndpointSlices of those Services.
     pub endpoint_slices: Vec<&'a EndpointSlice>,
 }
 
-/// The name of the Gateway that is made for a service.
+/// Returns the name of the Gateway that is created for a RayService.
 pub fn made_gateway_name(service: &RayService) -> String {
     format!("{}-gateway", service.name_any())
 }
 
-/// Namespace and name of the Gateway that a service is reached by, unless its owner names a route.
+/// Returns namespace and name of the RayService's Gateway: the one named by its annotation, or the
+/// one created for it. Unused if an annotation names a route.
 pub fn gateway_place(service: &RayService) -> (String, String) {
     let here = service.namespace().unwrap_or_default();
     match way_choices::gateway(&service.metadata) {
@@ -63,25 +65,28 @@ pub fn gateway_place(service: &RayService) -> (String, String) {
     }
 }
 
-/// Whether a Gateway is made for a service: its owner names none, and no route either.
+/// Returns true if a Gateway is created for the RayService: its annotations name neither a Gateway
+/// nor a route.
 pub fn makes_gateway(service: &RayService) -> bool {
     let is_named = matches!(way_choices::gateway(&service.metadata), Ok(Some(_)));
     !is_named && routes::adopted(service).is_none()
 }
 
-/// The class of Gateway that a service names.
+/// Returns the GatewayClass name in the spec; None without upgrade options.
 pub fn class_name(service: &RayService) -> Option<&str> {
     let options = service.spec.upgrade_strategy.as_ref()?.cluster_upgrade_options.as_ref()?;
     Some(options.gateway_class_name.as_str())
 }
 
 impl<'a> Ways<'a> {
-    /// The Service that leads to this cluster alone.
+    /// Returns the backend Service of this cluster; None if it does not exist or is not owned by
+    /// the cluster.
     pub fn backend(&self, cluster: &RayCluster) -> Option<&'a Service> {
         self.called_like_backend(cluster).filter(|service| belongs_to(service, cluster))
     }
 
-    /// A Service that leads elsewhere and has the name of the one that would lead to this cluster.
+    /// Returns the Service that has the name of this cluster's backend Service but is not owned by
+    /// the cluster; None if there is none.
     pub fn stranger(&self, cluster: &RayCluster) -> Option<&'a Service> {
         self.called_like_backend(cluster).filter(|service| !belongs_to(service, cluster))
     }
@@ -91,7 +96,7 @@ impl<'a> Ways<'a> {
         self.services.iter().copied().find(|service| service.name_any() == name)
     }
 
-    /// Whether a pod of this cluster gets requests that are sent to its Service.
+    /// Returns true if the backend Service of this cluster has a ready endpoint.
     pub fn has_endpoints(&self, cluster: &RayCluster) -> bool {
         let Some(name) = self.backend(cluster).map(ResourceExt::name_any) else { return false };
         let mut slices =
@@ -102,32 +107,34 @@ impl<'a> Ways<'a> {
         })
     }
 
-    /// The share of the traffic that the route sends to this cluster, in percent; `None` if it sends none to any cluster.
+    /// Returns the share of the traffic that the route sends to this cluster, in percent; None if
+    /// it sends none to any existing cluster.
     pub fn share(&self, cluster: &RayCluster) -> Option<Percent> {
         self.own.share(self.route?, cluster)
     }
 
-    /// Whether a route has a backend that is called like the Service of this cluster: what it gives to one that is gone would be
-    /// given to another one of that name.
+    /// Returns true if a route references the backend Service of a cluster of this name: a new
+    /// cluster with that name would receive the traffic meant for a deleted one.
     pub fn mentions(&self, cluster: &str) -> bool {
         let routes = self.route.into_iter().chain(self.former.iter().copied());
         routes.flat_map(routes::backends).any(|backend| backend.name == format!("{cluster}-serve-svc"))
     }
 
-    /// Why traffic can't be moved between these clusters: what of the ways in isn't there, or not taken yet by who lets requests in.
+    /// Returns why traffic cannot be split between these clusters: a routing object is missing, or
+    /// the Gateway controller has not accepted it; None if it can.
     pub fn obstacle(&self, service: &RayService, class: Option<&str>, clusters: [&RayCluster; 2]) -> Option<String> {
-        let strange = clusters.into_iter().find_map(|cluster| {
+        let conflict = clusters.into_iter().find_map(|cluster| {
             let (name, cluster) = (self.stranger(cluster)?.name_any(), cluster.name_any());
             Some(format!(
-                "Service {name}, by which requests are to come to RayCluster {cluster}, is there already and isn't owned by it"
+                "Service {name}, needed to route requests to RayCluster {cluster}, already exists and is not owned by it"
             ))
         });
-        strange.or_else(|| self.obstacle_on_the_way(service, class))
+        conflict.or_else(|| self.obstacle_on_the_way(service, class))
     }
 
     fn obstacle_on_the_way(&self, service: &RayService, class: Option<&str>) -> Option<String> {
-        let of_gateway = || self.obstacle_at_gateway(service, class);
-        let found = if routes::adopted(service).is_some() { None } else { of_gateway() };
+        let gateway_obstacle = || self.obstacle_at_gateway(service, class);
+        let found = if routes::adopted(service).is_some() { None } else { gateway_obstacle() };
         found.or_else(|| match self.route {
             None => Some(routes::missing(service)),
             Some(route) => self.own.obstacle(route).or_else(|| not_taken(route)),
@@ -138,21 +145,21 @@ impl<'a> Ways<'a> {
         let Some(gateway) = self.gateway else { return Some(self.without_gateway(service, class)) };
         let name = format!("Gateway {}", gateway.name_any());
         let conditions = gateway.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        let trouble = trouble(&name, conditions, &[ACCEPTED, PROGRAMMED], gateway.metadata.generation)?;
+        let unmet = trouble(&name, conditions, &[ACCEPTED, PROGRAMMED], gateway.metadata.generation)?;
         let lacks_class = self.gateway_class.is_none() && makes_gateway(service);
-        Some(if lacks_class { self.without_gateway(service, class) } else { trouble })
+        Some(if lacks_class { self.without_gateway(service, class) } else { unmet })
     }
 
     fn without_gateway(&self, service: &RayService, class: Option<&str>) -> String {
         let (namespace, name) = gateway_place(service);
         match (class, self.gateway_class) {
             _ if !makes_gateway(service) => {
-                format!("there is no Gateway {namespace}/{name}, which annotation {GATEWAY_ANNOTATION} names")
+                format!("Gateway {namespace}/{name} does not exist (annotation {GATEWAY_ANNOTATION})")
             }
             (Some(class), None) => format!(
-                "there is no GatewayClass {class}, which spec.upgradeStrategy.clusterUpgradeOptions.gatewayClassName names"
+                "GatewayClass {class} does not exist (spec.upgradeStrategy.clusterUpgradeOptions.gatewayClassName)"
             ),
-            _ => format!("Gateway {name} is not there yet"),
+            _ => format!("Gateway {name} does not exist yet"),
         }
     }
 }
@@ -161,52 +168,54 @@ fn belongs_to(service: &Service, cluster: &RayCluster) -> bool {
     service.owner_references().iter().any(|owner| Some(&owner.uid) == cluster.metadata.uid.as_ref())
 }
 
-/// Why a route isn't followed as it is by all Gateways that it names.
+/// Returns why a route is not in effect at all of its parent Gateways; None if it is.
 fn not_taken(route: &HTTPRoute) -> Option<String> {
     let name = format!("HTTPRoute {}", route.name_any());
     let here = route.namespace();
-    let place = |parent: &ParentRef| {
+    let parent_key = |parent: &ParentRef| {
         let section = parent.others.get("sectionName").cloned();
         (parent.namespace.clone().or_else(|| here.clone()), parent.name.clone(), section)
     };
     if route.spec.parent_refs.is_empty() {
-        return Some(format!("{name} has no parentRefs, so no Gateway follows it"));
+        return Some(format!("{name} has no parentRefs, so it is attached to no Gateway"));
     }
-    let told = |parent: &ParentRef| {
-        let of_parents = route.status.iter().flat_map(|status| &status.parents);
-        let mut of_parent = of_parents.filter(|told| place(&told.parent_ref) == place(parent));
-        let conditions = of_parent.next().map(|told| told.conditions.as_slice()).unwrap_or_default();
+    let unmet = |parent: &ParentRef| {
+        let statuses = route.status.iter().flat_map(|status| &status.parents);
+        let mut matching = statuses.filter(|reported| parent_key(&reported.parent_ref) == parent_key(parent));
+        let conditions = matching.next().map(|reported| reported.conditions.as_slice()).unwrap_or_default();
         trouble(&name, conditions, &[ACCEPTED, RESOLVED_REFS], route.metadata.generation)
-            .map(|trouble| format!("{trouble}, for Gateway {}", parent.name))
+            .map(|unmet| format!("{unmet}, for Gateway {}", parent.name))
     };
-    route.spec.parent_refs.iter().find_map(told)
+    route.spec.parent_refs.iter().find_map(unmet)
 }
 
-/// Which of the conditions an object lacks, as it is now.
+/// Returns the first of the wanted conditions that is not True for the current generation; None if
+/// all are.
 fn trouble(name: &str, conditions: &[Condition], wanted: &[&str], generation: Option<i64>) -> Option<String> {
     wanted.iter().find_map(|kind| {
         let Some(found) = condition::get(conditions, kind) else {
-            return Some(format!("nobody says of {name} whether it is {kind}"));
+            return Some(format!("{name} has no {kind} condition yet"));
         };
         if found.status != "True" {
             return Some(format!("{name} is not {kind} ({}: {})", found.reason, found.message));
         }
-        let is_late = found.observed_generation.zip(generation).is_some_and(|(seen, now)| seen < now);
-        is_late.then(|| format!("{name} is {kind} as it was before its last change"))
+        let is_outdated = found.observed_generation.zip(generation).is_some_and(|(seen, now)| seen < now);
+        is_outdated.then(|| format!("condition {kind} of {name} does not reflect its latest generation yet"))
     })
 }
 
-/// The Gateway of a service as it is to be, given what there is. What others have added to it stays.
-pub fn gateway(service: &RayService, class: &str, there: Option<&Gateway>) -> Gateway {
+/// Returns the desired Gateway of a RayService, based on the current one. Listeners and fields
+/// added by others are kept.
+pub fn gateway(service: &RayService, class: &str, current: Option<&Gateway>) -> Gateway {
     let listener = json!({"name": LISTENER, "protocol": "HTTP", "port": LISTENER_PORT});
-    let Some(there) = there else {
+    let Some(current) = current else {
         let spec = GatewaySpec { listeners: vec![listener], ..GatewaySpec::default() };
         let mut gateway = Gateway::new(&made_gateway_name(service), spec);
         class.clone_into(&mut gateway.spec.gateway_class_name);
         gateway.metadata = owned(service, gateway.metadata);
         return gateway;
     };
-    let mut gateway = there.clone();
+    let mut gateway = current.clone();
     class.clone_into(&mut gateway.spec.gateway_class_name);
     let is_ours = |other: &Value| other.get("name").and_then(Value::as_str) == Some(LISTENER);
     if !gateway.spec.listeners.iter().any(is_ours) {
@@ -215,7 +224,7 @@ pub fn gateway(service: &RayService, class: &str, there: Option<&Gateway>) -> Ga
     gateway
 }
 
-/// The Service that leads to one cluster alone, for as long as that is there.
+/// Returns the desired backend Service of a cluster, owned by that cluster.
 pub fn backend(cluster: &RayCluster) -> Service {
     let ports = serve_ports(cluster).map(|(name, number)| ServicePort {
         name: Some(name),
@@ -234,7 +243,7 @@ pub fn backend(cluster: &RayCluster) -> Service {
             name: Some(naming::serve_service(cluster)),
             namespace: cluster.namespace(),
             labels: Some(BTreeMap::from(labels)),
-            owner_references: Some(vec![build::owner(cluster)]),
+            owner_references: Some(vec![pod_builder::owner(cluster)]),
             ..ObjectMeta::default()
         },
         spec: Some(ServiceSpec {
@@ -246,7 +255,7 @@ pub fn backend(cluster: &RayCluster) -> Service {
     }
 }
 
-/// What is made for a service goes with it.
+/// Returns metadata with the namespace of the RayService and an owner reference to it.
 pub(super) fn owned(service: &RayService, metadata: ObjectMeta) -> ObjectMeta {
     ObjectMeta { namespace: service.namespace(), owner_references: Some(vec![owner(service)]), ..metadata }
 }

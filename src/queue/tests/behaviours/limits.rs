@@ -69,7 +69,7 @@ fn b21_who_breaks_a_limit_range_waits_and_is_told_until_it_is_right(
     let (reason, message) = scene.says("w", names::QUOTA_RESERVED);
     assert_eq!(reason, "Misconfigured");
     let place = if type_ == "Pod" { "the pod" } else { "container \"c\"" };
-    assert_eq!(message, format!("pod set main: {place} {told} that LimitRange limit has for a {type_}"));
+    assert_eq!(message, format!("pod set main: {place} {told} set by LimitRange limit for a {type_}"));
     if restarted {
         scene.restart();
     }
@@ -90,9 +90,9 @@ fn b21_all_that_is_wrong_is_told_at_once() {
 
     assert_eq!(
         scene.says("w", names::QUOTA_RESERVED).1,
-        "pod set head: container \"c\" requests 2 of cpu, which is more than the maximum of 1 that LimitRange low has \
+        "pod set head: container \"c\" requests 2 of cpu, which is more than the maximum of 1 set by LimitRange low \
          for a Container; pod set workers: container \"c\" requests 1Mi of memory, which is less than the minimum of 1Gi \
-         that LimitRange high has for a Container"
+         set by LimitRange high for a Container"
     );
 }
 

@@ -10,7 +10,7 @@ use super::words::{PodSetWords, Words};
 use sluice_api::condition;
 use sluice_api::kueue::{Admission, Workload, names};
 use crate::settings::{FairSharing, PreemptionStrategy};
-use crate::{Effect, Engine, Event, EvictReason, Key, Settings};
+use crate::{Effect, Engine, Event, EvictReason, ObjectKey, Settings};
 
 /// When everything happens that does not say otherwise, in seconds.
 const NOW: i64 = 1000;
@@ -109,7 +109,7 @@ impl Scene {
         let mut local_queue = self.local_queues[&key(&queue)].clone();
         local_queue.metadata.namespace = Some(namespace.to_owned());
         self.engine.step(now, &Event::LocalQueue(&local_queue));
-        self.local_queues.insert(Key::new(namespace, queue), local_queue);
+        self.local_queues.insert(ObjectKey::new(namespace, queue), local_queue);
         workload.metadata.namespace = Some(namespace.to_owned());
         self.put(workload);
     }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use crate::parts::Loss;
 
 /// A flavor and a resource.
@@ -37,7 +37,7 @@ pub(super) type Tree = BTreeMap<Node, NodeSpec>;
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     pub(super) queue: String,
-    pub(super) who: Key,
+    pub(super) who: ObjectKey,
     /// With what it is lost.
     pub(super) loss: Loss,
     pub(super) usage: Usage,
@@ -77,12 +77,12 @@ impl Share {
 
 impl Book<'_> {
     /// What is left when these lose so much.
-    pub(super) fn without(&self, losses: &[(Key, Loss)]) -> Self {
+    pub(super) fn without(&self, losses: &[(ObjectKey, Loss)]) -> Self {
         let lost = |held: &Held| losses.iter().any(|(who, loss)| *who == held.who && held.loss <= *loss);
         Self { tree: self.tree, held: self.held.iter().filter(|held| !lost(held)).cloned().collect() }
     }
 
-    pub(super) fn with(&self, queue: &str, who: &Key, usage: &Usage) -> Self {
+    pub(super) fn with(&self, queue: &str, who: &ObjectKey, usage: &Usage) -> Self {
         let mut more = self.clone();
         more.held.push(Held { queue: queue.to_owned(), who: who.clone(), loss: Loss::Whole, usage: usage.clone() });
         more

@@ -2,7 +2,7 @@
 
 use super::book::{Book, Fr, Node, Usage};
 use super::world::{Job, World};
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use crate::parts::Loss;
 
 impl World {
@@ -28,14 +28,14 @@ impl World {
 
     /// One of these victims that could lose less, and the preemptor, in the only flavor that there is, would get the same by the
     /// same right.
-    pub(crate) fn could_stay(&self, preemptor: &Key, victims: &[(Key, Loss)]) -> Option<Key> {
+    pub(crate) fn could_stay(&self, preemptor: &ObjectKey, victims: &[(ObjectKey, Loss)]) -> Option<ObjectKey> {
         let job = self.waiting.iter().find(|job| job.key == *preemptor)?;
         if job.pod_sets.iter().any(|set| set.min_count < set.count) {
             return None;
         }
         let (usage, node) = (self.usage_in_only_flavor(job), Node::Queue(job.queue.clone()));
-        let chain: Vec<(Key, Loss)> = self.chain(job).into_iter().map(|before| (before, Loss::Whole)).collect();
-        let with = |spared: Option<&Key>| {
+        let chain: Vec<(ObjectKey, Loss)> = self.chain(job).into_iter().map(|before| (before, Loss::Whole)).collect();
+        let with = |spared: Option<&ObjectKey>| {
             let losses = victims.iter().filter_map(|(key, loss)| {
                 Some((key.clone(), if Some(key) == spared { self.less_than(key, *loss)? } else { *loss }))
             });
@@ -48,7 +48,7 @@ impl World {
     }
 
     /// The loss before this one.
-    fn less_than(&self, key: &Key, loss: Loss) -> Option<Loss> {
+    fn less_than(&self, key: &ObjectKey, loss: Loss) -> Option<Loss> {
         let holder = self.holders.iter().find(|holder| holder.job.key == *key)?;
         holder.keeps().map(|(other, _)| *other).filter(|other| *other < loss).last()
     }

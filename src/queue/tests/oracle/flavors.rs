@@ -6,7 +6,7 @@ use super::book::{Book, Fr, Usage};
 use super::victims;
 use super::world::{Holder, Job, PodSet, Queue, World};
 use sluice_api::kueue::cluster_queue::ReclaimPolicy;
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use crate::parts::Loss;
 use crate::slot::Room;
 
@@ -237,7 +237,7 @@ impl Ask<'_> {
             return (Mode::NoFit, level);
         }
         let victims = victims::search(self, &Usage::from([(fr.clone(), amount)]), &BTreeSet::from([fr.clone()]));
-        let gone: Vec<(Key, Loss)> = victims.iter().map(|victim| (victim.key.clone(), victim.loss)).collect();
+        let gone: Vec<(ObjectKey, Loss)> = victims.iter().map(|victim| (victim.key.clone(), victim.loss)).collect();
         let (level, _) = self.planned.without(&gone).lowest_fit(&node, fr, amount);
         let own = victims.iter().any(|victim| victim.queue == self.queue.name);
         match (victims.is_empty(), own) {

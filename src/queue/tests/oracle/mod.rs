@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) use turns::decide;
 pub(super) use world::World;
 
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use crate::PreemptionRight;
 use crate::parts::Loss;
 
@@ -25,14 +25,14 @@ pub(super) struct Decision {
     /// In the order of the turns within each tree.
     pub(super) admitted: Vec<Admitted>,
     /// Victims, what they lose, for whom, and why.
-    pub(super) evicted: BTreeMap<Key, (Loss, Key, PreemptionRight)>,
+    pub(super) evicted: BTreeMap<ObjectKey, (Loss, ObjectKey, PreemptionRight)>,
     /// Those for whom room is being made.
-    pub(super) deferred: BTreeSet<Key>,
+    pub(super) deferred: BTreeSet<ObjectKey>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Admitted {
-    pub(super) workload: Key,
+    pub(super) workload: ObjectKey,
     /// Pods, and flavor by resource, of each pod set.
     pub(super) pod_sets: Vec<(String, i32, BTreeMap<String, String>)>,
 }

@@ -10,7 +10,7 @@ use super::world::{Holder, Job, Ladder, World, most_of, trees};
 use super::{Admitted, Decision};
 use sluice_api::kueue::cluster_queue::ReclaimPolicy;
 use sluice_api::kueue::{Admission, PodSetAssignment};
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use crate::parts::Loss;
 use jiff::Timestamp;
 
@@ -140,7 +140,7 @@ impl<'w> State<'w> {
 
     fn attempt(&self, job: &Job, counts: &[i32], in_room: bool) -> Option<Candidate> {
         let predecessor = self.predecessor(job);
-        let gone: Vec<(Key, Loss)> = predecessor.iter().map(|before| (before.job.key.clone(), Loss::Whole)).collect();
+        let gone: Vec<(ObjectKey, Loss)> = predecessor.iter().map(|before| (before.job.key.clone(), Loss::Whole)).collect();
         let may_go = |holder: &&Holder| {
             let successor = predecessor.as_ref().is_some_and(|before| before.job.key == holder.job.key);
             holder.observed && holder.gives_back != Some(Loss::Whole) && !successor

@@ -9,14 +9,14 @@ use super::book::{Book, Fr, Node, Usage};
 use super::flavors::Ask;
 use super::world::{Holder, Job, Queue};
 use sluice_api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use crate::PreemptionRight;
 use crate::parts::Loss;
 use crate::settings::PreemptionStrategy;
 
 #[derive(Debug, Clone)]
 pub(super) struct Victim {
-    pub(super) key: Key,
+    pub(super) key: ObjectKey,
     pub(super) queue: String,
     pub(super) right: PreemptionRight,
     pub(super) loss: Loss,
@@ -44,7 +44,7 @@ struct Search<'a> {
     usage: &'a Usage,
     short: &'a BTreeSet<Fr>,
     /// Those that lose less than this, because their ClusterQueue could take back what they give.
-    spared: BTreeMap<Key, Loss>,
+    spared: BTreeMap<ObjectKey, Loss>,
 }
 
 /// The victims for this usage, where others have to go for what is short; nobody if that is not enough.
@@ -69,7 +69,7 @@ fn provides(queue: &Queue, fr: &Fr) -> bool {
     queue.groups.iter().any(|(resources, flavors)| flavors.contains(&fr.0) && resources.contains(&fr.1))
 }
 
-fn losses(victims: &[Victim]) -> Vec<(Key, Loss)> {
+fn losses(victims: &[Victim]) -> Vec<(ObjectKey, Loss)> {
     victims.iter().map(|victim| (victim.key.clone(), victim.loss)).collect()
 }
 

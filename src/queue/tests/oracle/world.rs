@@ -13,7 +13,7 @@ use sluice_api::kueue::cluster_queue::{
 };
 use sluice_api::kueue::{Admission, ClusterQueue, FairSharing, ResourceFlavorSpec, Workload, names};
 use sluice_api::quantity::{Amount, Exact, Quantity};
-use sluice_plan::Key;
+use sluice_plan::ObjectKey;
 use crate::parts::{Loss, Part};
 use crate::placement::Placement;
 use crate::requests::template_requests;
@@ -64,7 +64,7 @@ pub(super) struct Ladder {
 /// A workload, whether it waits or holds quota.
 #[derive(Debug, Clone)]
 pub(super) struct Job {
-    pub(super) key: Key,
+    pub(super) key: ObjectKey,
     pub(super) uid: String,
     pub(super) queue: String,
     /// In which order it may be granted its pods.
@@ -72,7 +72,7 @@ pub(super) struct Job {
     pub(super) priority: i32,
     pub(super) since: Timestamp,
     pub(super) pod_sets: Vec<PodSet>,
-    pub(super) replaces: Option<Key>,
+    pub(super) replaces: Option<ObjectKey>,
     /// What others were evicted for.
     pub(super) room_made: Option<Room>,
 }
@@ -126,7 +126,7 @@ pub(crate) struct World {
     pub(super) waiting: Vec<Job>,
     pub(super) holders: Vec<Holder>,
     /// Which slice each says it replaces.
-    claims: BTreeMap<Key, Key>,
+    claims: BTreeMap<ObjectKey, ObjectKey>,
 }
 
 impl World {
@@ -168,11 +168,11 @@ impl World {
     fn add(&mut self, workload: &Workload, cluster: &Cluster) {
         let status = workload.status.clone().unwrap_or_default();
         let is = |type_| condition::is_true(&status.conditions, type_);
-        self.claims.extend(claim_of(workload).map(|claimed| (Key::of(workload), claimed)));
+        self.claims.extend(claim_of(workload).map(|claimed| (ObjectKey::of(workload), claimed)));
         if is(names::FINISHED) {
             return;
         }
-        let local_queue = Key::new(&Key::of(workload).namespace, workload.spec.queue_name.as_deref().unwrap_or(""));
+        let local_queue = ObjectKey::new(&ObjectKey::of(workload).namespace, workload.spec.queue_name.as_deref().unwrap_or(""));
         let queue = cluster.local_queues.get(&local_queue).and_then(|queue| queue.spec.cluster_queue.clone());
         let job = job_of(workload, queue.unwrap_or_default());
         match &status.admission {
@@ -214,13 +214,13 @@ impl World {
                 }
             }
         }
-        let claims: Vec<Key> = self.holders.iter().flat_map(|holder| self.chain(&holder.job)).collect();
+        let claims: Vec<ObjectKey> = self.holders.iter().flat_map(|holder| self.chain(&holder.job)).collect();
         self.holders.retain(|holder| !claims.contains(&holder.job.key));
         self.waiting.retain(|job| !claims.contains(&job.key));
     }
 
     /// The slices before this one.
-    pub(super) fn chain(&self, job: &Job) -> Vec<Key> {
+    pub(super) fn chain(&self, job: &Job) -> Vec<ObjectKey> {
         std::iter::successors(self.claims.get(&job.key), |key| self.claims.get(key)).cloned().collect()
     }
 
@@ -370,7 +370,7 @@ fn job_of(workload: &Workload, queue: String) -> Job {
     });
     let pod_sets = pod_sets.collect();
     Job {
-        key: Key::of(workload),
+        key: ObjectKey::of(workload),
         uid: meta.uid.clone().unwrap_or_default(),
         queue,
         ladder,
@@ -448,9 +448,9 @@ fn at_once(usage: &Usage, gives_back: Option<Loss>, losses: &[(Loss, Usage)]) ->
     vec![(loss, without(usage, &kept)), (Loss::Whole, kept)]
 }
 
-fn claim_of(workload: &Workload) -> Option<Key> {
+fn claim_of(workload: &Workload) -> Option<ObjectKey> {
     let claimed = workload.metadata.annotations.as_ref()?.get(names::SLICE_REPLACEMENT_FOR_ANNOTATION)?;
-    claimed.split_once('/').map(|(namespace, name)| Key::new(namespace, name))
+    claimed.split_once('/').map(|(namespace, name)| ObjectKey::new(namespace, name))
 }
 
 pub(super) fn usage_of(admission: &Admission) -> Usage {
