@@ -4,7 +4,6 @@
 //! `make demo` runs it. It ends with an error if anything came out differently, or if any invariant of the design was
 //! broken at any moment. With `KEEP=1` it leaves everything running.
 
-
 use std::path::PathBuf;
 use std::process::ExitCode;
 

@@ -8,7 +8,6 @@
 #![allow(missing_docs, unreachable_pub)]
 #![allow(clippy::cast_precision_loss, reason = "a few minutes and requests")]
 
-
 mod chart;
 mod scenario;
 mod screen;

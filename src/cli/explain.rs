@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use super::Failure;
 use super::output::Output;
 use super::state::{State, StateOptions};
-use sluice_plan::ObjectRef;
 use sluice_engine::{Engine, Halves};
 use sluice_inspect::explain::explain;
+use sluice_plan::ObjectRef;
 
 /// What `sluice explain` can be told.
 #[derive(Debug, Args)]

@@ -13,9 +13,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use options::{LogFormat, ManagerOptions, ResolvedOptions};
 use sluice_api::crds;
 use sluice_manager as manager;
-use options::{LogFormat, ManagerOptions, ResolvedOptions};
 
 /// Gates Ray workloads on GPU quota in Kubernetes.
 #[derive(Debug, Parser)]

@@ -245,7 +245,8 @@ mod tests {
         ));
         let text = format!("apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n{body}");
         std::fs::write(&file, text).expect("a temporary file");
-        let settings = ManagerOptions { config: Some(file.clone()), ..parsed(flags) }.resolve().map(|resolved| resolved.manager);
+        let settings =
+            ManagerOptions { config: Some(file.clone()), ..parsed(flags) }.resolve().map(|resolved| resolved.manager);
         std::fs::remove_file(file).expect("the temporary file");
         settings
     }

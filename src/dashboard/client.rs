@@ -10,9 +10,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
 use super::request::{self, Through};
-use sluice_plan::{ServeAnswer, ServeError, ServeReply};
 use super::tokens::{self, Tokens};
 use sluice_clock::Clock;
+use sluice_plan::{ServeAnswer, ServeError, ServeReply};
 use sluice_plan::{ServeCall, ServeRequest};
 
 /// The longest answer that is read, in bytes; a status of a thousand deployments takes about one of them.

@@ -13,11 +13,11 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::in_flight::WriteId;
-use sluice_plan::{ObjectRef, Write, WriteOp};
 use super::store::version_of;
 use super::world::MemberId;
 use sluice_api::kueue::names::JOB_UID_LABEL;
 use sluice_api::kueue::scheduling_gate::{self, is_gated};
+use sluice_plan::{ObjectRef, Write, WriteOp};
 
 /// After this long a write that was never answered has either been seen or has not been carried out: the API server gives a
 /// request up after a minute (`kube-apiserver --request-timeout`).
@@ -122,9 +122,9 @@ mod tests {
     use rstest::rstest;
     use serde_json::json;
 
-    use sluice_plan::ObjectKey;
     use super::super::world::Runner;
     use super::*;
+    use sluice_plan::ObjectKey;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).expect("in range")

@@ -6,13 +6,13 @@ use k8s_openapi::api::core::v1::Service;
 use kube_core::{Resource, ResourceExt};
 
 use super::planners::{JobKey, Planner, controller, existing_cluster, is_standalone, job_of, service_of_cluster};
-use sluice_plan::ObjectKey;
 use super::world::{Change, MemberId, Object, Runner, World, owned_by};
 use super::{Halves, in_use, priorities};
 use sluice_api::kueue::Workload;
 use sluice_api::kueue::names::DEFAULT_LOCAL_QUEUE;
 use sluice_api::ray::{RayCluster, RayJob, RayService};
 use sluice_jobframework::record::Record;
+use sluice_plan::ObjectKey;
 use sluice_raycluster::revision::is_recreated;
 use sluice_rayservice::incremental::routes::route_names;
 use sluice_rayservice::incremental::ways::{class_name, gateway_place};

@@ -1,9 +1,9 @@
 //! What is told of the queue's decisions about a Workload, as Kubernetes Events with Kueue's reasons (kueue v0.19.2
 //! `pkg/workload/evict/evict.go`, `pkg/scheduler/preemption/preemption.go`). Its job is told by the jobframework.
 
-use sluice_plan::{Note, ObjectRef};
 use sluice_api::condition;
 use sluice_api::kueue::{Workload, names};
+use sluice_plan::{Note, ObjectRef};
 use sluice_queue::parts::PARTLY_PREEMPTED;
 use sluice_queue::{Effect, EvictReason, Preemption};
 

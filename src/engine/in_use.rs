@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use kube_core::{Resource, ResourceExt};
 use serde::Serialize;
 
-use sluice_plan::{Plan, Write};
-use sluice_plan::ObjectKey;
 use super::world::World;
 use sluice_api::condition;
 use sluice_api::kueue::{ClusterQueue, Workload, names};
+use sluice_plan::ObjectKey;
+use sluice_plan::{Plan, Write};
 
 /// The write that keeps an object from going, or that lets it go once it is to go and nothing uses it.
 pub(super) fn hold<K>(object: &K, in_use: bool) -> Option<Write>
@@ -77,9 +77,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::world::{Kind, received};
     use sluice_api::kueue::ResourceFlavor;
     use sluice_plan::WriteOp;
-    use crate::world::{Kind, received};
 
     const HELD: &str = names::RESOURCE_IN_USE_FINALIZER;
 

@@ -5,11 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use kube_core::ResourceExt;
 
-use sluice_plan::{ObjectRef, Plan};
 use super::planners::{JobKey, Planner, existing_cluster, is_standalone};
 use super::ray_jobs::Submits;
 use super::renewals::share_of_pod;
-use sluice_plan::ObjectKey;
 use super::world::{MemberId, Runner, owned_by};
 use super::{Engine, priorities};
 use sluice_api::kueue::Workload;
@@ -23,6 +21,8 @@ use sluice_jobframework::ray_job::RayJobJob;
 use sluice_jobframework::ray_service::RayServiceJob;
 use sluice_jobframework::record::{MemberShare, Record};
 use sluice_jobframework::{self as jobframework, Job, JobView, Member};
+use sluice_plan::ObjectKey;
+use sluice_plan::{ObjectRef, Plan};
 use sluice_raycluster::revision;
 use sluice_rayservice::services::{leads_to, serve_service_name};
 

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use kube_core::{Resource, ResourceExt};
 use serde_json::Value;
 
-use sluice_plan::{ObjectRef, Write, WriteOp};
 use sluice_api::kueue::Workload;
+use sluice_plan::{ObjectRef, Write, WriteOp};
 
 /// The slice that was asked for last, by the uid of its job.
 #[derive(Debug, Default)]

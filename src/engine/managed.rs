@@ -7,13 +7,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::ResourceExt;
 
 use super::Engine;
-use sluice_plan::ObjectKey;
 use super::world::owned_by;
 use sluice_api::kueue::names::DEFAULT_LOCAL_QUEUE;
 use sluice_api::ray::{RayCluster, RayJob, RayService, is_managed_elsewhere};
 use sluice_jobframework::managed::{Candidate, Framework, Managed, Place};
 use sluice_jobframework::queue_name;
 use sluice_jobframework::{batch_job, ray_job};
+use sluice_plan::ObjectKey;
 
 impl Engine {
     /// Whether a RayService is managed, and with it its clusters.

@@ -10,11 +10,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube_core::{Resource, ResourceExt};
 
 use super::jobs::cluster_of;
-use sluice_plan::{Note, ObjectRef, Plan, Write};
 use super::priorities;
 use super::renewals::Footing;
 use super::specs::Makeup;
-use sluice_plan::ObjectKey;
 use super::world::{self, MemberId, World, owned_by};
 use super::{Engine, WriteError, in_use};
 use sluice_api::gateway::HTTPRoute;
@@ -26,6 +24,8 @@ use sluice_jobframework::members::{Pods, is_live};
 use sluice_jobframework::ray_cluster::member;
 use sluice_jobframework::record::Record;
 use sluice_jobframework::{self as jobframework, Groups, slices};
+use sluice_plan::ObjectKey;
+use sluice_plan::{Note, ObjectRef, Plan, Write};
 use sluice_queue::Part;
 use sluice_raycluster::access::Access;
 use sluice_raycluster::auth::Token;
@@ -217,7 +217,8 @@ impl Engine {
         let head_pods = head_pods
             .filter(|pod| pod.labels().get(names::GROUP_LABEL).is_some_and(|group| group == names::HEAD_GROUP));
         let serve_service = ObjectKey::new(key.namespace.clone(), serve_service_name(service));
-        let observed = children.iter().filter_map(|child| Some((child.name_any(), self.serve.get(&ObjectKey::of(*child))?)));
+        let observed =
+            children.iter().filter_map(|child| Some((child.name_any(), self.serve.get(&ObjectKey::of(*child))?)));
         rayservice::plan(&rayservice::View {
             service,
             goal,

@@ -4,14 +4,14 @@
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube_core::ResourceExt;
 
-use sluice_plan::Write;
-use sluice_plan::ObjectKey;
 use super::world::World;
 use sluice_api::condition;
 use sluice_api::kueue::workload::{PriorityClassGroup, PriorityClassKind, PriorityClassRef};
 use sluice_api::kueue::{Workload, names};
 use sluice_api::ray::RayClusterSpec;
 use sluice_jobframework::{Job, Priority};
+use sluice_plan::ObjectKey;
+use sluice_plan::Write;
 
 /// The priority of a job's workloads: that of the WorkloadPriorityClass which the job's label names, else that of its pods.
 ///
@@ -96,13 +96,13 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::world::{Kind, Object, received};
     use sluice_api::kueue::WorkloadPriorityClass;
     use sluice_api::ray::RayCluster;
-    use sluice_plan::WriteOp;
-    use crate::world::{Kind, Object, received};
     use sluice_jobframework::census::Molds;
     use sluice_jobframework::members::Pods;
     use sluice_jobframework::ray_cluster::RayClusterJob;
+    use sluice_plan::WriteOp;
 
     fn object<K: Kind>(mut manifest: Value) -> Object {
         manifest["metadata"]["resourceVersion"] = "1".into();

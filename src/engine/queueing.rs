@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use kube_core::ResourceExt;
 
-use sluice_plan::{ObjectRef, Plan, Write, WriteOp};
 use super::planners::Planner;
-use sluice_plan::ObjectKey;
 use super::world::{Change, Object, World};
 use super::{WriteError, events, in_use};
 use sluice_api::kueue::Workload;
 use sluice_api::ray::RayCluster;
 use sluice_jobframework::record::Record;
+use sluice_plan::ObjectKey;
+use sluice_plan::{ObjectRef, Plan, Write, WriteOp};
 use sluice_queue::log::Recorder;
 use sluice_queue::{self as queue, Effect, Event, Subject, status};
 

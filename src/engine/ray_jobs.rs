@@ -7,11 +7,11 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::Engine;
 use super::planners::{controller, existing_cluster};
-use sluice_plan::ObjectKey;
 use super::world::{MemberId, Runner, owned_by};
 use sluice_api::ray::RayJob;
 use sluice_jobframework::members::Pods;
 use sluice_jobframework::{Groups, batch_job};
+use sluice_plan::ObjectKey;
 
 /// What a Job of Kubernetes has to do with Ray.
 pub(super) enum Submits<'a> {

@@ -7,12 +7,12 @@ use k8s_openapi::api::core::v1::Pod;
 use super::Engine;
 use super::planners::is_standalone;
 use super::specs::Makeup;
-use sluice_plan::ObjectKey;
 use super::world::owned_by;
 use sluice_api::ray::RayCluster;
 use sluice_jobframework::managed::Managed;
 use sluice_jobframework::ray_cluster::Renewal;
 use sluice_jobframework::{Groups, slices};
+use sluice_plan::ObjectKey;
 use sluice_raycluster::Task;
 use sluice_raycluster::revision::{self, History, Name, Stand};
 

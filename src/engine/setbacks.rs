@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::pace::pause_after;
-use sluice_plan::{ObjectRef, Plan, Write, WriteOp};
 use super::planners::Planner;
-use sluice_plan::ObjectKey;
 use super::{Engine, WriteError};
 use sluice_api::ray::names;
+use sluice_plan::ObjectKey;
+use sluice_plan::{ObjectRef, Plan, Write, WriteOp};
 use sluice_raycluster::{Role, Setback};
 
 /// What stands in the way of clusters, by cluster and pod.

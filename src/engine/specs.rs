@@ -8,12 +8,12 @@ use std::sync::Arc;
 use kube_core::Resource;
 
 use super::Halves;
-use sluice_plan::ObjectKey;
 use super::world::{Change, Object};
 use sluice_api::ray::RayCluster;
-use sluice_plan::ServeConfig;
 use sluice_jobframework::ray_job::Needs;
 use sluice_jobframework::{Groups, ray_cluster};
+use sluice_plan::ObjectKey;
+use sluice_plan::ServeConfig;
 use sluice_raycluster::revision::{Content, Essence};
 use sluice_raycluster::{self as raycluster, PodGroup, Problem};
 use sluice_rayservice::{Goal, kept};

@@ -215,7 +215,10 @@ mod tests {
 
         let gone = store.absent_from(&BTreeSet::new(), &scope(Some("team")));
 
-        assert_eq!(gone.iter().map(|gone| ObjectKey::of(gone.as_ref())).collect::<Vec<_>>(), [ObjectKey::global("labelled")]);
+        assert_eq!(
+            gone.iter().map(|gone| ObjectKey::of(gone.as_ref())).collect::<Vec<_>>(),
+            [ObjectKey::global("labelled")]
+        );
         assert!(store.get(&ObjectKey::global("other")).is_some());
     }
 

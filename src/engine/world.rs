@@ -18,13 +18,13 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::Scope;
-use sluice_plan::{self as plan, ObjectRef, Write, WriteOp};
 use super::store::{Applied, Store, Under};
-use sluice_plan::ObjectKey;
 use sluice_api::gateway::{Gateway, GatewayClass, HTTPRoute};
 use sluice_api::kueue::names::JOB_UID_LABEL;
 use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
 use sluice_api::ray::{RayCluster, RayJob, RayService};
+use sluice_plan::ObjectKey;
+use sluice_plan::{self as plan, ObjectRef, Write, WriteOp};
 
 /// A Secret, without what is secret about it.
 pub type SecretMeta = PartialObjectMeta<Secret>;

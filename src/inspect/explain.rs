@@ -10,15 +10,15 @@ use super::remedies::{self, Remedy};
 use sluice_api::condition;
 use sluice_api::kueue::Workload;
 use sluice_api::quantity::Amount;
-use sluice_plan::ObjectRef;
-use sluice_plan::ObjectKey;
+use sluice_api::sluice::ADMITTED;
 use sluice_engine::world::World;
 use sluice_engine::{Engine, Sight};
 use sluice_jobframework::fitting::UPGRADE_ADMISSIBLE;
 use sluice_jobframework::managed::Managed;
-use sluice_api::sluice::ADMITTED;
 use sluice_jobframework::slices::{self, Phase, Slice};
 use sluice_jobframework::{Job, Member};
+use sluice_plan::ObjectKey;
+use sluice_plan::ObjectRef;
 use sluice_queue::{Obstacle, Shortfall, Waiting};
 
 /// Where a job stands.

@@ -11,11 +11,11 @@ use thiserror::Error;
 use super::snapshot::Snapshot;
 use sluice_api::condition;
 use sluice_engine::in_flight::WriteId;
-use sluice_plan::{ObjectRef, Write, WriteOp};
 use sluice_engine::tokens::TokenKey;
 use sluice_engine::world::Object;
 use sluice_engine::{Answer, Effect, Engine, Event, Halves, WriteError};
 use sluice_jobframework::managed::Rules;
+use sluice_plan::{ObjectRef, Write, WriteOp};
 use sluice_queue::Settings;
 
 /// After so many rounds the engine turns in circles.

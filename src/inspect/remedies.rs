@@ -201,7 +201,8 @@ mod tests {
         (short.requested, short.used) = (Amount::new(8), Amount::new(12));
         (short.nominal, short.potential) = (Amount::new(16), Amount::new(16));
         (short.missing, short.missing_now) = (Amount::new(4), Amount::new(4));
-        short.holders = vec![(ObjectKey::new("team", "llm"), Amount::new(7)), (ObjectKey::new("team", "embed"), Amount::new(3))];
+        short.holders =
+            vec![(ObjectKey::new("team", "llm"), Amount::new(7)), (ObjectKey::new("team", "embed"), Amount::new(3))];
         short.more_holders = 2;
         short
     }

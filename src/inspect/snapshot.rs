@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::defaults;
-use sluice_plan::ObjectRef;
 use sluice_engine::world::Object;
+use sluice_plan::ObjectRef;
 
 /// Where objects are whose manifests name no namespace.
 const DEFAULT_NAMESPACE: &str = "default";

@@ -151,7 +151,9 @@ impl Job for BatchJobJob<'_> {
             member.live_pods.iter().map(|(kind, run)| run.saturating_sub(share.count(&kind.group, &kind.shape)));
         let uncovered: u32 = uncovered.sum();
         (uncovered > 0).then(|| {
-            format!("{uncovered} of its {run} running pods are not covered: they were created without a scheduling gate")
+            format!(
+                "{uncovered} of its {run} running pods are not covered: they were created without a scheduling gate"
+            )
         })
     }
 

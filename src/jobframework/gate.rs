@@ -50,7 +50,8 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
                 let preempted = covering.and_then(Slice::preemption);
                 let share = covering.and_then(|slice| slice.record.member(&member.uid));
                 let unheld = share.and_then(|share| view.job.unheld(member, share));
-                let why = replaced.as_deref().or(preempted).or(unheld.as_deref()).unwrap_or("no admitted slice covers it");
+                let why =
+                    replaced.as_deref().or(preempted).or(unheld.as_deref()).unwrap_or("no admitted slice covers it");
                 let message = format!("Suspended {kind} {}: {why}", member.name);
                 Note { warning: true, ..view.job.note("GateClosed", &message) }
             }
@@ -89,7 +90,8 @@ fn rests_on(view: &JobView<'_>, members: &[Member], member: &Member, covering: O
 /// member.
 fn may_open(view: &JobView<'_>, slice: &Slice<'_>, member: &Member, members: &[Member]) -> bool {
     let granted = slice.granted();
-    let is_whole = slice.record.counts().iter().all(|(pods, count)| granted.get(pods).is_some_and(|most| count <= most));
+    let is_whole =
+        slice.record.counts().iter().all(|(pods, count)| granted.get(pods).is_some_and(|most| count <= most));
     let is_covered = |share: &MemberShare| view.job.unheld(member, share).is_none() && covers(share, member);
     is_whole
         && slice.record.member(&member.uid).is_some_and(is_covered)

@@ -37,17 +37,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube_core::{Resource, ResourceExt};
 use serde::Serialize;
 
+use apart::Apart;
+use census::PodKind;
+use fitting::Outlook;
+use managed::Managed;
+use record::{Displaced, MemberShare};
 use sluice_api::condition;
 use sluice_api::kueue::workload::PriorityClassRef;
 use sluice_api::kueue::{Workload, names};
 use sluice_plan::{Note, ObjectRef, Plan, Write};
 use sluice_queue::{self as queue, status};
 use sluice_raycluster::Placement;
-use apart::Apart;
-use census::PodKind;
-use fitting::Outlook;
-use managed::Managed;
-use record::{Displaced, MemberShare};
 use ungate::GatedPod;
 
 /// Adapter of a kind of job: the reads and writes that reconciliation needs.

@@ -30,7 +30,8 @@ pub(super) fn is_unjudged(view: &JobView<'_>, slices: &[Slice<'_>], asked: bool,
     if !is_asked || !slices.iter().all(is_untouched) {
         return false;
     }
-    let created = slices.iter().filter_map(|slice| slice.workload.metadata.creation_timestamp.as_ref()).map(|time| time.0);
+    let created =
+        slices.iter().filter_map(|slice| slice.workload.metadata.creation_timestamp.as_ref()).map(|time| time.0);
     let Some(until) = created.min().and_then(|created| created.checked_add(PATIENCE).ok()) else { return true };
     if until > view.now {
         plan.wake(until);

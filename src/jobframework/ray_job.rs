@@ -229,9 +229,7 @@ impl Needs {
 /// `ray-operator/controllers/ray/rayjob_controller.go`, `constructRayClusterForRayJob`).
 fn cluster_groups(job: &RayJob) -> Groups {
     let Some(mut spec) = job.spec.ray_cluster_spec.clone() else {
-        return Err(
-            "spec.rayClusterSpec: missing, and so is spec.clusterSelector: one of them is required".to_owned()
-        );
+        return Err("spec.rayClusterSpec: missing, and so is spec.clusterSelector: one of them is required".to_owned());
     };
     if job.spec.submission() == Submission::Sidecar {
         spec.head_group_spec.template = with_submitter(&spec.head_group_spec.template);
@@ -340,10 +338,7 @@ mod tests {
     #[case::by_http(json!({"submissionMode": "HTTPMode"}), &[("head", 1), ("small", 2)])]
     #[case::by_hand(json!({"submissionMode": "InteractiveMode"}), &[("head", 1), ("small", 2)])]
     #[case::by_a_sidecar_of_the_head(json!({"submissionMode": "SidecarMode"}), &[("head", 1), ("small", 2)])]
-    fn ray_job_requests_its_future_cluster_and_its_submitter(
-        #[case] spec: Value,
-        #[case] expected: &[(&str, u32)],
-    ) {
+    fn ray_job_requests_its_future_cluster_and_its_submitter(#[case] spec: Value, #[case] expected: &[(&str, u32)]) {
         let job = ray_job(spec);
         assert_eq!(wanted(&Needs::of(&job).groups(&job, None, None)), expected);
     }

@@ -288,10 +288,7 @@ mod tests {
     #[case::one_grows(&[("a", 4), ("b", 4)], &[("a", 4), ("b", 4)])]
     #[case::one_shrinks_to_zero(&[("a", 0), ("b", 3)], &[("a", 3), ("b", 3)])]
     #[case::one_is_gone(&[("b", 3)], &[("b", 3)])]
-    fn held_quota_is_retained_for_desired_members(
-        #[case] wanted: &[(&str, u32)],
-        #[case] expected: &[(&str, u32)],
-    ) {
+    fn held_quota_is_retained_for_desired_members(#[case] wanted: &[(&str, u32)], #[case] expected: &[(&str, u32)]) {
         let held = record(&[("a", 4), ("b", 2)]);
         assert_eq!(record(wanted).keeping(&held), record(expected));
     }
@@ -329,11 +326,7 @@ mod tests {
     #[case::nothing_more(1, 2, &[("a", 1, 2)])]
     #[case::less_than_ran_before(1, 1, &[("a", 1, 2)])]
     #[case::a_head_is_missing(0, 9, &[("a", 1, 6)])]
-    fn granted_steps_are_covered(
-        #[case] heads: u32,
-        #[case] small: u32,
-        #[case] expected: &[(&str, u32, u32)],
-    ) {
+    fn granted_steps_are_covered(#[case] heads: u32, #[case] small: u32, #[case] expected: &[(&str, u32, u32)]) {
         let covered = growing().as_granted(|pod_set| if pod_set == "head" { heads } else { small });
 
         let counts =

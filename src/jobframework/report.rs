@@ -6,8 +6,8 @@ use super::fitting::{Outlook, UPGRADE_ADMISSIBLE};
 use super::slices::{self, Phase, Slice};
 use super::{JobView, Member};
 use sluice_api::condition;
-use sluice_api::sluice::{ADMITTED, QUOTA_RESERVED};
 use sluice_api::kueue::names;
+use sluice_api::sluice::{ADMITTED, QUOTA_RESERVED};
 use sluice_plan::{Note, Plan};
 
 /// All that the job wants is admitted.

@@ -3,8 +3,8 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube_core::ResourceExt;
 use kube_core::ObjectMeta;
+use kube_core::ResourceExt;
 
 use super::pod_sets::Wanted;
 use super::record::{Record, fits_within};
@@ -14,8 +14,8 @@ use sluice_api::condition::{self, Verdict};
 use sluice_api::fingerprint;
 use sluice_api::kueue::workload::PriorityClassKind;
 use sluice_api::kueue::{PodSet, Workload, WorkloadSpec, names};
-use sluice_plan::{Plan, Write};
 use sluice_plan::ObjectKey;
+use sluice_plan::{Plan, Write};
 use sluice_queue::steps::SLICE_ANNOTATION;
 use sluice_queue::{Successor, status};
 

@@ -29,6 +29,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
+pub use config::ManagerConfig;
+use decision_log::DecisionLog;
+pub use error::Error;
+use http::Readiness;
+pub use listing::{ListError, list_objects};
+use notes::Notes;
 use sluice_api::gateway::{Gateway, GatewayClass, HTTPRoute};
 use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
 use sluice_api::ray::{RayCluster, RayJob, RayService, names};
@@ -40,12 +46,6 @@ use sluice_engine::{Effect, Engine, Event, Halves};
 use sluice_jobframework::batch_job::JOB_NAME_LABEL;
 use sluice_metrics::Metrics;
 use sluice_webhook as webhook;
-pub use config::ManagerConfig;
-use decision_log::DecisionLog;
-pub use error::Error;
-pub use listing::{ListError, list_objects};
-use http::Readiness;
-use notes::Notes;
 use watches::Watches;
 use writer::Writer;
 
@@ -124,15 +124,15 @@ pub async fn connect() -> Result<Client, Error> {
     // The engine plans anew from fresh state after a failure; a client that retries by itself would hide it for minutes.
     config.default_retry = false;
     let client = Client::try_from(config).map_err(Error::BuildClient)?;
-    let version =
-        client.apiserver_version().await.map_err(Error::ServerVersion)?;
+    let version = client.apiserver_version().await.map_err(Error::ServerVersion)?;
     info!(version = version.git_version, "connected");
     Ok(client)
 }
 
 fn stop_signal() -> Result<CancellationToken, Error> {
     let stop = CancellationToken::new();
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(Error::Signal)?;
+    let mut terminate =
+        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(Error::Signal)?;
     let stopped = stop.clone();
     tokio::spawn(async move {
         tokio::select! {

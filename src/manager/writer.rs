@@ -11,10 +11,10 @@ use tokio::sync::{Semaphore, mpsc};
 use tracing::debug;
 
 use sluice_engine::in_flight::WriteId;
-use sluice_plan::{ObjectRef, Write, WriteOp};
 use sluice_engine::world::Object;
 use sluice_engine::{Answer, Event, WriteError};
 use sluice_metrics::Metrics;
+use sluice_plan::{ObjectRef, Write, WriteOp};
 
 /// How the API server's managed fields name us.
 const FIELD_MANAGER: &str = "sluice";

@@ -10,8 +10,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use sluice_api::kueue::ClusterQueue;
-use sluice_plan::Write;
 use sluice_engine::{Answer, WriteError};
+use sluice_plan::Write;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfQueue {

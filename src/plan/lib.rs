@@ -12,8 +12,8 @@ pub mod serve_status;
 use std::fmt::Debug;
 
 use jiff::Timestamp;
-use kube_core::Resource;
 use kube_core::ObjectMeta;
+use kube_core::Resource;
 use kube_core::object::HasStatus;
 use serde::Serialize;
 use serde_json::{Map, Value};

@@ -226,7 +226,9 @@ impl Engine {
                 self.set_namespace(namespace.metadata.name.as_deref().unwrap_or_default(), Some(labels));
             }
             Event::NamespaceGone(name) => self.set_namespace(name, None),
-            Event::LimitRange(limit_range) => self.set_limit_range(&ObjectKey::of(limit_range), limit_range.spec.as_ref()),
+            Event::LimitRange(limit_range) => {
+                self.set_limit_range(&ObjectKey::of(limit_range), limit_range.spec.as_ref())
+            }
             Event::LimitRangeGone(key) => self.set_limit_range(key, None),
             Event::RuntimeClass(class) => {
                 self.set_runtime_class(class.metadata.name.as_deref().unwrap_or_default(), class.overhead.as_ref());

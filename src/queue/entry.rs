@@ -17,11 +17,11 @@ use super::slices::takes_places;
 use super::slot::Slot;
 use super::steps::{Step, steps_of};
 use super::tree::Tree;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use sluice_api::condition;
 use sluice_api::kueue::{Admission, PodSet, PodSetAssignment, Workload, WorkloadStatus, names};
 use sluice_api::quantity::Amount;
 use sluice_plan::ObjectKey;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 /// Admission stage of a workload, as observed in its status.
 #[derive(Debug, Clone, PartialEq)]

@@ -167,8 +167,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use sluice_api::kueue::PodTemplate;
     use crate::requests::pod_of;
+    use sluice_api::kueue::PodTemplate;
 
     fn limits(ranges: &[(&str, Value)]) -> Limits {
         let specs: Vec<(&str, LimitRangeSpec)> = ranges
@@ -207,7 +207,11 @@ mod tests {
     // Kueue's test "Should sync the pod-level resource requests with the pod-level limit".
     #[case::pod_level_limit_takes_precedence_over_default_request(
         json!({"resources": {"limits": {"cpu": "7"}}, "containers": [{"name": "c"}]}), "7", Some("7"))]
-    fn missing_requests_and_limits_get_defaults(#[case] spec: Value, #[case] request: &str, #[case] limit: Option<&str>) {
+    fn missing_requests_and_limits_get_defaults(
+        #[case] spec: Value,
+        #[case] request: &str,
+        #[case] limit: Option<&str>,
+    ) {
         let limits = limits(&[("defaults", defaults())]);
 
         let pod = pod(&spec, &limits);

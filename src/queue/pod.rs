@@ -53,7 +53,10 @@ impl Pod {
     /// Returns its requests, including its own overhead or else that of its RuntimeClass.
     pub(super) fn requests(&self, class_overhead: Option<&Sums>) -> Requests {
         let mut total = self.requested();
-        add(&mut total, if self.overhead.is_empty() { class_overhead.unwrap_or(&self.overhead) } else { &self.overhead });
+        add(
+            &mut total,
+            if self.overhead.is_empty() { class_overhead.unwrap_or(&self.overhead) } else { &self.overhead },
+        );
         total.into_iter().map(|(resource, sum)| (resource.clone(), sum.amount(&resource))).collect()
     }
 

@@ -323,7 +323,10 @@ mod tests {
     }
 
     #[rstest]
-    #[case::negative("-1", "container \"a\": invalid quantity of cpu: \"-1\" is negative; only zero or more is allowed")]
+    #[case::negative(
+        "-1",
+        "container \"a\": invalid quantity of cpu: \"-1\" is negative; only zero or more is allowed"
+    )]
     #[case::malformed(
         "many",
         "container \"a\": invalid quantity of cpu: \"many\" is not a quantity; write a number like 4, 500m, 1.5, 64Gi or 1e3"

@@ -54,8 +54,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use sluice_api::quantity::Quantity;
     use crate::settings::Transformation;
+    use sluice_api::quantity::Quantity;
 
     fn rules(strategy: TransformationStrategy, multiply_by: Option<&str>) -> ResourceRules {
         let outputs =

@@ -172,7 +172,10 @@ impl Shortfall {
             binding: Binding::NominalQuota,
             missing: Amount::new(4),
             missing_now: Amount::new(4),
-            holders: vec![(ObjectKey::new("team", "llm"), Amount::new(7)), (ObjectKey::new("team", "embed"), Amount::new(3))],
+            holders: vec![
+                (ObjectKey::new("team", "llm"), Amount::new(7)),
+                (ObjectKey::new("team", "embed"), Amount::new(3)),
+            ],
             more_holders: 2,
             kept: None,
             within: None,

@@ -186,7 +186,8 @@ impl Engine {
         let rules = state.rules.as_ref()?;
         let cluster_queue = rules.cluster_queue.and_then(|node| self.cluster_queues.get(node));
         let quota = cluster_queue.and_then(|state| state.quota.as_ref());
-        let active = cluster_queue.filter(|_| quota.is_some()).map(|state| self.cluster_queue_problem(state.node).is_none());
+        let active =
+            cluster_queue.filter(|_| quota.is_some()).map(|state| self.cluster_queue_problem(state.node).is_none());
         let report = LocalQueueReport {
             generation: state.generation,
             activity: Activity::of_local_queue(rules.stop, active),

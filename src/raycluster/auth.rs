@@ -11,8 +11,8 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::ResourceExt;
 
-use super::pod_builder::owner;
 use super::environment::Environment;
+use super::pod_builder::owner;
 use super::problem::Problem;
 use super::{View, names as naming, probes};
 use sluice_api::ray::options::{AuthMode, AuthOptions};

@@ -11,8 +11,8 @@ use k8s_openapi::api::networking::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::ResourceExt;
 
-use super::pod_builder::owner;
 use super::groups::Role;
+use super::pod_builder::owner;
 use super::services::{DASHBOARD_PORT, head_ports};
 use super::{View, names as naming};
 use sluice_api::ray::{RayCluster, names};

@@ -6,7 +6,6 @@
 pub mod access;
 pub mod auth;
 mod autoscaler;
-pub mod pod_builder;
 mod environment;
 mod farewell;
 pub mod fault_tolerance;
@@ -17,6 +16,7 @@ mod ingress;
 pub mod names;
 pub mod placement;
 pub mod plain;
+pub mod pod_builder;
 mod pods;
 mod probes;
 mod problem;
@@ -42,13 +42,13 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::networking::v1::Ingress;
 use kube_core::{Resource, ResourceExt};
 
+use access::Access;
+use autoscaler::Autoscaler;
+use scale::{Change, Situation};
 use sluice_api::condition;
 use sluice_api::kueue::{names as kueue_names, scheduling_gate};
 use sluice_api::ray::{RayCluster, is_managed_elsewhere, names as ray_names};
 use sluice_plan::{Note, ObjectRef, Plan, Write};
-use access::Access;
-use autoscaler::Autoscaler;
-use scale::{Change, Situation};
 use suspend::Phase;
 
 pub use groups::{PodGroup, Role, pod_groups};

@@ -10,12 +10,12 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{Container, Pod, PodTemplateSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube_core::ResourceExt;
 use kube_core::ObjectMeta;
+use kube_core::ResourceExt;
 
 use super::environment::Environment;
 use super::fault_tolerance::{self, storage_namespace};
-use super::{View, pod_builder, names as naming, pods, template};
+use super::{View, names as naming, pod_builder, pods, template};
 use sluice_api::ray::{RayCluster, names};
 use sluice_plan::{Note, Plan, Write};
 

@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
-use kube_core::ResourceExt;
 use kube_core::ObjectMeta;
+use kube_core::ResourceExt;
 use serde_json::{Value, json};
 
-use super::{auth, pod_builder, names as naming, plain};
+use super::{auth, names as naming, plain, pod_builder};
 use sluice_api::fingerprint;
 use sluice_api::ray::options::RayClusterUpgradeType;
 use sluice_api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};

@@ -10,8 +10,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube_core::ResourceExt;
 
-use super::pod_builder::{self, Slot};
 use super::groups::PodGroup;
+use super::pod_builder::{self, Slot};
 use super::pods;
 use sluice_api::kueue::names::SHAPE_LABEL;
 use sluice_api::ray::{RayCluster, names};

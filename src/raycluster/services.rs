@@ -8,8 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::{Resource, ResourceExt};
 use serde::Deserialize;
 
-use super::pod_builder::owner;
 use super::groups::{PodGroup, Role};
+use super::pod_builder::owner;
 use super::{View, names as naming};
 use sluice_api::ray::{RayCluster, names};
 use sluice_plan::{Note, Plan, Write};

@@ -135,7 +135,8 @@ fn keep(scene: &Scene<'_>, child: &Child<'_>, append: bool, plan: &mut Plan) {
     incremental::scale(scene, child, &mut next);
     failed::note(scene, child, &mut next);
     if let Some(applied) = child.serve.applied_config() {
-        let previous = next.annotations_mut().insert(names::SERVE_CONFIG_HASH_ANNOTATION.to_owned(), applied.to_owned());
+        let previous =
+            next.annotations_mut().insert(names::SERVE_CONFIG_HASH_ANNOTATION.to_owned(), applied.to_owned());
         if previous.as_deref() != Some(applied) {
             let text = format!("Applied the Serve configuration to RayCluster {}", place(child.cluster));
             plan.notes.push(Note::normal(service, "UpdatedServeApplications", text));

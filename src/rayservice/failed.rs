@@ -14,8 +14,8 @@ use super::{Goal, Scene};
 use sluice_api::condition;
 use sluice_api::ray::step_choices::{DEADLINE_ANNOTATION, FAILED_ANNOTATION, UNHEALTHY_SINCE_ANNOTATION, deadline};
 use sluice_api::ray::{RayCluster, RayService};
-use sluice_plan::{Note, Plan, Write};
 use sluice_api::sluice::ADMITTED;
+use sluice_plan::{Note, Plan, Write};
 
 /// Status of an application whose deployment Serve no longer retries.
 const DEPLOY_FAILED: &str = "DEPLOY_FAILED";
@@ -85,7 +85,8 @@ enum Trouble {
 
 fn trouble(scene: &Scene<'_>, child: &Child<'_>, goal: &Goal) -> Trouble {
     let status = child.current_status().filter(|_| child.applied_config() == Some(goal.config.hash()));
-    let failed = status.and_then(|status| status.applications.iter().find(|(_, application)| application.status == DEPLOY_FAILED));
+    let failed = status
+        .and_then(|status| status.applications.iter().find(|(_, application)| application.status == DEPLOY_FAILED));
     if let Some((name, application)) = failed {
         return Trouble::Failed(format!("application {name} is {DEPLOY_FAILED}: {}", application.told()));
     }
@@ -177,7 +178,12 @@ mod tests {
     #[case::different_revision_is_created(Step::Create, false, true, Step::Create)]
     #[case::no_active_cluster(Step::Create, true, false, Step::Create)]
     #[case::active_cluster_matches(Step::Keep, true, true, Step::Keep)]
-    fn failed_upgrade_is_held_while_a_cluster_is_active(#[case] step: Step, #[case] failed: bool, #[case] serves: bool, #[case] expected: Step) {
+    fn failed_upgrade_is_held_while_a_cluster_is_active(
+        #[case] step: Step,
+        #[case] failed: bool,
+        #[case] serves: bool,
+        #[case] expected: Step,
+    ) {
         assert_eq!(decide(step, failed, serves), expected);
     }
 }

@@ -34,7 +34,8 @@ impl<'a> Family<'a> {
     /// the status reports, because that is where requests go. During an incremental upgrade both
     /// clusters receive requests, so the status and the route decide.
     fn find_active(view: &View<'a>, children: &[Child<'a>]) -> Option<usize> {
-        let incremental_active = incremental::options(view.service).and_then(|_| incremental::find_active(view, children));
+        let incremental_active =
+            incremental::options(view.service).and_then(|_| incremental::find_active(view, children));
         if incremental_active.is_some() {
             return incremental_active;
         }

@@ -3,7 +3,6 @@
 use serde_json::json;
 use sluice_api::ray::{RayCluster, WorkerGroupSpec};
 
-
 /// `default/demo` with a head of 1 CPU and 2Gi, and no workers.
 pub(crate) fn cluster() -> RayCluster {
     serde_json::from_value(json!({

@@ -13,8 +13,8 @@ use super::upgrade::{Reason, Step};
 use sluice_api::condition;
 use sluice_api::ray::names;
 use sluice_api::ray::upgrade_choices::{GIVEN_UP_ANNOTATION, TIMEOUT_ANNOTATION, admission_timeout, given_up};
-use sluice_plan::{Note, Plan, Write};
 use sluice_api::sluice::ADMITTED;
+use sluice_plan::{Note, Plan, Write};
 
 /// Replaces an upgrade to the timed-out cluster by a hold while another cluster is active: the
 /// timed-out one is neither created nor kept.
@@ -65,7 +65,8 @@ fn waiting<'s>(scene: &'s Scene<'_>) -> Option<(&'s Child<'s>, Timestamp)> {
 fn why(scene: &Scene<'_>, child: &Child<'_>, timeout: SignedDuration) -> String {
     let status = scene.view.service.status.as_ref();
     let admitted = status.and_then(|status| condition::get(&status.conditions, ADMITTED));
-    let cause = admitted.filter(|admitted| admitted.status == "False").map(|admitted| format!(". {}", admitted.message));
+    let cause =
+        admitted.filter(|admitted| admitted.status == "False").map(|admitted| format!(". {}", admitted.message));
     format!(
         "RayCluster {} was not admitted within {timeout:#} (annotation {TIMEOUT_ANNOTATION}) and is deleted{}",
         child.name(),

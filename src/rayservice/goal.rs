@@ -38,7 +38,9 @@ impl Goal {
         cluster(&draft, &mut problems);
         serve_service(service, &draft, &mut problems);
         if let Some(UpgradeType::Other(unknown)) = own_strategy(service) {
-            let message = format!("unsupported value {unknown:?}; supported values: NewCluster, NewClusterWithIncrementalUpgrade, None");
+            let message = format!(
+                "unsupported value {unknown:?}; supported values: NewCluster, NewClusterWithIncrementalUpgrade, None"
+            );
             problem(&mut problems, "spec.upgradeStrategy.type", message);
         }
         if let Err(found) = Options::of(service) {

@@ -13,9 +13,9 @@ use kube_core::ResourceExt;
 use super::{View, children, status};
 use sluice_api::ray::RayService;
 use sluice_api::ray::names::INITIALIZING_TIMEOUT_ANNOTATION;
+use sluice_api::sluice::ADMITTED;
 use sluice_api::{condition, duration};
 use sluice_plan::{Note, Plan};
-use sluice_api::sluice::ADMITTED;
 
 /// Returns the configured timeout; None if there is none.
 ///
@@ -27,9 +27,9 @@ pub(super) fn limit(service: &RayService) -> Result<Option<SignedDuration>, Stri
     };
     let seconds = || text.parse().ok().map(SignedDuration::from_secs);
     let limit = duration::parse(text).or_else(seconds).filter(SignedDuration::is_positive);
-    limit
-        .map(Some)
-        .ok_or_else(|| format!("{text:?} is not a positive duration such as 30m or 1h30m, nor a positive number of seconds"))
+    limit.map(Some).ok_or_else(|| {
+        format!("{text:?} is not a positive duration such as 30m or 1h30m, nor a positive number of seconds")
+    })
 }
 
 /// Returns when initialization times out; None if there is no timeout, the RayService is not

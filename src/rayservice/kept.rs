@@ -4,8 +4,8 @@
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
-use kube_core::ResourceExt;
 use kube_core::ObjectMeta;
+use kube_core::ResourceExt;
 use serde_json::json;
 
 use super::family::Child;
@@ -13,7 +13,7 @@ use super::{Scene, View};
 use sluice_api::ray::names;
 use sluice_plan::ServeConfig;
 use sluice_plan::{Plan, Write};
-use sluice_raycluster::{pod_builder, names as naming};
+use sluice_raycluster::{names as naming, pod_builder};
 
 /// Field of the ControllerRevision data that holds the configuration in its original text.
 const FIELD: &str = "serveConfigV2";

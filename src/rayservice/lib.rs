@@ -9,6 +9,8 @@
 mod children;
 mod failed;
 mod family;
+#[cfg(test)]
+mod fixtures;
 mod given_up;
 mod goal;
 pub mod hash;
@@ -21,8 +23,6 @@ pub mod services;
 pub mod status;
 mod suspend;
 #[cfg(test)]
-mod fixtures;
-#[cfg(test)]
 mod tests;
 pub mod upgrade;
 
@@ -34,15 +34,15 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube_core::ResourceExt;
 
-use sluice_api::condition;
-use sluice_api::ray::{RayCluster, RayService, is_managed_elsewhere, names, upgrade_choices};
-use sluice_plan::{Note, Plan, Write};
-use sluice_raycluster::Problem;
 use children::place;
 use family::{Child, Family, active_name};
 pub use goal::Goal;
 use incremental::Transition;
 use incremental::ways::Ways;
+use sluice_api::condition;
+use sluice_api::ray::{RayCluster, RayService, is_managed_elsewhere, names, upgrade_choices};
+use sluice_plan::{Note, Plan, Write};
+use sluice_raycluster::Problem;
 use suspend::Phase;
 use upgrade::{Reason, Step};
 
@@ -202,7 +202,8 @@ fn record_events(scene: &Scene<'_>, plan: &mut Plan) {
     let conditions = service.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     if let Err(problems) = scene.goal {
         let text = status::told(problems);
-        let is_reported = condition::get(conditions, names::SPEC_REJECTED).is_some_and(|rejected| rejected.message == text);
+        let is_reported =
+            condition::get(conditions, names::SPEC_REJECTED).is_some_and(|rejected| rejected.message == text);
         if !is_reported {
             plan.notes.push(Note::warning(service, "InvalidRayServiceSpec", text));
         }
@@ -224,6 +225,10 @@ fn record_events(scene: &Scene<'_>, plan: &mut Plan) {
         && active_name(service).is_some_and(|previous| previous != active.name())
         && !children::has_unmarked_predecessor(scene)
     {
-        plan.notes.push(Note::normal(service, "Promoted", format!("RayCluster {} is now active", place(active.cluster))));
+        plan.notes.push(Note::normal(
+            service,
+            "Promoted",
+            format!("RayCluster {} is now active", place(active.cluster)),
+        ));
     }
 }

@@ -82,7 +82,8 @@ fn serve_service(service: &RayService, child: &RayCluster) -> Service {
     let mut labels = custom.metadata.labels.unwrap_or_default();
     labels.extend(origin_labels(service));
     labels.insert(names::SERVE_LABEL.to_owned(), format!("{}-serve", service.name_any()));
-    let metadata = ObjectMeta { labels: Some(labels), annotations: custom.metadata.annotations, ..ObjectMeta::default() };
+    let metadata =
+        ObjectMeta { labels: Some(labels), annotations: custom.metadata.annotations, ..ObjectMeta::default() };
     owned(service, serve_service_name(service), metadata, spec)
 }
 

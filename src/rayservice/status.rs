@@ -156,8 +156,10 @@ fn applications(status: &ServeStatus) -> BTreeMap<String, AppStatus> {
     let display_name = |name: &String| if name.is_empty() { "default".to_owned() } else { name.clone() };
     let applications = status.applications.iter().map(|(name, application)| {
         let deployments = application.deployments.iter().map(|(name, deployment)| {
-            let status =
-                ServeDeploymentStatus { status: Some(deployment.status.clone()), message: non_empty(&deployment.message) };
+            let status = ServeDeploymentStatus {
+                status: Some(deployment.status.clone()),
+                message: non_empty(&deployment.message),
+            };
             (name.clone(), status)
         });
         let status = AppStatus {

@@ -168,10 +168,7 @@ mod tests {
     #[case::only_draining(&[Retired], None)]
     #[case::pending_preferred(&[New, Retired, Pending], Some(2))]
     #[case::new_without_pending(&[Retired, New], Some(1))]
-    fn pending_cluster_is_the_one_named_in_the_status(
-        #[case] standings: &[Standing],
-        #[case] expected: Option<usize>,
-    ) {
+    fn pending_cluster_is_the_one_named_in_the_status(#[case] standings: &[Standing], #[case] expected: Option<usize>) {
         let rivals: Vec<Rival> = standings.iter().map(|&standing| Rival { fit: Different, standing }).collect();
         assert_eq!(current(&rivals), expected);
     }

@@ -18,11 +18,11 @@ use std::sync::Arc;
 
 use kube::Client;
 
-use sluice_clock::Clock;
-use sluice_jobframework::managed::Rules;
 use places::Places;
 pub use server::ServeError;
 use server::Served;
+use sluice_clock::Clock;
+use sluice_jobframework::managed::Rules;
 
 /// Serves the webhook at `address` in the background, with a certificate that is kept in the Secret
 /// [`SECRET`](steps::SECRET) of `namespace`. With `others_make_pods`,

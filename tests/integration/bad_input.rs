@@ -41,10 +41,7 @@ async fn the_api_server_refuses_what_can_be_seen_to_be_wrong() {
     let (start, worker) = SERVICE_SAMPLE.split_once("    - groupName: small").expect("a worker group");
     let twice = format!("{start}    - groupName: small{worker}    - groupName: small{worker}");
     let message = refusal(&env, &twice).await;
-    assert!(
-        message.contains("workerGroupSpecs") && message.contains("groupName must be unique"),
-        "{message}"
-    );
+    assert!(message.contains("workerGroupSpecs") && message.contains("groupName must be unique"), "{message}");
 
     let negative = QUEUE_SAMPLE.replace("nominalQuota: 1\n", "nominalQuota: -1\n");
     let message = refusal(&env, &negative).await;

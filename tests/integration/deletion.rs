@@ -1,9 +1,9 @@
 //! A service that is deleted leaves nothing behind, whatever it was doing.
 
+use kube::api::ListParams;
 use sluice_testkit::eventually;
 use sluice_testkit::history::Recorder;
 use sluice_testkit::{TestEnv, invariants};
-use kube::api::ListParams;
 
 async fn leaves_nothing(env: &TestEnv, recorder: &Recorder) {
     env.delete_service().await;

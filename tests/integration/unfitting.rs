@@ -14,10 +14,10 @@ use sluice_jobframework::record::Record;
 use tokio::sync::mpsc;
 
 use crate::restarts::{Moment, killed_at};
+use crate::upgrades::pods_ever;
 use sluice_testkit::history::{Change, Object, Recorder};
 use sluice_testkit::objects::{SERVICE, cluster_name};
 use sluice_testkit::{TestEnv, eventually, eventually_or_tell, invariants};
-use crate::upgrades::pods_ever;
 
 /// Ends a scenario: nothing was broken at any moment of it.
 async fn intact(recorder: &Recorder) -> Vec<Change> {

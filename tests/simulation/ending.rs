@@ -15,13 +15,13 @@ use sluice_queue::requests::template_requests;
 use sluice_queue::steps::Step;
 
 use crate::kept_back::kept_back;
+use crate::world::World;
 use sluice_testkit::history::State;
 use sluice_testkit::invariants::tree::{Pair, Quotas, Usage};
 use sluice_testkit::invariants::{
     Breach, Invariant, QUEUE_NAME, add_holding, counts, holds_quota, is_admitted, is_live, is_open, job_uid, key,
     replaces, slices_of, usage,
 };
-use crate::world::World;
 
 /// What does not hold at rest.
 pub fn breaches(world: &World) -> Vec<Breach> {

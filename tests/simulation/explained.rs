@@ -8,7 +8,6 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use sluice_api::kueue::cluster_queue::QueueingStrategy;
 use sluice_api::kueue::{ClusterQueue, LocalQueue, StopPolicy};
-use sluice_plan::ObjectRef;
 use sluice_engine::world::Object;
 use sluice_engine::{Engine, Halves};
 use sluice_inspect::explain::{Explanation, Stands, Waits, explain};
@@ -16,6 +15,7 @@ use sluice_inspect::rehearsal::{Policy, Rehearsal};
 use sluice_inspect::remedies::{QuotaChange, Remedy};
 use sluice_inspect::snapshot::Snapshot;
 use sluice_manager::list_objects;
+use sluice_plan::ObjectRef;
 
 use crate::calm;
 use crate::chance::Chance;

@@ -8,10 +8,10 @@ use sluice_api::kueue::{ClusterQueue, Workload};
 use sluice_api::quantity::Amount;
 
 use crate::ending::{flavors, is_stopped, queue_of, requests, total};
+use crate::world::World;
 use sluice_testkit::history::State;
 use sluice_testkit::invariants::tree::Usage;
 use sluice_testkit::invariants::{add_holding, key, replaces};
-use crate::world::World;
 
 /// At most this is kept back for those that wait in other, strict ClusterQueues: what one of them asks for beyond what it has, if
 /// its ClusterQueue is entitled to that and can't take it back from just anyone (kueue v0.19.2 `pkg/scheduler/scheduler.go`,

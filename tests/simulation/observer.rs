@@ -9,9 +9,9 @@ use crate::api::Change;
 use crate::course::Course;
 use crate::coverage::Coverage;
 use crate::serving::Serving;
+use crate::time::age;
 use sluice_testkit::history::{self, Object, State};
 use sluice_testkit::invariants::{Breach, Watchdog};
-use crate::time::age;
 
 /// A decision may be on its way for so long after what it rests on has changed: as late as a watch may be, and a write after it.
 const ON_THE_WAY: std::time::Duration = std::time::Duration::from_secs(25);

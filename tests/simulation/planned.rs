@@ -11,8 +11,8 @@ use sluice_api::quantity::Amount;
 use sluice_inspect::rehearsal::Policy;
 use sluice_inspect::remedies::QuotaChange;
 use sluice_inspect::snapshot::Snapshot;
-use sluice_manager::list_objects;
 use sluice_inspect::upgrade::{self, UpgradePlan, Verdict, Way};
+use sluice_manager::list_objects;
 
 use crate::calm;
 use crate::chance::Chance;

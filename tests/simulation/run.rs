@@ -20,11 +20,11 @@ use crate::script::expect::unmet;
 use crate::script::manifests::Place;
 use crate::script::perform::Performer;
 use crate::script::step::{Act, Pause};
-use sluice_testkit::invariants::{Breach, Invariant};
 use crate::time::Time;
 use crate::trace::Trace;
 use crate::transport::reliable;
 use crate::world::Shared;
+use sluice_testkit::invariants::{Breach, Invariant};
 
 /// All is quiet when nothing has changed for so long: longer than Sluice ever waits before it tries something again.
 const QUIET: Duration = Duration::from_secs(75);

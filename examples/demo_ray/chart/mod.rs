@@ -13,9 +13,9 @@ use resvg::usvg::{Options, Tree, fontdb};
 
 use crate::series::Series;
 use crate::series::observed::{Event, What};
-use sluice_testkit::env::cache;
 use canvas::{Canvas, Words};
 use panel::Panel;
+use sluice_testkit::env::cache;
 
 /// The size in pixels: twice that at which it is looked at, so that lines are smooth.
 const WIDTH: i32 = 1800;

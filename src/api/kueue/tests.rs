@@ -104,7 +104,11 @@ fn condition(type_: &str) -> Value {
         "preemptionGates": [{"name": "gate", "position": "Open", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
     },
 }))]
-fn manifests_keep_every_field_in_a_round_trip(#[case] round_trip: fn(Value) -> Value, #[case] kind: &str, #[case] fields: Value) {
+fn manifests_keep_every_field_in_a_round_trip(
+    #[case] round_trip: fn(Value) -> Value,
+    #[case] kind: &str,
+    #[case] fields: Value,
+) {
     let manifest = manifest(kind, fields);
     assert_eq!(round_trip(manifest.clone()), manifest);
 }

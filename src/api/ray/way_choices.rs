@@ -111,7 +111,11 @@ mod tests {
     #[case::dots_in_a_namespace(GATEWAY_ANNOTATION, "a.b/c", "neither NAME nor NAMESPACE/NAME of a Gateway")]
     #[case::another_namespace(ROUTE_ANNOTATION, "infra/shop", "not the name of an HTTPRoute")]
     #[case::capital_letters(ROUTE_ANNOTATION, "Shop", "not the name of an HTTPRoute")]
-    fn invalid_routing_annotation_is_reported_with_its_value(#[case] name: &str, #[case] value: &str, #[case] wrong: &str) {
+    fn invalid_routing_annotation_is_reported_with_its_value(
+        #[case] name: &str,
+        #[case] value: &str,
+        #[case] wrong: &str,
+    ) {
         let expected = format!("annotation {name}: {value:?} is {wrong}; the annotation is ignored");
         assert_eq!(misread(&with(name, value)), [expected]);
     }

@@ -9,16 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use sluice_api::condition;
-use sluice_api::kueue::Workload;
-use sluice_api::ray::{RayCluster, RayService, names};
-use sluice_plan::{ServeAnswer, ServeReply};
 use crate::in_flight::WriteId;
-use sluice_plan::{Note, ObjectRef, ServeCall, ServeRequest, Write, WriteOp};
 use crate::tokens::TokenKey;
 use crate::world::Object;
 use crate::{Answer, Effect, Engine, Event, Halves, WriteError};
+use sluice_api::condition;
+use sluice_api::kueue::Workload;
+use sluice_api::ray::{RayCluster, RayService, names};
 use sluice_jobframework::managed::Rules;
+use sluice_plan::{Note, ObjectRef, ServeCall, ServeRequest, Write, WriteOp};
+use sluice_plan::{ServeAnswer, ServeReply};
 use sluice_queue::Settings;
 
 /// More rounds than this at one moment, and the engine turns in circles.

@@ -10,16 +10,16 @@ use super::PlanError;
 use super::least::{Amounts, Place, least};
 use super::outcome::{Outcome, usage, usage_by_job};
 use super::timeline::Cluster;
-use sluice_api::kueue::ClusterQueue;
-use sluice_api::quantity::Amount;
-use sluice_api::ray::{RayCluster, RayService};
-use sluice_plan::ObjectRef;
-use sluice_engine::world::Object;
-use sluice_engine::{Engine, Sight};
 use crate::apply::applied;
 use crate::rehearsal::{Policy, Rehearsal};
 use crate::remedies::QuotaChange;
 use crate::snapshot::{Snapshot, reference_of};
+use sluice_api::kueue::ClusterQueue;
+use sluice_api::quantity::Amount;
+use sluice_api::ray::{RayCluster, RayService};
+use sluice_engine::world::Object;
+use sluice_engine::{Engine, Sight};
+use sluice_plan::ObjectRef;
 
 /// The state before the upgrade, at rest, with all that is applied beside the service.
 #[derive(Debug, Clone)]

@@ -6,10 +6,10 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use sluice_engine::world::Object;
 use crate::apply::applied;
 use crate::rehearsal::Rehearsal;
 use crate::snapshot::manifests;
+use sluice_engine::world::Object;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 

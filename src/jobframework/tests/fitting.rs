@@ -4,9 +4,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::fitting::UPGRADE_ADMISSIBLE;
 use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor};
 use sluice_api::ray::upgrade_choices::WHEN_EXCEEDS_ANNOTATION;
-use crate::fitting::UPGRADE_ADMISSIBLE;
 
 fn object<T: serde::de::DeserializeOwned>(object: Value) -> T {
     serde_json::from_value(object).expect("an object of its kind")

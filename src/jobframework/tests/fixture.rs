@@ -278,8 +278,7 @@ pub(super) fn gates(job: &FakeJob) -> Vec<(String, bool)> {
 
 /// Why the job isn't admitted, as it says last.
 pub(super) fn says(job: &FakeJob) -> String {
-    let said =
-        job.said(sluice_api::sluice::ADMITTED).filter(|said| said.status == "False").expect("it isn't admitted");
+    let said = job.said(sluice_api::sluice::ADMITTED).filter(|said| said.status == "False").expect("it isn't admitted");
     format!("{}: {}", said.reason, said.message)
 }
 

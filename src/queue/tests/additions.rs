@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::fixture::Cluster;
 use super::random::{carry_out, histories, plans};
-use sluice_api::kueue::{Admission, Workload, names};
-use sluice_api::quantity::Amount;
 use crate::Effect;
 use crate::log::replay;
+use sluice_api::kueue::{Admission, Workload, names};
+use sluice_api::quantity::Amount;
 
 const CASES: u32 = 100;
 

@@ -4,9 +4,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::fixture::{Cluster, group, key};
+use crate::Event;
 use sluice_api::condition;
 use sluice_api::kueue::names;
-use crate::Event;
 
 fn active(conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition]) -> (String, String, String) {
     let active = condition::get(conditions, names::ACTIVE).cloned();

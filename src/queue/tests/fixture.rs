@@ -8,11 +8,11 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::{Value, json};
 
+use crate::log::Recorder;
+use crate::{Effect, Engine, Event, ObjectKey, Settings, Subject, Waiting, status};
 use sluice_api::condition;
 use sluice_api::kueue::workload::PodTemplate;
 use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, PodSet, ResourceFlavor, Workload, WorkloadSpec, names};
-use crate::log::Recorder;
-use crate::{Effect, Engine, Event, ObjectKey, Settings, Subject, Waiting, status};
 
 /// The namespace of everything that does not say otherwise.
 pub(super) const NAMESPACE: &str = "team";

@@ -7,11 +7,11 @@ use serde_json::json;
 
 use super::config;
 use super::fixture::{Cluster, at, group, key, replacing};
-use sluice_api::kueue::names;
 use crate::log::{Difference, replay};
 use crate::settings::{FairSharing, Requeuing, WaitForPodsReady};
 use crate::tree::View;
 use crate::{Effect, Event, ObjectKey, Settings, Waiting};
+use sluice_api::kueue::names;
 
 /// Something that happens to the cluster. Small numbers stand for workloads, so that the same ones are met again.
 #[derive(Debug, Clone)]

@@ -4,10 +4,10 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::fixture::{Cluster, replacing};
-use sluice_api::kueue::{Workload, names};
 use crate::parts::{PARTLY_PREEMPTED, Part};
 use crate::steps::SLICE_ANNOTATION;
 use crate::{Effect, Waiting};
+use sluice_api::kueue::{Workload, names};
 
 /// A ClusterQueue with 10 CPU in which who has the higher priority comes first.
 fn cluster() -> Cluster {

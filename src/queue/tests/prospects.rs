@@ -5,10 +5,10 @@ use serde_json::{Map, Value, json};
 
 use super::config;
 use super::fixture::{Cluster, group, replacing};
-use sluice_api::kueue::{Workload, names};
-use sluice_api::quantity::Amount;
 use crate::steps::SLICE_ANNOTATION;
 use crate::{Binding, Lack, Prospect};
+use sluice_api::kueue::{Workload, names};
+use sluice_api::quantity::Amount;
 
 const FLAVORS: [&str; 2] = ["big", "small"];
 

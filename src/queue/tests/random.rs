@@ -6,12 +6,12 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::fixture::{Cluster, key, pod_set, replacing};
-use sluice_api::kueue::{Workload, names};
 use crate::parts::{PARTLY_PREEMPTED, parts_of, preempted_part};
 use crate::settings::{FairSharing, PreemptionStrategy, Settings};
 use crate::shortfall::Shortfall;
 use crate::steps::SLICE_ANNOTATION;
 use crate::{Effect, Engine, ObjectKey};
+use sluice_api::kueue::{Workload, names};
 
 /// Nominal quota, borrowing limit and lending limit, by resource and flavor.
 type Quotas = Vec<(u8, Option<u8>, Option<u8>)>;

@@ -4,8 +4,8 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::fixture::{Cluster, at, group, key};
-use sluice_api::kueue::names;
 use crate::{Effect, Event, PendingReason, Subject, Waiting};
+use sluice_api::kueue::names;
 
 /// The flavor of each resource of a pod set that was admitted.
 fn flavors(cluster: &Cluster, workload: &str, pod_set: usize) -> Vec<(String, String)> {

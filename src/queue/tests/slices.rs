@@ -4,8 +4,8 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::fixture::{Cluster, group, key, replacing};
-use sluice_api::kueue::{Workload, names};
 use crate::{Effect, Event, Waiting};
+use sluice_api::kueue::{Workload, names};
 
 fn slice(cluster: &Cluster, name: &str, workers: i32) -> Workload {
     cluster.workload(name, &[("head", 1, json!({"cpu": "1"})), ("worker", workers, json!({"cpu": "2"}))])

@@ -8,11 +8,11 @@ use super::config;
 use super::fixture::{Cluster, at};
 use super::oracle::World;
 use super::random::{Act, Plan, carry_out, give_back, going, histories, loses_part, plans};
-use sluice_api::quantity::Amount;
 use crate::log::replay;
 use crate::parts::Loss;
 use crate::pending::Obstacle;
 use crate::{Effect, Engine, Event, EvictReason, ObjectKey, Waiting};
+use sluice_api::quantity::Amount;
 
 /// More cycles than any small cluster needs to come to rest.
 const MANY_CYCLES: usize = 200;

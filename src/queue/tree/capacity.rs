@@ -138,14 +138,7 @@ impl Tree {
     /// The lowest part of the tree that has the quota for `amount` more (kueue v0.19.2
     /// `pkg/scheduler/preemption/classical/hierarchical_preemption.go`, `FindHeightOfLowestSubtreeThatFits`). `less` is taken
     /// off the usage of the ClusterQueue first.
-    pub(crate) fn lowest_fit(
-        &self,
-        cluster_queue: NodeId,
-        fr: Fr,
-        amount: i128,
-        view: View,
-        less: i128,
-    ) -> Fit {
+    pub(crate) fn lowest_fit(&self, cluster_queue: NodeId, fr: Fr, amount: i128, view: View, less: i128) -> Fit {
         let (mut node, mut amount, mut less) = (cluster_queue, amount, less);
         loop {
             let cell = self.cell(node, fr);

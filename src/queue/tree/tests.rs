@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::{Fr, NodeId, NodeSpec, Tree, View};
-use sluice_api::quantity::Amount;
 use crate::quota::Limits;
 use crate::tree::FlavorResource;
+use sluice_api::quantity::Amount;
 
 fn gpu() -> FlavorResource {
     FlavorResource { flavor: "a100".into(), resource: "gpu".into() }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sluice_api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
 use crate::engine::{ClusterQueueState, Engine};
 use crate::line::{ClassId, Need, Rank, Tried};
 use crate::tree::{Fr, NodeId, Share, View};
+use sluice_api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
 
 /// What has to change before one that nobody had to make room for is worth trying again: it needs room of its own, or that
 /// someone beside it takes as large a share as it would have itself.

@@ -3,12 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use sluice_api::kueue::Admission;
 use crate::ledger::Charge;
 use crate::line::Rank;
 use crate::slot::Room;
 use crate::tree::NodeId;
 use crate::victims::Victim;
+use sluice_api::kueue::Admission;
 
 /// What a workload would get, if the turn were its.
 #[derive(Debug, Clone)]

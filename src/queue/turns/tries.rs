@@ -1,8 +1,6 @@
 //! What a ClusterQueue would do with a turn.
 
 use super::table::{Candidate, Gets, Holds};
-use sluice_api::kueue::Admission;
-use sluice_api::kueue::cluster_queue::ReclaimPolicy;
 use crate::assign::{Assignment, Attempt, Findings};
 use crate::engine::{Engine, WorkloadId};
 use crate::explain::predecessor_of;
@@ -12,6 +10,8 @@ use crate::means::Mode;
 use crate::slot::Room;
 use crate::tree::{NodeId, View};
 use crate::victims::{Search, Victim};
+use sluice_api::kueue::Admission;
+use sluice_api::kueue::cluster_queue::ReclaimPolicy;
 
 /// What came of trying a workload.
 enum Verdict {

@@ -2,10 +2,10 @@
 //! `classicalPreemptions`, and `pkg/scheduler/preemption/classical`).
 
 use super::{Search, Victim, Want};
-use sluice_api::kueue::cluster_queue::ReclaimPolicy;
 use crate::PreemptionRight;
 use crate::ledger::Charge;
 use crate::tree::{Fr, NodeId, View};
+use sluice_api::kueue::cluster_queue::ReclaimPolicy;
 
 /// One of another ClusterQueue, and the lowest Cohort that it and the preemptor have in common.
 struct Outsider {

@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Search, Victim, Want};
-use sluice_api::kueue::cluster_queue::ReclaimPolicy;
 use crate::engine::{ClusterQueueState, WorkloadId};
 use crate::ledger::{Charge, wide};
 use crate::line::Class;
 use crate::parts::Loss;
 use crate::quota::Quota;
 use crate::tree::{Fr, NodeId, View};
+use sluice_api::kueue::cluster_queue::ReclaimPolicy;
 
 /// Someone who could take quota back: how much of each that is short, and how many ask for that.
 struct Claim {

@@ -3,13 +3,13 @@
 use jiff::Timestamp;
 
 use super::{Victim, Want};
-use sluice_api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
 use crate::PreemptionRight;
 use crate::engine::WorkloadId;
 use crate::ledger::HolderRank;
 use crate::queues::Queues;
 use crate::quota::PreemptionRules;
 use crate::tree::NodeId;
+use sluice_api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
 
 /// The workload that looks for room, as far as its rights depend on it.
 #[derive(Clone, Copy)]

@@ -7,9 +7,9 @@ use kube_core::ResourceExt;
 use rstest::rstest;
 use serde_json::json;
 
-use super::super::pod_builder::{self, Slot};
 use super::super::fixtures::cluster_with_workers;
 use super::super::groups::{PodGroup, pod_groups};
+use super::super::pod_builder::{self, Slot};
 use super::super::scale::{Situation, decide};
 use sluice_api::kueue::scheduling_gate;
 use sluice_api::ray::RayCluster;

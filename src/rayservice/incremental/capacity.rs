@@ -152,7 +152,11 @@ mod tests {
     #[case::none_runs(json!({"a": deployment(4, 0, 2)}), 50, 0)]
     #[case::deployment_without_replicas_is_ignored(json!({"a": deployment(2, 1, 0), "b": deployment(0, 0, 0)}), 50, 50)]
     #[case::replicas_not_reported(json!({"a": {"status": "HEALTHY"}}), 50, 50)]
-    fn running_replicas_serve_their_share(#[case] deployments: Value, #[case] capacity: Percent, #[case] expected: Percent) {
+    fn running_replicas_serve_their_share(
+        #[case] deployments: Value,
+        #[case] capacity: Percent,
+        #[case] expected: Percent,
+    ) {
         assert_eq!(carried(&status(deployments), capacity), expected);
     }
 

@@ -8,10 +8,10 @@ use kube_core::ResourceExt;
 
 use super::machine::{Percent, WHOLE};
 use super::workers;
+use crate::family::{is_going_pod, is_ready};
 use sluice_api::ray::{RayCluster, ScaleStrategy, WorkerGroupSpec, names};
 use sluice_plan::{Replica, ServeStatus};
 use sluice_raycluster::groups::replicas;
-use crate::family::{is_going_pod, is_ready};
 
 /// Observed locations of Serve replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -282,7 +282,11 @@ mod tests {
     #[case::all(&["a", "b", "c", "d"], 0, true)]
     #[case::one_is_idle(&["a", "b", "c"], 0, false)]
     #[case::at_the_minimum(&["a", "b", "c"], 4, true)]
-    fn idle_workers_above_the_minimum_are_detected(#[case] occupied: &[&str], #[case] min: i32, #[case] expected: bool) {
+    fn idle_workers_above_the_minimum_are_detected(
+        #[case] occupied: &[&str],
+        #[case] min: i32,
+        #[case] expected: bool,
+    ) {
         let mut cluster = small(4);
         cluster.spec.worker_group_specs[0].min_replicas = Some(min);
         let occupied = occupied.iter().map(|place| (*place).to_owned()).collect();

@@ -139,7 +139,11 @@ pub fn next(position: Position, pace: &Pace, facts: &Facts) -> Move {
 fn traffic(gaining: Side, pace: &Pace, facts: &Facts) -> Move {
     if pace.at_once {
         let servable = gaining.capacity.min(facts.carries);
-        return if servable > gaining.traffic { Move::Traffic(servable) } else { Move::Wait(Wait::Replicas(gaining.capacity)) };
+        return if servable > gaining.traffic {
+            Move::Traffic(servable)
+        } else {
+            Move::Wait(Wait::Replicas(gaining.capacity))
+        };
     }
     let due = facts.moved_at.map(|moved_at| moved_at.saturating_add(pace.interval).unwrap_or(Timestamp::MAX));
     let share = gaining.traffic.saturating_add(pace.step).min(gaining.capacity);
@@ -195,8 +199,15 @@ pub fn fastest(start: Position, pace: &Pace, until_gone: SignedDuration) -> Vec<
     loop {
         let gone_at = moved_at.map_or(now, |moved_at: Timestamp| moved_at.saturating_add(until_gone).unwrap_or(now));
         let pods_released = gone_at <= now;
-        let facts =
-            Facts { carries: WHOLE, from_carries: WHOLE, to_serves: true, from_serves: true, room: pods_released, moved_at, now };
+        let facts = Facts {
+            carries: WHOLE,
+            from_carries: WHOLE,
+            to_serves: true,
+            from_serves: true,
+            room: pods_released,
+            moved_at,
+            now,
+        };
         match next(position, pace, &facts) {
             Move::Wait(Wait::Until(time)) if time > now => now = time,
             Move::Wait(Wait::Pods) if gone_at > now => now = gone_at,

@@ -24,13 +24,13 @@ use kube_core::ResourceExt;
 use super::family::{Child, active_name, pending_name};
 use super::upgrade::Step;
 use super::{Scene, View, failed, kept};
-use sluice_api::condition;
-use sluice_api::ray::step_choices::{self, Rollback, UPGRADE_ANNOTATION, Wish};
-use sluice_api::ray::{RayCluster, RayService, RayServiceStatus};
 use idle::Places;
 use machine::{Facts, Move, Pace, Percent, Position, Side, WHOLE, Wait};
 use options::Options;
 pub(super) use plan::{plan, release};
+use sluice_api::condition;
+use sluice_api::ray::step_choices::{self, Rollback, UPGRADE_ANNOTATION, Wish};
+use sluice_api::ray::{RayCluster, RayService, RayServiceStatus};
 pub(super) use tell::{progress, rollback};
 
 /// Returns the options of incremental upgrades; None if the RayService is not upgraded

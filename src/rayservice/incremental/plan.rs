@@ -5,16 +5,16 @@ use kube_core::ResourceExt;
 
 use super::machine::{Move, Percent, WHOLE};
 use super::{Transition, options, routes, ways, wish};
-use sluice_api::gateway::{BackendRef, HTTPRoute};
-use sluice_api::ray::RayService;
-use sluice_api::ray::step_choices::{UPGRADE_ANNOTATION, Wish};
-use sluice_api::ray::way_choices::{self, ADOPTED_ROUTE_ANNOTATION};
-use sluice_plan::{Note, ObjectRef, Plan, Write};
 use crate::children::place;
 use crate::family::Child;
 use crate::services::serve_service_name;
 use crate::upgrade::Step;
 use crate::{Scene, View, failed};
+use sluice_api::gateway::{BackendRef, HTTPRoute};
+use sluice_api::ray::RayService;
+use sluice_api::ray::step_choices::{UPGRADE_ANNOTATION, Wish};
+use sluice_api::ray::way_choices::{self, ADOPTED_ROUTE_ANNOTATION};
+use sluice_plan::{Note, ObjectRef, Plan, Write};
 
 /// Plans the Gateway, the HTTPRoute and the backend Services of the clusters.
 pub(crate) fn plan(scene: &Scene<'_>, plan: &mut Plan) {

@@ -10,12 +10,12 @@ use serde_json::json;
 
 use super::machine::{Percent, WHOLE};
 use super::ways::{self, owned};
+use crate::children::owner;
+use crate::services::serve_service_name;
 use sluice_api::gateway::{BackendRef, HTTPRoute, HTTPRouteSpec, ParentRef, RouteRule};
 use sluice_api::ray::way_choices::{self, ROUTE_ANNOTATION};
 use sluice_api::ray::{RayCluster, RayService};
 use sluice_raycluster::names as naming;
-use crate::children::owner;
-use crate::services::serve_service_name;
 
 /// Suffix of the name of a backend Service.
 const BACKEND: &str = "-serve-svc";
@@ -92,7 +92,8 @@ impl Own {
     pub(super) fn share(&self, route: &HTTPRoute, cluster: &RayCluster) -> Option<Percent> {
         let name = naming::serve_service(cluster);
         let is_existing = |backend: &&BackendRef| self.includes(backend) && self.clusters.contains(&backend.name);
-        let rule = route.spec.rules.iter().find(|rule| rule.backend_refs.iter().any(|backend| is_existing(&backend)))?;
+        let rule =
+            route.spec.rules.iter().find(|rule| rule.backend_refs.iter().any(|backend| is_existing(&backend)))?;
         let existing = || rule.backend_refs.iter().filter(is_existing);
         let total: i64 = existing().map(weight).sum();
         let own: i64 = existing().filter(|backend| backend.name == name).map(weight).sum();

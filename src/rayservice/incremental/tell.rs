@@ -29,9 +29,7 @@ fn waits_for(transition: &Transition) -> Option<String> {
         Ok(Move::Wait(Wait::Replicas(share))) => {
             Some(format!("waiting for replicas of the {gaining} cluster that can serve {share}% of the traffic"))
         }
-        Ok(Move::Wait(Wait::Pods)) => {
-            Some(format!("waiting for surplus pods of the {losing} cluster to terminate"))
-        }
+        Ok(Move::Wait(Wait::Pods)) => Some(format!("waiting for surplus pods of the {losing} cluster to terminate")),
         Ok(Move::Wait(Wait::Record) | Move::Traffic(_) | Move::Raise(_) | Move::Lower(_) | Move::Done) => None,
     }
 }

@@ -13,9 +13,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::workers::FULL_REPLICAS_ANNOTATION;
-use sluice_api::ray::RayServiceStatus;
 use crate::tests::stage::Stage;
 use crate::tests::{chat, state, version};
+use sluice_api::ray::RayServiceStatus;
 
 /// A service with four workers and four replicas that is upgraded in steps.
 fn service(surge: i32, step: i32, interval: i32) -> Value {

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::machine::Percent;
 use super::routes::{self, Own};
+use crate::children::owner;
 use sluice_api::condition;
 use sluice_api::gateway::{
     ACCEPTED, Gateway, GatewayClass, GatewaySpec, HTTPRoute, PROGRAMMED, ParentRef, RESOLVED_REFS,
@@ -20,8 +21,7 @@ use sluice_api::gateway::{
 use sluice_api::ray::way_choices::{self, GATEWAY_ANNOTATION};
 use sluice_api::ray::{RayCluster, RayService, names};
 use sluice_raycluster::services::serve_ports;
-use sluice_raycluster::{pod_builder, names as naming};
-use crate::children::owner;
+use sluice_raycluster::{names as naming, pod_builder};
 
 /// Name of the Gateway listener.
 const LISTENER: &str = "http";

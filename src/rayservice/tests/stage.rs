@@ -15,14 +15,14 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use ways::Worker;
 
-use sluice_api::condition;
-use sluice_api::gateway::{Gateway, HTTPRoute};
-use sluice_api::ray::{RayCluster, RayService, names};
-use sluice_plan::{ServeAnswer, ServeError, ServeReply};
-use sluice_plan::{Note, Plan, ServeCall, ServeRequest, Write, WriteOp};
 use crate::incremental::routes::{Own, route_name, route_names};
 use crate::incremental::ways::{Ways, gateway_place};
 use crate::{ServeObservation, View, kept, plan};
+use sluice_api::condition;
+use sluice_api::gateway::{Gateway, HTTPRoute};
+use sluice_api::ray::{RayCluster, RayService, names};
+use sluice_plan::{Note, Plan, ServeCall, ServeRequest, Write, WriteOp};
+use sluice_plan::{ServeAnswer, ServeError, ServeReply};
 
 /// Kind and name.
 type Key = (String, String);

@@ -8,10 +8,10 @@ use sluice_api::condition;
 use sluice_api::ray::RayCluster;
 
 use crate::rayclusters::{CLUSTER, manifest};
+use crate::upgrades::pods_ever;
 use sluice_testkit::history::{Change, Object, Recorder};
 use sluice_testkit::objects::{NAMESPACE, QUEUE_SAMPLE, SERVICE, waits_for_quota};
 use sluice_testkit::{TestEnv, eventually};
-use crate::upgrades::pods_ever;
 
 fn opened() -> Patch<serde_json::Value> {
     Patch::Merge(json!({

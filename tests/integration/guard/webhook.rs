@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use super::objects::{api, child, cluster, create, queue, service};
 use crate::process::free_port;
+use crate::upgrades::pods_ever;
 use sluice_testkit::history::Recorder;
 use sluice_testkit::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
 use sluice_testkit::quotas::local_queue;
 use sluice_testkit::{Manager, TestEnv, eventually};
-use crate::upgrades::pods_ever;
 
 /// Starts a manager that serves the webhook at a port.
 pub(crate) async fn manager_at(env: &TestEnv, port: u16, flags: &[&str]) -> Manager {

@@ -15,9 +15,9 @@ use regex::Regex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use facts::Facts;
 use sluice_testkit::real_kuberay::{RealKubeRay, control_plane_with};
 use sluice_testkit::{TestEnv, eventually_or_tell};
-use facts::Facts;
 
 const NAMESPACE: &str = "pods-of-the-corpus";
 /// Labels of a worker: in which replica of its group it is, which host of that, and what the replica is called.

@@ -3,8 +3,8 @@
 use sluice_api::condition::is_true;
 use sluice_api::kueue::Workload;
 
-use crate::history::State;
 use super::{Breach, Invariant, clusters_of, counts, holds_quota, is_live, is_open, key, owner_uid, slices_of};
+use crate::history::State;
 
 /// What the change of a Workload from `was` broke.
 pub(super) fn check(state: &State, was: Option<&Workload>, workload: &Workload, gone: bool) -> Vec<Breach> {

@@ -7,8 +7,8 @@ use sluice_api::kueue::Workload;
 use sluice_api::ray::RayCluster;
 use sluice_jobframework::record::Record;
 
-use crate::history::State;
 use super::{Breach, Invariant, QUEUE_NAME, clusters_of, is_admitted, is_live, is_open, job_uid, key, slices_of};
+use crate::history::State;
 
 /// What is wrong with the gate of `cluster`, which was just opened.
 pub(super) fn check(state: &State, cluster: &RayCluster) -> Vec<Breach> {

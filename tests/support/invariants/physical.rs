@@ -11,11 +11,11 @@ use sluice_api::ray::RayCluster;
 use sluice_api::ray::options::RayClusterUpgradeType;
 use sluice_queue::requests::pod_requests;
 
-use crate::history::State;
 use super::{
     Breach, Invariant, QUEUE_NAME, add_largest, counts, holds_quota, job_uid, key, owner_uid, replaced_by, reserved_by,
     slices_of,
 };
+use crate::history::State;
 
 /// The label that says in which PodSet a pod is counted.
 const POD_SET: &str = "kueue.x-k8s.io/podset";

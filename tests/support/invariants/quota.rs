@@ -3,9 +3,9 @@
 use sluice_api::kueue::Workload;
 use sluice_api::quantity::Amount;
 
-use crate::history::State;
 use super::tree::{Quotas, Usage};
 use super::{Breach, Invariant, add_holding, add_usage, counts, key};
+use crate::history::State;
 
 /// What the admission of `workload`, which has just come in, takes too much of; by the mildest of the quotas in force.
 pub(super) fn check(state: &State, workload: &Workload, in_force: &[&Quotas]) -> Vec<Breach> {

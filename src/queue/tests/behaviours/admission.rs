@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use super::super::fixture::{Cluster, at, group, key, pod_set};
 use super::scene::{Decided, Scene, company, queue};
+use crate::Settings;
+use crate::settings::{Requeuing, RequeuingTimestamp, WaitForPodsReady};
 use sluice_api::condition;
 use sluice_api::kueue::workload_status::{ReclaimablePod, RequeueState};
 use sluice_api::kueue::{Workload, names};
-use crate::Settings;
-use crate::settings::{Requeuing, RequeuingTimestamp, WaitForPodsReady};
 
 /// Integration "Should evict workloads when stop policy is drain", of a ClusterQueue.
 #[test]

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::super::fixture::{at, key, replacing};
 use super::scene::{Decided, Scene, queue};
-use sluice_api::kueue::names;
 use crate::Event;
+use sluice_api::kueue::names;
 
 fn small() -> Scene {
     Scene::new().queues([queue("q").has("cpu=5")])

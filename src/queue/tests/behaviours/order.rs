@@ -5,8 +5,8 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::scene::{Decided, Scene, cohort, queue};
-use sluice_api::kueue::names;
 use crate::Effect;
+use sluice_api::kueue::names;
 
 /// Integration "Should schedule workloads by their priority strictly".
 #[test]

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::super::fixture::{Cluster, at, key};
 pub(super) use super::words::{Node, cohort, queue};
 use super::words::{PodSetWords, Words};
-use sluice_api::condition;
-use sluice_api::kueue::{Admission, Workload, names};
 use crate::settings::{FairSharing, PreemptionStrategy};
 use crate::{Effect, Engine, Event, EvictReason, ObjectKey, Settings};
+use sluice_api::condition;
+use sluice_api::kueue::{Admission, Workload, names};
 
 /// When everything happens that does not say otherwise, in seconds.
 const NOW: i64 = 1000;

@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use sluice_plan::ObjectKey;
 use crate::parts::Loss;
+use sluice_plan::ObjectKey;
 
 /// A flavor and a resource.
 pub(crate) type Fr = (String, String);

@@ -2,8 +2,8 @@
 
 use super::book::{Book, Fr, Node, Usage};
 use super::world::{Job, World};
-use sluice_plan::ObjectKey;
 use crate::parts::Loss;
+use sluice_plan::ObjectKey;
 
 impl World {
     /// What is held; in the planned view without what is on its way back.

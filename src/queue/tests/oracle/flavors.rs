@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::book::{Book, Fr, Usage};
 use super::victims;
 use super::world::{Holder, Job, PodSet, Queue, World};
-use sluice_api::kueue::cluster_queue::ReclaimPolicy;
-use sluice_plan::ObjectKey;
 use crate::parts::Loss;
 use crate::slot::Room;
+use sluice_api::kueue::cluster_queue::ReclaimPolicy;
+use sluice_plan::ObjectKey;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mode {

@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) use turns::decide;
 pub(super) use world::World;
 
-use sluice_plan::ObjectKey;
 use crate::PreemptionRight;
 use crate::parts::Loss;
+use sluice_plan::ObjectKey;
 
 /// What one cycle decides.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -8,11 +8,11 @@ use super::flavors::{Ask, Assignment, Mode};
 use super::victims::{self, Victim};
 use super::world::{Holder, Job, Ladder, World, most_of, trees};
 use super::{Admitted, Decision};
+use crate::parts::Loss;
+use jiff::Timestamp;
 use sluice_api::kueue::cluster_queue::ReclaimPolicy;
 use sluice_api::kueue::{Admission, PodSetAssignment};
 use sluice_plan::ObjectKey;
-use crate::parts::Loss;
-use jiff::Timestamp;
 
 #[derive(Debug, Clone)]
 pub(super) struct State<'w> {
@@ -140,7 +140,8 @@ impl<'w> State<'w> {
 
     fn attempt(&self, job: &Job, counts: &[i32], in_room: bool) -> Option<Candidate> {
         let predecessor = self.predecessor(job);
-        let gone: Vec<(ObjectKey, Loss)> = predecessor.iter().map(|before| (before.job.key.clone(), Loss::Whole)).collect();
+        let gone: Vec<(ObjectKey, Loss)> =
+            predecessor.iter().map(|before| (before.job.key.clone(), Loss::Whole)).collect();
         let may_go = |holder: &&Holder| {
             let successor = predecessor.as_ref().is_some_and(|before| before.job.key == holder.job.key);
             holder.observed && holder.gives_back != Some(Loss::Whole) && !successor

@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use super::book::{Book, Fr, Node, Usage};
 use super::flavors::Ask;
 use super::world::{Holder, Job, Queue};
-use sluice_api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
-use sluice_plan::ObjectKey;
 use crate::PreemptionRight;
 use crate::parts::Loss;
 use crate::settings::PreemptionStrategy;
+use sluice_api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
+use sluice_plan::ObjectKey;
 
 #[derive(Debug, Clone)]
 pub(super) struct Victim {

@@ -6,6 +6,12 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::book::{Fr, Held, Limits, Node, NodeSpec, Tree, Usage};
+use crate::parts::{Loss, Part};
+use crate::placement::Placement;
+use crate::requests::template_requests;
+use crate::settings::PreemptionStrategy;
+use crate::slot::Room;
+use crate::tests::fixture::Cluster;
 use sluice_api::condition;
 use sluice_api::kueue::cluster_queue::{
     BorrowWithinCohortPolicy, FlavorFungibilityPolicy, FlavorFungibilityPreference, QueueingStrategy, ReclaimPolicy,
@@ -14,12 +20,6 @@ use sluice_api::kueue::cluster_queue::{
 use sluice_api::kueue::{Admission, ClusterQueue, FairSharing, ResourceFlavorSpec, Workload, names};
 use sluice_api::quantity::{Amount, Exact, Quantity};
 use sluice_plan::ObjectKey;
-use crate::parts::{Loss, Part};
-use crate::placement::Placement;
-use crate::requests::template_requests;
-use crate::settings::PreemptionStrategy;
-use crate::slot::Room;
-use crate::tests::fixture::Cluster;
 
 #[derive(Debug, Clone)]
 pub(super) struct Queue {
@@ -172,7 +172,8 @@ impl World {
         if is(names::FINISHED) {
             return;
         }
-        let local_queue = ObjectKey::new(&ObjectKey::of(workload).namespace, workload.spec.queue_name.as_deref().unwrap_or(""));
+        let local_queue =
+            ObjectKey::new(&ObjectKey::of(workload).namespace, workload.spec.queue_name.as_deref().unwrap_or(""));
         let queue = cluster.local_queues.get(&local_queue).and_then(|queue| queue.spec.cluster_queue.clone());
         let job = job_of(workload, queue.unwrap_or_default());
         match &status.admission {

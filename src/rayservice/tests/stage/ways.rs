@@ -9,9 +9,9 @@ use kube_core::ResourceExt;
 use serde_json::{Value, json};
 
 use super::{Dashboard, Stage};
+use crate::incremental::routes::route_name;
 use sluice_api::ray::{RayCluster, names};
 use sluice_raycluster::groups::replicas;
-use crate::incremental::routes::route_name;
 
 /// The group whose workers are counted.
 const GROUP: &str = "small";
