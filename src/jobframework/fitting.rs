@@ -1,4 +1,5 @@
-//! Whether an upgrade can ever be admitted beside what serves; and if not, what would help, and what its owner has chosen.
+//! Feasibility of an upgrade: whether the pending cluster can ever be admitted together with the active
+//! one, and if not, the remedies and the choice of the owner.
 
 use std::collections::BTreeMap;
 
@@ -11,65 +12,68 @@ use sluice_api::quantity::Amount;
 use sluice_api::ray::upgrade_choices::{WHEN_EXCEEDS_ANNOTATION, WhenExceeds};
 use sluice_queue::{Binding, Lack, Obstacle, Prospect, Prospects};
 
-/// The condition on a job under upgrade that says whether the upgrade can ever be admitted.
+/// Condition of a job that is being upgraded: whether the upgrade can ever be admitted.
 pub const UPGRADE_ADMISSIBLE: &str = "sluice.dev/UpgradeAdmissible";
-/// Together with what serves it asks for more than there is in all.
+/// Reason: the pending and the active cluster together exceed the maximum capacity.
 const REASON_EXCEEDS: &str = "ExceedsMaxQuota";
-/// No flavor is right for its pods.
+/// Reason: no flavor matches the pods of the pending cluster.
 const REASON_UNSUITED: &str = "NoMatchingFlavor";
-/// It fits once enough is free.
+/// Reason: the upgrade fits once enough quota is free.
 const REASON_FITS: &str = "Fits";
-/// It holds its quota.
+/// Reason: the pending cluster is admitted.
 const REASON_ADMITTED: &str = "Admitted";
-/// What serves stops for it.
+/// Reason: the active cluster stops before the pending one starts.
 const REASON_RECREATE: &str = "Recreate";
 
-/// Pods by PodSet.
+/// Number of pods by PodSet.
 type Pods = BTreeMap<String, u32>;
 
-/// What is to be expected of an upgrade.
+/// Feasibility of a job's upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outlook {
-    /// There is none.
+    /// The job is not being upgraded.
     NoUpgrade,
-    /// Nobody can tell now.
+    /// The feasibility is not known, for example without a ClusterQueue.
     Unknown,
-    /// This member holds its quota.
+    /// The pending member is covered by an admitted slice.
     Admitted { next: String },
-    /// It fits once enough is free.
+    /// Both members fit once enough quota is free.
     Fits(Pair),
-    /// No flavor is right for its pods.
+    /// No flavor matches the pods.
     Unsuited(Pair, Vec<Obstacle>),
-    /// It never fits beside what serves, and takes its place, as the owner has chosen.
+    /// The members never fit together, and the owner has chosen that the pending one replaces the active
+    /// one.
     Recreates(Pair, Vec<Lack>),
-    /// It takes the place of what serves in any case, once it has quota; what is to be expected of that, if anybody can tell.
+    /// The pending member always replaces the active one once it has quota. Carries the feasibility of
+    /// the pending member alone, `None` if unknown.
     Anew(Pair, Option<Prospect>),
-    /// It never fits beside what serves.
+    /// The members never fit together.
     Exceeds(Pair, Vec<Lack>, Ways),
 }
 
-/// The two members that an upgrade is about.
+/// Active and pending member of an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pair {
-    /// What serves.
+    /// Active member, with the uid of the pending one as its replacement.
     serving: Displaced,
-    /// What is to serve next.
+    /// Name of the pending member.
     next: String,
 }
 
-/// What would help beside more quota.
+/// Remedies for an upgrade that never fits, other than more quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ways {
-    /// Whether it fits without what serves.
+    /// True if the pending member fits without the active one.
     alone: bool,
-    /// The largest part of its workers, in percent, with which it fits beside what serves; 0 if it fits with none.
+    /// Largest surge, in percent of the workers, that fits together with the active member; 0 if none
+    /// fits.
     surge: u32,
-    /// What is wrong with the choice of the owner.
+    /// Error in the owner's annotation, if it is invalid.
     misread: Option<String>,
 }
 
 impl Outlook {
-    /// What takes whose place, if the upgrade is to go that way.
+    /// Returns the active member with its replacement, if the upgrade stops it first.
     pub(super) fn instead(&self) -> Option<&Displaced> {
         match self {
             Self::Recreates(pair, _) | Self::Anew(pair, _) => Some(&pair.serving),
@@ -77,19 +81,20 @@ impl Outlook {
         }
     }
 
-    /// The uid of the member that is not to be asked for by the slice after `held` yet, because what serves would wait with it:
-    /// `held` pays for neither, and requests fail until what serves is back.
+    /// Returns the uid of the pending member if the slice after `held` must not request it yet: `held`
+    /// does not cover the active member, and a joint request would delay its return while requests
+    /// fail.
     pub(super) fn too_early(&self, held: Option<&Record>) -> Option<&str> {
         match self {
             Self::Fits(pair) | Self::Exceeds(pair, ..) | Self::Unsuited(pair, _) => {
-                let is_paid = held.is_some_and(|held| held.member(&pair.serving.uid).is_some());
-                (!is_paid).then_some(pair.serving.by.as_str())
+                let is_covered = held.is_some_and(|held| held.member(&pair.serving.uid).is_some());
+                (!is_covered).then_some(pair.serving.by.as_str())
             }
             _ => None,
         }
     }
 
-    /// Whether its owner has something to decide, or requests are going to fail.
+    /// Returns true if the owner has to act, or requests are about to fail.
     pub(super) fn is_trouble(&self) -> bool {
         match self {
             Self::Unsuited(..) | Self::Recreates(..) | Self::Exceeds(..) => true,
@@ -98,20 +103,20 @@ impl Outlook {
         }
     }
 
-    /// What the condition says; `None` if there is nothing to say.
+    /// Returns the condition UpgradeAdmissible; `None` if it is not set.
     pub(super) fn says(&self) -> Option<Says> {
         match self {
             Self::NoUpgrade | Self::Unknown | Self::Anew(_, None) => None,
             Self::Anew(pair, Some(prospect)) => Some(pair.says_anew(prospect)),
             Self::Admitted { next } => {
-                Some(Says::new(true, REASON_ADMITTED, format!("RayCluster {next} holds its quota")))
+                Some(Says::new(true, REASON_ADMITTED, format!("RayCluster {next} is covered by an admitted slice")))
             }
             Self::Fits(pair) => {
                 let text = format!("{} fit together once enough quota is free", pair.both());
                 Some(Says::new(true, REASON_FITS, text))
             }
             Self::Unsuited(pair, obstacles) => {
-                let text = format!("{} can't have quota together: {}", pair.both(), in_the_way(obstacles));
+                let text = format!("{} can't be admitted together: {}", pair.both(), in_the_way(obstacles));
                 Some(Says::new(false, REASON_UNSUITED, text))
             }
             Self::Recreates(pair, lacks) => {
@@ -139,7 +144,7 @@ impl Pair {
     }
 
     fn both(&self) -> String {
-        format!("RayCluster {}, which serves, and RayCluster {}", self.serving.name, self.next)
+        format!("Active RayCluster {} and pending RayCluster {}", self.serving.name, self.next)
     }
 
     fn says_anew(&self, prospect: &Prospect) -> Says {
@@ -147,18 +152,18 @@ impl Pair {
         match prospect {
             Prospect::Fits => {
                 let text = format!(
-                    "Once there is quota for what the spec of RayCluster {name} asks for now, all of its pods stop, and those of the \
-                     new spec start"
+                    "Once there is quota for the new spec of RayCluster {name}, all of its pods stop, and pods of the new spec \
+                     start"
                 );
                 Says::new(true, REASON_RECREATE, text)
             }
             Prospect::Lacks(lacks) => {
                 let (lack, more) = (told(lacks), more_quota(lacks));
-                let text = format!("The new spec of RayCluster {name} never fits: {lack}. It would fit with {more}");
+                let text = format!("The new spec of RayCluster {name} never fits: {lack}. To admit it, {more}");
                 Says::new(false, REASON_EXCEEDS, text)
             }
             Prospect::Unsuited(obstacles) => {
-                let text = format!("The new spec of RayCluster {name} can't have quota: {}", in_the_way(obstacles));
+                let text = format!("The new spec of RayCluster {name} can't be admitted: {}", in_the_way(obstacles));
                 Says::new(false, REASON_UNSUITED, text)
             }
         }
@@ -171,32 +176,32 @@ fn in_the_way(obstacles: &[Obstacle]) -> String {
 }
 
 impl Ways {
-    /// What would make the upgrade fit.
+    /// Lists the remedies that make the upgrade fit.
     fn told(&self, pair: &Pair, lacks: &[Lack]) -> String {
         let mut ways = vec![more_quota(lacks)];
         if self.alone {
             ways.push(format!(
-                "annotation {WHEN_EXCEEDS_ANNOTATION}: Recreate, with which RayCluster {} stops before RayCluster {} starts",
+                "set annotation {WHEN_EXCEEDS_ANNOTATION}: Recreate, so that RayCluster {} stops before RayCluster {} starts",
                 pair.serving.name, pair.next
             ));
         }
         if self.surge > 0 {
             ways.push(format!(
-                "an incremental upgrade (spec.upgradeStrategy.type NewClusterWithIncrementalUpgrade) with a surge of at most {} %",
+                "use an incremental upgrade (spec.upgradeStrategy.type NewClusterWithIncrementalUpgrade) with a surge of at most {} %",
                 self.surge
             ));
         }
         let misread = self.misread.as_ref().map(|misread| format!(" ({misread})")).unwrap_or_default();
-        format!("It would fit with {}{misread}", ways.join("; or with "))
+        format!("To admit the upgrade, {}{misread}", ways.join("; or "))
     }
 }
 
-/// What there is too little of.
+/// Describes the quota deficits, in numbers.
 fn told(lacks: &[Lack]) -> String {
     let each = lacks.iter().map(|lack| {
         let show = |amount: Amount| amount.display(&lack.resource).to_string();
         format!(
-            "{} in flavor {}: {} needed, {} is the most there could be, {} short, bound by {}",
+            "{} in flavor {}: {} needed, maximum capacity {}, {} short, limited by {}",
             lack.resource,
             lack.flavor,
             show(lack.need),
@@ -218,7 +223,7 @@ fn bound_by(lack: &Lack) -> String {
     }
 }
 
-/// The field that binds, and the object that it is a field of.
+/// Returns the field that limits the capacity, and the object that has it.
 fn limit_of(lack: &Lack) -> (&'static str, String) {
     match &lack.binding {
         Binding::NominalQuota => ("nominalQuota", format!("ClusterQueue {}", lack.cluster_queue)),
@@ -228,26 +233,30 @@ fn limit_of(lack: &Lack) -> (&'static str, String) {
     }
 }
 
-/// The least quota that would do. More of the ClusterQueue's own always does; more of what binds may.
+/// Describes the least quota that is enough. Raising the nominalQuota of the ClusterQueue always helps;
+/// raising the limiting field may.
 fn more_quota(lacks: &[Lack]) -> String {
     let each = lacks.iter().map(|lack| {
         let show = |amount: Amount| amount.display(&lack.resource).to_string();
-        let what = format!("{} in flavor {}", lack.resource, lack.flavor);
-        let own = format!(
-            "a nominalQuota of at least {} of {what} in ClusterQueue {}",
-            show(lack.nominal),
-            lack.cluster_queue
+        let nominal = format!(
+            "raise the nominalQuota of {} in flavor {} of ClusterQueue {} to at least {}",
+            lack.resource,
+            lack.flavor,
+            lack.cluster_queue,
+            show(lack.nominal)
         );
-        let limit = lack.limit.filter(|_| lack.binding != Binding::NominalQuota).map(|limit| {
-            let (field, place) = limit_of(lack);
-            format!(" (or a {field} of at least {} in {place})", show(limit))
-        });
-        format!("{own}{}", limit.unwrap_or_default())
+        match lack.limit {
+            Some(limit) if lack.binding != Binding::NominalQuota => {
+                let (field, place) = limit_of(lack);
+                format!("{nominal} (or the {field} of {place} to at least {})", show(limit))
+            }
+            _ => nominal,
+        }
     });
     each.collect::<Vec<_>>().join(" and ")
 }
 
-/// What is to be expected of the upgrade of a job, if it is under one.
+/// Assesses the upgrade of a job.
 pub(super) fn outlook(request: &Request<'_>, slices: &[Slice<'_>]) -> Outlook {
     let Some((serving, next)) = upgrade(request) else { return Outlook::NoUpgrade };
     let held = slices::covering(slices);
@@ -261,7 +270,7 @@ pub(super) fn outlook(request: &Request<'_>, slices: &[Slice<'_>]) -> Outlook {
     judge(request, held, serving, next).unwrap_or(Outlook::Unknown)
 }
 
-/// What is to be expected of a member that takes the place of what serves.
+/// Returns the feasibility of the pending member without the active one; `None` if unknown.
 fn prospect_alone(request: &Request<'_>, held: Option<&Slice<'_>>, next: &Member) -> Option<Prospect> {
     let members = vec![request.wanted.record.member(&next.uid)?.clone()];
     let record = Record { members, ..Record::default() };
@@ -269,7 +278,7 @@ fn prospect_alone(request: &Request<'_>, held: Option<&Slice<'_>>, next: &Member
     Some(request.view.queue.prospects(&asked)?.of(&pods(&record, |_, _, count| count)))
 }
 
-/// What serves, and what is to serve next.
+/// Returns the active and the pending member; `None` if the job is not being upgraded.
 fn upgrade<'m>(request: &Request<'m>) -> Option<(&'m Member, &'m Member)> {
     let next = request.view.job.next().filter(|_| request.view.job.wants_to_run())?;
     let next = request.members.iter().find(|member| member.uid == next && member.surge && !member.going)?;
@@ -277,6 +286,7 @@ fn upgrade<'m>(request: &Request<'m>) -> Option<(&'m Member, &'m Member)> {
     Some((serving, next))
 }
 
+/// Assesses the two members together; `None` if the queue cannot answer.
 fn judge(request: &Request<'_>, held: Option<&Slice<'_>>, serving: &Member, next: &Member) -> Option<Outlook> {
     let wanted = &pair(request.wanted, serving, next, held.is_some())?;
     let record = wanted.record.clone();
@@ -299,24 +309,26 @@ fn judge(request: &Request<'_>, held: Option<&Slice<'_>>, serving: &Member, next
     Some(Outlook::Exceeds(pair, lacks, Ways { alone, surge, misread: chosen.err() }))
 }
 
-/// What both need. If what serves holds its quota already, the pods of what comes are in PodSets of their own, in which they may
-/// go to other flavors; unless a Workload has no room for so many.
+/// Returns the demand of both members. If the active member holds quota already, the pods of the
+/// pending one get separate PodSets, so that they may use other flavors, unless a Workload cannot
+/// hold that many PodSets.
 fn pair(wanted: &Wanted, serving: &Member, next: &Member, is_held: bool) -> Option<Wanted> {
-    let (stays, comes) = (wanted.record.member(&serving.uid)?, wanted.record.member(&next.uid)?);
-    let record = |comes: &MemberShare| Record { members: vec![stays.clone(), comes.clone()], ..Record::default() };
-    let (mut templates, mut moved) = (wanted.templates.clone(), comes.clone());
+    let (active, pending) = (wanted.record.member(&serving.uid)?, wanted.record.member(&next.uid)?);
+    let record = |pending: &MemberShare| Record { members: vec![active.clone(), pending.clone()], ..Record::default() };
+    let (mut templates, mut moved) = (wanted.templates.clone(), pending.clone());
     for share in &mut moved.pods {
-        let own = format!("{}-{}", share.pod_set, next.name);
+        let separate = format!("{}-{}", share.pod_set, next.name);
         if let Some(template) = templates.get(&share.pod_set).cloned() {
-            templates.insert(own.clone(), template);
-            share.pod_set = own;
+            templates.insert(separate.clone(), template);
+            share.pod_set = separate;
         }
     }
-    let apart = is_held && pod_sets::enough_room(&record(&moved)).is_ok();
-    Some(Wanted { record: record(if apart { &moved } else { comes }), templates, ..Wanted::default() })
+    let is_split = is_held && pod_sets::enough_room(&record(&moved)).is_ok();
+    Some(Wanted { record: record(if is_split { &moved } else { pending }), templates, ..Wanted::default() })
 }
 
-/// The pods of a record, with as many of each group of each member as `count` makes of its uid, the group and their number.
+/// Returns the number of pods of a record by PodSet. `count` maps member uid, group and recorded count
+/// to the number to use.
 fn pods(record: &Record, count: impl Fn(&str, &str, u32) -> u32) -> Pods {
     let mut pods = Pods::new();
     for member in &record.members {
@@ -327,8 +339,8 @@ fn pods(record: &Record, count: impl Fn(&str, &str, u32) -> u32) -> Pods {
     pods
 }
 
-/// The largest surge, in percent, with which an upgrade fits beside what serves; 0 if it fits with none. Its head and the fewest
-/// replicas that each of its groups may have are there from the beginning, whatever the surge.
+/// Returns the largest surge, in percent, with which an upgrade fits together with the active member;
+/// 0 if none fits. The head and the minimum replicas of each group start with any surge.
 fn largest_surge(prospects: &Prospects<'_>, record: &Record, next: &Member) -> u32 {
     let fits = |percent: u32| {
         let surge = |uid: &str, group: &str, count| {
@@ -336,6 +348,7 @@ fn largest_surge(prospects: &Prospects<'_>, record: &Record, next: &Member) -> u
         };
         prospects.of(&pods(record, surge)) == Prospect::Fits
     };
+    // Binary search: the demand grows with the percentage.
     let (mut low, mut high) = (0, 99);
     while low < high {
         let middle = high - (high - low) / 2;
@@ -348,7 +361,8 @@ fn largest_surge(prospects: &Prospects<'_>, record: &Record, next: &Member) -> u
     low
 }
 
-/// How many of `count` pods of a group there are at such a part of its replicas, rounded up to whole ones.
+/// Returns how many of `count` pods of a group exist at `percent` of its replicas, rounded up to whole
+/// replicas and at least the group's minimum.
 fn at_percent(member: &Member, group: &str, count: u32, percent: u32) -> u32 {
     let Some(group) = member.groups.iter().flatten().find(|known| known.name == group) else { return count };
     let hosts = group.hosts.max(1);

@@ -1,34 +1,34 @@
-//! In which order a job grows, when not all that it wants can be had at once: what runs already comes first, replica by
-//! replica, and then each member that is to run, as a whole.
+//! Scale-up steps: the order in which a job grows if its demand is granted only in part. Running members
+//! come first, replica by replica, and then each member that does not run yet, as a whole.
 
 use super::record::{MemberShare, Record, Share};
 use super::{Group, Member};
 use sluice_queue::steps::{Step, StepPods};
 
-/// The steps from what is `held` to what is wanted. None if there is but one: that is granted or not.
+/// Returns the steps from `held` to `wanted`. Empty if there is only one: it is granted or not.
 pub(super) fn steps(held: &Record, wanted: &Record, members: &[Member]) -> Vec<Step> {
-    let runs = |share: &&MemberShare| members.iter().any(|member| member.uid == share.uid && member.open);
-    let (running, to_run): (Vec<&MemberShare>, Vec<&MemberShare>) = wanted.members.iter().partition(runs);
-    // What runs without being held runs on the slice before: its place was to be taken. It is asked for back as a whole, or it would
-    // lose pods that nobody else needs.
-    let of_running = |share: &&MemberShare| match held.member(&share.uid) {
+    let is_running = |share: &&MemberShare| members.iter().any(|member| member.uid == share.uid && member.open);
+    let (running, to_run): (Vec<&MemberShare>, Vec<&MemberShare>) = wanted.members.iter().partition(is_running);
+    // A running member that is not held uses the previous slice, because it was to be replaced. It is
+    // requested as a whole: otherwise it would lose pods whose quota no other member needs.
+    let running_steps = |share: &&MemberShare| match held.member(&share.uid) {
         Some(_) => by_replica(share, held, members).collect(),
         None => as_a_whole(share, held).into_iter().collect::<Vec<Step>>(),
     };
-    let growth = running.iter().flat_map(of_running);
+    let growth = running.iter().flat_map(running_steps);
     let steps: Vec<Step> = growth.chain(to_run.iter().filter_map(|share| as_a_whole(share, held))).collect();
-    let several = steps.iter().map(|step| u64::from(step.times)).sum::<u64>() > 1;
-    if several { steps } else { Vec::new() }
+    let is_stepwise = steps.iter().map(|step| u64::from(step.times)).sum::<u64>() > 1;
+    if is_stepwise { steps } else { Vec::new() }
 }
 
-/// The steps from the fewest pods that a job can start with to what is wanted. The fewest themselves come with the first step:
-/// something has to.
+/// Returns the steps from the minimum number of pods that a job can start with to `wanted`. The minimum
+/// is granted with the first step, since an admission grants at least one step.
 pub(super) fn from_fewest(wanted: &Record, members: &[Member]) -> Vec<Step> {
-    let of_member = |share: &MemberShare| {
+    let with_groups = |share: &MemberShare| {
         let member = members.iter().find(|member| member.uid == share.uid)?;
         Some((share.clone(), member.groups.as_ref().as_ref().ok()?))
     };
-    let shares = wanted.members.iter().filter_map(of_member);
+    let shares = wanted.members.iter().filter_map(with_groups);
     let steps = shares.flat_map(|(member, groups)| {
         let step = |share: &Share| {
             let group = groups.iter().find(|group| group.kind() == share.kind())?;
@@ -40,7 +40,8 @@ pub(super) fn from_fewest(wanted: &Record, members: &[Member]) -> Vec<Step> {
     steps.collect()
 }
 
-/// A step for each replica that comes on top, group by group. Hosts that are missing in a replica come before.
+/// Returns a step for each added replica, group by group. Missing hosts of an incomplete replica come
+/// first.
 fn by_replica<'a>(wanted: &'a MemberShare, held: &'a Record, members: &'a [Member]) -> impl Iterator<Item = Step> + 'a {
     let member = members.iter().find(|member| member.uid == wanted.uid);
     let groups: &[Group] = member.and_then(|member| member.groups.as_ref().as_ref().ok()).map_or(&[], Vec::as_slice);
@@ -54,6 +55,7 @@ fn by_replica<'a>(wanted: &'a MemberShare, held: &'a Record, members: &'a [Membe
     })
 }
 
+/// Returns one step for all missing pods of a member; `None` if none is missing.
 fn as_a_whole(wanted: &MemberShare, held: &Record) -> Option<Step> {
     let more = wanted.pods.iter().map(|share| pods(wanted, share, on_top(wanted, share, held)));
     let pods: Vec<StepPods> = more.filter(|pods| pods.count > 0).collect();
@@ -64,7 +66,7 @@ fn pods(member: &MemberShare, share: &Share, count: u32) -> StepPods {
     StepPods { member: member.uid.clone(), group: share.group.clone(), pod_set: share.pod_set.clone(), count }
 }
 
-/// How many pods of a share are not held yet.
+/// Returns the number of pods of a share that are not held yet.
 fn on_top(member: &MemberShare, share: &Share, held: &Record) -> u32 {
     let held = held.member(&member.uid).map_or(0, |held| held.count(&share.group, &share.shape));
     share.count.saturating_sub(held)
@@ -80,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    /// A group `small` of replicas of so many hosts.
+    /// A member with a group `small` whose replicas have `hosts` pods.
     fn member(uid: &str, open: bool, hosts: u32) -> Member {
         let group = |name: &str, hosts| Group {
             name: name.to_owned(),
@@ -123,9 +125,9 @@ mod tests {
         Record { members: members.collect(), ..Record::default() }
     }
 
-    type Told<'a> = Vec<(u32, Vec<(&'a str, &'a str, u32)>)>;
+    type Expected<'a> = Vec<(u32, Vec<(&'a str, &'a str, u32)>)>;
 
-    fn told(steps: &[Step]) -> Told<'_> {
+    fn flat(steps: &[Step]) -> Expected<'_> {
         steps
             .iter()
             .map(|step| {
@@ -139,32 +141,32 @@ mod tests {
     #[case::one_replica(1, 3, vec![])]
     #[case::replicas(1, 5, vec![(3, vec![("a", "small", 1)])])]
     #[case::replicas_of_two_hosts(2, 6, vec![(2, vec![("a", "small", 2)])])]
-    #[case::what_is_missing_of_a_replica_comes_first(2, 5, vec![(1, vec![("a", "small", 1)]), (1, vec![("a", "small", 2)])])]
-    fn what_runs_grows_by_whole_replicas(#[case] hosts: u32, #[case] small: u32, #[case] expected: Told<'_>) {
+    #[case::missing_hosts_of_a_replica_come_first(2, 5, vec![(1, vec![("a", "small", 1)]), (1, vec![("a", "small", 2)])])]
+    fn running_member_grows_by_whole_replicas(#[case] hosts: u32, #[case] small: u32, #[case] expected: Expected<'_>) {
         let steps = steps(&record(&[("a", 1, 2)]), &record(&[("a", 1, small)]), &[member("a", true, hosts)]);
-        assert_eq!(told(&steps), expected);
+        assert_eq!(flat(&steps), expected);
     }
 
     #[test]
-    fn what_is_to_run_comes_last_and_as_a_whole() {
+    fn member_that_does_not_run_yet_comes_last_and_as_a_whole() {
         let members = [member("a", true, 1), member("b", false, 1)];
         let steps = steps(&record(&[("a", 1, 2)]), &record(&[("a", 1, 4), ("b", 1, 4)]), &members);
-        assert_eq!(told(&steps), [(2, vec![("a", "small", 1)]), (1, vec![("b", "head", 1), ("b", "small", 4)])]);
+        assert_eq!(flat(&steps), [(2, vec![("a", "small", 1)]), (1, vec![("b", "head", 1), ("b", "small", 4)])]);
     }
 
     #[test]
-    fn what_runs_on_the_slice_before_is_asked_for_back_as_a_whole() {
-        // Given a slice that took the place of what serves, and is not wanted any more,
+    fn running_member_on_the_previous_slice_is_requested_as_a_whole() {
+        // Given a slice whose member was to replace the active one and is no longer desired,
         let held = record(&[("b", 1, 2)]);
         let members = [member("a", true, 1), member("c", false, 1)];
-        // when what serves is asked for back, alone or with what is to serve next, then nothing of it is done without.
+        // when the active member is requested, alone or with a pending one, then it is one step.
         assert_eq!(steps(&held, &record(&[("a", 1, 2)]), &members), []);
         let steps = steps(&held, &record(&[("a", 1, 2), ("c", 1, 2)]), &members);
-        assert_eq!(told(&steps), ["a", "c"].map(|uid| (1, vec![(uid, "head", 1), (uid, "small", 2)])));
+        assert_eq!(flat(&steps), ["a", "c"].map(|uid| (1, vec![(uid, "head", 1), (uid, "small", 2)])));
     }
 
     #[test]
-    fn an_upgrade_alone_is_granted_or_not() {
+    fn upgrade_without_a_scale_up_has_no_steps() {
         let members = [member("a", true, 1), member("b", false, 1)];
         assert_eq!(steps(&record(&[("a", 1, 2)]), &record(&[("a", 1, 2), ("b", 1, 2)]), &members), []);
     }

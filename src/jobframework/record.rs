@@ -54,7 +54,7 @@ pub struct Displaced {
 pub struct MemberShare {
     /// Name of the member, for example of a RayCluster.
     pub name: String,
-    /// Uid of the member, which tells it from a recreated one of the same name. For a RayCluster whose
+    /// Uid of the member, which differs from that of a recreated one of the same name. For a RayCluster whose
     /// pods were recreated it includes the revision ([`revision::share`]).
     pub uid: String,
     /// Covered pods, by group and shape.

@@ -1,4 +1,4 @@
-//! Says on the job itself whether it may run, and in numbers what it waits for; and whether it holds quota.
+//! Conditions of a job: whether it is admitted, the quota that it waits for, and whether it holds quota.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -10,22 +10,22 @@ use sluice_api::kueue::names;
 use sluice_api::sluice::{ADMITTED, QUOTA_RESERVED};
 use sluice_plan::{Note, Plan};
 
-/// All that the job wants is admitted.
+/// Reason: the whole demand of the job is admitted.
 const REASON_ADMITTED: &str = "Admitted";
-/// The job's owner wants nothing of it to run.
+/// Reason: the owner of the job has suspended it.
 const REASON_SUSPENDED: &str = "Suspended";
-/// The job names no LocalQueue, and has to.
+/// Reason: the job has to name a LocalQueue and does not.
 const REASON_NO_QUEUE_NAME: &str = "NoQueueName";
-/// The job can't be queued as it is.
+/// Reason: the job is invalid and cannot be queued.
 const REASON_MISCONFIGURED: &str = "Misconfigured";
-/// Others get the quota of a part of the job.
+/// Reason: quota of a part of the job is preempted.
 const REASON_PARTLY_PREEMPTED: &str = "PartiallyPreempted";
-/// A slice of the job holds quota.
+/// Reason: a slice of the job holds quota.
 const REASON_RESERVED: &str = "QuotaReserved";
-/// No slice of the job holds quota.
+/// Reason: no slice of the job holds quota.
 const REASON_PENDING: &str = "Pending";
 
-/// What a condition says.
+/// Status, reason and message of a condition.
 #[derive(Debug, Clone)]
 pub(super) struct Says {
     pub(super) status: bool,
@@ -50,45 +50,46 @@ impl Says {
     }
 }
 
-/// Shows where the job stands.
+/// Sets the conditions of a queued job.
 pub(super) fn plan(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member], outlook: &Outlook, plan: &mut Plan) {
     if !is_going(view) {
         show(view, slices, admission(view, slices, members), outlook, &[], plan);
     }
 }
 
-/// Shows why the job can't be queued.
+/// Sets the conditions of an invalid job; `problem` is the message.
 pub fn misconfigured(view: &JobView<'_>, slices: &[Slice<'_>], problem: &str, plan: &mut Plan) {
     show(view, slices, Some(Says::new(false, REASON_MISCONFIGURED, problem)), &Outlook::Unknown, &[], plan);
 }
 
-/// Shows that the job waits for somebody to say in which queue it is.
+/// Sets the conditions of a job on hold that has to name a LocalQueue.
 pub(super) fn unnamed(view: &JobView<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
     if is_going(view) {
         return;
     }
     let namespace = view.job.meta().namespace.as_deref().unwrap_or_default();
     let message = format!(
-        "It names no LocalQueue, and jobs that name none are held (manageJobsWithoutQueueName): put the label {} on it, with the name \
-         of a LocalQueue of namespace {namespace}",
+        "The job names no LocalQueue, and such jobs are held (manageJobsWithoutQueueName): set its label {} to a LocalQueue of \
+         namespace {namespace}",
         names::QUEUE_NAME_LABEL
     );
     show(view, slices, Some(Says::new(false, REASON_NO_QUEUE_NAME, message)), &Outlook::NoUpgrade, &[], plan);
 }
 
-/// Shows what is left of a job that is in no queue any more: what it held may still be on its way back.
+/// Clears the conditions of a job that is no longer managed. Its quota may still have to be released.
 pub fn left(view: &JobView<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
     if !is_going(view) {
         show(view, slices, None, &Outlook::NoUpgrade, &[ADMITTED], plan);
     }
 }
 
-/// A job that is being deleted says no more.
+/// Returns true if the job is being deleted: its conditions no longer change.
 fn is_going(view: &JobView<'_>) -> bool {
     view.job.meta().deletion_timestamp.is_some()
 }
 
-/// Whether all of the job may run, and if not, why; `None` while nobody can tell yet.
+/// Returns the condition Admitted: whether the whole job may run, and the reason if not. `None` before
+/// the first decision of the queue.
 fn admission(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member]) -> Option<Says> {
     if !view.job.wants_to_run() {
         return Some(suspension(slices));
@@ -98,23 +99,23 @@ fn admission(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member]) -> Op
         let stopping = names_of(members.iter().filter(|member| member.preempted));
         let staying = names_of(members.iter().filter(|member| member.open && !member.preempted));
         let message = match stopping.as_str() {
-            "" => format!("{staying} runs on with fewer replicas. {why}"),
-            stopping => format!("{staying} runs on; {stopping} stops. {why}"),
+            "" => format!("{staying} keeps running with fewer replicas. {why}"),
+            stopping => format!("{stopping} is stopping ({staying} keeps running). {why}"),
         };
         return Some(Says::new(false, REASON_PARTLY_PREEMPTED, message));
     }
     if let Some(waiting) = slices::waiting(slices) {
-        // Before the queue has looked at a slice there is nothing to say.
+        // No condition before the first decision of the queue about the slice.
         let (reason, why) = queue_says(waiting)?;
-        let subject = subject(members, covering);
         let queue = view.job.queue_name().unwrap_or_default();
-        return Some(Says::new(false, &reason, format!("{subject} waits in LocalQueue {queue}: {why}")));
+        let (subject, continues) = subject(members, covering);
+        return Some(Says::new(false, &reason, format!("{subject} is pending in LocalQueue {queue}{continues}: {why}")));
     }
     if let Some(evicted) = slices.iter().find(|slice| slice.phase == Phase::Evicted) {
         let eviction = condition::get(conditions_of(evicted), names::EVICTED);
         let (reason, why) =
             eviction.map_or((names::EVICTED, ""), |found| (found.reason.as_str(), found.message.as_str()));
-        return Some(Says::new(false, reason, format!("Its pods are being stopped: {why}")));
+        return Some(Says::new(false, reason, format!("Pods of the job are being stopped: {why}")));
     }
     covering.map(|slice| Says::new(true, REASON_ADMITTED, held_by(slice)))
 }
@@ -123,26 +124,26 @@ fn names_of<'m>(members: impl Iterator<Item = &'m Member>) -> String {
     members.map(|member| member.name.as_str()).collect::<Vec<_>>().join(" and ")
 }
 
-/// What is left of a job that its owner has suspended.
+/// Returns the condition Admitted of a job that its owner has suspended.
 fn suspension(slices: &[Slice<'_>]) -> Says {
     let holder = slices.iter().find(|slice| matches!(slice.phase, Phase::Admitted | Phase::Evicted));
     let message = match holder {
         Some(slice) => {
-            format!("Its owner has suspended it: slice {} holds quota until its pods are gone", name_of(slice))
+            format!("Suspended by its owner: slice {} holds quota until its pods are gone", name_of(slice))
         }
-        None => "Its owner has suspended it: it holds no quota".to_owned(),
+        None => "Suspended by its owner: the job holds no quota".to_owned(),
     };
     Says::new(false, REASON_SUSPENDED, message)
 }
 
-/// Whether the job holds quota. (Of several slices that do, the newest is the one that counts.)
+/// Returns the condition QuotaReserved. Of several slices that hold quota, the newest one counts.
 fn reservation(slices: &[Slice<'_>]) -> Says {
     let holds = |slice: &&Slice<'_>| {
         slice.phase != Phase::Finished && condition::is_true(conditions_of(slice), names::QUOTA_RESERVED)
     };
     match slices.iter().rev().find(holds) {
         Some(slice) => Says::new(true, REASON_RESERVED, held_by(slice)),
-        None => Says::new(false, REASON_PENDING, "No slice of it holds quota"),
+        None => Says::new(false, REASON_PENDING, "No slice of the job holds quota"),
     }
 }
 
@@ -153,26 +154,30 @@ fn held_by(slice: &Slice<'_>) -> String {
     format!("Slice {} holds quota in ClusterQueue {queue} for {}", name_of(slice), names.join(" and "))
 }
 
-/// What waits: the whole job, or the members that the covering slice doesn't pay for.
-fn subject(members: &[Member], covering: Option<&Slice<'_>>) -> String {
-    let Some(covering) = covering else { return "The job".to_owned() };
-    let waiting = members.iter().filter(|member| !member.open && covering.record.member(&member.uid).is_none());
-    let serving: Vec<&str> = covering.record.members.iter().map(|member| member.name.as_str()).collect();
-    match names_of(waiting) {
-        none if none.is_empty() => format!("{} runs on; what it grows by", serving.join(" and ")),
-        same if serving == [&same] => format!("{same} runs on; its new spec"),
-        waiting => format!("{} runs on; the upgrade to {waiting}", serving.join(" and ")),
+/// Names what is pending, the whole job or the members that the covering slice does not cover; and, in
+/// parentheses, the members that keep running.
+fn subject(members: &[Member], covering: Option<&Slice<'_>>) -> (String, String) {
+    let Some(covering) = covering else { return ("job".to_owned(), String::new()) };
+    let pending = members.iter().filter(|member| !member.open && covering.record.member(&member.uid).is_none());
+    let names: Vec<&str> = covering.record.members.iter().map(|member| member.name.as_str()).collect();
+    let (covered, keep) = (names.join(" and "), if names.len() == 1 { "keeps" } else { "keep" });
+    match names_of(pending) {
+        none if none.is_empty() => (format!("scale-up of {covered}"), format!(" ({covered} {keep} running)")),
+        same if names == [&same] => (format!("new spec of {same}"), format!(" ({same} keeps running)")),
+        pending => (format!("upgrade to {pending}"), format!(" ({covered} {keep} serving)")),
     }
 }
 
+/// Returns reason and message of the queue's last decision about a pending slice; `None` before it.
 fn queue_says(slice: &Slice<'_>) -> Option<(String, String)> {
     let found = condition::get(conditions_of(slice), names::QUOTA_RESERVED)?;
     (found.status == "False").then(|| (found.reason.clone(), found.message.clone()))
 }
 
-/// Shows all conditions in one write. What is said of quota goes along with what is said of admission, and is worth a write of its
-/// own only when quota has come or gone: such a write would stand in the way of the gate of a RayCluster. Nothing is said any more
-/// of the types `gone`.
+/// Sets all conditions in one write, and removes those of the types in `gone`.
+///
+/// QuotaReserved is written together with Admitted, and separately only when its status changes: a
+/// separate write would delay the write to the gate of a RayCluster.
 fn show(
     view: &JobView<'_>,
     slices: &[Slice<'_>],
@@ -185,12 +190,12 @@ fn show(
     let (reserved, upgrade) = (reservation(slices), outlook.says());
     let mut notes = Vec::new();
     if let Some(says) = admitted.as_ref().filter(|says| !is_shown(shown, &says.condition(ADMITTED, view))) {
-        let as_wanted = says.status || says.reason == REASON_SUSPENDED;
-        notes.push(Note { warning: !as_wanted, ..view.job.note(&says.reason, &says.message) });
+        let is_expected = says.status || says.reason == REASON_SUSPENDED;
+        notes.push(Note { warning: !is_expected, ..view.job.note(&says.reason, &says.message) });
     }
-    // That it goes as upgrades do is nothing to tell of.
-    let is_told = |says: &&Says| outlook.is_trouble() && !is_shown(shown, &says.condition(UPGRADE_ADMISSIBLE, view));
-    if let Some(says) = upgrade.as_ref().filter(is_told) {
+    // An upgrade that proceeds as usual emits no Event.
+    let is_news = |says: &&Says| outlook.is_trouble() && !is_shown(shown, &says.condition(UPGRADE_ADMISSIBLE, view));
+    if let Some(says) = upgrade.as_ref().filter(is_news) {
         notes.push(Note { warning: true, ..view.job.note(&says.reason, &says.message) });
     }
     let mut wanted: Vec<Condition> = admitted.iter().map(|says| says.condition(ADMITTED, view)).collect();
@@ -198,26 +203,28 @@ fn show(
         wanted.push(reserved.condition(QUOTA_RESERVED, view));
     }
     wanted.extend(upgrade.iter().map(|says| says.condition(UPGRADE_ADMISSIBLE, view)));
-    let over: &[&str] = if *outlook == Outlook::NoUpgrade { &[UPGRADE_ADMISSIBLE] } else { &[] };
-    if let Some(write) = view.job.show(wanted, &[over, gone].concat()) {
+    let removed: &[&str] = if *outlook == Outlook::NoUpgrade { &[UPGRADE_ADMISSIBLE] } else { &[] };
+    if let Some(write) = view.job.show(wanted, &[removed, gone].concat()) {
         plan.write(write);
         plan.notes.extend(notes);
     }
 }
 
-/// Whether all of these are shown, and none of the types `gone`.
+/// Returns true if all of `wanted` are set, and none of the types in `gone`.
 pub fn shows(conditions: &[Condition], wanted: &[Condition], gone: &[&str]) -> bool {
     wanted.iter().all(|wanted| is_shown(conditions, wanted))
         && gone.iter().all(|kind| condition::get(conditions, kind).is_none())
 }
 
-/// Puts conditions in the place of those of their types, and takes those of the types `gone` away.
+/// Sets the conditions `wanted`, and removes those of the types in `gone`.
 pub fn show_in(conditions: &mut Vec<Condition>, wanted: Vec<Condition>, gone: &[&str]) {
     conditions.retain(|held| !gone.contains(&held.type_.as_str()));
-    wanted.into_iter().for_each(|wanted| replace(conditions, wanted));
+    for wanted in wanted {
+        replace(conditions, wanted);
+    }
 }
 
-/// Whether this is what a condition says already, whenever it came to say so.
+/// Returns true if this condition is set already, ignoring the transition time.
 fn is_shown(conditions: &[Condition], wanted: &Condition) -> bool {
     condition::get(conditions, &wanted.type_).is_some_and(|held| {
         let last_transition_time = held.last_transition_time.clone();
@@ -225,7 +232,7 @@ fn is_shown(conditions: &[Condition], wanted: &Condition) -> bool {
     })
 }
 
-/// Puts a condition in the place of the one of its type. The transition time stays unless the status changes.
+/// Sets a condition. The transition time stays unless the status changes.
 fn replace(conditions: &mut Vec<Condition>, mut wanted: Condition) {
     match conditions.iter_mut().find(|held| held.type_ == wanted.type_) {
         Some(held) => {

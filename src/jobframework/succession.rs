@@ -1,5 +1,5 @@
-//! Brings the slices of a job in line with what it wants: what is held is adjusted, what is not held is asked for, and a slice that
-//! is admitted succeeds the one before it.
+//! Lifecycle of slices: resizes the slice that holds quota, requests missing quota with a successor, and
+//! finishes the slices that an admitted successor replaces.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -19,7 +19,7 @@ use sluice_plan::{Plan, Write};
 use sluice_queue::steps::SLICE_ANNOTATION;
 use sluice_queue::{Successor, status};
 
-/// Brings the slices in line with what the job wants.
+/// Reconciles the slices with the demand of the job.
 pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
     tidy(slices, plan);
     if let Some(holder) = newest_holder(slices) {
@@ -29,9 +29,9 @@ pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan)
     if !view.job.wants_to_run() {
         return wind_down(request, slices, plan);
     }
-    let waiting: Vec<&Slice<'_>> = slices.iter().filter(|slice| slice.phase == Phase::Waiting).collect();
+    let pending: Vec<&Slice<'_>> = slices.iter().filter(|slice| slice.phase == Phase::Waiting).collect();
     if wanted.record.members.is_empty() {
-        // Between two children there may be none for a moment. What is held or asked for stays as it is.
+        // A service can have no RayCluster between two of them. Slices stay as they are.
         return;
     }
     match covering(slices) {
@@ -39,32 +39,36 @@ pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan)
             let record = on_top_of(held, request);
             let record = if keeps(held, request) { record.keeping(&held.record) } else { record };
             adjust_held(held, record, request, plan);
-            waiting.iter().for_each(|slice| plan.write(Write::delete(slice.workload, false)));
+            for slice in pending {
+                plan.write(Write::delete(slice.workload, false));
+            }
         }
         Some(held) => {
-            // A Workload has a pod set at least, so what is held stays until there is another.
+            // A Workload has at least one PodSet, so a slice with nothing left to cover stays until its
+            // successor is admitted.
             let still_wanted = up_to_date(held, request).meet(&wanted.record);
             if !still_wanted.members.is_empty() && !keeps(held, request) {
                 adjust_held(held, still_wanted, request, plan);
             }
-            ask(request, slices, &waiting, Some(held), plan);
+            ask(request, slices, &pending, Some(held), plan);
         }
-        // Whoever has to give quota back gets none until that is done: it would be counted twice.
+        // No request while quota has to be released: it would be counted twice.
         None if newest_holder(slices).is_some() => {}
-        None => ask(request, slices, &waiting, None, plan),
+        None => ask(request, slices, &pending, None, plan),
     }
 }
 
-/// Whether what is held and not needed now stays held for what the job will need next. Others may have more right to it.
+/// Returns true if surplus quota is retained for what the job requests next, unless it is preempted.
 fn keeps(held: &Slice<'_>, request: &Request<'_>) -> bool {
     request.view.job.keeps_what_it_holds() && held.gives_back.is_none()
 }
 
-/// A slice that holds quota is over once a newer one does: all that the job wants is paid for by that one. The queue sees to it
-/// where the newer one says that it replaces the other in their ClusterQueue. But the job may have been moved to another, and
-/// who was between the two may have been deleted by hand.
+/// Finishes the slices that hold quota and are older than `newest`, which covers the whole job.
 ///
-/// One that pays for pods of a member whose place the newer one takes is over when the last of them is gone.
+/// The queue does this for a slice that replaces another in the same ClusterQueue. But the job may have
+/// moved to another ClusterQueue, or a slice between the two may have been deleted manually.
+///
+/// A slice that covers pods of a member that `newest` displaces finishes when the last of them is gone.
 fn supersede(slices: &[Slice<'_>], newest: &Slice<'_>, request: &Request<'_>, plan: &mut Plan) {
     let view = request.view;
     if instead::outlasts(&newest.record, view, request.members) {
@@ -81,26 +85,27 @@ fn supersede(slices: &[Slice<'_>], newest: &Slice<'_>, request: &Request<'_>, pl
     }
 }
 
-/// Deletes what is over, except for the newest slice: its sequence number is what the next one counts from. One that took the
-/// place of another stays until that is over as well: it is how the next one is known to have taken the place of both.
+/// Deletes finished slices, except for the newest slice: the next sequence number follows from it. A
+/// finished slice stays until the slices that it replaced have finished too: it links its successor to
+/// them.
 fn tidy(slices: &[Slice<'_>], plan: &mut Plan) {
     let Some(newest) = slices.last().map(|slice| slice.record.sequence) else { return };
-    let over = slices.iter().take_while(|slice| slice.phase == Phase::Finished);
-    for slice in over.filter(|slice| slice.record.sequence < newest) {
+    let finished = slices.iter().take_while(|slice| slice.phase == Phase::Finished);
+    for slice in finished.filter(|slice| slice.record.sequence < newest) {
         if slice.workload.metadata.deletion_timestamp.is_none() {
             plan.write(Write::delete(slice.workload, false));
         }
     }
 }
 
-/// The job doesn't want to run: nothing is asked for, and what is held shrinks with its pods to nothing.
+/// Shrinks the slices of a job that should not run, as its pods terminate, and requests nothing.
 fn wind_down(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
     let wanted = request.wanted;
     let newest = newest_holder(slices).map(|newest| newest.record.sequence);
     for slice in slices {
         match slice.phase {
             Phase::Waiting => plan.write(Write::delete(slice.workload, false)),
-            // It pays for what it always did until the newest one is the only one.
+            // An older slice stays unchanged until it is finished as replaced.
             Phase::Admitted | Phase::Evicted if newest > Some(slice.record.sequence) => {}
             Phase::Admitted | Phase::Evicted if wanted.record.members.is_empty() => {
                 let message = format!("{} has nothing left to run", request.view.job.reference());
@@ -113,6 +118,7 @@ fn wind_down(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
     }
 }
 
+/// Sets the condition Finished of a slice; `None` if it has that condition already.
 pub(super) fn finish(slice: &Workload, reason: &str, message: String, now: Timestamp) -> Option<Write> {
     let mut status = slice.status.clone().unwrap_or_default();
     let verdict = Verdict {
@@ -126,22 +132,22 @@ pub(super) fn finish(slice: &Workload, reason: &str, message: String, now: Times
     Write::patch_status(slice, &status)
 }
 
-/// Asks for all that is wanted: by a slice that waits already, or by a new one. Of several that wait the oldest stays, since
-/// it is the furthest in the queue; but not one that is to replace another slice than the one that is held. Nothing is asked for
-/// that no Workload has room for.
-fn ask(request: &Request<'_>, slices: &[Slice<'_>], waiting: &[&Slice<'_>], held: Option<&Slice<'_>>, plan: &mut Plan) {
+/// Requests the whole demand with a pending slice, or with a new one. Of several pending slices the
+/// oldest stays, since it is first in the queue, unless it replaces another slice than `held`. Nothing
+/// is requested if a Workload cannot hold all PodSets.
+fn ask(request: &Request<'_>, slices: &[Slice<'_>], pending: &[&Slice<'_>], held: Option<&Slice<'_>>, plan: &mut Plan) {
     if pod_sets::enough_room(&request.wanted.record).is_err() {
         return;
     }
     let held_name = held.map(|held| held.workload.name_any());
-    let fits = |slice: &Slice<'_>| held.is_none() || predecessor(slice.workload) == held_name;
-    let kept = waiting.iter().position(|slice| fits(slice));
+    let is_usable = |slice: &Slice<'_>| held.is_none() || predecessor(slice.workload) == held_name;
+    let kept = pending.iter().position(|slice| is_usable(slice));
     let record = asked(request, held);
-    let quiet = instead::regained(held, &record, request);
-    for (index, slice) in waiting.iter().enumerate() {
+    let blockers = instead::regained(held, &record, request);
+    for (index, slice) in pending.iter().enumerate() {
         if Some(index) == kept {
             let write = adjusted(slice, record.clone(), request);
-            plan.write(write.map(|write| write.while_quiet(quiet.clone())));
+            plan.write(write.map(|write| write.while_quiet(blockers.clone())));
         } else {
             plan.write(Write::delete(slice.workload, false));
         }
@@ -150,11 +156,11 @@ fn ask(request: &Request<'_>, slices: &[Slice<'_>], waiting: &[&Slice<'_>], held
         let sequence = slices.last().map_or(0, |slice| slice.record.sequence) + 1;
         let parts = parts::of(&record, request.members, request.view.makes_pods);
         let slice = new_slice(request, Record { sequence, parts, ..record }, held);
-        plan.write(Write::create(&slice).while_quiet(quiet));
+        plan.write(Write::create(&slice).while_quiet(blockers));
     }
 }
 
-/// What is asked for by who succeeds the slice that is held, or by the first one.
+/// Returns the record of the successor of `held`, or of the first slice.
 fn asked(request: &Request<'_>, held: Option<&Slice<'_>>) -> Record {
     let mut record = held.map_or_else(|| request.wanted.record.clone(), |held| on_top_of(held, request));
     record.instead_of = request.aside.to_vec();
@@ -176,7 +182,7 @@ fn asked(request: &Request<'_>, held: Option<&Slice<'_>>) -> Record {
     record
 }
 
-/// What a slice pays for, as far as it has started.
+/// Returns the record of a slice, with the pods of the started member marked as started.
 fn up_to_date(held: &Slice<'_>, request: &Request<'_>) -> Record {
     let record = held.record.clone();
     match readiness::started(held, request.members) {
@@ -185,27 +191,28 @@ fn up_to_date(held: &Slice<'_>, request: &Request<'_>) -> Record {
     }
 }
 
-/// All that is wanted; where readiness counts, it is told what of that has still to start.
+/// Returns the whole demand. If the queue watches readiness, pods beyond `held` are marked as starting.
 fn on_top_of(held: &Slice<'_>, request: &Request<'_>) -> Record {
     let wanted = request.wanted.record.clone();
     if request.view.watches_readiness { wanted.on_top_of(&up_to_date(held, request)) } else { wanted }
 }
 
-/// The name of the slice that this one replaces.
+/// Returns the name of the slice that this one replaces; `None` if it replaces none.
 fn predecessor(workload: &Workload) -> Option<String> {
     let claim = workload.annotations().get(names::SLICE_REPLACEMENT_FOR_ANNOTATION)?;
     Some(claim.rsplit_once('/').map_or(claim.as_str(), |(_, name)| name).to_owned())
 }
 
-/// Makes a slice that holds quota pay for `record`, in place.
+/// Resizes a slice that holds quota to cover `record`, in place.
 fn adjust_held(held: &Slice<'_>, record: Record, request: &Request<'_>, plan: &mut Plan) {
     let instead_of = instead::kept(held, &record, request.view, request.members);
     let record = Record { instead_of, ..record };
-    let quiet = instead::regained(Some(held), &record, request);
-    plan.write(adjusted(held, record, request).map(|write| write.while_quiet(quiet)));
+    let blockers = instead::regained(Some(held), &record, request);
+    plan.write(adjusted(held, record, request).map(|write| write.while_quiet(blockers)));
 }
 
-/// Makes a slice pay for `record`, in place.
+/// Returns the patch that makes a slice cover `record`; `None` if nothing changes. Queue, execution time
+/// limit and minimum counts are immutable once quota is reserved.
 fn adjusted(slice: &Slice<'_>, record: Record, request: &Request<'_>) -> Option<Write> {
     let parts = parts::of(&record, request.members, request.view.makes_pods);
     let record = Record { sequence: slice.record.sequence, parts, ..record };
@@ -227,15 +234,15 @@ fn adjusted(slice: &Slice<'_>, record: Record, request: &Request<'_>) -> Option<
     Write::patch(slice.workload, &adjusted)
 }
 
-/// Whether a slice that holds quota takes on the job's priority. It can go from one WorkloadPriorityClass to another, and
-/// nothing else about its class may change (kueue v0.19.2 `pkg/controller/jobframework/reconciler.go`,
-/// `classifyWorkloadsForPriorityUpdate`).
+/// Returns true if a slice that holds quota takes on the job's priority: only a change from one
+/// WorkloadPriorityClass to another is allowed (kueue v0.19.2
+/// `pkg/controller/jobframework/reconciler.go`, `classifyWorkloadsForPriorityUpdate`).
 fn follows_label(workload: &Workload, priority: &Priority) -> bool {
     let refs = [workload.spec.priority_class_ref.as_ref(), priority.class.as_ref()];
     refs.iter().all(|class| class.is_some_and(|class| class.kind == PriorityClassKind::WorkloadPriorityClass))
 }
 
-/// A slice that pays for `record` and takes over from the slice that it replaces.
+/// Builds a slice that covers `record` and replaces the slice `replaces`, if any.
 pub(super) fn new_slice(request: &Request<'_>, record: Record, replaces: Option<&Slice<'_>>) -> Workload {
     let Request { view, wanted, priority, .. } = request;
     let reference = view.job.reference();
@@ -275,7 +282,7 @@ pub(super) fn new_slice(request: &Request<'_>, record: Record, replaces: Option<
     slice
 }
 
-/// The PodSets that a record adds up to. A PodSet that the slice has already keeps its template.
+/// Builds the PodSets of a record. An existing PodSet keeps its template.
 fn pod_sets(record: &Record, wanted: &Wanted, existing: &[PodSet]) -> Vec<PodSet> {
     let mut pod_sets: Vec<PodSet> = Vec::new();
     for share in record.members.iter().flat_map(|member| &member.pods) {
@@ -295,7 +302,8 @@ fn pod_sets(record: &Record, wanted: &Wanted, existing: &[PodSet]) -> Vec<PodSet
     pod_sets
 }
 
-/// Says with how many pods the job can start. (What runs grows as far as there is quota in any case.)
+/// Sets `minCount`, the number of pods that the job can start with. (A running job grows as far as its
+/// quota allows in any case.)
 fn accept_fewer(pod_sets: &mut [PodSet], wanted: &Wanted) {
     for set in pod_sets {
         let min_count = wanted.min_counts.get(&set.name).and_then(|min_count| i32::try_from(*min_count).ok());
@@ -303,8 +311,9 @@ fn accept_fewer(pod_sets: &mut [PodSet], wanted: &Wanted) {
     }
 }
 
-/// `rayservice-NAME-UUUUU-N`: the job, five characters of its uid's hash so that a job made anew doesn't meet the slices of
-/// its namesake, and the sequence number. At most 63 characters, so that it can be the value of a label.
+/// Returns `rayservice-NAME-UUUUU-N`: kind and name of the job, five characters of the hash of its uid
+/// so that a recreated job does not collide with slices of its predecessor, and the sequence number.
+/// At most 63 characters, so that it is a valid label value.
 fn slice_name(job: &dyn Job, sequence: u64) -> String {
     let reference = job.reference();
     let uid = job.meta().uid.clone().unwrap_or_default();
@@ -333,18 +342,18 @@ mod tests {
     )]
     #[case::none_before(None, Some(PriorityClassKind::WorkloadPriorityClass), false)]
     #[case::label_removed(Some(PriorityClassKind::WorkloadPriorityClass), None, false)]
-    #[case::that_of_its_pods(
+    #[case::from_the_class_of_its_pods(
         Some(PriorityClassKind::PriorityClass),
         Some(PriorityClassKind::WorkloadPriorityClass),
         false
     )]
-    fn a_slice_that_holds_quota_goes_only_from_one_workload_priority_class_to_another(
-        #[case] has: Option<PriorityClassKind>,
+    fn slice_with_quota_only_changes_from_one_workload_priority_class_to_another(
+        #[case] current: Option<PriorityClassKind>,
         #[case] wanted: Option<PriorityClassKind>,
         #[case] expected: bool,
     ) {
         let mut slice = Workload::default();
-        slice.spec.priority_class_ref = has.map(class);
+        slice.spec.priority_class_ref = current.map(class);
         let priority = Priority { value: 5, class: wanted.map(class) };
 
         assert_eq!(follows_label(&slice, &priority), expected);

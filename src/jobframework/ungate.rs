@@ -1,6 +1,7 @@
-//! Which of the pods that wait behind a scheduling gate may run: as many as the covering slice pays for, the oldest first.
+//! Ungating of pods: removes the scheduling gate of as many pods as the covering slice covers, oldest
+//! first.
 //!
-//! Kueue does the same in `pkg/controller/elasticjobs` (v0.19.2), by the names of the pods.
+//! Kueue does the same in `pkg/controller/elasticjobs` (v0.19.2), in the order of the pod names.
 
 use std::collections::BTreeMap;
 
@@ -12,27 +13,27 @@ use super::slices::Slice;
 use super::{JobView, Leave, Member};
 use sluice_plan::{ObjectRef, Plan};
 
-/// A pod that waits behind its scheduling gate.
+/// Pod that still has its scheduling gate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatedPod {
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// What it is: it may have been made before its group's template was changed.
+    /// Kind of the pod, which may come from an earlier template of its group.
     pub kind: PodKind,
-    /// The replica that it is a host of, if replicas have several.
+    /// Replica that the pod is a host of; `None` for single-host replicas.
     pub replica: Option<String>,
-    /// Which of the replicas of its group it is in, from 0, if it says so.
+    /// Index of its replica in the group, from 0; `None` without a replica index label.
     pub index: Option<u32>,
-    /// Since when it is there.
+    /// Creation time.
     pub since: Option<Timestamp>,
 }
 
-/// Lets pods run that the covering slice pays for. None of them is let go while something is written about the slice: that may
-/// be what takes them their quota.
+/// Ungates the pods that the covering slice covers. No pod is ungated while a write to the slice is in
+/// flight: that write may revoke the quota.
 pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>, plan: &mut Plan) {
     let Some(slice) = covering else { return };
-    let runs = |member: &&Member| member.open && !member.going && !member.preempted;
-    for member in members.iter().filter(runs).filter(|member| !member.gated.is_empty()) {
+    let is_running = |member: &&Member| member.open && !member.going && !member.preempted;
+    for member in members.iter().filter(is_running).filter(|member| !member.gated.is_empty()) {
         let Some(share) = slice.record.member(&member.uid) else { continue };
         let mut released: BTreeMap<&str, u32> = BTreeMap::new();
         for pod in within(member, share) {
@@ -45,30 +46,27 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
         }
         for (group, released) in released {
             let name = slice.workload.metadata.name.as_deref().unwrap_or_default();
-            let what = match group {
-                "" => format!("{released} of the pods of {} {}", view.job.member_kind(), member.name),
-                group => {
-                    format!("{released} of the pods of group {group} of {} {}", view.job.member_kind(), member.name)
-                }
-            };
-            plan.notes.push(view.job.note("PodsUngated", &format!("{what} may run: slice {name} pays for them")));
+            let of_group = if group.is_empty() { String::new() } else { format!("group {group} of ") };
+            let (kind, member) = (view.job.member_kind(), &member.name);
+            let message = format!("Ungated {released} pods of {of_group}{kind} {member}: slice {name} covers them");
+            plan.notes.push(view.job.note("PodsUngated", &message));
         }
     }
 }
 
-/// The gated pods of a member that fit into what is paid for beside those that run, whole replicas only, the oldest of a kind
-/// first.
+/// Returns the gated pods of a member that the share covers in addition to its live pods: whole replicas
+/// only, oldest of a kind first.
 fn within<'m>(member: &'m Member, share: &MemberShare) -> Vec<&'m GatedPod> {
-    let mut room: BTreeMap<PodKind, u32> = BTreeMap::new();
+    let mut capacity: BTreeMap<PodKind, u32> = BTreeMap::new();
     for pods in &share.pods {
-        *room.entry(pods.kind()).or_default() += pods.count;
+        *capacity.entry(pods.kind()).or_default() += pods.count;
     }
-    for (kind, room) in &mut room {
-        *room = room.saturating_sub(member.live_pods.get(kind).copied().unwrap_or(0));
+    for (kind, capacity) in &mut capacity {
+        *capacity = capacity.saturating_sub(member.live_pods.get(kind).copied().unwrap_or(0));
     }
     let mut pods = Vec::new();
     for replica in replicas(member) {
-        let mut left = room.clone();
+        let mut left = capacity.clone();
         let take = |pod: &&GatedPod| match left.get_mut(&pod.kind) {
             Some(left) if *left > 0 => {
                 *left -= 1;
@@ -77,32 +75,32 @@ fn within<'m>(member: &'m Member, share: &MemberShare) -> Vec<&'m GatedPod> {
             _ => false,
         };
         if replica.iter().all(take) {
-            room = left;
+            capacity = left;
             pods.extend(replica);
         } else {
-            // Nobody younger overtakes what has to wait.
+            // A younger pod of the same kind does not overtake a replica that has to wait.
             for pod in replica {
-                room.remove(&pod.kind);
+                capacity.remove(&pod.kind);
             }
         }
     }
     pods
 }
 
-/// The gated pods of a member, replica by replica, the oldest first; of those as old as one another, those of the lower index.
+/// Returns the gated pods of a member by replica, oldest first, and then by replica index.
 fn replicas(member: &Member) -> Vec<Vec<&GatedPod>> {
     let mut pods: Vec<&GatedPod> = member.gated.iter().collect();
     pods.sort_by_key(|pod| (pod.since, pod.index, &pod.name));
     let mut replicas: Vec<Vec<&GatedPod>> = Vec::new();
-    let mut places: BTreeMap<(&String, &String), usize> = BTreeMap::new();
+    let mut positions: BTreeMap<(&String, &String), usize> = BTreeMap::new();
     for pod in pods {
         match &pod.replica {
             Some(replica) => {
-                let place = *places.entry((&pod.kind.group, replica)).or_insert(replicas.len());
-                if place == replicas.len() {
+                let position = *positions.entry((&pod.kind.group, replica)).or_insert(replicas.len());
+                if position == replicas.len() {
                     replicas.push(Vec::new());
                 }
-                replicas[place].push(pod);
+                replicas[position].push(pod);
             }
             None => replicas.push(vec![pod]),
         }
@@ -123,7 +121,7 @@ mod tests {
         PodKind::new("small", shape)
     }
 
-    fn paid(pods: &[(&str, u32)]) -> MemberShare {
+    fn covered(pods: &[(&str, u32)]) -> MemberShare {
         let pods = pods.iter().map(|(shape, count)| Share {
             group: "small".to_owned(),
             shape: (*shape).to_owned(),
@@ -138,7 +136,7 @@ mod tests {
         within(member, share).iter().map(|pod| pod.name.as_str()).collect()
     }
 
-    /// Two pods of `small` run; these wait, each with its replica, if it says of one, and the second that it came.
+    /// Two pods of `small` run, and these are gated: name, replica and creation time in seconds.
     fn member(gated: &[(&str, Option<&str>, i64)]) -> Member {
         let gated = gated.iter().map(|(name, replica, since)| GatedPod {
             name: (*name).to_owned(),
@@ -164,39 +162,39 @@ mod tests {
 
     #[rstest]
     #[case::nothing_more(2, &[])]
-    #[case::less_than_runs(1, &[])]
+    #[case::fewer_than_run(1, &[])]
     #[case::the_oldest(3, &["late-name"])]
-    #[case::by_name_of_one_age(4, &["late-name", "a"])]
+    #[case::by_name_at_equal_age(4, &["late-name", "a"])]
     #[case::all(9, &["late-name", "a", "b"])]
-    fn as_many_pods_are_released_as_are_paid_for(#[case] granted: u32, #[case] expected: &[&str]) {
+    fn as_many_pods_are_ungated_as_are_covered(#[case] granted: u32, #[case] expected: &[&str]) {
         let member = member(&[("b", None, 5), ("a", None, 5), ("late-name", None, 3)]);
-        assert_eq!(released(&member, &paid(&[("now", granted)])), expected);
-        assert!(released(&member, &paid(&[("before", granted)])).is_empty());
+        assert_eq!(released(&member, &covered(&[("now", granted)])), expected);
+        assert!(released(&member, &covered(&[("before", granted)])).is_empty());
     }
 
     #[test]
-    fn of_pods_of_one_age_the_lower_index_is_released_first() {
+    fn pod_with_the_lower_replica_index_is_ungated_first_at_equal_age() {
         let mut member = member(&[("a", None, 5), ("b", None, 5)]);
         (member.gated[0].index, member.gated[1].index) = (Some(10), Some(9));
-        assert_eq!(released(&member, &paid(&[("now", 3)])), ["b"]);
+        assert_eq!(released(&member, &covered(&[("now", 3)])), ["b"]);
     }
 
     #[rstest]
     #[case::half_a_replica(3, &[])]
     #[case::a_replica(5, &["a-0", "a-1"])]
     #[case::both(6, &["a-0", "a-1", "b-0", "b-1"])]
-    fn hosts_of_a_replica_are_released_together(#[case] granted: u32, #[case] expected: &[&str]) {
+    fn hosts_of_a_replica_are_ungated_together(#[case] granted: u32, #[case] expected: &[&str]) {
         let member =
             member(&[("a-0", Some("a"), 1), ("b-0", Some("b"), 2), ("a-1", Some("a"), 3), ("b-1", Some("b"), 3)]);
-        assert_eq!(released(&member, &paid(&[("now", granted)])), expected);
+        assert_eq!(released(&member, &covered(&[("now", granted)])), expected);
     }
 
     #[test]
-    fn a_pod_of_an_earlier_template_waits_for_quota_of_its_own_and_holds_up_no_other() {
+    fn gated_pod_of_an_earlier_template_needs_separate_quota_and_blocks_no_other_pod() {
         let mut member = member(&[("before", None, 1), ("now", None, 2), ("later", None, 3)]);
         member.gated[0].kind = small("before");
 
-        assert_eq!(released(&member, &paid(&[("now", 3)])), ["now"]);
-        assert_eq!(released(&member, &paid(&[("now", 3), ("before", 1)])), ["before", "now"]);
+        assert_eq!(released(&member, &covered(&[("now", 3)])), ["now"]);
+        assert_eq!(released(&member, &covered(&[("now", 3), ("before", 1)])), ["before", "now"]);
     }
 }
