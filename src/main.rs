@@ -1,4 +1,4 @@
-//! The `sluice` command.
+//! Entry point of the `sluice` binary.
 
 use std::process::ExitCode;
 

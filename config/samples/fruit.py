@@ -1,12 +1,12 @@
-"""The application of the samples: a market that asks a stand for the price of what it sells.
+"""Serve application of the samples: a market that asks a stand for the price of its fruit.
 
-It is told by its environment:
-  FRUIT_VERSION          what every answer names as its version
-  FRUIT_STARTUP_SECONDS  how long a stand takes to open
-  FRUIT_ANSWER_SECONDS   how long the market takes for an answer
-  FRUIT_ROTTEN           why a stand can't open, if it can't
-and by the user_config of MangoStand:
-  price                  what one mango costs
+Environment variables:
+  FRUIT_VERSION          version in each response
+  FRUIT_STARTUP_SECONDS  startup time of a stand
+  FRUIT_ANSWER_SECONDS   latency of the market
+  FRUIT_ROTTEN           error with which a stand fails to start, if set
+user_config of MangoStand:
+  price                  price of one mango
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-//! `sluice explain`: where a job stands, and why.
+//! `sluice explain`: reports the queueing and admission state of one job.
 
 use std::process::ExitCode;
 
@@ -12,19 +12,20 @@ use sluice_engine::{Engine, Halves};
 use sluice_inspect::explain::explain;
 use sluice_plan::ObjectRef;
 
-/// What `sluice explain` can be told.
+/// Options of `sluice explain`.
 #[derive(Debug, Args)]
 pub(super) struct ExplainOptions {
-    /// What to explain, as KIND/NAME: a rayservice, raycluster, rayjob, job, workload or pod.
+    /// Object to explain; KIND is rayservice, raycluster, rayjob, job, workload or pod
+    #[arg(value_name = "KIND/NAME")]
     subject: Subject,
     #[command(flatten)]
     state: StateOptions,
-    /// How to tell it.
+    /// Select the output format
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     output: Output,
 }
 
-/// An object that somebody asks about, without its namespace.
+/// Kind and name of the object to explain, as given on the command line.
 #[derive(Debug, Clone)]
 struct Subject {
     kind: &'static str,
@@ -35,7 +36,7 @@ impl std::str::FromStr for Subject {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (kind, name) = text.split_once('/').filter(|(_, name)| !name.is_empty()).ok_or("it is not KIND/NAME")?;
+        let (kind, name) = text.split_once('/').filter(|(_, name)| !name.is_empty()).ok_or("expected KIND/NAME")?;
         let kind = match kind.to_lowercase().as_str() {
             "rayservice" | "rayservices" => "RayService",
             "raycluster" | "rayclusters" => "RayCluster",
@@ -44,17 +45,19 @@ impl std::str::FromStr for Subject {
             "workload" | "workloads" | "wl" => "Workload",
             "pod" | "pods" | "po" => "Pod",
             other => {
-                return Err(format!("kind {other:?} is none of rayservice, raycluster, rayjob, job, workload and pod"));
+                return Err(format!(
+                    "unknown kind {other:?}: expected rayservice, raycluster, rayjob, job, workload or pod"
+                ));
             }
         };
         Ok(Self { kind, name: name.to_owned() })
     }
 }
 
-/// Explains where a job stands.
+/// Prints the explanation of one job.
 ///
 /// # Errors
-/// When the state can't be read, or there is no such job.
+/// If the state can't be read, or the object doesn't exist or isn't part of a job.
 pub(super) fn run(options: ExplainOptions) -> Result<ExitCode, Failure> {
     let State { snapshot, namespace, policy } = options.state.read()?;
     let engine = Engine::onlooker(Halves::BOTH, policy.queue, snapshot.objects().to_vec(), Timestamp::now());
@@ -67,7 +70,7 @@ pub(super) fn run(options: ExplainOptions) -> Result<ExitCode, Failure> {
         name: options.subject.name,
     };
     let explanation =
-        explain(&engine, &subject).ok_or_else(|| format!("there is no {subject} that is a job, or a part of one"))?;
+        explain(&engine, &subject).ok_or_else(|| format!("{subject} not found, or not part of a job"))?;
     options.output.print(&explanation)?;
     Ok(ExitCode::SUCCESS)
 }

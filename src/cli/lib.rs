@@ -1,4 +1,4 @@
-//! The command line.
+//! Command line of `sluice`.
 
 mod explain;
 pub mod options;
@@ -27,31 +27,32 @@ struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the queue manager and the Ray operator.
+    /// Run the queue manager and the Ray operator
     Manager(Box<ManagerOptions>),
-    /// Print the CustomResourceDefinitions that Sluice serves, as YAML.
+    /// Print the CustomResourceDefinitions of Sluice as YAML
     Crds,
-    /// Tell why a job waits, what would let it run, and what it was granted.
+    /// Explain why a job is pending, what would unblock it, and which quota it holds
     Explain(explain::ExplainOptions),
-    /// Tell what a change would come to, before it is applied.
+    /// Preview the effect of a change before applying it
     #[command(subcommand)]
     Plan(plan::PlanCommand),
-    /// Decide again what the manager decided, from the log that `manager --decision-log` wrote.
+    /// Replay a decision log and report differences
     ///
-    /// Exits with 0 when every decision is made again, with 1 when one differs, and with 2 when the log can't be read.
+    /// The log is one written by `sluice manager --decision-log FILE`. Exit code: 0 if every
+    /// decision is the same, 1 if a decision differs, 2 if the log can't be read.
     Replay {
-        /// The log.
+        /// Read the decision log from this file
         file: PathBuf,
     },
 }
 
-/// Any reason for the command to fail, to be shown to the person who gave it.
+/// Error of a command, printed to standard error.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Does what the command line says.
+/// Parses the command line and runs the command.
 ///
 /// # Errors
-/// When an option isn't allowed, the API server can't be reached, or the work ends by itself.
+/// If an option is invalid, the API server can't be reached, or the command fails.
 pub fn run() -> Result<ExitCode, Failure> {
     match CommandLine::parse().command {
         Command::Manager(options) => {
@@ -59,7 +60,7 @@ pub fn run() -> Result<ExitCode, Failure> {
             start_logging(&options)?;
             if !options.unsupported_fields.is_empty() {
                 let fields = options.unsupported_fields.join(", ");
-                tracing::warn!(fields, "the configuration file sets fields that Sluice doesn't act on");
+                tracing::warn!(fields, "ignoring unsupported fields of the configuration file");
             }
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             runtime.block_on(manager::run(options.manager))?;

@@ -1,4 +1,4 @@
-//! What `sluice manager` can be told, by flags and by a configuration file; a flag wins over the file.
+//! Options of `sluice manager`: flags, which take precedence over the configuration file.
 
 use std::io::IsTerminal;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
@@ -11,80 +11,83 @@ use sluice_config::{ConfigError, Configuration};
 use sluice_engine::Habits;
 use sluice_manager::ManagerConfig;
 
-/// The flags of `sluice manager`.
+/// Flags of `sluice manager`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ManagerOptions {
-    /// A YAML file with a Configuration of config.kueue.x-k8s.io/v1beta2, as Kueue has it; flags win over it.
+    /// Read a Configuration (config.kueue.x-k8s.io/v1beta2, as in Kueue) from this YAML file; flags
+    /// take precedence
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Run the queue manager: quota, workloads, and the gate [default: true].
+    /// Run the queue manager: quota, Workloads and the suspension of jobs [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub queue_manager: Option<bool>,
 
-    /// Run the operator of RayClusters and RayServices [default: true].
+    /// Run the operator for RayClusters and RayServices [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub ray_operator: Option<bool>,
 
-    /// Whether a RayService without spec.upgradeStrategy.type gets another cluster when its spec asks for one [default: true, unless the
-    /// variable ENABLE_ZERO_DOWNTIME is false].
+    /// Upgrade a RayService without spec.upgradeStrategy.type by creating a new cluster [default:
+    /// true, unless the environment variable ENABLE_ZERO_DOWNTIME is false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub enable_zero_downtime: Option<bool>,
 
-    /// Whether workers beyond what is wanted are deleted also where Ray's autoscaler has to say which of them go [default: false, unless
-    /// the variable ENABLE_RANDOM_POD_DELETE is true].
+    /// Delete surplus workers even if the Ray autoscaler is enabled, which otherwise selects them
+    /// [default: false, unless the environment variable ENABLE_RANDOM_POD_DELETE is true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub enable_random_pod_delete: Option<bool>,
 
-    /// Where /metrics is served, as [HOST]:PORT; 0 turns it off [default: :8080].
+    /// Serve /metrics at this address, [HOST]:PORT; 0 disables it [default: :8080]
     #[arg(long, value_name = "ADDRESS")]
     pub metrics_bind_address: Option<String>,
 
-    /// Where /healthz and /readyz are served, as [HOST]:PORT; 0 turns it off [default: :8081].
+    /// Serve /healthz and /readyz at this address, [HOST]:PORT; 0 disables them [default: :8081]
     #[arg(long, value_name = "ADDRESS")]
     pub health_probe_bind_address: Option<String>,
 
-    /// Where the webhook is served that makes new queued objects be created suspended, as [HOST]:PORT; 0 turns it off, and so does
-    /// --queue-manager=false [default: :9443].
+    /// Serve the mutating webhook, which suspends new queued objects, at this address, [HOST]:PORT;
+    /// 0 or --queue-manager=false disables it [default: :9443]
     #[arg(long, value_name = "ADDRESS")]
     pub webhook_bind_address: Option<String>,
 
-    /// Act only while holding the lease `sluice-leader`, so that several replicas can run [default: false; true with a
-    /// configuration file].
+    /// Enable leader election with the Lease sluice-leader, so that several replicas can run
+    /// [default: false; true with a configuration file]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub leader_elect: Option<bool>,
 
-    /// The namespace of the leader lease [default: the namespace that the process runs in].
+    /// Set the namespace of the leader Lease [default: the namespace that the process runs in]
     #[arg(long, value_name = "NAMESPACE")]
     pub leader_election_namespace: Option<String>,
 
-    /// The namespaces to watch, separated by commas [default: all].
+    /// Watch only these namespaces, separated by commas [default: all]
     #[arg(long, value_name = "NAMESPACES", value_delimiter = ',')]
     pub watch_namespace: Option<Vec<String>>,
 
-    /// Reach Ray dashboards through the API server's service proxy, for a manager outside the cluster [default: false].
+    /// Connect to the Ray dashboard through the service proxy of the API server, for a manager
+    /// outside the cluster [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub use_kubernetes_proxy: Option<bool>,
 
-    /// A file to whose end every decision on quota is written, and all that it rests on; `sluice replay` reads it [default: none].
+    /// Append every scheduling decision and its inputs to this file, for `sluice replay` [default:
+    /// none]
     #[arg(long, value_name = "FILE")]
     pub decision_log: Option<PathBuf>,
 
-    /// How logs are written [default: text on a terminal, else json].
+    /// Set the log format [default: text on a terminal, else json]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
 
-    /// What is logged: a level, or a filter like `info,sluice=debug` [default: info].
+    /// Set the log level, or a filter such as `info,sluice=debug` [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log_level: Option<String>,
 }
 
-/// How logs are written.
+/// Log format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// Lines for people.
+    /// Log lines of text
     Text,
-    /// One JSON object a line, for a log collector.
+    /// Log one JSON object per line
     Json,
 }
 
@@ -93,51 +96,51 @@ pub enum LogFormat {
 pub struct ResolvedOptions {
     /// Configuration of the manager.
     pub manager: ManagerConfig,
-    /// Format of log lines.
+    /// Format of the log.
     pub log_format: LogFormat,
-    /// Level or filter of what is logged.
+    /// Log level or filter.
     pub log_level: String,
-    /// Paths of the fields of the configuration file that are set and not acted on.
+    /// Paths of the fields that the configuration file sets and Sluice ignores.
     pub unsupported_fields: Vec<String>,
 }
 
-/// Why the options can't be used.
+/// Error of resolving the options.
 #[derive(Debug, Error)]
 pub enum OptionsError {
     /// The file can't be read.
     #[error("reading the configuration file {path}: {source}")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What went wrong.
+        /// Cause.
         source: std::io::Error,
     },
-    /// The file isn't what it should be.
+    /// The file is invalid.
     #[error("the configuration file {path}: {source}")]
     Configuration {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// Invalid fields.
         source: ConfigError,
     },
-    /// An address isn't one.
-    #[error("{option}: {value:?} is not an address: give HOST:PORT, :PORT, or 0 to turn it off")]
+    /// A value can't be parsed or resolved as an address.
+    #[error("{option}: {value:?} is not an address: expected HOST:PORT, :PORT, or 0 to disable it")]
     Address {
-        /// The option.
+        /// Name of the flag or field.
         option: &'static str,
         /// Its value.
         value: String,
     },
-    /// Neither half is to run.
-    #[error("--queue-manager and --ray-operator are both false: nothing would run")]
+    /// Both the queue manager and the Ray operator are disabled.
+    #[error("--queue-manager and --ray-operator are both false: nothing to run")]
     NothingToRun,
 }
 
 impl ManagerOptions {
-    /// Reads the file, if one is named, and fills in the defaults.
+    /// Reads the configuration file, if one is given, and applies the defaults.
     ///
     /// # Errors
-    /// When the file can't be read, has an unknown field, or a value isn't allowed.
+    /// If the file can't be read, or a field is unknown or has an invalid value.
     pub fn resolve(self) -> Result<ResolvedOptions, OptionsError> {
         let file = self.config.as_deref().map(configuration).transpose()?.unwrap_or_default();
         let format = if std::io::stderr().is_terminal() { LogFormat::Text } else { LogFormat::Json };
@@ -185,35 +188,37 @@ impl ManagerOptions {
     }
 }
 
-/// What the Ray operator does where a spec leaves it open. A flag wins over a variable of KubeRay's operator, of which any value is
-/// allowed, and one says something (KubeRay 1.7 `ray-operator/controllers/ray/rayservice_controller.go`, `isZeroDowntimeUpgradeEnabled`,
-/// and `raycluster_controller.go`).
+/// Returns the operator defaults. A flag takes precedence over KubeRay's environment variable, of
+/// which every value but the listed one is ignored (KubeRay 1.7
+/// `ray-operator/controllers/ray/rayservice_controller.go`, `isZeroDowntimeUpgradeEnabled`, and
+/// `raycluster_controller.go`).
 fn habits(upgrades: Option<bool>, trims: Option<bool>, variable: impl Fn(&str) -> Option<String>) -> Habits {
-    let is = |name: &str, word: &str| variable(name).is_some_and(|value| value.eq_ignore_ascii_case(word));
+    let equals = |name: &str, word: &str| variable(name).is_some_and(|value| value.eq_ignore_ascii_case(word));
     Habits {
-        upgrades: upgrades.unwrap_or_else(|| !is("ENABLE_ZERO_DOWNTIME", "false")),
-        trims_autoscaled: trims.unwrap_or_else(|| is("ENABLE_RANDOM_POD_DELETE", "true")),
+        upgrades: upgrades.unwrap_or_else(|| !equals("ENABLE_ZERO_DOWNTIME", "false")),
+        trims_autoscaled: trims.unwrap_or_else(|| equals("ENABLE_RANDOM_POD_DELETE", "true")),
     }
 }
 
 /// Reads the configuration file.
 ///
 /// # Errors
-/// When it can't be read, or isn't as it should be.
+/// If it can't be read or is invalid.
 pub(super) fn configuration(path: &Path) -> Result<Configuration, OptionsError> {
     let text = std::fs::read_to_string(path).map_err(|source| OptionsError::Read { path: path.into(), source })?;
     Configuration::from_yaml(&text).map_err(|source| OptionsError::Configuration { path: path.into(), source })
 }
 
-/// The first address that is given, under its name. `:8080` is every interface and `0` is none, as in controller-runtime's flags;
-/// of a host's addresses, one of IPv4 is taken if there is one, as Go does.
+/// Resolves the first value that is set; None if it is `0`. `:8080` binds every interface, as in
+/// controller-runtime's flags. A host that resolves to several addresses gets an IPv4 one if there
+/// is one, as in Go.
 fn address(given: [(&'static str, Option<String>); 2], default_port: u16) -> Result<Option<SocketAddr>, OptionsError> {
-    let everywhere = |port: u16| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    let any_interface = |port: u16| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
     let given = given.into_iter().find_map(|(option, value)| Some((option, value?)));
-    let Some((option, value)) = given else { return Ok(Some(everywhere(default_port))) };
+    let Some((option, value)) = given else { return Ok(Some(any_interface(default_port))) };
     let found = match value.strip_prefix(':') {
         _ if value == "0" => return Ok(None),
-        Some(port) => port.parse().map(everywhere).ok(),
+        Some(port) => port.parse().map(any_interface).ok(),
         None => value.to_socket_addrs().ok().and_then(|found| found.min_by_key(SocketAddr::is_ipv6)),
     };
     found.map(Some).ok_or(OptionsError::Address { option, value })
@@ -252,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
+    fn flag_takes_precedence_over_file_and_file_over_default() {
         let file =
             "metrics: {bindAddress: ':9'}\nhealth: {healthProbeBindAddress: ':10'}\nwaitForPodsReady: {timeout: 5m}\n";
         let settings = in_file(file, &["--metrics-bind-address=0", "--ray-operator=false"]).expect("valid");
@@ -265,17 +270,17 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nowhere("0", None)]
-    #[case::everywhere(":9", Some("0.0.0.0:9"))]
+    #[case::disabled("0", None)]
+    #[case::any_interface(":9", Some("0.0.0.0:9"))]
     #[case::address("[::1]:9", Some("[::1]:9"))]
     #[case::host("localhost:9", Some("127.0.0.1:9"))]
-    fn an_address_is_what_it_is_to_go(#[case] value: &str, #[case] expected: Option<&str>) {
+    fn bind_address_is_parsed_as_in_go(#[case] value: &str, #[case] expected: Option<&str>) {
         let settings = parsed(&["--metrics-bind-address", value]).resolve().expect("valid").manager;
         assert_eq!(settings.metrics.map(|address| address.to_string()).as_deref(), expected);
     }
 
     #[test]
-    fn without_a_file_all_is_at_its_default_and_nobody_is_elected() {
+    fn without_a_file_every_option_has_its_default_and_leader_election_is_off() {
         let settings = parsed(&[]).resolve().expect("valid").manager;
         assert_eq!(settings.queue, queue::Settings::default());
         assert_eq!(settings.metrics, Some(([0, 0, 0, 0], 8080).into()));
@@ -284,16 +289,16 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nothing_said("", &[], Some("0.0.0.0:9443"))]
+    #[case::unset("", &[], Some("0.0.0.0:9443"))]
     #[case::port("webhook: {port: 10}", &[], Some("0.0.0.0:10"))]
     #[case::host("webhook: {host: 127.0.0.1}", &[], Some("127.0.0.1:9443"))]
     #[case::both("webhook: {host: '::1', port: 10}", &[], Some("[::1]:10"))]
     #[case::flag("webhook: {port: 10}", &["--webhook-bind-address=:11"], Some("0.0.0.0:11"))]
     #[case::flag_off("webhook: {port: 10}", &["--webhook-bind-address=0"], None)]
-    #[case::no_certificates_of_ours("internalCertManagement: {enable: false}", &[], None)]
-    #[case::certificates_of_ours("internalCertManagement: {enable: true}", &[], Some("0.0.0.0:9443"))]
+    #[case::internal_certificates_disabled("internalCertManagement: {enable: false}", &[], None)]
+    #[case::internal_certificates_enabled("internalCertManagement: {enable: true}", &[], Some("0.0.0.0:9443"))]
     #[case::no_queue_manager("", &["--queue-manager=false"], None)]
-    fn the_webhook_is_where_flag_and_file_say(
+    fn webhook_address_comes_from_flag_or_file(
         #[case] file: &str,
         #[case] flags: &[&str],
         #[case] expected: Option<&str>,
@@ -303,10 +308,10 @@ mod tests {
     }
 
     #[rstest]
-    #[case::file_without_a_word("", &[], true)]
+    #[case::file_without_the_field("", &[], true)]
     #[case::file("leaderElection: {leaderElect: false}", &[], false)]
     #[case::flag("leaderElection: {leaderElect: false}", &["--leader-elect"], true)]
-    fn with_a_file_the_leader_is_elected_unless_it_says_no(
+    fn leader_election_is_on_with_a_file_unless_disabled(
         #[case] text: &str,
         #[case] flags: &[&str],
         #[case] elects: bool,
@@ -317,17 +322,17 @@ mod tests {
     #[rstest]
     #[case::unknown_field("fairShare: {}", &[], "fairShare: unknown field")]
     #[case::not_an_address("metrics: {bindAddress: here}", &[], "metrics.bindAddress: \"here\" is not an address")]
-    #[case::flag_that_is_no_address("", &["--metrics-bind-address=here"], "--metrics-bind-address: \"here\" is not")]
+    #[case::flag_without_an_address("", &["--metrics-bind-address=here"], "--metrics-bind-address: \"here\" is not")]
     #[case::no_port("health: {healthProbeBindAddress: ':99999'}", &[], "health.healthProbeBindAddress: \":99999\" is not")]
     #[case::webhook_port("webhook: {port: 99999}", &[], "webhook.port: 99999: allowed is a port, from 1 to 65535")]
-    #[case::nothing_runs("", &["--ray-operator=false", "--queue-manager=false"], "nothing would run")]
-    fn a_bad_file_is_refused_with_the_field(#[case] text: &str, #[case] flags: &[&str], #[case] expected: &str) {
+    #[case::nothing_to_run("", &["--ray-operator=false", "--queue-manager=false"], "nothing to run")]
+    fn invalid_value_is_refused_with_its_field(#[case] text: &str, #[case] flags: &[&str], #[case] expected: &str) {
         let error = in_file(text, flags).expect_err("refused").to_string();
         assert!(error.contains(expected), "{error}");
     }
 
     #[test]
-    fn a_switch_may_be_bare_or_have_a_value() {
+    fn boolean_flag_may_be_bare_or_have_a_value() {
         assert_eq!(parsed(&["--leader-elect"]).leader_elect, Some(true));
         assert_eq!(parsed(&["--queue-manager=false"]).queue_manager, Some(false));
         assert_eq!(parsed(&["--enable-random-pod-delete"]).enable_random_pod_delete, Some(true));
@@ -336,11 +341,11 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nothing(None, None, "", "", (true, false))]
+    #[case::unset(None, None, "", "", (true, false))]
     #[case::variables(None, None, "False", "TRUE", (false, true))]
-    #[case::words_that_say_nothing(None, None, "no", "1", (true, false))]
-    #[case::flags_win(Some(true), Some(false), "false", "true", (true, false))]
-    fn what_is_left_open_is_as_flags_and_variables_say(
+    #[case::ignored_values(None, None, "no", "1", (true, false))]
+    #[case::flags_take_precedence(Some(true), Some(false), "false", "true", (true, false))]
+    fn operator_defaults_come_from_flags_and_variables(
         #[case] upgrades: Option<bool>,
         #[case] trims: Option<bool>,
         #[case] zero_downtime: &str,
@@ -350,7 +355,7 @@ mod tests {
         let variable = |name: &str| match name {
             "ENABLE_ZERO_DOWNTIME" => Some(zero_downtime.to_owned()),
             "ENABLE_RANDOM_POD_DELETE" => Some(random_delete.to_owned()),
-            other => panic!("nobody asked for {other}"),
+            other => panic!("unexpected variable {other}"),
         };
         let habits = habits(upgrades, trims, variable);
         assert_eq!((habits.upgrades, habits.trims_autoscaled), expected);

@@ -1,4 +1,4 @@
-//! How something is told.
+//! Output formats of the commands.
 
 use std::fmt::Display;
 
@@ -7,27 +7,27 @@ use serde::Serialize;
 
 use super::Failure;
 
-/// How something is told.
+/// Output format of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Output {
-    /// For people.
+    /// Print text and tables
     Text,
-    /// For programs.
+    /// Print JSON
     Json,
-    /// For programs.
+    /// Print YAML
     Yaml,
 }
 
 impl Output {
-    /// Prints what there is to tell.
+    /// Prints `report` to standard output in this format.
     ///
     /// # Errors
-    /// When it can't be written down.
-    pub(super) fn print(self, told: &(impl Display + Serialize)) -> Result<(), Failure> {
+    /// If `report` can't be serialized.
+    pub(super) fn print(self, report: &(impl Display + Serialize)) -> Result<(), Failure> {
         match self {
-            Self::Text => print!("{told}"),
-            Self::Json => println!("{}", serde_json::to_string_pretty(told)?),
-            Self::Yaml => print!("{}", serde_saphyr::to_string(told)?),
+            Self::Text => print!("{report}"),
+            Self::Json => println!("{}", serde_json::to_string_pretty(report)?),
+            Self::Yaml => print!("{}", serde_saphyr::to_string(report)?),
         }
         Ok(())
     }

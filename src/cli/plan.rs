@@ -1,4 +1,4 @@
-//! `sluice plan`: what a change would come to, before it is applied.
+//! `sluice plan`: previews the effect of a change before it is applied.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -14,36 +14,41 @@ use sluice_inspect::snapshot::manifests;
 use sluice_inspect::upgrade::{self, Verdict};
 use sluice_rayservice::incremental::machine::Percent;
 
-/// What can be planned.
+/// Changes that can be planned.
 #[derive(Debug, Subcommand)]
 pub(super) enum PlanCommand {
-    /// Tell what applying a RayService would come to: whether it fits now or ever, what each strategy needs at its peak, the least
-    /// quota that suffices, and who would lose quota to it. Nothing is changed.
+    /// Preview the upgrade of a RayService
     ///
-    /// Exits with 0 when the upgrade fits, with 3 when it waits, with 4 when it never fits, and with 1 when there is no telling.
+    /// Reports whether the upgrade fits now, later or never; and for each strategy the peak usage,
+    /// the minimum quota, and the jobs that would be preempted. Changes nothing.
+    ///
+    /// Exit code: 0 if the upgrade fits now, 3 if it would be pending, 4 if it can never fit, and
+    /// 1 if the plan can't be made.
     Upgrade(UpgradeOptions),
 }
 
-/// What `sluice plan upgrade` can be told.
+/// Options of `sluice plan upgrade`.
 #[derive(Debug, Args)]
 pub(super) struct UpgradeOptions {
-    /// The manifest with the RayService as it is to be, and whatever is to be applied with it; - is standard input.
+    /// Read the new RayService, and other objects applied with it, from this file; - for standard
+    /// input
     #[arg(long, short, value_name = "FILE")]
     filename: PathBuf,
-    /// The surge of an incremental upgrade, in percent [default: that of the manifest, or else the largest that does].
+    /// Set maxSurgePercent of the incremental strategy [default: that of the manifest, else the
+    /// largest that fits]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
     surge: Option<Percent>,
     #[command(flatten)]
     state: StateOptions,
-    /// How to tell it.
+    /// Select the output format
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     output: Output,
 }
 
-/// Plans a change.
+/// Prints the plan of a change.
 ///
 /// # Errors
-/// When the state or the manifest can't be read, or there is no telling what would happen.
+/// If the state or the manifest can't be read, or the dry run doesn't converge.
 pub(super) fn run(command: PlanCommand) -> Result<ExitCode, Failure> {
     match command {
         PlanCommand::Upgrade(options) => upgrade(options),

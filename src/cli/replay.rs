@@ -1,4 +1,4 @@
-//! `sluice replay`: decides again what a decision log says was decided.
+//! `sluice replay`: replays a decision log and reports differences.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -8,12 +8,12 @@ use std::process::ExitCode;
 
 use sluice_queue::log::{Replay, ReplayError, replay};
 
-/// The exit code when a decision differs.
+/// Exit code if a decision differs.
 const DIFFERS: u8 = 1;
-/// The exit code when the log can't be read.
+/// Exit code if the log can't be read.
 const UNREADABLE: u8 = 2;
 
-/// Why the log can't be read.
+/// Error of reading the log.
 #[derive(Debug, thiserror::Error)]
 enum Unreadable {
     #[error("{0}")]
@@ -22,10 +22,10 @@ enum Unreadable {
     Log(#[from] ReplayError),
 }
 
-/// Replays the log in `path`, and prints what came of it.
+/// Replays the log in `path` and prints a summary.
 ///
 /// # Errors
-/// When nothing can be printed.
+/// If the output can't be written.
 pub(super) fn run(path: &Path) -> io::Result<ExitCode> {
     match replayed(path) {
         Ok(replay) => {
@@ -43,11 +43,11 @@ fn replayed(path: &Path) -> Result<Replay, Unreadable> {
     let mut failure = None;
     let lines = BufReader::new(File::open(path)?).split(b'\n');
     let replay = replay(lines.map_while(|line| line.map_err(|error| failure = Some(error)).ok()));
-    // What was read before the failure may look cut off.
+    // A read error truncates the input, which the replay would report as a cut-off line.
     failure.map_or_else(|| Ok(replay?), |error| Err(error.into()))
 }
 
-/// The table, and the first difference.
+/// Returns the table of counts and the first difference.
 fn told(replay: &Replay) -> String {
     let rows = [
         ("sections", replay.sections),
@@ -58,9 +58,9 @@ fn told(replay: &Replay) -> String {
         ("lines cut off", replay.cut_off),
     ];
     let mut text = String::new();
-    for (what, count) in rows {
+    for (label, count) in rows {
         // Writing to a String can't fail.
-        let _ = writeln!(text, "{what:<14}{count:>10}");
+        let _ = writeln!(text, "{label:<14}{count:>10}");
     }
     if let Some(first) = &replay.first {
         let _ = writeln!(text, "{first}");

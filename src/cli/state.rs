@@ -1,4 +1,4 @@
-//! The state that a command looks at: that of a cluster, or what somebody has kept of one.
+//! Cluster state that a command reads: from the API server, or from manifest files.
 
 use std::path::PathBuf;
 
@@ -9,27 +9,27 @@ use sluice_inspect::rehearsal::Policy;
 use sluice_inspect::snapshot::Snapshot;
 use sluice_manager as manager;
 
-/// Which state a command looks at.
+/// Options that select the state a command reads.
 #[derive(Debug, Args)]
 pub(super) struct StateOptions {
-    /// The namespace [default: that of the kubeconfig, or "default" with --from].
+    /// Set the namespace [default: that of the kubeconfig, or "default" with --from]
     #[arg(long, short, value_name = "NAMESPACE")]
     namespace: Option<String>,
-    /// A folder with the objects as YAML or JSON files, to be looked at in place of the cluster.
-    #[arg(long, value_name = "FOLDER")]
+    /// Read the objects from the YAML and JSON files in this directory instead of the cluster
+    #[arg(long, value_name = "DIR")]
     from: Option<PathBuf>,
-    /// The configuration file of the manager, if it has one.
+    /// Read the configuration file of the manager
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
-/// The state that a command looks at.
+/// State that a command reads.
 pub(super) struct State {
-    /// All objects.
+    /// Objects of the watched kinds.
     pub(super) snapshot: Snapshot,
-    /// The namespace of what names none.
+    /// Namespace of objects that name none.
     pub(super) namespace: String,
-    /// What holds for the queue and for jobs.
+    /// Scheduler settings and managed-jobs policy, from the configuration file.
     pub(super) policy: Policy,
 }
 
@@ -37,11 +37,11 @@ impl StateOptions {
     /// Reads the state.
     ///
     /// # Errors
-    /// When the cluster or the folder can't be read, or the configuration file isn't as it should be.
+    /// If the cluster or the directory can't be read, or the configuration file is invalid.
     pub(super) fn read(self) -> Result<State, Failure> {
         let configuration = self.config.as_deref().map(options::configuration).transpose()?.unwrap_or_default();
         let (snapshot, namespace) = match &self.from {
-            Some(folder) => (Snapshot::of_folder(folder)?, "default".to_owned()),
+            Some(directory) => (Snapshot::of_folder(directory)?, "default".to_owned()),
             None => of_cluster()?,
         };
         let policy = Policy { queue: configuration.queue, jobs: configuration.jobs };

@@ -1,26 +1,26 @@
-//! The time of day, as the shell reads it. (The core never reads it: time is an argument there.)
+//! Wall clock of the manager and the webhook. The core never reads it: there, time is an argument.
 
 use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-/// Tells what time it is.
+/// Source of the current time.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
 impl Clock {
-    /// The clock of the machine.
+    /// Returns the system clock.
     pub fn system() -> Self {
         Self::new(Timestamp::now)
     }
 
-    /// A clock that says what `now` says, for a world whose time is not ours.
+    /// Returns a clock that calls `now`, for tests and the simulator.
     pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }
 
-    /// What time it is.
+    /// Returns the current time.
     pub fn now(&self) -> Timestamp {
         (self.0)()
     }

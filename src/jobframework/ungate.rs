@@ -48,7 +48,8 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
             let name = slice.workload.metadata.name.as_deref().unwrap_or_default();
             let of_group = if group.is_empty() { String::new() } else { format!("group {group} of ") };
             let (kind, member) = (view.job.member_kind(), &member.name);
-            let message = format!("Ungated {released} pods of {of_group}{kind} {member}: slice {name} covers them");
+            let pods = if released == 1 { "pod" } else { "pods" };
+            let message = format!("Ungated {released} {pods} of {of_group}{kind} {member}: covered by slice {name}");
             plan.notes.push(view.job.note("PodsUngated", &message));
         }
     }

@@ -1,9 +1,9 @@
-//! What a planner asks for: writes to the API server, Kubernetes Events, calls to Ray, and a time to be asked again.
+//! The output of a planner: API writes, Kubernetes Events, Ray Serve calls, and the next wake-up time.
 //!
-//! A planner is a pure function from what was observed to a [`Plan`]. It never waits and never remembers: it names every
-//! write that separates what is from what should be, and is asked again when any of them has been answered. A write to an
-//! object that still has one in flight is dropped by the engine and planned anew once that one is answered, so a planner
-//! never sees its own half-done work.
+//! A planner is a pure function from the observed state to a [`Plan`]. It neither blocks nor keeps
+//! state: it returns every write that separates the actual from the desired state, and runs again
+//! when any of them completes. The engine drops a write to an object that already has one in flight
+//! and replans after that one completes, so a planner never sees its own half-done work.
 
 mod object_key;
 pub mod serve_config;
@@ -22,32 +22,32 @@ pub use object_key::ObjectKey;
 pub use serve_config::ServeConfig;
 pub use serve_status::{Application, Deployment, Replica, ServeAnswer, ServeError, ServeReply, ServeStatus};
 
-/// Everything that one planning of one object asks for.
+/// The output of one planner run for one object.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Plan {
-    /// Writes to the API server, in the order in which they are to be sent.
+    /// Writes to the API server, in sending order.
     pub writes: Vec<Write>,
-    /// Kubernetes Events to be shown to people.
+    /// Kubernetes Events to emit.
     pub notes: Vec<Note>,
-    /// Calls to the dashboards of Ray clusters.
+    /// Calls to the Serve REST API of Ray clusters.
     pub serve_calls: Vec<ServeCall>,
-    /// When this object wants to be planned again though nothing changed; absolute time.
+    /// Absolute time at which to replan this object even if nothing changed; `None` for never.
     pub wake_at: Option<Timestamp>,
 }
 
 impl Plan {
-    /// Adds a write, if there is one.
+    /// Appends a write; `None` adds nothing.
     pub fn write(&mut self, write: impl Into<Option<Write>>) {
         self.writes.extend(write.into());
     }
 
-    /// Asks to be planned again at `at`, or earlier if something else asked for that.
+    /// Replans at `at` at the latest: an earlier `wake_at` stays.
     pub fn wake(&mut self, at: Timestamp) {
         self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
     }
 }
 
-/// Names one object in the API server.
+/// Identifies one object in the API server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectRef {
     /// API group and version, like `ray.io/v1` or `v1`.
@@ -63,12 +63,12 @@ pub struct ObjectRef {
 }
 
 impl ObjectRef {
-    /// The reference to `object`.
+    /// Returns the reference to `object`.
     pub fn of<K: Resource<DynamicType = ()>>(object: &K) -> Self {
         Self::named::<K>(object.meta().namespace.clone(), object.meta().name.clone().unwrap_or_default())
     }
 
-    /// The reference to the object of kind `K` with this name.
+    /// Returns the reference to the object of kind `K` with this name.
     pub fn named<K: Resource<DynamicType = ()>>(namespace: Option<String>, name: String) -> Self {
         Self {
             api_version: K::api_version(&()).into_owned(),
@@ -89,38 +89,41 @@ impl std::fmt::Display for ObjectRef {
     }
 }
 
-/// One write to the API server.
+/// A single write to the API server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Write {
-    /// The object that is written.
+    /// Object to write.
     pub target: ObjectRef,
-    /// What is done to it.
+    /// Operation to perform on the target.
     pub op: WriteOp,
-    /// Other objects that it rests on, or that rest on what it changes: it is sent only while nothing is under way about any
-    /// of them, and planned anew after that.
+    /// Other objects that this write depends on, or that depend on what it changes. The write is
+    /// sent only while no write to any of them is in flight; otherwise its planner runs again.
     pub quiet: Vec<ObjectRef>,
 }
 
-/// What a write does to its object.
+/// The operation of a write.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WriteOp {
-    /// Creates the object; the whole of it.
+    /// Creates the object from this complete manifest.
     Create(Value),
-    /// A JSON merge patch of metadata and spec, with the resource version that it was computed from.
+    /// Applies a JSON merge patch to metadata and spec; it carries the resource version it was
+    /// computed from.
     Patch(Value),
-    /// A JSON merge patch of the status subresource, with the resource version that it was computed from.
+    /// Applies a JSON merge patch to the status subresource; it carries the resource version it was
+    /// computed from.
     PatchStatus(Value),
-    /// Deletes the object, if it still has this uid.
+    /// Deletes the object if it still has this uid.
     Delete {
-        /// The uid that the object must still have.
+        /// Precondition: uid of the object.
         uid: String,
-        /// Whether the object stays, with a deletion timestamp, until what it owns is gone.
+        /// Use foreground deletion: the object stays, with a deletion timestamp, until its
+        /// dependents are deleted.
         foreground: bool,
     },
 }
 
 impl WriteOp {
-    /// What is done, in a word.
+    /// Returns the operation in lower case, as messages name it.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Create(_) => "create",
@@ -132,7 +135,7 @@ impl WriteOp {
 }
 
 impl WriteOp {
-    /// What is done, as the reasons of Events have it.
+    /// Returns the operation in CamelCase, as Event reasons name it.
     pub fn verb(&self) -> &'static str {
         match self {
             Self::Create(_) => "Create",
@@ -143,18 +146,19 @@ impl WriteOp {
 }
 
 impl Write {
-    /// Creates `object`.
+    /// Returns a write that creates `object`.
     pub fn create<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> Self {
         Self { target: ObjectRef::of(object), op: WriteOp::Create(manifest(object)), quiet: Vec::new() }
     }
 
-    /// The same, to be sent only while nothing is under way about `others`.
+    /// Returns this write, sent only while no write to any of `others` is in flight.
     #[must_use]
     pub fn while_quiet(self, others: impl IntoIterator<Item = ObjectRef>) -> Self {
         Self { quiet: others.into_iter().collect(), ..self }
     }
 
-    /// Whether it was planned for the object that has this metadata, and none newer.
+    /// Reports whether this write was planned for exactly the object version with this metadata.
+    /// A delete matches by uid; a create never matches.
     pub fn is_meant_for(&self, meta: &ObjectMeta) -> bool {
         match &self.op {
             WriteOp::Create(_) => false,
@@ -166,10 +170,11 @@ impl Write {
         }
     }
 
-    /// The merge patch of metadata and spec that turns `old` into `new`; `None` when they do not differ.
+    /// Returns the merge patch of metadata and spec that turns `old` into `new`; `None` if they are
+    /// equal.
     pub fn patch<K: Resource<DynamicType = ()> + Serialize + PartialEq>(old: &K, new: &K) -> Option<Self> {
         if old == new {
-            // Most plans find nothing to change, and to compare is far cheaper than to write down.
+            // Most plans change nothing, and comparing is far cheaper than serializing.
             return None;
         }
         let (mut from, mut to) = (to_value(old), to_value(new));
@@ -180,7 +185,7 @@ impl Write {
         Some(Self { target: ObjectRef::of(old), op: WriteOp::Patch(body), quiet: Vec::new() })
     }
 
-    /// The merge patch that gives `old` this status; `None` when it has it already.
+    /// Returns the merge patch that sets the status of `old`; `None` if it already has this status.
     pub fn patch_status<K>(old: &K, status: &K::Status) -> Option<Self>
     where
         K: Resource<DynamicType = ()> + HasStatus,
@@ -189,7 +194,8 @@ impl Write {
         Self::patch_status_from(old, old.status(), status)
     }
 
-    /// The same for a kind that doesn't say by itself which its status is: `old` has the status `before`.
+    /// Does the same as [`Self::patch_status`] for a kind without `HasStatus`: `before` is the
+    /// status of `old`.
     pub fn patch_status_from<K, S>(old: &K, before: Option<&S>, status: &S) -> Option<Self>
     where
         K: Resource<DynamicType = ()>,
@@ -204,33 +210,34 @@ impl Write {
         Some(Self { target: ObjectRef::of(old), op: WriteOp::PatchStatus(body), quiet: Vec::new() })
     }
 
-    /// Deletes `object`. With `foreground`, it stays visible until everything that it owns (and that blocks its
-    /// deletion) is gone.
+    /// Returns a write that deletes `object`. With `foreground`, the object stays visible until its
+    /// dependents that block owner deletion are deleted.
     pub fn delete<K: Resource<DynamicType = ()>>(object: &K, foreground: bool) -> Self {
         let uid = object.meta().uid.clone().unwrap_or_default();
         Self { target: ObjectRef::of(object), op: WriteOp::Delete { uid, foreground }, quiet: Vec::new() }
     }
 }
 
-/// A Kubernetes Event about an object, for people.
+/// A Kubernetes Event to emit for an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Note {
-    /// The object that the event is about.
+    /// Object that the Event is about.
     pub regarding: ObjectRef,
-    /// The uid of that object.
+    /// Uid of that object.
     pub uid: String,
-    /// Whether it is a warning.
+    /// Use the type `Warning` instead of `Normal`.
     pub warning: bool,
-    /// A short CamelCase reason.
+    /// Reason in CamelCase.
     pub reason: String,
-    /// A sentence for people.
+    /// Human-readable message.
     pub message: String,
-    /// The object whose change it tells of, if it tells of one: it isn't told if that has to wait. News of a status are no change.
+    /// Emit only if this plan sends a write to the metadata or spec of this object; `None` to emit
+    /// unconditionally. A status write does not count.
     pub tells_of: Option<ObjectRef>,
 }
 
 impl Note {
-    /// An event that tells of progress.
+    /// Returns an Event of type `Normal` about `object`.
     pub fn normal<K: Resource<DynamicType = ()>>(object: &K, reason: &str, message: impl Into<String>) -> Self {
         Self {
             regarding: ObjectRef::of(object),
@@ -242,13 +249,13 @@ impl Note {
         }
     }
 
-    /// The same, told only if a change of `object` is sent.
+    /// Returns this Event, emitted only if a write to the metadata or spec of `object` is sent.
     #[must_use]
     pub fn of_write(self, object: &ObjectRef) -> Self {
         Self { tells_of: Some(object.clone()), ..self }
     }
 
-    /// An event that tells of something that a person should look at.
+    /// Returns an Event of type `Warning` about `object`.
     pub fn warning<K: Resource<DynamicType = ()>>(object: &K, reason: &str, message: impl Into<String>) -> Self {
         Self { warning: true, ..Self::normal(object, reason, message) }
     }
@@ -261,40 +268,40 @@ pub struct ServeCall {
     pub namespace: String,
     /// Name of the RayCluster.
     pub cluster: String,
-    /// Uid of the RayCluster, which tells it from another of the same name.
+    /// Uid of the RayCluster; distinguishes it from another one of the same name.
     pub uid: String,
-    /// Uid of the cluster's head pod, if it is known: what is answered is true of that one.
+    /// Uid of the head pod for which the reply holds; `None` if no head pod was observed.
     pub head: Option<String>,
-    /// Name of the cluster's head Service.
+    /// Name of the head Service.
     pub head_service: String,
-    /// The port of the head Service that the dashboard listens on. Through the API server it is asked for by its name.
+    /// Dashboard port of the head Service. Calls proxied by the API server use the port name instead.
     pub dashboard_port: u16,
-    /// The Secret of the cluster's namespace that holds the token which is asked for, if one is.
+    /// Secret with the auth token, in the namespace of the cluster; `None` without token auth.
     pub token_secret: Option<String>,
-    /// What is asked.
+    /// Request to send.
     pub request: ServeRequest,
 }
 
-/// What is asked of Serve.
+/// A request to Serve.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ServeRequest {
-    /// Asks for the state of all applications.
+    /// Gets the state of all applications.
     Get,
-    /// Applies a declarative configuration.
+    /// Puts a declarative configuration.
     Put(ServeConfig),
-    /// Asks the Serve proxy on a pod whether it takes requests.
+    /// Checks the health of the Serve proxy on a pod.
     Healthz {
         /// Name of the pod.
         pod: String,
-        /// Its IP.
+        /// IP of the pod.
         ip: String,
-        /// The port that the proxy listens on.
+        /// Port of the proxy.
         port: u16,
     },
 }
 
 impl ServeRequest {
-    /// What is asked, in a word.
+    /// Returns the request type in lower case; at most one of a type is in flight for a cluster.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -304,7 +311,7 @@ impl ServeRequest {
     }
 }
 
-/// The whole of an object, with its kind.
+/// Serializes an object, with `apiVersion` and `kind`.
 pub fn manifest<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> Value {
     let mut value = to_value(object);
     if let Value::Object(fields) = &mut value {
@@ -314,7 +321,7 @@ pub fn manifest<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> Value 
     value
 }
 
-/// The JSON merge patch (RFC 7386) that turns `from` into `to`; `None` when they are equal.
+/// Returns the JSON merge patch (RFC 7386) that turns `from` into `to`; `None` if they are equal.
 pub fn merge_diff(from: &Value, to: &Value) -> Option<Value> {
     let (Value::Object(old), Value::Object(new)) = (from, to) else {
         return (from != to).then(|| to.clone());
@@ -323,7 +330,9 @@ pub fn merge_diff(from: &Value, to: &Value) -> Option<Value> {
     for (name, value) in new {
         match old.get(name) {
             Some(before) => diff.extend(merge_diff(before, value).map(|change| (name.clone(), change))),
-            None => drop(diff.insert(name.clone(), value.clone())),
+            None => {
+                diff.insert(name.clone(), value.clone());
+            }
         }
     }
     for name in old.keys().filter(|name| !new.contains_key(*name)) {
@@ -332,7 +341,8 @@ pub fn merge_diff(from: &Value, to: &Value) -> Option<Value> {
     (!diff.is_empty()).then_some(Value::Object(diff))
 }
 
-/// Adds the resource version that a patch was computed from, so that the API server refuses it when the object has moved.
+/// Adds the resource version that a patch was computed from, so that the API server rejects the
+/// patch with a conflict if the object has changed since.
 fn pinned<K: Resource>(object: &K, mut patch: Value) -> Value {
     if let (Some(fields), Some(version)) = (patch.as_object_mut(), &object.meta().resource_version) {
         let metadata = fields.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
@@ -343,9 +353,10 @@ fn pinned<K: Resource>(object: &K, mut patch: Value) -> Value {
     patch
 }
 
-/// Kubernetes types hold only strings, numbers, lists and string-keyed maps, for which serialisation can't fail.
+/// Serializes a Kubernetes type. These hold only strings, numbers, lists and string-keyed maps, for
+/// which serialization cannot fail.
 fn to_value<T: Serialize>(object: &T) -> Value {
-    serde_json::to_value(object).expect("a Kubernetes object serialises")
+    serde_json::to_value(object).expect("a Kubernetes object serializes")
 }
 
 #[cfg(test)]
@@ -362,12 +373,12 @@ mod tests {
     #[case::added_and_removed(json!({"a": 1}), json!({"b": 1}), Some(json!({"a": null, "b": 1})))]
     #[case::nested(json!({"m": {"x": 1, "y": 2}}), json!({"m": {"x": 1}}), Some(json!({"m": {"y": null}})))]
     #[case::lists_whole(json!({"l": [1, 2]}), json!({"l": [1]}), Some(json!({"l": [1]})))]
-    fn a_merge_diff_holds_only_what_changed(#[case] from: Value, #[case] to: Value, #[case] expected: Option<Value>) {
+    fn merge_diff_contains_only_changed_fields(#[case] from: Value, #[case] to: Value, #[case] expected: Option<Value>) {
         assert_eq!(merge_diff(&from, &to), expected);
     }
 
     #[test]
-    fn a_patch_is_pinned_to_the_version_that_it_was_computed_from() {
+    fn patch_carries_the_resource_version_it_was_computed_from() {
         let mut old = ConfigMap::default();
         old.metadata.name = Some("m".into());
         old.metadata.resource_version = Some("7".into());

@@ -1,28 +1,28 @@
-//! The key of an object in memory: its namespace and name.
+//! Namespace and name as the key of an object in memory.
 
 use kube_core::Resource;
 
-/// Namespace and name of an object; a cluster-scoped object has an empty namespace.
+/// Namespace and name of an object (client-go `cache.ObjectName`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
-    /// Namespace, or empty.
+    /// Namespace; empty for a cluster-scoped object.
     pub namespace: String,
-    /// Name.
+    /// Name of the object.
     pub name: String,
 }
 
 impl ObjectKey {
-    /// The key of a namespaced object.
+    /// Returns the key of a namespaced object.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
 
-    /// The key of a cluster-scoped object.
+    /// Returns the key of a cluster-scoped object.
     pub fn global(name: impl Into<String>) -> Self {
         Self::new("", name)
     }
 
-    /// The key of `object`.
+    /// Returns the key of `object`.
     pub fn of<K: Resource>(object: &K) -> Self {
         let meta = object.meta();
         Self::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())

@@ -1,9 +1,11 @@
-//! The decision log: all that the queue was told and all that it decided, as lines that can be replayed.
+//! The decision log: every input and every decision of the scheduler, as lines that can be
+//! replayed.
 //!
-//! Each line is one JSON object. A process begins a section with a line that holds the settings; then comes one line for
-//! each event and one for each cycle, in their order. [`replay()`] feeds a section to a fresh engine, which has to decide the
-//! same again. The log holds nothing but the kinds that the queue is told of, and of pod templates only what quota depends
-//! on: no environment, no commands, no volumes.
+//! Each line is one JSON object. A process starts a section with a line that contains the settings,
+//! followed by one line for each input and each scheduling cycle, in order. [`replay()`] feeds a
+//! section to a new scheduler, which must make the same decisions. The log contains only the kinds
+//! that the scheduler watches, and only the fields of pod templates that quota depends on: no
+//! environment, no commands, no volumes.
 
 mod decision;
 mod replay;
@@ -25,23 +27,24 @@ use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Worklo
 pub use decision::{Decision, PodSetQuota};
 pub use replay::{Difference, Replay, ReplayError, replay};
 
-/// The form of the lines. A log of another form is refused.
+/// Format version of the lines. [`replay()`] rejects other versions.
 const FORMAT: u32 = 1;
 
 /// A line of the log.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
+#[expect(clippy::large_enum_variant, reason = "only one exists at a time")]
 enum Line<'a> {
-    /// A process begins.
+    /// Start of a process.
     Start { format: u32, settings: Cow<'a, Settings> },
-    /// The queue was told something.
-    Event { at: Timestamp, told: Told<'a> },
-    /// The queue decided.
+    /// An input of the scheduler.
+    #[serde(rename = "event")]
+    Event { at: Timestamp, #[serde(rename = "told")] told: Told<'a> },
+    /// The decisions of one scheduling cycle.
     Cycle { at: Timestamp, decisions: Vec<Decision> },
 }
 
-/// What the queue was told: an [`Event`] that can be written and read.
+/// Serializable form of an [`Event`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Told<'a> {
@@ -110,43 +113,45 @@ impl<'a> Told<'a> {
     }
 }
 
-/// Writes down what an engine is told and what it decides. It has to be there from the engine's first event on.
+/// Records the inputs and decisions of a scheduler. It must record from the scheduler's first input
+/// on.
 #[derive(Debug, Clone, Default)]
 pub struct Recorder {
     lines: Vec<u8>,
 }
 
 impl Recorder {
-    /// Begins a section for an engine that was told nothing yet.
+    /// Starts a section for a scheduler that has received no input yet.
     pub fn new(engine: &Engine) -> Self {
         let mut recorder = Self::default();
         recorder.write(&Line::Start { format: FORMAT, settings: Cow::Borrowed(&engine.settings) });
         recorder
     }
 
-    /// Writes down an event, before the engine is told.
+    /// Records an input, before the scheduler receives it.
     pub fn told(&mut self, now: Timestamp, event: &Event<'_>) {
         self.write(&Line::Event { at: now, told: Told::of(event) });
     }
 
-    /// Writes down what a cycle returned.
+    /// Records the decisions of a scheduling cycle.
     pub fn decided(&mut self, now: Timestamp, effects: &[Effect]) {
         self.write(&Line::Cycle { at: now, decisions: effects.iter().filter_map(Decision::of).collect() });
     }
 
-    /// The lines that were written since this was last asked, each with its newline.
+    /// Returns the lines recorded since the last call, each with its newline.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.lines)
     }
 
     fn write(&mut self, line: &Line<'_>) {
-        // These types always serialise. If one didn't, the empty line would tell at replay where something is missing.
+        // These types always serialize. If one did not, the empty line would show the gap in a
+        // replay.
         self.lines.extend(serde_json::to_vec(line).unwrap_or_default());
         self.lines.push(b'\n');
     }
 }
 
-/// A key as `namespace/name`.
+/// Serializes a key as `namespace/name`.
 mod key_text {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};

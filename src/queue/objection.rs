@@ -28,7 +28,7 @@ impl Attempt<'_> {
             return Some(Objection::Pinned(pinned.to_owned()));
         }
         let kept = self.kept_flavor(slot).filter(|kept| *kept != flavor.name)?;
-        Some(Objection::Unsuitable(format!("room was made for this pod set in flavor {kept}")))
+        Some(Objection::Unsuitable(format!("quota is reserved for this pod set in flavor {kept}")))
     }
 
     /// An objection as an obstacle. That pods run in another flavor matters only where this one has any quota for more.
@@ -48,7 +48,7 @@ impl Attempt<'_> {
                 Obstacle::Pinned { pod_set, flavor: name, runs_in }
             }
             Objection::Pinned(_) => {
-                let problem = "there is no quota of it".to_owned();
+                let problem = "the ClusterQueue has no quota for it".to_owned();
                 Obstacle::Unsuitable { pod_set, flavor: name, problem }
             }
         }

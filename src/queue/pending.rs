@@ -220,16 +220,16 @@ impl fmt::Display for Waiting {
         match self {
             Self::Quota(obstacles) => write_obstacles(f, obstacles),
             Self::Behind { head, cluster_queue } => {
-                write!(f, "ClusterQueue {cluster_queue} is StrictFIFO, and {head} comes first and does not fit yet")
+                write!(f, "ClusterQueue {cluster_queue} is StrictFIFO, and {head} is ahead in the queue and does not fit yet")
             }
             Self::Room { going, more } => write_going(f, going, *more),
-            Self::Turn => f.write_str("it fits and is admitted in its turn"),
-            Self::Unready(key) => write!(f, "waiting for {key}, which was admitted, to be in the PodsReady condition"),
-            Self::NoQueueName => f.write_str("the workload names no LocalQueue; set spec.queueName"),
+            Self::Turn => f.write_str("fits; will be admitted in the next scheduling cycle"),
+            Self::Unready(key) => write!(f, "waiting for admitted workload {key} to be in the PodsReady condition"),
+            Self::NoQueueName => f.write_str("no LocalQueue is named; set spec.queueName"),
             Self::LocalQueueMissing(name) => write!(f, "LocalQueue {name} doesn't exist"),
             Self::LocalQueueTerminating(name) => write!(f, "LocalQueue {name} is being deleted"),
             Self::LocalQueueStopped(name) => write!(f, "LocalQueue {name} is stopped"),
-            Self::NoClusterQueue(name) => write!(f, "LocalQueue {name} names no ClusterQueue"),
+            Self::NoClusterQueue(name) => write!(f, "LocalQueue {name} names no ClusterQueue; set its spec.clusterQueue"),
             Self::ClusterQueueMissing(name) => write!(f, "ClusterQueue {name} doesn't exist"),
             Self::ClusterQueueTerminating(name) => write!(f, "ClusterQueue {name} is being deleted"),
             Self::ClusterQueueStopped(name) => write!(f, "ClusterQueue {name} is stopped"),
@@ -240,18 +240,18 @@ impl fmt::Display for Waiting {
                 write!(f, "namespace {namespace} doesn't match the namespaceSelector of ClusterQueue {cluster_queue}")
             }
             Self::Gated(by) => write!(f, "admission is gated by {by}"),
-            Self::Backoff(until) => write!(f, "evicted; queued again at {until}"),
-            Self::PredecessorEvicted(key) => write!(f, "{key}, which it replaces, is being evicted"),
+            Self::Backoff(until) => write!(f, "evicted; will be requeued at {until}"),
+            Self::PredecessorEvicted(key) => write!(f, "waiting for {key}, the slice it replaces, to be evicted"),
             Self::BadRequest(problem) => f.write_str(problem),
             Self::Refused => {
-                f.write_str("the API server refused the admission; it is tried again when the workload changes")
+                f.write_str("the API server rejected the admission; it is retried when the workload changes")
             }
         }
     }
 }
 
 fn write_going(f: &mut fmt::Formatter<'_>, going: &[ObjectKey], more: usize) -> fmt::Result {
-    f.write_str("quota is kept for it until evicted workloads have given theirs back: ")?;
+    f.write_str("quota is reserved; waiting for evicted workloads to release theirs: ")?;
     for (index, key) in going.iter().enumerate() {
         write!(f, "{}{key}", if index == 0 { "" } else { ", " })?;
     }
@@ -282,9 +282,9 @@ impl fmt::Display for Obstacle {
             Self::Short(shortfall) => shortfall.write_short(f),
             Self::Exceeds(shortfall) => shortfall.write_exceeds(f),
             Self::NotOffered { resource, .. } => write!(f, "resource {resource} unavailable in ClusterQueue"),
-            Self::Unsuitable { flavor, problem, .. } => write!(f, "flavor {flavor} is not for these pods: {problem}"),
+            Self::Unsuitable { flavor, problem, .. } => write!(f, "flavor {flavor} does not match: {problem}"),
             Self::Pinned { flavor, runs_in, .. } => {
-                write!(f, "flavor {flavor} is not for these pods: pods of this pod set already run in flavor {runs_in}")
+                write!(f, "flavor {flavor} does not match: pods of this pod set already run in flavor {runs_in}")
             }
         }
     }
@@ -322,8 +322,8 @@ mod tests {
         assert_eq!(why.reason(), PendingReason::ExceedsMaxQuota);
         assert_eq!(
             why.to_string(),
-            "couldn't assign flavors to pod set worker: insufficient quota for memory in flavor a100: requests 3Gi on top of 1Gi \
-             for earlier pod sets, more than the maximum capacity 2Gi (fits only once nominalQuota is 4Gi)"
+            "couldn't assign flavors to pod set worker: insufficient quota for memory in flavor a100: requests 3Gi plus 1Gi \
+             for earlier pod sets, exceeding the maximum capacity 2Gi (fits only once nominalQuota is 4Gi)"
         );
     }
 

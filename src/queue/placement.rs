@@ -94,7 +94,7 @@ impl Placement {
         let wrong =
             self.node_selector.iter().find(|(key, value)| known(key) && flavor.node_labels.get(*key) != Some(*value));
         if let Some((key, value)) = wrong {
-            return Some(format!("its nodes have no label {key}={value}, which the node selector asks for"));
+            return Some(format!("its nodes lack the label {key}={value} that nodeSelector requires"));
         }
         let terms = required.as_ref()?;
         let matching = |term: &Term| {
@@ -102,7 +102,7 @@ impl Placement {
             known.into_iter().all(|expression| expression.holds(&flavor.node_labels))
         };
         (!terms.node_selector_terms.iter().any(matching))
-            .then(|| "its nodes don't have the labels that the node affinity asks for".to_owned())
+            .then(|| "its nodes don't match the required node affinity".to_owned())
     }
 
     fn tolerates(&self, taint: &Taint, flavor: &ResourceFlavorSpec) -> bool {
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     const TAINT: &str = "untolerated taint gpu=yes:NoSchedule";
-    const AFFINITY: &str = "its nodes don't have the labels that the node affinity asks for";
+    const AFFINITY: &str = "its nodes don't match the required node affinity";
 
     fn required(expressions: &Value) -> Value {
         let terms = json!({"nodeSelectorTerms": [{"matchExpressions": expressions}]});
@@ -181,7 +181,7 @@ mod tests {
     #[case::selected(json!({"tolerations": [{"operator": "Exists"}], "nodeSelector": {"pool": "a100", "zone": "x"}}), None)]
     #[case::another_selected(
         json!({"tolerations": [{"operator": "Exists"}], "nodeSelector": {"pool": "t4"}}),
-        Some("its nodes have no label pool=t4, which the node selector asks for")
+        Some("its nodes lack the label pool=t4 that nodeSelector requires")
     )]
     #[case::in_affinity(required(&json!([{"key": "pool", "operator": "In", "values": ["a100"]}])), None)]
     #[case::not_in_affinity(required(&json!([{"key": "pool", "operator": "NotIn", "values": ["a100"]}])), Some(AFFINITY))]

@@ -1,15 +1,15 @@
-//! The ClusterQueues that there are or that workloads speak of, by number and by name.
+//! State of all ClusterQueues that exist or are named by workloads, by tree node and by name.
 
 use std::collections::BTreeMap;
 
 use super::engine::ClusterQueueState;
 use super::tree::NodeId;
 
-/// See the module.
+/// State of all ClusterQueues that exist or are named by workloads.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Queues {
     numbers: BTreeMap<String, NodeId>,
-    /// By number.
+    /// Indexed by tree node.
     states: Vec<Option<Box<ClusterQueueState>>>,
 }
 
@@ -30,7 +30,7 @@ impl Queues {
         self.get_mut(*self.numbers.get(name)?)
     }
 
-    /// The place of a ClusterQueue, made if there is none.
+    /// Returns the state of a ClusterQueue, creating an empty one if there is none.
     pub(super) fn place(&mut self, name: &str, node: NodeId) -> &mut ClusterQueueState {
         if !self.numbers.contains_key(name) {
             self.numbers.insert(name.to_owned(), node);
@@ -48,7 +48,7 @@ impl Queues {
         }
     }
 
-    /// All of them, by name.
+    /// Iterates over all ClusterQueues, sorted by name.
     pub(super) fn iter(&self) -> impl Iterator<Item = &ClusterQueueState> {
         self.numbers.values().filter_map(|node| self.get(*node))
     }

@@ -1,4 +1,4 @@
-//! A ClusterQueue's spec, made ready to decide with.
+//! Parsed spec of a ClusterQueue or Cohort.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,14 +16,14 @@ use sluice_api::kueue::{ClusterQueue, ClusterQueueSpec, CohortSpec, FairSharing,
 use sluice_api::quantity::{Amount, Exact};
 use sluice_api::selector;
 
-/// Resources that one flavor provides together, and the flavors in the order in which they are tried.
+/// Resource group: the covered resources, and the flavors in the order in which they are tried.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) resources: BTreeSet<String>,
     pub(super) flavors: Vec<FlavorInGroup>,
 }
 
-/// A flavor of a group, and what stands for each of the group's resources in it.
+/// A flavor of a resource group, with the id of each covered resource in this flavor.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct FlavorInGroup {
     pub(super) name: String,
@@ -31,13 +31,13 @@ pub(super) struct FlavorInGroup {
 }
 
 impl FlavorInGroup {
-    /// What stands for a resource of the group.
+    /// Returns the id of a resource in this flavor; `None` if the group does not cover it.
     pub(super) fn fr(&self, resource: &str) -> Option<Fr> {
         self.frs.get(resource).copied()
     }
 }
 
-/// Quota of one resource in one flavor.
+/// Nominal quota, borrowing limit and lending limit of one resource in one flavor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Limits {
     pub(super) nominal: Amount,
@@ -45,14 +45,14 @@ pub(super) struct Limits {
     pub(super) lending: Option<Amount>,
 }
 
-/// Whom a waiting workload may push out.
+/// Preemption policy for pending workloads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct PreemptionRules {
     pub(super) within: WithinClusterQueuePolicy,
     pub(super) reclaim: ReclaimPolicy,
-    /// Whether borrowers of lower priority may be pushed out by one that borrows.
+    /// True if a borrowing workload may preempt workloads of lower priority in other ClusterQueues.
     pub(super) while_borrowing: bool,
-    /// The highest priority that may be pushed out so.
+    /// The highest priority that may be preempted while borrowing; `None` for no threshold.
     pub(super) threshold: Option<i32>,
 }
 
@@ -69,13 +69,13 @@ impl PreemptionRules {
         }
     }
 
-    /// Whether nobody is ever pushed out.
+    /// Returns true if preemption is disabled.
     pub(super) fn never(self) -> bool {
         self.within == WithinClusterQueuePolicy::Never && self.reclaim == ReclaimPolicy::Never
     }
 }
 
-/// When to go on to the next flavor, and which is best of those that were looked at.
+/// Flavor fungibility: when to try the next flavor, and the preference among the flavors tried.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Fungibility {
     pub(super) next_rather_than_borrow: bool,
@@ -95,7 +95,7 @@ impl Fungibility {
     }
 }
 
-/// What a ClusterQueue gives out, and by which rules.
+/// Quota and policies of a ClusterQueue.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Quota {
     pub(super) groups: Vec<Group>,
@@ -108,15 +108,15 @@ pub(super) struct Quota {
     pub(super) stop: StopPolicy,
     pub(super) terminating: bool,
     pub(super) selector: Option<LabelSelector>,
-    /// Names of AdmissionChecks that would have to pass. There is nobody to do them, so nothing is admitted.
+    /// Names of the required AdmissionChecks. Sluice does not support them, so nothing is admitted.
     checks: Vec<String>,
-    /// What contradicts itself in the spec, for people.
+    /// Messages about contradictions in the spec.
     faults: Vec<String>,
-    /// Fields that are set and not acted on.
+    /// Fields that are set but not supported.
     pub(super) unsupported: Vec<String>,
 }
 
-/// What the resource groups of a ClusterQueue or Cohort say.
+/// Parsed resource groups of a ClusterQueue or Cohort.
 #[derive(Debug, Default)]
 struct Groups {
     limits: BTreeMap<FlavorResource, Limits>,
@@ -164,17 +164,18 @@ impl Groups {
         };
         for (limit, field) in [(limits.borrowing, "borrowingLimit"), (limits.lending, "lendingLimit")] {
             if limit.is_some() && !has_cohort {
-                self.faults.push(format!("{} is set, which needs a cohort to borrow from and lend to", place(field)));
+                self.faults.push(format!("{} requires a cohort to borrow from and lend to", place(field)));
             }
         }
         if limits.lending.is_some_and(|lending| lending > limits.nominal) {
-            self.faults.push(format!("{} is more than its nominalQuota", place("lendingLimit")));
+            self.faults.push(format!("{} exceeds its nominalQuota", place("lendingLimit")));
         }
         self.limits.insert(FlavorResource { flavor: flavor.to_owned(), resource: quota.name.clone() }, limits);
     }
 }
 
-/// What the tree is told of a Cohort. A Cohort says nothing back: what contradicts itself in it is left out.
+/// Returns the tree node of a Cohort. Contradictions in the spec are ignored, because a Cohort has
+/// no condition to report them.
 pub(super) fn cohort_spec(spec: &CohortSpec) -> NodeSpec {
     let parent = spec.parent_name.clone().filter(|name| !name.is_empty());
     NodeSpec {
@@ -184,7 +185,7 @@ pub(super) fn cohort_spec(spec: &CohortSpec) -> NodeSpec {
     }
 }
 
-/// The weight, 1 if unset.
+/// Returns the fair sharing weight, 1 if unset. Errors if it is malformed or negative.
 fn weight(fair_sharing: Option<&FairSharing>) -> Result<Weight, String> {
     let Some(weight) = fair_sharing.and_then(|sharing| sharing.weight.as_ref()) else { return Ok(Weight::default()) };
     let exact = Exact::parse_non_negative(&weight.0).map_err(|error| format!("fairSharing.weight: {error}"))?;
@@ -192,6 +193,7 @@ fn weight(fair_sharing: Option<&FairSharing>) -> Result<Weight, String> {
 }
 
 impl Quota {
+    /// Parses a ClusterQueue and registers its flavor resources in the tree.
     pub(super) fn of(cluster_queue: &ClusterQueue, tree: &mut Tree) -> Self {
         let spec = &cluster_queue.spec;
         let cohort = spec.cohort_name.clone().filter(|name| !name.is_empty());
@@ -222,17 +224,18 @@ impl Quota {
         quota
     }
 
-    /// What the tree is told of it.
+    /// Returns the tree node of the ClusterQueue.
     pub(super) fn node_spec(&self) -> NodeSpec {
         NodeSpec { parent: self.cohort.clone(), limits: self.limits.clone(), weight: self.weight }
     }
 
-    /// The group that covers a resource.
+    /// Returns the index of the group that covers a resource; `None` if none does.
     pub(super) fn group_of(&self, resource: &str) -> Option<usize> {
         self.groups.iter().position(|group| group.resources.contains(resource))
     }
 
-    /// What so many pods of a pod set ask for. Where the ClusterQueue counts pods, each asks for one.
+    /// Returns the requests of `count` pods of a pod set. If the ClusterQueue covers the resource
+    /// `pods`, each pod requests one.
     pub(super) fn requests<'s>(&self, set: &'s PodSetDemand, count: i32) -> impl Iterator<Item = (&'s str, Amount)> {
         let pods = self.group_of("pods").is_some();
         let asked = set.per_pod.iter().filter(move |(resource, _)| !pods || *resource != "pods");
@@ -240,20 +243,20 @@ impl Quota {
         asked.chain(pods.then(|| ("pods", Amount::new(count.into()))))
     }
 
-    /// Whether a flavor provides a resource here.
+    /// Returns true if the ClusterQueue has this resource in this flavor.
     pub(super) fn provides(&self, fr: Fr) -> bool {
         let mut flavors = self.groups.iter().flat_map(|group| &group.flavors);
         flavors.any(|flavor| flavor.frs.values().any(|provided| *provided == fr))
     }
 
-    /// The flavors in the order of the spec, with their resources.
+    /// Iterates over the flavors in spec order, with their resources.
     pub(super) fn flavors(&self) -> impl Iterator<Item = (&str, &BTreeSet<String>)> {
         let flavors = self.groups.iter().flat_map(|group| group.flavors.iter().map(move |flavor| (flavor, group)));
         flavors.map(|(flavor, group)| (flavor.name.as_str(), &group.resources))
     }
 
-    /// Why nothing can be admitted: the reason of the condition Active, and what is wrong; `None` when all is well.
-    /// (kueue v0.19.2 `pkg/cache/scheduler/clusterqueue.go`, `inactiveReason`.)
+    /// Returns the reason and message of the condition Active=False; `None` if the ClusterQueue is
+    /// active (kueue v0.19.2 `pkg/cache/scheduler/clusterqueue.go`, `inactiveReason`).
     pub(super) fn inactive(
         &self,
         flavors: &BTreeMap<String, ResourceFlavorSpec>,
@@ -276,7 +279,7 @@ impl Quota {
             let names = self.checks.join(",");
             problems.push((
                 active_reason::ADMISSION_CHECK_NOT_FOUND,
-                format!("references missing AdmissionCheck(s): {names}; Sluice serves none"),
+                format!("references missing AdmissionCheck(s): {names}; Sluice does not support AdmissionChecks"),
             ));
         }
         problems
@@ -302,7 +305,7 @@ impl Group {
     }
 }
 
-/// The fields that are set to something else than their default and that are not acted on.
+/// Returns the fields that are set but not supported.
 fn unsupported(spec: &ClusterQueueSpec) -> Vec<String> {
     let fields = [
         (spec.admission_scope.is_some(), "admissionScope"),

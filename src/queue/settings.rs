@@ -1,28 +1,30 @@
-//! What holds for the queue as a whole, as the configuration file says it. Names are those of Kueue's Configuration
-//! (kueue v0.19.2 `apis/config/v1beta2/configuration_types.go`). The decision log has them in this form.
+//! Global settings of the scheduler, as read from the configuration file. The names are those of
+//! Kueue's Configuration (kueue v0.19.2 `apis/config/v1beta2/configuration_types.go`). The decision
+//! log stores them in this form.
 
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
 use sluice_api::kueue::ResourceList;
 
-/// What holds for the queue as a whole.
+/// Global settings of the scheduler.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Settings {
-    /// Unused quota is shared by weight; `None` when it goes by priority and age alone.
+    /// Fair sharing of unused quota by weight; `None` to order by priority and age alone.
     pub fair_sharing: Option<FairSharing>,
-    /// Admitted workloads have to become ready in time; `None` when nobody looks.
+    /// Timeouts for pods of admitted workloads to become ready; `None` to disable them.
     pub wait_for_pods_ready: Option<WaitForPodsReady>,
-    /// How requests are turned into what is charged.
+    /// Conversion of requests into quota usage.
     pub resources: ResourceRules,
 }
 
-/// Sharing of unused quota by weight.
+/// Fair sharing of unused quota by weight.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FairSharing {
-    /// When a workload may preempt one of another ClusterQueue, in the order in which the rules are tried. Never empty.
+    /// Preemption strategies between ClusterQueues, in the order in which they are tried. Never
+    /// empty.
     pub strategies: Vec<PreemptionStrategy>,
 }
 
@@ -34,40 +36,40 @@ impl Default for FairSharing {
     }
 }
 
-/// When a workload may preempt one of another ClusterQueue under fair sharing.
+/// Condition under which a workload may preempt one in another ClusterQueue with fair sharing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PreemptionStrategy {
-    /// When its share with the workload is no larger than the other's share without the victim.
+    /// The preemptor's share with the workload is at most the target's share without its workload.
     LessThanOrEqualToFinalShare,
-    /// When its share with the workload is smaller than the other's share with the victim.
+    /// The preemptor's share with the workload is less than the target's share with its workload.
     LessThanInitialShare,
 }
 
-/// What happens to admitted workloads whose pods don't become ready.
+/// Handling of admitted workloads whose pods do not become ready.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WaitForPodsReady {
-    /// How long an admitted workload may take to become ready.
+    /// Time for an admitted workload to become ready.
     pub timeout: SignedDuration,
-    /// How long a workload that was ready may take to become ready again; `None` when that has no limit.
+    /// Time for a workload that was ready to become ready again; `None` for no limit.
     pub recovery_timeout: Option<SignedDuration>,
-    /// Whether nothing is admitted while an admitted workload is not ready.
+    /// Blocks all admissions while an admitted workload is not ready.
     pub block_admission: bool,
-    /// How a workload that was not ready in time comes back.
+    /// Requeuing of workloads after a timeout.
     pub requeuing: Requeuing,
 }
 
-/// How a workload that was not ready in time comes back.
+/// Requeuing of workloads after a PodsReady timeout.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Requeuing {
-    /// Which time decides its place in the queue.
+    /// Timestamp that determines the queue position.
     pub timestamp: RequeuingTimestamp,
-    /// How often it comes back before it is deactivated; `None` when there is no limit.
+    /// Number of requeues before the workload is deactivated; `None` for no limit.
     pub backoff_limit_count: Option<u32>,
-    /// How long it stays away the first time, in seconds. Each time is twice as long as the one before.
+    /// Backoff before the first requeue, in seconds. It doubles each time.
     pub backoff_base_seconds: u32,
-    /// How long it stays away at most, in seconds.
+    /// Maximum backoff, in seconds.
     pub backoff_max_seconds: u32,
 }
 
@@ -82,58 +84,59 @@ impl Default for Requeuing {
     }
 }
 
-/// Which time decides the place in the queue of a workload that was not ready in time.
+/// Timestamp that determines the queue position after a PodsReady timeout.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RequeuingTimestamp {
-    /// That of the eviction: it goes behind those that wait already.
+    /// The time of the eviction: the workload moves behind those already pending.
     #[default]
     Eviction,
-    /// That of its creation: it keeps its place.
+    /// The creation time: the workload keeps its position.
     Creation,
 }
 
-/// How requests are turned into what is charged.
+/// Conversion of requests into quota usage.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ResourceRules {
-    /// Resources whose names begin so are not charged.
+    /// Resource name prefixes excluded from quota.
     pub exclude_prefixes: Vec<String>,
-    /// Resources that are charged as others; at most one rule for each input.
+    /// Resource transformations; at most one per input.
     pub transformations: Vec<Transformation>,
-    /// What becomes of a resource that the ClusterQueue has no quota for.
+    /// Handling of resources for which the ClusterQueue has no quota.
     pub undeclared: Undeclared,
 }
 
-/// One resource that is charged as others.
+/// Transformation of one resource into others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Transformation {
-    /// Name of the resource that is asked for.
+    /// Name of the requested resource.
     pub input: String,
-    /// Whether it is charged itself, too.
+    /// Handling of the input resource itself.
     pub strategy: TransformationStrategy,
-    /// Name of the resource whose amount the outputs are multiplied by, beside that of the input.
+    /// Name of a resource whose requested amount also multiplies the outputs; `None` to multiply by
+    /// the input alone.
     pub multiply_by: Option<String>,
-    /// What is charged for each unit of the input.
+    /// Amounts counted for each unit of the input.
     pub outputs: ResourceList,
 }
 
-/// Whether a transformed resource is charged itself, too.
+/// Handling of the input resource of a transformation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TransformationStrategy {
-    /// It is.
+    /// The input counts in addition to the outputs.
     #[default]
     Retain,
-    /// It is not.
+    /// The outputs replace the input.
     Replace,
 }
 
-/// What becomes of a resource that the ClusterQueue has no quota for.
+/// Handling of resources for which the ClusterQueue has no quota.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Undeclared {
-    /// A workload that asks for it can't be admitted.
+    /// Workloads that request it are inadmissible.
     #[default]
     Block,
-    /// It is not charged.
+    /// The resource is ignored.
     Ignore,
 }

@@ -122,7 +122,7 @@ impl Shortfall {
             write!(f, ", and {} more", self.more_holders)?;
         }
         if let Some(kept) = &self.kept {
-            write!(f, ", {} is kept for {}", show(kept.amount), kept.first)?;
+            write!(f, ", {} is reserved for {}", show(kept.amount), kept.first)?;
             if kept.more > 0 {
                 write!(f, " and {} more", kept.more)?;
             }
@@ -135,9 +135,9 @@ impl Shortfall {
         let show = |amount: Amount| amount.display(&self.resource).to_string();
         write!(f, "insufficient quota for {} in flavor {}: ", self.resource, self.flavor)?;
         self.write_demand(f)?;
-        write!(f, ", more than the maximum capacity {}", show(self.potential))?;
+        write!(f, ", exceeding the maximum capacity {}", show(self.potential))?;
         if self.binding != Binding::NominalQuota {
-            write!(f, " that {} leaves", self.binding)?;
+            write!(f, ", limited by {}", self.binding)?;
         }
         write!(f, " (fits only once nominalQuota is {})", show(self.nominal.plus(self.missing)))
     }
@@ -146,10 +146,10 @@ impl Shortfall {
         let show = |amount: Amount| amount.display(&self.resource).to_string();
         write!(f, "requests {}", show(self.requested))?;
         if self.earlier != Amount::ZERO {
-            write!(f, " on top of {} for earlier pod sets", show(self.earlier))?;
+            write!(f, " plus {} for earlier pod sets", show(self.earlier))?;
         }
         if self.held != Amount::ZERO {
-            write!(f, ", of which the slice that it replaces holds {}", show(self.held))?;
+            write!(f, ", of which the replaced slice holds {}", show(self.held))?;
         }
         Ok(())
     }
@@ -191,8 +191,8 @@ mod tests {
     use crate::pending::Obstacle;
 
     #[rstest]
-    #[case::one(0, "and 2 more, 3 is kept for team/head; fits")]
-    #[case::several(2, "and 2 more, 3 is kept for team/head and 2 more; fits")]
+    #[case::one(0, "and 2 more, 3 is reserved for team/head; fits")]
+    #[case::several(2, "and 2 more, 3 is reserved for team/head and 2 more; fits")]
     fn a_shortfall_says_what_is_kept_for_others(#[case] more: usize, #[case] expected: &str) {
         let kept = Kept { amount: Amount::new(3), first: ObjectKey::new("team", "head"), more };
         let short = Shortfall { kept: Some(kept), ..Shortfall::sample() };

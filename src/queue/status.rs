@@ -1,7 +1,9 @@
-//! Turns what the queue wants of an object into the object's new status. Pure: the shell writes the difference.
+//! Applies scheduling decisions to the status of objects. Pure functions: the manager writes the
+//! difference.
 //!
-//! Condition types, reasons and the beginnings of messages are Kueue's (kueue v0.19.2 `pkg/workload`, `pkg/scheduler`,
-//! `pkg/controller/core`), because people and dashboards match on them.
+//! Condition types, reasons and the beginnings of messages are Kueue's (kueue v0.19.2
+//! `pkg/workload`, `pkg/scheduler`, `pkg/controller/core`), because users and monitoring match on
+//! them.
 
 use std::fmt;
 
@@ -19,14 +21,14 @@ use sluice_api::kueue::{
     Admission, ClusterQueueStatus, CohortStatus, FairSharingStatus, LocalQueueStatus, Workload, WorkloadStatus, names,
 };
 
-/// The reason of a condition that says again what its type says.
+/// Reason of the conditions that follow from a quota reservation.
 const QUOTA_RESERVED_REASON: &str = "QuotaReserved";
 const PENDING_REASON: &str = "Pending";
 const NO_RESERVATION_REASON: &str = "NoReservation";
 const GIVEN_BACK_REASON: &str = "Released";
 
 impl EvictReason {
-    /// Why, in a word.
+    /// Returns the eviction reason as Kueue spells it.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::ClusterQueueStopped => names::evicted_reason::CLUSTER_QUEUE_STOPPED,
@@ -37,8 +39,8 @@ impl EvictReason {
         }
     }
 
-    /// The reason of the condition Evicted; of a deactivation by the queue itself it says why (kueue v0.19.2
-    /// `pkg/workload/evict/evict.go`).
+    /// Returns the reason of the condition Evicted. A deactivation by the scheduler includes the
+    /// cause (kueue v0.19.2 `pkg/workload/evict/evict.go`).
     fn with_cause(&self, workload: &Workload) -> String {
         match (self, deactivation_target(workload)) {
             (Self::Deactivated, Some((cause, _))) => format!("{}DueTo{cause}", self.as_str()),
@@ -63,7 +65,7 @@ impl EvictReason {
         }
     }
 
-    /// What lies behind the reason, for the statistics.
+    /// Returns the underlying cause for the eviction statistics; empty if there is none.
     fn underlying_cause(&self, workload: &Workload) -> String {
         match self {
             Self::Deactivated => deactivation_target(workload).map(|(cause, _)| cause).unwrap_or_default(),
@@ -76,20 +78,20 @@ impl EvictReason {
     }
 }
 
-/// Whether this is the reason of an eviction by `spec.active`, with or without a cause.
+/// Returns true for the reason of an eviction by `spec.active`, with or without a cause.
 fn is_deactivation(reason: &str) -> bool {
     let cause = reason.strip_prefix(names::evicted_reason::DEACTIVATED);
     cause.is_some_and(|cause| cause.is_empty() || cause.starts_with("DueTo"))
 }
 
-/// Reason and message of the condition DeactivationTarget.
+/// Returns the reason and message of the condition DeactivationTarget; `None` if it is not set.
 fn deactivation_target(workload: &Workload) -> Option<(String, String)> {
     let target = condition::get(&workload.status.as_ref()?.conditions, names::DEACTIVATION_TARGET)?;
     Some((target.reason.clone(), target.message.clone()))
 }
 
 impl PreemptionRight {
-    /// The reason of the condition Preempted.
+    /// Returns the reason of the condition Preempted.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::InClusterQueue => "InClusterQueue",
@@ -111,12 +113,12 @@ impl PreemptionRight {
 
 impl fmt::Display for Preemption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = |text: &str| if text.is_empty() { "UNKNOWN".to_owned() } else { text.to_owned() };
+        let or_unknown = |text: &str| if text.is_empty() { "UNKNOWN".to_owned() } else { text.to_owned() };
         write!(
             f,
             "Preempted to accommodate a workload (UID: {}, JobUID: {}) due to {}; preemptor path: {}; preemptee path: {}",
-            known(&self.by_uid),
-            known(&self.by_job_uid),
+            or_unknown(&self.by_uid),
+            or_unknown(&self.by_job_uid),
             self.right.in_words(),
             self.preemptor_path,
             self.victim_path
@@ -125,7 +127,7 @@ impl fmt::Display for Preemption {
 }
 
 impl DeactivationCause {
-    /// The reason of the condition DeactivationTarget.
+    /// Returns the reason of the condition DeactivationTarget.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::RequeuingLimitExceeded => "RequeuingLimitExceeded",
@@ -141,7 +143,8 @@ impl DeactivationCause {
     }
 }
 
-/// The workload with the status that an effect asks for; unchanged when the effect is about another kind of object.
+/// Returns the workload with a decision applied to its status; unchanged if the decision does not
+/// concern the status of a workload.
 pub fn workload(workload: &Workload, effect: &Effect, now: Timestamp) -> Workload {
     let status = match effect {
         Effect::Admit { admission, .. } => admitted(workload, admission, now),
@@ -160,7 +163,8 @@ pub fn workload(workload: &Workload, effect: &Effect, now: Timestamp) -> Workloa
     Workload { status: Some(status), ..workload.clone() }
 }
 
-/// Quota is reserved, and with no checks to pass the workload is admitted at once.
+/// Returns the status of a newly admitted workload. Without admission checks, the quota reservation
+/// and the admission happen together.
 pub fn admitted(workload: &Workload, admission: &Admission, now: Timestamp) -> WorkloadStatus {
     let mut edit = Edit::of(workload, now);
     let cluster_queue = &admission.cluster_queue;
@@ -188,7 +192,7 @@ pub fn admitted(workload: &Workload, admission: &Admission, now: Timestamp) -> W
     edit.status
 }
 
-/// The workload waits.
+/// Returns the status of a pending workload.
 pub fn pending(workload: &Workload, why: &Waiting, now: Timestamp) -> WorkloadStatus {
     let mut edit = Edit::of(workload, now);
     if why.is_in_line() {
@@ -199,7 +203,8 @@ pub fn pending(workload: &Workload, why: &Waiting, now: Timestamp) -> WorkloadSt
     edit.status
 }
 
-/// The workload must stop. It holds its quota until [`released`]; one that holds none has nothing to stop.
+/// Returns the status of an evicted workload. It holds its quota until [`released`], which applies
+/// immediately if it has no admission.
 pub fn evicted(workload: &Workload, reason: &EvictReason, now: Timestamp) -> WorkloadStatus {
     let mut edit = Edit::of(workload, now);
     edit.set(names::EVICTED, true, &reason.with_cause(workload), reason.message(workload));
@@ -225,21 +230,22 @@ pub fn evicted(workload: &Workload, reason: &EvictReason, now: Timestamp) -> Wor
     released(&Workload { status: Some(edit.status), ..workload.clone() }, now)
 }
 
-/// The workload must give up a part of what it holds. It holds that until its pods are gone and its spec asks for less.
+/// Returns the status of a partially preempted workload. It holds the quota of `part` until the
+/// pods are gone and its spec requests less.
 pub fn partly_preempted(workload: &Workload, part: Part, preemption: &Preemption, now: Timestamp) -> WorkloadStatus {
     let mut edit = Edit::of(workload, now);
     edit.set(PARTLY_PREEMPTED, true, part.as_str(), format!("For workload {}: {preemption}", preemption.by));
     edit.status
 }
 
-/// The workload holds only what it was to keep.
+/// Returns the status after a partial preemption is complete.
 pub fn given_back(workload: &Workload, now: Timestamp) -> WorkloadStatus {
     let mut edit = Edit::of(workload, now);
     edit.clear(PARTLY_PREEMPTED, GIVEN_BACK_REASON);
     edit.status
 }
 
-/// The workload is about to be deactivated.
+/// Returns the status with the condition DeactivationTarget.
 pub fn to_be_deactivated(workload: &Workload, cause: DeactivationCause, now: Timestamp) -> WorkloadStatus {
     let mut edit = Edit::of(workload, now);
     edit.set(names::DEACTIVATION_TARGET, true, cause.as_str(), cause.message().to_owned());
@@ -249,7 +255,8 @@ pub fn to_be_deactivated(workload: &Workload, cause: DeactivationCause, now: Tim
     edit.status
 }
 
-/// How long a workload has been admitted so far, in seconds; `None` when it never was.
+/// Returns the accumulated execution time of a workload in seconds; `None` if it was never
+/// admitted.
 pub fn execution_time(workload: &Workload, now: Timestamp) -> Option<i32> {
     let status = workload.status.as_ref()?;
     let past = status.accumulated_past_execution_time_seconds;
@@ -261,7 +268,8 @@ pub fn execution_time(workload: &Workload, now: Timestamp) -> Option<i32> {
     Some(past.unwrap_or(0).saturating_add(i32::try_from(this_time).unwrap_or(i32::MAX)))
 }
 
-/// The workload has stopped after an eviction, its pods are gone, and its quota is free. Who stops the job calls this.
+/// Returns the status that releases the quota of an evicted workload, once its pods are gone.
+/// Called by the code that stops the job.
 pub fn released(workload: &Workload, now: Timestamp) -> WorkloadStatus {
     let mut edit = Edit::of(workload, now);
     let evicted = condition::get(&edit.status.conditions, names::EVICTED).cloned();
@@ -271,27 +279,27 @@ pub fn released(workload: &Workload, now: Timestamp) -> WorkloadStatus {
     };
     edit.set(names::QUOTA_RESERVED, false, PENDING_REASON, message.clone());
     if condition::is_true(&edit.status.conditions, names::ADMITTED) {
-        // Who runs a workload on whose time was over gives it all of its time anew.
+        // A workload reactivated after its maximum execution time starts with the full time again.
         let timed_out = reason.ends_with(DeactivationCause::MaximumExecutionTimeExceeded.as_str());
         let spent = execution_time(workload, now).filter(|_| !timed_out);
         edit.status.accumulated_past_execution_time_seconds = spent;
         edit.set(names::ADMITTED, false, NO_RESERVATION_REASON, "The workload has no reservation".to_owned());
     }
-    let comes_back_later = [
+    let requeued_later = [
         names::evicted_reason::CLUSTER_QUEUE_STOPPED,
         names::evicted_reason::LOCAL_QUEUE_STOPPED,
         names::evicted_reason::PODS_READY_TIMEOUT,
         names::evicted_reason::ADMISSION_CHECK,
     ];
     if evicted.is_some() {
-        let later = comes_back_later.contains(&reason.as_str()) || is_deactivation(&reason);
+        let later = requeued_later.contains(&reason.as_str()) || is_deactivation(&reason);
         edit.set(names::REQUEUED, !later, &reason, message);
     }
     edit.status.admission = None;
     edit.status
 }
 
-/// A newer slice holds quota in this one's place.
+/// Returns the status of a slice that was replaced by a newer slice with quota.
 pub fn finished_replaced(workload: &Workload, by: &Successor, now: Timestamp) -> WorkloadStatus {
     let mut edit = Edit::of(workload, now);
     let message = format!(
@@ -302,12 +310,12 @@ pub fn finished_replaced(workload: &Workload, by: &Successor, now: Timestamp) ->
     edit.status
 }
 
-/// The admission follows the spec to a smaller size.
+/// Returns the status with the admission reduced to a scaled-down spec.
 pub fn shrunk(workload: &Workload, admission: &Admission) -> WorkloadStatus {
     WorkloadStatus { admission: Some(admission.clone()), ..workload.status.clone().unwrap_or_default() }
 }
 
-/// Whether the status of a ClusterQueue says already what `report` says.
+/// Returns true if the status of a ClusterQueue already matches `report`.
 pub(super) fn cluster_queue_says(status: &ClusterQueueStatus, report: &ClusterQueueReport) -> bool {
     let counts = (status.pending_workloads, status.reserving_workloads, status.admitted_workloads);
     let share = status.fair_sharing.as_ref().map(|sharing| sharing.weighted_share);
@@ -319,7 +327,7 @@ pub(super) fn cluster_queue_says(status: &ClusterQueueStatus, report: &ClusterQu
         && says_unsupported(&status.conditions, &report.unsupported, report.generation)
 }
 
-/// Whether the status of a LocalQueue says already what `report` says.
+/// Returns true if the status of a LocalQueue already matches `report`.
 pub(super) fn local_queue_says(status: &LocalQueueStatus, report: &LocalQueueReport) -> bool {
     let counts = (status.pending_workloads, status.reserving_workloads, status.admitted_workloads);
     counts == (report.counts.pending, report.counts.reserving, report.counts.admitted)
@@ -328,7 +336,7 @@ pub(super) fn local_queue_says(status: &LocalQueueStatus, report: &LocalQueueRep
         && says_active(&status.conditions, &report.activity, report.generation)
 }
 
-/// The status of a ClusterQueue that says what `report` says. What others wrote into it stays.
+/// Returns the status of a ClusterQueue updated to `report`. Fields of other controllers are kept.
 pub fn cluster_queue(old: &ClusterQueueStatus, report: &ClusterQueueReport, now: Timestamp) -> ClusterQueueStatus {
     let mut status = old.clone();
     set_active(&mut status.conditions, &report.activity, report.generation, now);
@@ -342,12 +350,12 @@ pub fn cluster_queue(old: &ClusterQueueStatus, report: &ClusterQueueReport, now:
     status
 }
 
-/// The status of a Cohort that says what `report` says.
+/// Returns the status of a Cohort for `report`.
 pub fn cohort(report: &CohortReport) -> CohortStatus {
     CohortStatus { fair_sharing: report.weighted_share.map(|weighted_share| FairSharingStatus { weighted_share }) }
 }
 
-/// The status of a LocalQueue that says what `report` says. What others wrote into it stays.
+/// Returns the status of a LocalQueue updated to `report`. Fields of other controllers are kept.
 pub fn local_queue(old: &LocalQueueStatus, report: &LocalQueueReport, now: Timestamp) -> LocalQueueStatus {
     let mut status = old.clone();
     set_active(&mut status.conditions, &report.activity, report.generation, now);
@@ -369,7 +377,7 @@ fn active(activity: &Activity, generation: Option<i64>) -> Verdict {
     }
 }
 
-/// Names the fields that are set and not acted on; `None` when there are none.
+/// Returns the condition that names the unsupported fields; `None` if there are none.
 fn unsupported_verdict(fields: &[String], generation: Option<i64>) -> Option<Verdict> {
     (!fields.is_empty()).then(|| Verdict {
         type_: names::UNSUPPORTED,
@@ -390,8 +398,12 @@ fn says_active(conditions: &[Condition], activity: &Activity, generation: Option
 
 fn set_unsupported(conditions: &mut Vec<Condition>, fields: &[String], generation: Option<i64>, now: Timestamp) {
     match unsupported_verdict(fields, generation) {
-        Some(verdict) => drop(condition::set(conditions, now, verdict)),
-        None => drop(condition::remove(conditions, names::UNSUPPORTED)),
+        Some(verdict) => {
+            condition::set(conditions, now, verdict);
+        }
+        None => {
+            condition::remove(conditions, names::UNSUPPORTED);
+        }
     }
 }
 
@@ -402,7 +414,7 @@ fn says_unsupported(conditions: &[Condition], fields: &[String], generation: Opt
     }
 }
 
-/// A workload's status that is being changed.
+/// Builder for the new status of a workload.
 struct Edit {
     status: WorkloadStatus,
     generation: Option<i64>,
@@ -421,7 +433,7 @@ impl Edit {
         condition::set(&mut self.status.conditions, self.now, verdict);
     }
 
-    /// Turns a condition that holds into one that held before.
+    /// Sets a condition that is True to False, keeping its message as the previous one.
     fn clear(&mut self, type_: &'static str, reason: &str) {
         if let Some(current) = condition::get(&self.status.conditions, type_).filter(|current| current.status == "True")
         {
@@ -430,7 +442,7 @@ impl Edit {
         }
     }
 
-    /// The workload is in the queue again, if it was out of it.
+    /// Sets the condition Requeued to True if it is False: the workload is queued again.
     fn resume(&mut self) {
         let requeued = condition::get(&self.status.conditions, names::REQUEUED);
         let Some(requeued) = requeued.filter(|requeued| requeued.status == "False") else { return };
@@ -450,6 +462,7 @@ impl Edit {
         }
     }
 
+    /// Counts an eviction in the scheduling statistics.
     fn count_eviction(&mut self, reason: &str, cause: &str) {
         let stats = self.status.scheduling_stats.get_or_insert_with(SchedulingStats::default);
         match stats.evictions.iter_mut().find(|count| count.reason == reason && count.underlying_cause == cause) {
@@ -468,7 +481,7 @@ impl Edit {
     }
 }
 
-/// Fields of a workload that are set and not acted on.
+/// Returns the fields of a workload that are set but not supported.
 fn unsupported(workload: &Workload) -> Vec<String> {
     let spec = &workload.spec;
     let sets = &spec.pod_sets;

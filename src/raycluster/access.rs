@@ -1,5 +1,6 @@
-//! What lets Ray's autoscaler see the pods of its cluster and set how many workers there are: a ServiceAccount for the head, a Role
-//! and what binds them (KubeRay 1.7 `ray-operator/controllers/ray/common/rbac.go`).
+//! RBAC of the Ray autoscaler: a ServiceAccount for the head, and a Role and RoleBinding that let
+//! it watch pods and set the number of workers (KubeRay 1.7
+//! `ray-operator/controllers/ray/common/rbac.go`).
 
 use std::collections::BTreeMap;
 
@@ -15,18 +16,18 @@ use super::{View, names as naming};
 use sluice_api::ray::{RayCluster, names};
 use sluice_plan::{Note, Plan, Write};
 
-/// Which of the objects are there that let the autoscaler of a cluster work, whoever has made them.
+/// Existence of the RBAC objects that the autoscaler of a cluster needs, regardless of their owner.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Access {
-    /// The ServiceAccount [`naming::head_account`].
+    /// The ServiceAccount [`naming::head_account`] exists.
     pub account: bool,
-    /// The Role [`naming::access`].
+    /// The Role [`naming::access`] exists.
     pub role: bool,
-    /// The RoleBinding [`naming::access`].
+    /// The RoleBinding [`naming::access`] exists.
     pub binding: bool,
 }
 
-/// Plans what is missing. What is there stays as it is, since somebody may have added to it.
+/// Creates the missing objects. Existing ones stay unchanged, since users may have extended them.
 pub(super) fn plan(view: &View<'_>, plan: &mut Plan) {
     let cluster = view.cluster;
     if Autoscaler::of(&cluster.spec) == Autoscaler::Off {
@@ -43,14 +44,14 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan) {
     }
 }
 
-/// Whether the head can't be made yet: the API server refuses pods of a ServiceAccount that isn't there. One that the user has named
-/// is the user's to make.
+/// Reports whether the head has to wait for its ServiceAccount: the API server rejects pods whose
+/// ServiceAccount does not exist. A ServiceAccount named by the user is the user's to create.
 pub(super) fn awaits_account(view: &View<'_>) -> bool {
     let cluster = view.cluster;
     Autoscaler::of(&cluster.spec) != Autoscaler::Off && own_account(cluster).is_none() && !view.access.account
 }
 
-/// The name of the ServiceAccount of the head, if the user gives one.
+/// Returns the ServiceAccount name in the user's head template; `None` if it is unset or empty.
 pub(super) fn own_account(cluster: &RayCluster) -> Option<&str> {
     let name = cluster.spec.head_group_spec.template.0.pointer("/spec/serviceAccountName")?.as_str()?;
     Some(name).filter(|name| !name.is_empty())

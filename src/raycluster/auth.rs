@@ -1,4 +1,5 @@
-//! Who may talk to Ray: what its containers are told of tokens, and the Secret that one is kept in
+//! Token authentication of Ray: environment and volumes of its containers, and the Secret with the
+//! token
 //! (KubeRay 1.7 `ray-operator/controllers/ray/common/pod.go`, `configureTokenAuth`, and
 //! `ray-operator/controllers/ray/raycluster_controller.go`, `reconcileAuthSecret`).
 
@@ -19,33 +20,35 @@ use sluice_api::ray::options::{AuthMode, AuthOptions};
 use sluice_api::ray::{RayCluster, RayClusterSpec, names};
 use sluice_plan::{Note, Plan, Write};
 
-/// The entry of a Secret that holds a token.
+/// Key of the Secret's data that holds the token.
 pub const TOKEN_KEY: &str = "auth_token";
 const MODE_VARIABLE: &str = "RAY_AUTH_MODE";
 const TOKEN_VARIABLE: &str = "RAY_AUTH_TOKEN";
 const KUBERNETES_VARIABLE: &str = "RAY_ENABLE_K8S_TOKEN_AUTH";
-/// Where tokens of the pod's ServiceAccount are.
+/// Volume with the token of the pod's ServiceAccount.
 const TOKEN_VOLUME: &str = "ray-token";
 const TOKEN_PATH: &str = "/var/run/secrets/ray.io/serviceaccount";
-/// The first versions of Ray that ask for tokens, and that have the API server judge them.
+/// Lowest Ray version with token authentication.
 const TOKENS_SINCE: (u64, u64) = (2, 52);
+/// Lowest Ray version that has the API server verify tokens.
 const KUBERNETES_SINCE: (u64, u64) = (2, 55);
 const FIELD: &str = "spec.authOptions";
 
-/// What is asked of those who talk to the Ray of a cluster.
+/// Authentication that a cluster requires of Ray clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Auth {
-    /// Nothing.
+    /// No authentication.
     Off,
-    /// The token that this Secret holds.
+    /// Static token, stored in the Secret of this name.
     Secret(String),
-    /// A token that the API server judges.
+    /// ServiceAccount token, verified by the API server.
     Kubernetes,
 }
 
 impl Auth {
-    /// As the spec says. Options that name no mode ask for a token, as their documentation says; KubeRay asks for none then, and
-    /// leaves a cluster open that its owner wanted closed.
+    /// Returns the authentication that the spec requires. Options without a mode require a token,
+    /// as their documentation says. KubeRay requires none in that case, which leaves the cluster
+    /// unprotected.
     pub fn of(cluster: &RayCluster) -> Self {
         let Some(options) = cluster.spec.auth_options.as_ref() else { return Self::Off };
         match options.mode {
@@ -56,31 +59,33 @@ impl Auth {
     }
 }
 
-/// What is known of the Secret that is made for the token of a cluster.
+/// State of the Secret that the operator creates for the token of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Token {
-    /// It is there, or none is wanted.
+    /// The Secret exists, or none is needed.
     Kept,
-    /// It isn't there, and is to hold this.
+    /// The Secret is missing; it will be created with this token.
     Missing(String),
-    /// One of its name is there, which is that of an earlier cluster of this name and goes soon: what starts now would start with
-    /// a token that nobody else has.
+    /// The Secret of this name belongs to an earlier cluster of the same name, and will be
+    /// garbage-collected. Pods that started now would use a token that later pods do not have.
     Taken,
 }
 
-/// Writes down which mode options without one mean: empty, they would pass for none.
+/// Sets the mode of options that have none, so that empty options are not dropped as an empty value
+/// when specs are compared.
 pub fn spell_out(spec: &mut RayClusterSpec) {
     if let Some(options) = &mut spec.auth_options {
         options.mode.get_or_insert(AuthMode::Token);
     }
 }
 
-/// The Secret that the user keeps a token in.
+/// Returns the name of the user-provided token Secret; `None` if it is unset or empty.
 fn users(options: &AuthOptions) -> Option<&str> {
     options.secret_name.as_deref().filter(|name| !name.is_empty())
 }
 
-/// The Secret that a token has to be made for, unless it is there.
+/// Returns the name of the token Secret that the operator creates; `None` if the user provides the
+/// Secret or no static token is needed.
 pub fn own_secret(cluster: &RayCluster) -> Option<String> {
     let is_users = cluster.spec.auth_options.as_ref().and_then(users).is_some();
     match Auth::of(cluster) {
@@ -89,7 +94,7 @@ pub fn own_secret(cluster: &RayCluster) -> Option<String> {
     }
 }
 
-/// Plans the Secret that is missing.
+/// Creates the token Secret if it is missing.
 pub(super) fn plan(view: &View<'_>, plan: &mut Plan) {
     let cluster = view.cluster;
     let (Some(name), Token::Missing(token)) = (own_secret(cluster), view.token.clone()) else { return };
@@ -109,7 +114,7 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan) {
     plan.notes.push(Note::normal(cluster, "CreatedSecret", text));
 }
 
-/// Tells a container of Ray which token it needs. What its owner has set stays.
+/// Sets the token environment of a Ray container. Variables and mounts that the user has set stay.
 pub(super) fn put(cluster: &RayCluster, container: &mut Container) {
     let auth = Auth::of(cluster);
     if auth == Auth::Off {
@@ -141,7 +146,7 @@ pub(super) fn put(cluster: &RayCluster, container: &mut Container) {
     }
 }
 
-/// Gives a pod the tokens of its ServiceAccount, where the API server judges them.
+/// Adds the projected ServiceAccount token volume, if the API server verifies tokens.
 pub(super) fn put_volume(cluster: &RayCluster, spec: &mut PodSpec) {
     if Auth::of(cluster) != Auth::Kubernetes {
         return;
@@ -156,7 +161,7 @@ pub(super) fn put_volume(cluster: &RayCluster, spec: &mut PodSpec) {
     volumes.push(Volume { name: TOKEN_VOLUME.to_owned(), projected: Some(projected), ..Volume::default() });
 }
 
-/// What contradicts the options, or asks for what this Ray can't do
+/// Returns errors for contradicting options, and for options that the Ray version does not support
 /// (KubeRay 1.7 `ray-operator/controllers/ray/utils/validation.go`, `ValidateRayClusterSpec`).
 pub(super) fn problems(cluster: &RayCluster) -> Vec<Problem> {
     let options = cluster.spec.auth_options.clone().unwrap_or_default();
@@ -165,7 +170,7 @@ pub(super) fn problems(cluster: &RayCluster) -> Vec<Problem> {
     let since = match Auth::of(cluster) {
         Auth::Off => {
             if is_kubernetes {
-                let message = "is true, but mode is disabled; set mode to token or leave this out";
+                let message = "is true, but mode is disabled; set mode to token or remove this field";
                 problems.push(Problem::new(format!("{FIELD}.enableK8sTokenAuth"), message));
             }
             return problems;
@@ -176,18 +181,18 @@ pub(super) fn problems(cluster: &RayCluster) -> Vec<Problem> {
     let version = cluster.spec.ray_version.as_deref().unwrap_or_default();
     if probes::version(version).is_none_or(|version| version < since) {
         let message = format!(
-            "{version:?} is not a version of Ray that has the tokens of {FIELD}: {}.{}.0 or later; or set mode to disabled",
+            "{version:?} does not support {FIELD}; use Ray {}.{}.0 or later, or set {FIELD}.mode to disabled",
             since.0, since.1
         );
         problems.push(Problem::new("spec.rayVersion", message));
     }
     if is_kubernetes && let Some(name) = users(&options) {
-        let message = format!("is {name:?}, but enableK8sTokenAuth has the API server judge tokens; set one of them");
+        let message = format!("is {name:?}, but enableK8sTokenAuth is true; set only one of them");
         problems.push(Problem::new(format!("{FIELD}.secretName"), message));
     }
     let origin = cluster.labels().get(names::ORIGIN_KIND_LABEL).filter(|kind| *kind != "RayCluster");
     if is_kubernetes && let Some(origin) = origin {
-        let message = format!("is true, but the cluster belongs to a {origin}, which has no such token for its calls");
+        let message = format!("is true, but the cluster belongs to a {origin}, which can't call Ray with such a token");
         problems.push(Problem::new(format!("{FIELD}.enableK8sTokenAuth"), message));
     }
     problems
@@ -207,9 +212,9 @@ mod tests {
     #[case::a_token(json!({"mode": "token"}), Auth::Secret("demo".into()))]
     #[case::no_mode(json!({}), Auth::Secret("demo".into()))]
     #[case::no_name(json!({"secretName": ""}), Auth::Secret("demo".into()))]
-    #[case::of_the_user(json!({"mode": "token", "secretName": "mine"}), Auth::Secret("mine".into()))]
-    #[case::of_kubernetes(json!({"mode": "token", "enableK8sTokenAuth": true}), Auth::Kubernetes)]
-    fn options_ask_for_a_token(#[case] options: Value, #[case] expected: Auth) {
+    #[case::user_provided_secret(json!({"mode": "token", "secretName": "mine"}), Auth::Secret("mine".into()))]
+    #[case::verified_by_kubernetes(json!({"mode": "token", "enableK8sTokenAuth": true}), Auth::Kubernetes)]
+    fn auth_options_select_the_authentication(#[case] options: Value, #[case] expected: Auth) {
         assert_eq!(Auth::of(&changed(json!({"authOptions": options}))), expected);
     }
 
@@ -218,37 +223,37 @@ mod tests {
     #[case::too_old("2.51.9", json!({"mode": "token"}), &["spec.rayVersion"])]
     #[case::unknown("nightly", json!({"mode": "token"}), &["spec.rayVersion"])]
     #[case::too_old_but_disabled("2.9.0", json!({"mode": "disabled"}), &[])]
-    #[case::judged("2.55.0", json!({"enableK8sTokenAuth": true}), &[])]
-    #[case::too_old_to_be_judged("2.54.0", json!({"enableK8sTokenAuth": true}), &["spec.rayVersion"])]
-    #[case::both("2.55.0", json!({"enableK8sTokenAuth": true, "secretName": "mine"}), &["spec.authOptions.secretName"])]
-    #[case::judged_but_disabled(
+    #[case::verified_by_kubernetes("2.55.0", json!({"enableK8sTokenAuth": true}), &[])]
+    #[case::too_old_for_kubernetes("2.54.0", json!({"enableK8sTokenAuth": true}), &["spec.rayVersion"])]
+    #[case::kubernetes_and_secret("2.55.0", json!({"enableK8sTokenAuth": true, "secretName": "mine"}), &["spec.authOptions.secretName"])]
+    #[case::kubernetes_but_disabled(
         "2.55.0", json!({"mode": "disabled", "enableK8sTokenAuth": true}), &["spec.authOptions.enableK8sTokenAuth"])]
-    fn what_contradicts_them_is_named(#[case] version: &str, #[case] options: Value, #[case] expected: &[&str]) {
+    fn contradicting_auth_options_name_the_field(#[case] version: &str, #[case] options: Value, #[case] expected: &[&str]) {
         let problems = problems(&changed(json!({"rayVersion": version, "authOptions": options})));
         assert_eq!(problems.iter().map(|problem| problem.field.as_str()).collect::<Vec<_>>(), expected, "{problems:?}");
     }
 
     #[test]
-    fn a_service_has_no_token_that_the_api_server_judges() {
+    fn ray_service_cluster_can_not_use_kubernetes_tokens() {
         let mut cluster = changed(json!({"rayVersion": "2.55.0", "authOptions": {"enableK8sTokenAuth": true}}));
         cluster.labels_mut().insert(names::ORIGIN_KIND_LABEL.to_owned(), "RayService".to_owned());
         assert_eq!(problems(&cluster).len(), 1);
     }
 
     #[test]
-    fn a_token_is_made_once_and_the_secret_goes_with_the_cluster() {
-        // Given a cluster whose token nobody has made, and then one whose token is there,
+    fn token_secret_is_created_once_and_owned_by_the_cluster() {
+        // Given a cluster without a token Secret, and then with one,
         let mut stage = Stage::new(changed(json!({"authOptions": {"mode": "token"}})));
         stage.token = Token::Missing("secret".into());
         let secrets = |stage: &Stage| {
             let writes = stage.plan().writes;
             writes.into_iter().filter(|write| write.target.kind == "Secret").collect::<Vec<_>>()
         };
-        let made = secrets(&stage);
+        let created = secrets(&stage);
         stage.token = Token::Kept;
 
-        // then it is made, and not again.
-        let [write] = made.as_slice() else { panic!("{made:?}") };
+        // then the Secret is created once.
+        let [write] = created.as_slice() else { panic!("{created:?}") };
         let sluice_plan::WriteOp::Create(secret) = &write.op else { panic!("{write:?}") };
         assert_eq!(secret["stringData"], json!({"auth_token": "secret"}));
         assert_eq!(secret["metadata"]["ownerReferences"][0]["uid"], "uid-1");
@@ -256,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_does_not_start_with_the_token_of_the_one_before_it() {
+    fn recreated_cluster_does_not_start_with_the_token_of_its_predecessor() {
         let mut stage = Stage::new(changed(json!({"authOptions": {"mode": "token"}})));
         stage.token = Token::Taken;
         stage.settle();

@@ -1,4 +1,4 @@
-//! Ray's autoscaler, in a container beside the head.
+//! Ray autoscaler, which runs as a sidecar of the head.
 
 use std::collections::BTreeMap;
 
@@ -17,20 +17,21 @@ use sluice_api::ray::{RayClusterSpec, names};
 const COMMAND: &str =
     "ray kuberay-autoscaler --cluster-name $(RAY_CLUSTER_NAME) --cluster-namespace $(RAY_CLUSTER_NAMESPACE)";
 
-/// Whether and which autoscaler sets the number of workers.
+/// Autoscaler that sets the number of workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Autoscaler {
-    /// None does.
+    /// Autoscaling is disabled.
     Off,
-    /// The one that this version of Ray has.
+    /// Autoscaler that the Ray version uses by default.
     Default,
-    /// The first.
+    /// Autoscaler v1.
     V1,
-    /// The second; a pod that ends is not started again.
+    /// Autoscaler v2, which needs pods with restart policy `Never`.
     V2,
 }
 
 impl Autoscaler {
+    /// Returns the autoscaler that the spec selects.
     pub(super) fn of(spec: &RayClusterSpec) -> Self {
         if spec.enable_in_tree_autoscaling != Some(true) {
             return Self::Off;
@@ -43,21 +44,22 @@ impl Autoscaler {
     }
 }
 
-/// The container that the autoscaler runs in, if there is one; `ray` is the container that runs Ray.
+/// Returns the autoscaler container, or `None` if autoscaling is disabled. `ray` is the container
+/// that runs Ray.
 ///
 /// # Errors
-/// When an option is not what the Kubernetes API expects there.
+/// Fails when an option does not parse as the Kubernetes type of its field.
 pub(super) fn sidecar(common: &Common<'_>, ray: &Container) -> Result<Option<Container>, Problem> {
     if common.autoscaler == Autoscaler::Off {
         return Ok(None);
     }
     let options = common.cluster.spec.autoscaler_options.clone().unwrap_or_default();
-    let needs = BTreeMap::from([
+    let default_amounts = BTreeMap::from([
         ("cpu".to_owned(), Quantity("500m".to_owned())),
         ("memory".to_owned(), Quantity("512Mi".to_owned())),
     ]);
     let resources =
-        ResourceRequirements { requests: Some(needs.clone()), limits: Some(needs), ..ResourceRequirements::default() };
+        ResourceRequirements { requests: Some(default_amounts.clone()), limits: Some(default_amounts), ..ResourceRequirements::default() };
     let mut sidecar = Container {
         name: "autoscaler".to_owned(),
         image: options.image.or_else(|| ray.image.clone()),
@@ -84,5 +86,5 @@ fn read<T: DeserializeOwned>(option: &str, value: Option<Value>) -> Result<Optio
     let Some(value) = value else { return Ok(None) };
     serde_json::from_value(value)
         .map(Some)
-        .map_err(|error| Problem::new(format!("spec.autoscalerOptions.{option}"), format!("can't be read: {error}")))
+        .map_err(|error| Problem::new(format!("spec.autoscalerOptions.{option}"), format!("can't be parsed: {error}")))
 }

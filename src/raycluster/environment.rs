@@ -1,4 +1,4 @@
-//! The environment that Ray finds in its containers
+//! Environment variables of the containers that run Ray
 //! (KubeRay 1.7 `ray-operator/controllers/ray/common/pod.go`, `setContainerEnvVars`).
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector};
@@ -9,13 +9,13 @@ use super::groups::Role;
 use super::template::Common;
 use sluice_api::ray::{RayCluster, names};
 
-/// Variables of a container, in the order in which they were added.
+/// Adds environment variables to a container, in order.
 pub(super) trait Environment {
-    /// Adds a variable, whether or not there is one of that name: the last one counts.
+    /// Adds a variable. It overrides an earlier one of the same name, since the last one counts.
     fn set_env(&mut self, name: &str, value: &str);
-    /// Adds a variable that a field of the pod gives the value of.
+    /// Adds a variable whose value comes from a field of the pod (downward API).
     fn set_env_from(&mut self, name: &str, field: &str);
-    /// Adds a variable unless there is one of that name.
+    /// Adds a variable unless one of that name exists.
     fn default_env(&mut self, name: &str, value: &str);
 }
 
@@ -39,18 +39,18 @@ impl Environment for Container {
     }
 }
 
-/// The field of a pod that holds one of its labels.
+/// Returns the downward API field path of a pod label.
 pub(super) fn label_field(label: &str) -> String {
     format!("metadata.labels['{label}']")
 }
 
-/// What init containers find: where the head is.
+/// Sets the address of the head in an init container.
 pub(super) fn of_init_container(common: &Common<'_>, container: &mut Container) {
     container.set_env("FQ_RAY_IP", &common.head_address);
     container.set_env("RAY_IP", short(&common.head_address));
 }
 
-/// What Ray itself finds. `command` is how it is started.
+/// Sets the environment of the container that runs Ray. `command` is the `ray start` command line.
 pub(super) fn of_ray(common: &Common<'_>, role: Role, command: &str, ray: &mut Container) {
     match (role, common.autoscaler) {
         (Role::Head, Autoscaler::V2) => ray.set_env("RAY_enable_autoscaler_v2", "true"),
@@ -72,7 +72,7 @@ pub(super) fn of_ray(common: &Common<'_>, role: Role, command: &str, ray: &mut C
     ray.set_env("KUBERAY_GEN_RAY_START_CMD", command);
     ray.default_env("RAY_PORT", &common.port);
     if common.serves() {
-        // A service would rather fail a call early than wait for a head that is gone.
+        // A call to a lost head fails early, so that Serve replicas go on answering requests.
         ray.default_env("RAY_timeout_ms_task_wait_for_death_info", "0");
         ray.default_env("RAY_gcs_server_request_timeout_seconds", "5");
         ray.default_env("RAY_SERVE_KV_TIMEOUT_S", "5");
@@ -86,17 +86,19 @@ pub(super) fn of_ray(common: &Common<'_>, role: Role, command: &str, ray: &mut C
     ray.default_env("RAY_DASHBOARD_ENABLE_K8S_DISK_USAGE", "1");
 }
 
-/// The name of a Service without its namespace and domain.
+/// Returns the name of a Service without its namespace and domain.
 fn short(address: &str) -> &str {
     address.split('.').next().unwrap_or(address)
 }
 
-/// What a variable of the head's first container is set to; nothing if that isn't said in so many words. `None` if it isn't there.
+/// Returns the value of a variable of the head's first container: empty if it has no literal value,
+/// `None` if the variable is not set.
 pub(super) fn head_variable<'a>(cluster: &'a RayCluster, name: &str) -> Option<&'a str> {
     variable_in(cluster.spec.head_group_spec.template.0.pointer("/spec/containers/0/env")?, name)
 }
 
-/// The same for a list of variables as it was written.
+/// Returns the value of a variable in an unparsed `env` list: empty if it has no literal value,
+/// `None` if the variable is not set.
 pub(super) fn variable_in<'a>(env: &'a Value, name: &str) -> Option<&'a str> {
     let variable = env.as_array()?.iter().find(|variable| variable["name"] == name)?;
     Some(variable["value"].as_str().unwrap_or_default())

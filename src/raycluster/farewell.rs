@@ -1,15 +1,18 @@
-//! What a worker of a service does when it is told to go: it answers for a while longer.
+//! preStop hook of RayService workers: a terminating worker keeps serving for a few seconds.
 //!
-//! Whoever lets requests in hears of that no sooner than the worker itself, and sends some more until then. They would find nobody.
+//! Gateways and kube-proxy learn of the termination no earlier than the worker, and send requests
+//! to it until then. Without the delay these requests would fail.
 
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, PodSpec, SleepAction};
 
-/// For how long a worker goes on answering: a gateway takes in what has changed every two seconds or so.
+/// Seconds that a terminating worker keeps serving. Gateways apply endpoint changes about every 2
+/// s.
 const SECONDS: i64 = 5;
-/// How long a pod has to end unless its owner says otherwise.
+/// Default `terminationGracePeriodSeconds` of a pod.
 const GRACE_SECONDS: i64 = 30;
 
-/// Has the container wait before it is stopped, unless its owner says what it does then, or leaves it no time.
+/// Adds a preStop sleep to the container, unless the user has set a preStop hook or the grace
+/// period is too short.
 pub(super) fn put(spec: &PodSpec, ray: &mut Container) {
     let seconds = SECONDS.min(spec.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS) - 1);
     if seconds < 1 {

@@ -1,7 +1,8 @@
-//! The RayCluster operator: pods and Services from a spec, and a status from pods.
+//! RayCluster operator: creates pods and Services from the spec, and computes the status from the
+//! pods.
 //!
-//! [`plan`] is a function of what is observed: it names what has to be written for the cluster to become what its spec
-//! asks for, as far as the queue has paid for it.
+//! [`plan`] is a pure function of the observed state. It returns the writes that bring the cluster
+//! to its spec, within the quota that the queue has admitted.
 
 pub mod access;
 pub mod auth;
@@ -56,94 +57,100 @@ pub use placement::Placement;
 pub use problem::Problem;
 pub use setback::Setback;
 
-/// What is known of one cluster.
+/// Observed state of one RayCluster, as input of [`plan`].
 pub struct View<'a> {
-    /// The cluster.
+    /// RayCluster to reconcile.
     pub cluster: &'a RayCluster,
-    /// What its spec makes of it: [`validate::groups`].
+    /// Pod groups of the spec, or its validation errors: the result of [`validate::groups`].
     pub groups: &'a Result<Vec<PodGroup>, Vec<Problem>>,
-    /// What is wrong with the spec as it is now, if `cluster` is as it was before.
+    /// Validation errors of the current spec while `cluster` holds an earlier, valid one.
     pub rejected: &'a [Problem],
-    /// All pods that carry its name in the label `ray.io/cluster`, those that are ending included.
+    /// All pods with the cluster's name in the label `ray.io/cluster`, including terminating ones.
     pub pods: Vec<&'a Pod>,
-    /// Pods of it that were asked for and may be there by now.
+    /// Pods whose creation was requested and that the watch has not confirmed yet.
     pub arriving: Vec<&'a Pod>,
-    /// The Services that it owns.
+    /// Services owned by the cluster.
     pub services: Vec<&'a Service>,
-    /// The Ingress of the name that its own has or would have.
+    /// Ingress with the name of the cluster's Ingress, regardless of its owner.
     pub ingress: Option<&'a Ingress>,
-    /// What lets its autoscaler work.
+    /// Existing ServiceAccount and RBAC objects of the autoscaler.
     pub access: Access,
-    /// What is known of the Secret that its token is kept in.
+    /// State of the Secret that holds the cluster's auth token.
     pub token: auth::Token,
-    /// The Job that deletes what it has kept in a Redis.
+    /// Job that deletes the cluster's keys from Redis.
     pub cleanup: Option<&'a Job>,
-    /// Another cluster that lives on and may keep its state under the same keys, by namespace and name.
+    /// Namespace and name of another live cluster that may store its state under the same Redis
+    /// keys.
     pub shares_storage_with: Option<String>,
-    /// What becomes of its pods.
+    /// Policy for the cluster's pods.
     pub task: Task,
-    /// What new pods are made from.
+    /// Revision that new pods are created from.
     pub revision: revision::Name,
-    /// How many pods it may have.
+    /// Number of pods that may run.
     pub grant: Grant,
-    /// What the pods of a group are to be told by the queue, by group; nothing for a group that is missing.
+    /// Labels and placement that the queue assigns to new pods, by group. A missing group gets
+    /// none.
     pub marks: BTreeMap<String, Mark>,
-    /// The slice that the grant comes from. While something is written about it, or about the cluster, no pod is let run: that may be
-    /// what takes the pod its quota, or what closes the gate.
+    /// Workload slice that covers the grant. No ungated pod is created while a write to the slice
+    /// or to the cluster is in flight, since that write may revoke the quota or suspend the
+    /// cluster.
     pub payer: Option<ObjectRef>,
-    /// What the API server has refused to do about its pods.
+    /// Pod write that the API server rejected.
     pub setback: Option<&'a Setback>,
-    /// Whether workers beyond what is wanted are deleted also where Ray's autoscaler has to say which of them go.
+    /// Whether the operator deletes surplus workers even when the Ray autoscaler is enabled.
     pub trims_autoscaled: bool,
-    /// The present.
+    /// Current time.
     pub now: Timestamp,
 }
 
 impl View<'_> {
-    /// What is wrong with the spec as it is now.
+    /// Returns the validation errors of the current spec.
     fn problems(&self) -> &[Problem] {
         self.groups.as_ref().err().map_or(self.rejected, Vec::as_slice)
     }
 }
 
-/// What becomes of the pods of a cluster that is not suspended.
+/// Policy for the pods of a cluster that is not suspended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Task {
-    /// They become what is asked for.
+    /// Pods are created and deleted to match the spec.
     Run,
-    /// All go but those of this revision, which take their place once the last of the others is gone.
+    /// All pods of other revisions are deleted. Pods of this revision are created once the last of
+    /// them is gone.
     Renew(revision::Name),
-    /// They stay as they are: it isn't known yet what they are made from.
+    /// No pod is created or deleted: the revision of the existing pods is not known yet.
     Rest,
 }
 
-/// What the queue has to say of the pods of a group.
+/// Labels and placement that the queue assigns to the pods of a group (Kueue `podset.PodSetInfo`).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Mark {
-    /// What a pod of the present template is charged as. It is written on the pod, since the template may change.
+    /// Hash of the requests that a pod of the current template uses quota for. It is written to the
+    /// pod as a label, since the template may change later.
     pub shape: String,
-    /// The PodSet that such pods are counted in, once there is one.
+    /// PodSet that accounts for these pods; `None` until there is one.
     pub pod_set: Option<String>,
-    /// Where they may run.
+    /// Node labels and tolerations from the assigned flavors.
     pub placement: Placement,
-    /// How many pods of earlier templates are paid for beside them.
+    /// Number of pods of earlier templates that the quota covers in addition.
     pub earlier: u32,
 }
 
-/// How many pods of the present templates the queue has paid for. Those that come on top wait behind scheduling gates. Pods that
-/// run are taken by suspending the cluster, unless the queue wants only some of them back.
+/// Number of pods of the current templates that admitted quota covers. Pods beyond it are created
+/// with a scheduling gate. Running pods lose their quota when the cluster is suspended, or by
+/// partial preemption ([`Grant::DownTo`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grant {
-    /// The cluster is in no queue.
+    /// The cluster is not queued, so quota does not limit its pods.
     Ungated,
-    /// Pods by group; the head's group is `headgroup`, and a group that is missing has none.
+    /// Admitted pods by group. The head's group is `headgroup`; a missing group has none.
     UpTo(BTreeMap<String, u32>),
-    /// The same, and others get the quota of those that run beyond it.
+    /// Admitted pods by group, after partial preemption: running pods beyond it are deleted.
     DownTo(BTreeMap<String, u32>),
 }
 
 impl Grant {
-    /// How many pods a group may have.
+    /// Returns the number of pods of `group` that may run.
     pub fn of(&self, group: &str) -> u32 {
         match self {
             Self::Ungated => u32::MAX,
@@ -153,20 +160,25 @@ impl Grant {
 }
 
 impl Mark {
-    /// Tells it to a new pod. Where one that waits is to run, and in which PodSet it counts, is known once there is quota for it.
+    /// Writes the labels and the placement to a new pod. A gated pod gets only the shape label: its
+    /// PodSet and flavors are known once its quota is admitted.
     fn put(&self, pod: &mut Pod, gated: bool) {
         let labels = pod.labels_mut();
         labels.insert(kueue_names::SHAPE_LABEL.to_owned(), self.shape.clone());
-        if let Some(pod_set) = self.pod_set.as_ref().filter(|_| !gated) {
+        if gated {
+            return;
+        }
+        if let Some(pod_set) = &self.pod_set {
             labels.insert(kueue_names::POD_SET_LABEL.to_owned(), pod_set.clone());
             self.placement.apply(pod.spec.get_or_insert_default());
         }
     }
 }
 
-/// Plans everything that separates a cluster from what its spec asks for.
+/// Plans the writes that bring a cluster to its spec.
 ///
-/// A spec that makes no sense stops nothing that runs: pods stay as they are, and only suspending still works.
+/// An invalid spec does not affect running pods: they stay as they are, and only suspension still
+/// works.
 pub fn plan(view: &View<'_>) -> Plan {
     let mut plan = Plan::default();
     let cluster = view.cluster;
@@ -200,7 +212,7 @@ pub fn plan(view: &View<'_>) -> Plan {
     plan
 }
 
-/// Plans the pods of a cluster whose gate is open.
+/// Plans the pods of a cluster that is not suspended.
 fn open(view: &View<'_>, pods: &[&Pod], groups: &Result<Vec<PodGroup>, Vec<Problem>>, plan: &mut Plan) {
     match (&view.task, groups) {
         (Task::Renew(wanted), _) => {
@@ -212,17 +224,18 @@ fn open(view: &View<'_>, pods: &[&Pod], groups: &Result<Vec<PodGroup>, Vec<Probl
     }
 }
 
-/// Deletes these pods, for a reason.
+/// Deletes all of `pods` that are not terminating, and records one Event with `reason`.
 fn take_all(cluster: &RayCluster, pods: &[&Pod], reason: &str, plan: &mut Plan) {
-    let there: Vec<_> = pods.iter().filter(|pod| !pods::is_going(pod)).collect();
-    plan.writes.extend(there.iter().map(|pod| Write::delete(**pod, false)));
-    if !there.is_empty() {
+    let live: Vec<_> = pods.iter().filter(|pod| !pods::is_going(pod)).collect();
+    plan.writes.extend(live.iter().map(|pod| Write::delete(**pod, false)));
+    if !live.is_empty() {
         let text = format!("Deleted Pods for RayCluster {} due to {reason}", place(cluster, &cluster.name_any()));
         plan.notes.push(Note::normal(cluster, "DeletedPod", text));
     }
 }
 
-/// Plans the pods of a cluster that may have some.
+/// Plans the pods of each group of the spec, and deletes the pods of groups that are no longer in
+/// it.
 fn run(view: &View<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
     let cluster = view.cluster;
     let mut by_group: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
@@ -233,7 +246,9 @@ fn run(view: &View<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
     if !has_head && stays_headless(cluster) {
         return;
     }
-    // Workers without a head would wait for nobody. And whoever was let through by hand gets no pod that waits, either.
+    // Workers are useless without a head, so they are created only with one or after it. A gated
+    // head
+    // is not created either: without quota for the head the cluster gets no pods.
     let is_prepared =
         !access::awaits_account(view) && !redis_cleanup::awaits_finalizer(cluster) && view.token != auth::Token::Taken;
     let makes_pods = has_head || view.grant.of(ray_names::HEAD_GROUP) > 0 && is_prepared;
@@ -243,7 +258,7 @@ fn run(view: &View<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
         if group.role() == Role::Head && pods.len() > 1 {
             let heads: Vec<_> = pods.iter().map(|pod| pod.name_any()).collect();
             let text =
-                format!("{} heads, where one is allowed: {}; delete the wrong ones", heads.len(), heads.join(", "));
+                format!("found {} head Pods, want 1: {}; delete all but one", heads.len(), heads.join(", "));
             plan.notes.push(Note::warning(cluster, "MultipleHeadPods", text));
             continue;
         }
@@ -252,7 +267,7 @@ fn run(view: &View<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
         apply(view, group, change, plan);
     }
     for pod in by_group.into_values().flatten().filter(|pod| !pods::is_going(pod)) {
-        delete(cluster, Role::Worker, pod, "its group is no longer in the spec", plan);
+        delete(cluster, Role::Worker, pod, "its worker group is no longer in the spec", plan);
     }
 }
 
@@ -280,11 +295,12 @@ fn situation<'a>(
     }
 }
 
-/// Whether a head that is gone stays gone: a job that ran on it can't be taken up again.
+/// Reports whether a lost head must not be recreated: the annotation forbids it once the cluster
+/// was provisioned, since a job that ran on the head can't be resumed.
 fn stays_headless(cluster: &RayCluster) -> bool {
     let conditions = cluster.status.as_ref().map_or(&[][..], |status| &status.conditions);
-    let asked = cluster.annotations().get(ray_names::KEEP_HEAD_DOWN_ANNOTATION).is_some_and(|value| value == "true");
-    asked && condition::is_true(conditions, ray_names::PROVISIONED)
+    let disabled = cluster.annotations().get(ray_names::KEEP_HEAD_DOWN_ANNOTATION).is_some_and(|value| value == "true");
+    disabled && condition::is_true(conditions, ray_names::PROVISIONED)
 }
 
 fn apply(view: &View<'_>, group: &PodGroup, change: Change<'_>, plan: &mut Plan) {

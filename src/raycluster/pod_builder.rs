@@ -1,4 +1,4 @@
-//! One pod of a group.
+//! Builds one pod of a group.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -10,29 +10,30 @@ use super::names as naming;
 use sluice_api::ray::{PodTemplate, RayCluster, names};
 use sluice_plan::{Write, WriteOp};
 
-/// Where in its group a pod stands.
+/// Position of a pod in its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Slot {
-    /// Which replica, from 0.
+    /// Index of the replica, from 0.
     pub replica: u32,
-    /// Which host of the replica, from 0.
+    /// Index of the host in its replica, from 0.
     pub host: u32,
 }
 
 impl Slot {
-    /// The slot's number in a group of `hosts` pods a replica.
+    /// Returns the ordinal in a group with `hosts` pods per replica.
     fn number(self, hosts: u32) -> u32 {
         self.replica.saturating_mul(hosts).saturating_add(self.host)
     }
 }
 
-/// The name that the pod in this slot has.
+/// Returns the name of the pod at this index.
 pub fn name(cluster: &RayCluster, group: &PodGroup, slot: Slot, attempt: u32) -> String {
     naming::pod(cluster, &group.name, group.role(), slot.number(group.hosts), attempt)
 }
 
-/// The pod in this slot: the group's template, with a name, labels for its place, and the cluster as its owner, which stays
-/// until the pod is gone when it is deleted in the foreground.
+/// Builds the pod at this index from the group's template, with a name, index labels and an owner
+/// reference to the cluster. The reference blocks foreground deletion of the cluster until the pod
+/// is gone.
 pub fn build(cluster: &RayCluster, group: &PodGroup, slot: Slot, attempt: u32) -> Pod {
     let template = group.template.metadata.clone().unwrap_or_default();
     let mut labels = template.labels.unwrap_or_default();
@@ -59,7 +60,7 @@ pub fn build(cluster: &RayCluster, group: &PodGroup, slot: Slot, attempt: u32) -
     }
 }
 
-/// The reference from what a cluster consists of to the cluster.
+/// Returns the controller owner reference to the cluster for its dependents.
 pub fn owner(cluster: &RayCluster) -> OwnerReference {
     OwnerReference {
         api_version: RayCluster::api_version(&()).into_owned(),
@@ -71,7 +72,7 @@ pub fn owner(cluster: &RayCluster) -> OwnerReference {
     }
 }
 
-/// Creates a pod, with the fields of the user's template that are newer than our types.
+/// Creates a pod, including the fields of the user's template that k8s-openapi's types do not know.
 pub(super) fn create(cluster: &RayCluster, group: &PodGroup, pod: &Pod) -> Write {
     let mut write = Write::create(pod);
     if let (WriteOp::Create(value), Some(authored)) = (&mut write.op, groups::authored(cluster, &group.name)) {
@@ -80,6 +81,7 @@ pub(super) fn create(cluster: &RayCluster, group: &PodGroup, pod: &Pod) -> Write
     write
 }
 
+/// Copies the unknown fields of the user's template to the serialized pod.
 fn carry_unknown(authored: &PodTemplate, pod: &mut Value) {
     let known = authored.parse().ok().and_then(|known| serde_json::to_value(known).ok());
     if let (Some(known), Some(authored), Some(built)) = (known, authored.0.get("spec"), pod.get_mut("spec")) {
@@ -87,15 +89,18 @@ fn carry_unknown(authored: &PodTemplate, pod: &mut Value) {
     }
 }
 
-/// Copies to `built` what is in `authored` and got lost in `known`, which is `authored` as our types see it. Lists in
-/// `built` begin with what was authored, since nothing is ever put in front.
+/// Copies to `built` the fields of `authored` that are missing in `known`, which is `authored`
+/// after a round trip through the typed API. Lists in `built` start with the authored items, since
+/// the operator only appends.
 fn carry(authored: &Value, known: &Value, built: &mut Value) {
     match (authored, known, built) {
         (Value::Object(authored), Value::Object(known), Value::Object(built)) => {
             for (name, value) in authored {
                 match (known.get(name), built.get_mut(name)) {
                     (Some(known), Some(built)) => carry(value, known, built),
-                    (None, None) if !value.is_null() => drop(built.insert(name.clone(), value.clone())),
+                    (None, None) if !value.is_null() => {
+                        built.insert(name.clone(), value.clone());
+                    }
                     _ => {}
                 }
             }

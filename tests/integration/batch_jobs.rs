@@ -116,7 +116,7 @@ async fn a_job_lives_its_whole_life_within_its_quota() {
         jobs(&env).patch("sum", &dry_run, &opened).await.err().map(|error| error.to_string())
     })
     .await;
-    assert!(refusal.contains("spec.suspend of a queued Job is its gate"), "{refusal}");
+    assert!(refusal.contains("spec.suspend of a queued Job cannot be set to false by hand"), "{refusal}");
 
     // with enough it runs; more parallelism waits for more quota, pod by pod;
     resize(&env, "2").await;

@@ -118,7 +118,7 @@ async fn a_cluster_that_names_no_queue_is_held_unless_there_is_one_for_those() {
         (held.spec.suspend == Some(true) && admitted.reason == "NoQueueName").then(|| admitted.message.clone())
     })
     .await;
-    assert!(why.contains("put the label kueue.x-k8s.io/queue-name on it"), "{why}");
+    assert!(why.contains("set its label kueue.x-k8s.io/queue-name to a LocalQueue"), "{why}");
     env.event_about("RayCluster", "NoQueueName").await;
 
     // once there is a queue for jobs that name none, a new cluster is in that one, and runs;

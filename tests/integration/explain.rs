@@ -194,7 +194,7 @@ async fn who_waits_for_what_is_kept_for_another_is_told_so() {
         let slice = env.workloads().get(&slice).await.expect("its slice");
         let conditions = slice.status.unwrap_or_default().conditions;
         let why = condition::get(&conditions, "QuotaReserved").map(|it| it.message.clone()).unwrap_or_default();
-        if why.contains(", 2 is kept for default/rayservice-large-") { Ok(()) } else { Err(why) }
+        if why.contains(", 2 is reserved for default/rayservice-large-") { Ok(()) } else { Err(why) }
     })
     .await;
 }

@@ -152,7 +152,7 @@ async fn an_upgrade_whose_surge_is_short_waits_where_it_is_and_goes_on_by_itself
     steer(&env, &json!({"runningReplicas": 2})).await;
     let manager = env.manager().await;
     env.set_quota("4", "8Gi").await;
-    is_told(&env, "the next step waits for replicas of the pending cluster that can take 75 % of the traffic").await;
+    is_told(&env, "waiting for replicas of the pending cluster that can serve 75% of the traffic").await;
     shares_are(&env, &[(&first, 50), (&second, 50)]).await;
 
     // as does the one after it, from the middle.

@@ -231,12 +231,13 @@ async fn a_service_loses_its_upgrade_first_and_serves_on() {
     assert_eq!(pod_names(&env, &serving).await, pods);
     let (waiting, message) = env.waits_for_quota().await;
     assert_eq!(waiting, pending);
-    assert!(message.starts_with(&format!("{serving} runs on; the upgrade to {pending} waits")), "{message}");
+    let why = format!("upgrade to {pending} is pending in LocalQueue user-queue ({serving} keeps serving): ");
+    assert!(message.starts_with(&why), "{message}");
     let (reason, _) = slices_say(&env, PARTLY_PREEMPTED, "False").await.expect("the slice was told to give back");
     assert_eq!(reason, "Released");
     assert_eq!(slices_say(&env, "Evicted", "True").await, None);
     let told = env.event_about("RayService", "PartiallyPreempted").await;
-    let why = format!("{serving} runs on; {pending} stops. For workload default/raycluster-proud-");
+    let why = format!("{pending} is stopping ({serving} keeps running). For workload default/raycluster-proud-");
     assert!(told.starts_with(&why), "{told}");
 
     // When that is gone, the upgrade goes on.

@@ -185,7 +185,7 @@ async fn a_ray_job_lives_its_whole_life_within_its_quota() {
         api(&stage.env.client, "RayJob").patch("train", &dry_run, &opened).await.err()
     })
     .await;
-    assert!(refusal.to_string().contains("spec.suspend of a queued RayJob is its gate"), "{refusal}");
+    assert!(refusal.to_string().contains("spec.suspend of a queued RayJob cannot be set to false by hand"), "{refusal}");
 
     // with enough it runs: a head, a worker, and once those are ready the pod that submits it;
     stage.resize("2500m").await;
@@ -318,7 +318,7 @@ async fn pods_of_a_ray_job_hold_its_quota_until_they_are_gone_though_their_clust
     stage.is("train", "Suspended").await;
     assert_eq!(stage.list("RayCluster").await, Vec::<String>::new());
     let stage = stage.restart().await;
-    stage.waits("urgent", "evicted workloads have given theirs back: default/rayjob-train").await;
+    stage.waits("urgent", "evicted workloads to release theirs: default/rayjob-train").await;
     stage.is("urgent", "Suspended").await;
     stage.has_pods(1, 0).await;
 
@@ -362,14 +362,14 @@ async fn a_ray_job_that_can_have_no_gate_is_refused_and_so_is_who_opens_one() {
         (
             "one that keeps its cluster",
             made(keeps).await,
-            "spec.shutdownAfterJobFinishes of a queued RayJob has to be true",
+            "spec.shutdownAfterJobFinishes of a queued RayJob must be true",
         ),
-        ("one of two places", made(both).await, "spec.clusterSelector and spec.rayClusterSpec exclude each other"),
-        ("the gate is opened", patched("waiting", opened.clone()).await, "spec.suspend of a queued RayJob is its gate"),
+        ("one of two places", made(both).await, "spec.clusterSelector and spec.rayClusterSpec of a queued RayJob are mutually exclusive"),
+        ("the gate is opened", patched("waiting", opened.clone()).await, "spec.suspend of a queued RayJob cannot be set to false by hand"),
         (
             "one that runs is moved",
             patched("running", moved.clone()).await,
-            "of a RayJob changes only while spec.suspend is true",
+            "of a RayJob can change only while spec.suspend is true",
         ),
         ("one that waits is moved", patched("waiting", moved.clone()).await, ""),
         ("one that runs is suspended", patched("running", json!({"spec": {"suspend": true}})).await, ""),

@@ -79,7 +79,7 @@ async fn a_cluster_waits_for_quota_runs_and_grows_within_it() {
         (waits_for_quota(&admitted.reason) && admitted.message.contains("nominalQuota is 2")).then_some(admitted)
     })
     .await;
-    assert!(waits.message.contains("basket runs on; what it grows by waits"), "{}", waits.message);
+    assert!(waits.message.contains("scale-up of basket is pending"), "{}", waits.message);
     env.set_quota("2", "4Gi").await;
     eventually("both new workers may run", async || (waiting_and_not(&env).await == (0, 4)).then_some(())).await;
     env.reserves_cpu("2").await;

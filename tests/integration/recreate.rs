@@ -63,7 +63,8 @@ async fn pods_are_made_anew_once_there_is_quota_for_them_whoever_is_killed_meanw
     })
     .await;
     assert_eq!(told.reason, "ExceedsMaxQuota");
-    assert!(told.message.contains("a nominalQuota of at least 1500m of cpu"), "{}", told.message);
+    let remedy = told.message.split_once("raise the nominalQuota of cpu").map(|(_, remedy)| remedy);
+    assert!(remedy.is_some_and(|remedy| remedy.contains("to at least 1500m")), "{}", told.message);
     assert_eq!(uids(&env).await, old);
     let pods = env.pods_of(CLUSTER).await;
     let worker = pods.iter().find(|pod| pod.labels().get("ray.io/node-type").is_some_and(|kind| kind == "worker"));

@@ -65,9 +65,9 @@ async fn an_upgrade_that_can_never_fit_is_told_in_numbers_and_goes_through_once_
     let (status, message) = answers(&env, "ExceedsMaxQuota").await;
     assert_eq!(status, "False");
     let words = [
-        "cpu in flavor default-flavor: 2 needed, 1 is the most there could be, 1 short, bound by the nominalQuota of ClusterQueue team-a",
-        "memory in flavor default-flavor: 4Gi needed, 2Gi is the most there could be, 2Gi short",
-        "a nominalQuota of at least 2 of cpu in flavor default-flavor in ClusterQueue team-a and a nominalQuota of at least 4Gi of memory",
+        "cpu in flavor default-flavor: 2 needed, maximum capacity 1, 1 short, limited by the nominalQuota of ClusterQueue team-a",
+        "memory in flavor default-flavor: 4Gi needed, maximum capacity 2Gi, 2Gi short",
+        "raise the nominalQuota of cpu in flavor default-flavor of ClusterQueue team-a to at least 2 and raise the nominalQuota of memory",
         "annotation sluice.dev/when-upgrade-exceeds-quota: Recreate",
     ];
     words.iter().for_each(|words| assert!(message.contains(words), "{words} in {message}"));

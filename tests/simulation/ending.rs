@@ -117,7 +117,7 @@ fn not_given_back(state: &State) -> impl Iterator<Item = Breach> {
 /// Whether it knows that what is free is kept for others.
 fn is_told_of_what_is_kept(workload: &Workload) -> bool {
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    condition::get(conditions, "QuotaReserved").is_some_and(|condition| condition.message.contains(" is kept for "))
+    condition::get(conditions, "QuotaReserved").is_some_and(|condition| condition.message.contains(" is reserved for "))
 }
 
 pub(crate) fn is_stopped(policy: Option<StopPolicy>) -> bool {

@@ -6,8 +6,8 @@ use crate::series::requests::{Latency, Second, Total};
 
 #[rstest]
 #[case::of_the_queue(
-    "a runs on; the upgrade to b waits in LocalQueue user-queue: couldn't assign flavors to pod set head: insufficient quota for \
-     cpu in flavor default-flavor: requests 1 on top of 3, more than the maximum capacity 3 (fits only once nominalQuota is 5); more",
+    "upgrade to b is pending in LocalQueue user-queue (a keeps serving): couldn't assign flavors to pod set head: insufficient quota for \
+     cpu in flavor default-flavor: requests 1 plus 3, exceeding the maximum capacity 3 (fits only once nominalQuota is 5); more",
     "fits only once nominalQuota is 5"
 )]
 #[case::without_a_number("a waits: insufficient quota for cpu in flavor f", "insufficient quota for cpu in flavor f")]

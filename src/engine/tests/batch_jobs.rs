@@ -98,7 +98,7 @@ fn a_job_that_runs_pods_that_nobody_pays_for_is_stopped_until_they_are_gone() {
 
     // then it stays stopped and says why, until they are gone; and then two run again.
     assert_eq!(plane.object("Job", "sum")["spec"]["suspend"], true);
-    let told = "2 of its 4 pods that run are not paid for";
+    let told = "2 of its 4 running pods are not covered";
     assert!(plane.notes.iter().any(|note| note.reason == "GateClosed" && note.message.contains(told)));
     plane.linger = false;
     plane.play(10);

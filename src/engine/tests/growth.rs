@@ -62,7 +62,7 @@ fn a_job_grows_as_far_as_whole_replicas_fit(#[case] hosts: u32, #[case] replicas
     assert_eq!((plane.pods("eager"), plane.gated("eager")), (pods[0], 9 - pods[0]));
     assert_eq!(live_slices(&plane, "eager"), 2, "what it holds, and what it asks for");
     let message = plane.waits_for("RayCluster", "eager");
-    assert!(message.starts_with("eager runs on; what it grows by waits in LocalQueue lq: "), "{message}");
+    assert!(message.starts_with("scale-up of eager is pending in LocalQueue lq (eager keeps running): "), "{message}");
 
     // a place for one more is enough for a replica of one host,
     put_cluster(&mut plane, "other", "low", 0);

@@ -117,7 +117,7 @@ fn a_job_that_has_to_name_a_queue_is_held_until_it_does() {
     assert_eq!((plane.pods("own"), plane.gated("own")), (0, 0));
     for (kind, name) in [("RayCluster", "own"), ("RayService", "chat")] {
         let why = plane.waits_for(kind, name);
-        assert!(why.contains("put the label kueue.x-k8s.io/queue-name on it"), "{kind} says {why:?}");
+        assert!(why.contains("set its label kueue.x-k8s.io/queue-name to a LocalQueue"), "{kind} says {why:?}");
         assert_eq!(plane.told(kind, "NoQueueName"), 1);
     }
 
@@ -148,7 +148,7 @@ fn jobs_of_a_namespace_that_is_not_chosen_are_left_alone_until_it_is() {
     label_namespace(&mut plane, "yes");
     plane.play(60);
     assert_eq!((plane.pods("large"), plane.pods("own")), (0, 2));
-    assert!(plane.waits_for("RayCluster", "large").contains("waits in LocalQueue lq"));
+    assert!(plane.waits_for("RayCluster", "large").contains("is pending in LocalQueue lq"));
 
     // and no more once it isn't.
     label_namespace(&mut plane, "no");

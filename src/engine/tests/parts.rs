@@ -36,7 +36,7 @@ fn an_upgrade_is_preempted_before_what_serves() {
     assert_eq!(plane.says("fruit", PARTLY_PREEMPTED), Some(("True".to_owned(), "Surge".to_owned())));
     assert_eq!((plane.pods(&active), plane.pods(&pending), plane.pods("proud")), (2, 2, 0));
     let why = plane.waits_for("RayService", "fruit");
-    assert!(why.starts_with(&format!("{active} runs on; {pending} stops. For workload default/")), "{why}");
+    assert!(why.starts_with(&format!("{pending} is stopping ({active} keeps running). For workload default/")), "{why}");
 
     // then the other has it, and the upgrade waits while the service serves on;
     plane.linger = false;
@@ -45,7 +45,7 @@ fn an_upgrade_is_preempted_before_what_serves() {
     assert_eq!(plane.told("Workload", "EvictedDueToPreempted"), 0);
     assert_eq!(plane.told("Workload", "PreemptedWorkload"), 1);
     let why = plane.waits_for("RayService", "fruit");
-    assert!(why.starts_with(&format!("{active} runs on; the upgrade to {pending} waits in LocalQueue lq")), "{why}");
+    assert!(why.starts_with(&format!("upgrade to {pending} is pending in LocalQueue lq ({active} keeps serving): ")), "{why}");
 
     // and it goes on as soon as there is room.
     plane.ailing.clear();

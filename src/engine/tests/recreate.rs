@@ -103,7 +103,7 @@ fn what_runs_is_looked_after_until_there_is_quota_for_what_is_to_come() {
     plane.play(60);
     assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 1".to_owned()], 3));
     assert_eq!(says(&plane, UPGRADE_ADMISSIBLE), Some(("True".to_owned(), "Recreate".to_owned())));
-    assert!(plane.waits_for("RayCluster", "chat").contains("chat runs on; its new spec waits"));
+    assert!(plane.waits_for("RayCluster", "chat").contains("new spec of chat is pending in LocalQueue lq (chat keeps running)"));
 
     // when a pod of it fails, then another of the old spec takes its place, and it can be scaled,
     let worker = plane.running("chat").find(|pod| what_it_is(pod) == "worker of 1").expect("a worker");

@@ -64,10 +64,10 @@ fn an_upgrade_that_can_never_fit_is_told_at_once_and_follows_the_quota() {
     let (status, why, message) = says(&plane, UPGRADE_ADMISSIBLE).expect("an answer");
     assert_eq!((status.as_str(), why.as_str()), ("False", "ExceedsMaxQuota"));
     let expected = format!(
-        "RayCluster {old}, which serves, and RayCluster {new} never fit together: cpu in flavor default: 4 needed, 3 is the most \
-         there could be, 1 short, bound by the nominalQuota of ClusterQueue cq. It would fit with a nominalQuota of at least 4 of \
-         cpu in flavor default in ClusterQueue cq; or with annotation sluice.dev/when-upgrade-exceeds-quota: Recreate, with which \
-         RayCluster {old} stops before RayCluster {new} starts"
+        "Active RayCluster {old} and pending RayCluster {new} never fit together: cpu in flavor default: 4 needed, maximum \
+         capacity 3, 1 short, limited by the nominalQuota of ClusterQueue cq. To admit the upgrade, raise the nominalQuota of cpu \
+         in flavor default of ClusterQueue cq to at least 4; or set annotation sluice.dev/when-upgrade-exceeds-quota: Recreate, \
+         so that RayCluster {old} stops before RayCluster {new} starts"
     );
     assert_eq!(message, expected);
     assert_eq!(plane.told("RayService", "ExceedsMaxQuota"), 2, "once for what is short, once for what would help");
@@ -127,9 +127,9 @@ fn a_service_is_made_anew_where_there_is_no_room_for_two() {
     assert_eq!(plane.object("RayCluster", &old)["spec"]["suspend"], true);
     assert_eq!(plane.object("RayCluster", &new)["spec"]["suspend"], true);
     let told = plane.notes.iter().find(|note| note.reason == "GateClosed").expect("an event");
-    assert!(told.message.contains(&format!("RayCluster {new} takes its place, and requests fail")), "{told:?}");
+    assert!(told.message.contains(&format!("RayCluster {new} replaces it, and requests fail")), "{told:?}");
     let (_, _, progress) = says(&plane, "UpgradeInProgress").expect("a condition");
-    assert!(progress.contains(&format!("RayCluster {old} is suspended and takes no requests")), "{progress}");
+    assert!(progress.contains(&format!("RayCluster {old} is active but suspended, so requests fail")), "{progress}");
 
     // and it serves in the end, on one slice.
     plane.linger = false;
@@ -318,7 +318,7 @@ fn an_upgrade_that_waits_for_too_long_is_given_up_until_another_is_wanted() {
     assert!(given_up(&plane));
     let told = plane.notes.iter().find(|note| note.reason == "UpgradeAdmissionTimedOut").expect("an event");
     let why = format!(
-        "RayCluster {new} was not admitted within 1m 30s (annotation {TIMEOUT_ANNOTATION}), and is taken back. "
+        "RayCluster {new} was not admitted within 1m 30s (annotation {TIMEOUT_ANNOTATION}) and is deleted. "
     );
     assert!(told.message.starts_with(&why) && told.message.contains("cpu"), "{}", told.message);
     assert_eq!(reason(&plane, UPGRADE_HELD).as_deref(), Some("UpgradeAdmissionTimedOut"));

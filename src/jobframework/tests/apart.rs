@@ -1,23 +1,23 @@
-//! A new member whose pods find no room where pods of the same kind run already.
+//! Flavor split: a new member whose pods do not fit in the flavor of running pods of the same kind.
 
 use super::*;
 use crate::pod_sets::MOST_POD_SETS;
 
-/// What is planned while the queue finds no room for more of these PodSets in the flavor that they are in.
+/// Plans while these PodSets do not fit in the flavor that their running pods use.
 fn pinned(job: &FakeJob, slices: &[&Workload], pod_sets: &[&str]) -> Plan {
     let pinned = |_: &Workload| pod_sets.iter().map(|name| (*name).to_owned()).collect();
     plan(&JobView { pinned: &pinned, ..view(job, slices) })
 }
 
-/// A service that serves from `a` and waits for its upgrade to `b`, for whose workers there is no room where those of `a` are;
-/// and its slices.
+/// Active member `a`, pending member `b` whose workers do not fit in the flavor of those of `a`, the held
+/// slice, and the pending slice after the split.
 fn waiting_apart() -> (Member, Member, Workload, Workload) {
     let (active, held) = serving();
     let pending = cluster("b", 3, "1");
     let upgrading = job(vec![active.clone(), pending.clone()]);
     let waiting = created(&planned(&upgrading, &[&held])).expect("a successor");
     let plan = pinned(&upgrading, &[&held, &waiting], &["small"]);
-    let apart = patched(&plan, &waiting).expect("it asks otherwise");
+    let apart = patched(&plan, &waiting).expect("the pending slice changes");
     (active, pending, held, apart)
 }
 
@@ -26,28 +26,28 @@ fn named(counts: &[(&str, i32)]) -> Vec<(String, i32)> {
 }
 
 #[test]
-fn it_is_counted_apart_and_only_where_there_is_no_room() {
+fn only_pod_sets_without_capacity_are_split() {
     let (active, pending, held, apart) = waiting_apart();
 
     assert_eq!(counts(&apart), named(&[("head", 2), ("small", 2), ("small-2", 3)]));
     let templates: Vec<_> = apart.spec.pod_sets.iter().map(|set| &set.template).collect();
     assert_eq!(templates[1], templates[2]);
     let plan = pinned(&job(vec![active, pending]), &[&held, &apart], &[]);
-    assert!(plan.writes.is_empty(), "and so it stays: {plan:?}");
+    assert!(plan.writes.is_empty(), "the split stays: {plan:?}");
 }
 
 #[test]
-fn more_is_counted_apart_where_what_runs_already_has_no_room_beside_it() {
+fn shared_pod_sets_are_split_if_running_pods_lack_capacity_next_to_the_new_ones() {
     let (active, pending, held, apart) = waiting_apart();
 
     let plan = pinned(&job(vec![active, pending]), &[&held, &apart], &["small"]);
 
-    let all_apart = patched(&plan, &apart).expect("it asks otherwise");
-    assert_eq!(counts(&all_apart), named(&[("head", 1), ("small", 2), ("head-2", 1), ("small-2", 3)]));
+    let all_split = patched(&plan, &apart).expect("the pending slice changes");
+    assert_eq!(counts(&all_split), named(&[("head", 1), ("small", 2), ("head-2", 1), ("small-2", 3)]));
 }
 
 #[test]
-fn it_is_opened_on_its_own_pod_set_and_keeps_it_when_the_old_one_is_gone() {
+fn member_keeps_its_separate_pod_set_once_the_old_member_is_gone() {
     let (active, pending, held, apart) = waiting_apart();
     let apart = admitted(apart);
 
@@ -61,7 +61,7 @@ fn it_is_opened_on_its_own_pod_set_and_keeps_it_when_the_old_one_is_gone() {
 }
 
 #[test]
-fn what_comes_next_is_counted_with_the_newest() {
+fn next_member_uses_the_newest_pod_set_of_its_kind() {
     let (_, pending, _, apart) = waiting_apart();
     let serving = running(pending);
     let alone = job(vec![serving.clone()]);
@@ -73,7 +73,7 @@ fn what_comes_next_is_counted_with_the_newest() {
 }
 
 #[test]
-fn what_runs_already_stays_where_it_is() {
+fn scale_up_of_a_running_member_is_not_split() {
     let (active, held) = serving();
     let grown = Member { groups: cluster("a", 5, "1").groups, ..active };
     let growing = job(vec![grown]);
@@ -84,9 +84,9 @@ fn what_runs_already_stays_where_it_is() {
     assert!(patched(&plan, &waiting).is_none(), "{plan:?}");
 }
 
-/// Its pods may have started on what is held by the time that it would hold something else.
+/// Its pods may have started on the held quota before a split would take effect.
 #[test]
-fn what_is_paid_for_already_is_not_counted_apart() {
+fn demand_that_is_covered_already_is_not_split() {
     let (active, held) = serving();
     let pending = cluster("b", 2, "1");
     let waiting = created(&planned(&job(vec![active, pending.clone()]), &[&held])).expect("a successor");
@@ -94,14 +94,14 @@ fn what_is_paid_for_already_is_not_counted_apart() {
 
     let plan = pinned(&alone, &[&held, &waiting], &["small"]);
 
-    let given = patched(&plan, &held).expect("what is held is given to the next");
+    let given = patched(&plan, &held).expect("the held quota moves to the next member");
     assert_eq!(counts(&given), named(&[("head", 1), ("small", 2)]));
-    let goes = |write: &Write| write.target.name == waiting.name_any() && matches!(write.op, WriteOp::Delete { .. });
-    assert!(plan.writes.iter().any(goes), "{plan:?}");
+    let deletes_pending = |write: &Write| write.target.name == waiting.name_any() && matches!(write.op, WriteOp::Delete { .. });
+    assert!(plan.writes.iter().any(deletes_pending), "{plan:?}");
 }
 
 #[test]
-fn a_group_that_has_the_name_already_keeps_it() {
+fn split_is_skipped_if_its_pod_set_name_is_in_use() {
     let (mut active, _) = serving();
     let mut groups = active.groups.as_ref().as_ref().expect("groups").clone();
     let other = cluster("other", 1, "7").groups.as_ref().as_ref().expect("groups")[1].clone();
@@ -117,7 +117,7 @@ fn a_group_that_has_the_name_already_keeps_it() {
 }
 
 #[test]
-fn nothing_is_counted_apart_for_which_a_workload_has_no_room() {
+fn split_is_skipped_if_a_workload_cannot_hold_more_pod_sets() {
     let with_groups = |name: &str| {
         let cluster = cluster(name, 1, "1");
         Member { groups: numbered_groups(MOST_POD_SETS, &cluster), ..cluster }

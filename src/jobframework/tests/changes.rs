@@ -1,5 +1,5 @@
-//! A job that changes while its slices wait, and slices of which somebody took some away: what went wrong in Kueue, by the
-//! number of its issue.
+//! Jobs that change while their slices are pending, and slices deleted by a user: regressions of Kueue, by
+//! issue number.
 
 use super::*;
 
@@ -7,9 +7,9 @@ fn name(slice: &Workload) -> String {
     slice.metadata.name.clone().expect("a name")
 }
 
-/// B55: what holds nothing yet asks for something else under the same name.
+/// B55: a slice without quota changes its request under the same name.
 #[test]
-fn a_first_slice_that_waits_is_changed_in_place() {
+fn first_pending_slice_is_changed_in_place() {
     let slice = created(&planned(&job(vec![cluster("a", 2, "1")]), &[])).expect("a slice");
 
     for workers in [5, 1] {
@@ -21,9 +21,10 @@ fn a_first_slice_that_waits_is_changed_in_place() {
     }
 }
 
-/// kubernetes-sigs/kueue#11327: a job that grew again before its successor was admitted got a second one.
+/// kubernetes-sigs/kueue#11327: a job that grew again before its successor was admitted got a second
+/// successor.
 #[test]
-fn a_job_that_grows_again_while_its_successor_waits_has_one_successor() {
+fn job_that_grows_again_while_its_successor_is_pending_has_one_successor() {
     let (active, held) = serving();
     let grown = |workers: u32| Member { live_pods: active.live_pods.clone(), open: true, ..cluster("a", workers, "1") };
     let successor = created(&planned(&job(vec![grown(3)]), &[&held])).expect("a successor");
@@ -31,14 +32,14 @@ fn a_job_that_grows_again_while_its_successor_waits_has_one_successor() {
     let plan = planned(&job(vec![grown(6)]), &[&held, &successor]);
 
     assert_eq!(plan.writes.len(), 1, "{plan:?}");
-    let larger = patched(&plan, &successor).expect("the successor asks for more");
+    let larger = patched(&plan, &successor).expect("the successor requests more");
     assert_eq!(counts(&larger)[1], ("small".to_owned(), 6));
-    assert_eq!(slices::Slice::of(&held).grant(&grown(6))["small"], 2, "and nothing is granted meanwhile");
+    assert_eq!(slices::Slice::of(&held).grant(&grown(6))["small"], 2, "nothing is granted meanwhile");
 }
 
-/// kubernetes-sigs/kueue#12931: slices of the same second came in the order of their names.
+/// kubernetes-sigs/kueue#12931: slices created in the same second were ordered by name.
 #[test]
-fn of_two_successors_the_one_that_was_asked_for_first_waits_on_whatever_their_names_and_ages_say() {
+fn first_of_two_successors_stays_pending_regardless_of_names_and_ages() {
     let (active, held) = serving();
     let both = job(vec![active, cluster("b", 2, "1")]);
     let first = created(&planned(&both, &[&held])).expect("a successor");
@@ -56,9 +57,10 @@ fn of_two_successors_the_one_that_was_asked_for_first_waits_on_whatever_their_na
     }
 }
 
-/// kubernetes-sigs/kueue#14129: pods stayed gated for ever once the first slice of their chain was deleted.
+/// kubernetes-sigs/kueue#14129: pods stayed gated forever once the first slice of their chain was
+/// deleted.
 #[test]
-fn a_slice_whose_predecessor_is_gone_opens_what_it_pays_for() {
+fn slice_whose_predecessor_is_gone_opens_the_members_that_it_covers() {
     let (active, held) = serving();
     let both = job(vec![active, cluster("b", 2, "1")]);
     let successor = admitted(created(&planned(&both, &[&held])).expect("a successor"));
@@ -69,9 +71,9 @@ fn a_slice_whose_predecessor_is_gone_opens_what_it_pays_for() {
     assert_eq!(gates(&both), [("b".to_owned(), true)]);
 }
 
-/// The same of a successor that still waits: it asks on, and what runs is not paid for by it.
+/// A pending successor stays pending, and running members are not covered by it.
 #[test]
-fn a_successor_whose_predecessor_was_deleted_while_it_waited_is_asked_for_as_a_whole() {
+fn successor_whose_predecessor_was_deleted_while_pending_is_requested_as_a_whole() {
     let (active, held) = serving();
     let both = job(vec![active, cluster("b", 2, "1")]);
     let successor = created(&planned(&both, &[&held])).expect("a successor");
@@ -84,26 +86,26 @@ fn a_successor_whose_predecessor_was_deleted_while_it_waited_is_asked_for_as_a_w
     assert!(gates(&both).contains(&("b".to_owned(), true)));
 }
 
-/// Like a job that was moved to the LocalQueue of another ClusterQueue while it runs.
+/// For example, a running job that moved to the LocalQueue of another ClusterQueue.
 #[test]
-fn what_an_older_slice_holds_is_given_back_once_a_newer_one_holds_all_that_is_wanted() {
+fn older_slice_is_released_once_a_newer_one_covers_the_whole_job() {
     let (active, held) = serving();
     let both = job(vec![active, cluster("b", 2, "1")]);
     let successor = created(&planned(&both, &[&held])).expect("a successor");
-    let is_over = |plan: &Plan| {
+    let is_finished = |plan: &Plan| {
         let of_held = plan.writes.iter().filter(|write| Some(&write.target.name) == held.metadata.name.as_ref());
         of_held.map(|write| format!("{:?}", write.op)).any(|op| op.contains("WorkloadSliceReplaced"))
     };
-    assert!(!is_over(&planned(&both, &[&held, &successor])), "the successor still waits");
+    assert!(!is_finished(&planned(&both, &[&held, &successor])), "the successor is still pending");
 
     let plan = planned(&both, &[&held, &admitted(successor)]);
 
-    assert!(is_over(&plan), "{plan:?}");
+    assert!(is_finished(&plan), "{plan:?}");
 }
 
-/// Its successor would count beside the oldest, if who was between them were gone.
+/// Without it, its successor would count in addition to the oldest slice.
 #[test]
-fn a_slice_that_is_over_stays_while_the_one_that_it_replaced_is_not() {
+fn finished_slice_stays_until_the_slice_that_it_replaced_is_finished() {
     let (active, oldest) = serving();
     let two = job(vec![active.clone(), cluster("b", 2, "1")]);
     let between = with(admitted(created(&planned(&two, &[&oldest])).expect("a second slice")), names::FINISHED);
@@ -111,12 +113,12 @@ fn a_slice_that_is_over_stays_while_the_one_that_it_replaced_is_not() {
     let newest = admitted(created(&planned(&three, &[&oldest, &between])).expect("a third slice"));
 
     assert_eq!(deleted(&planned(&three, &[&oldest, &between, &newest])), Vec::<String>::new());
-    let over = with(oldest.clone(), names::FINISHED);
-    assert_eq!(deleted(&planned(&three, &[&over, &between, &newest])), [name(&oldest), name(&between)]);
+    let finished = with(oldest.clone(), names::FINISHED);
+    assert_eq!(deleted(&planned(&three, &[&finished, &between, &newest])), [name(&oldest), name(&between)]);
 }
 
 #[test]
-fn nothing_runs_on_a_slice_that_was_replaced_by_one_that_has_to_give_its_quota_back() {
+fn no_member_runs_on_a_slice_whose_successor_is_evicted() {
     let (active, oldest) = serving();
     let waiting = job(vec![active.clone(), cluster("b", 2, "1")]);
     let evicted = with(admitted(created(&planned(&waiting, &[&oldest])).expect("a successor")), names::EVICTED);
@@ -125,5 +127,5 @@ fn nothing_runs_on_a_slice_that_was_replaced_by_one_that_has_to_give_its_quota_b
     let plan = planned(&job, &[&oldest, &evicted]);
 
     assert_eq!(gates(&job), [("a".to_owned(), false), ("b".to_owned(), false)]);
-    assert_eq!(created(&plan), None, "nothing is asked for until that is done");
+    assert_eq!(created(&plan), None, "nothing is requested until the quota is released");
 }

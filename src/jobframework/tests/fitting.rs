@@ -1,4 +1,4 @@
-//! What is said of upgrades that can never be admitted beside what serves.
+//! Condition UpgradeAdmissible: upgrades that can never be admitted together with the active cluster.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -12,12 +12,12 @@ fn object<T: serde::de::DeserializeOwned>(object: Value) -> T {
     serde_json::from_value(object).expect("an object of its kind")
 }
 
-/// A queue `cq` with this quota of CPU in one flavor, behind the LocalQueue `lq`.
+/// ClusterQueue `cq` with this CPU quota in one flavor, and its LocalQueue `lq`.
 fn queue(cohort: Option<&str>, cpu: Value) -> queue::Engine {
     queue_of(cohort, &[("a100", cpu)])
 }
 
-/// The same with this quota in each of these flavors.
+/// ClusterQueue `cq` with this CPU quota in each of these flavors, and its LocalQueue `lq`.
 fn queue_of(cohort: Option<&str>, flavors: &[(&str, Value)]) -> queue::Engine {
     let mut engine = queue::Engine::default();
     let now = Timestamp::UNIX_EPOCH;
@@ -48,7 +48,7 @@ fn queue_of(cohort: Option<&str>, flavors: &[(&str, Value)]) -> queue::Engine {
     engine
 }
 
-/// A member that can do with a head, and has replicas of so many hosts.
+/// A member that needs only its head, and whose worker replicas have `hosts` pods.
 fn elastic(name: &str, workers: u32, hosts: u32) -> Member {
     let member = cluster(name, workers, "1");
     let groups = member.groups.iter().flatten().cloned().map(|group| match group.name.as_str() {
@@ -58,7 +58,7 @@ fn elastic(name: &str, workers: u32, hosts: u32) -> Member {
     Member { groups: Arc::new(Ok(groups.collect())), ..member }
 }
 
-/// `a` serves, and `b` is to take its place.
+/// A job with active member `a` and pending member `b`, and its slice.
 fn upgrade(to: Member) -> (FakeJob, Workload) {
     let (active, held) = serving();
     let mut job = job(vec![active, Member { surge: true, ..to }]);
@@ -66,28 +66,29 @@ fn upgrade(to: Member) -> (FakeJob, Workload) {
     (job, held)
 }
 
-fn told(job: &FakeJob, held: &Workload, queue: &queue::Engine) -> Option<(String, String, String)> {
+fn upgrade_condition(job: &FakeJob, held: &Workload, queue: &queue::Engine) -> Option<(String, String, String)> {
     plan(&JobView { queue, ..view(job, &[held]) });
     job.said(UPGRADE_ADMISSIBLE).map(|said| (said.status, said.reason, said.message))
 }
 
-const NEVER: &str = "RayCluster a, which serves, and RayCluster b never fit together: cpu in flavor a100: ";
-const RECREATE: &str = "; or with annotation sluice.dev/when-upgrade-exceeds-quota: Recreate, with which RayCluster a stops before \
+const NEVER: &str = "Active RayCluster a and pending RayCluster b never fit together: cpu in flavor a100: ";
+const RECREATE: &str = "; or set annotation sluice.dev/when-upgrade-exceeds-quota: Recreate, so that RayCluster a stops before \
                         RayCluster b starts";
 
-/// `a` asks for 3, `b` for 5.
+/// `a` requests 3 CPU, `b` 5.
 #[rstest]
-#[case::only_more_quota(None, json!({"nominalQuota": "4"}), 4, "8 needed, 4 is the most there could be, 4 short, bound by the \
-    nominalQuota of ClusterQueue cq. It would fit with a nominalQuota of at least 8 of cpu in flavor a100 in ClusterQueue cq", "")]
-#[case::the_next_one_alone(None, json!({"nominalQuota": "5"}), 4, "8 needed, 5 is the most there could be, 3 short, bound by the \
-    nominalQuota of ClusterQueue cq. It would fit with a nominalQuota of at least 8 of cpu in flavor a100 in ClusterQueue cq", RECREATE)]
-#[case::where_it_may_not_borrow_more(Some("all"), json!({"nominalQuota": "4", "borrowingLimit": "500m"}), 4,
-    "8 needed, 4500m is the most there could be, 3500m short, bound by the borrowingLimit of ClusterQueue cq. It would fit with a \
-    nominalQuota of at least 7500m of cpu in flavor a100 in ClusterQueue cq", "")]
-#[case::where_all_together_have_no_more(Some("all"), json!({"nominalQuota": "3"}), 4,
-    "8 needed, 4 is the most there could be, 4 short, bound by the quota of Cohort all. It would fit with a nominalQuota of at least 7 \
-    of cpu in flavor a100 in ClusterQueue cq (or a nominalQuota of at least 5 in Cohort all)", "")]
-fn what_is_missing_and_what_would_help_is_said_in_numbers(
+#[case::only_more_quota(None, json!({"nominalQuota": "4"}), 4, "8 needed, maximum capacity 4, 4 short, limited by the nominalQuota \
+    of ClusterQueue cq. To admit the upgrade, raise the nominalQuota of cpu in flavor a100 of ClusterQueue cq to at least 8", "")]
+#[case::the_pending_member_alone(None, json!({"nominalQuota": "5"}), 4, "8 needed, maximum capacity 5, 3 short, limited by the \
+    nominalQuota of ClusterQueue cq. To admit the upgrade, raise the nominalQuota of cpu in flavor a100 of ClusterQueue cq to at \
+    least 8", RECREATE)]
+#[case::at_the_borrowing_limit(Some("all"), json!({"nominalQuota": "4", "borrowingLimit": "500m"}), 4,
+    "8 needed, maximum capacity 4500m, 3500m short, limited by the borrowingLimit of ClusterQueue cq. To admit the upgrade, raise \
+    the nominalQuota of cpu in flavor a100 of ClusterQueue cq to at least 7500m", "")]
+#[case::at_the_quota_of_the_cohort(Some("all"), json!({"nominalQuota": "3"}), 4,
+    "8 needed, maximum capacity 4, 4 short, limited by the quota of Cohort all. To admit the upgrade, raise the nominalQuota of \
+    cpu in flavor a100 of ClusterQueue cq to at least 7 (or the nominalQuota of Cohort all to at least 5)", "")]
+fn message_names_the_deficit_and_the_remedies_in_numbers(
     #[case] cohort: Option<&str>,
     #[case] cpu: Value,
     #[case] workers: u32,
@@ -98,12 +99,12 @@ fn what_is_missing_and_what_would_help_is_said_in_numbers(
     let fixed = cluster("b", workers, "1");
     let (job, held) = upgrade(fixed);
 
-    let says = told(&job, &held, &queue);
+    let condition = upgrade_condition(&job, &held, &queue);
 
-    assert_eq!(says, Some(("False".into(), "ExceedsMaxQuota".into(), format!("{NEVER}{expected}{more}"))));
+    assert_eq!(condition, Some(("False".into(), "ExceedsMaxQuota".into(), format!("{NEVER}{expected}{more}"))));
 }
 
-/// Beside `a`, which asks for 3, a head and so many workers of `b` find room.
+/// `a` requests 3 CPU; the rest of the quota is for the head and the surge of `b`.
 #[rstest]
 #[case::its_head_does_not_fit("3", 4, 1, None)]
 #[case::no_worker_fits("4", 4, 1, None)]
@@ -112,7 +113,7 @@ fn what_is_missing_and_what_would_help_is_said_in_numbers(
 #[case::all_but_one("7", 4, 1, Some(75))]
 #[case::not_half_a_replica("5", 4, 2, None)]
 #[case::one_of_two_replicas("6", 4, 2, Some(50))]
-fn an_incremental_upgrade_is_offered_as_far_as_it_fits(
+fn incremental_upgrade_is_offered_up_to_the_largest_surge_that_fits(
     #[case] quota: &str,
     #[case] workers: u32,
     #[case] hosts: u32,
@@ -120,7 +121,7 @@ fn an_incremental_upgrade_is_offered_as_far_as_it_fits(
 ) {
     let (job, held) = upgrade(elastic("b", workers, hosts));
 
-    let (_, _, message) = told(&job, &held, &queue(None, json!({"nominalQuota": quota}))).expect("an answer");
+    let (_, _, message) = upgrade_condition(&job, &held, &queue(None, json!({"nominalQuota": quota}))).expect("an answer");
 
     let offered = surge.map(|percent| format!("with a surge of at most {percent} %"));
     assert_eq!(message.contains("incremental upgrade"), surge.is_some(), "{message}");
@@ -129,41 +130,41 @@ fn an_incremental_upgrade_is_offered_as_far_as_it_fits(
 
 #[rstest]
 #[case::waits("Wait", "False", "ExceedsMaxQuota")]
-#[case::is_made_anew("Recreate", "True", "Recreate")]
-#[case::is_neither("Sometimes", "False", "ExceedsMaxQuota")]
-fn its_owner_chooses_what_becomes_of_it(#[case] choice: &str, #[case] status: &str, #[case] reason: &str) {
+#[case::recreates("Recreate", "True", "Recreate")]
+#[case::is_invalid("Sometimes", "False", "ExceedsMaxQuota")]
+fn annotation_chooses_between_waiting_and_recreating(#[case] choice: &str, #[case] status: &str, #[case] reason: &str) {
     let (mut job, held) = upgrade(cluster("b", 4, "1"));
     job.meta.annotations = Some([(WHEN_EXCEEDS_ANNOTATION.to_owned(), choice.to_owned())].into());
 
-    let (is, why, _) = told(&job, &held, &queue(None, json!({"nominalQuota": "6"}))).expect("an answer");
+    let (is, why, _) = upgrade_condition(&job, &held, &queue(None, json!({"nominalQuota": "6"}))).expect("an answer");
 
     assert_eq!((is.as_str(), why.as_str()), (status, reason));
 }
 
 #[test]
-fn an_upgrade_for_which_there_is_quota_in_all_is_admissible() {
+fn upgrade_within_the_maximum_capacity_is_admissible() {
     let (job, held) = upgrade(cluster("b", 4, "1"));
-    let says = told(&job, &held, &queue(None, json!({"nominalQuota": "8"})));
-    assert_eq!(says.map(|(status, reason, _)| (status, reason)), Some(("True".into(), "Fits".into())));
+    let condition = upgrade_condition(&job, &held, &queue(None, json!({"nominalQuota": "8"})));
+    assert_eq!(condition.map(|(status, reason, _)| (status, reason)), Some(("True".into(), "Fits".into())));
 }
 
 #[test]
-fn nothing_is_said_where_nobody_can_tell() {
+fn condition_is_absent_if_the_feasibility_is_unknown() {
     let (job, held) = upgrade(cluster("b", 4, "1"));
-    assert_eq!(told(&job, &held, &queue::Engine::default()), None);
+    assert_eq!(upgrade_condition(&job, &held, &queue::Engine::default()), None);
 }
 
-/// There is room for `a` in one flavor and for `b` in the other, and for both in none. What serves stays where it is; if neither
-/// has quota, the pods of one kind are asked for in one flavor.
+/// One flavor can hold `a`, the other one `b`, and none both. The active member stays in its flavor; if
+/// neither has quota, pods of one kind are requested in one flavor.
 #[rstest]
-#[case::beside_what_serves(true, "True", "Fits")]
-#[case::together(false, "False", "ExceedsMaxQuota")]
-fn what_comes_may_go_to_another_flavor(#[case] serves: bool, #[case] status: &str, #[case] reason: &str) {
+#[case::active_member_holds_quota(true, "True", "Fits")]
+#[case::neither_holds_quota(false, "False", "ExceedsMaxQuota")]
+fn pending_member_may_use_another_flavor(#[case] is_held: bool, #[case] status: &str, #[case] reason: &str) {
     let (job, held) = upgrade(cluster("b", 4, "1"));
-    let slice = if serves { held } else { Workload { status: None, ..held } };
+    let slice = if is_held { held } else { Workload { status: None, ..held } };
     let queue = queue_of(None, &[("a100", json!({"nominalQuota": "3"})), ("h100", json!({"nominalQuota": "5"}))]);
 
-    let (is, why, message) = told(&job, &slice, &queue).expect("an answer");
+    let (is, why, message) = upgrade_condition(&job, &slice, &queue).expect("an answer");
 
     assert_eq!((is.as_str(), why.as_str()), (status, reason), "{message}");
 }

@@ -1,4 +1,4 @@
-//! A job whose members are given, and what is planned for it.
+//! Fixtures: a fake job with given members, its slices and its plan.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,12 +15,12 @@ use sluice_plan::WriteOp;
 
 pub(super) const NAMESPACE: &str = "ns";
 
-/// A job that remembers what was done to its gates.
+/// Job that records the writes to its gates and conditions.
 pub(super) struct FakeJob {
     pub(super) meta: ObjectMeta,
     pub(super) members: Vec<Member>,
     pub(super) runs: bool,
-    /// Whether what it holds stays its own while its members change places.
+    /// True if the job retains its quota while its members are exchanged.
     pub(super) keeps: bool,
     pub(super) next: Option<String>,
     pub(super) queue: queue::Engine,
@@ -31,7 +31,7 @@ pub(super) struct FakeJob {
 }
 
 impl FakeJob {
-    /// What a condition says, as it was shown last.
+    /// Returns the last condition of this type that was set.
     pub(super) fn said(&self, kind: &str) -> Option<Condition> {
         self.shown.borrow().iter().rev().find(|shown| shown.type_ == kind).cloned()
     }
@@ -112,7 +112,7 @@ pub(super) fn job(members: Vec<Member>) -> FakeJob {
     }
 }
 
-/// A member with a head and some workers, each of which asks for `cpu`.
+/// A member with a head and workers, each requesting `cpu`.
 pub(super) fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
     let group = |group: &str, pod_set: &str, count: u32| {
         let requests = BTreeMap::from([("cpu".to_owned(), Quantity(cpu.into()))]);
@@ -145,7 +145,7 @@ pub(super) fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
     }
 }
 
-/// So many groups `g0`, `g1` and so on like the workers of a member.
+/// Groups `g0`, `g1`, ... with the worker template of a member.
 pub(super) fn numbered_groups(count: usize, like: &Member) -> Arc<Groups> {
     let workers = like.groups.as_ref().as_ref().expect("groups")[1].clone();
     let numbered = |number: usize| {
@@ -160,7 +160,7 @@ pub(super) fn running(member: Member) -> Member {
     Member { open: true, live_pods, ..member }
 }
 
-/// The member with so many pods left of these groups, and none of others.
+/// The member with these numbers of remaining pods by group, and none in other groups.
 pub(super) fn left(member: Member, pods: &[(&str, u32)]) -> Member {
     let left = |group: &str| pods.iter().find(|(name, _)| *name == group).map_or(0, |(_, count)| *count);
     let live_pods =
@@ -172,7 +172,7 @@ pub(super) fn going(member: Member) -> Member {
     Member { going: true, ..member }
 }
 
-/// A job that has these slices.
+/// State of a job that has these slices.
 pub(super) fn view<'a>(job: &'a FakeJob, slices: &[&'a Workload]) -> JobView<'a> {
     JobView {
         job,
@@ -195,7 +195,7 @@ pub(super) fn planned(job: &FakeJob, slices: &[&Workload]) -> Plan {
     plan(&view(job, slices))
 }
 
-/// The slice that a plan creates, as the API server would keep it.
+/// Returns the slice that a plan creates, as the API server would store it.
 pub(super) fn created(plan: &Plan) -> Option<Workload> {
     plan.writes.iter().find_map(|write| match &write.op {
         WriteOp::Create(object) => {
@@ -208,7 +208,7 @@ pub(super) fn created(plan: &Plan) -> Option<Workload> {
     })
 }
 
-/// The slice with the plan's patch of it applied.
+/// Returns the slice with the plan's patch applied; `None` if the plan does not patch it.
 pub(super) fn patched(plan: &Plan, slice: &Workload) -> Option<Workload> {
     plan.writes.iter().find_map(|write| match &write.op {
         WriteOp::Patch(patch)
@@ -276,13 +276,13 @@ pub(super) fn gates(job: &FakeJob) -> Vec<(String, bool)> {
     job.gates.borrow().clone()
 }
 
-/// Why the job isn't admitted, as it says last.
+/// Returns reason and message of the last condition Admitted, which must be False.
 pub(super) fn says(job: &FakeJob) -> String {
-    let said = job.said(sluice_api::sluice::ADMITTED).filter(|said| said.status == "False").expect("it isn't admitted");
+    let said = job.said(sluice_api::sluice::ADMITTED).filter(|said| said.status == "False").expect("a job that is not admitted");
     format!("{}: {}", said.reason, said.message)
 }
 
-/// A job that runs one cluster, and its admitted slice.
+/// A running cluster and the admitted slice of its job.
 pub(super) fn serving() -> (Member, Workload) {
     let active = cluster("a", 2, "1");
     let slice = created(&planned(&job(vec![active.clone()]), &[])).expect("a first slice");

@@ -1,21 +1,21 @@
-//! What slices say of their pods' readiness, and how long they may run.
+//! Condition PodsReady of slices, and the maximum execution time.
 
 use rstest::rstest;
 
 use super::*;
 
-/// Plans for a job whose queue watches readiness.
+/// Plans a job whose queue acts on PodsReady.
 fn watched(job: &FakeJob, slices: &[&Workload]) -> Plan {
     plan(&JobView { watches_readiness: true, ..view(job, slices) })
 }
 
-/// A member that runs all its pods, of which so many workers are ready.
+/// A member that runs all its pods, with its head and this number of workers ready.
 fn ready(member: Member, workers: u32) -> Member {
     let ready_pods = [("headgroup".to_owned(), 1), ("small".to_owned(), workers)].into();
     Member { ready_pods, ..running(member) }
 }
 
-/// The slice with everything that the plan writes to it.
+/// Returns the slice with all patches of the plan applied.
 fn written(plan: &Plan, slice: &Workload) -> Workload {
     let mut object = serde_json::to_value(slice).expect("JSON");
     for write in &plan.writes {
@@ -45,7 +45,7 @@ fn starting(slice: &Workload) -> Vec<u32> {
 }
 
 #[test]
-fn a_slice_says_when_its_pods_start_fail_and_recover() {
+fn pods_ready_follows_start_failure_and_recovery() {
     let (active, held) = serving();
     let steps = [
         (0, says("False", "WaitForStart")),
@@ -62,12 +62,12 @@ fn a_slice_says_when_its_pods_start_fail_and_recover() {
         let job = job(vec![ready(active.clone(), workers)]);
         slice = written(&watched(&job, &[&slice]), &slice);
         assert_eq!(said(&slice), expected, "{workers} of 2 workers are ready");
-        assert!(watched(&job, &[&slice]).writes.is_empty(), "and says it once");
+        assert!(watched(&job, &[&slice]).writes.is_empty(), "the condition is written once");
     }
 }
 
 #[test]
-fn nothing_is_said_where_nobody_looks_at_it_and_nothing_of_what_waits() {
+fn pods_ready_is_not_set_without_a_watching_queue_or_on_a_pending_slice() {
     let (active, held) = serving();
     let running = job(vec![ready(active.clone(), 2)]);
     assert!(planned(&running, &[&held]).writes.is_empty());
@@ -78,13 +78,13 @@ fn nothing_is_said_where_nobody_looks_at_it_and_nothing_of_what_waits() {
 }
 
 #[test]
-fn a_slice_that_was_given_back_starts_from_the_beginning() {
+fn released_slice_waits_for_start_again() {
     let (active, held) = serving();
     let held = written(&watched(&job(vec![ready(active.clone(), 2)]), &[&held]), &held);
     assert_eq!(said(&held), says("True", "Started"));
     let evicted = with(held, names::EVICTED);
 
-    // While it stops it says nothing new; with its quota goes what it said.
+    // While it stops the condition stays; it is reset when the quota is released.
     let stopping = job(vec![Member { ready_pods: BTreeMap::new(), open: false, ..active.clone() }]);
     assert!(watched(&stopping, &[&evicted]).writes.is_empty());
     let stopped = job(vec![Member { open: false, live_pods: BTreeMap::new(), ..active }]);
@@ -93,27 +93,27 @@ fn a_slice_that_was_given_back_starts_from_the_beginning() {
 }
 
 #[test]
-fn an_upgrade_that_does_not_come_up_leaves_the_slice_as_ready_as_what_serves() {
+fn upgrade_that_never_starts_leaves_the_slice_as_ready_as_the_active_cluster() {
     // Given an upgrade that was admitted,
     let (active, held) = serving();
     let held = written(&watched(&job(vec![ready(active.clone(), 2)]), &[&held]), &held);
     let serves = ready(active, 2);
     let pending = cluster("b", 2, "1");
     let successor = created(&watched(&job(vec![serves.clone(), pending.clone()]), &[&held])).expect("a successor");
-    assert_eq!(starting(&successor), [0, 0, 1, 2], "the new cluster's pods have still to start");
+    assert_eq!(starting(&successor), [0, 0, 1, 2], "the pods of the new cluster are starting");
     let both = admitted(successor);
 
-    // when none of the new pods is ready, the slice is ready all the same;
+    // when none of the new pods is ready, then the slice is still ready;
     let open = Member { open: true, ..pending.clone() };
     let plan = watched(&job(vec![serves.clone(), open.clone()]), &[&both]);
     let both = written(&plan, &both);
     assert_eq!(said(&both), says("True", "Started"));
 
-    // and when a pod of what serves is lost, it is not.
+    // and when a pod of the active cluster is lost, it is not.
     let lost = job(vec![ready(serves.clone(), 1), open]);
     assert_eq!(said(&written(&watched(&lost, &[&both]), &both)), says("False", "WaitForRecovery"));
 
-    // It may come up and fail again while the old one serves; once it is on its own, its pods count like all others.
+    // It may become ready and fail again while the old one serves; once it is alone, its pods count.
     let up = ready(pending, 2);
     let both = written(&watched(&job(vec![serves.clone(), up.clone()]), &[&both]), &both);
     let failing = job(vec![serves.clone(), ready(up.clone(), 0)]);
@@ -126,7 +126,7 @@ fn an_upgrade_that_does_not_come_up_leaves_the_slice_as_ready_as_what_serves() {
 }
 
 #[test]
-fn workers_that_are_added_may_take_their_time_and_those_that_are_removed_are_not_missed() {
+fn added_workers_and_removed_workers_need_not_be_ready() {
     let (active, held) = serving();
     let held = written(&watched(&job(vec![ready(active.clone(), 2)]), &[&held]), &held);
     let grown = Member { open: true, live_pods: active.live_pods.clone(), ..cluster("a", 4, "1") };
@@ -137,7 +137,7 @@ fn workers_that_are_added_may_take_their_time_and_those_that_are_removed_are_not
     let larger = written(&watched(&job(vec![grown]), &[&admitted(successor.clone())]), &admitted(successor));
     assert_eq!(said(&larger), says("True", "Started"));
 
-    // When three of the four are removed again, the one that is left will do.
+    // When three of the four are removed again, the remaining one is enough.
     let shrunk = Member { open: true, ..ready(cluster("a", 1, "1"), 1) };
     let smaller = written(&watched(&job(vec![shrunk]), &[&larger]), &larger);
     assert_eq!(said(&smaller), says("True", "Started"));
@@ -146,7 +146,7 @@ fn workers_that_are_added_may_take_their_time_and_those_that_are_removed_are_not
 }
 
 #[test]
-fn after_an_eviction_everything_has_to_start() {
+fn all_pods_have_to_start_after_an_eviction() {
     let (active, held) = serving();
     let held = written(&watched(&job(vec![ready(active.clone(), 2)]), &[&held]), &held);
     let both = job(vec![ready(active.clone(), 2), cluster("b", 2, "1")]);
@@ -164,8 +164,8 @@ fn after_an_eviction_everything_has_to_start() {
 #[case::zero(Some("0"), Err("\"0\""))]
 #[case::negative(Some("-5"), Err("\"-5\""))]
 #[case::a_word(Some("1h"), Err("\"1h\""))]
-#[case::more_than_fits(Some("2147483648"), Err("\"2147483648\""))]
-fn the_label_limits_how_long_a_job_may_run(#[case] label: Option<&str>, #[case] expected: Result<Option<i32>, &str>) {
+#[case::more_than_an_i32(Some("2147483648"), Err("\"2147483648\""))]
+fn label_limits_the_execution_time_of_a_job(#[case] label: Option<&str>, #[case] expected: Result<Option<i32>, &str>) {
     let mut job = job(vec![cluster("a", 2, "1")]);
     let labels = job.meta.labels.get_or_insert_default();
     labels.extend(label.map(|label| (names::MAX_EXEC_TIME_LABEL.to_owned(), label.to_owned())));
@@ -184,11 +184,11 @@ fn the_label_limits_how_long_a_job_may_run(#[case] label: Option<&str>, #[case] 
 }
 
 #[test]
-fn a_new_limit_holds_from_the_next_admission_on() {
+fn new_execution_time_limit_applies_from_the_next_admission() {
     let (active, held) = serving();
     let mut limited = job(vec![active]);
     limited.meta.labels.get_or_insert_default().insert(names::MAX_EXEC_TIME_LABEL.to_owned(), "60".to_owned());
-    assert!(planned(&limited, &[&held]).writes.is_empty(), "what is admitted keeps its limit");
+    assert!(planned(&limited, &[&held]).writes.is_empty(), "an admitted slice keeps its limit");
 
     let waiting = Workload { status: None, ..held };
     let waiting = written(&planned(&limited, &[&waiting]), &waiting);

@@ -1,4 +1,4 @@
-//! What a job says of itself.
+//! Conditions of a job.
 
 use super::*;
 use sluice_api::sluice::{ADMITTED, QUOTA_RESERVED};
@@ -12,7 +12,7 @@ fn status(job: &FakeJob, kind: &str) -> Option<String> {
     job.said(kind).map(|said| said.status)
 }
 
-/// The queue has looked at a slice, and let it wait.
+/// The slice after the queue has decided that it stays pending.
 fn looked_at(slice: Workload) -> Workload {
     let mut slice = with(slice, names::QUOTA_RESERVED);
     for condition in &mut slice.status.get_or_insert_default().conditions {
@@ -26,7 +26,7 @@ fn open(name: &str) -> Member {
 }
 
 #[test]
-fn a_job_that_is_admitted_says_which_slice_holds_its_quota_and_where() {
+fn admitted_job_names_its_slice_and_its_cluster_queue() {
     let (active, held) = serving();
     let job = job(vec![active]);
 
@@ -39,12 +39,12 @@ fn a_job_that_is_admitted_says_which_slice_holds_its_quota_and_where() {
 }
 
 #[test]
-fn while_an_upgrade_waits_the_job_is_not_admitted_and_still_holds_quota() {
+fn job_with_a_pending_upgrade_is_not_admitted_and_still_holds_quota() {
     let (active, held) = serving();
     let both = vec![active, cluster("b", 2, "1")];
     let waiting = created(&planned(&job(both.clone()), &[&held])).expect("a successor");
 
-    // Before the queue has looked at the successor only the quota is told of.
+    // Before the first decision about the successor, only QuotaReserved is set.
     let job_before = job(both.clone());
     planned(&job_before, &[&held, &waiting]);
     assert_eq!((status(&job_before, ADMITTED), status(&job_before, QUOTA_RESERVED)), (None, Some("True".into())));
@@ -56,7 +56,7 @@ fn while_an_upgrade_waits_the_job_is_not_admitted_and_still_holds_quota() {
 }
 
 #[test]
-fn quota_that_is_to_be_given_back_is_held_until_that_is_done() {
+fn quota_is_reported_as_reserved_until_it_is_released() {
     let (active, held) = serving();
 
     let evicted = job(vec![active.clone()]);
@@ -69,18 +69,18 @@ fn quota_that_is_to_be_given_back_is_held_until_that_is_done() {
 
     let over = FakeJob { runs: false, ..job(Vec::new()) };
     planned(&over, &[&with(held, names::FINISHED)]);
-    assert_eq!(said(&over, QUOTA_RESERVED), Some(("False".into(), "No slice of it holds quota".into())));
+    assert_eq!(said(&over, QUOTA_RESERVED), Some(("False".into(), "No slice of the job holds quota".into())));
 }
 
 #[test]
-fn a_new_job_says_nothing_before_there_is_something_to_say() {
+fn new_job_has_no_conditions_before_the_first_decision() {
     let new = job(vec![cluster("a", 2, "1")]);
     planned(&new, &[]);
     assert!(new.shown.borrow().is_empty());
 }
 
 #[test]
-fn a_job_that_left_its_queue_says_so_once_its_quota_is_given_back() {
+fn job_that_left_its_queue_reports_it_once_its_quota_is_released() {
     let (_, held) = serving();
     let reserved = with(Workload::default(), QUOTA_RESERVED).status.expect("a status").conditions;
     let left = || {
@@ -92,7 +92,7 @@ fn a_job_that_left_its_queue_says_so_once_its_quota_is_given_back() {
 
     let holds = left();
     planned(&holds, &[&held]);
-    assert!(holds.shown.borrow().is_empty(), "it is said already");
+    assert!(holds.shown.borrow().is_empty(), "the condition is set already");
 
     let free = left();
     planned(&free, &[]);
@@ -105,11 +105,11 @@ fn a_job_that_left_its_queue_says_so_once_its_quota_is_given_back() {
 }
 
 #[test]
-fn only_a_template_that_was_closed_before_is_worth_a_warning_when_it_is_open() {
+fn open_template_is_a_warning_only_if_it_was_closed_before() {
     let (active, held) = serving();
     let reopened = FakeJob { template_is_open: true, ..job(vec![active]) };
-    let told = planned(&reopened, &[&held]).notes;
-    assert!(matches!(told.as_slice(), [note] if note.warning && note.reason == "TemplateGateClosed"), "{told:?}");
+    let events = planned(&reopened, &[&held]).notes;
+    assert!(matches!(events.as_slice(), [note] if note.warning && note.reason == "TemplateGateClosed"), "{events:?}");
 
     let new = FakeJob { template_is_open: true, ..job(vec![cluster("a", 2, "1")]) };
     assert!(planned(&new, &[]).notes.is_empty());

@@ -1,4 +1,4 @@
-//! Pods of several shapes under one group name: each is charged as what it is.
+//! Pods of several shapes under one group name: each is accounted by its shape.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn shape(cpu: &str) -> String {
     cluster("any", 1, cpu).groups.as_ref().as_ref().expect("groups")[1].shape.clone()
 }
 
-/// The cluster that runs with 1 CPU a pod, after its workers were changed in place: to so many, of so much.
+/// The running cluster with 1 CPU per pod, after an in-place edit of its number of workers and their CPU.
 fn edited(active: &Member, workers: u32, cpu: &str) -> Member {
     let mut groups = active.groups.as_ref().clone().expect("groups");
     groups[1] = cluster("a", workers, cpu).groups.as_ref().clone().expect("groups").remove(1);
@@ -38,15 +38,15 @@ fn requests(slice: &Workload, pod_set: &str) -> String {
 }
 
 #[test]
-fn pods_of_a_cluster_that_was_edited_in_place_stay_charged_as_what_they_are() {
+fn running_pods_keep_their_accounting_after_an_in_place_edit() {
     let (active, held) = serving();
 
-    assert!(planned(&job(vec![edited(&active, 2, "2")]), &[&held]).writes.is_empty(), "nothing has come or gone");
-    assert!(planned(&job(vec![edited(&active, 2, "500m")]), &[&held]).writes.is_empty(), "nor shrunk");
+    assert!(planned(&job(vec![edited(&active, 2, "2")]), &[&held]).writes.is_empty(), "no pod was added or removed");
+    assert!(planned(&job(vec![edited(&active, 2, "500m")]), &[&held]).writes.is_empty(), "and running pods keep their requests");
 }
 
 #[test]
-fn what_a_cluster_that_was_edited_grows_by_is_charged_as_its_template_says_now() {
+fn pods_added_after_an_edit_are_accounted_by_the_current_template() {
     let (active, held) = serving();
     let grown = edited(&active, 3, "2");
     let bigger = format!("small-{}", shape("2"));
@@ -56,31 +56,31 @@ fn what_a_cluster_that_was_edited_grows_by_is_charged_as_its_template_says_now()
     assert_eq!(counts(&successor), sets(&[("head", 1), (&bigger, 1), ("small", 2)]));
     assert_eq!((requests(&successor, &bigger), requests(&successor, "small")), ("2".to_owned(), "1".to_owned()));
     let none = [("headgroup".to_owned(), 1), ("small".to_owned(), 0)].into();
-    assert_eq!(slices::Slice::of(&held).grant(&grown), none, "what is paid for the old ones lets no new one in");
+    assert_eq!(slices::Slice::of(&held).grant(&grown), none, "quota of the old shape covers no pod of the new one");
     assert_eq!(slices::Slice::of(&held).earlier(&grown), [("small".to_owned(), 2)].into());
 }
 
 #[test]
-fn the_quota_of_a_pod_that_was_made_before_an_edit_does_not_pay_for_the_one_after_it() {
+fn quota_of_a_pod_from_before_an_edit_does_not_cover_one_from_after_it() {
     let (active, held) = serving();
     let one_left = with_live(edited(&active, 2, "2"), small("1"), 1);
     let bigger = format!("small-{}", shape("2"));
 
     let plan = planned(&job(vec![one_left.clone()]), &[&held]);
 
-    assert_eq!(counts(&patched(&plan, &held).expect("less is held")), sets(&[("head", 1), ("small", 1)]));
-    let successor = created(&plan).expect("more is asked for");
+    assert_eq!(counts(&patched(&plan, &held).expect("a smaller slice")), sets(&[("head", 1), ("small", 1)]));
+    let successor = created(&plan).expect("a larger request");
     assert_eq!(counts(&successor), sets(&[("head", 1), (&bigger, 1), ("small", 1)]));
 
     // Once that is admitted and the last old one is gone, only the new shape is left.
     let last = with_live(with_live(one_left, small("1"), 0), small("2"), 1);
     let plan = planned(&job(vec![last]), &[&admitted(successor.clone())]);
-    assert_eq!(counts(&patched(&plan, &successor).expect("less is held")), sets(&[("head", 1), (&bigger, 1)]));
-    assert_eq!(counts(&created(&plan).expect("and more asked for")), sets(&[("head", 1), (&bigger, 2)]));
+    assert_eq!(counts(&patched(&plan, &successor).expect("a smaller slice")), sets(&[("head", 1), (&bigger, 1)]));
+    assert_eq!(counts(&created(&plan).expect("a larger request")), sets(&[("head", 1), (&bigger, 2)]));
 }
 
 #[test]
-fn pods_that_wait_are_asked_for_as_what_they_are() {
+fn gated_pods_are_requested_by_their_shape() {
     let (active, held) = serving();
     let grown = edited(&active, 4, "2");
     let both = vec![waiting("old", small("1")), waiting("new", small("2"))];
@@ -90,13 +90,13 @@ fn pods_that_wait_are_asked_for_as_what_they_are() {
     let successor = created(&planned(&job(vec![grown.clone()]), &[&held])).expect("a successor");
     assert_eq!(counts(&successor), sets(&[("head", 1), (&bigger, 1), ("small", 3)]));
 
-    // When fewer are wanted, nothing is asked for what waits.
+    // When fewer pods are desired, nothing is requested for the gated ones.
     let fewer = Member { gated: grown.gated, ..edited(&active, 2, "2") };
     assert!(planned(&job(vec![fewer]), &[&held]).writes.is_empty());
 }
 
 #[test]
-fn pods_of_a_removed_group_keep_what_they_look_like_when_the_job_grows() {
+fn pods_of_a_removed_group_keep_their_template_when_the_job_grows() {
     let (active, held) = serving();
     let mut groups = edited(&active, 1, "1").groups.as_ref().clone().expect("groups");
     groups[1].name = "large".into();
@@ -110,7 +110,7 @@ fn pods_of_a_removed_group_keep_what_they_look_like_when_the_job_grows() {
 }
 
 #[test]
-fn a_job_of_more_kinds_of_pods_than_a_workload_holds_gives_back_what_has_gone() {
+fn job_with_too_many_pod_sets_still_releases_quota_of_deleted_pods() {
     let (active, held) = serving();
     let one_left = with_live(active, small("1"), 1);
     let many = numbered_groups(pod_sets::MOST_POD_SETS, &one_left);
@@ -118,13 +118,13 @@ fn a_job_of_more_kinds_of_pods_than_a_workload_holds_gives_back_what_has_gone() 
 
     let plan = planned(&job, &[&held]);
 
-    assert_eq!(counts(&patched(&plan, &held).expect("less is held")), sets(&[("head", 1), ("small", 1)]));
+    assert_eq!(counts(&patched(&plan, &held).expect("a smaller slice")), sets(&[("head", 1), ("small", 1)]));
     assert!(created(&plan).is_none(), "{plan:?}");
     assert!(says(&job).starts_with("Misconfigured: spec.workerGroupSpecs"), "{}", says(&job));
 }
 
 #[test]
-fn pods_that_nothing_explains_are_charged_as_they_are() {
+fn pods_of_an_unknown_kind_are_accounted_by_their_own_spec() {
     let (active, held) = serving();
     let found = PodKind::new("small", "found");
     let template = cluster("any", 1, "7").groups.as_ref().as_ref().expect("groups")[1].template.as_ref().clone();
@@ -138,7 +138,7 @@ fn pods_that_nothing_explains_are_charged_as_they_are() {
 }
 
 #[test]
-fn a_change_of_resources_with_unchanged_counts_is_a_delta_and_never_a_restart() {
+fn change_of_resources_with_unchanged_counts_creates_a_successor_and_restarts_nothing() {
     let (active, held) = serving();
     let both = job(vec![active, cluster("b", 2, "2")]);
 
@@ -150,7 +150,7 @@ fn a_change_of_resources_with_unchanged_counts_is_a_delta_and_never_a_restart() 
 }
 
 #[test]
-fn more_kinds_of_pods_than_a_workload_has_room_for_are_named() {
+fn message_names_the_members_with_too_many_pod_sets() {
     let many = |name: &str, cpu: &str, groups: u32| {
         let mut member = cluster(name, 1, cpu);
         let first = member.groups.as_ref().clone().expect("groups");
@@ -171,9 +171,9 @@ fn more_kinds_of_pods_than_a_workload_has_room_for_are_named() {
     assert!(created(&planned(&upgrade, &[&held])).is_none());
     assert_eq!(
         says(&upgrade),
-        "Misconfigured: spec.workerGroupSpecs: RayCluster a has pods of 9 kinds and RayCluster b has pods of 10 kinds, which \
-         makes 19 PodSets, and a Workload has at most 18; have fewer worker groups, or change the resources and places of fewer \
-         of them at once"
+        "Misconfigured: spec.workerGroupSpecs: RayCluster a has 9 kinds of pods and RayCluster b has 10 kinds of pods, which \
+         makes 19 PodSets, and a Workload has at most 18; use fewer worker groups, or change the resources and node \
+         constraints of fewer of them at a time"
     );
-    assert!(gates(&upgrade).is_empty(), "what runs goes on");
+    assert!(gates(&upgrade).is_empty(), "running members keep running");
 }

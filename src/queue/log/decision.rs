@@ -1,4 +1,4 @@
-//! The decisions that a cycle makes, as the log has them.
+//! Decisions of a scheduling cycle in the form of the decision log.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,104 +9,110 @@ use serde::{Deserialize, Serialize};
 use super::super::{Effect, EvictReason};
 use sluice_api::kueue::Admission;
 
-/// What was decided about one workload. Workloads are named `namespace/name`.
+/// Decision about one workload. Workloads are named `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum Decision {
-    /// It is admitted.
+    /// Admits the workload.
     Admit {
         /// The workload.
         workload: String,
-        /// Name of the ClusterQueue whose quota it gets.
+        /// Name of the ClusterQueue that admits it.
         cluster_queue: String,
-        /// What each pod set gets.
+        /// Quota of each pod set.
         pod_sets: Vec<PodSetQuota>,
         /// The slice whose quota it takes over.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         replaces: Option<String>,
     },
-    /// It has to stop.
+    /// Evicts the workload.
     Evict {
         /// The workload.
         workload: String,
-        /// The reason, as the condition Evicted spells it.
+        /// Reason of the condition Evicted.
         reason: String,
-        /// The workload that gets its quota.
+        /// The preemptor; `None` for other evictions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         preemptor: Option<String>,
-        /// By which right, as the condition Preempted spells it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        /// Reason of the condition Preempted; `None` for other evictions.
+        #[serde(rename = "right", default, skip_serializing_if = "Option::is_none")]
         right: Option<String>,
-        /// When it comes back, if time decides that.
+        /// End of the requeue backoff; `None` if the requeue does not depend on time.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         requeue_at: Option<Timestamp>,
     },
-    /// It has to give up a part of what it holds.
+    /// Preempts a part of the workload.
+    #[serde(rename = "giveBack")]
     GiveBack {
         /// The workload.
         workload: String,
-        /// The part, as the condition PartiallyPreempted spells it.
+        /// Reason of the condition PartiallyPreempted.
         part: String,
-        /// The workload that gets its quota.
+        /// The preemptor.
         preemptor: String,
-        /// By which right, as the condition Preempted spells it.
+        /// Preemption reason, spelled as in the condition Preempted.
+        #[serde(rename = "right")]
         right: String,
     },
-    /// Its status is to say that it is deactivated.
+    /// Sets the condition DeactivationTarget.
     Deactivate {
         /// The workload.
         workload: String,
-        /// Why, as the condition DeactivationTarget spells it.
+        /// Reason of the condition DeactivationTarget.
         cause: String,
     },
-    /// Its status says so already, and its spec is to follow.
+    /// Sets `spec.active` to false after the condition DeactivationTarget.
     SetInactive {
         /// The workload.
         workload: String,
     },
-    /// Its admission gets smaller.
+    /// Reduces the admission to a scaled-down spec.
+    #[serde(rename = "shrink")]
     Shrink {
         /// The workload.
         workload: String,
-        /// Name of the ClusterQueue whose quota it holds.
+        /// Name of the ClusterQueue that admitted it.
         cluster_queue: String,
-        /// What each pod set keeps.
+        /// Remaining quota of each pod set.
         pod_sets: Vec<PodSetQuota>,
     },
-    /// It is over, because a newer slice holds quota in its place.
+    /// Finishes a slice that was replaced by a newer slice with quota.
+    #[serde(rename = "replace")]
     Replace {
         /// The workload.
         workload: String,
         /// The newer slice.
         by: String,
     },
-    /// It waits.
+    /// Keeps the workload pending.
+    #[serde(rename = "wait")]
     Wait {
         /// The workload.
         workload: String,
-        /// The reason, as the condition QuotaReserved spells it.
+        /// Reason of the condition QuotaReserved.
         reason: String,
-        /// What it is told.
+        /// Message of the condition QuotaReserved.
+        #[serde(rename = "sentence")]
         sentence: String,
     },
 }
 
-/// What one pod set gets.
+/// Quota of one pod set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PodSetQuota {
     /// Name of the pod set.
     pub name: String,
-    /// Number of pods; `None` when it is that of the spec.
+    /// Number of pods; `None` for the count of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<i32>,
-    /// The flavor of each resource.
+    /// Flavor by resource.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub flavors: BTreeMap<String, String>,
 }
 
 impl Decision {
-    /// The decision that an effect carries out; `None` for the statuses of queues, which only tell what is so.
+    /// Returns the log form of a decision; `None` for status updates that merely reflect state.
     pub fn of(effect: &Effect) -> Option<Self> {
         let decision = match effect {
             Effect::Admit { workload, admission, replaces } => Self::Admit {
@@ -149,7 +155,7 @@ impl Decision {
 }
 
 impl fmt::Display for Decision {
-    /// As in the log.
+    /// Formats the decision as JSON, as in the log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
     }

@@ -1,4 +1,4 @@
-//! Feeds a log to a fresh engine, and compares what it decides with what was decided then.
+//! Replays a decision log in a new scheduler and compares the decisions with the recorded ones.
 
 use std::fmt;
 
@@ -8,37 +8,37 @@ use serde_json::error::Category;
 use super::{Decision, FORMAT, Line};
 use crate::Engine;
 
-/// What came of a replay.
+/// Result of a replay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Replay {
-    /// Processes that wrote into the log.
+    /// Number of sections, one for each process that wrote to the log.
     pub sections: usize,
-    /// Events that the queue was told.
+    /// Number of inputs.
     pub events: usize,
-    /// Cycles.
+    /// Number of scheduling cycles.
     pub cycles: usize,
-    /// Recorded decisions.
+    /// Number of recorded decisions.
     pub decisions: usize,
-    /// Cycles whose decisions differ.
+    /// Number of cycles whose decisions differ.
     pub differences: usize,
-    /// The first difference.
+    /// The first difference; `None` if there is none.
     pub first: Option<Difference>,
-    /// Lines that are cut off, because their process was.
+    /// Number of lines truncated when their process was killed.
     pub cut_off: usize,
 }
 
-/// The first decision of a cycle that was not made again.
+/// First decision of a cycle that the replay did not reproduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// The line of the cycle, counted from 1.
     pub line: usize,
-    /// When the cycle was.
+    /// Time of the cycle.
     pub at: Timestamp,
-    /// Which decision of the cycle, counted from 1.
+    /// Index of the decision in the cycle, counted from 1.
     pub decision: usize,
-    /// What the log says; `None` when it has fewer decisions.
+    /// The recorded decision; `None` if the log has fewer decisions.
     pub recorded: Option<Decision>,
-    /// What was decided now; `None` when fewer decisions were.
+    /// The replayed decision; `None` if the replay made fewer decisions.
     pub replayed: Option<Decision>,
 }
 
@@ -51,34 +51,34 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Why a log can't be replayed. Lines are counted from 1.
+/// Error in replaying a log. Lines are counted from 1.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// A line is not one of the log.
+    /// A line is not valid.
     #[error("line {line}, column {column}: {problem}")]
     Malformed {
-        /// The line.
+        /// Number of the line.
         line: usize,
-        /// The byte of the line, counted from 1.
+        /// Byte in the line, counted from 1.
         column: usize,
-        /// What is wrong there.
+        /// Description of the error.
         problem: String,
     },
-    /// The log does not begin with the settings.
-    #[error("line {line}: an event or a cycle before the line with the settings that begins a section")]
+    /// The log does not start with a start line.
+    #[error("line {line}: input or cycle before the start line with the settings")]
     NoStart {
-        /// The line.
+        /// Number of the line.
         line: usize,
     },
-    /// The lines have a form that isn't known.
+    /// The section has an unknown format version.
     #[error("line {line}: the log has format {found}; this version reads format {FORMAT}")]
     Format {
-        /// The line.
+        /// Number of the line.
         line: usize,
-        /// The format of the section.
+        /// Format version of the section.
         found: u32,
     },
-    /// There is nothing in it.
+    /// The log has no lines.
     #[error("the log is empty")]
     Empty,
 }
@@ -86,17 +86,17 @@ pub enum ReplayError {
 impl ReplayError {
     fn malformed(line: usize, error: &serde_json::Error) -> Self {
         let text = error.to_string();
-        // The line that the decoder speaks of is always the first.
+        // The decoder always reports line 1, so its position is removed from the message.
         let problem = text.rsplit_once(" at line ").map_or(text.as_str(), |(problem, _)| problem).to_owned();
         Self::Malformed { line, column: error.column(), problem }
     }
 }
 
-/// Replays a log, a line at a time and without the newlines. A section whose last line is cut off was written by a process
-/// that was killed; it counts up to there.
+/// Replays a log, given line by line without newlines. A truncated last line of a section, left by
+/// a killed process, is skipped and counted.
 ///
 /// # Errors
-/// When a line can't be understood, or the log has no lines.
+/// If a line is invalid or the log has no lines.
 pub fn replay(lines: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Replay, ReplayError> {
     let mut replay = Replay::default();
     let mut engine: Option<Engine> = None;
@@ -135,6 +135,7 @@ pub fn replay(lines: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Replay, Rep
 }
 
 impl Replay {
+    /// Runs a cycle and compares its decisions with the recorded ones.
     fn compare(&mut self, line: usize, at: Timestamp, recorded: Vec<Decision>, engine: &mut Engine) {
         self.cycles += 1;
         self.decisions += recorded.len();

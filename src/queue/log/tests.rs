@@ -53,7 +53,7 @@ fn workload() -> Workload {
 }
 
 #[test]
-fn what_may_be_secret_is_left_out_and_what_counts_is_kept() {
+fn redacted_workload_keeps_scheduling_fields_without_secrets() {
     let workload = workload();
 
     let trimmed = trim::workload(&workload).into_owned();
@@ -67,10 +67,10 @@ fn what_may_be_secret_is_left_out_and_what_counts_is_kept() {
 }
 
 #[rstest]
-#[case::containers_that_are_no_list(json!({"spec": {"containers": "none"}}))]
-#[case::a_container_that_is_none(json!({"spec": {"containers": [7]}}))]
-#[case::a_bad_quantity(json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "much"}}}]}}))]
-fn a_bad_template_is_as_bad_in_the_log(#[case] template: Value) {
+#[case::containers_are_not_a_list(json!({"spec": {"containers": "none"}}))]
+#[case::container_is_a_number(json!({"spec": {"containers": [7]}}))]
+#[case::malformed_quantity(json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "much"}}}]}}))]
+fn invalid_template_gives_the_same_error_after_redaction(#[case] template: Value) {
     let mut workload = workload();
     workload.spec.pod_sets[0].template.0 = template.into();
 
@@ -83,7 +83,7 @@ fn a_bad_template_is_as_bad_in_the_log(#[case] template: Value) {
 }
 
 #[test]
-fn other_objects_lose_their_managed_fields_only() {
+fn redaction_of_other_objects_removes_only_managed_fields() {
     let labels = Some([("team".to_owned(), "a".to_owned())].into());
     let mut namespace = Namespace::default();
     *namespace.meta_mut() = ObjectMeta {
@@ -99,7 +99,7 @@ fn other_objects_lose_their_managed_fields_only() {
 }
 
 #[test]
-fn every_setting_is_read_again_as_it_was() {
+fn settings_round_trip_through_the_log() {
     let transformation = Transformation {
         input: "nvidia.com/mig-1g.5gb".into(),
         strategy: TransformationStrategy::Replace,
@@ -131,7 +131,7 @@ fn every_setting_is_read_again_as_it_was() {
 }
 
 #[test]
-fn a_log_is_counted_section_by_section() {
+fn replay_counts_sections_inputs_and_cycles() {
     let replayed = replay([START, FLAVOR_GONE, CYCLE, CYCLE, START, CYCLE]).expect("a good log");
     assert_eq!(replayed, Replay { sections: 2, events: 1, cycles: 3, ..Replay::default() });
 }
@@ -140,50 +140,50 @@ fn a_log_is_counted_section_by_section() {
 #[case::at_the_end(&[START, CYCLE, r#"{"event":{"at":"19"#], 1)]
 #[case::before_the_next_process(&[START, r#"{"ev"#, START, CYCLE], 1)]
 #[case::twice(&[START, r#"{"ev"#, START, r#"{"#], 2)]
-fn a_line_may_be_cut_off_where_its_process_ended(#[case] lines: &[&str], #[case] cut_off: usize) {
+fn truncated_last_line_of_a_section_is_skipped(#[case] lines: &[&str], #[case] cut_off: usize) {
     let replayed = replay(lines).expect("a good log");
     assert_eq!((replayed.cut_off, replayed.differences), (cut_off, 0));
 }
 
 #[rstest]
-#[case::nothing(&[], "the log is empty")]
-#[case::no_json(&[START, "E1121 panic"], "line 2, column 1: expected value")]
-#[case::no_text(&[START, "\u{0}"], "line 2, column 1: expected value")]
+#[case::empty(&[], "the log is empty")]
+#[case::not_json(&[START, "E1121 panic"], "line 2, column 1: expected value")]
+#[case::not_text(&[START, "\u{0}"], "line 2, column 1: expected value")]
 #[case::cut_off_in_the_middle(&[START, r#"{"ev"#, CYCLE], "line 2, column 4: EOF while parsing a string")]
 #[case::cut_off_from_the_start(&[r#"{"start":"#], "line 1, column 9: EOF while parsing a value")]
 #[case::blank(&[START, "", CYCLE], "line 2, column 0: EOF while parsing a value")]
-#[case::no_settings(&[FLAVOR_GONE], "line 1: an event or a cycle before the line with the settings that begins a section")]
-#[case::another_kind_of_line(
+#[case::no_settings(&[FLAVOR_GONE], "line 1: input or cycle before the start line with the settings")]
+#[case::unknown_line_kind(
     &[START, r#"{"note":{}}"#],
     "line 2, column 7: unknown variant `note`, expected one of `start`, `event`, `cycle`"
 )]
-#[case::another_format(
+#[case::unknown_format(
     &[r#"{"start":{"format":2,"settings":{"resources":{"excludePrefixes":[],"transformations":[],"undeclared":"Block"}}}}"#],
     "line 1: the log has format 2; this version reads format 1"
 )]
-#[case::a_setting_that_is_not_known(
+#[case::unknown_setting(
     &[r#"{"start":{"format":1,"settings":{"lottery":true}}}"#],
     "line 1, column 42: unknown field `lottery`, expected one of `fairSharing`, `waitForPodsReady`, `resources`"
 )]
-#[case::a_kind_that_the_queue_is_not_told(
+#[case::unknown_input_kind(
     &[START, r#"{"event":{"at":"1970-01-01T00:00:03Z","told":{"secretGone":"a"}}}"#],
     "line 2, column 58: unknown variant `secretGone`, expected one of"
 )]
-#[case::no_namespace(
+#[case::key_without_namespace(
     &[START, r#"{"event":{"at":"1970-01-01T00:00:03Z","told":{"workloadGone":"w"}}}"#],
     r#"line 2, column 65: "w" is not NAMESPACE/NAME"#
 )]
-#[case::no_time(
+#[case::invalid_timestamp(
     &[START, r#"{"cycle":{"at":"yesterday","decisions":[]}}"#],
     "line 2, column 26: "
 )]
-fn a_bad_log_is_refused_with_the_line_and_the_reason(#[case] lines: &[&str], #[case] expected: &str) {
+fn invalid_log_is_rejected_with_line_and_reason(#[case] lines: &[&str], #[case] expected: &str) {
     let error = replay(lines).expect_err("it is bad").to_string();
     assert!(error.starts_with(expected), "{error}");
 }
 
 #[test]
-fn a_difference_is_told_with_both_sides() {
+fn difference_is_reported_with_both_decisions() {
     let cycle = r#"{"cycle":{"at":"1970-01-01T00:00:05Z","decisions":[{"setInactive":{"workload":"team/w"}}]}}"#;
 
     let replayed = replay([START, cycle, CYCLE]).expect("a good log");

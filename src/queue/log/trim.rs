@@ -1,4 +1,5 @@
-//! What of an object goes into the log: all that a decision can depend on, and nothing that may be secret.
+//! Redacts objects for the decision log: keeps every field that a decision can depend on, and drops
+//! those that may contain secrets.
 
 use std::borrow::Cow;
 
@@ -8,7 +9,7 @@ use serde_json::{Map, Value};
 use sluice_api::LAST_APPLIED_ANNOTATION;
 use sluice_api::kueue::Workload;
 
-/// What `requests.rs` and `placement.rs` read of a pod spec.
+/// Fields of a pod spec that requests and node affinity depend on.
 const OF_POD: [&str; 8] = [
     "containers",
     "initContainers",
@@ -19,10 +20,10 @@ const OF_POD: [&str; 8] = [
     "tolerations",
     "affinity",
 ];
-/// What `requests.rs` reads of a container.
+/// Fields of a container that requests depend on.
 const OF_CONTAINER: [&str; 3] = ["name", "resources", "restartPolicy"];
 
-/// An object without the fields in which others keep books.
+/// Returns an object without managed fields and without the last-applied annotation.
 pub(super) fn object<K: Resource + Clone>(object: &K) -> Cow<'_, K> {
     let meta = object.meta();
     let applied = meta.annotations.as_ref().is_some_and(|all| all.contains_key(LAST_APPLIED_ANNOTATION));
@@ -37,7 +38,7 @@ pub(super) fn object<K: Resource + Clone>(object: &K) -> Cow<'_, K> {
     object
 }
 
-/// A Workload, with pod templates that say no more than what their pods ask the scheduler for.
+/// Returns a Workload whose pod templates contain only the fields that scheduling depends on.
 pub(super) fn workload(workload: &Workload) -> Cow<'_, Workload> {
     let mut workload = object(workload);
     for set in &mut workload.to_mut().spec.pod_sets {

@@ -67,7 +67,7 @@ fn a_flavor_that_does_not_exist_makes_the_cluster_queue_inactive_until_it_does()
 #[case::checks(
     json!({"admissionChecksStrategy": {"admissionChecks": [{"name": "prov"}]}}),
     "AdmissionCheckNotFound",
-    "references missing AdmissionCheck(s): prov; Sluice serves none"
+    "references missing AdmissionCheck(s): prov; Sluice does not support AdmissionChecks"
 )]
 #[case::a_resource_twice(
     json!({"resourceGroups": [group(&["cpu"], &[("default", &["1"])]), group(&["cpu"], &[("other", &["1"])])]}),
@@ -87,7 +87,7 @@ fn a_flavor_that_does_not_exist_makes_the_cluster_queue_inactive_until_it_does()
 #[case::a_selector_that_says_nothing(
     json!({"namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}}),
     "Misconfigured",
-    "namespaceSelector: operator \"Like\" is none of In, NotIn, Exists and DoesNotExist"
+    "namespaceSelector: operator \"Like\" is not one of In, NotIn, Exists and DoesNotExist"
 )]
 fn a_cluster_queue_that_contradicts_itself_admits_nothing(
     #[case] patch: Value,
@@ -145,7 +145,7 @@ fn a_workload_with_a_gate_of_preemption_is_told_that_it_is_not_acted_on() {
 
 #[rstest]
 #[case::no_queue_name(|w: &mut sluice_api::kueue::Workload| w.spec.queue_name = None, "Misconfigured",
-    "the workload names no LocalQueue; set spec.queueName")]
+    "no LocalQueue is named; set spec.queueName")]
 #[case::no_such_queue(|w: &mut sluice_api::kueue::Workload| w.spec.queue_name = Some("x".into()), "Misconfigured",
     "LocalQueue x doesn't exist")]
 #[case::an_orphan(|w: &mut sluice_api::kueue::Workload| w.spec.queue_name = Some("orphan".into()), "Misconfigured",

@@ -259,7 +259,7 @@ fn a_slice_whose_place_is_taken_is_over_when_its_job_says_so() {
     cluster.put(old);
     cluster.run();
     let mut new = replacing(slice(&cluster, "new", 2), "old");
-    let record = json!({"sequence": 2, "members": [], "insteadOf": [{"name": "a", "uid": "a", "by": "b"}]});
+    let record = json!({"sequence": 2, "members": [], "displaces": [{"name": "a", "uid": "a", "by": "b"}]});
     let annotation = (SLICE_ANNOTATION.to_owned(), record.to_string());
     new.metadata.annotations.get_or_insert_default().extend([annotation]);
     cluster.put(new);

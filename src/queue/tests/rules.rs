@@ -162,7 +162,7 @@ fn a_flavor_whose_taint_is_not_tolerated_is_passed_over_until_the_taint_is_gone(
     let (reason, message) = cluster.says("b", names::QUOTA_RESERVED);
     assert_eq!(reason, "ExceedsMaxQuota");
     assert!(
-        message.contains("flavor tainted is not for these pods: untolerated taint gpu:NoSchedule; insufficient quota"),
+        message.contains("flavor tainted does not match: untolerated taint gpu:NoSchedule; insufficient quota"),
         "{message}"
     );
 
@@ -191,14 +191,14 @@ fn pods_are_counted_where_the_cluster_queue_counts_them() {
      (requests 3, 2 of 4 used: team/other holds 2; fits once 1 is released or nominalQuota is 5)")]
 #[case::more_than_there_is(json!({"cpu": "4500m"}), PendingReason::ExceedsMaxQuota,
     "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor default: requests 4500m, \
-     more than the maximum capacity 4 (fits only once nominalQuota is 4500m)")]
+     exceeding the maximum capacity 4 (fits only once nominalQuota is 4500m)")]
 #[case::nobody_has_it(json!({"cpu": "1", "nvidia.com/gpu": "1"}), PendingReason::NoMatchingFlavor,
     "couldn't assign flavors to pod set main: resource nvidia.com/gpu unavailable in ClusterQueue")]
 #[case::a_bad_quantity(json!({"cpu": "-1"}), PendingReason::Misconfigured,
     "pod set main: container \"c\": invalid quantity of cpu: \"-1\" is negative; only zero or more is allowed")]
 #[case::beyond_all_measure(json!({"cpu": "1e400"}), PendingReason::ExceedsMaxQuota,
     "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor default: requests 9223372036854775807m, \
-     more than the maximum capacity 4 (fits only once nominalQuota is 9223372036854775807m)")]
+     exceeding the maximum capacity 4 (fits only once nominalQuota is 9223372036854775807m)")]
 fn who_waits_is_told_why(#[case] requests: Value, #[case] reason: PendingReason, #[case] message: &str) {
     let mut cluster = Cluster::with_cpu("4");
     cluster.submit("other", "2");

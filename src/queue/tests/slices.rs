@@ -66,7 +66,7 @@ fn a_waiting_slice_says_what_it_adds_and_who_else_holds_quota() {
     assert_eq!(
         message,
         "couldn't assign flavors to pod set worker: insufficient unused quota for cpu in flavor default, 3 more needed \
-         (requests 8 on top of 1 for earlier pod sets, of which the slice that it replaces holds 5, 6 of 12 used: \
+         (requests 8 plus 1 for earlier pod sets, of which the replaced slice holds 5, 6 of 12 used: \
          team/other holds 6; fits once 3 is released or nominalQuota is 15)"
     );
 }

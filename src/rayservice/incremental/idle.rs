@@ -46,7 +46,7 @@ type Unit<'a> = Vec<&'a Pod>;
 
 /// Sets the replicas of each worker group for this capacity. Surplus replicas are removed only as
 /// far as they hold no Serve replica.
-pub(super) fn scale(cluster: &mut RayCluster, wanted: (&[u32], Percent), pods: &[&Pod], places: &Places) {
+pub(super) fn scale(cluster: &mut RayCluster, wanted: (&[u32], Percent), pods: &[&Pod], locations: &Places) {
     let (deployments, percent) = wanted;
     let full = workers::at_capacity(cluster, deployments, WHOLE);
     let mut counts = workers::at_capacity(cluster, deployments, percent);
@@ -55,7 +55,7 @@ pub(super) fn scale(cluster: &mut RayCluster, wanted: (&[u32], Percent), pods: &
         let current = replicas(group);
         let Some(count) = counts.get_mut(&group.group_name) else { continue };
         let group_pods = of_group(group, pods);
-        let shrunk = match places {
+        let shrunk = match locations {
             _ if *count >= current => None,
             Places::Unknown => {
                 *count = current;
@@ -195,13 +195,13 @@ mod tests {
         cluster
     }
 
-    fn at(places: &[&str]) -> Places {
-        Places::At(places.iter().map(|place| (*place).to_owned()).collect())
+    fn at(locations: &[&str]) -> Places {
+        Places::At(locations.iter().map(|address| (*address).to_owned()).collect())
     }
 
     /// Scales the group to this capacity, and returns its replicas and `workersToDelete`.
-    fn scaled(cluster: &mut RayCluster, percent: Percent, pods: &[Pod], places: &Places) -> (Option<i32>, Vec<String>) {
-        scale(cluster, (&[4], percent), &pods.iter().collect::<Vec<_>>(), places);
+    fn scaled(cluster: &mut RayCluster, percent: Percent, pods: &[Pod], locations: &Places) -> (Option<i32>, Vec<String>) {
+        scale(cluster, (&[4], percent), &pods.iter().collect::<Vec<_>>(), locations);
         let group = &cluster.spec.worker_group_specs[0];
         (group.replicas, named(group).to_vec())
     }
@@ -213,9 +213,9 @@ mod tests {
     #[case::only_surplus_workers(at(&[]), 2, &["a", "b"])]
     #[case::no_response(Places::Unknown, 4, &[])]
     #[case::locations_not_reported(Places::Untold, 2, &[])]
-    fn workers_without_replica_are_removed(#[case] places: Places, #[case] remaining: i32, #[case] deleted: &[&str]) {
+    fn workers_without_replica_are_removed(#[case] locations: Places, #[case] remaining: i32, #[case] deleted: &[&str]) {
         let mut cluster = small(4);
-        let (replicas, names) = scaled(&mut cluster, 50, &four(), &places);
+        let (replicas, names) = scaled(&mut cluster, 50, &four(), &locations);
         assert_eq!((replicas, names), (Some(remaining), deleted.iter().map(|name| (*name).to_owned()).collect()));
         assert_eq!(cluster.annotations().contains_key(workers::FULL_REPLICAS_ANNOTATION), remaining < 4);
     }
@@ -266,7 +266,7 @@ mod tests {
     #[case::hosts_without_replica_label(false, at(&["1-1"]), 1, &[])]
     fn hosts_of_a_replica_are_removed_together(
         #[case] is_labeled: bool,
-        #[case] places: Places,
+        #[case] locations: Places,
         #[case] remaining: i32,
         #[case] deleted: &[&str],
     ) {
@@ -275,7 +275,7 @@ mod tests {
         let hosts = [("0-0", 0), ("0-1", 0), ("1-0", 1), ("1-1", 1)];
         let pods = hosts.map(|(name, replica)| pod(name, name, is_labeled.then_some(replica)));
         let expected: Vec<String> = deleted.iter().map(|name| (*name).to_owned()).collect();
-        assert_eq!(scaled(&mut cluster, 50, &pods, &places), (Some(remaining), expected));
+        assert_eq!(scaled(&mut cluster, 50, &pods, &locations), (Some(remaining), expected));
     }
 
     #[rstest]
@@ -289,12 +289,12 @@ mod tests {
     ) {
         let mut cluster = small(4);
         cluster.spec.worker_group_specs[0].min_replicas = Some(min);
-        let occupied = occupied.iter().map(|place| (*place).to_owned()).collect();
+        let occupied = occupied.iter().map(|address| (*address).to_owned()).collect();
         assert_eq!(all_hold(&cluster, &four().iter().collect::<Vec<_>>(), &occupied), Some(expected));
     }
 
-    fn replica(state: &str, place: Option<&str>) -> Value {
-        json!({"state": state, "node_ip": place})
+    fn replica(state: &str, address: Option<&str>) -> Value {
+        json!({"state": state, "node_ip": address})
     }
 
     #[rstest]

@@ -344,8 +344,8 @@ mod tests {
         Some("HTTPRoute shop does not reference Service chat-serve-svc: add it to the backendRefs of a rule"))]
     #[case::weight_not_splittable(
         json!([rule(&[("blog", 1)]), rule(&[("chat-serve-svc", 9), ("blog", 1)])]),
-        Some("HTTPRoute shop has other backends beside this service in rule 2: what it gives to the service has to be a multiple of 100 \
-              there to be split, and is 9"))]
+        Some("rule 2 of HTTPRoute shop also has other backends: the total weight of this RayService's backends \
+              must be a multiple of 100 to be split, but is 9"))]
     fn route_that_cannot_be_split_is_reported(#[case] rules: Value, #[case] expected: Option<&str>) {
         assert_eq!(own().obstacle(&route(rules)).as_deref(), expected);
     }

@@ -1,4 +1,4 @@
-//! Upgrades in steps, from the change of the spec to the end.
+//! Incremental upgrades, from the change of the spec to completion.
 
 mod adoption;
 mod ill;
@@ -17,7 +17,7 @@ use crate::tests::stage::Stage;
 use crate::tests::{chat, state, version};
 use sluice_api::ray::RayServiceStatus;
 
-/// A service with four workers and four replicas that is upgraded in steps.
+/// Returns a RayService with four workers and four Serve replicas that is upgraded incrementally.
 fn service(surge: i32, step: i32, interval: i32) -> Value {
     let mut service = chat();
     service["spec"]["serveConfigV2"] =
@@ -40,7 +40,7 @@ fn serving(surge: i32, step: i32, interval: i32) -> Stage {
     stage
 }
 
-/// Capacity and traffic of the active and the pending cluster, as the status has them.
+/// Returns `traffic/capacity` of the active and the pending cluster according to the status.
 fn shares(stage: &Stage) -> String {
     let status = stage.service().and_then(|service| service.status).unwrap_or_default();
     let share = |entry: Option<RayServiceStatus>| {
@@ -51,7 +51,8 @@ fn shares(stage: &Stage) -> String {
     shares.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
-/// Plays for some seconds, and checks at every beat what must hold. Returns every change of the shares.
+/// Runs for some seconds and checks the invariants at every beat. Returns every change of the
+/// shares.
 fn watched(stage: &mut Stage, seconds: i64) -> Vec<String> {
     let end = stage.now + SignedDuration::from_secs(seconds);
     let mut seen = vec![shares(stage)];
@@ -67,7 +68,7 @@ fn watched(stage: &mut Stage, seconds: i64) -> Vec<String> {
 }
 
 #[test]
-fn a_service_is_reached_by_a_gateway_from_the_start() {
+fn gateway_and_route_exist_before_the_first_upgrade() {
     let stage = serving(50, 25, 5);
     let active = stage.living()[0].clone();
     let gateway = stage.object("Gateway", "chat-gateway").expect("a Gateway");
@@ -81,11 +82,11 @@ fn a_service_is_reached_by_a_gateway_from_the_start() {
     let selector = &stage.object("Service", &format!("{active}-serve-svc")).expect("its Service")["spec"]["selector"];
     assert_eq!(*selector, json!({"ray.io/cluster": active, "ray.io/serve": "true"}));
     assert_eq!(shares(&stage), "100/100");
-    assert_eq!(stage.leads_to(), Some(active), "clients inside the cluster have their Service");
+    assert_eq!(stage.leads_to(), Some(active), "in-cluster clients use the serve Service");
 }
 
 #[test]
-fn b27_an_upgrade_goes_step_by_step() {
+fn b27_upgrade_proceeds_step_by_step() {
     let mut stage = serving(50, 25, 5);
     let old = stage.living()[0].clone();
 
@@ -99,7 +100,7 @@ fn b27_an_upgrade_goes_step_by_step() {
     assert_eq!(
         stage.applied(&new).last().expect("a configuration").get("target_capacity"),
         None,
-        "no limit stays behind"
+        "the capacity limit is removed"
     );
     assert_eq!(stage.told("Promoted"), 1);
 
@@ -111,8 +112,8 @@ fn b27_an_upgrade_goes_step_by_step() {
 #[rstest]
 #[case::halves(50, 25, 5, 6)]
 #[case::quarters(25, 5, 10, 5)]
-#[case::all_at_once(100, 100, 1, 8)]
-fn workers_follow_the_capacity(#[case] surge: i32, #[case] step: i32, #[case] interval: i32, #[case] most: usize) {
+#[case::full_surge(100, 100, 1, 8)]
+fn workers_are_scaled_with_the_capacity(#[case] surge: i32, #[case] step: i32, #[case] interval: i32, #[case] most: usize) {
     let mut stage = serving(surge, step, interval);
     stage.edit(version("2.54.0"));
     let end = stage.now + SignedDuration::from_secs(400);
@@ -130,26 +131,26 @@ fn workers_follow_the_capacity(#[case] surge: i32, #[case] step: i32, #[case] in
 }
 
 #[test]
-fn traffic_follows_replicas_that_run() {
+fn traffic_waits_for_running_replicas() {
     let mut stage = serving(50, 25, 5);
     stage.deploy = SignedDuration::from_secs(40);
     stage.edit(version("2.54.0"));
     watched(&mut stage, 30);
     assert_eq!(shares(&stage), "100/100 0/50");
     assert!(
-        stage.message("UpgradeInProgress").contains("can take 25 % of the traffic"),
+        stage.message("UpgradeInProgress").contains("can serve 25% of the traffic"),
         "{}",
         stage.message("UpgradeInProgress")
     );
 
     watched(&mut stage, 45);
-    assert_eq!(shares(&stage), "50/50 50/100", "the next replicas take their time too");
+    assert_eq!(shares(&stage), "50/50 50/100", "the next replicas are still starting");
     watched(&mut stage, 60);
     assert_eq!(shares(&stage), "100/100");
 }
 
 #[test]
-fn b31_nothing_moves_while_nobody_lets_requests_in() {
+fn b31_upgrade_waits_for_the_gateway_class() {
     let mut stage = Stage::new(service(50, 25, 5));
     stage.lets_in = false;
     stage.play(60);
@@ -157,7 +158,7 @@ fn b31_nothing_moves_while_nobody_lets_requests_in() {
     stage.play(30);
     assert_eq!(shares(&stage), "100/100 0/0");
     assert!(
-        stage.message("UpgradeInProgress").contains("there is no GatewayClass traefik"),
+        stage.message("UpgradeInProgress").contains("GatewayClass traefik does not exist"),
         "{}",
         stage.message("UpgradeInProgress")
     );
@@ -168,13 +169,13 @@ fn b31_nothing_moves_while_nobody_lets_requests_in() {
 }
 
 #[test]
-fn the_next_capacity_waits_for_pods_that_have_to_go() {
+fn capacity_waits_for_surplus_pods_to_terminate() {
     let mut stage = serving(50, 25, 5);
     stage.workers_linger = true;
     stage.edit(version("2.54.0"));
     watched(&mut stage, 60);
     assert_eq!(shares(&stage), "50/50 50/50");
-    assert!(stage.message("UpgradeInProgress").contains("are gone"), "{}", stage.message("UpgradeInProgress"));
+    assert!(stage.message("UpgradeInProgress").contains("to terminate"), "{}", stage.message("UpgradeInProgress"));
     assert_eq!(stage.workers_there(), 6);
 
     stage.workers_linger = false;
@@ -182,20 +183,20 @@ fn the_next_capacity_waits_for_pods_that_have_to_go() {
     assert_eq!(shares(&stage), "100/100");
 }
 
-/// How far an upgrade is when it is taken back, as the status says, and how that is chosen to go.
+/// Shares at which the upgrade is rolled back, the rollback mode, and the expected shares.
 #[rstest]
 #[case::before_traffic("100/100 0/50", None, &["100/100"])]
 #[case::early("75/100 25/50", None, &["100/100 0/50", "100/100"])]
 #[case::in_the_middle("50/50 50/50", None, &["50/100 50/50", "100/100 0/50", "100/100"])]
 #[case::late("25/50 75/100", None, &["50/50 50/100", "50/50 50/50", "50/100 50/50", "100/100 0/50", "100/100"])]
-#[case::in_the_middle_by_steps(
+#[case::in_the_middle_stepped(
     "50/50 50/50", Some("Stepped"), &["50/100 50/50", "75/100 25/50", "100/100 0/50", "100/100"])]
-#[case::late_by_steps(
+#[case::late_stepped(
     "25/50 75/100", Some("Stepped"),
     &["50/50 50/100", "50/50 50/50", "50/100 50/50", "75/100 25/50", "100/100 0/50", "100/100"])]
-#[case::at_the_end_at_once(
+#[case::at_the_end_immediate(
     "0/50 100/100", Some("Immediate"), &["50/50 50/100", "50/50 50/50", "50/100 50/50", "100/100 0/50", "100/100"])]
-fn b32_an_upgrade_that_is_taken_back_ends_on_the_cluster_that_served(
+fn b32_rolled_back_upgrade_ends_on_the_active_cluster(
     #[case] at: &str,
     #[case] rollback: Option<&str>,
     #[case] expected: &[&str],
@@ -217,7 +218,7 @@ fn b32_an_upgrade_that_is_taken_back_ends_on_the_cluster_that_served(
     assert_eq!(stage.applied(&old).last().expect("a configuration").get("target_capacity"), None);
 }
 
-/// Upgrades a service as far as this.
+/// Upgrades the RayService until it has these shares.
 fn begin(stage: &mut Stage, until: &str) {
     stage.edit(version("2.54.0"));
     play_until(stage, until);
@@ -232,20 +233,20 @@ fn play_until(stage: &mut Stage, until: &str) {
 }
 
 #[test]
-fn an_upgrade_can_be_paused_and_goes_on() {
+fn upgrade_can_be_paused_and_resumed() {
     let mut stage = serving(50, 25, 5);
     begin(&mut stage, "75/100 25/50");
     stage.edit(json!({"metadata": {"annotations": {"sluice.dev/upgrade": "Paused"}}}));
     assert_eq!(watched(&mut stage, 60), ["75/100 25/50"]);
-    let told = stage.message("UpgradeInProgress");
-    assert!(told.contains("it is paused by annotation sluice.dev/upgrade"), "{told}");
+    let message = stage.message("UpgradeInProgress");
+    assert!(message.contains("it is paused by annotation sluice.dev/upgrade"), "{message}");
 
     stage.edit(json!({"metadata": {"annotations": {"sluice.dev/upgrade": null}}}));
     assert_eq!(watched(&mut stage, 60).last().map(String::as_str), Some("100/100"));
 }
 
 #[test]
-fn an_upgrade_can_be_promoted_and_the_next_one_is_not_meant() {
+fn promotion_applies_to_one_upgrade_only() {
     let mut stage = serving(50, 1, 600);
     stage.edit(json!({"metadata": {"annotations": {"sluice.dev/bake-seconds": "3600"}}}));
     begin(&mut stage, "99/100 1/50");
@@ -264,7 +265,7 @@ fn an_upgrade_can_be_promoted_and_the_next_one_is_not_meant() {
 #[case::before_traffic("100/100 0/50")]
 #[case::early("75/100 25/50")]
 #[case::late("25/50 75/100")]
-fn an_upgrade_whose_applications_fail_goes_back_and_is_not_tried_again(#[case] at: &str) {
+fn upgrade_with_failing_applications_is_rolled_back_and_not_retried(#[case] at: &str) {
     let mut stage = serving(50, 25, 5);
     stage.edit(json!({"metadata": {"annotations": {"sluice.dev/rollback": "Stepped"}}}));
     let old = stage.living()[0].clone();
@@ -272,20 +273,20 @@ fn an_upgrade_whose_applications_fail_goes_back_and_is_not_tried_again(#[case] a
     let pending = stage.named().1.expect("it is pending");
     stage.failing.insert(pending.clone());
 
-    // When its applications fail, then all requests go back without a pause,
+    // When its applications fail, then all traffic returns without a pause,
     let seen = watched(&mut stage, 20);
     assert_eq!(seen.last().map(String::as_str), Some("100/100"), "{seen:?}");
     let why = "application one is DEPLOY_FAILED: no module named one";
     assert_eq!(stage.told("UpgradeFailed"), 1);
     assert!(stage.message("sluice.dev/UpgradeBlocked").contains(why), "{}", stage.message("sluice.dev/UpgradeBlocked"));
 
-    // and the same is not tried again, also not by another process,
+    // and the same upgrade is not retried, not even after a restart,
     stage.restart();
     stage.play(100);
     assert_eq!(stage.living(), std::slice::from_ref(&old));
     assert_eq!(stage.condition("sluice.dev/UpgradeBlocked"), state("True", "UpgradeFailed"));
 
-    // but something else is: here, the same cluster with another configuration.
+    // but a different one is: here, the same cluster with another configuration.
     stage.failing.clear();
     let other = service(50, 25, 5)["spec"]["serveConfigV2"].as_str().expect("a text").replace("one:app", "two:app");
     stage.edit(json!({"spec": {"serveConfigV2": other}}));
@@ -296,7 +297,7 @@ fn an_upgrade_whose_applications_fail_goes_back_and_is_not_tried_again(#[case] a
 }
 
 #[test]
-fn an_upgrade_that_has_failed_is_not_promoted_any_more() {
+fn failed_upgrade_drops_the_promotion() {
     let mut stage = serving(50, 25, 5);
     begin(&mut stage, "75/100 25/50");
     stage.edit(json!({"metadata": {"annotations": {"sluice.dev/upgrade": "Promote"}}}));
@@ -310,7 +311,7 @@ fn an_upgrade_that_has_failed_is_not_promoted_any_more() {
 }
 
 #[test]
-fn the_old_cluster_keeps_what_it_has_while_the_new_one_bakes() {
+fn old_cluster_keeps_its_capacity_during_the_bake_time() {
     let mut stage = serving(50, 50, 1);
     stage.edit(json!({"metadata": {"annotations": {"sluice.dev/bake-seconds": "120"}}}));
     begin(&mut stage, "0/50 100/100");
@@ -319,7 +320,7 @@ fn the_old_cluster_keeps_what_it_has_while_the_new_one_bakes() {
 }
 
 #[test]
-fn b33_an_upgrade_that_was_taken_back_goes_on_when_it_is_wanted_again() {
+fn b33_rolled_back_upgrade_resumes_when_requested_again() {
     let mut stage = serving(50, 25, 5);
     begin(&mut stage, "25/50 75/100");
     let pending = stage.named().1;
@@ -331,7 +332,7 @@ fn b33_an_upgrade_that_was_taken_back_goes_on_when_it_is_wanted_again() {
 }
 
 #[test]
-fn b33_a_third_version_comes_once_the_active_cluster_has_everything_back() {
+fn b33_third_version_starts_once_the_rollback_is_complete() {
     let mut stage = serving(50, 25, 5);
     let old = stage.living()[0].clone();
     begin(&mut stage, "50/50 50/50");
@@ -349,7 +350,7 @@ fn b33_a_third_version_comes_once_the_active_cluster_has_everything_back() {
 }
 
 #[test]
-fn b34_a_pending_cluster_that_takes_nothing_any_more_is_left() {
+fn b34_pending_cluster_without_endpoints_loses_its_traffic() {
     let mut stage = serving(50, 25, 5);
     let old = stage.living()[0].clone();
     begin(&mut stage, "25/50 75/100");
@@ -359,13 +360,13 @@ fn b34_a_pending_cluster_that_takes_nothing_any_more_is_left() {
     stage.unreachable.insert(pending);
     stage.edit(version("2.53.0"));
     stage.play(2);
-    assert_eq!(stage.share(&old), 100, "whoever can answer does");
+    assert_eq!(stage.share(&old), 100, "the cluster with endpoints receives all traffic");
     stage.pods_start = true;
     stage.play(60);
     assert_eq!(stage.named(), (Some(old), None));
 }
 
-/// All steps of an upgrade with a surge of a half and steps of a quarter.
+/// Shares of an upgrade with a surge of 50 percent and steps of 25 percent.
 const STEPS: [&str; 11] = [
     "100/100",
     "100/100 0/0",
@@ -380,18 +381,19 @@ const STEPS: [&str; 11] = [
     "100/100",
 ];
 
-/// Plays an upgrade to its end; after so many writes a new process takes over. Returns its steps, and how many writes there were.
+/// Runs an upgrade to completion, with a restart after `after` writes. Returns its steps and the
+/// number of writes.
 fn interrupted(after: usize) -> (Vec<String>, usize) {
     let mut stage = serving(50, 25, 5);
     stage.edit(version("2.54.0"));
     let end = stage.now + SignedDuration::from_secs(60);
     let (mut seen, mut written) = (vec![shares(&stage)], 0);
     while stage.now < end {
-        let is_last = written < after;
-        let planned = stage.beat(end, &|index| !is_last || written + index < after);
+        let is_before_restart = written < after;
+        let planned = stage.beat(end, &|index| !is_before_restart || written + index < after);
         stage.check_shares();
         written += planned;
-        if is_last && written >= after {
+        if is_before_restart && written >= after {
             stage.restart();
         }
         let now = shares(&stage);
@@ -403,7 +405,7 @@ fn interrupted(after: usize) -> (Vec<String>, usize) {
 }
 
 #[test]
-fn an_upgrade_goes_the_same_way_after_whichever_write_it_is_interrupted() {
+fn upgrade_takes_the_same_steps_after_a_restart_at_any_write() {
     let (steps, writes) = interrupted(0);
     assert_eq!(steps, STEPS);
     for after in 1..writes {
@@ -412,7 +414,7 @@ fn an_upgrade_goes_the_same_way_after_whichever_write_it_is_interrupted() {
 }
 
 #[test]
-fn a_service_that_is_not_to_be_upgraded_in_steps_any_more_finishes_what_was_begun() {
+fn upgrade_in_progress_is_finished_when_the_strategy_changes() {
     let mut stage = serving(50, 25, 5);
     begin(&mut stage, "75/100 25/50");
     stage.edit(json!({"spec": {"upgradeStrategy": {"type": "NewCluster", "clusterUpgradeOptions": null}}}));

@@ -135,6 +135,6 @@ async fn an_operator_of_another_name_makes_clusters_and_tells_how_they_are() {
 
     // then all of that passes, and the gate isn't its to open.
     let refusal = patch(&kuberay, "RayCluster", "second", opened()).await.expect_err("refused").to_string();
-    assert!(refusal.contains("spec.suspend of a queued RayCluster is its gate"), "{refusal}");
+    assert!(refusal.contains("spec.suspend of a queued RayCluster cannot be set to false by hand"), "{refusal}");
     api(&kuberay, "RayCluster").delete("second", &DeleteParams::default()).await.expect("a deletion");
 }

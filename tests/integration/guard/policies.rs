@@ -81,11 +81,11 @@ fn both(one: Value, other: Value) -> Value {
 
 fn gates() -> Vec<Change> {
     let gate =
-        "spec.suspend of a queued RayCluster is its gate: Sluice sets it to false once an admitted Workload covers";
-    let in_use = "spec.suspend of a queued RayService's RayCluster is its gate: Sluice sets it to true when others get";
-    let in_template = "spec.rayClusterConfig.suspend of a queued RayService stays true: it makes each of its clusters";
+        "spec.suspend of a queued RayCluster cannot be set to false by hand: Sluice does so once an admitted Workload covers";
+    let in_use = "spec.suspend of a RayCluster of a queued RayService cannot be set to true by hand";
+    let in_template = "spec.rayClusterConfig.suspend of a queued RayService cannot be set to false: its RayClusters are created";
     let of_pod =
-        "spec.schedulingGates: Sluice takes the gate kueue.x-k8s.io/elastic-job away once an admitted Workload";
+        "spec.schedulingGates: the gate kueue.x-k8s.io/elastic-job cannot be removed by hand: Sluice does so once an admitted";
     vec![
         change("the gate of a child is opened", CHILD, suspend(false), gate),
         change("the gate of a child is taken away", CHILD, suspend(Value::Null), gate),
@@ -110,11 +110,11 @@ fn gates() -> Vec<Change> {
 }
 
 fn queue_names() -> Vec<Change> {
-    let runs = "metadata.labels[kueue.x-k8s.io/queue-name] of a RayCluster changes only while spec.suspend is true";
-    let owned = "metadata.labels[kueue.x-k8s.io/queue-name] of a RayCluster that belongs to another object";
+    let runs = "metadata.labels[kueue.x-k8s.io/queue-name] of a RayCluster can change only while spec.suspend is true";
+    let owned = "metadata.labels[kueue.x-k8s.io/queue-name] of a RayCluster that has an owner is set by the owner";
     let held =
-        "of a RayService stays a while the service holds quota (Slice s-1 holds quota in ClusterQueue team-a for c)";
-    let has = "is not added to a RayService that has clusters (unqueued-x): they would have to stop";
+        "of a RayService cannot change from a while the service holds quota (Slice s-1 holds quota in ClusterQueue team-a for c)";
+    let has = "cannot be added to a RayService that has RayClusters (unqueued-x): they would have to stop";
     vec![
         change("a cluster that runs is moved", RUNNING, moved("b"), runs),
         change("a cluster that runs leaves its queue", RUNNING, moved(Value::Null), runs),
@@ -136,10 +136,10 @@ fn queue_names() -> Vec<Change> {
 }
 
 fn ties() -> Vec<Change> {
-    let labels = "[ray.io/originated-from-crd] of a RayCluster say whose cluster it is, and stay as they are";
-    let owner = "metadata.ownerReferences: the controller of a queued RayCluster says whose quota it uses";
+    let labels = "[ray.io/originated-from-crd] of a RayCluster are immutable, because they identify its owner";
+    let owner = "metadata.ownerReferences: the controller of a queued RayCluster is immutable";
     let counted = "metadata.labels: ray.io/cluster, ray.io/group, ray.io/node-type, kueue.x-k8s.io/podset, kueue.x-k8s.io/job-uid, ";
-    let of_pod = "metadata.ownerReferences: the controller of a pod of a RayCluster says what quota it uses";
+    let of_pod = "metadata.ownerReferences: the controller of a pod of a RayCluster is immutable";
     let orphaned = json!({"metadata": {"ownerReferences": []}});
     let adopted = json!({"metadata": {"ownerReferences": [{
         "apiVersion": "ray.io/v1", "kind": "RayJob", "name": "no-one", "uid": "1", "controller": true,
@@ -166,13 +166,13 @@ fn ties() -> Vec<Change> {
 }
 
 fn jobs() -> Vec<Change> {
-    let gate = "spec.suspend of a queued Job is its gate: Sluice sets it to false once an admitted Workload covers";
-    let in_template = "spec.template.spec.schedulingGates: Sluice takes the gate kueue.x-k8s.io/elastic-job from each";
-    let runs = "metadata.labels[kueue.x-k8s.io/queue-name] of a Job changes only while spec.suspend is true";
+    let gate = "spec.suspend of a queued Job cannot be set to false by hand: Sluice does so once an admitted Workload covers";
+    let in_template = "spec.template.spec.schedulingGates of a queued Job must keep the gate kueue.x-k8s.io/elastic-job";
+    let runs = "metadata.labels[kueue.x-k8s.io/queue-name] of a Job can change only while spec.suspend is true";
     let of_pod =
-        "spec.schedulingGates: Sluice takes the gate kueue.x-k8s.io/elastic-job away once an admitted Workload";
+        "spec.schedulingGates: the gate kueue.x-k8s.io/elastic-job cannot be removed by hand: Sluice does so once an admitted";
     let counted = "metadata.labels: batch.kubernetes.io/job-name, kueue.x-k8s.io/podset, kueue.x-k8s.io/job-uid and sluice.dev/shape";
-    let owner = "metadata.ownerReferences: the controller of a pod of a queued Job says what quota it uses";
+    let owner = "metadata.ownerReferences: the controller of a pod of a queued Job is immutable";
     let ungated = json!({"spec": {"template": {"spec": {"schedulingGates": []}}}});
     vec![
         change("the gate of a Job is opened", WAITING_JOB, suspend(false), gate),
@@ -269,7 +269,7 @@ async fn each_policy_refuses_an_administrator_with_its_message_and_lets_sluice_t
             "an administrator",
             "a pod asks for less",
             &by_resize,
-            "what its quota is reserved for",
+            "cannot be resized, because quota is reserved for its current requests",
         ));
     }
     assert!(problems.is_empty(), "{} of {} went wrong:\n{}", problems.len(), changes.len(), problems.join("\n"));
@@ -285,23 +285,23 @@ fn in_steps() -> Vec<(&'static str, Value)> {
     vec![
         ("", options(json!({}))),
         ("", options(json!({"maxSurgePercent": 100, "stepSizePercent": 100, "intervalSeconds": 1}))),
-        ("clusterUpgradeOptions is missing: NewClusterWithIncrementalUpgrade needs stepSizePercent", Value::Null),
+        ("clusterUpgradeOptions is required for NewClusterWithIncrementalUpgrade. Set stepSizePercent", Value::Null),
         (
-            "maxSurgePercent is 0, and has to be from 1 to 100",
+            "maxSurgePercent is 0, must be from 1 to 100",
             options(json!({"maxSurgePercent": 0, "stepSizePercent": 0})),
         ),
-        ("maxSurgePercent is 101, and has to be from 1 to 100", options(json!({"maxSurgePercent": 101}))),
+        ("maxSurgePercent is 101, must be from 1 to 100", options(json!({"maxSurgePercent": 101}))),
         (
-            "stepSizePercent is 0, and has to be from 1 to 50, which is maxSurgePercent",
+            "stepSizePercent is 0, must be from 1 to 50 (maxSurgePercent)",
             options(json!({"stepSizePercent": 0})),
         ),
         (
-            "stepSizePercent is 51, and has to be from 1 to 50, which is maxSurgePercent",
+            "stepSizePercent is 51, must be from 1 to 50 (maxSurgePercent)",
             options(json!({"stepSizePercent": 51})),
         ),
-        ("intervalSeconds is 0, and has to be above 0", options(json!({"intervalSeconds": 0}))),
+        ("intervalSeconds is 0, must be greater than 0", options(json!({"intervalSeconds": 0}))),
         (
-            "gatewayClassName is empty, and has to be the name of a GatewayClass",
+            "gatewayClassName is empty, must be the name of a GatewayClass",
             options(json!({"gatewayClassName": " "})),
         ),
     ]
@@ -320,16 +320,16 @@ async fn steps_that_make_no_sense_are_refused_with_what_is_allowed() {
     };
     let changes = in_steps().into_iter().map(|(refusal, options)| (refusal, strategy(options)));
     let changes = changes.chain([
-        ("nobody would make the workers follow the capacity", with("sluice.dev/scale-workers", "false")),
+        ("the worker groups would not follow the capacity", with("sluice.dev/scale-workers", "false")),
         ("", with("sluice.dev/gateway", "infra/public.v1")),
         ("", with("sluice.dev/http-route", "shop")),
         (
-            "annotation sluice.dev/gateway is 'a/b/c', and has to be NAME or NAMESPACE/NAME of a Gateway",
+            "annotation sluice.dev/gateway is 'a/b/c', must be NAME or NAMESPACE/NAME of a Gateway",
             with("sluice.dev/gateway", "a/b/c"),
         ),
-        ("annotation sluice.dev/gateway is '', and has to be NAME", with("sluice.dev/gateway", "")),
+        ("annotation sluice.dev/gateway is '', must be NAME", with("sluice.dev/gateway", "")),
         (
-            "annotation sluice.dev/http-route is 'infra/shop', and has to be the name of an HTTPRoute",
+            "annotation sluice.dev/http-route is 'infra/shop', must be the name of an HTTPRoute",
             with("sluice.dev/http-route", "infra/shop"),
         ),
     ]);
@@ -349,7 +349,7 @@ async fn a_cluster_of_a_service_or_job_can_have_no_strategy_of_its_own_whoever_a
     make(&env).await;
     let sluice = env.manager_client().await;
     let serving = api(&env.client, "RayService").get("serving").await.expect("the service");
-    let refusal = |of: &str| format!("spec.upgradeStrategy.type: a RayCluster of a {of} has no strategy of its own");
+    let refusal = |of: &str| format!("spec.upgradeStrategy.type cannot be set on a RayCluster of a {of}");
     let strategy = |kind: Value| json!({"spec": {"upgradeStrategy": {"type": kind}}});
     let created = async |client: &Client, object: Value| {
         let object: DynamicObject = serde_json::from_value(object).expect("an object");

@@ -145,7 +145,7 @@ pub(super) fn while_quota_is_held() -> Vec<Change> {
         status("more quota", json!({"admission": admission("team", 3, "6")}), &["status.admission", "field is immutable"]),
         status("no quota", json!({"conditions": [], "admission": null}), &[]),
         status("more pods that are over", json!({"reclaimablePods": [{"name": "main", "count": 2}]}), &[]),
-        status("fewer pods that are over", json!({"reclaimablePods": [{"name": "main", "count": 0}]}), &["status.reclaimablePods", "cannot become less"]),
-        status("no pods that are over", json!({"reclaimablePods": null}), &["status.reclaimablePods", "cannot become less, or be removed"]),
+        status("fewer pods that are over", json!({"reclaimablePods": [{"name": "main", "count": 0}]}), &["status.reclaimablePods", "cannot decrease"]),
+        status("no pods that are over", json!({"reclaimablePods": null}), &["status.reclaimablePods", "cannot decrease, or be removed"]),
     ]
 }

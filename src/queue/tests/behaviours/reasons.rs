@@ -55,9 +55,9 @@ fn b57_of_several_obstacles_the_most_hopeful_is_the_reason(#[case] mut scene: Sc
 
 /// Two strict queues are full, and the first of each waits; another borrows, and a fourth may not.
 #[rstest]
-#[case::of_others("borrower", "5 is kept for team/w2 and 1 more;")]
-#[case::but_not_of_its_own("w2", "2 is kept for team/w1;")]
-#[case::of_its_own_but_not("w1", "3 is kept for team/w2;")]
+#[case::of_others("borrower", "5 is reserved for team/w2 and 1 more;")]
+#[case::but_not_of_its_own("w2", "2 is reserved for team/w1;")]
+#[case::of_its_own_but_not("w1", "3 is reserved for team/w2;")]
 fn who_waits_is_told_of_what_is_kept_for_others(#[case] who: &str, #[case] expected: &str) {
     let mut scene = kept_for_two();
 
@@ -74,7 +74,7 @@ fn what_is_kept_where_it_could_not_borrow_anyway_is_nothing_to_it() {
     assert_eq!(scene.run(), [""; 0]);
 
     let (_, why) = scene.says("limited", names::QUOTA_RESERVED);
-    assert!(why.contains("limited by its borrowingLimit") && !why.contains("kept"), "{why}");
+    assert!(why.contains("limited by its borrowingLimit") && !why.contains("reserved"), "{why}");
 }
 
 fn kept_for_two() -> Scene {

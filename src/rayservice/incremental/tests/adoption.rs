@@ -1,4 +1,4 @@
-//! Upgrades in steps behind a Gateway or a route that is there already.
+//! Incremental upgrades behind a user-provided Gateway or HTTPRoute.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,8 @@ use super::{begin, service, serving, shares, watched};
 use crate::tests::stage::Stage;
 use crate::tests::version;
 
-/// A service that is reached by a route of others, which sends a tenth of what comes in to somebody else.
+/// Returns a RayService with a user-provided route, which sends a tenth of the traffic to another
+/// backend.
 fn adopting() -> Stage {
     let mut service = service(50, 25, 5);
     service["metadata"]["annotations"] = json!({"sluice.dev/http-route": "shop"});
@@ -32,17 +33,17 @@ fn shop() -> Value {
     })
 }
 
-/// Names and weights of the backends of the route `shop`.
+/// Returns names and weights of the backends of the route `shop`.
 fn backends(stage: &Stage) -> Vec<(String, i64)> {
     let route = stage.object("HTTPRoute", "shop").expect("the route");
     let backends = route["spec"]["rules"][0]["backendRefs"].as_array().cloned().unwrap_or_default();
-    let told = |backend: &Value| {
+    let weighted = |backend: &Value| {
         (backend["name"].as_str().unwrap_or_default().to_owned(), backend["weight"].as_i64().unwrap_or(1))
     };
-    backends.iter().map(told).collect()
+    backends.iter().map(weighted).collect()
 }
 
-fn noted(stage: &Stage) -> Option<String> {
+fn recorded_route(stage: &Stage) -> Option<String> {
     let service = stage.service().expect("the service");
     service.metadata.annotations.unwrap_or_default().remove("sluice.dev/adopted-http-route")
 }
@@ -52,16 +53,16 @@ fn backend(cluster: &str) -> String {
 }
 
 #[test]
-fn a_route_of_others_is_divided_and_left_as_it_is_otherwise() {
+fn user_provided_route_is_split_and_otherwise_unchanged() {
     let mut stage = adopting();
     let old = stage.living()[0].clone();
     assert_eq!(backends(&stage), [(backend(&old), 900), ("canary".to_owned(), 100)]);
-    assert_eq!(noted(&stage).as_deref(), Some("shop"));
-    assert!(stage.names("Gateway").is_empty() && stage.names("HTTPRoute") == ["shop"], "nothing else is made");
+    assert_eq!(recorded_route(&stage).as_deref(), Some("shop"));
+    assert!(stage.names("Gateway").is_empty() && stage.names("HTTPRoute") == ["shop"], "nothing else is created");
 
     begin(&mut stage, "75/100 25/50");
 
-    let new = stage.named().1.expect("it is pending");
+    let new = stage.named().1.expect("a pending cluster");
     assert_eq!(backends(&stage), [(backend(&old), 675), (backend(&new), 225), ("canary".to_owned(), 100)]);
     let mut expected = shop()["spec"].clone();
     let mut route = stage.object("HTTPRoute", "shop").expect("the route")["spec"].clone();
@@ -77,21 +78,21 @@ fn a_route_of_others_is_divided_and_left_as_it_is_otherwise() {
 }
 
 #[test]
-fn a_route_that_its_owner_writes_anew_is_divided_as_before() {
+fn route_overwritten_by_its_owner_is_split_again() {
     let mut stage = adopting();
     let old = stage.living()[0].clone();
     begin(&mut stage, "75/100 25/50");
-    let divided = backends(&stage);
+    let split = backends(&stage);
 
     stage.meddle("HTTPRoute", "shop", json!({"spec": shop()["spec"]}));
     stage.play(1);
 
-    assert_eq!(backends(&stage), divided);
-    assert_eq!(shares(&stage), "75/100 25/50", "{old} goes on");
+    assert_eq!(backends(&stage), split);
+    assert_eq!(shares(&stage), "75/100 25/50", "{old} keeps its share");
 }
 
 #[test]
-fn a_route_that_can_not_be_divided_holds_the_upgrade() {
+fn route_that_cannot_be_split_blocks_the_upgrade() {
     let mut stage = adopting();
     let old = stage.living()[0].clone();
     let own = json!({"name": backend(&old), "port": 8000, "weight": 9});
@@ -102,18 +103,18 @@ fn a_route_that_can_not_be_divided_holds_the_upgrade() {
     stage.play(60);
 
     assert_eq!(shares(&stage), "100/100 0/0");
-    let told = stage.message("UpgradeInProgress");
-    assert!(told.contains("has to be a multiple of 100 there to be divided, and is 9"), "{told}");
+    let message = stage.message("UpgradeInProgress");
+    assert!(message.contains("must be a multiple of 100 to be split, but is 9"), "{message}");
 }
 
 #[test]
-fn a_route_that_is_named_and_is_not_there_is_waited_for() {
+fn upgrade_waits_for_a_missing_user_provided_route() {
     let mut stage = serving(50, 25, 5);
     stage.edit(json!({"metadata": {"annotations": {"sluice.dev/http-route": "shop"}}}));
     stage.edit(version("2.54.0"));
     stage.play(30);
-    let told = stage.message("UpgradeInProgress");
-    assert!(told.contains("there is no HTTPRoute shop, which annotation sluice.dev/http-route names"), "{told}");
+    let message = stage.message("UpgradeInProgress");
+    assert!(message.contains("HTTPRoute shop does not exist (annotation sluice.dev/http-route)"), "{message}");
 
     stage.create("HTTPRoute", shop());
     watched(&mut stage, 60);
@@ -121,7 +122,7 @@ fn a_route_that_is_named_and_is_not_there_is_waited_for() {
 }
 
 #[test]
-fn a_route_that_is_not_named_any_more_leads_to_the_serve_service_again() {
+fn route_that_is_no_longer_named_points_at_the_serve_service_again() {
     for patch in [
         json!({"metadata": {"annotations": {"sluice.dev/http-route": null}}}),
         json!({"spec": {"upgradeStrategy": {"type": "NewCluster", "clusterUpgradeOptions": null}}}),
@@ -130,12 +131,12 @@ fn a_route_that_is_not_named_any_more_leads_to_the_serve_service_again() {
         stage.edit(patch);
         stage.play(10);
         assert_eq!(backends(&stage), [("chat-serve-svc".to_owned(), 900), ("canary".to_owned(), 100)]);
-        assert_eq!(noted(&stage), None);
+        assert_eq!(recorded_route(&stage), None);
     }
 }
 
 #[test]
-fn a_route_outlives_the_service_and_names_none_of_its_clusters() {
+fn deleted_ray_service_leaves_no_cluster_in_the_user_provided_route() {
     let mut stage = adopting();
     stage.delete("RayService", "chat");
     stage.play(30);
@@ -144,7 +145,7 @@ fn a_route_outlives_the_service_and_names_none_of_its_clusters() {
 }
 
 #[test]
-fn a_route_is_noted_before_it_is_divided_whenever_a_process_ends() {
+fn route_is_recorded_before_it_is_split_despite_restarts() {
     for writes in 0..40 {
         let mut service = service(50, 25, 5);
         service["metadata"]["annotations"] = json!({"sluice.dev/http-route": "shop"});
@@ -155,8 +156,8 @@ fn a_route_is_noted_before_it_is_divided_whenever_a_process_ends() {
         while written < writes && stage.now < end {
             let planned = stage.beat(end, &|index| written + index < writes);
             written += planned;
-            let is_divided = backends(&stage)[0].0 != "chat-serve-svc";
-            assert!(!is_divided || noted(&stage).is_some(), "after {written} writes");
+            let is_split = backends(&stage)[0].0 != "chat-serve-svc";
+            assert!(!is_split || recorded_route(&stage).is_some(), "after {written} writes");
         }
         stage.edit(json!({"metadata": {"annotations": {"sluice.dev/http-route": null}}}));
         stage.restart();
@@ -166,7 +167,7 @@ fn a_route_is_noted_before_it_is_divided_whenever_a_process_ends() {
 }
 
 #[test]
-fn a_gateway_of_others_is_used_and_not_touched() {
+fn user_provided_gateway_is_used_unchanged() {
     let mut service = service(50, 25, 5);
     service["metadata"]["annotations"] = json!({"sluice.dev/gateway": "infra/public"});
     let mut stage = Stage::new(service);
@@ -181,23 +182,24 @@ fn a_gateway_of_others_is_used_and_not_touched() {
     watched(&mut stage, 60);
 
     assert_eq!(shares(&stage), "100/100");
-    assert_eq!(stage.object("Gateway", "public").expect("it is there")["spec"], spec);
+    assert_eq!(stage.object("Gateway", "public").expect("the object")["spec"], spec);
     let route = stage.object("HTTPRoute", "chat-httproute").expect("a route");
     assert_eq!(route["spec"]["parentRefs"], json!([{"name": "public", "namespace": "infra"}]));
 }
 
-/// A service that is to be upgraded now, with the cluster that will be made if nothing else is in the way.
+/// Returns a RayService whose spec has just changed, and the name of the cluster that will be
+/// created by default.
 fn about_to_upgrade() -> (Stage, String) {
     let mut stage = serving(50, 25, 5);
     stage.edit(version("2.54.0"));
-    let mut elsewhere = stage.clone();
-    elsewhere.play(1);
-    let new = elsewhere.named().1.expect("it is pending");
+    let mut preview = stage.clone();
+    preview.play(1);
+    let new = preview.named().1.expect("a pending cluster");
     (stage, new)
 }
 
 #[test]
-fn a_new_cluster_takes_no_name_that_a_route_still_sends_requests_to() {
+fn new_cluster_gets_no_name_that_a_route_still_references() {
     let (mut stage, name) = about_to_upgrade();
     let mut spec = stage.object("HTTPRoute", "chat-httproute").expect("the route")["spec"].clone();
     let backends = spec["rules"][0]["backendRefs"].as_array_mut().expect("backends");
@@ -211,7 +213,7 @@ fn a_new_cluster_takes_no_name_that_a_route_still_sends_requests_to() {
 }
 
 #[test]
-fn a_service_of_others_that_has_the_name_of_a_clusters_gets_no_traffic_and_stays_as_it_is() {
+fn foreign_service_with_a_backend_name_gets_no_traffic_and_is_unchanged() {
     let (mut stage, new) = about_to_upgrade();
     let spec = json!({"selector": {"app": "theirs"}, "ports": [{"port": 8000}]});
     stage.create("Service", json!({"metadata": {"name": backend(&new), "namespace": "ml"}, "spec": spec}));
@@ -220,9 +222,9 @@ fn a_service_of_others_that_has_the_name_of_a_clusters_gets_no_traffic_and_stays
 
     assert_eq!(shares(&stage), "100/100 0/0");
     assert_eq!(stage.share(&new), 0);
-    assert_eq!(stage.object("Service", &backend(&new)).expect("it is there")["spec"], spec);
-    let told = stage.message("UpgradeInProgress");
-    assert!(told.contains(&format!("Service {}", backend(&new))) && told.contains("isn't owned by it"), "{told}");
+    assert_eq!(stage.object("Service", &backend(&new)).expect("the object")["spec"], spec);
+    let message = stage.message("UpgradeInProgress");
+    assert!(message.contains(&format!("Service {}", backend(&new))) && message.contains("is not owned by it"), "{message}");
 
     stage.forget("Service", &backend(&new));
     watched(&mut stage, 60);
@@ -230,11 +232,11 @@ fn a_service_of_others_that_has_the_name_of_a_clusters_gets_no_traffic_and_stays
 }
 
 #[test]
-fn a_route_that_is_taken_away_is_made_anew_with_the_same_shares() {
+fn deleted_route_is_recreated_with_the_same_shares() {
     let mut stage = serving(50, 25, 5);
     begin(&mut stage, "75/100 25/50");
     stage.forget("HTTPRoute", "chat-httproute");
     stage.play(1);
-    let new = stage.named().1.expect("it is pending");
+    let new = stage.named().1.expect("a pending cluster");
     assert_eq!(stage.share(&new), 25);
 }

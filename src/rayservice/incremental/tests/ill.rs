@@ -1,4 +1,4 @@
-//! Clusters that are to take over and don't get well.
+//! Pending clusters that do not become healthy.
 
 use jiff::SignedDuration;
 use kube_core::ResourceExt;
@@ -9,35 +9,36 @@ use super::{begin, serving};
 use crate::tests::stage::Stage;
 use crate::tests::version;
 
-/// A service whose upgrade has ten minutes to get well, and has begun.
-fn limited(ill: impl FnOnce(&mut Stage)) -> (Stage, String) {
+/// Returns a RayService with an upgrade in progress and a deadline of ten minutes, and its active
+/// cluster.
+fn with_deadline(break_cluster: impl FnOnce(&mut Stage)) -> (Stage, String) {
     let mut stage = serving(50, 25, 5);
     stage.edit(json!({"metadata": {"annotations": {"sluice.dev/upgrade-deadline": "10m"}}}));
     let old = stage.living()[0].clone();
-    ill(&mut stage);
+    break_cluster(&mut stage);
     stage.edit(version("2.54.0"));
     stage.play(5);
     (stage, old)
 }
 
-/// Applications that take for ever.
+/// Makes applications take hours to deploy.
 fn never_runs(stage: &mut Stage) {
     stage.deploy = SignedDuration::from_hours(9);
 }
 
-/// Since when the pending cluster is noted as ill.
-fn ill_since(stage: &Stage) -> Option<String> {
+/// Returns the recorded start of the pending cluster's unhealthy period.
+fn unhealthy_since(stage: &Stage) -> Option<String> {
     let pending = stage.named().1?;
     stage.cluster(&pending).annotations().get("sluice.dev/unhealthy-since").cloned()
 }
 
 #[rstest]
 #[case::applications_do_not_run(never_runs, "application one is DEPLOYING")]
-#[case::its_head_does_not_come_up(|stage: &mut Stage| stage.pods_start = false, "its head is not ready")]
-#[case::nobody_answers(|stage: &mut Stage| stage.answering = stage.living().pop(), "no answer")]
-#[case::its_configuration_is_refused(|stage: &mut Stage| stage.refusal = Some(400), "HTTP status 400")]
-fn an_upgrade_that_does_not_get_healthy_in_time_goes_back(#[case] ill: fn(&mut Stage), #[case] expected: &str) {
-    let (mut stage, old) = limited(ill);
+#[case::head_pod_does_not_start(|stage: &mut Stage| stage.pods_start = false, "its head pod is not ready")]
+#[case::dashboard_does_not_respond(|stage: &mut Stage| stage.answering = stage.living().pop(), "no answer")]
+#[case::configuration_is_rejected(|stage: &mut Stage| stage.refusal = Some(400), "HTTP status 400")]
+fn upgrade_not_healthy_within_the_deadline_is_rolled_back(#[case] break_cluster: fn(&mut Stage), #[case] expected: &str) {
+    let (mut stage, old) = with_deadline(break_cluster);
 
     stage.play(580);
     stage.restart();
@@ -47,27 +48,27 @@ fn an_upgrade_that_does_not_get_healthy_in_time_goes_back(#[case] ill: fn(&mut S
 
     assert_eq!(stage.living(), [old]);
     let why = stage.message("sluice.dev/UpgradeBlocked");
-    assert!(why.contains("it was not healthy within 10m") && why.contains(expected), "{why}");
+    assert!(why.contains("the cluster was not healthy within 10m") && why.contains(expected), "{why}");
 }
 
 #[test]
-fn an_upgrade_that_is_healthy_for_a_moment_has_all_of_its_time_again() {
-    // Given an upgrade that is paused, so that nothing moves when it gets well,
-    let (mut stage, old) = limited(never_runs);
+fn deadline_restarts_when_the_cluster_recovers_briefly() {
+    // Given a paused upgrade, so that nothing moves when the cluster recovers,
+    let (mut stage, old) = with_deadline(never_runs);
     stage.edit(json!({"metadata": {"annotations": {"sluice.dev/upgrade": "Paused"}}}));
     stage.play(9 * 60);
-    let first = ill_since(&stage).expect("it is ill");
+    let first = unhealthy_since(&stage).expect("it is unhealthy");
 
-    // when it is well for a moment in its ninth minute,
+    // when it is healthy for a moment in the ninth minute,
     stage.deploy = SignedDuration::ZERO;
     stage.play(5);
-    assert_eq!(ill_since(&stage), None);
+    assert_eq!(unhealthy_since(&stage), None);
     never_runs(&mut stage);
     stage.play(60);
 
-    // then it is not failed in its tenth, but ten minutes after it got ill again.
+    // then it does not fail in the tenth, but ten minutes after it became unhealthy again.
     assert_eq!(stage.told("UpgradeFailed"), 0);
-    assert!(ill_since(&stage).is_some_and(|since| since > first));
+    assert!(unhealthy_since(&stage).is_some_and(|since| since > first));
     stage.play(9 * 60 - 10);
     assert_eq!(stage.told("UpgradeFailed"), 0);
     stage.play(30);
@@ -77,33 +78,33 @@ fn an_upgrade_that_is_healthy_for_a_moment_has_all_of_its_time_again() {
 }
 
 #[test]
-fn what_a_new_process_does_not_know_yet_is_neither_ill_nor_well() {
-    let (mut stage, _) = limited(never_runs);
-    let since = ill_since(&stage);
+fn unobserved_cluster_after_a_restart_is_neither_healthy_nor_unhealthy() {
+    let (mut stage, _) = with_deadline(never_runs);
+    let since = unhealthy_since(&stage);
     assert!(since.is_some());
 
-    // Long after the deadline would be over, a process that has asked nobody yet fails nothing,
+    // Long after the deadline, a restarted process that has not queried Serve yet fails nothing,
     stage.restart();
     stage.now += SignedDuration::from_hours(1);
     let end = stage.now;
     stage.beat(end, &|_| true);
-    assert_eq!((stage.told("UpgradeFailed"), ill_since(&stage)), (0, since));
+    assert_eq!((stage.told("UpgradeFailed"), unhealthy_since(&stage)), (0, since));
 
-    // and with the first answer that it is ill, the time that was noted counts.
+    // and the first unhealthy response counts the recorded time.
     stage.play(5);
     assert_eq!(stage.told("UpgradeFailed"), 1);
 }
 
 #[test]
-fn time_without_quota_is_no_illness() {
-    let (mut stage, _) = limited(never_runs);
-    let pending = stage.named().1.expect("it is pending");
-    assert!(ill_since(&stage).is_some());
+fn time_without_quota_does_not_count_as_unhealthy() {
+    let (mut stage, _) = with_deadline(never_runs);
+    let pending = stage.named().1.expect("a pending cluster");
+    assert!(unhealthy_since(&stage).is_some());
 
     stage.set_gate(&pending, false);
     stage.play(1200);
 
-    assert_eq!((stage.told("UpgradeFailed"), ill_since(&stage)), (0, None));
+    assert_eq!((stage.told("UpgradeFailed"), unhealthy_since(&stage)), (0, None));
     stage.set_gate(&pending, true);
     stage.play(580);
     assert_eq!(stage.told("UpgradeFailed"), 0);
@@ -112,7 +113,7 @@ fn time_without_quota_is_no_illness() {
 }
 
 #[test]
-fn what_has_failed_and_does_not_answer_is_taken_back_without_asking() {
+fn failed_cluster_that_does_not_respond_is_rolled_back() {
     let mut stage = serving(50, 25, 5);
     stage.edit(json!({"metadata": {"annotations": {"sluice.dev/upgrade-deadline": "10m"}}}));
     let old = stage.living()[0].clone();

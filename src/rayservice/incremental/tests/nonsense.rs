@@ -1,4 +1,4 @@
-//! Specs that make no sense, in the middle and from the start.
+//! Invalid specs, during an upgrade and from the start.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -8,34 +8,34 @@ use crate::tests::stage::Stage;
 use crate::tests::{chat, version};
 
 #[rstest]
-#[case::no_step(json!({"upgradeStrategy": {"clusterUpgradeOptions": {"stepSizePercent": 0}}}))]
+#[case::zero_step(json!({"upgradeStrategy": {"clusterUpgradeOptions": {"stepSizePercent": 0}}}))]
 #[case::no_options(json!({"upgradeStrategy": {"clusterUpgradeOptions": null}}))]
 #[case::no_configuration(json!({"serveConfigV2": "applications: 1"}))]
-fn an_upgrade_whose_spec_makes_no_sense_stays_as_it_is(#[case] nonsense: Value) {
+fn upgrade_with_an_invalid_spec_is_frozen(#[case] invalid: Value) {
     for at in ["100/100 0/50", "75/100 25/50", "50/50 50/50", "25/50 75/100"] {
         let mut stage = serving(50, 25, 5);
         begin(&mut stage, at);
-        // What was decided before is still done.
+        // The pause lets actions decided earlier complete first.
         stage.edit(json!({"metadata": {"annotations": {"sluice.dev/upgrade": "Paused"}}}));
         stage.play(10);
-        let right = json!({"spec": service(50, 25, 5)["spec"]});
+        let valid = json!({"spec": service(50, 25, 5)["spec"]});
         let (workers, route) = (stage.workers_there(), stage.object("HTTPRoute", "chat-httproute").cloned());
 
-        stage.edit(json!({"spec": nonsense, "metadata": {"annotations": {"sluice.dev/upgrade": null}}}));
+        stage.edit(json!({"spec": invalid, "metadata": {"annotations": {"sluice.dev/upgrade": null}}}));
         assert_eq!(watched(&mut stage, 60), [at]);
         stage.restart();
         assert_eq!(watched(&mut stage, 10), [at]);
         assert_eq!(stage.workers_there(), workers);
         assert_eq!(stage.object("HTTPRoute", "chat-httproute").cloned(), route);
 
-        stage.edit(right);
+        stage.edit(valid);
         stage.edit(version("2.54.0"));
         assert_eq!(watched(&mut stage, 70).last().map(String::as_str), Some("100/100"));
     }
 }
 
 #[test]
-fn the_ways_in_of_a_service_whose_options_make_no_sense_stay_as_they_are() {
+fn route_is_unchanged_while_the_options_are_invalid() {
     let mut stage = serving(50, 25, 5);
     let route = stage.object("HTTPRoute", "chat-httproute").cloned();
     stage.edit(json!({"spec": {"upgradeStrategy": {"clusterUpgradeOptions": {"stepSizePercent": 0}}}}));
@@ -44,19 +44,19 @@ fn the_ways_in_of_a_service_whose_options_make_no_sense_stay_as_they_are() {
 }
 
 #[test]
-fn a_capacity_of_its_own_is_refused_where_the_steps_set_it() {
+fn target_capacity_is_rejected_for_incremental_upgrades_only() {
     let config = "{applications: [{name: one, import_path: one:app}], target_capacity: 50}";
-    let mut in_steps = service(50, 25, 5);
-    in_steps["spec"]["serveConfigV2"] = json!(config);
-    let mut stage = Stage::new(in_steps);
+    let mut incremental = service(50, 25, 5);
+    incremental["spec"]["serveConfigV2"] = json!(config);
+    let mut stage = Stage::new(incremental);
     stage.play(10);
-    let told = stage.message("Ready");
-    assert!(told.contains("spec.serveConfigV2: target_capacity is set by Sluice itself"), "{told}");
+    let message = stage.message("Ready");
+    assert!(message.contains("spec.serveConfigV2: target_capacity must not be set"), "{message}");
     assert!(stage.living().is_empty());
 
-    let mut otherwise = chat();
-    otherwise["spec"]["serveConfigV2"] = json!(config);
-    let mut stage = Stage::new(otherwise);
+    let mut non_incremental = chat();
+    non_incremental["spec"]["serveConfigV2"] = json!(config);
+    let mut stage = Stage::new(non_incremental);
     stage.play(60);
     let applied = stage.applied(&stage.living()[0]);
     assert_eq!(applied.last().and_then(|config| config["target_capacity"].as_u64()), Some(50));
