@@ -1,16 +1,17 @@
-//! `cargo bench --bench queue -- [SHAPE...] [--scale FACTOR]`: how fast the queue core decides, and how well.
+//! `cargo bench --bench queue -- [SHAPE...] [--scale FACTOR]`: scheduler benchmark of speed and
+//! decision quality.
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use sluice_bench::{Scale, Shape};
 
-/// Measures the queue core.
+/// Benchmark the scheduler.
 #[derive(Debug, Parser)]
 struct Options {
-    /// The shapes to run; all of them if none is named.
+    /// Shapes to run; all if omitted.
     shapes: Vec<Shape>,
-    /// How much of each shape to run.
+    /// Fraction of each shape to run, above 0 and at most 1.
     #[arg(long, default_value_t = 1.0, value_parser = factor)]
     scale: f64,
     /// Passed by cargo.

@@ -29,6 +29,24 @@ pub fn to_yaml() -> String {
     all().iter().map(|definition| format!("---\n{}", yaml_of(definition))).collect()
 }
 
+/// Returns the files of `config/crd`: their names and contents, the kustomization included.
+pub fn files() -> Vec<(String, String)> {
+    let note = "# Generated from src/api; `make generate` writes it.\n";
+    let mut files: Vec<(String, String)> = all()
+        .iter()
+        .map(|definition| (file_name(definition), format!("{note}{}", yaml_of(definition))))
+        .collect();
+    let resources: String = files.iter().map(|(name, _)| format!("- {name}\n")).collect();
+    let kustomization =
+        format!("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n{resources}");
+    files.push(("kustomization.yaml".to_owned(), kustomization));
+    files
+}
+
+fn file_name(definition: &CustomResourceDefinition) -> String {
+    format!("{}_{}.yaml", definition.spec.group, definition.spec.names.plural)
+}
+
 /// Serializes one definition as YAML. It does not fail for our own types.
 fn yaml_of(definition: &CustomResourceDefinition) -> String {
     let value = serde_json::to_value(definition).expect("a definition is JSON");
@@ -134,45 +152,10 @@ fn without_zeros(schema: &mut Value) {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
-
     use rstest::rstest;
     use serde_json::json;
 
     use super::*;
-
-    fn file_name(definition: &CustomResourceDefinition) -> String {
-        format!("{}_{}.yaml", definition.spec.group, definition.spec.names.plural)
-    }
-
-    /// The files in config/crd must match the types. Run with `UPDATE=1` to write them.
-    #[test]
-    fn config_crd_matches_the_types() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/crd");
-        let mut expected: Vec<(String, String)> = all()
-            .iter()
-            .map(|definition| {
-                let note = "# Generated from src/api by `UPDATE=1 cargo test --lib crds`.\n";
-                (file_name(definition), format!("{note}{}", yaml_of(definition)))
-            })
-            .collect();
-        let resources: String = expected.iter().map(|(name, _)| format!("- {name}\n")).collect();
-        let kustomization =
-            format!("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n{resources}");
-        expected.push(("kustomization.yaml".to_owned(), kustomization));
-
-        if std::env::var_os("UPDATE").is_some() {
-            fs::create_dir_all(&folder).expect("config/crd can be made");
-            for (name, text) in &expected {
-                fs::write(folder.join(name), text).expect("config/crd can be written");
-            }
-        }
-        for (name, text) in &expected {
-            let current = fs::read_to_string(folder.join(name)).unwrap_or_default();
-            assert!(current == *text, "config/crd/{name} is out of date; run UPDATE=1 cargo test --lib crds");
-        }
-    }
 
     #[test]
     fn schemas_have_only_keywords_that_the_api_server_accepts() {

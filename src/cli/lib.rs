@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use options::{LogFormat, ManagerOptions, ResolvedOptions};
 use sluice_api::crds;
@@ -48,6 +48,11 @@ enum Command {
 
 /// Error of a command, printed to standard error.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Returns the definition of the command line, from which its reference page is generated.
+pub fn command() -> clap::Command {
+    CommandLine::command()
+}
 
 /// Parses the command line and runs the command.
 ///

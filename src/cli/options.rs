@@ -324,7 +324,7 @@ mod tests {
     #[case::not_an_address("metrics: {bindAddress: here}", &[], "metrics.bindAddress: \"here\" is not an address")]
     #[case::flag_without_an_address("", &["--metrics-bind-address=here"], "--metrics-bind-address: \"here\" is not")]
     #[case::no_port("health: {healthProbeBindAddress: ':99999'}", &[], "health.healthProbeBindAddress: \":99999\" is not")]
-    #[case::webhook_port("webhook: {port: 99999}", &[], "webhook.port: 99999: allowed is a port, from 1 to 65535")]
+    #[case::webhook_port("webhook: {port: 99999}", &[], "webhook.port: 99999: must be a port from 1 to 65535")]
     #[case::nothing_to_run("", &["--ray-operator=false", "--queue-manager=false"], "nothing to run")]
     fn invalid_value_is_refused_with_its_field(#[case] text: &str, #[case] flags: &[&str], #[case] expected: &str) {
         let error = in_file(text, flags).expect_err("refused").to_string();

@@ -1,10 +1,12 @@
-//! `integrations.frameworks`: which kinds of jobs are managed. Without a word on it Sluice manages every kind that it knows, and
-//! Kueue v0.19.2 (`apis/config/v1beta2/defaults.go`) Jobs of Kubernetes alone.
+//! `integrations.frameworks`: kinds of jobs to manage. If it is absent, Sluice manages every kind
+//! that it supports, while Kueue v0.19.2 (`apis/config/v1beta2/defaults.go`) manages batch/v1 Jobs
+//! only.
 
 use super::reader::Reader;
 use sluice_jobframework::managed::{Framework, Frameworks};
 
-/// What Kueue v0.19.2 knows and Sluice doesn't (`FrameworkName` in `pkg/controller/jobs/*`).
+/// Frameworks that Kueue v0.19.2 supports and Sluice does not (`FrameworkName` in
+/// `pkg/controller/jobs/*`).
 const OTHERS: &[&str] = &[
     "deployment",
     "jobset.x-k8s.io/jobset",
@@ -22,7 +24,7 @@ const OTHERS: &[&str] = &[
     "workload.codeflare.dev/appwrapper",
 ];
 
-/// The kinds of jobs that are managed; adds those that won't be to `not_acted_on`.
+/// Returns the kinds of jobs to manage, and adds the unsupported ones to `not_acted_on`.
 pub(super) fn frameworks(field: &Reader<'_>, not_acted_on: &mut Vec<String>) -> Frameworks {
     if !field.is_set() {
         return Frameworks::default();

@@ -1,6 +1,7 @@
-//! The configuration file: Kueue's `Configuration`, of which Sluice acts on what it can, names what it doesn't act on, and
-//! refuses what neither knows. Defaults are those of kueue v0.19.2 `apis/config/v1beta2/defaults.go`, rules those of its
-//! `pkg/config/validation.go`, unless a line here says otherwise.
+//! Configuration file: Kueue's `Configuration`. Fields that Sluice supports are applied, fields
+//! that only Kueue supports are reported, unknown fields are rejected. Defaults are those of kueue
+//! v0.19.2 `apis/config/v1beta2/defaults.go`, validation is that of its `pkg/config/validation.go`,
+//! unless a comment says otherwise.
 
 mod frameworks;
 mod problem;
@@ -28,51 +29,56 @@ use sluice_queue::settings::{
 const API_VERSION: &str = "config.kueue.x-k8s.io/v1beta2";
 const KIND: &str = "Configuration";
 
-/// What a configuration file says, with defaults filled in where Kueue has them. Its own default is what holds without a file.
+/// Parsed configuration file with Kueue's defaults. [`Configuration::default`] applies without a
+/// file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Configuration {
-    /// What holds for the queue.
+    /// Settings of the scheduler.
     pub queue: Settings,
-    /// Which jobs are managed.
+    /// Selection of the jobs to manage.
     pub jobs: Rules,
-    /// Where metrics are served, as `[HOST]:PORT`, or `0`; `None` when the file doesn't say.
+    /// Address of the metrics endpoint, as `[HOST]:PORT`, or `0` to disable it. None if the file
+    /// does not set it.
     pub metrics_bind_address: Option<String>,
-    /// Where health is served, as `[HOST]:PORT`, or `0`; `None` when the file doesn't say.
+    /// Address of the health endpoint, as `[HOST]:PORT`, or `0` to disable it. None if the file
+    /// does not set it.
     pub health_probe_bind_address: Option<String>,
-    /// Where the webhook is served, as `[HOST]:PORT`, or `0`; `None` when the file doesn't say.
+    /// Address of the webhook, as `[HOST]:PORT`, or `0` to disable it. None if the file does not
+    /// set it.
     pub webhook_bind_address: Option<String>,
-    /// Whether to act only as the leader. In a file without a word on it, it is so: Kueue's file with two replicas must not lead
-    /// to two managers that act.
+    /// Enables leader election. A file that does not set it enables it: Kueue's file with two
+    /// replicas must not result in two active managers.
     pub leader_elect: bool,
-    /// The namespace of the leader lease; `None` when the file doesn't say.
+    /// Namespace of the leader lease. None if the file does not set it.
     pub leader_election_namespace: Option<String>,
-    /// Paths of the fields that are set and not acted on.
+    /// Paths of fields that are set, but that Sluice does not support.
     pub not_acted_on: Vec<String>,
 }
 
-/// Why a file is no configuration.
+/// Reason why a configuration file is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ConfigError {
-    /// It isn't YAML.
-    #[error("it isn't YAML: {0}")]
+    /// The file is not YAML.
+    #[error("invalid YAML: {0}")]
     NotYaml(String),
-    /// Fields can't be used: at least one.
+    /// One or more fields are unknown or have an invalid value.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Invalid(Vec<Problem>),
 }
 
 impl Configuration {
-    /// Reads a configuration file.
+    /// Parses a configuration file.
     ///
     /// # Errors
-    /// When it isn't YAML; else names every field that isn't known or has a value that isn't allowed.
+    /// Returns an error if the file is not YAML, or one that names every field that is unknown or
+    /// has an invalid value.
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
         let file = serde_saphyr::from_str(text).map_err(|error| ConfigError::NotYaml(error.to_string()))?;
         let problems = RefCell::new(Vec::new());
         let root = Reader::new(&file, &problems);
         header(&root);
         if !problems.borrow().is_empty() {
-            // Of another version, or not a configuration at all: there is no use in going through its fields.
+            // A file of another version or kind has other fields, so they are not validated.
             return Err(ConfigError::Invalid(problems.into_inner()));
         }
         let mut not_acted_on = schema::check(&file, &mut problems.borrow_mut());
@@ -97,7 +103,7 @@ impl Configuration {
 fn header(root: &Reader<'_>) {
     for (name, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
         let field = root.at(name);
-        // Not there is as wrong as something else.
+        // `choice` accepts an absent field, but these two are required.
         if !field.is_set() {
             field.refuse(expected);
         } else {
@@ -106,8 +112,9 @@ fn header(root: &Reader<'_>) {
     }
 }
 
-/// Sluice serves with certificates of its own or not at all: it takes none from `webhook.certDir`, which is where Kueue finds them
-/// with `internalCertManagement.enable: false`.
+/// Returns the webhook address. Sluice serves with its own certificates only, never with those of
+/// `webhook.certDir`, which Kueue uses with `internalCertManagement.enable: false`. The webhook is
+/// disabled then.
 fn webhook(root: &Reader<'_>) -> Option<String> {
     if root.at("internalCertManagement").at("enable").bool() == Some(false) {
         return Some("0".to_owned());
@@ -124,14 +131,16 @@ fn webhook(root: &Reader<'_>) -> Option<String> {
 
 fn queue(root: &Reader<'_>) -> Settings {
     let disabled = root.at("featureGates").at("DisableWaitForPodsReady").bool().unwrap_or(false);
+    // The section is validated even if the feature gate disables it.
+    let section = wait_for_pods_ready(&root.at("waitForPodsReady"));
     Settings {
         fair_sharing: fair_sharing(&root.at("fairSharing")),
-        wait_for_pods_ready: wait_for_pods_ready(&root.at("waitForPodsReady")).filter(|_| !disabled),
+        wait_for_pods_ready: if disabled { None } else { section },
         resources: resources(&root.at("resources")),
     }
 }
 
-/// The namespace of the cluster itself is never managed, nor is the one that the file says is ours.
+/// Returns the selection of jobs to manage. It must exclude kube-system and Sluice's namespace.
 fn jobs(root: &Reader<'_>, not_acted_on: &mut Vec<String>) -> Rules {
     let own = root.at("namespace").text();
     let selector = root.at("managedJobsNamespaceSelector");
@@ -175,8 +184,8 @@ fn fair_sharing(reader: &Reader<'_>) -> Option<FairSharing> {
     Some(FairSharing { strategies })
 }
 
-/// Unlike in Kueue 0.19, off without the section: an upgrade whose pods are slow to come could evict what serves, and nobody
-/// asked for that.
+/// Unlike in Kueue 0.19, disabled if the section is absent: an upgrade whose pods start slowly
+/// could otherwise evict the active cluster, although the user did not ask for it.
 fn wait_for_pods_ready(reader: &Reader<'_>) -> Option<WaitForPodsReady> {
     if !reader.is_set() {
         return None;
@@ -211,7 +220,7 @@ fn resources(reader: &Reader<'_>) -> ResourceRules {
     let undeclared = strategy.choice(STRATEGIES).unwrap_or_default();
     let prefixes = reader.at("excludeResourcePrefixes").items();
     if undeclared == Undeclared::Ignore && !prefixes.is_empty() {
-        strategy.refuse("only BlockUndeclared beside excludeResourcePrefixes");
+        strategy.refuse("BlockUndeclared if excludeResourcePrefixes is set");
     }
     ResourceRules {
         exclude_prefixes: prefixes.iter().filter_map(Reader::required_text).collect(),
@@ -228,7 +237,7 @@ fn transformations(reader: &Reader<'_>) -> Vec<Transformation> {
         let field = item.at("input");
         let Some(input) = field.required_text() else { continue };
         if rules.iter().any(|rule| rule.input == input) {
-            field.refuse("at most one transformation for each input");
+            field.refuse("the input of at most one transformation");
         }
         rules.push(Transformation {
             input,

@@ -1,28 +1,28 @@
-//! What can be wrong with a field.
+//! Validation errors of configuration fields.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// A field that can't be used.
+/// Validation error of one field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The field's path, like `resources.transformations[0].strategy`; empty for the whole file.
+    /// Path of the field, like `resources.transformations[0].strategy`. Empty for the whole file.
     pub field: String,
-    /// What is wrong with it.
+    /// Kind of the error.
     pub wrong: Wrong,
-    /// What is allowed.
+    /// Allowed values, worded to follow "must be".
     pub allowed: String,
 }
 
-/// What is wrong with a field.
+/// Kind of a validation error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wrong {
-    /// It isn't known.
+    /// The field is unknown.
     Unknown,
-    /// It isn't there and has to be.
+    /// The field is required, but absent.
     Missing,
-    /// Its value, here as JSON, isn't allowed.
+    /// The value, here as JSON, is not allowed.
     Value(String),
 }
 
@@ -41,19 +41,19 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let field = if self.field.is_empty() { "the file" } else { &self.field };
         match &self.wrong {
-            Wrong::Unknown => write!(f, "{field}: unknown field: allowed are {}", self.allowed),
-            Wrong::Missing => write!(f, "{field}: missing: allowed is {}", self.allowed),
-            Wrong::Value(value) => write!(f, "{field}: {value}: allowed is {}", self.allowed),
+            Wrong::Unknown => write!(f, "{field}: unknown field, must be one of {}", self.allowed),
+            Wrong::Missing => write!(f, "{field}: required, must be {}", self.allowed),
+            Wrong::Value(value) => write!(f, "{field}: {value}: must be {}", self.allowed),
         }
     }
 }
 
-/// The path of a member of a mapping.
+/// Returns the path of a field of a mapping.
 pub(super) fn child(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// The path of an item of a list.
+/// Returns the path of an item of a list.
 pub(super) fn item(path: &str, index: usize) -> String {
     format!("{path}[{index}]")
 }

@@ -1,5 +1,5 @@
-//! Reads the fields of a file one by one. A field that isn't what it should be becomes a problem, and reading goes on, so that
-//! all that is wrong is told at once.
+//! Reads the fields of a file one by one. An invalid field is recorded and reading continues, so
+//! that all errors are reported together.
 
 use std::cell::RefCell;
 
@@ -13,7 +13,7 @@ use sluice_api::duration;
 use sluice_api::kueue::ResourceList;
 use sluice_api::quantity::Exact;
 
-/// A place in the file, where there may be something.
+/// A field of the file, which may be absent.
 pub(super) struct Reader<'a> {
     path: String,
     value: &'a Value,
@@ -25,27 +25,28 @@ impl<'a> Reader<'a> {
         Self { path: String::new(), value: file, problems }
     }
 
-    /// The member with this name, whether it is there or not.
+    /// Returns the member with this name, which may be absent.
     pub(super) fn at(&self, name: &str) -> Self {
         let value = self.value.get(name).unwrap_or(&Value::Null);
         Self { path: child(&self.path, name), value, problems: self.problems }
     }
 
-    /// Where in the file it is.
+    /// Returns the path of the field.
     pub(super) fn path(&self) -> &str {
         &self.path
     }
 
+    /// Returns whether the field is present. `null` counts as absent, as in Kueue.
     pub(super) fn is_set(&self) -> bool {
         !self.value.is_null()
     }
 
-    /// Says that the value can't be used.
+    /// Records that the value is invalid. `allowed` follows "must be" in the message.
     pub(super) fn refuse(&self, allowed: impl Into<String>) {
         self.problems.borrow_mut().push(Problem::new(&self.path, self.value, allowed));
     }
 
-    /// The items, none when there is nothing.
+    /// Returns the items of a list. Empty if the field is absent.
     pub(super) fn items(&self) -> Vec<Self> {
         let items = match self.value {
             Value::Null => return Vec::new(),
@@ -59,44 +60,49 @@ impl<'a> Reader<'a> {
         items.iter().enumerate().map(reader).collect()
     }
 
+    /// Reads a boolean. None if the field is absent or invalid.
     pub(super) fn bool(&self) -> Option<bool> {
         self.read("true or false", Value::as_bool)
     }
 
-    /// A text; an empty one is as good as none, as it is to Kueue's defaults.
+    /// Reads a string. None if the field is absent, invalid, or empty, which Kueue's defaults treat
+    /// as absent.
     pub(super) fn text(&self) -> Option<String> {
-        self.read("a text", Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
+        self.read("a string", Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
     }
 
-    /// A text that must be there. (Kueue takes empty ones: a prefix that nothing escapes, an input that nothing has.)
+    /// Reads a required, non-empty string. (Kueue accepts empty ones: a prefix that matches
+    /// everything, an input that no resource has.)
     pub(super) fn required_text(&self) -> Option<String> {
         let text = self.value.as_str().filter(|text| !text.is_empty());
         if text.is_none() {
-            self.refuse("a text that is not empty");
+            self.refuse("a non-empty string");
         }
         text.map(str::to_owned)
     }
 
-    /// A whole number that is not negative and that Kueue can hold.
+    /// Reads a non-negative integer that fits into an i32, as in Kueue.
     pub(super) fn count(&self) -> Option<u32> {
-        self.read("a whole number from 0 to 2147483647", |value| {
+        self.read("an integer from 0 to 2147483647", |value| {
             value.as_u64().and_then(|count| i32::try_from(count).ok()).map(i32::unsigned_abs)
         })
     }
 
-    /// A port; 0 is as good as none, as it is to Kueue's defaults.
+    /// Reads a port. None if the field is absent, invalid, or 0, which Kueue's defaults treat as
+    /// absent.
     pub(super) fn port(&self) -> Option<u16> {
         let read = |value: &Value| value.as_u64().and_then(|port| u16::try_from(port).ok());
-        self.read("a port, from 1 to 65535", read).filter(|port| *port != 0)
+        self.read("a port from 1 to 65535", read).filter(|port| *port != 0)
     }
 
+    /// Reads a non-negative duration in Go's notation. None if the field is absent or invalid.
     pub(super) fn duration(&self) -> Option<SignedDuration> {
-        self.read("a duration that is not negative, like 5m or 1h30m", |value| {
+        self.read("a non-negative duration like 5m or 1h30m", |value| {
             value.as_str().and_then(duration::parse).filter(|duration| !duration.is_negative())
         })
     }
 
-    /// One of several names.
+    /// Reads one of several names, and returns the value that goes with it.
     pub(super) fn choice<T: Copy>(&self, choices: &[(&str, T)]) -> Option<T> {
         let allowed = choices.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" or ");
         self.read(&allowed, |value| {
@@ -105,10 +111,10 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A label selector, as far as it can be read.
+    /// Reads a label selector. Invalid requirements are recorded and omitted.
     pub(super) fn label_selector(&self) -> LabelSelector {
         let labels = self.at("matchLabels");
-        let members = labels.read("a mapping from labels to their values", Value::as_object);
+        let members = labels.read("a mapping of labels to values", Value::as_object);
         let keys = members.into_iter().flat_map(|members| members.keys());
         let equal = keys.filter_map(|key| Some((key.clone(), labels.at(key).required_text()?))).collect();
         let expressions = self.at("matchExpressions").items();
@@ -123,17 +129,17 @@ impl<'a> Reader<'a> {
         let values: Vec<String> = field.items().iter().filter_map(Self::required_text).collect();
         match has_values {
             None if !operator.is_set() => operator.refuse("In or NotIn or Exists or DoesNotExist"),
-            Some(true) if !field.is_set() => field.refuse("the values that In and NotIn are about"),
-            Some(false) if field.is_set() => field.refuse("nothing beside Exists and DoesNotExist"),
+            Some(true) if !field.is_set() => field.refuse("a list of values with operators In and NotIn"),
+            Some(false) if field.is_set() => field.refuse("absent with operators Exists and DoesNotExist"),
             _ => {}
         }
         let operator = operator.value.as_str()?.to_owned();
         Some(LabelSelectorRequirement { key: key?, operator, values: Some(values) })
     }
 
-    /// Amounts by resource.
+    /// Reads quantities by resource name.
     pub(super) fn resource_list(&self) -> ResourceList {
-        let members = self.read("a mapping from resources to quantities", Value::as_object);
+        let members = self.read("a mapping of resources to quantities", Value::as_object);
         let names = members.into_iter().flat_map(|members| members.keys());
         names.filter_map(|name| Some((name.clone(), self.at(name).quantity()?))).collect()
     }
@@ -147,7 +153,7 @@ impl<'a> Reader<'a> {
         match Exact::parse_non_negative(&text) {
             Ok(_) => Some(Quantity(text)),
             Err(_) => {
-                self.refuse("a quantity that is not negative, like 4, 500m or 5Gi");
+                self.refuse("a non-negative quantity like 4, 500m or 5Gi");
                 None
             }
         }

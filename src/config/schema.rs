@@ -1,20 +1,21 @@
-//! The fields that Kueue knows (kueue v0.19.2 `apis/config/v1beta2/configuration_types.go`), and which of them Sluice acts on.
+//! Fields of Kueue's configuration (kueue v0.19.2 `apis/config/v1beta2/configuration_types.go`),
+//! and the subset that Sluice supports.
 
 use serde_json::Value;
 
 use super::problem::{Problem, child, item};
 
-/// What may be in a place of the file.
+/// Schema of a field.
 enum Node {
-    /// A value that Sluice acts on, and reads itself.
+    /// Value that Sluice supports. Its type is validated where it is read.
     Acted,
-    /// A value that Sluice doesn't act on.
+    /// Value that Sluice does not support.
     Idle,
-    /// A mapping with these fields and no others.
+    /// Mapping with exactly these fields.
     Fields(&'static [(&'static str, Node)]),
-    /// A list of such mappings.
+    /// List of mappings with exactly these fields.
     List(&'static [(&'static str, Node)]),
-    /// A mapping whose keys the user chooses: these are acted on, the others are not.
+    /// Mapping with arbitrary keys, of which these are supported.
     Open(&'static [&'static str]),
 }
 
@@ -146,15 +147,15 @@ const CONFIGURATION: Node = Fields(&[
     ("visibilityServer", Fields(&[("bindAddress", Idle), ("bindPort", Idle)])),
 ]);
 
-/// Looks at every field of a file: those that aren't known, or whose shape is wrong, become problems; those that are set and
-/// not acted on are returned by their paths.
+/// Validates the structure of a file. Unknown fields and wrong types are added to `problems`.
+/// Returns the paths of fields that are set but not supported.
 pub(super) fn check(file: &Value, problems: &mut Vec<Problem>) -> Vec<String> {
     let mut idle = Vec::new();
     visit(&CONFIGURATION, "", file, problems, &mut idle);
     idle
 }
 
-/// `null` is as good as nothing, as it is to Kueue.
+/// Validates one field and those below it. `null` counts as absent, as in Kueue.
 fn visit(node: &Node, path: &str, value: &Value, problems: &mut Vec<Problem>, idle: &mut Vec<String>) {
     match (node, value) {
         (_, Value::Null) | (Acted, _) => {}

@@ -1,4 +1,4 @@
-//! What files are read as, and why others are refused.
+//! Parsing of valid files, and rejection of invalid ones.
 
 use jiff::SignedDuration;
 use rstest::rstest;
@@ -17,7 +17,7 @@ fn settings(body: &str) -> Settings {
 }
 
 #[test]
-fn without_a_word_nothing_is_on_but_the_election() {
+fn empty_file_enables_only_leader_election() {
     let file = read("").expect("a valid file");
 
     assert_eq!(file, Configuration { leader_elect: true, ..Configuration::default() });
@@ -25,7 +25,7 @@ fn without_a_word_nothing_is_on_but_the_election() {
 }
 
 #[test]
-fn an_empty_section_is_what_kueue_does_by_default() {
+fn empty_wait_for_pods_ready_section_has_the_defaults_of_kueue() {
     let expected = WaitForPodsReady {
         timeout: SignedDuration::from_mins(30),
         recovery_timeout: Some(SignedDuration::from_mins(30)),
@@ -42,22 +42,25 @@ fn an_empty_section_is_what_kueue_does_by_default() {
 
 #[rstest]
 #[case::no_section("", false)]
-#[case::nothing_in_it("waitForPodsReady:", false)]
+#[case::null_section("waitForPodsReady:", false)]
 #[case::empty("waitForPodsReady: {}", true)]
 #[case::gate("waitForPodsReady: {}\nfeatureGates: {DisableWaitForPodsReady: true}", false)]
 #[case::gate_off("waitForPodsReady: {}\nfeatureGates: {DisableWaitForPodsReady: false}", true)]
 #[case::gate_alone("featureGates: {DisableWaitForPodsReady: false}", false)]
-fn readiness_is_waited_for_when_the_section_is_written_and_the_gate_allows_it(#[case] body: &str, #[case] waits: bool) {
-    assert_eq!(settings(body).wait_for_pods_ready.is_some(), waits);
+fn wait_for_pods_ready_is_enabled_by_its_section_unless_the_feature_gate_disables_it(
+    #[case] body: &str,
+    #[case] enabled: bool,
+) {
+    assert_eq!(settings(body).wait_for_pods_ready.is_some(), enabled);
 }
 
 #[rstest]
 #[case::recovery_follows_the_timeout("{timeout: 5m}", 300, Some(300))]
-#[case::recovery_of_its_own("{timeout: 5m, recoveryTimeout: 3m}", 300, Some(180))]
+#[case::separate_recovery_timeout("{timeout: 5m, recoveryTimeout: 3m}", 300, Some(180))]
 #[case::no_limit_on_recovery("{recoveryTimeout: 0s}", 1800, None)]
 #[case::zero_is_unset("{timeout: 0s}", 1800, Some(1800))]
 #[case::null_is_unset("{timeout: null}", 1800, Some(1800))]
-fn timeouts_are_those_of_kueue(#[case] body: &str, #[case] timeout: i64, #[case] recovery: Option<i64>) {
+fn timeouts_default_as_in_kueue(#[case] body: &str, #[case] timeout: i64, #[case] recovery: Option<i64>) {
     let rules = settings(&format!("waitForPodsReady: {body}")).wait_for_pods_ready.expect("on");
 
     assert_eq!(rules.timeout, SignedDuration::from_secs(timeout));
@@ -65,7 +68,7 @@ fn timeouts_are_those_of_kueue(#[case] body: &str, #[case] timeout: i64, #[case]
 }
 
 #[test]
-fn all_of_requeuing_is_read() {
+fn requeuing_strategy_is_parsed() {
     let rules = settings(
         "waitForPodsReady:\n  blockAdmission: true\n  requeuingStrategy: {timestamp: Creation, backoffLimitCount: 0, \
          backoffBaseSeconds: 5, backoffMaxSeconds: 50}",
@@ -85,13 +88,13 @@ fn all_of_requeuing_is_read() {
 #[rstest]
 #[case("[LessThanInitialShare]", vec![PreemptionStrategy::LessThanInitialShare])]
 #[case("[LessThanOrEqualToFinalShare, LessThanInitialShare]", FairSharing::default().strategies)]
-fn fair_sharing_is_on_when_it_is_named(#[case] list: &str, #[case] strategies: Vec<PreemptionStrategy>) {
+fn fair_sharing_section_enables_fair_sharing(#[case] list: &str, #[case] strategies: Vec<PreemptionStrategy>) {
     let settings = settings(&format!("fairSharing: {{preemptionStrategies: {list}}}"));
     assert_eq!(settings.fair_sharing, Some(FairSharing { strategies }));
 }
 
 #[test]
-fn rules_of_resources_are_read() {
+fn resource_rules_are_parsed() {
     let resources = settings(
         "resources:
   quotaCheckStrategy: BlockUndeclared
@@ -117,7 +120,7 @@ fn undeclared_resources_can_be_ignored() {
 }
 
 #[rstest]
-#[case::nothing_said("", &["team", "gpus", "ours"])]
+#[case::default_selector("", &["team", "gpus", "ours"])]
 #[case::own_namespace("namespace: ours", &["team", "gpus"])]
 #[case::by_label("managedJobsNamespaceSelector: {matchLabels: {gpu: 'yes'}}", &["gpus"])]
 #[case::by_more_than_one(
@@ -127,7 +130,7 @@ fn undeclared_resources_can_be_ignored() {
   - {key: kubernetes.io/metadata.name, operator: NotIn, values: [kube-system, ours]}",
     &["team", "sluice-system"]
 )]
-fn jobs_are_managed_in_the_namespaces_that_the_file_chooses(#[case] body: &str, #[case] expected: &[&str]) {
+fn jobs_are_managed_in_the_selected_namespaces(#[case] body: &str, #[case] expected: &[&str]) {
     let rules = read(body).expect("a valid file").jobs;
     let is_managed = |name: &&str| {
         let named = (NAMESPACE_NAME_LABEL.to_owned(), (*name).to_owned());
@@ -140,27 +143,29 @@ fn jobs_are_managed_in_the_namespaces_that_the_file_chooses(#[case] body: &str, 
 }
 
 #[test]
-fn jobs_that_name_no_queue_are_managed_only_if_the_file_says_so() {
+fn jobs_without_queue_name_are_managed_only_if_the_file_enables_it() {
     assert!(!read("").expect("a valid file").jobs.without_queue_name);
     assert!(read("manageJobsWithoutQueueName: true").expect("a valid file").jobs.without_queue_name);
 }
 
 #[rstest]
-#[case::no_word("", &Framework::ALL)]
+#[case::absent("", &Framework::ALL)]
 #[case::some("integrations: {frameworks: [ray.io/rayservice, pod]}", &[Framework::RayService])]
 #[case::all(
     "integrations: {frameworks: [batch/job, ray.io/raycluster, ray.io/rayjob, ray.io/rayservice]}",
     &Framework::ALL
 )]
 #[case::none("integrations: {frameworks: []}", &[])]
-fn kinds_of_jobs_are_managed_that_the_file_lists(#[case] body: &str, #[case] listed: &[Framework]) {
+fn listed_frameworks_are_managed(#[case] body: &str, #[case] listed: &[Framework]) {
     let mut expected = Frameworks::none();
-    listed.iter().for_each(|framework| expected.add(*framework));
+    for framework in listed {
+        expected.add(*framework);
+    }
     assert_eq!(read(body).expect("a valid file").jobs.frameworks, expected);
 }
 
 #[test]
-fn what_is_known_and_not_acted_on_is_named() {
+fn unsupported_fields_are_reported() {
     let file = read(
         "visibilityServer: {bindPort: 1}
 webhook: {port: 9443, certDir: /tmp}
@@ -189,115 +194,115 @@ leaderElection: {leaderElect: false, resourceName: x}",
 }
 
 #[rstest]
-#[case::unknown("fairShare: {}", "fairShare: unknown field: allowed are apiVersion, kind,")]
+#[case::unknown("fairShare: {}", "fairShare: unknown field, must be one of apiVersion, kind,")]
 #[case::unknown_below(
     "waitForPodsReady: {enable: true}",
-    "waitForPodsReady.enable: unknown field: allowed are timeout,"
+    "waitForPodsReady.enable: unknown field, must be one of timeout,"
 )]
 #[case::unknown_in_a_list(
     "resources: {transformations: [{input: a}, {input: b, output: {}}]}",
     "resources.transformations[1].output: unknown field"
 )]
-#[case::unknown_in_what_is_not_acted_on("multiKueue: {gcIntervall: 1m}", "multiKueue.gcIntervall: unknown field")]
-#[case::not_a_mapping("resources: 5", "resources: 5: allowed is a mapping")]
-#[case::not_a_list("resources: {transformations: 5}", "resources.transformations: 5: allowed is a list")]
-#[case::negative("waitForPodsReady: {timeout: -5m}", "waitForPodsReady.timeout: \"-5m\": allowed is a duration")]
-#[case::no_unit("waitForPodsReady: {timeout: 5}", "waitForPodsReady.timeout: 5: allowed is a duration")]
+#[case::unknown_in_an_unsupported_section("multiKueue: {gcIntervall: 1m}", "multiKueue.gcIntervall: unknown field")]
+#[case::not_a_mapping("resources: 5", "resources: 5: must be a mapping")]
+#[case::not_a_list("resources: {transformations: 5}", "resources.transformations: 5: must be a list")]
+#[case::negative("waitForPodsReady: {timeout: -5m}", "waitForPodsReady.timeout: \"-5m\": must be a non-negative duration")]
+#[case::no_unit("waitForPodsReady: {timeout: 5}", "waitForPodsReady.timeout: 5: must be a non-negative duration")]
 #[case::selector_of_everything(
     "managedJobsNamespaceSelector: {}",
-    "managedJobsNamespaceSelector: {}: allowed is a selector that does not select namespace \"kube-system\""
+    "managedJobsNamespaceSelector: {}: must be a selector that does not select namespace \"kube-system\""
 )]
 #[case::selector_of_our_own_namespace(
     "namespace: ours\nmanagedJobsNamespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, values: [ours]}]}",
-    "allowed is a selector that does not select namespace \"ours\""
+    "must be a selector that does not select namespace \"ours\""
 )]
 #[case::unknown_framework(
     "integrations: {frameworks: [batch/jobs]}",
-    "integrations.frameworks[0]: \"batch/jobs\": allowed is batch/job or ray.io/raycluster or ray.io/rayjob or ray.io/rayservice or"
+    "integrations.frameworks[0]: \"batch/jobs\": must be batch/job or ray.io/raycluster or ray.io/rayjob or ray.io/rayservice or"
 )]
-#[case::selector_with_a_slip(
+#[case::selector_with_a_typo(
     "managedJobsNamespaceSelector: {matchLabel: {}}",
     "managedJobsNamespaceSelector.matchLabel: unknown field"
 )]
 #[case::selector_without_an_operator(
     "managedJobsNamespaceSelector: {matchExpressions: [{key: a}]}",
-    "managedJobsNamespaceSelector.matchExpressions[0].operator: missing: allowed is In or NotIn or Exists or DoesNotExist"
+    "managedJobsNamespaceSelector.matchExpressions[0].operator: required, must be In or NotIn or Exists or DoesNotExist"
 )]
 #[case::selector_with_another_operator(
     "managedJobsNamespaceSelector: {matchExpressions: [{key: a, operator: Is, values: [b]}]}",
-    "managedJobsNamespaceSelector.matchExpressions[0].operator: \"Is\": allowed is In or"
+    "managedJobsNamespaceSelector.matchExpressions[0].operator: \"Is\": must be In or"
 )]
 #[case::selector_without_values(
     "managedJobsNamespaceSelector: {matchExpressions: [{key: a, operator: In}]}",
-    "managedJobsNamespaceSelector.matchExpressions[0].values: missing: allowed is the values that"
+    "managedJobsNamespaceSelector.matchExpressions[0].values: required, must be a list of values"
 )]
-#[case::selector_with_values_of_nothing(
+#[case::selector_with_superfluous_values(
     "managedJobsNamespaceSelector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}",
-    "managedJobsNamespaceSelector.matchExpressions[0].values: [\"b\"]: allowed is nothing beside"
+    "managedJobsNamespaceSelector.matchExpressions[0].values: [\"b\"]: must be absent with"
 )]
 #[case::timestamp(
     "waitForPodsReady: {requeuingStrategy: {timestamp: Now}}",
-    "waitForPodsReady.requeuingStrategy.timestamp: \"Now\": allowed is Eviction or Creation"
+    "waitForPodsReady.requeuingStrategy.timestamp: \"Now\": must be Eviction or Creation"
 )]
 #[case::negative_count(
     "waitForPodsReady: {requeuingStrategy: {backoffLimitCount: -1}}",
-    "waitForPodsReady.requeuingStrategy.backoffLimitCount: -1: allowed is a whole number from 0 to 2147483647"
+    "waitForPodsReady.requeuingStrategy.backoffLimitCount: -1: must be an integer from 0 to 2147483647"
 )]
 #[case::too_large(
     "waitForPodsReady: {requeuingStrategy: {backoffBaseSeconds: 2147483648}}",
-    "backoffBaseSeconds: 2147483648: allowed is a whole number from 0 to 2147483647"
+    "backoffBaseSeconds: 2147483648: must be an integer from 0 to 2147483647"
 )]
-#[case::not_a_switch(
+#[case::not_a_boolean(
     "waitForPodsReady: {blockAdmission: maybe}",
-    "blockAdmission: \"maybe\": allowed is true or false"
+    "blockAdmission: \"maybe\": must be true or false"
 )]
 #[case::no_strategy(
     "fairSharing: {}",
-    "fairSharing.preemptionStrategies: missing: allowed is [LessThanOrEqualToFinalShare]"
+    "fairSharing.preemptionStrategies: required, must be [LessThanOrEqualToFinalShare]"
 )]
 #[case::strategy(
     "fairSharing: {preemptionStrategies: [Less]}",
-    "fairSharing.preemptionStrategies[0]: \"Less\": allowed is"
+    "fairSharing.preemptionStrategies[0]: \"Less\": must be"
 )]
 #[case::order_of_strategies(
     "fairSharing: {preemptionStrategies: [LessThanInitialShare, LessThanOrEqualToFinalShare]}",
     "fairSharing.preemptionStrategies: [\"LessThanInitialShare\","
 )]
-#[case::prefixes_beside_ignore(
+#[case::prefixes_with_ignore_undeclared(
     "resources: {quotaCheckStrategy: IgnoreUndeclared, excludeResourcePrefixes: [a]}",
-    "resources.quotaCheckStrategy: \"IgnoreUndeclared\": allowed is only BlockUndeclared beside"
+    "resources.quotaCheckStrategy: \"IgnoreUndeclared\": must be BlockUndeclared if"
 )]
 #[case::no_input(
     "resources: {transformations: [{strategy: Retain}]}",
-    "transformations[0].input: missing: allowed is a text"
+    "transformations[0].input: required, must be a non-empty string"
 )]
 #[case::twice(
     "resources: {transformations: [{input: a}, {input: a}]}",
-    "resources.transformations[1].input: \"a\": allowed is at most one"
+    "resources.transformations[1].input: \"a\": must be the input of at most one"
 )]
 #[case::quantity(
     "resources: {transformations: [{input: a, outputs: {b: many}}]}",
-    "resources.transformations[0].outputs.b: \"many\": allowed is a quantity"
+    "resources.transformations[0].outputs.b: \"many\": must be a non-negative quantity"
 )]
-fn a_bad_field_is_refused_with_its_value_and_what_is_allowed(#[case] body: &str, #[case] expected: &str) {
+fn invalid_field_is_rejected_with_its_value_and_the_allowed_ones(#[case] body: &str, #[case] expected: &str) {
     let error = read(body).expect_err("refused").to_string();
     assert!(error.contains(expected), "{error}");
 }
 
 #[rstest]
-#[case::empty("", "apiVersion: missing: allowed is config.kueue.x-k8s.io/v1beta2")]
-#[case::older("apiVersion: config.kueue.x-k8s.io/v1beta1\nkind: Configuration", "v1beta1\": allowed is")]
-#[case::other_kind("apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Workload", "kind: \"Workload\": allowed is")]
-#[case::list("[1]", "apiVersion: missing")]
-#[case::no_yaml("a: [", "it isn't YAML")]
+#[case::empty("", "apiVersion: required, must be config.kueue.x-k8s.io/v1beta2")]
+#[case::older("apiVersion: config.kueue.x-k8s.io/v1beta1\nkind: Configuration", "v1beta1\": must be")]
+#[case::other_kind("apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Workload", "kind: \"Workload\": must be")]
+#[case::list("[1]", "apiVersion: required")]
+#[case::no_yaml("a: [", "invalid YAML")]
 #[case::twice("apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\nkind: Configuration", "duplicate")]
-fn what_is_no_configuration_is_refused(#[case] text: &str, #[case] expected: &str) {
+fn file_of_another_kind_or_version_is_rejected(#[case] text: &str, #[case] expected: &str) {
     let error = Configuration::from_yaml(text).expect_err("refused").to_string();
     assert!(error.contains(expected), "{error}");
 }
 
 #[test]
-fn all_that_is_wrong_is_told_at_once() {
+fn all_errors_are_reported_together() {
     let error = read("fairShare: {}\nwaitForPodsReady: {timeout: soon}").expect_err("refused");
     let ConfigError::Invalid(problems) = error else { panic!("{error}") };
     let fields: Vec<_> = problems.iter().map(|problem| problem.field.as_str()).collect();
@@ -305,7 +310,7 @@ fn all_that_is_wrong_is_told_at_once() {
 }
 
 #[test]
-fn the_file_that_the_deployment_mounts_is_acted_on_whole() {
+fn file_of_the_deployment_is_fully_supported() {
     let text = include_str!("../../config/manager/sluice.yaml");
 
     let file = Configuration::from_yaml(text).expect("a valid file");

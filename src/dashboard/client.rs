@@ -1,4 +1,5 @@
-//! Makes the calls: straight to Ray from within the cluster, or through the API server's proxy from anywhere.
+//! Client of the Ray dashboard: calls it directly from within the cluster, or through the API
+//! server's proxy from anywhere.
 
 use std::time::Duration;
 
@@ -15,25 +16,25 @@ use sluice_clock::Clock;
 use sluice_plan::{ServeAnswer, ServeError, ServeReply};
 use sluice_plan::{ServeCall, ServeRequest};
 
-/// The longest answer that is read, in bytes; a status of a thousand deployments takes about one of them.
+/// Maximum size of a response, in bytes. The status of a thousand deployments takes about 1 MiB.
 const LONGEST_ANSWER: usize = 8 << 20;
-/// As much of the body of a refusal is shown, in bytes.
+/// Maximum size of a rejection's body in an error message, in bytes.
 const SHOWN: usize = 512;
 
-/// How Ray is reached.
+/// Network path to the Ray dashboard and Serve proxies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reach {
-    /// Over the network of the cluster that this process runs in.
+    /// Direct connections, for a process inside the Kubernetes cluster.
     Network {
-        /// The domain that names of Services end in, like `cluster.local`.
+        /// DNS domain of Services, like `cluster.local`.
         cluster_domain: String,
     },
-    /// Through the API server's proxies for Services and pods, for a process outside the cluster.
+    /// The API server's Service and pod proxies, for a process outside the Kubernetes cluster.
     ApiServer,
 }
 
 impl Reach {
-    /// For how long an answer is waited for. These are KubeRay's times (KubeRay 1.7
+    /// Returns the timeout of a call, the same as KubeRay's (KubeRay 1.7
     /// `ray-operator/controllers/ray/utils/util.go`).
     fn timeout(&self) -> Duration {
         match self {
@@ -43,7 +44,7 @@ impl Reach {
     }
 }
 
-/// Calls the dashboards of Ray clusters.
+/// Client of the Ray dashboards and Serve proxies of all RayClusters.
 #[derive(Clone)]
 pub struct Dashboards {
     reach: Reach,
@@ -54,15 +55,15 @@ pub struct Dashboards {
 }
 
 impl Dashboards {
-    /// A client that reaches Ray in this way; `kube` is asked to pass calls on if they go through the API server. `clock` says
-    /// when calls were made.
+    /// Returns a client with this access to Ray. `kube` reads token Secrets, and sends the calls
+    /// that go through the API server. `clock` provides the timestamps of replies.
     pub fn new(kube: kube::Client, clock: Clock, reach: Reach) -> Self {
-        // No connection outlives its call for long: a pod that has gone must not be talked to over one that is left of it.
+        // Connections are not pooled: a pooled one could still lead to a deleted pod.
         let network = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build_http();
         Self { reach, clock, tokens: Tokens::of(kube.clone()), kube, network }
     }
 
-    /// Makes a call. Whatever happens is in the reply.
+    /// Makes a call. The reply contains the result or the error.
     pub async fn call(&self, call: &ServeCall) -> ServeReply {
         let called_at = self.clock.now();
         let outcome = self.exchange(call).await;
@@ -77,23 +78,24 @@ impl Dashboards {
         }
     }
 
-    /// The body of the answer, if that is no refusal.
+    /// Returns the body of a successful response. Fails on a timeout, a connection error or an HTTP
+    /// error status; 401 and 403 also invalidate the cached token.
     async fn exchange(&self, call: &ServeCall) -> Result<Bytes, ServeError> {
         let timeout = self.reach.timeout();
-        let answered = tokio::time::timeout(timeout, self.send(call)).await;
-        let silent = |_| ServeError::Silent { doing: request::describe(call), seconds: timeout.as_secs() };
-        let (status, body) = answered.map_err(silent)??;
+        let result = tokio::time::timeout(timeout, self.send(call)).await;
+        let timed_out = |_| ServeError::Silent { doing: request::describe(call), seconds: timeout.as_secs() };
+        let (status, body) = result.map_err(timed_out)??;
         if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
             self.tokens.forget(call);
         }
-        match status.is_success() {
-            true => Ok(body),
-            false => Err(ServeError::Refused {
-                doing: request::describe(call),
-                code: status.as_u16(),
-                body: String::from_utf8_lossy(&body[..body.len().min(SHOWN)]).trim().to_owned(),
-            }),
+        if status.is_success() {
+            return Ok(body);
         }
+        Err(ServeError::Refused {
+            doing: request::describe(call),
+            code: status.as_u16(),
+            body: String::from_utf8_lossy(&body[..body.len().min(SHOWN)]).trim().to_owned(),
+        })
     }
 
     async fn send(&self, call: &ServeCall) -> Result<(StatusCode, Bytes), ServeError> {
@@ -101,22 +103,22 @@ impl Dashboards {
             doing: request::describe(call),
             cause: chain(error),
         };
-        let withheld = |cause| ServeError::Unreachable { doing: request::describe(call), cause };
-        let token = self.tokens.header(call).await.map_err(withheld)?;
-        let bearing = |mut request: Request<Vec<u8>>| {
+        let no_token = |cause| ServeError::Unreachable { doing: request::describe(call), cause };
+        let token = self.tokens.header(call).await.map_err(no_token)?;
+        let with_token = |mut request: Request<Vec<u8>>| {
             request.headers_mut().extend(token.map(|token| (HeaderName::from_static(tokens::HEADER), token)));
             request
         };
         match &self.reach {
             Reach::Network { cluster_domain } => {
                 let request = request::build(call, Through::Network { cluster_domain }).map_err(|e| unreachable(&e))?;
-                let request = bearing(request);
+                let request = with_token(request);
                 let request = request.map(|body| Full::new(Bytes::from(body)));
                 let response = self.network.request(request).await.map_err(|e| unreachable(&e))?;
                 read(response).await.map_err(|e| unreachable(e.as_ref()))
             }
             Reach::ApiServer => {
-                let request = bearing(request::build(call, Through::ApiServer).map_err(|e| unreachable(&e))?);
+                let request = with_token(request::build(call, Through::ApiServer).map_err(|e| unreachable(&e))?);
                 let response =
                     self.kube.send(request.map(kube::client::Body::from)).await.map_err(|e| unreachable(&e))?;
                 read(response).await.map_err(|e| unreachable(e.as_ref()))
@@ -125,6 +127,7 @@ impl Dashboards {
     }
 }
 
+/// Reads status and body of a response. Fails when the body exceeds [`LONGEST_ANSWER`].
 async fn read<B>(response: Response<B>) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>>
 where
     B: http_body::Body<Data = Bytes>,
@@ -134,6 +137,7 @@ where
     Ok((status, Limited::new(response.into_body(), LONGEST_ANSWER).collect().await?.to_bytes()))
 }
 
+/// Converts the result of a call to the answer of its request.
 fn answer(call: &ServeCall, outcome: Result<Bytes, ServeError>) -> ServeAnswer {
     match &call.request {
         ServeRequest::Get => ServeAnswer::Status(outcome.and_then(|body| {
@@ -150,12 +154,13 @@ fn answer(call: &ServeCall, outcome: Result<Bytes, ServeError>) -> ServeAnswer {
     }
 }
 
-/// An error and what caused it, in a sentence: what failed at the bottom is seldom said at the top.
+/// Joins an error and its causes into one message, since the top-level error rarely names the root
+/// cause.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |said, cause| {
+    causes.fold(error.to_string(), |message, cause| {
         let cause = cause.to_string();
-        if said.contains(&cause) { said } else { format!("{said}: {cause}") }
+        if message.contains(&cause) { message } else { format!("{message}: {cause}") }
     })
 }
 

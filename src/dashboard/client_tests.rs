@@ -8,27 +8,27 @@ use tokio::net::TcpListener;
 use super::*;
 use sluice_plan::ServeConfig;
 
-/// What a server was asked: method, URI and body.
+/// Requests that a server has received: method, URI and body.
 type Heard = Arc<Mutex<Vec<String>>>;
 
-/// A server on a free port that gives the same answer to everything.
+/// Starts a server on a free port that gives the same response to every request.
 async fn server(code: u16, body: &'static str) -> (u16, Heard) {
-    let heard = Heard::default();
-    let hearing = heard.clone();
+    let received = Heard::default();
+    let recorder = received.clone();
     let router = Router::new().fallback(move |request: Request| {
-        let hearing = hearing.clone();
+        let recorder = recorder.clone();
         async move {
-            let (parts, sent) = request.into_parts();
-            let sent = sent.collect().await.expect("a body").to_bytes();
-            let line = format!("{} {} {}", parts.method, parts.uri, String::from_utf8_lossy(&sent));
-            hearing.lock().expect("not poisoned").push(line);
+            let (parts, body_sent) = request.into_parts();
+            let body_sent = body_sent.collect().await.expect("a body").to_bytes();
+            let line = format!("{} {} {}", parts.method, parts.uri, String::from_utf8_lossy(&body_sent));
+            recorder.lock().expect("not poisoned").push(line);
             (StatusCode::from_u16(code).expect("a status"), body).into_response()
         }
     });
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
     let port = listener.local_addr().expect("bound").port();
     tokio::spawn(axum::serve(listener, router).into_future());
-    (port, heard)
+    (port, received)
 }
 
 fn through_api_server(port: u16) -> Dashboards {
@@ -62,8 +62,8 @@ fn healthz(port: u16) -> ServeCall {
 }
 
 #[tokio::test]
-async fn the_state_of_the_applications_comes_through_the_api_server() {
-    let (port, heard) = server(200, r#"{"applications": {"chat": {"status": "RUNNING"}}}"#).await;
+async fn application_status_is_read_through_the_api_server() {
+    let (port, received) = server(200, r#"{"applications": {"chat": {"status": "RUNNING"}}}"#).await;
 
     let reply = through_api_server(port).call(&call(ServeRequest::Get)).await;
 
@@ -72,22 +72,22 @@ async fn the_state_of_the_applications_comes_through_the_api_server() {
     assert_eq!((reply.kind(), reply.cluster.as_str()), ("get", "chat-x1"));
     assert!(reply.called_at <= reply.at);
     let path = "/api/v1/namespaces/ml/services/chat-x1-head-svc:dashboard/proxy/api/serve/applications/";
-    assert_eq!(*heard.lock().expect("not poisoned"), [format!("GET {path}?api_type=declarative ")]);
+    assert_eq!(*received.lock().expect("not poisoned"), [format!("GET {path}?api_type=declarative ")]);
 }
 
 #[tokio::test]
-async fn a_configuration_that_serve_takes_is_reported_by_its_hash() {
-    let (port, heard) = server(200, "").await;
+async fn accepted_configuration_is_reported_with_its_hash() {
+    let (port, received) = server(200, "").await;
     let config = ServeConfig::from_yaml("applications: [{name: chat}]").expect("a configuration");
 
     let reply = through_api_server(port).call(&call(ServeRequest::Put(config.clone()))).await;
 
     assert_eq!(reply.answer, ServeAnswer::Applied { config_hash: config.hash().into(), result: Ok(()) });
-    assert!(heard.lock().expect("not poisoned")[0].ends_with(r#" {"applications":[{"name":"chat"}]}"#));
+    assert!(received.lock().expect("not poisoned")[0].ends_with(r#" {"applications":[{"name":"chat"}]}"#));
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_with_what_serve_says_of_it() {
+async fn rejection_is_reported_with_the_body_of_the_response() {
     let (port, _) = server(400, "import_path: no module named chat\n").await;
     let config = ServeConfig::from_yaml("applications: []").expect("a configuration");
 
@@ -102,7 +102,7 @@ async fn a_refusal_is_told_with_what_serve_says_of_it() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_json_is_told_as_such() {
+async fn response_without_json_is_reported_as_unreadable() {
     let (port, _) = server(200, "<html>").await;
 
     let reply = through_api_server(port).call(&call(ServeRequest::Get)).await;
@@ -111,17 +111,17 @@ async fn an_answer_that_is_no_json_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn a_serve_proxy_is_asked_on_its_pod() {
-    let (port, heard) = server(200, "success").await;
+async fn serve_proxy_is_called_on_its_pod() {
+    let (port, received) = server(200, "success").await;
 
     let reply = over_network().call(&healthz(port)).await;
 
     assert_eq!(reply.answer, ServeAnswer::Health { pod: "head".into(), result: Ok(()) });
-    assert_eq!(*heard.lock().expect("not poisoned"), ["GET /-/healthz "]);
+    assert_eq!(*received.lock().expect("not poisoned"), ["GET /-/healthz "]);
 }
 
 #[tokio::test]
-async fn a_port_that_nobody_listens_on_is_unreachable() {
+async fn closed_port_is_unreachable() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
     let port = listener.local_addr().expect("bound").port();
     drop(listener);
@@ -130,12 +130,12 @@ async fn a_port_that_nobody_listens_on_is_unreachable() {
 
     let ServeAnswer::Health { result: Err(error), .. } = reply.answer else { panic!("{reply:?}") };
     let message = error.to_string();
-    assert!(message.starts_with("asking the Serve proxy on Pod ml/head for its health: "), "{message}");
+    assert!(message.starts_with("checking the health of the Serve proxy on Pod ml/head: "), "{message}");
     assert!(message.contains("refused"), "{message}");
 }
 
 #[tokio::test]
-async fn whoever_says_nothing_is_not_waited_for_longer_than_the_time_limit() {
+async fn call_without_response_times_out() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
     let port = listener.local_addr().expect("bound").port();
 
@@ -145,38 +145,39 @@ async fn whoever_says_nothing_is_not_waited_for_longer_than_the_time_limit() {
     assert!(matches!(error, ServeError::Silent { seconds: 2, .. }), "{error}");
 }
 
-/// An API server that has a Secret with this token, and a dashboard behind it that takes no other than the first.
+/// Starts an API server whose Secret has the first of `tokens` on the first read and the second one
+/// later, and that proxies to a dashboard which accepts only the token `right`.
 async fn guarded(tokens: [&'static str; 2]) -> (u16, Heard) {
-    let heard = Heard::default();
-    let hearing = heard.clone();
+    let received = Heard::default();
+    let recorder = received.clone();
     let router = Router::new().fallback(move |request: Request| {
-        let hearing = hearing.clone();
+        let recorder = recorder.clone();
         async move {
-            let mut hearing = hearing.lock().expect("not poisoned");
+            let mut recorder = recorder.lock().expect("not poisoned");
             let token =
                 request.headers().get("x-ray-authorization").map(|token| token.to_str().expect("text").to_owned());
             let path = request.uri().path().to_owned();
             if path.ends_with("/secrets/mine") {
-                let reads = hearing.iter().filter(|line| *line == "read").count();
-                hearing.push("read".into());
-                let held = k8s_openapi::ByteString(tokens[reads.min(1)].as_bytes().to_vec());
-                let secret = serde_json::json!({"metadata": {"name": "mine"}, "data": {"auth_token": held}});
+                let reads = recorder.iter().filter(|line| *line == "read").count();
+                recorder.push("read".into());
+                let token = k8s_openapi::ByteString(tokens[reads.min(1)].as_bytes().to_vec());
+                let secret = serde_json::json!({"metadata": {"name": "mine"}, "data": {"auth_token": token}});
                 return (StatusCode::OK, secret.to_string()).into_response();
             }
             let code = if token.as_deref() == Some("Bearer right") { StatusCode::OK } else { StatusCode::UNAUTHORIZED };
-            hearing.push(format!("called with {token:?}"));
+            recorder.push(format!("called with {token:?}"));
             (code, "{}").into_response()
         }
     });
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
     let port = listener.local_addr().expect("bound").port();
     tokio::spawn(axum::serve(listener, router).into_future());
-    (port, heard)
+    (port, received)
 }
 
 #[tokio::test]
-async fn a_token_is_read_once_and_again_when_it_is_refused() {
-    let (port, heard) = guarded(["wrong", "right"]).await;
+async fn token_is_cached_until_it_is_rejected() {
+    let (port, received) = guarded(["wrong", "right"]).await;
     let dashboards = through_api_server(port);
     let call = ServeCall { token_secret: Some("mine".into()), ..call(ServeRequest::Get) };
 
@@ -189,11 +190,11 @@ async fn a_token_is_read_once_and_again_when_it_is_refused() {
     assert_eq!(answers, [false, true, true]);
     let right = r#"called with Some("Bearer right")"#;
     let expected = ["read", r#"called with Some("Bearer wrong")"#, "read", right, right];
-    assert_eq!(*heard.lock().expect("not poisoned"), expected);
+    assert_eq!(*received.lock().expect("not poisoned"), expected);
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_there_is_told() {
+async fn missing_token_is_reported() {
     let (port, _) = server(200, r#"{"metadata": {"name": "mine"}, "data": {}}"#).await;
     let call = ServeCall { token_secret: Some("mine".into()), ..call(ServeRequest::Get) };
 
@@ -201,6 +202,6 @@ async fn a_token_that_is_not_there_is_told() {
         panic!("an answer")
     };
 
-    let told = "asking RayCluster ml/chat-x1 for its Serve applications: Secret ml/mine has no entry auth_token";
-    assert!(error.to_string().contains(told), "{error}");
+    let expected = "getting the Serve applications of RayCluster ml/chat-x1: Secret ml/mine has no key auth_token";
+    assert!(error.to_string().contains(expected), "{error}");
 }

@@ -1,7 +1,7 @@
-//! The Serve REST API of a Ray head's dashboard: what is said over it, and a client.
+//! Client of the Serve REST API, which is part of the Ray dashboard on the head.
 //!
-//! Nothing here decides: the RayService operator says which call is to be made ([`sluice_plan::ServeCall`]), and
-//! gets the answer as a [`ServeReply`].
+//! The RayService operator decides which calls to make ([`sluice_plan::ServeCall`]), and receives
+//! each result as a [`sluice_plan::ServeReply`].
 
 pub mod client;
 pub mod request;

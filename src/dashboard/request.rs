@@ -1,28 +1,28 @@
-//! The HTTP requests that carry out calls to Serve, as values.
+//! HTTP requests for calls to Serve.
 
 use http::{Method, Request, Uri};
 
 use sluice_plan::{ServeCall, ServeRequest};
 
-/// Name of the port of a head Service that the dashboard listens on.
+/// Name of the head Service's port for the dashboard.
 pub const DASHBOARD_PORT_NAME: &str = "dashboard";
 
-/// Where a request is sent to.
+/// Recipient of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Through<'a> {
-    /// To Ray itself, from within the cluster.
+    /// Ray itself, from within the Kubernetes cluster.
     Network {
-        /// The domain that names of Services end in, like `cluster.local`.
+        /// DNS domain of Services, like `cluster.local`.
         cluster_domain: &'a str,
     },
-    /// To the API server, which passes it on.
+    /// The API server, which proxies the request.
     ApiServer,
 }
 
-/// The request that carries out `call`.
+/// Builds the HTTP request for `call`.
 ///
 /// # Errors
-/// When the names in the call can't be part of a URI.
+/// Fails when the names in the call do not form a valid URI.
 pub fn build(call: &ServeCall, through: Through<'_>) -> Result<Request<Vec<u8>>, http::Error> {
     let (method, path, body) = match &call.request {
         ServeRequest::Get => (Method::GET, "/api/serve/applications/?api_type=declarative", Vec::new()),
@@ -41,18 +41,19 @@ pub fn build(call: &ServeCall, through: Through<'_>) -> Result<Request<Vec<u8>>,
     request.body(body)
 }
 
-/// Says what `call` does to what.
+/// Describes `call` in an error message: the operation and its object.
 pub fn describe(call: &ServeCall) -> String {
     let cluster = format!("RayCluster {}/{}", call.namespace, call.cluster);
     match &call.request {
-        ServeRequest::Get => format!("asking {cluster} for its Serve applications"),
+        ServeRequest::Get => format!("getting the Serve applications of {cluster}"),
         ServeRequest::Put(_) => format!("applying the Serve configuration to {cluster}"),
         ServeRequest::Healthz { pod, .. } => {
-            format!("asking the Serve proxy on Pod {}/{pod} for its health", call.namespace)
+            format!("checking the health of the Serve proxy on Pod {}/{pod}", call.namespace)
         }
     }
 }
 
+/// Returns host and port for a direct connection.
 fn authority(call: &ServeCall, cluster_domain: &str) -> String {
     match &call.request {
         ServeRequest::Get | ServeRequest::Put(_) => {
@@ -63,6 +64,7 @@ fn authority(call: &ServeCall, cluster_domain: &str) -> String {
     }
 }
 
+/// Returns the API server's resource and port to proxy to, below the namespace.
 fn proxied(call: &ServeCall) -> String {
     match &call.request {
         ServeRequest::Get | ServeRequest::Put(_) => format!("services/{}:{DASHBOARD_PORT_NAME}", call.head_service),
@@ -125,19 +127,19 @@ mod tests {
         Through::ApiServer,
         "GET /api/v1/namespaces/ml/pods/chat-x1-head-a:8000/proxy/-/healthz "
     )]
-    fn a_call_is_the_request_that_ray_expects(
+    fn call_becomes_the_request_that_ray_expects(
         #[case] request: ServeRequest,
         #[case] through: Through<'_>,
-        #[case] sent: &str,
+        #[case] expected: &str,
     ) {
         let request = build(&call(request), through).expect("a request");
         let body = String::from_utf8_lossy(request.body());
-        assert_eq!(format!("{} {} {body}", request.method(), request.uri()), sent);
+        assert_eq!(format!("{} {} {body}", request.method(), request.uri()), expected);
     }
 
     #[test]
-    fn a_call_says_what_it_does_to_what() {
+    fn description_names_operation_and_object() {
         assert_eq!(describe(&call(put())), "applying the Serve configuration to RayCluster ml/chat-x1");
-        assert_eq!(describe(&call(healthz(""))), "asking the Serve proxy on Pod ml/chat-x1-head-a for its health");
+        assert_eq!(describe(&call(healthz(""))), "checking the health of the Serve proxy on Pod ml/chat-x1-head-a");
     }
 }

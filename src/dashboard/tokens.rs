@@ -1,4 +1,4 @@
-//! The tokens that dashboards ask for, from the Secrets that they are kept in.
+//! Cache of the auth tokens of Ray clusters, read from their Secrets.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,13 +10,15 @@ use kube::Api;
 use sluice_plan::{ServeCall, ServeRequest};
 use sluice_raycluster::auth::TOKEN_KEY;
 
-/// The header that Ray reads a token from; `Authorization` is the API server's, where calls go through that
+/// HTTP header with the token for Ray. `Authorization` is not used, since a call through the API
+/// server needs it
 /// (KubeRay 1.7 `ray-operator/controllers/ray/utils/dashboardclient/dashboard_httpclient.go`).
 pub(super) const HEADER: &str = "x-ray-authorization";
-/// So many are remembered. One that is forgotten is read again.
+/// Maximum number of cached tokens. The cache is cleared when it is full, and tokens are read
+/// again.
 const REMEMBERED: usize = 4096;
 
-/// Tokens by the uid of their cluster.
+/// Token headers by the uid of the RayCluster.
 #[derive(Clone)]
 pub(super) struct Tokens {
     kube: kube::Client,
@@ -24,29 +26,32 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// Those that `kube` may read.
+    /// Returns an empty cache that reads Secrets through `kube`.
     pub(super) fn of(kube: kube::Client) -> Self {
         Self { kube, known: Arc::default() }
     }
 
-    /// What goes into the header for a call; `None` if nothing does.
+    /// Returns the token header for a call; `None` if the call needs no token.
     ///
     /// # Errors
-    /// When the Secret can't be read, or holds no token; in a sentence.
+    /// Fails with a message when the Secret can't be read, or has no valid token.
     pub(super) async fn header(&self, call: &ServeCall) -> Result<Option<HeaderValue>, String> {
-        let of_dashboard = !matches!(call.request, ServeRequest::Healthz { .. });
-        let Some(name) = call.token_secret.as_ref().filter(|_| of_dashboard) else { return Ok(None) };
+        // Serve proxies need no token.
+        if matches!(call.request, ServeRequest::Healthz { .. }) {
+            return Ok(None);
+        }
+        let Some(name) = &call.token_secret else { return Ok(None) };
         if let Some(known) = self.lock().get(&call.uid) {
             return Ok(Some(known.clone()));
         }
-        let what = format!("Secret {}/{name}", call.namespace);
+        let secret_name = format!("Secret {}/{name}", call.namespace);
         let secrets: Api<Secret> = Api::namespaced(self.kube.clone(), &call.namespace);
-        let secret = secrets.get(name).await.map_err(|error| format!("reading {what}: {error}"))?;
+        let secret = secrets.get(name).await.map_err(|error| format!("reading {secret_name}: {error}"))?;
         let token = secret.data.and_then(|mut data| data.remove(TOKEN_KEY));
-        let token = token.ok_or_else(|| format!("{what} has no entry {TOKEN_KEY}, which holds the token"))?;
+        let token = token.ok_or_else(|| format!("{secret_name} has no key {TOKEN_KEY} with the token"))?;
         let bearer = [b"Bearer ", token.0.as_slice()].concat();
         let mut header = HeaderValue::from_bytes(&bearer)
-            .map_err(|_| format!("{what}: the token in {TOKEN_KEY} has characters that no HTTP header may have"))?;
+            .map_err(|_| format!("{secret_name}: the token in {TOKEN_KEY} is not a valid HTTP header value"))?;
         header.set_sensitive(true);
         let mut known = self.lock();
         if known.len() >= REMEMBERED {
@@ -56,7 +61,8 @@ impl Tokens {
         Ok(Some(header))
     }
 
-    /// Reads the token of a cluster again when it is next needed: it was refused.
+    /// Removes the token of a cluster after Ray rejected it, so that the next call reads the Secret
+    /// again.
     pub(super) fn forget(&self, call: &ServeCall) {
         self.lock().remove(&call.uid);
     }

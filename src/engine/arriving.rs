@@ -1,8 +1,9 @@
-//! Pods that were asked for, or let go from behind their scheduling gates, and may run already: until the answer is in, they count
-//! as if they did.
+//! Expectations for pods whose creation or ungating is in flight: until the result is known, they
+//! count as if they ran.
 //!
-//! A cluster may be deleted or suspended while the creation of one of its pods is on its way. The pod then comes to be after
-//! the last one that was seen is gone, and its quota must not have been given away by then.
+//! A cluster may be deleted or suspended while the creation of one of its pods is in flight. That
+//! pod then appears after the last observed pod is gone, and its quota must not have been released
+//! before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,11 +20,11 @@ use sluice_api::kueue::names::JOB_UID_LABEL;
 use sluice_api::kueue::scheduling_gate::{self, is_gated};
 use sluice_plan::{ObjectRef, Write, WriteOp};
 
-/// After this long a write that was never answered has either been seen or has not been carried out: the API server gives a
-/// request up after a minute (`kube-apiserver --request-timeout`).
+/// After this time, the effect of an unanswered write has been observed or will never occur: the
+/// API server times out a request after a minute (`kube-apiserver --request-timeout`).
 pub(super) const UNANSWERED: SignedDuration = SignedDuration::from_secs(60);
 
-/// The pods that may be there already.
+/// Pods that may exist or run without having been observed, by write.
 #[derive(Debug, Default)]
 pub(super) struct Arriving {
     by_write: BTreeMap<WriteId, Arrival>,
@@ -33,16 +34,16 @@ pub(super) struct Arriving {
 struct Arrival {
     pod: ObjectRef,
     cluster: MemberId,
-    /// What it looks like.
+    /// The pod after the write.
     is: Pod,
-    /// The version of the pod that is let go; `None` for one that is made.
+    /// Resource version of the pod that the write ungates; `None` if the write creates the pod.
     gated_at: Option<u64>,
-    /// When it no longer counts if nothing is heard of it; `None` while its answer may still come.
+    /// Time at which an unobserved pod stops counting; `None` while the response may still arrive.
     until: Option<Timestamp>,
 }
 
 impl Arriving {
-    /// A write is sent; `known` is the pod that it is about, if it is about one that is there.
+    /// Records a write if it creates or ungates a pod. `known` is the observed pod it targets.
     pub(super) fn sent(&mut self, id: WriteId, write: &Write, known: Option<&Pod>) {
         let pod = match (&write.op, known) {
             (WriteOp::Create(object), _) if write.target.kind == "Pod" => Pod::deserialize(object).ok(),
@@ -60,7 +61,8 @@ impl Arriving {
         self.by_write.insert(id, arrival);
     }
 
-    /// A write was answered; `known` unless the answer was lost. Returns the cluster whose pod that was.
+    /// Records the result of a write. `known` is false if the response was lost: the expectation
+    /// then expires after [`UNANSWERED`]. Returns the owner of the pod.
     pub(super) fn answered(&mut self, id: WriteId, known: bool, now: Timestamp) -> Option<MemberId> {
         if known {
             return self.by_write.remove(&id).map(|arrival| arrival.cluster);
@@ -70,21 +72,22 @@ impl Arriving {
         Some(arrival.cluster.clone())
     }
 
-    /// A pod is there, and counts by itself from now on; or it was changed by others while it was gated, and what was to let go
-    /// an older version of it can't do that any more.
+    /// Drops the expectations that an observed pod resolves: a created pod counts as observed from
+    /// now on, and a newer version of a gated pod means that the ungating either succeeded or can
+    /// only fail with a conflict.
     pub(super) fn seen(&mut self, reference: &ObjectRef, pod: &Pod) {
         let is_settled = |arrival: &Arrival| arrival.gated_at.is_none_or(|version| version < version_of(pod));
         self.by_write.retain(|_, arrival| arrival.pod != *reference || !is_settled(arrival));
     }
 
-    /// The pods of the cluster with this uid that may run already.
+    /// Returns the expected pods of the cluster with this uid that may run.
     pub(super) fn of(&self, cluster: &str) -> Vec<&Pod> {
         self.made(cluster).into_iter().filter(|pod| !is_gated(pod)).collect()
     }
 
-    /// The same, and those that were asked for behind a scheduling gate and may be there already. A pod that was asked for twice is one:
-    /// as what it was asked for first, since then it is there already when it is asked for again; but for one that runs rather than
-    /// for one that waits.
+    /// Returns all expected pods of the cluster with this uid, gated ones included. A pod requested
+    /// twice counts once: as requested first, because the second creation then finds it existing,
+    /// but as running if either request is ungated.
     pub(super) fn made(&self, cluster: &str) -> Vec<&Pod> {
         let mut pods: BTreeMap<&ObjectRef, &Pod> = BTreeMap::new();
         for Arrival { pod, is, .. } in self.by_write.values().filter(|arrival| arrival.cluster.uid == *cluster) {
@@ -96,19 +99,19 @@ impl Arriving {
         pods.into_values().collect()
     }
 
-    /// Forgets what no longer counts; returns the clusters whose pods that would have been.
+    /// Drops expired expectations; returns the owners of their pods.
     pub(super) fn expire(&mut self, now: Timestamp) -> BTreeSet<MemberId> {
         let expired = self.by_write.extract_if(.., |_, arrival| arrival.until.is_some_and(|until| until <= now));
         expired.map(|(_, arrival)| arrival.cluster).collect()
     }
 
-    /// When the next of them no longer counts.
+    /// Returns the earliest time at which an expectation expires; `None` if none does.
     pub(super) fn next(&self) -> Option<Timestamp> {
         self.by_write.values().filter_map(|arrival| arrival.until).min()
     }
 }
 
-/// A pod as it will be once this patch has let it go, as far as it matters whose it is.
+/// Returns the pod after `patch` ungates it, with the label that assigns it to a RayJob.
 fn let_go(pod: &Pod, patch: &Value) -> Pod {
     let mut pod = pod.clone();
     scheduling_gate::set(pod.spec.get_or_insert_default(), false);
@@ -152,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_counts_from_when_it_is_asked_for_until_the_answer() {
+    fn created_pod_is_expected_until_the_write_completes() {
         let mut arriving = Arriving::default();
         arriving.sent(1, &creation("Pod"), None);
         arriving.sent(2, &creation("Service"), None);
@@ -164,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_whose_creation_was_not_answered_counts_until_it_is_seen_or_can_no_longer_come() {
+    fn pod_of_unanswered_creation_is_expected_until_observed_or_expired() {
         let mut arriving = Arriving::default();
         arriving.sent(1, &creation("Pod"), None);
         arriving.answered(1, false, at(0));
@@ -182,11 +185,11 @@ mod tests {
     }
 
     #[rstest]
-    #[case::both_run(false, false, &["first"])]
-    #[case::the_second_would_wait(false, true, &["first"])]
-    #[case::the_first_would_wait(true, false, &["second"])]
-    #[case::both_would_wait(true, true, &[])]
-    fn a_pod_that_was_asked_for_twice_counts_as_what_may_run_already(
+    #[case::both_ungated(false, false, &["first"])]
+    #[case::second_gated(false, true, &["first"])]
+    #[case::first_gated(true, false, &["second"])]
+    #[case::both_gated(true, true, &[])]
+    fn pod_created_twice_is_expected_once_as_the_ungated_one(
         #[case] first: bool,
         #[case] second: bool,
         #[case] expected: &[&str],
@@ -203,21 +206,21 @@ mod tests {
     }
 
     #[test]
-    fn a_gated_pod_counts_from_when_it_is_let_go() {
+    fn gated_pod_is_expected_to_run_once_ungated() {
         let mut arriving = Arriving::default();
         let gated = pod("7", true);
         let mut creation = creation("Pod");
         creation.op = WriteOp::Create(serde_json::to_value(&gated).expect("JSON"));
         arriving.sent(1, &creation, None);
-        assert_eq!((arriving.of("u1").len(), arriving.made("u1").len()), (0, 1), "it waits for quota");
+        assert_eq!((arriving.of("u1").len(), arriving.made("u1").len()), (0, 1), "it is gated");
 
         let release = Write::patch(&gated, &pod("7", false)).expect("a patch");
         arriving.sent(2, &release, Some(&gated));
         arriving.answered(2, false, at(0));
         arriving.seen(&release.target, &gated);
-        assert_eq!(arriving.of("u1").len(), 1, "it may have been let go");
+        assert_eq!(arriving.of("u1").len(), 1, "it may have been ungated");
 
         arriving.seen(&release.target, &pod("8", true));
-        assert_eq!(arriving.of("u1").len(), 0, "it has not, and can't be by that any more");
+        assert_eq!(arriving.of("u1").len(), 0, "it was not, and that patch can only conflict now");
     }
 }

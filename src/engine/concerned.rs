@@ -1,4 +1,4 @@
-//! Which planners an object's change concerns.
+//! Maps object changes to the planners that they trigger.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use sluice_raycluster::revision::is_recreated;
 use sluice_rayservice::incremental::routes::route_names;
 use sluice_rayservice::incremental::ways::{class_name, gateway_place};
 
-/// The planners that an object's change concerns.
+/// Returns the planners that a change triggers: those whose plan may depend on the object.
 pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTreeSet<Planner> {
     let mut concerned = BTreeSet::new();
     if is_about_quota(change) {
@@ -32,7 +32,9 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
                 uids.for_each(|uid| of_going_workloads(world, &uid, &mut concerned));
                 match controller(cluster.as_ref(), "RayService") {
                     Some(service) => of_service(world, &service, &mut concerned),
-                    None => drop(concerned.insert(Planner::Job(job_of_cluster(cluster)))),
+                    None => {
+                        concerned.insert(Planner::Job(job_of_cluster(cluster)));
+                    }
                 }
             }
             Object::RayJob(job) => of_ray_job(world, job, &mut concerned),
@@ -85,17 +87,21 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
             Object::PriorityClass(_) => all_jobs(world, &mut concerned),
             Object::ClusterQueue(queue) => {
                 concerned.insert(Planner::ClusterQueue(queue.name_any()));
-                let going = in_use::going(world, in_use::flavors_of_queue(queue));
-                concerned.extend(going.into_iter().map(Planner::ResourceFlavor));
+                let terminating = in_use::going(world, in_use::flavors_of_queue(queue));
+                concerned.extend(terminating.into_iter().map(Planner::ResourceFlavor));
             }
-            Object::ResourceFlavor(flavor) => drop(concerned.insert(Planner::ResourceFlavor(flavor.name_any()))),
+            Object::ResourceFlavor(flavor) => {
+                concerned.insert(Planner::ResourceFlavor(flavor.name_any()));
+            }
             Object::LocalQueue(queue) => {
                 concerned.insert(Planner::LocalQueue(ObjectKey::of(queue.as_ref())));
                 if queue.name_any() == DEFAULT_LOCAL_QUEUE && (change.was.is_none() || change.is.is_none()) {
                     of_namespace(world, &queue.namespace().unwrap_or_default(), &mut concerned);
                 }
             }
-            Object::Cohort(cohort) => drop(concerned.insert(Planner::Cohort(cohort.name_any()))),
+            Object::Cohort(cohort) => {
+                concerned.insert(Planner::Cohort(cohort.name_any()));
+            }
             Object::Namespace(namespace) => of_namespace(world, &namespace.name_any(), &mut concerned),
             Object::LimitRange(_) | Object::RuntimeClass(_) => {}
         }
@@ -103,7 +109,7 @@ pub(super) fn concerned(world: &World, halves: Halves, change: &Change) -> BTree
     only_of(halves, concerned)
 }
 
-/// The planners that the pods of a cluster concern.
+/// Returns the planners that the pods of a member trigger.
 pub(super) fn concerned_by_pods(world: &World, halves: Halves, member: &MemberId) -> BTreeSet<Planner> {
     let mut concerned = BTreeSet::new();
     of_pods(world, member, &mut concerned);
@@ -126,19 +132,19 @@ fn of_service(world: &World, service: &ObjectKey, concerned: &mut BTreeSet<Plann
     concerned.extend(children.map(|child| Planner::RayCluster(ObjectKey::of(child.as_ref()))));
 }
 
-/// The job that a cluster without a service is, or is made for.
+/// Returns the job of a cluster that no RayService owns: its RayJob, else the cluster itself.
 fn job_of_cluster(cluster: &RayCluster) -> JobKey {
     controller(cluster, "RayJob").map_or_else(|| JobKey::RayCluster(ObjectKey::of(cluster)), JobKey::RayJob)
 }
 
-/// A RayJob, and the Job that submits it, which is queued as it is.
+/// Adds a RayJob and its submitter Jobs, which are queued with its labels.
 fn of_ray_job(world: &World, job: &RayJob, concerned: &mut BTreeSet<Planner>) {
     concerned.insert(Planner::Job(JobKey::RayJob(ObjectKey::of(job))));
     let submitters = world.batch_jobs.under(&owned_by(job.metadata.uid.as_deref().unwrap_or_default()));
     concerned.extend(submitters.map(|job| Planner::Job(JobKey::BatchJob(ObjectKey::of(job.as_ref())))));
 }
 
-/// All jobs of a namespace: whether they are managed may have changed.
+/// Adds all jobs of a namespace: the managed-jobs policy may apply differently to them.
 fn of_namespace(world: &World, namespace: &str, concerned: &mut BTreeSet<Planner>) {
     let services = world.ray_services.iter().filter(|(key, _)| key.namespace == namespace);
     services.for_each(|(key, _)| of_service(world, key, concerned));
@@ -162,14 +168,15 @@ fn of_owner<K: Resource>(object: &K, concerned: &mut BTreeSet<Planner>) {
     concerned.extend(controller(object, "RayCluster").map(Planner::RayCluster));
 }
 
-/// A Service, or where it leads to: that of a cluster may take a share of the requests for its RayService.
+/// Adds the planners of a Service and its endpoints: the Service of a cluster may receive part of
+/// the traffic of its RayService.
 fn of_endpoints(world: &World, service: &Service, concerned: &mut BTreeSet<Planner>) {
     of_owner(service, concerned);
     let cluster = controller(service, "RayCluster");
     concerned.extend(cluster.and_then(|key| service_of_cluster(world, &key)).map(Planner::RayService));
 }
 
-/// The services to which something in the way of their requests leads.
+/// Adds the RayServices whose gateway path contains an object.
 fn of_way(world: &World, leads: impl Fn(&RayService) -> bool, concerned: &mut BTreeSet<Planner>) {
     for (key, _) in world.ray_services.iter().filter(|(_, service)| leads(service)) {
         concerned.insert(Planner::RayService(key.clone()));
@@ -206,30 +213,33 @@ fn of_pods_of_cluster(world: &World, cluster: &MemberId, concerned: &mut BTreeSe
                 concerned.insert(Planner::RayService(service.clone()));
                 concerned.insert(Planner::Job(JobKey::RayService(service)));
             }
-            None => drop(concerned.insert(Planner::Job(job_of_cluster(known)))),
+            None => {
+                concerned.insert(Planner::Job(job_of_cluster(known)));
+            }
         }
         return;
     }
-    // The cluster's object is gone: only the slices that paid for it still know whose pod this is.
+    // The cluster is deleted: only the slices that cover its pods still record their owner.
     let in_namespace = world.workloads.iter().filter(|(key, _)| key.namespace == cluster.key.namespace);
-    let paid = in_namespace.filter(|(_, workload)| pays_for(workload, &cluster.uid));
-    for workload in paid.map(|(_, workload)| workload) {
+    let covering = in_namespace.filter(|(_, workload)| pays_for(workload, &cluster.uid));
+    for workload in covering.map(|(_, workload)| workload) {
         concerned.insert(Planner::Workload(ObjectKey::of(workload.as_ref())));
         concerned.extend(job_of(workload).map(Planner::Job));
     }
 }
 
-/// The Workloads of a job that are to go: each of them may once the last pod has.
+/// Adds the terminating Workloads of a job: their finalizer is released after the last pod.
 fn of_going_workloads(world: &World, job: &str, concerned: &mut BTreeSet<Planner>) {
-    let going = world.workloads.under(&owned_by(job)).filter(|slice| slice.metadata.deletion_timestamp.is_some());
-    concerned.extend(going.map(|slice| Planner::Workload(ObjectKey::of(slice.as_ref()))));
+    let slices = world.workloads.under(&owned_by(job));
+    let terminating = slices.filter(|slice| slice.metadata.deletion_timestamp.is_some());
+    concerned.extend(terminating.map(|slice| Planner::Workload(ObjectKey::of(slice.as_ref()))));
 }
 
 fn of_workload(world: &World, workload: &Workload, concerned: &mut BTreeSet<Planner>) {
     concerned.insert(Planner::Workload(ObjectKey::of(workload)));
     concerned.extend(job_of(workload).map(Planner::Job));
-    let going = in_use::going(world, in_use::flavors_of_workload(workload));
-    concerned.extend(going.into_iter().map(Planner::ResourceFlavor));
+    let terminating = in_use::going(world, in_use::flavors_of_workload(workload));
+    concerned.extend(terminating.into_iter().map(Planner::ResourceFlavor));
     let namespace = workload.namespace().unwrap_or_default();
     let record = Record::of(workload).unwrap_or_default();
     let displaced = record.instead_of.into_iter().map(|displaced| displaced.name);
@@ -246,14 +256,14 @@ fn all_jobs(world: &World, concerned: &mut BTreeSet<Planner>) {
     concerned.extend(world.batch_jobs.iter().map(|(key, _)| Planner::Job(JobKey::BatchJob(key.clone()))));
 }
 
-/// Whether there is more or less to be had than before, or for others.
+/// Reports whether a change may alter the available quota or the requests counted against it.
 fn is_about_quota(change: &Change) -> bool {
     let spec = |object: &Option<Object>| match object.as_ref()? {
         Object::ClusterQueue(queue) => Some(queue.metadata.generation),
         Object::Cohort(cohort) => Some(cohort.metadata.generation),
         Object::LocalQueue(queue) => Some(queue.metadata.generation),
         Object::ResourceFlavor(flavor) => Some(flavor.metadata.generation),
-        // These have no status.
+        // These have no status, so every change is a change of their spec.
         Object::LimitRange(_) | Object::RuntimeClass(_) => Some(None),
         _ => None,
     };
@@ -264,7 +274,7 @@ fn is_about_quota(change: &Change) -> bool {
     }
 }
 
-/// The jobs that say whether an upgrade of theirs can ever be admitted.
+/// Adds the jobs with a pending upgrade: they report whether it can ever be admitted.
 fn all_upgrades(world: &World, concerned: &mut BTreeSet<Planner>) {
     let has_pending =
         |service: &RayService| service.status.as_ref().is_some_and(|status| status.pending_service_status.is_some());

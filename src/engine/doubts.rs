@@ -1,8 +1,10 @@
-//! Writes that nobody has answered: each may have gone through, or may yet, though the object still looks as it did before. What rests
-//! on such an object waits until it is known what became of it.
+//! Unacknowledged writes: no response arrived, so the write may have taken effect, or may still do
+//! so, although the object looks unchanged. Writes that depend on such an object are blocked until
+//! the outcome is known.
 //!
-//! A patch is pinned to the version that it was computed from. So it is settled by whatever is seen of the object after that version:
-//! this was the patch, or it keeps the patch from going through. And it is settled by a later write that was taken.
+//! A patch carries the resource version that it was computed from. Any newer version of the object
+//! therefore resolves it: either that version is the patch, or it makes the patch fail with a
+//! conflict. A later accepted write to the object resolves it too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +14,7 @@ use kube_core::ObjectMeta;
 use super::arriving::UNANSWERED;
 use sluice_plan::{ObjectRef, Write, WriteOp};
 
-/// The objects that are in doubt.
+/// The unacknowledged writes, by target.
 #[derive(Debug)]
 pub(super) struct Doubts<P> {
     by_target: BTreeMap<ObjectRef, Doubt<P>>,
@@ -20,11 +22,11 @@ pub(super) struct Doubts<P> {
 
 #[derive(Debug)]
 struct Doubt<P> {
-    /// Whether the object may be being deleted: other news of it don't tell.
+    /// One of the writes is a delete, which versions without a deletion timestamp do not resolve.
     is_deletion: bool,
-    /// When the API server has given up on it, and what came of it has been seen.
+    /// Time at which the API server has timed out the request and its effect has been observed.
     until: Timestamp,
-    /// Who waits.
+    /// Planners with a blocked write.
     planners: BTreeSet<P>,
 }
 
@@ -35,7 +37,7 @@ impl<P> Default for Doubts<P> {
 }
 
 impl<P: Ord + Clone> Doubts<P> {
-    /// A write of an object, of which nothing newer is known, was not answered.
+    /// Records a write without a response; no newer version of its target is known.
     pub(super) fn unanswered(&mut self, write: &Write, now: Timestamp) {
         let until = now.saturating_add(UNANSWERED).unwrap_or(Timestamp::MAX);
         let is_deletion = matches!(write.op, WriteOp::Delete { .. });
@@ -46,10 +48,11 @@ impl<P: Ord + Clone> Doubts<P> {
         entry.is_deletion |= is_deletion;
     }
 
-    /// Whether a write rests on an object that is in doubt; `planner` is told when none is any more.
+    /// Reports whether a write depends on an object with an unacknowledged write. If so, `planner`
+    /// is returned when that one is resolved.
     pub(super) fn hold(&mut self, write: &Write, planner: &P) -> bool {
-        let others = write.quiet.iter().filter(|object| **object != write.target);
-        for object in others {
+        let dependencies = write.quiet.iter().filter(|object| **object != write.target);
+        for object in dependencies {
             if let Some(doubt) = self.by_target.get_mut(object) {
                 doubt.planners.insert(planner.clone());
                 return true;
@@ -58,31 +61,34 @@ impl<P: Ord + Clone> Doubts<P> {
         false
     }
 
-    /// An object was seen in a version that is new, or `None` if it is gone. Returns who waited for that.
+    /// Records a new version of an object, `None` if it was deleted. Returns the unblocked
+    /// planners.
     pub(super) fn seen(&mut self, target: &ObjectRef, meta: Option<&ObjectMeta>) -> BTreeSet<P> {
-        let is_going = meta.is_none_or(|meta| meta.deletion_timestamp.is_some());
-        self.settle(target, is_going)
+        let is_terminating = meta.is_none_or(|meta| meta.deletion_timestamp.is_some());
+        self.settle(target, is_terminating)
     }
 
-    /// A write was taken, or was too late for an object that is gone. Returns who waited for that.
+    /// Records a write that the API server accepted, or whose target is `gone`. Returns the
+    /// unblocked planners.
     pub(super) fn taken(&mut self, write: &Write, gone: bool) -> BTreeSet<P> {
         self.settle(&write.target, gone || matches!(write.op, WriteOp::Delete { .. }))
     }
 
-    /// Takes those who waited for what is no longer in doubt after all this time.
+    /// Drops expired writes; returns the unblocked planners.
     pub(super) fn expire(&mut self, now: Timestamp) -> BTreeSet<P> {
         let over = self.by_target.extract_if(.., |_, doubt| doubt.until <= now);
         over.flat_map(|(_, doubt)| doubt.planners).collect()
     }
 
-    /// The earliest time at which [`expire`](Self::expire) has something to give.
+    /// Returns the earliest time at which [`expire`](Self::expire) unblocks a planner; `None` if no
+    /// planner is blocked.
     pub(super) fn next(&self) -> Option<Timestamp> {
         self.by_target.values().filter(|doubt| !doubt.planners.is_empty()).map(|doubt| doubt.until).min()
     }
 
-    fn settle(&mut self, target: &ObjectRef, is_going: bool) -> BTreeSet<P> {
+    fn settle(&mut self, target: &ObjectRef, is_terminating: bool) -> BTreeSet<P> {
         match self.by_target.get(target) {
-            Some(doubt) if is_going || !doubt.is_deletion => {
+            Some(doubt) if is_terminating || !doubt.is_deletion => {
                 self.by_target.remove(target).map(|doubt| doubt.planners).unwrap_or_default()
             }
             _ => BTreeSet::new(),
@@ -117,37 +123,37 @@ mod tests {
         Write { op: WriteOp::Delete { uid: "u".into(), foreground: true }, ..patch(name) }
     }
 
-    fn going() -> ObjectMeta {
+    fn terminating() -> ObjectMeta {
         ObjectMeta { deletion_timestamp: Some(Time(Timestamp::UNIX_EPOCH)), ..ObjectMeta::default() }
     }
 
     #[rstest]
-    #[case::a_patch_by_any_news(patch("a"), |doubts: &mut Doubts<_>| doubts.seen(&object("a"), Some(&ObjectMeta::default())), true)]
-    #[case::a_patch_by_a_later_one(patch("a"), |doubts: &mut Doubts<_>| doubts.taken(&patch("a"), false), true)]
-    #[case::a_deletion_by_its_beginning(delete("a"), |doubts: &mut Doubts<_>| doubts.seen(&object("a"), Some(&going())), true)]
-    #[case::a_deletion_by_its_end(delete("a"), |doubts: &mut Doubts<_>| doubts.seen(&object("a"), None), true)]
-    #[case::a_deletion_by_a_later_one(delete("a"), |doubts: &mut Doubts<_>| doubts.taken(&delete("a"), false), true)]
-    #[case::no_deletion_by_other_news(
+    #[case::patch_by_newer_version(patch("a"), |doubts: &mut Doubts<_>| doubts.seen(&object("a"), Some(&ObjectMeta::default())), true)]
+    #[case::patch_by_accepted_patch(patch("a"), |doubts: &mut Doubts<_>| doubts.taken(&patch("a"), false), true)]
+    #[case::delete_by_deletion_timestamp(delete("a"), |doubts: &mut Doubts<_>| doubts.seen(&object("a"), Some(&terminating())), true)]
+    #[case::delete_by_removal(delete("a"), |doubts: &mut Doubts<_>| doubts.seen(&object("a"), None), true)]
+    #[case::delete_by_accepted_delete(delete("a"), |doubts: &mut Doubts<_>| doubts.taken(&delete("a"), false), true)]
+    #[case::delete_not_by_live_version(
         delete("a"), |doubts: &mut Doubts<_>| doubts.seen(&object("a"), Some(&ObjectMeta::default())), false)]
-    #[case::no_deletion_by_a_patch(delete("a"), |doubts: &mut Doubts<_>| doubts.taken(&patch("a"), false), false)]
-    #[case::nothing_by_news_of_others(patch("a"), |doubts: &mut Doubts<_>| doubts.seen(&object("b"), None), false)]
-    #[case::anything_by_time(
+    #[case::delete_not_by_accepted_patch(delete("a"), |doubts: &mut Doubts<_>| doubts.taken(&patch("a"), false), false)]
+    #[case::not_by_another_object(patch("a"), |doubts: &mut Doubts<_>| doubts.seen(&object("b"), None), false)]
+    #[case::any_write_by_timeout(
         delete("a"), |doubts: &mut Doubts<_>| doubts.expire(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(60)), true)]
-    fn what_rests_on_an_object_waits_until_it_is_known_what_became_of_it(
+    fn dependent_write_is_blocked_until_unacknowledged_write_is_resolved(
         #[case] unanswered: Write,
         #[case] happens: fn(&mut Doubts<&'static str>) -> BTreeSet<&'static str>,
         #[case] settles: bool,
     ) {
-        // Given a write that nobody answered, and another that rests on its object,
+        // Given an unacknowledged write, and another write that depends on its target,
         let mut doubts = Doubts::default();
         doubts.unanswered(&unanswered, Timestamp::UNIX_EPOCH);
         let other = patch("b").while_quiet([object("a")]);
         assert!(doubts.hold(&other, &"planner"));
         assert!(!doubts.hold(&patch("a").while_quiet([object("a")]), &"planner"), "the object itself can be written");
 
-        // when this happens, then it goes on, or not yet.
-        let told = happens(&mut doubts);
-        assert_eq!(told.contains("planner"), settles);
+        // when this happens, then the other write is unblocked, or not yet.
+        let unblocked = happens(&mut doubts);
+        assert_eq!(unblocked.contains("planner"), settles);
         assert_eq!(doubts.hold(&other, &"planner"), !settles);
     }
 }

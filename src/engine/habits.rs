@@ -1,13 +1,14 @@
-//! What is done where a spec leaves it open, as the switches of the process say
-//! (KubeRay 1.7 `ray-operator/controllers/ray/utils/constant.go`: the environment variables of the operator).
+//! Operator defaults for settings that a spec leaves unset (KubeRay 1.7
+//! `ray-operator/controllers/ray/utils/constant.go`: the environment variables of the operator).
 
-/// What is done where a spec leaves it open.
+/// Operator defaults for settings that a RayService or RayCluster leaves unset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Habits {
-    /// Whether a RayService that names no upgrade strategy gets another cluster when its spec asks for one; if not, it keeps the
-    /// one that it has.
+    /// Upgrade a RayService without an upgrade strategy to a new cluster when its spec requires
+    /// one; otherwise it keeps its active cluster. Default: true.
     pub upgrades: bool,
-    /// Whether workers beyond what is wanted are deleted also where Ray's autoscaler has to say which of them go.
+    /// Delete surplus workers even when the Ray autoscaler is enabled, which otherwise names the
+    /// workers to delete. Default: false.
     pub trims_autoscaled: bool,
 }
 

@@ -1,14 +1,17 @@
-//! Writes that were sent and not yet answered.
+//! Tracks the writes that are in flight.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_plan::{ObjectRef, Write, WriteOp};
 
-/// Identifies one write, so that its answer can be told from that to another write of the same object.
+/// Identifies one write, so that its result is not mistaken for that of another write to the same
+/// object.
 pub type WriteId = u64;
 
-/// At most one write an object is under way. Whoever wants to write an object that has one is told to plan anew once that
-/// one is answered; so no plan is ever made from an object whose newest version is still on its way to us.
+/// The writes in flight, at most one per object.
+///
+/// A planner that wants to write an object with a write in flight replans after that write
+/// completes. So no plan is based on an object whose newest version has not arrived yet.
 #[derive(Debug)]
 pub struct InFlight<P> {
     last_id: WriteId,
@@ -18,9 +21,9 @@ pub struct InFlight<P> {
 #[derive(Debug)]
 struct Entry<P> {
     id: WriteId,
-    /// A deletion that the API server carried out, whose event hasn't been seen yet.
+    /// The API server accepted the deletion, and its watch event has not arrived yet.
     deleted: bool,
-    /// The object was seen to be gone before the answer came.
+    /// The watch event of the deletion arrived before the response.
     seen_gone: bool,
     planners: BTreeSet<P>,
 }
@@ -32,8 +35,8 @@ impl<P> Default for InFlight<P> {
 }
 
 impl<P: Ord + Clone> InFlight<P> {
-    /// Notes that `planner` sends a write; `None` when one of its target, or of what has to be quiet meanwhile, is under way,
-    /// and `planner` has to wait for that.
+    /// Records that `planner` sends a write. Returns `None` if a write to its target, or to an
+    /// object that blocks it, is in flight; `planner` is then returned when that write completes.
     pub fn begin(&mut self, write: &Write, planner: &P) -> Option<WriteId> {
         let target = &write.target;
         let busy = std::iter::once(target).chain(&write.quiet).find(|object| self.by_target.contains_key(object));
@@ -48,8 +51,9 @@ impl<P: Ord + Clone> InFlight<P> {
         Some(self.last_id)
     }
 
-    /// Notes the answer to a write; returns who has to plan anew. A deletion that was carried out stays under way until
-    /// its event is seen, since until then the object looks as if it were still there; that event may have come first.
+    /// Records the result of a write; returns the planners to run again. An accepted deletion stays
+    /// in flight until its watch event arrives, because until then the object still looks present;
+    /// that event may also precede the response.
     pub fn answered(&mut self, id: WriteId, write: &Write, gone: bool) -> BTreeSet<P> {
         match self.by_target.get_mut(&write.target) {
             Some(entry) if entry.id == id && gone && !entry.seen_gone && matches!(write.op, WriteOp::Delete { .. }) => {
@@ -61,7 +65,8 @@ impl<P: Ord + Clone> InFlight<P> {
         }
     }
 
-    /// Notes an event of `target`, and whether it was that of its end; returns who has to plan anew.
+    /// Records a watch event of `target`, `gone` if it was a deletion; returns the planners to run
+    /// again.
     pub fn observed(&mut self, target: &ObjectRef, gone: bool) -> BTreeSet<P> {
         match self.by_target.get_mut(target) {
             Some(entry) if entry.deleted => self.finish(target),
@@ -73,7 +78,7 @@ impl<P: Ord + Clone> InFlight<P> {
         }
     }
 
-    /// Whether nothing is under way.
+    /// Reports whether no write awaits its response.
     pub fn is_empty(&self) -> bool {
         self.by_target.values().all(|entry| entry.deleted)
     }
@@ -102,12 +107,12 @@ mod tests {
     }
 
     #[test]
-    fn a_write_waits_until_all_is_quiet_about_what_it_rests_on() {
+    fn write_is_blocked_while_a_dependency_has_a_write_in_flight() {
         let mut writes = InFlight::default();
         let slice = ObjectRef { name: "slice".into(), ..target() };
         let gate = delete().while_quiet([slice.clone()]);
         let eviction = Write { target: slice, op: delete().op, quiet: vec![target()] };
-        let open = writes.begin(&gate, &"job").expect("nothing is under way");
+        let open = writes.begin(&gate, &"job").expect("nothing is in flight");
         assert_eq!(writes.begin(&eviction, &"workload"), None);
 
         assert_eq!(writes.answered(open, &gate, false), ["job", "workload"].into());
@@ -117,9 +122,9 @@ mod tests {
     }
 
     #[test]
-    fn whoever_wants_to_write_an_object_meanwhile_is_told_when_the_write_is_answered() {
+    fn blocked_planner_is_returned_when_the_write_completes() {
         let mut writes = InFlight::default();
-        let id = writes.begin(&delete(), &"first").expect("nothing is under way");
+        let id = writes.begin(&delete(), &"first").expect("nothing is in flight");
 
         assert_eq!(writes.begin(&delete(), &"second"), None);
         assert_eq!(writes.answered(id, &delete(), false), BTreeSet::from(["first", "second"]));
@@ -127,21 +132,21 @@ mod tests {
     }
 
     #[test]
-    fn a_deletion_is_under_way_until_its_event_is_seen() {
+    fn deletion_is_in_flight_until_its_watch_event_arrives() {
         let mut writes = InFlight::default();
-        let id = writes.begin(&delete(), &"planner").expect("nothing is under way");
+        let id = writes.begin(&delete(), &"planner").expect("nothing is in flight");
 
         assert!(writes.answered(id, &delete(), true).is_empty());
-        assert!(writes.is_empty(), "no answer is waited for");
-        assert_eq!(writes.begin(&delete(), &"planner"), None, "the object still looks as if it were there");
+        assert!(writes.is_empty(), "no response is pending");
+        assert_eq!(writes.begin(&delete(), &"planner"), None, "the object still looks present");
         assert_eq!(writes.observed(&target(), true), BTreeSet::from(["planner"]));
         assert!(writes.begin(&delete(), &"planner").is_some());
     }
 
     #[test]
-    fn a_deletion_whose_event_came_before_its_answer_is_over_with_the_answer() {
+    fn deletion_whose_watch_event_came_first_completes_with_its_response() {
         let mut writes = InFlight::default();
-        let id = writes.begin(&delete(), &"planner").expect("nothing is under way");
+        let id = writes.begin(&delete(), &"planner").expect("nothing is in flight");
 
         assert!(writes.observed(&target(), true).is_empty());
         assert_eq!(writes.answered(id, &delete(), true), BTreeSet::from(["planner"]));
@@ -149,11 +154,11 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_twice_changes_nothing() {
+    fn duplicate_result_is_ignored() {
         let mut writes = InFlight::default();
-        let first = writes.begin(&delete(), &"planner").expect("nothing is under way");
+        let first = writes.begin(&delete(), &"planner").expect("nothing is in flight");
         writes.answered(first, &delete(), false);
-        let second = writes.begin(&delete(), &"planner").expect("nothing is under way");
+        let second = writes.begin(&delete(), &"planner").expect("nothing is in flight");
 
         assert!(writes.answered(first, &delete(), false).is_empty());
         assert_eq!(writes.answered(second, &delete(), false), BTreeSet::from(["planner"]));

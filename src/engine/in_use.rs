@@ -1,7 +1,8 @@
-//! What is in use stays until it no longer is (kueue v0.19.2 `pkg/controller/core/clusterqueue_controller.go` and
-//! `resourceflavor_controller.go`): a finalizer holds a ClusterQueue while workloads hold its quota, and a ResourceFlavor while
-//! a ClusterQueue lists it. Beyond Kueue, a flavor also stays while pods run on it that no ClusterQueue would give it any more:
-//! they are replaced on nodes of the same kind.
+//! Finalizers that protect objects in use (kueue v0.19.2
+//! `pkg/controller/core/clusterqueue_controller.go` and `resourceflavor_controller.go`): a
+//! ClusterQueue while workloads hold its quota, a ResourceFlavor while a ClusterQueue lists it.
+//! Beyond Kueue, a flavor is also protected while workloads run on it after every ClusterQueue
+//! dropped it: their replacement pods need nodes of the same kind.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,8 @@ use sluice_api::kueue::{ClusterQueue, Workload, names};
 use sluice_plan::ObjectKey;
 use sluice_plan::{Plan, Write};
 
-/// The write that keeps an object from going, or that lets it go once it is to go and nothing uses it.
+/// Returns the write that adds the finalizer to an object, or that releases it once the object is
+/// terminating and not in use; `None` if neither is due.
 pub(super) fn hold<K>(object: &K, in_use: bool) -> Option<Write>
 where
     K: Resource<DynamicType = ()> + Clone + Serialize + PartialEq,
@@ -31,7 +33,7 @@ where
     Write::patch(object, &changed)
 }
 
-/// What a ResourceFlavor's finalizer needs.
+/// Plans the finalizer of a ResourceFlavor.
 pub(super) fn plan_flavor(world: &World, name: &str) -> Plan {
     let mut plan = Plan::default();
     if let Some(flavor) = world.resource_flavors.get(&ObjectKey::global(name)) {
@@ -45,21 +47,21 @@ fn is_flavor_in_use(world: &World, name: &str) -> bool {
         || world.workloads.iter().any(|(_, workload)| flavors_of_workload(workload).any(|flavor| flavor == name))
 }
 
-/// Of these flavors, those that wait to go.
+/// Returns those of `flavors` that are terminating.
 pub(super) fn going<'a>(world: &World, flavors: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
-    let is_going = |name: &&str| {
+    let is_terminating = |name: &&str| {
         let flavor = world.resource_flavors.get(&ObjectKey::global(*name));
         flavor.is_some_and(|flavor| flavor.metadata.deletion_timestamp.is_some())
     };
-    flavors.filter(is_going).map(str::to_owned).collect()
+    flavors.filter(is_terminating).map(str::to_owned).collect()
 }
 
-/// The flavors that a ClusterQueue has quota of.
+/// Iterates over the flavors that a ClusterQueue lists.
 pub(super) fn flavors_of_queue(queue: &ClusterQueue) -> impl Iterator<Item = &str> {
     queue.spec.resource_groups.iter().flat_map(|group| &group.flavors).map(|flavor| flavor.name.as_str())
 }
 
-/// The flavors whose quota a Workload holds.
+/// Iterates over the flavors in which a Workload holds quota.
 pub(super) fn flavors_of_workload(workload: &Workload) -> impl Iterator<Item = &str> {
     let holding = workload.status.as_ref().filter(|status| {
         condition::is_true(&status.conditions, names::QUOTA_RESERVED)
@@ -84,21 +86,21 @@ mod tests {
     const HELD: &str = names::RESOURCE_IN_USE_FINALIZER;
 
     #[rstest]
-    #[case::made(&[], false, false, Some(json!([HELD])))]
-    #[case::made_with_another(&["other"], false, false, Some(json!(["other", HELD])))]
-    #[case::held(&[HELD], false, false, None)]
-    #[case::to_go_and_in_use(&[HELD, "other"], true, true, None)]
-    #[case::to_go_and_unused(&[HELD, "other"], true, false, Some(json!(["other"])))]
-    #[case::already_going(&["other"], true, false, None)]
-    fn an_object_stays_while_it_is_in_use(
+    #[case::without_finalizer(&[], false, false, Some(json!([HELD])))]
+    #[case::with_another_finalizer(&["other"], false, false, Some(json!(["other", HELD])))]
+    #[case::with_finalizer(&[HELD], false, false, None)]
+    #[case::terminating_in_use(&[HELD, "other"], true, true, None)]
+    #[case::terminating_unused(&[HELD, "other"], true, false, Some(json!(["other"])))]
+    #[case::already_released(&["other"], true, false, None)]
+    fn object_in_use_is_protected_by_a_finalizer(
         #[case] finalizers: &[&str],
-        #[case] going: bool,
+        #[case] terminating: bool,
         #[case] in_use: bool,
         #[case] expected: Option<Value>,
     ) {
         let mut flavor = ResourceFlavor::default();
         flavor.metadata.finalizers = Some(finalizers.iter().map(|name| (*name).to_owned()).collect());
-        flavor.metadata.deletion_timestamp = going.then_some(Time(jiff::Timestamp::UNIX_EPOCH));
+        flavor.metadata.deletion_timestamp = terminating.then_some(Time(jiff::Timestamp::UNIX_EPOCH));
 
         let write = hold(&flavor, in_use);
 
@@ -106,7 +108,7 @@ mod tests {
         assert_eq!(write.map(|write| write.op), expected);
     }
 
-    fn known<K: Kind>(world: &mut World, mut manifest: Value) {
+    fn observe<K: Kind>(world: &mut World, mut manifest: Value) {
         manifest["metadata"]["name"] = "x".into();
         manifest["metadata"]["resourceVersion"] = "1".into();
         world.apply(received(serde_json::from_value::<K>(manifest).expect("an object")));
@@ -123,21 +125,21 @@ mod tests {
     }
 
     #[test]
-    fn a_flavor_is_in_use_while_a_queue_lists_it_or_a_workload_holds_its_quota() {
+    fn flavor_is_in_use_while_a_queue_lists_it_or_a_workload_holds_its_quota() {
         let mut world = World::default();
         assert!(!is_flavor_in_use(&world, "spot"));
 
         let quota = json!({"name": "cpu", "nominalQuota": 1});
         let groups = json!([{"coveredResources": ["cpu"], "flavors": [{"name": "spot", "resources": [quota]}]}]);
-        known::<ClusterQueue>(&mut world, json!({"metadata": {}, "spec": {"resourceGroups": groups}}));
+        observe::<ClusterQueue>(&mut world, json!({"metadata": {}, "spec": {"resourceGroups": groups}}));
         assert!(is_flavor_in_use(&world, "spot"));
 
         let mut world = World::default();
-        known::<Workload>(&mut world, workload(&["QuotaReserved"]));
+        observe::<Workload>(&mut world, workload(&["QuotaReserved"]));
         assert!(is_flavor_in_use(&world, "spot"));
 
         let mut world = World::default();
-        known::<Workload>(&mut world, workload(&["QuotaReserved", "Finished"]));
+        observe::<Workload>(&mut world, workload(&["QuotaReserved", "Finished"]));
         assert!(!is_flavor_in_use(&world, "spot"));
     }
 }

@@ -1,4 +1,4 @@
-//! What each kind of job gets to see of the world.
+//! Builds the context of a job, by kind, from the observed state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,36 +26,38 @@ use sluice_plan::{ObjectRef, Plan};
 use sluice_raycluster::revision;
 use sluice_rayservice::services::{leads_to, serve_service_name};
 
-/// What is known of a job of any kind.
+/// Inputs for planning a job of any kind.
 struct Known<'a> {
     job: &'a dyn Job,
     managed: Managed,
     workloads: Vec<&'a Workload>,
-    /// What is left of its members whose objects are gone.
+    /// Deleted members that still have pods.
     outlived: Vec<Member>,
-    /// The PriorityClass of its pods.
+    /// PriorityClass of the pods; `None` if they name none.
     pod_class: Option<&'a str>,
+    /// The Ray operator of this process creates the pods.
     makes_pods: bool,
 }
 
-/// A job as the engine sees it, for who wants to know about it.
+/// A job as the engine observes it, for read-only queries.
 pub struct Sight<'a> {
-    /// The job.
+    /// The job, behind the interface common to all kinds.
     pub job: &'a dyn Job,
-    /// Whether it is the queue's to manage.
+    /// Decision of the managed-jobs policy.
     pub managed: Managed,
-    /// All Workloads that it owns.
+    /// All Workloads owned by the job.
     pub workloads: Vec<&'a Workload>,
 }
 
 impl Engine {
-    /// Plans for a job; nothing for one that isn't there, or is a part of another.
+    /// Plans a job; the plan is empty if the job does not exist or belongs to another job.
     pub(super) fn plan_job(&self, job: &JobKey, now: Timestamp) -> Plan {
         let failures = self.pace.failures(&Planner::Job(job.clone()));
         self.with(job, |known| self.plan_any_job(known, failures, now)).unwrap_or_default()
     }
 
-    /// Looks at a job; `None` if there is none, or it is a part of another.
+    /// Calls `see` with a snapshot of a job; `None` if the job does not exist or belongs to
+    /// another.
     pub fn look<T>(&self, job: &ObjectRef, see: impl FnOnce(Sight<'_>) -> T) -> Option<T> {
         let key = ObjectKey::new(job.namespace.clone().unwrap_or_default(), job.name.clone());
         let key = JobKey::of_kind(&job.kind, key)?;
@@ -111,7 +113,7 @@ impl Engine {
         Some(see(Known {
             job: &RayJobJob::new(job, groups, self.pods_of_ray_job(&uid), &molds),
             managed: self.managed_ray_job(job),
-            // Its pods are its own, whether its cluster is there or not.
+            // `pods_of_ray_job` includes the pods of deleted clusters.
             outlived: Vec::new(),
             workloads,
             pod_class: job.spec.ray_cluster_spec.as_ref().and_then(priorities::pod_class),
@@ -128,13 +130,13 @@ impl Engine {
         let queued = match self.submits(job) {
             Submits::Nothing => queued,
             Submits::To(ray_job) => queued.queued_as(&ray_job.metadata),
-            // That is charged for it.
+            // The RayJob or RayCluster covers this submitter.
             Submits::ForItsOwn => return None,
         };
         Some(see(Known {
             managed: self.managed_batch_job(job, queued.meta()),
             job: &queued,
-            // Its pods are its own: there is nothing of it without it.
+            // A batch/v1 Job is its only member.
             outlived: Vec::new(),
             workloads,
             pod_class: batch_job::pod_class(job),
@@ -160,7 +162,7 @@ impl Engine {
         })
     }
 
-    /// All Workloads of the job with this uid.
+    /// Returns all Workloads owned by the job with this uid.
     pub(super) fn workloads_of(&self, job: &str) -> Vec<&Workload> {
         self.world.workloads.under(&owned_by(job)).map(AsRef::as_ref).collect()
     }
@@ -178,8 +180,8 @@ impl Engine {
         }
     }
 
-    /// The children that requests to a service are sent to: the one that its serve Service leads to, and in an upgrade in steps
-    /// those that have a share of them.
+    /// Returns the names of the RayClusters that receive traffic of a RayService: the one selected
+    /// by its serve Service and, in an incremental upgrade, those with a route weight above zero.
     fn serving(&self, service: &RayService) -> BTreeSet<String> {
         let serve_service = serve_service_name(service);
         let owned = owned_by(service.metadata.uid.as_deref().unwrap_or_default());
@@ -191,7 +193,7 @@ impl Engine {
         shares.map(|child| child.name_any()).chain(leads_to).collect()
     }
 
-    /// The clusters that are gone, of which pods are left that a slice paid for.
+    /// Returns the deleted clusters that still have pods covered by a slice.
     fn outlived(&self, namespace: &str, workloads: &[&Workload], molds: &Molds<'_>) -> Vec<Member> {
         let records = workloads.iter().filter_map(|workload| Record::of(workload));
         let members = records.flat_map(|record| record.members);
@@ -201,7 +203,7 @@ impl Engine {
         left.filter(|member| !member.live_pods.is_empty()).collect()
     }
 
-    /// What is left of a cluster that is gone, by revision.
+    /// Returns the remaining pods of a deleted cluster as one member per revision.
     fn left_of(&self, cluster: &MemberId, molds: &Molds<'_>) -> Vec<Member> {
         let mut by_share: BTreeMap<String, Pods<'_>> = BTreeMap::new();
         let pods = self.all_pods(&cluster.uid);
@@ -215,6 +217,7 @@ impl Engine {
     }
 }
 
+/// Returns the identity of the RayCluster that a recorded member belongs to.
 pub(super) fn cluster_of(namespace: &str, member: &MemberShare) -> MemberId {
     let (uid, _) = revision::of_share(&member.uid);
     MemberId { runner: Runner::RayCluster, key: ObjectKey::new(namespace, &member.name), uid: uid.to_owned() }

@@ -1,7 +1,8 @@
-//! The engine: one owner of all observed state, which turns events into effects.
+//! The engine owns all observed state and turns inputs into commands.
 //!
-//! Every decision of Sluice is made in [`Engine::step`], from values alone: no client, no clock, no randomness. The shell
-//! (`manager`) feeds it what the watches see and carries out what it asks for; a simulator can do the same.
+//! Every decision of Sluice is made in [`Engine::step`], from values alone: no client, no clock, no
+//! randomness. The `manager` feeds it watch events and write results and executes its commands; a
+//! simulator can do the same.
 
 mod arriving;
 mod concerned;
@@ -52,120 +53,122 @@ use specs::Specs;
 use tokens::TokenKey;
 use world::{Change, Listing, MemberId, Object, World};
 
-/// How many lost races in a row nobody is told of.
+/// Consecutive write conflicts of one planner that emit no Event.
 const RACES_UNTOLD: u32 = 5;
 
-/// Something that happened outside.
+/// An input to the engine: a watch event, a write result or a Serve reply.
 #[derive(Debug)]
 pub enum Event {
-    /// A watch saw all objects of a kind, in one namespace or in all.
+    /// A watch listed all objects in its scope.
     Listed(Scope, Listing),
-    /// A watch saw an object that is new or has changed.
+    /// A watch observed a new or changed object.
     Applied(Object),
-    /// A watch saw that an object is gone.
+    /// A watch observed the deletion of an object.
     Deleted(Object),
-    /// A write was answered, or given up.
+    /// A write completed, failed, or timed out.
     Written {
-        /// Which write.
+        /// Id of the write.
         id: WriteId,
-        /// The write itself.
+        /// The write that was sent.
         write: Box<Write>,
-        /// What became of it.
+        /// Outcome of the write.
         result: Result<Answer, WriteError>,
     },
-    /// A Ray dashboard answered, or didn't.
+    /// A call to the Serve REST API completed or failed.
     Served(ServeReply),
 }
 
-/// What one watch sees.
+/// The objects that one watch covers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Scope {
-    /// A kind, like `RayCluster`.
+    /// Kind of the objects, like `RayCluster`.
     pub kind: String,
-    /// A namespace, or `None` for all.
+    /// Namespace of the objects; `None` for all namespaces.
     pub namespace: Option<String>,
-    /// Only objects that have this label; `None` for all.
+    /// Label key that the objects must have; `None` for no restriction.
     pub label: Option<&'static str>,
 }
 
 impl Scope {
-    /// Whether it sees an object of its kind that has this metadata.
+    /// Reports whether this scope covers an object of its kind with this metadata.
     pub fn sees(&self, meta: &ObjectMeta) -> bool {
-        let is_there = self.namespace.as_ref().is_none_or(|namespace| meta.namespace.as_ref() == Some(namespace));
-        let has = |label| meta.labels.as_ref().is_some_and(|labels| labels.contains_key(label));
-        is_there && self.label.is_none_or(has)
+        let in_namespace = self.namespace.as_ref().is_none_or(|namespace| meta.namespace.as_ref() == Some(namespace));
+        let has_label = |label| meta.labels.as_ref().is_some_and(|labels| labels.contains_key(label));
+        in_namespace && self.label.is_none_or(has_label)
     }
 }
 
-/// The API server's answer to a write that it took.
+/// Outcome of a write that the API server accepted.
 #[derive(Debug)]
 pub enum Answer {
-    /// The object as it is now.
+    /// The object after the write.
     Object(Object),
-    /// The object is gone.
+    /// The object was deleted.
     Gone,
-    /// An object of a kind that isn't watched.
+    /// The object is of a kind that the engine does not watch.
     Unwatched,
 }
 
-/// Why a write failed, as far as that is known.
+/// Error of a failed write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteError {
-    /// The HTTP status; `None` when there was no answer, so that the write may have gone through all the same.
+    /// HTTP status code; `None` if no response arrived, in which case the write may have taken
+    /// effect.
     pub code: Option<u16>,
-    /// What the API server said, or what went wrong on the way.
+    /// Message of the API server, or of the transport.
     pub message: String,
-    /// Whether the API server said that the object isn't there: the object itself, not its namespace or its kind.
+    /// The API server reported the target itself as not found, as opposed to its namespace or kind.
     pub absent: bool,
 }
 
 impl WriteError {
-    /// There was no answer.
+    /// Returns the error of a write without a response.
     pub fn unanswered(message: String) -> Self {
         Self { code: None, message, absent: false }
     }
 
-    /// The object has changed, come or gone since the write was planned; planning anew takes care of that.
+    /// Reports whether the target was changed, created or deleted since the write was planned;
+    /// replanning resolves that.
     pub fn is_race(&self) -> bool {
         matches!(self.code, Some(404 | 409))
     }
 }
 
-/// Something to be done outside.
+/// A command that the manager executes for the engine.
 #[derive(Debug)]
 pub enum Effect {
-    /// Send a write, and report the answer under this id.
+    /// Send a write and report its result under this id.
     Write(WriteId, Write),
-    /// Show a person what happened.
+    /// Emit a Kubernetes Event.
     Note(Note),
-    /// Call a Ray dashboard.
+    /// Call the Serve REST API of a Ray cluster.
     Serve(ServeCall),
 }
 
-/// Which halves of Sluice run.
+/// The enabled components of Sluice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Halves {
-    /// Quota, workloads, and the gate.
+    /// Run the queue manager: quota, Workloads, and suspension of jobs.
     pub queue_manager: bool,
-    /// RayClusters and RayServices.
+    /// Run the operator for RayClusters and RayServices.
     pub ray_operator: bool,
 }
 
 impl Halves {
-    /// All of Sluice.
+    /// Enables all components.
     pub const BOTH: Self = Self { queue_manager: true, ray_operator: true };
 }
 
-/// The engine.
+/// Holds the observed state and plans writes, Events and Serve calls from it.
 #[derive(Debug)]
 pub struct Engine {
     halves: Halves,
-    /// Which jobs are managed.
+    /// Selects the jobs to manage.
     rules: Rules,
     habits: Habits,
     world: World,
     specs: Specs,
-    /// What has to be listed before anything may be decided.
+    /// Scopes that still have to be listed before the first decision.
     unlisted: BTreeSet<Scope>,
     queueing: Queueing,
     serve: BTreeMap<ObjectKey, ServeObservation>,
@@ -178,12 +181,12 @@ pub struct Engine {
     setbacks: Setbacks,
     notebook: Notebook,
     tokens: TokenKey,
-    /// Notes that tell of writes which have not been answered yet.
+    /// Kubernetes Events about writes that are still in flight.
     untold: Vec<Untold>,
     stopping: bool,
 }
 
-/// Notes that are told once all of these writes have gone through, and never if one has not.
+/// Kubernetes Events to emit once all of these writes succeed, and to drop if one fails.
 #[derive(Debug)]
 struct Untold {
     writes: BTreeSet<WriteId>,
@@ -191,7 +194,8 @@ struct Untold {
 }
 
 impl Engine {
-    /// An engine that decides nothing until each of `scopes` has been listed, and makes tokens from a key.
+    /// Creates an engine that decides nothing until each of `scopes` has been listed. `tokens`
+    /// derives the auth tokens of Ray clusters.
     pub fn new(
         halves: Halves,
         settings: queue::Settings,
@@ -221,21 +225,22 @@ impl Engine {
         }
     }
 
-    /// Manages the jobs that these rules name, instead of those of [`Rules::default`].
+    /// Replaces the managed-jobs policy, [`Rules::default`].
     #[must_use]
     pub fn managing(mut self, rules: Rules) -> Self {
         self.rules = rules;
         self
     }
 
-    /// Does these things where a spec leaves it open, instead of those of [`Habits::default`].
+    /// Replaces the operator configuration, [`Habits::default`].
     #[must_use]
     pub fn operating(mut self, habits: Habits) -> Self {
         self.habits = habits;
         self
     }
 
-    /// An engine that has seen these objects, and writes nothing: it is there to be asked. What its queue would decide next, it has.
+    /// Creates an engine for queries: it has observed these objects and emits no commands. The
+    /// scheduler has run one cycle, so its pending decisions can be inspected.
     pub fn onlooker(halves: Halves, settings: queue::Settings, objects: Vec<Object>, now: Timestamp) -> Self {
         let mut engine = Self::new(halves, settings, [], TokenKey::known());
         engine.stop();
@@ -244,34 +249,36 @@ impl Engine {
         engine
     }
 
-    /// All that was seen.
+    /// Returns the observed objects.
     pub fn world(&self) -> &World {
         &self.world
     }
 
-    /// Who holds which quota, and who waits.
+    /// Returns the scheduler, which knows admitted and pending workloads and their quota.
     pub fn queue(&self) -> &queue::Engine {
         self.queueing.queue()
     }
 
-    /// Keeps the queue's decision log, to be taken by [`take_decision_log`](Self::take_decision_log).
+    /// Records the decision log of the scheduler, read by
+    /// [`take_decision_log`](Self::take_decision_log).
     #[must_use]
     pub fn keeping_decision_log(mut self) -> Self {
         self.queueing.keep_log(true);
         self
     }
 
-    /// The lines of the decision log since this was last asked, each with its newline; none if it isn't kept.
+    /// Returns the lines recorded since the last call, each ending in a newline; empty if the log
+    /// is not recorded.
     pub fn take_decision_log(&mut self) -> Vec<u8> {
         self.queueing.take_log()
     }
 
-    /// Keeps the decision log no longer.
+    /// Stops recording the decision log.
     pub fn end_decision_log(&mut self) {
         self.queueing.keep_log(false);
     }
 
-    /// Takes in what happened, in order, and returns what is to be done about it.
+    /// Processes the inputs in order and returns the resulting commands.
     pub fn step(&mut self, now: Timestamp, events: impl IntoIterator<Item = Event>) -> Vec<Effect> {
         let mut effects = Vec::new();
         for event in events {
@@ -280,6 +287,7 @@ impl Engine {
         if !self.is_synced() || self.stopping {
             return effects;
         }
+        // The scheduler decides first: planners write its decisions in the same step.
         if self.halves.queue_manager {
             for planner in self.queueing.cycle(now) {
                 self.pace.mark(planner);
@@ -298,26 +306,29 @@ impl Engine {
         effects
     }
 
-    /// Whether everything was listed at least once, so that decisions are being made.
+    /// Reports whether every scope has been listed once, so that the engine makes decisions.
     pub fn is_synced(&self) -> bool {
         self.unlisted.is_empty()
     }
 
-    /// Decides nothing from now on, so that nothing new is under way when the last answers are in.
+    /// Stops planning, so that no write is in flight once the results of all sent writes arrive.
     pub fn stop(&mut self) {
         self.stopping = true;
     }
 
-    /// Whether no write is waiting for its answer.
+    /// Reports whether no write awaits its result.
     pub fn is_quiet(&self) -> bool {
         self.in_flight.is_empty()
     }
 
-    /// When [`step`](Self::step) has something to do even if nothing happens.
+    /// Returns the earliest time at which [`step`](Self::step) has work without new inputs; `None`
+    /// if there is none, or before the engine is synced.
     pub fn next_wake(&self) -> Option<Timestamp> {
         let wakes = [self.pace.next(), self.queueing.wake_at(), self.arriving.next(), self.doubts.next()];
-        let wakes = wakes.into_iter().flatten();
-        wakes.min().filter(|_| self.is_synced())
+        if !self.is_synced() {
+            return None;
+        }
+        wakes.into_iter().flatten().min()
     }
 
     fn take_in(&mut self, now: Timestamp, event: Event, effects: &mut Vec<Effect>) {
@@ -344,13 +355,13 @@ impl Engine {
         }
     }
 
-    /// Whatever an object's change concerns is planned anew.
+    /// Updates all trackers from a change and enqueues the planners that it triggers.
     fn changed(&mut self, now: Timestamp, change: &Change) {
         for side in change.sides() {
             let reference = side.reference();
-            let waited = self.in_flight.observed(&reference, change.is.is_none());
-            let doubted = self.doubts.seen(&reference, change.is.as_ref().map(Object::meta));
-            for planner in waited.into_iter().chain(doubted) {
+            let unblocked = self.in_flight.observed(&reference, change.is.is_none());
+            let resolved = self.doubts.seen(&reference, change.is.as_ref().map(Object::meta));
+            for planner in unblocked.into_iter().chain(resolved) {
                 self.pace.mark(planner);
             }
         }
@@ -380,6 +391,7 @@ impl Engine {
         result: Result<Answer, WriteError>,
         effects: &mut Vec<Effect>,
     ) {
+        // Trackers first: each has to know the outcome before any planner runs again.
         let gone = matches!(result, Ok(Answer::Gone)) || matches!(&result, Err(error) if error.code == Some(404));
         let planners = self.in_flight.answered(id, write, gone);
         let known = !matches!(&result, Err(error) if error.code.is_none());
@@ -408,9 +420,9 @@ impl Engine {
                 }
                 self.untold.retain(|untold| !untold.writes.contains(&id));
                 self.queueing.refused(now, write, &error);
-                // A race is nothing to tell of, unless it is lost again and again: then somebody else has the name.
-                let lasts = |planner: &&Planner| !error.is_race() || self.pace.failures(planner) >= RACES_UNTOLD;
-                let owners = planners.iter().filter(lasts);
+                // Conflicts are routine. If they persist, another object holds the name.
+                let is_reported = |planner: &&Planner| !error.is_race() || self.pace.failures(planner) >= RACES_UNTOLD;
+                let owners = planners.iter().filter(is_reported);
                 let notes: Vec<Note> = owners.filter_map(|planner| self.failure_note(planner, write, &error)).collect();
                 notes.into_iter().for_each(|note| self.tell(now, note, effects));
                 planners.into_iter().for_each(|planner| self.failed(planner, write, &error, now));
@@ -418,12 +430,13 @@ impl Engine {
         }
     }
 
-    /// Whether a write makes a slice that was not seen yet.
+    /// Reports whether a write creates a slice that has not been observed yet.
     fn is_unseen_slice(&self, write: &Write) -> bool {
         let key = ObjectKey::new(write.target.namespace.clone().unwrap_or_default(), write.target.name.clone());
         making::made_for(write).is_some() && self.world.workloads.get(&key).is_none()
     }
 
+    /// Enqueues the planners that depend on the pods of `cluster`.
     fn pods_may_have_changed(&mut self, cluster: &MemberId) {
         for planner in concerned::concerned_by_pods(&self.world, self.halves, cluster) {
             self.pace.mark(planner);
@@ -439,7 +452,8 @@ impl Engine {
         }
     }
 
-    /// Turns what a planner asks for into effects, as far as nothing of it is under way already.
+    /// Turns a plan into commands. Writes that are in backoff, blocked by an unacknowledged write,
+    /// or whose objects have a write in flight are dropped; their planner runs again later.
     fn ask(&mut self, now: Timestamp, planner: Planner, mut plan: Plan, effects: &mut Vec<Effect>) {
         let has_writes = !plan.writes.is_empty();
         self.hold_back(&planner, &mut plan, now);
@@ -452,7 +466,7 @@ impl Engine {
             }
             if let Some(id) = self.in_flight.begin(&write, &planner) {
                 let key = ObjectKey::new(write.target.namespace.clone().unwrap_or_default(), write.target.name.clone());
-                let pod = self.world.pods.get(&key).filter(|_| write.target.kind == "Pod");
+                let pod = if write.target.kind == "Pod" { self.world.pods.get(&key) } else { None };
                 self.arriving.sent(id, &write, pod.map(AsRef::as_ref));
                 self.making.sent(&write);
                 if !matches!(write.op, WriteOp::PatchStatus(_)) {
@@ -469,6 +483,8 @@ impl Engine {
                 effects.push(Effect::Serve(call));
             }
         }
+        // Events about writes are deferred until all of them succeed. If none was sent, the planner
+        // returns them again with its next plan.
         if !has_writes {
             plan.notes.into_iter().for_each(|note| self.tell(now, note, effects));
         } else if !sent.is_empty() && !plan.notes.is_empty() {
@@ -476,16 +492,17 @@ impl Engine {
         }
     }
 
-    /// A write has gone through: what is told of it can be told, unless it is told of other writes as well.
+    /// Records that a write succeeded and emits the deferred Events whose last open write it was.
     fn tell_of(&mut self, now: Timestamp, id: WriteId, effects: &mut Vec<Effect>) {
         for untold in &mut self.untold {
             untold.writes.remove(&id);
         }
-        let told = self.untold.extract_if(.., |untold| untold.writes.is_empty());
-        let notes: Vec<Note> = told.flat_map(|untold| untold.notes).collect();
+        let completed = self.untold.extract_if(.., |untold| untold.writes.is_empty());
+        let notes: Vec<Note> = completed.flat_map(|untold| untold.notes).collect();
         notes.into_iter().for_each(|note| self.tell(now, note, effects));
     }
 
+    /// Emits an Event unless an equal one was emitted recently.
     fn tell(&mut self, now: Timestamp, note: Note, effects: &mut Vec<Effect>) {
         if self.notebook.is_news(now, &note) {
             effects.push(Effect::Note(note));

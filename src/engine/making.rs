@@ -1,5 +1,6 @@
-//! Slices that were asked for and have not been seen. Another one of the same job is not asked for before it is known what became of
-//! the last: a slice is numbered after the newest that is there, and while that goes, two would have numbers of their own.
+//! Expectations for slices that were created but not observed yet. The next slice of a job is
+//! created only after the last one is observed: a slice is numbered after the newest existing one,
+//! so two concurrent creations would get different numbers.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +10,28 @@ use serde_json::Value;
 use sluice_api::kueue::Workload;
 use sluice_plan::{ObjectRef, Write, WriteOp};
 
-/// The slice that was asked for last, by the uid of its job.
+/// The last slice created for each job and not observed yet, by the uid of the job.
 #[derive(Debug, Default)]
 pub(super) struct Making {
     by_job: BTreeMap<String, ObjectRef>,
 }
 
 impl Making {
-    /// Lets a slice that is asked for wait for the last one of its job.
+    /// Blocks the creation of a slice while the creation of the last one of its job is in flight.
     pub(super) fn in_turn(&self, mut write: Write) -> Write {
         let last = made_for(&write).and_then(|job| self.by_job.get(job));
         write.quiet.extend(last.filter(|last| **last != write.target).cloned());
         write
     }
 
-    /// A write is sent.
+    /// Records a write if it creates a slice.
     pub(super) fn sent(&mut self, write: &Write) {
         if let Some(job) = made_for(write) {
             self.by_job.insert(job.to_owned(), write.target.clone());
         }
     }
 
-    /// A slice is there.
+    /// Drops the expectation that an observed slice fulfills.
     pub(super) fn seen(&mut self, slice: &Workload) {
         let jobs = slice.owner_references().iter().map(|owner| &owner.uid);
         let reference = ObjectRef::of(slice);
@@ -42,12 +43,14 @@ impl Making {
     }
 }
 
-/// The uid of the job that a write makes a slice for.
+/// Returns the uid of the job for which a write creates a slice; `None` for any other write.
 pub(super) fn made_for(write: &Write) -> Option<&str> {
     let WriteOp::Create(object) = &write.op else { return None };
-    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-    let mut owners = owners.into_iter().flatten().filter(|_| write.target.kind == Workload::kind(&()));
-    owners.find(|owner| owner["controller"] == true)?["uid"].as_str()
+    if write.target.kind != Workload::kind(&()) {
+        return None;
+    }
+    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array)?;
+    owners.iter().find(|owner| owner["controller"] == true)?["uid"].as_str()
 }
 
 #[cfg(test)]
@@ -64,16 +67,16 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_waits_for_the_last_one_of_its_job() {
+    fn creation_of_a_slice_is_blocked_by_the_last_one_of_its_job() {
         let mut making = Making::default();
         making.sent(&Write::create(&slice("chat-3", "chat")));
-        let quiet = |making: &Making, name, job| making.in_turn(Write::create(&slice(name, job))).quiet;
+        let blockers = |making: &Making, name, job| making.in_turn(Write::create(&slice(name, job))).quiet;
 
-        assert_eq!(quiet(&making, "chat-2", "chat"), [ObjectRef::of(&slice("chat-3", "chat"))]);
-        assert_eq!(quiet(&making, "chat-3", "chat"), [], "it is asked for again");
-        assert_eq!(quiet(&making, "mail-1", "mail"), []);
+        assert_eq!(blockers(&making, "chat-2", "chat"), [ObjectRef::of(&slice("chat-3", "chat"))]);
+        assert_eq!(blockers(&making, "chat-3", "chat"), [], "a retry does not block itself");
+        assert_eq!(blockers(&making, "mail-1", "mail"), []);
 
         making.seen(&slice("chat-3", "chat"));
-        assert_eq!(quiet(&making, "chat-4", "chat"), []);
+        assert_eq!(blockers(&making, "chat-4", "chat"), []);
     }
 }

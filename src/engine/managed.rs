@@ -1,4 +1,4 @@
-//! Which jobs are the queue's to manage, by what is known of them and of their namespaces.
+//! Applies the managed-jobs policy to observed jobs and their namespaces.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use sluice_jobframework::{batch_job, ray_job};
 use sluice_plan::ObjectKey;
 
 impl Engine {
-    /// Whether a RayService is managed, and with it its clusters.
+    /// Decides whether a RayService is managed; the decision holds for its RayClusters too.
     pub(super) fn managed_service(&self, service: &RayService) -> Managed {
         let status = service.status.as_ref();
         let parts =
@@ -32,7 +32,7 @@ impl Engine {
         self.managed(job, &service.namespace().unwrap_or_default())
     }
 
-    /// Whether a RayCluster is managed that nothing else owns.
+    /// Decides whether a standalone RayCluster is managed.
     pub(super) fn managed_cluster(&self, cluster: &RayCluster) -> Managed {
         let job = Candidate {
             framework: Framework::RayCluster,
@@ -43,7 +43,7 @@ impl Engine {
         self.managed(job, &cluster.namespace().unwrap_or_default())
     }
 
-    /// Whether a RayJob is managed that a cluster is made for.
+    /// Decides whether a RayJob with its own cluster is managed.
     pub(super) fn managed_ray_job(&self, job: &RayJob) -> Managed {
         let facts = Candidate {
             framework: Framework::RayJob,
@@ -54,7 +54,8 @@ impl Engine {
         self.managed(facts, &job.namespace().unwrap_or_default())
     }
 
-    /// Whether a Job of Kubernetes is managed, which is queued as this metadata says.
+    /// Decides whether a batch/v1 Job is managed. `meta` carries the queue name: that of the Job,
+    /// or of the RayJob that it submits to an existing cluster.
     pub(super) fn managed_batch_job(&self, job: &BatchJob, meta: &ObjectMeta) -> Managed {
         let begun =
             job.status.as_ref().is_some_and(|status| status.start_time.is_some() || status.conditions.is_some());
@@ -72,11 +73,11 @@ impl Engine {
         if !self.halves.queue_manager {
             return Managed::No;
         }
-        let unlabelled = BTreeMap::new();
+        let unlabeled = BTreeMap::new();
         let seen = self.world.namespaces.get(&ObjectKey::global(namespace));
         let place = Place {
             namespace,
-            labels: seen.map(|seen| seen.metadata.labels.as_ref().unwrap_or(&unlabelled)),
+            labels: seen.map(|seen| seen.metadata.labels.as_ref().unwrap_or(&unlabeled)),
             has_default_queue: self.world.local_queues.get(&ObjectKey::new(namespace, DEFAULT_LOCAL_QUEUE)).is_some(),
         };
         Managed::of(job, place, &self.rules)

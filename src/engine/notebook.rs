@@ -1,4 +1,5 @@
-//! Remembers which notes were made of late: planners are asked again and again, and people want to read a thing once.
+//! Deduplicates Kubernetes Events: planners run again and again and return the same Events each
+//! time.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +7,26 @@ use jiff::{SignedDuration, Timestamp};
 
 use sluice_plan::Note;
 
-/// For this long the same note about the same object is not made again.
+/// Time during which an equal Event about the same object is suppressed.
 const REMEMBERED: SignedDuration = SignedDuration::from_mins(10);
-/// When this many notes are remembered, those that have run out are thrown away.
+/// Number of remembered Events at which expired ones are removed.
 const TIDY_AT: usize = 4096;
 
-/// The notes that were made of late, and when.
+/// The recently emitted Events, with the time of emission.
 #[derive(Debug, Default)]
 pub struct Notebook {
     made: BTreeMap<Note, Timestamp>,
 }
 
 impl Notebook {
-    /// Whether a note says something that wasn't said of late; remembers it.
+    /// Reports whether an Event was not emitted recently, and remembers it as emitted now.
     pub fn is_news(&mut self, now: Timestamp, note: &Note) -> bool {
-        let is_fresh = |made: &Timestamp| now.duration_since(*made) < REMEMBERED;
-        if self.made.get(note).is_some_and(is_fresh) {
+        let is_recent = |made: &Timestamp| now.duration_since(*made) < REMEMBERED;
+        if self.made.get(note).is_some_and(is_recent) {
             return false;
         }
         if self.made.len() >= TIDY_AT {
-            self.made.retain(|_, made| is_fresh(made));
+            self.made.retain(|_, made| is_recent(made));
         }
         self.made.insert(note.clone(), now);
         true

@@ -1,15 +1,16 @@
-//! When a planner runs next: at once, at a time it asked for, or after a pause because its last write failed.
+//! Rate-limited work queue of planners: each runs immediately, at a requested time, or after a
+//! backoff because its last write failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-/// The pause after a first failed write; it doubles with each failure in a row.
+/// Backoff after the first failed write; it doubles with each consecutive failure.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_millis(50);
-/// The longest pause between two tries.
+/// Maximum backoff between two attempts.
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(30);
 
-/// The planners that have to run, and when.
+/// The planners to run, with their timers and backoffs.
 #[derive(Debug)]
 pub struct Pace<P> {
     due: BTreeSet<P>,
@@ -23,7 +24,7 @@ struct Pause {
     until: Timestamp,
 }
 
-/// The pause after a failure that so many others came before.
+/// Returns the backoff after a failure that follows `failures` consecutive ones.
 pub fn pause_after(failures: u32) -> SignedDuration {
     FIRST_PAUSE.saturating_mul(1 << failures.min(16)).min(LONGEST_PAUSE)
 }
@@ -35,25 +36,29 @@ impl<P> Default for Pace<P> {
 }
 
 impl<P: Ord + Clone> Pace<P> {
-    /// `planner` has to run, as soon as no pause holds it back.
+    /// Enqueues `planner`; it runs as soon as it is not in backoff.
     pub fn mark(&mut self, planner: P) {
         self.due.insert(planner);
     }
 
-    /// `planner` wants to run at `at`, instead of at any time that it asked for before.
+    /// Sets the timer of `planner` to `at`, replacing an earlier one; `None` clears it.
     pub fn at(&mut self, planner: P, at: Option<Timestamp>) {
         match at {
-            Some(at) => drop(self.timers.insert(planner, at)),
-            None => drop(self.timers.remove(&planner)),
+            Some(at) => {
+                self.timers.insert(planner, at);
+            }
+            None => {
+                self.timers.remove(&planner);
+            }
         }
     }
 
-    /// How many writes of `planner` failed in a row.
+    /// Returns the number of consecutive failed writes of `planner`.
     pub fn failures(&self, planner: &P) -> u32 {
         self.pauses.get(planner).map_or(0, |pause| pause.failures)
     }
 
-    /// A write of `planner` failed: it runs again after a pause.
+    /// Enqueues `planner` after a failed write; it runs again after a backoff.
     pub fn failed(&mut self, planner: P, now: Timestamp) {
         let failures = self.failures(&planner);
         let until = now.saturating_add(pause_after(failures)).unwrap_or(Timestamp::MAX);
@@ -61,22 +66,22 @@ impl<P: Ord + Clone> Pace<P> {
         self.due.insert(planner);
     }
 
-    /// A write of `planner` went through.
+    /// Resets the backoff of `planner` after a successful write.
     pub fn succeeded(&mut self, planner: &P) {
         self.pauses.remove(planner);
     }
 
-    /// Forgets everything about `planner`.
+    /// Drops the timer and the backoff of `planner`.
     pub fn forget(&mut self, planner: &P) {
         self.timers.remove(planner);
         self.pauses.remove(planner);
     }
 
-    /// Takes the planners that have to run now.
+    /// Removes and returns the planners that are due at `now`; those in backoff stay queued.
     pub fn take_due(&mut self, now: Timestamp) -> BTreeSet<P> {
-        let rung: Vec<P> =
+        let expired: Vec<P> =
             self.timers.iter().filter(|(_, at)| **at <= now).map(|(planner, _)| planner.clone()).collect();
-        for planner in rung {
+        for planner in expired {
             self.timers.remove(&planner);
             self.due.insert(planner);
         }
@@ -85,11 +90,12 @@ impl<P: Ord + Clone> Pace<P> {
         all.into_iter().filter(|planner| !self.due.contains(planner)).collect()
     }
 
-    /// The earliest time at which [`take_due`](Self::take_due) has something to give.
+    /// Returns the earliest time at which [`take_due`](Self::take_due) returns a planner; `None` if
+    /// the queue is empty.
     pub fn next(&self) -> Option<Timestamp> {
-        let marked =
+        let queued =
             self.due.iter().map(|planner| self.pauses.get(planner).map_or(Timestamp::MIN, |pause| pause.until));
-        marked.chain(self.timers.values().copied()).min()
+        queued.chain(self.timers.values().copied()).min()
     }
 
     fn is_paused(&self, planner: &P, now: Timestamp) -> bool {
@@ -106,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_planner_that_fails_runs_again_after_pauses_that_double() {
+    fn failing_planner_is_requeued_with_doubling_backoff() {
         let mut pace = Pace::default();
         pace.failed("p", at(0));
         assert_eq!((pace.take_due(at(49)).len(), pace.next()), (0, Some(at(50))));
@@ -116,11 +122,11 @@ mod tests {
         assert_eq!(pace.next(), Some(at(150)));
 
         pace.succeeded(&"p");
-        assert_eq!(pace.take_due(at(60)), BTreeSet::from(["p"]), "what was marked is not forgotten");
+        assert_eq!(pace.take_due(at(60)), BTreeSet::from(["p"]), "success keeps the planner enqueued");
     }
 
     #[test]
-    fn a_timer_rings_once_and_the_last_wish_counts() {
+    fn timer_fires_once_and_the_last_one_set_wins() {
         let mut pace = Pace::default();
         pace.at("p", Some(at(10)));
         pace.at("p", Some(at(20)));

@@ -1,4 +1,4 @@
-//! What is planned on its own, and what each planner gets to see.
+//! Planner keys, and the observed state that each planner receives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,31 +36,33 @@ use sluice_rayservice::incremental::ways::{self, Ways};
 use sluice_rayservice::kept::Kept;
 use sluice_rayservice::services::serve_service_name;
 
-/// After what time it is looked again whether an outdated slice is brought in line; its own change is seen at once.
+/// Interval at which the admission of an outdated slice is rechecked. A change of the slice itself
+/// triggers its planner immediately.
 const UNTIL_IN_LINE: SignedDuration = SignedDuration::from_secs(1);
 
-/// One thing that is planned on its own; those that are due at once in this order, the quota before what rests on it.
+/// Identifies one planner run. Planners due at the same time run in this order: quota before the
+/// objects that depend on it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Planner {
-    /// The quota side of a Workload: what its status says, and whether it may go.
+    /// Status and finalizer of a Workload.
     Workload(ObjectKey),
-    /// The gate and the slices of a job.
+    /// Suspension and slices of a job.
     Job(JobKey),
-    /// The status of a ClusterQueue.
+    /// Status and finalizer of a ClusterQueue.
     ClusterQueue(String),
-    /// The status of a Cohort.
+    /// Status of a Cohort.
     Cohort(String),
-    /// Whether a ResourceFlavor may go.
+    /// Finalizer of a ResourceFlavor.
     ResourceFlavor(String),
-    /// The status of a LocalQueue.
+    /// Status of a LocalQueue.
     LocalQueue(ObjectKey),
-    /// The operator's work on a RayService.
+    /// Operator reconciliation of a RayService.
     RayService(ObjectKey),
-    /// The operator's work on a RayCluster.
+    /// Operator reconciliation of a RayCluster.
     RayCluster(ObjectKey),
 }
 
-/// A job, by kind.
+/// Kind and key of a job.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum JobKey {
     RayService(ObjectKey),
@@ -70,7 +72,7 @@ pub(super) enum JobKey {
 }
 
 impl Planner {
-    /// The cluster that the operator's work is on, if it is on one.
+    /// Returns the RayCluster that this planner reconciles; `None` for any other planner.
     pub(super) fn ray_cluster(&self) -> Option<&ObjectKey> {
         match self {
             Self::RayCluster(key) => Some(key),
@@ -80,7 +82,7 @@ impl Planner {
 }
 
 impl JobKey {
-    /// The job of this kind with this key; `None` if there are no jobs of that kind.
+    /// Returns the job of this kind with this key; `None` if `kind` is not a supported job kind.
     pub(super) fn of_kind(kind: &str, key: ObjectKey) -> Option<Self> {
         match kind {
             "RayService" => Some(Self::RayService(key)),
@@ -92,32 +94,34 @@ impl JobKey {
     }
 }
 
-/// The RayService that a RayCluster belongs to.
+/// Returns the RayService that owns a RayCluster.
 pub(super) fn service_of_cluster(world: &World, cluster: &ObjectKey) -> Option<ObjectKey> {
     world.ray_clusters.get(cluster).and_then(|cluster| controller(cluster.as_ref(), "RayService"))
 }
 
-/// The object of a cluster, unless it is gone.
+/// Returns the RayCluster with this identity; `None` if it is deleted.
 pub(super) fn existing_cluster<'a>(world: &'a World, cluster: &MemberId) -> Option<&'a Arc<RayCluster>> {
     world.ray_clusters.get(&cluster.key).filter(|known| known.metadata.uid.as_ref() == Some(&cluster.uid))
 }
 
+/// Returns the job that owns a Workload; `None` if its controller is of an unsupported kind.
 pub(super) fn job_of(workload: &Workload) -> Option<JobKey> {
     let owner = workload.owner_references().iter().find(|owner| owner.controller == Some(true))?;
     JobKey::of_kind(&owner.kind, ObjectKey::new(workload.namespace().unwrap_or_default(), owner.name.clone()))
 }
 
-/// The controlling owner of this kind, by its name.
+/// Returns the key of the controlling owner of this kind.
 pub(super) fn controller<K: Resource>(object: &K, kind: &str) -> Option<ObjectKey> {
     let owner = world::controller(object, kind)?;
     Some(ObjectKey::new(object.meta().namespace.clone().unwrap_or_default(), owner.name.clone()))
 }
 
+/// Reports whether a RayCluster has no controlling owner.
 pub(super) fn is_standalone(cluster: &RayCluster) -> bool {
     !cluster.owner_references().iter().any(|owner| owner.controller == Some(true))
 }
 
-/// What the queue says of the pods of a cluster.
+/// Pods of a cluster that the queue manager grants, and their scheduling directives.
 struct Quota {
     grant: Grant,
     marks: BTreeMap<String, Mark>,
@@ -125,6 +129,7 @@ struct Quota {
 }
 
 impl Engine {
+    /// Runs one planner.
     pub(super) fn plan(&mut self, planner: &Planner, now: Timestamp) -> Plan {
         match planner {
             Planner::Job(job) => self.plan_job(job, now),
@@ -138,7 +143,8 @@ impl Engine {
         }
     }
 
-    /// Who is told that a write failed: the object that the planner is about.
+    /// Returns the Event about a failed write, on the object of its planner; `None` if that is
+    /// deleted or its kind gets no such Events.
     pub(super) fn failure_note(&self, planner: &Planner, write: &Write, error: &WriteError) -> Option<Note> {
         let message = format!("{} of {} failed: {}", write.op.name(), write.target, error.message);
         let reason = format!("FailedTo{}{}", write.op.verb(), write.target.kind);
@@ -164,7 +170,7 @@ impl Engine {
         let Some(workload) = self.world.workloads.get(key) else { return Plan::default() };
         if workload.metadata.deletion_timestamp.is_none() {
             if let Some(write) = priorities::refresh(&self.world, workload) {
-                // The decision is written once its order is right.
+                // The priority orders the queue, so it is written before a decision.
                 return Plan { writes: vec![write], ..Plan::default() };
             }
             if self.queueing.admits(key) && self.is_outdated(workload, now) {
@@ -178,26 +184,27 @@ impl Engine {
         let is_used = clusters.iter().any(|cluster| self.has_pods(&cluster.uid))
             || clusters.iter().any(|cluster| self.has_nothing_but(workload, cluster));
         let mut plan = jobframework::release(workload, is_used);
-        // A gate that is being opened just now counts as open.
-        let opened = clusters.iter().filter_map(|cluster| existing_cluster(&self.world, cluster));
-        let opened: Vec<ObjectRef> = opened.map(|cluster| ObjectRef::of(cluster.as_ref())).collect();
-        plan.writes = plan.writes.into_iter().map(|write| write.while_quiet(opened.clone())).collect();
+        // A write in flight may be unsuspending a cluster on this quota: the release waits for it.
+        let clusters = clusters.iter().filter_map(|cluster| existing_cluster(&self.world, cluster));
+        let clusters: Vec<ObjectRef> = clusters.map(|cluster| ObjectRef::of(cluster.as_ref())).collect();
+        plan.writes = plan.writes.into_iter().map(|write| write.while_quiet(clusters.clone())).collect();
         plan
     }
 
-    /// Whether a cluster may run pods, and no other slice than this pays for them. Its gate is closed before the slice goes.
+    /// Reports whether a cluster may run pods that no slice other than `slice` covers. Such a
+    /// cluster is suspended before its slice is released.
     fn has_nothing_but(&self, slice: &Workload, cluster: &MemberId) -> bool {
         let Some(cluster) = existing_cluster(&self.world, cluster) else { return false };
         let (_, managed) = self.charged(cluster);
-        let is_going = cluster.metadata.deletion_timestamp.is_some();
-        let is_open = cluster.spec.suspend != Some(true) && !is_going && managed != Managed::No;
+        let is_terminating = cluster.metadata.deletion_timestamp.is_some();
+        let may_run = cluster.spec.suspend != Some(true) && !is_terminating && managed != Managed::No;
         let job = slice.owner_references().iter().find(|owner| owner.controller == Some(true));
         let of_job = self.workloads_of(job.map(|job| job.uid.as_str()).unwrap_or_default());
-        is_open && slices::covering(&slices::slices_of(of_job)).is_none()
+        may_run && slices::covering(&slices::slices_of(of_job)).is_none()
     }
 
-    /// Whether its job is about to change a slice, or to delete it: what it was made for may be gone, and it would take the place
-    /// of the slice that pays for what runs.
+    /// Reports whether the job of a slice plans to change or delete it. The demand of such a slice
+    /// may be obsolete, and its admission would replace the slice that covers the running pods.
     fn is_outdated(&self, slice: &Workload, now: Timestamp) -> bool {
         let writes = job_of(slice).map(|job| self.plan_job(&job, now).writes).unwrap_or_default();
         writes.iter().any(|write| write.target == ObjectRef::of(slice))
@@ -210,7 +217,7 @@ impl Engine {
         let children: Vec<&RayCluster> = self.world.ray_clusters.under(&owned_by(&uid)).map(AsRef::as_ref).collect();
         let managed = self.managed_service(service);
         if matches!(managed, Managed::Held(_)) && children.is_empty() && service.metadata.deletion_timestamp.is_none() {
-            // A service that has clusters can't come into a queue any more.
+            // A service with clusters is reconciled even so: it can no longer join a queue.
             return Plan::default();
         }
         let head_pods = children.iter().flat_map(|child| self.pods_of(child));
@@ -236,7 +243,7 @@ impl Engine {
         })
     }
 
-    /// The ways in by which the clusters of a service get traffic in shares.
+    /// Returns the gateway objects that split the traffic of a service between its clusters.
     pub(super) fn ways(&self, service: &RayService, children: &[&RayCluster]) -> Ways<'_> {
         let namespace = service.namespace().unwrap_or_default();
         let key = |name: String| ObjectKey::new(namespace.clone(), name);
@@ -246,10 +253,12 @@ impl Engine {
         let named = route_name(service);
         let route = |name: String| self.world.http_routes.get(&key(name)).map(AsRef::as_ref);
         let routes: Vec<&HTTPRoute> = route_names(service).into_iter().filter_map(route).collect();
-        let is_of_others = |name: &String| {
-            let there = self.world.services.get(&key(name.clone()));
-            let owner = there.and_then(|there| controller(there.as_ref(), "RayCluster"));
-            there.is_some() && !children.iter().any(|child| owner == Some(ObjectKey::of(*child)))
+        // Existing Services that belong to no cluster of this RayService are user-provided
+        // backends.
+        let is_user_provided = |name: &String| {
+            let service = self.world.services.get(&key(name.clone()));
+            let owner = service.and_then(|service| controller(service.as_ref(), "RayCluster"));
+            service.is_some() && !children.iter().any(|child| owner == Some(ObjectKey::of(*child)))
         };
         let mentioned = routes.iter().flat_map(|route| routes::backends(route)).map(|backend| backend.name.clone());
         Ways {
@@ -257,7 +266,7 @@ impl Engine {
             gateway_class: class
                 .and_then(|class| self.world.gateway_classes.get(&ObjectKey::global(class)))
                 .map(AsRef::as_ref),
-            own: Own::of(service, children, mentioned.filter(is_of_others).collect()),
+            own: Own::of(service, children, mentioned.filter(is_user_provided).collect()),
             route: route(named.clone()),
             former: routes.into_iter().filter(|route| route.name_any() != named).collect(),
             services: backends().filter_map(|key| self.world.services.get(&key)).map(AsRef::as_ref).collect(),
@@ -267,13 +276,13 @@ impl Engine {
         }
     }
 
-    /// The worker pods of a cluster; those that have ended, or wait for quota, don't count.
+    /// Returns the worker pods of a cluster, without ended and gated ones.
     fn worker_pods(&self, cluster: &RayCluster) -> Vec<&Pod> {
         let is_head = |pod: &Pod| pod.labels().get(names::GROUP_LABEL).is_some_and(|group| group == names::HEAD_GROUP);
         self.pods_of(cluster).into_iter().filter(|pod| is_live(pod) && !is_head(pod)).collect()
     }
 
-    /// The Serve configurations that are kept for a cluster.
+    /// Iterates over the Serve configurations stored for a cluster.
     fn kept_configs(&self, cluster: &RayCluster) -> impl Iterator<Item = Kept<'_>> {
         let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
         let objects = self.world.controller_revisions.under(&owned_by(uid)).map(AsRef::as_ref);
@@ -284,14 +293,15 @@ impl Engine {
         let Some(cluster) = self.world.ray_clusters.get(key) else { return Plan::default() };
         let Some(makeup) = self.specs.makeup(key) else { return Plan::default() };
         if is_standalone(cluster) && self.managed_cluster(cluster) == Managed::Held(Hold::Default) {
-            // With a status it would count as begun, and come into no queue if the name of that can't be written just now.
+            // A status marks the cluster as started. If the write of the default queue name failed,
+            // a started cluster would never join that queue.
             return Plan::default();
         }
         let footing = self.footing(cluster);
-        // So that what runs is looked after though the spec makes no sense.
-        let last_good =
+        // Under an invalid spec, running pods are reconciled by the last valid revision.
+        let last_valid =
             || self.history(cluster).in_effect(cluster, footing.revision()).filter(|_| makeup.groups.is_err());
-        let mut plan = match footing.looked_after_as().cloned().or_else(last_good) {
+        let mut plan = match footing.looked_after_as().cloned().or_else(last_valid) {
             Some(earlier) => {
                 let as_earlier = Makeup::of(&earlier, self.halves.ray_operator);
                 let rejected = makeup.groups.as_ref().err().map(Vec::as_slice).unwrap_or_default();
@@ -344,44 +354,48 @@ impl Engine {
         })
     }
 
-    /// The Job that deletes what a cluster has kept in a Redis.
+    /// Returns the Job that deletes the state of a cluster from Redis.
     fn cleanup(&self, cluster: &RayCluster) -> Option<&BatchJob> {
         let name = raycluster::names::redis_cleanup(cluster);
-        let mut own = self.world.batch_jobs.under(&owned_by(cluster.metadata.uid.as_deref().unwrap_or_default()));
-        own.find(|job| job.name_any() == name).map(AsRef::as_ref)
+        let mut jobs = self.world.batch_jobs.under(&owned_by(cluster.metadata.uid.as_deref().unwrap_or_default()));
+        jobs.find(|job| job.name_any() == name).map(AsRef::as_ref)
     }
 
-    /// A cluster that lives on and may keep its state where this one, which is to be deleted, does.
+    /// Returns the key of another live cluster that may store its state at the same place in Redis
+    /// as this terminating one; `None` if there is none, or if this one is not terminating.
     fn shares_storage_with(&self, cluster: &RayCluster) -> Option<String> {
         cluster.metadata.deletion_timestamp.as_ref()?;
         let mut living =
             self.world.ray_clusters.iter().filter(|(_, other)| other.metadata.deletion_timestamp.is_none());
-        let may_keep =
-            |other: &RayCluster| other.finalizers().iter().any(|held| held == names::REDIS_CLEANUP_FINALIZER);
-        let shares = living.find(|(_, other)| may_keep(other) && fault_tolerance::share_storage(cluster, other));
-        shares.map(|(key, _)| key.to_string())
+        let has_state =
+            |other: &RayCluster| other.finalizers().iter().any(|finalizer| finalizer == names::REDIS_CLEANUP_FINALIZER);
+        let sharing = living.find(|(_, other)| has_state(other) && fault_tolerance::share_storage(cluster, other));
+        sharing.map(|(key, _)| key.to_string())
     }
 
-    /// What is known of the Secret that is made for the token of a cluster.
+    /// Returns the state of the auth token Secret of a cluster.
     fn token(&self, cluster: &RayCluster) -> Token {
         let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
         let Some(name) = raycluster::auth::own_secret(cluster) else { return Token::Kept };
         match self.world.secrets.get(&ObjectKey::new(cluster.namespace().unwrap_or_default(), name)) {
             None => Token::Missing(self.tokens.token(uid)),
             Some(secret) => match world::controller(secret.as_ref(), "RayCluster") {
-                // One of a cluster that lives has a name that was clipped to the same: they share it, as KubeRay's would.
+                // Another live cluster whose name truncates to the same Secret name shares it, as
+                // in KubeRay.
                 Some(owner) if owner.uid != uid && !self.lives(cluster, owner) => Token::Taken,
                 _ => Token::Kept,
             },
         }
     }
 
-    /// Whether the owner of something beside a cluster is there.
+    /// Reports whether the RayCluster that `owner` references, in the namespace of `cluster`,
+    /// exists.
     fn lives(&self, cluster: &RayCluster, owner: &OwnerReference) -> bool {
         let key = ObjectKey::new(cluster.namespace().unwrap_or_default(), owner.name.clone());
         self.world.ray_clusters.get(&key).is_some_and(|known| known.metadata.uid.as_ref() == Some(&owner.uid))
     }
 
+    /// Returns which RBAC objects of the autoscaler exist.
     fn access(&self, cluster: &RayCluster) -> Access {
         let key = |name: String| ObjectKey::new(cluster.namespace().unwrap_or_default(), name);
         let by_name = key(raycluster::names::access(cluster));
@@ -392,7 +406,8 @@ impl Engine {
         }
     }
 
-    /// The uid of the job that a cluster is a part of, and whether that is the queue's to manage.
+    /// Returns the uid of the job that owns a cluster, and whether that job is managed. The uid is
+    /// `None` for a cluster that belongs to neither a RayService nor itself.
     fn charged(&self, cluster: &RayCluster) -> (Option<String>, Managed) {
         let service = controller(cluster, "RayService").and_then(|key| self.world.ray_services.get(&key));
         match service {
@@ -402,8 +417,9 @@ impl Engine {
         }
     }
 
-    /// How many pods of a cluster are paid for, and what they are to be told, by group. The operator asks here and not only the
-    /// cluster's own gate, so that a gate that somebody opened by hand lets no pod through.
+    /// Returns the pods of a cluster that quota covers, and their scheduling directives, by group.
+    /// The operator checks this in addition to `spec.suspend`, so that a cluster unsuspended by
+    /// hand starts no pods.
     fn quota(&self, cluster: &RayCluster, wanted: &Arc<Groups>, footing: &Footing) -> Quota {
         let (job_uid, managed) = self.charged(cluster);
         if managed == Managed::No {
@@ -416,11 +432,11 @@ impl Engine {
         let earlier = slice.map(|slice| slice.earlier(&member)).unwrap_or_default();
         let marks = member.groups.iter().flatten().map(|group| {
             let share = slice.and_then(|slice| Some((slice, slice.record.member(&member.uid)?)));
-            let paid = share.and_then(|(slice, share)| Some((slice, share.pod_set_of(&group.kind())?)));
+            let covered = share.and_then(|(slice, share)| Some((slice, share.pod_set_of(&group.kind())?)));
             let mark = Mark {
                 shape: group.shape.clone(),
-                pod_set: paid.map(|(_, pod_set)| pod_set.to_owned()),
-                placement: paid.map(|(slice, name)| self.placement(&slice.flavors(name))).unwrap_or_default(),
+                pod_set: covered.map(|(_, pod_set)| pod_set.to_owned()),
+                placement: covered.map(|(slice, name)| self.placement(&slice.flavors(name))).unwrap_or_default(),
                 earlier: earlier.get(&group.name).copied().unwrap_or(0),
             };
             (group.name.clone(), mark)
@@ -434,6 +450,7 @@ impl Engine {
         }
     }
 
+    /// Merges the node labels and tolerations of the assigned flavors.
     pub(super) fn placement(&self, flavors: &BTreeSet<String>) -> Placement {
         let mut placement = Placement::default();
         let known = flavors.iter().filter_map(|name| self.world.resource_flavors.get(&ObjectKey::global(name)));
@@ -444,28 +461,29 @@ impl Engine {
         placement
     }
 
-    /// Whether the member with this uid has pods that run or may run, or may have by now.
+    /// Reports whether the member with this uid has live or expected running pods.
     fn has_pods(&self, member: &str) -> bool {
-        let has = |maker: &str| self.pods_under(maker).into_iter().any(is_live) || !self.arriving.of(maker).is_empty();
-        has(member) || self.makers_under(&owned_by(member)).any(has)
+        let has_pods =
+            |owner: &str| self.pods_under(owner).into_iter().any(is_live) || !self.arriving.of(owner).is_empty();
+        has_pods(member) || self.makers_under(&owned_by(member)).any(has_pods)
     }
 
-    /// The groups of pods that a cluster wants.
+    /// Returns the pod groups that the spec of a cluster requests quota for.
     pub(super) fn wants(&self, cluster: &RayCluster) -> Arc<Groups> {
-        let unseen = || Arc::new(Err(format!("RayCluster {} was not seen yet", cluster.name_any())));
-        self.specs.makeup(&ObjectKey::of(cluster)).map_or_else(unseen, |makeup| makeup.wanted.clone())
+        let unobserved = || Arc::new(Err(format!("RayCluster {} has not been observed yet", cluster.name_any())));
+        self.specs.makeup(&ObjectKey::of(cluster)).map_or_else(unobserved, |makeup| makeup.wanted.clone())
     }
 
     fn pods_of(&self, cluster: &RayCluster) -> Vec<&Pod> {
         self.pods_under(cluster.metadata.uid.as_deref().unwrap_or_default())
     }
 
-    /// The pods of the member with this uid, and those that may be there by now.
+    /// Returns the observed pods of the member with this uid, and those expected to run.
     pub(super) fn all_pods(&self, member: &str) -> Pods<'_> {
         Pods { seen: self.pods_under(member), arriving: self.arriving.of(member) }
     }
 
-    /// The pods of the cluster with this uid.
+    /// Returns the observed pods of the owner with this uid.
     fn pods_under(&self, cluster: &str) -> Vec<&Pod> {
         self.world.pods.under(&owned_by(cluster)).map(AsRef::as_ref).collect()
     }

@@ -1,4 +1,4 @@
-//! Where the priority of a Workload comes from (kueue v0.19.2 `pkg/util/priority/priority.go`,
+//! Resolves the priority of Workloads (kueue v0.19.2 `pkg/util/priority/priority.go`,
 //! `pkg/controller/core/workloadpriorityclass_controller.go`).
 
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -13,16 +13,17 @@ use sluice_jobframework::{Job, Priority};
 use sluice_plan::ObjectKey;
 use sluice_plan::Write;
 
-/// The priority of a job's workloads: that of the WorkloadPriorityClass which the job's label names, else that of its pods.
+/// Returns the priority of a job's workloads: that of the WorkloadPriorityClass named by the job's
+/// label, else that of its pods.
 ///
 /// # Errors
-/// When there is no class of the name that is given.
+/// Fails if the named class does not exist.
 pub(super) fn of_job(world: &World, job: &dyn Job, pod_class: Option<&str>) -> Result<Priority, String> {
     let labels = job.meta().labels.as_ref();
     let named = labels.and_then(|labels| labels.get(names::PRIORITY_CLASS_LABEL)).filter(|name| !name.is_empty());
     if let Some(name) = named {
         let class = world.workload_priority_classes.get(&ObjectKey::global(name)).ok_or_else(|| {
-            format!("label {}: there is no WorkloadPriorityClass {name:?}", names::PRIORITY_CLASS_LABEL)
+            format!("label {}: WorkloadPriorityClass {name:?} not found", names::PRIORITY_CLASS_LABEL)
         })?;
         let class_ref = PriorityClassRef {
             group: PriorityClassGroup::Kueue,
@@ -34,21 +35,22 @@ pub(super) fn of_job(world: &World, job: &dyn Job, pod_class: Option<&str>) -> R
     let class = match pod_class {
         Some(name) => {
             let class = world.priority_classes.get(&ObjectKey::global(name));
-            Some(class.ok_or_else(|| format!("priorityClassName: there is no PriorityClass {name:?}"))?.as_ref())
+            Some(class.ok_or_else(|| format!("priorityClassName: PriorityClass {name:?} not found"))?.as_ref())
         }
         None => default_class(world),
     };
     Ok(class.map(of_pods).unwrap_or_default())
 }
 
-/// The PriorityClass of a cluster's pods: that of the head, else the first that a worker group has.
+/// Returns the PriorityClass of a cluster's pods: that of the head, else the first one of a worker
+/// group; `None` if no template names one.
 pub(super) fn pod_class(cluster: &RayClusterSpec) -> Option<&str> {
     let workers = cluster.worker_group_specs.iter().map(|group| &group.template);
     std::iter::once(&cluster.head_group_spec.template).chain(workers).find_map(|template| template.priority_class())
 }
 
-/// Brings a Workload's priority in line with its WorkloadPriorityClass, whose value may have changed since. A class that is
-/// gone leaves the priority as it is.
+/// Returns the write that syncs the priority of a Workload with its WorkloadPriorityClass; `None`
+/// if they match, the class does not exist, or the Workload is finished.
 pub(super) fn refresh(world: &World, workload: &Workload) -> Option<Write> {
     let class = class_of(workload)?;
     let value = world.workload_priority_classes.get(&ObjectKey::global(class))?.spec.value;
@@ -61,7 +63,7 @@ pub(super) fn refresh(world: &World, workload: &Workload) -> Option<Write> {
     Write::patch(workload, &refreshed)
 }
 
-/// The workloads whose priority is that of this WorkloadPriorityClass.
+/// Iterates over the Workloads that use this WorkloadPriorityClass.
 pub(super) fn followers<'w>(world: &'w World, class: &'w str) -> impl Iterator<Item = ObjectKey> + use<'w> {
     let following = world.workloads.iter().filter(move |(_, workload)| class_of(workload) == Some(class));
     following.map(|(key, _)| key.clone())
@@ -72,7 +74,7 @@ fn class_of(workload: &Workload) -> Option<&str> {
     (class.kind == PriorityClassKind::WorkloadPriorityClass).then_some(class.name.as_str())
 }
 
-/// The class of pods that name none. There should be one at most; of several, the one with the lowest value.
+/// Returns the global default PriorityClass; of several, the one with the lowest value.
 fn default_class(world: &World) -> Option<&PriorityClass> {
     let defaults = world.priority_classes.iter().filter(|(_, class)| class.global_default == Some(true));
     defaults.map(|(_, class)| class.as_ref()).min_by_key(|class| class.value.unwrap_or(0))
@@ -109,7 +111,7 @@ mod tests {
         received(serde_json::from_value::<K>(manifest).expect("an object"))
     }
 
-    /// Two WorkloadPriorityClasses, and two PriorityClasses of pods.
+    /// Returns a state with two WorkloadPriorityClasses and two PriorityClasses.
     fn world() -> World {
         let mut world = World::default();
         for (name, value) in [("low", 1), ("high", 100)] {
@@ -127,13 +129,13 @@ mod tests {
     }
 
     #[rstest]
-    #[case::the_label(json!({"kueue.x-k8s.io/priority-class": "high"}), json!({"priorityClassName": "low"}), json!({}), Ok((100, Some("WorkloadPriorityClass/high"))))]
-    #[case::the_head(json!({}), json!({"priorityClassName": "low"}), json!({"priorityClassName": "high"}), Ok((10, Some("PriorityClass/low"))))]
-    #[case::a_worker_group(json!({}), json!({}), json!({"priorityClassName": "high"}), Ok((1000, Some("PriorityClass/high"))))]
-    #[case::nothing(json!({"kueue.x-k8s.io/priority-class": ""}), json!({}), json!({}), Ok((0, None)))]
-    #[case::no_such_class(json!({"kueue.x-k8s.io/priority-class": "none"}), json!({}), json!({}), Err("label kueue.x-k8s.io/priority-class: there is no WorkloadPriorityClass \"none\""))]
-    #[case::no_such_pod_class(json!({}), json!({"priorityClassName": "none"}), json!({}), Err("priorityClassName: there is no PriorityClass \"none\""))]
-    fn a_job_has_the_priority_of_its_label_else_that_of_its_pods(
+    #[case::label(json!({"kueue.x-k8s.io/priority-class": "high"}), json!({"priorityClassName": "low"}), json!({}), Ok((100, Some("WorkloadPriorityClass/high"))))]
+    #[case::head(json!({}), json!({"priorityClassName": "low"}), json!({"priorityClassName": "high"}), Ok((10, Some("PriorityClass/low"))))]
+    #[case::worker_group(json!({}), json!({}), json!({"priorityClassName": "high"}), Ok((1000, Some("PriorityClass/high"))))]
+    #[case::no_class_named(json!({"kueue.x-k8s.io/priority-class": ""}), json!({}), json!({}), Ok((0, None)))]
+    #[case::unknown_workload_priority_class(json!({"kueue.x-k8s.io/priority-class": "none"}), json!({}), json!({}), Err("label kueue.x-k8s.io/priority-class: WorkloadPriorityClass \"none\" not found"))]
+    #[case::unknown_pod_priority_class(json!({}), json!({"priorityClassName": "none"}), json!({}), Err("priorityClassName: PriorityClass \"none\" not found"))]
+    fn job_has_the_priority_of_its_label_else_of_its_pods(
         #[case] labels: Value,
         #[case] head: Value,
         #[case] workers: Value,
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_name_no_class_have_the_default_one_and_of_several_the_lowest() {
+    fn pods_without_a_class_have_the_lowest_global_default() {
         let mut world = world();
         for (name, value) in [("usual", 7), ("usual-too", 5)] {
             let class = json!({"metadata": {"name": name}, "value": value, "globalDefault": true});
@@ -193,10 +195,10 @@ mod tests {
 
     #[rstest]
     #[case::changed(PriorityClassKind::WorkloadPriorityClass, "high", Some(100))]
-    #[case::the_same(PriorityClassKind::WorkloadPriorityClass, "low", None)]
-    #[case::gone(PriorityClassKind::WorkloadPriorityClass, "none", None)]
-    #[case::of_pods(PriorityClassKind::PriorityClass, "high", None)]
-    fn a_workload_follows_the_value_of_its_workload_priority_class(
+    #[case::unchanged(PriorityClassKind::WorkloadPriorityClass, "low", None)]
+    #[case::deleted(PriorityClassKind::WorkloadPriorityClass, "none", None)]
+    #[case::pod_priority_class(PriorityClassKind::PriorityClass, "high", None)]
+    fn workload_priority_follows_its_workload_priority_class(
         #[case] kind: PriorityClassKind,
         #[case] class: &str,
         #[case] expected: Option<i32>,
@@ -208,17 +210,17 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_that_is_over_keeps_its_priority() {
-        let mut over = workload(PriorityClassKind::WorkloadPriorityClass, "high", 1);
+    fn finished_workload_keeps_its_priority() {
+        let mut workload = workload(PriorityClassKind::WorkloadPriorityClass, "high", 1);
         let finished = json!({"type": "Finished", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let finished: Condition = serde_json::from_value(finished).expect("a condition");
-        over.status.get_or_insert_default().conditions.push(finished);
+        workload.status.get_or_insert_default().conditions.push(finished);
 
-        assert_eq!(refresh(&world(), &over), None);
+        assert_eq!(refresh(&world(), &workload), None);
     }
 
     #[test]
-    fn the_workloads_of_a_class_are_found() {
+    fn workloads_of_a_class_are_found() {
         let mut world = world();
         for (name, kind) in [("a", PriorityClassKind::WorkloadPriorityClass), ("b", PriorityClassKind::PriorityClass)] {
             let mut follower = workload(kind, "high", 1);

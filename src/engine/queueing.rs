@@ -1,4 +1,5 @@
-//! The queue within the engine: it is told of every change, and what it wants of an object is planned like all else.
+//! Adapter between the engine and the scheduler: feeds it every change, and plans the writes for
+//! its decisions.
 
 use std::collections::BTreeSet;
 
@@ -16,43 +17,45 @@ use sluice_plan::{ObjectRef, Plan, Write, WriteOp};
 use sluice_queue::log::Recorder;
 use sluice_queue::{self as queue, Effect, Event, Subject, status};
 
-/// The queue's own engine, and what ties it to ours.
+/// The scheduler and its decision log.
 #[derive(Debug)]
 pub(super) struct Queueing {
     queue: queue::Engine,
     watches_readiness: bool,
-    /// Writes the decision log, if there is to be one.
+    /// Recorder of the decision log; `None` if it is off.
     recorder: Option<Recorder>,
 }
 
 impl Queueing {
-    /// A queue that knows of nothing yet.
+    /// Creates an adapter around an empty scheduler.
     pub(super) fn new(settings: queue::Settings) -> Self {
         let watches_readiness = settings.wait_for_pods_ready.is_some();
         Self { watches_readiness, queue: queue::Engine::new(settings), recorder: None }
     }
 
-    /// Keeps the decision log from now on, or no longer. It can be replayed only if it is kept from the first event on.
+    /// Turns the decision log on or off. Only a log recorded from the first input on can be
+    /// replayed.
     pub(super) fn keep_log(&mut self, keep: bool) {
         self.recorder = keep.then(|| Recorder::new(&self.queue));
     }
 
-    /// The lines of the decision log since this was last asked.
+    /// Returns the lines of the decision log since the last call.
     pub(super) fn take_log(&mut self) -> Vec<u8> {
         self.recorder.as_mut().map(Recorder::take).unwrap_or_default()
     }
 
-    /// The queue, to be asked.
+    /// Returns the scheduler for queries.
     pub(super) fn queue(&self) -> &queue::Engine {
         &self.queue
     }
 
-    /// Whether it decides by the readiness of pods, so that Workloads have to say it.
+    /// Reports whether the scheduler uses pod readiness (`waitForPodsReady`), so that Workloads
+    /// need the condition `PodsReady`.
     pub(super) fn watches_readiness(&self) -> bool {
         self.watches_readiness
     }
 
-    /// Tells the queue of a change.
+    /// Feeds a change to the scheduler.
     pub(super) fn observe(&mut self, now: Timestamp, change: &Change) {
         match change {
             Change { is: Some(object), .. } => self.observe_object(now, object),
@@ -61,7 +64,7 @@ impl Queueing {
         }
     }
 
-    /// Lets the queue decide; returns who has to write what it decided.
+    /// Runs a scheduling cycle; returns the planners that write its decisions.
     pub(super) fn cycle(&mut self, now: Timestamp) -> Vec<Planner> {
         let effects = self.queue.cycle(now);
         if let Some(recorder) = &mut self.recorder {
@@ -70,13 +73,13 @@ impl Queueing {
         effects.iter().map(|effect| planner(effect.subject())).collect()
     }
 
-    /// When a cycle is due even if nothing happens.
+    /// Returns the time at which a cycle is due without new inputs; `None` if none is.
     pub(super) fn wake_at(&self) -> Option<Timestamp> {
         self.queue.wake_at()
     }
 
-    /// Tells the queue of a write that failed. One that was overtaken, or whose answer was lost, is simply planned again; one
-    /// that the API server will not take is a decision that can't be carried out.
+    /// Feeds a failed write to the scheduler if the API server rejects the decision itself (HTTP
+    /// 400, 403 or 422). Writes that failed otherwise are planned again.
     pub(super) fn refused(&mut self, now: Timestamp, write: &Write, error: &WriteError) {
         let Write { target, op: WriteOp::PatchStatus(_), .. } = write else { return };
         let key = ObjectKey::new(target.namespace.clone().unwrap_or_default(), target.name.clone());
@@ -85,17 +88,18 @@ impl Queueing {
         }
     }
 
-    /// Whether the queue gives a Workload quota.
+    /// Reports whether the scheduler has decided to admit a Workload.
     pub(super) fn admits(&self, workload: &ObjectKey) -> bool {
         matches!(self.queue.effect(&Subject::Workload(workload.clone())), Some(Effect::Admit { .. }))
     }
 
-    /// The PodSets of a slice that waits which can't go where there may be room; see [`queue::Engine::pinned`].
+    /// Returns the PodSets of a pending slice that are bound to flavors without headroom; see
+    /// [`queue::Engine::pinned`].
     pub(super) fn pinned(&self, slice: &Workload) -> BTreeSet<String> {
         self.queue.pinned(&ObjectKey::of(slice))
     }
 
-    /// What the queue wants of a Workload.
+    /// Plans the decision about a Workload.
     pub(super) fn plan_workload(&self, world: &World, workload: &Workload, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
         match self.queue.effect(&Subject::Workload(ObjectKey::of(workload))) {
@@ -111,9 +115,10 @@ impl Queueing {
                 }
                 let status = decided.status.as_ref();
                 if let Some(write) = status.and_then(|status| Write::patch_status(workload, status)) {
-                    // No gate may open on a slice that has just been evicted (invariant I2), be it in part.
-                    let takes = matches!(effect, Effect::Evict { .. } | Effect::GiveBack { .. });
-                    plan.write(if takes { write.while_quiet(clusters_of(workload)) } else { write });
+                    // No cluster may be unsuspended on a slice that was just evicted, even
+                    // partially (invariant I2).
+                    let reclaims = matches!(effect, Effect::Evict { .. } | Effect::GiveBack { .. });
+                    plan.write(if reclaims { write.while_quiet(clusters_of(workload)) } else { write });
                     plan.notes.extend(events::of(workload, &decided, &effect));
                 }
             }
@@ -122,8 +127,9 @@ impl Queueing {
         plan
     }
 
-    /// What the queue wants of a ClusterQueue. It is held before anything is said of it. One that is to go is let go once its
-    /// status, and so the queue, knows of nobody who holds quota of it.
+    /// Plans the finalizer and the status of a ClusterQueue, in this order. The finalizer of a
+    /// terminating ClusterQueue is released once neither its status nor the scheduler counts a
+    /// workload that holds its quota.
     pub(super) fn plan_cluster_queue(&self, world: &World, name: &str, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
         let Some(queue) = world.cluster_queues.get(&ObjectKey::global(name)).map(AsRef::as_ref) else { return plan };
@@ -136,7 +142,7 @@ impl Queueing {
         plan
     }
 
-    /// What the queue wants of a Cohort.
+    /// Plans the status of a Cohort.
     pub(super) fn plan_cohort(&self, world: &World, name: &str) -> Plan {
         let mut plan = Plan::default();
         let effect = self.queue.effect(&Subject::Cohort(name.to_owned()));
@@ -148,7 +154,7 @@ impl Queueing {
         plan
     }
 
-    /// What the queue wants of a LocalQueue.
+    /// Plans the status of a LocalQueue.
     pub(super) fn plan_local_queue(&self, world: &World, key: &ObjectKey, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
         let effect = self.queue.effect(&Subject::LocalQueue(key.clone()));
@@ -196,8 +202,8 @@ impl Queueing {
     }
 }
 
-/// A slice has what is left of its job's time, not all of it anew: a job that grows every hour would never end. (In kueue
-/// v0.19.2 each slice starts from zero.)
+/// Carries the execution time of the replaced slice over to its successor: otherwise a job that
+/// grows every hour would never reach its maximum. (In kueue v0.19.2 each slice starts from zero.)
 fn go_on_from(slice: &mut Workload, replaced: Option<&Workload>, now: Timestamp) {
     if let (Some(status), Some(replaced), Some(_)) =
         (&mut slice.status, replaced, slice.spec.maximum_execution_time_seconds)
@@ -206,12 +212,13 @@ fn go_on_from(slice: &mut Workload, replaced: Option<&Workload>, now: Timestamp)
     }
 }
 
-/// The clusters that a slice pays for.
+/// Iterates over the clusters that a slice covers.
 fn clusters_of(slice: &Workload) -> impl Iterator<Item = ObjectRef> {
     let members = Record::of(slice).unwrap_or_default().members.into_iter();
     members.map(|member| ObjectRef::named::<RayCluster>(slice.namespace(), member.name))
 }
 
+/// Returns the planner that writes the decisions about a target.
 fn planner(subject: Subject) -> Planner {
     match subject {
         Subject::Workload(key) => Planner::Workload(key),

@@ -1,6 +1,7 @@
-//! What follows from the spec of an object, worked out once for as long as the spec stays as it is.
+//! Caches values derived from object specs.
 //!
-//! An object's status changes far more often than its spec, and pods, requests and hashes follow from the spec alone.
+//! The status of an object changes far more often than its spec, and pods, requests and hashes
+//! depend on the spec alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use sluice_raycluster::revision::{Content, Essence};
 use sluice_raycluster::{self as raycluster, PodGroup, Problem};
 use sluice_rayservice::{Goal, kept};
 
-/// What follows from the specs of all RayClusters, RayServices and RayJobs.
+/// Values derived from RayClusters, RayServices, RayJobs and ControllerRevisions.
 #[derive(Debug, Default)]
 pub(super) struct Specs {
     makeups: Derived<Makeup>,
@@ -29,7 +30,7 @@ pub(super) struct Specs {
 }
 
 impl Specs {
-    /// Takes in a change.
+    /// Updates the derived values after a change.
     pub(super) fn see(&mut self, change: &Change, halves: Halves) {
         match (&change.was, &change.is) {
             (_, Some(Object::RayCluster(cluster))) => {
@@ -52,46 +53,48 @@ impl Specs {
         }
     }
 
-    /// What a RayCluster is made of.
+    /// Returns the derived values of a RayCluster; `None` if it was not observed.
     pub(super) fn makeup(&self, cluster: &ObjectKey) -> Option<&Makeup> {
         self.makeups.of(cluster)
     }
 
-    /// What is kept in a ControllerRevision; `None` if that is nothing of ours.
+    /// Returns the RayCluster revision in a ControllerRevision; `None` if it has different content.
     pub(super) fn revision(&self, revision: &ObjectKey) -> Option<&Content> {
         self.revisions.of(revision)?.as_ref()
     }
 
-    /// The Serve configuration that is kept in a ControllerRevision; `None` if that is something else.
+    /// Returns the Serve configuration in a ControllerRevision; `None` if it has different content.
     pub(super) fn serve_config(&self, revision: &ObjectKey) -> Option<&ServeConfig> {
         self.serve_configs.of(revision)?.as_ref()
     }
 
-    /// What a RayJob needs.
+    /// Returns the quota requirements of a RayJob; `None` if it was not observed.
     pub(super) fn needs(&self, job: &ObjectKey) -> Option<&Needs> {
         self.needs.of(job)
     }
 
-    /// What a RayService asks for, or what is wrong with that.
+    /// Returns the desired state of a RayService, or the errors in its spec; `None` if it was not
+    /// observed.
     pub(super) fn goal(&self, service: &ObjectKey) -> Option<&Result<Goal, Vec<Problem>>> {
         self.goals.of(service)
     }
 }
 
-/// What a RayCluster is made of, by its spec.
+/// Values derived from the spec of a RayCluster.
 #[derive(Debug)]
 pub(super) struct Makeup {
-    /// Its groups of pods, as our own operator makes them.
+    /// Pod groups that our own operator creates, or the errors in the spec.
     pub(super) groups: Result<Vec<PodGroup>, Vec<Problem>>,
-    /// What of that is to be paid for.
+    /// Pod groups that need quota.
     pub(super) wanted: Arc<Groups>,
-    /// What of the spec its pods are made from.
+    /// Part of the spec that determines the pods.
     pub(super) essence: Essence,
 }
 
 impl Makeup {
-    /// A spec that our own operator refuses says of no pods: nobody would make them. But another operator may (`ours` is
-    /// false).
+    /// Derives the values of a cluster. An invalid spec yields no pods if our own operator
+    /// reconciles it (`ours`); another operator may create them, so their quota is derived without
+    /// full validation.
     pub(super) fn of(cluster: &RayCluster, ours: bool) -> Self {
         let groups = raycluster::validate::groups(cluster);
         let wanted = match &groups {
@@ -104,13 +107,13 @@ impl Makeup {
     }
 }
 
-/// What follows from each object of a kind.
+/// Derived value of each object of a kind, computed when its spec or metadata changes.
 #[derive(Debug)]
 struct Derived<T> {
     by_key: BTreeMap<ObjectKey, (Origin, T)>,
 }
 
-/// All of an object but its status, as far as it takes to tell that it has changed: the API server counts changes of the spec.
+/// Identifies an object version except for its status: `generation` counts the changes of the spec.
 #[derive(Debug, PartialEq)]
 struct Origin {
     uid: Option<String>,
@@ -138,7 +141,7 @@ impl<T> Default for Derived<T> {
 }
 
 impl<T> Derived<T> {
-    /// Takes in an object as it is now.
+    /// Recomputes the value of an object if more than its status changed.
     fn see<K: Resource>(&mut self, object: &K, derive: impl FnOnce(&K) -> T) {
         let (key, origin) = (ObjectKey::of(object), Origin::of(object));
         if self.by_key.get(&key).is_none_or(|(known, _)| *known != origin) {
@@ -146,12 +149,12 @@ impl<T> Derived<T> {
         }
     }
 
-    /// Takes in that an object is gone.
+    /// Drops the value of a deleted object.
     fn forget(&mut self, key: &ObjectKey) {
         self.by_key.remove(key);
     }
 
-    /// What follows from the object with this key; `None` for one that was not seen.
+    /// Returns the value of the object with this key; `None` if it was not observed.
     fn of(&self, key: &ObjectKey) -> Option<&T> {
         self.by_key.get(key).map(|(_, derived)| derived)
     }
@@ -170,24 +173,24 @@ mod tests {
     }
 
     #[rstest]
-    #[case::its_status(json!({"name": "a", "uid": "u", "generation": 1, "resourceVersion": "2"}), 1)]
-    #[case::its_spec(json!({"name": "a", "uid": "u", "generation": 2}), 2)]
-    #[case::a_label(json!({"name": "a", "uid": "u", "generation": 1, "labels": {"a": "b"}}), 2)]
-    #[case::another_object(json!({"name": "a", "uid": "v", "generation": 1}), 2)]
-    fn what_follows_from_an_object_is_worked_out_anew_when_that_may_have_changed(
+    #[case::status(json!({"name": "a", "uid": "u", "generation": 1, "resourceVersion": "2"}), 1)]
+    #[case::spec(json!({"name": "a", "uid": "u", "generation": 2}), 2)]
+    #[case::label(json!({"name": "a", "uid": "u", "generation": 1, "labels": {"a": "b"}}), 2)]
+    #[case::recreated_object(json!({"name": "a", "uid": "v", "generation": 1}), 2)]
+    fn derived_value_is_recomputed_unless_only_the_status_changed(
         #[case] changed: Value,
-        #[case] worked_out: i32,
+        #[case] expected: i32,
     ) {
         let mut derived = Derived::default();
         derived.see(&pod(json!({"name": "a", "uid": "u", "generation": 1})), |_| 1);
 
         derived.see(&pod(changed), |_| 2);
 
-        assert_eq!(derived.of(&ObjectKey::global("a")), Some(&worked_out));
+        assert_eq!(derived.of(&ObjectKey::global("a")), Some(&expected));
     }
 
     #[test]
-    fn what_is_gone_is_forgotten() {
+    fn value_of_deleted_object_is_dropped() {
         let mut derived = Derived::default();
         derived.see(&pod(json!({"name": "a"})), |_| 1);
 

@@ -1,4 +1,4 @@
-//! What is known of one kind: the newest version of each object that was observed or written.
+//! Store of one kind: the newest observed or written version of each object.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,50 +8,51 @@ use kube_core::Resource;
 use super::Scope;
 use sluice_plan::ObjectKey;
 
-/// So many deletions of one kind are remembered.
+/// Maximum number of remembered deletions per kind.
 const REMEMBERED: usize = 8192;
 
-/// Under which other objects an object is looked up, like the cluster that a pod belongs to.
+/// Returns the index keys of an object, like the cluster that owns a pod.
 type IndexFn<K> = fn(&K) -> Under;
 
-/// The objects under which one object is looked up: two at most.
+/// Keys under which one object is indexed: two at most.
 pub type Under = [Option<ObjectKey>; 2];
 
-/// The objects of one kind, as new as anything that was seen of them.
+/// The newest known version of each object of one kind.
 ///
-/// Versions arrive twice, from the watch and from the answers to our own writes, and in any order. A version older than
-/// the one that is held is ignored, and so is a late version of an object that is known to be gone.
+/// Versions arrive twice, from the watch and from the responses to our own writes, and in any
+/// order. The store ignores a version older than the stored one, and a late version of a deleted
+/// object.
 #[derive(Debug)]
 pub struct Store<K> {
     objects: BTreeMap<ObjectKey, Arc<K>>,
-    /// The resource version at which an object was deleted, until the next relist.
+    /// Resource version at which each object was deleted, until the next relist.
     gone: BTreeMap<ObjectKey, u64>,
     index_by: IndexFn<K>,
     index: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
 
 impl<K: Resource> Store<K> {
-    /// An empty store whose objects can be looked up by what `index_by` says.
+    /// Creates an empty store that indexes its objects by `index_by`.
     pub fn new(index_by: IndexFn<K>) -> Self {
         Self { objects: BTreeMap::new(), gone: BTreeMap::new(), index_by, index: BTreeMap::new() }
     }
 
-    /// The object with this key.
+    /// Returns the object with this key.
     pub fn get(&self, key: &ObjectKey) -> Option<&Arc<K>> {
         self.objects.get(key)
     }
 
-    /// All objects, by key.
+    /// Iterates over all objects in key order.
     pub fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &Arc<K>)> {
         self.objects.iter()
     }
 
-    /// The objects that are indexed under `key`, in the order of their own keys.
+    /// Iterates over the objects indexed under `key`, in order of their object keys.
     pub fn under<'a>(&'a self, key: &ObjectKey) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
         self.index.get(key).into_iter().flatten().filter_map(|member| self.objects.get(member))
     }
 
-    /// Takes in a version; returns whether it was news, and the version that it replaced.
+    /// Applies a version of an object; reports whether it was newer, and the version it replaced.
     pub fn apply(&mut self, object: Arc<K>) -> Applied<K> {
         let key = ObjectKey::of(object.as_ref());
         let version = version_of(object.as_ref());
@@ -70,7 +71,8 @@ impl<K: Resource> Store<K> {
         Applied::News { replaced }
     }
 
-    /// Takes in that an object is gone, as of the last version of it; returns what was held of it.
+    /// Removes an object that was deleted at version `last`; returns the stored version. Returns
+    /// `None` if it was not stored, or if a newer version is.
     pub fn remove(&mut self, last: &K) -> Option<Arc<K>> {
         let key = ObjectKey::of(last);
         let version = version_of(last);
@@ -84,17 +86,19 @@ impl<K: Resource> Store<K> {
         self.take(&key)
     }
 
-    /// Takes in a complete list of what is in a scope; returns what it shows to be gone.
+    /// Removes the objects of a scope that are missing from its complete list; returns them.
     pub fn absent_from(&mut self, listed: &BTreeSet<ObjectKey>, scope: &Scope) -> Vec<Arc<K>> {
         let is_known = |key: &ObjectKey| scope.namespace.as_ref().is_none_or(|namespace| key.namespace == *namespace);
-        // Which labels those had that are gone is not remembered.
+        // Tombstones carry no labels, so a list filtered by label does not say which ones it
+        // covers.
         self.gone.retain(|key, _| scope.label.is_some() || !is_known(key));
         let is_absent = |(key, held): &(&ObjectKey, &Arc<K>)| scope.sees(held.meta()) && !listed.contains(*key);
         let absent: Vec<ObjectKey> = self.objects.iter().filter(is_absent).map(|(key, _)| key.clone()).collect();
         absent.iter().filter_map(|key| self.take(key)).collect()
     }
 
-    /// Only the answer to a write that is under way can be late, so what went long ago need not be remembered.
+    /// Forgets the older half of the deletions. Only the response to a write in flight can be late,
+    /// so old deletions need not be remembered.
     fn forget_older_half(&mut self) {
         let mut versions: Vec<u64> = self.gone.values().copied().collect();
         versions.sort_unstable();
@@ -102,6 +106,7 @@ impl<K: Resource> Store<K> {
         self.gone.retain(|_, version| *version >= middle);
     }
 
+    /// Removes an object together with its index entries.
     fn take(&mut self, key: &ObjectKey) -> Option<Arc<K>> {
         let object = self.objects.remove(key)?;
         for under in (self.index_by)(&object).into_iter().flatten() {
@@ -116,19 +121,20 @@ impl<K: Resource> Store<K> {
     }
 }
 
-/// What became of a version that was handed to a [`Store`].
+/// Result of applying a version to a [`Store`].
 #[derive(Debug)]
 pub enum Applied<K> {
-    /// It is no newer than what is known.
+    /// The version is not newer than the stored one and was ignored.
     Stale,
-    /// It is now what is known.
+    /// The version is now stored.
     News {
-        /// The version that was held before.
+        /// Version stored before; `None` for a new object.
         replaced: Option<Arc<K>>,
     },
 }
 
-/// Resource versions are ordered numbers (Kubernetes 1.35 made that part of the API; etcd revisions were so before).
+/// Returns the resource version as a number; 0 if there is none. Resource versions are ordered
+/// numbers (part of the API since Kubernetes 1.35; etcd revisions were ordered before).
 pub(super) fn version_of<K: Resource>(object: &K) -> u64 {
     object.meta().resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
@@ -157,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_version_never_replaces_a_newer_one() {
+    fn older_version_never_replaces_a_newer_one() {
         let mut store = store();
         store.apply(config_map("a", 5, "x"));
 
@@ -167,17 +173,17 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_to_a_write_that_arrives_after_the_deletion_does_not_bring_the_object_back() {
+    fn late_write_response_does_not_resurrect_a_deleted_object() {
         let mut store = store();
         store.apply(config_map("a", 5, "x"));
         store.remove(&config_map("a", 9, "x"));
 
         assert!(matches!(store.apply(config_map("a", 7, "x")), Applied::Stale));
-        assert!(matches!(store.apply(config_map("a", 11, "x")), Applied::News { .. }), "made anew under the same name");
+        assert!(matches!(store.apply(config_map("a", 11, "x")), Applied::News { .. }), "recreated under the same name");
     }
 
     #[test]
-    fn deletions_of_long_ago_are_forgotten_and_those_of_late_are_not() {
+    fn old_deletions_are_forgotten_and_recent_ones_are_not() {
         let mut store = store();
         let last = REMEMBERED as u64 + 10;
         for version in 1..=last {
@@ -191,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_deletion_does_not_remove_what_was_made_anew() {
+    fn late_deletion_does_not_remove_a_recreated_object() {
         let mut store = store();
         store.apply(config_map("a", 11, "x"));
 
@@ -204,26 +210,26 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_those_that_have_a_label_says_nothing_of_others() {
+    fn list_filtered_by_label_does_not_remove_unlabeled_objects() {
         let mut store = store();
-        store.apply(config_map("labelled", 1, "x"));
+        store.apply(config_map("labeled", 1, "x"));
         store.apply(config_map("other", 2, "x"));
         let labels = Some([("team".to_owned(), "a".to_owned())].into());
-        let mut labelled = config_map("labelled", 3, "x").as_ref().clone();
-        labelled.metadata.labels = labels;
-        store.apply(Arc::new(labelled));
+        let mut labeled = config_map("labeled", 3, "x").as_ref().clone();
+        labeled.metadata.labels = labels;
+        store.apply(Arc::new(labeled));
 
         let gone = store.absent_from(&BTreeSet::new(), &scope(Some("team")));
 
         assert_eq!(
             gone.iter().map(|gone| ObjectKey::of(gone.as_ref())).collect::<Vec<_>>(),
-            [ObjectKey::global("labelled")]
+            [ObjectKey::global("labeled")]
         );
         assert!(store.get(&ObjectKey::global("other")).is_some());
     }
 
     #[test]
-    fn the_index_follows_an_object_that_moves_and_one_that_goes() {
+    fn index_follows_objects_that_change_keys_or_are_removed() {
         let mut store = store();
         store.apply(config_map("a", 1, "x"));
         store.apply(config_map("b", 2, "x"));

@@ -1,29 +1,29 @@
-//! Tokens that let those in who talk to a Ray cluster.
+//! Auth tokens of Ray clusters.
 
 use ring::error::Unspecified;
 use ring::hmac;
 use ring::rand::SystemRandom;
 
-/// What the tokens of one process are made from: to who doesn't have it, they look like chance. So the engine makes them, and still
-/// nothing in it is random.
+/// Key from which one process derives its tokens. Without the key they are indistinguishable from
+/// random, so the engine can create tokens and stay deterministic.
 #[derive(Clone)]
 pub struct TokenKey(hmac::Key);
 
 impl TokenKey {
-    /// A key that nobody knows.
+    /// Generates a secret key.
     ///
     /// # Errors
-    /// When the machine has no randomness to give.
+    /// Fails if the system provides no randomness.
     pub fn random() -> Result<Self, Unspecified> {
         hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).map(Self)
     }
 
-    /// The key that everybody knows, for worlds where tokens keep nobody out: those of rehearsals and tests.
+    /// Returns a fixed, public key, for dry runs and tests, where tokens protect nothing.
     pub fn known() -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, b"known"))
     }
 
-    /// The token of the cluster with this uid: 64 hexadecimal digits.
+    /// Returns the token of the cluster with this uid: 64 hexadecimal digits.
     pub fn token(&self, cluster_uid: &str) -> String {
         let tag = hmac::sign(&self.0, cluster_uid.as_bytes());
         tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_known_by_its_key_and_its_cluster() {
+    fn token_depends_on_key_and_cluster() {
         let (one, other) = (TokenKey::random().expect("randomness"), TokenKey::random().expect("randomness"));
         assert_eq!(one.token("a"), one.token("a"));
         assert_ne!(one.token("a"), one.token("b"));

@@ -1,4 +1,4 @@
-//! All that is known of the API server: one [`Store`] a kind.
+//! Observed state of the API server: one [`Store`] per kind.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use sluice_api::ray::{RayCluster, RayJob, RayService};
 use sluice_plan::ObjectKey;
 use sluice_plan::{self as plan, ObjectRef, Write, WriteOp};
 
-/// A Secret, without what is secret about it.
+/// Metadata of a Secret, without its data.
 pub type SecretMeta = PartialObjectMeta<Secret>;
 
-/// One of the kinds that are watched.
+/// A kind that is watched.
 pub trait Kind:
     Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug + Send + Sync + 'static
 {
@@ -41,14 +41,17 @@ pub trait Kind:
 
 macro_rules! kinds {
     ($( $(#[$doc:meta])* $kind:ident in $store:ident by $index:expr; )*) => {
-        /// An object of any of the kinds that are watched.
+        /// An object of any watched kind.
         #[derive(Debug, Clone)]
         pub enum Object {
             $( $(#[$doc])* $kind(Arc<$kind>), )*
         }
 
         impl Object {
-            /// Decodes the answer to a write of `target`; `None` when it is of no kind that is watched.
+            /// Decodes the response to a write of `target`; `None` if its kind is not watched.
+            ///
+            /// # Errors
+            /// Fails if `value` does not match the kind.
             pub fn decode(target: &ObjectRef, value: Value) -> Result<Option<Self>, serde_json::Error> {
                 $(
                     if target.kind == $kind::kind(&()) && target.api_version == $kind::api_version(&()) {
@@ -58,36 +61,36 @@ macro_rules! kinds {
                 Ok(None)
             }
 
-            /// Its metadata.
+            /// Returns the metadata.
             pub fn meta(&self) -> &ObjectMeta {
                 match self { $( Self::$kind(object) => object.meta(), )* }
             }
 
-            /// The whole object, as the API server has it.
+            /// Returns the object as JSON, with `apiVersion` and `kind`.
             pub fn manifest(&self) -> Value {
                 match self { $( Self::$kind(object) => plan::manifest(object.as_ref()), )* }
             }
 
-            /// The reference to this object.
+            /// Returns the reference to this object.
             pub fn reference(&self) -> ObjectRef {
                 match self { $( Self::$kind(object) => ObjectRef::of(object.as_ref()), )* }
             }
         }
 
-        /// All objects of one kind.
+        /// A complete list of the objects of one kind.
         #[derive(Debug, Clone)]
         pub enum Listing {
             $( $(#[$doc])* $kind(Vec<Arc<$kind>>), )*
         }
 
         impl Listing {
-            /// The kind that this is a list of, like `RayCluster`.
+            /// Returns the kind of the objects, like `RayCluster`.
             pub fn kind(&self) -> &'static str {
                 match self { $( Self::$kind(_) => stringify!($kind), )* }
             }
         }
 
-        /// The objects of every kind that is watched, as new as anything that was seen of them.
+        /// The newest known version of every object of the watched kinds.
         #[derive(Debug)]
         pub struct World {
             $( $(#[$doc])* pub $store: Store<$kind>, )*
@@ -100,22 +103,23 @@ macro_rules! kinds {
         }
 
         impl World {
-            /// Takes in a version of an object; returns the changes that this makes.
+            /// Applies a version of an object; returns the change, `None` if the version is stale.
             pub fn apply(&mut self, object: Object) -> Option<Change> {
                 match object {
                     $( Object::$kind(object) => apply_to(&mut self.$store, object), )*
                 }
             }
 
-            /// Takes in a complete list of what is in a scope; returns the changes that this makes.
+            /// Applies a complete list of a scope; returns the changes.
             pub fn relist(&mut self, listing: Listing, scope: &Scope) -> Vec<Change> {
                 match listing {
                     $( Listing::$kind(objects) => relist_in(&mut self.$store, objects, scope), )*
                 }
             }
 
-            /// Takes in that what `write` was to change isn't there: the watch may tell much later. What has been seen since the
-            /// write was planned is another object, or newer than the answer.
+            /// Removes the target of a write that the API server reported as not found; the watch
+            /// event may arrive much later. Returns `None` if the stored version is not the one
+            /// that the write was planned for: that is another object, or newer than the response.
             pub fn absent(&mut self, write: &Write) -> Option<Change> {
                 let target = &write.target;
                 let key = ObjectKey::new(target.namespace.clone().unwrap_or_default(), target.name.clone());
@@ -129,7 +133,7 @@ macro_rules! kinds {
                 None
             }
 
-            /// The metadata of the object that is known under this reference.
+            /// Returns the metadata of the stored object with this reference.
             fn meta(&self, target: &ObjectRef) -> Option<&ObjectMeta> {
                 let key = ObjectKey::new(target.namespace.clone().unwrap_or_default(), target.name.clone());
                 $(
@@ -140,7 +144,7 @@ macro_rules! kinds {
                 None
             }
 
-            /// Takes in that an object is gone.
+            /// Removes a deleted object; returns the change, `None` if it was not stored.
             pub fn remove(&mut self, last: &Object) -> Option<Change> {
                 match last {
                     $( Object::$kind(last) => {
@@ -164,81 +168,82 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// A named class of hardware.
+    /// A flavor of resources, like one node type.
     ResourceFlavor in resource_flavors by |_| NOWHERE;
-    /// A pool of quota.
+    /// A pool of quota for workloads.
     ClusterQueue in cluster_queues by |_| NOWHERE;
-    /// The entry to a ClusterQueue in a namespace.
+    /// A namespaced queue that submits to a ClusterQueue.
     LocalQueue in local_queues by |_| NOWHERE;
-    /// A group of ClusterQueues.
+    /// A group of ClusterQueues that share quota.
     Cohort in cohorts by |_| NOWHERE;
-    /// One slice of a job; under the uid of the job.
+    /// A Workload, that is a slice of a job; indexed by the uid of the job.
     Workload in workloads by controller_uid;
-    /// A priority of workloads.
+    /// A priority for Workloads.
     WorkloadPriorityClass in workload_priority_classes by |_| NOWHERE;
-    /// A priority of pods.
+    /// A priority for pods.
     PriorityClass in priority_classes by |_| NOWHERE;
-    /// A Ray cluster; under the uid of the service or Ray job that owns it.
+    /// A RayCluster; indexed by the uid of the RayService or RayJob that owns it.
     RayCluster in ray_clusters by controller_uid;
-    /// A Ray service.
+    /// A RayService.
     RayService in ray_services by |_| NOWHERE;
-    /// A Job of Kubernetes; under the uid of what owns it.
+    /// A batch/v1 Job; indexed by the uid of its owner.
     BatchJob in batch_jobs by controller_uid;
-    /// A Ray job; under its own uid.
+    /// A RayJob; indexed by its own uid.
     RayJob in ray_jobs by own_uid;
-    /// A pod of a Ray cluster or a Job; under the uid of that, and under that of the Ray job that it was let go for.
+    /// A pod of a RayCluster or batch/v1 Job; indexed by the uid of its owner, and of the RayJob
+    /// that it was ungated for.
     Pod in pods by controller_and_job_uid;
-    /// A Service of a Ray cluster or service; under the uid of its owner.
+    /// A Service of a RayCluster or RayService; indexed by the uid of its owner.
     Service in services by controller_uid;
-    /// A way in from outside.
+    /// An Ingress to the head of a RayCluster.
     Ingress in ingresses by |_| NOWHERE;
-    /// What the pods of a Ray cluster are made from; under the uid of that.
+    /// A stored spec or Serve configuration of a RayCluster; indexed by the uid of the cluster.
     ControllerRevision in controller_revisions by controller_uid;
-    /// Whom the pods of a namespace may run as.
+    /// A ServiceAccount of the autoscaler.
     ServiceAccount in service_accounts by |_| NOWHERE;
-    /// Where the token of a cluster is kept.
+    /// A Secret with the auth token of a cluster; metadata only.
     SecretMeta in secrets by |_| NOWHERE;
-    /// What may be done in a namespace.
+    /// A Role of the autoscaler.
     Role in roles by |_| NOWHERE;
-    /// Who may do it.
+    /// A RoleBinding of the autoscaler.
     RoleBinding in role_bindings by |_| NOWHERE;
-    /// The endpoints of a Service; under that Service.
+    /// Endpoints of a Service; indexed by that Service.
     EndpointSlice in endpoint_slices by service_of_slice;
-    /// Where requests come in.
+    /// A Gateway that receives the traffic of RayServices.
     Gateway in gateways by |_| NOWHERE;
-    /// A kind of Gateways.
+    /// A class of Gateways.
     GatewayClass in gateway_classes by |_| NOWHERE;
-    /// Which requests go to which Services.
+    /// A route that splits traffic between Services.
     HTTPRoute in http_routes by |_| NOWHERE;
     /// A namespace.
     Namespace in namespaces by |_| NOWHERE;
-    /// What the pods of a namespace may ask for, and what they get if they ask for nothing.
+    /// Limits and defaults for the requests of pods in a namespace.
     LimitRange in limit_ranges by |_| NOWHERE;
-    /// A way to run pods, which may cost more than what they ask for.
+    /// A container runtime, which may add overhead to the requests of pods.
     RuntimeClass in runtime_classes by |_| NOWHERE;
 }
 
 impl World {
-    /// Whether nothing newer is known of the object that `write` was planned for, so that its answer alone would tell what became
-    /// of it.
+    /// Reports whether the stored object is still the version that `write` was planned for, so that
+    /// only the response reveals the outcome of the write.
     pub fn is_as_planned(&self, write: &Write) -> bool {
         let Some(meta) = self.meta(&write.target) else { return false };
-        let is_going = matches!(write.op, WriteOp::Delete { .. }) && meta.deletion_timestamp.is_some();
-        !is_going && write.is_meant_for(meta)
+        let is_terminating = matches!(write.op, WriteOp::Delete { .. }) && meta.deletion_timestamp.is_some();
+        !is_terminating && write.is_meant_for(meta)
     }
 }
 
-/// One object that changed: what was known of it before, and what is now.
+/// A change of one object.
 #[derive(Debug, Clone)]
 pub struct Change {
-    /// The version known before; `None` for an object that is new.
+    /// Version before the change; `None` for a new object.
     pub was: Option<Object>,
-    /// The version known now; `None` for an object that is gone.
+    /// Version after the change; `None` for a deleted object.
     pub is: Option<Object>,
 }
 
 impl Change {
-    /// The versions of the object on both sides of the change.
+    /// Iterates over the versions before and after the change.
     pub fn sides(&self) -> impl Iterator<Item = &Object> {
         [&self.was, &self.is].into_iter().flatten()
     }
@@ -259,12 +264,13 @@ fn apply_to<K: Kind>(store: &mut Store<K>, object: Arc<K>) -> Option<Change> {
     }
 }
 
-/// Makes an object that was received ready to be kept: nobody here reads who wrote which field, and it is half of the bytes.
+/// Wraps a received object after dropping its unused metadata; see [`slim`].
 pub fn received<K: Kind>(object: K) -> Object {
     K::wrap(slim(object))
 }
 
-/// See [`received`]. Of a Secret its annotations are left out too: `kubectl apply` writes all of it into one of them.
+/// Drops unused metadata of an object: `managedFields`, which account for half of the bytes, and
+/// the annotations of a Secret, one of which contains the whole Secret after `kubectl apply`.
 pub fn slim<K: Kind>(mut object: K) -> Arc<K> {
     object.meta_mut().managed_fields = None;
     if K::kind(&()) == Secret::kind(&()) {
@@ -273,12 +279,12 @@ pub fn slim<K: Kind>(mut object: K) -> Arc<K> {
     Arc::new(object)
 }
 
-/// The index key for objects that belong to the owner with this uid.
+/// Returns the index key for objects of the owner with this uid.
 pub fn owned_by(uid: &str) -> ObjectKey {
     ObjectKey::global(uid)
 }
 
-/// What has pods.
+/// Kinds that own pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Runner {
     RayCluster,
@@ -286,41 +292,43 @@ pub(super) enum Runner {
     BatchJob,
 }
 
-/// Names one object that has pods, and none that had its name before or gets it later: the pods of one that is gone are not those
-/// of its successor, nor paid for by the same quota.
+/// Identifies one owner of pods by name and uid: the pods of a deleted object neither belong to a
+/// later object of the same name nor are covered by its quota.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct MemberId {
-    /// What it is.
+    /// Kind of the owner.
     pub(super) runner: Runner,
-    /// What it is called.
+    /// Namespace and name of the owner.
     pub(super) key: ObjectKey,
-    /// Its uid.
+    /// Uid of the owner.
     pub(super) uid: String,
 }
 
 impl MemberId {
-    /// What a pod belongs to.
+    /// Returns the RayCluster or batch/v1 Job that owns a pod; `None` if neither does.
     pub(super) fn of_pod(pod: &Pod) -> Option<Self> {
-        let of = |runner, kind| Some((runner, controller(pod, kind)?));
-        let (runner, owner) = of(Runner::RayCluster, "RayCluster").or_else(|| of(Runner::BatchJob, "Job"))?;
+        let owned_by_kind = |runner, kind| Some((runner, controller(pod, kind)?));
+        let (runner, owner) =
+            owned_by_kind(Runner::RayCluster, "RayCluster").or_else(|| owned_by_kind(Runner::BatchJob, "Job"))?;
         let key = ObjectKey::new(pod.namespace().unwrap_or_default(), owner.name.clone());
         Some(Self { runner, key, uid: owner.uid.clone() })
     }
 
-    /// The RayJob that a pod was let go for. Its name isn't known.
+    /// Returns the RayJob that a pod was ungated for, with an empty name: the pod records only the
+    /// uid.
     pub(super) fn let_go_for(pod: &Pod) -> Option<Self> {
         let key = ObjectKey::new(pod.namespace().unwrap_or_default(), "");
         Some(Self { runner: Runner::RayJob, key, uid: ray_job_of(pod)?.to_owned() })
     }
 }
 
-/// The controlling owner of this kind.
+/// Returns the controlling owner of an object if it is of this kind.
 pub(super) fn controller<'a, K: Resource>(object: &'a K, kind: &str) -> Option<&'a OwnerReference> {
     let owners = object.meta().owner_references.as_deref().unwrap_or_default();
     owners.iter().find(|owner| owner.controller == Some(true) && owner.kind == kind)
 }
 
-/// For what nobody looks up by anything but its key.
+/// Index keys of kinds that are looked up by object key only.
 const NOWHERE: Under = [None, None];
 
 fn own_uid<K: Resource>(object: &K) -> Under {
@@ -338,7 +346,7 @@ fn controller_and_job_uid(pod: &Pod) -> Under {
     [controller, ray_job_of(pod).map(owned_by)]
 }
 
-/// The uid of the Ray job that a pod was let go for.
+/// Returns the uid of the RayJob that a pod was ungated for.
 fn ray_job_of(pod: &Pod) -> Option<&str> {
     pod.labels().get(JOB_UID_LABEL).map(String::as_str)
 }
@@ -355,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_kubectl_writes_about_a_secret_is_not_kept() {
+    fn managed_fields_and_secret_annotations_are_dropped() {
         let object = json!({"metadata": {"name": "a", "annotations": {"a": "b"}, "managedFields": [{}]}});
         let secret: SecretMeta = serde_json::from_value(object.clone()).expect("a Secret");
         let pod: Pod = serde_json::from_value(object).expect("a Pod");

@@ -1,4 +1,4 @@
-//! What becomes of an object when somebody applies a manifest.
+//! Client-side `kubectl apply`: merges a manifest into the live object.
 
 use serde_json::{Map, Value};
 
@@ -6,22 +6,22 @@ use super::snapshot::known;
 use sluice_api::LAST_APPLIED_ANNOTATION;
 use sluice_engine::world::Object;
 
-/// The object as it is once the manifest is applied: its spec is that of the manifest, and of its labels and annotations those
-/// stay that others have put on it. `None` for a kind that Sluice doesn't look at.
+/// Returns the object after the manifest is applied; None for a kind that Sluice doesn't read. The
+/// spec is that of the manifest. Labels and annotations set by other clients are preserved.
 ///
 /// # Errors
-/// When it isn't as an object of its kind should be.
+/// If the result isn't a valid object of its kind.
 pub(super) fn applied(live: Option<&Object>, manifest: Value) -> Result<Option<Object>, String> {
     let Some(live) = live.map(Object::manifest) else { return known(manifest) };
-    let before = live["metadata"]["annotations"][LAST_APPLIED_ANNOTATION].as_str();
-    let before: Value = before.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-    let Value::Object(given) = manifest else { return Err("it isn't an object".to_owned()) };
+    let last_applied = live["metadata"]["annotations"][LAST_APPLIED_ANNOTATION].as_str();
+    let last_applied: Value = last_applied.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let Value::Object(fields) = manifest else { return Err("not an object".to_owned()) };
     let mut applied = live;
-    for (field, value) in given {
+    for (field, value) in fields {
         match field.as_str() {
             "metadata" => {
                 for map in ["labels", "annotations"] {
-                    merge(&mut applied["metadata"][map], &before["metadata"][map], &value[map]);
+                    merge(&mut applied["metadata"][map], &last_applied["metadata"][map], &value[map]);
                 }
             }
             "status" => {}
@@ -31,16 +31,17 @@ pub(super) fn applied(live: Option<&Object>, manifest: Value) -> Result<Option<O
     known(applied)
 }
 
-/// Adds what is given, and removes what was given before and no longer is.
-fn merge(live: &mut Value, before: &Value, given: &Value) {
+/// Adds the entries of `manifest` to `live`, and removes those of `last_applied` that `manifest` no
+/// longer has.
+fn merge(live: &mut Value, last_applied: &Value, manifest: &Value) {
     if live.is_null() {
         *live = Value::Object(Map::new());
     }
-    let (Value::Object(live), none) = (live, Map::new()) else { return };
-    let given = given.as_object().unwrap_or(&none);
-    let is_dropped = |key: &String| before.get(key).is_some() && !given.contains_key(key);
+    let (Value::Object(live), empty) = (live, Map::new()) else { return };
+    let manifest = manifest.as_object().unwrap_or(&empty);
+    let is_dropped = |key: &String| last_applied.get(key).is_some() && !manifest.contains_key(key);
     live.retain(|key, _| !is_dropped(key));
-    live.extend(given.clone());
+    live.extend(manifest.clone());
 }
 
 #[cfg(test)]
@@ -54,12 +55,12 @@ mod tests {
     }
 
     #[test]
-    fn the_spec_is_that_of_the_manifest_and_what_others_have_put_on_it_stays() {
+    fn spec_comes_from_the_manifest_and_labels_of_other_clients_are_preserved() {
         let last = json!({"metadata": {"labels": {"mine": "1", "dropped": "1"}}}).to_string();
         let annotations = json!({(LAST_APPLIED_ANNOTATION): last});
         let meta = json!({
             "name": "a", "namespace": "team", "uid": "u-1", "resourceVersion": "7",
-            "labels": {"mine": "1", "dropped": "1", "of-others": "1"}, "annotations": annotations,
+            "labels": {"mine": "1", "dropped": "1", "other-client": "1"}, "annotations": annotations,
         });
         let live = known(local_queue(&meta, &json!({"clusterQueue": "old", "stopPolicy": "Hold"}))).expect("an object");
 
@@ -72,9 +73,9 @@ mod tests {
         assert_eq!(
             applied["spec"],
             json!({"clusterQueue": "new", "stopPolicy": "None"}),
-            "with what the definition adds"
+            "with the defaults of the CRD"
         );
-        assert_eq!(applied["metadata"]["labels"], json!({"mine": "2", "of-others": "1"}));
+        assert_eq!(applied["metadata"]["labels"], json!({"mine": "2", "other-client": "1"}));
         assert_eq!(applied["metadata"]["uid"], "u-1");
     }
 }

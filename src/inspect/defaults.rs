@@ -1,4 +1,4 @@
-//! What an API server adds to an object by the defaults in its definition.
+//! Defaults of the CRD schemas, applied to objects that no API server has stored yet.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use sluice_api::crds;
 
-/// The schema of each kind that Sluice defines.
+/// OpenAPI schema of each kind that Sluice defines, by kind.
 static SCHEMAS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
     let schemas = crds::all().into_iter().filter_map(|definition| {
         let schema = definition.spec.versions.into_iter().next()?.schema?.open_api_v3_schema?;
@@ -16,7 +16,7 @@ static SCHEMAS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
     schemas.collect()
 });
 
-/// Adds what the object doesn't say, and would have once it is stored.
+/// Sets each unset field that has a default in the schema of its kind, as the API server would.
 pub(super) fn fill(kind: &str, object: &mut Value) {
     if let Some(schema) = SCHEMAS.get(kind) {
         fill_by(schema, object);
@@ -35,7 +35,11 @@ fn fill_by(schema: &Value, value: &mut Value) {
                 }
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| fill_by(&schema["items"], item)),
+        Value::Array(items) => {
+            for item in items {
+                fill_by(&schema["items"], item);
+            }
+        }
         _ => {}
     }
 }
@@ -47,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_said_is_what_the_definition_says() {
+    fn unset_fields_get_the_defaults_of_the_schema() {
         let mut service =
             json!({"spec": {"rayClusterConfig": {"workerGroupSpecs": [{"groupName": "a", "replicas": 3}]}}});
         fill("RayService", &mut service);

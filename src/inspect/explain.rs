@@ -1,4 +1,5 @@
-//! Why a job waits and what would let it run; and of what runs, what it was granted. Words and numbers are those of conditions.
+//! Explains one job: for a pending slice, the reason and the remediations; for an admitted slice,
+//! its assignment. Messages and amounts are those of the conditions.
 
 use std::collections::BTreeMap;
 
@@ -21,166 +22,179 @@ use sluice_plan::ObjectKey;
 use sluice_plan::ObjectRef;
 use sluice_queue::{Obstacle, Shortfall, Waiting};
 
-/// Where a job stands.
+/// Queueing and admission state of one job.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
-    /// Its kind, namespace and name.
+    /// Kind, namespace and name of the job.
     pub job: String,
-    /// Whether it is in a queue at all.
+    /// True if the job names a LocalQueue and is managed.
     pub queued: bool,
-    /// What its conditions say: whether all that it wants is admitted, and whether an upgrade of it can ever be.
+    /// Conditions `sluice.dev/Admitted` and `sluice.dev/UpgradeAdmissible`, if the job has them.
+    #[serde(rename = "conditions")]
     pub says: Vec<Said>,
-    /// What has pods for it.
+    /// Members of the job, such as the RayClusters of a RayService.
     pub members: Vec<MemberStands>,
-    /// Its slices, but for those that are over.
+    /// Unfinished slices of the job.
     pub slices: Vec<SliceStands>,
 }
 
-/// What a condition says.
+/// Summary of a condition.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Said {
-    /// The type of the condition.
+    /// Type of the condition.
     #[serde(rename = "type")]
     pub kind: String,
-    /// True or False.
+    /// `True` or `False`.
     pub status: String,
-    /// The reason.
+    /// Machine-readable reason.
     pub reason: String,
-    /// The message.
+    /// Human-readable message.
     pub message: String,
 }
 
-/// How a member of a job stands.
+/// State of one member of a job.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemberStands {
-    /// Its kind.
+    /// Kind of the member.
     pub kind: String,
-    /// Its name.
+    /// Name of the member.
     pub name: String,
-    /// Whether this is how the pods of a cluster stand that are to take the place of those that run.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    /// True if this entry describes the pods that will replace the running pods of a cluster.
+    #[serde(rename = "takesPlace", skip_serializing_if = "std::ops::Not::not")]
     pub takes_place: bool,
-    /// Whether its gate is open.
+    /// True if the member is not suspended.
+    #[serde(rename = "open")]
     pub open: bool,
-    /// How many of its pods run or may run.
+    /// Number of its live pods that are not behind the scheduling gate.
+    #[serde(rename = "run")]
     pub run: u32,
-    /// How many of its pods wait behind their scheduling gates.
+    /// Number of its pods behind the scheduling gate.
+    #[serde(rename = "wait")]
     pub wait: usize,
 }
 
-/// How a slice of a job stands.
+/// State of one slice of a job.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SliceStands {
-    /// The name of the Workload.
+    /// Name of the Workload.
     pub name: String,
-    /// Whether it waits, holds quota, or is on its way out.
+    /// Admission state.
+    #[serde(rename = "state")]
     pub stands: Stands,
-    /// The LocalQueue that it asks.
+    /// LocalQueue of the Workload.
     pub local_queue: String,
-    /// The ClusterQueue that this leads to, and the cohorts above that, the nearest first.
+    /// ClusterQueue of the LocalQueue, followed by its Cohorts from the nearest to the root.
     pub path: Vec<String>,
-    /// What it asks for, or was granted.
+    /// Requests or assignment of each pod set.
     pub pod_sets: Vec<PodSetStands>,
-    /// What it waits for, if it waits.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Reason and remediations if the slice is pending, else None.
+    #[serde(rename = "pending", skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<Waits>,
 }
 
-/// Where a slice is in its life.
+/// Admission state of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Stands {
-    /// It waits for quota.
+    /// The slice is pending.
+    #[serde(rename = "pending")]
     Waits,
-    /// It holds quota.
+    /// The slice holds quota.
+    #[serde(rename = "admitted")]
     Holds,
-    /// It holds quota, and has been told to give it back.
+    /// The slice holds quota until its pods have terminated.
+    #[serde(rename = "evicting")]
     GivesBack,
 }
 
-/// What a slice asks for, or was granted, for one PodSet.
+/// Requests or assignment of one pod set of a slice.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSetStands {
-    /// Its name.
+    /// Name of the pod set.
     pub name: String,
-    /// How many pods.
+    /// Number of pods: assigned if there is an assignment, else requested.
     pub count: i32,
-    /// The flavor of each resource, once there is one.
+    /// Flavor of each resource; empty before quota is reserved.
     pub flavors: BTreeMap<String, String>,
-    /// What it uses of each resource, once it is granted.
+    /// Quantity of each resource in total; empty before quota is reserved.
     pub usage: BTreeMap<String, String>,
 }
 
-/// What a slice waits for.
+/// Reason for which a slice is pending, and its remediations.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Waits {
-    /// The reason of the condition QuotaReserved.
+    /// Reason of the condition QuotaReserved.
     pub reason: String,
-    /// The message of that condition.
+    /// Message of that condition.
     pub message: String,
-    /// What quota is missing.
+    /// Missing quota, by pod set, flavor and resource.
+    #[serde(rename = "shortfalls")]
     pub short: Vec<Short>,
-    /// What would let it go on; one of them is enough.
+    /// Remediations; any one of them is sufficient.
+    #[serde(rename = "remediations")]
     pub unblocked_by: Vec<Remedy>,
 }
 
-/// What is missing of a resource in a flavor.
+/// Missing quota of one resource in one flavor.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Short {
-    /// The PodSet that needs it.
+    /// Name of the pod set.
     pub pod_set: String,
-    /// The flavor.
+    /// Name of the flavor.
     pub flavor: String,
-    /// The resource.
+    /// Name of the resource.
     pub resource: String,
-    /// What more would have to be free, or to be there.
+    /// Amount that has to be released, or added if the maximum capacity is too low.
     pub missing: String,
-    /// What it and the PodSets before it ask for.
+    /// Requests of this pod set and the earlier ones.
     pub requested: String,
-    /// What of that the slice which it replaces holds.
+    /// Amount of that already held by the slice that this one replaces.
     pub held: String,
-    /// What others in the ClusterQueue use.
+    /// Usage of the other Workloads in the ClusterQueue.
     pub used: String,
-    /// The nominal quota of the ClusterQueue.
+    /// Nominal quota of the ClusterQueue.
     pub nominal: String,
-    /// What of the cohort tree binds.
+    /// Quota or limit of the cohort tree that binds.
     pub bound_by: String,
-    /// Who holds the most of it: the job, where it is known, else its Workload; and how much.
+    /// Amounts of the largest holders, by job, or by Workload if the job is unknown.
     pub holders: BTreeMap<String, String>,
-    /// How many others hold some.
+    /// Number of further holders.
     pub more_holders: usize,
-    /// What nobody holds, and is kept for others that wait.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Unused quota that is reserved for other pending Workloads; None if there is none.
+    #[serde(rename = "reservedFor", skip_serializing_if = "Option::is_none")]
     pub kept: Option<KeptForOthers>,
 }
 
-/// Quota that is kept for others that wait.
+/// Unused quota that is reserved for other pending Workloads.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KeptForOthers {
-    /// How much.
+    /// Total amount.
     pub amount: String,
-    /// For whom the most is kept: the job, where it is known, else its Workload.
+    /// Job with the largest reservation, or its Workload if the job is unknown.
+    #[serde(rename = "largest")]
     pub first: String,
-    /// For how many others some is kept.
+    /// Number of other Workloads with a reservation.
+    #[serde(rename = "others")]
     pub more: usize,
 }
 
-/// Explains where the job stands that this object is, or is a part of; `None` if there is no such object, or no job that it is a
-/// part of.
+/// Explains the job that `subject` is or belongs to; None if the object doesn't exist or belongs to
+/// no job.
 pub fn explain(engine: &Engine, subject: &ObjectRef) -> Option<Explanation> {
     let job = job_of(engine.world(), subject)?;
     engine.look(&job, |sight| stands(engine, &job, &sight))
 }
 
-/// The job that an object is a part of.
+/// Returns the job at the top of the controller references of `subject`; None if an object on the
+/// way doesn't exist.
 fn job_of(world: &World, subject: &ObjectRef) -> Option<ObjectRef> {
     let key = ObjectKey::new(subject.namespace.clone().unwrap_or_default(), subject.name.clone());
     let owners = match subject.kind.as_str() {
@@ -192,8 +206,8 @@ fn job_of(world: &World, subject: &ObjectRef) -> Option<ObjectRef> {
     let Some(owner) = owners.into_iter().find(|owner| owner.controller == Some(true)) else {
         return Some(subject.clone());
     };
-    let of_owner = ObjectRef { kind: owner.kind, api_version: owner.api_version, name: owner.name, ..subject.clone() };
-    job_of(world, &of_owner)
+    let owner = ObjectRef { kind: owner.kind, api_version: owner.api_version, name: owner.name, ..subject.clone() };
+    job_of(world, &owner)
 }
 
 fn stands(engine: &Engine, job: &ObjectRef, sight: &Sight<'_>) -> Explanation {
@@ -204,7 +218,7 @@ fn stands(engine: &Engine, job: &ObjectRef, sight: &Sight<'_>) -> Explanation {
         job: job.to_string(),
         queued: sight.managed == Managed::InQueue,
         says: shown.map(said).collect(),
-        members: sight.job.members().iter().map(|it| member(sight.job, it)).collect(),
+        members: sight.job.members().iter().map(|entry| member(sight.job, entry)).collect(),
         slices: slices.iter().filter_map(|slice| slice_stands(engine, slice)).collect(),
     }
 }
@@ -253,7 +267,8 @@ fn slice_stands(engine: &Engine, slice: &Slice<'_>) -> Option<SliceStands> {
     })
 }
 
-/// The ClusterQueue that a Workload's LocalQueue leads to, and the cohorts above it.
+/// Returns the ClusterQueue of a Workload and its Cohorts from the nearest to the root; empty if the
+/// LocalQueue doesn't exist or names no ClusterQueue.
 pub(super) fn path(world: &World, workload: &Workload) -> Vec<String> {
     let local =
         ObjectKey::new(workload.namespace().unwrap_or_default(), workload.spec.queue_name.clone().unwrap_or_default());
@@ -262,7 +277,7 @@ pub(super) fn path(world: &World, workload: &Workload) -> Vec<String> {
     let known = world.cluster_queues.get(&ObjectKey::global(queue.clone()));
     let mut path = vec![queue];
     let mut above = known.and_then(|known| known.spec.cohort_name.clone());
-    // A cycle of cohorts is refused by the queue, and may be there all the same.
+    // The scheduler rejects Cohort cycles, but the objects may still form one.
     while let Some(cohort) = above.filter(|cohort| !cohort.is_empty() && !path.contains(cohort)) {
         above = world.cohorts.get(&ObjectKey::global(cohort.clone())).and_then(|known| known.spec.parent_name.clone());
         path.push(cohort);
@@ -289,9 +304,9 @@ fn pod_sets(workload: &Workload) -> Vec<PodSetStands> {
     stands.collect()
 }
 
-/// What is said of a slice that gets its quota with the next decision.
+/// Describes a slice that the next scheduling cycle admits.
 fn fits() -> Waits {
-    let message = "it fits, and is admitted with the next decision".to_owned();
+    let message = "fits, and will be admitted in the next scheduling cycle".to_owned();
     Waits { reason: String::new(), message, short: Vec::new(), unblocked_by: Vec::new() }
 }
 
@@ -336,7 +351,8 @@ fn short(world: &World, shortfall: &Shortfall, cluster_queue: Option<&str>) -> S
     }
 }
 
-/// The job that a Workload stands for, by kind, namespace and name.
+/// Returns the kind, namespace and name of the job that owns a Workload, or of the Workload if it
+/// has no controller.
 pub(super) fn holder(world: &World, workload: &ObjectKey) -> String {
     let owner = world.workloads.get(workload).and_then(|workload| {
         let owners = workload.owner_references();

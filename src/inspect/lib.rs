@@ -1,4 +1,4 @@
-//! Looks at a copy of the state for somebody who wants to know: nothing is written anywhere.
+//! Explanations and dry runs on a copy of the cluster state. Nothing is written to the cluster.
 
 mod apply;
 mod defaults;

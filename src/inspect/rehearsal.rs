@@ -1,5 +1,5 @@
-//! What Sluice would do about a change, played on a copy of the state: its engine decides as ever, and what it writes goes into
-//! the copy. No time passes, nothing of Ray answers, and who has to stop has stopped at once.
+//! Dry run of a change: the engine decides on a copy of the state, and its writes go into the copy.
+//! No time passes, the Ray dashboard never answers, and suspended jobs stop immediately.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,24 +18,24 @@ use sluice_jobframework::managed::Rules;
 use sluice_plan::{ObjectRef, Write, WriteOp};
 use sluice_queue::Settings;
 
-/// After so many rounds the engine turns in circles.
+/// Iteration limit for detecting non-convergence.
 const MOST_ROUNDS: usize = 1000;
 
-/// There is no end to what is to be done.
+/// Error of a dry run that reaches no fixpoint.
 #[derive(Debug, Error)]
-#[error("after {MOST_ROUNDS} rounds there is still something to do; the last was about {0}")]
+#[error("dry run did not converge within {MOST_ROUNDS} iterations; the last write was to {0}")]
 pub struct Restless(String);
 
-/// What holds for the queue and for jobs.
+/// Scheduler settings and managed-jobs policy of a dry run.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
-    /// For the queue as a whole.
+    /// Settings of the scheduler.
     pub queue: Settings,
-    /// For which jobs are managed.
+    /// Policy that selects the managed jobs.
     pub jobs: Rules,
 }
 
-/// A copy of the state, and the engine that sees it.
+/// Copy of the state, and an engine that reads and writes it.
 #[derive(Debug)]
 pub struct Rehearsal {
     engine: Engine,
@@ -45,7 +45,7 @@ pub struct Rehearsal {
     events: Vec<Event>,
 }
 
-/// Kind, namespace and name.
+/// Kind, namespace (empty if cluster-scoped) and name of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Name(String, String, String);
 
@@ -56,7 +56,7 @@ impl Name {
 }
 
 impl Rehearsal {
-    /// Begins with what there is.
+    /// Creates a dry run that starts with the objects of `snapshot`.
     pub fn of(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Self {
         let tokens = TokenKey::known();
         let engine = Engine::new(Halves::BOTH, policy.queue.clone(), [], tokens).managing(policy.jobs.clone());
@@ -70,17 +70,17 @@ impl Rehearsal {
         rehearsal
     }
 
-    /// The engine, to be asked.
+    /// Returns the engine.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// All objects, as they are now.
+    /// Returns the current objects.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::of(self.objects.values().cloned())
     }
 
-    /// Puts an object there, in place of the one that has its name, if there is one.
+    /// Creates an object, or replaces the one with the same kind and name.
     pub fn put(&mut self, object: &Object) {
         let name = Name::of(&object.reference());
         match self.objects.get(&name).map(Object::manifest) {
@@ -89,15 +89,15 @@ impl Rehearsal {
         }
     }
 
-    /// Takes an object away, with all that it owns, as if they had never been.
+    /// Removes an object immediately, and deletes its dependents.
     pub fn forget(&mut self, reference: &ObjectRef) {
         self.remove(&Name::of(reference));
     }
 
-    /// Lets the engine do all that is to be done at this moment; `see` sees it after every step.
+    /// Runs the engine until nothing is left to do at this moment; calls `see` after every step.
     ///
     /// # Errors
-    /// When there is no end of it.
+    /// If that takes more than [`MOST_ROUNDS`] iterations.
     pub fn rest(&mut self, mut see: impl FnMut(&Engine)) -> Result<(), Restless> {
         let mut last = String::new();
         for _ in 0..MOST_ROUNDS {
@@ -107,7 +107,7 @@ impl Rehearsal {
             }
             let events = std::mem::take(&mut self.events);
             for effect in self.engine.step(self.now, events) {
-                // Nobody reads what is told, and nothing of Ray is there to answer.
+                // Events have no reader, and Serve calls no dashboard to answer them.
                 if let Effect::Write(id, write) = effect {
                     last = write.target.to_string();
                     self.receive(id, write);
@@ -128,13 +128,13 @@ impl Rehearsal {
         let refused =
             |code, message: &str| WriteError { code: Some(code), message: message.to_owned(), absent: code == 404 };
         match (&write.op, self.objects.get(&name)) {
-            (WriteOp::Create(_), Some(_)) => return Err(refused(409, "it exists")),
+            (WriteOp::Create(_), Some(_)) => return Err(refused(409, "already exists")),
             (WriteOp::Create(object), None) => self.create(&write.target, object.clone()),
-            (_, None) => return Err(refused(404, "it is gone")),
+            (_, None) => return Err(refused(404, "not found")),
             (WriteOp::Patch(body) | WriteOp::PatchStatus(body), Some(held)) => {
-                let based_on = body.pointer("/metadata/resourceVersion").and_then(Value::as_str);
-                if based_on.is_some_and(|version| Some(version) != held.meta().resource_version.as_deref()) {
-                    return Err(refused(409, "it has changed"));
+                let expected_version = body.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+                if expected_version.is_some_and(|version| Some(version) != held.meta().resource_version.as_deref()) {
+                    return Err(refused(409, "the object has been modified"));
                 }
                 let held = held.manifest();
                 let mut patched = held.clone();
@@ -150,21 +150,21 @@ impl Rehearsal {
         Ok(self.objects.get(&name).cloned().map_or(answer, Answer::Object))
     }
 
-    /// An object of a kind that nobody watches is of no consequence.
+    /// Stores a new object with the metadata that an API server would set. Unwatched kinds are ignored.
     fn create(&mut self, reference: &ObjectRef, mut object: Value) {
         if let Some(fields) = object.as_object_mut() {
             fields.remove("status");
         }
         let meta = &mut object["metadata"];
-        meta["uid"] = json!(format!("rehearsal-{}", self.version + 1));
+        meta["uid"] = json!(format!("dry-run-{}", self.version + 1));
         meta["creationTimestamp"] = json!(condition::whole_seconds(self.now));
         meta["generation"] = json!(1);
         self.change(reference, object);
     }
 
     fn update(&mut self, name: &Name, held: &Value, mut object: Value) {
-        for kept in ["resourceVersion", "uid", "creationTimestamp", "generation"] {
-            object["metadata"][kept] = held["metadata"][kept].clone();
+        for field in ["resourceVersion", "uid", "creationTimestamp", "generation"] {
+            object["metadata"][field] = held["metadata"][field].clone();
         }
         if object == *held {
             return;
@@ -178,33 +178,33 @@ impl Rehearsal {
         }
     }
 
-    /// Begins the end of an object.
+    /// Deletes an object: sets its deletion timestamp, and removes it if it has no finalizers.
     fn end(&mut self, name: &Name) {
         let Some(held) = self.objects.get(name) else { return };
         if held.meta().deletion_timestamp.is_none() {
-            let (reference, mut ending) = (held.reference(), held.manifest());
-            ending["metadata"]["deletionTimestamp"] = json!(Time(condition::whole_seconds(self.now)));
-            self.change(&reference, ending);
+            let (reference, mut terminating) = (held.reference(), held.manifest());
+            terminating["metadata"]["deletionTimestamp"] = json!(Time(condition::whole_seconds(self.now)));
+            self.change(&reference, terminating);
         }
         self.bury(name);
     }
 
-    /// Removes an object that is to go, once nothing keeps it.
+    /// Removes a terminating object that has no finalizers.
     fn bury(&mut self, name: &Name) {
         let Some(meta) = self.objects.get(name).map(Object::meta) else { return };
-        let is_kept = meta.finalizers.as_ref().is_some_and(|finalizers| !finalizers.is_empty());
-        if meta.deletion_timestamp.is_some() && !is_kept {
+        let is_protected = meta.finalizers.as_ref().is_some_and(|finalizers| !finalizers.is_empty());
+        if meta.deletion_timestamp.is_some() && !is_protected {
             self.remove(name);
         }
     }
 
     fn remove(&mut self, name: &Name) {
-        let Some(gone) = self.objects.remove(name) else { return };
+        let Some(removed) = self.objects.remove(name) else { return };
         self.version += 1;
-        let mut last = gone.manifest();
+        let mut last = removed.manifest();
         last["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        self.events.extend(decoded(&gone.reference(), last).map(Event::Deleted));
-        for orphan in self.owned_by(&gone.meta().uid.iter().cloned().collect()) {
+        self.events.extend(decoded(&removed.reference(), last).map(Event::Deleted));
+        for orphan in self.owned_by(&removed.meta().uid.iter().cloned().collect()) {
             self.end(&orphan);
         }
     }
@@ -218,7 +218,7 @@ impl Rehearsal {
         }
     }
 
-    /// The names of all that these owners own, by their uids.
+    /// Returns the objects that have an owner with one of these uids.
     fn owned_by(&self, owners: &BTreeSet<String>) -> Vec<Name> {
         let is_owned =
             |meta: &ObjectMeta| meta.owner_references.iter().flatten().any(|owner| owners.contains(&owner.uid));
@@ -226,7 +226,8 @@ impl Rehearsal {
         owned.map(|(name, _)| name.clone()).collect()
     }
 
-    /// What others do with a job that is suspended: its pods go, and with a RayJob its cluster. Returns whether anything went.
+    /// Acts for the other controllers: removes the pods of suspended Jobs and RayJobs, and the
+    /// RayClusters of suspended RayJobs. Returns true if it removed anything.
     fn stop_suspended(&mut self) -> bool {
         let suspended = self.objects.values().filter(|object| match object {
             Object::BatchJob(job) => job.spec.as_ref().is_some_and(|spec| spec.suspend == Some(true)),
@@ -243,7 +244,8 @@ impl Rehearsal {
     }
 }
 
-/// The object, if it is of a kind that is watched. What was taken in before, or written by the engine, is as it should be.
+/// Decodes an object; None if its kind is not watched. Objects of the snapshot and of the engine's
+/// writes always decode.
 fn decoded(reference: &ObjectRef, object: Value) -> Option<Object> {
     Object::decode(reference, object).ok().flatten()
 }

@@ -1,37 +1,37 @@
-//! What would let a workload go on that waits.
+//! Remediations for pending Workloads.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use sluice_api::kueue::names::QUEUE_NAME_LABEL;
+use sluice_api::kueue::names::{ADMISSION_GATED_BY_ANNOTATION, QUEUE_NAME_LABEL};
 use sluice_api::quantity::Amount;
 use sluice_queue::{Binding, Obstacle, Shortfall, Waiting};
 
-/// Something that would let a workload go on.
+/// Change or event that would unblock a pending Workload.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Remedy {
-    /// What has to be done, or to happen.
+    /// Condition that has to become true, as a clause.
     pub what: String,
-    /// The quota that would be enough, if quota is what it lacks: all of these together.
+    /// Quota changes that are sufficient together; empty if quota is not what is missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub quota: Vec<QuotaChange>,
 }
 
-/// The quota that would be enough.
+/// Change of the nominal quota of one resource in one flavor.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QuotaChange {
-    /// The ClusterQueue.
+    /// Name of the ClusterQueue.
     pub cluster_queue: String,
-    /// The flavor.
+    /// Name of the flavor.
     pub flavor: String,
-    /// The resource.
+    /// Name of the resource.
     pub resource: String,
-    /// Its nominal quota.
+    /// Current nominal quota.
     pub from: String,
-    /// What the nominal quota would have to be.
+    /// Required nominal quota.
     pub to: String,
 }
 
@@ -41,52 +41,53 @@ impl Remedy {
     }
 }
 
-/// What would let a workload go on that waits for this, in a ClusterQueue; each is enough.
+/// Returns the remediations for a Workload that is pending for this reason in `cluster_queue`; any
+/// one of them is sufficient.
 pub(super) fn of(waiting: &Waiting, cluster_queue: &str) -> Vec<Remedy> {
     match waiting {
         Waiting::Quota(obstacles) => of_quota(obstacles, cluster_queue),
         Waiting::Behind { head, cluster_queue } => vec![
-            Remedy::of(format!("Workload {head}, which comes first, is admitted or deleted")),
+            Remedy::of(format!("Workload {head}, which is ahead in the queue, is admitted or deleted")),
             Remedy::of(format!("spec.queueingStrategy of ClusterQueue {cluster_queue} is BestEffortFIFO")),
         ],
         Waiting::Room { going, more } => {
             let names: Vec<String> = going.iter().map(ToString::to_string).collect();
             let others = if *more > 0 { format!(" and {more} more") } else { String::new() };
-            vec![Remedy::of(format!("the pods of {}{others} are gone", names.join(", ")))]
+            vec![Remedy::of(format!("the pods of {}{others} have terminated", names.join(", ")))]
         }
-        Waiting::Turn => vec![Remedy::of("nothing has to happen: it is admitted with the next decision")],
+        Waiting::Turn => vec![Remedy::of("the next scheduling cycle runs (no action needed)")],
         Waiting::Unready(key) => vec![Remedy::of(format!("the pods of Workload {key} are ready, or it is evicted"))],
-        Waiting::NoQueueName => vec![Remedy::of(format!("its job has the label {QUEUE_NAME_LABEL}"))],
+        Waiting::NoQueueName => vec![Remedy::of(format!("the job has the label {QUEUE_NAME_LABEL}"))],
         Waiting::LocalQueueMissing(name) => vec![Remedy::of(format!("LocalQueue {name} is created in its namespace"))],
-        Waiting::LocalQueueTerminating(name) => vec![Remedy::of(format!("LocalQueue {name} is gone and created anew"))],
+        Waiting::LocalQueueTerminating(name) => vec![Remedy::of(format!("LocalQueue {name} is deleted and recreated"))],
         Waiting::LocalQueueStopped(name) => vec![Remedy::of(format!("spec.stopPolicy of LocalQueue {name} is None"))],
         Waiting::NoClusterQueue(name) => {
             vec![Remedy::of(format!("spec.clusterQueue of LocalQueue {name} names a ClusterQueue"))]
         }
         Waiting::ClusterQueueMissing(name) => vec![Remedy::of(format!("ClusterQueue {name} is created"))],
         Waiting::ClusterQueueTerminating(name) => {
-            vec![Remedy::of(format!("ClusterQueue {name} is gone and created anew"))]
+            vec![Remedy::of(format!("ClusterQueue {name} is deleted and recreated"))]
         }
         Waiting::ClusterQueueStopped(name) => {
             vec![Remedy::of(format!("spec.stopPolicy of ClusterQueue {name} is None"))]
         }
         Waiting::ClusterQueueInactive { cluster_queue, problem } => {
-            vec![Remedy::of(format!("what is wrong with ClusterQueue {cluster_queue} is put right: {problem}"))]
+            vec![Remedy::of(format!("ClusterQueue {cluster_queue} is fixed: {problem}"))]
         }
         Waiting::NamespaceNotSelected { namespace, cluster_queue } => {
             vec![Remedy::of(format!(
                 "spec.namespaceSelector of ClusterQueue {cluster_queue} selects namespace {namespace}"
             ))]
         }
-        Waiting::Gated(by) => vec![Remedy::of(format!("{by} takes its name from the annotation that holds it back"))],
-        Waiting::Backoff(until) => vec![Remedy::of(format!("it is {until}"))],
-        Waiting::PredecessorEvicted(key) => vec![Remedy::of(format!("the pods of Workload {key} are gone"))],
-        Waiting::BadRequest(problem) => vec![Remedy::of(format!("what it asks for is put right: {problem}"))],
-        Waiting::Refused => vec![Remedy::of("the workload changes, so that its admission is tried again")],
+        Waiting::Gated(by) => vec![Remedy::of(format!("{by} is removed from the annotation {ADMISSION_GATED_BY_ANNOTATION}"))],
+        Waiting::Backoff(until) => vec![Remedy::of(format!("the backoff ends at {until}"))],
+        Waiting::PredecessorEvicted(key) => vec![Remedy::of(format!("the pods of Workload {key} have terminated"))],
+        Waiting::BadRequest(problem) => vec![Remedy::of(format!("its resource requests are fixed: {problem}"))],
+        Waiting::Refused => vec![Remedy::of("the Workload changes, which retries its admission")],
     }
 }
 
-/// What of the cohort tree binds.
+/// Describes the quota or limit of the cohort tree that binds.
 pub(super) fn bound_by(binding: &Binding, cluster_queue: &str) -> String {
     match binding {
         Binding::NominalQuota => format!("the nominalQuota of ClusterQueue {cluster_queue}"),
@@ -96,7 +97,8 @@ pub(super) fn bound_by(binding: &Binding, cluster_queue: &str) -> String {
     }
 }
 
-/// The nominal quota that would be enough, by flavor and resource; nothing if quota isn't what it waits for.
+/// Returns the sufficient nominal quota by flavor and resource; empty if the Workload isn't pending
+/// for quota.
 pub(super) fn enough_quota(waiting: &Waiting) -> Vec<(String, String, Amount)> {
     let Waiting::Quota(obstacles) = waiting else { return Vec::new() };
     let lacks = lacks(obstacles).unwrap_or_default().into_iter();
@@ -106,14 +108,17 @@ pub(super) fn enough_quota(waiting: &Waiting) -> Vec<(String, String, Amount)> {
 fn of_quota(obstacles: &[Obstacle], cluster_queue: &str) -> Vec<Remedy> {
     match lacks(obstacles) {
         Ok(lacks) => raised(lacks, obstacles, cluster_queue),
-        Err((pod_set, told)) => {
-            vec![Remedy::of(format!("ClusterQueue {cluster_queue} has a flavor for pod set {pod_set}: {told}"))]
+        Err((pod_set, problems)) => {
+            vec![Remedy::of(format!("ClusterQueue {cluster_queue} has a flavor that matches pod set {pod_set}: {problems}"))]
         }
     }
 }
 
-/// Each pod set needs one flavor in which nothing is missing; the first in which quota alone is missing is the one that is named. If
-/// there is a pod set without such a one, what stands in its way.
+/// Returns the largest shortfall of each flavor and resource, for the first flavor of each pod set in
+/// which only quota is missing.
+///
+/// # Errors
+/// Names the first pod set without such a flavor, and its obstacles.
 fn lacks(obstacles: &[Obstacle]) -> Result<Vec<&Shortfall>, (&str, String)> {
     let mut by_pod_set: BTreeMap<&str, Vec<&Obstacle>> = BTreeMap::new();
     for obstacle in obstacles {
@@ -122,21 +127,21 @@ fn lacks(obstacles: &[Obstacle]) -> Result<Vec<&Shortfall>, (&str, String)> {
     let mut lacks: BTreeMap<(&str, &str), &Shortfall> = BTreeMap::new();
     for (pod_set, obstacles) in &by_pod_set {
         let Some(shortfalls) = in_first_flavor(obstacles) else {
-            let told: Vec<String> = obstacles.iter().map(ToString::to_string).collect();
-            return Err((pod_set, told.join("; ")));
+            let problems: Vec<String> = obstacles.iter().map(ToString::to_string).collect();
+            return Err((pod_set, problems.join("; ")));
         };
         for shortfall in shortfalls {
-            // What a pod set lacks includes what earlier ones take.
-            let most = lacks.entry((&shortfall.flavor, &shortfall.resource)).or_insert(shortfall);
-            if most.missing_now < shortfall.missing_now {
-                *most = shortfall;
+            // The shortfall of a pod set includes the requests of earlier pod sets, so the largest counts.
+            let largest = lacks.entry((&shortfall.flavor, &shortfall.resource)).or_insert(shortfall);
+            if largest.missing_now < shortfall.missing_now {
+                *largest = shortfall;
             }
         }
     }
     Ok(lacks.into_values().collect())
 }
 
-/// What is missing in the first flavor where nothing but quota is.
+/// Returns the shortfalls in the first flavor in which only quota is missing; None if there is none.
 fn in_first_flavor<'a>(obstacles: &[&'a Obstacle]) -> Option<Vec<&'a Shortfall>> {
     let shortfalls = obstacles.iter().filter_map(|obstacle| match obstacle {
         Obstacle::Short(shortfall) | Obstacle::Exceeds(shortfall) => Some(shortfall),
@@ -150,12 +155,12 @@ fn in_first_flavor<'a>(obstacles: &[&'a Obstacle]) -> Option<Vec<&'a Shortfall>>
 fn raised(lacks: Vec<&Shortfall>, obstacles: &[Obstacle], cluster_queue: &str) -> Vec<Remedy> {
     let show = |lack: &Shortfall, amount: Amount| amount.display(&lack.resource).to_string();
     let each =
-        |told: &dyn Fn(&Shortfall) -> String| lacks.iter().map(|lack| told(lack)).collect::<Vec<_>>().join(", and ");
+        |describe: &dyn Fn(&Shortfall) -> String| lacks.iter().map(|lack| describe(lack)).collect::<Vec<_>>().join(", and ");
     let mut remedies = Vec::new();
     if obstacles.iter().all(|obstacle| !matches!(obstacle, Obstacle::Exceeds(_))) {
         let freed = each(&|lack| {
             let (missing, by) = (show(lack, lack.missing), bound_by(&lack.binding, cluster_queue));
-            format!("{missing} of {} in flavor {} is released, bound by {by}", lack.resource, lack.flavor)
+            format!("{missing} of {} in flavor {} is released, limited by {by}", lack.resource, lack.flavor)
         });
         remedies.push(Remedy::of(freed));
     }
@@ -192,7 +197,7 @@ mod tests {
         short
     }
 
-    fn told(waiting: &Waiting) -> Vec<String> {
+    fn texts(waiting: &Waiting) -> Vec<String> {
         of(waiting, "team-a").into_iter().map(|remedy| remedy.what).collect()
     }
 
@@ -208,17 +213,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_may_be_released_or_added() {
+    fn shortfall_is_remedied_by_released_or_added_quota() {
         let why = Waiting::Quota(vec![Obstacle::Short(short("small", "spot", "nvidia.com/gpu", 2))]);
         let expected = [
-            "2 of nvidia.com/gpu in flavor spot is released, bound by the nominalQuota of ClusterQueue team-a",
+            "2 of nvidia.com/gpu in flavor spot is released, limited by the nominalQuota of ClusterQueue team-a",
             "nominalQuota of nvidia.com/gpu in flavor spot of ClusterQueue team-a is 12",
         ];
-        assert_eq!(told(&why), expected);
+        assert_eq!(texts(&why), expected);
     }
 
     #[test]
-    fn what_can_never_be_has_to_be_added_and_the_pod_set_that_lacks_most_counts() {
+    fn request_above_capacity_needs_quota_for_the_pod_set_with_the_largest_shortfall() {
         let why = Waiting::Quota(vec![
             Obstacle::Exceeds(short("head", "spot", "nvidia.com/gpu", 2)),
             Obstacle::Exceeds(short("small", "spot", "nvidia.com/gpu", 5)),
@@ -227,25 +232,25 @@ mod tests {
         ]);
         let expected = "nominalQuota of nvidia.com/gpu in flavor spot of ClusterQueue team-a is 15, and nominalQuota of tpu in \
                         flavor spot of ClusterQueue team-a is 11";
-        assert_eq!(told(&why), [expected]);
+        assert_eq!(texts(&why), [expected]);
     }
 
     #[test]
-    fn no_quota_helps_where_no_flavor_is_right() {
+    fn quota_is_no_remediation_if_no_flavor_matches() {
         let problem = "its nodes have a taint".to_owned();
         let unsuitable = Obstacle::Unsuitable { pod_set: "small".into(), flavor: "spot".into(), problem };
         let remedies = of(&Waiting::Quota(vec![unsuitable]), "team-a");
         assert_eq!(remedies.len(), 1);
-        assert!(remedies[0].what.starts_with("ClusterQueue team-a has a flavor for pod set small: "), "{remedies:?}");
+        assert!(remedies[0].what.starts_with("ClusterQueue team-a has a flavor that matches pod set small: "), "{remedies:?}");
         assert!(remedies[0].quota.is_empty());
     }
 
     #[rstest]
-    #[case::behind(Waiting::Behind { head: ObjectKey::new("a", "b"), cluster_queue: "q".into() }, "Workload a/b, which comes first")]
-    #[case::room(Waiting::Room { going: vec![ObjectKey::new("a", "b")], more: 2 }, "the pods of a/b and 2 more are gone")]
+    #[case::behind(Waiting::Behind { head: ObjectKey::new("a", "b"), cluster_queue: "q".into() }, "Workload a/b, which is ahead in the queue")]
+    #[case::room(Waiting::Room { going: vec![ObjectKey::new("a", "b")], more: 2 }, "the pods of a/b and 2 more have terminated")]
     #[case::stopped(Waiting::ClusterQueueStopped("q".into()), "spec.stopPolicy of ClusterQueue q is None")]
     #[case::missing(Waiting::LocalQueueMissing("q".into()), "LocalQueue q is created")]
-    fn everything_that_is_waited_for_has_a_remedy(#[case] waiting: Waiting, #[case] expected: &str) {
-        assert!(told(&waiting)[0].starts_with(expected), "{:?}", told(&waiting));
+    fn every_pending_cause_has_a_remediation(#[case] waiting: Waiting, #[case] expected: &str) {
+        assert!(texts(&waiting)[0].starts_with(expected), "{:?}", texts(&waiting));
     }
 }

@@ -1,4 +1,4 @@
-//! All that Sluice would look at, as it is at one moment: in a cluster, or in files that somebody has kept of one.
+//! Point-in-time copy of the objects that Sluice reads, from a cluster or from manifest files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,63 +10,63 @@ use super::defaults;
 use sluice_engine::world::Object;
 use sluice_plan::ObjectRef;
 
-/// Where objects are whose manifests name no namespace.
+/// Namespace of objects whose manifests name none.
 const DEFAULT_NAMESPACE: &str = "default";
-/// Kinds that are in no namespace.
+/// Cluster-scoped kinds.
 const GLOBAL: [&str; 7] =
     ["ClusterQueue", "Cohort", "Namespace", "PriorityClass", "ResourceFlavor", "RuntimeClass", "WorkloadPriorityClass"];
 
-/// Why there is no snapshot.
+/// Error of reading a snapshot.
 #[derive(Debug, Error)]
 pub enum SnapshotError {
-    /// A file or folder can't be read.
+    /// A file or directory can't be read.
     #[error("reading {}: {source}", path.display())]
     Read {
-        /// Its path.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// What is wrong.
+        /// Cause.
         source: std::io::Error,
     },
-    /// A file doesn't hold what it should.
+    /// A file is invalid.
     #[error("{}: {problem}", path.display())]
     Content {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of the problem.
         problem: String,
     },
 }
 
-/// Objects of the kinds that are watched.
+/// Objects of the watched kinds.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     objects: Vec<Object>,
 }
 
 impl Snapshot {
-    /// What the YAML and JSON files of a folder and its subfolders hold, like those that `kubectl get --output=yaml` writes. Objects
-    /// of other kinds are left out.
+    /// Reads the YAML and JSON files of a directory and its subdirectories, such as the output of
+    /// `kubectl get --output=yaml`. Objects of other kinds are skipped.
     ///
     /// # Errors
-    /// When a file can't be read, isn't YAML, or holds an object of a kind that Sluice knows which isn't as it should be; and when
-    /// two files hold the same object.
+    /// If a file can't be read or isn't YAML, an object of a watched kind is invalid, or two files
+    /// contain the same object.
     pub fn of_folder(folder: &Path) -> Result<Self, SnapshotError> {
         let mut files = Vec::new();
         collect(folder, &mut files)?;
         files.sort();
         let mut snapshot = Self::default();
-        let mut found: BTreeMap<(String, String, String), PathBuf> = BTreeMap::new();
+        let mut seen: BTreeMap<(String, String, String), PathBuf> = BTreeMap::new();
         for path in files {
             let text =
                 std::fs::read_to_string(&path).map_err(|source| SnapshotError::Read { path: path.clone(), source })?;
-            let wrong = |problem: String| SnapshotError::Content { path: path.clone(), problem };
-            for object in documents(&text).map_err(wrong)? {
-                let Some(object) = known(object).map_err(wrong)? else { continue };
+            let invalid = |problem: String| SnapshotError::Content { path: path.clone(), problem };
+            for object in documents(&text).map_err(invalid)? {
+                let Some(object) = known(object).map_err(invalid)? else { continue };
                 let reference = object.reference();
                 let key =
                     (reference.kind.clone(), reference.namespace.clone().unwrap_or_default(), reference.name.clone());
-                if let Some(other) = found.insert(key, path.clone()) {
-                    return Err(wrong(format!("{reference} is in {} as well", other.display())));
+                if let Some(other) = seen.insert(key, path.clone()) {
+                    return Err(invalid(format!("{reference} is also in {}", other.display())));
                 }
                 snapshot.objects.push(object);
             }
@@ -74,17 +74,17 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// These objects.
+    /// Creates a snapshot of these objects.
     pub fn of(objects: impl IntoIterator<Item = Object>) -> Self {
         Self { objects: objects.into_iter().collect() }
     }
 
-    /// All of them.
+    /// Returns the objects.
     pub fn objects(&self) -> &[Object] {
         &self.objects
     }
 
-    /// The object that this names.
+    /// Returns the object with this kind, namespace and name; None if there is none.
     pub fn get(&self, reference: &ObjectRef) -> Option<&Object> {
         let is_named = |object: &&Object| {
             let held = object.reference();
@@ -109,9 +109,9 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), SnapshotError>
     Ok(())
 }
 
-/// The objects of a text with several documents, those of lists one by one.
+/// Parses a multi-document text into its objects; the items of a List count as separate objects.
 fn documents(text: &str) -> Result<Vec<Value>, String> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| format!("it isn't YAML: {error}"))?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| format!("invalid YAML: {error}"))?;
     let items = documents.into_iter().flat_map(|mut document| match document.get_mut("items") {
         Some(Value::Array(items)) => std::mem::take(items),
         _ => vec![document],
@@ -119,10 +119,11 @@ fn documents(text: &str) -> Result<Vec<Value>, String> {
     Ok(items.filter(|item| !item.is_null()).collect())
 }
 
-/// The manifests of a text with several documents; those that name no namespace, and are in one, get this one.
+/// Parses a multi-document text into manifests. Namespaced ones that name no namespace get
+/// `namespace`.
 ///
 /// # Errors
-/// When the text isn't YAML, or a document is no object.
+/// If the text isn't YAML, or a document isn't an object.
 pub fn manifests(text: &str, namespace: &str) -> Result<Vec<Value>, String> {
     let mut manifests = documents(text)?;
     for manifest in &mut manifests {
@@ -134,7 +135,11 @@ pub fn manifests(text: &str, namespace: &str) -> Result<Vec<Value>, String> {
     Ok(manifests)
 }
 
-/// The object, if it is of a kind that is known. What only an API server gives it is made up.
+/// Decodes an object, with defaults and generated metadata in place of the API server's; None if its
+/// kind isn't watched.
+///
+/// # Errors
+/// If the object is invalid.
 pub(super) fn known(mut object: Value) -> Result<Option<Object>, String> {
     let reference = reference_of(&object)?;
     defaults::fill(&reference.kind, &mut object);
@@ -149,11 +154,14 @@ pub(super) fn known(mut object: Value) -> Result<Option<Object>, String> {
     Object::decode(&reference, object).map_err(|error| format!("{reference}: {error}"))
 }
 
-/// The reference to an object in a manifest.
+/// Returns the reference to the object in a manifest.
+///
+/// # Errors
+/// If `apiVersion`, `kind` or `metadata.name` is missing.
 pub(super) fn reference_of(object: &Value) -> Result<ObjectRef, String> {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     let (Some(api_version), Some(kind)) = (text("/apiVersion"), text("/kind")) else {
-        return Err("an object names no apiVersion or no kind".to_owned());
+        return Err("an object has no apiVersion or kind".to_owned());
     };
     let Some(name) = text("/metadata/name") else { return Err(format!("a {kind} has no metadata.name")) };
     let namespace = (!GLOBAL.contains(&kind.as_str()))
@@ -172,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_of_known_kinds_are_taken_from_documents_and_lists() {
+    fn objects_of_watched_kinds_are_read_from_documents_and_lists() {
         let text = "
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: ClusterQueue
@@ -190,15 +198,15 @@ items:
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_the_object() {
+    fn error_names_the_object() {
         let problem = |text: &str| {
             let object = documents(text).expect("YAML").remove(0);
-            known(object).expect_err("a problem")
+            known(object).expect_err("an invalid object")
         };
-        assert_eq!(problem("kind: Pod"), "an object names no apiVersion or no kind");
+        assert_eq!(problem("kind: Pod"), "an object has no apiVersion or kind");
         assert_eq!(problem("{apiVersion: v1, kind: Pod, metadata: {}}"), "a Pod has no metadata.name");
-        let wrong =
+        let invalid =
             "{apiVersion: kueue.x-k8s.io/v1beta2, kind: LocalQueue, metadata: {name: a}, spec: {clusterQueue: 7}}";
-        assert!(problem(wrong).starts_with("LocalQueue default/a: "), "{}", problem(wrong));
+        assert!(problem(invalid).starts_with("LocalQueue default/a: "), "{}", problem(invalid));
     }
 }

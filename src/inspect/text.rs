@@ -1,4 +1,4 @@
-//! An explanation for people.
+//! Text output of an explanation.
 
 use std::fmt::{self, Write};
 
@@ -8,10 +8,10 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.job)?;
         if !self.queued {
-            writeln!(f, "  is in no queue: it names no LocalQueue, or is not managed")?;
+            writeln!(f, "  not queued: names no LocalQueue, or is not managed")?;
         }
-        for said in &self.says {
-            writeln!(f, "  {}={} ({}): {}", said.kind, said.status, said.reason, said.message)?;
+        for condition in &self.says {
+            writeln!(f, "  {}={} ({}): {}", condition.kind, condition.status, condition.reason, condition.message)?;
         }
         for member in &self.members {
             writeln!(f, "  {member}")?;
@@ -26,10 +26,10 @@ impl fmt::Display for Explanation {
 impl fmt::Display for MemberStands {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gate = if self.open { "open" } else { "closed" };
-        let what = if self.takes_place { ", as its spec is now" } else { "" };
-        write!(f, "{} {}{what}: gate {gate}, {} run", self.kind, self.name, pods(self.run))?;
+        let suffix = if self.takes_place { " (new spec)" } else { "" };
+        write!(f, "{} {}{suffix}: gate {gate}, {} ungated", self.kind, self.name, pods(self.run))?;
         if self.wait > 0 {
-            write!(f, ", {} wait for quota", self.wait)?;
+            write!(f, ", {} gated", self.wait)?;
         }
         Ok(())
     }
@@ -41,12 +41,12 @@ fn pods(count: u32) -> String {
 
 impl fmt::Display for SliceStands {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stands = match self.stands {
-            Stands::Waits => "waits",
-            Stands::Holds => "holds quota",
-            Stands::GivesBack => "has to give its quota back",
+        let state = match self.stands {
+            Stands::Waits => "pending",
+            Stands::Holds => "admitted",
+            Stands::GivesBack => "evicting",
         };
-        write!(f, "Workload {} {stands}, LocalQueue {}", self.name, self.local_queue)?;
+        write!(f, "Workload {}: {state}, LocalQueue {}", self.name, self.local_queue)?;
         for (index, name) in self.path.iter().enumerate() {
             write!(f, " > {} {name}", if index == 0 { "ClusterQueue" } else { "Cohort" })?;
         }
@@ -54,7 +54,10 @@ impl fmt::Display for SliceStands {
         for pod_set in &self.pod_sets {
             writeln!(f, "  {pod_set}")?;
         }
-        self.waits_for.iter().try_for_each(|waits| write!(f, "{waits}"))
+        match &self.waits_for {
+            Some(pending) => write!(f, "{pending}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -76,19 +79,19 @@ impl fmt::Display for Waits {
         }
         for short in &self.short {
             write!(f, "  pod set {}, flavor {}: ", short.pod_set, short.flavor)?;
-            write!(f, "{} of {} short: {} asked for", short.missing, short.resource, short.requested)?;
+            write!(f, "{} more {} needed: {} requested", short.missing, short.resource, short.requested)?;
             if short.held != "0" {
                 write!(f, ", {} of it held", short.held)?;
             }
-            write!(f, ", others use {} of {}; bound by {}", short.used, short.nominal, short.bound_by)?;
-            for (index, (who, amount)) in short.holders.iter().enumerate() {
-                write!(f, "{} {who} holds {amount}", if index == 0 { ":" } else { "," })?;
+            write!(f, ", {} of {} used by others; limited by {}", short.used, short.nominal, short.bound_by)?;
+            for (index, (holder, amount)) in short.holders.iter().enumerate() {
+                write!(f, "{} {holder} holds {amount}", if index == 0 { ":" } else { "," })?;
             }
             if short.more_holders > 0 {
-                write!(f, ", and {} more hold some", short.more_holders)?;
+                write!(f, ", and {} more", short.more_holders)?;
             }
             if let Some(kept) = &short.kept {
-                write!(f, ", {} is kept for {}", kept.amount, kept.first)?;
+                write!(f, ", {} is reserved for {}", kept.amount, kept.first)?;
                 if kept.more > 0 {
                     write!(f, " and {} more", kept.more)?;
                 }
@@ -96,7 +99,7 @@ impl fmt::Display for Waits {
             f.write_char('\n')?;
         }
         for remedy in &self.unblocked_by {
-            writeln!(f, "  goes on once {}", remedy.what)?;
+            writeln!(f, "  unblocked once {}", remedy.what)?;
         }
         Ok(())
     }

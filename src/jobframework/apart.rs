@@ -1,8 +1,8 @@
 //! Flavor split: pods of a new member that use another flavor than running pods of the same kind.
 //!
 //! All pods of a PodSet use one flavor. If only another flavor has capacity, the pods of the new
-//! member get separate PodSets. (Kueue v0.19.2 `pkg/scheduler/flavorassigner` keeps every slice of a
-//! job in the flavors of its predecessor.)
+//! member get separate PodSets. (Kueue v0.19.2 `pkg/scheduler/flavorassigner` keeps every slice of
+//! a job in the flavors of its predecessor.)
 
 use std::collections::BTreeSet;
 
@@ -35,12 +35,12 @@ impl<'a> Apart<'a> {
             return None;
         }
         let pinned = (view.pinned)(waiting.workload);
-        let asked = waiting.record.members.iter().filter(|share| new.contains(share.uid.as_str()));
-        let asked: BTreeSet<&String> = asked.flat_map(|share| &share.pods).map(|share| &share.pod_set).collect();
-        let mut pod_sets: BTreeSet<String> = pinned.iter().filter(|pod_set| asked.contains(pod_set)).cloned().collect();
+        let requested = waiting.record.members.iter().filter(|share| new.contains(share.uid.as_str()));
+        let requested: BTreeSet<&String> = requested.flat_map(|share| &share.pods).map(|share| &share.pod_set).collect();
+        let mut pod_sets: BTreeSet<String> = pinned.iter().filter(|pod_set| requested.contains(pod_set)).cloned().collect();
         if pod_sets.is_empty() && !pinned.is_empty() {
             // The PodSet of the running pods lacks capacity because new pods use up its flavor.
-            pod_sets = names(&held.record).intersection(&asked).copied().cloned().collect();
+            pod_sets = names(&held.record).intersection(&requested).copied().cloned().collect();
         }
         let fits = pod_sets.len() + names(&waiting.record).len() <= MOST_POD_SETS;
         let sequence = waiting.record.sequence;

@@ -45,7 +45,8 @@ pub struct BatchJobJob<'a> {
 }
 
 impl<'a> BatchJobJob<'a> {
-    /// Creates the adapter of a Job with these pods and the templates that older pods may come from.
+    /// Creates the adapter of a Job with these pods and the templates that older pods may come
+    /// from.
     pub fn new(job: &'a BatchJob, pods: Pods<'a>, molds: &'a Molds<'a>) -> Self {
         let shown = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let conditions = shown.map(|shown| known(shown, job.metadata.generation)).collect();
@@ -113,8 +114,8 @@ impl Job for BatchJobJob<'_> {
         vec![members::of(identity, &self.pods, Arc::new(groups(self.job)), self.molds)]
     }
 
-    /// The pod template is mutable only while the Job is suspended and `status.startTime` is not set,
-    /// so the start time is reset first, as Kueue does.
+    /// The pod template is mutable only while the Job is suspended and `status.startTime` is not
+    /// set, so the start time is reset first, as Kueue does.
     fn hold_template_gate(&self) -> Option<Write> {
         if self.has_gated_template() || !self.is_suspended() || !self.wants_to_run() {
             return None;

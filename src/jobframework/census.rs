@@ -4,8 +4,8 @@
 //! uses does not follow from its group. Our operator labels each pod with its shape
 //! (`sluice.dev/shape`). A pod without that label comes from another operator: it is compared with
 //! the templates that it may have been created from, and classified as the one with the lowest
-//! mismatch score, since admission only adds to pods (LimitRanges, flavors, injected sidecars). A pod
-//! that matches none of them is accounted by its own spec.
+//! mismatch score, since admission only adds to pods (LimitRanges, flavors, injected sidecars). A
+//! pod that matches none of them is accounted by its own spec.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -76,7 +76,8 @@ impl<'a> Molds<'a> {
 pub(super) struct Census<'a> {
     groups: &'a Groups,
     molds: &'a Molds<'a>,
-    /// Templates of the kinds of pods that neither a group of the member nor a slice of the job has.
+    /// Templates of the kinds of pods that neither a group of the member nor a slice of the job
+    /// has.
     pub(super) strangers: BTreeMap<PodKind, PodTemplateSpec>,
 }
 
@@ -160,37 +161,37 @@ fn unexplained(template: &PodSpec, pod: &PodSpec) -> Option<usize> {
         return None;
     }
     let mut more = containers(&template.containers, &pod.containers)?;
-    let (made, there) = (template.init_containers.as_deref(), pod.init_containers.as_deref());
-    let there = there.unwrap_or_default();
+    let (expected, actual) = (template.init_containers.as_deref(), pod.init_containers.as_deref());
+    let actual = actual.unwrap_or_default();
     // KubeRay's init container that waits for the head can be disabled, so it may be missing.
-    let made: Vec<Container> =
-        made.unwrap_or_default().iter().filter(|made| there.iter().any(|c| c.name == made.name)).cloned().collect();
-    more += containers(&made, there)?;
+    let expected: Vec<Container> =
+        expected.unwrap_or_default().iter().filter(|expected| actual.iter().any(|c| c.name == expected.name)).cloned().collect();
+    more += containers(&expected, actual)?;
     more += resources(template.resources.as_ref(), pod.resources.as_ref())?;
     more += match (&template.runtime_class_name, &pod.runtime_class_name) {
-        (made, there) if made == there => 0,
+        (expected, actual) if expected == actual => 0,
         (None, Some(_)) => 1,
         _ => return None,
     };
-    let (made, there) = (template.node_selector.iter().flatten(), pod.node_selector.as_ref());
-    let is_kept = |(key, value): (&String, &String)| there.is_some_and(|there| there.get(key) == Some(value));
-    more += there.map_or(0, BTreeMap::len) - made.clone().count().min(there.map_or(0, BTreeMap::len));
-    if !made.clone().all(is_kept) {
+    let (expected, actual) = (template.node_selector.iter().flatten(), pod.node_selector.as_ref());
+    let is_kept = |(key, value): (&String, &String)| actual.is_some_and(|actual| actual.get(key) == Some(value));
+    more += actual.map_or(0, BTreeMap::len) - expected.clone().count().min(actual.map_or(0, BTreeMap::len));
+    if !expected.clone().all(is_kept) {
         return None;
     }
     let tolerated = |list: &'_ PodSpec| list.tolerations.clone().unwrap_or_default();
-    let (made, there) = (tolerated(template), tolerated(pod));
-    made.iter().all(|made| there.contains(made)).then(|| more + there.len().saturating_sub(made.len()))
+    let (expected, actual) = (tolerated(template), tolerated(pod));
+    expected.iter().all(|expected| actual.contains(expected)).then(|| more + actual.len().saturating_sub(expected.len()))
 }
 
 fn containers(template: &[Container], pod: &[Container]) -> Option<usize> {
     let mut more = pod.len().saturating_sub(template.len());
-    for made in template {
-        let there = pod.iter().find(|there| there.name == made.name)?;
-        if made.restart_policy != there.restart_policy {
+    for expected in template {
+        let actual = pod.iter().find(|actual| actual.name == expected.name)?;
+        if expected.restart_policy != actual.restart_policy {
             return None;
         }
-        more += resources(made.resources.as_ref(), there.resources.as_ref())?;
+        more += resources(expected.resources.as_ref(), actual.resources.as_ref())?;
     }
     Some(more)
 }
@@ -198,17 +199,17 @@ fn containers(template: &[Container], pod: &[Container]) -> Option<usize> {
 /// Scores resources. A limit also counts as a missing request, since the API server defaults it.
 fn resources(template: Option<&ResourceRequirements>, pod: Option<&ResourceRequirements>) -> Option<usize> {
     let (none, mut more) = (ResourceRequirements::default(), 0);
-    let (made, there) = (template.unwrap_or(&none), pod.unwrap_or(&none));
-    let limits = amounts(made.limits.as_ref());
+    let (expected, actual) = (template.unwrap_or(&none), pod.unwrap_or(&none));
+    let limits = amounts(expected.limits.as_ref());
     let mut requests = limits.clone();
-    requests.extend(amounts(made.requests.as_ref()));
-    for (made, there) in [(limits, &there.limits), (requests, &there.requests)] {
-        let there = amounts(there.as_ref());
-        let is_kept = |(resource, amount): (&&str, &Option<Exact>)| there.get(*resource) == Some(amount);
-        if !made.iter().all(is_kept) {
+    requests.extend(amounts(expected.requests.as_ref()));
+    for (expected, actual) in [(limits, &actual.limits), (requests, &actual.requests)] {
+        let actual = amounts(actual.as_ref());
+        let is_kept = |(resource, amount): (&&str, &Option<Exact>)| actual.get(*resource) == Some(amount);
+        if !expected.iter().all(is_kept) {
             return None;
         }
-        more += there.len() - made.len();
+        more += actual.len() - expected.len();
     }
     Some(more)
 }

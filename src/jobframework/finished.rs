@@ -5,8 +5,8 @@ use super::{Finish, JobView, succession};
 use sluice_api::kueue::names::finished_reason;
 use sluice_plan::Plan;
 
-/// Finishes pending slices immediately, and slices that hold quota once the last pod has finished or is
-/// gone.
+/// Finishes pending slices immediately, and slices that hold quota once the last pod has finished
+/// or is gone.
 pub(super) fn plan(view: &JobView<'_>, finish: &Finish) -> Plan {
     let mut plan = Plan::default();
     let has_pods = view.job.members().iter().any(|member| !member.live_pods.is_empty());

@@ -1,5 +1,5 @@
-//! Feasibility of an upgrade: whether the pending cluster can ever be admitted together with the active
-//! one, and if not, the remedies and the choice of the owner.
+//! Feasibility of an upgrade: whether the pending cluster can ever be admitted together with the
+//! active one, and if not, the remedies and the choice of the owner.
 
 use std::collections::BTreeMap;
 
@@ -41,11 +41,11 @@ pub(super) enum Outlook {
     Fits(Pair),
     /// No flavor matches the pods.
     Unsuited(Pair, Vec<Obstacle>),
-    /// The members never fit together, and the owner has chosen that the pending one replaces the active
-    /// one.
+    /// The members never fit together, and the owner has chosen that the pending one replaces the
+    /// active one.
     Recreates(Pair, Vec<Lack>),
-    /// The pending member always replaces the active one once it has quota. Carries the feasibility of
-    /// the pending member alone, `None` if unknown.
+    /// The pending member always replaces the active one once it has quota. Carries the feasibility
+    /// of the pending member alone, `None` if unknown.
     Anew(Pair, Option<Prospect>),
     /// The members never fit together.
     Exceeds(Pair, Vec<Lack>, Ways),
@@ -65,8 +65,8 @@ pub(super) struct Pair {
 pub(super) struct Ways {
     /// True if the pending member fits without the active one.
     alone: bool,
-    /// Largest surge, in percent of the workers, that fits together with the active member; 0 if none
-    /// fits.
+    /// Largest surge, in percent of the workers, that fits together with the active member; 0 if
+    /// none fits.
     surge: u32,
     /// Error in the owner's annotation, if it is invalid.
     misread: Option<String>,
@@ -81,9 +81,9 @@ impl Outlook {
         }
     }
 
-    /// Returns the uid of the pending member if the slice after `held` must not request it yet: `held`
-    /// does not cover the active member, and a joint request would delay its return while requests
-    /// fail.
+    /// Returns the uid of the pending member if the slice after `held` must not request it yet:
+    /// `held` does not cover the active member, and a joint request would delay its return while
+    /// requests fail.
     pub(super) fn too_early(&self, held: Option<&Record>) -> Option<&str> {
         match self {
             Self::Fits(pair) | Self::Exceeds(pair, ..) | Self::Unsuited(pair, _) => {
@@ -187,7 +187,8 @@ impl Ways {
         }
         if self.surge > 0 {
             ways.push(format!(
-                "use an incremental upgrade (spec.upgradeStrategy.type NewClusterWithIncrementalUpgrade) with a surge of at most {} %",
+                "use an incremental upgrade (spec.upgradeStrategy.type NewClusterWithIncrementalUpgrade) with a surge of at \
+                 most {} %",
                 self.surge
             ));
         }
@@ -233,8 +234,8 @@ fn limit_of(lack: &Lack) -> (&'static str, String) {
     }
 }
 
-/// Describes the least quota that is enough. Raising the nominalQuota of the ClusterQueue always helps;
-/// raising the limiting field may.
+/// Describes the least quota that is enough. Raising the nominalQuota of the ClusterQueue always
+/// helps; raising the limiting field may.
 fn more_quota(lacks: &[Lack]) -> String {
     let each = lacks.iter().map(|lack| {
         let show = |amount: Amount| amount.display(&lack.resource).to_string();
@@ -274,8 +275,8 @@ pub(super) fn outlook(request: &Request<'_>, slices: &[Slice<'_>]) -> Outlook {
 fn prospect_alone(request: &Request<'_>, held: Option<&Slice<'_>>, next: &Member) -> Option<Prospect> {
     let members = vec![request.wanted.record.member(&next.uid)?.clone()];
     let record = Record { members, ..Record::default() };
-    let asked = succession::new_slice(&Request { outlook: Outlook::Unknown, ..*request }, record.clone(), held);
-    Some(request.view.queue.prospects(&asked)?.of(&pods(&record, |_, _, count| count)))
+    let probe = succession::new_slice(&Request { outlook: Outlook::Unknown, ..*request }, record.clone(), held);
+    Some(request.view.queue.prospects(&probe)?.of(&pods(&record, |_, _, count| count)))
 }
 
 /// Returns the active and the pending member; `None` if the job is not being upgraded.
@@ -290,8 +291,8 @@ fn upgrade<'m>(request: &Request<'m>) -> Option<(&'m Member, &'m Member)> {
 fn judge(request: &Request<'_>, held: Option<&Slice<'_>>, serving: &Member, next: &Member) -> Option<Outlook> {
     let wanted = &pair(request.wanted, serving, next, held.is_some())?;
     let record = wanted.record.clone();
-    let asked = succession::new_slice(&Request { wanted, outlook: Outlook::Unknown, ..*request }, record.clone(), held);
-    let prospects = request.view.queue.prospects(&asked)?;
+    let probe = succession::new_slice(&Request { wanted, outlook: Outlook::Unknown, ..*request }, record.clone(), held);
+    let prospects = request.view.queue.prospects(&probe)?;
     let both = pods(&record, |_, _, count| count);
     let pair = Pair::of(serving, next);
     let lacks = match prospects.of(&both) {
@@ -327,8 +328,8 @@ fn pair(wanted: &Wanted, serving: &Member, next: &Member, is_held: bool) -> Opti
     Some(Wanted { record: record(if is_split { &moved } else { pending }), templates, ..Wanted::default() })
 }
 
-/// Returns the number of pods of a record by PodSet. `count` maps member uid, group and recorded count
-/// to the number to use.
+/// Returns the number of pods of a record by PodSet. `count` maps member uid, group and recorded
+/// count to the number to use.
 fn pods(record: &Record, count: impl Fn(&str, &str, u32) -> u32) -> Pods {
     let mut pods = Pods::new();
     for member in &record.members {
@@ -339,8 +340,8 @@ fn pods(record: &Record, count: impl Fn(&str, &str, u32) -> u32) -> Pods {
     pods
 }
 
-/// Returns the largest surge, in percent, with which an upgrade fits together with the active member;
-/// 0 if none fits. The head and the minimum replicas of each group start with any surge.
+/// Returns the largest surge, in percent, with which an upgrade fits together with the active
+/// member; 0 if none fits. The head and the minimum replicas of each group start with any surge.
 fn largest_surge(prospects: &Prospects<'_>, record: &Record, next: &Member) -> u32 {
     let fits = |percent: u32| {
         let surge = |uid: &str, group: &str, count| {
@@ -361,8 +362,8 @@ fn largest_surge(prospects: &Prospects<'_>, record: &Record, next: &Member) -> u
     low
 }
 
-/// Returns how many of `count` pods of a group exist at `percent` of its replicas, rounded up to whole
-/// replicas and at least the group's minimum.
+/// Returns how many of `count` pods of a group exist at `percent` of its replicas, rounded up to
+/// whole replicas and at least the group's minimum.
 fn at_percent(member: &Member, group: &str, count: u32, percent: u32) -> u32 {
     let Some(group) = member.groups.iter().flatten().find(|known| known.name == group) else { return count };
     let hosts = group.hosts.max(1);

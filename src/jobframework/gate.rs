@@ -6,16 +6,18 @@ use super::{Group, JobView, Member, instead, newcomer};
 use sluice_api::ray::RayCluster;
 use sluice_plan::{Note, ObjectRef, Plan};
 
-/// Opens the gates of members that the covering slice covers, and closes those of uncovered members.
+/// Opens the gates of members that the covering slice covers, and closes those of uncovered
+/// members.
 ///
-/// A gate is opened only if the one slice covers the whole demand of the member and every other open
-/// member, so that no more runs than is covered (invariant I2). A member that outgrows its slice
-/// stays open while its surplus pods cannot start; if they run, it is closed until they are gone. No
-/// gate is opened while a write to the slice is in flight: that write may revoke the admission.
+/// A gate is opened only if the one slice covers the whole demand of the member and every other
+/// open member, so that no more runs than is covered (invariant I2). A member that outgrows its
+/// slice stays open while its surplus pods cannot start; if they run, it is closed until they are
+/// gone. No gate is opened while a write to the slice is in flight: that write may revoke the
+/// admission.
 ///
-/// `unjudged` is true while the job waits for the first decision of the queue: running members keep
-/// running until then.
-pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>, unjudged: bool, plan: &mut Plan) {
+/// `awaits_decision` is true while the job waits for the first decision of the queue: running
+/// members keep running until then.
+pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>, awaits_decision: bool, plan: &mut Plan) {
     let kind = view.job.member_kind();
     for member in members.iter().filter(|member| !member.going) {
         let should_be_open = match covering {
@@ -29,7 +31,7 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
                     && may_open(view, slice, member, members)
                     && !instead::outlasts(&slice.record, view, members)
             }
-            None => unjudged && member.open && !member.preempted && newcomer::runs_on(view, member),
+            None => awaits_decision && member.open && !member.preempted && newcomer::runs_on(view, member),
         };
         if should_be_open == member.open {
             continue;
@@ -60,8 +62,8 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
     }
 }
 
-/// Returns the objects without which the gate of `member` must not change: no write to them may be in
-/// flight.
+/// Returns the objects without which the gate of `member` must not change: no write to them may be
+/// in flight.
 ///
 /// - To open it: the slice, and the members that the slice does not cover, since their gates may be
 ///   opening on another slice.
@@ -86,8 +88,8 @@ fn rests_on(view: &JobView<'_>, members: &[Member], member: &Member, covering: O
     }
 }
 
-/// Returns true if the slice is granted as a whole and covers the demand of the member and every open
-/// member.
+/// Returns true if the slice is granted as a whole and covers the demand of the member and every
+/// open member.
 fn may_open(view: &JobView<'_>, slice: &Slice<'_>, member: &Member, members: &[Member]) -> bool {
     let granted = slice.granted();
     let is_whole =

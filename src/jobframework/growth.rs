@@ -1,5 +1,5 @@
-//! Scale-up steps: the order in which a job grows if its demand is granted only in part. Running members
-//! come first, replica by replica, and then each member that does not run yet, as a whole.
+//! Scale-up steps: the order in which a job grows if its demand is granted only in part. Running
+//! members come first, replica by replica, and then each member that does not run yet, as a whole.
 
 use super::record::{MemberShare, Record, Share};
 use super::{Group, Member};
@@ -9,8 +9,8 @@ use sluice_queue::steps::{Step, StepPods};
 pub(super) fn steps(held: &Record, wanted: &Record, members: &[Member]) -> Vec<Step> {
     let is_running = |share: &&MemberShare| members.iter().any(|member| member.uid == share.uid && member.open);
     let (running, to_run): (Vec<&MemberShare>, Vec<&MemberShare>) = wanted.members.iter().partition(is_running);
-    // A running member that is not held uses the previous slice, because it was to be replaced. It is
-    // requested as a whole: otherwise it would lose pods whose quota no other member needs.
+    // A running member that is not held uses the previous slice, because it was to be replaced. It
+    // is requested as a whole: otherwise it would lose pods whose quota no other member needs.
     let running_steps = |share: &&MemberShare| match held.member(&share.uid) {
         Some(_) => by_replica(share, held, members).collect(),
         None => as_a_whole(share, held).into_iter().collect::<Vec<Step>>(),
@@ -21,8 +21,8 @@ pub(super) fn steps(held: &Record, wanted: &Record, members: &[Member]) -> Vec<S
     if is_stepwise { steps } else { Vec::new() }
 }
 
-/// Returns the steps from the minimum number of pods that a job can start with to `wanted`. The minimum
-/// is granted with the first step, since an admission grants at least one step.
+/// Returns the steps from the minimum number of pods that a job can start with to `wanted`. The
+/// minimum is granted with the first step, since an admission grants at least one step.
 pub(super) fn from_fewest(wanted: &Record, members: &[Member]) -> Vec<Step> {
     let with_groups = |share: &MemberShare| {
         let member = members.iter().find(|member| member.uid == share.uid)?;
@@ -40,8 +40,8 @@ pub(super) fn from_fewest(wanted: &Record, members: &[Member]) -> Vec<Step> {
     steps.collect()
 }
 
-/// Returns a step for each added replica, group by group. Missing hosts of an incomplete replica come
-/// first.
+/// Returns a step for each added replica, group by group. Missing hosts of an incomplete replica
+/// come first.
 fn by_replica<'a>(wanted: &'a MemberShare, held: &'a Record, members: &'a [Member]) -> impl Iterator<Item = Step> + 'a {
     let member = members.iter().find(|member| member.uid == wanted.uid);
     let groups: &[Group] = member.and_then(|member| member.groups.as_ref().as_ref().ok()).map_or(&[], Vec::as_slice);

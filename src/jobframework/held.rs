@@ -5,8 +5,8 @@ use super::{JobView, delete_slices, gate, hold_template_gate, report, slices};
 use sluice_api::kueue::names::DEFAULT_LOCAL_QUEUE;
 use sluice_plan::Plan;
 
-/// Assigns the default LocalQueue if there is one. Otherwise suspends the job and reports the missing
-/// queue name.
+/// Assigns the default LocalQueue if there is one. Otherwise suspends the job and reports the
+/// missing queue name.
 pub(super) fn plan(view: &JobView<'_>, hold: Hold) -> Plan {
     let mut plan = Plan::default();
     match hold {

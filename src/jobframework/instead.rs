@@ -1,9 +1,9 @@
-//! Replacement of a member: its replacement holds the quota already, and starts once the last pod of the
-//! displaced member is gone.
+//! Replacement of a member: its replacement holds the quota already, and starts once the last pod
+//! of the displaced member is gone.
 //!
-//! So a job can be recreated where the old and the new member never fit together. The slice that covers
-//! the old member finishes only when the last of its pods is gone. Until then the usage is the larger
-//! of the two slices.
+//! So a job can be recreated where the old and the new member never fit together. The slice that
+//! covers the old member finishes only when the last of its pods is gone. Until then the usage is
+//! the larger of the two slices.
 
 use super::pod_sets::Wanted;
 use super::record::{Displaced, Record};
@@ -39,8 +39,8 @@ pub(super) fn outlasts(record: &Record, view: &JobView<'_>, members: &[Member]) 
     record.instead_of.iter().any(|displaced| runs_unpaid(displaced, record, view, members))
 }
 
-/// Returns the displaced members that a slice must still wait for once it covers `record`: those whose
-/// replacement is desired, and those with running pods that the slice does not cover.
+/// Returns the displaced members that a slice must still wait for once it covers `record`: those
+/// whose replacement is desired, and those with running pods that the slice does not cover.
 pub(super) fn kept(held: &Slice<'_>, record: &Record, view: &JobView<'_>, members: &[Member]) -> Vec<Displaced> {
     let is_kept =
         |displaced: &&Displaced| makes_place(displaced, view, members) || runs_unpaid(displaced, record, view, members);
@@ -69,8 +69,8 @@ pub(super) fn is_wanted_back(slice: &Slice<'_>, member: &Member, members: &[Memb
     place_of(slice, &member.uid).is_some_and(|displaced| taker(displaced, members).is_none())
 }
 
-/// Returns the demand to request first if the active member is displaced and desired again: without the
-/// pending member, which is requested afterwards. `None` otherwise.
+/// Returns the demand to request first if the active member is displaced and desired again: without
+/// the pending member, which is requested afterwards. `None` otherwise.
 pub(super) fn wanted_back(request: &Request<'_>, held: Option<&Slice<'_>>) -> Option<Wanted> {
     if request.outlook.instead().is_some() {
         return None;
@@ -90,8 +90,9 @@ pub(super) fn wanted_back(request: &Request<'_>, held: Option<&Slice<'_>>) -> Op
     Some(wanted)
 }
 
-/// Returns the clusters that are no longer displaced once `record` is requested. The request waits for
-/// writes to them: a gate that is being closed would otherwise be closed on a slice that covers it.
+/// Returns the clusters that are no longer displaced once `record` is requested. The request waits
+/// for writes to them: a gate that is being closed would otherwise be closed on a slice that covers
+/// it.
 pub(super) fn regained(held: Option<&Slice<'_>>, record: &Record, request: &Request<'_>) -> Vec<ObjectRef> {
     let displaced = held.into_iter().flat_map(|held| &held.record.instead_of);
     let gone = displaced.filter(|displaced| record.instead_of.iter().all(|kept| kept.uid != displaced.uid));

@@ -270,13 +270,13 @@ pub fn plan(view: &JobView<'_>) -> Plan {
     let mut members = view.job.members();
     parts::preempt(&mut members, slices::covering(&slices).and_then(|slice| slice.gives_back));
     hold_template_gate(view, &slices, &mut plan);
-    let asked = plan_slices(view, &slices, &members, &mut plan);
-    let unjudged = newcomer::is_unjudged(view, &slices, asked.is_ok(), &mut plan);
-    gate::plan(view, &members, slices::covering(&slices), unjudged, &mut plan);
+    let outcome = plan_slices(view, &slices, &members, &mut plan);
+    let awaits_decision = newcomer::is_unjudged(view, &slices, outcome.is_ok(), &mut plan);
+    gate::plan(view, &members, slices::covering(&slices), awaits_decision, &mut plan);
     ungate::plan(view, &members, slices::covering(&slices), &mut plan);
     give_back(view, &slices, &members, &mut plan);
     readiness::plan(view, &slices, &members, &mut plan);
-    match asked {
+    match outcome {
         Ok(outlook) => report::plan(view, &slices, &members, &outlook, &mut plan),
         Err(problem) => report::misconfigured(view, &slices, &problem, &mut plan),
     }

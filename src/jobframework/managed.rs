@@ -1,4 +1,5 @@
-//! Managed jobs policy: decides which jobs are managed, and which of those are on hold without a queue.
+//! Managed jobs policy: decides which jobs are managed, and which of those are on hold without a
+//! queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -91,8 +92,8 @@ pub fn all_but<'a>(names: impl IntoIterator<Item = &'a str>) -> LabelSelector {
 }
 
 impl Rules {
-    /// Returns true if jobs of this namespace are managed; `None` if that depends on labels that are
-    /// not known.
+    /// Returns true if jobs of this namespace are managed; `None` if that depends on labels that
+    /// are not known.
     pub fn manage(&self, namespace: &str, labels: Option<&BTreeMap<String, String>>) -> Option<bool> {
         // The configuration is rejected if the selector is invalid, so it is valid here.
         let is_chosen = |labels: &_| selector::matches(Some(&self.namespaces), labels).unwrap_or(false);
@@ -161,8 +162,8 @@ pub enum Hold {
 impl Managed {
     /// Applies the policy to a job (kueue v0.19.2 `pkg/controller/jobframework/reconciler.go`,
     /// `ReconcileGenericJob`, and `defaults.go`,
-    /// `ApplyDefaultLocalQueueWithManagedJobsNamespaceSelector`). A running job is not assigned to the
-    /// default LocalQueue: it would have to stop until there is quota for it.
+    /// `ApplyDefaultLocalQueueWithManagedJobsNamespaceSelector`). A running job is not assigned to
+    /// the default LocalQueue: it would have to stop until there is quota for it.
     pub fn of(job: Candidate<'_>, place: Place<'_>, rules: &Rules) -> Self {
         if job.is_managed_elsewhere || !rules.frameworks.0.contains(&job.framework) {
             return Self::No;

@@ -63,8 +63,8 @@ pub fn of(who: Who, pods: &Pods<'_>, groups: Arc<Groups>, molds: &Molds<'_>) -> 
     }
 }
 
-/// Builds a member whose object is deleted from its remaining pods. None of them is ungated or counts
-/// as ready.
+/// Builds a member whose object is deleted from its remaining pods. None of them is ungated or
+/// counts as ready.
 pub fn outlived(name: &str, uid: &str, pods: &Pods<'_>, molds: &Molds<'_>) -> Member {
     let identity = Who { name: name.to_owned(), uid: uid.to_owned(), open: false, going: true };
     let left = of(identity, pods, Arc::new(Ok(Vec::new())), molds);

@@ -1,8 +1,8 @@
 //! Adoption of jobs that ran before they were queued.
 //!
-//! Their pods keep running until the queue has made its first decision, so nothing stops if there is
-//! quota, and a job of another operator is adopted as it is. (Kueue v0.19.2 stops such a job first:
-//! `pkg/controller/jobframework/reconciler.go`, `ReconcileGenericJob`.)
+//! Their pods keep running until the queue has made its first decision, so nothing stops if there
+//! is quota, and a job of another operator is adopted as it is. (Kueue v0.19.2 stops such a job
+//! first: `pkg/controller/jobframework/reconciler.go`, `ReconcileGenericJob`.)
 
 use jiff::SignedDuration;
 
@@ -15,18 +15,18 @@ use sluice_plan::Plan;
 
 /// Time to wait for the first decision of the queue.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(10);
-/// Number of consecutive write failures that takes as long as [`PATIENCE`], with backoff. After that
-/// the queue counts as unreachable.
+/// Number of consecutive write failures that takes as long as [`PATIENCE`], with backoff. After
+/// that the queue counts as unreachable.
 pub(super) const FAILURES: u32 = 8;
 
-/// Returns true while the job waits for the first decision of the queue. `asked` is false if its
-/// demand could not be requested.
-pub(super) fn is_unjudged(view: &JobView<'_>, slices: &[Slice<'_>], asked: bool, plan: &mut Plan) -> bool {
+/// Returns true while the job waits for the first decision of the queue. `can_request` is false if
+/// its demand could not be requested.
+pub(super) fn is_unjudged(view: &JobView<'_>, slices: &[Slice<'_>], can_request: bool, plan: &mut Plan) -> bool {
     let is_untouched = |slice: &Slice<'_>| {
         let conditions = slice.workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         slice.phase == Phase::Waiting && condition::get(conditions, names::QUOTA_RESERVED).is_none()
     };
-    let is_asked = asked && view.job.wants_to_run() && view.failures < FAILURES;
+    let is_asked = can_request && view.job.wants_to_run() && view.failures < FAILURES;
     if !is_asked || !slices.iter().all(is_untouched) {
         return false;
     }

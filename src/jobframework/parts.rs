@@ -47,8 +47,8 @@ fn fewest(member: &Member, (name, shape): (&str, &str)) -> u32 {
     groups.find(|group| group.name == name && group.shape == shape).map_or(u32::MAX, |group| group.fewest)
 }
 
-/// Applies partial preemption to the members: marks the surge to stop and, if replicas are preempted
-/// too, lowers the other members to their minimum.
+/// Applies partial preemption to the members: marks the surge to stop and, if replicas are
+/// preempted too, lowers the other members to their minimum.
 pub(super) fn preempt(members: &mut [Member], preempted: Option<Part>) {
     for member in members {
         member.preempted = member.surge && preempted.is_some();

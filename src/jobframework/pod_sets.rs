@@ -2,9 +2,10 @@
 //!
 //! Pods of equal shape under one group name are summed under that name, regardless of their member.
 //! So a second RayCluster is a scale-up under a stable name, and the end of the old one a
-//! scale-down. Pods of another shape under the same group name get a separate PodSet whose name ends
-//! in the shape, so that each pod is accounted by its shape. Pods that go to another flavor get a
-//! separate PodSet whose name ends in the sequence number of the slice that first requested them.
+//! scale-down. Pods of another shape under the same group name get a separate PodSet whose name
+//! ends in the shape, so that each pod is accounted by its shape. Pods that go to another flavor
+//! get a separate PodSet whose name ends in the sequence number of the slice that first requested
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,7 +33,8 @@ pub struct Wanted {
     pub record: Record,
     /// Pod template of each PodSet, by PodSet name.
     pub templates: BTreeMap<String, Mold>,
-    /// Number of pods that the job can start with, by PodSet name, for PodSets that do not need all.
+    /// Number of pods that the job can start with, by PodSet name, for PodSets that do not need
+    /// all.
     pub min_counts: BTreeMap<String, u32>,
 }
 
@@ -96,8 +98,8 @@ pub(super) fn wanted<'m>(
 /// Returns the number of pods of each kind that a member needs.
 ///
 /// Existing pods count under their kind until they are gone, whatever the spec says. Pods still to
-/// come count unless their member is terminating or has been stopped by preemption: gated pods under
-/// their kind, and the rest under the current template of the group.
+/// come count unless their member is terminating or has been stopped by preemption: gated pods
+/// under their kind, and the rest under the current template of the group.
 fn needed(member: &Member, groups: &[Group]) -> Vec<(PodKind, u32)> {
     let mut needed = Vec::new();
     let mut others = member.live_pods.clone();
@@ -143,8 +145,8 @@ pub(super) fn enough_room(record: &Record) -> Result<(), String> {
         .iter()
         .map(|member| format!("RayCluster {} has {} kinds of pods", member.name, names(member).len()));
     Err(format!(
-        "spec.workerGroupSpecs: {}, which makes {} PodSets, and a Workload has at most {MOST_POD_SETS}; use fewer worker groups, \
-         or change the resources and node constraints of fewer of them at a time",
+        "spec.workerGroupSpecs: {}, which makes {} PodSets, and a Workload has at most {MOST_POD_SETS}; use fewer \
+         worker groups, or change the resources and node constraints of fewer of them at a time",
         each.collect::<Vec<_>>().join(" and "),
         all.len()
     ))
@@ -160,15 +162,16 @@ struct Names {
 }
 
 impl Names {
-    /// Collects the names in `slices`, including those of PodSets that were requested but not granted.
+    /// Collects the names in `slices`, including those of PodSets that were requested but not
+    /// granted.
     fn new(slices: &[&Slice<'_>]) -> Self {
         let mut names = Self { own: BTreeMap::new(), newest: BTreeMap::new(), used: BTreeSet::new() };
         for slice in slices {
             names.take(&slice.record);
             let sets = &slice.workload.spec.pod_sets;
             let named = |set: &str| slice.record.members.iter().flat_map(|m| &m.pods).any(|share| share.pod_set == set);
-            if let Some(asked) = Record::of(slice.workload).filter(|_| !sets.iter().all(|set| named(&set.name))) {
-                names.take(&asked);
+            if let Some(requested) = Record::of(slice.workload).filter(|_| !sets.iter().all(|set| named(&set.name))) {
+                names.take(&requested);
             }
         }
         names
@@ -188,7 +191,8 @@ impl Names {
         self.used.insert(name.to_owned());
     }
 
-    /// Returns the PodSet name for pods of `kind` in `member`, which is `plain` if that is not in use.
+    /// Returns the PodSet name for pods of `kind` in `member`, which is `plain` if that is not in
+    /// use.
     fn of(&mut self, member: &str, kind: &PodKind, plain: &str, apart: Option<&Apart<'_>>) -> String {
         let own = self.own.get(&(member.to_owned(), kind.clone()));
         let name = own.or(self.newest.get(kind)).cloned().unwrap_or_else(|| match self.used.contains(plain) {
@@ -203,8 +207,8 @@ impl Names {
     }
 }
 
-/// Returns `name-ending`. A PodSet name is a DNS label of at most 63 characters; the ending takes at
-/// most 10 of them.
+/// Returns `name-ending`. A PodSet name is a DNS label of at most 63 characters; the ending takes
+/// at most 10 of them.
 fn ending(name: &str, ending: &str) -> String {
     let ending: String = ending.chars().take(10).collect();
     let kept: String = name.chars().take(63 - 1 - ending.len()).collect();
@@ -212,8 +216,8 @@ fn ending(name: &str, ending: &str) -> String {
 }
 
 /// Hashes the fields that quota and flavor assignment depend on: requests and limits of the
-/// containers, runtime class and node constraints. The sum of the requests is not enough: LimitRanges
-/// default and limit each container.
+/// containers, runtime class and node constraints. The sum of the requests is not enough:
+/// LimitRanges default and limit each container.
 ///
 /// # Errors
 /// Returns an error that names the request if it is not a valid quantity.

@@ -3,9 +3,9 @@
 //!
 //! KubeRay runs it. Its gate is `spec.suspend`: a suspended RayJob has no RayCluster, so its demand
 //! is derived from `spec.rayClusterSpec`, and later from the RayCluster, which the autoscaler
-//! changes. A RayJob with a `clusterSelector` cannot be suspended, and the quota of that RayCluster is
-//! accounted to the cluster's own job. Such a RayJob needs only its submitter pod, so its submitter
-//! Job is the job (see [`super::batch_job`]). Kueue v0.19.2
+//! changes. A RayJob with a `clusterSelector` cannot be suspended, and the quota of that RayCluster
+//! is accounted to the cluster's own job. Such a RayJob needs only its submitter pod, so its
+//! submitter Job is the job (see [`super::batch_job`]). Kueue v0.19.2
 //! (`pkg/controller/jobs/rayjob/rayjob_controller.go`) runs such a RayJob without quota.
 
 use std::collections::BTreeMap;
@@ -25,8 +25,8 @@ use sluice_api::ray::{PodTemplate, RayCluster, RayJob, Submission};
 use sluice_plan::{ObjectRef, Write};
 use sluice_raycluster as raycluster;
 
-/// Annotation with the conditions of a RayJob, as YAML: its status has no conditions, and KubeRay would
-/// drop them.
+/// Annotation with the conditions of a RayJob, as YAML: its status has no conditions, and KubeRay
+/// would drop them.
 pub const CONDITIONS_ANNOTATION: &str = "sluice.dev/conditions";
 /// Group of the submitter pod: it has no group label.
 const SUBMITTER_GROUP: &str = "";
@@ -209,9 +209,9 @@ impl Needs {
         Self { cluster: Arc::new(cluster_groups(job)), submitter: submitter_template(job).map(submitter) }
     }
 
-    /// Returns the desired pod groups of a RayJob: those of its RayCluster, `cluster`, while it is not
-    /// suspended (otherwise those of its spec), and the submitter pod until the `submitter` Job has
-    /// finished.
+    /// Returns the desired pod groups of a RayJob: those of its RayCluster, `cluster`, while it is
+    /// not suspended (otherwise those of its spec), and the submitter pod until the `submitter` Job
+    /// has finished.
     pub fn groups(&self, job: &RayJob, cluster: Option<Arc<Groups>>, submitter: Option<&BatchJob>) -> Arc<Groups> {
         let cluster = cluster.filter(|_| !is_suspended(job)).unwrap_or_else(|| self.cluster.clone());
         if submitter.is_some_and(batch_job::is_over) {

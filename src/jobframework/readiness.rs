@@ -1,11 +1,11 @@
 //! Condition PodsReady of a slice.
 //!
 //! Conditions and reasons are those of kueue v0.19.2 (`pkg/controller/jobframework/reconciler.go`,
-//! `generatePodsReadyCondition`). Readiness is more precise: Kueue uses the state of a RayCluster and
-//! the condition Ready of a RayService, which do not reflect a lost worker. Here every covered pod
-//! counts, except those added to pods that ran before (the pending RayCluster of an upgrade, or added
-//! workers). While these start, the slice is as ready as the pods that ran before, so that an upgrade
-//! that never becomes ready does not evict the active cluster.
+//! `generatePodsReadyCondition`). Readiness is more precise: Kueue uses the state of a RayCluster
+//! and the condition Ready of a RayService, which do not reflect a lost worker. Here every covered
+//! pod counts, except those added to pods that ran before (the pending RayCluster of an upgrade, or
+//! added workers). While these start, the slice is as ready as the pods that ran before, so that an
+//! upgrade that never becomes ready does not evict the active cluster.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +19,9 @@ use sluice_api::kueue::names::pods_ready_reason::{RECOVERED, STARTED, WAIT_FOR_R
 use sluice_api::kueue::{WorkloadStatus, names};
 use sluice_plan::{Plan, Write};
 
-/// Returns true if the pods that a slice covers are ready; `None` if it covers no member that stays.
-/// Surplus pods and pods of terminating or preempted members need not be ready, nor need starting
-/// pods, unless all pods are starting.
+/// Returns true if the pods that a slice covers are ready; `None` if it covers no member that
+/// stays. Surplus pods and pods of terminating or preempted members need not be ready, nor need
+/// starting pods, unless all pods are starting.
 pub fn of(slice: &Slice<'_>, members: &[Member]) -> Option<bool> {
     let staying: Vec<_> = staying(slice, members).collect();
     let any_settled = staying.iter().flat_map(|(_, share)| &share.pods).any(|pods| pods.starting < pods.count);

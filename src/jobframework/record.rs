@@ -1,8 +1,8 @@
 //! Slice record: the pods of each member of the job that a slice covers.
 //!
 //! The record is an annotation of the Workload. Because of it, a slice created before a RayCluster
-//! existed cannot open that cluster, and quota can be held for a deleted RayCluster whose pods still
-//! exist.
+//! existed cannot open that cluster, and quota can be held for a deleted RayCluster whose pods
+//! still exist.
 
 use std::collections::BTreeMap;
 
@@ -22,15 +22,15 @@ pub struct Record {
     pub sequence: u64,
     /// Covered pods by member, oldest member first.
     pub members: Vec<MemberShare>,
-    /// Steps in which the pods beyond those of the predecessor may be granted, in order. If empty, all
-    /// are granted together.
+    /// Steps in which the pods beyond those of the predecessor may be granted, in order. If empty,
+    /// all are granted together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<Step>,
     /// Parts that can be preempted separately.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<PartPods>,
-    /// Members that the covered ones replace. The slice covers none of their pods, and its pods start
-    /// once the last of theirs is gone. Earlier versions stored it as `insteadOf`.
+    /// Members that the covered ones replace. The slice covers none of their pods, and its pods
+    /// start once the last of theirs is gone. Earlier versions stored it as `insteadOf`.
     #[serde(default, rename = "displaces", alias = "insteadOf", skip_serializing_if = "Vec::is_empty")]
     pub instead_of: Vec<Displaced>,
 }
@@ -54,8 +54,8 @@ pub struct Displaced {
 pub struct MemberShare {
     /// Name of the member, for example of a RayCluster.
     pub name: String,
-    /// Uid of the member, which differs from that of a recreated one of the same name. For a RayCluster whose
-    /// pods were recreated it includes the revision ([`revision::share`]).
+    /// Uid of the member, which differs from that of a recreated one of the same name. For a
+    /// RayCluster whose pods were recreated it includes the revision ([`revision::share`]).
     pub uid: String,
     /// Covered pods, by group and shape.
     pub pods: Vec<Share>,
@@ -73,8 +73,8 @@ pub struct Share {
     pub pod_set: String,
     /// Number of pods.
     pub count: u32,
-    /// Number of pods that were added to what the job held before and have not all been ready yet. The
-    /// PodsReady timeout does not apply to them: running pods are not stopped because of them.
+    /// Number of pods that were added to what the job held before and have not all been ready yet.
+    /// The PodsReady timeout does not apply to them: running pods are not stopped because of them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub starting: u32,
 }
@@ -139,8 +139,8 @@ impl Record {
         self
     }
 
-    /// Returns the intersection with `wanted`: drops members that are gone, and lowers pod counts to
-    /// the desired ones.
+    /// Returns the intersection with `wanted`: drops members that are gone, and lowers pod counts
+    /// to the desired ones.
     pub fn meet(&self, wanted: &Self) -> Self {
         let members = self.members.iter().filter_map(|member| {
             let wanted = wanted.member(&member.uid)?;

@@ -1,4 +1,5 @@
-//! Conditions of a job: whether it is admitted, the quota that it waits for, and whether it holds quota.
+//! Conditions of a job: whether it is admitted, the quota that it waits for, and whether it holds
+//! quota.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -69,14 +70,15 @@ pub(super) fn unnamed(view: &JobView<'_>, slices: &[Slice<'_>], plan: &mut Plan)
     }
     let namespace = view.job.meta().namespace.as_deref().unwrap_or_default();
     let message = format!(
-        "The job names no LocalQueue, and such jobs are held (manageJobsWithoutQueueName): set its label {} to a LocalQueue of \
-         namespace {namespace}",
+        "The job names no LocalQueue, and such jobs are held (manageJobsWithoutQueueName): set its label {} to a \
+         LocalQueue of namespace {namespace}",
         names::QUEUE_NAME_LABEL
     );
     show(view, slices, Some(Says::new(false, REASON_NO_QUEUE_NAME, message)), &Outlook::NoUpgrade, &[], plan);
 }
 
-/// Clears the conditions of a job that is no longer managed. Its quota may still have to be released.
+/// Clears the conditions of a job that is no longer managed. Its quota may still have to be
+/// released.
 pub fn left(view: &JobView<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
     if !is_going(view) {
         show(view, slices, None, &Outlook::NoUpgrade, &[ADMITTED], plan);
@@ -88,8 +90,8 @@ fn is_going(view: &JobView<'_>) -> bool {
     view.job.meta().deletion_timestamp.is_some()
 }
 
-/// Returns the condition Admitted: whether the whole job may run, and the reason if not. `None` before
-/// the first decision of the queue.
+/// Returns the condition Admitted: whether the whole job may run, and the reason if not. `None`
+/// before the first decision of the queue.
 fn admission(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member]) -> Option<Says> {
     if !view.job.wants_to_run() {
         return Some(suspension(slices));
@@ -154,8 +156,8 @@ fn held_by(slice: &Slice<'_>) -> String {
     format!("Slice {} holds quota in ClusterQueue {queue} for {}", name_of(slice), names.join(" and "))
 }
 
-/// Names what is pending, the whole job or the members that the covering slice does not cover; and, in
-/// parentheses, the members that keep running.
+/// Names what is pending, the whole job or the members that the covering slice does not cover; and,
+/// in parentheses, the members that keep running.
 fn subject(members: &[Member], covering: Option<&Slice<'_>>) -> (String, String) {
     let Some(covering) = covering else { return ("job".to_owned(), String::new()) };
     let pending = members.iter().filter(|member| !member.open && covering.record.member(&member.uid).is_none());

@@ -85,8 +85,8 @@ impl Slice<'_> {
         groups.map(|group| (group.name.clone(), share.count(&group.name, &group.shape).min(most(group)))).collect()
     }
 
-    /// Returns the number of covered pods of another shape than the current template of their group, by
-    /// group of a member.
+    /// Returns the number of covered pods of another shape than the current template of their
+    /// group, by group of a member.
     pub fn earlier(&self, member: &Member) -> BTreeMap<String, u32> {
         let mut earlier = BTreeMap::new();
         let Some(share) = self.record.member(&member.uid) else { return earlier };
@@ -132,8 +132,9 @@ pub fn slices_of<'a>(workloads: impl IntoIterator<Item = &'a Workload>) -> Vec<S
     slices
 }
 
-/// Returns the slice that the members may run on: the newest one that holds quota, if it is admitted
-/// and not evicted. Older slices count as finished, even before their Finished condition is set.
+/// Returns the slice that the members may run on: the newest one that holds quota, if it is
+/// admitted and not evicted. Older slices count as finished, even before their Finished condition
+/// is set.
 pub fn covering<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
     newest_holder(slices).filter(|slice| slice.phase == Phase::Admitted)
 }

@@ -1,5 +1,5 @@
-//! Lifecycle of slices: resizes the slice that holds quota, requests missing quota with a successor, and
-//! finishes the slices that an admitted successor replaces.
+//! Lifecycle of slices: resizes the slice that holds quota, requests missing quota with a
+//! successor, and finishes the slices that an admitted successor replaces.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -44,8 +44,8 @@ pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan)
             }
         }
         Some(held) => {
-            // A Workload has at least one PodSet, so a slice with nothing left to cover stays until its
-            // successor is admitted.
+            // A Workload has at least one PodSet, so a slice with nothing left to cover stays until
+            // its successor is admitted.
             let still_wanted = up_to_date(held, request).meet(&wanted.record);
             if !still_wanted.members.is_empty() && !keeps(held, request) {
                 adjust_held(held, still_wanted, request, plan);
@@ -58,17 +58,19 @@ pub(super) fn plan(request: &Request<'_>, slices: &[Slice<'_>], plan: &mut Plan)
     }
 }
 
-/// Returns true if surplus quota is retained for what the job requests next, unless it is preempted.
+/// Returns true if surplus quota is retained for what the job requests next, unless it is
+/// preempted.
 fn keeps(held: &Slice<'_>, request: &Request<'_>) -> bool {
     request.view.job.keeps_what_it_holds() && held.gives_back.is_none()
 }
 
 /// Finishes the slices that hold quota and are older than `newest`, which covers the whole job.
 ///
-/// The queue does this for a slice that replaces another in the same ClusterQueue. But the job may have
-/// moved to another ClusterQueue, or a slice between the two may have been deleted manually.
+/// The queue does this for a slice that replaces another in the same ClusterQueue. But the job may
+/// have moved to another ClusterQueue, or a slice between the two may have been deleted manually.
 ///
-/// A slice that covers pods of a member that `newest` displaces finishes when the last of them is gone.
+/// A slice that covers pods of a member that `newest` displaces finishes when the last of them is
+/// gone.
 fn supersede(slices: &[Slice<'_>], newest: &Slice<'_>, request: &Request<'_>, plan: &mut Plan) {
     let view = request.view;
     if instead::outlasts(&newest.record, view, request.members) {
@@ -85,9 +87,9 @@ fn supersede(slices: &[Slice<'_>], newest: &Slice<'_>, request: &Request<'_>, pl
     }
 }
 
-/// Deletes finished slices, except for the newest slice: the next sequence number follows from it. A
-/// finished slice stays until the slices that it replaced have finished too: it links its successor to
-/// them.
+/// Deletes finished slices, except for the newest slice: the next sequence number follows from it.
+/// A finished slice stays until the slices that it replaced have finished too: it links its
+/// successor to them.
 fn tidy(slices: &[Slice<'_>], plan: &mut Plan) {
     let Some(newest) = slices.last().map(|slice| slice.record.sequence) else { return };
     let finished = slices.iter().take_while(|slice| slice.phase == Phase::Finished);
@@ -133,8 +135,8 @@ pub(super) fn finish(slice: &Workload, reason: &str, message: String, now: Times
 }
 
 /// Requests the whole demand with a pending slice, or with a new one. Of several pending slices the
-/// oldest stays, since it is first in the queue, unless it replaces another slice than `held`. Nothing
-/// is requested if a Workload cannot hold all PodSets.
+/// oldest stays, since it is first in the queue, unless it replaces another slice than `held`.
+/// Nothing is requested if a Workload cannot hold all PodSets.
 fn ask(request: &Request<'_>, slices: &[Slice<'_>], pending: &[&Slice<'_>], held: Option<&Slice<'_>>, plan: &mut Plan) {
     if pod_sets::enough_room(&request.wanted.record).is_err() {
         return;
@@ -191,7 +193,8 @@ fn up_to_date(held: &Slice<'_>, request: &Request<'_>) -> Record {
     }
 }
 
-/// Returns the whole demand. If the queue watches readiness, pods beyond `held` are marked as starting.
+/// Returns the whole demand. If the queue watches readiness, pods beyond `held` are marked as
+/// starting.
 fn on_top_of(held: &Slice<'_>, request: &Request<'_>) -> Record {
     let wanted = request.wanted.record.clone();
     if request.view.watches_readiness { wanted.on_top_of(&up_to_date(held, request)) } else { wanted }
@@ -211,8 +214,8 @@ fn adjust_held(held: &Slice<'_>, record: Record, request: &Request<'_>, plan: &m
     plan.write(adjusted(held, record, request).map(|write| write.while_quiet(blockers)));
 }
 
-/// Returns the patch that makes a slice cover `record`; `None` if nothing changes. Queue, execution time
-/// limit and minimum counts are immutable once quota is reserved.
+/// Returns the patch that makes a slice cover `record`; `None` if nothing changes. Queue, execution
+/// time limit and minimum counts are immutable once quota is reserved.
 fn adjusted(slice: &Slice<'_>, record: Record, request: &Request<'_>) -> Option<Write> {
     let parts = parts::of(&record, request.members, request.view.makes_pods);
     let record = Record { sequence: slice.record.sequence, parts, ..record };
@@ -302,8 +305,8 @@ fn pod_sets(record: &Record, wanted: &Wanted, existing: &[PodSet]) -> Vec<PodSet
     pod_sets
 }
 
-/// Sets `minCount`, the number of pods that the job can start with. (A running job grows as far as its
-/// quota allows in any case.)
+/// Sets `minCount`, the number of pods that the job can start with. (A running job grows as far as
+/// its quota allows in any case.)
 fn accept_fewer(pod_sets: &mut [PodSet], wanted: &Wanted) {
     for set in pod_sets {
         let min_count = wanted.min_counts.get(&set.name).and_then(|min_count| i32::try_from(*min_count).ok());
@@ -311,9 +314,9 @@ fn accept_fewer(pod_sets: &mut [PodSet], wanted: &Wanted) {
     }
 }
 
-/// Returns `rayservice-NAME-UUUUU-N`: kind and name of the job, five characters of the hash of its uid
-/// so that a recreated job does not collide with slices of its predecessor, and the sequence number.
-/// At most 63 characters, so that it is a valid label value.
+/// Returns `rayservice-NAME-UUUUU-N`: kind and name of the job, five characters of the hash of its
+/// uid so that a recreated job does not collide with slices of its predecessor, and the sequence
+/// number. At most 63 characters, so that it is a valid label value.
 fn slice_name(job: &dyn Job, sequence: u64) -> String {
     let reference = job.reference();
     let uid = job.meta().uid.clone().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Ungating of pods: removes the scheduling gate of as many pods as the covering slice covers, oldest
-//! first.
+//! Ungating of pods: removes the scheduling gate of as many pods as the covering slice covers,
+//! oldest first.
 //!
 //! Kueue does the same in `pkg/controller/elasticjobs` (v0.19.2), in the order of the pod names.
 
@@ -28,8 +28,8 @@ pub struct GatedPod {
     pub since: Option<Timestamp>,
 }
 
-/// Ungates the pods that the covering slice covers. No pod is ungated while a write to the slice is in
-/// flight: that write may revoke the quota.
+/// Ungates the pods that the covering slice covers. No pod is ungated while a write to the slice is
+/// in flight: that write may revoke the quota.
 pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>, plan: &mut Plan) {
     let Some(slice) = covering else { return };
     let is_running = |member: &&Member| member.open && !member.going && !member.preempted;
@@ -55,8 +55,8 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
     }
 }
 
-/// Returns the gated pods of a member that the share covers in addition to its live pods: whole replicas
-/// only, oldest of a kind first.
+/// Returns the gated pods of a member that the share covers in addition to its live pods: whole
+/// replicas only, oldest of a kind first.
 fn within<'m>(member: &'m Member, share: &MemberShare) -> Vec<&'m GatedPod> {
     let mut capacity: BTreeMap<PodKind, u32> = BTreeMap::new();
     for pods in &share.pods {

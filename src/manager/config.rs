@@ -1,4 +1,4 @@
-//! Configuration of the manager, after flags, file and defaults have been merged.
+//! Configuration of the manager, merged from flags, file and defaults.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,28 +7,28 @@ use sluice_engine::Habits;
 use sluice_jobframework::managed::Rules;
 use sluice_queue as queue;
 
-/// Everything that the manager is configured with; each field has its final value.
+/// Configuration of the manager, with defaults applied.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ManagerConfig {
-    /// Whether the queue manager runs.
+    /// True if the queue manager runs.
     pub queue_manager: bool,
-    /// Whether the Ray operator runs.
+    /// True if the Ray operator runs.
     pub ray_operator: bool,
-    /// Address of `/metrics`; `None` when metrics are not served.
+    /// Address of `/metrics`; None if metrics are not served.
     pub metrics: Option<SocketAddr>,
-    /// Address of `/healthz` and `/readyz`; `None` when health is not served.
+    /// Address of `/healthz` and `/readyz`; None if they are not served.
     pub health: Option<SocketAddr>,
-    /// Address of the admission webhook; `None` when the webhook is not served.
+    /// Address of the admission webhook; None if it is not served.
     pub webhook: Option<SocketAddr>,
-    /// Whether to act only while holding the leader lease.
+    /// True if the manager acts only while it holds the leader Lease.
     pub leader_elect: bool,
-    /// Namespace of the leader lease; `None` for the namespace that the process runs in.
+    /// Namespace of the leader Lease; None for the namespace that the process runs in.
     pub leader_election_namespace: Option<String>,
     /// Namespaces to watch; empty for all.
     pub namespaces: Vec<String>,
-    /// Whether Ray dashboards are reached through the API server's service proxy.
+    /// True if the Ray dashboard is reached through the service proxy of the API server.
     pub use_kubernetes_proxy: bool,
-    /// File to which the decision log is appended; `None` when there is none.
+    /// File to which the decision log is appended; None if there is no log.
     pub decision_log: Option<PathBuf>,
     /// Settings of the scheduler.
     pub queue: queue::Settings,

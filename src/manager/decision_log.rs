@@ -1,4 +1,4 @@
-//! Writes the decision log to its file, beside the manager and never in its way.
+//! Appends the decision log to its file on a separate thread, which never blocks the manager.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
@@ -14,46 +14,52 @@ use tracing::{error, info};
 
 use sluice_metrics::Metrics;
 
-/// How many bytes may wait for a disk that doesn't keep up. A log with a gap is of no use, so it ends when there are more.
+/// Maximum backlog in bytes. A log with a gap can't be replayed, so it ends when the backlog is
+/// larger.
 const BACKLOG: usize = 256 << 20;
-/// After so long a write that failed is tried again.
+/// Delay before a failed write is retried.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long a stop waits for the last lines.
+/// Maximum time that a shutdown waits for the last lines.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The file of the decision log, and the thread that writes to it.
+/// Handle of the thread that writes the decision log.
 pub(super) struct DecisionLog {
     lines: mpsc::Sender<Vec<u8>>,
-    /// Bytes that wait, and how many may.
+    /// Bytes not yet written; at most `limit` before the log ends.
     backlog: Arc<AtomicUsize>,
     limit: usize,
     done: oneshot::Receiver<()>,
 }
 
-/// Too much waits to be written.
+/// Error: the backlog exceeds its limit.
 #[derive(Debug)]
 pub(super) struct Overrun;
 
 impl DecisionLog {
-    /// Starts writing to the end of the file at `path`, which is made if it isn't there. Whatever is wrong with it is logged
-    /// and counted, and tried again.
+    /// Starts the thread that appends to the file at `path`, which is created if it doesn't exist. File
+    /// errors are logged, counted and retried.
+    ///
+    /// # Errors
+    /// If the thread can't be started.
     pub(super) fn start(path: PathBuf, metrics: Metrics) -> io::Result<Self> {
-        let (lines, waiting) = mpsc::channel();
+        let (lines, waiting) = mpsc::channel::<Vec<u8>>();
         let (end, done) = oneshot::channel();
         let backlog = Arc::new(AtomicUsize::new(0));
         let mut writer = LogWriter { path, file: None, is_failing: false, metrics, backlog: backlog.clone() };
         std::thread::Builder::new().name("decision-log".into()).spawn(move || {
-            waiting.iter().for_each(|lines: Vec<u8>| writer.write(&lines));
-            // Nobody listens any more when the stop has lost its patience.
+            for lines in waiting.iter() {
+                writer.write(&lines);
+            }
+            // The receiver is gone if the shutdown timed out.
             let _ = end.send(());
         })?;
         Ok(Self { lines, backlog, limit: BACKLOG, done })
     }
 
-    /// Has lines written.
+    /// Queues lines for writing.
     ///
     /// # Errors
-    /// When too much waits already. The lines are lost then, and whatever came after them would be of no use.
+    /// If the backlog exceeds its limit. The lines are lost, which makes all later ones useless.
     pub(super) fn write(&self, lines: Vec<u8>) -> Result<(), Overrun> {
         if lines.is_empty() {
             return Ok(());
@@ -65,11 +71,11 @@ impl DecisionLog {
         self.lines.send(lines).map_err(|_| Overrun)
     }
 
-    /// Waits for the last lines to be written, but not for long.
+    /// Waits up to [`PATIENCE`] for the last lines to be written.
     pub(super) async fn finish(self) {
         drop(self.lines);
         if tokio::time::timeout(PATIENCE, self.done).await.is_err() {
-            error!("the last lines of the decision log could not be written");
+            error!("could not write the last lines of the decision log in time");
         }
     }
 }
@@ -77,14 +83,14 @@ impl DecisionLog {
 struct LogWriter {
     path: PathBuf,
     file: Option<File>,
-    /// The last attempt failed, and that was logged.
+    /// True if the last attempt failed and the failure was logged.
     is_failing: bool,
     metrics: Metrics,
     backlog: Arc<AtomicUsize>,
 }
 
 impl LogWriter {
-    /// Writes all of it, however long that takes.
+    /// Writes all lines, and retries until that succeeds.
     fn write(&mut self, lines: &[u8]) {
         let mut rest = lines;
         while !rest.is_empty() {
@@ -93,14 +99,14 @@ impl LogWriter {
                     rest = rest.get(written..).unwrap_or_default();
                     self.backlog.fetch_sub(written, Ordering::Relaxed);
                     if std::mem::take(&mut self.is_failing) {
-                        info!(file = %self.path.display(), "the decision log is written again");
+                        info!(file = %self.path.display(), "writing the decision log succeeded again");
                     }
                 }
-                Err(problem) if problem.kind() == ErrorKind::Interrupted => {}
-                Err(problem) => {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
                     self.metrics.decision_log_failed();
                     if !std::mem::replace(&mut self.is_failing, true) {
-                        error!(file = %self.path.display(), error = %problem, "writing the decision log failed; trying again");
+                        error!(file = %self.path.display(), %error, "writing the decision log failed; retrying");
                     }
                     std::thread::sleep(PAUSE);
                 }
@@ -111,7 +117,7 @@ impl LogWriter {
     fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let file = match &mut self.file {
             Some(file) => file,
-            none => none.insert(open(&self.path)?),
+            empty => empty.insert(open(&self.path)?),
         };
         match file.write(bytes)? {
             0 => Err(ErrorKind::WriteZero.into()),
@@ -120,7 +126,7 @@ impl LogWriter {
     }
 }
 
-/// Opens a file to write at its end. A line that the process before was killed in is ended, so that ours begins on its own.
+/// Opens a file for appending. Terminates a line that a killed process left incomplete.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let mut file = options.append(true).create(true).read(true).mode(0o600).open(path)?;
@@ -140,7 +146,7 @@ fn open(path: &Path) -> io::Result<File> {
 mod tests {
     use super::*;
 
-    /// A folder of a test's own, gone with it.
+    /// Temporary directory, removed on drop.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -164,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_go_to_the_end_of_the_file_and_a_line_that_was_cut_off_is_ended() {
+    async fn lines_are_appended_and_an_incomplete_line_is_terminated() {
         let folder = Folder::new("append");
         let file = folder.0.join("log");
         std::fs::write(&file, "first\ncut o").expect("a file");
@@ -178,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_cannot_be_written_is_counted_and_tried_again_until_it_can() {
+    async fn failed_write_is_counted_and_retried_until_it_succeeds() {
         let folder = Folder::new("retry");
         let (later, metrics) = (folder.0.join("later"), Metrics::default());
 
@@ -195,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_more_is_taken_when_too_much_waits() {
+    async fn lines_are_refused_when_the_backlog_exceeds_its_limit() {
         let folder = Folder::new("overrun");
 
         let mut log = DecisionLog::start(folder.0.join("no/such/folder"), Metrics::default()).expect("a thread");

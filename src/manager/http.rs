@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz` and `/metrics`.
+//! HTTP endpoints: `/healthz`, `/readyz` and `/metrics`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use tokio::net::TcpListener;
 use super::Error;
 use sluice_metrics::Metrics;
 
-/// Whether the manager is ready: it has seen a complete list of everything that it watches.
+/// Readiness of the manager: set once the initial list of every watch is complete.
 #[derive(Debug, Clone, Default)]
 pub struct Readiness(Arc<AtomicBool>);
 
 impl Readiness {
-    /// The manager is ready from now on.
+    /// Marks the manager as ready.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -29,12 +29,12 @@ impl Readiness {
     }
 }
 
-/// The routes of the health probes.
+/// Returns the routes of the health probes.
 pub fn health_routes(readiness: Readiness) -> Router {
     Router::new().route("/healthz", get(|| async { "ok\n" })).route("/readyz", get(ready)).with_state(readiness)
 }
 
-/// The routes of the metrics.
+/// Returns the route of the metrics.
 pub fn metrics_routes(metrics: Metrics) -> Router {
     Router::new().route("/metrics", get(exposition)).with_state(metrics)
 }
@@ -42,7 +42,7 @@ pub fn metrics_routes(metrics: Metrics) -> Router {
 /// Serves `routes` at `address` in the background.
 ///
 /// # Errors
-/// When the address can't be bound.
+/// If the address can't be bound.
 pub async fn serve(address: SocketAddr, routes: Router) -> Result<(), Error> {
     let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
     tokio::spawn(async move { axum::serve(listener, routes).await });
@@ -53,7 +53,7 @@ async fn ready(State(readiness): State<Readiness>) -> Response {
     if readiness.is_set() {
         "ok\n".into_response()
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "the first lists are not complete, or another replica leads\n")
+        (StatusCode::SERVICE_UNAVAILABLE, "initial lists are not complete, or another replica is the leader\n")
             .into_response()
     }
 }

@@ -1,7 +1,8 @@
-//! Leader election, by the Lease `sluice-leader`.
+//! Leader election with the Lease `sluice-leader`.
 //!
-//! Whoever doesn't lead watches nothing: a leader starts from lists that it read after it became one, so it can't decide on
-//! a view that is older than what the leader before it wrote. Whoever loses the lease stops its process.
+//! A replica that isn't the leader watches nothing. A new leader lists every kind after it acquires the
+//! Lease, so it can't decide on state older than the writes of the previous leader. A process that
+//! loses the Lease exits.
 
 use kube::Client;
 use kube_lease_manager::LeaseManagerBuilder;
@@ -12,18 +13,19 @@ use tracing::info;
 use super::Error;
 
 const LEASE: &str = "sluice-leader";
-/// For this many seconds nobody else takes the lease after its holder's last sign of life.
+/// Time in seconds after the last renewal during which no other replica acquires the Lease.
 const DURATION_SECONDS: u64 = 15;
-/// The holder renews this many seconds before that.
+/// Time in seconds before that expiry at which the holder renews. A renewal is thus due 5 s after the
+/// last one.
 const GRACE_SECONDS: u64 = 10;
 
-/// That this process leads.
+/// Proof that this process is the leader.
 pub(super) struct Leadership {
     leads: watch::Receiver<bool>,
 }
 
 impl Leadership {
-    /// Returns when this process no longer leads.
+    /// Waits until this process is no longer the leader, and returns the error for that.
     pub(super) async fn lost(mut self) -> Error {
         while *self.leads.borrow_and_update() {
             if self.leads.changed().await.is_err() {
@@ -34,10 +36,10 @@ impl Leadership {
     }
 }
 
-/// Waits until this process leads; `None` when it is told to stop before that.
+/// Waits until this process is the leader; None if `stop` is canceled first.
 ///
 /// # Errors
-/// When the lease can't be set up.
+/// If the Lease can't be set up.
 pub(super) async fn acquire(
     client: Client,
     namespace: Option<String>,
@@ -51,11 +53,11 @@ pub(super) async fn acquire(
         .build()
         .await
         .map_err(|source| Error::Lease { lease: format!("{namespace}/{LEASE}"), source })?;
-    info!(lease = LEASE, namespace, "waiting to lead");
+    info!(lease = LEASE, namespace, "waiting to become the leader");
     let (mut leads, _task) = manager.watch().await;
     loop {
         if *leads.borrow_and_update() {
-            info!(lease = LEASE, namespace, "leading");
+            info!(lease = LEASE, namespace, "became the leader");
             return Ok(Some(Leadership { leads }));
         }
         tokio::select! {

@@ -1,4 +1,5 @@
-//! The shell around the engine: feeds it what happens, and carries out what it asks for.
+//! Manager process around the engine: feeds it watch events, and executes the writes, Events and
+//! dashboard calls that it returns.
 
 mod config;
 mod decision_log;
@@ -49,17 +50,18 @@ use sluice_webhook as webhook;
 use watches::Watches;
 use writer::Writer;
 
-/// Events that may wait for the engine. When it is full the watches wait, and so does the API server.
+/// Capacity of the channel to the engine. When it is full, the watches block.
 const EVENTS: usize = 4096;
-/// Events that the engine takes in before it decides. One decision for many events is cheaper, and no worse.
+/// Maximum number of events that the engine handles in one step. One decision for many events is
+/// cheaper and just as good.
 const BATCH: usize = 1024;
-/// How long a stop waits for the writes that are under way.
+/// Maximum time that a shutdown waits for the writes in flight.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Runs the manager until it is told to stop.
+/// Runs the manager until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// When the API server can't be reached at the start, an address can't be bound, or leadership is lost.
+/// If the API server can't be reached at the start, an address can't be bound, or leadership is lost.
 pub async fn run(config: ManagerConfig) -> Result<(), Error> {
     let stop = stop_signal()?;
     let client = connect().await?;
@@ -98,11 +100,11 @@ pub async fn run(config: ManagerConfig) -> Result<(), Error> {
     }
 }
 
-/// Watches, decides and writes through `client`, until it is told to stop. This is all of the manager, but for how it gets to
-/// the API server, whether it leads, and what it serves by HTTP.
+/// Watches, decides and writes through `client` until `stop` is canceled. This is the whole manager
+/// except for the connection, leader election and the HTTP endpoints.
 ///
 /// # Errors
-/// When the decision log can't be written to.
+/// If the thread that writes the decision log can't be started.
 pub async fn manage(
     client: Client,
     clock: Clock,
@@ -115,13 +117,14 @@ pub async fn manage(
     Manager::start(client, clock, tokens, config, metrics, readiness)?.run(stop).await
 }
 
-/// A client of the cluster that the environment names: `KUBECONFIG`, `~/.kube/config`, or the one that we run in.
+/// Connects to the cluster of `KUBECONFIG`, `~/.kube/config` or the in-cluster configuration.
 ///
 /// # Errors
-/// When none is named, or it can't be reached.
+/// If none of them exists, or the API server can't be reached.
 pub async fn connect() -> Result<Client, Error> {
     let mut config = Config::infer().await?;
-    // The engine plans anew from fresh state after a failure; a client that retries by itself would hide it for minutes.
+    // The engine plans again from fresh state after a failure; a client that retries would hide the
+    // failure for minutes.
     config.default_retry = false;
     let client = Client::try_from(config).map_err(Error::BuildClient)?;
     let version = client.apiserver_version().await.map_err(Error::ServerVersion)?;
@@ -155,7 +158,7 @@ struct Manager {
     dashboards: Dashboards,
     metrics: Metrics,
     readiness: Readiness,
-    /// Ends the watches when it is dropped.
+    /// Watch tasks, which are aborted on drop.
     _watches: JoinSet<()>,
 }
 
@@ -223,7 +226,7 @@ impl Manager {
         let effects = self.engine.step(self.clock.now(), batch.drain(..));
         self.log_decisions();
         if self.engine.is_synced() && !was_synced {
-            info!("the first lists are complete; deciding from now on");
+            info!("initial lists are complete; starting to decide");
             self.readiness.set();
         }
         for effect in effects {
@@ -234,7 +237,7 @@ impl Manager {
                     let (dashboards, answers) = (self.dashboards.clone(), self.own_events.clone());
                     tokio::spawn(async move {
                         let reply = dashboards.call(&call).await;
-                        // The engine is gone only when the process is stopping.
+                        // The receiver is dropped only on shutdown.
                         let _ = answers.send(Event::Served(reply)).await;
                     });
                 }
@@ -250,7 +253,7 @@ impl Manager {
     fn log_decisions(&mut self) {
         let Some(log) = &self.decision_log else { return };
         if log.write(self.engine.take_decision_log()).is_err() {
-            error!("the decision log ends here, because too much of it waits to be written");
+            error!("closing the decision log: its backlog exceeds the limit");
             self.engine.end_decision_log();
             self.decision_log = None;
         }
@@ -266,14 +269,14 @@ impl Manager {
         }
     }
 
-    /// Waits for the writes that are under way, so that a planned stop leaves nothing half done. (Nothing is lost if this is
-    /// cut short: the next process plans from what it finds.)
+    /// Waits for the writes in flight, so that a planned shutdown interrupts none. (Nothing is lost if
+    /// this is cut short: the next process plans from the state that it finds.)
     async fn finish_writes(mut self) {
         self.engine.stop();
-        let give_up = Instant::now() + STOP_PATIENCE;
+        let deadline = Instant::now() + STOP_PATIENCE;
         let mut batch = Vec::new();
         while !self.engine.is_quiet() {
-            match tokio::time::timeout_at(give_up, self.events.recv_many(&mut batch, BATCH)).await {
+            match tokio::time::timeout_at(deadline, self.events.recv_many(&mut batch, BATCH)).await {
                 Ok(received) if received > 0 => drop(self.engine.step(self.clock.now(), batch.drain(..))),
                 _ => break,
             }
@@ -304,11 +307,11 @@ fn watch_kinds(watches: &mut Watches, halves: Halves) {
         watches.namespaced::<Pod>(Some(JOB_NAME_LABEL));
     }
     if halves.queue_manager && !halves.ray_operator {
-        // They are KubeRay's to run, and to define.
+        // KubeRay runs RayJobs and installs their CRD.
         watches.namespaced_of_others::<RayJob>();
     }
     if halves.ray_operator && !halves.queue_manager {
-        // Those that delete what clusters have kept in a Redis.
+        // Jobs that delete the GCS data of RayClusters from Redis.
         watches.namespaced::<BatchJob>(Some(names::CLUSTER_LABEL));
     }
     if halves.ray_operator {
@@ -317,7 +320,7 @@ fn watch_kinds(watches: &mut Watches, halves: Halves) {
         watches.namespaced::<Ingress>(None);
         watches.namespaced::<ControllerRevision>(Some(names::CLUSTER_LABEL));
         watches.namespaced::<ServiceAccount>(None);
-        // Of a partial object only the metadata is asked for: nothing secret comes here.
+        // Only the metadata of Secrets is requested, so no secret data is received.
         watches.namespaced::<SecretMeta>(None);
         watches.namespaced_of_others::<Gateway>();
         watches.namespaced_of_others::<HTTPRoute>();
@@ -327,7 +330,8 @@ fn watch_kinds(watches: &mut Watches, halves: Halves) {
     }
 }
 
-/// How Ray's dashboards are reached. KubeRay 1.7 takes the domain from the same variable.
+/// Returns the way to reach the Ray dashboard. KubeRay 1.7 reads the cluster domain from the same
+/// environment variable.
 fn reach(config: &ManagerConfig) -> Reach {
     if config.use_kubernetes_proxy {
         return Reach::ApiServer;
@@ -336,7 +340,7 @@ fn reach(config: &ManagerConfig) -> Reach {
     Reach::Network { cluster_domain }
 }
 
-/// How Events name this process.
+/// Returns the `reportingInstance` of Events.
 fn instance() -> String {
     std::env::var("HOSTNAME").map_or_else(|_| "sluice".into(), |host| format!("sluice-{host}"))
 }

@@ -1,4 +1,4 @@
-//! Lists every object that the queue manager decides on, for commands that look at a cluster once.
+//! Lists all objects that decisions depend on, for commands that read a cluster once.
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
@@ -16,18 +16,18 @@ use sluice_jobframework::batch_job::JOB_NAME_LABEL;
 
 /// Error of listing the objects of one kind.
 #[derive(Debug, Error)]
-#[error("listing every {kind}: {source}")]
+#[error("listing {kind} objects: {source}")]
 pub struct ListError {
-    /// The kind.
+    /// Kind of the objects.
     kind: String,
     /// Cause.
     source: Box<kube::Error>,
 }
 
-/// Lists the objects of every kind that decisions on quota and upgrades rest on, in all namespaces.
+/// Lists the objects of every kind that decisions on quota and upgrades depend on, in all namespaces.
 ///
 /// # Errors
-/// When the API server can't be reached, or refuses to list one of the kinds.
+/// If the API server can't be reached, or refuses to list one of the kinds.
 pub async fn list_objects(client: &Client) -> Result<Vec<Object>, ListError> {
     let mut objects = Vec::new();
     list::<ClusterQueue>(client, None, &mut objects).await?;
@@ -55,7 +55,7 @@ async fn list<K: Kind>(client: &Client, label: Option<&str>, objects: &mut Vec<O
     let params = label.map_or_else(ListParams::default, |label| ListParams::default().labels(label));
     match Api::<K>::all(client.clone()).list(&params).await {
         Ok(listed) => objects.extend(listed.items.into_iter().map(received)),
-        // KubeRay defines RayJob; without its CRD there are none.
+        // KubeRay installs the RayJob CRD; without it there are no RayJobs.
         Err(kube::Error::Api(status)) if status.code == 404 && K::kind(&()) == "RayJob" => {}
         Err(source) => return Err(ListError { kind: K::kind(&()).into_owned(), source: Box::new(source) }),
     }

@@ -1,4 +1,4 @@
-//! Publishes notes as Kubernetes Events, beside the writes and never in their way.
+//! Publishes Kubernetes Events in the background, without delaying writes.
 
 use std::time::Duration;
 
@@ -15,23 +15,23 @@ use tracing::{info, warn};
 use sluice_clock::Clock;
 use sluice_plan::Note;
 
-/// Notes that wait to be published; what comes on top of that is only logged.
+/// Maximum number of Events waiting to be published; further ones are only logged.
 const WAITING: usize = 1024;
-/// The longest note that the API server takes, in bytes.
+/// Maximum length of an Event note in bytes, set by the API server.
 const LONGEST_NOTE: usize = 1024;
-/// So many are published at the same time.
+/// Maximum number of concurrent publish requests.
 const AT_ONCE: usize = 16;
-/// After this long an Event counts as not published.
+/// Timeout of a publish request.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Publishes notes.
+/// Publishes Events.
 #[derive(Clone)]
 pub(super) struct Notes {
     queue: mpsc::Sender<Note>,
 }
 
 impl Notes {
-    /// Starts publishing through `client`, with times from `clock`, in the name of `instance`.
+    /// Starts the background task. `clock` sets the event time, `instance` the `reportingInstance`.
     pub(super) fn start(client: Client, clock: Clock, instance: String) -> Self {
         let (queue, mut waiting) = mpsc::channel::<Note>(WAITING);
         tokio::spawn(async move {
@@ -45,11 +45,11 @@ impl Notes {
         Self { queue }
     }
 
-    /// Logs a note and has it published.
+    /// Logs an Event and queues it for publishing.
     pub(super) fn publish(&self, note: Note) {
         info!(object = %note.regarding, reason = note.reason, "{}", note.message);
         if let Err(error) = self.queue.try_send(note) {
-            warn!(%error, "too many events wait to be published; this one is only in the log");
+            warn!(%error, "event queue is full; the event is only logged");
         }
     }
 }
@@ -59,14 +59,14 @@ async fn create(client: &Client, note: Note, event: Event) {
     let events = Api::<Event>::namespaced(client.clone(), &namespace);
     match tokio::time::timeout(TIMEOUT, events.create(&PostParams::default(), &event)).await {
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => warn!(object = %note.regarding, %error, "publishing an event failed"),
-        Err(_) => warn!(object = %note.regarding, "publishing an event took too long"),
+        Ok(Err(error)) => warn!(object = %note.regarding, %error, "publishing an Event failed"),
+        Err(_) => warn!(object = %note.regarding, "publishing an Event timed out"),
     }
 }
 
 fn event_of(note: &Note, instance: &str, now: Timestamp, count: usize) -> Event {
     let regarding = &note.regarding;
-    // Events about cluster-scoped objects live in the default namespace, as those of Kubernetes itself do.
+    // Events of cluster-scoped objects go to the default namespace, as in Kubernetes.
     let namespace = regarding.namespace.clone().unwrap_or_else(|| "default".into());
     Event {
         metadata: ObjectMeta {
@@ -93,7 +93,7 @@ fn event_of(note: &Note, instance: &str, now: Timestamp, count: usize) -> Event 
     }
 }
 
-/// `text`, cut at a character so that it has at most `bytes` bytes.
+/// Truncates `text` to at most `bytes` bytes at a character boundary.
 fn clipped(text: &str, bytes: usize) -> String {
     let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     text[..end].to_owned()
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_message_is_cut_at_a_character() {
+    fn long_message_is_truncated_at_a_character_boundary() {
         assert_eq!(clipped("über", 1), "");
         assert_eq!(clipped("über", 2), "ü");
         assert_eq!(clipped("über", 99), "über");

@@ -1,4 +1,4 @@
-//! Watches every kind that the engine reads, and turns what they see into one stream of events.
+//! Watches every kind that the engine reads, and merges the watches into one stream of events.
 
 use futures::StreamExt;
 use kube::runtime::watcher::{self, watcher};
@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 use sluice_engine::world::{Kind, received, slim};
 use sluice_engine::{Event, Scope};
 
-/// Starts watches and knows in which namespaces.
+/// Starts watches in the configured namespaces.
 pub(super) struct Watches {
     client: Client,
     events: mpsc::Sender<Event>,
@@ -21,7 +21,8 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    /// Watches through `client` and reports to `events`; namespaced kinds in `namespaces` only, or everywhere if that is empty.
+    /// Creates a set of watches that send to `events`. Namespaced kinds are watched in `namespaces`, or in
+    /// all namespaces if that is empty.
     pub(super) fn new(client: Client, events: mpsc::Sender<Event>, namespaces: Vec<String>) -> Self {
         Self { client, events, namespaces, tasks: JoinSet::new(), scopes: Vec::new() }
     }
@@ -34,7 +35,7 @@ impl Watches {
         self.start(Api::<K>::all(self.client.clone()), None, None, Kinds::Ours);
     }
 
-    /// Watches a cluster-scoped kind that others define: while they haven't, there are no objects of it.
+    /// Watches a cluster-scoped kind whose CRD may be missing; it then has no objects.
     pub(super) fn cluster_of_others<K>(&mut self)
     where
         K: Kind + Resource<Scope = k8s_openapi::ClusterResourceScope>,
@@ -42,7 +43,7 @@ impl Watches {
         self.start(Api::<K>::all(self.client.clone()), None, None, Kinds::OfOthers);
     }
 
-    /// Watches a namespaced kind; only the objects that have the label `label`, if one is given.
+    /// Watches a namespaced kind, restricted to the objects with label `label` if it is set.
     pub(super) fn namespaced<K>(&mut self, label: Option<&'static str>)
     where
         K: Kind + Resource<Scope = k8s_openapi::NamespaceResourceScope>,
@@ -50,7 +51,7 @@ impl Watches {
         self.namespaced_of::<K>(label, Kinds::Ours);
     }
 
-    /// Watches a namespaced kind that others define: while they haven't, there are no objects of it.
+    /// Watches a namespaced kind whose CRD may be missing; it then has no objects.
     pub(super) fn namespaced_of_others<K>(&mut self)
     where
         K: Kind + Resource<Scope = k8s_openapi::NamespaceResourceScope>,
@@ -70,7 +71,7 @@ impl Watches {
         }
     }
 
-    /// What has to be listed before the engine may decide anything, and the tasks that watch.
+    /// Returns the scopes that have to be listed before the engine may decide, and the watch tasks.
     pub(super) fn finish(self) -> (Vec<Scope>, JoinSet<()>) {
         (self.scopes, self.tasks)
     }
@@ -83,21 +84,22 @@ impl Watches {
     }
 }
 
-/// Who defines a kind.
+/// Presence of the definition of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kinds {
-    /// The API server itself, or `config/crd`.
+    /// Built in, or installed with `config/crd`.
     Ours,
-    /// Somebody who may not have come yet.
+    /// Installed by another project, perhaps later or never.
     OfOthers,
 }
 
-/// Follows one watch until the engine is gone. A list is handed over whole, since what it lacks is gone.
+/// Forwards one watch until the receiver is dropped. A list is sent as a whole, since objects missing
+/// from it have been deleted.
 async fn follow<K: Kind>(api: Api<K>, config: Config, scope: Scope, kinds: Kinds, events: mpsc::Sender<Event>) {
     let mut stream = watcher(api, config).default_backoff().boxed();
     let mut listed = Vec::new();
-    while let Some(seen) = stream.next().await {
-        let event = match seen {
+    while let Some(result) = stream.next().await {
+        let event = match result {
             Ok(watcher::Event::Init) => {
                 listed.clear();
                 continue;
@@ -110,11 +112,11 @@ async fn follow<K: Kind>(api: Api<K>, config: Config, scope: Scope, kinds: Kinds
             Ok(watcher::Event::Apply(object)) => Event::Applied(received(object)),
             Ok(watcher::Event::Delete(object)) => Event::Deleted(received(object)),
             Err(error) if kinds == Kinds::OfOthers && is_undefined(&error) => {
-                debug!(kind = scope.kind, "there is no such kind yet; looking again");
+                debug!(kind = scope.kind, "CRD not installed; retrying");
                 Event::Listed(scope.clone(), K::listing(Vec::new()))
             }
             Err(error) => {
-                warn!(kind = scope.kind, %error, "watching failed; trying again");
+                warn!(kind = scope.kind, %error, "watch failed; retrying");
                 continue;
             }
         };

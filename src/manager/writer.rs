@@ -1,4 +1,5 @@
-//! Carries out writes: many in flight, each bounded in time, none after leadership is lost.
+//! Sends writes to the API server: concurrently, each with a timeout, and none after leadership is
+//! lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +17,14 @@ use sluice_engine::{Answer, Event, WriteError};
 use sluice_metrics::Metrics;
 use sluice_plan::{ObjectRef, Write, WriteOp};
 
-/// How the API server's managed fields name us.
+/// Field manager of all writes.
 const FIELD_MANAGER: &str = "sluice";
-/// Writes that may be on their way at once; each takes a connection of its own.
+/// Maximum number of writes in flight; each uses one connection.
 const IN_FLIGHT: usize = 32;
-/// After this long a write counts as failed. Its outcome is unknown then; the plan that follows finds out.
+/// Timeout of a write. Its outcome is unknown then; the next plan starts from the observed state.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A pool of writers.
+/// Sends writes concurrently, up to [`IN_FLIGHT`].
 #[derive(Clone)]
 pub(super) struct Writer {
     client: Client,
@@ -33,23 +34,23 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// A pool that writes through `client` and hands the answers to `answers`.
+    /// Creates a writer that writes through `client` and sends the results to `answers`.
     pub(super) fn new(client: Client, answers: mpsc::Sender<Event>, metrics: Metrics) -> Self {
         Self { client, permits: Arc::new(Semaphore::new(IN_FLIGHT)), answers, metrics }
     }
 
-    /// Sends a write as soon as there is room for it.
+    /// Sends a write as soon as a permit is free.
     pub(super) fn send(&self, id: WriteId, write: Write) {
         let writer = self.clone();
         tokio::spawn(async move {
             let Ok(_permit) = writer.permits.acquire().await else { return };
             let result = match tokio::time::timeout(TIMEOUT, carry_out(&writer.client, &write)).await {
                 Ok(result) => result,
-                Err(_) => Err(WriteError::unanswered(format!("no answer within {} s", TIMEOUT.as_secs()))),
+                Err(_) => Err(WriteError::unanswered(format!("no response within {} s", TIMEOUT.as_secs()))),
             };
             debug!(target = %write.target, op = write.op.name(), ok = result.is_ok(), "wrote");
             writer.metrics.wrote(&write, &result);
-            // The engine is gone only when the process is stopping.
+            // The receiver is dropped only on shutdown.
             let _ = writer.answers.send(Event::Written { id, write: Box::new(write), result }).await;
         });
     }
@@ -62,7 +63,7 @@ async fn carry_out(client: &Client, write: &Write) -> Result<Answer, WriteError>
         return Ok(Answer::Gone);
     }
     let object = Object::decode(&write.target, body)
-        .map_err(|error| WriteError::unanswered(format!("decoding the answer: {error}")))?;
+        .map_err(|error| WriteError::unanswered(format!("decoding the response: {error}")))?;
     Ok(object.map_or(Answer::Unwatched, Answer::Object))
 }
 
@@ -81,7 +82,7 @@ fn refused(target: &ObjectRef, error: kube::Error) -> WriteError {
     }
 }
 
-/// The request that carries out a write.
+/// Returns the HTTP request of a write.
 fn request(write: &Write) -> Result<http::Request<Vec<u8>>, kube::core::request::Error> {
     let name = &write.target.name;
     let requests = Request::new(collection_path(&write.target));
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_the_request_that_the_api_server_expects() {
+    fn write_becomes_the_request_of_its_operation() {
         let pods = || target("v1", "pods", Some("ns"));
         let (method, uri, _) = sent(pods(), WriteOp::Create(json!({"metadata": {"name": "x"}})));
         assert_eq!((method.as_str(), uri.as_str()), ("POST", "/api/v1/namespaces/ns/pods?&fieldManager=sluice"));
@@ -148,11 +149,11 @@ mod tests {
     }
 
     #[rstest]
-    #[case::the_object(404, "x", "pods", true)]
-    #[case::its_namespace(404, "ns", "namespaces", false)]
-    #[case::another_of_its_kind(404, "y", "pods", false)]
-    #[case::there_but_changed(409, "x", "pods", false)]
-    fn an_object_is_absent_if_the_api_server_says_so_of_the_object_itself(
+    #[case::object_missing(404, "x", "pods", true)]
+    #[case::namespace_missing(404, "ns", "namespaces", false)]
+    #[case::another_object(404, "y", "pods", false)]
+    #[case::conflict(409, "x", "pods", false)]
+    fn object_is_absent_only_if_the_status_names_the_object_itself(
         #[case] code: u16,
         #[case] name: &str,
         #[case] kind: &str,
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deletion_names_the_uid_that_was_meant() {
+    fn deletion_has_a_uid_precondition() {
         let delete = WriteOp::Delete { uid: "u-1".into(), foreground: true };
         let (method, _, body) = sent(target("v1", "pods", Some("ns")), delete);
 

@@ -1,4 +1,5 @@
-//! What Prometheus may read. Names and labels of the queue's metrics are Kueue's (Kueue 0.19 pkg/metrics/metrics.go).
+//! Prometheus metrics. Names and labels of the ClusterQueue metrics are Kueue's (Kueue 0.19
+//! pkg/metrics/metrics.go), without the labels `status` and `replica_role`.
 
 use std::sync::Arc;
 
@@ -13,11 +14,13 @@ use sluice_api::kueue::ClusterQueue;
 use sluice_engine::{Answer, WriteError};
 use sluice_plan::Write;
 
+/// Labels of the ClusterQueue metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfQueue {
     cluster_queue: String,
 }
 
+/// Labels of the write counter.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfWrite {
     kind: String,
@@ -25,7 +28,7 @@ struct OfWrite {
     result: String,
 }
 
-/// All metrics of the process.
+/// Metrics of the process.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     registry: Arc<Registry>,
@@ -42,13 +45,13 @@ impl Default for Metrics {
         let writes = Family::<OfWrite, Counter>::default();
         let decision_log_failures = Counter::default();
         let mut registry = Registry::default();
-        registry.register("kueue_pending_workloads", "Workloads that wait for quota", pending.clone());
-        registry.register("kueue_reserving_active_workloads", "Workloads that hold quota", reserving.clone());
-        registry.register("kueue_admitted_active_workloads", "Workloads that are admitted", admitted.clone());
-        registry.register("sluice_writes", "Writes to the API server", writes.clone());
+        registry.register("kueue_pending_workloads", "Number of pending workloads, by ClusterQueue", pending.clone());
+        registry.register("kueue_reserving_active_workloads", "Number of workloads with reserved quota, by ClusterQueue", reserving.clone());
+        registry.register("kueue_admitted_active_workloads", "Number of admitted workloads, by ClusterQueue", admitted.clone());
+        registry.register("sluice_writes", "Writes to the API server, by kind, operation and result", writes.clone());
         registry.register(
             "sluice_decision_log_failures",
-            "Attempts to write to the decision log that failed",
+            "Failed writes to the decision log",
             decision_log_failures.clone(),
         );
         Self { registry: Arc::new(registry), pending, reserving, admitted, writes, decision_log_failures }
@@ -56,7 +59,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// All metrics in the OpenMetrics text format.
+    /// Encodes all metrics in the OpenMetrics text format.
     pub fn exposition(&self) -> String {
         let mut text = String::new();
         // Writing to a String can't fail.
@@ -64,7 +67,7 @@ impl Metrics {
         text
     }
 
-    /// Counts a write and what became of it.
+    /// Counts a write by its result: `ok`, the HTTP status, or `unanswered`.
     pub fn wrote(&self, write: &Write, result: &Result<Answer, WriteError>) {
         let result = match result {
             Ok(_) => "ok".to_owned(),
@@ -75,12 +78,12 @@ impl Metrics {
         self.writes.get_or_create(&labels).inc();
     }
 
-    /// Counts an attempt to write to the decision log that failed.
+    /// Counts a failed write to the decision log.
     pub fn decision_log_failed(&self) {
         self.decision_log_failures.inc();
     }
 
-    /// Shows what a ClusterQueue's status says.
+    /// Sets the metrics of a ClusterQueue from its status.
     pub fn queue_changed(&self, queue: &ClusterQueue) {
         let labels = OfQueue { cluster_queue: queue.metadata.name.clone().unwrap_or_default() };
         let status = queue.status.clone().unwrap_or_default();
@@ -93,7 +96,7 @@ impl Metrics {
         }
     }
 
-    /// Forgets a ClusterQueue that is gone.
+    /// Removes the metrics of a deleted ClusterQueue.
     pub fn queue_gone(&self, name: &str) {
         let labels = OfQueue { cluster_queue: name.to_owned() };
         for family in [&self.pending, &self.reserving, &self.admitted] {

@@ -1,4 +1,5 @@
-//! The output of a planner: API writes, Kubernetes Events, Ray Serve calls, and the next wake-up time.
+//! The output of a planner: API writes, Kubernetes Events, Ray Serve calls, and the next wake-up
+//! time.
 //!
 //! A planner is a pure function from the observed state to a [`Plan`]. It neither blocks nor keeps
 //! state: it returns every write that separates the actual from the desired state, and runs again
@@ -274,7 +275,8 @@ pub struct ServeCall {
     pub head: Option<String>,
     /// Name of the head Service.
     pub head_service: String,
-    /// Dashboard port of the head Service. Calls proxied by the API server use the port name instead.
+    /// Dashboard port of the head Service. Calls proxied by the API server use the port name
+    /// instead.
     pub dashboard_port: u16,
     /// Secret with the auth token, in the namespace of the cluster; `None` without token auth.
     pub token_secret: Option<String>,

@@ -1,14 +1,15 @@
-//! The declarative configuration of Serve: `serveConfigV2` of a RayService, and the body of the PUT that applies it.
+//! Declarative configuration of Serve: `serveConfigV2` of a RayService, and the body of the PUT
+//! request that applies it.
 
 use serde_json::Value;
 use thiserror::Error;
 
 use sluice_api::fingerprint;
 
-/// The field that says how much of its replicas each deployment is to have, in percent.
+/// Field with the share of its replicas that each deployment runs, in percent.
 const TARGET_CAPACITY: &str = "target_capacity";
 
-/// A configuration that can be sent to Serve.
+/// Serve configuration, parsed and hashed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServeConfig {
     text: String,
@@ -16,31 +17,31 @@ pub struct ServeConfig {
     hash: String,
 }
 
-/// Why a text is no configuration of Serve.
+/// Error of an invalid Serve configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ConfigError {
-    /// It isn't YAML.
-    #[error("it isn't YAML: {0}")]
+    /// The text is not valid YAML.
+    #[error("invalid YAML: {0}")]
     NotYaml(String),
-    /// It isn't a mapping.
-    #[error("it is {found}, but has to be a mapping with the key \"applications\"")]
+    /// The document is not a mapping.
+    #[error("must be a mapping with the key \"applications\", but is {found}")]
     NotAMapping {
-        /// What it is instead.
+        /// Kind of the actual value.
         found: &'static str,
     },
-    /// It doesn't list applications.
-    #[error("\"applications\" is {found}, but has to be a list of mappings")]
+    /// `applications` is not a list of mappings.
+    #[error("\"applications\" must be a list of mappings, but is {found}")]
     NoApplications {
-        /// What is there instead.
+        /// Kind of the actual value.
         found: &'static str,
     },
 }
 
 impl ServeConfig {
-    /// Reads `serveConfigV2`. What is in an application is Serve's own business.
+    /// Parses `serveConfigV2`. The content of an application is validated by Serve only.
     ///
     /// # Errors
-    /// When it isn't YAML, or doesn't list applications.
+    /// Fails when the text is not YAML, or has no list of applications.
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
         let body: Value = match text.trim() {
             "" => Value::Null,
@@ -59,22 +60,23 @@ impl ServeConfig {
         Ok(Self { text: text.to_owned(), body, hash })
     }
 
-    /// As it was written.
+    /// Returns the YAML text as written.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// What is sent.
+    /// Returns the body of the PUT request.
     pub fn body(&self) -> &Value {
         &self.body
     }
 
-    /// Identifies the configuration, whatever the order of its keys and the spaces in the YAML.
+    /// Returns the hash of the configuration, which does not depend on key order and YAML notation.
     pub fn hash(&self) -> &str {
         &self.hash
     }
 
-    /// The same, for this much of its replicas in percent; for as many as it says itself if that is `None`.
+    /// Returns the configuration with this `target_capacity`, in percent; unchanged for `None`. The
+    /// hash stays the same.
     #[must_use]
     pub fn at_capacity(&self, percent: Option<u8>) -> Self {
         let mut config = self.clone();
@@ -84,31 +86,33 @@ impl ServeConfig {
         config
     }
 
-    /// For how much of its replicas it is, in percent; `None` if it doesn't say.
+    /// Returns `target_capacity`, in percent; `None` if it is unset.
     pub fn capacity(&self) -> Option<f64> {
         self.body.get(TARGET_CAPACITY)?.as_f64()
     }
 
-    /// Whether it says itself for how much of its replicas it is.
+    /// Reports whether `target_capacity` is set.
     pub fn sets_capacity(&self) -> bool {
         self.body.get(TARGET_CAPACITY).is_some_and(|capacity| !capacity.is_null())
     }
 
-    /// How many replicas each deployment has at full capacity, as far as it is said here; the most, where Serve decides that.
+    /// Returns the configured replicas of each deployment at full capacity: the maximum of an
+    /// autoscaled one. Deployments without a number are omitted.
     pub fn replicas(&self) -> Vec<u32> {
         let applications = self.body.get("applications").and_then(Value::as_array).into_iter().flatten();
         let deployments = applications.flat_map(|application| application.get("deployments")?.as_array()).flatten();
-        let most = |deployment: &Value| deployment.pointer("/autoscaling_config/max_replicas")?.as_u64();
-        let replicas = |deployment: &Value| most(deployment).or_else(|| deployment.get("num_replicas")?.as_u64());
+        let max_replicas = |deployment: &Value| deployment.pointer("/autoscaling_config/max_replicas")?.as_u64();
+        let replicas = |deployment: &Value| max_replicas(deployment).or_else(|| deployment.get("num_replicas")?.as_u64());
         deployments.filter_map(replicas).filter_map(|replicas| u32::try_from(replicas).ok()).collect()
     }
 
-    /// Whether it has an application to deploy.
+    /// Reports whether the configuration has any application.
     pub fn has_applications(&self) -> bool {
         self.body.get("applications").and_then(Value::as_array).is_some_and(|items| !items.is_empty())
     }
 }
 
+/// Returns the kind of a value for an error message.
 fn kind_of(value: Option<&Value>) -> &'static str {
     match value {
         None => "missing",
@@ -117,15 +121,16 @@ fn kind_of(value: Option<&Value>) -> &'static str {
         Some(Value::Number(_)) => "a number",
         Some(Value::String(_)) => "a string",
         Some(Value::Array(items)) if items.iter().all(Value::is_object) => "a list",
-        Some(Value::Array(_)) => "a list of something else",
+        Some(Value::Array(_)) => "a list of other values",
         Some(Value::Object(_)) => "a mapping",
     }
 }
 
-/// The parser draws the place below its first line, which a condition can't, and gives advice to programmers.
+/// Shortens a parser error to its first line without the hint for programmers. The other lines draw
+/// the position, which does not fit into a condition message.
 fn in_one_line(error: &str) -> String {
     let line = error.lines().next().unwrap_or_default();
-    let line = line.split_once("; use ").map_or(line, |(fault, _)| fault);
+    let line = line.split_once("; use ").map_or(line, |(error, _)| error);
     line.trim_start_matches("error:").trim().to_owned()
 }
 
@@ -147,7 +152,7 @@ applications:
 ";
 
     #[test]
-    fn a_configuration_becomes_the_body_of_the_put() {
+    fn configuration_becomes_the_body_of_the_put_request() {
         let config = ServeConfig::from_yaml(CONFIG).expect("a configuration");
 
         let deployment = json!({"name": "Llm", "num_replicas": 2, "ray_actor_options": {"num_cpus": 0.5}});
@@ -159,26 +164,26 @@ applications:
     }
 
     #[test]
-    fn the_hash_follows_what_is_said_and_not_how_it_is_written() {
+    fn hash_depends_on_content_and_not_on_notation() {
         let config = |yaml| ServeConfig::from_yaml(yaml).expect("a configuration");
-        let written = config("applications:\n- {name: a, x: 1}\n");
-        let otherwise = config("# a comment\napplications: [{x: 1, name: \"a\"}]");
+        let block_style = config("applications:\n- {name: a, x: 1}\n");
+        let flow_style = config("# a comment\napplications: [{x: 1, name: \"a\"}]");
 
-        assert_eq!(written.hash(), otherwise.hash());
-        assert_ne!(written.hash(), config("applications: [{name: a, x: 2}]").hash());
+        assert_eq!(block_style.hash(), flow_style.hash());
+        assert_ne!(block_style.hash(), config("applications: [{name: a, x: 2}]").hash());
         assert!(!config("applications: []").has_applications());
     }
 
     #[rstest]
-    #[case::nothing("", "it is empty, but has to be a mapping with the key \"applications\"")]
-    #[case::text("chat", "it is a string, but has to be a mapping with the key \"applications\"")]
-    #[case::no_applications("a: 1", "\"applications\" is missing, but has to be a list of mappings")]
-    #[case::one("applications: {name: a}", "\"applications\" is a mapping, but has to be a list of mappings")]
+    #[case::nothing("", "must be a mapping with the key \"applications\", but is empty")]
+    #[case::text("chat", "must be a mapping with the key \"applications\", but is a string")]
+    #[case::no_applications("a: 1", "\"applications\" must be a list of mappings, but is missing")]
+    #[case::one("applications: {name: a}", "\"applications\" must be a list of mappings, but is a mapping")]
     #[case::names(
         "applications: [a]",
-        "\"applications\" is a list of something else, but has to be a list of mappings"
+        "\"applications\" must be a list of mappings, but is a list of other values"
     )]
-    fn what_is_no_configuration_is_refused_with_what_is_allowed(#[case] yaml: &str, #[case] message: &str) {
+    fn invalid_configuration_is_rejected_with_the_expected_form(#[case] yaml: &str, #[case] message: &str) {
         let error = ServeConfig::from_yaml(yaml).expect_err("no configuration");
         assert_eq!(error.to_string(), message);
     }
@@ -191,8 +196,8 @@ applications:
     #[case::a_bomb(
         "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\napplications: [{x: [*f,*f,*f,*f,*f,*f,*f,*f,*f]}]"
     )]
-    fn bad_yaml_is_refused_in_one_line(#[case] yaml: &str) {
+    fn invalid_yaml_is_rejected_with_a_one_line_error(#[case] yaml: &str) {
         let error = ServeConfig::from_yaml(yaml).expect_err("no YAML").to_string();
-        assert!(error.starts_with("it isn't YAML: ") && !error.contains('\n') && error.len() > 20, "{error}");
+        assert!(error.starts_with("invalid YAML: ") && !error.contains('\n') && error.len() > 20, "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! What Serve answers.
+//! Responses of the Serve REST API.
 
 use std::collections::BTreeMap;
 
@@ -7,94 +7,96 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use thiserror::Error;
 
-/// The state of all applications that were deployed by configuration, as `GET /api/serve/applications/` gives it.
+/// State of all declaratively deployed applications, as returned by `GET /api/serve/applications/`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct ServeStatus {
-    /// The applications, by name.
+    /// Applications by name.
     #[serde(default, deserialize_with = "or_default")]
     pub applications: BTreeMap<String, Application>,
-    /// How much of their replicas all deployments are to have, in percent; `None` where that is not limited.
+    /// Share of its replicas that each deployment runs, in percent; `None` if it is not limited.
     #[serde(default)]
     pub target_capacity: Option<f64>,
 }
 
 impl ServeStatus {
-    /// Whether there is an application at all, and each of them runs.
+    /// Reports whether there is at least one application, and all are running.
     pub fn is_running(&self) -> bool {
         !self.applications.is_empty() && self.applications.values().all(Application::is_running)
     }
 }
 
-/// An application.
+/// Application of Serve.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Application {
-    /// As Serve names it: NOT_STARTED, DEPLOYING, RUNNING, DEPLOY_FAILED, DELETING, UNHEALTHY, or what a newer Ray knows.
+    /// Status in Serve's terms: NOT_STARTED, DEPLOYING, RUNNING, DEPLOY_FAILED, DELETING,
+    /// UNHEALTHY, or one of a newer Ray.
     #[serde(default, deserialize_with = "or_default")]
     pub status: String,
-    /// What Serve says of it.
+    /// Serve's message about the application; empty if there is none.
     #[serde(default, deserialize_with = "or_default")]
     pub message: String,
-    /// Its deployments, by name.
+    /// Deployments by name.
     #[serde(default, deserialize_with = "or_default")]
     pub deployments: BTreeMap<String, Deployment>,
 }
 
 impl Application {
-    /// Whether it takes requests.
+    /// Reports whether the application serves requests.
     pub fn is_running(&self) -> bool {
         self.status == "RUNNING"
     }
 
-    /// What Serve says of it, and of each deployment that is in trouble. Of that only the last line, which is where a traceback ends.
+    /// Returns Serve's message about the application and about each failing deployment. Only the
+    /// last line of the latter is included, which is where a traceback names the error.
     pub fn told(&self) -> String {
         let own = Some(self.message.trim().to_owned()).filter(|own| !own.is_empty());
-        let in_trouble = self.deployments.iter().filter(|(_, deployment)| deployment.is_in_trouble());
-        let of_deployments = in_trouble.filter_map(|(name, deployment)| {
+        let failing = self.deployments.iter().filter(|(_, deployment)| deployment.is_in_trouble());
+        let deployment_messages = failing.filter_map(|(name, deployment)| {
             let last = deployment.message.trim().lines().next_back()?;
             Some(format!("deployment {name} is {}: {}", deployment.status, last.trim()))
         });
-        own.into_iter().chain(of_deployments).collect::<Vec<_>>().join("; ")
+        own.into_iter().chain(deployment_messages).collect::<Vec<_>>().join("; ")
     }
 }
 
-/// A deployment of an application.
+/// Deployment of an application.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Deployment {
-    /// As Serve names it: UPDATING, HEALTHY, UNHEALTHY, or what a newer Ray knows.
+    /// Status in Serve's terms: UPDATING, HEALTHY, UNHEALTHY, or one of a newer Ray.
     #[serde(default, deserialize_with = "or_default")]
     pub status: String,
-    /// What Serve says of it.
+    /// Serve's message about the deployment; empty if there is none.
     #[serde(default, deserialize_with = "or_default")]
     pub message: String,
-    /// How it is configured.
+    /// Configuration of the deployment.
     #[serde(default, deserialize_with = "or_default")]
     pub deployment_config: DeploymentConfig,
-    /// How many replicas Serve wants at present.
+    /// Current target number of replicas; `None` if Ray does not report it.
     #[serde(default, deserialize_with = "count")]
     pub target_num_replicas: Option<u32>,
-    /// Its replicas.
+    /// Replicas; `None` if Ray does not report them.
     #[serde(default)]
     pub replicas: Option<Vec<Replica>>,
 }
 
 impl Deployment {
-    /// Whether it says of itself that it can't do what it is to.
+    /// Reports whether the deployment is unhealthy or could not be deployed.
     fn is_in_trouble(&self) -> bool {
         matches!(self.status.as_str(), "UNHEALTHY" | "DEPLOY_FAILED")
     }
 
-    /// How many replicas take requests, if Ray tells of replicas.
+    /// Returns the number of running replicas; `None` if Ray does not report replicas.
     pub fn running(&self) -> Option<u32> {
         let replicas = self.replicas.as_ref()?.iter().filter(|replica| replica.state == "RUNNING");
         u32::try_from(replicas.count()).ok()
     }
 
-    /// Whether Serve decides how many replicas there are.
+    /// Reports whether Serve autoscales the deployment.
     pub fn is_autoscaled(&self) -> bool {
         self.deployment_config.autoscaling_config.is_some()
     }
 
-    /// How many replicas it has at full capacity, or at least has where Serve decides.
+    /// Returns the number of replicas at full capacity: the minimum of an autoscaled deployment.
     pub fn full_replicas(&self) -> u32 {
         let config = &self.deployment_config;
         let fixed = config.num_replicas.unwrap_or(1);
@@ -102,47 +104,48 @@ impl Deployment {
     }
 }
 
-/// How a deployment is configured.
+/// Configuration of a deployment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct DeploymentConfig {
-    /// How many replicas it is to have at full capacity.
+    /// Number of replicas at full capacity.
     #[serde(default, deserialize_with = "count")]
     pub num_replicas: Option<u32>,
-    /// Between which bounds Serve decides that, if it does.
+    /// Autoscaling bounds; `None` for a fixed number of replicas.
     #[serde(default)]
     pub autoscaling_config: Option<AutoscalingBounds>,
 }
 
-/// Between which bounds Serve decides how many replicas there are.
+/// Bounds of Serve's autoscaling.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct AutoscalingBounds {
-    /// The least; 1 when unset.
+    /// Minimum number of replicas; 1 when unset.
     #[serde(default, deserialize_with = "count")]
     pub min_replicas: Option<u32>,
 }
 
-/// A replica of a deployment.
+/// Replica of a deployment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Replica {
-    /// As Serve names it: STARTING, RUNNING, STOPPING, or what a newer Ray knows.
+    /// State in Serve's terms: STARTING, RUNNING, STOPPING, or one of a newer Ray.
     #[serde(default, deserialize_with = "or_default")]
     pub state: String,
-    /// The address of the Ray node that it is on, which is that of its pod; `None` where it has none yet, or Ray doesn't tell.
+    /// IP address of its Ray node, which is that of the pod; `None` if the replica is not placed
+    /// yet, or Ray does not report it.
     #[serde(default)]
     pub node_ip: Option<String>,
 }
 
-/// Ray writes null for what it has nothing to say of.
+/// Deserializes null, which Ray writes for missing values, as the default.
 fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(value: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(value)?.unwrap_or_default())
 }
 
-/// Where a number is expected, a newer Ray may say something else.
+/// Deserializes a count; `None` for anything else, which a newer Ray may write.
 fn count<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u32>, D::Error> {
     Ok(Value::deserialize(value)?.as_u64().and_then(|count| u32::try_from(count).ok()))
 }
 
-/// What came of a [`ServeCall`](crate::ServeCall).
+/// Result of a [`ServeCall`](crate::ServeCall).
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServeReply {
     /// Namespace of the RayCluster.
@@ -151,18 +154,19 @@ pub struct ServeReply {
     pub cluster: String,
     /// Uid of the RayCluster.
     pub uid: String,
-    /// Uid of the head pod that it had when the call was made, if that was known.
+    /// Uid of the cluster's head pod when the call was made; `None` if it was not known.
     pub head: Option<String>,
-    /// When the call was made. What it tells of may have changed since then.
+    /// Time of the call. The reported state may have changed since then.
     pub called_at: Timestamp,
-    /// When the answer was there.
+    /// Time at which the answer arrived.
     pub at: Timestamp,
-    /// What was asked, and the answer.
+    /// Answer by kind of request.
     pub answer: ServeAnswer,
 }
 
 impl ServeReply {
-    /// What was asked, in a word; the same as that of the [`ServeRequest`](crate::ServeRequest).
+    /// Returns the kind of the request, like that of [`ServeRequest`](crate::ServeRequest): `get`,
+    /// `put` or `healthz`.
     pub fn kind(&self) -> &'static str {
         match self.answer {
             ServeAnswer::Status(_) => "get",
@@ -172,68 +176,69 @@ impl ServeReply {
     }
 }
 
-/// What was asked, and the answer.
+/// Answer by kind of request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ServeAnswer {
-    /// The state of all applications.
+    /// State of all applications.
     Status(Result<ServeStatus, ServeError>),
-    /// Whether Serve took a configuration. It acts on it later.
+    /// Result of sending a configuration. Serve deploys an accepted one asynchronously.
     Applied {
         /// Hash of the configuration.
         config_hash: String,
-        /// Whether Serve took it.
+        /// Acceptance by Serve, or the error.
         result: Result<(), ServeError>,
     },
-    /// Whether the Serve proxy on a pod takes requests.
+    /// Health check of the Serve proxy on a pod.
     Health {
         /// Name of the pod.
         pod: String,
-        /// Whether it does, and if not, why.
+        /// Success, or the reason why the proxy does not serve.
         result: Result<(), ServeError>,
     },
 }
 
-/// Why a call came to nothing. `doing` says what was being done to what.
+/// Error of a call. `doing` describes the operation and its object.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ServeError {
-    /// Nobody answered in time.
-    #[error("{doing}: no answer within {seconds} s")]
+    /// No response arrived in time.
+    #[error("{doing}: no response within {seconds} s")]
     Silent {
-        /// What was being done to what.
+        /// Operation and its object.
         doing: String,
-        /// For how long the answer was waited for.
+        /// Timeout, in seconds.
         seconds: u64,
     },
-    /// Nobody could be asked.
+    /// The request could not be sent, or the connection failed.
     #[error("{doing}: {cause}")]
     Unreachable {
-        /// What was being done to what.
+        /// Operation and its object.
         doing: String,
-        /// What went wrong.
+        /// Cause of the failure.
         cause: String,
     },
-    /// The answer is a refusal.
+    /// The response has an HTTP error status.
     #[error("{doing}: HTTP status {code}: {body}")]
     Refused {
-        /// What was being done to what.
+        /// Operation and its object.
         doing: String,
-        /// The HTTP status.
+        /// HTTP status code.
         code: u16,
-        /// What came with it, cut to a length that can be shown.
+        /// Truncated body of the response.
         body: String,
     },
-    /// The answer can't be understood.
-    #[error("{doing}: the answer can't be understood: {cause}")]
+    /// The response can't be parsed.
+    #[error("{doing}: the response can't be parsed: {cause}")]
     Unreadable {
-        /// What was being done to what.
+        /// Operation and its object.
         doing: String,
-        /// What is wrong with it.
+        /// Parse error.
         cause: String,
     },
 }
 
 impl ServeError {
-    /// Whether asking the same again is bound to get the same answer: Serve itself has found fault with what was asked.
+    /// Reports whether retrying the same call is pointless, since Serve rejected the request as
+    /// invalid.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Refused { code: 400 | 422, .. })
     }
@@ -247,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_keeps_statuses_that_are_not_known_here() {
+    fn unknown_statuses_are_kept() {
         let reply = json!({
             "deploy_mode": "MULTI_APP",
             "applications": {"chat": {
@@ -265,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_is_told_of_the_deployment_that_it_went_wrong_in() {
+    fn error_message_names_the_failing_deployment() {
         let reply = json!({
             "status": "DEPLOY_FAILED", "message": "Failed to update the deployments ['Stand'].",
             "deployments": {
@@ -279,18 +284,18 @@ mod tests {
 
         let application: Application = serde_json::from_value(reply).expect("an application");
 
-        let told =
+        let expected =
             "Failed to update the deployments ['Stand'].; deployment Stand is DEPLOY_FAILED: RuntimeError: no mangos";
-        assert_eq!(application.told(), told);
+        assert_eq!(application.told(), expected);
         assert_eq!(Application::default().told(), "");
     }
 
     #[rstest]
     #[case::none(json!({}), false)]
     #[case::null(json!({"applications": null}), false)]
-    #[case::one_that_runs(json!({"applications": {"a": {"status": "RUNNING"}}}), true)]
-    #[case::one_of_two(json!({"applications": {"a": {"status": "RUNNING"}, "b": {"status": "DEPLOYING"}}}), false)]
-    fn serve_runs_when_there_are_applications_and_each_runs(#[case] reply: serde_json::Value, #[case] runs: bool) {
+    #[case::running(json!({"applications": {"a": {"status": "RUNNING"}}}), true)]
+    #[case::one_of_two_running(json!({"applications": {"a": {"status": "RUNNING"}, "b": {"status": "DEPLOYING"}}}), false)]
+    fn serve_is_running_when_all_of_its_applications_are(#[case] reply: serde_json::Value, #[case] runs: bool) {
         let status: ServeStatus = serde_json::from_value(reply).expect("a reply");
         assert_eq!(status.is_running(), runs);
     }

@@ -1,7 +1,8 @@
-//! Which flavors a workload gets, by which means, or what stands in the way.
+//! Assigns flavors to the pod sets of a workload, or reports why none can be assigned.
 //!
-//! The rules are those of kueue v0.19.2 `pkg/scheduler/flavorassigner/flavorassigner.go`. Where they leave a later pod set
-//! without a flavor because of what an earlier one took, other choices are tried too: a larger quota never does harm.
+//! The rules are those of kueue v0.19.2 `pkg/scheduler/flavorassigner/flavorassigner.go`. Where
+//! they leave a later pod set without a flavor because of the choice for an earlier one, other
+//! combinations are tried as well, so that a larger quota never makes an assignment fail.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +20,10 @@ use super::tree::{Fr, NodeId, Tree, View};
 use sluice_api::kueue::{Admission, PodSetAssignment, ResourceFlavorSpec};
 use sluice_api::quantity::Amount;
 
-/// How many other choices are tried before a workload is taken to fit nowhere.
+/// Maximum number of flavor combinations to try before a workload is considered not to fit.
 pub(super) const MOST_TRIES: usize = 512;
 
-/// The slice whose quota a workload takes over.
+/// The slice that a workload replaces and whose quota it takes over.
 #[derive(Debug, Clone)]
 pub(super) struct Predecessor<'a> {
     pub(super) charge: &'a Charge,
@@ -35,14 +36,16 @@ impl Predecessor<'_> {
         self.charge.get(&fr).copied().unwrap_or_default()
     }
 
-    /// The flavor that running pods of the same pod set already have. They stay where they are, so another flavor would
-    /// charge what does not run and not charge what does.
+    /// Returns the flavor that running pods of the same pod set have, or `None` if none run
+    /// unchanged. Running pods stay on their nodes, so another flavor would add usage where no pod
+    /// runs and release usage where pods do run.
     pub(super) fn flavor_of(&self, set: &PodSetDemand, resource: &str) -> Option<&str> {
         let assignment = self.admission.pod_set_assignments.iter().find(|assignment| assignment.name == set.name)?;
         self.running(set, 1).and_then(|_| assignment.flavors.get(resource)).map(String::as_str)
     }
 
-    /// The same pod set, if so many of its pods were admitted already.
+    /// Returns the pod set of the same name and pod requests, if at least `count` of its pods are
+    /// admitted.
     pub(super) fn running(&self, set: &PodSetDemand, count: i32) -> Option<&PodSetDemand> {
         let before = self.demand?.pod_sets.iter().find(|before| before.name == set.name)?;
         let assignment = self.admission.pod_set_assignments.iter().find(|assignment| assignment.name == set.name)?;
@@ -51,7 +54,7 @@ impl Predecessor<'_> {
     }
 }
 
-/// The rules of one ClusterQueue, as one workload sees them.
+/// Assigns the flavors of one ClusterQueue to one workload.
 #[derive(Debug, Clone)]
 pub(super) struct Attempt<'a> {
     pub(super) cluster_queue: &'a str,
@@ -61,29 +64,31 @@ pub(super) struct Attempt<'a> {
     pub(super) undeclared: Undeclared,
     pub(super) fair_sharing: bool,
     pub(super) predecessor: Option<Predecessor<'a>>,
-    /// What others were evicted for: it gets nothing else.
+    /// The assignment that evictions were issued for. If set, no other flavors are eligible.
     pub(super) room: Option<&'a Room>,
-    /// What is kept back for the workload itself.
+    /// Capacity that is reserved for the workload itself.
     pub(super) kept_back: Option<&'a Charge>,
     pub(super) demand: &'a Demand,
 }
 
-/// What a workload would get.
+/// The flavors and counts that a workload would get.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Assignment {
     pub(super) means: Means,
-    /// All that it would hold.
+    /// Total usage of the workload.
     pub(super) usage: Charge,
-    /// What others have to go for.
+    /// Flavor resources that need preemption.
     pub(super) short: Vec<Fr>,
-    /// Pods of each pod set.
+    /// Pod count of each pod set.
     pub(super) counts: Vec<i32>,
-    /// Pod set, group and flavor, by their place in the demand, the quota and the group.
+    /// Indexes of the pod set in the requests, of the resource group in the ClusterQueue, and of
+    /// the flavor in the group.
     flavors: Vec<(usize, usize, usize)>,
 }
 
 impl Assignment {
-    /// What is kept for a workload that waits for this, by the quota that it was made for.
+    /// Returns the counts and flavor names to reserve. `quota` must be the one that this was
+    /// assigned from.
     pub(super) fn room(&self, quota: &Quota) -> Room {
         let name = |(set, group, flavor): &(usize, usize, usize)| {
             (*set, *group, quota.groups[*group].flavors[*flavor].name.clone())
@@ -92,16 +97,16 @@ impl Assignment {
     }
 }
 
-/// What came of looking at all flavors.
+/// Collects the reasons why flavors could not be assigned.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// What was asked for and was not there, each enough reason to look again.
+    /// Amounts that were not available. Retrying is worthwhile once any of them is reachable.
     pub(super) needs: Vec<Need>,
-    /// What stands in the way, in words; only if asked for.
+    /// Rejected flavors with explanations. `None` if explanations are not requested.
     pub(super) obstacles: Option<Vec<Obstacle>>,
 }
 
-/// What one pod set asks of one resource group.
+/// The requests of one pod set that one resource group covers. One flavor is assigned to each unit.
 pub(super) struct Slot<'a> {
     pub(super) place: (usize, usize),
     pub(super) set: &'a PodSetDemand,
@@ -109,18 +114,21 @@ pub(super) struct Slot<'a> {
     pub(super) asked: Vec<(&'a str, i128)>,
 }
 
-/// One flavor for one slot.
+/// A flavor for an assignment unit, and the mode in which its resources can be assigned.
 #[derive(Debug, Clone)]
 struct Choice {
     flavor: usize,
-    /// Those of the resource that the rules like least: they decide which flavor is taken.
+    /// Mode of the resource that the fungibility rules prefer least. Decides which flavor is
+    /// chosen.
     means: Means,
-    /// The worst of its resources: it decides what becomes of the workload. With preemption over borrowing the rules like what
-    /// is borrowed less than what others have to go for, though only that can be had at once.
+    /// Worst preemption mode of its resources. Decides whether the workload is admitted. Differs
+    /// from `means` if preemption is preferred over borrowing: a resource that borrows is then less
+    /// preferred than one that needs preemption, although only the former can be assigned
+    /// immediately.
     mode: Mode,
-    /// How far up the tree quota comes from for any resource.
+    /// Highest borrowing level of its resources.
     level: u32,
-    /// What is asked of each resource, and whether others have to go for it.
+    /// Amount of each resource, and whether it needs preemption.
     parts: Vec<(Fr, i128, bool)>,
 }
 
@@ -131,27 +139,31 @@ impl Choice {
 }
 
 impl Attempt<'_> {
-    /// Gives each pod set a flavor of each resource group, with `counts` pods each. `None` when something is asked for that
-    /// no flavor can give.
+    /// Assigns one flavor of each resource group to each pod set, with `counts` pods each. Returns
+    /// `None` if a pod set has no eligible flavor with enough quota.
     pub(super) fn assign(&self, counts: &[i32], ground: &mut impl Ground, found: &mut Findings) -> Option<Assignment> {
         let (slots, offered) = self.slots(counts, found);
-        // Who asks for words is told of everything that is in the way.
+        // An explanation lists every problem, so it needs all units.
         if !offered && found.obstacles.is_none() {
             return None;
         }
-        let greedy = self.greedy(&slots, ground, found).filter(|_| offered);
+        // An explanation runs the greedy assignment for its findings even if a resource is missing.
+        let greedy = self.greedy(&slots, ground, found);
+        if !offered {
+            return None;
+        }
         let choices = match greedy {
             Some(choices) if choices.iter().all(|choice| choice.mode > Mode::NoCandidates) => choices,
-            greedy if offered => match self.fitting(&slots, ground, found) {
+            greedy => match self.fitting(&slots, ground, found) {
                 Some(choices) => choices,
                 None => greedy?,
             },
-            _ => return None,
         };
         Some(self.assignment(counts, &slots, &choices))
     }
 
-    /// What the pods ask for, in the order of pod sets and groups; and whether all of it is offered.
+    /// Returns the units to assign, ordered by pod set and resource group, and whether the
+    /// ClusterQueue has all requested resources.
     pub(super) fn slots(&self, counts: &[i32], found: &mut Findings) -> (Vec<Slot<'_>>, bool) {
         let (mut slots, mut offered) = (Vec::new(), true);
         for (set_index, (set, count)) in self.demand.pod_sets.iter().zip(counts).enumerate() {
@@ -181,7 +193,8 @@ impl Attempt<'_> {
         (slots, offered)
     }
 
-    /// The best flavor of each slot in turn, after what the slots before it took.
+    /// Picks the best flavor of each unit in order, with the usage of the earlier units added.
+    /// Returns `None` if a unit has no flavor.
     fn greedy(&self, slots: &[Slot<'_>], ground: &mut impl Ground, found: &mut Findings) -> Option<Vec<Choice>> {
         let (mut taken, mut choices, mut complete) = (Charge::new(), Vec::new(), true);
         for slot in slots {
@@ -192,7 +205,8 @@ impl Attempt<'_> {
                 }
                 None if found.obstacles.is_some() => {
                     complete = false;
-                    // What would be enough for those after it has to be enough beside it.
+                    // The later units must fit in addition to this one, so its request counts
+                    // although it has no flavor.
                     self.first_suitable(slot).for_each(|(fr, amount)| add_to(&mut taken, fr, amount));
                 }
                 None => return None,
@@ -201,7 +215,7 @@ impl Attempt<'_> {
         complete.then_some(choices)
     }
 
-    /// What a slot would take of the first flavor that is for its pods.
+    /// Returns the requests of a unit in its first eligible flavor; empty if no flavor is eligible.
     fn first_suitable<'s>(&self, slot: &'s Slot<'_>) -> impl Iterator<Item = (Fr, i128)> + use<'s> {
         let flavor = slot.group.flavors.iter().find(|flavor| self.objection(slot, flavor).is_none());
         slot.asked.iter().filter_map(move |(resource, amount)| Some((flavor?.fr(resource)?, *amount)))
@@ -230,7 +244,7 @@ impl Attempt<'_> {
         best
     }
 
-    /// What one flavor would mean for a slot: no better than the worst of its resources.
+    /// Evaluates one flavor for a unit. The result is no better than that of its worst resource.
     fn choice(
         &self,
         slot: &Slot<'_>,
@@ -279,6 +293,7 @@ impl Attempt<'_> {
             note(found, true);
             return Means::WORST;
         }
+        // Quota of the predecessor changes hands, and capacity reserved for this workload is its own.
         let planned = held + self.kept_for_it(fr);
         let fit = tree.lowest_fit(self.node, fr, wanted, View::Planned, planned);
         if wanted <= tree.available(self.node, fr, View::Planned, planned) {
@@ -287,6 +302,8 @@ impl Attempt<'_> {
         }
         note(found, false);
         found.needs.push(Need { fr, amount: wanted });
+        // As in Kueue, preemption is considered only within the nominal quota or a subtree that owns
+        // the quota, or if the policy permits preemption while borrowing.
         let rules = self.quota.preemption;
         let entitled = tree.nominal(self.node, fr) >= wanted - held || fit.reclaimable;
         let may_borrow = rules.while_borrowing || (self.fair_sharing && rules.reclaim != Default::default());
@@ -297,7 +314,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// What of planned usage is kept back for the workload itself.
+    /// Returns the amount of planned usage that is reserved for the workload itself.
     fn kept_for_it(&self, fr: Fr) -> i128 {
         self.kept_back.and_then(|charge| charge.get(&fr)).copied().unwrap_or_default()
     }
@@ -329,7 +346,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Flavors for all slots that are free as they are, tried one combination after the other.
+    /// Searches for a combination of flavors that all fit without preemption. Returns `None` if
+    /// there is no alternative to the greedy assignment, or if explanations are requested.
     fn fitting(&self, slots: &[Slot<'_>], ground: &mut impl Ground, found: &mut Findings) -> Option<Vec<Choice>> {
         let contested = slots.len() > 1 && slots.iter().any(|slot| slot.group.flavors.len() > 1);
         if !contested || found.obstacles.is_some() {
@@ -338,7 +356,7 @@ impl Attempt<'_> {
         let (mut taken, mut choices, mut tries) = (Charge::new(), Vec::new(), 0);
         let fits = self.fitting_from(slots, ground, found, &mut taken, &mut choices, &mut tries);
         if tries >= MOST_TRIES {
-            // Not everything was tried, so what was short says nothing.
+            // The search is incomplete, so the collected needs are no lower bound.
             found.needs.clear();
         }
         fits.then_some(choices)
@@ -375,7 +393,7 @@ impl Attempt<'_> {
         false
     }
 
-    /// A flavor for a slot, if all that it asks for is free there.
+    /// Returns a flavor for a unit if all of its requests are available there, now and as planned.
     fn free(
         &self,
         slot: &Slot<'_>,
@@ -423,7 +441,7 @@ impl Attempt<'_> {
         assignment
     }
 
-    /// An assignment as the API writes it.
+    /// Converts an assignment to an Admission.
     pub(super) fn admission(&self, assignment: &Assignment) -> Admission {
         let sets = self.demand.pod_sets.iter().zip(&assignment.counts).enumerate();
         let assignments = sets.map(|(index, (set, count))| {

@@ -1,4 +1,4 @@
-//! One round of decisions.
+//! One scheduling cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,16 +11,19 @@ use super::explain::Holders;
 use super::tree::NodeId;
 use sluice_api::kueue::Admission;
 
-/// How many workloads at the front of a line are told new numbers while quota comes and goes. Those behind keep the numbers
-/// that they were told when they lined up, or else every admission would write to every waiting workload.
+/// Number of workloads at the head of a ClusterQueue whose pending messages are refreshed as usage
+/// changes. The others keep the numbers from when they were queued; otherwise each admission would
+/// write to every pending workload.
 const FRONT: usize = 32;
 
-/// How long the front is left with its numbers before it is told new ones. A new reason is told at once, to all.
+/// Delay before changed numbers are written to the heads. A changed reason is written immediately,
+/// to all workloads.
 const REFRESH_AFTER: SignedDuration = SignedDuration::from_secs(10);
 
 impl Engine {
-    /// Decides on everything that changed, and returns what is wanted that is not so yet: evictions and ends first, then
-    /// admissions in the order in which they were decided, then the rest.
+    /// Runs a scheduling cycle for everything that changed. Returns the decisions that the observed
+    /// objects do not reflect yet: evictions and completions first, then admissions in the order of
+    /// nomination, then the rest.
     pub fn cycle(&mut self, now: Timestamp) -> Vec<Effect> {
         self.now = self.now.max(now);
         self.end_waits();
@@ -35,7 +38,7 @@ impl Engine {
         if self.admission_blocked() {
             self.dirty.extend(self.waiting_everywhere());
         } else {
-            // What was booked on the way was decided upon.
+            // Usage that changed during the cycle was already considered.
             self.dirty.clear();
         }
         self.refresh_numbers();
@@ -58,7 +61,8 @@ impl Engine {
         effects.into_iter().map(|(_, effect)| effect).collect()
     }
 
-    /// What is wanted of a workload, which is remembered if it is to be told something.
+    /// Returns the decision for a workload, and records its reason if it is a pending condition of
+    /// a queued workload.
     fn workload_effect_anew(&mut self, id: WorkloadId, holders: &mut Holders) -> Option<Effect> {
         let effect = self.workload_effect(id, self.workloads.get(id)?, holders);
         if let Some(slot) = self.workloads.get_mut(id) {
@@ -70,8 +74,8 @@ impl Engine {
         effect
     }
 
-    /// When a cycle is due even if nothing happens: a workload comes back after an eviction or has had its time, or numbers
-    /// are to be told.
+    /// Returns the time at which a cycle is due without any input: the next requeue, deadline or
+    /// message refresh. `None` if nothing is due.
     pub fn wake_at(&self) -> Option<Timestamp> {
         self.timers.iter().next().map(|(at, _)| *at).into_iter().chain(self.refreshes.first().map(|(at, _)| *at)).min()
     }
@@ -83,7 +87,7 @@ impl Engine {
         }
     }
 
-    /// Everything is looked at again when quota or the tree itself changed.
+    /// Rebuilds the cohort tree and requeues all workloads if quota or the tree structure changed.
     fn put_tree_together(&mut self) {
         if !self.tree.is_stale() {
             return;
@@ -107,15 +111,16 @@ impl Engine {
         }
     }
 
-    /// Counts an admission as held from now on. If the workload takes over another's quota, that changes hands in the same
-    /// step: the pair is charged once, before and after.
+    /// Adds an admission to the usage before it is observed. A replaced slice
+    /// releases its quota in the same step, so the pair is counted once before and after.
     pub(super) fn assume(&mut self, id: WorkloadId, admission: Admission) {
         let Some(slot) = self.workloads.get_mut(id) else { return };
         slot.assumed = Some(Arc::new(admission));
         self.settle_family(id);
     }
 
-    /// Whether nothing is admitted until someone who was is ready.
+    /// Reports whether admissions are blocked until all admitted workloads are ready
+    /// (`waitForPodsReady.blockAdmission`).
     pub(super) fn admission_blocked(&self) -> bool {
         self.settings.wait_for_pods_ready.as_ref().is_some_and(|rules| rules.block_admission)
             && !self.unready.is_empty()
@@ -125,7 +130,8 @@ impl Engine {
         self.cluster_queues.iter().filter(|state| !state.line.is_empty()).map(|state| state.node).collect()
     }
 
-    /// The numbers that waiting workloads were told may have changed, and with them who stands before whom.
+    /// Schedules a message refresh for the heads, and reports a new head of a StrictFIFO
+    /// ClusterQueue to the workloads behind it immediately.
     fn note_changes(&mut self, root: NodeId) {
         let soon = self.now.saturating_add(REFRESH_AFTER).unwrap_or(self.now);
         for node in self.tree.cluster_queues_below(root) {
@@ -157,12 +163,12 @@ impl Engine {
     }
 }
 
-/// The workloads at the front of a line.
+/// Returns the workloads whose pending messages are refreshed.
 fn front(state: &ClusterQueueState) -> impl Iterator<Item = WorkloadId> {
     state.line.iter().take(FRONT).map(|rank| rank.workload)
 }
 
-/// Where an effect comes in the order of writing.
+/// Returns the position of a decision in the write order; lower is earlier.
 fn urgency(effect: &Effect) -> u8 {
     match effect {
         Effect::Evict { .. }

@@ -1,4 +1,4 @@
-//! The state that the queue decides on, and how changes enter it.
+//! The state that scheduling decisions depend on, and how observed changes update it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,8 +21,9 @@ use sluice_api::kueue::{
     ResourceFlavorSpec, StopPolicy, Workload,
 };
 
-/// Decides who gets which quota. Deterministic: the same events give the same effects. Feed it everything that is there
-/// before the first [`Engine::cycle`], or it gives out quota that someone holds whom it does not know yet.
+/// Decides which workloads are admitted. Deterministic: equal inputs give equal decisions. Observe
+/// all existing objects before the first [`Engine::cycle`]: quota held by a workload that has not
+/// been observed counts as free.
 #[derive(Debug, Clone)]
 pub struct Engine {
     pub(super) settings: Settings,
@@ -32,36 +33,37 @@ pub struct Engine {
     pub(super) cluster_queues: Queues,
     pub(super) local_queues: Registry<ObjectKey, LocalQueueState>,
     pub(super) workloads: Registry<ObjectKey, Slot>,
-    /// Who says that it replaces the slice with this key.
+    /// The workloads that claim to replace the slice with this key.
     pub(super) claims: BTreeMap<ObjectKey, BTreeSet<WorkloadId>>,
-    /// When workloads come back after an eviction.
+    /// Times at which a workload is requeued after an eviction, or exceeds a deadline.
     pub(super) timers: BTreeSet<(Timestamp, WorkloadId)>,
-    /// When those at the front of a line are told the numbers of that moment.
+    /// Times at which the pending messages at the head of a ClusterQueue are refreshed.
     pub(super) refreshes: BTreeSet<(Timestamp, NodeId)>,
     pub(super) tree: Tree,
     pub(super) demands: Demands,
     pub(super) cohorts: BTreeMap<String, CohortStatus>,
-    /// Quota that is kept for those that wait until room is made for them, by the root of their tree.
+    /// Capacity reserved for workloads that wait for evictions, by the root of their tree.
     pub(super) promises: BTreeMap<NodeId, Vec<Promise>>,
-    /// Those for whom others were evicted and who come first in line until they get something.
+    /// Workloads that caused evictions. They are ahead of all others until they are admitted or
+    /// cannot be nominated.
     pub(super) preemptors: BTreeSet<WorkloadId>,
-    /// Workloads that hold quota and are not ready yet.
+    /// Admitted workloads whose pods are not ready.
     pub(super) unready: BTreeSet<WorkloadId>,
-    /// ClusterQueues in whose tree something may fit now that did not before.
+    /// ClusterQueues in whose tree a pending workload may fit since the last cycle.
     pub(super) dirty: BTreeSet<NodeId>,
-    /// How many verdicts on workloads were reached.
+    /// Number of nominations and evictions so far.
     pub(super) decisions: u64,
-    /// Objects of which something else may be wanted now.
+    /// Objects whose decision may have changed since the last cycle.
     pub(super) touched: Touched,
 }
 
-/// Stands for a workload while it is known.
+/// Identifies a workload while it is in the cache.
 pub(super) type WorkloadId = Id<Slot>;
 
-/// Stands for a LocalQueue while it is known.
+/// Identifies a LocalQueue while it is in the cache.
 pub(super) type LocalQueueId = Id<LocalQueueState>;
 
-/// Objects of which something else may be wanted now.
+/// Objects whose decision may have changed since the last cycle.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Touched {
     pub(super) workloads: BTreeSet<WorkloadId>,
@@ -70,28 +72,29 @@ pub(super) struct Touched {
     pub(super) local_queues: BTreeSet<LocalQueueId>,
 }
 
-/// A ClusterQueue, or the place for one that workloads speak of and that is not there.
+/// A cached ClusterQueue. Exists without an object while workloads or LocalQueues refer to it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ClusterQueueState {
     pub(super) name: String,
     pub(super) node: NodeId,
-    /// The cycle of Cohorts that it is below.
+    /// The cycle of Cohorts above it, as `a -> b -> a`. `None` without a cycle.
     pub(super) cohort_cycle: Option<String>,
     pub(super) quota: Option<Quota>,
     pub(super) generation: Option<i64>,
     pub(super) observed: ClusterQueueStatus,
     pub(super) ledger: Ledger,
     pub(super) line: Line,
-    /// When those at the front of the line are told new numbers.
+    /// Time at which the pending messages at its head are refreshed. `None` if nothing is due.
     pub(super) refresh_at: Option<Timestamp>,
-    /// Who was first in line when those behind were last told so; kept where the line is strict.
+    /// The head that the workloads behind it were last reported to wait for. Used with StrictFIFO
+    /// only.
     pub(super) first: Option<WorkloadId>,
     pub(super) counts: Counts,
-    /// Workloads that wait for it or hold its quota.
+    /// Workloads that are queued in it or hold its quota.
     pub(super) members: BTreeSet<WorkloadId>,
 }
 
-/// A LocalQueue, or the place for one that workloads speak of and that is not there.
+/// A cached LocalQueue. Exists without an object while workloads refer to it.
 #[derive(Debug, Clone)]
 pub(super) struct LocalQueueState {
     pub(super) key: ObjectKey,
@@ -100,7 +103,7 @@ pub(super) struct LocalQueueState {
     pub(super) observed: LocalQueueStatus,
     pub(super) sums: Sums,
     pub(super) counts: Counts,
-    /// Workloads that name it.
+    /// Workloads whose `spec.queueName` names it.
     pub(super) members: BTreeSet<WorkloadId>,
 }
 
@@ -118,27 +121,29 @@ impl LocalQueueState {
     }
 }
 
-/// What counts of a LocalQueue's spec.
+/// The fields of a LocalQueue that scheduling depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LocalQueueRules {
-    /// The ClusterQueue behind it.
+    /// Its ClusterQueue. `None` if `spec.clusterQueue` is empty.
     pub(super) cluster_queue: Option<NodeId>,
     pub(super) stop: StopPolicy,
     pub(super) terminating: bool,
 }
 
-/// Quota that is kept for a workload until room is made for it.
+/// Capacity reserved for a pending workload: until its evictions have completed, or as the head of
+/// a StrictFIFO ClusterQueue.
 #[derive(Debug, Clone)]
 pub(super) struct Promise {
     pub(super) node: NodeId,
     pub(super) usage: Charge,
-    /// Who it is for.
+    /// The workload that it is reserved for.
     pub(super) workload: WorkloadId,
-    /// Others were evicted for it.
+    /// True if workloads were evicted for it.
     pub(super) room_made: bool,
-    /// How many pods it is for, in which flavors.
+    /// Pod counts and flavors that the reservation was made for.
     pub(super) room: Room,
-    /// Its place in line; `None` when no room is being made, and this is kept back for the first of a strict ClusterQueue.
+    /// Its position in the pending queue. `None` for the head of a StrictFIFO ClusterQueue that
+    /// waits without evictions.
     pub(super) place: Option<(Shape, Rank)>,
 }
 
@@ -149,7 +154,7 @@ impl Default for Engine {
 }
 
 impl Engine {
-    /// An engine that knows of nothing yet.
+    /// Creates a scheduler with an empty cache.
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
@@ -176,13 +181,14 @@ impl Engine {
 }
 
 impl Engine {
-    /// How many verdicts on workloads were reached so far: that one gets quota or room, or nothing for now, or has to go.
+    /// Returns the number of nominations and evictions so far: each attempt to admit a workload or
+    /// to reserve capacity for it counts, and so does each preempted workload.
     pub fn decisions(&self) -> u64 {
         self.decisions
     }
 
-    /// Takes in a change. Nothing is decided before [`Engine::cycle`], so many changes may come before one decision. The
-    /// same state may be told again: that changes nothing.
+    /// Observes a change. Decisions are made in [`Engine::cycle`], so several changes can precede
+    /// one cycle. Observing an unchanged object has no effect.
     pub fn step(&mut self, now: Timestamp, event: &Event<'_>) {
         self.now = self.now.max(now);
         match *event {
@@ -272,7 +278,7 @@ impl Engine {
         self.touched.cohorts.insert(node);
     }
 
-    /// Gives numbers to what a workload holds, and of whom.
+    /// Interns the ClusterQueue and the flavor resources that a workload holds.
     pub(super) fn name_resources(&mut self, entry: &Entry) {
         if let Stage::Reserved(admission) = &entry.stage {
             self.tree.cluster_queue(&admission.cluster_queue);
@@ -312,7 +318,8 @@ impl Engine {
         if let Some(slot) = known.and_then(|id| self.workloads.get_mut(id))
             && slot.to_tell.is_some_and(|reason| slot.entry.was_told(reason, &mut entry))
         {
-            // It says now what it was to be told. Nothing else was decided since, or that would be another reason.
+            // The observed condition reflects the last decision, and nothing else changed: a newer
+            // decision would have set another reason.
             slot.to_tell = None;
             slot.observe(entry);
             return;
@@ -346,7 +353,7 @@ impl Engine {
         }
     }
 
-    /// Adds a workload to what it is looked up by, or takes it out.
+    /// Adds a workload to the indexes, or removes it if `present` is false.
     fn index(&mut self, id: WorkloadId, present: bool) {
         let Some(slot) = self.workloads.get(id) else { return };
         let entry = &slot.entry;
@@ -403,7 +410,7 @@ impl Engine {
         }
     }
 
-    /// The rules of a ClusterQueue changed: everyone who waits for it or holds its quota is looked at again.
+    /// Requeues and updates all workloads of a ClusterQueue whose configuration changed.
     pub(super) fn cluster_queue_changed(&mut self, node: NodeId) {
         if let Some(state) = self.cluster_queues.get_mut(node) {
             state.line.retry_all();
@@ -432,7 +439,7 @@ impl Engine {
         self.tidy_local_queue(id);
     }
 
-    /// Forgets the place of a ClusterQueue that is gone and that nobody speaks of.
+    /// Removes a ClusterQueue that has no object and that nothing refers to.
     pub(super) fn tidy_cluster_queue(&mut self, node: NodeId) {
         let unused = |state: &ClusterQueueState| {
             state.quota.is_none() && state.members.is_empty() && state.ledger.is_empty() && state.line.is_empty()
@@ -442,7 +449,8 @@ impl Engine {
         }
     }
 
-    /// Forgets the place of a LocalQueue that is gone, that nobody speaks of, and for which nobody is counted.
+    /// Removes a LocalQueue that has no object, that no workload names, and that has no counts or
+    /// usage.
     pub(super) fn tidy_local_queue(&mut self, id: LocalQueueId) {
         let Some(state) = self.local_queues.get(id) else { return };
         let counted = state.counts != Counts::default() || !state.sums.is_empty();
@@ -453,7 +461,7 @@ impl Engine {
     }
 }
 
-/// What an admission is about.
+/// Returns the flavor resources that an admission assigns, with repetitions.
 pub(super) fn flavor_resources(admission: &Admission) -> impl Iterator<Item = FlavorResource> + '_ {
     let flavors = admission.pod_set_assignments.iter().flat_map(|assignment| &assignment.flavors);
     flavors.map(|(resource, flavor)| FlavorResource { flavor: flavor.clone(), resource: resource.clone() })

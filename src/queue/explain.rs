@@ -1,4 +1,4 @@
-//! Why a workload waits.
+//! Explains why a workload is pending.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +13,10 @@ use super::slot::{Slot, Standing};
 use super::tree::{Fr, NodeId, Tree, View};
 use sluice_api::quantity::Amount;
 
-/// How many holders or evicted workloads an explanation names.
+/// Maximum number of holders or evicted workloads that an explanation names.
 const NAMED: usize = 3;
 
-/// Looks without trying whom could be made to go.
+/// Preemption oracle for explanations: never finds candidates.
 struct Onlooker<'a> {
     tree: &'a Tree,
     node: NodeId,
@@ -33,7 +33,8 @@ impl Ground for Onlooker<'_> {
 }
 
 impl Binding {
-    /// What binds at a node of the tree: the limit on its borrowing, or else all the quota that there is.
+    /// Returns the exceeded limit at a node: its borrowing limit if `limited`, otherwise its total
+    /// quota.
     pub(super) fn at(tree: &Tree, node: NodeId, limited: bool) -> Self {
         match (tree.is_cluster_queue(node), limited) {
             (true, false) => Self::NominalQuota,
@@ -45,7 +46,8 @@ impl Binding {
 }
 
 impl Engine {
-    /// What a workload waits for, with the numbers of this moment; `None` when it does not wait.
+    /// Returns the cause for which a workload is pending, with current numbers. `None` if it is not
+    /// pending or not known.
     pub fn explain(&self, workload: &ObjectKey) -> Option<Waiting> {
         let id = self.workloads.id(workload)?;
         let slot = self.workloads.get(id)?;
@@ -54,7 +56,7 @@ impl Engine {
         Some(why)
     }
 
-    /// Who is in the line of any ClusterQueue, in order.
+    /// Returns all queued workloads, by ClusterQueue and in order.
     #[cfg(test)]
     pub(super) fn in_line(&self) -> Vec<ObjectKey> {
         self.cluster_queues
@@ -64,14 +66,14 @@ impl Engine {
             .collect()
     }
 
-    /// Whether a workload in line would be admitted now.
+    /// Reports whether a queued workload fits without preemption.
     #[cfg(test)]
     pub(super) fn would_fit(&self, key: &ObjectKey) -> bool {
         let look = self.workloads.id(key).and_then(|id| self.look(id));
         matches!(look, Some(Ok(assignment)) if assignment.means.mode == Mode::Fit)
     }
 
-    /// What a workload waits for, without who holds it.
+    /// Returns the cause for which a workload is pending, without the holders of the quota.
     pub(super) fn waiting(&self, id: WorkloadId, slot: &Slot) -> Option<Waiting> {
         match &slot.standing {
             Standing::Held(why, _) => Some(why.clone()),
@@ -80,8 +82,8 @@ impl Engine {
         }
     }
 
-    /// The pod sets of a slice that waits for which there is no room in the flavor that pods of theirs run in, and may be room in
-    /// another.
+    /// Returns the pod sets of a pending slice that lack quota in the flavor that their pods run
+    /// in, and might have it in another flavor.
     pub fn pinned(&self, slice: &ObjectKey) -> BTreeSet<String> {
         let id = self.workloads.id(slice);
         let slot = id.and_then(|id| Some((id, self.workloads.get(id).filter(|slot| slot.entry.replaces.is_some())?)));
@@ -112,7 +114,8 @@ impl Engine {
         match (self.look(id)?, behind) {
             (Err(obstacles), behind) => {
                 let why = Waiting::Quota(obstacles);
-                // Who waits for quota that comes and goes waits for its turn first.
+                // With StrictFIFO, a shortage of unused quota is secondary: the head must be
+                // admitted first.
                 Some(behind.filter(|_| why.reason() == PendingReason::WaitingForQuota).unwrap_or(why))
             }
             (Ok(_), Some(behind)) => Some(behind),
@@ -123,7 +126,8 @@ impl Engine {
         }
     }
 
-    /// Whose quota one waits for that room is being made for.
+    /// Returns the evicted workloads that a workload with a reservation waits for. `None` without a
+    /// reservation for evictions.
     fn room(&self, id: WorkloadId, state: &ClusterQueueState) -> Option<Waiting> {
         let node = state.node;
         let promise = self.promise_to(node, id).filter(|promise| promise.place.is_some())?;
@@ -143,7 +147,7 @@ impl Engine {
         self.promises.get(&self.tree.root(node))?.iter().find(|promise| promise.workload == id)
     }
 
-    /// Of those that are not ready yet, the first by name.
+    /// Returns the first admitted workload that is not ready, by key.
     fn first_unready(&self) -> Option<ObjectKey> {
         self.unready.iter().filter_map(|id| self.key(*id)).min()
     }
@@ -152,7 +156,8 @@ impl Engine {
         Some(self.workloads.get(id)?.entry.key.clone())
     }
 
-    /// What a workload in line would get now without anyone's going, or what stands in its way.
+    /// Assigns flavors to a queued workload without preemption. Returns the rejections if it does
+    /// not fit, and `None` if the workload is not queued.
     fn look(&self, id: WorkloadId) -> Option<Result<Assignment, Vec<Obstacle>>> {
         let slot = self.workloads.get(id)?;
         let Standing::InLine(node) = slot.standing else { return None };
@@ -177,7 +182,8 @@ impl Engine {
         Some(fits.ok_or(found.obstacles.unwrap_or_default()))
     }
 
-    /// Adds to an explanation who holds the most of what is short, and for whom what nobody holds is kept.
+    /// Adds the largest holders of the missing quota, and the workloads that unused quota is
+    /// reserved for.
     pub(super) fn name_holders(&self, why: &mut Waiting, slot: &Slot, holders: &mut Holders) {
         let Waiting::Quota(obstacles) = why else { return };
         let own = slot.entry.replaces.as_ref().and_then(|key| self.workloads.id(key));
@@ -198,7 +204,7 @@ impl Engine {
         let mut most = Most::default();
         for state in self.tree.cluster_queues_below(within).into_iter().filter_map(|node| self.cluster_queue(node)) {
             most.count += state.ledger.holder_count(fr);
-            // One more than is named, as one of them may be the slice that is replaced.
+            // One more than MAX_NAMED, because one of them may be the replaced slice.
             most.largest.extend(state.ledger.holders(fr).take(NAMED + 1).cloned());
         }
         most.largest.sort_by(|a, b| b.cmp(a));
@@ -207,7 +213,7 @@ impl Engine {
         most
     }
 
-    /// What is kept within a part of the tree, and for whom.
+    /// Returns the reservations within a subtree, largest first and then by key.
     fn kept(&self, within: NodeId, fr: Fr) -> Vec<(i128, ObjectKey)> {
         let is_within = |node: NodeId| node == within || self.tree.above(node).any(|above| above == within);
         let promises = self.promises.get(&self.tree.root(within)).into_iter().flatten();
@@ -221,25 +227,25 @@ impl Engine {
     }
 }
 
-/// Who holds the most of what, found once for all explanations of one cycle.
+/// Largest holders by subtree and flavor resource, computed once for all explanations of a cycle.
 #[derive(Default)]
 pub(super) struct Holders {
     of: BTreeMap<(NodeId, Fr), Most>,
 }
 
-/// Who holds the most of something within a part of the tree.
+/// The largest holders of a flavor resource within a subtree.
 #[derive(Default)]
 struct Most {
-    /// The largest first.
+    /// Largest holders, in descending order.
     largest: Vec<LargeHolder>,
-    /// How many hold some.
+    /// Number of all holders.
     count: usize,
-    /// What is kept, and for whom: the most first, and among equals by name.
+    /// Reservations, largest first and then by key.
     kept: Vec<(i128, ObjectKey)>,
 }
 
 impl Most {
-    /// What is kept for others than this workload.
+    /// Returns the reservations for workloads other than `workload`. `None` if there are none.
     fn kept_for_others(&self, workload: &ObjectKey) -> Option<Kept> {
         let others = || self.kept.iter().filter(|(_, key)| key != workload);
         let (_, first) = others().next()?;

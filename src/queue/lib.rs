@@ -1,9 +1,11 @@
-//! The queue: who gets which quota, in which order, and why not yet.
+//! Quota scheduling: decides which workloads are admitted, in which order, and why the others are
+//! pending.
 //!
-//! [`Engine`] owns all that the decision rests on. It is told of changes by [`Engine::step`], decides in
-//! [`Engine::cycle`], and names what it wants written as [`Effect`]s; `status` turns an effect into the object's new
-//! status. An effect stays wanted until the object is observed to have it: [`Engine::effect`] says at any time what is
-//! wanted of one object, so a write that was lost, refused or overtaken is simply asked for again.
+//! [`Engine`] holds all state that decisions depend on. [`Engine::step`] observes changes,
+//! [`Engine::cycle`] decides and returns the status changes to write as [`Effect`]s, and `status`
+//! turns a decision into the new status of the object. A decision stays in force until the object
+//! is observed to reflect it: [`Engine::effect`] returns the decision for one object at any time,
+//! so a write that was lost, rejected or overwritten is retried.
 
 mod additions;
 mod assign;
@@ -62,150 +64,154 @@ use jiff::Timestamp;
 use sluice_api::kueue::{Admission, ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload};
 pub use sluice_plan::ObjectKey;
 
-/// Something that the queue is told.
+/// A change of the cluster state that the scheduler observes.
 #[derive(Debug, Clone, Copy)]
 pub enum Event<'a> {
-    /// A ResourceFlavor as it is now.
+    /// The current state of a ResourceFlavor.
     ResourceFlavor(&'a ResourceFlavor),
-    /// The ResourceFlavor with this name is gone.
+    /// The ResourceFlavor with this name was deleted.
     ResourceFlavorGone(&'a str),
-    /// A ClusterQueue as it is now.
+    /// The current state of a ClusterQueue.
     ClusterQueue(&'a ClusterQueue),
-    /// The ClusterQueue with this name is gone.
+    /// The ClusterQueue with this name was deleted.
     ClusterQueueGone(&'a str),
-    /// A Cohort as it is now.
+    /// The current state of a Cohort.
     Cohort(&'a Cohort),
-    /// The Cohort with this name is gone.
+    /// The Cohort with this name was deleted.
     CohortGone(&'a str),
-    /// A LocalQueue as it is now.
+    /// The current state of a LocalQueue.
     LocalQueue(&'a LocalQueue),
-    /// This LocalQueue is gone.
+    /// The LocalQueue with this key was deleted.
     LocalQueueGone(&'a ObjectKey),
-    /// A namespace as it is now; its labels count.
+    /// The current state of a namespace. Only its labels are used.
     Namespace(&'a Namespace),
-    /// The namespace with this name is gone.
+    /// The namespace with this name was deleted.
     NamespaceGone(&'a str),
-    /// A LimitRange as it is now.
+    /// The current state of a LimitRange.
     LimitRange(&'a LimitRange),
-    /// This LimitRange is gone.
+    /// The LimitRange with this key was deleted.
     LimitRangeGone(&'a ObjectKey),
-    /// A RuntimeClass as it is now; its overhead counts.
+    /// The current state of a RuntimeClass. Only its pod overhead is used.
     RuntimeClass(&'a RuntimeClass),
-    /// The RuntimeClass with this name is gone.
+    /// The RuntimeClass with this name was deleted.
     RuntimeClassGone(&'a str),
-    /// A Workload as it is now.
+    /// The current state of a Workload.
     Workload(&'a Workload),
-    /// This Workload is gone.
+    /// The Workload with this key was deleted.
     WorkloadGone(&'a ObjectKey),
-    /// The API server will not take the admission of this Workload as it is (not a conflict or a failed connection, which
-    /// are met by asking for the effect again). Its quota is free again, and it is not tried before it changes.
+    /// The API server rejected the admission of this Workload. Conflicts and failed connections do
+    /// not count: they are handled by asking for the decision again. The assumed quota is released,
+    /// and the workload is not nominated again before it changes.
     AdmissionRefused(&'a ObjectKey),
 }
 
-/// An object that the queue wants something written to.
+/// An object that a decision writes to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
-    /// A Workload.
+    /// The Workload with this key.
     Workload(ObjectKey),
     /// The ClusterQueue with this name.
     ClusterQueue(String),
     /// The Cohort with this name.
     Cohort(String),
-    /// A LocalQueue.
+    /// The LocalQueue with this key.
     LocalQueue(ObjectKey),
 }
 
-/// What the queue wants of one object. `status` turns each into the object's new status.
+/// A decision about one object. `status` turns it into the new status of the object.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// The workload gets this quota, and so is admitted.
+    /// Reserves quota for the workload and admits it.
     Admit {
         /// The workload.
         workload: ObjectKey,
-        /// The quota, by pod set.
+        /// The assigned flavors and counts, by pod set.
         admission: Admission,
-        /// The slice whose quota it takes over.
+        /// The slice that it replaces and whose quota it takes over, if any.
         replaces: Option<ObjectKey>,
     },
-    /// The workload waits.
+    /// The workload is pending.
     Pending {
         /// The workload.
         workload: ObjectKey,
-        /// What for.
+        /// The reason that it is pending.
         why: Waiting,
     },
-    /// The workload must stop and give its quota back; it holds the quota until that is done.
+    /// Evicts the workload. It holds its quota until its pods have stopped.
     Evict {
         /// The workload.
         workload: ObjectKey,
-        /// Why.
+        /// The reason for the eviction.
         reason: EvictReason,
     },
-    /// The workload must give up this part of what it holds, and those before it; it holds them until that is done.
+    /// Preempts this part of the workload and all parts that rank before it. The workload holds
+    /// their quota until their pods have stopped.
     GiveBack {
         /// The workload.
         workload: ObjectKey,
-        /// The part.
+        /// The last part to release.
         part: Part,
-        /// For whom.
+        /// The preemptor and the reason.
         preemption: Box<Preemption>,
     },
-    /// The workload has given back what it had to.
+    /// The workload has released the preempted parts.
     GivenBack {
         /// The workload.
         workload: ObjectKey,
     },
-    /// The workload is to be deactivated: first its status says why (condition DeactivationTarget), then [`Effect::SetInactive`].
+    /// Deactivates the workload: this decision sets the condition DeactivationTarget,
+    /// [`Effect::SetInactive`] then clears `spec.active`.
     Deactivate {
         /// The workload.
         workload: ObjectKey,
-        /// Why.
+        /// The reason for the deactivation.
         cause: DeactivationCause,
     },
-    /// The workload's status says that it is to be deactivated, and its `spec.active` is to follow.
+    /// Sets `spec.active` to false on a workload with the condition DeactivationTarget.
     SetInactive {
         /// The workload.
         workload: ObjectKey,
     },
-    /// The workload is over, because a newer slice of its job holds quota in its place.
+    /// Finishes the workload: a newer slice of its job holds quota in its place.
     FinishReplaced {
         /// The workload.
         workload: ObjectKey,
         /// The newer slice.
         by: Successor,
     },
-    /// The workload's pod sets got smaller in its spec, and its admission follows. Its quota is free once that is observed.
+    /// Reduces the admission to the pod counts in the spec, which were scaled down. The quota is
+    /// released once the reduced admission is observed.
     ShrinkAdmission {
         /// The workload.
         workload: ObjectKey,
-        /// The smaller admission.
+        /// The reduced admission.
         admission: Admission,
     },
-    /// The status of a ClusterQueue.
+    /// Updates the status of a ClusterQueue.
     ClusterQueueStatus {
         /// Name of the ClusterQueue.
         cluster_queue: String,
-        /// What it says.
+        /// Its new status.
         report: ClusterQueueReport,
     },
-    /// The status of a Cohort.
+    /// Updates the status of a Cohort.
     CohortStatus {
         /// Name of the Cohort.
         cohort: String,
-        /// What it says.
+        /// Its new status.
         report: CohortReport,
     },
-    /// The status of a LocalQueue.
+    /// Updates the status of a LocalQueue.
     LocalQueueStatus {
         /// The LocalQueue.
         local_queue: ObjectKey,
-        /// What it says.
+        /// Its new status.
         report: LocalQueueReport,
     },
 }
 
 impl Effect {
-    /// The object that this is about.
+    /// Returns the object that this decision writes to.
     pub fn subject(&self) -> Subject {
         match self {
             Self::Admit { workload, .. }
@@ -224,81 +230,82 @@ impl Effect {
     }
 }
 
-/// Why a workload must stop.
+/// The reason that a workload is evicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EvictReason {
-    /// Its ClusterQueue is being drained.
+    /// Its ClusterQueue is being drained (`stopPolicy: HoldAndDrain`).
     ClusterQueueStopped,
-    /// Its LocalQueue is being drained.
+    /// Its LocalQueue is being drained (`stopPolicy: HoldAndDrain`).
     LocalQueueStopped,
     /// Its `spec.active` is false.
     Deactivated,
-    /// Another workload gets its quota.
+    /// It was preempted by another workload.
     Preempted(Box<Preemption>),
-    /// Its pods were not ready in time.
+    /// Its pods did not become ready within the timeout.
     PodsReadyTimeout(Box<PodsReadyTimeout>),
 }
 
-/// Who takes a workload's quota, and by which right.
+/// The preemptor of a workload, and the reason for the preemption.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preemption {
-    /// The workload that needs the quota.
+    /// The preemptor.
     pub by: ObjectKey,
-    /// Its uid.
+    /// UID of that workload.
     pub by_uid: String,
-    /// The uid of its job; empty if it has none.
+    /// UID of the job of that workload. Empty if it has none.
     pub by_job_uid: String,
-    /// By which right.
+    /// The reason for the preemption.
     pub right: PreemptionRight,
-    /// The preemptor's place in the cohort tree: `/root/…/ClusterQueue`.
+    /// Path of the preemptor's ClusterQueue in the cohort tree: `/root/…/ClusterQueue`.
     pub preemptor_path: String,
-    /// The victim's place in the cohort tree.
+    /// Path of the preempted workload's ClusterQueue in the cohort tree.
     pub victim_path: String,
 }
 
-/// By which right a workload takes another's quota (the reasons of the condition Preempted of kueue v0.19.2
+/// The rule that permits a preemption (the reasons of the condition Preempted of kueue v0.19.2
 /// `apis/kueue/v1beta2/workload_types.go`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PreemptionRight {
-    /// Both are of one ClusterQueue, and the preemptor comes first.
+    /// Both workloads are in one ClusterQueue, and the preemptor is ahead in the queue.
     InClusterQueue,
-    /// The victim borrows what the preemptor's ClusterQueue has a right to.
+    /// The target borrows nominal quota of the preemptor's ClusterQueue.
     InCohortReclamation,
-    /// The victim's ClusterQueue has a larger share.
+    /// The target's ClusterQueue has a larger dominant resource share.
     InCohortFairSharing,
-    /// Both borrow, and the victim's priority is lower.
+    /// Both borrow, and the target has the lower priority.
     InCohortReclaimWhileBorrowing,
 }
 
-/// How a workload whose pods were not ready in time comes back.
+/// Backoff of a workload that was evicted because its pods were not ready in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodsReadyTimeout {
-    /// How long its pods were not ready, in seconds.
+    /// Timeout that was exceeded, in seconds.
     pub after_seconds: i64,
-    /// Whether they had been ready before.
+    /// True if the pods had been ready before (the recovery timeout applied).
     pub recovering: bool,
-    /// How often it was sent back, this time included.
+    /// Number of requeues, including this one.
     pub count: u32,
-    /// When it comes back.
+    /// Time at which it is requeued.
     pub requeue_at: Timestamp,
 }
 
-/// Why a workload is deactivated (kueue v0.19.2 `apis/kueue/v1beta2/workload_types.go`).
+/// The reason that a workload is deactivated (kueue v0.19.2
+/// `apis/kueue/v1beta2/workload_types.go`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeactivationCause {
-    /// Its pods were not ready in time too often.
+    /// It exceeded the requeuing limit for pods that are not ready in time.
     RequeuingLimitExceeded,
-    /// It was admitted for as long as it may be.
+    /// It exceeded its maximum execution time.
     MaximumExecutionTimeExceeded,
 }
 
-/// The slice that replaced another.
+/// The slice that replaces a finished one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Successor {
-    /// The slice.
+    /// Key of the slice.
     pub workload: ObjectKey,
-    /// Its uid.
+    /// UID of that workload.
     pub uid: String,
-    /// The uid of its job; empty if it has none.
+    /// UID of the job of that workload. Empty if it has none.
     pub job_uid: String,
 }

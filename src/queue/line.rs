@@ -1,8 +1,9 @@
-//! The workloads that wait for one ClusterQueue, in order.
+//! The workloads that are queued in one ClusterQueue, in order.
 //!
-//! Those that ask for the same with the same priority are one class: when the first of a class gets nothing, no other of it
-//! does. A class that was tried in vain is set aside until what it needs may be there, so that what has to be looked at
-//! after quota was released is few classes, however many wait.
+//! Workloads with equal requests and priority form an equivalence class (EquivalenceHash in Kueue):
+//! if the first one cannot be admitted, none of the class can. Such a class is parked until the
+//! quota that it needs may be reachable. So only few classes are examined when quota is released,
+//! however many workloads are queued.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,8 +17,8 @@ use super::shared::Shared;
 use super::tree::Fr;
 use super::turns::Watch;
 
-/// Place in the order: those for whom others were evicted first, then higher priority, then who has waited longer, then the
-/// uid (kueue v0.19.2 `pkg/cache/queue/cluster_queue.go`, `baseCompareFunc`).
+/// Position in the queue: workloads with issued evictions first, then by descending priority, queue
+/// order timestamp and UID (kueue v0.19.2 `pkg/cache/queue/cluster_queue.go`, `baseCompareFunc`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
     pub(super) preempts: Reverse<bool>,
@@ -27,28 +28,28 @@ pub(super) struct Rank {
     pub(super) workload: WorkloadId,
 }
 
-/// What a workload asks for, as far as it decides what it gets.
+/// The properties of a workload that decide whether it can be admitted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Shape {
     pub(super) priority: Reverse<i32>,
     pub(super) demand: Shared<Demand>,
-    /// The workload itself, if it takes over another's quota: then it is like no other.
+    /// The workload itself if it replaces a slice: it is then in a class on its own.
     pub(super) alone: Option<WorkloadId>,
 }
 
-/// What must be within a class's reach before trying it again makes sense: this much, of one of several.
+/// An amount that a class needs. Retrying is worthwhile once one of its needs is reachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Need {
     pub(super) fr: Fr,
     pub(super) amount: i128,
 }
 
-/// Stands for a class while someone of it is in line.
+/// Identifies a class while it has members.
 pub(super) type ClassId = u64;
 
 type Place = (Rank, ClassId);
 
-/// Those in line that ask for the same.
+/// The queued workloads with the same equivalence key.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Class<'a> {
     pub(super) shape: &'a Shape,
@@ -65,38 +66,39 @@ struct Members {
 
 #[derive(Debug, Clone)]
 enum State {
-    /// It is to be tried.
+    /// Will be nominated.
     Awake,
-    /// Its first was tried in vain.
+    /// Its first workload could not be admitted.
     Tried(Tried),
 }
 
-/// What could help a class whose first was tried in vain.
+/// The change that is required before a parked class is retried.
 #[derive(Debug, Clone)]
 pub(super) enum Tried {
-    /// One of these has to be within reach.
+    /// One of these needs must be reachable.
     Aside(Vec<Need>),
-    /// What is watched has to change; anything could help if nothing is watched.
+    /// The condition must be met. Any change counts if it is `None`.
     Restless(Option<Arc<Watch>>),
 }
 
-/// See the module.
+/// The pending queue of one ClusterQueue.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Line {
     last_id: ClassId,
     ids: BTreeMap<Shape, ClassId>,
     classes: BTreeMap<ClassId, Members>,
-    /// Everyone.
+    /// All workloads.
     all: BTreeSet<Rank>,
-    /// The first of each class that is to be tried.
+    /// The first workload of each active class.
     awake: BTreeSet<Place>,
-    /// The first of each class that was set aside, by what it needs.
+    /// The first workload of each class parked until reachable, by flavor resource and priority,
+    /// then by amount.
     aside: BTreeMap<(Fr, i32), BTreeMap<i128, BTreeSet<Place>>>,
     restless: BTreeMap<ClassId, Option<Arc<Watch>>>,
 }
 
 impl Line {
-    /// Lines a workload up.
+    /// Enqueues a workload.
     pub(super) fn insert(&mut self, shape: &Shape, rank: Rank) {
         let id = match self.ids.get(shape) {
             Some(id) => *id,
@@ -112,7 +114,7 @@ impl Line {
         self.change(id, |ranks| ranks.insert(rank));
     }
 
-    /// Takes a workload out.
+    /// Removes a workload.
     pub(super) fn remove(&mut self, shape: &Shape, rank: &Rank) {
         if let Some(id) = self.ids.get(shape).copied() {
             self.all.remove(rank);
@@ -120,7 +122,7 @@ impl Line {
         }
     }
 
-    /// The rules changed: everything is to be tried again.
+    /// Activates all classes, after a change of quota or configuration.
     pub(super) fn retry_all(&mut self) {
         self.aside.clear();
         self.restless.clear();
@@ -131,27 +133,29 @@ impl Line {
         }
     }
 
-    /// The classes that are within reach and were tried in vain all the same, and what is watched for them.
+    /// Returns the classes that are parked although their needs are reachable, and their retry
+    /// conditions.
     pub(super) fn restless(&self) -> impl Iterator<Item = (ClassId, Option<&Watch>)> {
         self.restless.iter().map(|(class, watch)| (*class, watch.as_deref()))
     }
 
-    /// A class is worth trying again.
+    /// Activates a class.
     pub(super) fn wake(&mut self, class: ClassId) {
         self.set_state(class, State::Awake);
     }
 
-    /// Whether there are any such classes.
+    /// Reports whether any class is parked until a change.
     pub(super) fn is_restless(&self) -> bool {
         !self.restless.is_empty()
     }
 
-    /// The first workload of all.
+    /// Returns the first workload.
     pub(super) fn head(&self) -> Option<&Rank> {
         self.all.first()
     }
 
-    /// The first workload that is worth trying, where `reach` says how much of a resource is within reach for a priority.
+    /// Returns the first workload that is active or reachable. `reach` returns the reachable amount
+    /// of a flavor resource for a priority.
     pub(super) fn next(&self, mut reach: impl FnMut(Fr, i32) -> i128) -> Option<&Rank> {
         let mut first = self.awake.first().map(|(rank, _)| rank);
         for ((fr, priority), needs) in &self.aside {
@@ -168,31 +172,31 @@ impl Line {
         first
     }
 
-    /// The class of this workload, which is its first, was tried in vain.
+    /// Parks the class of a workload that is its first and could not be admitted.
     pub(super) fn set_aside(&mut self, shape: &Shape, tried: Tried) {
         if let Some(id) = self.ids.get(shape).copied() {
             self.set_state(id, State::Tried(tried));
         }
     }
 
-    /// Everyone, in order.
+    /// Returns all workloads in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Rank> {
         self.all.iter()
     }
 
-    /// What those that wait ask for.
+    /// Returns the equivalence keys of the queued workloads.
     pub(super) fn shapes(&self) -> impl Iterator<Item = &Shape> {
         self.ids.keys()
     }
 
-    /// All classes.
+    /// Returns all classes.
     pub(super) fn classes(&self) -> impl Iterator<Item = Class<'_>> {
         self.classes
             .values()
             .filter_map(|Members { shape, ranks, .. }| Some(Class { shape, first: ranks.first()?, count: ranks.len() }))
     }
 
-    /// Whether nobody waits.
+    /// Reports whether no workload is queued.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -209,7 +213,8 @@ impl Line {
         }
     }
 
-    /// Puts the first of a class where those in its state are found, or takes it off there.
+    /// Adds the first workload of a class to the index of its state, or removes it if `present` is
+    /// false.
     fn list(&mut self, place: &Place, state: &State, present: bool) {
         match state {
             State::Awake => set_member(&mut self.awake, place, present),
@@ -246,7 +251,7 @@ impl Line {
             return;
         }
         let state = class.state.clone();
-        // Who comes before the one that was tried has not been tried.
+        // A new first workload has not been nominated yet.
         let next = match (&before, &after) {
             (Some(before), Some(after)) if after < before => State::Awake,
             _ => state.clone(),

@@ -1,26 +1,28 @@
-//! By which means a request can be met, and which of them a ClusterQueue's rules like better.
+//! Modes in which a request can be assigned, and their order by the fungibility rules of a
+//! ClusterQueue (granularMode in kueue v0.19.2 `pkg/scheduler/flavorassigner`).
 
 use super::quota::Fungibility;
 use super::tree::{Fr, Tree};
 
-/// By which means a request can be met, the worst first.
+/// Preemption that a request needs, ordered from worst to best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mode {
-    /// By none.
+    /// Does not fit and cannot preempt.
     NoFit,
-    /// Others would have to go, and there are none that must.
+    /// Needs preemption, but there are no candidates.
     NoCandidates,
-    /// Others have to go, some of the same ClusterQueue among them.
+    /// Fits after preemptions, some of them within its own ClusterQueue.
     Preempt,
-    /// Others have to go, all of other ClusterQueues.
+    /// Fits after preemptions in other ClusterQueues only.
     Reclaim,
-    /// It fits once those that are evicted are gone.
+    /// Fits once workloads that are already evicted have released their quota.
     Deferred,
-    /// It fits.
+    /// Fits.
     Fit,
 }
 
-/// A mode, and how far up the tree the quota comes from.
+/// A preemption mode and the borrowing level: the height in the cohort tree of the lowest subtree
+/// with enough quota. Level 0 borrows nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Means {
     pub(super) mode: Mode,
@@ -28,10 +30,12 @@ pub(super) struct Means {
 }
 
 impl Means {
+    /// Fits without borrowing.
     pub(super) const BEST: Self = Self { mode: Mode::Fit, level: 0 };
+    /// Does not fit.
     pub(super) const WORST: Self = Self { mode: Mode::NoFit, level: u32::MAX };
 
-    /// Whether a ClusterQueue's rules like it better.
+    /// Reports whether the fungibility rules prefer this mode over `other`.
     pub(super) fn better_than(self, other: Self, rules: Fungibility) -> bool {
         if self.mode == Mode::NoFit || other.mode == Mode::NoFit {
             return self.mode != Mode::NoFit;
@@ -45,7 +49,7 @@ impl Means {
         order.is_gt()
     }
 
-    /// Whether the next flavor is looked at too.
+    /// Reports whether the fungibility rules continue with the next flavor.
     pub(super) fn tries_next(self, rules: Fungibility) -> bool {
         match self.mode {
             Mode::NoFit | Mode::NoCandidates => true,
@@ -57,9 +61,10 @@ impl Means {
     }
 }
 
-/// What the rules are asked on: the tree as it is, and who could be made to go.
+/// Access to the cohort tree and to simulated preemption.
 pub(super) trait Ground {
+    /// Returns the cohort tree.
     fn tree(&self) -> &Tree;
-    /// Whether others can be made to go so that the workload gets `amount` of `fr`.
+    /// Simulates preemption for `amount` of `fr` and returns the resulting mode.
     fn make_room(&mut self, fr: Fr, amount: i128) -> Means;
 }

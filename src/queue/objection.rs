@@ -1,15 +1,15 @@
-//! Why a flavor is not for the pods of a pod set, whatever quota there is of it.
+//! Decides whether a flavor is eligible for a pod set, regardless of quota.
 
 use super::assign::{Attempt, Slot};
 use super::pending::Obstacle;
 use super::quota::FlavorInGroup;
 use super::tree::Tree;
 
-/// Why a flavor is not for a slot, whatever quota it has.
+/// The reason that a flavor is not eligible for an assignment unit.
 pub(super) enum Objection {
-    /// Its nodes are not for these pods, or others were evicted in another one.
+    /// The nodes of the flavor do not match the pods, or evictions were issued in another flavor.
     Unsuitable(String),
-    /// Pods of the same pod set run in this other one.
+    /// Pods of the same pod set run in this other flavor.
     Pinned(String),
 }
 
@@ -31,7 +31,8 @@ impl Attempt<'_> {
         Some(Objection::Unsuitable(format!("quota is reserved for this pod set in flavor {kept}")))
     }
 
-    /// An objection as an obstacle. That pods run in another flavor matters only where this one has any quota for more.
+    /// Converts the reason to a rejection. Pods running in another flavor are reported as such only
+    /// if this flavor has any quota for all requested resources.
     pub(super) fn obstacle(
         &self,
         slot: &Slot<'_>,
@@ -54,7 +55,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// The flavor in which others were evicted for a slot, while there is one.
+    /// Returns the flavor in which evictions were issued for a unit. `None` if there were none or
+    /// the resource group no longer has that flavor.
     fn kept_flavor(&self, slot: &Slot<'_>) -> Option<&str> {
         let mut kept = self.room?.flavors.iter().filter(|(set, group, _)| (*set, *group) == slot.place);
         let (.., flavor) = kept.next()?;

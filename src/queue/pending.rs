@@ -1,35 +1,36 @@
-//! Why a workload is not admitted, as a value and as a sentence.
+//! Reasons that a workload is pending, as values and as messages.
 
 use std::fmt;
 
 use super::shortfall::Shortfall;
 use sluice_plan::ObjectKey;
 
-/// The reason of the condition QuotaReserved while it is False (kueue v0.19.2 `apis/kueue/v1beta2/workload_types.go`).
+/// The reason of the condition QuotaReserved while it is False (kueue v0.19.2
+/// `apis/kueue/v1beta2/workload_types.go`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PendingReason {
-    /// It fits once others release quota.
+    /// Fits once other workloads release quota.
     WaitingForQuota,
-    /// It asks for more than there is in all.
+    /// Requests exceed the total quota.
     ExceedsMaxQuota,
-    /// No flavor is right for its pods.
+    /// No flavor matches its pods.
     NoMatchingFlavor,
-    /// Something that it refers to is missing or wrong.
+    /// An object that it refers to is missing or invalid.
     Misconfigured,
-    /// Its queue is stopped.
+    /// Its LocalQueue or ClusterQueue is stopped.
     Suspended,
-    /// Someone holds it back by annotation.
+    /// An admission gate annotation blocks it.
     AdmissionGated,
-    /// It is looked at again later.
+    /// It is requeued after a backoff.
     PendingEvaluation,
-    /// Room is being made for it, or its predecessor is being stopped.
+    /// It waits for evictions, or for the eviction of the slice that it replaces.
     WaitingForPreemptedWorkloads,
-    /// Others have to become ready first.
+    /// Admissions are blocked until admitted workloads are ready.
     WaitingForPodsReady,
 }
 
 impl PendingReason {
-    /// The reason as the condition spells it.
+    /// Returns the reason as written in the condition.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::WaitingForQuota => "WaitingForQuota",
@@ -45,30 +46,30 @@ impl PendingReason {
     }
 }
 
-/// What a workload waits for.
+/// The cause for which a workload is pending.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waiting {
-    /// For quota: what stands in the way of each pod set, in each flavor.
+    /// No quota: the rejections of each flavor, for each pod set.
     Quota(Vec<Obstacle>),
-    /// For its turn: it would fit, but this ClusterQueue is strict and this workload comes first.
+    /// It would fit, but its ClusterQueue is StrictFIFO and another workload is ahead.
     Behind {
-        /// The workload at the head.
+        /// Key of the workload at the head.
         head: ObjectKey,
         /// Name of the ClusterQueue.
         cluster_queue: String,
     },
-    /// For room: quota is kept for it until these, which are evicted, have given theirs back.
+    /// Quota is reserved for it. These evicted workloads have not released theirs.
     Room {
-        /// Some of those that are on their way out.
+        /// Some of the evicted workloads, sorted by key.
         going: Vec<ObjectKey>,
-        /// How many more there are.
+        /// Number of further ones.
         more: usize,
     },
-    /// For its turn: it would fit, and gets it in the next cycle.
+    /// It fits and is admitted in the next cycle.
     Turn,
-    /// For this workload, which was admitted and is not ready yet. Until it is, nothing is admitted.
+    /// Admissions are blocked until this admitted workload is ready.
     Unready(ObjectKey),
-    /// It names no LocalQueue.
+    /// `spec.queueName` is empty.
     NoQueueName,
     /// Its LocalQueue does not exist.
     LocalQueueMissing(String),
@@ -84,68 +85,68 @@ pub enum Waiting {
     ClusterQueueTerminating(String),
     /// Its ClusterQueue is stopped.
     ClusterQueueStopped(String),
-    /// Its ClusterQueue can't admit anything.
+    /// Its ClusterQueue is inactive.
     ClusterQueueInactive {
         /// Name of the ClusterQueue.
         cluster_queue: String,
-        /// What is wrong with it.
+        /// Reason that it is inactive.
         problem: String,
     },
-    /// Its namespace is not among those that the ClusterQueue selects.
+    /// The ClusterQueue does not select its namespace.
     NamespaceNotSelected {
         /// Name of the namespace.
         namespace: String,
         /// Name of the ClusterQueue.
         cluster_queue: String,
     },
-    /// These hold it back by annotation.
+    /// Admission gate annotations block it. Holds their names.
     Gated(String),
-    /// It was evicted, and comes back at this time.
+    /// It was evicted and is requeued at this time.
     Backoff(jiff::Timestamp),
     /// The slice that it replaces is being evicted.
     PredecessorEvicted(ObjectKey),
-    /// What it asks for can't be understood or is not supported.
+    /// Its requests are invalid or not supported.
     BadRequest(String),
-    /// The API server refused its admission.
+    /// The API server rejected its admission.
     Refused,
 }
 
-/// What stands in the way of one pod set.
+/// The reason that a flavor or resource cannot be assigned to a pod set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Obstacle {
-    /// Others hold what it needs of a flavor.
+    /// Other workloads use or have reserved the quota that it needs.
     Short(Shortfall),
-    /// It needs more of a flavor than there is.
+    /// Its requests exceed the total quota of the flavor.
     Exceeds(Shortfall),
-    /// No flavor of the ClusterQueue has this resource.
+    /// No flavor of the ClusterQueue covers the resource.
     NotOffered {
         /// Name of the pod set.
         pod_set: String,
         /// Name of the resource.
         resource: String,
     },
-    /// The flavor's nodes are not for its pods.
+    /// The flavor does not match its pods.
     Unsuitable {
         /// Name of the pod set.
         pod_set: String,
         /// Name of the flavor.
         flavor: String,
-        /// What does not match.
+        /// The mismatch, as a message.
         problem: String,
     },
-    /// Pods of the pod set run in another flavor already, and this one might have room.
+    /// Pods of the pod set already run in another flavor. This flavor might have enough quota.
     Pinned {
         /// Name of the pod set.
         pod_set: String,
         /// Name of the flavor.
         flavor: String,
-        /// Name of the flavor that they run in.
+        /// Name of the flavor with the running pods.
         runs_in: String,
     },
 }
 
 impl Obstacle {
-    /// Name of the pod set that it stands in the way of.
+    /// Returns the name of the affected pod set.
     pub fn pod_set(&self) -> &str {
         match self {
             Self::Short(shortfall) | Self::Exceeds(shortfall) => &shortfall.pod_set,
@@ -165,7 +166,8 @@ impl Obstacle {
 }
 
 impl Waiting {
-    /// The reason of the condition. Of several obstacles, the most hopeful one of the pod set that has the least hope.
+    /// Returns the reason of the condition. For quota, this is the mildest reason of the pod set
+    /// whose mildest reason is the most severe.
     pub fn reason(&self) -> PendingReason {
         match self {
             Self::Quota(obstacles) => quota_reason(obstacles),
@@ -191,7 +193,7 @@ impl Waiting {
 }
 
 impl Waiting {
-    /// Whether it ends by what others do or by time, with nobody changing what there is.
+    /// Reports whether it can end without a change of configuration: by time or by other workloads.
     pub fn ends_by_itself(&self) -> bool {
         match self {
             Self::Quota(_) => self.reason() == PendingReason::WaitingForQuota,
@@ -200,7 +202,7 @@ impl Waiting {
         }
     }
 
-    /// Whether the workload is in line, and nothing but quota is missing.
+    /// Reports whether the workload is queued and only waits for quota.
     pub fn is_in_line(&self) -> bool {
         matches!(self, Self::Quota(_) | Self::Behind { .. } | Self::Room { .. } | Self::Turn | Self::Unready(_))
     }
@@ -220,7 +222,7 @@ impl fmt::Display for Waiting {
         match self {
             Self::Quota(obstacles) => write_obstacles(f, obstacles),
             Self::Behind { head, cluster_queue } => {
-                write!(f, "ClusterQueue {cluster_queue} is StrictFIFO, and {head} is ahead in the queue and does not fit yet")
+                write!(f, "ClusterQueue {cluster_queue} is StrictFIFO and {head}, ahead in the queue, does not fit yet")
             }
             Self::Room { going, more } => write_going(f, going, *more),
             Self::Turn => f.write_str("fits; will be admitted in the next scheduling cycle"),
@@ -229,7 +231,7 @@ impl fmt::Display for Waiting {
             Self::LocalQueueMissing(name) => write!(f, "LocalQueue {name} doesn't exist"),
             Self::LocalQueueTerminating(name) => write!(f, "LocalQueue {name} is being deleted"),
             Self::LocalQueueStopped(name) => write!(f, "LocalQueue {name} is stopped"),
-            Self::NoClusterQueue(name) => write!(f, "LocalQueue {name} names no ClusterQueue; set its spec.clusterQueue"),
+            Self::NoClusterQueue(name) => write!(f, "LocalQueue {name} has no spec.clusterQueue"),
             Self::ClusterQueueMissing(name) => write!(f, "ClusterQueue {name} doesn't exist"),
             Self::ClusterQueueTerminating(name) => write!(f, "ClusterQueue {name} is being deleted"),
             Self::ClusterQueueStopped(name) => write!(f, "ClusterQueue {name} is stopped"),
@@ -261,7 +263,7 @@ fn write_going(f: &mut fmt::Formatter<'_>, going: &[ObjectKey], more: usize) -> 
     Ok(())
 }
 
-/// One sentence a pod set, one clause a flavor and resource.
+/// Writes one sentence for each pod set, with one clause for each flavor and resource.
 fn write_obstacles(f: &mut fmt::Formatter<'_>, obstacles: &[Obstacle]) -> fmt::Result {
     let mut pod_set = None;
     for obstacle in obstacles {
@@ -296,7 +298,7 @@ mod tests {
     use sluice_api::quantity::Amount;
 
     #[test]
-    fn a_shortfall_says_what_is_missing_who_holds_it_and_what_would_help() {
+    fn shortfall_message_names_missing_amount_holders_and_remedy() {
         let why = Waiting::Quota(vec![Obstacle::Short(Shortfall::sample())]);
         assert_eq!(why.reason(), PendingReason::WaitingForQuota);
         assert_eq!(
@@ -307,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_never_fits_says_the_quota_that_it_needs() {
+    fn message_of_request_above_total_quota_names_required_nominal_quota() {
         let memory = Shortfall {
             resource: "memory".into(),
             requested: Amount::new(3 << 30),
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_is_the_most_hopeful_of_the_pod_set_that_has_the_least_hope() {
+    fn reason_is_the_mildest_of_the_pod_set_with_the_most_severe_one() {
         let short = Obstacle::Short(Shortfall::sample());
         let exceeds = Obstacle::Exceeds(Shortfall::sample());
         let unsuitable = |pod_set: &str| Obstacle::Unsuitable {

@@ -1,4 +1,4 @@
-//! Whether the nodes of a flavor are for the pods of a pod set.
+//! Matches the node constraints of pods against the nodes of a ResourceFlavor.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::requests::null_is_default;
 use sluice_api::kueue::{PodTemplate, ResourceFlavorSpec};
 
-/// What a pod says about the nodes that it may run on.
+/// The node selector, tolerations and required node affinity of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Placement {
@@ -65,16 +65,17 @@ struct Expression {
 }
 
 impl Placement {
-    /// What the pods of a template say.
+    /// Parses the node constraints of a pod template.
     ///
     /// # Errors
-    /// When the template is not that of a pod.
+    /// The template does not have the schema of a pod template.
     pub(super) fn of(template: &PodTemplate) -> Result<Self, serde_json::Error> {
         template.0.get("spec").map_or_else(|| Ok(Self::default()), Self::deserialize)
     }
 
-    /// Why the nodes of `flavor` are not for these pods, if they aren't. Only labels that some flavor of the group speaks of
-    /// count: what others the nodes have is not known here (kueue v0.19.2 `pkg/scheduler/flavorassigner`).
+    /// Returns the reason that the nodes of `flavor` do not match, or `None` if they match. Only
+    /// label keys used by a flavor of the group are compared: other node labels are unknown here
+    /// (kueue v0.19.2 `pkg/scheduler/flavorassigner`).
     pub(super) fn objection<'f>(
         &self,
         flavor: &ResourceFlavorSpec,
@@ -91,9 +92,9 @@ impl Placement {
         }
         let labels_of_group = labels_of_group();
         let known = |key: &str| labels_of_group.contains(key);
-        let wrong =
+        let mismatched =
             self.node_selector.iter().find(|(key, value)| known(key) && flavor.node_labels.get(*key) != Some(*value));
-        if let Some((key, value)) = wrong {
+        if let Some((key, value)) = mismatched {
             return Some(format!("its nodes lack the label {key}={value} that nodeSelector requires"));
         }
         let terms = required.as_ref()?;
@@ -122,14 +123,15 @@ impl Tolerated {
         }
     }
 
-    /// As Kubernetes matches them: no key with Exists covers all, no effect covers every effect.
+    /// Matches as in Kubernetes: an empty key with Exists tolerates every taint, an empty effect
+    /// matches every effect.
     fn covers(&self, taint: &Taint) -> bool {
-        let set = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-        let same_effect = set(&self.effect).is_none_or(|effect| effect == taint.effect);
-        let same_key = set(&self.key).is_none_or(|key| key == taint.key);
-        let same_value = match set(&self.operator).as_deref() {
+        let non_empty = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let same_effect = non_empty(&self.effect).is_none_or(|effect| effect == taint.effect);
+        let same_key = non_empty(&self.key).is_none_or(|key| key == taint.key);
+        let same_value = match non_empty(&self.operator).as_deref() {
             Some("Exists") => true,
-            None | Some("Equal") => set(&self.key).is_some() && set(&self.value) == set(&taint.value),
+            None | Some("Equal") => non_empty(&self.key).is_some() && non_empty(&self.value) == non_empty(&taint.value),
             Some(_) => false,
         };
         same_effect && same_key && same_value
@@ -171,25 +173,25 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nothing_tolerated(json!({}), Some(TAINT))]
+    #[case::no_tolerations(json!({}), Some(TAINT))]
     #[case::explicit_nulls(json!({"tolerations": null, "nodeSelector": null, "affinity": null}), Some(TAINT))]
     #[case::tolerated(json!({"tolerations": [{"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}]}), None)]
     #[case::tolerated_by_key(json!({"tolerations": [{"key": "gpu", "operator": "Exists"}]}), None)]
-    #[case::all_tolerated(json!({"tolerations": [{"operator": "Exists"}]}), None)]
-    #[case::another_value(json!({"tolerations": [{"key": "gpu", "value": "no"}]}), Some(TAINT))]
-    #[case::another_effect(json!({"tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoExecute"}]}), Some(TAINT))]
-    #[case::selected(json!({"tolerations": [{"operator": "Exists"}], "nodeSelector": {"pool": "a100", "zone": "x"}}), None)]
-    #[case::another_selected(
+    #[case::tolerates_everything(json!({"tolerations": [{"operator": "Exists"}]}), None)]
+    #[case::different_value(json!({"tolerations": [{"key": "gpu", "value": "no"}]}), Some(TAINT))]
+    #[case::different_effect(json!({"tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoExecute"}]}), Some(TAINT))]
+    #[case::selects_matching_label(json!({"tolerations": [{"operator": "Exists"}], "nodeSelector": {"pool": "a100", "zone": "x"}}), None)]
+    #[case::selects_different_value(
         json!({"tolerations": [{"operator": "Exists"}], "nodeSelector": {"pool": "t4"}}),
         Some("its nodes lack the label pool=t4 that nodeSelector requires")
     )]
     #[case::in_affinity(required(&json!([{"key": "pool", "operator": "In", "values": ["a100"]}])), None)]
     #[case::not_in_affinity(required(&json!([{"key": "pool", "operator": "NotIn", "values": ["a100"]}])), Some(AFFINITY))]
-    #[case::unknown_keys_do_not_count(required(&json!([{"key": "zone", "operator": "In", "values": ["x"]}])), None)]
-    #[case::a_label_that_only_another_flavor_has(required(&json!([{"key": "spot", "operator": "Exists"}])), Some(AFFINITY))]
+    #[case::keys_of_no_flavor_are_ignored(required(&json!([{"key": "zone", "operator": "In", "values": ["x"]}])), None)]
+    #[case::key_of_another_flavor(required(&json!([{"key": "spot", "operator": "Exists"}])), Some(AFFINITY))]
     #[case::greater(required(&json!([{"key": "generation", "operator": "Gt", "values": ["7"]}])), None)]
     #[case::less(required(&json!([{"key": "generation", "operator": "Lt", "values": ["7"]}])), Some(AFFINITY))]
-    fn pods_and_flavors_match(#[case] spec: Value, #[case] expected: Option<&str>) {
+    fn node_requirements_match_flavor(#[case] spec: Value, #[case] expected: Option<&str>) {
         let flavor: ResourceFlavorSpec = serde_json::from_value(json!({
             "nodeLabels": {"pool": "a100", "generation": "8"},
             "nodeTaints": [

@@ -1,4 +1,4 @@
-//! Quota that is kept for those for whom room is being made.
+//! Capacity reserved for workloads that wait for evictions.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use super::slot::{Room, Standing};
 use super::tree::{NodeId, View};
 
 impl Engine {
-    /// Keeps quota for who takes a turn and has to wait; its place in line is given back at the end of the cycle.
+    /// Reserves capacity for a nominated workload, and removes it from its queue until the end of
+    /// the cycle.
     pub(super) fn promise(&mut self, root: NodeId, promise: Promise) {
         self.tree.enter_new_state();
         for (fr, amount) in &promise.usage {
@@ -21,6 +22,7 @@ impl Engine {
         self.promises.entry(root).or_default().push(promise);
     }
 
+    /// Releases the reservations of a tree.
     pub(super) fn undo_promises(&mut self, root: NodeId) {
         for promise in self.promises.remove(&root).unwrap_or_default() {
             self.tree.enter_new_state();
@@ -31,19 +33,21 @@ impl Engine {
         }
     }
 
-    /// Takes back all promises: the tree that they were made in is no more.
+    /// Releases all reservations, because the tree that they were made in is rebuilt.
     pub(super) fn undo_all_promises(&mut self) {
         for root in self.promises.keys().copied().collect::<Vec<_>>() {
             self.undo_promises(root);
         }
     }
 
+    /// Returns the workloads with reservations to their queues at the end of a cycle.
     pub(super) fn line_up_again(&mut self, root: NodeId) {
         let promises = self.promises.get(&root).cloned().unwrap_or_default();
         for promise in promises {
             let Some((shape, rank)) = promise.place else { continue };
             self.touched.workloads.insert(rank.workload);
-            // A later turn may have been its successor's: then it waits no more.
+            // Its replacement may have been admitted later in the cycle; then it is no longer
+            // queued.
             let slot = self.workloads.get(rank.workload);
             let in_line = slot.and_then(|slot| slot.booked.place.as_ref());
             if in_line.is_none_or(|(booked, at)| (booked, at) != (&shape, &rank)) {
@@ -55,9 +59,9 @@ impl Engine {
         }
     }
 
-    /// Puts those first in line for whom room was made, until they get nothing any more. If others took what was evicted for
-    /// one, it would have to evict again, and so on without end (kueue v0.19.2 `pkg/cache/queue/cluster_queue.go`,
-    /// `preemptorWorkload`).
+    /// Moves workloads with issued evictions to the head of their queues, until they no longer get
+    /// a reservation. If other workloads took the released quota, they would evict again, without
+    /// end (kueue v0.19.2 `pkg/cache/queue/cluster_queue.go`, `preemptorWorkload`).
     pub(super) fn put_preemptors_first(&mut self, root: NodeId) {
         let promises = self.promises.get(&root).into_iter().flatten().filter(|promise| promise.place.is_some());
         let kept: BTreeMap<WorkloadId, Option<Room>> =
@@ -83,13 +87,13 @@ impl Engine {
         }
     }
 
-    /// What others were evicted for, for the sake of a workload that still waits.
+    /// Returns the assignment that evictions were issued for, while the workload is pending.
     #[cfg(test)]
     pub(super) fn room_made_for(&self, key: &ObjectKey) -> Option<Room> {
         self.workloads.named(key)?.preempts.clone()
     }
 
-    /// The root of the tree in which a workload is in line.
+    /// Returns the root of the tree in which a workload is queued; `None` if it is not queued.
     fn waits_below(&self, id: WorkloadId) -> Option<NodeId> {
         match self.workloads.get(id)?.standing {
             Standing::InLine(node) => Some(self.tree.root(node)),

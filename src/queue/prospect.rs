@@ -1,4 +1,5 @@
-//! What pods could ever be given, if nobody else held anything: whether waiting is of any use, and what would be.
+//! Checks whether pods could be admitted if no quota were in use, and which quota would be
+//! required.
 
 use std::collections::BTreeMap;
 
@@ -15,54 +16,55 @@ use super::tree::{Fr, Tree};
 use sluice_api::kueue::Workload;
 use sluice_api::quantity::Amount;
 
-/// What could ever become of a request.
+/// Result of a check against the total quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Prospect {
-    /// It fits once enough is free.
+    /// Fits once enough quota is unused.
     Fits,
-    /// It asks for more than there is in all: by as little as any choice of flavors allows.
+    /// Exceeds the total quota. Lists the smallest deficits that any combination of flavors has.
     Lacks(Vec<Lack>),
-    /// No flavor is right for its pods.
+    /// No flavor is eligible for its pods.
     Unsuited(Vec<Obstacle>),
 }
 
-/// What there will never be enough of.
+/// A flavor resource of which the total quota is too small.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lack {
     /// Name of the flavor.
     pub flavor: String,
     /// Name of the resource.
     pub resource: String,
-    /// What is needed of it.
+    /// Requested amount.
     pub need: Amount,
-    /// The most that the ClusterQueue could get, with all that it may borrow.
+    /// The most that the ClusterQueue can get, including what it can borrow.
     pub most: Amount,
-    /// What more there would have to be.
+    /// Amount by which the request exceeds that maximum.
     pub missing: Amount,
-    /// The ClusterQueue.
+    /// Name of the ClusterQueue.
     pub cluster_queue: String,
-    /// What of the tree does not give more.
+    /// The limit in the cohort tree that is exceeded.
     pub binding: Binding,
-    /// The least `nominalQuota` of the ClusterQueue with which there is enough.
+    /// Smallest `nominalQuota` of the ClusterQueue that is sufficient.
     pub nominal: Amount,
-    /// The least value of what binds with which there is enough; `None` if that is not enough by itself.
+    /// Smallest value of the exceeded limit that is sufficient. `None` if another limit would still
+    /// be exceeded.
     pub limit: Option<Amount>,
 }
 
-/// Answers what could ever be given to pods of these pod sets.
+/// Checks pod counts of given pod sets against the total quota.
 #[derive(Debug)]
 pub struct Prospects<'a> {
     engine: &'a Engine,
     state: &'a ClusterQueueState,
-    /// The slice that they take over from: pods of it that run stay in the flavor that they are in.
+    /// The slice that is replaced: its running pods stay in their flavors.
     before: Option<&'a Slot>,
     demand: Demand,
 }
 
 impl Engine {
-    /// What could ever be given to the pods of a Workload, which need not exist, if nobody held anything; its pods that run
-    /// already on the slice that it replaces stay in their flavors. `None` when it can't be told: its LocalQueue or
-    /// ClusterQueue isn't there, or its pod sets can't be understood.
+    /// Returns a checker for the pod sets of a Workload, which need not exist. Pods that run on the
+    /// slice that it replaces stay in their flavors. Returns `None` if the LocalQueue or
+    /// ClusterQueue does not exist, or if the pod sets are invalid.
     pub fn prospects(&self, workload: &Workload) -> Option<Prospects<'_>> {
         let key = ObjectKey::of(workload);
         let queue_name = workload.spec.queue_name.as_ref()?;
@@ -80,7 +82,7 @@ impl Engine {
 }
 
 impl Prospects<'_> {
-    /// What could ever become of so many pods of each pod set; of those that are not named, none.
+    /// Checks the given pod counts, by pod set name. Pod sets that are not listed have no pods.
     pub fn of(&self, pods: &BTreeMap<String, u32>) -> Prospect {
         let Some(quota) = &self.state.quota else { return Prospect::Unsuited(Vec::new()) };
         let count = |name: &String| pods.get(name).map_or(0, |count| i32::try_from(*count).unwrap_or(i32::MAX));
@@ -138,7 +140,7 @@ impl Prospects<'_> {
     }
 }
 
-/// Why no flavor is right for a slot; nothing if one is.
+/// Returns the rejections of all flavors of a unit; empty if any flavor is eligible.
 fn unsuited(attempt: &Attempt<'_>, slot: &SlotOfSet<'_>, tree: &Tree) -> Vec<Obstacle> {
     let mut problems = Vec::new();
     for flavor in &slot.group.flavors {
@@ -148,7 +150,7 @@ fn unsuited(attempt: &Attempt<'_>, slot: &SlotOfSet<'_>, tree: &Tree) -> Vec<Obs
     problems
 }
 
-/// Looks for the choice of flavors that lacks the fewest things, and of those the least.
+/// Searches for the combination of flavors with the fewest and then smallest deficits.
 struct Search<'a> {
     prospects: &'a Prospects<'a>,
     attempt: &'a Attempt<'a>,
@@ -156,9 +158,10 @@ struct Search<'a> {
     best: Option<Choice>,
 }
 
-/// What a choice of flavors for all slots lacks.
+/// Deficits of a complete combination of flavors.
 struct Choice {
     lacks: Vec<(Fr, i128)>,
+    /// Number of deficits and their sum.
     cost: (usize, i128),
 }
 
@@ -170,7 +173,7 @@ impl Search<'_> {
             .filter(|(_, missing)| *missing > 0)
             .collect();
         let cost = (lacks.len(), lacks.iter().map(|(_, missing)| missing).sum());
-        // What is chosen on top of this lacks no less.
+        // Choosing further flavors never reduces the deficits, so the branch is pruned.
         if self.best.as_ref().is_some_and(|best| best.cost <= cost) {
             return;
         }

@@ -1,4 +1,4 @@
-//! What is missing of a resource in a flavor, and who has it, as a value and in words.
+//! Shortfalls of quota, as values and as messages.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::tree::{Fr, NodeId};
 use sluice_api::quantity::Amount;
 use sluice_plan::ObjectKey;
 
-/// What is missing of one resource in one flavor.
+/// The missing quota of one resource in one flavor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortfall {
     /// Name of the pod set.
@@ -15,53 +15,54 @@ pub struct Shortfall {
     pub flavor: String,
     /// Name of the resource.
     pub resource: String,
-    /// What all pods of the pod set need.
+    /// Requests of all pods of the pod set.
     pub requested: Amount,
-    /// What earlier pod sets of the same workload take of it.
+    /// Requests of earlier pod sets of the same workload.
     pub earlier: Amount,
-    /// What the slice that is replaced already holds of it.
+    /// Usage of the slice that is replaced.
     pub held: Amount,
-    /// What is used of it by others than that slice.
+    /// Usage of the ClusterQueue, without that slice.
     pub used: Amount,
     /// The nominal quota of the ClusterQueue.
     pub nominal: Amount,
-    /// The most that the ClusterQueue could get, with all that it may borrow.
+    /// The most that the ClusterQueue can get, including what it can borrow.
     pub potential: Amount,
-    /// What of the tree does not give more.
+    /// The limit in the cohort tree that is exceeded.
     pub binding: Binding,
-    /// What more would have to be free; or, if there will never be enough, what more there would have to be.
+    /// Amount that must be released; if the requests exceed the total quota, the amount by which
+    /// they do.
     pub missing: Amount,
-    /// What more would have to be free with what others use now; no less than `missing`.
+    /// Amount that must be released given the current usage. At least `missing`.
     pub missing_now: Amount,
-    /// Those that hold the most of it, and how much.
+    /// The workloads with the largest usage, and their usage.
     pub holders: Vec<(ObjectKey, Amount)>,
-    /// How many others hold some of it.
+    /// Number of further workloads with usage.
     pub more_holders: usize,
-    /// What is kept of it for others that wait.
+    /// Unused quota that is reserved for other pending workloads. `None` if there is none.
     pub kept: Option<Kept>,
-    /// The part of the tree within which it is held.
+    /// The subtree in which the quota is used, and the flavor resource. `None` if unknown.
     pub(super) within: Option<(NodeId, Fr)>,
 }
 
-/// Quota that nobody holds, and that is kept for workloads that wait.
+/// Unused quota that is reserved for pending workloads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
-    /// How much of it, for all of them.
+    /// Total reserved amount.
     pub amount: Amount,
-    /// For whom the most is kept.
+    /// Workload with the largest reservation.
     pub first: ObjectKey,
-    /// For how many others some is kept.
+    /// Number of further workloads with a reservation.
     pub more: usize,
 }
 
-/// What of the cohort tree does not give more.
+/// The limit in the cohort tree that is exceeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Binding {
-    /// The nominal quota of the ClusterQueue, which is in no cohort.
+    /// The nominal quota of the ClusterQueue, which has no Cohort.
     NominalQuota,
     /// The borrowing limit of the ClusterQueue.
     BorrowingLimit,
-    /// The quota of all members of this Cohort together.
+    /// The total quota of this Cohort.
     Cohort(String),
     /// The borrowing limit of this Cohort.
     CohortBorrowingLimit(String),
@@ -79,7 +80,8 @@ impl fmt::Display for Binding {
 }
 
 impl Shortfall {
-    /// Returns a shortfall of `resource` in `flavor` for one pod set, with every amount zero and no holders.
+    /// Returns a shortfall of `resource` in `flavor` for one pod set, with every amount zero and no
+    /// holders.
     pub fn new(pod_set: impl Into<String>, flavor: impl Into<String>, resource: impl Into<String>) -> Self {
         Self {
             pod_set: pod_set.into(),
@@ -101,7 +103,7 @@ impl Shortfall {
         }
     }
 
-    /// Says that others hold what is missing.
+    /// Writes the message for quota that other workloads use.
     pub(super) fn write_short(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let show = |amount: Amount| amount.display(&self.resource).to_string();
         let missing = show(self.missing);
@@ -130,7 +132,7 @@ impl Shortfall {
         write!(f, "; fits once {missing} is released or nominalQuota is {})", show(self.nominal.plus(self.missing)))
     }
 
-    /// Says that there will never be as much.
+    /// Writes the message for requests that exceed the total quota.
     pub(super) fn write_exceeds(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let show = |amount: Amount| amount.display(&self.resource).to_string();
         write!(f, "insufficient quota for {} in flavor {}: ", self.resource, self.flavor)?;
@@ -157,7 +159,7 @@ impl Shortfall {
 
 #[cfg(test)]
 impl Shortfall {
-    /// Four GPUs are missing.
+    /// Returns a shortfall of four GPUs.
     pub(crate) fn sample() -> Self {
         Self {
             pod_set: "worker".into(),
@@ -193,7 +195,7 @@ mod tests {
     #[rstest]
     #[case::one(0, "and 2 more, 3 is reserved for team/head; fits")]
     #[case::several(2, "and 2 more, 3 is reserved for team/head and 2 more; fits")]
-    fn a_shortfall_says_what_is_kept_for_others(#[case] more: usize, #[case] expected: &str) {
+    fn shortfall_message_names_quota_reserved_for_others(#[case] more: usize, #[case] expected: &str) {
         let kept = Kept { amount: Amount::new(3), first: ObjectKey::new("team", "head"), more };
         let short = Shortfall { kept: Some(kept), ..Shortfall::sample() };
         let why = Obstacle::Short(short).to_string();

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[rstest]
-    #[case::fine("2.52.0", json!({"mode": "token"}), &[])]
+    #[case::supported("2.52.0", json!({"mode": "token"}), &[])]
     #[case::too_old("2.51.9", json!({"mode": "token"}), &["spec.rayVersion"])]
     #[case::unknown("nightly", json!({"mode": "token"}), &["spec.rayVersion"])]
     #[case::too_old_but_disabled("2.9.0", json!({"mode": "disabled"}), &[])]

@@ -5,8 +5,7 @@
 
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, PodSpec, SleepAction};
 
-/// Seconds that a terminating worker keeps serving. Gateways apply endpoint changes about every 2
-/// s.
+/// Seconds that a terminating worker keeps serving; gateways update endpoints about every 2 s.
 const SECONDS: i64 = 5;
 /// Default `terminationGracePeriodSeconds` of a pod.
 const GRACE_SECONDS: i64 = 30;

@@ -1,4 +1,4 @@
-//! State of Ray that outlives its head, in a Redis of the user's: what the pods are told of it
+//! GCS fault tolerance: environment and annotations that let Ray keep its state in the user's Redis
 //! (KubeRay 1.7 `ray-operator/controllers/ray/common/pod.go`, `configureGCSFaultTolerance`).
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, PodTemplateSpec};
@@ -10,30 +10,32 @@ use super::problem::Problem;
 use sluice_api::ray::options::{GcsFaultToleranceOptions, RedisCredential, StringMap};
 use sluice_api::ray::{RayCluster, names};
 
-/// For how many seconds a worker looks for a head that is gone. A new head takes longer than the minute that Ray would wait.
+/// Seconds that a worker tries to reconnect to a lost head. A new head takes longer than Ray's
+/// default of 60 s.
 const RECONNECT_SECONDS: &str = "600";
 const RECONNECT_VARIABLE: &str = "RAY_gcs_rpc_server_reconnect_timeout_s";
 const NAMESPACE_VARIABLE: &str = "RAY_external_storage_namespace";
-/// Where the Redis is.
+/// Environment variable with the address of the Redis.
 pub(super) const ADDRESS_VARIABLE: &str = "RAY_REDIS_ADDRESS";
-/// Who asks it.
+/// Environment variable with the Redis user name.
 pub(super) const USERNAME_VARIABLE: &str = "REDIS_USERNAME";
-/// With which password.
+/// Environment variable with the Redis password.
 pub(super) const PASSWORD_VARIABLE: &str = "REDIS_PASSWORD";
-/// The flag of `ray start` for the user.
+/// Flag of `ray start` for the Redis user name.
 pub(super) const USERNAME_FLAG: &str = "redis-username";
-/// The flag of `ray start` for the password.
+/// Flag of `ray start` for the Redis password.
 pub(super) const PASSWORD_FLAG: &str = "redis-password";
 const FIELD: &str = "spec.gcsFaultToleranceOptions";
 
-/// Whether the state of a cluster outlives its head.
+/// Reports whether GCS fault tolerance is enabled, by options or by annotation.
 pub(super) fn is_on(cluster: &RayCluster) -> bool {
     let annotated = cluster.annotations().get(names::FAULT_TOLERANCE_ANNOTATION);
     cluster.spec.gcs_fault_tolerance_options.is_some()
         || annotated.is_some_and(|value| value.eq_ignore_ascii_case("true"))
 }
 
-/// The `rayStartParams` of the head. Credentials are named by their variables, so that they stand in no command.
+/// Returns the `rayStartParams` of the head. Credentials are passed as references to environment
+/// variables, so that no command line contains them.
 pub(super) fn head_params(cluster: &RayCluster) -> StringMap {
     let mut params = cluster.spec.head_group_spec.ray_start_params.clone().unwrap_or_default();
     let Some(options) = &cluster.spec.gcs_fault_tolerance_options else { return params };
@@ -41,16 +43,19 @@ pub(super) fn head_params(cluster: &RayCluster) -> StringMap {
         (USERNAME_FLAG, USERNAME_VARIABLE, &options.redis_username),
         (PASSWORD_FLAG, PASSWORD_VARIABLE, &options.redis_password),
     ];
-    for (flag, variable, _) in credentials.into_iter().filter(|(.., credential)| credential.is_some()) {
-        params.insert(flag.to_owned(), format!("${variable}"));
+    for (flag, variable, credential) in credentials {
+        if credential.is_some() {
+            params.insert(flag.to_owned(), format!("${variable}"));
+        }
     }
     params
 }
 
-/// Tells the head whether, and where, its state is kept.
+/// Sets the annotations and environment of the head: whether fault tolerance is enabled, and the
+/// Redis to use.
 ///
 /// # Errors
-/// When a credential is taken from something that can't be read; the error names the field.
+/// Fails when `valueFrom` of a credential can't be parsed; the error names the field.
 pub(super) fn put_on_head(
     cluster: &RayCluster,
     template: &mut PodTemplateSpec,
@@ -86,7 +91,7 @@ fn put_options(options: &GcsFaultToleranceOptions, ray: &mut Container) -> Resul
     for (variable, field, credential) in credentials {
         let Some(credential) = credential else { continue };
         let value_from = source(credential)
-            .map_err(|error| Problem::new(format!("{FIELD}.{field}.valueFrom"), format!("can't be read: {error}")))?;
+            .map_err(|error| Problem::new(format!("{FIELD}.{field}.valueFrom"), format!("can't be parsed: {error}")))?;
         let variable = EnvVar { name: variable.to_owned(), value: credential.value.clone(), value_from };
         ray.env.get_or_insert_default().push(variable);
     }
@@ -97,45 +102,48 @@ fn source(credential: &RedisCredential) -> Result<Option<EnvVarSource>, serde_js
     credential.value_from.as_ref().map(EnvVarSource::deserialize).transpose()
 }
 
-/// Tells a worker to wait longer for a head that is gone, where there will be another with its state.
+/// Extends the reconnect timeout of a worker, if a new head will recover the state of the lost one.
 pub(super) fn put_on_worker(cluster: &RayCluster, ray: &mut Container) {
     if is_on(cluster) {
         ray.default_env(RECONNECT_VARIABLE, RECONNECT_SECONDS);
     }
 }
 
-/// What the keys of a cluster begin with: they are its own unless somebody says so. What the head's own environment says wins, as it
-/// does in the pod.
+/// Returns the prefix of the cluster's Redis keys. The head's environment takes precedence (as it
+/// does in the pod), then the options, then the annotation; the default is the cluster's uid.
 pub(super) fn storage_namespace(cluster: &RayCluster) -> String {
     let options = cluster.spec.gcs_fault_tolerance_options.as_ref();
-    let given = head_variable(cluster, NAMESPACE_VARIABLE).map(str::to_owned);
-    let chosen = || options.and_then(|options| options.external_storage_namespace.clone());
-    let annotated = || cluster.annotations().get(names::STORAGE_NAMESPACE_ANNOTATION).cloned();
-    let named = |name: &String| !name.is_empty();
-    let said = given.filter(named).or_else(|| chosen().filter(named)).or_else(annotated);
-    said.or_else(|| cluster.uid()).unwrap_or_default()
+    let from_env = head_variable(cluster, NAMESPACE_VARIABLE).map(str::to_owned);
+    let from_options = || options.and_then(|options| options.external_storage_namespace.clone());
+    let from_annotation = || cluster.annotations().get(names::STORAGE_NAMESPACE_ANNOTATION).cloned();
+    let is_set = |name: &String| !name.is_empty();
+    let configured = from_env.filter(is_set).or_else(|| from_options().filter(is_set)).or_else(from_annotation);
+    configured.or_else(|| cluster.uid()).unwrap_or_default()
 }
 
-/// Whether what one cluster deletes from its Redis could be what another one keeps there. Where the Redis of one of them isn't known,
-/// it could be; but a name without a dot is that of another Service in every Kubernetes namespace.
+/// Reports whether two clusters may store their state under the same keys of the same Redis, so
+/// that cleaning up one would delete the state of the other. An unknown Redis address counts as the
+/// same within a Kubernetes namespace. A host name without a dot is a different Service in each
+/// Kubernetes namespace.
 pub fn share_storage(one: &RayCluster, other: &RayCluster) -> bool {
-    let is_near = one.namespace() == other.namespace();
-    let may_be_one = match (redis_of(one), redis_of(other)) {
-        (Some(one), Some(other)) => one == other && (is_near || one.contains('.')),
-        _ => is_near,
+    let same_namespace = one.namespace() == other.namespace();
+    let may_be_same_redis = match (redis_of(one), redis_of(other)) {
+        (Some(one), Some(other)) => one == other && (same_namespace || one.contains('.')),
+        _ => same_namespace,
     };
-    is_on(one) && is_on(other) && storage_namespace(one) == storage_namespace(other) && may_be_one
+    is_on(one) && is_on(other) && storage_namespace(one) == storage_namespace(other) && may_be_same_redis
 }
 
-/// Host and port of the Redis of a cluster, as far as the spec says: the first of several, which lead to the same.
+/// Returns `host:port` of the cluster's Redis: the first address, if a Redis cluster has several.
+/// `None` if the spec has no literal address.
 fn redis_of(cluster: &RayCluster) -> Option<String> {
     let options = cluster.spec.gcs_fault_tolerance_options.as_ref();
-    let given = options.and_then(|options| options.redis_address.as_deref());
-    let address = given.or_else(|| head_variable(cluster, ADDRESS_VARIABLE)).filter(|address| !address.is_empty())?;
+    let from_options = options.and_then(|options| options.redis_address.as_deref());
+    let address = from_options.or_else(|| head_variable(cluster, ADDRESS_VARIABLE)).filter(|address| !address.is_empty())?;
     let first = address.split(',').next().unwrap_or_default().trim().to_lowercase();
-    let place = first.split_once("://").map_or(first.as_str(), |(_, place)| place).trim_end_matches('/');
-    let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
-    Some(if place.contains(':') { place.to_owned() } else { format!("{place}:6379") })
+    let host_port = first.split_once("://").map_or(first.as_str(), |(_, rest)| rest).trim_end_matches('/');
+    let host_port = host_port.rsplit_once('@').map_or(host_port, |(_, rest)| rest);
+    Some(if host_port.contains(':') { host_port.to_owned() } else { format!("{host_port}:6379") })
 }
 
 #[cfg(test)]
@@ -147,8 +155,8 @@ mod tests {
     use crate::fixtures::{changed, cluster_with_workers};
     use crate::groups::pod_groups;
 
-    /// The variables of the container that runs Ray, and the annotations of the pod, in each group.
-    fn told(cluster: &RayCluster) -> Vec<(Value, Value)> {
+    /// Returns the environment of the container that runs Ray, and the pod annotations, by group.
+    fn env_and_annotations(cluster: &RayCluster) -> Vec<(Value, Value)> {
         let groups = pod_groups(cluster).expect("the spec is valid");
         let templates = groups.into_iter().map(|group| serde_json::to_value(group.template).expect("JSON"));
         templates
@@ -166,26 +174,26 @@ mod tests {
     }
 
     #[test]
-    fn without_it_the_head_says_so_and_nothing_else_changes() {
-        let told = told(&cluster_with_workers(1));
-        assert_eq!(told[0].1, json!({"ray.io/ft-enabled": "false"}));
-        assert_eq!(told[1].1, Value::Null);
+    fn disabled_fault_tolerance_only_sets_the_head_annotation() {
+        let groups = env_and_annotations(&cluster_with_workers(1));
+        assert_eq!(groups[0].1, json!({"ray.io/ft-enabled": "false"}));
+        assert_eq!(groups[1].1, Value::Null);
         for variable in [NAMESPACE_VARIABLE, ADDRESS_VARIABLE, RECONNECT_VARIABLE] {
-            assert!(told.iter().all(|(env, _)| env[variable].is_null()), "{variable}");
+            assert!(groups.iter().all(|(env, _)| env[variable].is_null()), "{variable}");
         }
     }
 
     #[test]
-    fn head_and_workers_are_told_of_the_redis() {
+    fn options_configure_redis_on_head_and_reconnect_timeout_on_workers() {
         let secret = json!({"secretKeyRef": {"name": "redis", "key": "password"}});
         let mut cluster = changed(json!({"gcsFaultToleranceOptions": {
             "redisAddress": "redis:6379", "redisUsername": {"value": "ray"}, "redisPassword": {"valueFrom": secret},
         }}));
         cluster.spec.worker_group_specs = cluster_with_workers(1).spec.worker_group_specs;
 
-        let told = told(&cluster);
+        let groups = env_and_annotations(&cluster);
 
-        let (head, worker) = (&told[0], &told[1]);
+        let (head, worker) = (&groups[0], &groups[1]);
         assert_eq!(head.1, json!({"ray.io/ft-enabled": "true", "ray.io/external-storage-namespace": "uid-1"}));
         assert_eq!(head.0[NAMESPACE_VARIABLE], "uid-1");
         assert_eq!(head.0[ADDRESS_VARIABLE], "redis:6379");
@@ -199,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_older_way_is_by_annotations_and_flags() {
+    fn annotations_and_flags_configure_fault_tolerance_without_options() {
         let mut cluster = changed(json!({"headGroupSpec": {"rayStartParams": {"redis-password": "secret"}}}));
         cluster.metadata.annotations = Some(
             [
@@ -208,19 +216,20 @@ mod tests {
             ]
             .into(),
         );
-        let told = told(&cluster);
-        assert_eq!((&told[0].0[NAMESPACE_VARIABLE], &told[0].0[PASSWORD_VARIABLE]), (&json!("mine"), &json!("secret")));
+        let head_env = &env_and_annotations(&cluster)[0].0;
+        assert_eq!((&head_env[NAMESPACE_VARIABLE], &head_env[PASSWORD_VARIABLE]), (&json!("mine"), &json!("secret")));
     }
 
     #[test]
-    fn a_credential_that_is_taken_from_nowhere_is_a_problem() {
+    fn credential_with_invalid_value_from_is_an_error() {
         let options = json!({"redisAddress": "redis:6379", "redisPassword": {"valueFrom": {"secretKeyRef": 1}}});
         let problem = pod_groups(&changed(json!({"gcsFaultToleranceOptions": options}))).expect_err("a problem");
         assert_eq!(problem.field, "spec.gcsFaultToleranceOptions.redisPassword.valueFrom");
     }
 
-    /// A cluster of this Kubernetes namespace, with this Redis and this namespace in it.
-    fn kept(namespace: &str, address: &str, storage: &str) -> RayCluster {
+    /// Returns a cluster in this Kubernetes namespace with this Redis address and storage
+    /// namespace.
+    fn stored(namespace: &str, address: &str, storage: &str) -> RayCluster {
         let options = json!({"redisAddress": address, "externalStorageNamespace": storage});
         let mut cluster = changed(json!({"gcsFaultToleranceOptions": options}));
         cluster.metadata.namespace = Some(namespace.to_owned());
@@ -228,13 +237,13 @@ mod tests {
     }
 
     #[rstest]
-    #[case::the_same(kept("a", "redis:6379", "chats"), true)]
-    #[case::another_storage_namespace(kept("a", "redis:6379", "talks"), false)]
-    #[case::another_redis(kept("a", "other:6379", "chats"), false)]
-    #[case::the_same_in_other_words(kept("a", "redis://Redis", "chats"), true)]
-    #[case::one_of_several(kept("a", "redis:6379,redis-2:6379", "chats"), true)]
-    #[case::another_service_of_that_name(kept("b", "redis:6379", "chats"), false)]
-    #[case::said_by_the_head(
+    #[case::the_same(stored("a", "redis:6379", "chats"), true)]
+    #[case::another_storage_namespace(stored("a", "redis:6379", "talks"), false)]
+    #[case::another_redis(stored("a", "other:6379", "chats"), false)]
+    #[case::equivalent_address(stored("a", "redis://Redis", "chats"), true)]
+    #[case::first_of_several_addresses(stored("a", "redis:6379,redis-2:6379", "chats"), true)]
+    #[case::same_host_name_in_another_namespace(stored("b", "redis:6379", "chats"), false)]
+    #[case::storage_namespace_from_head_env(
         changed(json!({
             "gcsFaultToleranceOptions": {"redisAddress": "redis:6379"},
             "headGroupSpec": {"template": {"spec": {"containers": [{
@@ -243,22 +252,22 @@ mod tests {
         })),
         true
     )]
-    #[case::off(changed(json!({})), false)]
-    fn what_one_deletes_could_be_what_another_keeps(#[case] mut other: RayCluster, #[case] expected: bool) {
+    #[case::fault_tolerance_disabled(changed(json!({})), false)]
+    fn clusters_may_share_storage_in_the_same_redis_and_storage_namespace(#[case] mut other: RayCluster, #[case] expected: bool) {
         other.metadata.uid = Some("another".to_owned());
         if other.metadata.namespace.as_deref() == Some("default") {
             other.metadata.namespace = Some("a".to_owned());
         }
-        assert_eq!(share_storage(&kept("a", "redis:6379", "chats"), &other), expected);
+        assert_eq!(share_storage(&stored("a", "redis:6379", "chats"), &other), expected);
     }
 
     #[rstest]
-    #[case::near("a", true)]
-    #[case::far("b", true)]
-    fn a_redis_with_a_whole_name_is_the_same_everywhere(#[case] namespace: &str, #[case] expected: bool) {
+    #[case::same_namespace("a", true)]
+    #[case::other_namespace("b", true)]
+    fn qualified_redis_host_is_the_same_in_every_namespace(#[case] namespace: &str, #[case] expected: bool) {
         let address = "redis.infra.svc:6379";
-        let mut other = kept(namespace, address, "chats");
+        let mut other = stored(namespace, address, "chats");
         other.metadata.uid = Some("another".to_owned());
-        assert_eq!(share_storage(&kept("a", address, "chats"), &other), expected);
+        assert_eq!(share_storage(&stored("a", address, "chats"), &other), expected);
     }
 }

@@ -16,7 +16,7 @@ use sluice_api::condition;
 use sluice_api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
 use sluice_plan::{ObjectRef, Plan, Write, WriteOp};
 
-/// `default/demo` with a head of 1 CPU and 2Gi, and no workers.
+/// Returns RayCluster `default/demo` with a head of 1 CPU and 2Gi, and no workers.
 pub(crate) fn cluster() -> RayCluster {
     serde_json::from_value(json!({
         "apiVersion": "ray.io/v1",
@@ -34,7 +34,7 @@ pub(crate) fn cluster() -> RayCluster {
     .expect("the fixture is a RayCluster")
 }
 
-/// A group of workers of 500m CPU and 1Gi.
+/// Returns a worker group whose pods request 500m CPU and 1Gi.
 pub(crate) fn worker(name: &str, replicas: i32) -> WorkerGroupSpec {
     serde_json::from_value(json!({
         "groupName": name,
@@ -51,14 +51,14 @@ pub(crate) fn worker(name: &str, replicas: i32) -> WorkerGroupSpec {
     .expect("the fixture is a worker group")
 }
 
-/// The cluster of [`cluster`] with one group `small` of this many workers.
+/// Returns [`cluster`] with one worker group `small` of this size.
 pub(crate) fn cluster_with_workers(replicas: i32) -> RayCluster {
     let mut cluster = cluster();
     cluster.spec.worker_group_specs = vec![worker("small", replicas)];
     cluster
 }
 
-/// The cluster of [`cluster`], its spec changed by a merge patch.
+/// Returns [`cluster`] with a merge patch applied to its spec.
 pub(crate) fn changed(patch: Value) -> RayCluster {
     let mut object = serde_json::to_value(cluster()).expect("a RayCluster is JSON");
     merge(&mut object["spec"], patch);
@@ -80,11 +80,12 @@ fn merge(target: &mut Value, patch: Value) {
     }
 }
 
-/// A simulated API server for one cluster: it takes what a plan writes, and pods do what they are told to.
+/// Simulated API server for one cluster: it applies the writes of a plan, and tests set the phases
+/// of pods.
 pub(crate) struct Stage {
     pub(crate) cluster: RayCluster,
     pub(crate) pods: BTreeMap<String, Pod>,
-    /// Pods that were asked for, and that nobody has seen.
+    /// Pods whose creation was requested and that the watch has not shown.
     pub(crate) arriving: Vec<Pod>,
     pub(crate) services: BTreeMap<String, Service>,
     pub(crate) ingress: Option<Ingress>,
@@ -95,7 +96,7 @@ pub(crate) struct Stage {
     pub(crate) payer: Option<ObjectRef>,
     pub(crate) trims_autoscaled: bool,
     pub(crate) now: Timestamp,
-    /// What was made to let the autoscaler work.
+    /// ServiceAccounts and RBAC objects created for the autoscaler.
     pub(crate) made_access: Vec<Value>,
     made: u32,
 }
@@ -121,7 +122,7 @@ impl Stage {
         }
     }
 
-    /// What the operator plans now.
+    /// Returns the operator's plan for the current state.
     pub(crate) fn plan(&self) -> Plan {
         plan(&View {
             cluster: &self.cluster,
@@ -146,7 +147,7 @@ impl Stage {
         })
     }
 
-    /// Plans and takes what is planned, a second later.
+    /// Applies the current plan, and advances the clock by 1 s.
     pub(crate) fn step(&mut self) -> Plan {
         let plan = self.plan();
         plan.writes.iter().for_each(|write| self.take(write));
@@ -154,14 +155,14 @@ impl Stage {
         plan
     }
 
-    /// Steps until nothing is planned any more.
+    /// Applies plans until one has no writes.
     pub(crate) fn settle(&mut self) {
         for _ in 0..20 {
             if self.step().writes.is_empty() {
                 return;
             }
         }
-        panic!("still planning after 20 steps: {:?}", self.plan().writes);
+        panic!("plans still have writes after 20 rounds: {:?}", self.plan().writes);
     }
 
     /// Changes the spec, as a user would.
@@ -170,13 +171,13 @@ impl Stage {
         self.cluster.metadata.generation = self.cluster.metadata.generation.map(|generation| generation + 1);
     }
 
-    /// Makes every pod run and be ready, that isn't on its way out or ended.
+    /// Makes every pod running and ready.
     pub(crate) fn all_ready(&mut self) {
         let names: Vec<_> = self.pods.keys().cloned().collect();
         names.iter().for_each(|name| self.set_phase(name, "Running"));
     }
 
-    /// Puts one pod in a phase; one that runs is ready.
+    /// Sets the phase of a pod; a running pod is ready.
     pub(crate) fn set_phase(&mut self, name: &str, phase: &str) {
         let ready = if phase == "Running" { "True" } else { "False" };
         let pod = self.pods.get_mut(name).expect("the pod is there");
@@ -184,36 +185,36 @@ impl Stage {
         pod.status = serde_json::from_value(status).expect("a pod status");
     }
 
-    /// How many pods wait behind scheduling gates.
+    /// Returns the number of gated pods.
     pub(crate) fn gated(&self) -> usize {
         self.pods.values().filter(|pod| super::pods::is_gated(pod)).count()
     }
 
-    /// Ends what is on its way out.
+    /// Removes the terminating pods.
     pub(crate) fn pods_gone(&mut self) {
         self.pods.retain(|_, pod| pod.metadata.deletion_timestamp.is_none());
     }
 
-    /// Names of the pods of a group, in order.
+    /// Returns the names of the pods of a group, sorted.
     pub(crate) fn names(&self, group: &str) -> Vec<String> {
         let of_group =
             self.pods.values().filter(|pod| pod.labels().get(names::GROUP_LABEL).is_some_and(|g| g == group));
         of_group.map(ResourceExt::name_any).collect()
     }
 
-    /// The status of a condition, and its reason.
+    /// Returns status and reason of a condition; `None` if it is not set.
     pub(crate) fn condition(&self, type_: &str) -> Option<(&str, &str)> {
         let conditions = &self.cluster.status.as_ref()?.conditions;
         condition::get(conditions, type_).map(|condition| (condition.status.as_str(), condition.reason.as_str()))
     }
 
     fn grant_access(&mut self, write: &Write, object: &Value) {
-        let there = match write.target.kind.as_str() {
+        let exists = match write.target.kind.as_str() {
             "ServiceAccount" => &mut self.access.account,
             "Role" => &mut self.access.role,
             _ => &mut self.access.binding,
         };
-        assert!(!std::mem::replace(there, true), "{} is there already", write.target);
+        assert!(!std::mem::replace(exists, true), "{} already exists", write.target);
         self.made_access.push(object.clone());
     }
 
@@ -225,11 +226,11 @@ impl Stage {
                 self.made += 1;
                 pod.metadata.uid = Some(format!("pod-{}", self.made));
                 pod.metadata.creation_timestamp = Some(Time(self.now));
-                assert!(self.pods.insert(name.clone(), pod).is_none(), "{name} is there already");
+                assert!(self.pods.insert(name.clone(), pod).is_none(), "{name} already exists");
             }
             (WriteOp::Create(value), "Service") => {
                 let service = serde_json::from_value(value.clone()).expect("a Service");
-                assert!(self.services.insert(name.clone(), service).is_none(), "{name} is there already");
+                assert!(self.services.insert(name.clone(), service).is_none(), "{name} already exists");
             }
             (WriteOp::Patch(patch), "Service") => {
                 let service = self.services.get_mut(&name).expect("a Service that is patched is there");
@@ -239,7 +240,7 @@ impl Stage {
             }
             (WriteOp::Create(value), "ServiceAccount" | "Role" | "RoleBinding") => self.grant_access(write, value),
             (WriteOp::Create(value), "Ingress") => {
-                assert!(self.ingress.is_none(), "{name} is there already");
+                assert!(self.ingress.is_none(), "{name} already exists");
                 self.ingress = serde_json::from_value(value.clone()).expect("an Ingress");
             }
             (WriteOp::Patch(patch), "Ingress") => {

@@ -1,6 +1,7 @@
-//! The way in to the dashboard of a cluster from outside (KubeRay 1.7 `ray-operator/controllers/ray/common/ingress.go`).
+//! Ingress for the Ray dashboard of a cluster (KubeRay 1.7
+//! `ray-operator/controllers/ray/common/ingress.go`).
 //!
-//! Who no longer asks for it gets it closed again; KubeRay leaves it open.
+//! The Ingress is deleted when `enableIngress` is unset. KubeRay leaves it in place.
 
 use std::collections::BTreeMap;
 
@@ -18,37 +19,41 @@ use super::{View, names as naming};
 use sluice_api::ray::{RayCluster, names};
 use sluice_plan::{Note, Plan, Write};
 
-/// The annotation of a cluster that says which controller its Ingress is for. It is a field of the Ingress now.
+/// Legacy annotation of a cluster with its Ingress class. The Ingress gets it as
+/// `ingressClassName`.
 const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 
-/// Plans the Ingress of a cluster. One of that name that belongs to somebody else is left alone.
+/// Creates, updates or deletes the Ingress of a cluster. An Ingress of that name that the cluster
+/// does not own stays unchanged.
 pub(super) fn plan(view: &View<'_>, plan: &mut Plan) {
     let cluster = view.cluster;
-    let asked = cluster.spec.head_group_spec.enable_ingress == Some(true);
-    let is_ours = |there: &Ingress| there.owner_references().contains(&owner(cluster));
-    let wanted = match asked.then(|| ingress(cluster)).transpose() {
-        Ok(wanted) => wanted,
+    let enabled = cluster.spec.head_group_spec.enable_ingress == Some(true);
+    let is_owned = |existing: &Ingress| existing.owner_references().contains(&owner(cluster));
+    let desired = match enabled.then(|| ingress(cluster)).transpose() {
+        Ok(desired) => desired,
         Err(problem) => return plan.notes.push(Note::warning(cluster, "FailedToCreateIngress", problem)),
     };
-    match (view.ingress, wanted) {
-        (None, Some(wanted)) => {
-            plan.write(Write::create(&wanted));
+    match (view.ingress, desired) {
+        (None, Some(desired)) => {
+            plan.write(Write::create(&desired));
             tell(cluster, "CreatedIngress", "Created", plan);
         }
-        (Some(there), Some(wanted)) if is_ours(there) => {
-            let write = Write::patch(there, &overlaid(there, wanted));
+        (Some(existing), Some(desired)) if is_owned(existing) => {
+            let write = Write::patch(existing, &overlaid(existing, desired));
             if write.is_some() {
                 tell(cluster, "UpdatedIngress", "Updated", plan);
             }
             plan.write(write);
         }
-        (Some(there), Some(_)) => {
-            let text =
-                format!("Ingress {} is there and belongs to somebody else; it is left as it is", there.name_any());
+        (Some(existing), Some(_)) => {
+            let text = format!(
+                "Ingress {} exists but is not owned by this RayCluster; delete it or unset enableIngress",
+                existing.name_any()
+            );
             plan.notes.push(Note::warning(cluster, "FailedToCreateIngress", text));
         }
-        (Some(there), None) if is_ours(there) && there.metadata.deletion_timestamp.is_none() => {
-            plan.write(Write::delete(there, false));
+        (Some(existing), None) if is_owned(existing) && existing.metadata.deletion_timestamp.is_none() => {
+            plan.write(Write::delete(existing, false));
             tell(cluster, "DeletedIngress", "Deleted", plan);
         }
         (_, None) => {}
@@ -66,7 +71,7 @@ fn ingress(cluster: &RayCluster) -> Result<Ingress, String> {
         .tls
         .map(serde_json::from_value)
         .transpose()
-        .map_err(|error| format!("spec.headGroupSpec.ingressOptions.tls can't be read: {error}"))?;
+        .map_err(|error| format!("spec.headGroupSpec.ingressOptions.tls can't be parsed: {error}"))?;
     let annotations = cluster.annotations();
     let port = head_ports(cluster).get("dashboard").copied().unwrap_or(DASHBOARD_PORT);
     let service = IngressServiceBackend {
@@ -104,16 +109,17 @@ fn ingress(cluster: &RayCluster) -> Result<Ingress, String> {
     })
 }
 
-/// What is there, with what is wanted put over it. What others have added stays, and so does a class that was chosen for it.
-fn overlaid(there: &Ingress, wanted: Ingress) -> Ingress {
-    let mut next = there.clone();
-    next.labels_mut().extend(wanted.metadata.labels.unwrap_or_default());
-    if let Some(annotations) = wanted.metadata.annotations.filter(|annotations| !annotations.is_empty()) {
+/// Merges the desired Ingress into the existing one. Labels and annotations added by other
+/// controllers stay, and so does an Ingress class set on the object.
+fn overlaid(existing: &Ingress, desired: Ingress) -> Ingress {
+    let mut next = existing.clone();
+    next.labels_mut().extend(desired.metadata.labels.unwrap_or_default());
+    if let Some(annotations) = desired.metadata.annotations.filter(|annotations| !annotations.is_empty()) {
         next.annotations_mut().extend(annotations);
     }
-    let chosen = next.spec.take().and_then(|spec| spec.ingress_class_name);
-    next.spec = wanted.spec.map(|mut spec| {
-        spec.ingress_class_name = spec.ingress_class_name.or(chosen);
+    let class = next.spec.take().and_then(|spec| spec.ingress_class_name);
+    next.spec = desired.spec.map(|mut spec| {
+        spec.ingress_class_name = spec.ingress_class_name.or(class);
         spec
     });
     next

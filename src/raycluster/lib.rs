@@ -97,7 +97,7 @@ pub struct View<'a> {
     pub payer: Option<ObjectRef>,
     /// Pod write that the API server rejected.
     pub setback: Option<&'a Setback>,
-    /// Whether the operator deletes surplus workers even when the Ray autoscaler is enabled.
+    /// True if the operator deletes surplus workers even when the Ray autoscaler is enabled.
     pub trims_autoscaled: bool,
     /// Current time.
     pub now: Timestamp,
@@ -125,8 +125,8 @@ pub enum Task {
 /// Labels and placement that the queue assigns to the pods of a group (Kueue `podset.PodSetInfo`).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Mark {
-    /// Hash of the requests that a pod of the current template uses quota for. It is written to the
-    /// pod as a label, since the template may change later.
+    /// Shape (hash of the scheduling requirements) of pods of the current template. It is written
+    /// to the pod as a label, since the template may change later.
     pub shape: String,
     /// PodSet that accounts for these pods; `None` until there is one.
     pub pod_set: Option<String>,
@@ -246,9 +246,8 @@ fn run(view: &View<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
     if !has_head && stays_headless(cluster) {
         return;
     }
-    // Workers are useless without a head, so they are created only with one or after it. A gated
-    // head
-    // is not created either: without quota for the head the cluster gets no pods.
+    // Workers are useless without a head, so they are created only with one or after it. Without
+    // quota for the head no gated pods are created either: the cluster was unsuspended by hand.
     let is_prepared =
         !access::awaits_account(view) && !redis_cleanup::awaits_finalizer(cluster) && view.token != auth::Token::Taken;
     let makes_pods = has_head || view.grant.of(ray_names::HEAD_GROUP) > 0 && is_prepared;

@@ -1,5 +1,5 @@
-//! How the objects of a cluster are called. Nothing here is random: who plans twice from the same, or from something old,
-//! asks for the same names again, and the API server refuses the second object.
+//! Names of the objects of a cluster. They are deterministic: planning twice, or from a stale
+//! cache, yields the same names, and the API server rejects the duplicate.
 
 use kube_core::ResourceExt;
 use sha2::{Digest, Sha256};
@@ -8,72 +8,77 @@ use super::groups::Role;
 use sluice_api::fingerprint;
 use sluice_api::ray::{HeadGroupSpec, RayCluster};
 
-/// The domain of the names of Services.
+/// DNS domain of Services.
 const CLUSTER_DOMAIN: &str = "cluster.local";
-/// How much of the cluster and group a pod's name keeps, in characters: 63 less `-worker-` and the suffix.
+/// Maximum length of the cluster and group in a pod's name, in characters: 63 less `-worker-` and
+/// the suffix.
 const PREFIX_LENGTH: usize = 50;
-/// How long the value of a label may be, in characters.
+/// Maximum length of a label value, in characters.
 const LABEL_LENGTH: usize = 63;
-/// Letters and digits that can't spell a word, nor be taken for one another.
+/// Letters and digits that can't form words and are not easily confused.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
-/// How many suffixes of five of them there are.
+/// Number of five-character suffixes over [`ALPHABET`].
 const SUFFIXES: u64 = 27_u64.pow(5);
-/// From one slot's suffix to the next. It has no factor in common with [`SUFFIXES`], so no two slots share one.
+/// Distance between the suffixes of consecutive pods. It is coprime to [`SUFFIXES`], so no two pods
+/// share a suffix.
 const STRIDE: u64 = 8_796_091;
 
-/// The name of the head Service (KubeRay 1.7 `ray-operator/controllers/ray/utils/util.go`).
+/// Returns the name of the head Service (KubeRay 1.7 `ray-operator/controllers/ray/utils/util.go`).
 pub fn head_service(cluster: &RayCluster) -> String {
     own_head_service(&cluster.spec.head_group_spec)
         .map_or_else(|| format!("{}-head-svc", cluster.name_any()), str::to_owned)
 }
 
-/// The name that the spec gives the head Service.
+/// Returns the name that the user gives the head Service; `None` if it is unset or empty.
 pub fn own_head_service(head: &HeadGroupSpec) -> Option<&str> {
     head.head_service.as_ref()?.pointer("/metadata/name")?.as_str().filter(|name| !name.is_empty())
 }
 
-/// The name of the Service that lets the hosts of multi-host replicas find each other.
+/// Returns the name of the headless Service through which the hosts of multi-host replicas find
+/// each other.
 pub fn headless_service(cluster: &RayCluster) -> String {
     format!("{}-headless", cluster.name_any())
 }
 
-/// The name of the Service that requests are sent to, if the cluster serves without a RayService.
+/// Returns the name of the Serve Service of a cluster that serves without a RayService.
 pub fn serve_service(cluster: &RayCluster) -> String {
     format!("{}-serve-svc", cluster.name_any())
 }
 
-/// The name of the ServiceAccount of the head of a cluster with an autoscaler: the user's, or else that of [`access`].
+/// Returns the ServiceAccount name of the head of a cluster with an autoscaler: the user's, or else
+/// [`access`].
 pub fn head_account(cluster: &RayCluster) -> String {
     super::access::own_account(cluster).map_or_else(|| access(cluster), str::to_owned)
 }
 
-/// The name of the Role of the autoscaler, and of what binds it.
+/// Returns the name of the autoscaler's Role and RoleBinding.
 pub fn access(cluster: &RayCluster) -> String {
     clipped(&cluster.name_any())
 }
 
-/// The name of the Secret that the token of a cluster is kept in, unless the user names one.
+/// Returns the name of the auth token Secret, unless the user names one.
 pub fn token_secret(cluster: &RayCluster) -> String {
     clipped(&cluster.name_any())
 }
 
-/// The name of the Ingress that leads to the dashboard.
+/// Returns the name of the dashboard Ingress.
 pub fn ingress(cluster: &RayCluster) -> String {
     clipped(&format!("{}-head-ingress", cluster.name_any()))
 }
 
-/// The name of the ControllerRevision with this number. It has five characters of the hash of the cluster's uid in it, so that a cluster
-/// made anew doesn't meet what is left of its namesake.
+/// Returns the name of the ControllerRevision with this number. It contains five characters of the
+/// hash of the cluster's uid, so that a recreated cluster does not collide with the revisions of
+/// its predecessor.
 pub fn revision(cluster: &RayCluster, number: i64) -> String {
     format!("{}-{}-{number}", cluster.name_any(), fingerprint::short(&cluster.uid().unwrap_or_default()))
 }
 
-/// The name of the ControllerRevision that keeps the Serve configuration with this hash for a cluster.
+/// Returns the name of the ControllerRevision that stores the Serve configuration with this hash.
 pub fn serve_config(cluster: &RayCluster, hash: &str) -> String {
     format!("{}-{}-serve-{hash}", cluster.name_any(), fingerprint::short(&cluster.uid().unwrap_or_default()))
 }
 
-/// The name of the Job that deletes what the cluster has kept in a Redis (KubeRay 1.7
+/// Returns the name of the Job that deletes the cluster's keys from Redis (KubeRay 1.7
 /// `ray-operator/controllers/ray/utils/util.go`, `TrimJobName`).
 pub fn redis_cleanup(cluster: &RayCluster) -> String {
     let name = format!("{}-redis-cleanup", cluster.name_any());
@@ -84,7 +89,8 @@ pub fn redis_cleanup(cluster: &RayCluster) -> String {
     }
 }
 
-/// The last 50 characters of a name, the first of them a letter (KubeRay 1.7 `ray-operator/controllers/ray/utils/util.go`,
+/// Trims a name to its last 50 characters, and replaces a first character that is not a letter by
+/// `r` (KubeRay 1.7 `ray-operator/controllers/ray/utils/util.go`,
 /// `CheckName`).
 fn clipped(name: &str) -> String {
     let kept = end_of(name, PREFIX_LENGTH);
@@ -94,22 +100,23 @@ fn clipped(name: &str) -> String {
     }
 }
 
-/// The last characters of a name of ASCII ones.
+/// Returns the last `length` characters of an ASCII name.
 fn end_of(name: &str, length: usize) -> &str {
     &name[name.len().saturating_sub(length)..]
 }
 
-/// The name by which workers reach the head.
+/// Returns the DNS name of the head Service, which workers connect to.
 pub fn head_address(cluster: &RayCluster) -> String {
     format!("{}.{}.svc.{CLUSTER_DOMAIN}", head_service(cluster), cluster.namespace().unwrap_or_default())
 }
 
-/// The label that all pods of a cluster in one role share.
+/// Returns the value of the label `ray.io/identifier` for a node type.
 pub fn identifier(cluster: &RayCluster, role: Role) -> String {
     format!("{}-{role}", cluster.name_any())
 }
 
-/// The name of the pod in a slot of a group. Two slots of a group never share a name; another `attempt` gives another name.
+/// Returns the name of the pod with this ordinal in its group. Two ordinals of a group never share
+/// a name; another `attempt` yields another name.
 pub fn pod(cluster: &RayCluster, group: &str, role: Role, slot: u32, attempt: u32) -> String {
     let prefix = match role {
         Role::Head => cluster.name_any(),
@@ -119,13 +126,13 @@ pub fn pod(cluster: &RayCluster, group: &str, role: Role, slot: u32, attempt: u3
     format!("{prefix}-{role}-{}", suffix(&[&cluster.uid().unwrap_or_default(), group, &attempt.to_string()], slot))
 }
 
-/// The name of a replica of several hosts.
+/// Returns the name of a multi-host replica.
 pub fn replica(cluster: &RayCluster, group: &str, replica: u32, attempt: u32) -> String {
     let uid = cluster.uid().unwrap_or_default();
     format!("{group}-{}", suffix(&["replica", &uid, group, &attempt.to_string()], replica))
 }
 
-/// A group's name may hold what a pod's name may not.
+/// Maps a character of a group name to one that is valid in a pod name.
 fn dns_character(character: char) -> char {
     match character.to_ascii_lowercase() {
         allowed @ ('a'..='z' | '0'..='9' | '-' | '.') => allowed,
@@ -133,8 +140,9 @@ fn dns_character(character: char) -> char {
     }
 }
 
-fn suffix(of: &[&str], index: u32) -> String {
-    let digest = Sha256::digest(of.join("/"));
+/// Returns the suffix number `index` of the sequence that starts at the hash of `parts`.
+fn suffix(parts: &[&str], index: u32) -> String {
+    let digest = Sha256::digest(parts.join("/"));
     let start = digest.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte));
     let mut rest = (start % SUFFIXES + u64::from(index) * STRIDE) % SUFFIXES;
     let mut letters = String::with_capacity(5);
@@ -153,7 +161,7 @@ mod tests {
     use crate::fixtures::cluster;
 
     #[test]
-    fn a_pod_has_the_same_name_whenever_it_is_asked_for() {
+    fn pod_name_is_deterministic() {
         let cluster = cluster();
         assert_eq!(pod(&cluster, "small", Role::Worker, 3, 0), pod(&cluster, "small", Role::Worker, 3, 0));
         assert_ne!(pod(&cluster, "small", Role::Worker, 3, 0), pod(&cluster, "small", Role::Worker, 3, 1));
@@ -163,14 +171,14 @@ mod tests {
     }
 
     #[test]
-    fn no_two_slots_of_a_group_share_a_name() {
+    fn pods_of_a_group_have_distinct_names() {
         let cluster = cluster();
         let names: BTreeSet<_> = (0..20_000).map(|slot| pod(&cluster, "small", Role::Worker, slot, 0)).collect();
         assert_eq!(names.len(), 20_000);
     }
 
     #[test]
-    fn a_long_name_is_clipped_and_stays_a_dns_label() {
+    fn long_pod_name_is_trimmed_to_a_dns_label() {
         let mut cluster = cluster();
         cluster.metadata.name = Some("c".repeat(53));
         let name = pod(&cluster, "Big_Group", Role::Worker, 0, 0);

@@ -1,20 +1,21 @@
-//! Where the pods of a group may run: on the nodes of the flavor whose quota they use.
+//! Node placement of pods: they run on the nodes of the ResourceFlavor whose quota they use.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{PodSpec, Toleration};
 
-/// What a pod gets from its flavors (Kueue 0.19 `pkg/podset/podset.go`).
+/// Node labels and tolerations that a pod gets from its assigned flavors (Kueue 0.19
+/// `pkg/podset/podset.go`).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Placement {
-    /// Labels of the flavor's nodes; they become the pod's node selector.
+    /// Node labels of the flavors, added to the pod's node selector.
     pub node_labels: BTreeMap<String, String>,
-    /// Tolerations that the flavor's nodes need.
+    /// Tolerations of the flavors.
     pub tolerations: Vec<Toleration>,
 }
 
 impl Placement {
-    /// Adds to a pod what it lacks.
+    /// Adds the node labels and the missing tolerations to a pod.
     pub fn apply(&self, pod: &mut PodSpec) {
         if !self.node_labels.is_empty() {
             pod.node_selector.get_or_insert_default().extend(self.node_labels.clone());
@@ -33,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_goes_where_its_flavor_is_and_keeps_what_its_author_asked_for() {
+    fn placement_extends_node_selector_and_tolerations_of_the_user() {
         let gpu = Toleration { key: Some("gpu".into()), ..Toleration::default() };
         let own = Toleration { key: Some("own".into()), ..Toleration::default() };
         let placement = Placement {

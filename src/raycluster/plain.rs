@@ -1,17 +1,18 @@
-//! One way to write what can be written in several, so that specs are compared by what they say. Whoever reads an object and writes it
-//! back may write it in another way: empty maps come and go, and `1` becomes `1000m`.
+//! Canonical form of JSON, so that specs are compared by meaning. A client that reads an object and
+//! writes it back may change its notation: empty maps appear or disappear, and `1` becomes `1000m`.
 
 use serde_json::Value;
 
 use sluice_api::quantity::Exact;
 
-/// JSON without what says nothing: nulls, empty maps and lists, and other ways to write a quantity.
+/// Returns `value` in canonical form: without nulls, empty maps and empty lists, and with
+/// normalized quantities in `limits` and `requests`.
 pub fn of(mut value: Value) -> Value {
     tidy(&mut value, false);
     value
 }
 
-fn tidy(value: &mut Value, of_amounts: bool) {
+fn tidy(value: &mut Value, holds_quantities: bool) {
     match value {
         Value::Object(fields) => {
             for (name, field) in fields.iter_mut() {
@@ -22,7 +23,10 @@ fn tidy(value: &mut Value, of_amounts: bool) {
         Value::Array(items) => items.iter_mut().for_each(|item| tidy(item, false)),
         _ => {}
     }
-    if let (true, Some(amounts)) = (of_amounts, value.as_object_mut()) {
+    if !holds_quantities {
+        return;
+    }
+    if let Some(amounts) = value.as_object_mut() {
         for amount in amounts.values_mut() {
             let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
             if let Ok(exact) = Exact::parse(&text) {

@@ -1,4 +1,4 @@
-//! What a pod that exists tells.
+//! Accessors for existing pods of a cluster: node type, group, state and failures.
 
 use k8s_openapi::api::core::v1::{ContainerState, Pod};
 use kube_core::ResourceExt;
@@ -8,8 +8,8 @@ use super::groups::Role;
 use sluice_api::kueue::scheduling_gate;
 use sluice_api::ray::names;
 
-/// The pods that the cluster controls. One of another cluster that had the same name is not among them: its name, its quota
-/// and its end are that cluster's.
+/// Returns the pods that the cluster controls, sorted by name. A pod of an earlier cluster of the
+/// same name is excluded: its quota and deletion belong to that cluster.
 pub(super) fn own<'a>(view: &View<'a>) -> Vec<&'a Pod> {
     let uid = view.cluster.metadata.uid.as_deref().unwrap_or_default();
     let controlled =
@@ -19,7 +19,7 @@ pub(super) fn own<'a>(view: &View<'a>) -> Vec<&'a Pod> {
     own
 }
 
-/// What a pod is to its cluster, as its label says.
+/// Returns the node type from the pod's label; `None` if the label is missing or unknown.
 pub(super) fn role(pod: &Pod) -> Option<Role> {
     match pod.labels().get(names::NODE_TYPE_LABEL)?.as_str() {
         "head" => Some(Role::Head),
@@ -28,7 +28,8 @@ pub(super) fn role(pod: &Pod) -> Option<Role> {
     }
 }
 
-/// The group of a pod; that of a head follows from its role.
+/// Returns the group of a pod: `headgroup` for a head, else the group label (empty if it is
+/// missing).
 pub(super) fn group(pod: &Pod) -> &str {
     match role(pod) {
         Some(Role::Head) => names::HEAD_GROUP,
@@ -36,38 +37,38 @@ pub(super) fn group(pod: &Pod) -> &str {
     }
 }
 
-/// A number among a pod's labels.
+/// Returns the number in a label of a pod; `None` if it is missing or not a number.
 pub(super) fn index(pod: &Pod, label: &str) -> Option<u32> {
     pod.labels().get(label)?.parse().ok()
 }
 
-/// Whether the pod is on its way out.
+/// Reports whether the pod is terminating.
 pub(super) fn is_going(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// Whether the pod waits behind a scheduling gate until quota is admitted for it.
+/// Reports whether the pod has the scheduling gate that is removed once its quota is admitted.
 pub(super) fn is_gated(pod: &Pod) -> bool {
     scheduling_gate::is_gated(pod)
 }
 
-/// Whether all of the pod's containers have ended for good, so that it holds no resources any more.
+/// Reports whether the pod has succeeded or failed, so that it no longer uses resources.
 pub(super) fn has_ended(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
-/// Whether the pod runs.
+/// Reports whether the pod's phase is `Running`.
 pub(super) fn is_running(pod: &Pod) -> bool {
     phase(pod) == "Running"
 }
 
-/// Whether the pod runs and is ready.
+/// Reports whether the pod is running and ready.
 pub(super) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     is_running(pod) && conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Why the pod will never run Ray again, if that is so (KubeRay 1.7 `shouldDeletePod`).
+/// Returns why the pod will never run Ray again; `None` if it may (KubeRay 1.7 `shouldDeletePod`).
 pub(super) fn ailment(pod: &Pod) -> Option<String> {
     if has_ended(pod) {
         let reason = pod.status.as_ref().and_then(|status| status.reason.as_deref());
@@ -80,10 +81,10 @@ pub(super) fn ailment(pod: &Pod) -> Option<String> {
     let ray = spec.containers.first()?;
     let ended = states(pod).find(|(name, _)| *name == ray.name)?.1.terminated.as_ref()?;
     (is_running(pod) && spec.restart_policy.as_deref() == Some("Never"))
-        .then(|| format!("Ray ended with exit code {}, and the pod never restarts it", ended.exit_code))
+        .then(|| format!("the Ray container exited with code {}, and restartPolicy is Never", ended.exit_code))
 }
 
-/// The state of each container, by its name.
+/// Returns name and state of each container that has a state.
 pub(super) fn states(pod: &Pod) -> impl Iterator<Item = (&str, &ContainerState)> {
     let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
     statuses.filter_map(|status| Some((status.name.as_str(), status.state.as_ref()?)))

@@ -1,4 +1,4 @@
-//! Whether Ray is alive in a pod, and ready
+//! Liveness and readiness probes of the containers that run Ray
 //! (KubeRay 1.7 `ray-operator/controllers/ray/common/pod.go`, `initLivenessAndReadinessProbe`).
 
 use k8s_openapi::api::core::v1::{Container, ExecAction, HTTPGetAction, Probe};
@@ -8,16 +8,17 @@ use super::groups::Role;
 use super::template::Common;
 use sluice_api::ray::options::StringMap;
 
-/// From this version on, one address tells of all parts of a node.
+/// Lowest Ray version in which `/api/healthz` of the dashboard agent covers all processes of a
+/// node.
 const ONE_HEALTH_CHECK_SINCE: (u64, u64) = (2, 53);
-/// Where the agent of each node listens unless `rayStartParams` says otherwise.
+/// Default port of the dashboard agent.
 const AGENT_PORT: i32 = 52365;
-/// Where the dashboard listens unless `rayStartParams` says otherwise.
+/// Default port of the dashboard.
 const DASHBOARD_PORT: i32 = 8265;
-/// Where Serve listens unless the container names a port for it.
+/// Default port of the Serve proxy.
 const SERVE_PORT: i32 = 8000;
 
-/// Adds the probes that the user did not set.
+/// Adds the probes that the user has not set.
 pub(super) fn put(common: &Common<'_>, role: Role, params: &StringMap, ray: &mut Container) {
     let timeout = if role == Role::Head { 5 } else { 2 };
     let check = Check::of(common, role, params);
@@ -28,7 +29,7 @@ pub(super) fn put(common: &Common<'_>, role: Role, params: &StringMap, ray: &mut
     if ray.readiness_probe.is_none() {
         let mut probe = Probe { initial_delay_seconds: Some(10), failure_threshold: Some(10), ..check.probe(timeout) };
         if common.serves() && role == Role::Worker {
-            // Requests are sent to a worker only while its Serve proxy answers, and no longer than that.
+            // A worker gets requests only while its Serve proxy responds: one failure removes it.
             let mut commands = check.commands;
             commands.push(wget(port_of(ray, "serve").unwrap_or(SERVE_PORT), "-/healthz"));
             probe.http_get = None;
@@ -39,11 +40,11 @@ pub(super) fn put(common: &Common<'_>, role: Role, params: &StringMap, ray: &mut
     }
 }
 
-/// How a node is asked whether it is well.
+/// Health check of a Ray node.
 struct Check {
-    /// The port of the address that answers for the whole node; `None` for a Ray that is too old for that.
+    /// Port of the endpoint that covers the whole node; `None` if the Ray version lacks it.
     http_port: Option<i32>,
-    /// Commands that ask each part.
+    /// Commands that check each process of the node.
     commands: Vec<String>,
 }
 
@@ -81,13 +82,14 @@ fn wget(port: i32, path: &str) -> String {
     format!("wget --tries=1 --timeout=2 -qO- http://localhost:{port}/{path} | grep success")
 }
 
-/// The port that a container gives this name.
+/// Returns the container port of this name.
 pub(super) fn port_of(container: &Container, name: &str) -> Option<i32> {
     let ports = container.ports.iter().flatten();
     ports.filter(|port| port.name.as_deref() == Some(name)).map(|port| port.container_port).next()
 }
 
-/// Major and minor of a Ray version, like `2.53.0` or `v2.53.0rc1`; `None` for anything else.
+/// Parses major and minor of a Ray version, like `2.53.0` or `v2.53.0rc1`; `None` for anything
+/// else.
 pub(super) fn version(text: &str) -> Option<(u64, u64)> {
     let mut parts = text.trim().trim_start_matches('v').split('.');
     let major = parts.next()?.parse().ok()?;
@@ -109,7 +111,7 @@ mod tests {
     #[case("nightly", None)]
     #[case("2", None)]
     #[case("", None)]
-    fn versions_are_read(#[case] text: &str, #[case] expected: Option<(u64, u64)>) {
+    fn ray_versions_are_parsed(#[case] text: &str, #[case] expected: Option<(u64, u64)>) {
         assert_eq!(version(text), expected);
     }
 }

@@ -1,12 +1,12 @@
-//! What is wrong with a spec.
+//! Validation errors of a spec.
 
-/// One thing that is wrong with a spec.
+/// Validation error of one field (apimachinery `field.Error`).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
 pub struct Problem {
-    /// Path of the field.
+    /// Path of the field, like `spec.rayVersion`.
     pub field: String,
-    /// What is wrong with it, and what is allowed.
+    /// Invalid value, and what is allowed.
     pub message: String,
 }
 

@@ -1,8 +1,10 @@
-//! The end of a cluster whose state is kept in a Redis: its keys go before it does
-//! (KubeRay 1.7 `ray-operator/controllers/ray/raycluster_controller.go`, `buildRedisCleanupJob` and the finalizer around it).
+//! Deletion of a cluster that stores its state in Redis: its keys are deleted first
+//! (KubeRay 1.7 `ray-operator/controllers/ray/raycluster_controller.go`, `buildRedisCleanupJob` and
+//! the finalizer around it).
 //!
-//! A finalizer holds the cluster until a Job has deleted the keys; but never for longer than a time that its owner can set, so that
-//! a Redis that is gone keeps nobody from deleting a cluster.
+//! A finalizer blocks the deletion until a Job has deleted the keys. It is released after a
+//! timeout, which an annotation can set, so that an unreachable Redis does not block the deletion
+//! forever.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +21,14 @@ use super::{View, names as naming, pod_builder, pods, template};
 use sluice_api::ray::{RayCluster, names};
 use sluice_plan::{Note, Plan, Write};
 
-/// After so many seconds the Job is given up, and so is waiting for it, unless an annotation says otherwise.
+/// Default timeout of the cleanup, in seconds.
 const PATIENCE: i64 = 300;
-/// The node type of its pod: neither head nor worker, so that no Service leads to it.
+/// Node type label of the cleanup pod: neither head nor worker, so that no Service selects it.
 const NODE_TYPE: &str = "redis-cleanup";
-/// What its pod needs: (CPU, memory).
+/// Resources of the cleanup pod: (CPU, memory).
 const NEEDS: (&str, &str) = ("200m", "256Mi");
-/// What it does: the addresses of a Redis cluster are separated by commas, and one of them leads to all.
+/// Python script of the cleanup pod. The addresses of a Redis cluster are comma-separated, and each
+/// of them reaches all nodes.
 const SCRIPT: &str = r#"import os, sys
 from urllib.parse import urlparse
 from ray._private.gcs_utils import cleanup_redis_storage
@@ -44,7 +47,8 @@ done = cleanup_redis_storage(
 sys.exit(0 if done else 1)
 "#;
 
-/// Whether the cluster has to be held first, so that it can't be deleted while a head writes keys that nobody would delete.
+/// Reports whether the finalizer is still missing. No head may start without it: deleting the
+/// cluster would leave its keys behind.
 pub(super) fn awaits_finalizer(cluster: &RayCluster) -> bool {
     fault_tolerance::is_on(cluster) && !is_held(cluster)
 }
@@ -53,27 +57,28 @@ fn is_held(cluster: &RayCluster) -> bool {
     cluster.finalizers().iter().any(|finalizer| finalizer == names::REDIS_CLEANUP_FINALIZER)
 }
 
-/// Holds the cluster, if its keys have to be deleted.
+/// Adds the finalizer, if the cluster's keys have to be deleted on its deletion.
 pub(super) fn plan(cluster: &RayCluster, plan: &mut Plan) {
     if awaits_finalizer(cluster) {
-        let mut held = cluster.clone();
-        held.finalizers_mut().push(names::REDIS_CLEANUP_FINALIZER.to_owned());
-        plan.write(Write::patch(cluster, &held));
+        let mut protected = cluster.clone();
+        protected.finalizers_mut().push(names::REDIS_CLEANUP_FINALIZER.to_owned());
+        plan.write(Write::patch(cluster, &protected));
     }
 }
 
-/// Brings a cluster that is being deleted to its end: first its pods go, since a head would go on writing, then its keys.
+/// Finalizes a terminating cluster: deletes its pods, since a head would continue to write keys,
+/// and then the keys.
 pub(super) fn end(view: &View<'_>, plan: &mut Plan) {
     let cluster = view.cluster;
     let (true, Some(deletion)) = (is_held(cluster), &cluster.metadata.deletion_timestamp) else { return };
     let own = pods::own(view);
     plan.writes.extend(own.iter().filter(|pod| !pods::is_going(pod)).map(|pod| Write::delete(*pod, false)));
-    let give_up = deletion.0.checked_add(patience(cluster)).unwrap_or(Timestamp::MAX);
-    match outcome(view, &own, give_up) {
+    let deadline = deletion.0.checked_add(patience(cluster)).unwrap_or(Timestamp::MAX);
+    match outcome(view, &own, deadline) {
         Outcome::Over(note) => {
-            let mut free = cluster.clone();
-            free.finalizers_mut().retain(|finalizer| finalizer != names::REDIS_CLEANUP_FINALIZER);
-            plan.write(Write::patch(cluster, &free));
+            let mut released = cluster.clone();
+            released.finalizers_mut().retain(|finalizer| finalizer != names::REDIS_CLEANUP_FINALIZER);
+            plan.write(Write::patch(cluster, &released));
             plan.notes.extend(note.map(|note| *note));
         }
         Outcome::Begins(job) => {
@@ -81,40 +86,41 @@ pub(super) fn end(view: &View<'_>, plan: &mut Plan) {
                 format!("Created Redis cleanup Job {}/{}", cluster.namespace().unwrap_or_default(), job.name_any());
             plan.write(Write::create(job.as_ref()));
             plan.notes.push(Note::normal(cluster, "CreatedRedisCleanupJob", text));
-            plan.wake(give_up);
+            plan.wake(deadline);
         }
-        Outcome::Waits => plan.wake(give_up),
+        Outcome::Waits => plan.wake(deadline),
     }
 }
 
+/// Progress of the cleanup.
 enum Outcome {
-    /// There is nothing left to wait for; and what is to be said of that.
+    /// The finalizer can be removed, with an optional Event.
     Over(Option<Box<Note>>),
-    /// The keys can be deleted now.
+    /// The Job that deletes the keys can be created.
     Begins(Box<Job>),
-    /// Pods have to go first, or the Job has to end.
+    /// Pods are still terminating, or the Job is running.
     Waits,
 }
 
-fn outcome(view: &View<'_>, own: &[&Pod], give_up: Timestamp) -> Outcome {
+fn outcome(view: &View<'_>, own: &[&Pod], deadline: Timestamp) -> Outcome {
     let cluster = view.cluster;
     if !fault_tolerance::is_on(cluster) {
         return Outcome::Over(None);
     }
-    let keys = || format!("keys of {:?} may be left in the Redis", storage_namespace(cluster));
-    let ended = |kind: &str| {
+    let keys = || format!("keys of storage namespace {:?} may be left in the Redis", storage_namespace(cluster));
+    let has_condition = |kind: &str| {
         let status = view.cleanup.and_then(|job| job.status.as_ref());
         let mut conditions = status.iter().flat_map(|status| status.conditions.iter().flatten());
         conditions.any(|condition| condition.type_ == kind && condition.status == "True")
     };
-    if ended("Complete") {
+    if has_condition("Complete") {
         return Outcome::Over(None);
     }
-    if ended("Failed") {
+    if has_condition("Failed") {
         let text = format!("Redis cleanup Job {} failed: {}", naming::redis_cleanup(cluster), keys());
         return Outcome::Over(Some(Box::new(Note::warning(cluster, "RedisCleanupFailed", text))));
     }
-    if view.now >= give_up {
+    if view.now >= deadline {
         let text = format!("Redis was not cleaned up within {} s: {}", patience(cluster).as_secs(), keys());
         return Outcome::Over(Some(Box::new(Note::warning(cluster, "ForceDeletedStuckCluster", text))));
     }
@@ -123,7 +129,7 @@ fn outcome(view: &View<'_>, own: &[&Pod], give_up: Timestamp) -> Outcome {
     }
     if let Some(other) = &view.shares_storage_with {
         let text = format!(
-            "Redis is not cleaned up: RayCluster {other} keeps its state under {:?} there too",
+            "skipped Redis cleanup: RayCluster {other} may use the same storage namespace {:?}",
             storage_namespace(cluster)
         );
         return Outcome::Over(Some(Box::new(Note::normal(cluster, "RedisCleanupSkipped", text))));
@@ -131,26 +137,27 @@ fn outcome(view: &View<'_>, own: &[&Pod], give_up: Timestamp) -> Outcome {
     match job(cluster) {
         Some(job) => Outcome::Begins(Box::new(job)),
         None => {
-            let text = format!("no Redis cleanup Job can be made from a head template that makes no sense: {}", keys());
+            let text = format!("can't create the Redis cleanup Job: the head template is invalid; {}", keys());
             Outcome::Over(Some(Box::new(Note::warning(cluster, "FailedToCreateRedisCleanupJob", text))))
         }
     }
 }
 
-/// For how long the cluster is held once it is to be deleted.
+/// Returns the timeout of the cleanup: the annotation's positive number of seconds, or the default.
 fn patience(cluster: &RayCluster) -> SignedDuration {
     let own = cluster.annotations().get(names::FAULT_TOLERANCE_DELETION_ANNOTATION);
     let own = own.and_then(|seconds| seconds.parse::<u32>().ok()).filter(|seconds| *seconds > 0);
     SignedDuration::from_secs(own.map_or(PATIENCE, i64::from))
 }
 
-/// The Job: the head's pod with nothing but the container that runs Ray, which deletes the keys instead. It needs nothing that
-/// goes with the cluster, as the ServiceAccount of its autoscaler and the Secret with its token do: they may be gone first.
+/// Returns the cleanup Job: the head's pod with only the Ray container, which runs [`SCRIPT`]. It
+/// must not depend on objects that the cluster owns (autoscaler ServiceAccount, token Secret),
+/// since they may be deleted earlier. `None` if the head template is invalid.
 fn job(cluster: &RayCluster) -> Option<Job> {
-    let mut bare = cluster.clone();
-    bare.spec.enable_in_tree_autoscaling = None;
-    bare.spec.auth_options = None;
-    let mut template = template::head(&bare).ok()?;
+    let mut independent = cluster.clone();
+    independent.spec.enable_in_tree_autoscaling = None;
+    independent.spec.auth_options = None;
+    let mut template = template::head(&independent).ok()?;
     reduce(&mut template)?;
     let meta = template.metadata.clone().unwrap_or_default();
     Some(Job {
@@ -172,6 +179,7 @@ fn job(cluster: &RayCluster) -> Option<Job> {
     })
 }
 
+/// Reduces a head template to the container that deletes the keys; `None` if it has no container.
 fn reduce(template: &mut PodTemplateSpec) -> Option<()> {
     let labels = template.metadata.get_or_insert_default().labels.get_or_insert_default();
     labels.insert(names::NODE_TYPE_LABEL.to_owned(), NODE_TYPE.to_owned());
@@ -179,7 +187,7 @@ fn reduce(template: &mut PodTemplateSpec) -> Option<()> {
     spec.containers.truncate(1);
     spec.restart_policy = Some("Never".to_owned());
     let ray = spec.containers.first_mut()?;
-    let needs: BTreeMap<String, Quantity> = [("cpu", NEEDS.0), ("memory", NEEDS.1)]
+    let amounts: BTreeMap<String, Quantity> = [("cpu", NEEDS.0), ("memory", NEEDS.1)]
         .map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())))
         .into();
     ray.set_env("RAY_redis_db_connect_retries", "120");
@@ -191,8 +199,8 @@ fn reduce(template: &mut PodTemplateSpec) -> Option<()> {
         readiness_probe: None,
         startup_probe: None,
         resources: Some(ResourceRequirements {
-            limits: Some(needs.clone()),
-            requests: Some(needs),
+            limits: Some(amounts.clone()),
+            requests: Some(amounts),
             ..ResourceRequirements::default()
         }),
         ..std::mem::take(ray)

@@ -1,12 +1,14 @@
-//! What a RayCluster's pods are made from, kept in the API server: its revisions.
+//! Revisions of a RayCluster's spec, stored as ControllerRevisions.
 //!
-//! A cluster of its own has a ControllerRevision for the spec that its pods are made from, so that with
-//! `upgradeStrategy: Recreate` it is known which pods are to be made anew, and what the others look like until then. What is kept
-//! is the spec as it was written. Two specs are compared by [`Essence`] at the time when it matters, so another release that looks
-//! at other fields neither makes pods anew nor misses an edit.
+//! A standalone RayCluster has a ControllerRevision with the spec that its pods were created from.
+//! With `upgradeStrategy: Recreate` it determines which pods to recreate, and what the existing
+//! pods look like until then. The spec is stored as written, and specs are compared by [`Essence`]
+//! on use. A release that considers other fields therefore neither recreates pods needlessly nor
+//! misses an edit.
 //!
-//! The first revision of a cluster has no name: its pods carry no label, and its quota is held for the cluster's own uid. So it is
-//! with all pods of a cluster that KubeRay or an earlier release has made.
+//! The first revision of a cluster has no name: its pods have no revision label, and its quota
+//! belongs to the cluster's uid. This also applies to all pods created by KubeRay or by an earlier
+//! release.
 
 use std::collections::BTreeMap;
 
@@ -23,10 +25,10 @@ use sluice_api::ray::options::RayClusterUpgradeType;
 use sluice_api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
 use sluice_plan::{Plan, Write};
 
-/// A revision of a cluster, by its name; `None` is the first one.
+/// Name of a revision; `None` is the first one.
 pub type Name = Option<String>;
 
-/// What is kept of a revision.
+/// Content of a stored revision: the spec, and the part of it that affects pods.
 #[derive(Debug)]
 pub struct Content {
     spec: RayClusterSpec,
@@ -34,7 +36,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// Reads it; `None` if it can't be read.
+    /// Parses the content of `object`; `None` if it has no valid spec.
     pub fn of(object: &ControllerRevision) -> Option<Self> {
         let spec: RayClusterSpec = serde_json::from_value(object.data.as_ref()?.0.get("spec")?.clone()).ok()?;
         let essence = Essence::of(&spec);
@@ -42,7 +44,7 @@ impl Content {
     }
 }
 
-/// One revision that is kept.
+/// Stored revision.
 #[derive(Debug)]
 struct Kept<'a> {
     object: &'a ControllerRevision,
@@ -50,28 +52,28 @@ struct Kept<'a> {
     content: &'a Content,
 }
 
-/// All revisions of a cluster that are kept, the newest last.
+/// Stored revisions of a cluster, newest last.
 #[derive(Debug, Default)]
 pub struct History<'a> {
     kept: Vec<Kept<'a>>,
 }
 
-/// How a cluster's pods compare with its newest revision.
+/// State of a cluster's pods relative to its newest revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stand {
-    /// They are of the newest, or of none that is known.
+    /// All pods belong to the newest revision, or no revision is stored.
     Whole(Name),
-    /// There are pods of an earlier one.
+    /// Pods of an earlier revision exist.
     Renewing {
-        /// What they are of.
+        /// Revision of these pods.
         old: Name,
-        /// The newest.
+        /// Newest revision.
         new: Name,
     },
 }
 
 impl<'a> History<'a> {
-    /// The revisions in these objects.
+    /// Returns the history of these objects.
     pub fn of(objects: impl IntoIterator<Item = (&'a ControllerRevision, &'a Content)>) -> Self {
         let named = objects.into_iter().map(|(object, content)| Kept { object, name: name(object.labels()), content });
         let mut kept: Vec<Kept<'a>> = named.collect();
@@ -79,31 +81,33 @@ impl<'a> History<'a> {
         Self { kept }
     }
 
-    /// Whether none is known.
+    /// Reports whether no revision is stored.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// How the cluster's pods compare with the newest. Where there are none, `paid` is what quota is held for. One that has ended is
-    /// still there, with its name and what it writes last, until it is gone.
-    pub fn stand<'p>(&self, pods: impl IntoIterator<Item = &'p Pod>, paid: Option<Name>) -> Stand {
+    /// Compares the cluster's pods with the newest revision. Without pods, the revision that holds
+    /// quota (`with_quota`) counts instead. A finished pod counts until it is deleted, since it
+    /// still occupies its name and may still report status.
+    pub fn stand<'p>(&self, pods: impl IntoIterator<Item = &'p Pod>, with_quota: Option<Name>) -> Stand {
         let Some(newest) = self.kept.last() else { return Stand::Whole(None) };
         let mut pods = pods.into_iter().map(of_pod).peekable();
         let has_none = pods.peek().is_none();
-        let of_none = paid.filter(|paid| has_none && self.spec(paid).is_some());
-        match pods.chain(of_none).find(|name| *name != newest.name) {
+        let fallback = with_quota.filter(|name| has_none && self.spec(name).is_some());
+        match pods.chain(fallback).find(|name| *name != newest.name) {
             Some(old) => Stand::Renewing { old, new: newest.name.clone() },
             None => Stand::Whole(newest.name.clone()),
         }
     }
 
-    /// Whether the newest is of what a cluster's spec comes down to, as far as that asks for pods to be made anew.
+    /// Reports whether the newest revision covers `wanted`, so that no pods have to be recreated.
     pub fn has(&self, cluster: &RayCluster, wanted: &Essence) -> bool {
-        let is_it = |known: &Essence| known == wanted || known.differs_in_groups_only(wanted);
-        !is_recreated(cluster) || self.kept.last().is_some_and(|newest| is_it(&newest.content.essence))
+        let covers = |known: &Essence| known == wanted || known.differs_in_groups_only(wanted);
+        !is_recreated(cluster) || self.kept.last().is_some_and(|newest| covers(&newest.content.essence))
     }
 
-    /// The cluster as it was in a revision, with what of its present spec needs no new pods; `None` for one that isn't kept.
+    /// Returns the cluster with the pod-affecting part of its spec from `revision`, and the rest
+    /// from its current spec; `None` if the revision is not stored.
     pub fn in_effect(&self, cluster: &RayCluster, revision: &Name) -> Option<RayCluster> {
         let spec = revised(&cluster.spec, self.spec(revision)?);
         Some(RayCluster { metadata: cluster.metadata.clone(), spec, status: cluster.status.clone() })
@@ -113,7 +117,8 @@ impl<'a> History<'a> {
         self.kept.iter().rev().find(|kept| kept.name == *revision).map(|kept| &kept.content.spec)
     }
 
-    /// Keeps the spec that the cluster's pods are made from, which comes down to `wanted`, and lets go what no pod is of any more.
+    /// Stores the current spec as the newest revision, if its pod-affecting part `wanted` is new,
+    /// and deletes revisions that no pod uses.
     pub fn plan(&self, cluster: &RayCluster, wanted: &Essence, pods: &[&Pod], plan: &mut Plan) {
         let in_use: Vec<Name> = pods.iter().map(|pod| of_pod(pod)).collect();
         plan.write(self.next(cluster, wanted, &in_use));
@@ -126,8 +131,8 @@ impl<'a> History<'a> {
         }
     }
 
-    /// What has to be written for the newest revision to be the one that is wanted. If somebody has deleted all of them, pods count as
-    /// made from the spec as it is.
+    /// Returns the write that makes `wanted` the newest revision; `None` if it is already. If all
+    /// revisions were deleted, existing pods count as created from the current spec.
     fn next(&self, cluster: &RayCluster, wanted: &Essence, in_use: &[Name]) -> Option<Write> {
         let Some(newest) = self.kept.last() else {
             return Some(Write::create(&object(cluster, in_use.iter().flatten().next().cloned(), 1)));
@@ -144,22 +149,23 @@ impl<'a> History<'a> {
             return None;
         }
         match self.kept.iter().rev().find(|kept| kept.content.essence == *wanted) {
-            Some(back) => {
-                let again = ControllerRevision { revision: number, ..back.object.clone() };
-                Write::patch(back.object, &again)
+            // A reverted spec reuses its earlier revision, as a Deployment's rollback does.
+            Some(earlier) => {
+                let renumbered = ControllerRevision { revision: number, ..earlier.object.clone() };
+                Write::patch(earlier.object, &renumbered)
             }
             None => Some(Write::create(&object(cluster, Some(fingerprint::of(&wanted.0)), number))),
         }
     }
 }
 
-/// Whether pods are made anew when the spec asks for other ones.
+/// Reports whether a spec change recreates pods (`upgradeStrategy: Recreate`).
 pub fn is_recreated(cluster: &RayCluster) -> bool {
     let strategy = cluster.spec.upgrade_strategy.as_ref().and_then(|strategy| strategy.type_);
     strategy == Some(RayClusterUpgradeType::Recreate)
 }
 
-/// The revision that a pod was made from.
+/// Returns the revision that a pod was created from.
 pub fn of_pod(pod: &Pod) -> Name {
     name(pod.labels())
 }
@@ -168,21 +174,22 @@ fn name(labels: &BTreeMap<String, String>) -> Name {
     labels.get(names::REVISION_LABEL).cloned()
 }
 
-/// Tells a new pod what it is made from.
+/// Sets the revision label of a new pod.
 pub(super) fn stamp(pod: &mut Pod, revision: &Name) {
     if let Some(name) = revision {
         pod.labels_mut().insert(names::REVISION_LABEL.to_owned(), name.clone());
     }
 }
 
-/// The name of the share of a cluster's quota that a revision has: the cluster's uid, and the revision's name unless it is the first.
+/// Returns the id under which a revision of a cluster holds quota: `<cluster uid>@<revision>`, or
+/// just the uid for the first revision.
 pub fn share(cluster_uid: &str, revision: &Name) -> String {
     revision.as_ref().map_or_else(|| cluster_uid.to_owned(), |name| format!("{cluster_uid}@{name}"))
 }
 
-/// The uid of the cluster that a share of quota is of, and its revision.
-pub fn of_share(share: &str) -> (&str, Name) {
-    share.split_once('@').map_or((share, None), |(uid, name)| (uid, Some(name.to_owned())))
+/// Splits an id returned by [`share`] into cluster uid and revision.
+pub fn of_share(member: &str) -> (&str, Name) {
+    member.split_once('@').map_or((member, None), |(uid, name)| (uid, Some(name.to_owned())))
 }
 
 fn object(cluster: &RayCluster, name: Name, number: i64) -> ControllerRevision {
@@ -196,22 +203,24 @@ fn object(cluster: &RayCluster, name: Name, number: i64) -> ControllerRevision {
             owner_references: Some(vec![pod_builder::owner(cluster)]),
             ..ObjectMeta::default()
         },
-        // Strings, numbers, lists and string-keyed maps: serialisation can't fail.
+        // Strings, numbers, lists and string-keyed maps: serialization can't fail.
         data: Some(RawExtension(json!({"spec": serde_json::to_value(&cluster.spec).unwrap_or_default()}))),
         revision: number,
     }
 }
 
-/// Of a spec, what pods are made from: by `cluster`, by `head` and how that is reached, and by `workers` by group. Left out is what can be applied while
-/// they run, what others write into a spec (tolerations and scheduling gates), and how the same is written in another way. KubeRay
-/// 1.7 leaves out less (`ray-operator/controllers/ray/utils/util.go`, `GenerateHashWithoutReplicasAndWorkersToDelete`).
+/// Part of a spec that affects pods, in canonical JSON: `cluster`, `head`, `headService` (its name)
+/// and `workers` by group. It excludes fields that apply to running pods, fields that other
+/// controllers set (tolerations and scheduling gates), and differences of notation. KubeRay 1.7
+/// excludes less (`ray-operator/controllers/ray/utils/util.go`,
+/// `GenerateHashWithoutReplicasAndWorkersToDelete`).
 #[derive(Debug, PartialEq)]
 pub struct Essence(Value);
 
 impl Essence {
-    /// That of a spec.
+    /// Returns the pod-affecting part of a spec.
     pub fn of(spec: &RayClusterSpec) -> Self {
-        // Workers reach the head by it.
+        // Workers connect to the head by this name.
         let head_service = naming::own_head_service(&spec.head_group_spec).map(str::to_owned);
         let mut spec = revised(&RayClusterSpec::default(), spec);
         auth::spell_out(&mut spec);
@@ -223,16 +232,16 @@ impl Essence {
         Self(json!({"cluster": essence(spec), "head": head, "headService": head_service, "workers": workers}))
     }
 
-    /// Whether the other differs in nothing but which groups there are.
+    /// Reports whether `other` differs only in the set of worker groups.
     fn differs_in_groups_only(&self, other: &Self) -> bool {
         let same = |part: &str| self.0[part] == other.0[part];
         let groups = self.0["workers"].as_object().into_iter().flatten();
-        let mut kept = groups.filter_map(|(name, group)| Some((group, other.0["workers"].get(name)?)));
-        same("cluster") && same("head") && same("headService") && kept.all(|(group, other)| group == other)
+        let mut common = groups.filter_map(|(name, group)| Some((group, other.0["workers"].get(name)?)));
+        same("cluster") && same("head") && same("headService") && common.all(|(group, other)| group == other)
     }
 }
 
-/// What pods are made from as in `before`, and the rest as it is `now`.
+/// Returns `before` with the fields that apply in place taken from `now`.
 fn revised(now: &RayClusterSpec, before: &RayClusterSpec) -> RayClusterSpec {
     let mut spec = before.clone();
     spec.upgrade_strategy = now.upgrade_strategy.clone();
@@ -258,6 +267,7 @@ fn revised(now: &RayClusterSpec, before: &RayClusterSpec) -> RayClusterSpec {
     spec
 }
 
+/// Returns the group `before` with the fields that apply in place taken from `now`.
 fn revised_group(now: &WorkerGroupSpec, before: WorkerGroupSpec) -> WorkerGroupSpec {
     WorkerGroupSpec {
         suspend: now.suspend,
@@ -271,7 +281,8 @@ fn revised_group(now: &WorkerGroupSpec, before: WorkerGroupSpec) -> WorkerGroupS
     }
 }
 
-/// A group, or what clusters have beside groups, without what others write into it.
+/// Returns a group, or the rest of a spec, in canonical JSON without the pod fields that other
+/// controllers set.
 fn essence(part: impl serde::Serialize) -> Value {
     let mut value = serde_json::to_value(part).unwrap_or_default();
     if let Some(spec) = value.pointer_mut("/template/spec").and_then(Value::as_object_mut) {
@@ -306,19 +317,19 @@ mod tests {
     #[case::image_of_the_head(|spec: &mut Value| container(spec, None)["image"] = json!("other"))]
     #[case::environment(|spec: &mut Value| container(spec, Some(0))["env"] = json!([{"name": "A", "value": ""}]))]
     #[case::resources(|spec: &mut Value| container(spec, Some(0))["resources"]["requests"]["cpu"] = json!("501m"))]
-    #[case::a_flag(|spec: &mut Value| spec["headGroupSpec"]["rayStartParams"] = json!({"num-cpus": "0"}))]
+    #[case::ray_start_param(|spec: &mut Value| spec["headGroupSpec"]["rayStartParams"] = json!({"num-cpus": "0"}))]
     #[case::a_label(|spec: &mut Value| spec["workerGroupSpecs"][0]["labels"] = json!({"zone": "a"}))]
     #[case::hosts(|spec: &mut Value| spec["workerGroupSpecs"][0]["numOfHosts"] = json!(2))]
     #[case::version(|spec: &mut Value| spec["rayVersion"] = json!("2.54.0"))]
     #[case::autoscaler(|spec: &mut Value| spec["enableInTreeAutoscaling"] = json!(true))]
-    #[case::its_image(|spec: &mut Value| spec["autoscalerOptions"] = json!({"image": "other"}))]
-    #[case::the_name_of_the_head(|spec: &mut Value| {
+    #[case::autoscaler_image(|spec: &mut Value| spec["autoscalerOptions"] = json!({"image": "other"}))]
+    #[case::head_service_name(|spec: &mut Value| {
         spec["headGroupSpec"]["headService"] = json!({"metadata": {"name": "other"}});
     })]
-    #[case::restart(|spec: &mut Value| {
+    #[case::restart_annotation(|spec: &mut Value| {
         spec["headGroupSpec"]["template"]["metadata"] = json!({"annotations": {"restartedAt": "now"}});
     })]
-    fn what_pods_are_made_from_needs_new_ones(#[case] edit: fn(&mut Value)) {
+    fn change_of_a_pod_affecting_field_makes_a_new_revision(#[case] edit: fn(&mut Value)) {
         let (before, after) = (Essence::of(&edited(|_| ())), Essence::of(&edited(edit)));
         assert_ne!(before, after);
         assert!(!before.differs_in_groups_only(&after));
@@ -331,14 +342,14 @@ mod tests {
     #[case::workers_to_delete(|spec: &mut Value| {
         spec["workerGroupSpecs"][0]["scaleStrategy"] = json!({"workersToDelete": ["a"]});
     })]
-    #[case::the_gate(|spec: &mut Value| spec["suspend"] = json!(true))]
-    #[case::the_strategy(|spec: &mut Value| spec["upgradeStrategy"] = json!({"type": "Recreate"}))]
+    #[case::suspend(|spec: &mut Value| spec["suspend"] = json!(true))]
+    #[case::upgrade_strategy(|spec: &mut Value| spec["upgradeStrategy"] = json!({"type": "Recreate"}))]
     #[case::a_service(|spec: &mut Value| spec["headGroupSpec"]["headService"] = json!({"spec": {"type": "NodePort"}}))]
     #[case::an_ingress(|spec: &mut Value| spec["headGroupSpec"]["enableIngress"] = json!(true))]
     #[case::tolerations(|spec: &mut Value| {
         spec["workerGroupSpecs"][0]["template"]["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
     })]
-    #[case::nothing_said(|spec: &mut Value| spec["headGroupSpec"]["rayStartParams"] = json!({}))]
+    #[case::empty_value(|spec: &mut Value| spec["headGroupSpec"]["rayStartParams"] = json!({}))]
     #[case::another_notation(|spec: &mut Value| {
         let resources = &mut container(spec, Some(0))["resources"]["requests"];
         (resources["cpu"], resources["memory"]) = (json!(0.5), json!("1024Mi"));
@@ -347,12 +358,12 @@ mod tests {
         let groups = spec["workerGroupSpecs"].as_array_mut().expect("groups");
         groups.reverse();
     })]
-    fn what_can_be_applied_in_place_is_no_other_revision(#[case] edit: fn(&mut Value)) {
+    fn change_that_applies_in_place_makes_no_new_revision(#[case] edit: fn(&mut Value)) {
         assert_eq!(Essence::of(&edited(|_| ())), Essence::of(&edited(edit)));
     }
 
     #[test]
-    fn groups_come_and_go_in_place() {
+    fn worker_groups_are_added_and_removed_in_place() {
         let before = cluster_with_workers(2).spec;
         let mut after = before.clone();
         after.worker_group_specs = vec![worker("more", 1)];
@@ -360,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_keeps_what_it_was_made_from_and_is_scaled_all_the_same() {
+    fn running_pods_keep_their_revision_and_are_scaled() {
         let before = cluster_with_workers(2).spec;
         let mut now = before.clone();
         now.ray_version = Some("2.54.0".to_owned());

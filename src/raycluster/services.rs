@@ -1,5 +1,6 @@
-//! The Services of a cluster: the name of its head, those of the hosts of its multi-host replicas, and the one that requests to
-//! Ray Serve are sent to if it serves without a RayService (KubeRay 1.7 `ray-operator/controllers/ray/common/service.go`).
+//! Services of a cluster: the head Service, the headless Service of multi-host replicas, and the
+//! Serve Service of a cluster that serves without a RayService (KubeRay 1.7
+//! `ray-operator/controllers/ray/common/service.go`).
 
 use std::collections::BTreeMap;
 
@@ -14,18 +15,19 @@ use super::{View, names as naming};
 use sluice_api::ray::{RayCluster, names};
 use sluice_plan::{Note, Plan, Write};
 
-/// Where the dashboard is unless the head's container names a port for it.
+/// Default port of the dashboard.
 pub(super) const DASHBOARD_PORT: i32 = 8265;
-/// Ports of a head that names none; the first is added to those of any head.
+/// Ports of a head whose container names none. The first one is added to every head.
 const DEFAULT_PORTS: [(&str, i32); 5] =
     [("metrics", 8080), ("client", 10001), ("dashboard", DASHBOARD_PORT), ("gcs-server", 6379), ("serve", 8000)];
 
-/// Plans the Services that are not there yet, whether or not the cluster may have pods: its address is known before it
-/// runs, and outlives its suspension. One that is there stays as it is, since somebody may rely on it, but finds the head.
+/// Creates the missing Services, even while the cluster is suspended: their addresses are known
+/// before it runs and outlive its suspension. Existing Services stay unchanged, since clients may
+/// rely on them, except that the head Service's selector is relaxed.
 pub(super) fn plan(view: &View<'_>, groups: &[PodGroup], plan: &mut Plan) {
     let cluster = view.cluster;
     match find(view, &naming::head_service(cluster)) {
-        Some(there) => plan.write(widen(cluster, there)),
+        Some(existing) => plan.write(widen(cluster, existing)),
         None => match head_service(cluster) {
             Ok(service) => create(cluster, &service, plan),
             Err(problem) => plan.notes.push(Note::warning(cluster, "FailedToCreateService", problem)),
@@ -44,7 +46,7 @@ pub(super) fn plan(view: &View<'_>, groups: &[PodGroup], plan: &mut Plan) {
     }
 }
 
-/// The Service of this name that the cluster owns.
+/// Returns the cluster's Service of this name; `None` if it does not exist.
 pub(super) fn find<'a>(view: &View<'a>, name: &str) -> Option<&'a Service> {
     view.services.iter().copied().find(|service| service.name_any() == name)
 }
@@ -55,8 +57,9 @@ fn create(cluster: &RayCluster, service: &Service, plan: &mut Plan) {
     plan.notes.push(Note::normal(cluster, "CreatedService", format!("Created service {name}")));
 }
 
-/// By what a Service finds the head of a cluster: labels that nobody chooses, so that no edit makes it look for another one than
-/// there is. (KubeRay's looks for labels that the head's owner may choose too, and finds no head then.)
+/// Returns the selector for the head of a cluster. It uses only labels that users can't override,
+/// so that no edit breaks it. (KubeRay also selects by labels that users can override, and then
+/// matches no head.)
 pub fn head_selector(cluster: &RayCluster) -> BTreeMap<String, String> {
     BTreeMap::from([
         (names::CLUSTER_LABEL.to_owned(), cluster.name_any()),
@@ -64,15 +67,16 @@ pub fn head_selector(cluster: &RayCluster) -> BTreeMap<String, String> {
     ])
 }
 
-/// The labels of the Service of a cluster's head. The name of the application is the one that the head's owner has chosen, if any.
+/// Returns the labels of the head Service. A user-provided `app.kubernetes.io/name` of the head
+/// takes precedence.
 fn head_labels(cluster: &RayCluster) -> BTreeMap<String, String> {
     let group = &cluster.spec.head_group_spec;
-    let of_group = || group.labels.as_ref()?.get(names::APP_NAME_LABEL).cloned();
-    let of_template = || {
+    let from_group = || group.labels.as_ref()?.get(names::APP_NAME_LABEL).cloned();
+    let from_template = || {
         let labels = group.template.0.pointer("/metadata/labels")?;
         labels.get(names::APP_NAME_LABEL)?.as_str().map(str::to_owned)
     };
-    let app = of_group().or_else(of_template).unwrap_or_else(|| "kuberay".to_owned());
+    let app = from_group().or_else(from_template).unwrap_or_else(|| "kuberay".to_owned());
     let mut labels = head_selector(cluster);
     labels.insert(names::IDENTIFIER_LABEL.to_owned(), naming::identifier(cluster, Role::Head));
     labels.insert(names::APP_NAME_LABEL.to_owned(), app);
@@ -80,19 +84,22 @@ fn head_labels(cluster: &RayCluster) -> BTreeMap<String, String> {
     labels
 }
 
-/// Lets a head Service that is there find the head whatever labels that has.
-fn widen(cluster: &RayCluster, there: &Service) -> Option<Write> {
-    let mut wider = there.clone();
-    let selector = wider.spec.get_or_insert_default().selector.get_or_insert_default();
+/// Removes labels that users can override from the selector of an existing head Service; `None` if
+/// there is nothing to change, or the selector is not KubeRay's.
+fn widen(cluster: &RayCluster, existing: &Service) -> Option<Write> {
+    let mut relaxed = existing.clone();
+    let selector = relaxed.spec.get_or_insert_default().selector.get_or_insert_default();
     for label in [names::IDENTIFIER_LABEL, names::APP_NAME_LABEL, names::CREATED_BY_LABEL] {
         selector.remove(label);
     }
-    let finds_it = *selector == head_selector(cluster) && there.metadata.deletion_timestamp.is_none();
-    finds_it.then(|| Write::patch(there, &wider)).flatten()
+    if *selector != head_selector(cluster) || existing.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    Write::patch(existing, &relaxed)
 }
 
-/// The ports of a cluster's head by name: those that the user's first container names, or else the default ones; and always
-/// one for metrics.
+/// Returns the ports of a cluster's head by name: those of the user's first container, or else the
+/// defaults, and always one for metrics.
 pub fn head_ports(cluster: &RayCluster) -> BTreeMap<String, i32> {
     let authored = cluster.spec.head_group_spec.template.0.pointer("/spec/containers/0/ports");
     let authored = authored.and_then(|ports| Vec::<ContainerPort>::deserialize(ports).ok()).unwrap_or_default();
@@ -110,18 +117,18 @@ pub fn head_ports(cluster: &RayCluster) -> BTreeMap<String, i32> {
     ports
 }
 
-/// The ports of a cluster's head that requests to Ray Serve are sent to: `serve`, and those that are called `serve-` something.
+/// Returns the Serve ports of a cluster's head: `serve`, and those with the prefix `serve-`.
 pub fn serve_ports(cluster: &RayCluster) -> impl Iterator<Item = (String, i32)> {
     head_ports(cluster).into_iter().filter(|(name, _)| name == "serve" || name.starts_with("serve-"))
 }
 
 fn head_service(cluster: &RayCluster) -> Result<Service, String> {
     let group = &cluster.spec.head_group_spec;
-    let own = group.head_service.clone();
-    let is_own = own.is_some();
-    let mut service: Service = own
+    let user_provided = group.head_service.clone();
+    let is_user_provided = user_provided.is_some();
+    let mut service: Service = user_provided
         .map_or_else(|| Ok(Service::default()), serde_json::from_value)
-        .map_err(|error| format!("spec.headGroupSpec.headService can't be read: {error}"))?;
+        .map_err(|error| format!("spec.headGroupSpec.headService can't be parsed: {error}"))?;
     let mut labels = service.metadata.labels.take().unwrap_or_default();
     labels.extend(head_labels(cluster));
     let mut annotations = service.metadata.annotations.take().unwrap_or_default();
@@ -144,8 +151,9 @@ fn head_service(cluster: &RayCluster) -> Result<Service, String> {
             ports.push(service_port(name, number));
         }
     }
-    if !is_own && spec.type_.as_deref().is_none_or(|kind| kind.is_empty() || kind == "ClusterIP") {
-        // There is one head, so its name may lead to it directly; and workers look for it before it is ready.
+    if !is_user_provided && spec.type_.as_deref().is_none_or(|kind| kind.is_empty() || kind == "ClusterIP") {
+        // There is only one head, so its name can resolve to the pod; workers look it up before it
+        // is ready.
         spec.cluster_ip = Some("None".to_owned());
         spec.publish_not_ready_addresses = Some(true);
     }
@@ -162,8 +170,8 @@ fn serve_service(cluster: &RayCluster) -> Result<Service, String> {
         .collect();
     if ports.is_empty() {
         return Err(format!(
-            "annotation {} is true, and spec.headGroupSpec.template.spec.containers[0].ports has no port called serve, or serve- \
-             something: there is nothing that a Service for requests could lead to",
+            "annotation {} is true, but spec.headGroupSpec.template.spec.containers[0].ports has no port named serve \
+             or serve-*; add one",
             names::SERVE_SERVICE_ANNOTATION
         ));
     }

@@ -1,21 +1,21 @@
-//! What the API server has refused to do about the pods of a cluster (KubeRay 1.7 `ray-operator/controllers/ray/utils/util.go`,
-//! `RayClusterReplicaFailureReason`).
+//! Rejected pod writes, reported in the condition `ReplicaFailure` (KubeRay 1.7
+//! `ray-operator/controllers/ray/utils/util.go`, `RayClusterReplicaFailureReason`).
 
 use super::groups::Role;
 use sluice_plan::{Write, WriteOp};
 
-/// A pod that could not be made or deleted, for which that is still wanted.
+/// Failure to create or delete a pod that is still desired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setback {
-    /// What has failed, in a word: `FailedCreateHeadPod`, `FailedDeleteWorkerPod` and the like.
+    /// Condition reason, like `FailedCreateHeadPod` or `FailedDeleteWorkerPod`.
     pub reason: String,
-    /// What has failed, and what the API server said.
+    /// Failed operation and the API server's error.
     pub message: String,
 }
 
 impl Setback {
-    /// What is to be said of a write that was refused; `None` if it neither makes nor deletes a pod.
-    pub fn of(write: &Write, role: Role, said: &str) -> Option<Self> {
+    /// Returns the failure of a rejected write; `None` if it neither creates nor deletes a pod.
+    pub fn of(write: &Write, role: Role, error: &str) -> Option<Self> {
         let role = match role {
             Role::Head => "Head",
             Role::Worker => "Worker",
@@ -25,6 +25,6 @@ impl Setback {
             WriteOp::Create(_) => format!("FailedCreate{role}Pod"),
             WriteOp::Patch(_) | WriteOp::PatchStatus(_) => return None,
         };
-        Some(Self { reason, message: format!("{} of {} failed: {said}", write.op.name(), write.target) })
+        Some(Self { reason, message: format!("{} of {} failed: {error}", write.op.name(), write.target) })
     }
 }

@@ -1,4 +1,4 @@
-//! The command that starts Ray in a pod, and its flags.
+//! `ray start` command line of a pod, and its flags.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,15 @@ use super::template::Common;
 use sluice_api::quantity::{Exact, QuantityError};
 use sluice_api::ray::options::StringMap;
 
-/// Flags that take `true` and `false` as a value; all others are switched on by being there.
+/// Flags that take `true` or `false` as a value; all other boolean flags are enabled by their
+/// presence.
 const BOOLEAN_FLAGS: [&str; 3] = ["log-color", "include-dashboard", "include-log-monitor"];
-/// What Ray calls the devices that it has names of its own for.
+/// Device resources of Kubernetes, and their names in Ray.
 const ACCELERATORS: [(&str, &str); 2] = [("aws.amazon.com/neuroncore", "neuron_cores"), ("google.com/tpu", "TPU")];
-/// 10⁻⁹ units in one.
+/// Nano-units per unit.
 const NANO: i128 = 1_000_000_000;
 
-/// What the flags of a node follow from.
+/// Input from which the flags of a Ray node are derived.
 pub(super) struct Node<'a> {
     /// Path of the group in the spec.
     pub(super) field: &'a str,
@@ -36,10 +37,10 @@ pub(super) struct Node<'a> {
     pub(super) container: Option<&'a ResourceRequirements>,
 }
 
-/// The flags of `ray start`: the user's, and a value for what the user left open.
+/// Returns the flags of `ray start`: the user's, and defaults for unset ones.
 ///
 /// # Errors
-/// When a quantity among the resources is none.
+/// Fails when a resource quantity can't be parsed.
 pub(super) fn params(node: &Node<'_>) -> Result<StringMap, Problem> {
     let mut params = node.params.cloned().unwrap_or_default();
     let mut default = |flag: &str, value: &str| {
@@ -64,16 +65,24 @@ pub(super) fn params(node: &Node<'_>) -> Result<StringMap, Problem> {
     Ok(params)
 }
 
-/// What the group's `resources` say takes the place of what `rayStartParams` say.
+/// Applies the group's `resources`, which override `rayStartParams`.
 fn told_resources(node: &Node<'_>, params: &mut StringMap) -> Result<(), Problem> {
     let mut custom = Map::new();
     for (name, text) in node.resources.into_iter().flatten() {
         let exact = read(text, || format!("{}.resources.{name}", node.field))?;
         match name.to_lowercase().as_str() {
-            "cpu" => drop(params.insert("num-cpus".into(), whole(exact).to_string())),
-            "memory" => drop(params.insert("memory".into(), whole(exact).to_string())),
-            gpu if is_gpu(gpu) => drop(params.insert("num-gpus".into(), whole(exact).to_string())),
-            _ => drop(custom.insert(name.clone(), number(exact))),
+            "cpu" => {
+                params.insert("num-cpus".into(), whole(exact).to_string());
+            }
+            "memory" => {
+                params.insert("memory".into(), whole(exact).to_string());
+            }
+            gpu if is_gpu(gpu) => {
+                params.insert("num-gpus".into(), whole(exact).to_string());
+            }
+            _ => {
+                custom.insert(name.clone(), number(exact));
+            }
         }
     }
     if !custom.is_empty() {
@@ -82,47 +91,48 @@ fn told_resources(node: &Node<'_>, params: &mut StringMap) -> Result<(), Problem
     Ok(())
 }
 
-/// What is still open follows from what the container may use.
+/// Derives unset flags from the container's resources.
 fn container_resources(node: &Node<'_>, params: &mut StringMap) -> Result<(), Problem> {
-    let place = format!("{}.template.spec.containers[0].resources", node.field);
+    let field = format!("{}.template.spec.containers[0].resources", node.field);
     let limits = node.container.and_then(|resources| resources.limits.as_ref());
     let requests = node.container.and_then(|resources| resources.requests.as_ref());
-    let of = |list: Option<&BTreeMap<String, Quantity>>, part: &str, name: &str| -> Result<Option<i128>, Problem> {
+    let amount_of = |list: Option<&BTreeMap<String, Quantity>>, part: &str, name: &str| -> Result<Option<i128>, Problem> {
         let Some(quantity) = list.and_then(|list| list.get(name)) else { return Ok(None) };
-        Ok(Some(read(&quantity.0, || format!("{place}.{part}.{name}"))?).filter(|exact| *exact != 0))
+        Ok(Some(read(&quantity.0, || format!("{field}.{part}.{name}"))?).filter(|exact| *exact != 0))
     };
-    let cpu = of(limits, "limits", "cpu")?.or(of(requests, "requests", "cpu")?);
-    let memory = of(limits, "limits", "memory")?;
+    let cpu = amount_of(limits, "limits", "cpu")?.or(amount_of(requests, "requests", "cpu")?);
+    let memory = amount_of(limits, "limits", "memory")?;
     for (flag, amount) in [("num-cpus", cpu), ("memory", memory)] {
         if let Some(amount) = amount {
             params.entry(flag.to_owned()).or_insert_with(|| whole(amount).to_string());
         }
     }
     for name in limits.into_iter().flat_map(BTreeMap::keys).filter(|name| is_gpu(name)) {
-        if let Some(amount) = of(limits, "limits", name)? {
+        if let Some(amount) = amount_of(limits, "limits", name)? {
             params.entry("num-gpus".to_owned()).or_insert_with(|| whole(amount).to_string());
         }
     }
     for (device, called) in ACCELERATORS {
-        if let Some(amount) = of(limits, "limits", device)? {
+        if let Some(amount) = amount_of(limits, "limits", device)? {
             add_accelerator(params, called, amount);
         }
     }
     Ok(())
 }
 
-/// Ray knows one kind of accelerator a node; what the user said of any goes first. Text that is not JSON is left to Ray,
-/// which says what is wrong with it.
+/// Adds an accelerator to the custom resources. Ray supports one kind per node, and a user-provided
+/// one takes precedence. Text that is not JSON is left to Ray, which reports the error.
 fn add_accelerator(params: &mut StringMap, called: &str, amount: i128) {
-    let said = params.get("resources").map_or("{}", String::as_str).trim_matches(['\'', '"', '`', ' ']);
-    let Ok(mut custom) = serde_json::from_str::<Map<String, Value>>(said) else { return };
+    let text = params.get("resources").map_or("{}", String::as_str).trim_matches(['\'', '"', '`', ' ']);
+    let Ok(mut custom) = serde_json::from_str::<Map<String, Value>>(text) else { return };
     if !ACCELERATORS.iter().any(|(_, name)| custom.contains_key(*name)) {
         custom.insert(called.to_owned(), number(amount));
         params.insert("resources".into(), quoted(&custom));
     }
 }
 
-/// Whether a resource is a GPU, or a slice of one (KubeRay 1.7 `ray-operator/controllers/ray/utils/resources.go`).
+/// Reports whether a resource is a GPU or a MIG slice (KubeRay 1.7
+/// `ray-operator/controllers/ray/utils/resources.go`).
 pub(super) fn is_gpu(resource: &str) -> bool {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let slice = |profile: &str| {
@@ -134,17 +144,18 @@ pub(super) fn is_gpu(resource: &str) -> bool {
     resource.ends_with("gpu") || resource.strip_prefix("nvidia.com/mig-").is_some_and(slice)
 }
 
-/// 10⁻⁹ units; text that no quantity can be is an error.
+/// Parses a non-negative quantity, in nano-units. Fails when `text` is not one.
 fn read(text: &str, field: impl FnOnce() -> String) -> Result<i128, Problem> {
     let error = |source: QuantityError| Problem::new(field(), source);
     Exact::parse_non_negative(text).map(Exact::nano).map_err(error)
 }
 
-/// Whole units, rounded up.
+/// Converts nano-units to whole units, rounded up.
 fn whole(nano: i128) -> i128 {
     nano.div_euclid(NANO) + i128::from(nano.rem_euclid(NANO) != 0)
 }
 
+/// Converts nano-units to a JSON number, an integer if possible.
 fn number(nano: i128) -> Value {
     let whole = i64::try_from(nano / NANO).unwrap_or(i64::MAX);
     if nano % NANO == 0 {
@@ -154,12 +165,12 @@ fn number(nano: i128) -> Value {
     }
 }
 
-/// JSON for a shell to pass on as one word.
+/// Returns JSON quoted as one shell word.
 fn quoted(custom: &Map<String, Value>) -> String {
     format!("'{}'", Value::Object(custom.clone()))
 }
 
-/// The command line, its flags in the order of their names.
+/// Returns the command line, with flags in alphabetical order.
 pub(super) fn line(role: Role, params: &StringMap) -> String {
     let mut line = match role {
         Role::Head => "ray start --head".to_owned(),
@@ -176,23 +187,23 @@ pub(super) fn line(role: Role, params: &StringMap) -> String {
     line
 }
 
-/// What runs a script that follows as one argument.
+/// Returns the command that runs a script passed as its only argument.
 pub(super) fn shell() -> Vec<String> {
     ["/bin/bash", "-c", "--"].map(str::to_owned).to_vec()
 }
 
-/// Makes a container start Ray. What the user wants to run goes first, since `ray start --block` does not return; a command
-/// that starts Ray by itself stays as it is.
+/// Sets the command of a container to start Ray. A user-provided command runs first, since `ray
+/// start --block` does not return. A command that contains `ray start` stays unchanged.
 pub(super) fn put(line: &str, container: &mut Container) {
-    let own: Vec<&str> =
+    let user_command: Vec<&str> =
         [&container.command, &container.args].into_iter().flatten().flatten().map(String::as_str).collect();
-    let own = own.join(" ");
-    if own.contains("ray start") {
+    let user_command = user_command.join(" ");
+    if user_command.contains("ray start") {
         return;
     }
     let start = format!("ulimit -n ${{RAY_START_ULIMIT_OPEN_FILES:-65536}}; {line}");
     container.command = Some(shell());
-    container.args = Some(vec![if own.is_empty() { start } else { format!("{own} && {start}") }]);
+    container.args = Some(vec![if user_command.is_empty() { start } else { format!("{user_command} && {start}") }]);
 }
 
 #[cfg(test)]
@@ -221,16 +232,16 @@ mod tests {
     #[case("nvidia.com/mig-g.gb", false)]
     #[case("nvidia.com/gpu.shared", false)]
     #[case("cpu", false)]
-    fn gpus_are_told_by_their_names(#[case] resource: &str, #[case] expected: bool) {
+    fn gpu_resources_are_recognized_by_name(#[case] resource: &str, #[case] expected: bool) {
         assert_eq!(is_gpu(resource), expected);
     }
 
     #[rstest]
-    #[case::nothing_of_its_own(json!({}), Some("ulimit -n ${RAY_START_ULIMIT_OPEN_FILES:-65536}; ray start"))]
-    #[case::runs_before(json!({"command": ["echo"], "args": ["hi"]}),
+    #[case::no_user_command(json!({}), Some("ulimit -n ${RAY_START_ULIMIT_OPEN_FILES:-65536}; ray start"))]
+    #[case::user_command_runs_first(json!({"command": ["echo"], "args": ["hi"]}),
         Some("echo hi && ulimit -n ${RAY_START_ULIMIT_OPEN_FILES:-65536}; ray start"))]
-    #[case::starts_ray_itself(json!({"args": ["ray start --head"]}), None)]
-    fn a_container_is_made_to_start_ray(#[case] container: Value, #[case] expected: Option<&str>) {
+    #[case::user_command_starts_ray(json!({"args": ["ray start --head"]}), None)]
+    fn container_command_starts_ray(#[case] container: Value, #[case] expected: Option<&str>) {
         let mut container: Container = serde_json::from_value(container).expect("a container");
         let before = container.clone();
         put("ray start", &mut container);
@@ -244,11 +255,11 @@ mod tests {
     }
 
     #[rstest]
-    #[case::first_said(&[], "'{\"TPU\":4}'")]
-    #[case::added(&[("resources", "'{\"a\":1}'")], "'{\"TPU\":4,\"a\":1}'")]
-    #[case::the_users_count_stays(&[("resources", "'{\"TPU\":2}'")], "'{\"TPU\":2}'")]
+    #[case::no_resources(&[], "'{\"TPU\":4}'")]
+    #[case::other_resources(&[("resources", "'{\"a\":1}'")], "'{\"TPU\":4,\"a\":1}'")]
+    #[case::user_count_takes_precedence(&[("resources", "'{\"TPU\":2}'")], "'{\"TPU\":2}'")]
     #[case::not_json(&[("resources", "'{a'")], "'{a'")]
-    fn an_accelerator_joins_what_the_user_says(#[case] params: &[(&str, &str)], #[case] expected: &str) {
+    fn accelerator_is_added_to_user_resources(#[case] params: &[(&str, &str)], #[case] expected: &str) {
         let mut params = params_of(params);
         add_accelerator(&mut params, "TPU", 4 * NANO);
         assert_eq!(params.get("resources").map(String::as_str), Some(expected));

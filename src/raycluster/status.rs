@@ -1,4 +1,5 @@
-//! What a cluster's status says (KubeRay 1.7 `ray-operator/controllers/ray/raycluster_controller.go`, `calculateStatus`).
+//! Status of a cluster (KubeRay 1.7 `ray-operator/controllers/ray/raycluster_controller.go`,
+//! `calculateStatus`).
 
 use std::collections::BTreeMap;
 
@@ -18,19 +19,20 @@ use sluice_api::ray::{HeadInfo, RayClusterStatus, names};
 use sluice_plan::Write;
 use sluice_queue::requests::pod_requests;
 
-/// What the status is about.
+/// Input from which the status is computed.
 pub(super) struct Facts<'a> {
     pub(super) view: &'a View<'a>,
-    /// The cluster's own pods.
+    /// Pods that the cluster controls.
     pub(super) pods: &'a [&'a Pod],
-    /// The groups, or what is wrong with the spec.
+    /// Pod groups, or the validation errors of the spec.
     pub(super) groups: &'a Result<Vec<PodGroup>, Vec<Problem>>,
     pub(super) phase: Phase,
-    /// Whether pods are still to be made or deleted: what was said of one that was refused holds until it is clear that it doesn't.
+    /// True if the plan creates or deletes pods. The condition `ReplicaFailure` stays until no such
+    /// write is left.
     pub(super) changes_pods: bool,
 }
 
-/// Writes the status, if there is anything new to say.
+/// Returns the write of the status; `None` if it has not changed.
 pub(super) fn write(facts: &Facts<'_>) -> Option<Write> {
     let cluster = facts.view.cluster;
     let old = cluster.status.clone().unwrap_or_default();
@@ -39,7 +41,9 @@ pub(super) fn write(facts: &Facts<'_>) -> Option<Write> {
         return None;
     }
     let now = Time(condition::whole_seconds(facts.view.now));
-    if let Some(state) = status.state.clone().filter(|_| status.state != old.state) {
+    if let Some(state) = status.state.clone()
+        && status.state != old.state
+    {
         status.state_transition_times.get_or_insert_default().insert(state, now.clone());
     }
     status.last_update_time = Some(now);
@@ -87,12 +91,12 @@ fn counts(facts: &Facts<'_>, status: &mut RayClusterStatus) {
     status.max_worker_replicas = number(most as usize);
 }
 
-/// A count as the API holds it, at most 2³¹-1.
+/// Converts a count to its API type, saturating at 2³¹-1.
 fn number(count: usize) -> Option<i32> {
     Some(i32::try_from(count).unwrap_or(i32::MAX))
 }
 
-/// What all wanted pods ask the scheduler for, as they will be made; head and sidecars included.
+/// Sets the total requests of all desired pods, including head and sidecars.
 fn desired(groups: &[PodGroup], status: &mut RayClusterStatus) {
     let mut total: BTreeMap<String, Amount> = BTreeMap::new();
     for group in groups {
@@ -102,31 +106,32 @@ fn desired(groups: &[PodGroup], status: &mut RayClusterStatus) {
             *sum = sum.plus(amount);
         }
     }
-    let of = |resource: &str| total.get(resource).copied().unwrap_or_default();
+    let total_of = |resource: &str| total.get(resource).copied().unwrap_or_default();
     let gpus = total.iter().filter(|(resource, _)| start_command::is_gpu(resource));
-    status.desired_cpu = quantity("cpu", of("cpu"));
-    status.desired_memory = quantity("memory", of("memory"));
+    status.desired_cpu = quantity("cpu", total_of("cpu"));
+    status.desired_memory = quantity("memory", total_of("memory"));
     status.desired_gpu = quantity("gpu", gpus.fold(Amount::ZERO, |sum, (_, amount)| sum.plus(*amount)));
-    status.desired_tpu = quantity("tpu", of("google.com/tpu"));
+    status.desired_tpu = quantity("tpu", total_of("google.com/tpu"));
 }
 
 fn quantity(resource: &str, amount: Amount) -> Option<Quantity> {
     Some(amount.quantity(resource))
 }
 
-/// Whether the cluster is what its spec asks for.
+/// Reports whether exactly the desired pods exist, all ready and none terminating.
 fn all_ready(facts: &Facts<'_>) -> bool {
     let Ok(groups) = facts.groups else { return false };
     let wanted = groups.iter().fold(0_u32, |sum, group| sum.saturating_add(group.count));
     facts.pods.len() == wanted as usize && facts.pods.iter().all(|pod| pods::is_ready(pod) && !pods::is_going(pod))
 }
 
-/// The head Service's ports by name, as one reaches them.
+/// Returns the reachable ports of the head Service by name.
 fn endpoints(service: &Service) -> StringMap {
     let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
     ports.filter_map(|port| Some((port.name.clone().filter(|name| !name.is_empty())?, reachable(port)))).collect()
 }
 
+/// Returns the node port, else the target port, else the Service port.
 fn reachable(port: &ServicePort) -> String {
     match (port.node_port.filter(|number| *number != 0), &port.target_port) {
         (Some(number), _) => number.to_string(),
@@ -166,10 +171,10 @@ fn conditions(facts: &Facts<'_>, conditions: &mut Vec<Condition>) {
     let was_provisioned =
         cluster.status.as_ref().is_some_and(|status| condition::is_true(&status.conditions, names::PROVISIONED));
     if facts.phase == Phase::Suspended {
-        let message = "the cluster is suspended".to_owned();
+        let message = "RayCluster is suspended".to_owned();
         set(names::PROVISIONED, false, "RayClusterPodsProvisioning", message);
     } else if !was_provisioned && facts.phase == Phase::Open && all_ready(facts) {
-        let message = "all pods are ready for the first time".to_owned();
+        let message = "all Pods are ready for the first time".to_owned();
         set(names::PROVISIONED, true, "AllPodRunningAndReadyFirstTime", message);
     } else if !was_provisioned {
         set(names::PROVISIONED, false, "RayClusterPodsProvisioning", progress(facts));
@@ -184,7 +189,9 @@ fn conditions(facts: &Facts<'_>, conditions: &mut Vec<Condition>) {
     }
     condition::report_unsupported(conditions, *now, generation, &unsupported::fields(cluster));
     match facts.view.problems() {
-        [] => drop(condition::remove(conditions, names::SPEC_REJECTED)),
+        [] => {
+            condition::remove(conditions, names::SPEC_REJECTED);
+        }
         problems => {
             let verdict = Verdict {
                 type_: names::SPEC_REJECTED,
@@ -198,26 +205,27 @@ fn conditions(facts: &Facts<'_>, conditions: &mut Vec<Condition>) {
     }
 }
 
-/// All problems in one sentence.
+/// Joins all errors into one message.
 pub(super) fn told(problems: &[Problem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// How far the cluster is with its pods, and what keeps it from going on.
+/// Returns the message of the condition `RayClusterProvisioned`: ready pods, and the admitted ones
+/// if quota is short.
 fn progress(facts: &Facts<'_>) -> String {
-    let Ok(groups) = facts.groups else { return "no pods are made from a spec that makes no sense".to_owned() };
+    let Ok(groups) = facts.groups else { return "no Pods are created, since the spec is invalid".to_owned() };
     let ready = facts.pods.iter().filter(|pod| pods::is_ready(pod)).count();
     let wanted = groups.iter().fold(0_u32, |sum, group| sum.saturating_add(group.count));
-    let paid = |group: &PodGroup| {
+    let covered = |group: &PodGroup| {
         let earlier = facts.view.marks.get(&group.name).map_or(0, |mark| mark.earlier);
         facts.view.grant.of(&group.name).saturating_add(earlier)
     };
-    let granted = groups.iter().fold(0_u32, |sum, group| sum.saturating_add(group.count.min(paid(group))));
-    let text = format!("{ready} of {wanted} pods are ready");
+    let granted = groups.iter().fold(0_u32, |sum, group| sum.saturating_add(group.count.min(covered(group))));
+    let text = format!("{ready} of {wanted} Pods are ready");
     if granted < wanted { format!("{text}; quota is admitted for {granted} of them") } else { text }
 }
 
-/// Whether the head is ready, in a word and a sentence.
+/// Returns status, reason and message of the condition `HeadPodReady`.
 fn head_readiness(head: Option<&Pod>) -> (bool, String, String) {
     let Some(head) = head else {
         return (false, "HeadPodNotFound".to_owned(), "Head Pod not found".to_owned());
@@ -227,20 +235,21 @@ fn head_readiness(head: Option<&Pod>) -> (bool, String, String) {
         return (false, "Unknown".to_owned(), String::new());
     };
     let is_ready = ready.status == "True";
-    let said = ready.reason.clone().filter(|reason| !reason.is_empty());
+    let ready_reason = ready.reason.clone().filter(|reason| !reason.is_empty());
     let mut message = ready.message.clone().unwrap_or_default();
-    let mut reason = said.unwrap_or_else(|| if is_ready { "HeadPodRunningAndReady" } else { "Unknown" }.to_owned());
+    let mut reason = ready_reason.unwrap_or_else(|| if is_ready { "HeadPodRunningAndReady" } else { "Unknown" }.to_owned());
     if reason == "ContainersNotReady"
-        && let Some((container, why, more)) = pods::states(head).find_map(trouble)
+        && let Some((container, container_reason, detail)) = pods::states(head).find_map(trouble)
     {
         message =
-            if message.is_empty() { format!("{container}: {more}") } else { format!("{message}; {container}: {more}") };
-        reason = why;
+            if message.is_empty() { format!("{container}: {detail}") } else { format!("{message}; {container}: {detail}") };
+        reason = container_reason;
     }
     (is_ready, reason, message)
 }
 
-/// What a container that doesn't run says of itself: its name, a word and a sentence.
+/// Returns name, reason and message of a container that is waiting or terminated; `None` if it is
+/// running or has no reason.
 fn trouble<'a>(
     (container, state): (&'a str, &k8s_openapi::api::core::v1::ContainerState),
 ) -> Option<(&'a str, String, String)> {

@@ -1,47 +1,49 @@
-//! Suspending and resuming a cluster (KubeRay 1.7 `ray-operator/controllers/ray/raycluster_controller.go`).
+//! Suspending and resuming a cluster (KubeRay 1.7
+//! `ray-operator/controllers/ray/raycluster_controller.go`).
 //!
-//! That a cluster is to be suspended is written down before the first pod goes. From then on all pods go, even if
-//! the spec changes its mind, so nobody ever finds half a cluster.
+//! The condition `RayClusterSuspending` is written before the first pod is deleted. From then on
+//! all pods are deleted, even if the spec is changed back, so that no partly deleted cluster
+//! remains.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use sluice_api::condition;
 use sluice_api::ray::{RayCluster, names};
 
-/// How far a cluster is with suspending.
+/// Progress of suspending and resuming a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It may have pods.
+    /// The cluster may have pods.
     Open,
-    /// It is to be suspended; that has to be written down before anything is done about it.
+    /// Suspension is requested; the condition has to be written before pods are deleted.
     Asked,
-    /// All pods go.
+    /// All pods are deleted.
     Suspending,
-    /// It has no pods, and gets none.
+    /// The cluster has no pods, and none are created.
     Suspended,
-    /// It may have pods again, once that is written down.
+    /// The cluster may have pods again, once the conditions are written.
     Resuming,
 }
 
 impl Phase {
-    /// The phase that a cluster is in.
+    /// Returns the state of a cluster, from its spec, conditions and pods.
     pub(super) fn of(cluster: &RayCluster, has_pods: bool) -> Self {
         let conditions = conditions(cluster);
-        let asked = cluster.spec.suspend == Some(true);
+        let requested = cluster.spec.suspend == Some(true);
         if condition::is_true(conditions, names::CLUSTER_SUSPENDING) {
             return if has_pods { Self::Suspending } else { Self::Suspended };
         }
-        match (condition::is_true(conditions, names::CLUSTER_SUSPENDED), asked) {
+        match (condition::is_true(conditions, names::CLUSTER_SUSPENDED), requested) {
             (true, false) => Self::Resuming,
             (true, true) if !has_pods => Self::Suspended,
             (_, false) => Self::Open,
-            // One that never was anything else has nothing to lose that would have to be announced.
+            // A cluster created suspended has no pods, so `RayClusterSuspending` is skipped.
             (_, true) if conditions.is_empty() && !has_pods => Self::Suspended,
             (_, true) => Self::Asked,
         }
     }
 
-    /// What the conditions `RayClusterSuspending` and `RayClusterSuspended` say in this phase.
+    /// Returns the status of the conditions `RayClusterSuspending` and `RayClusterSuspended`.
     pub(super) fn conditions(self) -> (bool, bool) {
         match self {
             Self::Open | Self::Resuming => (false, false),
@@ -64,19 +66,19 @@ mod tests {
     use crate::fixtures::cluster;
 
     #[rstest]
-    #[case::never_asked(false, None, false, Phase::Open)]
-    #[case::born_suspended(true, None, false, Phase::Suspended)]
-    #[case::asked_while_it_runs(true, Some((false, false)), true, Phase::Asked)]
-    #[case::asked_before_the_first_status(true, None, true, Phase::Asked)]
-    #[case::asked_while_its_first_pods_are_on_their_way(true, Some((false, false)), false, Phase::Asked)]
-    #[case::written_down(true, Some((true, false)), true, Phase::Suspending)]
-    #[case::a_change_of_mind_is_too_late(false, Some((true, false)), true, Phase::Suspending)]
-    #[case::the_last_pod_is_gone(true, Some((true, false)), false, Phase::Suspended)]
-    #[case::done(true, Some((false, true)), false, Phase::Suspended)]
-    #[case::a_pod_turned_up(true, Some((false, true)), true, Phase::Asked)]
-    #[case::resumed(false, Some((false, true)), false, Phase::Resuming)]
-    #[case::resumed_and_written_down(false, Some((false, false)), false, Phase::Open)]
-    fn the_phase_follows_from_spec_conditions_and_pods(
+    #[case::never_suspended(false, None, false, Phase::Open)]
+    #[case::created_suspended(true, None, false, Phase::Suspended)]
+    #[case::requested_while_running(true, Some((false, false)), true, Phase::Asked)]
+    #[case::requested_before_the_first_status(true, None, true, Phase::Asked)]
+    #[case::requested_while_its_first_pods_are_in_flight(true, Some((false, false)), false, Phase::Asked)]
+    #[case::condition_written(true, Some((true, false)), true, Phase::Suspending)]
+    #[case::resume_while_suspending_has_to_wait(false, Some((true, false)), true, Phase::Suspending)]
+    #[case::last_pod_is_gone(true, Some((true, false)), false, Phase::Suspended)]
+    #[case::suspended(true, Some((false, true)), false, Phase::Suspended)]
+    #[case::pod_appeared_while_suspended(true, Some((false, true)), true, Phase::Asked)]
+    #[case::resuming(false, Some((false, true)), false, Phase::Resuming)]
+    #[case::resumed_and_conditions_written(false, Some((false, false)), false, Phase::Open)]
+    fn suspend_state_follows_from_spec_conditions_and_pods(
         #[case] suspend: bool,
         #[case] written: Option<(bool, bool)>,
         #[case] has_pods: bool,

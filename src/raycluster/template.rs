@@ -1,7 +1,8 @@
-//! From the template that a user wrote to the template that the pods of a group are made from.
+//! Builds the pod template of a group from the user's template.
 //!
-//! This is the only place that knows what a Ray pod consists of; accounting reads its result, so what is charged is what
-//! runs. It does what KubeRay 1.7 does (`ray-operator/controllers/ray/common/pod.go`): the first container runs Ray.
+//! This is the only place that defines the content of a Ray pod. Quota accounting uses its result,
+//! so usage equals the requests of the pods that run. It follows KubeRay 1.7
+//! (`ray-operator/controllers/ray/common/pod.go`): the first container runs Ray.
 
 use std::collections::BTreeMap;
 
@@ -22,23 +23,23 @@ use super::{names as naming, probes};
 use sluice_api::ray::options::StringMap;
 use sluice_api::ray::{PodTemplate, RayCluster, WorkerGroupSpec, names};
 
-/// Where the control store listens unless `rayStartParams` says otherwise.
+/// Default port of the GCS.
 const CONTROL_STORE_PORT: &str = "6379";
-/// Where metrics are served unless the container names a port for them.
+/// Default metrics port.
 const METRICS_PORT: i32 = 8080;
-/// What the container that waits for the head needs: (CPU, memory).
+/// Resources of the init container that waits for the head: (CPU, memory).
 const WAITER_NEEDS: (&str, &str) = ("200m", "256Mi");
 
-/// What all pods of a cluster have in common.
+/// Values that all pods of a cluster share.
 pub(super) struct Common<'a> {
     pub(super) cluster: &'a RayCluster,
-    /// By what name workers reach the head.
+    /// DNS name of the head Service.
     pub(super) head_address: String,
-    /// The port of the control store.
+    /// Port of the GCS.
     pub(super) port: String,
-    /// The kind that the cluster was made for: RayCluster, RayService or RayJob.
+    /// Kind that the cluster was created for: RayCluster, RayService or RayJob.
     pub(super) origin: &'static str,
-    /// Whether and which autoscaler sets the number of workers.
+    /// Autoscaler that sets the number of workers.
     pub(super) autoscaler: Autoscaler,
 }
 
@@ -54,13 +55,13 @@ impl<'a> Common<'a> {
         }
     }
 
-    /// Whether the cluster answers requests for a RayService.
+    /// Reports whether the cluster belongs to a RayService.
     pub(super) fn serves(&self) -> bool {
         self.origin == "RayService"
     }
 }
 
-/// The kind that a cluster was made for.
+/// Returns the kind that a cluster was created for.
 fn origin(cluster: &RayCluster) -> &'static str {
     match cluster.labels().get(names::ORIGIN_KIND_LABEL).map(String::as_str) {
         Some("RayService") => "RayService",
@@ -69,10 +70,11 @@ fn origin(cluster: &RayCluster) -> &'static str {
     }
 }
 
-/// The template of the head pod.
+/// Returns the template of the head pod.
 ///
 /// # Errors
-/// When the template is not that of a pod; the error names the field and the value.
+/// Fails when the user's template or a quantity can't be parsed; the error names the field and the
+/// value.
 pub fn head(cluster: &RayCluster) -> Result<PodTemplateSpec, Problem> {
     let common = Common::of(cluster);
     let group = &cluster.spec.head_group_spec;
@@ -101,10 +103,11 @@ pub fn head(cluster: &RayCluster) -> Result<PodTemplateSpec, Problem> {
     Ok(draft.into_template())
 }
 
-/// The template of the pods of a worker group, the `index`-th of the spec.
+/// Returns the template of the pods of a worker group, which has this index in the spec.
 ///
 /// # Errors
-/// When the template is not that of a pod; the error names the field and the value.
+/// Fails when the user's template or a quantity can't be parsed; the error names the field and the
+/// value.
 pub fn worker(cluster: &RayCluster, index: usize, group: &WorkerGroupSpec) -> Result<PodTemplateSpec, Problem> {
     let common = Common::of(cluster);
     let field = format!("spec.workerGroupSpecs[{index}]");
@@ -127,7 +130,8 @@ pub fn worker(cluster: &RayCluster, index: usize, group: &WorkerGroupSpec) -> Re
     Ok(draft.into_template())
 }
 
-/// A template under work: the container that runs Ray is taken out of the spec, so that it is there without doubt.
+/// Template under construction. The container that runs Ray is held separately from the spec, so
+/// that it always exists.
 struct Draft {
     template: PodTemplateSpec,
     spec: PodSpec,
@@ -138,17 +142,17 @@ impl Draft {
     fn of(template: &PodTemplate, field: &str) -> Result<Self, Problem> {
         let field = format!("{field}.template");
         let mut template =
-            template.parse().map_err(|problem| Problem::new(&field, format!("can't be read: {problem}")))?;
+            template.parse().map_err(|problem| Problem::new(&field, format!("can't be parsed: {problem}")))?;
         let mut spec = template.spec.take().unwrap_or_default();
         if spec.containers.is_empty() {
-            let message = "is empty; its first container runs Ray, so it needs at least one";
+            let message = "is empty; at least one container is required, and the first one runs Ray";
             return Err(Problem::new(format!("{field}.spec.containers"), message));
         }
         let ray = spec.containers.remove(0);
         Ok(Self { template, spec, ray })
     }
 
-    /// Sets the labels that pods are found by. Users may set all but three to something else.
+    /// Sets the labels that select pods. Users can override all but cluster, node type and group.
     fn label(&mut self, common: &Common<'_>, role: Role, group: &str, own: Option<&StringMap>) {
         if is_true(common.cluster.annotations().get(names::OVERWRITE_COMMAND_ANNOTATION)) {
             let annotations = self.template.metadata.get_or_insert_default().annotations.get_or_insert_default();
@@ -169,12 +173,13 @@ impl Draft {
         labels.insert(names::NODE_TYPE_LABEL.to_owned(), role.to_string());
         labels.insert(names::GROUP_LABEL.to_owned(), group.to_owned());
         if common.serves() {
-            // A worker is left out by its readiness probe; the head has no such probe, so RayService sets its label.
+            // The readiness probe excludes a worker that does not serve. The head has no such
+            // probe, so the RayService operator sets its label.
             labels.insert(names::SERVE_LABEL.to_owned(), (role == Role::Worker).to_string());
         }
     }
 
-    /// What head and workers get alike.
+    /// Applies the parts that head and workers have in common.
     fn finish(&mut self, common: &Common<'_>, role: Role, params: &StringMap) {
         if !params.contains_key("plasma-directory") {
             let size = memory_of(self.ray.resources.as_ref());
@@ -208,7 +213,7 @@ impl Draft {
         auth::put_volume(common.cluster, &mut self.spec);
     }
 
-    /// Whether the owner of the cluster, or of the template, starts Ray by a command of theirs.
+    /// Reports whether an annotation on the cluster or template keeps the user's container command.
     fn keeps_command(&self) -> bool {
         let annotations = self.template.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
         is_true(annotations.and_then(|annotations| annotations.get(names::OVERWRITE_COMMAND_ANNOTATION)))
@@ -230,7 +235,7 @@ fn is_true(annotation: Option<&String>) -> bool {
     annotation.is_some_and(|value| value.eq_ignore_ascii_case("true"))
 }
 
-/// Mounts an empty directory into a container, unless something is mounted there already.
+/// Mounts an emptyDir volume into a container, unless the path already has a mount.
 fn mount(
     volumes: &mut Option<Vec<Volume>>,
     container: &mut Container,
@@ -249,20 +254,23 @@ fn mount(
     }
 }
 
-/// The head shows the log of the autoscaler, which runs beside it.
+/// Shares the log directory between head and autoscaler sidecar, since the dashboard shows the
+/// autoscaler's log.
 fn share_logs(draft: &mut Draft, sidecar: &mut Container) {
     for container in [&mut draft.ray, sidecar] {
         mount(&mut draft.spec.volumes, container, "ray-logs", "/tmp/ray", EmptyDirVolumeSource::default());
     }
 }
 
+/// Returns the memory limit, or else the request.
 fn memory_of(resources: Option<&ResourceRequirements>) -> Option<Quantity> {
-    let of = |list: &Option<BTreeMap<String, Quantity>>| list.as_ref()?.get("memory").cloned();
+    let memory = |list: &Option<BTreeMap<String, Quantity>>| list.as_ref()?.get("memory").cloned();
     let resources = resources?;
-    of(&resources.limits).or_else(|| of(&resources.requests))
+    memory(&resources.limits).or_else(|| memory(&resources.requests))
 }
 
-/// The init container that holds a worker back until the head answers: a worker that can't reach it gives up and ends.
+/// Returns the init container that delays a worker until the head responds. A worker that can't
+/// reach the head would exit.
 fn waiter(common: &Common<'_>, ray: &Container) -> Container {
     let address = format!("{}:{}", common.head_address, common.port);
     let script = format!(
@@ -272,7 +280,7 @@ fn waiter(common: &Common<'_>, ray: &Container) -> Container {
          sleep 5\n\
          done\n"
     );
-    let needs = BTreeMap::from([
+    let amounts = BTreeMap::from([
         ("cpu".to_owned(), Quantity(WAITER_NEEDS.0.to_owned())),
         ("memory".to_owned(), Quantity(WAITER_NEEDS.1.to_owned())),
     ]);
@@ -287,8 +295,8 @@ fn waiter(common: &Common<'_>, ray: &Container) -> Container {
         volume_mounts: ray.volume_mounts.clone(),
         security_context: ray.security_context.clone(),
         resources: Some(ResourceRequirements {
-            requests: Some(needs.clone()),
-            limits: Some(needs),
+            requests: Some(amounts.clone()),
+            limits: Some(amounts),
             ..ResourceRequirements::default()
         }),
         ..Container::default()

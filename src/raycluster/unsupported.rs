@@ -1,35 +1,35 @@
-//! Fields that KubeRay 1.7 acts on, and we don't yet.
+//! Fields that KubeRay 1.7 supports and Sluice does not yet.
 
 use kube_core::ResourceExt;
 
 use super::problem::Problem;
 use sluice_api::ray::{RayCluster, names};
 
-/// The fields of a cluster that are set and not acted on, each with what is missing.
+/// Returns the unsupported fields that are set on a cluster, each with the missing function.
 pub fn fields(cluster: &RayCluster) -> Vec<String> {
     let spec = &cluster.spec;
     let found = [
-        (spec.history_server_options.is_some(), "spec.historyServerOptions: nothing is collected".to_owned()),
+        (spec.history_server_options.is_some(), "spec.historyServerOptions: no history is collected".to_owned()),
         (
             cluster.labels().contains_key(names::GANG_SCHEDULING_LABEL),
-            format!("label {}: pods are scheduled one by one", names::GANG_SCHEDULING_LABEL),
+            format!("label {}: Pods are scheduled individually, not as a gang", names::GANG_SCHEDULING_LABEL),
         ),
     ];
-    let ignored = found.into_iter().filter(|(set, _)| *set).map(|(_, field)| field);
-    ignored.chain(protections(cluster).into_iter().map(|problem| problem.to_string())).collect()
+    let unsupported = found.into_iter().filter(|(set, _)| *set).map(|(_, field)| field);
+    unsupported.chain(protections(cluster).into_iter().map(|problem| problem.to_string())).collect()
 }
 
-/// Fields that protect a cluster. Without what they ask for it would be open to people whom its owner wants to keep
-/// out, so there is no cluster rather than such a one.
+/// Returns errors for unsupported fields that protect a cluster. Ignoring them would expose the
+/// cluster to clients that its owner wants to exclude, so it is rejected.
 pub(super) fn protections(cluster: &RayCluster) -> Vec<Problem> {
     let spec = &cluster.spec;
     let tls = spec.tls_options.as_ref().and_then(|tls| tls.enabled) == Some(true);
     let found = [
-        (tls, "spec.tlsOptions.enabled", "encryption is not available yet; leave it out or set it to false"),
+        (tls, "spec.tlsOptions.enabled", "TLS is not supported yet; unset it or set it to false"),
         (
             spec.network_policy.is_some(),
             "spec.networkPolicy",
-            "network policies are not made yet; leave it out and make your own",
+            "network policies are not supported yet; unset it and create your own NetworkPolicy",
         ),
     ];
     found.into_iter().filter(|(set, ..)| *set).map(|(_, field, message)| Problem::new(field, message)).collect()
@@ -45,13 +45,13 @@ mod tests {
 
     #[rstest]
     #[case::nothing(json!({}), &[])]
-    #[case::no_recreation(json!({"upgradeStrategy": {"type": "None"}}), &[])]
-    #[case::recreation(json!({"upgradeStrategy": {"type": "Recreate"}}), &[])]
+    #[case::strategy_none(json!({"upgradeStrategy": {"type": "None"}}), &[])]
+    #[case::strategy_recreate(json!({"upgradeStrategy": {"type": "Recreate"}}), &[])]
     #[case::fault_tolerance(json!({"gcsFaultToleranceOptions": {"redisAddress": "redis:6379"}}), &[])]
     #[case::history(json!({"historyServerOptions": {}}), &["spec.historyServerOptions"])]
     #[case::ingress(json!({"headGroupSpec": {"enableIngress": true}}), &[])]
     #[case::autoscaler(json!({"enableInTreeAutoscaling": true}), &[])]
-    fn fields_without_effect_are_named(#[case] spec: Value, #[case] expected: &[&str]) {
+    fn unsupported_fields_are_reported(#[case] spec: Value, #[case] expected: &[&str]) {
         let fields = fields(&changed(spec));
         assert_eq!(fields.len(), expected.len(), "{fields:?}");
         assert!(fields.iter().zip(expected).all(|(field, expected)| field.starts_with(expected)), "{fields:?}");
@@ -61,7 +61,7 @@ mod tests {
     #[case::tls(json!({"tlsOptions": {"enabled": true}}), Some("spec.tlsOptions.enabled"))]
     #[case::no_tls(json!({"tlsOptions": {}}), None)]
     #[case::policy(json!({"networkPolicy": {"mode": "DenyAll"}}), Some("spec.networkPolicy"))]
-    fn a_protection_that_is_missing_is_a_problem_and_named(#[case] spec: Value, #[case] expected: Option<&str>) {
+    fn unsupported_protection_is_an_error_and_reported(#[case] spec: Value, #[case] expected: Option<&str>) {
         let cluster = changed(spec);
         let problems = protections(&cluster);
         assert_eq!(problems.first().map(|problem| problem.field.as_str()), expected);

@@ -1,4 +1,4 @@
-//! What is wrong with a spec beyond what the API server can see
+//! Validation of a RayCluster beyond the CRD schema
 //! (KubeRay 1.7 `ray-operator/controllers/ray/utils/validation.go`).
 
 use std::collections::BTreeSet;
@@ -21,15 +21,16 @@ use sluice_api::ray::way_choices::is_dns_name;
 use sluice_api::ray::{RayCluster, WorkerGroupSpec, names};
 use sluice_queue::requests::pod_requests;
 
-/// The longest name of a cluster that leaves room for what the names of its Services and pods end in, in characters
+/// Maximum length of a cluster's name, in characters: it leaves room for the suffixes of Service
+/// and pod names
 /// (KubeRay 1.7 `ray-operator/controllers/ray/utils/constant.go`, `MaxRayClusterNameLength`).
 const LONGEST_NAME: usize = 53;
 const AUTOSCALER_VARIABLE: &str = "RAY_enable_autoscaler_v2";
 
-/// The groups of a cluster, if its spec makes sense.
+/// Validates a cluster and returns its pod groups.
 ///
 /// # Errors
-/// Everything that is wrong with the spec.
+/// Returns all validation errors.
 pub fn groups(cluster: &RayCluster) -> Result<Vec<PodGroup>, Vec<Problem>> {
     let mut problems = unsupported::protections(cluster);
     name(cluster, &mut problems);
@@ -55,15 +56,16 @@ pub fn groups(cluster: &RayCluster) -> Result<Vec<PodGroup>, Vec<Problem>> {
     if problems.is_empty() { Ok(groups) } else { Err(problems) }
 }
 
-/// The cluster's name begins the names of its Services, so it must be what a Service may be called.
+/// Validates the cluster's name: it is the prefix of its Services' names, so it must be a valid
+/// Service name.
 fn name(cluster: &RayCluster, problems: &mut Vec<Problem>) {
     let name = cluster.name_any();
-    let starts = name.starts_with(|c: char| c.is_ascii_lowercase());
-    let holds = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
-    if !starts || !holds || name.ends_with('-') || name.len() > LONGEST_NAME {
+    let starts_with_letter = name.starts_with(|c: char| c.is_ascii_lowercase());
+    let has_valid_characters = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    if !starts_with_letter || !has_valid_characters || name.ends_with('-') || name.len() > LONGEST_NAME {
         let message = format!(
-            "{name:?} begins the names of Services: up to {LONGEST_NAME} lower-case letters, digits and '-', a letter first, \
-             no '-' last"
+            "{name:?} is not a valid prefix of Service names; use up to {LONGEST_NAME} lower-case letters, digits \
+             and '-', starting with a letter and not ending with '-'"
         );
         problems.push(Problem::new("metadata.name", message));
     }
@@ -75,7 +77,7 @@ fn upgrade(cluster: &RayCluster, problems: &mut Vec<Problem>) {
     let strategy = cluster.spec.upgrade_strategy.as_ref().and_then(|strategy| strategy.type_);
     if let (Some(origin), Some(strategy)) = (origin, strategy) {
         let message =
-            format!("{strategy:?} is set, but the cluster belongs to a {origin}, which decides about upgrades");
+            format!("{strategy:?} is set, but the cluster belongs to a {origin}, which controls upgrades; unset it");
         problems.push(Problem::new("spec.upgradeStrategy.type", message));
     }
 }
@@ -88,23 +90,23 @@ fn head(cluster: &RayCluster, problems: &mut Vec<Problem>) {
     redis(cluster, problems);
 }
 
-/// Where the state of Ray is kept is said in one place.
+/// Validates the GCS fault tolerance options, and that no setting is given in two places.
 fn redis(cluster: &RayCluster, problems: &mut Vec<Problem>) {
     let field = "spec.headGroupSpec";
     let flags = cluster.spec.head_group_spec.ray_start_params.as_ref();
-    let flagged = |flag: &str| flags.and_then(|flags| flags.get(flag)).is_some_and(|value| !value.is_empty());
+    let has_flag = |flag: &str| flags.and_then(|flags| flags.get(flag)).is_some_and(|value| !value.is_empty());
     let env = format!("{field}.template.spec.containers[0].env");
     let options = cluster.spec.gcs_fault_tolerance_options.as_ref();
-    let annotated = |key: &str| cluster.annotations().get(key).is_some_and(|value| !value.is_empty());
-    let twice = options.is_some();
+    let has_annotation = |key: &str| cluster.annotations().get(key).is_some_and(|value| !value.is_empty());
+    let has_options = options.is_some();
     let found = [
-        (flagged(USERNAME_FLAG), format!("{field}.rayStartParams.redis-username"), "redisUsername"),
+        (has_flag(USERNAME_FLAG), format!("{field}.rayStartParams.redis-username"), "redisUsername"),
         (head_variable(cluster, USERNAME_VARIABLE).is_some(), env.clone(), "redisUsername"),
-        (twice && flagged(PASSWORD_FLAG), format!("{field}.rayStartParams.redis-password"), "redisPassword"),
-        (twice && head_variable(cluster, PASSWORD_VARIABLE).is_some(), env.clone(), "redisPassword"),
-        (twice && head_variable(cluster, ADDRESS_VARIABLE).is_some(), env.clone(), "redisAddress"),
+        (has_options && has_flag(PASSWORD_FLAG), format!("{field}.rayStartParams.redis-password"), "redisPassword"),
+        (has_options && head_variable(cluster, PASSWORD_VARIABLE).is_some(), env.clone(), "redisPassword"),
+        (has_options && head_variable(cluster, ADDRESS_VARIABLE).is_some(), env.clone(), "redisAddress"),
         (
-            twice && annotated(names::STORAGE_NAMESPACE_ANNOTATION),
+            has_options && has_annotation(names::STORAGE_NAMESPACE_ANNOTATION),
             format!("metadata.annotations[{}]", names::STORAGE_NAMESPACE_ANNOTATION),
             "externalStorageNamespace",
         ),
@@ -112,12 +114,12 @@ fn redis(cluster: &RayCluster, problems: &mut Vec<Problem>) {
     for (_, at, instead) in found.into_iter().filter(|(set, ..)| *set) {
         problems.push(Problem::new(at, format!("set spec.gcsFaultToleranceOptions.{instead} instead")));
     }
-    if twice && annotated(names::FAULT_TOLERANCE_ANNOTATION) {
-        let message = "is set, and so is spec.gcsFaultToleranceOptions; use the latter";
+    if has_options && has_annotation(names::FAULT_TOLERANCE_ANNOTATION) {
+        let message = "conflicts with spec.gcsFaultToleranceOptions; set only the latter";
         problems.push(Problem::new(format!("metadata.annotations[{}]", names::FAULT_TOLERANCE_ANNOTATION), message));
     }
     if !fault_tolerance::is_on(cluster) && head_variable(cluster, ADDRESS_VARIABLE).is_some() {
-        let message = "RAY_REDIS_ADDRESS is set, which Ray takes as a wish for fault tolerance; \
+        let message = "RAY_REDIS_ADDRESS is set, which enables fault tolerance in Ray; \
                        set spec.gcsFaultToleranceOptions too";
         problems.push(Problem::new(env, message));
     }
@@ -125,16 +127,16 @@ fn redis(cluster: &RayCluster, problems: &mut Vec<Problem>) {
     match options.backend.as_deref() {
         None | Some("redis") => {
             if options.redis_address.as_deref().is_none_or(str::is_empty) {
-                let message = "is empty; it has to be the address of the Redis, like redis:6379";
+                let message = "is empty; set it to the address of the Redis, like redis:6379";
                 problems.push(Problem::new("spec.gcsFaultToleranceOptions.redisAddress", message));
             }
             if options.storage.is_some() {
-                let message = "goes with the backend rocksdb only; leave it out";
+                let message = "is only valid with backend rocksdb; unset it";
                 problems.push(Problem::new("spec.gcsFaultToleranceOptions.storage", message));
             }
         }
         Some(backend) => {
-            let message = format!("{backend:?} is not available yet; redis is");
+            let message = format!("{backend:?} is not supported yet; use redis");
             problems.push(Problem::new("spec.gcsFaultToleranceOptions.backend", message));
         }
     }
@@ -142,7 +144,7 @@ fn redis(cluster: &RayCluster, problems: &mut Vec<Problem>) {
 
 fn workers(cluster: &RayCluster, problems: &mut Vec<Problem>) {
     let autoscaler = Autoscaler::of(&cluster.spec);
-    let second = autoscaler == Autoscaler::V2 || (autoscaler != Autoscaler::Off && says_v2(cluster));
+    let uses_v2 = autoscaler == Autoscaler::V2 || (autoscaler != Autoscaler::Off && says_v2(cluster));
     let version = cluster.spec.ray_version.as_deref().and_then(probes::version);
     let mut seen = BTreeSet::new();
     for (index, group) in cluster.spec.worker_group_specs.iter().enumerate() {
@@ -153,23 +155,23 @@ fn workers(cluster: &RayCluster, problems: &mut Vec<Problem>) {
         labels(&field, group.labels.as_ref(), problems);
         match group.idle_timeout_seconds {
             Some(seconds) if seconds < 0 => {
-                problems.push(Problem::new(format!("{field}.idleTimeoutSeconds"), format!("{seconds} is below 0")));
+                problems.push(Problem::new(format!("{field}.idleTimeoutSeconds"), format!("{seconds} is negative")));
             }
-            Some(_) if !second => {
-                let message = "only the second autoscaler reads it; set spec.autoscalerOptions.version to v2";
+            Some(_) if !uses_v2 => {
+                let message = "only autoscaler v2 supports it; set spec.autoscalerOptions.version to v2";
                 problems.push(Problem::new(format!("{field}.idleTimeoutSeconds"), message));
             }
             _ => {}
         }
-        let reads_priority = second && version.is_some_and(|version| version >= (2, 56));
+        let reads_priority = uses_v2 && version.is_some_and(|version| version >= (2, 56));
         if group.priority.is_some_and(|priority| priority != 0) && !reads_priority {
-            let message = "only the second autoscaler of Ray 2.56 and newer reads it; set spec.autoscalerOptions.version \
-                           to v2 and spec.rayVersion";
+            let message = "only autoscaler v2 of Ray 2.56 or later supports it; set spec.autoscalerOptions.version \
+                           to v2, and spec.rayVersion";
             problems.push(Problem::new(format!("{field}.priority"), message));
         }
         if group.suspend == Some(true) && autoscaler != Autoscaler::Off {
-            problems
-                .push(Problem::new(format!("{field}.suspend"), "not while Ray's autoscaler sets the worker counts"));
+            let message = "is not allowed while the Ray autoscaler sets the number of workers";
+            problems.push(Problem::new(format!("{field}.suspend"), message));
         }
     }
 }
@@ -178,9 +180,9 @@ fn group_name<'a>(field: &str, group: &'a WorkerGroupSpec, seen: &mut BTreeSet<&
     let name = group.group_name.as_str();
     let field = format!("{field}.groupName");
     if name == names::HEAD_GROUP {
-        problems.push(Problem::new(&field, format!("{name:?} is the head's own")));
+        problems.push(Problem::new(&field, format!("{name:?} is reserved for the head")));
     } else if name.is_empty() || !is_label_value(name) {
-        let message = format!("{name:?} becomes a label: up to 63 letters, digits, '-', '_' and '.'");
+        let message = format!("{name:?} is not a valid label value: use up to 63 letters, digits, '-', '_' and '.'");
         problems.push(Problem::new(&field, message));
     }
     if !seen.insert(name) {
@@ -192,7 +194,7 @@ fn bounds(field: &str, group: &WorkerGroupSpec, problems: &mut Vec<Problem>) {
     let (least, most) = (group.min_replicas.unwrap_or(0), group.max_replicas.unwrap_or(i32::MAX));
     for (name, value) in [("minReplicas", least), ("maxReplicas", most)] {
         if value < 0 {
-            problems.push(Problem::new(format!("{field}.{name}"), format!("{value} is below 0")));
+            problems.push(Problem::new(format!("{field}.{name}"), format!("{value} is negative")));
         }
     }
     if least > most {
@@ -200,14 +202,15 @@ fn bounds(field: &str, group: &WorkerGroupSpec, problems: &mut Vec<Problem>) {
     }
 }
 
-/// What Ray is told of a node's resources is said in one place, and of its labels in the other.
+/// Validates `rayStartParams`: resources must not be set there and in `resources`, and labels only
+/// in `labels`.
 fn params(field: &str, params: Option<&StringMap>, resources: Option<&StringMap>, problems: &mut Vec<Problem>) {
     let Some(params) = params else { return };
-    let told = ["num-cpus", "num-gpus", "memory", "resources"]
+    let resource_flag = ["num-cpus", "num-gpus", "memory", "resources"]
         .iter()
         .find(|flag| params.get(**flag).is_some_and(|v| !v.is_empty()));
-    if let (Some(flag), Some(_)) = (told, resources.filter(|resources| !resources.is_empty())) {
-        let message = format!("{flag} is set, and so is {field}.resources; use one of them");
+    if let (Some(flag), Some(_)) = (resource_flag, resources.filter(|resources| !resources.is_empty())) {
+        let message = format!("{flag} is set, but conflicts with {field}.resources; set only one of them");
         problems.push(Problem::new(format!("{field}.rayStartParams"), message));
     }
     if params.contains_key("labels") {
@@ -218,7 +221,7 @@ fn params(field: &str, params: Option<&StringMap>, resources: Option<&StringMap>
 fn labels(field: &str, labels: Option<&StringMap>, problems: &mut Vec<Problem>) {
     for (key, value) in labels.into_iter().flatten() {
         if !is_label_key(key) || !is_label_value(value) {
-            let message = format!("{key}={value} is not a label as Kubernetes takes it");
+            let message = format!("{key}={value} is not a valid Kubernetes label");
             problems.push(Problem::new(format!("{field}.labels"), message));
         }
     }
@@ -232,13 +235,14 @@ fn autoscaling(cluster: &RayCluster, problems: &mut Vec<Problem>) {
         let message = format!("{AUTOSCALER_VARIABLE} is set, but spec.enableInTreeAutoscaling is not");
         problems.push(Problem::new(variable, message));
     }
-    let versioned = options.is_some_and(|options| options.version.is_some());
-    if autoscaler != Autoscaler::Off && versioned && head_variable(cluster, AUTOSCALER_VARIABLE).is_some() {
-        let message = format!("{AUTOSCALER_VARIABLE} is set, and so is spec.autoscalerOptions.version; use the latter");
+    let has_version = options.is_some_and(|options| options.version.is_some());
+    if autoscaler != Autoscaler::Off && has_version && head_variable(cluster, AUTOSCALER_VARIABLE).is_some() {
+        let message =
+            format!("{AUTOSCALER_VARIABLE} conflicts with spec.autoscalerOptions.version; set only the latter");
         problems.push(Problem::new(variable, message));
     }
     if let Some(seconds) = options.and_then(|options| options.idle_timeout_seconds).filter(|seconds| *seconds < 0) {
-        problems.push(Problem::new("spec.autoscalerOptions.idleTimeoutSeconds", format!("{seconds} is below 0")));
+        problems.push(Problem::new("spec.autoscalerOptions.idleTimeoutSeconds", format!("{seconds} is negative")));
     }
     let managed = "KUBERAY_GEN_AUTOSCALER_START_CMD";
     if options.and_then(|options| options.env.as_ref()).is_some_and(|env| variable_in(env, managed).is_some()) {
@@ -251,14 +255,14 @@ fn autoscaling(cluster: &RayCluster, problems: &mut Vec<Problem>) {
         for (field, template) in std::iter::once(head).chain(workers) {
             let policy = template.0.pointer("/spec/restartPolicy").and_then(Value::as_str).unwrap_or_default();
             if !policy.is_empty() && policy != "Never" {
-                let message = format!("{policy:?} does not go with the second autoscaler; leave it out");
+                let message = format!("{policy:?} is not allowed with autoscaler v2; unset it");
                 problems.push(Problem::new(format!("{field}.template.spec.restartPolicy"), message));
             }
         }
     }
 }
 
-/// What the API server would refuse when the first pod is made.
+/// Validates what the API server would reject only when the first pod is created.
 fn template(field: &str, template: &PodTemplateSpec, problems: &mut Vec<Problem>) {
     let Some(spec) = &template.spec else { return };
     if let Err(error) = pod_requests(spec) {
@@ -268,7 +272,7 @@ fn template(field: &str, template: &PodTemplateSpec, problems: &mut Vec<Problem>
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     for Container { name, .. } in containers {
         if !names.insert(name) {
-            problems.push(Problem::new(format!("{field}.spec"), format!("two containers are named {name:?}")));
+            problems.push(Problem::new(format!("{field}.spec"), format!("two containers have the name {name:?}")));
         }
     }
 }
@@ -277,18 +281,22 @@ fn says_v2(cluster: &RayCluster) -> bool {
     matches!(head_variable(cluster, AUTOSCALER_VARIABLE), Some("1" | "true"))
 }
 
-/// An optional DNS name and a slash, and a name.
+/// Reports whether `key` is a valid label key: an optional DNS name with a slash, and a name.
 fn is_label_key(key: &str) -> bool {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     !name.is_empty() && is_label_value(name) && prefix.is_none_or(is_dns_name)
 }
 
-/// Up to 63 letters, digits, '-', '_' and '.', a letter or digit at both ends.
+/// Reports whether `value` is a valid label value: empty, or up to 63 letters, digits, '-', '_' and
+/// '.', with a letter or digit at both ends.
 fn is_label_value(value: &str) -> bool {
-    let ends = |c: char| c.is_ascii_alphanumeric();
-    let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let is_alphanumeric = |c: char| c.is_ascii_alphanumeric();
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     value.is_empty()
-        || (value.len() <= 63 && value.chars().all(inner) && value.starts_with(ends) && value.ends_with(ends))
+        || (value.len() <= 63
+            && value.chars().all(is_allowed)
+            && value.starts_with(is_alphanumeric)
+            && value.ends_with(is_alphanumeric))
 }
 
 #[cfg(test)]
@@ -304,19 +312,19 @@ mod tests {
     }
 
     #[rstest]
-    #[case::head_of_nothing(json!({"headGroupSpec": {"template": {"spec": {"containers": []}}}}),
+    #[case::no_containers(json!({"headGroupSpec": {"template": {"spec": {"containers": []}}}}),
         "spec.headGroupSpec.template.spec.containers: is empty")]
     #[case::not_a_template(json!({"headGroupSpec": {"template": {"spec": {"containers": 1}}}}),
-        "spec.headGroupSpec.template: can't be read")]
-    #[case::no_quantity(json!({"headGroupSpec": {"resources": {"CPU": "much"}}}), "spec.headGroupSpec.resources.CPU: \"much\"")]
+        "spec.headGroupSpec.template: can't be parsed")]
+    #[case::not_a_quantity(json!({"headGroupSpec": {"resources": {"CPU": "much"}}}), "spec.headGroupSpec.resources.CPU: \"much\"")]
     #[case::negative(
         json!({"headGroupSpec": {"template": {"spec": {"containers": [{"name": "a", "resources": {"requests": {"memory": "-1"}}}]}}}}),
         "spec.headGroupSpec.template.spec: ")]
-    #[case::told_twice(json!({"headGroupSpec": {"rayStartParams": {"num-cpus": "1"}, "resources": {"CPU": "1"}}}),
+    #[case::resources_set_twice(json!({"headGroupSpec": {"rayStartParams": {"num-cpus": "1"}, "resources": {"CPU": "1"}}}),
         "spec.headGroupSpec.rayStartParams: num-cpus is set")]
     #[case::labels_as_flag(json!({"headGroupSpec": {"rayStartParams": {"labels": "a=b"}}}),
         "spec.headGroupSpec.rayStartParams.labels: ")]
-    #[case::no_label(json!({"headGroupSpec": {"labels": {"a b": "c"}}}), "spec.headGroupSpec.labels: a b=c")]
+    #[case::not_a_label(json!({"headGroupSpec": {"labels": {"a b": "c"}}}), "spec.headGroupSpec.labels: a b=c")]
     #[case::redis_by_env(
         json!({"headGroupSpec": {"template": {"spec": {"containers": [{"name": "a", "env": [{"name": "RAY_REDIS_ADDRESS", "value": "r"}]}]}}}}),
         "spec.headGroupSpec.template.spec.containers[0].env: RAY_REDIS_ADDRESS")]
@@ -331,7 +339,7 @@ mod tests {
         "spec.headGroupSpec.rayStartParams.redis-password: set spec.gcsFaultToleranceOptions.redisPassword")]
     #[case::another_backend(json!({"gcsFaultToleranceOptions": {"backend": "rocksdb"}}),
         "spec.gcsFaultToleranceOptions.backend: \"rocksdb\"")]
-    #[case::redis_nowhere(json!({"gcsFaultToleranceOptions": {}}), "spec.gcsFaultToleranceOptions.redisAddress: is empty")]
+    #[case::no_redis_address(json!({"gcsFaultToleranceOptions": {}}), "spec.gcsFaultToleranceOptions.redisAddress: is empty")]
     #[case::storage_for_redis(json!({"gcsFaultToleranceOptions": {"redisAddress": "r", "backend": "redis", "storage": {}}}),
         "spec.gcsFaultToleranceOptions.storage: ")]
     #[case::v2_without_autoscaling(
@@ -343,10 +351,10 @@ mod tests {
         "spec.headGroupSpec.template.spec.restartPolicy: \"Always\"")]
     #[case::negative_timeout(json!({"autoscalerOptions": {"idleTimeoutSeconds": -1}}),
         "spec.autoscalerOptions.idleTimeoutSeconds: -1")]
-    #[case::two_of_one_name(
+    #[case::duplicate_container_name(
         json!({"headGroupSpec": {"template": {"spec": {"containers": [{"name": "a"}, {"name": "a"}]}}}}),
         "spec.headGroupSpec.template.spec: two containers")]
-    fn a_problem_of_the_head_names_field_and_value(#[case] spec: Value, #[case] expected: &str) {
+    fn error_of_the_head_names_field_and_value(#[case] spec: Value, #[case] expected: &str) {
         let problems = problems(&changed(spec));
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].starts_with(expected), "{problems:?}");
@@ -359,7 +367,7 @@ mod tests {
     #[case::digit_first("1-demo", Some("metadata.name: \"1-demo\""))]
     #[case::dot("a.b", Some("metadata.name: \"a.b\""))]
     #[case::dash_last("demo-", Some("metadata.name: \"demo-\""))]
-    fn a_name_that_its_services_can_not_have_is_a_problem(#[case] name: &str, #[case] expected: Option<&str>) {
+    fn cluster_name_that_is_no_service_name_is_an_error(#[case] name: &str, #[case] expected: Option<&str>) {
         let mut cluster = changed(json!({}));
         cluster.metadata.name = Some(name.to_owned());
         let problems = problems(&cluster);
@@ -369,14 +377,14 @@ mod tests {
 
     #[rstest]
     #[case::fine(json!({}), None)]
-    #[case::the_heads_name(json!({"groupName": "headgroup"}), Some("spec.workerGroupSpecs[1].groupName: \"headgroup\""))]
+    #[case::head_group_name(json!({"groupName": "headgroup"}), Some("spec.workerGroupSpecs[1].groupName: \"headgroup\""))]
     #[case::used_twice(json!({"groupName": "first"}), Some("spec.workerGroupSpecs[1].groupName: \"first\" is used"))]
-    #[case::no_label(json!({"groupName": "a b"}), Some("spec.workerGroupSpecs[1].groupName: \"a b\" becomes"))]
+    #[case::not_a_label_value(json!({"groupName": "a b"}), Some("spec.workerGroupSpecs[1].groupName: \"a b\" is not a valid label value"))]
     #[case::bounds(json!({"minReplicas": 3, "maxReplicas": 2}), Some("spec.workerGroupSpecs[1].minReplicas: 3 is above"))]
     #[case::idle_timeout(json!({"idleTimeoutSeconds": 60}), Some("spec.workerGroupSpecs[1].idleTimeoutSeconds: only"))]
     #[case::priority(json!({"priority": 1}), Some("spec.workerGroupSpecs[1].priority: only"))]
     #[case::priority_of_zero(json!({"priority": 0}), None)]
-    fn a_problem_of_a_worker_group_names_field_and_value(#[case] group: Value, #[case] expected: Option<&str>) {
+    fn error_of_a_worker_group_names_field_and_value(#[case] group: Value, #[case] expected: Option<&str>) {
         let mut value = serde_json::to_value(worker("second", 1)).expect("a group is JSON");
         let (Some(fields), Value::Object(patch)) = (value.as_object_mut(), group) else { panic!("groups are objects") };
         fields.extend(patch);
@@ -387,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_of_a_service_has_no_upgrade_strategy() {
+    fn cluster_of_a_ray_service_has_no_upgrade_strategy() {
         let mut cluster = changed(json!({"upgradeStrategy": {"type": "Recreate"}}));
         assert_eq!(problems(&cluster), Vec::<String>::new());
         cluster.metadata.labels = Some([(names::ORIGIN_KIND_LABEL.to_owned(), "RayService".to_owned())].into());
@@ -403,7 +411,7 @@ mod tests {
     #[case("example.com/", false)]
     #[case("-app", false)]
     #[case("", false)]
-    fn label_keys(#[case] key: &str, #[case] expected: bool) {
+    fn label_keys_are_validated(#[case] key: &str, #[case] expected: bool) {
         assert_eq!(is_label_key(key), expected);
     }
 }

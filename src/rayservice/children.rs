@@ -64,49 +64,49 @@ pub(super) fn owner(service: &RayService) -> OwnerReference {
 /// or stale state requests the same name, and the API server rejects the second create. Names of
 /// existing and terminating clusters are skipped, and so is the name that the serve Service, a
 /// route or the status refers to: a new cluster with it would count as active before it can serve.
-fn name(view: &View<'_>, hash: &str) -> String {
-    let service = view.service;
+fn name(observed: &View<'_>, hash: &str) -> String {
+    let service = observed.service;
     let uid = service.uid().unwrap_or_default();
     let candidate = |attempt: usize| {
         let digest = Sha256::digest(format!("{uid}/{hash}/{attempt}"));
         let letters = digest.iter().take(5).map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]));
         format!("{}-{}", service.name_any(), letters.collect::<String>())
     };
-    let active = [services::serving(view), active_name(service)];
+    let active = [services::serving(observed), active_name(service)];
     let is_free = |name: &String| {
         let is_active = active.contains(&Some(name.as_str()));
-        !is_active && !view.ways.mentions(name) && view.children.iter().all(|cluster| cluster.name_any() != *name)
+        !is_active && !observed.ways.mentions(name) && observed.children.iter().all(|cluster| cluster.name_any() != *name)
     };
     (0..).map(candidate).find(is_free).unwrap_or_default()
 }
 
 /// Plans the writes to the RayClusters.
-pub(super) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
-    if scene.step == Step::Create {
-        create(scene, plan);
+pub(super) fn plan(context: &Scene<'_>, plan: &mut Plan) {
+    if context.step == Step::Create {
+        create(context, plan);
     }
-    if let Some(active) = &scene.family.active {
-        keep(scene, active, scene.step == Step::UpdateActive, plan);
+    if let Some(active) = &context.family.active {
+        keep(context, active, context.step == Step::UpdateActive, plan);
     }
-    for (index, child) in scene.family.others.iter().enumerate() {
-        if scene.step.pending() == Some(index) {
-            keep(scene, child, matches!(scene.step, Step::UpdatePending(_)), plan);
+    for (index, child) in context.family.others.iter().enumerate() {
+        if context.step.pending() == Some(index) {
+            keep(context, child, matches!(context.step, Step::UpdatePending(_)), plan);
         } else {
-            give_up(scene, child, plan);
+            give_up(context, child, plan);
         }
     }
 }
 
-fn create(scene: &Scene<'_>, plan: &mut Plan) {
-    let (service, Ok(goal)) = (scene.view.service, &scene.goal) else { return };
-    let mut cluster = draft(service, &name(scene.view, &goal.hash));
-    hash::stamp(&mut cluster, &goal.hash, service.spec.ray_cluster_config.worker_group_specs.len());
-    if scene.view.gated {
+fn create(context: &Scene<'_>, plan: &mut Plan) {
+    let (service, Ok(desired)) = (context.view.service, &context.goal) else { return };
+    let mut cluster = draft(service, &name(context.view, &desired.hash));
+    hash::stamp(&mut cluster, &desired.hash, service.spec.ray_cluster_config.worker_group_specs.len());
+    if context.view.gated {
         cluster.spec.suspend = Some(true);
     }
-    incremental::shrink(scene, &mut cluster);
+    incremental::shrink(context, &mut cluster);
     let name = place(&cluster);
-    if let Some(active) = &scene.family.active {
+    if let Some(active) = &context.family.active {
         let text = format!("RayCluster {name} will replace RayCluster {}", place(active.cluster));
         plan.notes.push(Note::normal(service, "UpgradeStarted", text));
     }
@@ -116,24 +116,24 @@ fn create(scene: &Scene<'_>, plan: &mut Plan) {
 
 /// Records on the cluster what a restarted process needs, and applies the changes that need no new
 /// cluster.
-fn keep(scene: &Scene<'_>, child: &Child<'_>, append: bool, plan: &mut Plan) {
-    let service = scene.view.service;
+fn keep(context: &Scene<'_>, child: &Child<'_>, append: bool, plan: &mut Plan) {
+    let service = context.view.service;
     let mut next = child.cluster.clone();
     let (hash, groups) = hash::origin(child.cluster);
     let annotated_hash = child.cluster.annotations().get(names::SPEC_HASH_ANNOTATION);
     if annotated_hash.is_none_or(|hash| !hash::is_comparable(hash)) {
         hash::stamp(&mut next, &hash, groups);
     }
-    if let (true, Ok(goal)) = (append, &scene.goal) {
+    if let (true, Ok(desired)) = (append, &context.goal) {
         // Existing groups keep the replicas set by the autoscaler and the queue.
         let wanted = &service.spec.ray_cluster_config.worker_group_specs;
         next.spec.worker_group_specs.extend(wanted.iter().skip(groups).cloned());
-        hash::stamp(&mut next, &goal.hash, wanted.len());
+        hash::stamp(&mut next, &desired.hash, wanted.len());
         let text = format!("Added worker groups to RayCluster {}", place(child.cluster));
         plan.notes.push(Note::normal(service, "UpdatedRayCluster", text));
     }
-    incremental::scale(scene, child, &mut next);
-    failed::note(scene, child, &mut next);
+    incremental::scale(context, child, &mut next);
+    failed::note(context, child, &mut next);
     if let Some(applied) = child.serve.applied_config() {
         let previous =
             next.annotations_mut().insert(names::SERVE_CONFIG_HASH_ANNOTATION.to_owned(), applied.to_owned());
@@ -142,32 +142,32 @@ fn keep(scene: &Scene<'_>, child: &Child<'_>, append: bool, plan: &mut Plan) {
             plan.notes.push(Note::normal(service, "UpdatedServeApplications", text));
         }
     }
-    let is_active = scene.family.active.as_ref().is_some_and(|active| active.name() == child.name());
-    if is_active || incremental::is_gaining(scene, child) {
+    let is_active = context.family.active.as_ref().is_some_and(|active| active.name() == child.name());
+    if is_active || incremental::is_gaining(context, child) {
         next.annotations_mut().remove(names::DELETE_AFTER_ANNOTATION);
     } else if is_unmarked_predecessor(service, child) {
         // The spec was reverted before the status could record that it was replaced.
-        mark(scene, &mut next);
-    } else if scene.transition.as_ref().is_some_and(incremental::Transition::is_back) {
+        mark(context, &mut next);
+    } else if context.transition.as_ref().is_some_and(incremental::Transition::is_back) {
         // It has served requests and is kept for connections that still use it.
-        mark(scene, &mut next);
+        mark(context, &mut next);
     }
     plan.write(Write::patch(child.cluster, &next));
 }
 
 /// Deletes a cluster that is no longer needed: immediately if it never served, otherwise after the
 /// deletion delay, so that open connections can finish.
-fn give_up(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
-    let service = scene.view.service;
+fn give_up(context: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
+    let service = context.view.service;
     let due = match child.delete_after() {
         Some(due) => due,
-        None if child.has_served(service) => return plan.write(retire(scene, child)),
+        None if child.has_served(service) => return plan.write(retire(context, child)),
         None => Timestamp::MIN,
     };
-    if due > scene.view.now {
+    if due > context.view.now {
         return plan.wake(due);
     }
-    if due == Timestamp::MIN && matches!(scene.step, Step::Keep | Step::UpdateActive) {
+    if due == Timestamp::MIN && matches!(context.step, Step::Keep | Step::UpdateActive) {
         let text = format!(
             "The spec matches the active cluster again; RayCluster {} is no longer needed",
             place(child.cluster)
@@ -178,16 +178,16 @@ fn give_up(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
 }
 
 /// Returns the write that records the deletion time of a replaced cluster.
-fn retire(scene: &Scene<'_>, child: &Child<'_>) -> Option<Write> {
+fn retire(context: &Scene<'_>, child: &Child<'_>) -> Option<Write> {
     let mut retired = child.cluster.clone();
-    mark(scene, &mut retired);
+    mark(context, &mut retired);
     Write::patch(child.cluster, &retired)
 }
 
 /// Records on the cluster when the deletion delay ends.
-fn mark(scene: &Scene<'_>, cluster: &mut RayCluster) {
-    let delay = scene.view.service.spec.ray_cluster_deletion_delay_seconds.unwrap_or(DELETION_DELAY).max(0);
-    let now = condition::whole_seconds(scene.view.now);
+fn mark(context: &Scene<'_>, cluster: &mut RayCluster) {
+    let delay = context.view.service.spec.ray_cluster_deletion_delay_seconds.unwrap_or(DELETION_DELAY).max(0);
+    let now = condition::whole_seconds(context.view.now);
     let due = now.saturating_add(SignedDuration::from_secs(delay.into())).unwrap_or(Timestamp::MAX);
     cluster.annotations_mut().insert(names::DELETE_AFTER_ANNOTATION.to_owned(), due.to_string());
 }
@@ -212,8 +212,8 @@ fn delete(service: &RayService, cluster: &RayCluster, plan: &mut Plan) {
 
 /// Returns true if the previously active cluster does not have a deletion time yet. The status must
 /// keep naming it until then; otherwise it would count as a cluster that never served.
-pub(super) fn has_unmarked_predecessor(scene: &Scene<'_>) -> bool {
-    scene.family.others.iter().any(|child| is_unmarked_predecessor(scene.view.service, child))
+pub(super) fn has_unmarked_predecessor(context: &Scene<'_>) -> bool {
+    context.family.others.iter().any(|child| is_unmarked_predecessor(context.view.service, child))
 }
 
 /// Returns true if `child`, which is not active, is still named as active by the status and has no

@@ -21,8 +21,8 @@ use sluice_plan::{Note, Plan, Write};
 const DEPLOY_FAILED: &str = "DEPLOY_FAILED";
 
 /// Identifies one upgrade attempt by its RayCluster hash and Serve configuration hash.
-fn revision(goal: &Goal) -> String {
-    format!("{}/{}", goal.hash, goal.config.hash())
+fn revision(desired: &Goal) -> String {
+    format!("{}/{}", desired.hash, desired.config.hash())
 }
 
 /// Returns the failed revision and the reason recorded on the RayService; None if there is no
@@ -32,34 +32,34 @@ fn recorded(service: &RayService) -> Option<(&str, &str)> {
 }
 
 /// Returns why the upgrade to the desired revision failed; None if it did not fail.
-pub(super) fn reason<'a>(service: &'a RayService, goal: &Goal) -> Option<&'a str> {
-    recorded(service).filter(|(failed, _)| *failed == revision(goal)).map(|(_, why)| why)
+pub(super) fn reason<'a>(service: &'a RayService, desired: &Goal) -> Option<&'a str> {
+    recorded(service).filter(|(failed, _)| *failed == revision(desired)).map(|(_, why)| why)
 }
 
 /// Replaces an upgrade that has failed by a hold while another cluster is active: the failed
 /// cluster is neither created nor kept.
-pub(super) fn decide(step: Step, has_failed: bool, serves: bool) -> Step {
-    let upgrades = matches!(step, Step::Create | Step::Continue(_) | Step::UpdatePending(_));
-    if serves && upgrades && has_failed { Step::Hold(Reason::Failed, None) } else { step }
+pub(super) fn decide(action: Step, has_failed: bool, has_active: bool) -> Step {
+    let is_upgrade = matches!(action, Step::Create | Step::Continue(_) | Step::UpdatePending(_));
+    if has_active && is_upgrade && has_failed { Step::Hold(Reason::Failed, None) } else { action }
 }
 
 /// Records a failed upgrade on the RayService, and removes the record once the spec changes or the
 /// active cluster matches.
-pub(super) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
-    let (service, Ok(goal)) = (scene.view.service, scene.goal) else { return };
-    let is_up_to_date = matches!(scene.step, Step::Keep | Step::UpdateActive);
+pub(super) fn plan(context: &Scene<'_>, plan: &mut Plan) {
+    let (service, Ok(desired)) = (context.view.service, context.goal) else { return };
+    let is_up_to_date = matches!(context.step, Step::Keep | Step::UpdateActive);
     let mut next = service.clone();
-    if recorded(service).is_some_and(|(failed, _)| is_up_to_date || failed != revision(goal)) {
+    if recorded(service).is_some_and(|(failed, _)| is_up_to_date || failed != revision(desired)) {
         next.annotations_mut().remove(FAILED_ANNOTATION);
         return plan.write(Write::patch(service, &next));
     }
-    let Some(child) = upgrading(scene) else { return };
-    match trouble(scene, child, goal) {
+    let Some(child) = upgrading(context) else { return };
+    match trouble(context, child, desired) {
         Trouble::None => {}
         Trouble::Until(due) => plan.wake(due),
         Trouble::Failed(why) => {
             let text = format!("Upgrade to RayCluster {} failed: {why}", child.name());
-            next.annotations_mut().insert(FAILED_ANNOTATION.to_owned(), format!("{}: {why}", revision(goal)));
+            next.annotations_mut().insert(FAILED_ANNOTATION.to_owned(), format!("{}: {why}", revision(desired)));
             plan.write(Write::patch(service, &next));
             plan.notes.push(Note::warning(service, "UpgradeFailed", text));
         }
@@ -67,10 +67,10 @@ pub(super) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
 }
 
 /// Returns the pending cluster of an incremental upgrade; None if none is in progress.
-fn upgrading<'s>(scene: &'s Scene<'_>) -> Option<&'s Child<'s>> {
-    scene.family.active.as_ref()?;
-    incremental::options(scene.view.service)?;
-    scene.pending().filter(|_| matches!(scene.step, Step::Continue(_) | Step::UpdatePending(_)))
+fn upgrading<'s>(context: &'s Scene<'_>) -> Option<&'s Child<'s>> {
+    context.family.active.as_ref()?;
+    incremental::options(context.view.service)?;
+    context.pending().filter(|_| matches!(context.step, Step::Continue(_) | Step::UpdatePending(_)))
 }
 
 /// Result of checking the pending cluster for failure.
@@ -83,19 +83,19 @@ enum Trouble {
     Failed(String),
 }
 
-fn trouble(scene: &Scene<'_>, child: &Child<'_>, goal: &Goal) -> Trouble {
-    let status = child.current_status().filter(|_| child.applied_config() == Some(goal.config.hash()));
+fn trouble(context: &Scene<'_>, child: &Child<'_>, desired: &Goal) -> Trouble {
+    let status = child.current_status().filter(|_| child.applied_config() == Some(desired.config.hash()));
     let failed = status
         .and_then(|status| status.applications.iter().find(|(_, application)| application.status == DEPLOY_FAILED));
     if let Some((name, application)) = failed {
         return Trouble::Failed(format!("application {name} is {DEPLOY_FAILED}: {}", application.told()));
     }
-    let Ok(Some(deadline)) = deadline(&scene.view.service.metadata) else { return Trouble::None };
-    let (Some(since), Health::Ill(reason)) = (ill_since(child.cluster), health(scene, child, goal)) else {
+    let Ok(Some(deadline)) = deadline(&context.view.service.metadata) else { return Trouble::None };
+    let (Some(since), Health::Ill(reason)) = (ill_since(child.cluster), health(context, child, desired)) else {
         return Trouble::None;
     };
     let due = since.saturating_add(deadline).unwrap_or(Timestamp::MAX);
-    if due > scene.view.now {
+    if due > context.view.now {
         return Trouble::Until(due);
     }
     Trouble::Failed(format!("the cluster was not healthy {}; {reason}", within(deadline)))
@@ -115,37 +115,37 @@ enum Health {
     Unknown,
 }
 
-fn health(scene: &Scene<'_>, child: &Child<'_>, goal: &Goal) -> Health {
-    match super::serve::waits_for(scene, child, &goal.config).filter(|_| may_run(scene, child)) {
+fn health(context: &Scene<'_>, child: &Child<'_>, desired: &Goal) -> Health {
+    match super::serve::waits_for(context, child, &desired.config).filter(|_| may_run(context, child)) {
         None => Health::Well,
-        Some(reason) if is_known(child, goal) => Health::Ill(reason),
+        Some(reason) if is_known(child, desired) => Health::Ill(reason),
         Some(_) => Health::Unknown,
     }
 }
 
 /// Returns true if the reason why the cluster cannot serve yet was observed, rather than Serve not
 /// having been queried.
-fn is_known(child: &Child<'_>, goal: &Goal) -> bool {
+fn is_known(child: &Child<'_>, desired: &Goal) -> bool {
     if child.is_mute() {
         return true;
     }
-    let config = goal.config.hash();
+    let config = desired.config.hash();
     let is_applied = child.applied_config() == Some(config) || child.serve.refusal(config).is_some();
     child.current_status().is_some() && is_applied
 }
 
 /// Records on the cluster since when it has been continuously unhealthy, if a deadline is set.
-pub(super) fn note(scene: &Scene<'_>, child: &Child<'_>, cluster: &mut RayCluster) {
-    let Ok(goal) = scene.goal else { return };
-    let is_limited = matches!(deadline(&scene.view.service.metadata), Ok(Some(_)));
-    let is_upgraded = upgrading(scene).is_some_and(|upgrading| upgrading.name() == child.name());
-    match if is_limited && is_upgraded { health(scene, child, goal) } else { Health::Well } {
+pub(super) fn note(context: &Scene<'_>, child: &Child<'_>, cluster: &mut RayCluster) {
+    let Ok(desired) = context.goal else { return };
+    let is_limited = matches!(deadline(&context.view.service.metadata), Ok(Some(_)));
+    let is_upgraded = upgrading(context).is_some_and(|upgrading| upgrading.name() == child.name());
+    match if is_limited && is_upgraded { health(context, child, desired) } else { Health::Well } {
         Health::Unknown => {}
         Health::Well => {
             cluster.annotations_mut().remove(UNHEALTHY_SINCE_ANNOTATION);
         }
         Health::Ill(_) => {
-            let since = ill_since(cluster).unwrap_or_else(|| condition::whole_seconds(scene.view.now));
+            let since = ill_since(cluster).unwrap_or_else(|| condition::whole_seconds(context.view.now));
             cluster.annotations_mut().insert(UNHEALTHY_SINCE_ANNOTATION.to_owned(), since.to_string());
         }
     }
@@ -158,10 +158,10 @@ fn ill_since(cluster: &RayCluster) -> Option<Timestamp> {
 }
 
 /// Returns true if the cluster has its quota or needs none.
-fn may_run(scene: &Scene<'_>, child: &Child<'_>) -> bool {
-    let status = scene.view.service.status.as_ref();
+fn may_run(context: &Scene<'_>, child: &Child<'_>) -> bool {
+    let status = context.view.service.status.as_ref();
     let is_admitted = status.is_some_and(|status| condition::is_true(&status.conditions, ADMITTED));
-    !child.is_suspended() && (!scene.view.gated || is_admitted)
+    !child.is_suspended() && (!context.view.gated || is_admitted)
 }
 
 #[cfg(test)]
@@ -179,11 +179,11 @@ mod tests {
     #[case::no_active_cluster(Step::Create, true, false, Step::Create)]
     #[case::active_cluster_matches(Step::Keep, true, true, Step::Keep)]
     fn failed_upgrade_is_held_while_a_cluster_is_active(
-        #[case] step: Step,
+        #[case] action: Step,
         #[case] failed: bool,
-        #[case] serves: bool,
+        #[case] has_active: bool,
         #[case] expected: Step,
     ) {
-        assert_eq!(decide(step, failed, serves), expected);
+        assert_eq!(decide(action, failed, has_active), expected);
     }
 }

@@ -22,26 +22,26 @@ pub(super) struct Family<'a> {
 }
 
 impl<'a> Family<'a> {
-    pub(super) fn of(view: &View<'a>) -> Self {
+    pub(super) fn of(observed: &View<'a>) -> Self {
         let mut others: Vec<Child<'a>> =
-            view.children.iter().filter(|child| !is_going(child)).map(|child| Child::of(view, child)).collect();
+            observed.children.iter().filter(|child| !is_going(child)).map(|child| Child::of(observed, child)).collect();
         others.sort_by_key(|child| (child.made_at(), child.name()));
-        let active = Self::find_active(view, &others).map(|index| others.remove(index));
+        let active = Self::find_active(observed, &others).map(|index| others.remove(index));
         Self { active, others }
     }
 
     /// Returns the index of the active cluster: the one that the serve Service selects, whatever
     /// the status reports, because that is where requests go. During an incremental upgrade both
     /// clusters receive requests, so the status and the route decide.
-    fn find_active(view: &View<'a>, children: &[Child<'a>]) -> Option<usize> {
+    fn find_active(observed: &View<'a>, children: &[Child<'a>]) -> Option<usize> {
         let incremental_active =
-            incremental::options(view.service).and_then(|_| incremental::find_active(view, children));
+            incremental::options(observed.service).and_then(|_| incremental::find_active(observed, children));
         if incremental_active.is_some() {
             return incremental_active;
         }
         let index_of = |name: &str| children.iter().position(|child| child.name() == name);
-        let selected = services::serving(view).and_then(index_of);
-        selected.or_else(|| active_name(view.service).and_then(index_of))
+        let selected = services::serving(observed).and_then(index_of);
+        selected.or_else(|| active_name(observed.service).and_then(index_of))
     }
 
     /// Returns the inactive clusters, compared with the desired cluster whose hash is `wanted`.
@@ -86,16 +86,16 @@ pub(super) struct Child<'a> {
 static NOTHING: ServeObservation = ServeObservation::nothing();
 
 impl<'a> Child<'a> {
-    fn of(view: &View<'a>, cluster: &'a RayCluster) -> Self {
+    fn of(observed: &View<'a>, cluster: &'a RayCluster) -> Self {
         let is_head_of_cluster = |pod: &&Pod| {
             let controlled =
                 pod.owner_references().iter().any(|owner| Some(&owner.uid) == cluster.metadata.uid.as_ref());
             controlled && pod.metadata.deletion_timestamp.is_none()
         };
-        let serve = view.serve.get(&cluster.name_any()).copied();
+        let serve = observed.serve.get(&cluster.name_any()).copied();
         Self {
             cluster,
-            head: view.head_pods.iter().copied().find(is_head_of_cluster),
+            head: observed.head_pods.iter().copied().find(is_head_of_cluster),
             serve: serve
                 .filter(|observation| observation.is_of(cluster.metadata.uid.as_deref().unwrap_or_default()))
                 .unwrap_or(&NOTHING),

@@ -1,9 +1,9 @@
-//! Specs that several tests start from.
+//! RayCluster fixtures shared by several tests.
 
 use serde_json::json;
 use sluice_api::ray::{RayCluster, WorkerGroupSpec};
 
-/// `default/demo` with a head of 1 CPU and 2Gi, and no workers.
+/// Returns `default/demo` with a head of 1 CPU and 2Gi, and no workers.
 pub(crate) fn cluster() -> RayCluster {
     serde_json::from_value(json!({
         "apiVersion": "ray.io/v1",
@@ -21,7 +21,7 @@ pub(crate) fn cluster() -> RayCluster {
     .expect("the fixture is a RayCluster")
 }
 
-/// A group of workers of 500m CPU and 1Gi.
+/// Returns a worker group of 500m CPU and 1Gi per replica.
 pub(crate) fn worker(name: &str, replicas: i32) -> WorkerGroupSpec {
     serde_json::from_value(json!({
         "groupName": name,

@@ -18,42 +18,42 @@ use sluice_plan::{Note, Plan, Write};
 
 /// Replaces an upgrade to the timed-out cluster by a hold while another cluster is active: the
 /// timed-out one is neither created nor kept.
-pub(super) fn decide(step: Step, given_up: Option<&str>, wanted: &str, serves: bool) -> Step {
-    let upgrades = matches!(step, Step::Create | Step::Continue(_) | Step::UpdatePending(_));
-    if serves && upgrades && given_up == Some(wanted) { Step::Hold(Reason::GivenUp, None) } else { step }
+pub(super) fn decide(action: Step, given_up: Option<&str>, wanted: &str, has_active: bool) -> Step {
+    let is_upgrade = matches!(action, Step::Create | Step::Continue(_) | Step::UpdatePending(_));
+    if has_active && is_upgrade && given_up == Some(wanted) { Step::Hold(Reason::GivenUp, None) } else { action }
 }
 
 /// Records a timed-out upgrade on the RayService, and removes the record once the spec requires a
 /// different cluster or the active one matches.
-pub(super) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
-    let (service, Ok(goal)) = (scene.view.service, scene.goal) else { return };
+pub(super) fn plan(context: &Scene<'_>, plan: &mut Plan) {
+    let (service, Ok(desired)) = (context.view.service, context.goal) else { return };
     let recorded = given_up(&service.metadata);
-    let is_up_to_date = matches!(scene.step, Step::Keep | Step::UpdateActive);
-    if recorded.is_some_and(|recorded| is_up_to_date || recorded != goal.hash) {
+    let is_up_to_date = matches!(context.step, Step::Keep | Step::UpdateActive);
+    if recorded.is_some_and(|recorded| is_up_to_date || recorded != desired.hash) {
         let mut next = service.clone();
         next.annotations_mut().remove(GIVEN_UP_ANNOTATION);
         return plan.write(Write::patch(service, &next));
     }
-    let Some((child, since)) = waiting(scene) else { return };
+    let Some((child, since)) = waiting(context) else { return };
     let Ok(Some(timeout)) = admission_timeout(&service.metadata) else { return };
     let due = since.saturating_add(timeout).unwrap_or(Timestamp::MAX);
-    if due > scene.view.now {
+    if due > context.view.now {
         return plan.wake(due);
     }
     let mut next = service.clone();
-    next.annotations_mut().insert(GIVEN_UP_ANNOTATION.to_owned(), goal.hash.clone());
+    next.annotations_mut().insert(GIVEN_UP_ANNOTATION.to_owned(), desired.hash.clone());
     plan.write(Write::patch(service, &next));
-    plan.notes.push(Note::warning(service, "UpgradeAdmissionTimedOut", why(scene, child, timeout)));
+    plan.notes.push(Note::warning(service, "UpgradeAdmissionTimedOut", why(context, child, timeout)));
 }
 
 /// Returns the pending cluster that has no quota, and since when it has been without. A cluster
 /// that only waits for the active one to stop holds quota already and does not count.
-fn waiting<'s>(scene: &'s Scene<'_>) -> Option<(&'s Child<'s>, Timestamp)> {
-    let child = scene.pending().filter(|_| matches!(scene.step, Step::Continue(_) | Step::UpdatePending(_)))?;
-    let is_active_running = scene.family.active.as_ref().is_some_and(|active| !active.is_suspended());
+fn waiting<'s>(context: &'s Scene<'_>) -> Option<(&'s Child<'s>, Timestamp)> {
+    let child = context.pending().filter(|_| matches!(context.step, Step::Continue(_) | Step::UpdatePending(_)))?;
+    let is_active_running = context.family.active.as_ref().is_some_and(|active| !active.is_suspended());
     let conditions = child.cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let is_stopping = child.head.is_some() || condition::is_true(conditions, names::CLUSTER_SUSPENDING);
-    if !scene.view.gated || !is_active_running || !child.is_suspended() || is_stopping {
+    if !context.view.gated || !is_active_running || !child.is_suspended() || is_stopping {
         return None;
     }
     // A cluster that lost its quota waits since it was suspended.
@@ -62,8 +62,8 @@ fn waiting<'s>(scene: &'s Scene<'_>) -> Option<(&'s Child<'s>, Timestamp)> {
     Some((child, suspended.map_or(created, |suspended| created.max(suspended.last_transition_time.0))))
 }
 
-fn why(scene: &Scene<'_>, child: &Child<'_>, timeout: SignedDuration) -> String {
-    let status = scene.view.service.status.as_ref();
+fn why(context: &Scene<'_>, child: &Child<'_>, timeout: SignedDuration) -> String {
+    let status = context.view.service.status.as_ref();
     let admitted = status.and_then(|status| condition::get(&status.conditions, ADMITTED));
     let cause =
         admitted.filter(|admitted| admitted.status == "False").map(|admitted| format!(". {}", admitted.message));
@@ -92,11 +92,11 @@ mod tests {
     #[case::active_cluster_matches(Step::Keep, Some("new"), true, Step::Keep)]
     #[case::groups_are_appended_to_active(Step::UpdateActive, Some("new"), true, Step::UpdateActive)]
     fn timed_out_upgrade_is_held_while_a_cluster_is_active(
-        #[case] step: Step,
+        #[case] action: Step,
         #[case] given_up: Option<&str>,
-        #[case] serves: bool,
+        #[case] has_active: bool,
         #[case] expected: Step,
     ) {
-        assert_eq!(decide(step, given_up, "new", serves), expected);
+        assert_eq!(decide(action, given_up, "new", has_active), expected);
     }
 }

@@ -34,8 +34,8 @@ pub(super) fn limit(service: &RayService) -> Result<Option<SignedDuration>, Stri
 
 /// Returns when initialization times out; None if there is no timeout, the RayService is not
 /// initializing, or it is pending for quota.
-pub(super) fn due(view: &View<'_>) -> Option<Timestamp> {
-    let service = view.service;
+pub(super) fn due(observed: &View<'_>) -> Option<Timestamp> {
+    let service = observed.service;
     let limit = limit(service).ok()??;
     let conditions = conditions(service);
     let ready = condition::get(conditions, status::READY).filter(|ready| ready.status == "False")?;
@@ -45,7 +45,7 @@ pub(super) fn due(view: &View<'_>) -> Option<Timestamp> {
     let since = |found: &Condition| found.last_transition_time.0;
     let resumed = condition::get(conditions, status::SUSPENDED).map(since);
     let admitted = condition::get(conditions, ADMITTED).filter(|admitted| admitted.status == "True").map(since);
-    if view.gated && admitted.is_none() {
+    if observed.gated && admitted.is_none() {
         return None;
     }
     let started_at = [Some(since(ready)), resumed, admitted].into_iter().flatten().max()?;
@@ -60,25 +60,25 @@ pub fn is_over(service: &RayService) -> bool {
 
 /// Records the timeout if it is due and returns true; otherwise schedules the next check and
 /// returns false.
-pub(super) fn plan(view: &View<'_>, due: Timestamp, plan: &mut Plan) -> bool {
-    if due > view.now {
+pub(super) fn plan(observed: &View<'_>, due: Timestamp, plan: &mut Plan) -> bool {
+    if due > observed.now {
         plan.wake(due);
         return false;
     }
     let text = format!(
         "RayService {} did not become ready in time (annotation {INITIALIZING_TIMEOUT_ANNOTATION}); its RayClusters are deleted",
-        view.service.name_any()
+        observed.service.name_any()
     );
-    plan.notes.push(Note::warning(view.service, "RayServiceInitializingTimeout", text));
-    plan.write(status::of_timed_out(view));
+    plan.notes.push(Note::warning(observed.service, "RayServiceInitializingTimeout", text));
+    plan.write(status::of_timed_out(observed));
     true
 }
 
 /// Plans a RayService that has timed out: deletes its RayClusters.
-pub(super) fn end(view: &View<'_>) -> Plan {
+pub(super) fn end(observed: &View<'_>) -> Plan {
     let mut plan = Plan::default();
-    children::delete_all(view.service, &view.children, &mut plan);
-    plan.write(status::of_timed_out(view));
+    children::delete_all(observed.service, &observed.children, &mut plan);
+    plan.write(status::of_timed_out(observed));
     plan
 }
 

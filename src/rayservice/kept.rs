@@ -34,33 +34,33 @@ pub fn read(object: &ControllerRevision) -> Option<ServeConfig> {
 }
 
 /// Returns the configuration applied to a cluster last; None if it is not stored.
-pub(super) fn applied<'a>(view: &View<'a>, child: &Child<'a>) -> Option<&'a ServeConfig> {
+pub(super) fn applied<'a>(observed: &View<'a>, child: &Child<'a>) -> Option<&'a ServeConfig> {
     let hash = child.applied_config()?;
-    of(view, child).map(|kept| kept.config).find(|config| config.hash() == hash)
+    of(observed, child).map(|kept| kept.config).find(|config| config.hash() == hash)
 }
 
 /// Stores the configuration that a cluster will get. Older ones are deleted once the cluster's
 /// annotation confirms that the new one was applied.
-pub(super) fn plan(scene: &Scene<'_>, child: &Child<'_>, config: &ServeConfig, plan: &mut Plan) {
+pub(super) fn plan(context: &Scene<'_>, child: &Child<'_>, config: &ServeConfig, plan: &mut Plan) {
     let name = naming::serve_config(child.cluster, config.hash());
-    if !of(scene.view, child).any(|kept| kept.object.name_any() == name) {
+    if !of(context.view, child).any(|kept| kept.object.name_any() == name) {
         plan.write(Write::create(&object(child, name, config)));
         return;
     }
     let annotated = child.cluster.annotations().get(names::SERVE_CONFIG_HASH_ANNOTATION);
     if annotated.is_some_and(|annotated| annotated == config.hash()) {
-        let previous = of(scene.view, child).filter(|kept| kept.object.name_any() != name);
+        let previous = of(context.view, child).filter(|kept| kept.object.name_any() != name);
         let deletable = previous.filter(|kept| kept.object.metadata.deletion_timestamp.is_none());
         plan.writes.extend(deletable.map(|kept| Write::delete(kept.object, false)));
     }
 }
 
 /// Returns the configurations stored for a cluster.
-fn of<'v, 'a>(view: &'v View<'a>, child: &Child<'_>) -> impl Iterator<Item = Kept<'a>> + use<'v, 'a> {
+fn of<'v, 'a>(observed: &'v View<'a>, child: &Child<'_>) -> impl Iterator<Item = Kept<'a>> + use<'v, 'a> {
     let uid = child.cluster.metadata.uid.clone();
     let is_owned =
         move |kept: &Kept<'_>| kept.object.owner_references().iter().any(|owner| Some(&owner.uid) == uid.as_ref());
-    view.kept.iter().copied().filter(is_owned)
+    observed.kept.iter().copied().filter(is_owned)
 }
 
 fn object(child: &Child<'_>, name: String, config: &ServeConfig) -> ControllerRevision {

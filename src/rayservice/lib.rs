@@ -90,25 +90,25 @@ struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    fn of(view: &'a View<'a>, phase: Phase) -> Self {
-        let family = Family::of(view);
-        let (goal, spec) = (view.goal, &view.service.spec.ray_cluster_config);
-        let wanted = goal.as_ref().map_or_else(|_| Cow::Owned(hash::of(spec)), |goal| Cow::Borrowed(&*goal.hash));
-        let rivals = family.rivals(view.service, &wanted);
-        let step = match goal {
-            Ok(goal) => {
+    fn of(observed: &'a View<'a>, phase: Phase) -> Self {
+        let family = Family::of(observed);
+        let (desired, spec) = (observed.goal, &observed.service.spec.ray_cluster_config);
+        let wanted = desired.as_ref().map_or_else(|_| Cow::Owned(hash::of(spec)), |desired| Cow::Borrowed(&*desired.hash));
+        let rivals = family.rivals(observed.service, &wanted);
+        let action = match desired {
+            Ok(desired) => {
                 let active = family.active.as_ref().map(|active| active.fit(spec, &wanted));
-                let step = upgrade::decide(active, &rivals, goal::strategy(view.service, view.upgrades));
-                let noted = upgrade_choices::given_up(&view.service.metadata);
-                let step = given_up::decide(step, noted, &wanted, active.is_some());
-                let has_failed = failed::reason(view.service, goal).is_some();
-                let step = failed::decide(step, has_failed, active.is_some());
-                incremental::decide(view, family.active.as_ref(), &family.others, step)
+                let action = upgrade::decide(active, &rivals, goal::strategy(observed.service, observed.upgrades));
+                let noted = upgrade_choices::given_up(&observed.service.metadata);
+                let action = given_up::decide(action, noted, &wanted, active.is_some());
+                let has_failed = failed::reason(observed.service, desired).is_some();
+                let action = failed::decide(action, has_failed, active.is_some());
+                incremental::decide(observed, family.active.as_ref(), &family.others, action)
             }
             Err(_) => Step::Hold(Reason::Invalid, upgrade::current(&rivals)),
         };
-        let transition = Transition::of(view, family.active.as_ref(), &family.others, step);
-        Self { view, phase, family, goal, step, transition }
+        let transition = Transition::of(observed, family.active.as_ref(), &family.others, action);
+        Self { view: observed, phase, family, goal: desired, step: action, transition }
     }
 
     fn pending(&self) -> Option<&Child<'a>> {
@@ -125,11 +125,11 @@ impl<'a> Scene<'a> {
             return pending.or(self.family.active.as_ref());
         }
         let can_take_over = |pending: &&Child<'_>| {
-            let goal = self.goal.as_ref().ok();
+            let desired = self.goal.as_ref().ok();
             let is_recorded = |active: &Child<'_>| active_name(self.view.service) == Some(active.name().as_str());
             matches!(self.step, Step::Continue(_))
                 && self.family.active.as_ref().is_none_or(is_recorded)
-                && goal.is_some_and(|goal| pending.runs(goal.config.hash()))
+                && desired.is_some_and(|desired| pending.runs(desired.config.hash()))
                 && pending.has_serve_pods()
                 && !pending.is_suspended()
         };
@@ -141,13 +141,13 @@ impl<'a> Scene<'a> {
 ///
 /// An invalid spec does not affect running clusters: no new cluster is created, and the active one
 /// is still reconciled.
-pub fn plan(view: &View<'_>) -> Plan {
-    let service = view.service;
+pub fn plan(observed: &View<'_>) -> Plan {
+    let service = observed.service;
     if is_managed_elsewhere(service.spec.managed_by.as_deref()) {
         return Plan::default();
     }
     if service.metadata.deletion_timestamp.is_some() {
-        return delete(view);
+        return delete(observed);
     }
     if !service.finalizers().iter().any(|finalizer| finalizer == names::SERVICE_FINALIZER) {
         // The finalizer must be in place before any child reserves quota.
@@ -155,52 +155,52 @@ pub fn plan(view: &View<'_>) -> Plan {
         protected.finalizers_mut().push(names::SERVICE_FINALIZER.to_owned());
         return Plan { writes: Vec::from_iter(Write::patch(service, &protected)), ..Plan::default() };
     }
-    match Phase::of(service, !view.children.is_empty()) {
-        Phase::Running if initializing::is_over(service) => initializing::end(view),
-        phase @ (Phase::Running | Phase::Resuming) => run(&Scene::of(view, phase)),
-        phase => suspend::plan(view, phase),
+    match Phase::of(service, !observed.children.is_empty()) {
+        Phase::Running if initializing::is_over(service) => initializing::end(observed),
+        phase @ (Phase::Running | Phase::Resuming) => run(&Scene::of(observed, phase)),
+        phase => suspend::plan(observed, phase),
     }
 }
 
-fn run(scene: &Scene<'_>) -> Plan {
+fn run(context: &Scene<'_>) -> Plan {
     let mut plan = Plan::default();
-    let due = initializing::due(scene.view);
-    if due.is_some_and(|due| initializing::plan(scene.view, due, &mut plan)) {
+    let due = initializing::due(context.view);
+    if due.is_some_and(|due| initializing::plan(context.view, due, &mut plan)) {
         return plan;
     }
-    children::plan(scene, &mut plan);
-    given_up::plan(scene, &mut plan);
-    failed::plan(scene, &mut plan);
-    serve::plan_all(scene, &mut plan);
-    if let Some(child) = scene.serving() {
-        services::plan(scene, child, &mut plan);
+    children::plan(context, &mut plan);
+    given_up::plan(context, &mut plan);
+    failed::plan(context, &mut plan);
+    serve::plan_all(context, &mut plan);
+    if let Some(child) = context.serving() {
+        services::plan(context, child, &mut plan);
     }
-    incremental::plan(scene, &mut plan);
-    record_events(scene, &mut plan);
-    plan.write(status::write(scene));
+    incremental::plan(context, &mut plan);
+    record_events(context, &mut plan);
+    plan.write(status::write(context));
     plan
 }
 
 /// Deletes the RayClusters. Releases the finalizer once the last one is gone and no user-provided
 /// route references them. The Services are garbage-collected with the RayService.
-fn delete(view: &View<'_>) -> Plan {
+fn delete(observed: &View<'_>) -> Plan {
     let mut plan = Plan::default();
-    children::delete_all(view.service, &view.children, &mut plan);
-    incremental::release(view, &mut plan);
-    if view.children.is_empty() && plan.writes.is_empty() {
-        let mut released = view.service.clone();
+    children::delete_all(observed.service, &observed.children, &mut plan);
+    incremental::release(observed, &mut plan);
+    if observed.children.is_empty() && plan.writes.is_empty() {
+        let mut released = observed.service.clone();
         released.finalizers_mut().retain(|finalizer| finalizer != names::SERVICE_FINALIZER);
-        plan.write(Write::patch(view.service, &released));
+        plan.write(Write::patch(observed.service, &released));
     }
     plan
 }
 
 /// Records Events for spec errors, blocked upgrades, invalid annotations and promotions that the
 /// status does not report yet.
-fn record_events(scene: &Scene<'_>, plan: &mut Plan) {
-    let service = scene.view.service;
+fn record_events(context: &Scene<'_>, plan: &mut Plan) {
+    let service = context.view.service;
     let conditions = service.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    if let Err(problems) = scene.goal {
+    if let Err(problems) = context.goal {
         let text = status::told(problems);
         let is_reported =
             condition::get(conditions, names::SPEC_REJECTED).is_some_and(|rejected| rejected.message == text);
@@ -209,7 +209,7 @@ fn record_events(scene: &Scene<'_>, plan: &mut Plan) {
         }
     }
     if let (Step::Hold(Reason::NoUpgrades, _), false) =
-        (scene.step, condition::is_true(conditions, status::UPGRADE_HELD))
+        (context.step, condition::is_true(conditions, status::UPGRADE_HELD))
     {
         let text = "The spec requires a new RayCluster, but the upgrade strategy is None; \
              set spec.upgradeStrategy.type to NewCluster to upgrade";
@@ -221,9 +221,9 @@ fn record_events(scene: &Scene<'_>, plan: &mut Plan) {
             plan.notes.push(Note::warning(service, "InvalidAnnotation", text));
         }
     }
-    if let Some(active) = &scene.family.active
+    if let Some(active) = &context.family.active
         && active_name(service).is_some_and(|previous| previous != active.name())
-        && !children::has_unmarked_predecessor(scene)
+        && !children::has_unmarked_predecessor(context)
     {
         plan.notes.push(Note::normal(
             service,

@@ -27,46 +27,46 @@ const SERVE_PORT: u16 = 8000;
 
 /// Returns the configuration of the spec if the active cluster should have it. A configuration that
 /// comes with a new cluster spec is for the new cluster only and never reaches the active one.
-fn goal_of_active<'a>(scene: &'a Scene<'_>, active: &Child<'_>) -> Option<&'a ServeConfig> {
-    let config = &scene.goal.as_ref().ok()?.config;
-    let is_sole_target = matches!(scene.step, Step::Keep | Step::UpdateActive | Step::Hold(Reason::NoUpgrades, _));
-    let is_reverted = matches!(scene.step, Step::Return(_)) && is_made_from_spec(scene, active);
+fn goal_of_active<'a>(context: &'a Scene<'_>, active: &Child<'_>) -> Option<&'a ServeConfig> {
+    let config = &context.goal.as_ref().ok()?.config;
+    let is_sole_target = matches!(context.step, Step::Keep | Step::UpdateActive | Step::Hold(Reason::NoUpgrades, _));
+    let is_reverted = matches!(context.step, Step::Return(_)) && is_made_from_spec(context, active);
     (is_sole_target || is_reverted || active.applied_config() == Some(config.hash())).then_some(config)
 }
 
 /// Returns true if the cluster was created from the current spec.
-pub(super) fn is_made_from_spec(scene: &Scene<'_>, child: &Child<'_>) -> bool {
-    let spec = &scene.view.service.spec.ray_cluster_config;
-    scene.goal.as_ref().is_ok_and(|goal| child.fit(spec, &goal.hash) == Fit::Same)
+pub(super) fn is_made_from_spec(context: &Scene<'_>, child: &Child<'_>) -> bool {
+    let spec = &context.view.service.spec.ray_cluster_config;
+    context.goal.as_ref().is_ok_and(|desired| child.fit(spec, &desired.hash) == Fit::Same)
 }
 
 /// Returns the configuration of the spec if the pending cluster should have it.
-fn goal_of_pending<'a>(scene: &'a Scene<'_>) -> Option<&'a ServeConfig> {
-    let config = &scene.goal.as_ref().ok()?.config;
-    matches!(scene.step, Step::Continue(_) | Step::UpdatePending(_)).then_some(config)
+fn goal_of_pending<'a>(context: &'a Scene<'_>) -> Option<&'a ServeConfig> {
+    let config = &context.goal.as_ref().ok()?.config;
+    matches!(context.step, Step::Continue(_) | Step::UpdatePending(_)).then_some(config)
 }
 
 /// Plans the Serve configuration, calls and head pod label of the active and the pending cluster.
-pub(super) fn plan_all(scene: &Scene<'_>, plan: &mut Plan) {
-    let active = scene.family.active.as_ref().map(|active| (active, goal_of_active(scene, active)));
-    let pending = scene.pending().map(|pending| (pending, goal_of_pending(scene)));
-    for (child, goal) in active.into_iter().chain(pending) {
-        if let Some(config) = goal {
-            kept::plan(scene, child, config, plan);
+pub(super) fn plan_all(context: &Scene<'_>, plan: &mut Plan) {
+    let active = context.family.active.as_ref().map(|active| (active, goal_of_active(context, active)));
+    let pending = context.pending().map(|pending| (pending, goal_of_pending(context)));
+    for (child, desired) in active.into_iter().chain(pending) {
+        if let Some(config) = desired {
+            kept::plan(context, child, config, plan);
         }
-        self::plan(scene, child, to_have(scene, child, goal), plan);
-        plan_head_label(scene, child, plan);
+        self::plan(context, child, to_have(context, child, desired), plan);
+        plan_head_label(context, child, plan);
     }
 }
 
 /// Returns the configuration to apply to a cluster: the one from the spec if there is one for it,
 /// else the previous one. A head that lost its applications gets the previous one too while Serve
 /// rejects the new one.
-fn to_have<'a>(scene: &Scene<'a>, child: &Child<'a>, goal: Option<&'a ServeConfig>) -> Option<&'a ServeConfig> {
-    let previous = || kept::applied(scene.view, child);
-    match goal {
-        Some(goal) if has_lost(child) && child.serve.refusal(goal.hash()).is_some() => previous().or(Some(goal)),
-        Some(goal) => Some(goal),
+fn to_have<'a>(context: &Scene<'a>, child: &Child<'a>, desired: Option<&'a ServeConfig>) -> Option<&'a ServeConfig> {
+    let previous = || kept::applied(context.view, child);
+    match desired {
+        Some(desired) if has_lost(child) && child.serve.refusal(desired.hash()).is_some() => previous().or(Some(desired)),
+        Some(desired) => Some(desired),
         None => previous(),
     }
 }
@@ -78,10 +78,10 @@ fn has_lost(child: &Child<'_>) -> bool {
 
 /// Plans the calls to a cluster. `config` is the configuration that it should have; None if
 /// unknown.
-fn plan(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan: &mut Plan) {
+fn plan(context: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan: &mut Plan) {
     let Some(ready_since) = child.head_ready_since() else { return };
-    let now = scene.view.now;
-    if let Some(config) = config.and_then(|config| to_apply(scene, child, config)) {
+    let now = context.view.now;
+    if let Some(config) = config.and_then(|config| to_apply(context, child, config)) {
         let at = child.serve.may_apply_at(config.hash());
         if at <= now {
             plan.serve_calls.push(call(child, ServeRequest::Put(config)));
@@ -89,8 +89,8 @@ fn plan(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan
             plan.wake(at);
         }
     }
-    record_events(scene, child, config, plan);
-    let at = child.serve.ask_at(ready_since, child.head_uid(), scene.transition.is_some());
+    record_events(context, child, config, plan);
+    let at = child.serve.ask_at(ready_since, child.head_uid(), context.transition.is_some());
     if at <= now {
         plan.serve_calls.push(call(child, ServeRequest::Get));
         plan.wake(now.saturating_add(PATIENCE).unwrap_or(now));
@@ -102,9 +102,9 @@ fn plan(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan
 /// Returns the configuration to apply, because the cluster has a different one, or a different
 /// capacity, or lost it in a head restart; None if nothing is to be applied or the current head has
 /// not reported its status yet.
-fn to_apply(scene: &Scene<'_>, child: &Child<'_>, config: &ServeConfig) -> Option<ServeConfig> {
+fn to_apply(context: &Scene<'_>, child: &Child<'_>, config: &ServeConfig) -> Option<ServeConfig> {
     let status = child.current_status()?;
-    let wanted = match incremental::capacity(scene, child) {
+    let wanted = match incremental::capacity(context, child) {
         Told::Nothing => return None,
         Told::Whole => config.clone(),
         Told::Share(percent) => config.at_capacity(Some(percent)),
@@ -115,15 +115,15 @@ fn to_apply(scene: &Scene<'_>, child: &Child<'_>, config: &ServeConfig) -> Optio
 }
 
 /// Records Events for a rejected configuration and for applications that were lost.
-fn record_events(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan: &mut Plan) {
-    let service = scene.view.service;
+fn record_events(context: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConfig>, plan: &mut Plan) {
+    let service = context.view.service;
     if let Some(error) = config.and_then(|config| child.serve.refusal(config.hash())) {
         let text = error.to_string();
         plan.notes.push(Note::warning(service, "FailedToUpdateServeApplications", text));
     }
     if has_lost(child)
         && config.is_none()
-        && (child.applied_config().is_some() || status::had_applications(scene, child))
+        && (child.applied_config().is_some() || status::had_applications(context, child))
     {
         let text = format!(
             "RayCluster {} lost its Serve applications, and their configuration is neither in the spec nor stored; \
@@ -137,13 +137,13 @@ fn record_events(scene: &Scene<'_>, child: &Child<'_>, config: Option<&ServeConf
 /// Plans the head pod label by which the serve Service selects the pod
 /// (KubeRay 1.7 `ray-operator/controllers/ray/rayservice_controller.go`,
 /// `updateHeadPodServeLabel`).
-fn plan_head_label(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
+fn plan_head_label(context: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
     let Some(head) = child.head else { return };
     let serves = head.labels().get(names::SERVE_LABEL).is_some_and(|serves| serves == "true");
-    let wanted = match scene.view.service.spec.exclude_head_pod_from_serve_svc {
+    let wanted = match context.view.service.spec.exclude_head_pod_from_serve_svc {
         Some(true) => false,
         _ => {
-            check_health(scene, child, serves, plan);
+            check_health(context, child, serves, plan);
             child.serve.is_healthy(&head.name_any()).unwrap_or(serves)
         }
     };
@@ -153,17 +153,17 @@ fn plan_head_label(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
     let mut labeled = head.clone();
     labeled.labels_mut().insert(names::SERVE_LABEL.to_owned(), wanted.to_string());
     let text = format!("Head pod {} {} receives Serve requests", place(head), if wanted { "now" } else { "no longer" });
-    plan.notes.push(Note::normal(scene.view.service, "UpdatedHeadPodServeLabel", text));
+    plan.notes.push(Note::normal(context.view.service, "UpdatedHeadPodServeLabel", text));
     plan.write(Write::patch(head, &labeled));
 }
 
 /// Plans a health check of the Serve proxy on the head pod, if the pod receives requests or could.
-fn check_health(scene: &Scene<'_>, child: &Child<'_>, serves: bool, plan: &mut Plan) {
+fn check_health(context: &Scene<'_>, child: &Child<'_>, serves: bool, plan: &mut Plan) {
     let runs = child.current_status().is_some_and(|status| status.is_running());
     let Some(head) = child.head.filter(|_| child.head_ready_since().is_some() && (serves || runs)) else { return };
     let ip = head.status.as_ref().and_then(|status| status.pod_ip.clone()).unwrap_or_default();
     let pod = head.name_any();
-    let (at, now) = (child.serve.check_health_at(&pod), scene.view.now);
+    let (at, now) = (child.serve.check_health_at(&pod), context.view.now);
     if at > now {
         return plan.wake(at);
     }
@@ -193,10 +193,10 @@ fn port(child: &Child<'_>, name: &str, default: u16) -> u16 {
 }
 
 /// Returns why a cluster cannot serve requests with this configuration yet; None if it can.
-pub(super) fn waits_for(scene: &Scene<'_>, child: &Child<'_>, config: &ServeConfig) -> Option<String> {
+pub(super) fn waits_for(context: &Scene<'_>, child: &Child<'_>, config: &ServeConfig) -> Option<String> {
     if child.is_suspended() {
         let queued = "it is suspended (spec.suspend) until quota is reserved for it";
-        return Some(if scene.view.gated { queued } else { "it is suspended (spec.suspend)" }.to_owned());
+        return Some(if context.view.gated { queued } else { "it is suspended (spec.suspend)" }.to_owned());
     }
     if child.head_ready_since().is_none() {
         return Some(format!("its head pod is not ready{}", head_trouble(child)));

@@ -29,8 +29,8 @@ pub fn head_service_name(service: &RayService) -> String {
 
 /// Returns the name of the cluster that the serve Service selects; None if there is no such
 /// Service.
-pub(super) fn serving<'a>(view: &View<'a>) -> Option<&'a str> {
-    leads_to(find(view, &serve_service_name(view.service))?)
+pub(super) fn serving<'a>(observed: &View<'a>) -> Option<&'a str> {
+    leads_to(find(observed, &serve_service_name(observed.service))?)
 }
 
 /// Returns the name of the cluster that a Service selects; None if it selects none.
@@ -38,17 +38,17 @@ pub fn leads_to(service: &Service) -> Option<&str> {
     service.spec.as_ref()?.selector.as_ref()?.get(names::CLUSTER_LABEL).map(String::as_str)
 }
 
-fn find<'a>(view: &View<'a>, name: &str) -> Option<&'a Service> {
-    view.services.iter().copied().find(|service| service.name_any() == name)
+fn find<'a>(observed: &View<'a>, name: &str) -> Option<&'a Service> {
+    observed.services.iter().copied().find(|service| service.name_any() == name)
 }
 
 /// Plans the two Services so that they select `child`.
-pub(super) fn plan(scene: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
-    let service = scene.view.service;
+pub(super) fn plan(context: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
+    let service = context.view.service;
     // A write in flight may suspend or delete the cluster; requests must not be sent to it then.
     let blockers = || [ObjectRef::of(child.cluster)];
     for wanted in [serve_service(service, child.cluster), head_service(service, child.cluster)] {
-        match find(scene.view, &wanted.name_any()) {
+        match find(context.view, &wanted.name_any()) {
             None => {
                 let text = format!("Created Service {}", place(&wanted));
                 plan.notes.push(Note::normal(service, "CreatedService", text).of_write(&ObjectRef::of(&wanted)));

@@ -39,40 +39,40 @@ pub(super) const INITIALIZING: &str = "Initializing";
 pub(super) const TIMED_OUT: &str = "InitializingTimeout";
 
 /// Returns the write of the status of a running RayService; None if nothing changed.
-pub(super) fn write(scene: &Scene<'_>) -> Option<Write> {
-    let view = scene.view;
-    let old = view.service.status.clone().unwrap_or_default();
+pub(super) fn write(context: &Scene<'_>) -> Option<Write> {
+    let observed = context.view;
+    let old = observed.service.status.clone().unwrap_or_default();
     let mut status = old.clone();
     // The status keeps naming the previously active cluster until its annotation records that it
     // served.
-    if !children::has_unmarked_predecessor(scene) {
-        status.active_service_status = scene.family.active.as_ref().map(|child| entry(scene, child, &old));
-        status.pending_service_status = scene.pending().map(|child| entry(scene, child, &old));
+    if !children::has_unmarked_predecessor(context) {
+        status.active_service_status = context.family.active.as_ref().map(|child| entry(context, child, &old));
+        status.pending_service_status = context.pending().map(|child| entry(context, child, &old));
     }
-    let endpoints = endpoints(view);
+    let endpoints = endpoints(observed);
     status.num_serve_endpoints = Some(i32::try_from(endpoints).unwrap_or(i32::MAX));
-    let mut conditions = Conditions { all: &mut status.conditions, view };
-    if scene.phase == Phase::Resuming {
+    let mut conditions = Conditions { all: &mut status.conditions, view: observed };
+    if context.phase == Phase::Resuming {
         conditions.set(SUSPENDED, false, "RayServiceResumed", "the RayService is resumed");
     }
-    readiness(scene, endpoints, &mut conditions);
-    progress(scene, &mut conditions);
-    rollback(scene, &mut conditions);
-    validity(scene, &mut conditions);
-    held(scene, &mut conditions);
+    readiness(context, endpoints, &mut conditions);
+    progress(context, &mut conditions);
+    rollback(context, &mut conditions);
+    validity(context, &mut conditions);
+    held(context, &mut conditions);
     conditions.unsupported();
-    finish(view, old, status)
+    finish(observed, old, status)
 }
 
 /// Returns the write of the status of a RayService that is being suspended or is suspended.
-pub(super) fn of_suspended(view: &View<'_>, phase: Phase) -> Option<Write> {
-    let old = view.service.status.clone().unwrap_or_default();
+pub(super) fn of_suspended(observed: &View<'_>, phase: Phase) -> Option<Write> {
+    let old = observed.service.status.clone().unwrap_or_default();
     let mut status = old.clone();
     status.active_service_status = None;
     status.pending_service_status = None;
     status.num_serve_endpoints = Some(0);
-    let mut conditions = Conditions { all: &mut status.conditions, view };
-    let remaining = view.children.len();
+    let mut conditions = Conditions { all: &mut status.conditions, view: observed };
+    let remaining = observed.children.len();
     match phase {
         Phase::Asked => {
             let text = "spec.suspend is true; all RayClusters of the RayService will be deleted";
@@ -95,18 +95,18 @@ pub(super) fn of_suspended(view: &View<'_>, phase: Phase) -> Option<Write> {
         Phase::Running | Phase::Suspended | Phase::Resuming => {}
     }
     conditions.unsupported();
-    finish(view, old, status)
+    finish(observed, old, status)
 }
 
 /// Returns the write of the status of a RayService whose initialization timed out.
-pub(super) fn of_timed_out(view: &View<'_>) -> Option<Write> {
-    let old = view.service.status.clone().unwrap_or_default();
+pub(super) fn of_timed_out(observed: &View<'_>) -> Option<Write> {
+    let old = observed.service.status.clone().unwrap_or_default();
     let mut status = old.clone();
     status.active_service_status = None;
     status.pending_service_status = None;
     status.num_serve_endpoints = Some(0);
-    let mut conditions = Conditions { all: &mut status.conditions, view };
-    let limit = initializing::limit(view.service).ok().flatten();
+    let mut conditions = Conditions { all: &mut status.conditions, view: observed };
+    let limit = initializing::limit(observed.service).ok().flatten();
     let limit = limit.map_or_else(|| "in time".to_owned(), |limit| format!("within {limit:#}"));
     let text = format!(
         "the RayService did not become ready {limit} (annotation {}); suspend and resume it, or recreate it, to retry",
@@ -115,20 +115,20 @@ pub(super) fn of_timed_out(view: &View<'_>) -> Option<Write> {
     conditions.set(READY, false, TIMED_OUT, text);
     conditions.set(UPGRADE_IN_PROGRESS, false, TIMED_OUT, "no RayCluster is active or pending");
     conditions.unsupported();
-    finish(view, old, status)
+    finish(observed, old, status)
 }
 
-fn finish(view: &View<'_>, old: RayServiceStatuses, mut status: RayServiceStatuses) -> Option<Write> {
-    status.observed_generation = view.service.metadata.generation;
+fn finish(observed: &View<'_>, old: RayServiceStatuses, mut status: RayServiceStatuses) -> Option<Write> {
+    status.observed_generation = observed.service.metadata.generation;
     status.service_status = condition::is_true(&status.conditions, READY).then(|| "Running".to_owned());
     if status == old {
         return None;
     }
-    status.last_update_time = Some(Time(condition::whole_seconds(view.now)));
-    Write::patch_status(view.service, &status)
+    status.last_update_time = Some(Time(condition::whole_seconds(observed.now)));
+    Write::patch_status(observed.service, &status)
 }
 
-fn entry(scene: &Scene<'_>, child: &Child<'_>, old: &RayServiceStatuses) -> RayServiceStatus {
+fn entry(context: &Scene<'_>, child: &Child<'_>, old: &RayServiceStatuses) -> RayServiceStatus {
     let name = child.name();
     let previous = [&old.active_service_status, &old.pending_service_status].into_iter().flatten();
     let previous = previous.into_iter().find(|previous| previous.ray_cluster_name.as_ref() == Some(&name));
@@ -140,13 +140,13 @@ fn entry(scene: &Scene<'_>, child: &Child<'_>, old: &RayServiceStatuses) -> RayS
         ray_cluster_status: child.cluster.status.clone(),
         ..RayServiceStatus::default()
     };
-    incremental::record(scene, child, previous, &mut entry);
+    incremental::record(context, child, previous, &mut entry);
     entry
 }
 
 /// Returns true if the status lists applications of this cluster.
-pub(super) fn had_applications(scene: &Scene<'_>, child: &Child<'_>) -> bool {
-    let status = scene.view.service.status.as_ref();
+pub(super) fn had_applications(context: &Scene<'_>, child: &Child<'_>) -> bool {
+    let status = context.view.service.status.as_ref();
     let entries = status.into_iter().flat_map(|status| [&status.active_service_status, &status.pending_service_status]);
     let mut entries = entries.flatten().filter(|entry| entry.ray_cluster_name == Some(child.name()));
     entries.any(|entry| entry.application_statuses.as_ref().is_some_and(|applications| !applications.is_empty()))
@@ -178,37 +178,37 @@ fn non_empty(message: &str) -> Option<String> {
 
 /// Returns the number of pods that are ready endpoints of the serve Service. A dual-stack pod
 /// counts once.
-fn endpoints(view: &View<'_>) -> usize {
-    let endpoints = view.endpoint_slices.iter().flat_map(|slice| slice.endpoints.iter().flatten());
+fn endpoints(observed: &View<'_>) -> usize {
+    let endpoints = observed.endpoint_slices.iter().flat_map(|slice| slice.endpoints.iter().flatten());
     let ready = endpoints.filter(|endpoint| endpoint.conditions.as_ref().and_then(|state| state.ready) == Some(true));
     let pods = ready.filter_map(|endpoint| endpoint.target_ref.as_ref()?.uid.as_deref());
     pods.filter(|uid| !uid.is_empty()).collect::<BTreeSet<_>>().len()
 }
 
-fn readiness(scene: &Scene<'_>, endpoints: usize, conditions: &mut Conditions<'_>) {
+fn readiness(context: &Scene<'_>, endpoints: usize, conditions: &mut Conditions<'_>) {
     let was_ready = condition::is_true(conditions.all, READY);
     let previous_reason = condition::get(conditions.all, READY).map(|ready| ready.reason.clone());
     if endpoints > 0 {
         conditions.set(READY, true, "NonZeroServeEndpoints", format!("{endpoints} serve endpoints are ready"));
     } else if was_ready || previous_reason.as_deref() == Some("ZeroServeEndpoints") {
         conditions.set(READY, false, "ZeroServeEndpoints", "no serve endpoint is ready");
-    } else if let Err(problems) = &scene.goal {
+    } else if let Err(problems) = &context.goal {
         conditions.set(READY, false, "ValidationFailed", told(problems));
     } else {
-        let text = waiting(scene).unwrap_or_else(|| "the RayService is initializing".to_owned());
+        let text = waiting(context).unwrap_or_else(|| "the RayService is initializing".to_owned());
         conditions.set(READY, false, INITIALIZING, text);
     }
 }
 
-fn progress(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
-    let service = scene.view.service;
-    match (active_name_of(scene), pending_name_of(scene)) {
+fn progress(context: &Scene<'_>, conditions: &mut Conditions<'_>) {
+    let service = context.view.service;
+    match (active_name_of(context), pending_name_of(context)) {
         (Some(active), Some(pending)) => {
-            let is_suspended = scene.family.active.as_ref().is_some_and(Child::is_suspended);
+            let is_suspended = context.family.active.as_ref().is_some_and(Child::is_suspended);
             let state = if is_suspended { "is active but suspended, so requests fail" } else { "is active" };
             let text = format!("RayCluster {active} {state}; RayCluster {pending} is pending");
-            let text = incremental::progress(scene).unwrap_or(text);
-            let text = waiting(scene).map_or_else(|| text.clone(), |waiting| format!("{text}; {waiting}"));
+            let text = incremental::progress(context).unwrap_or(text);
+            let text = waiting(context).map_or_else(|| text.clone(), |waiting| format!("{text}; {waiting}"));
             conditions.set(UPGRADE_IN_PROGRESS, true, "BothActivePendingClustersExist", text);
         }
         (Some(active), None) => {
@@ -227,52 +227,52 @@ fn progress(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
     }
 }
 
-fn rollback(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
-    match incremental::rollback(scene) {
+fn rollback(context: &Scene<'_>, conditions: &mut Conditions<'_>) {
+    match incremental::rollback(context) {
         Some(why) => {
-            let reason = if has_failed(scene).is_some() { "UpgradeFailed" } else { "DesiredClusterSpecChanged" };
+            let reason = if has_failed(context).is_some() { "UpgradeFailed" } else { "DesiredClusterSpecChanged" };
             conditions.set(ROLLBACK_IN_PROGRESS, true, reason, why);
         }
         None => conditions.remove(ROLLBACK_IN_PROGRESS),
     }
 }
 
-fn active_name_of(scene: &Scene<'_>) -> Option<String> {
-    match children::has_unmarked_predecessor(scene) {
-        true => active_name(scene.view.service).map(str::to_owned),
-        false => scene.family.active.as_ref().map(Child::name),
+fn active_name_of(context: &Scene<'_>) -> Option<String> {
+    match children::has_unmarked_predecessor(context) {
+        true => active_name(context.view.service).map(str::to_owned),
+        false => context.family.active.as_ref().map(Child::name),
     }
 }
 
-fn pending_name_of(scene: &Scene<'_>) -> Option<String> {
-    match children::has_unmarked_predecessor(scene) {
-        true => pending_name(scene.view.service).map(str::to_owned),
-        false => scene.pending().map(Child::name),
+fn pending_name_of(context: &Scene<'_>) -> Option<String> {
+    match children::has_unmarked_predecessor(context) {
+        true => pending_name(context.view.service).map(str::to_owned),
+        false => context.pending().map(Child::name),
     }
 }
 
 /// Returns why the pending cluster cannot serve yet; None if there is none or it can.
-fn waiting(scene: &Scene<'_>) -> Option<String> {
-    let pending = scene.pending()?;
-    let reason = match &scene.goal {
-        Ok(_) if matches!(scene.step, Step::Hold(..)) => "the upgrade is blocked".to_owned(),
-        Ok(goal) => serve::waits_for(scene, pending, &goal.config)?,
+fn waiting(context: &Scene<'_>) -> Option<String> {
+    let pending = context.pending()?;
+    let reason = match &context.goal {
+        Ok(_) if matches!(context.step, Step::Hold(..)) => "the upgrade is blocked".to_owned(),
+        Ok(desired) => serve::waits_for(context, pending, &desired.config)?,
         Err(_) => "the spec is invalid".to_owned(),
     };
     Some(format!("RayCluster {} cannot serve yet: {reason}", pending.name()))
 }
 
-fn validity(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
-    match &scene.goal {
+fn validity(context: &Scene<'_>, conditions: &mut Conditions<'_>) {
+    match &context.goal {
         Ok(_) => conditions.remove(names::SPEC_REJECTED),
         Err(problems) => conditions.set(names::SPEC_REJECTED, true, "InvalidSpec", told(problems)),
     }
 }
 
-fn held(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
-    match (scene.step, &scene.family.active) {
+fn held(context: &Scene<'_>, conditions: &mut Conditions<'_>) {
+    match (context.step, &context.family.active) {
         (Step::Hold(Reason::NoUpgrades, _), Some(active)) => {
-            let why = match goal::own_strategy(scene.view.service) {
+            let why = match goal::own_strategy(context.view.service) {
                 Some(_) => "spec.upgradeStrategy.type is None",
                 None => "spec.upgradeStrategy.type is not set, and --enable-zero-downtime is false",
             };
@@ -291,8 +291,8 @@ fn held(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
             );
             conditions.set(UPGRADE_HELD, true, "UpgradeAdmissionTimedOut", text);
         }
-        (_, Some(active)) if has_failed(scene).is_some() => {
-            let why = has_failed(scene).unwrap_or_default();
+        (_, Some(active)) if has_failed(context).is_some() => {
+            let why = has_failed(context).unwrap_or_default();
             let text = format!(
                 "the upgrade failed: {why}. RayCluster {} stays active; the upgrade is retried when the spec changes or \
                  annotation {FAILED_ANNOTATION} is removed",
@@ -305,8 +305,8 @@ fn held(scene: &Scene<'_>, conditions: &mut Conditions<'_>) {
 }
 
 /// Returns why the desired upgrade failed; None if it did not.
-fn has_failed<'s>(scene: &'s Scene<'_>) -> Option<&'s str> {
-    failed::reason(scene.view.service, scene.goal.as_ref().ok()?)
+fn has_failed<'s>(context: &'s Scene<'_>) -> Option<&'s str> {
+    failed::reason(context.view.service, context.goal.as_ref().ok()?)
 }
 
 /// Joins all validation errors into one message.

@@ -45,16 +45,16 @@ impl Phase {
 }
 
 /// Plans a RayService that is being suspended or is suspended.
-pub(super) fn plan(view: &View<'_>, phase: Phase) -> Plan {
+pub(super) fn plan(observed: &View<'_>, phase: Phase) -> Plan {
     let mut plan = Plan::default();
     if phase == Phase::Taking {
-        children::delete_all(view.service, &view.children, &mut plan);
+        children::delete_all(observed.service, &observed.children, &mut plan);
     }
     if phase == Phase::Taken {
-        let text = format!("RayService {} is suspended; its RayClusters are deleted", view.service.name_any());
-        plan.notes.push(Note::normal(view.service, "Suspended", text));
+        let text = format!("RayService {} is suspended; its RayClusters are deleted", observed.service.name_any());
+        plan.notes.push(Note::normal(observed.service, "Suspended", text));
     }
-    plan.write(status::of_suspended(view, phase));
+    plan.write(status::of_suspended(observed, phase));
     plan
 }
 

@@ -1,7 +1,7 @@
-//! The certificate that the webhook serves, and the authority that vouches for it: how they are made, and until when they do.
+//! Serving certificate of the webhook and its CA: issuing and validity.
 //!
-//! Each certificate has an authority of its own, whose key is thrown away once it has signed. So there is one secret to keep, and
-//! nobody can make another certificate that the API server would trust.
+//! Each certificate has its own CA, whose key is discarded after signing. So there is only one secret,
+//! and no further certificate can be issued that the API server would trust.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,25 +22,27 @@ use rustls::sign::CertifiedKey;
 use thiserror::Error;
 use time::OffsetDateTime;
 
-/// How long a certificate is good for.
+/// Validity of a certificate.
 pub const VALID_FOR: SignedDuration = SignedDuration::from_hours(90 * 24);
-/// How long before its end a certificate is replaced. A cluster may be off for so long, and find it still good.
+/// Time before its expiry at which a certificate is replaced. A cluster may be down for this long
+/// without its certificate expiring.
 pub const REPLACED_BEFORE_END: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// How much earlier a certificate is good than it was made, for API servers whose clocks are behind.
+/// Backdating of the start of validity, for API servers whose clocks are behind.
 const CLOCK_SKEW: SignedDuration = SignedDuration::from_hours(1);
 
-/// A certificate with all that belongs to it, as the Secret has it.
+/// Certificate, private key and CA bundle, as in the Secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Bundle {
-    /// The authorities to trust, as PEM: its own first, then that of the certificate before it, which some replica may still serve.
+    /// CA bundle, as PEM: the CA of this certificate, then that of the previous one, which another
+    /// replica may still serve.
     pub authorities: String,
-    /// The certificate, as PEM.
+    /// Certificate, as PEM.
     pub certificate: String,
-    /// Its private key, as PEM.
+    /// Private key, as PEM.
     pub key: String,
 }
 
-/// Without the key, so that no log gets to know it.
+/// Omits the private key, which must not be logged.
 impl fmt::Debug for Bundle {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { authorities, certificate, .. } = self;
@@ -48,39 +50,39 @@ impl fmt::Debug for Bundle {
     }
 }
 
-/// Why a certificate has to be replaced.
+/// Reason for which a certificate has to be replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unfit {
-    /// It can't be used at all.
-    #[error("it can't be used: {0}")]
+    /// The certificate can't be used at all.
+    #[error("certificate is unusable: {0}")]
     Broken(String),
-    /// It isn't for a name by which the webhook is called.
-    #[error("it isn't for {0}")]
+    /// The certificate isn't valid for a name by which the API server calls the webhook.
+    #[error("certificate is not valid for {0}")]
     NotFor(String),
-    /// It has ended, or soon will.
-    #[error("it ends before {0}")]
+    /// The certificate has expired or soon will.
+    #[error("certificate expires before {0}")]
     Ends(Timestamp),
 }
 
-/// Why a certificate can't be made.
+/// Error of issuing a certificate.
 #[derive(Debug, Error)]
-#[error("making a certificate for {names}: {source}")]
+#[error("issuing a certificate for {names}: {source}")]
 pub struct NotMade {
     names: String,
     source: rcgen::Error,
 }
 
-/// What TLS is done with.
+/// Returns the crypto provider for TLS.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
 impl Bundle {
-    /// Makes a certificate for a server with these names, with an authority of its own. Of the `former` one the authority stays
-    /// trusted.
+    /// Issues a certificate for these DNS names and IP addresses, with a new CA. The CA of `former`
+    /// stays in the bundle.
     ///
     /// # Errors
-    /// When a name is none.
+    /// If a name is invalid.
     pub fn make(names: &BTreeSet<String>, former: Option<&Self>, now: Timestamp) -> Result<Self, NotMade> {
         let listed: Vec<String> = names.iter().cloned().collect();
         let failed = |source| NotMade { names: listed.join(", "), source };
@@ -101,10 +103,10 @@ impl Bundle {
         })
     }
 
-    /// What serves it.
+    /// Returns the key pair for serving.
     ///
     /// # Errors
-    /// When it can't be read, or its key isn't its own.
+    /// If the certificate can't be parsed, or the private key doesn't match it.
     pub fn certified_key(&self) -> Result<Arc<CertifiedKey>, Unfit> {
         let chain = certificates(&self.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|error| broken(&"key", &error))?;
@@ -112,18 +114,19 @@ impl Bundle {
         certified.map(Arc::new).map_err(|error| broken(&"key", &error))
     }
 
-    /// Whether it is good for these names, now and for long enough.
+    /// Checks that the certificate is valid for these names, now and for another
+    /// [`REPLACED_BEFORE_END`].
     ///
     /// # Errors
-    /// When it has to be replaced.
+    /// If it has to be replaced.
     pub fn check(&self, names: &BTreeSet<String>, now: Timestamp) -> Result<(), Unfit> {
         self.certified_key()?;
         let mut roots = RootCertStore::empty();
         for authority in certificates(&self.authorities)? {
-            roots.add(authority).map_err(|error| broken(&"authority", &error))?;
+            roots.add(authority).map_err(|error| broken(&"CA", &error))?;
         }
         let chain = certificates(&self.certificate)?;
-        let own = chain.first().ok_or_else(|| Unfit::Broken("there is no certificate".into()))?;
+        let own = chain.first().ok_or_else(|| Unfit::Broken("no certificate".into()))?;
         let own = ParsedCertificate::try_from(own).map_err(|error| broken(&"certificate", &error))?;
         let end = now.saturating_add(REPLACED_BEFORE_END).unwrap_or(Timestamp::MAX);
         let algorithms = provider().signature_verification_algorithms.all;
@@ -137,7 +140,7 @@ impl Bundle {
         names.iter().find(|name| !is_for(name)).map_or(Ok(()), |name| Err(Unfit::NotFor(name.clone())))
     }
 
-    /// The first of the authorities, as PEM.
+    /// Returns the first CA of the bundle, as PEM; None if the bundle is empty.
     fn own_authority(&self) -> Option<String> {
         const END: &str = "-----END CERTIFICATE-----";
         let (first, _) = self.authorities.split_once(END)?;
@@ -145,12 +148,12 @@ impl Bundle {
     }
 }
 
-/// A new authority: its certificate as PEM, and what signs in its name.
+/// Creates a CA: its certificate as PEM, and the issuer that signs with its key.
 fn authority(now: Timestamp) -> Result<(String, Issuer<'static, KeyPair>), rcgen::Error> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::default();
     lasts(&mut params, now);
-    // Of another name than those before it, so that nobody who trusts both takes one for the other.
+    // The name differs from earlier CAs, so that a client that trusts both can tell them apart.
     params.distinguished_name.push(DnType::CommonName, format!("sluice-webhook-ca-{}", now.as_second()));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
@@ -202,17 +205,17 @@ mod tests {
     const DAY: i64 = 24;
 
     #[rstest]
-    #[case::just_made(0, true)]
+    #[case::just_issued(0, true)]
     #[case::clock_behind(-1, true)]
     #[case::clock_far_behind(-2, false)]
     #[case::young(59 * DAY, true)]
     #[case::last_hour(60 * DAY - 1, true)]
-    #[case::time_to_go(60 * DAY + 1, false)]
-    #[case::over(91 * DAY, false)]
-    #[case::long_over(3000 * DAY, false)]
-    fn a_certificate_is_replaced_thirty_days_before_its_end(#[case] hours: i64, #[case] good: bool) {
+    #[case::due(60 * DAY + 1, false)]
+    #[case::expired(91 * DAY, false)]
+    #[case::long_expired(3000 * DAY, false)]
+    fn certificate_is_replaced_thirty_days_before_expiry(#[case] hours: i64, #[case] valid: bool) {
         let bundle = made(&["a.svc"], None, 0);
-        assert_eq!(bundle.check(&names(&["a.svc"]), at(hours)).is_ok(), good);
+        assert_eq!(bundle.check(&names(&["a.svc"]), at(hours)).is_ok(), valid);
     }
 
     #[rstest]
@@ -221,15 +224,15 @@ mod tests {
     #[case::none(&[], None)]
     #[case::another(&["sluice-webhook.elsewhere.svc"], Some("sluice-webhook.elsewhere.svc"))]
     #[case::one_more(&["127.0.0.1", "10.0.0.1"], Some("10.0.0.1"))]
-    #[case::no_name(&["a b"], Some("a b"))]
-    fn a_certificate_is_for_the_names_that_it_was_made_for(#[case] called: &[&str], #[case] missing: Option<&str>) {
+    #[case::invalid_name(&["a b"], Some("a b"))]
+    fn certificate_is_valid_for_its_names_only(#[case] called: &[&str], #[case] missing: Option<&str>) {
         let bundle = made(&["127.0.0.1", "sluice-webhook.sluice-system.svc"], None, 0);
         let expected = missing.map_or(Ok(()), |name| Err(Unfit::NotFor(name.into())));
         assert_eq!(bundle.check(&names(called), at(1)), expected);
     }
 
     #[test]
-    fn the_authority_of_the_certificate_before_stays_trusted_and_those_before_that_do_not() {
+    fn previous_ca_stays_trusted_and_earlier_ones_do_not() {
         let first = made(&["a"], None, 0);
         let second = made(&["a"], Some(&first), 60 * DAY);
         let third = made(&["a"], Some(&second), 120 * DAY);
@@ -237,13 +240,13 @@ mod tests {
         let trusted = |by: &Bundle, of: &Bundle| by.authorities.contains(&of.own_authority().expect("an authority"));
         assert!(trusted(&second, &first) && trusted(&second, &second));
         assert!(trusted(&third, &second) && !trusted(&third, &first));
-        // What is still served meanwhile is good for who trusts the new bundle.
+        // A client with the new bundle accepts the previous certificate, which may still be served.
         let served = Bundle { authorities: second.authorities.clone(), ..first };
         assert_eq!(served.check(&names(&["a"]), at(50 * DAY)), Ok(()));
     }
 
     #[test]
-    fn what_does_not_belong_together_is_broken() {
+    fn mismatched_parts_are_unusable() {
         let (one, other) = (made(&["a"], None, 0), made(&["a"], None, 1));
         let broken = [
             Bundle { key: other.key.clone(), ..one.clone() },
@@ -256,7 +259,7 @@ mod tests {
             Bundle { key: "a".into(), ..one },
         ];
         for bundle in broken {
-            let unfit = bundle.check(&names(&["a"]), at(2)).expect_err("it can't be used");
+            let unfit = bundle.check(&names(&["a"]), at(2)).expect_err("unusable");
             assert!(matches!(unfit, Unfit::Broken(_)), "{unfit:?}");
         }
     }

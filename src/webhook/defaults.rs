@@ -1,4 +1,4 @@
-//! What a new object gets, as a function of what was asked for.
+//! Mutation of an object under admission, as a pure function.
 
 use serde_json::{Value, json};
 
@@ -6,27 +6,32 @@ use sluice_api::kueue::names;
 use sluice_api::kueue::names::ELASTIC_JOB_GATE;
 use sluice_jobframework::managed::{Hold, Managed};
 
-/// A JSON patch (RFC 6902) that makes an object be as it should; `None` when it is so already, or is none of our business. `old`
-/// is the object as it was, unless it is new.
+/// Returns the JSON patch (RFC 6902) for an object; None if it needs no change or isn't managed. `old`
+/// is the object before an update; None on creation.
 ///
-/// - A new job that names no LocalQueue gets the name of the one for such jobs, if its namespace has one.
-/// - A new managed Job of Kubernetes is created suspended, and its pods are born behind the scheduling gate of elastic jobs. One that
-///   hands a RayJob to the cluster that was made for it has its quota with that, and only its pod waits.
-/// - A new managed RayJob is created suspended where another operator runs it, unless it is sent to a cluster of others.
-/// - A new managed RayService gets a closed gate in its template, so that each of its clusters is created suspended.
-/// - A new managed RayCluster is created suspended, by itself or as the child of a RayService. (KubeRay 1.7.0 gives its children
-///   the labels of their service: ray-operator/controllers/ray/rayservice_controller.go, `constructRayClusterForRayService`.) One
-///   that something else owns is none of ours: nobody here would open it again.
-/// - Where another operator makes the pods, the templates of its groups get the scheduling gate of elastic jobs, those of a RayJob's
-///   cluster as well, so that no pod of it runs before it is
-///   paid for, also when the cluster grows. (Kueue v0.19.2 does so for elastic jobs when they are created.) When a cluster
-///   changes, groups that come get it and groups that had it keep it: KubeRay 1.7.0 overwrites the spec of a child with that of
-///   its service when groups are added. A group that never had it is left alone, since that may have its pods made anew.
+/// - A new job without a queue name gets the default LocalQueue of its namespace, if there is one.
+/// - A new managed batch/v1 Job is created suspended, and its pod template gets the scheduling gate of
+///   elastic jobs. The submitter Job of a RayJob with its own cluster is only gated, since the slice of
+///   the RayJob covers it.
+/// - A new managed RayJob is created suspended if an external operator runs it, unless it has a
+///   `clusterSelector`.
+/// - A new managed RayService gets `suspend: true` in its cluster template, so that each of its
+///   RayClusters is created suspended.
+/// - A new managed RayCluster is created suspended if it is standalone or the child of a RayService.
+///   (KubeRay 1.7.0 copies the labels of the RayService to its children:
+///   ray-operator/controllers/ray/rayservice_controller.go, `constructRayClusterForRayService`.) One with
+///   another owner is left alone, since Sluice would never unsuspend it.
+/// - If an external operator creates the pods, the group templates of RayClusters, including those of
+///   RayJobs, get the scheduling gate of elastic jobs, so that no pod runs before quota covers it, also
+///   when the cluster grows. (Kueue v0.19.2 does so for elastic jobs when they are created.) On an
+///   update, new groups get the gate, and groups that had it keep it: KubeRay 1.7.0 overwrites the spec
+///   of a child with that of its RayService when groups are added. A group that never had the gate is
+///   left alone, since changing its template may recreate its pods.
 ///
-/// What isn't there to be changed, like the spec of an object that has none, is left to the API server to refuse.
+/// Invalid objects, such as one without a spec, are left to the API server to reject.
 pub fn patch(object: &Value, old: Option<&Value>, circumstances: Circumstances) -> Option<Value> {
     let managed = circumstances.managed;
-    // Whether it is managed is for the planners to find out, if nobody knows it here.
+    // If the namespace isn't cached yet, the planners decide after creation.
     if matches!(managed, Managed::No | Managed::Held(Hold::UnseenNamespace)) {
         return None;
     }
@@ -44,58 +49,58 @@ pub fn patch(object: &Value, old: Option<&Value>, circumstances: Circumstances) 
     (!changes.is_empty()).then(|| changes.into())
 }
 
-/// What is known beside the object.
+/// Context of an object under admission.
 #[derive(Debug, Clone, Copy)]
 pub struct Circumstances {
-    /// Whether another operator makes the pods of Ray.
+    /// True if an external operator creates the Ray pods.
     pub others_make_pods: bool,
-    /// Whether the object, or what owns it, is the queue's to manage.
+    /// Management state of the job that the object is or belongs to.
     pub managed: Managed,
-    /// Whether the RayJob that owns it is sent to a cluster of others.
+    /// True if the RayJob that owns the object runs on an existing cluster.
     pub attaches: bool,
 }
 
-/// How an object is kept from running.
+/// Changes that keep an object from running.
 struct Waits<'a> {
-    /// What has the field `suspend`.
+    /// JSON pointer to the parent of the field `suspend`.
     parent: &'static str,
-    /// Whether that is to be set.
+    /// True if `suspend` is set on creation.
     suspended: bool,
-    /// The templates whose pods are to be born gated, each with where it is.
+    /// Pod templates that get the scheduling gate.
     templates: Templates<'a>,
 }
 
-/// What has a template of pods, each with where it is.
+/// Objects with a field `template`, each with its JSON pointer.
 type Templates<'a> = Vec<(String, &'a Value)>;
 
-/// How an object is kept from running; `None` if it is none of ours.
+/// Returns the changes that keep an object from running; None if Sluice doesn't gate it.
 fn waits(object: &Value, circumstances: Circumstances) -> Option<Waits<'_>> {
     let Circumstances { others_make_pods, attaches, .. } = circumstances;
     let version = object.get("apiVersion")?.as_str()?;
-    let waits = |suspended, templates| Some(Waits { parent: "/spec", suspended, templates });
+    let plan = |suspended, templates| Some(Waits { parent: "/spec", suspended, templates });
     match (version.split('/').next()?, object.get("kind")?.as_str()?) {
         ("ray.io", "RayService") => {
             Some(Waits { parent: "/spec/rayClusterConfig", suspended: true, templates: Vec::new() })
         }
         ("ray.io", "RayCluster") if is_ours(object) => {
-            waits(true, if others_make_pods { groups(object).collect() } else { Vec::new() })
+            plan(true, if others_make_pods { groups(object).collect() } else { Vec::new() })
         }
-        ("ray.io", "RayCluster") if others_make_pods && is_of_ray_job(object) => waits(false, groups(object).collect()),
-        ("ray.io", "RayJob") if others_make_pods => waits(!is_sent_to_others(object), Vec::new()),
+        ("ray.io", "RayCluster") if others_make_pods && is_of_ray_job(object) => plan(false, groups(object).collect()),
+        ("ray.io", "RayJob") if others_make_pods => plan(!is_sent_to_others(object), Vec::new()),
         ("batch", "Job") if !owners(object).any(is_ray) || is_of_ray_job(object) => {
             let template = object.get("spec").map(|spec| ("/spec".to_owned(), spec));
-            waits(attaches || !is_of_ray_job(object), template.into_iter().collect())
+            plan(attaches || !is_of_ray_job(object), template.into_iter().collect())
         }
         _ => None,
     }
 }
 
-/// Whether a RayJob is sent to a cluster that others have made: such a one can't be suspended.
+/// Returns true if a RayJob runs on an existing cluster. KubeRay rejects `suspend` for those.
 fn is_sent_to_others(ray_job: &Value) -> bool {
     ray_job.pointer("/spec/clusterSelector").and_then(Value::as_object).is_some_and(|labels| !labels.is_empty())
 }
 
-/// What puts an object into the LocalQueue for jobs that name none.
+/// Returns the patch operation that assigns an object to the default LocalQueue.
 fn join(object: &Value) -> Value {
     if object.pointer("/metadata/labels").is_some_and(Value::is_object) {
         let path = format!("/metadata/labels/{}", names::QUEUE_NAME_LABEL.replace('/', "~1"));
@@ -106,7 +111,7 @@ fn join(object: &Value) -> Value {
     }
 }
 
-/// The groups of a RayCluster, each with where it is.
+/// Returns the groups of a RayCluster, each with its JSON pointer.
 fn groups(cluster: &Value) -> impl Iterator<Item = (String, &Value)> {
     let head = cluster.pointer("/spec/headGroupSpec").map(|head| ("/spec/headGroupSpec".to_owned(), head));
     let workers = cluster.pointer("/spec/workerGroupSpecs").and_then(Value::as_array);
@@ -114,7 +119,8 @@ fn groups(cluster: &Value) -> impl Iterator<Item = (String, &Value)> {
     head.into_iter().chain(workers.map(|(index, group)| (format!("/spec/workerGroupSpecs/{index}"), group)))
 }
 
-/// What puts the scheduling gate into the template of a group, if that is to have it and hasn't.
+/// Returns the patch operation that adds the scheduling gate to the template of a group; None if the
+/// group has it, or existed without it.
 fn gate(path: &str, group: &Value, old: Option<&Value>) -> Option<Value> {
     let before = old.and_then(|old| groups(old).find(|(_, before)| before.get("groupName") == group.get("groupName")));
     if is_gated(group) || before.is_some_and(|(_, before)| !is_gated(before)) {
@@ -137,17 +143,17 @@ pub(super) fn is_ray(object: &Value) -> bool {
     object.get("apiVersion").and_then(Value::as_str).is_some_and(|version| version.starts_with("ray.io/"))
 }
 
-/// Whether a cluster was made for a RayJob, or a Job to submit it.
+/// Returns true if the object is the RayCluster or the submitter Job of a RayJob.
 pub(super) fn is_of_ray_job(object: &Value) -> bool {
     owners(object).any(|owner| is_ray(owner) && owner.get("kind") == Some(&"RayJob".into()))
 }
 
-/// Whether a cluster is a job of its own, or part of a RayService.
+/// Returns true if a RayCluster is standalone or a child of a RayService.
 fn is_ours(cluster: &Value) -> bool {
     owners(cluster).all(|owner| is_ray(owner) && owner.get("kind") == Some(&"RayService".into()))
 }
 
-/// What controls an object.
+/// Returns the controller reference of an object, if any.
 pub(super) fn owners(object: &Value) -> impl Iterator<Item = &Value> {
     let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
     owners.into_iter().flatten().filter(|owner| owner.get("controller") == Some(&true.into()))
@@ -159,8 +165,8 @@ mod tests {
 
     use super::*;
 
-    const OURS: Circumstances = Circumstances { others_make_pods: false, managed: Managed::InQueue, attaches: false };
-    const OF_OTHERS: Circumstances = Circumstances { others_make_pods: true, ..OURS };
+    const BUILT_IN: Circumstances = Circumstances { others_make_pods: false, managed: Managed::InQueue, attaches: false };
+    const EXTERNAL: Circumstances = Circumstances { others_make_pods: true, ..BUILT_IN };
 
     fn object(kind: &str, spec: Value) -> Value {
         let labels = json!({"kueue.x-k8s.io/queue-name": "a"});
@@ -184,65 +190,65 @@ mod tests {
     }
 
     fn with(mut object: Value, pointer: &str, value: Value) -> Value {
-        *object.pointer_mut(pointer).expect("a place") = value;
+        *object.pointer_mut(pointer).expect("an existing pointer") = value;
         object
     }
 
     #[rstest]
     #[case::cluster(cluster(json!({})), Some("/spec/suspend"))]
-    #[case::open_cluster(cluster(json!({"suspend": false})), Some("/spec/suspend"))]
+    #[case::unsuspended_cluster(cluster(json!({"suspend": false})), Some("/spec/suspend"))]
     #[case::suspended_cluster(cluster(json!({"suspend": true})), None)]
     #[case::child_of_a_service(of("RayService", true), Some("/spec/suspend"))]
     #[case::child_of_a_job(of("RayJob", true), None)]
-    #[case::cluster_that_a_job_only_refers_to(of("RayJob", false), Some("/spec/suspend"))]
+    #[case::owned_but_not_controlled_by_a_job(of("RayJob", false), Some("/spec/suspend"))]
     #[case::service(service(json!({})), Some("/spec/rayClusterConfig/suspend"))]
-    #[case::open_service(service(json!({"suspend": false})), Some("/spec/rayClusterConfig/suspend"))]
-    #[case::gated_service(service(json!({"suspend": true})), None)]
+    #[case::unsuspended_service(service(json!({"suspend": false})), Some("/spec/rayClusterConfig/suspend"))]
+    #[case::suspended_service(service(json!({"suspend": true})), None)]
     #[case::another_kind(object("RayJob", json!({})), None)]
     #[case::another_group(with(cluster(json!({})), "/apiVersion", json!("example.com/v1")), None)]
     #[case::no_spec(cluster(Value::Null), None)]
     #[case::no_template(object("RayService", json!({})), None)]
-    #[case::template_that_is_none(service(json!([])), None)]
-    fn a_new_queued_object_is_created_with_its_gate_closed(#[case] object: Value, #[case] path: Option<&str>) {
+    #[case::invalid_template(service(json!([])), None)]
+    fn new_queued_object_is_created_suspended(#[case] object: Value, #[case] path: Option<&str>) {
         let expected = path.map(|path| json!([{"op": "add", "path": path, "value": true}]));
-        assert_eq!(patch(&object, None, OURS), expected);
+        assert_eq!(patch(&object, None, BUILT_IN), expected);
     }
 
     #[rstest]
     #[case::not_managed(cluster(json!({})), Managed::No, None)]
-    #[case::perhaps_managed(cluster(json!({})), Managed::Held(Hold::UnseenNamespace), None)]
-    #[case::not_named(cluster(json!({})), Managed::Held(Hold::NoQueueName), Some(json!([
+    #[case::namespace_not_seen(cluster(json!({})), Managed::Held(Hold::UnseenNamespace), None)]
+    #[case::no_queue_name(cluster(json!({})), Managed::Held(Hold::NoQueueName), Some(json!([
         {"op": "add", "path": "/spec/suspend", "value": true},
     ])))]
-    #[case::to_be_named(with(service(json!({})), "/metadata/labels", json!({"team": "a"})), Managed::Held(Hold::Default), Some(json!([
+    #[case::default_queue(with(service(json!({})), "/metadata/labels", json!({"team": "a"})), Managed::Held(Hold::Default), Some(json!([
         {"op": "add", "path": "/spec/rayClusterConfig/suspend", "value": true},
         {"op": "add", "path": "/metadata/labels/kueue.x-k8s.io~1queue-name", "value": "default"},
     ])))]
-    #[case::to_be_named_and_suspended(with(cluster(json!({"suspend": true})), "/metadata/labels", Value::Null),
+    #[case::default_queue_and_suspended(with(cluster(json!({"suspend": true})), "/metadata/labels", Value::Null),
         Managed::Held(Hold::Default), Some(json!([
         {"op": "add", "path": "/metadata/labels", "value": {"kueue.x-k8s.io/queue-name": "default"}},
     ])))]
-    fn a_new_object_is_changed_as_far_as_it_is_managed(
+    fn mutation_depends_on_the_management_state(
         #[case] object: Value,
         #[case] managed: Managed,
         #[case] expected: Option<Value>,
     ) {
-        assert_eq!(patch(&object, None, Circumstances { managed, ..OURS }), expected);
+        assert_eq!(patch(&object, None, Circumstances { managed, ..BUILT_IN }), expected);
     }
 
     #[test]
-    fn a_new_job_of_kubernetes_is_suspended_and_its_pods_are_born_gated() {
+    fn new_batch_job_is_suspended_and_its_pods_are_gated() {
         let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {}, "spec": {"template": {"spec": {}}}});
         let gates = json!([{"name": "kueue.x-k8s.io/elastic-job"}]);
         let expected = json!([
             {"op": "add", "path": "/spec/suspend", "value": true},
             {"op": "add", "path": "/spec/template/spec/schedulingGates", "value": gates},
         ]);
-        assert_eq!(patch(&job, None, OURS), Some(expected));
+        assert_eq!(patch(&job, None, BUILT_IN), Some(expected));
     }
 
     #[test]
-    fn the_job_that_submits_a_ray_job_waits_with_that_or_for_itself() {
+    fn submitter_job_is_suspended_only_if_its_ray_job_uses_an_existing_cluster() {
         let mut submitter =
             json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {}, "spec": {"template": {"spec": {}}}});
         submitter["metadata"]["ownerReferences"] = of("RayJob", true)["metadata"]["ownerReferences"].clone();
@@ -250,18 +256,18 @@ mod tests {
         let gates = json!([{"name": "kueue.x-k8s.io/elastic-job"}]);
         let gated = json!({"op": "add", "path": "/spec/template/spec/schedulingGates", "value": gates});
 
-        assert_eq!(patch(&submitter, None, OF_OTHERS), Some(json!([gated])));
-        let attaching = Circumstances { attaches: true, ..OF_OTHERS };
+        assert_eq!(patch(&submitter, None, EXTERNAL), Some(json!([gated])));
+        let attaching = Circumstances { attaches: true, ..EXTERNAL };
         assert_eq!(patch(&submitter, None, attaching), Some(json!([suspended, gated])));
         submitter["metadata"]["ownerReferences"][0]["kind"] = json!("RayCluster");
-        assert_eq!(patch(&submitter, None, OF_OTHERS), None, "what has made it is charged for it");
+        assert_eq!(patch(&submitter, None, EXTERNAL), None, "its owner's slice covers it");
     }
 
     #[rstest]
-    #[case::one_with_its_cluster(json!({"rayClusterSpec": {}}), OF_OTHERS, true)]
-    #[case::one_for_a_cluster_of_others(json!({"clusterSelector": {"a": "b"}}), OF_OTHERS, false)]
-    #[case::one_that_nobody_runs(json!({"rayClusterSpec": {}}), OURS, false)]
-    fn a_new_ray_job_is_suspended_where_it_can_be(
+    #[case::own_cluster(json!({"rayClusterSpec": {}}), EXTERNAL, true)]
+    #[case::existing_cluster(json!({"clusterSelector": {"a": "b"}}), EXTERNAL, false)]
+    #[case::no_operator(json!({"rayClusterSpec": {}}), BUILT_IN, false)]
+    fn new_ray_job_is_suspended_unless_it_uses_an_existing_cluster(
         #[case] spec: Value,
         #[case] circumstances: Circumstances,
         #[case] suspended: bool,
@@ -271,20 +277,20 @@ mod tests {
     }
 
     #[test]
-    fn the_cluster_of_a_ray_job_runs_with_pods_that_are_born_gated() {
+    fn cluster_of_a_ray_job_is_gated_but_not_suspended() {
         let mut cluster = with_groups(&["head", "A"]);
         cluster["spec"]["suspend"] = json!(false);
         cluster["metadata"]["ownerReferences"] = of("RayJob", true)["metadata"]["ownerReferences"].clone();
         let gates = json!([{"name": "kueue.x-k8s.io/elastic-job"}]);
         let path = "/spec/headGroupSpec/template/spec/schedulingGates";
-        assert_eq!(patch(&cluster, None, OF_OTHERS), Some(json!([{"op": "add", "path": path, "value": gates}])));
-        assert_eq!(patch(&cluster, None, OURS), None);
+        assert_eq!(patch(&cluster, None, EXTERNAL), Some(json!([{"op": "add", "path": path, "value": gates}])));
+        assert_eq!(patch(&cluster, None, BUILT_IN), None);
     }
 
-    /// A suspended cluster with a head and these groups; one whose name is in upper case has the gate.
+    /// Returns a suspended cluster with a head and these groups; an upper-case name has the gate.
     fn with_groups(names: &[&str]) -> Value {
         let group = |name: &str| {
-            let gates = json!([{"name": "of-others"}, {"name": "kueue.x-k8s.io/elastic-job"}]);
+            let gates = json!([{"name": "other-controller"}, {"name": "kueue.x-k8s.io/elastic-job"}]);
             let gated = name.chars().all(char::is_uppercase);
             let spec = if gated { json!({"schedulingGates": gates}) } else { json!({"containers": []}) };
             json!({"groupName": name.to_lowercase(), "template": {"spec": spec}})
@@ -302,33 +308,33 @@ mod tests {
     #[case::changed(with_groups(&["head", "a"]), Some(with_groups(&["head", "a"])), &[])]
     #[case::overwritten(with_groups(&["head", "b", "a"]), Some(with_groups(&["HEAD", "A", "b"])),
         &["/spec/headGroupSpec", "/spec/workerGroupSpecs/1"])]
-    #[case::a_group_comes(with_groups(&["head", "a", "b"]), Some(with_groups(&["head", "a"])), &["/spec/workerGroupSpecs/1"])]
-    fn pods_that_others_make_are_born_gated(#[case] object: Value, #[case] old: Option<Value>, #[case] gated: &[&str]) {
-        let patched = |makers| patch(&object, old.as_ref(), makers).unwrap_or_else(|| json!([]));
+    #[case::group_added(with_groups(&["head", "a", "b"]), Some(with_groups(&["head", "a"])), &["/spec/workerGroupSpecs/1"])]
+    fn templates_are_gated_if_an_external_operator_creates_the_pods(#[case] object: Value, #[case] old: Option<Value>, #[case] gated: &[&str]) {
+        let patched = |context| patch(&object, old.as_ref(), context).unwrap_or_else(|| json!([]));
         let paths = gated.iter().map(|path| format!("{path}/template/spec/schedulingGates"));
         let gate = json!([{"name": "kueue.x-k8s.io/elastic-job"}]);
         let expected: Vec<Value> = paths.map(|path| json!({"op": "add", "path": path, "value": gate})).collect();
 
-        assert_eq!(patched(OF_OTHERS), json!(expected));
-        assert_eq!(patched(OURS), json!([]), "our own operator knows by itself which pods wait");
+        assert_eq!(patched(EXTERNAL), json!(expected));
+        assert_eq!(patched(BUILT_IN), json!([]), "Sluice's operator gates its pods itself");
     }
 
     #[test]
-    fn gates_of_others_stay_and_templates_that_are_none_are_left_alone() {
+    fn other_gates_are_preserved_and_invalid_templates_are_left_alone() {
         let mut cluster = with_groups(&["head", "a"]);
         cluster["spec"]["headGroupSpec"] = json!({"template": 7});
-        cluster["spec"]["workerGroupSpecs"][0]["template"]["spec"]["schedulingGates"] = json!([{"name": "of-others"}]);
+        cluster["spec"]["workerGroupSpecs"][0]["template"]["spec"]["schedulingGates"] = json!([{"name": "other-controller"}]);
 
         let path = "/spec/workerGroupSpecs/0/template/spec/schedulingGates/-";
         let expected = json!([{"op": "add", "path": path, "value": {"name": "kueue.x-k8s.io/elastic-job"}}]);
-        assert_eq!(patch(&cluster, None, OF_OTHERS), Some(expected));
+        assert_eq!(patch(&cluster, None, EXTERNAL), Some(expected));
     }
 
     #[test]
-    fn a_cluster_that_is_there_keeps_its_gate_as_it_is_and_a_service_makes_no_pods_itself() {
+    fn existing_cluster_keeps_its_gates_and_service_templates_are_not_gated() {
         let open = with(with_groups(&["HEAD"]), "/spec/suspend", json!(false));
-        assert_eq!(patch(&open, Some(&open), OF_OTHERS), None);
+        assert_eq!(patch(&open, Some(&open), EXTERNAL), None);
         let service = service(json!({"suspend": true, "headGroupSpec": {"template": {"spec": {}}}}));
-        assert_eq!(patch(&service, None, OF_OTHERS), None);
+        assert_eq!(patch(&service, None, EXTERNAL), None);
     }
 }

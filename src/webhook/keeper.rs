@@ -1,6 +1,6 @@
-//! Keeps the certificate: watches the Secret and the configuration, and does what [`steps::next`] says until there is nothing
-//! left to do. Every replica does; what two of them do at once is settled by the API server, which takes the first and refuses the
-//! other, who then reads what there is.
+//! Rotates the certificate: watches the Secret and the MutatingWebhookConfiguration, and performs the
+//! steps of [`steps::next`] until none is left. Every replica does so; of two simultaneous writes the
+//! API server rejects one, and that replica continues with the result of the other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,11 +21,11 @@ use super::server::Served;
 use super::steps::{self, CONFIGURATION, SECRET, Seen, Step};
 use sluice_clock::Clock;
 
-/// How often it is looked whether the certificate is still good, though nothing has changed.
+/// Interval at which the certificate is checked without a change.
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
-/// How long the API server is given to hear of a change of trust before another certificate is served.
+/// Time for the API server to observe a new CA bundle before the new certificate is served.
 const UNTIL_TRUSTED: Duration = Duration::from_secs(2);
-/// How long a step that failed is left alone.
+/// Delay before a failed step is retried.
 const PAUSE: Duration = Duration::from_secs(5);
 
 struct Keeper {
@@ -33,21 +33,23 @@ struct Keeper {
     configurations: Api<MutatingWebhookConfiguration>,
     clock: Clock,
     served: Arc<Served>,
-    /// What is served.
+    /// Bundle that is being served; None before the first.
     serves: Option<Bundle>,
     secret: Option<Secret>,
     configuration: Option<MutatingWebhookConfiguration>,
 }
 
-/// How a step went.
+/// Outcome of a step.
 enum Outcome {
+    /// The step succeeded.
     Done,
-    /// Somebody else was first: what they did will be heard of.
+    /// Another writer was first; its change arrives through the watch.
     Outrun,
+    /// The step failed and is retried.
     Failed(String),
 }
 
-/// Keeps the certificate in `namespace` for as long as the process runs.
+/// Rotates the certificate in `namespace` until the process exits.
 pub(super) async fn keep(client: Client, clock: Clock, namespace: String, served: Arc<Served>) {
     let mut keeper = Keeper {
         secrets: Api::namespaced(client.clone(), &namespace),
@@ -65,13 +67,13 @@ pub(super) async fn keep(client: Client, clock: Clock, namespace: String, served
         CONFIGURATION,
     );
     tokio::pin!(secrets, configurations);
-    // Nothing is made before it is known what is there.
+    // Wait for both objects before the first step, so that an existing certificate isn't replaced.
     let (first_secret, first_configuration) = tokio::join!(secrets.next(), configurations.next());
     (keeper.secret, keeper.configuration) = (first_secret.flatten(), first_configuration.flatten());
     if keeper.configuration.is_none() {
         info!(
             configuration = CONFIGURATION,
-            "there is no such MutatingWebhookConfiguration, so nobody calls the webhook"
+            "MutatingWebhookConfiguration not found; the webhook is not called"
         );
     }
     let mut look_again = interval(LOOK_AGAIN);
@@ -89,19 +91,19 @@ pub(super) async fn keep(client: Client, clock: Clock, namespace: String, served
     }
 }
 
-/// What a watch of one object sees; what goes wrong is logged, and tried again.
+/// Returns the states of a watched object, None while it doesn't exist; errors are logged and retried.
 fn heard<K: Send + 'static>(
     watch: impl Stream<Item = watcher::Result<Option<K>>> + Send,
     kind: &'static str,
     name: &'static str,
 ) -> impl Stream<Item = Option<K>> + Send {
-    watch.default_backoff().filter_map(move |seen| async move {
-        seen.inspect_err(|error| warn!(kind, name, %error, "watching for the webhook")).ok()
+    watch.default_backoff().filter_map(move |result| async move {
+        result.inspect_err(|error| warn!(kind, name, %error, "watch for the webhook failed; retrying")).ok()
     })
 }
 
 impl Keeper {
-    /// Does one step after the other; an error when one failed and is to be tried again.
+    /// Performs steps until none is left. Fails if a step failed and has to be retried.
     async fn settle(&mut self) -> Result<(), ()> {
         loop {
             let seen = Seen {
@@ -115,7 +117,7 @@ impl Keeper {
                 Outcome::Done => {}
                 Outcome::Outrun => return Ok(()),
                 Outcome::Failed(problem) => {
-                    warn!(problem, "keeping the certificate of the webhook");
+                    warn!(problem, "rotating the webhook certificate failed; retrying");
                     return Err(());
                 }
             }
@@ -126,7 +128,7 @@ impl Keeper {
         match step {
             Step::Make { names, former, because } => match Bundle::make(&names, former.as_ref(), self.clock.now()) {
                 Ok(bundle) => {
-                    info!(?names, %because, "made a certificate for the webhook");
+                    info!(?names, %because, "issued a webhook certificate");
                     self.put(&bundle).await
                 }
                 Err(error) => Outcome::Failed(error.to_string()),
@@ -136,25 +138,25 @@ impl Keeper {
         }
     }
 
-    /// Puts a certificate into the Secret, where there is none or the one that was seen.
+    /// Writes a certificate into the Secret, provided that it hasn't changed since it was observed.
     async fn put(&mut self, bundle: &Bundle) -> Outcome {
-        let wanted = steps::secret(bundle);
-        let answer = match &self.secret {
-            None => self.secrets.create(&PostParams::default(), &wanted).await,
-            Some(seen) => {
-                let version = json!({"resourceVersion": seen.metadata.resource_version});
-                let patch = Patch::Merge(json!({"metadata": version, "data": wanted.data}));
+        let desired = steps::secret(bundle);
+        let result = match &self.secret {
+            None => self.secrets.create(&PostParams::default(), &desired).await,
+            Some(observed) => {
+                let version = json!({"resourceVersion": observed.metadata.resource_version});
+                let patch = Patch::Merge(json!({"metadata": version, "data": desired.data}));
                 self.secrets.patch(SECRET, &PatchParams::default(), &patch).await
             }
         };
-        match answer {
+        match result {
             Ok(secret) => {
                 self.secret = Some(secret);
                 Outcome::Done
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                // Another replica was first: what it has made is as good.
-                debug!("another replica has written the Secret");
+                // Another replica was first; its certificate serves as well.
+                debug!("another replica wrote the Secret first");
                 match self.secrets.get_opt(SECRET).await {
                     Ok(secret) => {
                         self.secret = secret;
@@ -168,20 +170,20 @@ impl Keeper {
     }
 
     async fn trust(&mut self, patch: serde_json::Value) -> Outcome {
-        let named = |error: &dyn std::fmt::Display| format!("MutatingWebhookConfiguration {CONFIGURATION}: {error}");
+        let describe = |error: &dyn std::fmt::Display| format!("MutatingWebhookConfiguration {CONFIGURATION}: {error}");
         let patch = match serde_json::from_value(patch) {
             Ok(patch) => Patch::Json::<()>(patch),
-            Err(error) => return Outcome::Failed(named(&error)),
+            Err(error) => return Outcome::Failed(describe(&error)),
         };
         match self.configurations.patch(CONFIGURATION, &PatchParams::default(), &patch).await {
             Ok(configuration) => {
-                info!("the API server trusts the certificate of the webhook");
+                info!("published the CA bundle of the webhook");
                 self.configuration = Some(configuration);
                 Outcome::Done
             }
-            // It was changed since it was seen, or is gone: that will be heard of.
+            // It changed or was deleted since it was observed; the watch reports that.
             Err(kube::Error::Api(status)) if [404, 409, 422].contains(&status.code) => Outcome::Outrun,
-            Err(error) => Outcome::Failed(named(&error)),
+            Err(error) => Outcome::Failed(describe(&error)),
         }
     }
 
@@ -193,7 +195,7 @@ impl Keeper {
                 }
                 self.served.set(key);
                 self.serves = Some(bundle);
-                info!("serving the webhook with the certificate in the Secret");
+                info!("serving the webhook with the certificate of the Secret");
                 Outcome::Done
             }
             Err(unfit) => Outcome::Failed(unfit.to_string()),

@@ -1,9 +1,10 @@
-//! The mutating webhook: what a new queued object gets before anybody can see it. It only makes sure earlier what the planners
-//! make sure of in any case, so nothing depends on it: with nobody there, objects are created as they are. One thing nobody else
-//! can do: where another operator makes the pods, it has them born behind their scheduling gates.
+//! Mutating admission webhook: suspends and gates queued objects when they are created. The planners
+//! do the same after creation, so nothing depends on the webhook, and objects are created unchanged
+//! while it is down; with one exception: if an external operator creates the pods, only the webhook
+//! can create them behind the scheduling gate.
 //!
-//! Every replica serves it, whoever leads. Certificates are made here too: [`certificates`] judges and makes them, [`steps`]
-//! decides what comes next, and [`keeper`] does it.
+//! Every replica serves the webhook, leader or not, and rotates its certificate: [`certificates`]
+//! checks and issues certificates, [`steps`] decides the next step, and [`keeper`] performs it.
 
 pub mod certificates;
 pub mod defaults;
@@ -24,13 +25,13 @@ use server::Served;
 use sluice_clock::Clock;
 use sluice_jobframework::managed::Rules;
 
-/// Serves the webhook at `address` in the background, with a certificate that is kept in the Secret
-/// [`SECRET`](steps::SECRET) of `namespace`. With `others_make_pods`,
-/// pods of queued clusters are born gated. `rules`
-/// say which jobs are managed.
+/// Serves the webhook at `address` in the background, with the certificate in the Secret
+/// [`SECRET`](steps::SECRET) of `namespace`. With `others_make_pods`, an external operator creates the
+/// pods of queued clusters, and their templates get the scheduling gate. `rules` selects the managed
+/// jobs.
 ///
 /// # Errors
-/// When the address can't be bound, or TLS can't be set up.
+/// If the address can't be bound, or TLS can't be set up.
 pub fn start(
     client: Client,
     clock: Clock,

@@ -1,5 +1,5 @@
-//! What the webhook knows of namespaces: their labels, and whether they have a LocalQueue for jobs that name none. Every replica
-//! answers, whoever leads, so the webhook watches these by itself.
+//! Cache of namespaces, default LocalQueues and RayJobs for the webhook. Every replica serves the
+//! webhook, leader or not, so it doesn't use the engine's state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use sluice_engine::world::Kind;
 use sluice_jobframework::managed::{Candidate, Framework, Managed, Place, Rules};
 use sluice_jobframework::{batch_job, queue_name};
 
-/// Namespaces as they were seen last.
+/// Last observed namespaces, default LocalQueues and RayJobs.
 pub(super) struct Places {
     rules: Rules,
     namespaces: Store<Namespace>,
@@ -29,26 +29,26 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Watches through `client` in the background; RayJobs only where another operator runs them.
+    /// Starts the watches in the background; RayJobs only if an external operator runs them.
     pub(super) fn watch(client: &Client, rules: Rules, others_make_pods: bool) -> Self {
         let ray_jobs = || follow(Api::all(client.clone()), watcher::Config::default());
         let named = watcher::Config::default().fields(&format!("metadata.name={DEFAULT_LOCAL_QUEUE}"));
         Self {
             rules,
             namespaces: follow(Api::all(client.clone()), watcher::Config::default()),
-            // Where nobody runs RayJobs there may be no such kind.
+            // Without an external operator the RayJob CRD may be missing.
             ray_jobs: if others_make_pods { ray_jobs() } else { reflector::store().0 },
             default_queues: follow(Api::all(client.clone()), named),
         }
     }
 
-    /// The RayJob that an object of this namespace was made for.
+    /// Returns the RayJob that controls an object; None if there is none or it isn't cached.
     pub(super) fn ray_job_of(&self, namespace: &str, object: &Value) -> Option<Arc<RayJob>> {
         let owner = owners(object).find(|owner| is_ray(owner) && owner.get("kind") == Some(&"RayJob".into()))?;
         self.ray_jobs.get(&ObjectRef::new(owner.get("name")?.as_str()?).within(namespace))
     }
 
-    /// Whether an object of this namespace, or the RayJob that it was made for, is the queue's to manage.
+    /// Returns the management state of an object, or of the RayJob that controls it.
     pub(super) fn managed(&self, namespace: &str, object: &Value, is_new: bool, ray_job: Option<&RayJob>) -> Managed {
         let labels = object.pointer("/metadata/labels");
         let own = labels.and_then(|labels| labels.get(QUEUE_NAME_LABEL)?.as_str());
@@ -62,21 +62,21 @@ impl Places {
                 Framework::BatchJob => batch_job::is_managed_elsewhere(manager),
                 _ => ray::is_managed_elsewhere(manager),
             },
-            // What something of Ray owns is in the queue of its owner.
+            // An object that a Ray object controls is in the queue of its owner.
             is_new: is_new && !owners(object).any(is_ray),
         };
-        let unlabelled = BTreeMap::new();
-        let seen = self.namespaces.get(&ObjectRef::new(namespace));
+        let unlabeled = BTreeMap::new();
+        let cached = self.namespaces.get(&ObjectRef::new(namespace));
         let default_queue = ObjectRef::new(DEFAULT_LOCAL_QUEUE).within(namespace);
         let place = Place {
             namespace,
-            labels: seen.as_ref().map(|seen| seen.metadata.labels.as_ref().unwrap_or(&unlabelled)),
+            labels: cached.as_ref().map(|cached| cached.metadata.labels.as_ref().unwrap_or(&unlabeled)),
             has_default_queue: self.default_queues.get(&default_queue).is_some(),
         };
         Managed::of(job, place, &self.rules)
     }
 
-    /// Nothing was seen, and nothing will be.
+    /// Returns an empty cache without watches.
     #[cfg(test)]
     pub(super) fn unseen() -> Self {
         Self {
@@ -88,7 +88,7 @@ impl Places {
     }
 }
 
-/// The kind of job that an object is, or is a part of.
+/// Returns the framework of the job that an object is or belongs to.
 fn framework(object: &Value) -> Framework {
     match object.get("kind").and_then(Value::as_str) {
         Some("RayJob") => Framework::RayJob,
@@ -99,13 +99,13 @@ fn framework(object: &Value) -> Framework {
     }
 }
 
-/// Keeps what a watch sees.
+/// Starts a watch in the background and returns its store.
 fn follow<K: Kind>(api: Api<K>, config: watcher::Config) -> Store<K> {
     let (store, writer): (Store<K>, Writer<K>) = reflector::store();
-    let seen = reflector::reflector(writer, watcher::watcher(api, config).default_backoff());
-    tokio::spawn(seen.for_each(|event| async move {
+    let events = reflector::reflector(writer, watcher::watcher(api, config).default_backoff());
+    tokio::spawn(events.for_each(|event| async move {
         if let Err(error) = event {
-            debug!(kind = %K::kind(&()), %error, "watching for the webhook failed; trying again");
+            debug!(kind = %K::kind(&()), %error, "watch for the webhook failed; retrying");
         }
     }));
     store
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use sluice_jobframework::managed::Hold;
 
-    /// Namespace `team`, which has a LocalQueue for jobs that name none, and `other`, which has none.
+    /// Returns a cache with namespace `team`, which has a default LocalQueue, and `other`, which has none.
     fn places() -> Places {
         let (namespaces, mut writer) = reflector::store();
         for name in ["team", "other"] {
@@ -137,15 +137,15 @@ mod tests {
     #[rstest]
     #[case::named("other", json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "a"}}}), Managed::InQueue)]
     #[case::unnamed("other", json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": ""}}}), Managed::No)]
-    #[case::unlabelled("other", json!({"metadata": {}}), Managed::No)]
-    #[case::unnamed_where_there_is_a_default("team", json!({"metadata": {}}), Managed::Held(Hold::Default))]
+    #[case::unlabeled("other", json!({"metadata": {}}), Managed::No)]
+    #[case::unnamed_with_a_default_queue("team", json!({"metadata": {}}), Managed::Held(Hold::Default))]
     #[case::owned("team", json!({"metadata": {"ownerReferences": [{"apiVersion": "ray.io/v1", "kind": "RayService", "controller": true}]}}), Managed::No)]
     #[case::of_another_controller(
         "team",
         json!({"metadata": {}, "spec": {"managedBy": "kueue.x-k8s.io/multikueue"}}),
         Managed::No
     )]
-    fn a_new_object_is_managed_as_its_namespace_is(
+    fn management_state_depends_on_queue_name_and_namespace(
         #[case] namespace: &str,
         #[case] object: Value,
         #[case] expected: Managed,

@@ -1,4 +1,4 @@
-//! What the API server asks, and what it is told.
+//! HTTP handler for AdmissionReviews.
 
 use std::sync::Arc;
 
@@ -15,10 +15,12 @@ use tracing::debug;
 use super::defaults::{self, Circumstances};
 use super::places::Places;
 
-/// The longest question that is read, in bytes. The API server takes objects of up to 3 MiB, and asks with what surrounds them.
+/// Maximum size of a request body, in bytes. The API server accepts objects of up to 3 MiB; an
+/// AdmissionReview may contain two.
 const LONGEST: usize = 8 << 20;
 
-/// The routes of the webhook; with `others_make_pods`, pods of queued clusters are to be born gated.
+/// Returns the routes of the webhook. With `others_make_pods`, an external operator creates the pods of
+/// queued clusters.
 pub(super) fn routes(places: Places, others_make_pods: bool) -> Router {
     let places = Arc::new(places);
     let mutate = move |body: Bytes| async move { mutate(&body, &places, others_make_pods) };
@@ -29,13 +31,16 @@ fn mutate(body: &[u8], places: &Places, others_make_pods: bool) -> Response {
     match answer(body, places, others_make_pods) {
         Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], answer).into_response(),
         Err(problem) => {
-            debug!(problem, "a question that makes no sense");
+            debug!(problem, "invalid AdmissionReview");
             (StatusCode::BAD_REQUEST, problem).into_response()
         }
     }
 }
 
-/// The answer to an AdmissionReview: everything is allowed, and what is new may be changed.
+/// Returns the response to an AdmissionReview. Every object is allowed, and may be patched.
+///
+/// # Errors
+/// If the AdmissionReview is invalid.
 fn answer(body: &[u8], places: &Places, others_make_pods: bool) -> Result<Vec<u8>, String> {
     let review: AdmissionReview<DynamicObject> =
         serde_json::from_slice(body).map_err(|error| format!("reading the AdmissionReview: {error}"))?;
@@ -57,7 +62,7 @@ fn answer(body: &[u8], places: &Places, others_make_pods: bool) -> Result<Vec<u8
             response = response.with_patch(patch).map_err(|error| error.to_string())?;
         }
     }
-    serde_json::to_vec(&response.into_review()).map_err(|error| format!("writing the answer: {error}"))
+    serde_json::to_vec(&response.into_review()).map_err(|error| format!("writing the response: {error}"))
 }
 
 #[cfg(test)]
@@ -66,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    fn asked(operation: &str, suspend: bool) -> Value {
+    fn review(operation: &str, suspend: bool) -> Value {
         let object = json!({
             "apiVersion": "ray.io/v1", "kind": "RayCluster",
             "metadata": {"name": "c", "labels": {"kueue.x-k8s.io/queue-name": "a"}}, "spec": {"suspend": suspend},
@@ -86,8 +91,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_is_changed_and_allowed() {
-        let answer = asked("CREATE", false);
+    fn new_object_is_patched_and_allowed() {
+        let answer = review("CREATE", false);
         assert_eq!(answer["apiVersion"], "admission.k8s.io/v1");
         assert_eq!(answer["response"]["uid"], "7");
         assert_eq!(answer["response"]["allowed"], true);
@@ -96,15 +101,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_it_should_be_or_there_already_is_allowed_as_it_is() {
-        for answer in [asked("CREATE", true), asked("UPDATE", false)] {
+    fn suspended_or_existing_object_is_allowed_unchanged() {
+        for answer in [review("CREATE", true), review("UPDATE", false)] {
             assert_eq!(answer["response"]["allowed"], true);
             assert!(answer["response"]["patch"].is_null(), "{answer}");
         }
     }
 
     #[test]
-    fn a_question_that_makes_no_sense_gets_an_error_that_says_so() {
+    fn invalid_review_is_an_error() {
         for body in ["", "{}", "{\"apiVersion\": \"v1\", \"kind\": \"AdmissionReview\"}"] {
             let problem = answer(body.as_bytes(), &Places::unseen(), false).expect_err("a problem");
             assert!(problem.starts_with("reading the AdmissionReview: "), "{problem}");

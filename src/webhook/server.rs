@@ -1,4 +1,4 @@
-//! Serves routes by TLS, with a certificate that can be exchanged at any time.
+//! TLS server whose certificate can be replaced at any time.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -13,12 +13,12 @@ use tracing::error;
 
 use super::certificates::provider;
 
-/// The certificate that is served. Before there is one, nobody gets a connection.
+/// Certificate that is served. TLS handshakes fail until it is set.
 #[derive(Debug, Default)]
 pub(super) struct Served(RwLock<Option<Arc<CertifiedKey>>>);
 
 impl Served {
-    /// Serves this one from the next connection on. Those that are there go on.
+    /// Replaces the certificate for new connections; existing ones continue.
     pub(super) fn set(&self, key: Arc<CertifiedKey>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(key);
     }
@@ -30,13 +30,13 @@ impl ResolvesServerCert for Served {
     }
 }
 
-/// Error that keeps the webhook from being served.
+/// Error of starting the webhook server.
 #[derive(Debug, Error)]
 pub enum ServeError {
     /// The address can't be bound.
     #[error("listening on {address}: {source}")]
     Listen {
-        /// The address.
+        /// Address.
         address: SocketAddr,
         /// Cause.
         source: std::io::Error,
@@ -49,7 +49,7 @@ pub enum ServeError {
 /// Serves `routes` at `address` in the background.
 ///
 /// # Errors
-/// When the address can't be bound, or TLS can't be set up.
+/// If the address can't be bound, or TLS can't be set up.
 pub(super) fn start(address: SocketAddr, served: Arc<Served>, routes: Router) -> Result<(), ServeError> {
     let listen_error = |source| ServeError::Listen { address, source };
     let mut config = ServerConfig::builder_with_provider(provider())
@@ -63,7 +63,7 @@ pub(super) fn start(address: SocketAddr, served: Arc<Served>, routes: Router) ->
     let server = server.map_err(listen_error)?;
     tokio::spawn(async move {
         if let Err(error) = server.serve(routes.into_make_service()).await {
-            error!(%address, %error, "the webhook is not served any more");
+            error!(%address, %error, "the webhook server stopped");
         }
     });
     Ok(())

@@ -1,5 +1,6 @@
-//! What comes next in keeping the certificate: made, trusted, served, in this order, so that the API server always trusts what any
-//! replica serves. A function of what is there; every replica asks it, and it does no harm if several do the same.
+//! Next step of a certificate rotation: issue, publish the CA bundle, activate, in this order, so that
+//! the API server always trusts the certificate of every replica. A pure function of the observed state;
+//! several replicas may perform the same step.
 
 use std::collections::BTreeSet;
 
@@ -11,77 +12,78 @@ use serde_json::{Value, json};
 
 use super::certificates::{Bundle, Unfit};
 
-/// The MutatingWebhookConfiguration that tells the API server of us.
+/// Name of the MutatingWebhookConfiguration.
 pub const CONFIGURATION: &str = "sluice-defaults";
-/// The Secret that the certificate is kept in.
+/// Name of the Secret with the certificate.
 pub const SECRET: &str = "sluice-webhook";
 
 const AUTHORITIES: &str = "ca.crt";
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 
-/// What a replica sees.
+/// State that a replica observes.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'a> {
-    /// The configuration, if there is one.
+    /// MutatingWebhookConfiguration; None if it doesn't exist.
     pub configuration: Option<&'a MutatingWebhookConfiguration>,
-    /// The Secret, if there is one.
+    /// Secret; None if it doesn't exist.
     pub secret: Option<&'a Secret>,
-    /// What this replica serves.
+    /// Bundle that this replica serves; None before the first.
     pub served: Option<&'a Bundle>,
-    /// The present.
+    /// Current time.
     pub now: Timestamp,
 }
 
-/// What a replica does next.
+/// Step of a certificate rotation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// Makes a certificate for these names, and puts it into the Secret.
+    /// Issue a certificate and write it into the Secret.
     Make {
-        /// How the API server calls us.
+        /// DNS names and IP addresses by which the API server calls the webhook.
         names: BTreeSet<String>,
-        /// What it takes the place of.
+        /// Bundle that the new one replaces, and whose CA stays trusted.
         former: Option<Bundle>,
-        /// What is wrong with what the Secret holds.
+        /// Reason for which the certificate in the Secret can't be used.
         because: Unfit,
     },
-    /// Changes the configuration by this JSON patch, so that it trusts the certificate.
+    /// Apply this JSON patch, which sets the CA bundle of the MutatingWebhookConfiguration.
     Trust(Value),
-    /// Serves what is in the Secret.
+    /// Serve the certificate of the Secret.
     Serve(Bundle),
 }
 
-/// What comes next; `None` when all is as it should be, or nobody would call us.
+/// Returns the next step; None if the rotation is complete, or there is no
+/// MutatingWebhookConfiguration.
 pub fn next(seen: Seen<'_>) -> Option<Step> {
     let configuration = seen.configuration?;
     let names = names(configuration);
     let kept = seen.secret.and_then(bundle);
     let checked = kept.as_ref().map_or_else(
-        || Err(Unfit::Broken(format!("Secret {SECRET} has none"))),
+        || Err(Unfit::Broken(format!("not in Secret {SECRET}"))),
         |bundle| bundle.check(&names, seen.now),
     );
     if let Err(because) = checked {
-        // Until the new one is served, the one that is has to stay trusted.
+        // The served certificate has to stay trusted until the new one is served.
         return Some(Step::Make { names, former: seen.served.cloned().or(kept), because });
     }
     let kept = kept?;
     let trust = trust(configuration, &kept);
     match (trust, seen.served) {
-        // There is nothing that the API server could trust meanwhile.
+        // Nothing is served yet, so there is no trusted certificate to keep.
         (_, None) => Some(Step::Serve(kept)),
         (Some(patch), Some(_)) => Some(Step::Trust(patch)),
         (None, Some(served)) => (*served != kept).then_some(Step::Serve(kept)),
     }
 }
 
-/// What a Secret holds; `None` when something is missing.
+/// Returns the bundle in a Secret; None if a part is missing.
 pub fn bundle(secret: &Secret) -> Option<Bundle> {
     let data = secret.data.as_ref()?;
     let text = |key: &str| String::from_utf8(data.get(key)?.0.clone()).ok().filter(|text| !text.is_empty());
     Some(Bundle { authorities: text(AUTHORITIES)?, certificate: text(CERTIFICATE)?, key: text(KEY)? })
 }
 
-/// The Secret, or what is to become of it.
+/// Returns the Secret with this bundle.
 pub fn secret(bundle: &Bundle) -> Secret {
     let texts = [(AUTHORITIES, &bundle.authorities), (CERTIFICATE, &bundle.certificate), (KEY, &bundle.key)];
     let data = texts.map(|(key, text)| (key.to_owned(), ByteString(text.clone().into_bytes())));
@@ -90,7 +92,8 @@ pub fn secret(bundle: &Bundle) -> Secret {
     secret
 }
 
-/// The names by which the configuration calls us. A Service is called by its name within the cluster, and a URL by its host.
+/// Returns the names by which the API server calls the webhook: the cluster-internal name of a Service,
+/// or the host of a URL.
 fn names(configuration: &MutatingWebhookConfiguration) -> BTreeSet<String> {
     let webhooks = configuration.webhooks.iter().flatten();
     webhooks.filter_map(|webhook| name(&webhook.client_config)).collect()
@@ -107,13 +110,13 @@ fn name(client: &WebhookClientConfig) -> Option<String> {
     }
 }
 
-/// The JSON patch that makes all webhooks of the configuration trust the certificate; none if they do. It is refused if the
-/// configuration has been changed meanwhile.
+/// Returns the JSON patch that sets the CA bundle of all webhooks; None if it is set. The patch fails
+/// if the configuration has changed in the meantime.
 fn trust(configuration: &MutatingWebhookConfiguration, bundle: &Bundle) -> Option<Value> {
     let authorities = ByteString(bundle.authorities.clone().into_bytes());
     let webhooks = configuration.webhooks.iter().flatten().enumerate();
-    let others = webhooks.filter(|(_, webhook)| webhook.client_config.ca_bundle.as_ref() != Some(&authorities));
-    let mut changes: Vec<Value> = others
+    let outdated = webhooks.filter(|(_, webhook)| webhook.client_config.ca_bundle.as_ref() != Some(&authorities));
+    let mut changes: Vec<Value> = outdated
         .map(|(index, _)| {
             json!({"op": "add", "path": format!("/webhooks/{index}/clientConfig/caBundle"), "value": authorities})
         })
@@ -167,17 +170,17 @@ mod tests {
 
     #[rstest]
     #[case::fresh(None, None, None, 0, "make")]
-    #[case::made(Some(1), None, None, 0, "serve")]
-    #[case::made_and_served(Some(1), None, Some(1), 0, "trust")]
+    #[case::issued(Some(1), None, None, 0, "serve")]
+    #[case::issued_and_served(Some(1), None, Some(1), 0, "trust")]
     #[case::in_use(Some(1), Some(1), Some(1), 0, "nothing")]
     #[case::restarted(Some(1), Some(1), None, 0, "serve")]
-    #[case::old(Some(1), Some(1), Some(1), 61, "make")]
+    #[case::expiring(Some(1), Some(1), Some(1), 61, "make")]
     #[case::replaced(Some(2), Some(1), Some(1), 61, "trust")]
     #[case::replaced_and_trusted(Some(2), Some(2), Some(1), 61, "serve")]
     #[case::all_new(Some(2), Some(2), Some(2), 61, "nothing")]
     #[case::secret_deleted(None, Some(1), Some(1), 0, "make")]
-    #[case::trust_taken_away(Some(1), None, Some(1), 0, "trust")]
-    fn it_is_made_then_trusted_then_served(
+    #[case::ca_bundle_removed(Some(1), None, Some(1), 0, "trust")]
+    fn rotation_steps_follow_in_order(
         #[case] kept: Option<u8>,
         #[case] trusted: Option<u8>,
         #[case] served: Option<u8>,
@@ -186,7 +189,7 @@ mod tests {
     ) {
         let first = made(0, None);
         let second = made(61, Some(&first));
-        let pick = |which: Option<u8>| which.map(|which| if which == 1 { &first } else { &second });
+        let pick = |number: Option<u8>| number.map(|number| if number == 1 { &first } else { &second });
         let (configuration, secret) = (trusting(pick(trusted)), pick(kept).map(secret));
         let seen =
             Seen { configuration: Some(&configuration), secret: secret.as_ref(), served: pick(served), now: at(day) };
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_configuration_nobody_calls_and_nothing_is_made() {
+    fn nothing_is_issued_without_a_configuration() {
         assert_eq!(next(Seen { configuration: None, secret: None, served: None, now: at(0) }), None);
     }
 
@@ -202,15 +205,15 @@ mod tests {
     #[case::service(json!({"service": {"name": "n", "namespace": "s"}}), &["n.s.svc"])]
     #[case::host(json!({"url": "https://example.com:9443/mutate"}), &["example.com"])]
     #[case::address(json!({"url": "https://127.0.0.1:9443/mutate"}), &["127.0.0.1"])]
-    #[case::six(json!({"url": "https://[::1]:9443/mutate"}), &["::1"])]
+    #[case::ipv6(json!({"url": "https://[::1]:9443/mutate"}), &["::1"])]
     #[case::nothing(json!({}), &[])]
-    fn the_certificate_is_for_the_names_in_the_configuration(#[case] client: Value, #[case] expected: &[&str]) {
+    fn certificate_names_come_from_the_configuration(#[case] client: Value, #[case] expected: &[&str]) {
         let made_for = names(&configuration(client));
         assert_eq!(made_for.iter().map(String::as_str).collect::<Vec<_>>(), expected);
     }
 
     #[test]
-    fn the_configuration_is_changed_only_as_it_was_seen_and_only_in_its_trust() {
+    fn patch_sets_only_the_ca_bundle_and_tests_the_resource_version() {
         let bundle = made(0, None);
         let patch = trust(&trusting(None), &bundle).expect("a patch");
         let paths: Vec<_> = patch.as_array().into_iter().flatten().map(|change| change["path"].clone()).collect();
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_holds_what_was_put_into_it_and_one_without_all_of_it_holds_nothing() {
+    fn secret_round_trips_and_an_incomplete_one_has_no_bundle() {
         let made = made(0, None);
         let kept = secret(&made);
         assert_eq!(bundle(&kept), Some(made));

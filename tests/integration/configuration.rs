@@ -50,7 +50,7 @@ async fn gpu_slices_are_paid_for_as_the_configuration_file_says() {
     std::fs::write(&file, FILE.replace("strategy: Replace", "strategy: Swap")).expect("a file");
     let (status, said) = env.manager_with(&[&flag]).await.ended().await;
     assert!(!status.success());
-    let problem = "resources.transformations[0].strategy: \"Swap\": allowed is Retain or Replace";
+    let problem = "resources.transformations[0].strategy: \"Swap\": must be Retain or Replace";
     assert!(said.contains(problem) && said.contains("configuration.yaml"), "{said}");
 
     // Put right, it is taken.

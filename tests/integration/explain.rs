@@ -26,7 +26,7 @@ pub(crate) async fn explained(env: &TestEnv, subject: &str) -> Value {
 
 /// The slice of an explanation that waits.
 fn waiting(explanation: &Value) -> Option<&Value> {
-    explanation["slices"].as_array()?.iter().find(|slice| slice["stands"] == "waits")
+    explanation["slices"].as_array()?.iter().find(|slice| slice["state"] == "pending")
 }
 
 /// Gives the queue the quota that somebody was told would be enough.
@@ -97,12 +97,12 @@ async fn what_would_unblock_a_job_by_its_word_does() {
     // Given a service that waits for another, then it is told what is short, what binds, and who holds it,
     let said = explained(&env, "rayservice/chat").await;
     let slice = waiting(&said).expect("it waits");
-    let short = &slice["waitsFor"]["short"][0];
+    let short = &slice["pending"]["shortfalls"][0];
     assert_eq!(short["boundBy"], format!("the nominalQuota of ClusterQueue {QUEUE}"), "{said}");
     assert_eq!(short["holders"]["RayService default/fruit"], "1", "{said}");
     let (_, text) = explain(&env, &["rayservice/chat"]).await;
     assert!(text.contains("RayService default/fruit holds 1"), "{text}");
-    assert!(text.contains("goes on once nominalQuota of cpu in flavor default-flavor of ClusterQueue"), "{text}");
+    assert!(text.contains("unblocked once nominalQuota of cpu in flavor default-flavor of ClusterQueue"), "{text}");
 
     // and the same of its cluster, of its slice, and of its objects in files;
     let cluster = format!("raycluster/{}", said["members"][0]["name"].as_str().expect("a name"));
@@ -117,12 +117,12 @@ async fn what_would_unblock_a_job_by_its_word_does() {
     assert_eq!(serde_json::from_str::<Value>(&kept).expect("JSON"), said);
 
     // what it says would be enough is enough, of quota to the unit.
-    let remedies = slice["waitsFor"]["unblockedBy"].as_array().expect("remedies");
+    let remedies = slice["pending"]["remediations"].as_array().expect("remedies");
     let quota = remedies.iter().find(|remedy| remedy["quota"].is_array()).expect("quota would help");
     give(&env, &quota["quota"]).await;
     eventually_or_tell("the second runs", async || {
         let said = explained(&env, "rayservice/chat").await;
-        if said["slices"][0]["stands"] == "holds" { Ok(()) } else { Err(said.to_string()) }
+        if said["slices"][0]["state"] == "admitted" { Ok(()) } else { Err(said.to_string()) }
     })
     .await;
     assert_eq!(quota["quota"].as_array().map(Vec::len), Some(2), "cpu and memory: {quota}");
@@ -159,7 +159,7 @@ async fn who_waits_for_what_is_kept_for_another_is_told_so() {
     env.apply(SERVICE_SAMPLE).await.expect("a service");
     eventually_or_tell("the first holds its quota", async || {
         let said = explained(&env, "rayservice/fruit").await;
-        if said["slices"][0]["stands"] == "holds" { Ok(()) } else { Err(said.to_string()) }
+        if said["slices"][0]["state"] == "admitted" { Ok(()) } else { Err(said.to_string()) }
     })
     .await;
     let named = |name: &str| SERVICE_SAMPLE.replace("name: fruit\n  namespace", &format!("name: {name}\n  namespace"));
@@ -179,8 +179,8 @@ async fn who_waits_for_what_is_kept_for_another_is_told_so() {
     // then it waits, and is told for whom, in its condition and in both forms of the explanation.
     let said = eventually_or_tell("it is told", async || {
         let said = explained(&env, "rayservice/small").await;
-        let kept = waiting(&said).map(|slice| slice["waitsFor"]["short"][0]["kept"].clone());
-        if kept == Some(json!({"amount": "2", "first": "RayService default/large", "more": 0})) {
+        let kept = waiting(&said).map(|slice| slice["pending"]["shortfalls"][0]["reservedFor"].clone());
+        if kept == Some(json!({"amount": "2", "largest": "RayService default/large", "others": 0})) {
             Ok(said)
         } else {
             Err(said.to_string())
@@ -188,7 +188,7 @@ async fn who_waits_for_what_is_kept_for_another_is_told_so() {
     })
     .await;
     let (_, text) = explain(&env, &["rayservice/small"]).await;
-    assert!(text.contains(", 2 is kept for RayService default/large"), "{text}");
+    assert!(text.contains(", 2 is reserved for RayService default/large"), "{text}");
     let slice = waiting(&said).expect("it waits")["name"].as_str().expect("a name").to_owned();
     eventually_or_tell("its condition says so", async || {
         let slice = env.workloads().get(&slice).await.expect("its slice");
@@ -206,12 +206,12 @@ async fn what_runs_is_told_what_it_was_granted_and_what_is_not_there_is_told_so(
     let (_, text) = explain(&env, &["rayservice/fruit"]).await;
 
     assert!(text.contains("sluice.dev/Admitted=True (Admitted)"), "{text}");
-    assert!(text.contains("holds quota, LocalQueue user-queue > ClusterQueue"), "{text}");
+    assert!(text.contains(": admitted, LocalQueue user-queue > ClusterQueue"), "{text}");
     assert!(text.contains("pod set head: 1 pod: cpu 500m in default-flavor, memory 1Gi in default-flavor"), "{text}");
     for (subject, problem) in [
-        ("rayservice/none", "there is no RayService default/none that is a job"),
-        ("service/fruit", "kind \"service\" is none of rayservice"),
-        ("fruit", "it is not KIND/NAME"),
+        ("rayservice/none", "RayService default/none not found"),
+        ("service/fruit", "unknown kind \"service\": expected rayservice"),
+        ("fruit", "expected KIND/NAME"),
     ] {
         let (could, said) = explain(&env, &[subject]).await;
         assert!(!could && said.contains(problem), "{said}");

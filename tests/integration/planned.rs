@@ -109,5 +109,5 @@ async fn an_upgrade_waits_for_others_and_a_manifest_without_a_service_is_refused
     // And a manifest that is none of a service is refused by name.
     std::fs::write(file, "kind: RayService").expect("a file");
     let (code, said) = plan(&env, file, &[]).await;
-    assert!(code == 1 && said.contains("next.yaml: an object names no apiVersion or no kind"), "{said}");
+    assert!(code == 1 && said.contains("next.yaml: an object has no apiVersion or kind"), "{said}");
 }

@@ -104,12 +104,12 @@ impl Moment {
             rehearsal.put(&self.queue(name, |queue| queue.spec.queueing_strategy = strategy)?);
             return Ok(Done::StrictnessEnded);
         }
-        if let Some(head) = named("Workload ", ", which comes first, is admitted or deleted") {
+        if let Some(head) = named("Workload ", ", which is ahead in the queue, is admitted or deleted") {
             let head = explain(&self.engine(), &workload(head)).ok_or("the head is no job's")?;
             self.jobs().filter(|other| other.to_string() == head.job).for_each(|other| rehearsal.forget(&other));
             return Ok(Done::HeadDeleted);
         }
-        if remedy.what.contains(" is released, bound by ") {
+        if remedy.what.contains(" is released, limited by ") {
             self.jobs().filter(|other| other != job).for_each(|other| rehearsal.forget(&other));
             return Ok(Done::QuotaReleased);
         }

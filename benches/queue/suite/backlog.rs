@@ -1,7 +1,8 @@
-//! One ClusterQueue with a long line, in which one unit of quota is freed at a time.
+//! One ClusterQueue with a long backlog, in which one unit of quota is released at a time.
 //!
-//! The line is kept at its length: whoever is admitted is followed by another of the same shape. So each point of the curve
-//! is the cost of one freed unit at that length. At the end of the longest one, the line is let run out.
+//! The backlog keeps its length: each admitted workload is replaced by another of the same shape.
+//! So each point of the curve is the cost of one released unit at that length. At the end, the
+//! longest backlog is drained.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,33 +20,35 @@ use super::{Broken, Scale, memory};
 
 const GPU: &str = "nvidia.com/gpu";
 const CPU: &str = "cpu";
-/// GPUs that there are, each held by one workload when the line begins.
+/// Number of GPUs, each used by one workload at the start.
 const GPUS: usize = 64;
-/// Lengths of the line.
+/// Lengths of the backlog.
 const LENGTHS: [usize; 5] = [1_000, 3_000, 10_000, 30_000, 100_000];
-/// Units that are freed at each length.
+/// Number of units released at each length.
 const FREED: usize = 1_000;
-/// Distinct requests of those that wait.
+/// Number of distinct requests of pending workloads.
 const SHAPES: usize = 1_000;
-/// Requests for GPUs go from one to this many, so seven of eight that wait can't have the unit that is freed.
+/// Largest GPU request. Requests range from one to this, so seven of eight pending workloads do not
+/// fit into one released unit.
 const WIDEST: usize = 8;
 
-/// What was measured at one length of the line.
+/// Measurements at one length of the backlog.
 #[derive(Debug)]
 pub(crate) struct Point {
-    /// How many waited.
+    /// Number of pending workloads.
     pub waiting: usize,
-    /// Time inside the engine from a freed unit until nothing more is wanted, in nanoseconds.
+    /// Time inside the scheduler from a released unit until it makes no more decisions, in
+    /// nanoseconds.
     pub freed: Histogram<u64>,
-    /// Decisions in that time, in all.
+    /// Total number of decisions in that time.
     pub decisions: u64,
-    /// That time, in all.
+    /// Total of that time.
     pub inside: Duration,
-    /// Bytes that the engine keeps for each workload.
+    /// Bytes that the scheduler keeps for each workload.
     pub bytes: f64,
 }
 
-/// Runs all lengths.
+/// Runs the benchmark at all lengths.
 pub(super) fn run(scale: Scale) -> Result<Report, Broken> {
     let mut curve = Vec::new();
     let mut last = None;
@@ -56,7 +59,7 @@ pub(super) fn run(scale: Scale) -> Result<Report, Broken> {
         curve.push(point);
         last = Some((world, running, bytes));
     }
-    let Some((mut world, running, bytes)) = last else { unreachable!("there are lengths") };
+    let Some((mut world, running, bytes)) = last else { unreachable!("LENGTHS is not empty") };
     run_out(&mut world, running)?;
     Ok(Report {
         name: "backlog",
@@ -118,7 +121,7 @@ fn freed_one_at_a_time(
     Ok((world, running, point))
 }
 
-/// Whoever has run longest finishes.
+/// Finishes the workload that has run longest.
 fn free(world: &mut World, running: &mut VecDeque<usize>) -> Result<(), Broken> {
     world.now += 1;
     let Some(index) = running.pop_front().filter(|index| matches!(world.lives[*index].progress, Progress::Running(_)))
@@ -129,6 +132,7 @@ fn free(world: &mut World, running: &mut VecDeque<usize>) -> Result<(), Broken> 
     world.settle()
 }
 
+/// Runs until the backlog is empty and all workloads have finished.
 fn run_out(world: &mut World, mut running: VecDeque<usize>) -> Result<(), Broken> {
     while world.tally.finished < world.lives.len() {
         free(world, &mut running)?;

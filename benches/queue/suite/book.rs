@@ -1,9 +1,9 @@
-//! The benchmark's own account of what is held, by which it checks that quota is never exceeded.
+//! Independent accounting of usage, to check that quota is never exceeded.
 
 use super::Broken;
 use super::scenario::{Queue, Units, add};
 
-/// What is held, and what there is.
+/// Usage and limits of all queues and trees.
 #[derive(Debug, Default)]
 pub(super) struct Book {
     queues: Vec<Account>,
@@ -15,7 +15,7 @@ pub(super) struct Book {
 struct Account {
     name: String,
     held: Units,
-    /// `None` when only that of the tree counts.
+    /// `None` if only the limit of the tree applies.
     limit: Option<Units>,
 }
 
@@ -37,13 +37,13 @@ impl Book {
         book
     }
 
-    /// Books what a workload of a queue holds from now on.
+    /// Adds the usage of a workload. Errors if it exceeds a limit.
     pub(super) fn hold(&mut self, queue: usize, units: &Units, now: i64) -> Result<(), Broken> {
         self.queues[queue].change(units, 1, now)?;
         self.trees[self.tree_of[queue]].change(units, 1, now)
     }
 
-    /// Books what a workload of a queue no longer holds.
+    /// Removes the usage of a workload.
     pub(super) fn release(&mut self, queue: usize, units: &Units, now: i64) -> Result<(), Broken> {
         self.queues[queue].change(units, -1, now)?;
         self.trees[self.tree_of[queue]].change(units, -1, now)

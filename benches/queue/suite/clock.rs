@@ -1,4 +1,4 @@
-//! How long the engine takes.
+//! Timing of the scheduler.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use sluice_queue::{Effect, Engine, Event};
 
 use super::Broken;
 
-/// A part of the engine's work.
+/// An operation of the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
-    /// `step`, told of a new workload.
+    /// `step` with a new workload.
     Arrival,
-    /// `step`, told of what became of a workload that it knows.
+    /// `step` with an update of a known workload.
     Progress,
-    /// `step`, told of a queue's status.
+    /// `step` with the status of a queue.
     QueueStatus,
-    /// `cycle`, in which something was decided.
+    /// `cycle` with decisions.
     Deciding,
-    /// `cycle`, in which nothing was; at least one follows each that decided something. Their times are not in the
-    /// histogram, which they would only flatter.
+    /// `cycle` without decisions; at least one follows each cycle with decisions. They are excluded
+    /// from the histogram, which they would skew towards short times.
     Resting,
 }
 
@@ -31,21 +31,21 @@ impl Part {
         match self {
             Self::Arrival => "step: arrivals",
             Self::Progress => "step: progress",
-            Self::QueueStatus => "step: queues' statuses",
+            Self::QueueStatus => "step: queue status",
             Self::Deciding => "cycle: deciding",
-            Self::Resting => "cycle: resting",
+            Self::Resting => "cycle: idle",
         }
     }
 }
 
-/// Time spent inside the engine.
+/// Time spent inside the scheduler.
 #[derive(Debug)]
 pub(super) struct Clock {
-    /// How often, and for how long.
+    /// Number of calls and total time by operation.
     pub(super) parts: BTreeMap<Part, (u64, Duration)>,
-    /// Each cycle that decided something, in nanoseconds.
+    /// Times of cycles with decisions, in nanoseconds.
     pub(super) cycle: Histogram<u64>,
-    /// Verdicts on workloads.
+    /// Number of scheduling attempts of workloads.
     pub(super) decisions: u64,
 }
 
@@ -90,12 +90,13 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (outcome, cpu_time().saturating_sub(start))
 }
 
-/// Time that this thread had a core. What else the machine does is none of the engine's, and would be all of the p99.
+/// Returns the CPU time of this thread. Wall-clock time would include other load on the machine,
+/// which would dominate the p99.
 fn cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// A histogram of times in nanoseconds, exact to three digits.
+/// Creates a histogram of times in nanoseconds with three significant digits.
 pub(super) fn histogram() -> Result<Histogram<u64>, Broken> {
     Ok(Histogram::new(3)?)
 }

@@ -1,4 +1,4 @@
-//! What the engine keeps in memory.
+//! Memory usage of the scheduler.
 
 use allocation_counter::measure;
 
@@ -6,8 +6,9 @@ use super::Broken;
 use super::scenario::{Scenario, float};
 use super::world::World;
 
-/// Bytes that the engine keeps for each workload, beside the workload's object, when all of them come at once and nothing
-/// finishes, so that nearly all wait and have been told why. Bytes asked for, without what the allocator adds.
+/// Returns the bytes that the scheduler keeps for each workload, excluding the Workload object. All
+/// workloads are submitted simultaneously and none finishes, so nearly all are pending with a
+/// reported reason. Counts requested bytes, without allocator overhead.
 pub(super) fn per_workload(scenario: &Scenario) -> Result<f64, Broken> {
     let without = World::of(scenario)?;
     let mut with = World::of(scenario)?;
@@ -20,7 +21,7 @@ pub(super) fn per_workload(scenario: &Scenario) -> Result<f64, Broken> {
     Ok(float(all - queues) / float(i64::try_from(scenario.jobs.len().max(1)).unwrap_or(i64::MAX)))
 }
 
-/// What dropping this gives back, which is what it owned.
+/// Returns the bytes that dropping `owner` releases.
 fn released_by<T>(owner: T) -> i64 {
     -measure(|| drop(owner)).bytes_current
 }

@@ -1,10 +1,11 @@
-//! The benchmark of the queue core, as a library: `main.rs` beside this runs it in full, and a test runs it in small so
-//! that it keeps working.
+//! Benchmark of the scheduler, as a library: `main.rs` runs it in full, and a test runs it at small
+//! scale to keep it working.
 //!
-//! Time is virtual, so a run shows what the decisions are worth and not how fast the machine is: workloads arrive at given
-//! times, run for a given time once admitted, and nothing else takes any. What is measured in real time is only the
-//! inside of the engine, [`sluice_queue::Engine::step`] and [`sluice_queue::Engine::cycle`]; making the objects that the API
-//! server would send is not the engine's work.
+//! Time is virtual, so the makespan shows the quality of the decisions and not the speed of the
+//! machine: workloads arrive at given times, run for a given time once admitted, and nothing else
+//! takes time. Real time is measured only inside the scheduler: [`sluice_queue::Engine::step`] and
+//! [`sluice_queue::Engine::cycle`]. Building the objects that the API server would send is
+//! excluded.
 
 mod backlog;
 mod book;
@@ -21,30 +22,31 @@ use clap::ValueEnum;
 
 pub use report::{Report, table};
 
-/// One of the shapes that are measured.
+/// A benchmark scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Shape {
     /// 30 ClusterQueues in 5 cohorts, 15,000 workloads.
     Baseline,
     /// 1,000 ClusterQueues in 10 cohorts, 50,000 workloads.
     LargeScale,
-    /// One ClusterQueue, 100,000 waiting workloads of 1,000 shapes, one unit of quota freed at a time.
+    /// One ClusterQueue, 100,000 pending workloads of 1,000 shapes, one unit of quota released at a
+    /// time.
     Backlog,
-    /// 1,000 ClusterQueues with weights, half of which borrow what the other half comes to take back.
+    /// 1,000 ClusterQueues with weights, half of which borrow quota that the other half reclaims.
     FairSharing,
 }
 
-/// How much of a shape is run; 1 is all of it.
+/// Fraction of a shape to run; 1 is all of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale(pub f64);
 
 impl Scale {
-    /// A number of things, of which `full` make the whole shape; never fewer than `least`.
+    /// Scales `full`, the number in the whole shape; returns at least `least`.
     fn of(self, full: usize, least: usize) -> usize {
         scaled(full, self.0).max(least)
     }
 
-    /// Like [`Self::of`], for two numbers whose product is to be scaled.
+    /// Like [`Self::of`], for each of two numbers whose product is scaled.
     fn root_of(self, full: usize, least: usize) -> usize {
         scaled(full, self.0.sqrt()).max(least)
     }
@@ -55,68 +57,68 @@ fn scaled(full: usize, factor: f64) -> usize {
     (full as f64 * factor).round() as usize
 }
 
-/// What went wrong in a run. Each is a fault of the engine, or of the benchmark.
+/// Error in a run: a bug in the scheduler or in the benchmark.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
-    /// An object of the scenario is none.
-    #[error("building an object of the scenario: {0}")]
+    /// An object of the scenario is invalid.
+    #[error("failed to build an object of the scenario: {0}")]
     Object(#[from] serde_json::Error),
-    /// More is held than there is.
-    #[error("at {at} ms {holder} holds {held} of {resource}, and there are {limit}")]
+    /// Usage exceeds the quota.
+    #[error("at {at} ms {holder} uses {held} of {resource}, more than its limit of {limit}")]
     OverQuota {
-        /// Virtual time, in milliseconds.
+        /// Virtual time in milliseconds.
         at: i64,
-        /// Name of the ClusterQueue, or number of the tree.
+        /// Name of the ClusterQueue or number of the tree, for display.
         holder: String,
-        /// The resource.
+        /// Name of the resource.
         resource: &'static str,
-        /// Units held.
+        /// Units in use.
         held: i64,
-        /// Units that there are.
+        /// Units that may be used.
         limit: i64,
     },
-    /// An effect that nothing in the scenario gives rise to, or about something that is not there.
-    #[error("at {at} ms the engine wants what makes no sense here: {effect}")]
+    /// A decision that the scenario cannot cause, or about an unknown object.
+    #[error("at {at} ms the scheduler made an unexpected decision: {effect}")]
     Unexpected {
-        /// Virtual time, in milliseconds.
+        /// Virtual time in milliseconds.
         at: i64,
-        /// The effect.
+        /// The decision.
         effect: String,
     },
-    /// Carrying out what the engine wants makes it want something else, for ever.
-    #[error("at {at} ms the engine does not come to rest")]
+    /// Applying decisions leads to new decisions without end.
+    #[error("at {at} ms the scheduler does not converge")]
     Restless {
-        /// Virtual time, in milliseconds.
+        /// Virtual time in milliseconds.
         at: i64,
     },
-    /// Workloads take each other's quota, for ever.
-    #[error("at {at} ms there have been {evictions} evictions, and there is no end to it")]
+    /// Workloads preempt each other without end.
+    #[error("at {at} ms workloads keep preempting each other after {evictions} evictions")]
     Flapping {
-        /// Virtual time, in milliseconds.
+        /// Virtual time in milliseconds.
         at: i64,
-        /// How many.
+        /// Number of evictions.
         evictions: u64,
     },
-    /// Nothing runs and nothing is going to happen, and workloads wait.
-    #[error("at {at} ms nothing runs any more, and {left} workloads wait")]
+    /// Workloads are pending although nothing runs and no timer is left.
+    #[error("at {at} ms no workload runs and {left} workloads are pending forever")]
     Starved {
-        /// Virtual time, in milliseconds.
+        /// Virtual time in milliseconds.
         at: i64,
-        /// How many.
+        /// Number of unfinished workloads.
         left: usize,
     },
     /// A latency could not be recorded.
-    #[error("recording a latency: {0}")]
+    #[error("failed to record a latency: {0}")]
     Latency(#[from] hdrhistogram::RecordError),
-    /// The histogram could not be made.
-    #[error("making a histogram: {0}")]
+    /// The histogram could not be created.
+    #[error("failed to create a histogram: {0}")]
     Histogram(#[from] hdrhistogram::CreationError),
 }
 
-/// Runs one shape to its end.
+/// Runs one shape until all workloads have finished.
 ///
 /// # Errors
-/// When the engine breaks an invariant; see [`Broken`].
+/// If the scheduler violates an invariant; see [`Broken`].
 pub fn run(shape: Shape, scale: Scale) -> Result<Report, Broken> {
     match shape {
         Shape::Baseline => run::to_the_end("baseline", &shapes::baseline(scale)?),

@@ -1,4 +1,4 @@
-//! The objects as the API server would send them.
+//! Kubernetes objects as the API server would send them.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -9,12 +9,12 @@ use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Worklo
 use super::Broken;
 use super::scenario::{Job, Queue, Units};
 
-/// The one flavor of all quota.
+/// The only ResourceFlavor.
 const FLAVOR: &str = "default";
-/// The name of every LocalQueue; each is in a namespace that is named like its ClusterQueue.
+/// Name of every LocalQueue. Each is in a namespace with the name of its ClusterQueue.
 const LOCAL_QUEUE: &str = "queue";
 
-/// A moment of virtual time.
+/// Converts virtual time in milliseconds to a timestamp.
 pub(super) fn at(millisecond: i64) -> Timestamp {
     Timestamp::from_millisecond(millisecond).unwrap_or(Timestamp::MAX)
 }
@@ -23,7 +23,8 @@ pub(super) fn flavor() -> ResourceFlavor {
     ResourceFlavor::new(FLAVOR, Default::default())
 }
 
-/// Quota of each resource, with the borrowing limit if there is one. `rest` is the rest of the spec.
+/// Builds a ClusterQueue with the nominal quota of each resource and an optional borrowing limit.
+/// `rest` is the rest of the spec.
 pub(super) fn queue(
     name: &str,
     tree: usize,
@@ -65,7 +66,7 @@ pub(super) fn local_queue(queue: &Queue) -> Result<LocalQueue, Broken> {
     Ok(object)
 }
 
-/// A workload of one pod, made at `now`.
+/// Builds a workload of one pod, created at `now`.
 pub(super) fn workload(job: &Job, namespace: &str, now: Timestamp) -> Result<Workload, Broken> {
     let requests: Value = job.requests.iter().map(|(resource, units)| (*resource, units.to_string())).collect();
     let container = json!({"name": "main", "image": "work", "resources": {"requests": requests}});
@@ -84,7 +85,7 @@ pub(super) fn workload(job: &Job, namespace: &str, now: Timestamp) -> Result<Wor
     Ok(object)
 }
 
-/// The workload, finished at `now`.
+/// Returns the workload, finished at `now`.
 pub(super) fn finished(workload: &Workload, now: Timestamp) -> Workload {
     let mut object = workload.clone();
     let verdict = Verdict {

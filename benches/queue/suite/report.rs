@@ -1,4 +1,4 @@
-//! What a run showed, and a table of it.
+//! Results of a run, and their table.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use super::clock::Clock;
 use super::scenario::float;
 use super::world::Tally;
 
-/// What a run showed.
+/// Results of a run.
 #[derive(Debug)]
 pub struct Report {
     pub(super) name: &'static str,
     pub(super) workloads: usize,
     pub(super) tally: Tally,
     pub(super) clock: Clock,
-    /// `None` where workloads don't run for a given time.
+    /// `None` if workloads have no given run time.
     pub(super) makespan: Option<Makespan>,
-    /// Bytes that the engine keeps for each workload.
+    /// Bytes that the scheduler keeps for each workload.
     pub(super) bytes: f64,
-    /// By length of the line, if that is what is measured.
+    /// Measurements by length of the backlog; empty for other shapes.
     pub(super) curve: Vec<Point>,
 }
 
-/// How long the work took, in milliseconds of virtual time.
+/// Duration of the run, in milliseconds of virtual time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Makespan {
     pub(super) end: i64,
-    /// The least that quota allows, if all workloads were there from the beginning.
+    /// Lower bound by quota if all workloads were submitted at the start.
     pub(super) bound: f64,
-    /// The least that quota allows.
+    /// Lower bound by quota with the actual submission times.
     pub(super) arrivals_bound: f64,
-    /// Units of quota that there are.
+    /// Total units of quota.
     pub(super) quota: i64,
 }
 
@@ -43,19 +43,19 @@ impl Report {
             ("admissions", tally.admissions.to_string()),
             ("evictions", tally.evictions.to_string()),
             ("decisions", clock.decisions.to_string()),
-            ("inside the engine", format!("{:.3} s", clock.inside().as_secs_f64())),
+            ("inside the scheduler", format!("{:.3} s", clock.inside().as_secs_f64())),
         ];
         rows.extend(clock.parts.iter().map(|(part, (count, time))| {
             let each = microseconds(time.div_f64(decimal(*count)));
             (part.name(), format!("{count} × {each} = {:.3} s", time.as_secs_f64()))
         }));
         rows.extend([
-            ("decisions a second", format!("{per_second:.0}")),
-            ("time a decision", microseconds(clock.inside().div_f64(decimal(clock.decisions.max(1))))),
-            ("a cycle, median", quantile(&clock.cycle, 0.5)),
-            ("a cycle, p99", quantile(&clock.cycle, 0.99)),
-            ("a cycle, longest", quantile(&clock.cycle, 1.0)),
-            ("bytes a workload", format!("{:.0}", self.bytes)),
+            ("decisions per second", format!("{per_second:.0}")),
+            ("time per decision", microseconds(clock.inside().div_f64(decimal(clock.decisions.max(1))))),
+            ("cycle, median", quantile(&clock.cycle, 0.5)),
+            ("cycle, p99", quantile(&clock.cycle, 0.99)),
+            ("cycle, longest", quantile(&clock.cycle, 1.0)),
+            ("bytes per workload", format!("{:.0}", self.bytes)),
         ]);
         if let Some(makespan) = self.makespan {
             let end = float(makespan.end);
@@ -90,14 +90,14 @@ fn quantile(times: &hdrhistogram::Histogram<u64>, quantile: f64) -> String {
     microseconds(Duration::from_nanos(times.value_at_quantile(quantile)))
 }
 
-/// What a run showed, for people.
+/// Formats the results as a table.
 pub fn table(report: &Report) -> String {
     let rows = report.rows().into_iter().map(|(name, value)| format!("  {name:<24}{value:>36}\n"));
     let mut text = format!("{}\n{}", report.name, rows.collect::<String>());
     if !report.curve.is_empty() {
         text += &format!(
             "  {:>10}{:>14}{:>14}{:>14}{:>14}{:>10}\n",
-            "waiting", "a unit, median", "p99", "decisions", "a decision", "bytes"
+            "pending", "unit, median", "p99", "decisions", "per decision", "bytes"
         );
     }
     for point in &report.curve {

@@ -7,21 +7,21 @@ use super::scenario::Scenario;
 use super::world::{Progress, World};
 use super::{Broken, Report, memory};
 
-/// Wake-ups in a row that change nothing, after which nothing ever will.
+/// Limit on consecutive timers without a pending event, for detecting starvation.
 const IDLE_WAKE_UPS: usize = 100;
 
-/// Something that happens, by when: `(millisecond, what)`.
+/// Pending events by virtual time in milliseconds.
 type Agenda = BTreeSet<(i64, What)>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
-    /// A workload finishes what it began at this admission, if it was not evicted since.
+    /// The workload finishes, unless it was evicted since this admission.
     Finish { index: usize, admission: u32 },
-    /// The job with this number comes.
+    /// The job with this index is submitted.
     Submit(usize),
 }
 
-/// Runs a scenario to its end.
+/// Runs a scenario until all workloads have finished.
 pub(super) fn to_the_end(name: &'static str, scenario: &Scenario) -> Result<Report, Broken> {
     let mut world = World::of(scenario)?;
     let submissions = scenario.jobs.iter().enumerate().map(|(number, job)| (job.submit_at, What::Submit(number)));
@@ -57,7 +57,7 @@ pub(super) fn to_the_end(name: &'static str, scenario: &Scenario) -> Result<Repo
     })
 }
 
-/// Everything that is due.
+/// Fires all due events.
 fn happen(world: &mut World, agenda: &mut Agenda, scenario: &Scenario) -> Result<(), Broken> {
     while let Some((_, what)) = agenda.first().copied().filter(|(time, _)| *time <= world.now) {
         agenda.pop_first();

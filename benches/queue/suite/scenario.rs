@@ -1,4 +1,4 @@
-//! What a run starts from: queues, and workloads with the times at which they come.
+//! Input of a run: queues, and workloads with their submission times.
 
 use sluice_api::kueue::{ClusterQueue, Cohort};
 use sluice_queue::Settings;
@@ -6,7 +6,7 @@ use sluice_queue::Settings;
 /// Units of each resource.
 pub(super) type Units = Vec<(&'static str, i64)>;
 
-/// What a run starts from.
+/// Input of a run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scenario {
     pub(super) settings: Settings,
@@ -15,14 +15,14 @@ pub(super) struct Scenario {
     pub(super) jobs: Vec<Job>,
 }
 
-/// A ClusterQueue, and what the benchmark holds it to.
+/// A ClusterQueue and the limits that the benchmark checks.
 #[derive(Debug, Clone)]
 pub(super) struct Queue {
     pub(super) object: ClusterQueue,
-    /// Number of the tree that it is in.
+    /// Number of its cohort tree.
     pub(super) tree: usize,
     pub(super) nominal: Units,
-    /// What it may hold in all, if that is less than all of the tree's.
+    /// Its maximum usage; `None` if only the quota of the tree limits it.
     pub(super) most: Option<Units>,
 }
 
@@ -32,7 +32,7 @@ impl Queue {
     }
 }
 
-/// A workload that is to come.
+/// A workload to submit.
 #[derive(Debug, Clone)]
 pub(super) struct Job {
     /// Index of its queue.
@@ -40,22 +40,22 @@ pub(super) struct Job {
     pub(super) name: String,
     pub(super) requests: Units,
     pub(super) priority: i32,
-    /// When it comes, in milliseconds of virtual time.
+    /// Submission time, in milliseconds of virtual time.
     pub(super) submit_at: i64,
-    /// How long it runs once admitted, in milliseconds.
+    /// Run time once admitted, in milliseconds.
     pub(super) run: i64,
 }
 
 impl Scenario {
-    /// The least time in which all the work can be done, in milliseconds, if quota is all that limits it; by tree and
-    /// resource, the work that comes from some moment on has to be done from that moment on. With `arrivals` false every
-    /// workload counts as if it were there from the beginning.
+    /// Returns a lower bound on the makespan, in milliseconds, if only quota limits it: for each
+    /// tree and resource, the work submitted from some time on must run after that time. If
+    /// `arrivals` is false, all workloads count as submitted at the start.
     pub(super) fn bound(&self, arrivals: bool) -> f64 {
         let trees = self.queues.iter().map(|queue| queue.tree + 1).max().unwrap_or(0);
         (0..trees).map(|tree| self.tree_bound(tree, arrivals)).fold(0.0, f64::max)
     }
 
-    /// Units of quota in all.
+    /// Returns the total units of quota.
     pub(super) fn quota(&self) -> i64 {
         self.queues.iter().flat_map(|queue| &queue.nominal).map(|(_, units)| units).sum()
     }
@@ -73,15 +73,15 @@ impl Scenario {
             let from = if arrivals { job.submit_at } else { 0 };
             for (resource, units) in &job.requests {
                 let all = add(&mut work, resource, units * job.run);
-                let there_is = quota.iter().find(|(name, _)| name == resource).map_or(0, |(_, units)| *units);
-                bound = bound.max(float(from) + float(all) / float(there_is));
+                let limit = quota.iter().find(|(name, _)| name == resource).map_or(0, |(_, units)| *units);
+                bound = bound.max(float(from) + float(all) / float(limit));
             }
         }
         bound
     }
 }
 
-/// Adds, and returns the sum.
+/// Adds units of a resource and returns the sum.
 pub(super) fn add(to: &mut Units, resource: &'static str, units: i64) -> i64 {
     match to.iter_mut().find(|(name, _)| *name == resource) {
         Some((_, sum)) => {
@@ -95,7 +95,7 @@ pub(super) fn add(to: &mut Units, resource: &'static str, units: i64) -> i64 {
     }
 }
 
-/// A count as a number to divide.
+/// Converts a count to a floating-point number.
 #[allow(clippy::cast_precision_loss)]
 pub(super) fn float(count: i64) -> f64 {
     count as f64

@@ -1,4 +1,4 @@
-//! The shapes with many ClusterQueues.
+//! Scenarios with many ClusterQueues.
 
 use serde_json::json;
 use sluice_queue::settings::{FairSharing, Settings};
@@ -15,16 +15,16 @@ struct Class {
     count: usize,
     cpu: i64,
     priority: i32,
-    /// In milliseconds.
+    /// Run time in milliseconds.
     run: i64,
-    /// Between one and the next, in milliseconds.
+    /// Submission interval in milliseconds.
     every: i64,
-    /// When the first may come, in milliseconds.
+    /// Start of the first interval, in milliseconds.
     from: i64,
 }
 
 impl Class {
-    /// They come as in Kueue's generator, which waits before each one (kueue v0.19.2
+    /// Generates the jobs as in Kueue's generator, which waits before each one (kueue v0.19.2
     /// `test/performance/scheduler/runner/generator/generator.go`).
     fn jobs(&self, queue: usize, scale: Scale) -> impl Iterator<Item = Job> {
         (0..scale.root_of(self.count, 1)).map(move |number| Job {
@@ -38,7 +38,8 @@ impl Class {
     }
 }
 
-/// Kueue's scheduler test (kueue v0.19.2 `test/performance/scheduler/configs/baseline/generator.yaml`).
+/// Kueue's scheduler test (kueue v0.19.2
+/// `test/performance/scheduler/configs/baseline/generator.yaml`).
 pub(super) fn baseline(scale: Scale) -> Result<Scenario, Broken> {
     let classes = [
         Class { name: "small", count: 350, cpu: 1, priority: 50, run: 200, every: 100, from: 0 },
@@ -48,7 +49,8 @@ pub(super) fn baseline(scale: Scale) -> Result<Scenario, Broken> {
     cohorts(5, 6, &classes, scale)
 }
 
-/// The same with more queues (kueue v0.19.2 `test/performance/scheduler/configs/large-scale/generator.yaml`).
+/// The same with more queues (kueue v0.19.2
+/// `test/performance/scheduler/configs/large-scale/generator.yaml`).
 pub(super) fn large_scale(scale: Scale) -> Result<Scenario, Broken> {
     let classes = [
         Class { name: "small", count: 35, cpu: 1, priority: 50, run: 150, every: 60, from: 0 },
@@ -74,8 +76,9 @@ fn cohorts(cohorts: usize, queues: usize, classes: &[Class], scale: Scale) -> Re
     Ok(scenario)
 }
 
-/// One tree of 10 departments with 100 teams each, with weights at both levels. Every other team is busy from the
-/// beginning and asks for more than its own; the others come later, when what is theirs is lent out.
+/// One tree of 10 departments with 100 teams each, with weights at both levels. Every other team
+/// requests more than its nominal quota from the start. The others submit later, when their quota
+/// is lent out.
 pub(super) fn fair_sharing(scale: Scale) -> Result<Scenario, Broken> {
     let busy = [
         Class { name: "narrow", count: 40, cpu: 2, priority: 0, run: 300, every: 10, from: 0 },

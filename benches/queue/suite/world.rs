@@ -1,4 +1,4 @@
-//! The cluster in memory: carries the engine's effects out, and lets it observe what came of them.
+//! In-memory cluster: applies the scheduler's decisions and feeds the results back to it.
 
 use std::collections::BTreeMap;
 
@@ -11,50 +11,50 @@ use super::clock::{Clock, Part};
 use super::objects::{self, at};
 use super::scenario::{Job, Scenario};
 
-/// Rounds after which a cluster that has not come to rest never will.
+/// Limit on cycles without progress of time, for detecting non-convergence.
 const MANY_ROUNDS: usize = 1000;
-/// Evictions for each workload after which they will never end.
+/// Limit on the average number of evictions per workload, for detecting endless preemption.
 const EVICTIONS_TOO_MANY: u64 = 50;
 
-/// How far a workload is.
+/// Progress of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     Waiting,
-    /// Since this moment, in milliseconds of virtual time.
+    /// Running since this virtual time, in milliseconds.
     Running(i64),
     Finished,
 }
 
-/// A workload that has come.
+/// A submitted workload.
 #[derive(Debug)]
 pub(super) struct Life {
     pub(super) job: Job,
     pub(super) object: Workload,
     pub(super) progress: Progress,
-    /// How often it was admitted.
+    /// Number of its admissions.
     pub(super) admissions: u32,
 }
 
-/// What happened so far.
+/// Totals of the run so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Tally {
     pub(super) admissions: u64,
     pub(super) evictions: u64,
     pub(super) finished: usize,
-    /// Work that evictions threw away: units × milliseconds.
+    /// Work lost to evictions, in units × milliseconds.
     pub(super) wasted: i64,
     pub(super) work: i64,
 }
 
-/// See the module.
+/// In-memory cluster with the scheduler under test.
 #[derive(Debug)]
 pub(super) struct World {
     engine: Engine,
     pub(super) clock: Clock,
     pub(super) tally: Tally,
-    /// In milliseconds of virtual time.
+    /// Virtual time in milliseconds.
     pub(super) now: i64,
-    /// Who was admitted and not yet asked for.
+    /// Indices of newly admitted workloads, until the caller takes them.
     pub(super) started: Vec<usize>,
     pub(super) lives: Vec<Life>,
     indices: BTreeMap<ObjectKey, usize>,
@@ -66,7 +66,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// The queues of a scenario, and none of its workloads.
+    /// Creates the queues of a scenario, without its workloads.
     pub(super) fn of(scenario: &Scenario) -> Result<Self, Broken> {
         let mut world = Self {
             engine: Engine::new(scenario.settings.clone()),
@@ -95,19 +95,20 @@ impl World {
             world.local_queues.insert(ObjectKey::of(&local_queue), local_queue);
         }
         world.settle()?;
-        // Getting ready is not what is measured.
+        // The setup is not measured.
         (world.clock, world.tally) = (Clock::new()?, Tally::default());
         Ok(world)
     }
 
-    /// The engine alone; everything else is dropped.
+    /// Returns the scheduler and drops everything else.
     pub(super) fn into_engine(self) -> Engine {
         self.engine
     }
 
-    /// When the engine wants to be asked again though nothing happens, in milliseconds of virtual time.
+    /// Returns the next timer of the scheduler, in milliseconds of virtual time; `None` if there is
+    /// none.
     pub(super) fn wake_at(&self) -> Option<i64> {
-        // Rounded up, or it would be asked too early.
+        // Rounded up, so that the timer is not fired too early.
         self.engine.wake_at().map(|time| time.as_millisecond() + i64::from(time.subsec_nanosecond() % 1_000_000 != 0))
     }
 
@@ -120,7 +121,7 @@ impl World {
         self.lives[index].object = object;
     }
 
-    /// A workload comes. Returns its number.
+    /// Submits a workload. Returns its index.
     pub(super) fn submit(&mut self, job: Job) -> Result<usize, Broken> {
         let object = objects::workload(&job, &self.namespaces[job.queue], at(self.now))?;
         let index = self.lives.len();
@@ -131,7 +132,7 @@ impl World {
         Ok(index)
     }
 
-    /// A workload that runs has finished.
+    /// Finishes a running workload.
     pub(super) fn finish(&mut self, index: usize) -> Result<(), Broken> {
         let object = objects::finished(&self.lives[index].object, at(self.now));
         self.tell_workload(index, object);
@@ -141,7 +142,7 @@ impl World {
         self.book.release(life.job.queue, &life.job.requests, self.now)
     }
 
-    /// Decides, and carries out what was decided, until nothing more is wanted.
+    /// Runs cycles and applies their decisions until there are no more.
     pub(super) fn settle(&mut self) -> Result<(), Broken> {
         for _ in 0..MANY_ROUNDS {
             let effects = self.clock.cycle(&mut self.engine, at(self.now))?;
@@ -209,7 +210,7 @@ impl World {
         self.book.hold(life.job.queue, &life.job.requests, self.now)
     }
 
-    /// The job of an evicted workload stops at once.
+    /// Evicts a workload; its job stops immediately.
     fn evict(&mut self, index: usize, effect: &Effect) -> Result<(), Broken> {
         let come = self.lives.len() as u64;
         let now = at(self.now);

@@ -1,4 +1,4 @@
-//! Jobs of Kubernetes in the queue.
+//! Queued batch/v1 Jobs.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,8 @@ use sluice_api::condition;
 use sluice_api::kueue::names;
 use sluice_queue::Settings;
 
-/// A Job of pods of 1 CPU each; with a queue, but not yet suspended, as without the webhook.
+/// Creates a Job with pods of 1 CPU each. It has a queue name but is not suspended, as without the
+/// webhook.
 fn put_job(plane: &mut ControlPlane, name: &str, class: &str, spec: Value) {
     let container = json!({"name": "work", "image": "work", "resources": {"requests": {"cpu": "1"}}});
     let mut object = json!({"metadata": meta(name, class), "spec": {
@@ -26,8 +27,8 @@ fn is_finished(plane: &ControlPlane, job: &str) -> Option<String> {
 }
 
 #[test]
-fn a_job_waits_for_quota_runs_and_is_done() {
-    // Given less quota than a Job needs, then none of its pods is there, and it says why;
+fn job_is_admitted_runs_and_finishes() {
+    // Given less quota than a Job needs, then it has no pods and reports why;
     let mut plane = control_plane(Settings::default(), "1");
     put_job(&mut plane, "sum", "low", json!({"parallelism": 2, "completions": 2}));
     plane.play(10);
@@ -41,7 +42,7 @@ fn a_job_waits_for_quota_runs_and_is_done() {
     assert_eq!(plane.running_and_gated("sum"), (2, 0));
     assert_eq!(plane.says("sum", names::ADMITTED), Some(("True".into(), "Admitted".into())));
 
-    // and its quota is free when it is done.
+    // and its quota is released when it finishes.
     plane.complete_pods("sum");
     plane.play(10);
     assert_eq!(is_finished(&plane, "sum").as_deref(), Some("Succeeded"));
@@ -51,14 +52,14 @@ fn a_job_waits_for_quota_runs_and_is_done() {
 }
 
 #[test]
-fn quota_follows_pods_as_a_job_gets_done() {
-    // Given a Job of three pods at once, with four to complete,
+fn quota_is_released_as_pods_of_a_job_complete() {
+    // Given a Job with parallelism 3 and completions 4,
     let mut plane = control_plane(Settings::default(), "3");
     put_job(&mut plane, "sum", "low", json!({"parallelism": 3, "completions": 4}));
     plane.play(10);
     assert_eq!(plane.running_and_gated("sum"), (3, 0));
 
-    // when three are done, then the last one runs, and others get the rest.
+    // when three pods complete, then the last one runs, and another job gets the remaining quota.
     put_cluster(&mut plane, "other", "low", 1);
     plane.complete_pods("sum");
     plane.play(10);
@@ -66,14 +67,14 @@ fn quota_follows_pods_as_a_job_gets_done() {
 }
 
 #[test]
-fn a_job_that_can_start_with_fewer_pods_grows_as_quota_comes() {
-    // Given a Job of four pods that can start with two, and quota for three,
+fn job_with_min_parallelism_scales_up_as_quota_becomes_available() {
+    // Given a Job with parallelism 4 and minimum parallelism 2, and quota for three pods,
     let mut plane = control_plane(Settings::default(), "3");
     put_job(&mut plane, "sum", "low", json!({"parallelism": 4}));
     let annotation = json!({(names::MIN_PARALLELISM_ANNOTATION): "2"});
     plane.apply("Job", json!({"metadata": {"name": "sum", "annotations": annotation}}));
 
-    // then three run, and the fourth once there is quota for it.
+    // then three pods run, and the fourth starts once there is quota for it.
     plane.play(10);
     assert_eq!(plane.running_and_gated("sum"), (3, 1));
     set_quota(&mut plane, "4");
@@ -82,7 +83,7 @@ fn a_job_that_can_start_with_fewer_pods_grows_as_quota_comes() {
 }
 
 #[test]
-fn a_job_that_runs_pods_that_nobody_pays_for_is_stopped_until_they_are_gone() {
+fn job_with_uncovered_running_pods_is_suspended_until_they_are_gone() {
     // Given a Job that runs with two of its four pods,
     let mut plane = control_plane(Settings::default(), "2");
     put_job(&mut plane, "sum", "low", json!({"parallelism": 4}));
@@ -91,22 +92,23 @@ fn a_job_that_runs_pods_that_nobody_pays_for_is_stopped_until_they_are_gone() {
     plane.play(10);
     assert_eq!(plane.running_and_gated("sum"), (2, 2));
 
-    // when the others turn out to have been made before its template had a gate, and take their time to end,
+    // when the other two run because they were created before its template had a gate, and
+    // terminate slowly,
     plane.linger = true;
     plane.ungate_pods("sum");
     plane.play(10);
 
-    // then it stays stopped and says why, until they are gone; and then two run again.
+    // then it stays suspended and reports why, until they are gone; then two pods run again.
     assert_eq!(plane.object("Job", "sum")["spec"]["suspend"], true);
-    let told = "2 of its 4 running pods are not covered";
-    assert!(plane.notes.iter().any(|note| note.reason == "GateClosed" && note.message.contains(told)));
+    let message = "2 of its 4 running pods are not covered";
+    assert!(plane.notes.iter().any(|note| note.reason == "GateClosed" && note.message.contains(message)));
     plane.linger = false;
     plane.play(10);
     assert_eq!(plane.running_and_gated("sum"), (2, 2));
 }
 
 #[test]
-fn more_parallelism_of_a_job_that_runs_waits_for_quota() {
+fn increased_parallelism_of_a_running_job_waits_for_quota() {
     let mut plane = control_plane(Settings::default(), "2");
     put_job(&mut plane, "sum", "low", json!({"parallelism": 2}));
     plane.play(10);
@@ -125,7 +127,7 @@ fn more_parallelism_of_a_job_that_runs_waits_for_quota() {
 }
 
 #[test]
-fn a_job_makes_place_for_what_is_more_important_and_starts_again() {
+fn preempted_job_stops_and_is_readmitted() {
     let mut plane = control_plane(Settings::default(), "2");
     put_job(&mut plane, "sum", "low", json!({"parallelism": 2}));
     plane.play(10);
@@ -140,13 +142,13 @@ fn a_job_makes_place_for_what_is_more_important_and_starts_again() {
 }
 
 #[test]
-fn a_job_that_is_deleted_leaves_nothing() {
+fn deleted_job_holds_its_quota_until_its_pods_are_gone() {
     let mut plane = control_plane(Settings::default(), "2");
     put_job(&mut plane, "sum", "low", json!({"parallelism": 2}));
     plane.play(10);
     plane.linger = true;
 
-    // Its quota stays as long as its pods.
+    // It holds its quota as long as its pods exist.
     plane.delete("Job", "sum");
     put_cluster(&mut plane, "next", "low", 1);
     plane.play(10);
@@ -159,7 +161,7 @@ fn a_job_that_is_deleted_leaves_nothing() {
 }
 
 #[test]
-fn a_job_whose_annotation_makes_no_sense_says_so() {
+fn job_with_an_invalid_annotation_reports_it() {
     let mut plane = control_plane(Settings::default(), "4");
     put_job(&mut plane, "sum", "low", json!({"parallelism": 4}));
     let annotation = json!({(names::MIN_PARALLELISM_ANNOTATION): "4"});
@@ -171,7 +173,7 @@ fn a_job_whose_annotation_makes_no_sense_says_so() {
 }
 
 #[test]
-fn a_job_in_no_queue_and_one_that_ray_has_made_run_as_they_are() {
+fn unmanaged_job_and_ray_submitter_run_without_quota() {
     let mut plane = control_plane(Settings::default(), "0");
     put_job(&mut plane, "free", "low", json!({}));
     plane.apply("Job", json!({"metadata": {"name": "free", "labels": {(names::QUEUE_NAME_LABEL): null}}}));
@@ -184,7 +186,7 @@ fn a_job_in_no_queue_and_one_that_ray_has_made_run_as_they_are() {
 }
 
 #[test]
-fn a_place_that_is_free_is_taken_at_once_and_not_when_somebody_looks_again() {
+fn released_quota_is_used_in_the_same_instant() {
     // Given many more Jobs than fit,
     const JOBS: usize = 60;
     const FIT: usize = 5;
@@ -193,7 +195,8 @@ fn a_place_that_is_free_is_taken_at_once_and_not_when_somebody_looks_again() {
     names.iter().for_each(|name| put_job(&mut plane, name, "low", json!({"parallelism": 1, "completions": 1})));
     plane.play(10);
 
-    // when those that run are done, then others run, though no time passes; the oldest first, until all are done.
+    // when the running ones finish, then the next ones start without time passing, oldest first,
+    // until all are finished.
     for done in (FIT..=JOBS).step_by(FIT) {
         let running = |plane: &ControlPlane| -> Vec<String> {
             names.iter().filter(|name| plane.running_and_gated(name) == (1, 0)).cloned().collect()

@@ -1,5 +1,5 @@
-//! A control plane in memory: it takes the engine's writes as the API server does, runs pods, and has Serve answer. Time
-//! passes only when nothing else is to be done.
+//! In-memory control plane: applies the engine's writes as the API server does, runs pods, and
+//! answers Serve calls. Time advances only when there is no other work.
 
 mod kubernetes;
 mod ways;
@@ -21,14 +21,14 @@ use sluice_plan::{Note, ObjectRef, ServeCall, ServeRequest, Write, WriteOp};
 use sluice_plan::{ServeAnswer, ServeReply};
 use sluice_queue::Settings;
 
-/// More rounds than this at one moment, and the engine turns in circles.
+/// Iteration limit at one point in time, for detecting non-convergence.
 const MOST_ROUNDS: usize = 500;
 const NAMESPACE: &str = "default";
 
-/// Kind and name.
+/// Kind and name of an object.
 type Name = (String, String);
 
-/// The control plane, and the engine that watches it.
+/// A control plane, and the engine that watches it.
 pub(super) struct ControlPlane {
     engine: Engine,
     pub(super) now: Timestamp,
@@ -36,27 +36,27 @@ pub(super) struct ControlPlane {
     versions: u64,
     events: Vec<Event>,
     pub(super) notes: Vec<Note>,
-    /// Pods whose names have one of these in them never get ready.
+    /// Name fragments of pods that never become ready.
     pub(super) ailing: BTreeSet<String>,
-    /// Pods that are deleted stay.
+    /// Deleted pods stay terminating.
     pub(super) linger: bool,
-    /// The kind whose deletions are not heard of.
+    /// Kind whose deletion events are lost.
     pub(super) unheard: Option<&'static str>,
-    /// The kind whose writes stay on their way until they [`arrive`](Self::arrive).
+    /// Kind whose writes are delayed until [`arrive`](Self::arrive).
     pub(super) late: Option<&'static str>,
     on_the_way: Vec<(WriteId, Write)>,
-    /// The kind of which nothing is heard until it [`is_heard`](Self::is_heard): neither answers nor events.
+    /// Kind whose responses and watch events are withheld until [`is_heard`](Self::is_heard).
     pub(super) silent: Option<&'static str>,
     withheld: Vec<Event>,
-    /// The kind of which the next write is turned away, as by a server that is overloaded.
+    /// Kind whose next write fails, as on an overloaded server.
     pub(super) turns_away: Option<&'static str>,
-    /// The kind of which none can be made.
+    /// Kind whose creation is forbidden.
     pub(super) refuses: Option<&'static str>,
-    /// How often something was to be made that none can be made of, by kind.
+    /// Number of forbidden creations, by kind.
     refusals: BTreeMap<String, usize>,
-    /// The most pods that could run at one moment.
+    /// Maximum number of pods that could run simultaneously.
     pub(super) most_running: usize,
-    /// What Serve was given last, by cluster.
+    /// Last Serve configuration, by cluster.
     serve: BTreeMap<String, Value>,
 }
 
@@ -84,12 +84,12 @@ impl ControlPlane {
         }
     }
 
-    /// The same, where these rules say which jobs are managed.
+    /// Replaces the managed-jobs policy.
     pub(super) fn managing(self, rules: Rules) -> Self {
         Self { engine: self.engine.managing(rules), ..self }
     }
 
-    /// Creates an object, or changes it, as a person would.
+    /// Creates or patches an object, as a user.
     pub(super) fn apply(&mut self, kind: &str, object: Value) {
         let name = (kind.to_owned(), object["metadata"]["name"].as_str().expect("a name").to_owned());
         if self.objects.contains_key(&name) {
@@ -99,32 +99,33 @@ impl ControlPlane {
         }
     }
 
-    /// Deletes an object as a person would.
+    /// Deletes an object, as a user.
     pub(super) fn delete(&mut self, kind: &str, name: &str) {
         self.end(&(kind.to_owned(), name.to_owned()), false);
     }
 
-    /// Deletes an object as a person would who wants it to stay until all of its own is gone.
+    /// Deletes an object with foreground propagation, as a user.
     pub(super) fn delete_in_foreground(&mut self, kind: &str, name: &str) {
         self.end(&(kind.to_owned(), name.to_owned()), true);
     }
 
-    /// Whether an object is there.
+    /// Reports whether an object exists.
     pub(super) fn has(&self, kind: &str, name: &str) -> bool {
         self.objects.contains_key(&(kind.to_owned(), name.to_owned()))
     }
 
-    /// The names of all objects of a kind.
+    /// Returns the names of all objects of a kind.
     pub(super) fn names(&self, kind: &str) -> Vec<String> {
         self.of_kind(kind).map(name_of).collect()
     }
 
-    /// An object that is there.
+    /// Returns an existing object.
     pub(super) fn object(&self, kind: &str, name: &str) -> &Value {
         &self.objects[&(kind.to_owned(), name.to_owned())]
     }
 
-    /// Why not all of a job is admitted.
+    /// Returns the message of the condition `sluice.dev/Admitted` if it is False, else an empty
+    /// string.
     pub(super) fn waits_for(&self, kind: &str, name: &str) -> String {
         let conditions = self.object(kind, name)["status"]["conditions"].as_array().cloned();
         let mut conditions = conditions.unwrap_or_default().into_iter();
@@ -132,7 +133,7 @@ impl ControlPlane {
         admitted.map(|found| found["message"].as_str().unwrap_or_default().to_owned()).unwrap_or_default()
     }
 
-    /// Lets so many seconds pass.
+    /// Advances time, and runs the engine whenever it is due.
     pub(super) fn play(&mut self, seconds: i64) {
         let end = self.now + SignedDuration::from_secs(seconds);
         self.rest();
@@ -144,20 +145,21 @@ impl ControlPlane {
         self.rest();
     }
 
+    /// Returns the only slice of a job.
     pub(super) fn workload(&self, owner: &str) -> Workload {
         let mut slices = self.workloads(owner);
         assert_eq!(slices.len(), 1, "{owner} has one slice");
         slices.remove(0)
     }
 
-    /// The slices of a job, by name.
+    /// Returns the slices of a job, by name.
     pub(super) fn workloads(&self, owner: &str) -> Vec<Workload> {
         let of_owner =
             self.of_kind("Workload").filter(|slice| slice["metadata"]["ownerReferences"][0]["name"] == owner);
         of_owner.map(|slice| serde_json::from_value(slice.clone()).expect("a Workload")).collect()
     }
 
-    /// Status and reason of a condition of a job's one slice.
+    /// Returns status and reason of a condition of a job's only slice.
     pub(super) fn says(&self, owner: &str, kind: &str) -> Option<(String, String)> {
         let conditions = self.workload(owner).status.unwrap_or_default().conditions;
         condition::get(&conditions, kind).map(|found| (found.status.clone(), found.reason.clone()))
@@ -167,7 +169,7 @@ impl ControlPlane {
         self.of_kind("RayCluster").map(|it| serde_json::from_value(it.clone()).expect("a RayCluster")).collect()
     }
 
-    /// The children of a service.
+    /// Returns the names of the RayClusters of a service.
     pub(super) fn children(&self, service: &str) -> Vec<String> {
         let children = self.of_kind("RayCluster").filter(|it| it["metadata"]["ownerReferences"][0]["name"] == service);
         children.map(|child| child["metadata"]["name"].as_str().expect("a name").to_owned()).collect()
@@ -178,22 +180,22 @@ impl ControlPlane {
         serde_json::from_value(object.clone()).expect("a RayService")
     }
 
-    /// How many pods of a cluster may run.
+    /// Counts the ungated pods of a cluster.
     pub(super) fn pods(&self, cluster: &str) -> usize {
         self.running(cluster).count()
     }
 
-    /// How many pods of a cluster wait behind a scheduling gate.
+    /// Counts the gated pods of a cluster.
     pub(super) fn gated(&self, cluster: &str) -> usize {
         self.pods_of(cluster).filter(|pod| is_gated(pod)).count()
     }
 
-    /// The pods of a cluster that may run.
+    /// Iterates over the ungated pods of a cluster.
     pub(super) fn running(&self, cluster: &str) -> impl Iterator<Item = &Value> {
         self.pods_of(cluster).filter(|pod| !is_gated(pod))
     }
 
-    /// The uids of all pods of a cluster.
+    /// Returns the uids of all pods of a cluster.
     pub(super) fn uids(&self, cluster: &str) -> BTreeSet<String> {
         self.pods_of(cluster).map(|pod| pod["metadata"]["uid"].to_string()).collect()
     }
@@ -202,11 +204,12 @@ impl ControlPlane {
         self.of_kind("Pod").filter(move |pod| pod["metadata"]["labels"][names::CLUSTER_LABEL] == cluster)
     }
 
+    /// Counts the Events with this reason about objects of a kind.
     pub(super) fn told(&self, kind: &str, reason: &str) -> usize {
         self.notes.iter().filter(|note| note.regarding.kind == kind && note.reason == reason).count()
     }
 
-    /// How often something of a kind was to be made that none can be made of.
+    /// Returns the number of forbidden creations of a kind.
     pub(super) fn tries(&self, kind: &str) -> usize {
         self.refusals.get(kind).copied().unwrap_or(0)
     }
@@ -215,7 +218,7 @@ impl ControlPlane {
         self.objects.iter().filter(move |((of, _), _)| of == kind).map(|(_, object)| object)
     }
 
-    /// Works until there is nothing left to do at this moment.
+    /// Runs controllers and engine until there is no work left at the current time.
     fn rest(&mut self) {
         for _ in 0..MOST_ROUNDS {
             self.settle();
@@ -238,27 +241,27 @@ impl ControlPlane {
                 }
             }
         }
-        panic!("at {} the engine turns in circles: {:#?}", self.now, self.notes);
+        panic!("at {} the engine does not converge: {:#?}", self.now, self.notes);
     }
 
-    /// Lets what is on its way arrive.
+    /// Processes the delayed writes.
     pub(super) fn arrive(&mut self) {
         for (id, write) in std::mem::take(&mut self.on_the_way) {
             self.receive(id, write);
         }
     }
 
-    /// Lets be heard what there was silence about.
+    /// Delivers the withheld responses and watch events.
     pub(super) fn is_heard(&mut self) {
         self.silent = None;
         self.events.append(&mut self.withheld);
     }
 
     fn receive(&mut self, id: WriteId, write: Write) {
-        let heard = self.events.len();
+        let delivered = self.events.len();
         let mut result = self.carry_out(&write);
         if self.silent == Some(write.target.kind.as_str()) {
-            self.withheld.extend(self.events.drain(heard..));
+            self.withheld.extend(self.events.drain(delivered..));
             result = result.and_then(|_| Err(WriteError::unanswered("the connection is gone".to_owned())));
         }
         self.events.push(Event::Written { id, write: Box::new(write), result });
@@ -266,30 +269,30 @@ impl ControlPlane {
 
     fn carry_out(&mut self, write: &Write) -> Result<Answer, WriteError> {
         let name = (write.target.kind.clone(), write.target.name.clone());
-        let refused =
+        let rejected =
             |code, message: &str| WriteError { code: Some(code), message: message.to_owned(), absent: code == 404 };
         if self.turns_away.take_if(|kind| *kind == name.0).is_some() {
-            return Err(refused(500, "it is overloaded"));
+            return Err(rejected(500, "it is overloaded"));
         }
         let held = self.objects.get(&name);
         match (&write.op, held) {
-            (WriteOp::Create(_), Some(_)) => return Err(refused(409, "it exists")),
+            (WriteOp::Create(_), Some(_)) => return Err(rejected(409, "it exists")),
             (WriteOp::Create(_), None) if self.refuses == Some(name.0.as_str()) => {
                 *self.refusals.entry(name.0).or_default() += 1;
-                return Err(refused(403, "it is forbidden"));
+                return Err(rejected(403, "it is forbidden"));
             }
             (WriteOp::Create(object), None) => self.create(name.clone(), object.clone()),
-            (_, None) => return Err(refused(404, "it is gone")),
+            (_, None) => return Err(rejected(404, "it is gone")),
             (WriteOp::Patch(body) | WriteOp::PatchStatus(body), Some(held)) => {
                 let based_on = body.pointer("/metadata/resourceVersion");
                 if based_on.is_some_and(|version| *version != held["metadata"]["resourceVersion"]) {
-                    return Err(refused(409, "it has changed"));
+                    return Err(rejected(409, "it has changed"));
                 }
                 self.patch(&name, body);
             }
             (WriteOp::Delete { uid, foreground }, Some(held)) => {
                 if held["metadata"]["uid"] != *uid {
-                    return Err(refused(409, "it is another"));
+                    return Err(rejected(409, "it is another"));
                 }
                 self.end(&name, *foreground);
             }
@@ -323,7 +326,7 @@ impl ControlPlane {
         self.bury(name);
     }
 
-    /// Begins the end of an object.
+    /// Marks an object as terminating, and removes it if no finalizer is left.
     fn end(&mut self, name: &Name, foreground: bool) {
         let Some(object) =
             self.objects.get_mut(name).filter(|object| object["metadata"]["deletionTimestamp"].is_null())
@@ -341,16 +344,17 @@ impl ControlPlane {
         self.bury(name);
     }
 
-    /// Removes an object that is to go, once nothing keeps it.
+    /// Removes a terminating object without finalizers.
     fn bury(&mut self, name: &Name) {
         let Some(object) = self.objects.get(name) else { return };
         let meta = &object["metadata"];
-        let kept = meta["finalizers"].as_array().is_some_and(|all| !all.is_empty()) || (name.0 == "Pod" && self.linger);
-        if meta["deletionTimestamp"].is_null() || kept {
+        let lingers = name.0 == "Pod" && self.linger;
+        let is_protected = meta["finalizers"].as_array().is_some_and(|all| !all.is_empty()) || lingers;
+        if meta["deletionTimestamp"].is_null() || is_protected {
             return;
         }
         self.versions += 1;
-        let mut last = self.objects.remove(name).expect("it is there");
+        let mut last = self.objects.remove(name).expect("an existing object");
         last["metadata"]["resourceVersion"] = json!(self.versions.to_string());
         if self.unheard != Some(name.0.as_str()) {
             self.events.extend(decoded(&name.0, &last).map(Event::Deleted));
@@ -359,12 +363,12 @@ impl ControlPlane {
 
     fn changed(&mut self, name: &Name) {
         self.versions += 1;
-        let object = self.objects.get_mut(name).expect("it is there");
+        let object = self.objects.get_mut(name).expect("an existing object");
         object["metadata"]["resourceVersion"] = json!(self.versions.to_string());
         self.events.extend(decoded(&name.0, object).map(Event::Applied));
     }
 
-    /// All pods of a Job that run do what they were to do.
+    /// Completes all ungated pods of a Job.
     pub(super) fn complete_pods(&mut self, job: &str) {
         let names: Vec<String> = self.pods_of_job(job).filter(|pod| !is_gated(pod)).map(name_of).collect();
         for name in names {
@@ -372,7 +376,7 @@ impl ControlPlane {
         }
     }
 
-    /// Makes the pods of a Job that wait such as it had made before its template had a gate.
+    /// Ungates the pods of a Job, as if they were created before its template had a gate.
     pub(super) fn ungate_pods(&mut self, job: &str) {
         let names: Vec<String> = self.pods_of_job(job).filter(|pod| is_gated(pod)).map(name_of).collect();
         for name in names {
@@ -380,7 +384,7 @@ impl ControlPlane {
         }
     }
 
-    /// How many pods of a Job run, and how many wait behind a scheduling gate.
+    /// Counts the ungated and the gated active pods of a Job.
     pub(super) fn running_and_gated(&self, job: &str) -> (usize, usize) {
         let active = self.pods_of_job(job).filter(|pod| pod["status"]["phase"] != "Succeeded");
         let (gated, running): (Vec<_>, Vec<_>) = active.partition(|pod| is_gated(pod));
@@ -394,8 +398,8 @@ impl ControlPlane {
     fn answer(&mut self, call: &ServeCall) -> ServeReply {
         let answer = match &call.request {
             ServeRequest::Get => {
-                let given = self.serve.get(&call.cluster).and_then(|config| config["applications"].as_array());
-                let apps = given
+                let applications = self.serve.get(&call.cluster).and_then(|config| config["applications"].as_array());
+                let apps = applications
                     .into_iter()
                     .flatten()
                     .map(|app| (app["name"].as_str().unwrap_or_default().to_owned(), json!({"status": "RUNNING"})));

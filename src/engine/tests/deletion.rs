@@ -1,4 +1,4 @@
-//! Jobs that are deleted, on the whole engine.
+//! Deletion of jobs.
 
 use rstest::rstest;
 use serde_json::json;
@@ -7,12 +7,13 @@ use super::jobs::{cluster_spec, control_plane, meta, put_cluster, put_service};
 use sluice_api::ray::names;
 use sluice_queue::Settings;
 
-/// In the foreground everything that a job owns is deleted at once, its slices with its clusters. The slices hold their quota
-/// until the last pod is gone, and the job stays until the slices are.
+/// Foreground deletion deletes all dependents of a job simultaneously: its slices and its clusters.
+/// The slices hold their quota until the last pod is gone, and the job stays until the slices are
+/// gone.
 #[rstest]
 #[case::service("RayService")]
 #[case::cluster("RayCluster")]
-fn a_job_that_is_deleted_in_the_foreground_goes_when_its_pods_have(#[case] kind: &str) {
+fn job_deleted_in_the_foreground_is_gone_after_its_pods(#[case] kind: &str) {
     let mut plane = control_plane(Settings::default(), "2");
     if kind == "RayService" {
         put_service(&mut plane, "chat", "low", "2.53.0");
@@ -34,14 +35,14 @@ fn a_job_that_is_deleted_in_the_foreground_goes_when_its_pods_have(#[case] kind:
 }
 
 #[test]
-fn a_slice_that_is_deleted_by_hand_gives_its_quota_back_before_another_gets_any() {
+fn slice_deleted_by_hand_releases_its_quota_before_its_successor_is_admitted() {
     let mut plane = control_plane(Settings::default(), "8");
     put_cluster(&mut plane, "chat", "low", 1);
     plane.play(10);
     plane.linger = true;
     let first = plane.workload("chat").metadata;
 
-    // While its pods run on, their quota is held, and none is given for the same pods beside it.
+    // While its pods run, it holds their quota, and no second slice covers the same pods.
     plane.delete("Workload", first.name.as_deref().unwrap_or_default());
     plane.play(10);
     assert_eq!(plane.workloads("chat").len(), 1);
@@ -54,22 +55,23 @@ fn a_slice_that_is_deleted_by_hand_gives_its_quota_back_before_another_gets_any(
 }
 
 #[test]
-fn that_an_object_is_gone_is_learned_from_an_answer_that_it_is_not_there() {
+fn deletion_is_learned_from_a_not_found_response() {
     let mut plane = control_plane(Settings::default(), "8");
     put_cluster(&mut plane, "chat", "low", 1);
     plane.play(10);
 
-    // Given a watch that is behind, the pods' end is the first that is heard of the end of their cluster.
+    // The watch of the cluster is behind: the deletion of the pods is the first sign of its
+    // deletion.
     plane.unheard = Some("RayCluster");
     plane.delete("RayCluster", "chat");
     plane.play(60);
 
-    assert!(plane.workloads("chat").is_empty(), "nothing is asked for it any more");
+    assert!(plane.workloads("chat").is_empty(), "the deleted cluster requests no quota");
     assert_eq!(plane.pods("chat"), 0);
 }
 
 #[test]
-fn the_pods_of_a_cluster_that_is_gone_are_not_those_of_one_that_has_its_name() {
+fn pods_of_a_deleted_cluster_do_not_belong_to_its_successor_of_the_same_name() {
     let mut plane = control_plane(Settings::default(), "8");
     put_cluster(&mut plane, "chat", "low", 1);
     plane.play(10);
@@ -79,16 +81,16 @@ fn the_pods_of_a_cluster_that_is_gone_are_not_those_of_one_that_has_its_name() {
     plane.delete("RayCluster", "chat");
     put_cluster(&mut plane, "chat", "low", 1);
     plane.play(10);
-    assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (2, 4), "each pays for its own pods");
+    assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (2, 4), "each slice covers its own pods");
 
     plane.linger = false;
     plane.play(10);
     assert_ne!(plane.workload("chat").metadata.uid, old.uid);
-    assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (1, 2), "the quota of the old one is given back");
+    assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (1, 2), "the quota of the old cluster is released");
 }
 
 #[test]
-fn the_quota_of_pods_that_are_on_their_way_is_held_though_their_cluster_is_gone() {
+fn quota_of_pods_in_creation_is_held_after_their_cluster_is_deleted() {
     let mut plane = control_plane(Settings::default(), "8");
     plane.late = Some("Pod");
     put_cluster(&mut plane, "chat", "low", 1);
@@ -96,12 +98,12 @@ fn the_quota_of_pods_that_are_on_their_way_is_held_though_their_cluster_is_gone(
 
     plane.delete("RayCluster", "chat");
     plane.play(10);
-    assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (1, 0), "none has come, and each still may");
+    assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (1, 0), "no pod exists yet; all may appear");
 
     plane.linger = true;
     plane.arrive();
     plane.play(10);
-    assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (1, 2), "they run until they are collected");
+    assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (1, 2), "they run until garbage-collected");
 
     plane.linger = false;
     plane.play(10);
@@ -109,8 +111,8 @@ fn the_quota_of_pods_that_are_on_their_way_is_held_though_their_cluster_is_gone(
 }
 
 #[test]
-fn a_slice_that_is_deleted_holds_its_quota_while_the_gate_of_what_it_pays_for_may_be_opening() {
-    // Given a cluster the gate of which is being opened on its slice,
+fn deleted_slice_holds_its_quota_while_its_cluster_may_be_unsuspended() {
+    // Given a cluster that is being unsuspended on its slice,
     let mut plane = control_plane(Settings::default(), "8");
     let mut spec = cluster_spec(1, "2.53.0");
     spec["suspend"] = json!(true);
@@ -120,7 +122,7 @@ fn a_slice_that_is_deleted_holds_its_quota_while_the_gate_of_what_it_pays_for_ma
     plane.late = None;
     let first = plane.workload("chat").metadata;
 
-    // when the slice is deleted, then it stays until it is known what became of that.
+    // when the slice is deleted, then it stays until the outcome of that write is known.
     plane.delete("Workload", first.name.as_deref().unwrap_or_default());
     plane.play(10);
     assert_eq!(plane.workload("chat").metadata.uid, first.uid);
@@ -131,8 +133,8 @@ fn a_slice_that_is_deleted_holds_its_quota_while_the_gate_of_what_it_pays_for_ma
 }
 
 #[test]
-fn a_service_that_takes_too_long_to_serve_gives_its_quota_to_others() {
-    // Given a service that has its quota and never comes to serve, and a cluster that waits for that quota,
+fn service_exceeding_its_initializing_timeout_releases_its_quota() {
+    // Given an admitted service that never serves, and a cluster that is pending for its quota,
     let mut plane = control_plane(Settings::default(), "2");
     plane.ailing.insert("chat".into());
     put_service(&mut plane, "chat", "low", "2.53.0");
@@ -143,7 +145,7 @@ fn a_service_that_takes_too_long_to_serve_gives_its_quota_to_others() {
     plane.play(30);
     assert_eq!(plane.pods("other"), 0);
 
-    // when its time is over, then its pods go, and only then the others come.
+    // when the timeout expires, then its pods are deleted, and only then the other cluster starts.
     plane.play(60);
     assert_eq!(plane.pods("other"), 2);
 }

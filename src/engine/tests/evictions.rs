@@ -1,4 +1,4 @@
-//! Jobs that lose their quota: to others, by taking too long to get ready, and by running for too long.
+//! Evictions: by preemption, by the PodsReady timeout, and by the maximum execution time.
 
 use jiff::SignedDuration;
 use rstest::rstest;
@@ -31,8 +31,8 @@ fn is_serving(plane: &ControlPlane, name: &str) -> bool {
 }
 
 #[test]
-fn a_job_is_not_evicted_while_its_gate_is_being_opened() {
-    // Given a job that was just admitted, and whose gate's opening is on its way,
+fn job_is_not_evicted_while_it_is_being_unsuspended() {
+    // Given a job that was just admitted, with the write that unsuspends it in flight,
     let mut plane = control_plane(Settings::default(), "2");
     put_cluster(&mut plane, "first", "low", 1);
     plane.play(10);
@@ -43,7 +43,8 @@ fn a_job_is_not_evicted_while_its_gate_is_being_opened() {
     plane.play(10);
     assert_eq!(plane.says("humble", names::ADMITTED), is("True", "Admitted"));
 
-    // when something more important comes, the eviction waits for it: else it would open the gate of an evicted job.
+    // when a workload of higher priority arrives, the eviction waits for that write, which would
+    // otherwise unsuspend an evicted job.
     let mut spec = cluster_spec(1, "2.53.0");
     spec["suspend"] = json!(true);
     plane.apply("RayCluster", json!({"metadata": meta("proud", "high"), "spec": spec}));
@@ -59,9 +60,9 @@ fn a_job_is_not_evicted_while_its_gate_is_being_opened() {
 }
 
 #[rstest]
-#[case::a_service("RayService")]
-#[case::a_cluster("RayCluster")]
-fn a_job_that_is_preempted_stops_waits_at_its_age_and_comes_back(#[case] kind: &str) {
+#[case::service("RayService")]
+#[case::cluster("RayCluster")]
+fn preempted_job_stops_is_requeued_by_its_age_and_readmitted(#[case] kind: &str) {
     // Given a job that fills its queue,
     let mut plane = control_plane(Settings::default(), "2");
     match kind {
@@ -69,52 +70,54 @@ fn a_job_that_is_preempted_stops_waits_at_its_age_and_comes_back(#[case] kind: &
         _ => put_cluster(&mut plane, "humble", "low", 1),
     }
     plane.play(60);
-    let runs_on = if kind == "RayService" { plane.children("humble").remove(0) } else { "humble".to_owned() };
-    assert_eq!(plane.pods(&runs_on), 2);
+    let cluster = if kind == "RayService" { plane.children("humble").remove(0) } else { "humble".to_owned() };
+    assert_eq!(plane.pods(&cluster), 2);
     assert!(kind == "RayCluster" || is_serving(&plane, "humble"));
     let slice = plane.workload("humble");
     put_cluster(&mut plane, "later", "low", 1);
     plane.play(10);
 
-    // when something more important comes, it is told to stop, and keeps its quota while its pods are there.
+    // when a workload of higher priority arrives, it is evicted, and holds its quota while its pods
+    // exist.
     plane.linger = true;
     put_cluster(&mut plane, "proud", "high", 1);
     plane.play(30);
     assert_eq!(plane.says("humble", names::EVICTED), is("True", "Preempted"));
     assert_eq!(plane.says("humble", names::PREEMPTED), is("True", "InClusterQueue"));
     assert_eq!(plane.says("humble", names::QUOTA_RESERVED).map(|said| said.0), Some("True".to_owned()));
-    assert_eq!((plane.pods(&runs_on), plane.pods("proud")), (2, 0));
-    let suspended = plane.clusters().into_iter().find(|it| it.metadata.name.as_deref() == Some(&runs_on));
-    assert_eq!(suspended.expect("it is still there").spec.suspend, Some(true));
+    assert_eq!((plane.pods(&cluster), plane.pods("proud")), (2, 0));
+    let suspended = plane.clusters().into_iter().find(|object| object.metadata.name.as_deref() == Some(&cluster));
+    assert_eq!(suspended.expect("the cluster still exists").spec.suspend, Some(true));
 
-    // Once they are gone, the other starts, and it is queued again under its own name and age.
+    // Once they are gone, the preemptor starts, and the same slice is requeued with its creation
+    // time.
     plane.linger = false;
     plane.play(30);
-    assert_eq!((plane.pods(&runs_on), plane.pods("proud")), (0, 2));
+    assert_eq!((plane.pods(&cluster), plane.pods("proud")), (0, 2));
     assert_eq!(plane.says("humble", names::QUOTA_RESERVED).map(|said| said.0), Some("False".to_owned()));
     assert_eq!(plane.says("humble", names::REQUEUED), is("True", "Preempted"));
     let waiting = plane.workload("humble");
     assert_eq!(waiting.metadata.uid, slice.metadata.uid);
     assert_eq!((plane.told("Workload", "EvictedDueToPreempted"), plane.told("Workload", "Preempted")), (1, 1));
     assert_eq!(plane.told("Workload", "PreemptedWorkload"), 1);
-    assert_eq!(plane.told(kind, "Preempted"), 1, "the job says so too");
+    assert_eq!(plane.told(kind, "Preempted"), 1, "the job has an Event too");
 
-    // When there is room, it goes before what came later, on the same cluster.
+    // When there is quota, it is admitted before the later job, with the same cluster.
     plane.delete("RayCluster", "proud");
     plane.play(60);
-    assert_eq!((plane.pods(&runs_on), plane.pods("later")), (2, 0));
+    assert_eq!((plane.pods(&cluster), plane.pods("later")), (2, 0));
     assert_eq!(plane.says("humble", names::EVICTED).map(|said| said.0), Some("False".to_owned()));
     assert!(kind == "RayCluster" || is_serving(&plane, "humble"));
 }
 
 #[test]
-fn a_service_that_is_preempted_in_an_upgrade_stops_both_its_clusters_and_goes_on_with_both() {
+fn service_preempted_during_an_upgrade_stops_and_resumes_both_clusters() {
     let mut plane = control_plane(Settings::default(), "4");
     put_service(&mut plane, "humble", "low", "2.53.0");
     plane.play(60);
     let old = plane.children("humble").remove(0);
 
-    // Given an upgrade whose new cluster has its quota, and does not get ready,
+    // Given an upgrade whose new cluster is admitted and does not become ready,
     let known = old.clone();
     put_service(&mut plane, "humble", "low", "2.54.0");
     plane.play(1);
@@ -123,12 +126,12 @@ fn a_service_that_is_preempted_in_an_upgrade_stops_both_its_clusters_and_goes_on
     plane.play(60);
     assert_eq!((plane.pods(&old), plane.pods(&new)), (2, 2));
 
-    // when something more important needs more than the upgrade has, both stop,
+    // when a workload of higher priority needs more than the upgrade holds, both clusters stop,
     put_cluster(&mut plane, "proud", "high", 2);
     plane.play(60);
     assert_eq!((plane.pods(&old), plane.pods(&new), plane.pods("proud")), (0, 0, 3));
 
-    // and when it is gone, both go on, and the upgrade is carried through.
+    // and when it is gone, both resume, and the upgrade completes.
     plane.delete("RayCluster", "proud");
     plane.play(60);
     assert_eq!((plane.pods(&old), plane.pods(&new)), (2, 2));
@@ -139,8 +142,8 @@ fn a_service_that_is_preempted_in_an_upgrade_stops_both_its_clusters_and_goes_on
 }
 
 #[test]
-fn a_job_that_does_not_get_ready_backs_off_comes_back_and_is_deactivated_in_the_end() {
-    // Given a job whose worker never gets ready,
+fn job_exceeding_the_pods_ready_timeout_backs_off_is_requeued_and_finally_deactivated() {
+    // Given a job whose worker never becomes ready,
     let mut plane = control_plane(impatient(Some(1)), "2");
     plane.ailing.insert("humble-small".to_owned());
     put_cluster(&mut plane, "humble", "low", 1);
@@ -148,18 +151,18 @@ fn a_job_that_does_not_get_ready_backs_off_comes_back_and_is_deactivated_in_the_
     assert_eq!(plane.says("humble", names::PODS_READY), is("False", "WaitForStart"));
     assert_eq!(plane.pods("humble"), 2);
 
-    // when its time is over, it stops, and stays away for a while,
+    // when it times out, it is evicted and backs off,
     plane.play(4);
     assert_eq!(plane.says("humble", names::EVICTED), is("True", "PodsReadyTimeout"));
     assert_eq!(plane.says("humble", names::REQUEUED), is("False", "PodsReadyTimeout"));
-    let state = plane.workload("humble").status.and_then(|status| status.requeue_state).expect("when it comes back");
+    let state = plane.workload("humble").status.and_then(|status| status.requeue_state).expect("a requeue state");
     assert_eq!((state.count, state.requeue_at.is_some()), (Some(1), true));
     assert_eq!(plane.pods("humble"), 0);
     plane.play(10);
     assert_eq!(plane.says("humble", names::REQUEUED), is("True", "BackoffFinished"));
     assert_eq!(plane.pods("humble"), 2);
 
-    // and after one more time it is out, says why, and makes room.
+    // and after the second timeout it is deactivated, reports why, and releases its quota.
     plane.play(70);
     assert_eq!(plane.says("humble", names::EVICTED), is("True", "DeactivatedDueToRequeuingLimitExceeded"));
     assert_eq!(plane.says("humble", names::DEACTIVATION_TARGET), None);
@@ -169,9 +172,9 @@ fn a_job_that_does_not_get_ready_backs_off_comes_back_and_is_deactivated_in_the_
     assert_eq!(plane.told("Workload", "EvictedDueToDeactivatedDueToRequeuingLimitExceeded"), 1);
     put_cluster(&mut plane, "later", "low", 1);
     plane.play(600);
-    assert_eq!((plane.pods("humble"), plane.pods("later")), (0, 2), "it stays out");
+    assert_eq!((plane.pods("humble"), plane.pods("later")), (0, 2), "it stays deactivated");
 
-    // Somebody who has mended it lets it in again.
+    // Reactivating the repaired job queues it again.
     plane.ailing.clear();
     let name = slice.metadata.name.expect("a name");
     plane.apply("Workload", json!({"metadata": {"name": name}, "spec": {"active": true}}));
@@ -183,7 +186,7 @@ fn a_job_that_does_not_get_ready_backs_off_comes_back_and_is_deactivated_in_the_
 }
 
 #[test]
-fn a_job_that_was_ready_may_recover_and_is_sent_back_when_it_does_not() {
+fn job_that_was_ready_is_evicted_only_if_it_does_not_recover_in_time() {
     let mut plane = control_plane(impatient(None), "2");
     put_cluster(&mut plane, "humble", "low", 1);
     plane.play(30);
@@ -205,7 +208,7 @@ fn a_job_that_was_ready_may_recover_and_is_sent_back_when_it_does_not() {
 }
 
 #[test]
-fn an_upgrade_that_never_gets_ready_does_not_stop_what_serves() {
+fn upgrade_that_never_becomes_ready_does_not_stop_the_active_cluster() {
     let mut plane = control_plane(impatient(Some(0)), "4");
     put_service(&mut plane, "humble", "low", "2.53.0");
     plane.play(60);
@@ -214,12 +217,11 @@ fn an_upgrade_that_never_gets_ready_does_not_stop_what_serves() {
     plane.play(1);
     let new = plane.children("humble").into_iter().find(|child| *child != old).expect("a pending cluster");
 
-    // Given that the pods of the new cluster fail after they were ready, and never come back,
+    // Given that the pods of the new cluster become unready and never recover,
     plane.ailing.insert(new.clone());
     plane.play(3600);
 
-    // then the old one serves on.
-
+    // then the old cluster keeps serving.
     assert_eq!((plane.pods(&old), plane.pods(&new)), (2, 2));
     assert!(is_serving(&plane, "humble"));
     assert_eq!(plane.says("humble", names::PODS_READY), is("True", "Started"));
@@ -227,7 +229,7 @@ fn an_upgrade_that_never_gets_ready_does_not_stop_what_serves() {
 }
 
 #[test]
-fn a_job_that_has_run_for_as_long_as_it_may_is_deactivated_also_when_it_grew_meanwhile() {
+fn job_exceeding_its_maximum_execution_time_is_deactivated_even_if_it_scaled_up() {
     // Given a job with two minutes to run,
     let mut plane = control_plane(Settings::default(), "3");
     let mut meta = meta("brief", "low");
@@ -236,7 +238,7 @@ fn a_job_that_has_run_for_as_long_as_it_may_is_deactivated_also_when_it_grew_mea
     plane.play(60);
     assert_eq!(plane.pods("brief"), 2);
 
-    // when it grows after one, its second slice has the other left,
+    // when it scales up after one minute, its second slice has one minute left,
     put_cluster(&mut plane, "brief", "low", 2);
     plane.play(50);
     assert_eq!(plane.pods("brief"), 3);
@@ -245,7 +247,7 @@ fn a_job_that_has_run_for_as_long_as_it_may_is_deactivated_also_when_it_grew_mea
     assert_eq!(plane.pods("brief"), 0);
     assert_eq!(plane.told("Workload", "MaximumExecutionTimeExceeded"), 1);
 
-    // and whoever lets it in again gives it its whole time.
+    // and reactivating it resets its execution time.
     let name = plane.workload("brief").metadata.name.expect("a name");
     plane.apply("Workload", json!({"metadata": {"name": name}, "spec": {"active": true}}));
     plane.play(110);

@@ -1,4 +1,4 @@
-//! Jobs that grow and shrink, on the whole engine: what went wrong in Kueue, by the number of its issue.
+//! Jobs that scale up and down; regressions of Kueue, by issue number.
 
 use rstest::rstest;
 use serde_json::json;
@@ -9,17 +9,17 @@ use sluice_api::condition;
 use sluice_api::kueue::names;
 use sluice_queue::Settings;
 
-/// How many slices of a job are not over.
+/// Counts the unfinished slices of a job.
 fn live_slices(plane: &ControlPlane, job: &str) -> usize {
     let slices = plane.workloads(job).into_iter();
-    let over = |conditions: &[_]| condition::is_true(conditions, names::FINISHED);
-    slices.filter(|slice| !slice.status.as_ref().is_some_and(|status| over(&status.conditions))).count()
+    let is_finished = |conditions: &[_]| condition::is_true(conditions, names::FINISHED);
+    slices.filter(|slice| !slice.status.as_ref().is_some_and(|status| is_finished(&status.conditions))).count()
 }
 
-/// kubernetes-sigs/kueue#11327: a job that changed its mind faster than the queue decides was left with several successors
-/// and pods that nobody let go.
+/// kubernetes-sigs/kueue#11327: a job that was scaled faster than the scheduler decides was left
+/// with several successor slices and pods that were never ungated.
 #[test]
-fn a_job_that_changes_its_mind_while_it_waits_gets_what_it_wants_in_the_end() {
+fn job_scaled_repeatedly_while_pending_reaches_its_last_size() {
     let mut plane = control_plane(Settings::default(), "4");
     put_cluster(&mut plane, "other", "low", 1);
     put_cluster(&mut plane, "restless", "low", 1);
@@ -29,7 +29,7 @@ fn a_job_that_changes_its_mind_while_it_waits_gets_what_it_wants_in_the_end() {
     for workers in [3, 9, 4, 3] {
         put_cluster(&mut plane, "restless", "low", workers);
         plane.play(1);
-        assert_eq!(live_slices(&plane, "restless"), 2, "what it holds, and what it asks for");
+        assert_eq!(live_slices(&plane, "restless"), 2, "the admitted slice and the pending one");
         assert_eq!(plane.pods("restless"), 2);
     }
     plane.delete("RayCluster", "other");
@@ -39,12 +39,12 @@ fn a_job_that_changes_its_mind_while_it_waits_gets_what_it_wants_in_the_end() {
     assert_eq!(live_slices(&plane, "restless"), 1);
 }
 
-/// Of what a job wants more, it gets as many whole replicas as there is room for, and the rest when there is more.
+/// A job that scales up gets as many whole replicas as fit, and the rest when there is quota.
 #[rstest]
-#[case::a_host_each(1, 8, [5, 6, 9])]
-#[case::two_hosts_each(2, 4, [5, 5, 9])]
-fn a_job_grows_as_far_as_whole_replicas_fit(#[case] hosts: u32, #[case] replicas: u32, #[case] pods: [usize; 3]) {
-    // Given a head and two workers, beside another job, and room for two more,
+#[case::single_host(1, 8, [5, 6, 9])]
+#[case::two_hosts(2, 4, [5, 5, 9])]
+fn job_scales_up_as_far_as_whole_replicas_fit(#[case] hosts: u32, #[case] replicas: u32, #[case] pods: [usize; 3]) {
+    // Given a head and two workers, another job, and quota for two more pods,
     let put = |plane: &mut ControlPlane, replicas: u32| {
         let mut spec = cluster_spec(replicas, "2.53.0");
         spec["workerGroupSpecs"][0]["numOfHosts"] = json!(hosts);
@@ -56,29 +56,31 @@ fn a_job_grows_as_far_as_whole_replicas_fit(#[case] hosts: u32, #[case] replicas
     plane.play(30);
     assert_eq!((plane.pods("other"), plane.pods("eager")), (2, 3));
 
-    // when it is to have eight workers, it has two more at once, and says what the rest waits for;
+    // when it scales to eight workers, two start immediately, and it reports why the rest is
+    // pending;
     put(&mut plane, replicas);
     plane.play(5);
     assert_eq!((plane.pods("eager"), plane.gated("eager")), (pods[0], 9 - pods[0]));
-    assert_eq!(live_slices(&plane, "eager"), 2, "what it holds, and what it asks for");
+    assert_eq!(live_slices(&plane, "eager"), 2, "the admitted slice and the pending one");
     let message = plane.waits_for("RayCluster", "eager");
     assert!(message.starts_with("scale-up of eager is pending in LocalQueue lq (eager keeps running): "), "{message}");
 
-    // a place for one more is enough for a replica of one host,
+    // quota for one more pod is enough for a single-host replica,
     put_cluster(&mut plane, "other", "low", 0);
     plane.play(5);
     assert_eq!((plane.pods("eager"), plane.gated("eager")), (pods[1], 9 - pods[1]));
 
-    // and the rest comes once there is room for it.
+    // and the rest starts once there is quota for it.
     set_quota(&mut plane, "10");
     plane.play(5);
     assert_eq!((plane.pods("eager"), plane.gated("eager")), (pods[2], 0));
     assert_eq!(live_slices(&plane, "eager"), 1);
 }
 
-/// A service that is upgraded and grows at once: what serves comes first, and its upgrade as a whole.
+/// A service is upgraded and scaled up simultaneously: the active cluster comes first, and the
+/// upgrade is admitted as a whole.
 #[test]
-fn what_serves_grows_before_its_upgrade_starts() {
+fn active_cluster_scales_up_before_its_upgrade_starts() {
     let mut plane = control_plane(Settings::default(), "4");
     put_service(&mut plane, "chat", "low", "2.53.0");
     plane.play(60);
@@ -95,17 +97,17 @@ fn what_serves_grows_before_its_upgrade_starts() {
 
     set_quota(&mut plane, "4");
     plane.play(5);
-    assert_eq!((plane.pods(&old), plane.pods(&new)), (3, 0), "one pod of it is of no use");
+    assert_eq!((plane.pods(&old), plane.pods(&new)), (3, 0), "the upgrade is not admitted partially");
 
     set_quota(&mut plane, "5");
     plane.play(5);
     assert_eq!((plane.pods(&old), plane.pods(&new)), (3, 2));
 }
 
-/// kubernetes-sigs/kueue#14277 and #14703: after the slices of a service had changed, its pods were found minutes later or
-/// never; here nothing waits for a clock.
+/// kubernetes-sigs/kueue#14277 and #14703: after the slices of a service changed, its pods were
+/// found minutes later or never; here nothing depends on a timer.
 #[test]
-fn the_pods_of_an_upgrade_start_and_its_quota_comes_back_without_delay() {
+fn pods_of_an_upgrade_start_and_its_quota_is_released_without_delay() {
     let mut plane = control_plane(Settings::default(), "4");
     put_service(&mut plane, "chat", "low", "2.53.0");
     plane.play(60);
@@ -118,13 +120,13 @@ fn the_pods_of_an_upgrade_start_and_its_quota_comes_back_without_delay() {
     assert_eq!((plane.pods(&old), plane.pods(&new)), (2, 2));
     put_cluster(&mut plane, "next", "low", 1);
 
-    // It has what is left of the old cluster as soon as that is gone.
+    // The next cluster gets the quota of the old one as soon as its pods are gone.
     let mut seconds = 0;
     while plane.pods(&old) > 0 {
         assert_eq!(plane.pods("next"), 0);
         plane.play(1);
         seconds += 1;
-        assert!(seconds < 300, "the old cluster does not go");
+        assert!(seconds < 300, "the old cluster still has pods");
     }
     plane.play(2);
     assert_eq!((plane.pods(&new), plane.pods("next")), (2, 2));

@@ -1,4 +1,4 @@
-//! Upgrades in steps, each step paid for.
+//! Incremental upgrades, with quota for each step.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use super::control_plane::ControlPlane;
 use super::jobs::{cluster_spec, control_plane, meta, put_cluster, set_quota};
 use sluice_queue::Settings;
 
-/// Creates a service with four workers of 1 CPU and a replica on each, or upgrades it: by half of them at a time.
+/// Creates or upgrades a service with four workers of 1 CPU and one replica on each, with a surge
+/// of 50 percent.
 fn put(plane: &mut ControlPlane, name: &str, version: &str) {
     put_with(plane, name, cluster_spec(4, version));
 }
@@ -38,7 +39,7 @@ fn serving(cpu: &str, services: &[&str]) -> ControlPlane {
     plane
 }
 
-/// Traffic and capacity of the active and the pending cluster, as the status has them.
+/// Returns "traffic/capacity" of the active and the pending cluster from the status, in percent.
 fn shares(plane: &ControlPlane, service: &str) -> String {
     let status = plane.service(service).status.unwrap_or_default();
     let entries = [status.active_service_status, status.pending_service_status].into_iter().flatten();
@@ -47,7 +48,7 @@ fn shares(plane: &ControlPlane, service: &str) -> String {
     shares.collect::<Vec<_>>().join(" ")
 }
 
-/// Versions of the clusters that a service has.
+/// Returns the Ray versions of the clusters of a service.
 fn versions(plane: &ControlPlane, service: &str) -> Vec<String> {
     let versions = plane.children(service).into_iter().map(|child| {
         let version = &plane.object("RayCluster", &child)["spec"]["rayVersion"];
@@ -56,13 +57,13 @@ fn versions(plane: &ControlPlane, service: &str) -> Vec<String> {
     versions.collect()
 }
 
-/// Whose Service it is that a route sends a part to.
+/// `owner` is the RayCluster that owns the user-provided Service.
 #[rstest]
-#[case::of_nobody(None)]
-#[case::of_a_cluster_of_its_own(Some("other"))]
-fn what_a_route_sends_to_a_service_of_others_is_theirs(#[case] owner: Option<&str>) {
-    // Given a route that sends a part to a Service which is called like that of a cluster,
-    let theirs = "chat-aaaaa-serve-svc";
+#[case::without_owner(None)]
+#[case::of_a_standalone_cluster(Some("other"))]
+fn user_provided_backend_of_a_route_keeps_its_traffic(#[case] owner: Option<&str>) {
+    // Given a route with a user-provided backend that is named like the Service of a cluster,
+    let backend = "chat-aaaaa-serve-svc";
     let mut plane = serving("9", &["chat"]);
     put_cluster(&mut plane, "other", "low", 0);
     plane.play(10);
@@ -70,23 +71,24 @@ fn what_a_route_sends_to_a_service_of_others_is_theirs(#[case] owner: Option<&st
         let uid = plane.object("RayCluster", name)["metadata"]["uid"].clone();
         json!({"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": name, "uid": uid, "controller": true})
     });
-    let metadata = json!({"name": theirs, "ownerReferences": owner.as_slice()});
+    let metadata = json!({"name": backend, "ownerReferences": owner.as_slice()});
     plane.apply("Service", json!({"metadata": metadata, "spec": {"selector": {"app": "theirs"}}}));
     let mut spec = plane.object("HTTPRoute", "chat-httproute")["spec"].clone();
     let backends = spec["rules"][0]["backendRefs"].as_array_mut().expect("backends");
-    backends.push(json!({"name": theirs, "port": 80, "weight": 100}));
+    backends.push(json!({"name": backend, "port": 80, "weight": 100}));
     plane.apply("HTTPRoute", json!({"metadata": {"name": "chat-httproute"}, "spec": spec}));
 
-    // when the service is upgraded, then they go on getting it.
+    // when the service is upgraded, then the route keeps that backend.
     put(&mut plane, "chat", "2.54.0");
     plane.play(180);
     assert_eq!(versions(&plane, "chat"), ["2.54.0"]);
     let backends = plane.object("HTTPRoute", "chat-httproute")["spec"]["rules"][0]["backendRefs"].clone();
-    assert!(backends.as_array().is_some_and(|backends| backends.iter().any(|of| of["name"] == theirs)), "{backends}");
+    let is_kept = backends.as_array().is_some_and(|backends| backends.iter().any(|entry| entry["name"] == backend));
+    assert!(is_kept, "{backends}");
 }
 
 #[test]
-fn an_upgrade_needs_what_serves_a_head_and_the_surge() {
+fn upgrade_needs_quota_for_the_active_cluster_a_head_and_the_surge() {
     // Given quota for a service of 5 CPUs, another head, and half of its workers,
     let mut plane = serving("8", &["chat"]);
 
@@ -94,7 +96,7 @@ fn an_upgrade_needs_what_serves_a_head_and_the_surge() {
     put(&mut plane, "chat", "2.54.0");
     plane.play(180);
 
-    // then it gets there, and at no time did more run.
+    // then it completes, and the pods never exceeded the quota.
     assert_eq!(versions(&plane, "chat"), ["2.54.0"]);
     assert_eq!(shares(&plane, "chat"), "100/100");
     assert_eq!(plane.most_running, 8);
@@ -103,11 +105,12 @@ fn an_upgrade_needs_what_serves_a_head_and_the_surge() {
 }
 
 #[test]
-fn an_upgrade_waits_for_its_surge_and_serves() {
+fn upgrade_without_quota_for_its_surge_is_pending_while_the_active_cluster_serves() {
     // Given quota that is one CPU short,
     let mut plane = serving("7", &["chat"]);
 
-    // when a service is upgraded, then it waits, says so in numbers, and serves as before;
+    // when a service is upgraded, then the upgrade is pending, reports the shortfall, and the
+    // active cluster keeps serving;
     put(&mut plane, "chat", "2.54.0");
     plane.play(120);
     assert_eq!(shares(&plane, "chat"), "100/100 0/50");
@@ -115,14 +118,15 @@ fn an_upgrade_waits_for_its_surge_and_serves() {
     assert!(why.contains("insufficient") && why.contains("cpu"), "{why}");
     assert_eq!(plane.most_running, 5);
 
-    // and it goes on by itself when there is quota.
+    // and it proceeds when there is quota.
     set_quota(&mut plane, "8");
     plane.play(180);
     assert_eq!(versions(&plane, "chat"), ["2.54.0"]);
     assert_eq!(plane.most_running, 8);
 }
 
-/// A worker of 2 CPUs and half as many of them: what one side gives is never just what the other one asks for.
+/// Returns a cluster with workers of another size: what the losing cluster releases never equals
+/// what the gaining one requests.
 fn of_another_shape(version: &str) -> Value {
     let mut cluster = cluster_spec(4, version);
     let resources = json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}});
@@ -133,14 +137,14 @@ fn of_another_shape(version: &str) -> Value {
 #[rstest]
 #[case::of_the_same_shape(|plane: &mut ControlPlane| put(plane, "chat", "2.54.0"))]
 #[case::of_another_shape(|plane: &mut ControlPlane| put_with(plane, "chat", of_another_shape("2.54.0")))]
-fn nobody_gets_what_goes_from_one_side_to_the_other(#[case] upgrade: fn(&mut ControlPlane)) {
-    // Given a service that is upgraded, and a cluster that waits for one CPU,
+fn quota_moving_between_clusters_of_an_upgrade_admits_no_other_workload(#[case] upgrade: fn(&mut ControlPlane)) {
+    // Given a service that is being upgraded, and a cluster pending for one CPU,
     let mut plane = serving("8", &["chat"]);
     upgrade(&mut plane);
     plane.play(1);
     put_cluster(&mut plane, "greedy", "low", 0);
 
-    // when the upgrade goes from step to step, then that gets nothing before the end,
+    // when the upgrade steps, then that cluster is not admitted before the end,
     for _ in 0..60 {
         if versions(&plane, "chat").len() < 2 {
             break;
@@ -151,13 +155,14 @@ fn nobody_gets_what_goes_from_one_side_to_the_other(#[case] upgrade: fn(&mut Con
     }
     plane.play(120);
 
-    // and then it does.
+    // and it is admitted after the end.
     assert_eq!(versions(&plane, "chat"), ["2.54.0"]);
     assert_eq!(plane.pods("greedy"), 1);
     assert_eq!(plane.most_running, 8);
 }
 
-/// Ray's autoscaler of every cluster of a service: it asks for a worker for each replica, and removes those that were idle for a minute.
+/// Acts as the Ray autoscaler of every cluster of a service: requests a worker per replica, and
+/// removes workers that were idle for a minute.
 fn autoscale(plane: &mut ControlPlane, service: &str, idle: &mut BTreeMap<String, u32>) {
     for child in plane.children(service) {
         let replicas = plane.object("RayCluster", &child)["spec"]["workerGroupSpecs"][0]["replicas"].as_u64();
@@ -178,18 +183,18 @@ fn autoscale(plane: &mut ControlPlane, service: &str, idle: &mut BTreeMap<String
 }
 
 #[test]
-fn with_rays_autoscaler_an_upgrade_needs_no_more_than_its_surge_either() {
+fn upgrade_of_autoscaled_clusters_needs_no_more_than_its_surge() {
     // Given a service whose clusters are scaled by Ray's autoscaler,
-    let of = |version: &str| {
+    let autoscaled = |version: &str| {
         let mut cluster = cluster_spec(4, version);
         cluster["enableInTreeAutoscaling"] = json!(true);
-        // The autoscaler beside the head is charged too; here it costs nothing.
+        // The autoscaler container of the head needs quota too; here it requests nothing.
         cluster["autoscalerOptions"] = json!({"resources": {"requests": {"cpu": "0", "memory": "0"}, "limits": {}}});
         cluster
     };
     let mut plane = control_plane(Settings::default(), "8");
     plane.apply("GatewayClass", json!({"metadata": {"name": "traefik"}, "spec": {"controllerName": "a"}}));
-    put_with(&mut plane, "chat", of("2.53.0"));
+    put_with(&mut plane, "chat", autoscaled("2.53.0"));
     let mut idle = BTreeMap::new();
     let mut play = |plane: &mut ControlPlane, seconds: u32| {
         for _ in 0..seconds {
@@ -200,8 +205,9 @@ fn with_rays_autoscaler_an_upgrade_needs_no_more_than_its_surge_either() {
     play(&mut plane, 60);
     assert_eq!(shares(&plane, "chat"), "100/100");
 
-    // when it is upgraded, then it gets there, as workers go after their minute, and at no time did more run.
-    put_with(&mut plane, "chat", of("2.54.0"));
+    // when it is upgraded, then it completes as idle workers are removed, and the pods never
+    // exceeded the quota.
+    put_with(&mut plane, "chat", autoscaled("2.54.0"));
     play(&mut plane, 400);
     assert_eq!(versions(&plane, "chat"), ["2.54.0"]);
     assert_eq!(plane.pods(&plane.children("chat")[0]), 5);
@@ -209,11 +215,11 @@ fn with_rays_autoscaler_an_upgrade_needs_no_more_than_its_surge_either() {
 }
 
 #[test]
-fn upgrades_that_compete_for_a_surge_finish_one_after_the_other() {
+fn upgrades_competing_for_a_surge_finish_one_after_the_other() {
     // Given two services, and quota for the surge of one of them,
     let mut plane = serving("13", &["chat", "mail"]);
 
-    // when both are upgraded, then both get there,
+    // when both are upgraded, then both upgrades complete.
     put(&mut plane, "chat", "2.54.0");
     put(&mut plane, "mail", "2.54.0");
     plane.play(400);
@@ -224,8 +230,8 @@ fn upgrades_that_compete_for_a_surge_finish_one_after_the_other() {
 }
 
 #[test]
-fn what_takes_requests_is_not_taken_as_a_surge() {
-    // Given an upgrade that is half-way,
+fn cluster_with_traffic_is_not_preempted_as_a_surge() {
+    // Given an upgrade that is halfway through,
     let mut plane = serving("8", &["chat"]);
     put(&mut plane, "chat", "2.54.0");
     while shares(&plane, "chat") != "50/50 50/50" && shares(&plane, "chat") != "50/50 50/100" {
@@ -233,17 +239,17 @@ fn what_takes_requests_is_not_taken_as_a_surge() {
     }
     let children = plane.children("chat");
 
-    // when something more important wants quota,
+    // when a workload of higher priority requests quota,
     put_cluster(&mut plane, "urgent", "high", 0);
     plane.play(2);
 
-    // then it gets it from the whole service or not at all: no cluster that requests are sent to stops alone.
+    // then it preempts the whole service or nothing: no cluster with traffic stops alone.
     let running: Vec<usize> = children.iter().map(|child| plane.pods(child)).collect();
     assert!(running.iter().all(|pods| *pods > 0) || running.iter().all(|pods| *pods == 0), "{running:?}");
 }
 
 #[test]
-fn an_upgrade_that_is_taken_back_gives_its_quota_back() {
+fn rolled_back_upgrade_releases_its_quota() {
     let mut plane = serving("8", &["chat"]);
     put(&mut plane, "chat", "2.54.0");
     while !shares(&plane, "chat").starts_with("25/50") {

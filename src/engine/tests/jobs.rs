@@ -1,4 +1,4 @@
-//! A control plane with one queue, and the jobs in it.
+//! Fixtures: a control plane with one queue, and jobs in it.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::control_plane::ControlPlane;
 use sluice_api::kueue::names;
 use sluice_queue::Settings;
 
-/// A control plane with one ClusterQueue of so many CPUs, in which the more important takes the place of the less so.
+/// Creates a control plane with one ClusterQueue of `cpu` CPUs that preempts by priority.
 pub(super) fn control_plane(settings: Settings, cpu: &str) -> ControlPlane {
     let mut plane = ControlPlane::new(settings);
     plane.apply("Namespace", json!({"metadata": {"name": "default"}}));
@@ -19,7 +19,7 @@ pub(super) fn control_plane(settings: Settings, cpu: &str) -> ControlPlane {
     plane
 }
 
-/// Gives the ClusterQueue so many CPUs.
+/// Sets the CPU quota of the ClusterQueue.
 pub(super) fn set_quota(plane: &mut ControlPlane, cpu: &str) {
     let flavors = json!([{"name": "default", "resources": [{"name": "cpu", "nominalQuota": cpu}, {"name": "memory", "nominalQuota": "99Gi"}]}]);
     plane.apply(
@@ -32,14 +32,14 @@ pub(super) fn set_quota(plane: &mut ControlPlane, cpu: &str) {
     );
 }
 
-/// Gives the first worker group of a RayCluster that exists so many replicas.
+/// Sets the replicas of the first worker group of an existing RayCluster.
 pub(super) fn scale(plane: &mut ControlPlane, cluster: &str, replicas: u32) {
     let mut object = plane.object("RayCluster", cluster).clone();
     object["spec"]["workerGroupSpecs"][0]["replicas"] = json!(replicas);
     plane.apply("RayCluster", json!({"metadata": {"name": cluster}, "spec": object["spec"]}));
 }
 
-/// A head and so many workers of 1 CPU each.
+/// Returns the spec of a cluster with a head and `workers` workers of 1 CPU each.
 pub(super) fn cluster_spec(workers: u32, version: &str) -> Value {
     let template = |name: &str| {
         let container =
@@ -56,22 +56,21 @@ pub(super) fn cluster_spec(workers: u32, version: &str) -> Value {
     })
 }
 
-/// Of a job in the queue, with a WorkloadPriorityClass.
+/// Returns the metadata of a job in the queue, with a WorkloadPriorityClass.
 pub(super) fn meta(name: &str, class: &str) -> Value {
     json!({"name": name, "labels": {(names::QUEUE_NAME_LABEL): "lq", (names::PRIORITY_CLASS_LABEL): class}})
 }
 
-/// Creates a RayCluster, or gives it other workers.
+/// Creates or scales a RayCluster.
 pub(super) fn put_cluster(plane: &mut ControlPlane, name: &str, class: &str, workers: u32) {
     plane.apply("RayCluster", json!({"metadata": meta(name, class), "spec": cluster_spec(workers, "2.53.0")}));
 }
 
-/// Creates a RayService with one worker, or upgrades it.
+/// Creates or upgrades a RayService with one worker.
 pub(super) fn put_service(plane: &mut ControlPlane, name: &str, class: &str, version: &str) {
     let serve = "applications:\n- name: chat\n  import_path: chat:app\n";
-    let spec = json!({"serveConfigV2": serve, "rayClusterConfig": cluster_spec(1, version)});
-    let mut spec = spec;
-    // Its own gate is not ours to change.
+    let mut spec = json!({"serveConfigV2": serve, "rayClusterConfig": cluster_spec(1, version)});
+    // Applying the manifest keeps the template suspended.
     spec["rayClusterConfig"]["suspend"] = json!(true);
     plane.apply("RayService", json!({"metadata": meta(name, class), "spec": spec}));
 }

@@ -1,4 +1,4 @@
-//! Jobs that name no LocalQueue, and namespaces whose jobs aren't managed.
+//! Jobs without a queue name, and namespaces whose jobs are not managed.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ fn strict() -> Rules {
     Rules { without_queue_name: true, ..Rules::default() }
 }
 
-/// The namespace is managed once it says so.
+/// Returns a policy that manages namespaces labeled `managed: yes`.
 fn chosen() -> Rules {
     let selector = json!({"matchLabels": {"managed": "yes"}});
     Rules { namespaces: serde_json::from_value(selector).expect("a selector"), ..Rules::default() }
@@ -22,7 +22,7 @@ fn put_unnamed_cluster(plane: &mut ControlPlane, name: &str) {
     plane.apply("RayCluster", json!({"metadata": {"name": name}, "spec": cluster_spec(1, "2.53.0")}));
 }
 
-/// A RayService that names no LocalQueue.
+/// Creates a RayService without a queue name.
 fn put_unnamed_service(plane: &mut ControlPlane) {
     put_service(plane, "chat", "low", "2.53.0");
     plane.apply("RayService", json!({"metadata": {"name": "chat", "labels": {(QUEUE_NAME_LABEL): null}}}));
@@ -45,7 +45,7 @@ fn label_namespace(plane: &mut ControlPlane, managed: &str) {
 }
 
 #[test]
-fn a_job_that_names_no_queue_runs_as_if_there_were_none() {
+fn job_without_queue_name_runs_unmanaged() {
     let mut plane = control_plane(Settings::default(), "0");
     put_unnamed_cluster(&mut plane, "own");
     put_unnamed_service(&mut plane);
@@ -57,12 +57,13 @@ fn a_job_that_names_no_queue_runs_as_if_there_were_none() {
 }
 
 #[test]
-fn a_new_job_that_names_no_queue_goes_into_the_default_one() {
-    // Given a namespace with a LocalQueue for jobs that name none,
+fn new_job_without_queue_name_gets_the_default_queue() {
+    // Given a namespace with a default LocalQueue,
     let mut plane = control_plane(Settings::default(), "4");
     put_default_queue(&mut plane);
 
-    // when jobs are made that name none, then they are there, and run as far as there is quota.
+    // when jobs without a queue name are created, then they get it, and run as far as there is
+    // quota.
     put_unnamed_cluster(&mut plane, "own");
     put_unnamed_service(&mut plane);
     plane.play(60);
@@ -79,21 +80,21 @@ fn a_new_job_that_names_no_queue_goes_into_the_default_one() {
 }
 
 #[test]
-fn a_new_cluster_goes_into_the_default_queue_though_its_name_is_late() {
-    // Given a cluster the first write of which is turned away,
+fn new_cluster_gets_the_default_queue_after_a_failed_write() {
+    // Given a cluster whose first write fails,
     let mut plane = control_plane(Settings::default(), "0");
     put_default_queue(&mut plane);
     plane.turns_away = Some("RayCluster");
     put_unnamed_cluster(&mut plane, "own");
 
-    // when that is tried again, then it comes into the queue, and no pod of it has run.
+    // when it is retried, then the cluster is queued, and none of its pods has run.
     plane.play(60);
     assert_eq!(queue_of(&plane, "RayCluster", "own"), DEFAULT_LOCAL_QUEUE);
     assert_eq!(plane.pods("own"), 0);
 }
 
 #[test]
-fn what_runs_already_is_not_put_into_a_queue_that_comes_later() {
+fn running_job_does_not_get_a_default_queue_created_later() {
     let mut plane = control_plane(Settings::default(), "4");
     put_unnamed_cluster(&mut plane, "own");
     plane.play(60);
@@ -105,11 +106,11 @@ fn what_runs_already_is_not_put_into_a_queue_that_comes_later() {
 }
 
 #[test]
-fn a_job_that_has_to_name_a_queue_is_held_until_it_does() {
-    // Given rules by which every job names a queue,
+fn job_without_required_queue_name_is_on_hold_until_it_has_one() {
+    // Given a policy that requires a queue name for every job,
     let mut plane = control_plane(Settings::default(), "4").managing(strict());
 
-    // when jobs are made that name none, then nothing of them runs, and they say why;
+    // when jobs without a queue name are created, then they run no pods and report why;
     put_unnamed_cluster(&mut plane, "own");
     put_unnamed_service(&mut plane);
     plane.play(60);
@@ -121,7 +122,7 @@ fn a_job_that_has_to_name_a_queue_is_held_until_it_does() {
         assert_eq!(plane.told(kind, "NoQueueName"), 1);
     }
 
-    // once they name one they are like all others.
+    // once they have a queue name, they are admitted.
     name_queue(&mut plane, "RayCluster", "own");
     name_queue(&mut plane, "RayService", "chat");
     plane.play(60);
@@ -131,26 +132,26 @@ fn a_job_that_has_to_name_a_queue_is_held_until_it_does() {
 }
 
 #[test]
-fn jobs_of_a_namespace_that_is_not_chosen_are_left_alone_until_it_is() {
-    // Given a namespace whose jobs aren't managed,
+fn jobs_of_an_unselected_namespace_are_unmanaged_until_it_is_selected() {
+    // Given a namespace that the policy does not select,
     let mut plane = control_plane(Settings::default(), "4").managing(chosen());
     label_namespace(&mut plane, "no");
     put_default_queue(&mut plane);
 
-    // when a job is made there, then it runs, whatever quota there is;
+    // when jobs are created there, then they run regardless of quota;
     put_cluster(&mut plane, "large", "low", 8);
     put_unnamed_cluster(&mut plane, "own");
     plane.play(60);
     assert_eq!((plane.pods("large"), plane.pods("own")), (9, 2));
     assert!(plane.workloads("large").is_empty());
 
-    // once the namespace is chosen, the job that names a queue has to have quota,
+    // once the namespace is selected, the job with a queue name needs quota,
     label_namespace(&mut plane, "yes");
     plane.play(60);
     assert_eq!((plane.pods("large"), plane.pods("own")), (0, 2));
     assert!(plane.waits_for("RayCluster", "large").contains("is pending in LocalQueue lq"));
 
-    // and no more once it isn't.
+    // and does not need it once the namespace is unselected.
     label_namespace(&mut plane, "no");
     plane.play(60);
     assert!(plane.workloads("large").is_empty());
@@ -158,7 +159,7 @@ fn jobs_of_a_namespace_that_is_not_chosen_are_left_alone_until_it_is() {
 }
 
 #[test]
-fn a_job_of_a_namespace_that_was_not_seen_yet_waits_for_that() {
+fn job_of_an_unobserved_namespace_waits_until_it_is_observed() {
     let mut plane = control_plane(Settings::default(), "4").managing(chosen());
     plane.delete("Namespace", "default");
     put_cluster(&mut plane, "own", "low", 1);
@@ -172,7 +173,7 @@ fn a_job_of_a_namespace_that_was_not_seen_yet_waits_for_that() {
 }
 
 #[test]
-fn what_another_controller_runs_takes_no_quota() {
+fn job_managed_by_another_controller_uses_no_quota() {
     let mut plane = control_plane(Settings::default(), "2");
     put_cluster(&mut plane, "afar", "high", 1);
     plane

@@ -1,5 +1,4 @@
-//! The whole engine, in a control plane that is only values: what becomes of jobs as they grow, and when their quota is taken
-//! away.
+//! Tests of the whole engine against an in-memory control plane.
 
 mod batch_jobs;
 mod control_plane;

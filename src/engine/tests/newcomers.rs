@@ -1,4 +1,4 @@
-//! Clusters that run already when they come into a queue.
+//! Adoption of clusters that already run when they get a queue name.
 
 use rstest::rstest;
 use serde_json::json;
@@ -12,7 +12,7 @@ fn put_into_queue(plane: &mut ControlPlane, queue: Option<&str>) {
     plane.apply("RayCluster", json!({"metadata": {"name": "chat", "labels": {(names::QUEUE_NAME_LABEL): queue}}}));
 }
 
-/// A cluster of two pods that runs in no queue, beside so much quota.
+/// Returns a control plane with `cpu` quota and an unmanaged cluster that runs two pods.
 fn running(cpu: &str) -> ControlPlane {
     let mut plane = control_plane(Settings::default(), cpu);
     put_cluster(&mut plane, "chat", "low", 1);
@@ -23,7 +23,7 @@ fn running(cpu: &str) -> ControlPlane {
 }
 
 #[test]
-fn with_quota_for_it_nothing_of_a_cluster_stops() {
+fn adopted_cluster_with_quota_keeps_its_pods() {
     let mut plane = running("2");
     let before = plane.uids("chat");
 
@@ -36,9 +36,9 @@ fn with_quota_for_it_nothing_of_a_cluster_stops() {
 }
 
 #[rstest]
-#[case::too_little_quota("1", "lq")]
-#[case::a_queue_that_is_not_there("2", "lost")]
-fn without_it_a_cluster_stops_until_there_is_some(#[case] cpu: &str, #[case] queue: &str) {
+#[case::insufficient_quota("1", "lq")]
+#[case::missing_local_queue("2", "lost")]
+fn adopted_cluster_without_quota_is_suspended_until_admitted(#[case] cpu: &str, #[case] queue: &str) {
     let mut plane = running(cpu);
 
     put_into_queue(&mut plane, Some(queue));
@@ -51,9 +51,9 @@ fn without_it_a_cluster_stops_until_there_is_some(#[case] cpu: &str, #[case] que
     assert_eq!(plane.pods("chat"), 2);
 }
 
-/// Somebody else's rules may forbid the Workload.
+/// Another admission policy may forbid the Workload.
 #[test]
-fn a_queue_that_can_never_be_asked_is_not_waited_for() {
+fn adopted_cluster_whose_workload_cannot_be_created_is_suspended() {
     let mut plane = running("2");
     plane.refuses = Some("Workload");
 

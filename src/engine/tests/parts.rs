@@ -1,4 +1,4 @@
-//! Jobs that lose a part of their quota, and go on with the rest.
+//! Partial preemption: jobs that lose part of their quota and keep running with the rest.
 
 use serde_json::json;
 
@@ -7,16 +7,16 @@ use super::jobs::{cluster_spec, control_plane, meta, put_cluster, put_service, s
 use sluice_queue::Settings;
 use sluice_queue::parts::PARTLY_PREEMPTED;
 
-/// The cluster that serves, and the one that is to take its place.
+/// Returns the active and the pending cluster of a service.
 fn pair(plane: &ControlPlane, service: &str) -> (String, String) {
     let active = plane.service(service).status.and_then(|status| status.active_service_status);
-    let active = active.and_then(|active| active.ray_cluster_name).expect("it serves");
-    let mut others = plane.children(service).into_iter().filter(|name| *name != active);
-    (active.clone(), others.next().expect("an upgrade"))
+    let active = active.and_then(|active| active.ray_cluster_name).expect("an active cluster");
+    let mut pending = plane.children(service).into_iter().filter(|name| *name != active);
+    (active.clone(), pending.next().expect("a pending cluster"))
 }
 
 #[test]
-fn an_upgrade_is_preempted_before_what_serves() {
+fn pending_cluster_is_preempted_before_the_active_one() {
     // Given a service whose upgrade is starting,
     let mut plane = control_plane(Settings::default(), "2");
     put_service(&mut plane, "fruit", "low", "2.53.0");
@@ -29,25 +29,28 @@ fn an_upgrade_is_preempted_before_what_serves() {
     plane.play(5);
     assert_eq!((plane.pods(&active), plane.pods(&pending)), (2, 2));
 
-    // when something more important comes, the upgrade stops, and its quota is kept until its pods are gone;
+    // when a workload of higher priority arrives, the upgrade stops and holds its quota until its
+    // pods are gone;
     plane.linger = true;
     put_cluster(&mut plane, "proud", "high", 1);
     plane.play(5);
     assert_eq!(plane.says("fruit", PARTLY_PREEMPTED), Some(("True".to_owned(), "Surge".to_owned())));
     assert_eq!((plane.pods(&active), plane.pods(&pending), plane.pods("proud")), (2, 2, 0));
     let why = plane.waits_for("RayService", "fruit");
-    assert!(why.starts_with(&format!("{pending} is stopping ({active} keeps running). For workload default/")), "{why}");
+    let expected = format!("{pending} is stopping ({active} keeps running). For workload default/");
+    assert!(why.starts_with(&expected), "{why}");
 
-    // then the other has it, and the upgrade waits while the service serves on;
+    // then the preemptor has the quota, and the upgrade is pending while the service keeps serving;
     plane.linger = false;
     plane.play(10);
     assert_eq!((plane.pods(&active), plane.pods(&pending), plane.pods("proud")), (2, 0, 2));
     assert_eq!(plane.told("Workload", "EvictedDueToPreempted"), 0);
     assert_eq!(plane.told("Workload", "PreemptedWorkload"), 1);
     let why = plane.waits_for("RayService", "fruit");
-    assert!(why.starts_with(&format!("upgrade to {pending} is pending in LocalQueue lq ({active} keeps serving): ")), "{why}");
+    let expected = format!("upgrade to {pending} is pending in LocalQueue lq ({active} keeps serving): ");
+    assert!(why.starts_with(&expected), "{why}");
 
-    // and it goes on as soon as there is room.
+    // and it proceeds as soon as there is quota.
     plane.ailing.clear();
     set_quota(&mut plane, "6");
     plane.play(200);
@@ -55,7 +58,7 @@ fn an_upgrade_is_preempted_before_what_serves() {
 }
 
 #[test]
-fn replicas_that_the_autoscaler_could_take_are_preempted_before_the_job() {
+fn replicas_above_the_autoscaler_minimum_are_preempted_before_the_job() {
     // Given a cluster that may shrink to one of its five workers,
     let mut plane = control_plane(Settings::default(), "7");
     let mut spec = cluster_spec(5, "2.53.0");
@@ -65,14 +68,15 @@ fn replicas_that_the_autoscaler_could_take_are_preempted_before_the_job() {
     plane.play(30);
     assert_eq!(plane.pods("elastic"), 6);
 
-    // when something more important comes, it gives up what it can do without, has back what the other does not need,
+    // when a workload of higher priority arrives, it loses all replicas above its minimum, and
+    // regains those that the preemptor does not need,
     put_cluster(&mut plane, "proud", "high", 1);
     plane.play(30);
     assert_eq!((plane.pods("elastic"), plane.gated("elastic"), plane.pods("proud")), (4, 2, 2));
     assert_eq!(plane.told("Workload", "PartiallyPreempted"), 1);
     assert_eq!(plane.told("Workload", "EvictedDueToPreempted"), 0);
 
-    // and the rest when there is more.
+    // and the rest when there is more quota.
     set_quota(&mut plane, "9");
     plane.play(30);
     assert_eq!((plane.pods("elastic"), plane.gated("elastic"), plane.pods("proud")), (6, 0, 2));

@@ -1,4 +1,4 @@
-//! Clusters whose pods are made anew when their spec changes (`upgradeStrategy: Recreate`), on the whole engine.
+//! Clusters whose pods are recreated when their spec changes (`upgradeStrategy: Recreate`).
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -9,7 +9,8 @@ use sluice_api::ray::names;
 use sluice_jobframework::fitting::UPGRADE_ADMISSIBLE;
 use sluice_queue::Settings;
 
-/// A cluster whose spec may ask for other pods: so many workers, each with so much CPU, and a version in which nothing else differs.
+/// Creates or changes a cluster with `workers` workers of `cpu` CPUs each; `version` changes the
+/// pods but not their requests.
 fn put(plane: &mut ControlPlane, workers: u32, cpu: &str, version: &str) {
     plane.apply("RayCluster", json!({"metadata": meta("chat", "low"), "spec": spec(workers, cpu, version)}));
 }
@@ -22,15 +23,15 @@ fn spec(workers: u32, cpu: &str, version: &str) -> Value {
     spec
 }
 
-/// What pods run.
+/// Returns the distinct descriptions of the running pods.
 fn running(plane: &ControlPlane) -> Vec<String> {
-    let mut kinds: Vec<String> = plane.running("chat").map(what_it_is).collect();
+    let mut kinds: Vec<String> = plane.running("chat").map(description).collect();
     kinds.sort();
     kinds.dedup();
     kinds
 }
 
-fn what_it_is(pod: &Value) -> String {
+fn description(pod: &Value) -> String {
     let cpu = &pod["spec"]["containers"][0]["resources"]["requests"]["cpu"];
     match pod["metadata"]["labels"]["ray.io/node-type"].as_str() {
         Some("worker") => format!("worker of {}", cpu.as_str().unwrap_or_default()),
@@ -46,21 +47,22 @@ fn says(plane: &ControlPlane, kind: &str) -> Option<(String, String)> {
 }
 
 #[test]
-fn pods_are_made_anew_once_the_last_of_the_old_is_gone() {
-    // Given a cluster that runs, with pods that take their time to go,
+fn pods_are_recreated_once_the_last_old_pod_is_gone() {
+    // Given a running cluster with pods that terminate slowly,
     let mut plane = control_plane(Settings::default(), "5");
     put(&mut plane, 2, "1", "2.53.0");
     plane.play(60);
     assert_eq!(plane.pods("chat"), 3);
     plane.linger = true;
 
-    // when it is to have larger workers, then all old pods go, and no other is there before the last of them has;
+    // when its workers get larger, then all old pods are deleted, and no new pod exists before the
+    // last of them is gone;
     put(&mut plane, 2, "2", "2.53.0");
     plane.play(60);
     assert_eq!(running(&plane), ["head", "worker of 1"]);
     assert_eq!((plane.pods("chat"), plane.workloads("chat").len()), (3, 2));
 
-    // and then those of the new spec start, on a slice of their own.
+    // and then those of the new spec start, on a new slice.
     plane.linger = false;
     plane.play(60);
     assert_eq!(running(&plane), ["head", "worker of 2"]);
@@ -70,8 +72,9 @@ fn pods_are_made_anew_once_the_last_of_the_old_is_gone() {
 }
 
 #[test]
-fn an_old_pod_that_has_ended_is_in_the_way_until_it_is_gone() {
-    // Given a cluster that is made anew, and pods that have ended a while before they are gone, as a kubelet has it,
+fn ended_old_pod_blocks_the_recreation_until_it_is_gone() {
+    // Given a cluster that is recreated, and pods that have ended but still exist, as the kubelet
+    // leaves them,
     let mut plane = control_plane(Settings::default(), "5");
     put(&mut plane, 2, "1", "2.53.0");
     plane.play(60);
@@ -83,18 +86,18 @@ fn an_old_pod_that_has_ended_is_in_the_way_until_it_is_gone() {
     }
     plane.play(60);
 
-    // then there is no other pod yet,
+    // then no new pod exists yet,
     assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 1".to_owned()], 3));
 
-    // and those of the new spec start once they are.
+    // and those of the new spec start once the old ones are gone.
     plane.linger = false;
     plane.play(60);
     assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 2".to_owned()], 3));
 }
 
 #[test]
-fn what_runs_is_looked_after_until_there_is_quota_for_what_is_to_come() {
-    // Given a cluster that is to have larger pods, for which others have the quota,
+fn running_pods_are_reconciled_by_the_old_spec_until_the_new_one_has_quota() {
+    // Given a cluster whose pods get larger, while another cluster holds the quota for that,
     let mut plane = control_plane(Settings::default(), "7");
     put(&mut plane, 2, "1", "2.53.0");
     put_cluster(&mut plane, "other", "low", 3);
@@ -103,10 +106,10 @@ fn what_runs_is_looked_after_until_there_is_quota_for_what_is_to_come() {
     plane.play(60);
     assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 1".to_owned()], 3));
     assert_eq!(says(&plane, UPGRADE_ADMISSIBLE), Some(("True".to_owned(), "Recreate".to_owned())));
-    assert!(plane.waits_for("RayCluster", "chat").contains("new spec of chat is pending in LocalQueue lq (chat keeps running)"));
+    assert!(plane.waits_for("RayCluster", "chat").contains("new spec of chat is pending in LocalQueue lq"));
 
-    // when a pod of it fails, then another of the old spec takes its place, and it can be scaled,
-    let worker = plane.running("chat").find(|pod| what_it_is(pod) == "worker of 1").expect("a worker");
+    // when a pod fails, then one of the old spec replaces it, and the cluster can be scaled,
+    let worker = plane.running("chat").find(|pod| description(pod) == "worker of 1").expect("a worker");
     let name = worker["metadata"]["name"].as_str().expect("a name").to_owned();
     plane.delete("Pod", &name);
     plane.play(60);
@@ -115,7 +118,7 @@ fn what_runs_is_looked_after_until_there_is_quota_for_what_is_to_come() {
     plane.play(60);
     assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 1".to_owned()], 2));
 
-    // until the others are gone.
+    // until the other cluster is gone.
     scale(&mut plane, "chat", 2);
     plane.delete("RayCluster", "other");
     plane.play(60);
@@ -123,7 +126,7 @@ fn what_runs_is_looked_after_until_there_is_quota_for_what_is_to_come() {
 }
 
 #[test]
-fn a_spec_for_which_there_is_never_quota_stops_nothing() {
+fn spec_exceeding_the_maximum_quota_stops_no_pods() {
     let mut plane = control_plane(Settings::default(), "5");
     put(&mut plane, 2, "1", "2.53.0");
     plane.play(60);
@@ -134,7 +137,7 @@ fn a_spec_for_which_there_is_never_quota_stops_nothing() {
     assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 1".to_owned()], 3));
     assert_eq!(says(&plane, UPGRADE_ADMISSIBLE), Some(("False".to_owned(), "ExceedsMaxQuota".to_owned())));
 
-    // And it can be taken back.
+    // And it can be reverted.
     put(&mut plane, 2, "1", "2.53.0");
     plane.play(60);
     assert_eq!((plane.pods("chat"), plane.workloads("chat").len()), (3, 1));
@@ -142,7 +145,7 @@ fn a_spec_for_which_there_is_never_quota_stops_nothing() {
 }
 
 #[test]
-fn what_is_taken_back_while_old_pods_stop_starts_again_as_it_was() {
+fn spec_reverted_while_old_pods_terminate_restarts_them() {
     let mut plane = control_plane(Settings::default(), "5");
     put(&mut plane, 2, "1", "2.53.0");
     plane.play(60);
@@ -159,9 +162,9 @@ fn what_is_taken_back_while_old_pods_stop_starts_again_as_it_was() {
     assert_eq!(plane.workloads("chat").len(), 1);
 }
 
-/// An edit that asks for the same quota needs none anew.
+/// An edit with the same requests reuses the quota that the cluster holds.
 #[test]
-fn other_pods_of_the_same_size_take_the_same_quota() {
+fn recreated_pods_of_the_same_size_use_the_same_quota() {
     let mut plane = control_plane(Settings::default(), "3");
     put(&mut plane, 2, "1", "2.53.0");
     plane.play(60);
@@ -171,25 +174,25 @@ fn other_pods_of_the_same_size_take_the_same_quota() {
     plane.play(60);
 
     assert_eq!(plane.pods("chat"), 3);
-    assert!(plane.uids("chat").is_disjoint(&before), "each is another pod");
+    assert!(plane.uids("chat").is_disjoint(&before), "every pod is recreated");
 }
 
 #[rstest]
 #[case::scaling(|spec: &mut Value| spec["workerGroupSpecs"][0]["replicas"] = json!(1))]
-#[case::another_service_type(|spec: &mut Value| spec["headGroupSpec"]["serviceType"] = json!("NodePort"))]
-#[case::another_way_to_write_it(|spec: &mut Value| {
+#[case::service_type(|spec: &mut Value| spec["headGroupSpec"]["serviceType"] = json!("NodePort"))]
+#[case::equivalent_quantities(|spec: &mut Value| {
     spec["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["resources"] =
         json!({"requests": {"cpu": "1000m"}, "limits": {"cpu": 1}});
 })]
-#[case::what_others_write(|spec: &mut Value| {
+#[case::tolerations_of_another_controller(|spec: &mut Value| {
     spec["headGroupSpec"]["template"]["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
 })]
-#[case::another_group(|spec: &mut Value| {
+#[case::additional_group(|spec: &mut Value| {
     let mut group = spec["workerGroupSpecs"][0].clone();
     (group["groupName"], group["replicas"]) = (json!("more"), json!(1));
     spec["workerGroupSpecs"].as_array_mut().expect("groups").push(group);
 })]
-fn a_harmless_edit_leaves_pods_alone(#[case] edit: fn(&mut Value)) {
+fn edit_that_does_not_affect_pods_keeps_them(#[case] edit: fn(&mut Value)) {
     let mut plane = control_plane(Settings::default(), "9");
     put(&mut plane, 1, "1", "2.53.0");
     plane.play(60);
@@ -204,21 +207,21 @@ fn a_harmless_edit_leaves_pods_alone(#[case] edit: fn(&mut Value)) {
 }
 
 #[test]
-fn an_edit_from_before_it_was_to_be_so_counts() {
-    // Given a cluster whose template was changed while it was not to be made anew,
+fn edit_made_before_the_strategy_was_set_counts() {
+    // Given a cluster whose template was changed under the strategy None,
     let mut plane = control_plane(Settings::default(), "9");
-    let kept = |mut spec: Value| {
+    let never = |mut spec: Value| {
         spec["upgradeStrategy"] = json!({"type": "None"});
         spec
     };
-    plane.apply("RayCluster", json!({"metadata": meta("chat", "low"), "spec": kept(spec(1, "1", "2.53.0"))}));
+    plane.apply("RayCluster", json!({"metadata": meta("chat", "low"), "spec": never(spec(1, "1", "2.53.0"))}));
     plane.play(60);
     let before = plane.uids("chat");
-    plane.apply("RayCluster", json!({"metadata": meta("chat", "low"), "spec": kept(spec(1, "2", "2.53.0"))}));
+    plane.apply("RayCluster", json!({"metadata": meta("chat", "low"), "spec": never(spec(1, "2", "2.53.0"))}));
     plane.play(60);
     assert_eq!(plane.uids("chat"), before);
 
-    // when it is, then it is made anew.
+    // when the strategy is set to Recreate, then its pods are recreated.
     put(&mut plane, 1, "2", "2.53.0");
     plane.play(60);
     assert!(plane.uids("chat").is_disjoint(&before));
@@ -226,7 +229,7 @@ fn an_edit_from_before_it_was_to_be_so_counts() {
 }
 
 #[test]
-fn pods_stay_though_somebody_deletes_what_is_kept_of_them() {
+fn pods_survive_the_deletion_of_their_controller_revision() {
     let mut plane = control_plane(Settings::default(), "9");
     put(&mut plane, 1, "1", "2.53.0");
     plane.play(60);
@@ -241,9 +244,10 @@ fn pods_stay_though_somebody_deletes_what_is_kept_of_them() {
     assert_eq!((plane.names("ControllerRevision").len(), plane.workloads("chat").len()), (1, 1));
 }
 
-/// KubeRay 1.7 writes a hash of the spec on the head, which says nothing to us, and nothing on the workers.
+/// KubeRay 1.7 annotates the head with a hash of the spec, which Sluice does not use, and the
+/// workers with nothing.
 #[test]
-fn pods_that_kuberay_made_are_taken_over_and_made_anew_with_the_next_edit() {
+fn pods_created_by_kuberay_are_adopted_and_recreated_with_the_next_edit() {
     // Given a cluster with pods as KubeRay leaves them,
     let mut plane = control_plane(Settings::default(), "0");
     let unqueued = |spec: Value| json!({"metadata": {"name": "chat"}, "spec": spec});
@@ -266,7 +270,7 @@ fn pods_that_kuberay_made_are_taken_over_and_made_anew_with_the_next_edit() {
     }
     let before = plane.uids("chat");
 
-    // when Sluice takes over, then they stay, until other ones are asked for.
+    // when Sluice adopts the cluster, then they stay until the spec changes.
     plane.play(60);
     assert_eq!(plane.uids("chat"), before);
     plane.apply("RayCluster", unqueued(spec(1, "2", "2.53.0")));
@@ -276,7 +280,7 @@ fn pods_that_kuberay_made_are_taken_over_and_made_anew_with_the_next_edit() {
 }
 
 #[test]
-fn a_cluster_in_no_queue_is_made_anew_at_once() {
+fn unmanaged_cluster_is_recreated_immediately() {
     let mut plane = control_plane(Settings::default(), "0");
     let unqueued = |spec: Value| json!({"metadata": {"name": "chat"}, "spec": spec});
     plane.apply("RayCluster", unqueued(spec(1, "1", "2.53.0")));
@@ -290,19 +294,20 @@ fn a_cluster_in_no_queue_is_made_anew_at_once() {
 }
 
 #[test]
-fn nothing_is_made_of_an_edit_that_is_not_kept_yet() {
-    // Given a cluster that is edited, and grows at the same time, while what it is to be can't be written down,
+fn edit_without_a_stored_revision_creates_no_pods() {
+    // Given a cluster that is edited and scaled up at the same time, while its revision cannot be
+    // stored,
     let mut plane = control_plane(Settings::default(), "9");
     put(&mut plane, 2, "1", "2.53.0");
     plane.play(60);
     plane.late = Some("ControllerRevision");
 
-    // when that takes its time, then it grows as what it was,
+    // when that write is delayed, then it scales up by the old spec,
     put(&mut plane, 3, "2", "2.53.0");
     plane.play(60);
     assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 1".to_owned()], 4));
 
-    // and is made anew after that.
+    // and is recreated after that.
     plane.late = None;
     plane.arrive();
     plane.play(60);
@@ -310,19 +315,19 @@ fn nothing_is_made_of_an_edit_that_is_not_kept_yet() {
 }
 
 #[test]
-fn an_old_pod_that_comes_late_goes_alone() {
-    // Given a cluster whose pods were made anew,
+fn late_pod_of_an_old_revision_is_deleted_alone() {
+    // Given a cluster whose pods were recreated,
     let mut plane = control_plane(Settings::default(), "5");
     put(&mut plane, 2, "1", "2.53.0");
     plane.play(60);
-    let old = plane.running("chat").find(|pod| what_it_is(pod) == "worker of 1").expect("a worker").clone();
+    let old = plane.running("chat").find(|pod| description(pod) == "worker of 1").expect("a worker").clone();
     put(&mut plane, 2, "2", "2.53.0");
     plane.play(60);
     let names =
         |plane: &ControlPlane| plane.running("chat").map(|pod| pod["metadata"]["uid"].clone()).collect::<Vec<_>>();
     let new = names(&plane);
 
-    // when one of the old kind comes to be after all, as if a process that is gone had asked for it,
+    // when a pod of the old revision appears, as if a previous process had created it,
     let mut late = old;
     late["metadata"] = json!({
         "name": "late", "namespace": "default", "labels": late["metadata"]["labels"],
@@ -331,31 +336,31 @@ fn an_old_pod_that_comes_late_goes_alone() {
     plane.apply("Pod", late);
     plane.play(60);
 
-    // then it goes, and no other.
+    // then it is deleted, and no other.
     assert_eq!(names(&plane), new);
     assert_eq!(running(&plane), ["head", "worker of 2"]);
 }
 
 #[test]
-fn a_spec_that_makes_no_sense_stops_nothing() {
-    // Given a cluster that runs, the spec of which is edited into something that makes no sense,
+fn invalid_spec_stops_no_pods() {
+    // Given a running cluster whose spec becomes invalid,
     let mut plane = control_plane(Settings::default(), "5");
     put(&mut plane, 2, "1", "2.53.0");
     plane.play(60);
-    let mut wrong = spec(2, "2", "2.53.0");
-    wrong["headGroupSpec"]["rayStartParams"] = json!({"redis-username": "me"});
-    plane.apply("RayCluster", json!({"metadata": meta("chat", "low"), "spec": wrong}));
+    let mut invalid = spec(2, "2", "2.53.0");
+    invalid["headGroupSpec"]["rayStartParams"] = json!({"redis-username": "me"});
+    plane.apply("RayCluster", json!({"metadata": meta("chat", "low"), "spec": invalid}));
     plane.play(60);
     assert_eq!(says(&plane, names::SPEC_REJECTED), Some(("True".to_owned(), "InvalidSpec".to_owned())));
 
-    // when a pod of it fails, then another of the spec that was good takes its place,
-    let worker = plane.running("chat").find(|pod| what_it_is(pod) == "worker of 1").expect("a worker");
+    // when a pod fails, then one of the last valid spec replaces it,
+    let worker = plane.running("chat").find(|pod| description(pod) == "worker of 1").expect("a worker");
     let name = worker["metadata"]["name"].as_str().expect("a name").to_owned();
     plane.delete("Pod", &name);
     plane.play(60);
     assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 1".to_owned()], 3));
 
-    // and once it is put right, it becomes what it was to be.
+    // and once the spec is valid, its pods are recreated by it.
     plane.apply(
         "RayCluster",
         json!({"metadata": {"name": "chat"}, "spec": {"headGroupSpec": {"rayStartParams": null}}}),

@@ -1,4 +1,4 @@
-//! Clusters whose state is kept in a Redis, on the whole engine: from their beginning to their end.
+//! Clusters with GCS fault tolerance, which store their state in Redis.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use sluice_queue::Settings;
 
 const JOB: &str = "chat-redis-cleanup";
 
-/// A cluster that runs, the state of which is kept in a Redis.
+/// Returns a control plane with a running cluster that stores its state in Redis.
 fn kept() -> ControlPlane {
     let mut plane = control_plane(Settings::default(), "4");
     let mut spec = cluster_spec(1, "2.53.0");
@@ -30,31 +30,31 @@ fn fail(plane: &mut ControlPlane) {
 }
 
 #[test]
-fn its_keys_go_before_it_does_and_after_its_pods_have() {
-    // Given such a cluster, with pods that take their time to go,
+fn redis_keys_are_deleted_after_the_pods_and_before_the_cluster() {
+    // Given such a cluster, with pods that terminate slowly,
     let mut plane = kept();
     plane.linger = true;
 
-    // when it is deleted, then its keys stay while a head could write some,
+    // when it is deleted, then its keys stay while a head could write them,
     plane.delete("RayCluster", "chat");
     plane.play(60);
     assert!(plane.has("RayCluster", "chat") && !plane.has("Job", JOB));
     plane.linger = false;
     plane.play(10);
     assert!(plane.has("RayCluster", "chat") && plane.has("Job", JOB));
-    let over = plane.says("chat", "Finished").expect("it uses no quota any more");
-    assert_eq!(over.0, "True");
+    let finished = plane.says("chat", "Finished").expect("a finished slice, which holds no quota");
+    assert_eq!(finished.0, "True");
     let job = plane.object("Job", JOB);
     let pod = &job["spec"]["template"]["spec"];
-    assert_eq!(pod["serviceAccountName"], Value::Null, "that of its autoscaler goes with it");
+    assert_eq!(pod["serviceAccountName"], Value::Null, "the autoscaler's account is deleted with the cluster");
     assert_eq!(job["spec"]["activeDeadlineSeconds"], 300);
     let container = &pod["containers"][0];
     let env = container["env"].as_array().expect("an environment");
-    assert!(env.iter().all(|variable| variable["name"] != "RAY_AUTH_TOKEN"), "the token goes with it");
+    assert!(env.iter().all(|variable| variable["name"] != "RAY_AUTH_TOKEN"), "the token is deleted with the cluster");
     let address = env.iter().find(|variable| variable["name"] == "RAY_REDIS_ADDRESS").expect("the address");
     assert_eq!((&address["value"], &container["resources"]["limits"]["cpu"]), (&json!("redis:6379"), &json!("200m")));
 
-    // and once they are gone, so is it.
+    // and once the keys are deleted, the cluster is gone.
     plane.complete_pods(JOB);
     plane.play(10);
     assert!(!plane.has("RayCluster", "chat"));
@@ -65,9 +65,9 @@ fn its_keys_go_before_it_does_and_after_its_pods_have() {
 }
 
 #[rstest]
-#[case::it_fails(fail, 10, "RedisCleanupFailed")]
-#[case::it_never_ends(|_: &mut ControlPlane| (), 301, "ForceDeletedStuckCluster")]
-#[case::its_owner_waits_for_less(
+#[case::job_fails(fail, 10, "RedisCleanupFailed")]
+#[case::job_never_ends(|_: &mut ControlPlane| (), 301, "ForceDeletedStuckCluster")]
+#[case::shorter_deletion_timeout(
     |plane: &mut ControlPlane| {
         let annotations = json!({"ray.io/gcs-ft-deletion-timeout": "30"});
         plane.apply("RayCluster", json!({"metadata": {"name": "chat", "annotations": annotations}}));
@@ -75,10 +75,10 @@ fn its_keys_go_before_it_does_and_after_its_pods_have() {
     31,
     "ForceDeletedStuckCluster"
 )]
-fn b40_a_redis_that_is_not_cleaned_up_holds_nobody(
+fn b40_failed_redis_cleanup_does_not_block_deletion(
     #[case] happens: fn(&mut ControlPlane),
     #[case] seconds: i64,
-    #[case] told: &str,
+    #[case] reason: &str,
 ) {
     let mut plane = kept();
     plane.delete("RayCluster", "chat");
@@ -89,14 +89,14 @@ fn b40_a_redis_that_is_not_cleaned_up_holds_nobody(
     plane.play(seconds);
 
     assert!(!plane.has("RayCluster", "chat"));
-    assert_eq!(plane.told("RayCluster", told), 1);
-    let note = plane.notes.iter().find(|note| note.reason == told).expect("an event");
+    assert_eq!(plane.told("RayCluster", reason), 1);
+    let note = plane.notes.iter().find(|note| note.reason == reason).expect("an event");
     assert!(note.message.contains("may be left in the Redis"), "{}", note.message);
 }
 
-/// KubeRay would wait for ever: it looks at the finalizer only where fault tolerance is on.
+/// KubeRay would wait forever: it handles the finalizer only while fault tolerance is on.
 #[test]
-fn a_cluster_for_which_it_was_turned_off_again_goes_at_once() {
+fn cluster_with_fault_tolerance_turned_off_is_deleted_immediately() {
     let mut plane = kept();
     plane.apply("RayCluster", json!({"metadata": {"name": "chat"}, "spec": {"gcsFaultToleranceOptions": Value::Null}}));
     plane.delete("RayCluster", "chat");
@@ -105,7 +105,7 @@ fn a_cluster_for_which_it_was_turned_off_again_goes_at_once() {
 }
 
 #[test]
-fn the_job_has_as_long_as_the_cluster_is_held() {
+fn cleanup_job_deadline_equals_the_deletion_timeout_of_the_cluster() {
     let mut plane = kept();
     let annotations = json!({"ray.io/gcs-ft-deletion-timeout": "900"});
     plane.apply("RayCluster", json!({"metadata": {"name": "chat", "annotations": annotations}}));
@@ -115,7 +115,7 @@ fn the_job_has_as_long_as_the_cluster_is_held() {
 }
 
 #[test]
-fn keys_that_another_cluster_may_need_stay() {
+fn redis_keys_shared_with_another_cluster_are_not_deleted() {
     // Given two clusters whose keys begin with the same name,
     let mut plane = kept();
     let mut spec = cluster_spec(1, "2.53.0");
@@ -123,23 +123,23 @@ fn keys_that_another_cluster_may_need_stay() {
     plane.apply("RayCluster", json!({"metadata": meta("talk", "low"), "spec": spec}));
     plane.play(60);
 
-    // when one of them is deleted, then it goes, and says why it leaves its keys;
+    // when one of them is deleted, then it is gone and reports why its keys stay;
     plane.delete("RayCluster", "chat");
     plane.play(10);
     assert!(!plane.has("RayCluster", "chat") && !plane.has("Job", JOB));
     let note = plane.notes.iter().find(|note| note.reason == "RedisCleanupSkipped").expect("an event");
     assert!(note.message.contains("/talk keeps its state under \"chats\""), "{}", note.message);
 
-    // and the last one takes them with it.
+    // and the last one deletes them.
     plane.delete("RayCluster", "talk");
     plane.play(10);
     assert!(plane.has("Job", "talk-redis-cleanup"));
 }
 
-/// That Ray itself goes on without its head is for a test with Ray.
+/// A test with Ray covers that Ray itself keeps running without its head.
 #[test]
-fn b15_while_a_head_is_gone_whose_state_is_kept_its_workers_take_requests() {
-    // Given a service that serves, the state of which is kept in a Redis,
+fn b15_workers_keep_serving_while_a_fault_tolerant_head_is_restarted() {
+    // Given a serving service that stores its state in Redis,
     let mut plane = control_plane(Settings::default(), "4");
     put_service(&mut plane, "chat", "low", "2.53.0");
     let options = json!({"rayClusterConfig": {"gcsFaultToleranceOptions": {"redisAddress": "redis:6379"}}});
@@ -153,7 +153,7 @@ fn b15_while_a_head_is_gone_whose_state_is_kept_its_workers_take_requests() {
     let before = workers(&plane);
     assert_eq!(before.len(), 1);
 
-    // when its head is lost, and another one takes long to be ready,
+    // when its head is lost, and the new one takes long to become ready,
     let head_of = |plane: &ControlPlane| {
         let name = plane.names("Pod").into_iter().find(|name| name.contains("-head-")).expect("a head");
         (plane.object("Pod", &name)["metadata"]["uid"].clone(), name)
@@ -163,12 +163,12 @@ fn b15_while_a_head_is_gone_whose_state_is_kept_its_workers_take_requests() {
     plane.delete("Pod", &head);
     plane.play(60);
 
-    // then requests go to the same workers as before, and the head comes back.
+    // then the same workers receive traffic as before, and the head is replaced.
     let slice = plane.object("EndpointSlice", "chat-serve-svc-1");
-    let takes_requests = |endpoint: &&Value| endpoint["conditions"]["ready"] == true;
-    let takers = slice["endpoints"].as_array().into_iter().flatten().filter(takes_requests);
-    let takers: Vec<Value> = takers.map(|endpoint| endpoint["targetRef"]["uid"].clone()).collect();
-    assert_eq!((&takers, &workers(&plane)), (&before, &before));
+    let is_ready = |endpoint: &&Value| endpoint["conditions"]["ready"] == true;
+    let ready = slice["endpoints"].as_array().into_iter().flatten().filter(is_ready);
+    let ready: Vec<Value> = ready.map(|endpoint| endpoint["targetRef"]["uid"].clone()).collect();
+    assert_eq!((&ready, &workers(&plane)), (&before, &before));
     assert_eq!(plane.told("RayService", "UpgradeStarted"), 0);
     plane.ailing.clear();
     plane.play(60);

@@ -1,4 +1,4 @@
-//! Clusters whose pods the API server refuses, on the whole engine.
+//! Clusters whose pods the API server rejects.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn cluster(workers: u32) -> Value {
     json!({"metadata": meta("chat", "low"), "spec": cluster_spec(workers, "2.53.0")})
 }
 
-/// Reason and message of the condition `ReplicaFailure`.
+/// Returns reason and message of the condition `ReplicaFailure`.
 fn failure(plane: &ControlPlane) -> Option<(String, String)> {
     let conditions = plane.object("RayCluster", "chat")["status"]["conditions"].as_array().cloned()?;
     let found = conditions.into_iter().find(|condition| condition["type"] == "ReplicaFailure")?;
@@ -21,29 +21,29 @@ fn failure(plane: &ControlPlane) -> Option<(String, String)> {
 }
 
 #[test]
-fn b36_a_cluster_says_why_the_api_server_refuses_its_pods() {
-    // Given a namespace in which no pod can be made,
+fn b36_cluster_reports_why_the_api_server_rejects_its_pods() {
+    // Given a namespace in which no pod can be created,
     let mut plane = control_plane(Settings::default(), "4");
     plane.refuses = Some("Pod");
 
-    // when a cluster is admitted, then it says so, and is tried again and again, at a pace that the API server can bear;
+    // when a cluster is admitted, then it reports the failure, and retries with backoff;
     plane.apply("RayCluster", cluster(1));
     plane.play(120);
     let (reason, message) = failure(&plane).expect("a condition");
     assert_eq!(reason, "FailedCreateHeadPod");
     assert!(message.contains("create of Pod default/chat-head-") && message.ends_with("it is forbidden"), "{message}");
     let tries = plane.tries("Pod");
-    assert!((10..30).contains(&tries), "{tries} tries in two minutes");
-    assert_eq!(plane.told("RayCluster", "CreatedHeadPod"), 0, "what was not done is not told");
+    assert!((10..30).contains(&tries), "{tries} attempts in two minutes");
+    assert_eq!(plane.told("RayCluster", "CreatedHeadPod"), 0, "a failed write emits no Event of success");
 
-    // and when it is allowed to, it has its pods, and says nothing of that any more.
+    // and once pods are allowed, they are created and the condition is removed.
     plane.refuses = None;
     plane.play(60);
     assert_eq!((plane.pods("chat"), failure(&plane)), (2, None));
 }
 
 #[test]
-fn what_is_not_wanted_any_more_is_no_failure() {
+fn failure_is_dropped_when_the_pod_is_no_longer_desired() {
     let mut plane = control_plane(Settings::default(), "4");
     plane.apply("RayCluster", cluster(0));
     plane.play(60);
@@ -52,7 +52,7 @@ fn what_is_not_wanted_any_more_is_no_failure() {
     plane.play(60);
     assert_eq!(failure(&plane).expect("a condition").0, "FailedCreateWorkerPod");
 
-    // Nothing else waits until it is tried again.
+    // The backoff of the pod does not delay the status.
     plane.apply("RayCluster", cluster(0));
     plane.play(1);
 
@@ -60,7 +60,7 @@ fn what_is_not_wanted_any_more_is_no_failure() {
 }
 
 #[test]
-fn a_service_says_why_the_api_server_refuses_the_pods_of_its_cluster() {
+fn service_reports_why_the_api_server_rejects_the_pods_of_its_cluster() {
     let mut plane = control_plane(Settings::default(), "4");
     plane.refuses = Some("Pod");
     put_service(&mut plane, "chat", "low", "2.53.0");
@@ -68,6 +68,6 @@ fn a_service_says_why_the_api_server_refuses_the_pods_of_its_cluster() {
 
     let conditions = plane.service("chat").status.expect("a status").conditions;
     let ready = condition::get(&conditions, "Ready").expect("a condition");
-    let is_told = ready.message.contains("FailedCreateHeadPod") && ready.message.contains("it is forbidden");
-    assert!(is_told && ready.status == "False", "{ready:?}");
+    let is_reported = ready.message.contains("FailedCreateHeadPod") && ready.message.contains("it is forbidden");
+    assert!(is_reported && ready.status == "False", "{ready:?}");
 }

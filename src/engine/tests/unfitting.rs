@@ -1,4 +1,5 @@
-//! Upgrades that can never be admitted beside what serves, and those that wait for too long.
+//! Upgrades that exceed the maximum quota together with the active cluster, and upgrades that time
+//! out before admission.
 
 use serde_json::{Value, json};
 
@@ -10,7 +11,8 @@ use sluice_jobframework::fitting::UPGRADE_ADMISSIBLE;
 use sluice_queue::Settings;
 use sluice_rayservice::status::UPGRADE_HELD;
 
-/// A service of a head and a worker that serves, alone in a queue of so many CPUs, with this annotation.
+/// Returns a control plane with `cpu` quota, a serving service of a head and a worker with this
+/// annotation, and the name of its active cluster.
 fn serving(cpu: &str, annotation: &str, value: &str) -> (ControlPlane, String) {
     let mut plane = control_plane(Settings::default(), cpu);
     put_service(&mut plane, "chat", "low", "2.53.0");
@@ -33,10 +35,11 @@ fn upgrade(plane: &mut ControlPlane, version: &str) -> String {
     plane.children("chat").into_iter().find(|child| !before.contains(child)).expect("a pending cluster")
 }
 
-/// Status, reason and message of a condition of the service; none if it isn't there.
+/// Returns status, reason and message of a condition of the service; `None` if it has none.
 fn says(plane: &ControlPlane, kind: &str) -> Option<(String, String, String)> {
     let conditions = plane.service("chat").status.unwrap_or_default().conditions;
-    condition::get(&conditions, kind).map(|it| (it.status.clone(), it.reason.clone(), it.message.clone()))
+    let found = condition::get(&conditions, kind)?;
+    Some((found.status.clone(), found.reason.clone(), found.message.clone()))
 }
 
 fn reason(plane: &ControlPlane, kind: &str) -> Option<String> {
@@ -47,19 +50,19 @@ fn given_up(plane: &ControlPlane) -> bool {
     plane.service("chat").metadata.annotations.is_some_and(|all| all.contains_key(GIVEN_UP_ANNOTATION))
 }
 
-/// The cluster that requests are sent to.
+/// Returns the name of the cluster that the serve Service selects.
 fn routed(plane: &ControlPlane) -> String {
     let service = plane.object("Service", "chat-serve-svc");
     service["spec"]["selector"]["ray.io/cluster"].as_str().expect("a selector").to_owned()
 }
 
 #[test]
-fn an_upgrade_that_can_never_fit_is_told_at_once_and_follows_the_quota() {
+fn upgrade_exceeding_the_maximum_quota_is_reported_immediately_and_follows_quota_changes() {
     // Given a service of 2 CPU in a queue of 3,
     let (mut plane, old) = serving("3", WHEN_EXCEEDS_ANNOTATION, "Wait");
     assert_eq!(says(&plane, UPGRADE_ADMISSIBLE), None, "there is no upgrade");
 
-    // when it is upgraded, then what is missing is said at once, and what would help;
+    // when it is upgraded, then the shortfall and the remedies are reported immediately;
     let new = upgrade(&mut plane, "2.54.0");
     let (status, why, message) = says(&plane, UPGRADE_ADMISSIBLE).expect("an answer");
     assert_eq!((status.as_str(), why.as_str()), ("False", "ExceedsMaxQuota"));
@@ -70,20 +73,20 @@ fn an_upgrade_that_can_never_fit_is_told_at_once_and_follows_the_quota() {
          so that RayCluster {old} stops before RayCluster {new} starts"
     );
     assert_eq!(message, expected);
-    assert_eq!(plane.told("RayService", "ExceedsMaxQuota"), 2, "once for what is short, once for what would help");
+    assert_eq!(plane.told("RayService", "ExceedsMaxQuota"), 2, "one Event for the shortfall, one for the remedies");
 
-    // what serves is left alone;
+    // the active cluster keeps serving;
     plane.play(600);
     assert_eq!((plane.pods(&old), plane.pods(&new), routed(&plane)), (2, 0, old.clone()));
 
-    // more quota that others have is something to wait for,
+    // with more quota, held by another cluster, the upgrade is pending,
     put_cluster(&mut plane, "other", "low", 0);
     plane.play(5);
     set_quota(&mut plane, "4");
     plane.play(1);
     assert_eq!(reason(&plane, UPGRADE_ADMISSIBLE).as_deref(), Some("Fits"));
 
-    // and once it is free the upgrade goes through, and no more is said of it.
+    // and once that quota is released, the upgrade completes and its condition is removed.
     plane.delete("RayCluster", "other");
     plane.play(1);
     assert_eq!(reason(&plane, UPGRADE_ADMISSIBLE).as_deref(), Some("Admitted"));
@@ -93,7 +96,7 @@ fn an_upgrade_that_can_never_fit_is_told_at_once_and_follows_the_quota() {
 }
 
 #[test]
-fn a_choice_that_is_none_is_named_and_waits() {
+fn invalid_annotation_value_is_reported_and_means_wait() {
     let (mut plane, old) = serving("3", WHEN_EXCEEDS_ANNOTATION, "recreate");
     assert_eq!(plane.told("RayService", "InvalidAnnotation"), 1);
     let (_, _, message) = says(&plane, condition::UNSUPPORTED).expect("a warning");
@@ -109,29 +112,30 @@ fn a_choice_that_is_none_is_named_and_waits() {
 }
 
 #[test]
-fn a_service_is_made_anew_where_there_is_no_room_for_two() {
-    // Given a service that fills its queue and may be made anew,
+fn service_is_recreated_where_two_clusters_exceed_the_quota() {
+    // Given a service that fills its queue and may be recreated,
     let (mut plane, old) = serving("2", WHEN_EXCEEDS_ANNOTATION, "Recreate");
     plane.linger = true;
 
-    // when it is upgraded, then the new cluster has quota before the old one stops, and no pod while the old one has any;
+    // when it is upgraded, then the new cluster is admitted before the old one stops, and has no
+    // pods while the old one has any;
     let new = upgrade(&mut plane, "2.54.0");
     plane.play(30);
     assert_eq!((plane.pods(&old), plane.pods(&new)), (2, 0));
     let slices = plane.workloads("chat");
-    let holds = |slice: &&sluice_api::kueue::Workload| {
+    let holds_quota = |slice: &&sluice_api::kueue::Workload| {
         let conditions = slice.status.clone().unwrap_or_default().conditions;
         condition::is_true(&conditions, "QuotaReserved") && !condition::is_true(&conditions, "Finished")
     };
-    assert_eq!(slices.iter().filter(holds).count(), 2, "the old pods are paid for by the old slice");
+    assert_eq!(slices.iter().filter(holds_quota).count(), 2, "the old slice covers the old pods");
     assert_eq!(plane.object("RayCluster", &old)["spec"]["suspend"], true);
     assert_eq!(plane.object("RayCluster", &new)["spec"]["suspend"], true);
-    let told = plane.notes.iter().find(|note| note.reason == "GateClosed").expect("an event");
-    assert!(told.message.contains(&format!("RayCluster {new} replaces it, and requests fail")), "{told:?}");
+    let event = plane.notes.iter().find(|note| note.reason == "GateClosed").expect("an event");
+    assert!(event.message.contains(&format!("RayCluster {new} replaces it, and requests fail")), "{event:?}");
     let (_, _, progress) = says(&plane, "UpgradeInProgress").expect("a condition");
     assert!(progress.contains(&format!("RayCluster {old} is active but suspended, so requests fail")), "{progress}");
 
-    // and it serves in the end, on one slice.
+    // and it serves in the end, with one slice.
     plane.linger = false;
     plane.play(200);
     assert_eq!((plane.children("chat"), plane.pods(&new), routed(&plane)), (vec![new.clone()], 2, new));
@@ -140,8 +144,8 @@ fn a_service_is_made_anew_where_there_is_no_room_for_two() {
 }
 
 #[test]
-fn a_service_is_not_stopped_while_there_is_no_quota_for_the_next() {
-    // Given a service whose next cluster is larger than what is free,
+fn service_keeps_serving_until_its_next_cluster_has_quota() {
+    // Given a service whose next cluster is larger than the unused quota,
     let (mut plane, old) = serving("4", WHEN_EXCEEDS_ANNOTATION, "Recreate");
     put_cluster(&mut plane, "other", "low", 1);
     plane.play(30);
@@ -152,21 +156,21 @@ fn a_service_is_not_stopped_while_there_is_no_quota_for_the_next() {
         plane.apply("RayService", json!({"metadata": {"name": "chat"}, "spec": spec}));
     };
 
-    // when it is upgraded, then it waits for that, and what serves goes on;
+    // when it is upgraded, then the upgrade is pending and the active cluster keeps serving;
     grow(&mut plane, "2");
     plane.play(60);
     assert_eq!(reason(&plane, UPGRADE_ADMISSIBLE).as_deref(), Some("Recreate"));
     assert_eq!(plane.told("RayService", "Recreate"), 1);
     assert_eq!((plane.pods(&old), routed(&plane)), (2, old.clone()));
 
-    // taken back, it has left no trace;
+    // rolled back, it leaves no trace;
     grow(&mut plane, "1");
     plane.play(60);
     assert_eq!((plane.children("chat"), plane.pods(&old)), (vec![old.clone()], 2));
     plane.workload("chat");
     assert_eq!(plane.told("RayService", "GateClosed"), 0);
 
-    // asked for again, it goes through once there is quota.
+    // upgraded again, it completes once there is quota.
     grow(&mut plane, "2");
     plane.play(5);
     plane.delete("RayCluster", "other");
@@ -177,15 +181,15 @@ fn a_service_is_not_stopped_while_there_is_no_quota_for_the_next() {
 }
 
 #[test]
-fn what_stops_for_the_next_comes_back_if_the_spec_does() {
-    // Given an old cluster whose last pods are going for the next one,
+fn stopping_cluster_is_restored_when_the_spec_is_reverted() {
+    // Given an old cluster whose last pods terminate for the next one,
     let (mut plane, old) = serving("2", WHEN_EXCEEDS_ANNOTATION, "Recreate");
     plane.linger = true;
     let new = upgrade(&mut plane, "2.54.0");
     plane.play(10);
     assert_eq!(plane.object("RayCluster", &old)["spec"]["suspend"], true);
 
-    // when the spec is put back, then it is the old one that goes on.
+    // when the spec is reverted, then the old cluster serves again.
     put_service(&mut plane, "chat", "low", "2.53.0");
     plane.play(10);
     plane.linger = false;
@@ -197,14 +201,14 @@ fn what_stops_for_the_next_comes_back_if_the_spec_does() {
 }
 
 #[test]
-fn what_is_to_be_next_may_change_while_the_old_one_stops() {
-    // Given an old cluster whose last pods are going for the next one,
+fn next_cluster_may_change_while_the_old_one_stops() {
+    // Given an old cluster whose last pods terminate for the next one,
     let (mut plane, old) = serving("2", WHEN_EXCEEDS_ANNOTATION, "Recreate");
     plane.linger = true;
     upgrade(&mut plane, "2.54.0");
     plane.play(10);
 
-    // when yet another is wanted, then it starts when they are gone.
+    // when the spec changes again, then that cluster starts when the pods are gone.
     let next = upgrade(&mut plane, "2.55.0");
     plane.play(30);
     assert_eq!((plane.pods(&old), plane.pods(&next)), (2, 0));
@@ -215,15 +219,16 @@ fn what_is_to_be_next_may_change_while_the_old_one_stops() {
 }
 
 #[test]
-fn what_stopped_for_the_next_comes_back_if_another_is_wanted_that_never_fits() {
-    // Given a cluster that has stopped for the next one, which does not get ready,
+fn stopped_cluster_is_restored_when_the_next_spec_exceeds_the_maximum_quota() {
+    // Given a cluster that has stopped for the next one, which does not become ready,
     let (mut plane, old) = serving("2", WHEN_EXCEEDS_ANNOTATION, "Recreate");
     let new = upgrade(&mut plane, "2.54.0");
     plane.ailing.insert(new.clone());
     plane.play(30);
     assert_eq!((plane.pods(&old), plane.pods(&new)), (0, 2));
 
-    // when something is wanted instead that is larger than all there is, then the old one serves again.
+    // when the spec changes to one that exceeds the maximum quota, then the old cluster serves
+    // again.
     let mut spec = plane.object("RayService", "chat")["spec"].clone();
     spec["rayClusterConfig"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["resources"] =
         json!({"requests": {"cpu": "2"}, "limits": {"cpu": "2"}});
@@ -235,15 +240,15 @@ fn what_stopped_for_the_next_comes_back_if_another_is_wanted_that_never_fits() {
 }
 
 #[test]
-fn what_stopped_for_what_serves_now_may_be_wanted_next() {
-    // Given a service that was made anew, and whose former cluster is still there,
+fn stopped_cluster_may_replace_its_replacement() {
+    // Given a service that was recreated, and whose former cluster still exists,
     let (mut plane, old) = serving("2", WHEN_EXCEEDS_ANNOTATION, "Recreate");
     plane.apply("RayService", json!({"metadata": {"name": "chat"}, "spec": {"rayClusterDeletionDelaySeconds": 3600}}));
     let new = upgrade(&mut plane, "2.54.0");
     plane.play(200);
     assert_eq!((routed(&plane), plane.children("chat").len()), (new.clone(), 2));
 
-    // when the spec is put back, then the former takes the place of the latter in turn.
+    // when the spec is reverted, then the former cluster replaces the new one.
     put_service(&mut plane, "chat", "low", "2.53.0");
     plane.play(200);
 
@@ -251,14 +256,14 @@ fn what_stopped_for_what_serves_now_may_be_wanted_next() {
 }
 
 #[test]
-fn what_is_evicted_while_it_is_made_anew_comes_back_as_the_next() {
-    // Given a service that is being made anew,
+fn service_evicted_during_its_recreation_resumes_as_the_next_cluster() {
+    // Given a service that is being recreated,
     let (mut plane, old) = serving("2", WHEN_EXCEEDS_ANNOTATION, "Recreate");
     plane.linger = true;
     let new = upgrade(&mut plane, "2.54.0");
     plane.play(10);
 
-    // when something more important takes all its quota, then that starts when the old pods are gone,
+    // when a workload of higher priority preempts it, then that starts when the old pods are gone,
     put_cluster(&mut plane, "proud", "high", 1);
     plane.play(30);
     assert_eq!((plane.pods(&old), plane.pods(&new), plane.pods("proud")), (2, 0, 0));
@@ -266,14 +271,14 @@ fn what_is_evicted_while_it_is_made_anew_comes_back_as_the_next() {
     plane.play(30);
     assert_eq!((plane.pods(&old), plane.pods(&new), plane.pods("proud")), (0, 0, 2));
 
-    // and the next cluster when that is gone.
+    // and the next cluster starts when the preemptor is gone.
     plane.delete("RayCluster", "proud");
     plane.play(300);
     assert_eq!((plane.children("chat"), plane.pods(&new), routed(&plane)), (vec![new.clone()], 2, new));
 }
 
 #[test]
-fn what_is_evicted_under_a_hopeless_upgrade_comes_back() {
+fn active_cluster_evicted_during_an_upgrade_exceeding_the_maximum_quota_is_readmitted() {
     let (mut plane, old) = serving("3", WHEN_EXCEEDS_ANNOTATION, "Wait");
     let new = upgrade(&mut plane, "2.54.0");
     put_cluster(&mut plane, "proud", "high", 2);
@@ -283,12 +288,12 @@ fn what_is_evicted_under_a_hopeless_upgrade_comes_back() {
     plane.delete("RayCluster", "proud");
     plane.play(60);
 
-    assert_eq!((plane.pods(&old), plane.pods(&new)), (2, 0), "it does not wait for what never fits beside it");
+    assert_eq!((plane.pods(&old), plane.pods(&new)), (2, 0), "it does not wait for the upgrade that never fits");
     assert_eq!(reason(&plane, UPGRADE_ADMISSIBLE).as_deref(), Some("ExceedsMaxQuota"));
 }
 
 #[test]
-fn what_is_evicted_under_an_upgrade_comes_back_before_there_is_room_for_that() {
+fn active_cluster_evicted_during_an_upgrade_is_readmitted_before_the_upgrade() {
     let (mut plane, old) = serving("4", WHEN_EXCEEDS_ANNOTATION, "Wait");
     put_cluster(&mut plane, "proud", "high", 2);
     let new = upgrade(&mut plane, "2.54.0");
@@ -298,13 +303,13 @@ fn what_is_evicted_under_an_upgrade_comes_back_before_there_is_room_for_that() {
     put_cluster(&mut plane, "proud", "high", 1);
     plane.play(60);
 
-    assert_eq!((plane.pods(&old), plane.pods(&new)), (2, 0), "the upgrade waits, not what serves");
+    assert_eq!((plane.pods(&old), plane.pods(&new)), (2, 0), "the upgrade is pending, not the active cluster");
     assert_eq!(reason(&plane, UPGRADE_ADMISSIBLE).as_deref(), Some("Fits"));
 }
 
 #[test]
-fn an_upgrade_that_waits_for_too_long_is_given_up_until_another_is_wanted() {
-    // Given an upgrade that waits for what others have,
+fn upgrade_that_times_out_is_rolled_back_until_the_spec_changes() {
+    // Given an upgrade that is pending for quota of another cluster,
     let (mut plane, old) = serving("4", TIMEOUT_ANNOTATION, "1m30s");
     put_cluster(&mut plane, "other", "low", 1);
     plane.play(30);
@@ -312,25 +317,25 @@ fn an_upgrade_that_waits_for_too_long_is_given_up_until_another_is_wanted() {
     plane.play(88);
     assert!(plane.has("RayCluster", &new) && !given_up(&plane));
 
-    // when its time is over, then it is taken back, and it is said why;
+    // when it times out, then it is rolled back and the reason is reported;
     plane.play(2);
     assert_eq!((plane.children("chat"), plane.pods(&old)), (vec![old.clone()], 2));
     assert!(given_up(&plane));
-    let told = plane.notes.iter().find(|note| note.reason == "UpgradeAdmissionTimedOut").expect("an event");
+    let event = plane.notes.iter().find(|note| note.reason == "UpgradeAdmissionTimedOut").expect("an event");
     let why = format!(
         "RayCluster {new} was not admitted within 1m 30s (annotation {TIMEOUT_ANNOTATION}) and is deleted. "
     );
-    assert!(told.message.starts_with(&why) && told.message.contains("cpu"), "{}", told.message);
+    assert!(event.message.starts_with(&why) && event.message.contains("cpu"), "{}", event.message);
     assert_eq!(reason(&plane, UPGRADE_HELD).as_deref(), Some("UpgradeAdmissionTimedOut"));
     assert_eq!(says(&plane, UPGRADE_ADMISSIBLE), None);
 
-    // it isn't made again, though there be room for it,
+    // it is not retried even when there is quota,
     plane.delete("RayCluster", "other");
     plane.play(300);
     assert_eq!(plane.children("chat"), std::slice::from_ref(&old));
     assert_eq!(plane.told("RayService", "UpgradeAdmissionTimedOut"), 1);
 
-    // but another is, and so is that one after it.
+    // but an upgrade to another spec starts, and so does one to the first spec after that.
     put_cluster(&mut plane, "other", "low", 1);
     plane.play(10);
     let other = upgrade(&mut plane, "2.55.0");
@@ -343,7 +348,7 @@ fn an_upgrade_that_waits_for_too_long_is_given_up_until_another_is_wanted() {
 }
 
 #[test]
-fn an_upgrade_that_was_given_up_is_tried_again_when_its_note_is_removed() {
+fn timed_out_upgrade_is_retried_when_its_annotation_is_removed() {
     let (mut plane, old) = serving("3", TIMEOUT_ANNOTATION, "60s");
     upgrade(&mut plane, "2.54.0");
     plane.play(70);
@@ -360,7 +365,7 @@ fn an_upgrade_that_was_given_up_is_tried_again_when_its_note_is_removed() {
 }
 
 #[test]
-fn nothing_is_noted_of_an_upgrade_that_was_given_up_once_the_spec_is_put_back() {
+fn annotation_of_timed_out_upgrade_is_removed_when_the_spec_is_reverted() {
     let (mut plane, old) = serving("3", TIMEOUT_ANNOTATION, "60s");
     upgrade(&mut plane, "2.54.0");
     plane.play(70);
@@ -374,7 +379,7 @@ fn nothing_is_noted_of_an_upgrade_that_was_given_up_once_the_spec_is_put_back() 
 }
 
 #[test]
-fn a_time_that_can_not_be_read_is_named_and_is_no_limit() {
+fn invalid_timeout_is_reported_and_means_no_limit() {
     let (mut plane, _) = serving("3", TIMEOUT_ANNOTATION, "soon");
     let new = upgrade(&mut plane, "2.54.0");
     plane.play(100_000);

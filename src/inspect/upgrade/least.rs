@@ -1,41 +1,41 @@
-//! The least quota with which something goes through, found by trying.
+//! Search for the minimum quota with which an attempt succeeds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_api::quantity::Amount;
 
-/// As often quota is doubled before more of it is taken to be of no help.
+/// Number of doublings after which more quota is assumed not to help.
 const DOUBLINGS: usize = 40;
 
-/// Where in a ClusterQueue quota is.
+/// Flavor and resource of a ClusterQueue.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
-    /// The flavor.
+    /// Name of the flavor.
     pub flavor: String,
-    /// The resource.
+    /// Name of the resource.
     pub resource: String,
 }
 
-/// So much by place: nominal quota, or what is used.
+/// Amounts by flavor and resource: nominal quota or usage.
 pub(super) type Amounts = BTreeMap<Place, Amount>;
 
-/// What came of trying it with some quota.
+/// Result of an attempt with some quota.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tried {
-    /// Whether it goes through.
+    /// True if the attempt succeeds.
     pub through: bool,
-    /// Where it has quota, once it goes through.
+    /// Flavors and resources in which it holds quota after success.
     pub places: BTreeSet<Place>,
-    /// What would be enough by what is said of its waiting; empty if quota isn't what it waits for. What goes through may wait
-    /// all the same: to grow.
+    /// Quota that the pending reason suggests; empty if it isn't pending for quota. An attempt that
+    /// succeeds may still suggest quota for further growth.
     pub suggested: Amounts,
 }
 
-/// The least quota, place by place, with which it goes through; of places that it has no use for nothing is said. With a unit
-/// less of any it doesn't go through. `None` if no quota is enough.
+/// Returns the minimum quota with which `attempt` succeeds, without the flavors and resources that it
+/// doesn't use; None if no quota is sufficient. With one unit less of any amount it fails.
 ///
 /// # Errors
-/// When it can't be tried.
+/// Returns the error of `attempt`.
 pub(super) fn least<E>(
     given: &Amounts,
     mut attempt: impl FnMut(&Amounts) -> Result<Tried, E>,
@@ -50,7 +50,8 @@ pub(super) fn least<E>(
         let needed = least_of(place, amount_of(&quota, place), |amount| with(&quota, place, amount))?;
         quota.insert(place.clone(), needed);
     }
-    // With less of one it may do with less of another: what grows takes as much as it can get of both.
+    // Less of one amount may reduce the need for another: a growing workload takes all it can get of
+    // both. Repeat until no amount can be reduced by one unit.
     let mut is_least = false;
     while !is_least {
         is_least = true;
@@ -71,7 +72,8 @@ fn amount_of(quota: &Amounts, place: &Place) -> Amount {
     quota.get(place).copied().unwrap_or(Amount::ZERO)
 }
 
-/// Some quota that is enough, and where it is used.
+/// Returns some sufficient quota, and the flavors and resources in which it is used; None if no quota
+/// helps.
 fn enough<E>(
     given: &Amounts,
     attempt: &mut impl FnMut(&Amounts) -> Result<Tried, E>,
@@ -85,8 +87,10 @@ fn enough<E>(
         let raised = tried.suggested.iter().filter(|(place, amount)| quota.get(place).is_some_and(|has| has < amount));
         let raised: Amounts = raised.map(|(place, amount)| (place.clone(), *amount)).collect();
         if raised.is_empty() {
-            // It may be that others come first.
-            quota.values_mut().for_each(|amount| *amount = amount.plus(*amount).max(Amount::new(1)));
+            // Other workloads may be ahead in the queue and take what is added.
+            for amount in quota.values_mut() {
+                *amount = amount.plus(*amount).max(Amount::new(1));
+            }
         } else {
             quota.extend(raised);
         }
@@ -94,7 +98,8 @@ fn enough<E>(
     Ok(None)
 }
 
-/// The least of one place, up to `most`, which is enough.
+/// Returns the minimum amount of one flavor and resource, at most `most`, which is sufficient. Binary
+/// search that first probes suggested amounts.
 fn least_of<E>(place: &Place, most: Amount, mut attempt: impl FnMut(Amount) -> Result<Tried, E>) -> Result<Amount, E> {
     let (mut too_little, mut enough) = (-1, most.get());
     let (mut next, mut is_suggested) = (0, false);
@@ -109,7 +114,7 @@ fn least_of<E>(place: &Place, most: Amount, mut attempt: impl FnMut(Amount) -> R
         }
         let middle = too_little + (enough - too_little) / 2;
         let suggested = tried.suggested.get(place).map(|amount| amount.get());
-        // A suggestion is the least, as a rule; one that is wrong is not followed again.
+        // A suggestion is usually the minimum. After a wrong one, bisect before following another.
         next = match suggested.filter(|amount| !tried.through && !was_suggested && *amount > too_little) {
             Some(suggested) => {
                 is_suggested = true;
@@ -139,14 +144,14 @@ mod tests {
         amounts.into_iter().map(|(flavor, amount)| (place(flavor), Amount::new(amount))).collect()
     }
 
-    /// What goes through with this much, and says what it lacks as truly as `says` makes it.
+    /// Returns an attempt that succeeds with `needed`, and suggests `suggest(needed)` otherwise.
     fn needing(
         needed: &Amounts,
-        says: impl Fn(Amount) -> Option<Amount>,
+        suggest: impl Fn(Amount) -> Option<Amount>,
     ) -> impl FnMut(&Amounts) -> Result<Tried, Infallible> {
         move |quota| {
             let lacks = needed.iter().filter(|(place, amount)| quota.get(place).is_none_or(|has| has < amount));
-            let suggested = lacks.clone().filter_map(|(place, amount)| Some((place.clone(), says(*amount)?)));
+            let suggested = lacks.clone().filter_map(|(place, amount)| Some((place.clone(), suggest(*amount)?)));
             Ok(Tried {
                 through: lacks.clone().count() == 0,
                 suggested: suggested.collect(),
@@ -157,18 +162,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_least_is_found_from_any_quota_whatever_is_suggested(
-            a in 0_i64..1 << 40, b in 0_i64..100, has_a in 0_i64..1 << 41, has_b in 0_i64..200, off in -3_i64..3, mute: bool
+        fn minimum_is_found_from_any_quota_and_any_suggestion(
+            a in 0_i64..1 << 40, b in 0_i64..100, has_a in 0_i64..1 << 41, has_b in 0_i64..200, off in -3_i64..3, silent: bool
         ) {
             let needed = quota([("a", a), ("b", b)]);
-            let says = |amount: Amount| (!mute).then(|| amount.plus(Amount::new(off)));
-            let found = least(&quota([("a", has_a), ("b", has_b), ("c", 7)]), needing(&needed, says)).expect("tried");
+            let suggest = |amount: Amount| (!silent).then(|| amount.plus(Amount::new(off)));
+            let found = least(&quota([("a", has_a), ("b", has_b), ("c", 7)]), needing(&needed, suggest)).expect("tried");
             prop_assert_eq!(found, Some(needed));
         }
     }
 
     #[test]
-    fn a_true_suggestion_is_all_that_it_takes() {
+    fn correct_suggestion_needs_five_attempts() {
         let needed = quota([("a", 1 << 38)]);
         let mut tries = 0;
         let mut attempt = needing(&needed, Some);
@@ -180,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_would_take_to_grow_is_not_what_it_takes_to_go_through() {
+    fn suggestion_to_grow_does_not_raise_the_minimum() {
         let grown = Amount::new(1 << 40);
         let mut tries = 0;
         let found = least(&quota([("a", 1 << 30)]), |quota| {
@@ -194,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_quota_helps_has_no_least() {
+    fn no_minimum_if_no_quota_helps() {
         let found = least(&quota([("a", 5)]), |_: &Amounts| Ok::<_, Infallible>(Tried::default()));
         assert_eq!(found.expect("tried"), None);
     }

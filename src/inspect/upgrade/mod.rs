@@ -1,4 +1,4 @@
-//! What an upgrade would come to before it is applied: each way to carry it out, rehearsed on a copy of the state.
+//! Plan of a RayService upgrade: a dry run of each upgrade strategy on a copy of the state.
 
 mod least;
 mod outcome;
@@ -32,87 +32,90 @@ pub use timeline::{Part, Step, Timeline};
 pub use ways::Strategy;
 use ways::{Asked, asked};
 
-/// What an upgrade comes to.
+/// Plan of an upgrade.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UpgradePlan {
-    /// Kind, namespace and name of the service.
+    /// Kind, namespace and name of the RayService.
     pub service: String,
-    /// Whether it goes through, the way that its manifest asks for.
+    /// Verdict on the strategy that the manifest requests.
     pub verdict: Verdict,
-    /// Why not, if it doesn't go through at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Reason for which the upgrade doesn't fit now; None if it does.
+    #[serde(rename = "why", skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Each way to carry it out.
+    /// Outcome of each strategy.
+    #[serde(rename = "ways")]
     pub ways: Vec<Way>,
 }
 
-/// One way to carry out an upgrade.
+/// Outcome of one upgrade strategy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Way {
-    /// Which.
+    /// Strategy.
     #[serde(flatten)]
     pub strategy: Strategy,
-    /// Whether the manifest asks for this one.
+    /// True if the manifest requests this strategy.
+    #[serde(rename = "asked")]
     pub asked: bool,
-    /// Whether it goes through.
+    /// Verdict.
     pub verdict: Verdict,
-    /// Why not, if it doesn't go through at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Reason for which the upgrade doesn't fit now; None if it does.
+    #[serde(rename = "why", skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// The most quota that the service uses on the way; with the least quota that suffices, if it doesn't go through with what
-    /// there is. Empty if no quota suffices.
+    /// Peak usage of the RayService during the upgrade; with the minimum quota if the upgrade doesn't
+    /// fit now. Empty if no quota is sufficient.
     pub peak: Vec<Use>,
-    /// The least quota that suffices, as long as others use and ask for what they do now; `None` if none does. Empty if it takes no
-    /// quota beyond what the service holds.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Minimum sufficient quota, given the current usage and requests of other jobs; None if no quota
+    /// is sufficient. Empty if the quota that the RayService holds is enough.
+    #[serde(rename = "leastQuota", skip_serializing_if = "Option::is_none")]
     pub least_quota: Option<Vec<QuotaChange>>,
-    /// Who would lose quota to it now: which job, and how much.
+    /// Jobs that would be preempted now.
     pub preempts: Vec<Preempted>,
-    /// The steps, if it goes in steps and its manifest says how long each takes.
+    /// Steps of an incremental upgrade; None for other strategies, or if the manifest sets no interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
 }
 
-/// A job that loses quota.
+/// Job that is preempted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Preempted {
-    /// Kind, namespace and name.
+    /// Kind, namespace and name of the job.
     pub job: String,
-    /// What it loses.
+    /// Quota that it loses.
     pub loses: Vec<Use>,
 }
 
-/// Why there is no plan.
+/// Error of planning an upgrade.
 #[derive(Debug, Error)]
 pub enum PlanError {
-    /// The manifest isn't as it should be.
+    /// The manifest is invalid.
     #[error("{0}")]
     Manifest(String),
-    /// No upgrade would be made of this spec.
-    #[error("{service} can't be like that: {}", told(.problems))]
+    /// The spec of the RayService is invalid.
+    #[error("{service} is invalid: {}", describe(.problems))]
     Spec {
-        /// The service.
+        /// Kind, namespace and name of the RayService.
         service: String,
-        /// What is wrong with it.
+        /// Invalid fields.
         problems: Vec<Problem>,
     },
-    /// There is no telling what would happen.
+    /// The dry run doesn't converge.
     #[error(transparent)]
     Restless(#[from] Restless),
 }
 
-fn told(problems: &[Problem]) -> String {
+fn describe(problems: &[Problem]) -> String {
     problems.iter().map(|problem| format!("{}: {}", problem.field, problem.message)).collect::<Vec<_>>().join("; ")
 }
 
-/// Plans the upgrade that applying `manifests` would be: one RayService, and what else is applied with it. `surge`, in percent, is
-/// that of an incremental upgrade; without it, that of the manifest, or the largest that does.
+/// Plans the upgrade that applying `manifests` starts: one RayService, and any other objects. `surge`
+/// is the maxSurgePercent of the incremental strategy; if None, that of the manifest, else the largest
+/// that fits.
 ///
 /// # Errors
-/// When the manifests aren't as they should be, or name not exactly one RayService.
+/// If a manifest is invalid, there isn't exactly one RayService, or the dry run doesn't converge.
 pub fn plan(
     snapshot: &Snapshot,
     manifests: Vec<Value>,
@@ -126,36 +129,38 @@ pub fn plan(
         return Err(PlanError::Spec { service: name, problems });
     }
     let asked = asked(&service);
-    let beside = stage.rehearse(&ways::by_new_cluster(&service), None)?;
-    let ways = match beside.strategy {
-        Strategy::NewCluster => ways_of_upgrade(&stage, &service, beside, asked, surge)?,
-        alone => vec![way(&stage, alone, &ways::by_new_cluster(&service), beside, true)?],
+    let new_cluster = stage.rehearse(&ways::by_new_cluster(&service), None)?;
+    let ways = match new_cluster.strategy {
+        Strategy::NewCluster => ways_of_upgrade(&stage, &service, new_cluster, asked, surge)?,
+        // A first cluster or an edit in place leaves no choice of strategy.
+        only => vec![way(&stage, only, &ways::by_new_cluster(&service), new_cluster, true)?],
     };
     let chosen = ways.iter().find(|way| way.asked);
     let verdict = chosen.map_or(Verdict::Never, |way| way.verdict);
-    let none = || Some("spec.upgradeStrategy.type is None: no cluster is made".to_owned());
-    let why = chosen.map_or_else(none, |way| way.why.clone());
+    let no_upgrade = || Some("spec.upgradeStrategy.type is None: no new cluster is created".to_owned());
+    let why = chosen.map_or_else(no_upgrade, |way| way.why.clone());
     Ok(UpgradePlan { service: name, verdict, why, ways })
 }
 
-/// The ways to upgrade a service that has a cluster; `beside` is what comes of a second one.
+/// Returns the outcomes of the strategies for a RayService that has a cluster. `second` is the outcome
+/// of a second cluster at full size.
 fn ways_of_upgrade(
     stage: &Stage<'_>,
     service: &RayService,
-    beside: Outcome,
+    second: Outcome,
     asked: Asked,
     surge: Option<Percent>,
 ) -> Result<Vec<Way>, PlanError> {
-    let never_beside = beside.verdict == Verdict::Never;
+    let never_both = second.verdict == Verdict::Never;
     let is_new_cluster = matches!(asked, Asked::NewCluster { .. });
-    let mut new_cluster = way(stage, Strategy::NewCluster, &ways::by_new_cluster(service), beside, is_new_cluster)?;
-    let mut recreate = recreate(stage, service, never_beside)?;
-    if asked == (Asked::NewCluster { or_recreate: true }) && never_beside && recreate.verdict != Verdict::Never {
+    let mut new_cluster = way(stage, Strategy::NewCluster, &ways::by_new_cluster(service), second, is_new_cluster)?;
+    let mut recreate = recreate(stage, service, never_both)?;
+    if asked == (Asked::NewCluster { or_recreate: true }) && never_both && recreate.verdict != Verdict::Never {
         (new_cluster.asked, recreate.asked) = (false, true);
     }
-    let is_of_use = new_cluster.verdict != Verdict::Fits && ways::can_go_in_steps(service);
+    let is_alternative = new_cluster.verdict != Verdict::Fits && ways::can_go_in_steps(service);
     let mut ways = vec![new_cluster];
-    if (asked == Asked::Incremental || surge.is_some() || is_of_use)
+    if (asked == Asked::Incremental || surge.is_some() || is_alternative)
         && let Some(serving) = stage.serving()?
     {
         ways.extend(InSteps { stage, service, serving }.ways(surge, asked == Asked::Incremental)?);
@@ -164,7 +169,7 @@ fn ways_of_upgrade(
     Ok(ways)
 }
 
-/// An upgrade in steps, whose surge and step are still to be chosen.
+/// Chooses the surge of an incremental upgrade.
 struct InSteps<'a> {
     stage: &'a Stage<'a>,
     service: &'a RayService,
@@ -172,14 +177,14 @@ struct InSteps<'a> {
 }
 
 impl InSteps<'_> {
-    /// The way with the surge that is asked for, or with the largest that does; with the largest that does, if that one doesn't; and
-    /// with the one that needs the least.
+    /// Returns the outcomes with the requested surge, or else the largest that fits; with the largest
+    /// that fits, if the requested one doesn't; and with the surge that needs the least.
     fn ways(&self, surge: Option<Percent>, asked: bool) -> Result<Vec<Way>, PlanError> {
         let largest = self.largest_by_need();
         let is_chosen = asked || surge.is_some();
         let whole: u32 = self.course(WHOLE).workers_at_peak().values().sum();
         if !is_chosen && largest.keys().next().is_none_or(|least| *least >= whole) {
-            // Steps would need no less than a second cluster that is whole.
+            // Even the smallest surge needs as many workers as a second cluster at full size.
             return Ok(Vec::new());
         }
         let best = match last(&largest, |surge| Ok(self.outcome(surge)?.verdict == Verdict::Fits))? {
@@ -189,7 +194,7 @@ impl InSteps<'_> {
         let least = largest.values().next().copied().unwrap_or(WHOLE);
         let main = surge.or_else(|| ways::surge(self.service)).or(best).unwrap_or(least);
         let mut ways = vec![self.way(main, asked)?];
-        let best = best.filter(|_| ways[0].verdict != Verdict::Fits);
+        let best = if ways[0].verdict == Verdict::Fits { None } else { best };
         let others = BTreeSet::from_iter(best.into_iter().chain([least]));
         let need = self.course(main).workers_at_peak();
         for other in others.into_iter().rev().filter(|other| self.course(*other).workers_at_peak() != need) {
@@ -198,19 +203,19 @@ impl InSteps<'_> {
         Ok(ways)
     }
 
-    /// The largest surge that needs no more than so many workers at its peak, by this number. (More surge may need less, by how shares
-    /// of workers are rounded.)
+    /// Returns the largest surge for each number of workers at peak, in ascending order of both. (A
+    /// larger surge may need fewer workers because of rounding.)
     fn largest_by_need(&self) -> BTreeMap<u32, Percent> {
         let need = |surge: &Percent| self.course(*surge).workers_at_peak().values().sum::<u32>();
         let mut by_need: BTreeMap<u32, Percent> = BTreeMap::new();
         for surge in 1..=WHOLE {
             by_need.insert(need(&surge), surge);
         }
-        let mut most = 0;
+        let mut largest = 0;
         by_need.retain(|_, surge| {
-            let is_more = *surge > most;
-            most = most.max(*surge);
-            is_more
+            let is_larger = *surge > largest;
+            largest = largest.max(*surge);
+            is_larger
         });
         by_need
     }
@@ -232,7 +237,8 @@ impl InSteps<'_> {
     }
 }
 
-/// The last surge with which it goes, of those that need more and more; `None` if there is none.
+/// Returns the last surge, in ascending order of need, that satisfies `goes`; None if there is none.
+/// Binary search: `goes` must be monotonic.
 fn last(
     by_need: &BTreeMap<u32, Percent>,
     mut goes: impl FnMut(Percent) -> Result<bool, PlanError>,
@@ -250,17 +256,17 @@ fn last(
     Ok(low.checked_sub(1).map(|index| surges[index]))
 }
 
-/// Where two clusters never fit, Sluice itself makes the service anew, if its owner has chosen that; otherwise somebody has to delete
-/// and create it.
-fn recreate(stage: &Stage<'_>, service: &RayService, never_beside: bool) -> Result<Way, PlanError> {
-    let by_choice = ways::or_recreate(service);
-    if never_beside {
-        let outcome = stage.rehearse(&by_choice, None)?;
-        return way(stage, Strategy::Recreate, &by_choice, outcome, false);
+/// Returns the outcome of the Recreate strategy. If two clusters never fit, Sluice recreates the cluster
+/// itself when the annotation allows it; otherwise the RayService has to be deleted and created.
+fn recreate(stage: &Stage<'_>, service: &RayService, never_both: bool) -> Result<Way, PlanError> {
+    let annotated = ways::or_recreate(service);
+    if never_both {
+        let outcome = stage.rehearse(&annotated, None)?;
+        return way(stage, Strategy::Recreate, &annotated, outcome, false);
     }
     let stage = stage.anew();
-    let outcome = stage.rehearse(&by_choice, None)?;
-    way(&stage, Strategy::Recreate, &by_choice, outcome, false)
+    let outcome = stage.rehearse(&annotated, None)?;
+    way(&stage, Strategy::Recreate, &annotated, outcome, false)
 }
 
 fn way(
@@ -273,7 +279,7 @@ fn way(
     way_with(stage, strategy, service, outcome, asked, |_| None)
 }
 
-/// The same, with the steps, which can be told of how it goes through.
+/// Returns the outcome of a strategy. `timeline` gets the usage per pod of the successful dry run.
 fn way_with(
     stage: &Stage<'_>,
     strategy: Strategy,

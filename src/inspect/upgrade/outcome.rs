@@ -1,4 +1,4 @@
-//! What came of a rehearsal.
+//! Outcome of the dry run of an upgrade.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,31 +25,32 @@ use sluice_plan::ObjectRef;
 use sluice_queue::Waiting;
 use sluice_rayservice::status::UPGRADE_HELD;
 
-/// Whether an upgrade goes through.
+/// Verdict on an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
-    /// At once.
+    /// Admitted now, possibly by preemption.
     Fits,
-    /// Once others give quota back, or have had their turn.
+    /// Pending until other jobs release quota or are admitted first.
+    #[serde(rename = "waits")]
     Waits,
-    /// Not before there is more quota, or something else is changed.
+    /// Never admitted without more quota or another change.
     Never,
 }
 
-/// So much of a resource in a flavor.
+/// Amount of a resource in a flavor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Use {
-    /// The flavor.
+    /// Name of the flavor.
     pub flavor: String,
-    /// The resource.
+    /// Name of the resource.
     pub resource: String,
-    /// How much, as Kubernetes writes quantities.
+    /// Amount, as a Kubernetes quantity.
     pub amount: String,
 }
 
-/// The amounts, as they are shown.
+/// Returns the amounts other than zero, in display format.
 pub(super) fn uses(amounts: &Amounts) -> Vec<Use> {
     let uses = amounts.iter().filter(|(_, amount)| **amount != Amount::ZERO).map(|(place, amount)| Use {
         flavor: place.flavor.clone(),
@@ -59,57 +60,58 @@ pub(super) fn uses(amounts: &Amounts) -> Vec<Use> {
     uses.collect()
 }
 
-/// What came of a rehearsal.
+/// Outcome of the dry run of an upgrade.
 #[derive(Debug, Clone)]
 pub(super) struct Outcome {
-    /// What kind of change it was.
+    /// Strategy that the change turned out to be.
     pub(super) strategy: Strategy,
     pub(super) verdict: Verdict,
-    /// Why it doesn't go through, if it doesn't.
+    /// Reason for which it doesn't fit now; None if it does.
     pub(super) why: Option<String>,
-    /// The ClusterQueue that it asks.
+    /// ClusterQueue of the RayService; None if it has no slice, or the slice's LocalQueue names none.
     pub(super) cluster_queue: Option<String>,
-    /// The most that the service used of it.
+    /// Peak usage of the RayService during the dry run.
     pub(super) peak: Amounts,
-    /// What it used before.
+    /// Usage before the change.
     used: Amounts,
-    /// What it uses in the end.
+    /// Usage at the end of the dry run.
     uses: Amounts,
-    /// The quota that would be enough, by what is said of its waiting.
+    /// Sufficient quota according to the pending reason; empty if not pending for quota.
     suggested: Amounts,
-    /// Whether more quota may be all that it takes.
+    /// True if more quota may be sufficient.
     pub(super) is_about_quota: bool,
-    /// What other jobs lost to it.
+    /// Quota lost by other jobs, by job.
     lost: BTreeMap<String, Amounts>,
-    /// What each of its pods uses in the end.
+    /// Usage per pod at the end of the dry run.
     pub(super) per_pod: PerPod,
 }
 
-/// What a pod of each group of each member of a job uses, by the uid of the member.
+/// Usage per pod: by member uid, then by group.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PerPod(BTreeMap<String, BTreeMap<String, Amounts>>);
 
 impl PerPod {
     fn of(covering: Option<&Slice<'_>>) -> Self {
         let Some(slice) = covering else { return Self::default() };
-        let of_pod_set = each_pod(slice.workload);
+        let by_pod_set = each_pod(slice.workload);
         let members = slice.record.members.iter().map(|member| {
-            let of_group = |share: &Share| Some((share.group.clone(), of_pod_set.get(&share.pod_set)?.clone()));
-            (member.uid.clone(), member.pods.iter().filter_map(of_group).collect())
+            let group_usage = |share: &Share| Some((share.group.clone(), by_pod_set.get(&share.pod_set)?.clone()));
+            (member.uid.clone(), member.pods.iter().filter_map(group_usage).collect())
         });
         Self(members.collect())
     }
 
-    /// What so many pods of what serves, by its uid, and of what is to serve next use, by group.
+    /// Returns the usage of these pods by group: `active_pods` of the active cluster with uid
+    /// `active`, and `pending_pods` of the pending cluster.
     pub(super) fn used(
         &self,
-        serving: Option<&str>,
-        of_it: &BTreeMap<String, u32>,
-        next: &BTreeMap<String, u32>,
+        active: Option<&str>,
+        active_pods: &BTreeMap<String, u32>,
+        pending_pods: &BTreeMap<String, u32>,
     ) -> Amounts {
         let mut used = Amounts::new();
         for (uid, per_pod) in &self.0 {
-            let pods = if Some(uid.as_str()) == serving { of_it } else { next };
+            let pods = if Some(uid.as_str()) == active { active_pods } else { pending_pods };
             for (group, count) in pods {
                 for (place, amount) in per_pod.get(group).into_iter().flatten() {
                     let sum = used.entry(place.clone()).or_default();
@@ -121,11 +123,11 @@ impl PerPod {
     }
 }
 
-/// What a pod of each PodSet uses of a Workload that holds quota.
+/// Returns the usage per pod of each pod set of an admitted Workload; empty if it isn't admitted.
 fn each_pod(workload: &Workload) -> BTreeMap<String, Amounts> {
     let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
     let assigned = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);
-    let each = assigned.filter_map(|assigned| {
+    let per_pod = assigned.filter_map(|assigned| {
         let count = i64::from(assigned.count.filter(|count| *count > 0)?);
         let amounts = assigned.resource_usage.iter().map(|(resource, quantity)| {
             let flavor = assigned.flavors.get(resource).cloned().unwrap_or_default();
@@ -134,11 +136,12 @@ fn each_pod(workload: &Workload) -> BTreeMap<String, Amounts> {
         });
         Some((assigned.name.clone(), amounts.collect()))
     });
-    each.collect()
+    per_pod.collect()
 }
 
 impl Outcome {
-    /// What came of it, by how the service stands now; `before` is what each job used then.
+    /// Evaluates the state of the RayService after the dry run. `before` is the usage of each job
+    /// before the change.
     pub(super) fn of(
         engine: &Engine,
         service: &ObjectRef,
@@ -148,7 +151,7 @@ impl Outcome {
     ) -> Self {
         let stands = engine.look(service, |sight| Stands::of(engine, &sight));
         let stands =
-            stands.unwrap_or_else(|| Stands::never("it is a part of another job, or there is no such service"));
+            stands.unwrap_or_else(|| Stands::never("the RayService doesn't exist, or is part of another job"));
         let is_new = |uid: &String| !members_before.contains(uid);
         let strategy = match (members_before.is_empty(), stands.members.iter().any(is_new)) {
             (true, _) => Strategy::Create,
@@ -156,8 +159,8 @@ impl Outcome {
             (false, false) => Strategy::InPlace,
         };
         let now = usage_by_job(engine.world());
-        let own = service.to_string();
-        let others = before.iter().filter(|(job, _)| **job != own);
+        let service_name = service.to_string();
+        let others = before.iter().filter(|(job, _)| **job != service_name);
         let lost = others.map(|(job, had)| (job.clone(), less(had, now.get(job).unwrap_or(&Amounts::new()))));
         Self {
             strategy,
@@ -165,8 +168,8 @@ impl Outcome {
             why: stands.why,
             cluster_queue: stands.cluster_queue,
             peak,
-            used: before.get(&own).cloned().unwrap_or_default(),
-            uses: now.get(&own).cloned().unwrap_or_default(),
+            used: before.get(&service_name).cloned().unwrap_or_default(),
+            uses: now.get(&service_name).cloned().unwrap_or_default(),
             suggested: stands.suggested,
             is_about_quota: stands.is_about_quota,
             lost: lost.filter(|(_, lost)| !lost.is_empty()).collect(),
@@ -174,12 +177,12 @@ impl Outcome {
         }
     }
 
-    /// Whether the service becomes what it is to be with what it has.
+    /// Returns true if the RayService reaches its new spec with the quota it already holds.
     pub(super) fn needs_no_more(&self) -> bool {
         self.strategy == Strategy::InPlace && self.verdict == Verdict::Fits && self.peak == self.used
     }
 
-    /// The same, for the search for the least quota.
+    /// Converts the outcome for the search for the minimum quota.
     pub(super) fn tried(self) -> Tried {
         Tried {
             through: self.verdict == Verdict::Fits,
@@ -188,7 +191,7 @@ impl Outcome {
         }
     }
 
-    /// Who lost quota to it.
+    /// Returns the preempted jobs.
     pub(super) fn preempts(&self) -> Vec<Preempted> {
         self.lost.iter().map(|(job, lost)| Preempted { job: job.clone(), loses: uses(lost) }).collect()
     }
@@ -202,14 +205,14 @@ fn less(had: &Amounts, has: &Amounts) -> Amounts {
     lost.filter(|(_, lost)| *lost > Amount::ZERO).collect()
 }
 
-/// How the service stands.
+/// State of the RayService at the end of a dry run.
 struct Stands {
     verdict: Verdict,
     why: Option<String>,
     cluster_queue: Option<String>,
     suggested: Amounts,
     is_about_quota: bool,
-    /// The uids of its clusters.
+    /// Uids of its RayClusters that are not terminating.
     members: BTreeSet<String>,
     per_pod: PerPod,
 }
@@ -242,7 +245,7 @@ impl Stands {
         };
         Self {
             verdict,
-            why: obstacle(sight).filter(|_| verdict != Verdict::Fits),
+            why: if verdict == Verdict::Fits { None } else { obstacle(sight) },
             cluster_queue: asks.and_then(|workload| path(engine.world(), workload).into_iter().next()),
             is_about_quota: waits_for.as_ref().is_none_or(Waiting::is_in_line),
             suggested: waits_for.as_ref().map(enough).unwrap_or_default(),
@@ -252,29 +255,30 @@ impl Stands {
     }
 }
 
-/// Whether all that the service is to have is paid for; of an upgrade, the cluster that is to serve next: what it takes the place of
-/// may go on to wait for more.
+/// Returns true if the covering slice covers every group of the RayService; during an upgrade, only
+/// those of the pending cluster, since the active one may still be pending for more.
 fn has_quota(sight: &Sight<'_>, members: &[Member], covering: Option<&Slice<'_>>) -> bool {
     let Some(slice) = covering else { return false };
-    let is_paid = |member: &Member| {
+    let is_covered = |member: &Member| {
         let granted = slice.grant(member);
         let has = |group: &Group| granted.get(&group.name).copied().unwrap_or(0) >= group.count;
         member.groups.as_ref().as_ref().is_ok_and(|groups| groups.iter().all(has))
     };
     let held = condition::is_true(sight.job.conditions(), UPGRADE_HELD);
     match members.iter().find(|member| Some(&member.uid) == sight.job.next().as_ref()) {
-        Some(next) => is_paid(next),
-        None => !held && !members.is_empty() && members.iter().all(is_paid),
+        Some(next) => is_covered(next),
+        None => !held && !members.is_empty() && members.iter().all(is_covered),
     }
 }
 
-/// What stands in its way by its own conditions, the worst first.
+/// Returns the message of the most severe blocking condition: UpgradeBlocked, then UpgradeAdmissible,
+/// then Admitted; None if none blocks.
 fn obstacle(sight: &Sight<'_>) -> Option<String> {
     let conditions = sight.job.conditions();
     let held = condition::get(conditions, UPGRADE_HELD).filter(|held| held.status == "True");
     let is_false = |kind| condition::get(conditions, kind).filter(|condition| condition.status == "False");
-    let worst = held.or_else(|| is_false(UPGRADE_ADMISSIBLE)).or_else(|| is_false(ADMITTED))?;
-    Some(worst.message.clone())
+    let most_severe = held.or_else(|| is_false(UPGRADE_ADMISSIBLE)).or_else(|| is_false(ADMITTED))?;
+    Some(most_severe.message.clone())
 }
 
 fn enough(waiting: &Waiting) -> Amounts {
@@ -282,7 +286,7 @@ fn enough(waiting: &Waiting) -> Amounts {
     lacks.map(|(flavor, resource, amount)| (Place { flavor, resource }, amount)).collect()
 }
 
-/// What each job uses, by its kind, namespace and name.
+/// Returns the usage of each job, by kind, namespace and name; without jobs that use nothing.
 pub(super) fn usage_by_job(world: &World) -> BTreeMap<String, Amounts> {
     let mut by_owner: BTreeMap<String, Vec<&Workload>> = BTreeMap::new();
     for (key, workload) in world.workloads.iter() {
@@ -295,7 +299,8 @@ pub(super) fn usage_by_job(world: &World) -> BTreeMap<String, Amounts> {
         .collect()
 }
 
-/// What the job uses that owns these workloads. (A slice that has replaced another uses what that one did, and more.)
+/// Returns the usage of the job that owns these Workloads: that of the covering slice, whose usage
+/// includes that of the slice it replaced.
 pub(super) fn usage<'a>(workloads: impl IntoIterator<Item = &'a Workload>) -> Amounts {
     let slices = slices::slices_of(workloads);
     let covering = slices::covering(&slices).and_then(|slice| slice.workload.status.as_ref()?.admission.as_ref());
@@ -304,8 +309,8 @@ pub(super) fn usage<'a>(workloads: impl IntoIterator<Item = &'a Workload>) -> Am
         for (resource, quantity) in &assigned.resource_usage {
             let flavor = assigned.flavors.get(resource).cloned().unwrap_or_default();
             let amount = Amount::of(resource, quantity).unwrap_or_default();
-            let place = usage.entry(Place { flavor, resource: resource.clone() }).or_default();
-            *place = place.plus(amount);
+            let total = usage.entry(Place { flavor, resource: resource.clone() }).or_default();
+            *total = total.plus(amount);
         }
     }
     usage

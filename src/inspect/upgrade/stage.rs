@@ -1,4 +1,4 @@
-//! The state that ways to upgrade a service are rehearsed on.
+//! Copy of the cluster state on which the upgrade strategies are tried.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use sluice_engine::world::Object;
 use sluice_engine::{Engine, Sight};
 use sluice_plan::ObjectRef;
 
-/// The state before the upgrade, at rest, with all that is applied beside the service.
+/// State before the upgrade, at a fixpoint, with the manifests applied except the RayService.
 #[derive(Debug, Clone)]
 pub(super) struct Stage<'a> {
     snapshot: Snapshot,
     policy: &'a Policy,
     now: Timestamp,
     service: ObjectRef,
-    /// Whether the service that there is goes before the new one comes.
+    /// True if the existing RayService is deleted before the new one is created.
     is_anew: bool,
 }
 
 impl<'a> Stage<'a> {
-    /// Sets the stage; returns with it the service as it is to be.
+    /// Applies the manifests except the RayService, which is returned with the manifest applied.
     ///
     /// # Errors
-    /// When the manifests aren't as they should be, or name not exactly one RayService.
+    /// If a manifest is invalid, there isn't exactly one RayService, or the dry run doesn't converge.
     pub(super) fn of(
         snapshot: &Snapshot,
         manifests: Vec<Value>,
@@ -47,8 +47,8 @@ impl<'a> Stage<'a> {
         let mut services = Vec::new();
         for manifest in manifests {
             let reference = reference_of(&manifest).map_err(PlanError::Manifest)?;
-            let wrong = |problem: String| PlanError::Manifest(format!("{reference}: {problem}"));
-            match applied(snapshot.get(&reference), manifest).map_err(wrong)? {
+            let invalid = |problem: String| PlanError::Manifest(format!("{reference}: {problem}"));
+            match applied(snapshot.get(&reference), manifest).map_err(invalid)? {
                 Some(Object::RayService(service)) => services.push(service.as_ref().clone()),
                 Some(other) => rehearsal.put(&other),
                 None => {}
@@ -56,7 +56,7 @@ impl<'a> Stage<'a> {
         }
         let one = <[RayService; 1]>::try_from(services);
         let [service] = one.map_err(|all| {
-            PlanError::Manifest(format!("there are {} RayServices in it; it has to be exactly one", all.len()))
+            PlanError::Manifest(format!("expected exactly one RayService in the manifest, found {}", all.len()))
         })?;
         rehearsal.rest(|_| ())?;
         let stage =
@@ -64,15 +64,15 @@ impl<'a> Stage<'a> {
         Ok((stage, service))
     }
 
-    /// The service.
+    /// Returns the reference to the RayService.
     pub(super) fn service(&self) -> &ObjectRef {
         &self.service
     }
 
-    /// The cluster that serves, if there is one.
+    /// Returns the active cluster; None if there is none.
     ///
     /// # Errors
-    /// When there is no telling.
+    /// If the dry run doesn't converge.
     pub(super) fn serving(&self) -> Result<Option<Cluster>, PlanError> {
         let mut rehearsal = Rehearsal::of(&self.snapshot, self.policy, self.now);
         rehearsal.rest(|_| ())?;
@@ -87,15 +87,16 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// The same, with the service deleted before it is created again.
+    /// Returns a copy in which the RayService is deleted before the new one is created.
     pub(super) fn anew(&self) -> Self {
         Self { is_anew: true, ..self.clone() }
     }
 
-    /// Rehearses that the service becomes this, with this nominal quota in the ClusterQueue that it is in, or with what there is.
+    /// Applies the RayService `to` in a dry run; with `quota` as the nominal quota of the named
+    /// ClusterQueue, or with the current quota if None.
     ///
     /// # Errors
-    /// When there is no telling.
+    /// If the dry run doesn't converge.
     pub(super) fn rehearse(&self, to: &RayService, quota: Option<(&str, &Amounts)>) -> Result<Outcome, PlanError> {
         let mut rehearsal = Rehearsal::of(&self.snapshot, self.policy, self.now);
         if let Some(queue) = quota.and_then(|(queue, quota)| Some(with_quota(self.cluster_queue(queue)?, quota))) {
@@ -108,8 +109,8 @@ impl<'a> Stage<'a> {
         let mut see = |engine: &Engine| {
             let used = engine.look(&self.service, |sight| usage(sight.workloads));
             for (place, amount) in used.unwrap_or_default() {
-                let most = peak.entry(place).or_default();
-                *most = amount.max(*most);
+                let highest = peak.entry(place).or_default();
+                *highest = amount.max(*highest);
             }
         };
         see(rehearsal.engine());
@@ -121,26 +122,26 @@ impl<'a> Stage<'a> {
         Ok(Outcome::of(rehearsal.engine(), &self.service, &members_before, &before, peak))
     }
 
-    /// The least quota with which the service can become this; `None` if none suffices.
+    /// Returns the minimum quota with which the upgrade to `to` fits; None if no quota is sufficient.
     ///
     /// # Errors
-    /// When there is no telling.
+    /// If a dry run doesn't converge.
     pub(super) fn least_quota(&self, to: &RayService, outcome: &Outcome) -> Result<Option<Amounts>, PlanError> {
-        let name = outcome.cluster_queue.as_deref().filter(|_| outcome.is_about_quota);
+        let name = if outcome.is_about_quota { outcome.cluster_queue.as_deref() } else { None };
         let Some((name, queue)) = name.and_then(|name| Some((name, self.cluster_queue(name)?))) else {
             return Ok(None);
         };
         least(&nominal(queue), |quota| Ok(self.rehearse(to, Some((name, quota)))?.tried()))
     }
 
-    /// What would have to be changed for this quota.
+    /// Returns the change of each nominal quota of `queue` to that of `quota`.
     pub(super) fn changes(&self, queue: &str, quota: &Amounts) -> Vec<QuotaChange> {
-        let has = self.cluster_queue(queue).map(nominal).unwrap_or_default();
+        let current = self.cluster_queue(queue).map(nominal).unwrap_or_default();
         let changes = quota.iter().map(|(place, to)| QuotaChange {
             cluster_queue: queue.to_owned(),
             flavor: place.flavor.clone(),
             resource: place.resource.clone(),
-            from: has.get(place).copied().unwrap_or_default().display(&place.resource).to_string(),
+            from: current.get(place).copied().unwrap_or_default().display(&place.resource).to_string(),
             to: to.display(&place.resource).to_string(),
         });
         changes.collect()
@@ -153,7 +154,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// The uids of the clusters that the service has.
+    /// Returns the uids of the RayClusters of the RayService.
     fn members(&self, engine: &Engine) -> BTreeSet<String> {
         let uids =
             engine.look(&self.service, |sight| sight.job.members().into_iter().map(|member| member.uid).collect());
@@ -161,7 +162,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// The nominal quota of a ClusterQueue.
+/// Returns the nominal quota of a ClusterQueue.
 fn nominal(queue: &ClusterQueue) -> Amounts {
     let flavors = queue.spec.resource_groups.iter().flat_map(|group| &group.flavors);
     let quotas = flavors.flat_map(|flavor| flavor.resources.iter().map(|resource| (flavor.name.clone(), resource)));
@@ -172,7 +173,7 @@ fn nominal(queue: &ClusterQueue) -> Amounts {
     amounts.collect()
 }
 
-/// The ClusterQueue with this nominal quota where it is named, and its own elsewhere.
+/// Returns the ClusterQueue with the nominal quota of `quota`; entries that it doesn't name are kept.
 fn with_quota(queue: &ClusterQueue, quota: &Amounts) -> Object {
     let mut queue = queue.clone();
     for flavor in queue.spec.resource_groups.iter_mut().flat_map(|group| &mut group.flavors) {

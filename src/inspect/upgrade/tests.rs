@@ -1,4 +1,4 @@
-//! Plans on the state that comes of manifests, as the engine itself makes it of them.
+//! Upgrade plans on states that the engine creates from manifests.
 
 use jiff::Timestamp;
 use kube_core::ResourceExt;
@@ -13,7 +13,7 @@ use sluice_engine::world::Object;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-/// A queue with so many GPUs of one flavor.
+/// Returns a ClusterQueue with `gpus` GPUs of one flavor, its LocalQueue and a low priority class.
 fn queue(gpus: u32) -> Value {
     json!([
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}},
@@ -38,7 +38,7 @@ fn template(gpus: u32, port: bool) -> Value {
     }]}})
 }
 
-/// A cluster with a head without GPUs, and workers of one GPU each.
+/// Returns a RayCluster spec with a head without GPUs and workers of one GPU each.
 fn cluster(version: &str, workers: u32) -> Value {
     json!({
         "rayVersion": version,
@@ -58,7 +58,7 @@ fn service(version: &str, workers: u32) -> Value {
     })
 }
 
-/// A RayCluster of others in the queue.
+/// Returns a standalone RayCluster in the same queue.
 fn other(name: &str, class: Option<&str>, workers: u32) -> Value {
     let mut labels = json!({"kueue.x-k8s.io/queue-name": "a"});
     if let Some(class) = class {
@@ -67,14 +67,14 @@ fn other(name: &str, class: Option<&str>, workers: u32) -> Value {
     json!({"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": name, "labels": labels}, "spec": cluster("2.53.0", workers)})
 }
 
-/// One manifest, or some.
+/// Returns the manifests of one object or an array of objects.
 fn in_a_list(objects: &Value) -> Vec<Value> {
     let items = if objects.is_array() { objects.clone() } else { json!([objects]) };
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
     manifests(&list.to_string(), "default").expect("manifests")
 }
 
-/// The Service by which requests get to the cluster of the service, if it has one.
+/// Returns the Service that selects the serving cluster; None if there is no cluster.
 fn serve_service(state: &Snapshot) -> Option<Value> {
     let owned = state.objects().iter().find_map(|object| match object {
         Object::RayCluster(cluster) => Some((cluster.name_any(), cluster.owner_references().first()?.clone())),
@@ -88,7 +88,7 @@ fn serve_service(state: &Snapshot) -> Option<Value> {
     })
 }
 
-/// What comes of applying these, some after others, once what is to serve does.
+/// Returns the state after applying each element of `steps` in order, with the cluster serving.
 fn state(steps: &[Value]) -> Snapshot {
     let mut snapshot = Snapshot::default();
     for objects in steps {
@@ -103,10 +103,10 @@ fn state(steps: &[Value]) -> Snapshot {
 fn with(state: &Snapshot, objects: &Value) -> Snapshot {
     let mut rehearsal = Rehearsal::of(state, &Policy::default(), NOW);
     for object in in_a_list(objects) {
-        let object = applied(None, object).expect("an object").expect("a kind that is known");
+        let object = applied(None, object).expect("an object").expect("a watched kind");
         rehearsal.put(&object);
     }
-    rehearsal.rest(|_| ()).expect("an end");
+    rehearsal.rest(|_| ()).expect("a fixpoint");
     rehearsal.snapshot()
 }
 
@@ -115,60 +115,61 @@ fn planned(state: &Snapshot, manifest: &Value, surge: Option<Percent>) -> Upgrad
 }
 
 fn gpus(uses: &[Use]) -> &str {
-    uses.iter().find(|it| it.resource == "nvidia.com/gpu").map(|it| it.amount.as_str()).unwrap_or_default()
+    uses.iter().find(|usage| usage.resource == "nvidia.com/gpu").map(|usage| usage.amount.as_str()).unwrap_or_default()
 }
 
 fn least(way: &Way) -> Option<&str> {
-    let of_gpus = way.least_quota.as_ref()?.iter().find(|change| change.resource == "nvidia.com/gpu");
-    Some(of_gpus.map(|change| change.to.as_str()).unwrap_or_default())
+    let gpu_change = way.least_quota.as_ref()?.iter().find(|change| change.resource == "nvidia.com/gpu");
+    Some(gpu_change.map(|change| change.to.as_str()).unwrap_or_default())
 }
 
-/// Strategy, verdict, peak and least quota of each way; a star is at the one that the manifest asks for.
-fn told(plan: &UpgradePlan) -> Vec<(String, Verdict, &str, &str)> {
-    let told = plan.ways.iter().map(|way| {
+/// Returns strategy, verdict, peak and minimum quota of each outcome; a star marks the requested
+/// strategy.
+fn outcomes(plan: &UpgradePlan) -> Vec<(String, Verdict, &str, &str)> {
+    let rows = plan.ways.iter().map(|way| {
         let asked = if way.asked { "*" } else { "" };
         (format!("{asked}{}", way.strategy), way.verdict, gpus(&way.peak), least(way).unwrap_or("none"))
     });
-    told.collect()
+    rows.collect()
 }
 
 #[rstest]
-#[case::there_is_room(6, 0, Verdict::Fits, "6", "6", Verdict::Fits, "3")]
-#[case::there_is_more_than_enough(9, 0, Verdict::Fits, "6", "6", Verdict::Fits, "3")]
-#[case::others_hold_it(6, 1, Verdict::Waits, "6", "7", Verdict::Fits, "4")]
-#[case::it_is_one_too_many(5, 0, Verdict::Never, "6", "6", Verdict::Fits, "3")]
-#[case::it_is_too_many_and_others_hold_some(5, 2, Verdict::Never, "6", "8", Verdict::Fits, "5")]
-fn a_second_cluster_needs_quota_beside_the_first(
+#[case::exact_fit(6, 0, Verdict::Fits, "6", "6", Verdict::Fits, "3")]
+#[case::surplus(9, 0, Verdict::Fits, "6", "6", Verdict::Fits, "3")]
+#[case::held_by_another_job(6, 1, Verdict::Waits, "6", "7", Verdict::Fits, "4")]
+#[case::one_short(5, 0, Verdict::Never, "6", "6", Verdict::Fits, "3")]
+#[case::short_and_partly_held_by_another_job(5, 2, Verdict::Never, "6", "8", Verdict::Fits, "5")]
+fn second_cluster_needs_quota_in_addition_to_the_first(
     #[case] quota: u32,
     #[case] others: u32,
     #[case] verdict: Verdict,
     #[case] peak: &str,
     #[case] least: &str,
-    #[case] anew: Verdict,
-    #[case] least_anew: &str,
+    #[case] recreate: Verdict,
+    #[case] least_recreate: &str,
 ) {
-    // Given a service of three GPUs that serves, and what others hold,
+    // Given a serving RayService of three GPUs, and another job,
     let mut applied = vec![queue(quota), json!([service("2.53.0", 3)])];
     if others > 0 {
         applied.push(json!([other("other", None, others)]));
     }
     let state = state(&applied);
 
-    // when another version is to be applied,
+    // when the upgrade to another version is planned,
     let plan = planned(&state, &service("2.54.0", 3), None);
 
-    // then it is told what that comes to, and nothing has happened.
-    let expected = [("*NewCluster".to_owned(), verdict, peak, least), ("Recreate".to_owned(), anew, "3", least_anew)];
-    let mut told = told(&plan);
-    told.retain(|(strategy, ..)| !strategy.starts_with("Incremental"));
-    assert_eq!(told, expected, "{plan}");
+    // then the plan has the verdict, peak and minimum quota of both strategies.
+    let expected = [("*NewCluster".to_owned(), verdict, peak, least), ("Recreate".to_owned(), recreate, "3", least_recreate)];
+    let mut outcomes = outcomes(&plan);
+    outcomes.retain(|(strategy, ..)| !strategy.starts_with("Incremental"));
+    assert_eq!(outcomes, expected, "{plan}");
     assert_eq!(plan.verdict, verdict);
     assert_eq!(plan.why.is_none(), verdict == Verdict::Fits);
     assert!(plan.ways.iter().all(|way| way.preempts.is_empty()), "{plan}");
 }
 
-/// A Job of three pods of one GPU each, and those pods, once it may run.
-fn job_that_runs(state: &Snapshot) -> Snapshot {
+/// Adds a Job with three pods of one GPU each, and its pods once it is unsuspended.
+fn running_job(state: &Snapshot) -> Snapshot {
     let spec = template(1, false)["spec"].clone();
     let mut template = json!({"spec": spec});
     template["spec"]["restartPolicy"] = "Never".into();
@@ -193,30 +194,30 @@ fn job_that_runs(state: &Snapshot) -> Snapshot {
 }
 
 #[rstest]
-#[case::a_cluster("RayCluster default/batch", |state: &Snapshot| with(state, &other("batch", Some("low"), 3)))]
-#[case::a_job_whose_pods_others_delete("Job default/batch", job_that_runs)]
-fn whom_it_would_preempt_is_told(#[case] whom: &str, #[case] arrives: fn(&Snapshot) -> Snapshot) {
-    // Given a service of two GPUs in a queue of six, and others of low priority that hold three,
+#[case::ray_cluster("RayCluster default/batch", |state: &Snapshot| with(state, &other("batch", Some("low"), 3)))]
+#[case::batch_job("Job default/batch", running_job)]
+fn plan_lists_the_preempted_jobs(#[case] job: &str, #[case] arrives: fn(&Snapshot) -> Snapshot) {
+    // Given a RayService of two GPUs in a queue of six, and a job of low priority that holds three,
     let state = arrives(&state(&[queue(6), json!([service("2.53.0", 2)])]));
 
-    // when it is to be upgraded with a higher priority,
+    // when an upgrade with a higher priority is planned,
     let mut urgent = service("2.54.0", 2);
     urgent["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high".into();
     let high = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 9});
     let plan = planned(&state, &json!([high, urgent]), None);
 
-    // then it fits, and they lose what they hold.
+    // then it fits, and preempts the job.
     assert_eq!(plan.verdict, Verdict::Fits, "{plan}");
     let preempts = &plan.ways[0].preempts;
     assert_eq!(preempts.len(), 1, "{plan}");
-    assert_eq!((preempts[0].job.as_str(), gpus(&preempts[0].loses)), (whom, "3"));
+    assert_eq!((preempts[0].job.as_str(), gpus(&preempts[0].loses)), (job, "3"));
 }
 
 #[rstest]
-#[case::the_largest_that_fits_now(5, None, "Incremental, surge 66 %, step 66 %", Verdict::Fits, "5", "5")]
-#[case::the_one_that_is_given(5, Some(67), "Incremental, surge 67 %, step 67 %", Verdict::Never, "6", "6")]
-#[case::none(3, None, "Incremental, surge 66 %, step 66 %", Verdict::Never, "5", "5")]
-fn an_incremental_upgrade_needs_its_surge(
+#[case::largest_that_fits_now(5, None, "Incremental, surge 66%, step 66%", Verdict::Fits, "5", "5")]
+#[case::requested(5, Some(67), "Incremental, surge 67%, step 67%", Verdict::Never, "6", "6")]
+#[case::none_fits(3, None, "Incremental, surge 66%, step 66%", Verdict::Never, "5", "5")]
+fn incremental_upgrade_needs_quota_for_its_surge(
     #[case] quota: u32,
     #[case] surge: Option<Percent>,
     #[case] strategy: &str,
@@ -224,18 +225,19 @@ fn an_incremental_upgrade_needs_its_surge(
     #[case] peak: &str,
     #[case] least: &str,
 ) {
-    // Given a service of three workers that Ray's autoscaler may take all but one of,
+    // Given a RayService of three workers that the Ray autoscaler may scale down to one,
     let mut to = service("2.54.0", 3);
     to["spec"]["rayClusterConfig"]["enableInTreeAutoscaling"] = true.into();
     let state = state(&[queue(quota), json!([service("2.53.0", 3)])]);
 
     // then the surge is rounded up to whole workers.
     let plan = planned(&state, &to, surge);
-    assert_eq!(told(&plan)[1], (strategy.to_owned(), verdict, peak, least), "{plan}");
+    assert_eq!(outcomes(&plan)[1], (strategy.to_owned(), verdict, peak, least), "{plan}");
 }
 
-/// A service of four workers of a replica each that is to go in steps, with workers of so many GPUs.
-fn in_steps(version: &str, gpus: u32, surge: u32) -> Value {
+/// Returns a RayService with incremental upgrades and four workers of `gpus` GPUs and one Serve
+/// replica each.
+fn incremental(version: &str, gpus: u32, surge: u32) -> Value {
     let mut service = service(version, 4);
     service["spec"]["serveConfigV2"] =
         json!({"applications": [{"name": "fruit", "deployments": [{"name": "Stand", "num_replicas": 4}]}]})
@@ -250,10 +252,11 @@ fn in_steps(version: &str, gpus: u32, surge: u32) -> Value {
     service
 }
 
-/// The steps of the way that is asked for: seconds, capacity, traffic and pods of both clusters, and GPUs.
+/// Returns the steps of the requested strategy: seconds; traffic, capacity and pods of both clusters;
+/// GPUs.
 fn steps(plan: &UpgradePlan) -> Vec<String> {
     let timeline = plan.ways.iter().find(|way| way.asked).and_then(|way| way.timeline.as_ref()).expect("a timeline");
-    let told = timeline.steps.iter().map(|step| {
+    let steps = timeline.steps.iter().map(|step| {
         let (serving, next) = (step.serving, step.next);
         format!(
             "{:>2} s: {}/{} of {}, {}/{} of {}: {}",
@@ -267,15 +270,15 @@ fn steps(plan: &UpgradePlan) -> Vec<String> {
             gpus(&step.uses)
         )
     });
-    told.collect()
+    steps.collect()
 }
 
 #[rstest]
-#[case::there_is_room(6, Verdict::Fits)]
-#[case::there_is_too_little(5, Verdict::Never)]
-fn the_steps_are_told(#[case] quota: u32, #[case] verdict: Verdict) {
-    let state = state(&[queue(quota), json!([in_steps("2.53.0", 1, 50)])]);
-    let plan = planned(&state, &in_steps("2.54.0", 1, 50), None);
+#[case::fits(6, Verdict::Fits)]
+#[case::one_short(5, Verdict::Never)]
+fn plan_lists_the_steps(#[case] quota: u32, #[case] verdict: Verdict) {
+    let state = state(&[queue(quota), json!([incremental("2.53.0", 1, 50)])]);
+    let plan = planned(&state, &incremental("2.54.0", 1, 50), None);
     let expected = [
         " 0 s: 100/100 of 5, 0/0 of 3: 6",
         " 0 s: 100/100 of 5, 0/50 of 3: 6",
@@ -292,90 +295,90 @@ fn the_steps_are_told(#[case] quota: u32, #[case] verdict: Verdict) {
 }
 
 #[rstest]
-#[case::it_fits(10, Verdict::Fits)]
-#[case::it_would_stop_half_way(9, Verdict::Never)]
-fn larger_workers_need_more_in_the_middle_than_at_the_beginning(#[case] quota: u32, #[case] verdict: Verdict) {
-    // Given that half of the new workers fit beside the old ones with eight GPUs,
-    let state = state(&[queue(quota), json!([in_steps("2.53.0", 1, 50)])]);
-    let plan = planned(&state, &in_steps("2.54.0", 2, 50), None);
-    // then it is the rest of them that decides.
+#[case::fits(10, Verdict::Fits)]
+#[case::would_stall_half_way(9, Verdict::Never)]
+fn larger_workers_peak_in_the_middle_of_the_upgrade(#[case] quota: u32, #[case] verdict: Verdict) {
+    // Given that eight GPUs fit half of the new workers in addition to the old ones,
+    let state = state(&[queue(quota), json!([incremental("2.53.0", 1, 50)])]);
+    let plan = planned(&state, &incremental("2.54.0", 2, 50), None);
+    // then the other half decides.
     assert_eq!(steps(&plan)[5], "10 s: 50/50 of 3, 50/100 of 5: 10", "{plan}");
     assert_eq!((plan.verdict, gpus(&plan.ways[1].peak), least(&plan.ways[1])), (verdict, "10", Some("10")), "{plan}");
 }
 
 #[test]
-fn the_least_that_an_upgrade_in_steps_needs_is_told() {
-    // Given too little for half of the workers, and enough for a quarter,
-    let state = state(&[queue(5), json!([in_steps("2.53.0", 1, 50)])]);
-    let plan = planned(&state, &in_steps("2.54.0", 1, 50), None);
-    // then that is told beside what is asked for.
+fn plan_includes_the_incremental_upgrade_with_the_smallest_need() {
+    // Given quota for a quarter of the workers, but not for half,
+    let state = state(&[queue(5), json!([incremental("2.53.0", 1, 50)])]);
+    let plan = planned(&state, &incremental("2.54.0", 1, 50), None);
+    // then the plan includes the smaller surge in addition to the requested one.
     let expected = [
         ("NewCluster".to_owned(), Verdict::Never, "8", "8"),
-        ("*Incremental, surge 50 %, step 25 %".to_owned(), Verdict::Never, "6", "6"),
-        ("Incremental, surge 29 %, step 25 %".to_owned(), Verdict::Fits, "5", "5"),
+        ("*Incremental, surge 50%, step 25%".to_owned(), Verdict::Never, "6", "6"),
+        ("Incremental, surge 29%, step 25%".to_owned(), Verdict::Fits, "5", "5"),
         ("Recreate".to_owned(), Verdict::Fits, "4", "4"),
     ];
-    assert_eq!(told(&plan), expected, "{plan}");
+    assert_eq!(outcomes(&plan), expected, "{plan}");
 }
 
 #[rstest]
 #[case::new_cluster(json!({}), "*NewCluster", Verdict::Never)]
 #[case::recreate(json!({"sluice.dev/when-upgrade-exceeds-quota": "Recreate"}), "*Recreate", Verdict::Fits)]
-fn what_the_owner_has_chosen_decides(#[case] annotations: Value, #[case] asked: &str, #[case] verdict: Verdict) {
+fn annotation_selects_the_strategy(#[case] annotations: Value, #[case] requested: &str, #[case] verdict: Verdict) {
     let state = state(&[queue(5), json!([service("2.53.0", 3)])]);
     let mut to = service("2.54.0", 3);
     to["metadata"]["annotations"] = annotations;
 
     let plan = planned(&state, &to, None);
 
-    let chosen = plan.ways.iter().find(|way| way.asked).expect("a way");
-    assert_eq!((format!("*{}", chosen.strategy).as_str(), plan.verdict), (asked, verdict), "{plan}");
+    let chosen = plan.ways.iter().find(|way| way.asked).expect("a requested strategy");
+    assert_eq!((format!("*{}", chosen.strategy).as_str(), plan.verdict), (requested, verdict), "{plan}");
 }
 
 #[test]
-fn a_service_that_is_not_to_be_upgraded_never_is() {
+fn strategy_none_is_never_upgraded() {
     let state = state(&[queue(9), json!([service("2.53.0", 3)])]);
     let mut to = service("2.54.0", 3);
     to["spec"]["upgradeStrategy"] = json!({"type": "None"});
     let plan = planned(&state, &to, None);
     assert_eq!(plan.verdict, Verdict::Never);
-    assert_eq!(plan.why.as_deref(), Some("spec.upgradeStrategy.type is None: no cluster is made"));
+    assert_eq!(plan.why.as_deref(), Some("spec.upgradeStrategy.type is None: no new cluster is created"));
 }
 
 #[rstest]
-#[case::the_first_cluster(false, 3, "first cluster", Verdict::Waits, "5")]
-#[case::the_same_again(true, 0, "in place", Verdict::Fits, "")]
-#[case::another_worker_group(true, 2, "in place", Verdict::Waits, "6")]
-fn a_change_without_a_second_cluster_has_one_way(
-    #[case] is_there: bool,
+#[case::first_cluster(false, 3, "first cluster", Verdict::Waits, "5")]
+#[case::unchanged(true, 0, "in place", Verdict::Fits, "")]
+#[case::additional_worker_group(true, 2, "in place", Verdict::Waits, "6")]
+fn change_without_a_second_cluster_has_one_strategy(
+    #[case] exists: bool,
     #[case] more: u32,
     #[case] strategy: &str,
     #[case] verdict: Verdict,
     #[case] least: &str,
 ) {
-    // Given a queue of which a service that is there holds two GPUs, and others two,
-    let mut steps = vec![queue(if is_there { 5 } else { 4 })];
-    steps.extend(is_there.then(|| json!([service("2.53.0", 2)])));
+    // Given a queue in which the RayService, if it exists, holds two GPUs, and another job two,
+    let mut steps = vec![queue(if exists { 5 } else { 4 })];
+    steps.extend(exists.then(|| json!([service("2.53.0", 2)])));
     steps.push(json!([other("other", None, 2)]));
 
-    // when it comes, or gets another worker group,
-    let mut to = service("2.53.0", if is_there { 2 } else { more });
-    if is_there && more > 0 {
+    // when it is created, or gets another worker group,
+    let mut to = service("2.53.0", if exists { 2 } else { more });
+    if exists && more > 0 {
         let groups = to["spec"]["rayClusterConfig"]["workerGroupSpecs"].as_array_mut().expect("groups");
         let mut group = groups[0].clone();
         (group["groupName"], group["replicas"]) = ("more".into(), more.into());
         groups.push(group);
     }
 
-    // then that is all there is to tell of.
+    // then the plan has that one outcome.
     let plan = planned(&state(&steps), &to, None);
     assert_eq!(plan.ways.len(), 1, "{plan}");
-    let (told, verdict_told, _, least_told) = told(&plan).remove(0);
-    assert_eq!((told.as_str(), verdict_told, least_told), (format!("*{strategy}").as_str(), verdict, least), "{plan}");
+    let (actual, actual_verdict, _, actual_least) = outcomes(&plan).remove(0);
+    assert_eq!((actual.as_str(), actual_verdict, actual_least), (format!("*{strategy}").as_str(), verdict, least), "{plan}");
 }
 
 #[test]
-fn quota_in_the_same_manifest_counts() {
+fn quota_raised_in_the_same_manifest_counts() {
     let state = state(&[queue(3), json!([service("2.53.0", 3)])]);
     let raised = queue(6);
     let plan = planned(&state, &json!([raised[2], service("2.54.0", 3)]), None);
@@ -383,24 +386,24 @@ fn quota_in_the_same_manifest_counts() {
 }
 
 #[rstest]
-#[case::no_service(json!([]), "there are 0 RayServices in it; it has to be exactly one")]
-#[case::two(json!([service("a", 1), service("b", 1)]), "there are 2 RayServices in it; it has to be exactly one")]
-fn one_service_is_planned_for(#[case] manifest: Value, #[case] problem: &str) {
+#[case::no_service(json!([]), "expected exactly one RayService in the manifest, found 0")]
+#[case::two(json!([service("a", 1), service("b", 1)]), "expected exactly one RayService in the manifest, found 2")]
+fn manifest_must_contain_exactly_one_service(#[case] manifest: Value, #[case] problem: &str) {
     let error = plan(&Snapshot::default(), in_a_list(&manifest), &Policy::default(), None, NOW).expect_err("an error");
     assert_eq!(error.to_string(), problem);
 }
 
 #[test]
-fn what_is_wrong_with_the_spec_is_told_by_field() {
+fn invalid_spec_is_reported_by_field() {
     let state = state(&[queue(9), json!([service("2.53.0", 3)])]);
     let mut to = service("2.54.0", 3);
     to["spec"]["serveConfigV2"] = "applications: {".into();
     let error = plan(&state, in_a_list(&to), &Policy::default(), None, NOW).expect_err("an error").to_string();
-    assert!(error.starts_with("RayService default/fruit can't be like that: spec.serveConfigV2: "), "{error}");
+    assert!(error.starts_with("RayService default/fruit is invalid: spec.serveConfigV2: "), "{error}");
 }
 
 #[test]
-fn a_queue_that_is_not_there_is_told() {
+fn missing_local_queue_is_reported() {
     let mut to = service("2.54.0", 3);
     to["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "b".into();
     let plan = planned(&state(&[queue(9)]), &to, None);

@@ -1,4 +1,4 @@
-//! A plan for people.
+//! Text output of an upgrade plan.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ impl fmt::Display for Strategy {
             Self::InPlace => f.write_str("in place"),
             Self::NewCluster => f.write_str("NewCluster"),
             Self::Incremental { surge_percent, step_percent } => {
-                write!(f, "Incremental, surge {surge_percent} %, step {step_percent} %")
+                write!(f, "Incremental, surge {surge_percent}%, step {step_percent}%")
             }
             Self::Recreate => f.write_str("Recreate"),
         }
@@ -44,14 +44,14 @@ impl fmt::Display for UpgradePlan {
             writeln!(f, "{why}")?;
         }
         let mut table = Table::new();
-        table.load_style(presets::NOTHING).set_header(["", "STRATEGY", "NOW", "PEAK", "LEAST QUOTA", "PREEMPTS"]);
+        table.load_style(presets::NOTHING).set_header(["", "STRATEGY", "NOW", "PEAK", "MIN QUOTA", "PREEMPTS"]);
         table.add_rows(self.ways.iter().map(row));
         writeln!(f, "\n{}", table.trim_fmt())?;
         if self.ways.iter().any(|way| way.asked) {
-            writeln!(f, "\n* is what the manifest asks for")?;
+            writeln!(f, "\n* requested by the manifest")?;
         }
         for way in &self.ways {
-            if let Some(timeline) = way.timeline.as_ref().filter(|_| way.asked) {
+            if let (true, Some(timeline)) = (way.asked, &way.timeline) {
                 writeln!(f, "\n{}: {timeline}", way.strategy)?;
             }
         }
@@ -61,33 +61,33 @@ impl fmt::Display for UpgradePlan {
 
 impl fmt::Display for Timeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} s at least", self.at_least_seconds)?;
+        writeln!(f, "at least {} s", self.at_least_seconds)?;
         let mut table = Table::new();
-        let header = ["", "AFTER", "CAPACITY", "TRAFFIC", "PODS", "USES"];
+        let header = ["", "AFTER", "CAPACITY", "TRAFFIC", "PODS", "USAGE"];
         table.load_style(presets::NOTHING).set_header(header);
         table.add_rows(self.steps.iter().map(step));
         write!(f, "{}", table.trim_fmt())
     }
 }
 
-/// Of capacity, traffic and pods, what the cluster has that serves, and what the next one has.
+/// Formats one step; capacity, traffic and pods are those of the active + the pending cluster.
 fn step(step: &Step) -> [String; 6] {
     let (serving, next) = (&step.serving, &step.next);
     let uses: Vec<String> = step.uses.iter().map(ToString::to_string).collect();
     [
         String::new(),
         format!("{} s", step.after_seconds),
-        format!("{} % + {} %", serving.capacity_percent, next.capacity_percent),
-        format!("{} % + {} %", serving.traffic_percent, next.traffic_percent),
+        format!("{}% + {}%", serving.capacity_percent, next.capacity_percent),
+        format!("{}% + {}%", serving.traffic_percent, next.traffic_percent),
         format!("{} + {}", serving.pods, next.pods),
         if uses.is_empty() { "-".to_owned() } else { uses.join(", ") },
     ]
 }
 
 fn row(way: &Way) -> [String; 6] {
-    let asked = if way.asked { "*" } else { "" };
+    let marker = if way.asked { "*" } else { "" };
     [
-        asked.to_owned(),
+        marker.to_owned(),
         way.strategy.to_string(),
         way.verdict.to_string(),
         lines(&way.peak),

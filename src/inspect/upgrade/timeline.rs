@@ -1,4 +1,4 @@
-//! The steps of an upgrade in steps, as they come if replicas start, and pods go, as fast as can be.
+//! Steps of an incremental upgrade, if replicas start and pods terminate as fast as possible.
 
 use std::collections::BTreeMap;
 
@@ -17,63 +17,67 @@ use sluice_rayservice::incremental::machine::{self, Pace, Percent, Position, Sid
 use sluice_rayservice::incremental::options::Options;
 use sluice_rayservice::incremental::workers;
 
-/// The steps of an upgrade.
+/// Steps of an incremental upgrade.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeline {
-    /// How long it takes at least, in seconds.
+    /// Minimum duration of the upgrade, in seconds.
     pub at_least_seconds: i64,
-    /// The steps, the first as it begins.
+    /// Steps; the first is the start of the upgrade.
     pub steps: Vec<Step>,
 }
 
-/// What there is after a step.
+/// State after a step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
-    /// How long after the beginning at the earliest, in seconds.
+    /// Earliest time since the start of the upgrade, in seconds.
     pub after_seconds: i64,
-    /// The cluster that serves when the upgrade begins.
+    /// Cluster that is active at the start.
+    #[serde(rename = "serving")]
     pub serving: Part,
-    /// The one that serves in the end.
+    /// Cluster that is active at the end.
+    #[serde(rename = "next")]
     pub next: Part,
-    /// What their pods use, if quota is asked for them and it is known where it is.
+    /// Quota used by the pods of both; empty if the RayService isn't queued, or the flavors aren't
+    /// known.
+    #[serde(rename = "uses")]
     pub uses: Vec<Use>,
 }
 
-/// What one of the two clusters has.
+/// State of one of the two clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Part {
-    /// How much of its replicas it is to have, in percent.
+    /// Share of its Serve replicas that it should run, in percent.
     pub capacity_percent: Percent,
-    /// How much of the traffic it gets, in percent.
+    /// Share of the traffic that it receives, in percent.
     pub traffic_percent: Percent,
-    /// How many pods it has, its head included.
+    /// Number of pods, including the head.
     pub pods: u32,
 }
 
-/// How many pods of each group there are.
+/// Number of pods by group.
 type Pods = BTreeMap<String, u32>;
 
-/// A cluster of the upgrade.
+/// RayCluster of the upgrade.
 #[derive(Debug, Clone)]
 pub(super) struct Cluster {
     object: RayCluster,
-    /// Its groups at full capacity.
+    /// Groups at full capacity.
     groups: Vec<PodGroup>,
-    /// How many replicas each deployment on it has at full capacity.
+    /// Number of Serve replicas of each deployment at full capacity.
     deployments: Vec<u32>,
 }
 
 impl Cluster {
-    /// That of a service; with an object of its own once there is one.
+    /// Creates the cluster of a RayService from `object`, or from the spec if there is no object yet.
     pub(super) fn of(service: &RayService, object: Option<RayCluster>) -> Self {
         let config = ServeConfig::from_yaml(service.spec.serve_config_v2.as_deref().unwrap_or_default());
         let deployments = config.map(|config| config.replicas()).unwrap_or_default();
         let mut object = object.unwrap_or_else(|| RayCluster::new("", service.spec.ray_cluster_config.clone()));
         workers::scale(&mut object, &deployments, WHOLE);
-        // A spec that makes no sense has been refused before.
+        // An invalid spec has been rejected before.
         let groups = pod_groups(&object).unwrap_or_default();
         Self { object, groups, deployments }
     }
@@ -92,14 +96,14 @@ impl Cluster {
     }
 }
 
-/// The course of an upgrade with such a surge and step, in percent.
+/// Schedule of an incremental upgrade with a given surge and step.
 #[derive(Debug, Clone)]
 pub(super) struct Course {
     serving: Cluster,
     next: Cluster,
     surge: Percent,
     positions: Vec<(SignedDuration, Position)>,
-    /// Whether it is known how long the steps take.
+    /// True if the manifest sets the interval, so that the duration of the steps is known.
     is_timed: bool,
 }
 
@@ -122,7 +126,8 @@ impl Course {
         Self { serving, next: Cluster::of(service, None), surge, positions, is_timed: options.is_some() }
     }
 
-    /// The pods of both after each step. The surge is there from the beginning, and a cluster without capacity is about to go.
+    /// Returns the pods of the active and the pending cluster after each step. The surge exists from
+    /// the start, and a cluster with no capacity is about to be deleted.
     fn pods(&self) -> impl Iterator<Item = (Pods, Pods)> + '_ {
         self.positions.iter().map(|(_, Position { to, from })| {
             let serving = if from.capacity == 0 { Pods::new() } else { self.serving.pods(from.capacity) };
@@ -130,23 +135,23 @@ impl Course {
         })
     }
 
-    /// How many workers of each group the next cluster would have to have beside the whole of what serves to use the most that the
-    /// upgrade uses at any time.
+    /// Returns the number of workers by group with which a pending cluster, in addition to the whole
+    /// active one, would use as much as the upgrade does at its peak.
     pub(super) fn workers_at_peak(&self) -> Pods {
-        let mut most = Pods::new();
+        let mut peak = Pods::new();
         for (serving, next) in self.pods() {
             for group in self.next.groups.iter().filter(|group| group.role() == Role::Worker) {
-                let given = self.serving.group(&group.name);
-                let left = given.map_or(0, |given| made_room(given, &serving, group));
-                let needed = next.get(&group.name).copied().unwrap_or(0).saturating_sub(left);
-                let entry = most.entry(group.name.clone()).or_default();
+                let active = self.serving.group(&group.name);
+                let freed = active.map_or(0, |active| made_room(active, &serving, group));
+                let needed = next.get(&group.name).copied().unwrap_or(0).saturating_sub(freed);
+                let entry = peak.entry(group.name.clone()).or_default();
                 *entry = needed.max(*entry);
             }
         }
-        most
+        peak
     }
 
-    /// The next cluster with that many workers.
+    /// Returns the pending cluster with [`Self::workers_at_peak`].
     pub(super) fn at_peak(&self) -> RayCluster {
         let pods = self.workers_at_peak();
         let mut cluster = self.next.object.clone();
@@ -158,9 +163,12 @@ impl Course {
         cluster
     }
 
-    /// What there is after each step; `None` if its manifest doesn't say how long a step takes.
+    /// Returns the state after each step; None if the manifest sets no interval.
     pub(super) fn timeline(&self, per_pod: &PerPod) -> Option<Timeline> {
-        let last = self.positions.last().filter(|_| self.is_timed)?;
+        if !self.is_timed {
+            return None;
+        }
+        let last = self.positions.last()?;
         let steps = self.positions.iter().zip(self.pods()).map(|((after, position), (serving, next))| Step {
             after_seconds: after.as_secs(),
             serving: part(position.from, &serving),
@@ -175,15 +183,16 @@ fn part(side: Side, pods: &Pods) -> Part {
     Part { capacity_percent: side.capacity, traffic_percent: side.traffic, pods: pods.values().sum() }
 }
 
-/// How many pods of a group fit in what is free since there are only these pods of a group that was `whole`.
+/// Returns the number of pods of `group` that fit into what `whole` has freed by shrinking to the
+/// pods in `now`.
 fn made_room(whole: &PodGroup, now: &Pods, group: &PodGroup) -> u32 {
-    let gone = whole.count.saturating_sub(now.get(&whole.name).copied().unwrap_or(0));
+    let removed = whole.count.saturating_sub(now.get(&whole.name).copied().unwrap_or(0));
     let (had, needs) = (requests(whole), requests(group));
     let fits = needs.iter().map(|(resource, needed)| {
-        let free = i128::from(had.get(resource).get()) * i128::from(gone);
+        let free = i128::from(had.get(resource).get()) * i128::from(removed);
         u32::try_from(free / i128::from(needed.get().max(1))).unwrap_or(u32::MAX)
     });
-    fits.min().unwrap_or(gone)
+    fits.min().unwrap_or(removed)
 }
 
 fn requests(group: &PodGroup) -> Requests {

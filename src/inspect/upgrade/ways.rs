@@ -1,4 +1,4 @@
-//! The ways to go from what a service is to what it is to be.
+//! Upgrade strategies of a RayService, and the specs that request them.
 
 use kube_core::ResourceExt;
 use serde::Serialize;
@@ -9,29 +9,29 @@ use sluice_api::ray::upgrade_choices::{WHEN_EXCEEDS_ANNOTATION, WhenExceeds};
 use sluice_api::ray::{ClusterUpgradeOptions, RayService, UpgradeType};
 use sluice_rayservice::incremental::machine::Percent;
 
-/// How a service goes from what it is to what it is to be.
+/// Upgrade strategy of a RayService.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(tag = "strategy", rename_all_fields = "camelCase")]
 pub enum Strategy {
-    /// It has no cluster yet, and gets its first.
+    /// The first cluster is created.
     Create,
-    /// Its cluster becomes what it is to be.
+    /// The active cluster is updated in place.
     InPlace,
-    /// A second cluster is made whole beside the one that serves.
+    /// A second cluster is created at full size while the active one keeps serving.
     NewCluster,
-    /// A second cluster grows beside the one that serves, as that one shrinks. Its head and the least replicas of its groups are there
-    /// from the beginning (see `docs/upgrades.md`).
+    /// A second cluster grows while the active one shrinks. Its head and the `minReplicas` of its
+    /// groups exist from the start (see `docs/upgrades.md`).
     Incremental {
-        /// How much capacity there may be above that of one cluster, in percent.
+        /// Maximum capacity above that of one cluster, in percent.
         surge_percent: Percent,
-        /// How much traffic moves in a step, in percent.
+        /// Traffic moved per step, in percent.
         step_percent: Percent,
     },
-    /// What serves stops, and then the new cluster starts: requests fail in between.
+    /// The active cluster stops before the new one starts; requests fail in between.
     Recreate,
 }
 
-/// The way that the manifest of a service asks for.
+/// Strategy that the manifest of a RayService requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     NewCluster { or_recreate: bool },
@@ -50,14 +50,18 @@ pub(super) fn asked(service: &RayService) -> Asked {
     }
 }
 
-/// How much capacity its manifest allows above that of one cluster, in percent, if it asks for an incremental upgrade.
+/// Returns maxSurgePercent of the manifest; None if it doesn't request an incremental upgrade.
 pub(super) fn surge(service: &RayService) -> Option<Percent> {
     // KubeRay's default (v1.7.0 `ray-operator/apis/ray/v1/rayservice_types.go`, ClusterUpgradeOptions).
-    let percent = options(service).map(|options| options.max_surge_percent.unwrap_or(100));
-    percent.filter(|_| asked(service) == Asked::Incremental).and_then(|percent| Percent::try_from(percent).ok())
+    if asked(service) != Asked::Incremental {
+        return None;
+    }
+    let percent = options(service)?.max_surge_percent.unwrap_or(100);
+    Percent::try_from(percent).ok()
 }
 
-/// How much traffic moves in a step, in percent: what the manifest says, as far as a step is no larger than the surge.
+/// Returns the traffic moved per step, in percent: stepSizePercent of the manifest, or `surge` if it is
+/// unset or larger than that.
 pub(super) fn step(service: &RayService, surge: Percent) -> Percent {
     let percent = options(service).and_then(|options| options.step_size_percent);
     percent
@@ -70,7 +74,7 @@ fn options(service: &RayService) -> Option<&ClusterUpgradeOptions> {
     service.spec.upgrade_strategy.as_ref()?.cluster_upgrade_options.as_ref()
 }
 
-/// The service, to be upgraded by a second cluster and no other way.
+/// Returns the RayService with the NewCluster strategy and no fallback.
 pub(super) fn by_new_cluster(service: &RayService) -> RayService {
     let mut service = service.clone();
     service.spec.upgrade_strategy.get_or_insert_default().type_ = Some(UpgradeType::NewCluster);
@@ -78,21 +82,24 @@ pub(super) fn by_new_cluster(service: &RayService) -> RayService {
     service
 }
 
-/// The service, to be made anew if there will never be room for two clusters.
+/// Returns the RayService with the NewCluster strategy that falls back to Recreate if two clusters can
+/// never fit.
 pub(super) fn or_recreate(service: &RayService) -> RayService {
     let mut service = by_new_cluster(service);
     service.annotations_mut().insert(WHEN_EXCEEDS_ANNOTATION.to_owned(), "Recreate".to_owned());
     service
 }
 
-/// The service, to be upgraded by a second cluster that is no larger than an upgrade in steps needs at its peak.
+/// Returns the RayService with the NewCluster strategy, and a cluster of the size that the incremental
+/// upgrade needs at its peak.
 pub(super) fn at_peak(service: &RayService, course: &Course) -> RayService {
     let mut service = by_new_cluster(service);
     service.spec.ray_cluster_config = course.at_peak().spec;
     service
 }
 
-/// Whether somebody makes the number of workers follow the capacity of their cluster.
+/// Returns true if the number of workers can follow the capacity: with the Ray autoscaler, or scaled by
+/// Sluice.
 pub(super) fn can_go_in_steps(service: &RayService) -> bool {
     let autoscaled = service.spec.ray_cluster_config.enable_in_tree_autoscaling == Some(true);
     autoscaled || step_choices::scales_workers(&service.metadata).unwrap_or(true)

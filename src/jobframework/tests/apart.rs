@@ -9,8 +9,8 @@ fn pinned(job: &FakeJob, slices: &[&Workload], pod_sets: &[&str]) -> Plan {
     plan(&JobView { pinned: &pinned, ..view(job, slices) })
 }
 
-/// Active member `a`, pending member `b` whose workers do not fit in the flavor of those of `a`, the held
-/// slice, and the pending slice after the split.
+/// Active member `a`, pending member `b` whose workers do not fit in the flavor of those of `a`,
+/// the held slice, and the pending slice after the split.
 fn waiting_apart() -> (Member, Member, Workload, Workload) {
     let (active, held) = serving();
     let pending = cluster("b", 3, "1");

@@ -1,5 +1,5 @@
-//! Jobs that change while their slices are pending, and slices deleted by a user: regressions of Kueue, by
-//! issue number.
+//! Jobs that change while their slices are pending, and slices deleted by a user: regressions of
+//! Kueue, by issue number.
 
 use super::*;
 
@@ -21,8 +21,8 @@ fn first_pending_slice_is_changed_in_place() {
     }
 }
 
-/// kubernetes-sigs/kueue#11327: a job that grew again before its successor was admitted got a second
-/// successor.
+/// kubernetes-sigs/kueue#11327: a job that grew again before its successor was admitted got a
+/// second successor.
 #[test]
 fn job_that_grows_again_while_its_successor_is_pending_has_one_successor() {
     let (active, held) = serving();

@@ -1,4 +1,5 @@
-//! Condition UpgradeAdmissible: upgrades that can never be admitted together with the active cluster.
+//! Condition UpgradeAdmissible: upgrades that can never be admitted together with the active
+//! cluster.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -72,8 +73,8 @@ fn upgrade_condition(job: &FakeJob, held: &Workload, queue: &queue::Engine) -> O
 }
 
 const NEVER: &str = "Active RayCluster a and pending RayCluster b never fit together: cpu in flavor a100: ";
-const RECREATE: &str = "; or set annotation sluice.dev/when-upgrade-exceeds-quota: Recreate, so that RayCluster a stops before \
-                        RayCluster b starts";
+const RECREATE: &str = "; or set annotation sluice.dev/when-upgrade-exceeds-quota: Recreate, so that RayCluster a stops \
+                        before RayCluster b starts";
 
 /// `a` requests 3 CPU, `b` 5.
 #[rstest]
@@ -154,8 +155,8 @@ fn condition_is_absent_if_the_feasibility_is_unknown() {
     assert_eq!(upgrade_condition(&job, &held, &queue::Engine::default()), None);
 }
 
-/// One flavor can hold `a`, the other one `b`, and none both. The active member stays in its flavor; if
-/// neither has quota, pods of one kind are requested in one flavor.
+/// One flavor can hold `a`, the other one `b`, and none both. The active member stays in its
+/// flavor; if neither has quota, pods of one kind are requested in one flavor.
 #[rstest]
 #[case::active_member_holds_quota(true, "True", "Fits")]
 #[case::neither_holds_quota(false, "False", "ExceedsMaxQuota")]

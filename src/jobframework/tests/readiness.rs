@@ -113,7 +113,8 @@ fn upgrade_that_never_starts_leaves_the_slice_as_ready_as_the_active_cluster() {
     let lost = job(vec![ready(serves.clone(), 1), open]);
     assert_eq!(said(&written(&watched(&lost, &[&both]), &both)), says("False", "WaitForRecovery"));
 
-    // It may become ready and fail again while the old one serves; once it is alone, its pods count.
+    // It may become ready and fail again while the old one serves; once it is alone, its pods
+    // count.
     let up = ready(pending, 2);
     let both = written(&watched(&job(vec![serves.clone(), up.clone()]), &[&both]), &both);
     let failing = job(vec![serves.clone(), ready(up.clone(), 0)]);

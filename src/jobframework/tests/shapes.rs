@@ -6,7 +6,8 @@ fn shape(cpu: &str) -> String {
     cluster("any", 1, cpu).groups.as_ref().as_ref().expect("groups")[1].shape.clone()
 }
 
-/// The running cluster with 1 CPU per pod, after an in-place edit of its number of workers and their CPU.
+/// The running cluster with 1 CPU per pod, after an in-place edit of its number of workers and
+/// their CPU.
 fn edited(active: &Member, workers: u32, cpu: &str) -> Member {
     let mut groups = active.groups.as_ref().clone().expect("groups");
     groups[1] = cluster("a", workers, cpu).groups.as_ref().clone().expect("groups").remove(1);

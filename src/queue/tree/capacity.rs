@@ -1,47 +1,47 @@
-//! How much of the quota is free for a node, and how usage bubbles up (kueue v0.19.2
+//! Available quota of a node, and propagation of usage to its parents (kueue v0.19.2
 //! `pkg/cache/scheduler/resource_node.go`).
 
 use std::cell::OnceCell;
 
 use super::{Cell, Fr, NodeId, Tree};
 
-/// Which usage counts.
+/// Selects the usage to consider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum View {
-    /// What is held.
+    /// Quota held by all workloads.
     Actual = 0,
-    /// What is held by those that stay, and what was promised in this cycle.
+    /// Quota held by workloads that are not being evicted, and capacity reserved in this cycle.
     Planned = 1,
 }
 
-/// The lowest part of the tree that has the quota for a request.
+/// The lowest subtree that has the quota for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fit {
-    /// Its height: 0 for the ClusterQueue itself, which then borrows nothing.
+    /// Height of the subtree: 0 for the ClusterQueue itself, which then does not borrow.
     pub(crate) height: u32,
-    /// Whether it is only a part of the tree, so that others can be made to give back what they borrow of it.
+    /// True if the subtree has a parent, so that quota borrowed from it can be reclaimed.
     pub(crate) reclaimable: bool,
 }
 
 impl Cell {
-    /// Quota that is never lent to the parent.
+    /// Returns the quota that is not lent to the parent.
     pub(super) fn local(&self) -> i128 {
         self.lending_limit.map_or(0, |limit| (self.subtree - limit).max(0))
     }
 
-    /// What is left of it.
+    /// Returns the unused part of the local quota.
     fn local_available(&self, used: i128) -> i128 {
         (self.local() - used).max(0)
     }
 
-    /// What is used of the parent's.
+    /// Returns the usage that exceeds the local quota and counts at the parent.
     fn used_of_parent(&self, used: i128) -> i128 {
         (used - self.local()).max(0)
     }
 }
 
 impl Tree {
-    /// Adds to the usage of a ClusterQueue, or takes off when `amount` is negative.
+    /// Adds to the usage of a ClusterQueue and its Cohorts, or subtracts if `amount` is negative.
     pub(crate) fn add(&mut self, cluster_queue: NodeId, fr: Fr, amount: i128, view: View) {
         let (mut at, mut amount) = (cluster_queue, amount);
         while amount != 0 {
@@ -54,33 +54,35 @@ impl Tree {
                 self.node_mut(at).share = OnceCell::new();
             }
             match self.parent(at) {
-                // A stale tree is summed up anew before it is looked at.
+                // A stale tree is summed up again before it is used.
                 Some(parent) if !stale => at = parent,
                 _ => break,
             }
         }
     }
 
-    /// What a ClusterQueue or Cohort uses.
+    /// Returns the usage of a ClusterQueue, or of the quota of a Cohort.
     pub(crate) fn used(&self, node: NodeId, fr: Fr, view: View) -> i128 {
         self.cell(node, fr).used[view as usize]
     }
 
-    /// The node's own nominal quota.
+    /// Returns the nominal quota of the node itself.
     pub(crate) fn nominal(&self, node: NodeId, fr: Fr) -> i128 {
         self.cell(node, fr).nominal
     }
 
+    /// Returns the borrowing limit of the node; `None` if it is unlimited.
     pub(crate) fn borrowing_limit(&self, node: NodeId, fr: Fr) -> Option<i128> {
         self.cell(node, fr).borrowing_limit
     }
 
-    /// Quota of the node and of all below it that it can get at.
+    /// Returns the quota of the node and of its subtree that it can use.
     pub(crate) fn subtree_quota(&self, node: NodeId, fr: Fr) -> i128 {
         self.cell(node, fr).subtree
     }
 
-    /// What a node can still get. Below zero when more is used than there is. `less` is taken off the node's usage first.
+    /// Returns the available quota of a node; negative if usage exceeds the quota. `less` is
+    /// subtracted from the usage of the node first.
     pub(crate) fn available(&self, node: NodeId, fr: Fr, view: View, less: i128) -> i128 {
         let cell = self.cell(node, fr);
         let used = cell.used[view as usize];
@@ -94,7 +96,7 @@ impl Tree {
         cell.local_available(kept) + of_parent
     }
 
-    /// The most that a node could ever get, if nobody used anything.
+    /// Returns the most that a node can get if nothing is in use.
     pub(crate) fn potential(&self, node: NodeId, fr: Fr) -> i128 {
         let cell = self.cell(node, fr);
         let Some(parent) = self.parent(node) else { return cell.subtree };
@@ -102,13 +104,13 @@ impl Tree {
         cell.borrowing_limit.map_or(most, |limit| most.min(cell.subtree + limit))
     }
 
-    /// Whether a node uses more than its part of the quota.
+    /// Reports whether a node exceeds its quota.
     pub(crate) fn borrows(&self, node: NodeId, fr: Fr, view: View) -> bool {
         let cell = self.cell(node, fr);
         self.parent(node).is_some() && cell.used[view as usize] > cell.subtree
     }
 
-    /// Whether a node is within its part of the quota of all of these.
+    /// Reports whether a node is within its quota of all these flavor resources.
     pub(crate) fn within_quota(&self, node: NodeId, frs: &[Fr], view: View) -> bool {
         frs.iter().all(|fr| {
             let cell = self.cell(node, *fr);
@@ -116,28 +118,29 @@ impl Tree {
         })
     }
 
-    /// Whether a node would use more than its part of the quota with `amount` more.
+    /// Reports whether a node would exceed its quota with `amount` more.
     pub(crate) fn would_borrow(&self, node: NodeId, fr: Fr, amount: i128, view: View) -> bool {
         let cell = self.cell(node, fr);
         self.parent(node).is_some() && cell.used[view as usize] + amount > cell.subtree
     }
 
-    /// How much more of its parent's quota a node would use with `amount` more.
+    /// Returns the additional usage of the parent if the node used `amount` more.
     pub(crate) fn passed_on(&self, node: NodeId, fr: Fr, amount: i128, view: View) -> i128 {
         let cell = self.cell(node, fr);
         let used = cell.used[view as usize];
         cell.used_of_parent(used + amount) - cell.used_of_parent(used)
     }
 
-    /// What of a node's own part is free and not visible to its parent.
+    /// Returns the unused local quota of a node, which its parent cannot use.
     pub(crate) fn local_available(&self, node: NodeId, fr: Fr, view: View) -> i128 {
         let cell = self.cell(node, fr);
         cell.local_available(cell.used[view as usize])
     }
 
-    /// The lowest part of the tree that has the quota for `amount` more (kueue v0.19.2
-    /// `pkg/scheduler/preemption/classical/hierarchical_preemption.go`, `FindHeightOfLowestSubtreeThatFits`). `less` is taken
-    /// off the usage of the ClusterQueue first.
+    /// Returns the lowest subtree that has the quota for `amount` more (kueue v0.19.2
+    /// `pkg/scheduler/preemption/classical/hierarchical_preemption.go`,
+    /// `FindHeightOfLowestSubtreeThatFits`). `less` is subtracted from the usage of the
+    /// ClusterQueue first.
     pub(crate) fn lowest_fit(&self, cluster_queue: NodeId, fr: Fr, amount: i128, view: View, less: i128) -> Fit {
         let (mut node, mut amount, mut less) = (cluster_queue, amount, less);
         loop {
@@ -146,7 +149,7 @@ impl Tree {
             let kept = used - less;
             let parent = self.parent(node);
             let fits = kept + amount <= cell.subtree;
-            // The root never borrows: who gets that far uses all there is.
+            // The root never borrows: a request that gets this far uses the whole tree.
             let Some(parent) = parent.filter(|_| !fits) else {
                 let height = self.node(node).height;
                 return Fit { height: if node == cluster_queue { 0 } else { height }, reclaimable: parent.is_some() };
@@ -157,8 +160,9 @@ impl Tree {
         }
     }
 
-    /// The first node on the way up, the ClusterQueue included, at which the limit on borrowing leaves less than `amount`;
-    /// else the root.
+    /// Returns the first node, from the ClusterQueue up, whose borrowing limit leaves less than
+    /// `amount`, and true; otherwise the root and false. `less` is subtracted from the usage of the
+    /// ClusterQueue first.
     pub(crate) fn binding(
         &self,
         cluster_queue: NodeId,
@@ -184,7 +188,7 @@ impl Tree {
 }
 
 impl Tree {
-    /// As [`Tree::binding`], if nobody used anything.
+    /// Returns the same as [`Tree::binding`] if nothing is in use.
     pub(crate) fn binding_ever(&self, cluster_queue: NodeId, fr: Fr, amount: i128) -> (NodeId, bool) {
         let (mut node, mut amount) = (cluster_queue, amount);
         loop {
@@ -200,8 +204,9 @@ impl Tree {
 }
 
 impl Tree {
-    /// What [`Tree::binding_ever`] would have to be for there to be `amount`: the borrowing limit of that node, or the nominal
-    /// quota of the root. `None` if another limit is in the way as well.
+    /// Returns the value of the limit found by [`Tree::binding_ever`] that permits `amount`: a
+    /// borrowing limit or the nominal quota of the root. `None` if another limit is exceeded as
+    /// well.
     pub(crate) fn enough_ever(&self, cluster_queue: NodeId, fr: Fr, amount: i128) -> Option<i128> {
         let (mut node, mut amount, mut limit) = (cluster_queue, amount, None);
         loop {
@@ -223,7 +228,8 @@ impl Tree {
 }
 
 impl Cell {
-    /// What the borrowing limit still lets the node take of its parent's; `None` without a limit.
+    /// Returns the amount that the borrowing limit still permits from the parent; `None` without a
+    /// limit.
     fn headroom(&self, used: i128) -> Option<i128> {
         let limit = self.borrowing_limit?;
         Some(self.subtree - self.local() - self.used_of_parent(used) + limit)

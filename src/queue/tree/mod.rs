@@ -1,8 +1,8 @@
-//! The tree of ClusterQueues and Cohorts: whose quota may be used by whom, and how much of it is used.
+//! The tree of Cohorts and ClusterQueues: quota, borrowing and usage.
 //!
-//! Sums are wide enough to never saturate, so that usage that is taken out again leaves no trace. Quota and structure
-//! change seldom: they are noted, and the tree is put together anew before it is next looked at. Usage changes all the time,
-//! in place.
+//! Sums are `i128` and cannot overflow, so usage that is added and removed leaves no residue. Quota
+//! and structure change rarely: such a change marks the tree as stale, and it is rebuilt before the
+//! next use. Usage changes often and is updated in place.
 
 mod capacity;
 mod share;
@@ -17,25 +17,25 @@ pub(super) use share::{Largest, Share, Weight};
 
 use super::quota::Limits;
 
-/// One resource of one flavor: what quota is counted in.
+/// One resource of one flavor, the unit of quota accounting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FlavorResource {
     pub(super) flavor: String,
     pub(super) resource: String,
 }
 
-/// Stands for a [`FlavorResource`].
+/// Identifies a [`FlavorResource`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fr(u32);
 
-/// Stands for a ClusterQueue or Cohort. A name keeps its number for good.
+/// Identifies a ClusterQueue or Cohort. A name keeps its id permanently.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeId(u32);
 
-/// What a node is told of its own spec.
+/// The quota-related spec of a ClusterQueue or Cohort.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct NodeSpec {
-    /// Name of the Cohort that it belongs to.
+    /// Name of its Cohort. `None` for a root.
     pub(super) parent: Option<String>,
     pub(super) limits: BTreeMap<FlavorResource, Limits>,
     pub(super) weight: Weight,
@@ -51,59 +51,60 @@ enum Kind {
 struct Node {
     kind: Kind,
     name: String,
-    /// `None` while there is no object: a cohort that is only named, or a ClusterQueue that is gone.
+    /// `None` while there is no object: a Cohort that is only referred to, or a deleted
+    /// ClusterQueue.
     spec: Option<NodeSpec>,
     parent: Option<NodeId>,
     children: Vec<NodeId>,
     root: NodeId,
     /// Distance to the farthest leaf below.
     height: u32,
-    /// The node is below a cycle, or part of one.
+    /// True if the node is part of a cycle of Cohorts or below one.
     cyclic: bool,
     cells: Vec<(Fr, Cell)>,
-    /// Its planned share, once it was asked for; until its planned usage changes.
+    /// Planned share, computed on demand. Reset when the planned usage changes.
     share: OnceCell<Share>,
-    /// All that it could ever get, by resource; once it was asked for.
+    /// Potentially available quota by resource, computed on demand.
     lendable: OnceCell<Vec<(String, i128)>>,
-    /// The largest share of its children that borrow, and which state of the tree that is about.
+    /// Largest share of its borrowing children, and the tree state that it was computed in.
     largest: std::cell::Cell<Option<(u64, Option<Largest>)>>,
 }
 
-/// One resource of one flavor at one node.
+/// Quota and usage of one flavor resource at one node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Cell {
     borrowing_limit: Option<i128>,
     lending_limit: Option<i128>,
-    /// Quota of the node and of all below it that it can get at.
+    /// Quota of the node and of its subtree that it can use.
     subtree: i128,
     nominal: i128,
-    /// By view: the node's own usage, or what its children use of it.
+    /// Usage by [`View`]: that of a ClusterQueue, or the usage of a Cohort's quota by its children.
     used: [i128; 2],
 }
 
-/// See the module.
+/// The cohort forest with quota and usage.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tree {
     nodes: Vec<Node>,
     cluster_queues: BTreeMap<String, NodeId>,
     cohorts: BTreeMap<String, NodeId>,
     frs: Vec<FlavorResource>,
-    /// By flavor, by resource.
+    /// Ids by flavor and resource.
     fr_ids: BTreeMap<String, BTreeMap<String, Fr>>,
     stale: bool,
-    /// Counts the states of the tree between decisions. What is only tried out is not a state.
+    /// Counts the states of the tree between decisions. Simulated changes are not counted.
     state: u64,
 }
 
 impl NodeId {
-    /// Numbers are given out from zero.
+    /// Returns the id as an index, counted from zero.
     pub(super) fn index(self) -> usize {
         self.0 as usize
     }
 }
 
 impl Tree {
-    /// The number of a resource of a flavor.
+    /// Returns the id of a flavor resource, assigning one if necessary.
     pub(super) fn fr(&mut self, at: &FlavorResource) -> Fr {
         if let Some(fr) = self.known(&at.flavor, &at.resource) {
             return fr;
@@ -114,37 +115,37 @@ impl Tree {
         fr
     }
 
-    /// The number of a resource of a flavor, if it has one.
+    /// Returns the id of a flavor resource; `None` if it has none.
     pub(super) fn known(&self, flavor: &str, resource: &str) -> Option<Fr> {
         self.fr_ids.get(flavor)?.get(resource).copied()
     }
 
-    /// What a number stands for.
+    /// Returns the flavor resource with this id.
     pub(super) fn flavor_resource(&self, fr: Fr) -> &FlavorResource {
         &self.frs[fr.0 as usize]
     }
 
-    /// The number of a ClusterQueue.
+    /// Returns the id of a ClusterQueue, assigning one if necessary.
     pub(super) fn cluster_queue(&mut self, name: &str) -> NodeId {
         self.id(Kind::ClusterQueue, name)
     }
 
-    /// The number of a Cohort.
+    /// Returns the id of a Cohort, assigning one if necessary.
     pub(super) fn cohort(&mut self, name: &str) -> NodeId {
         self.id(Kind::Cohort, name)
     }
 
-    /// The number of a ClusterQueue, if it has one.
+    /// Returns the id of a ClusterQueue; `None` if it has none.
     pub(super) fn known_cluster_queue(&self, name: &str) -> Option<NodeId> {
         self.cluster_queues.get(name).copied()
     }
 
-    /// The number of a Cohort, if it has one.
+    /// Returns the id of a Cohort; `None` if it has none.
     pub(super) fn known_cohort(&self, name: &str) -> Option<NodeId> {
         self.cohorts.get(name).copied()
     }
 
-    /// Whether quota or structure changed since the tree was put together.
+    /// Reports whether quota or structure changed since the tree was built.
     pub(super) fn is_stale(&self) -> bool {
         self.stale
     }
@@ -174,7 +175,7 @@ impl Tree {
         id
     }
 
-    /// Sets what a node is told of its spec; `None` when its object is gone.
+    /// Sets the spec of a node; `None` if its object was deleted.
     pub(super) fn set(&mut self, node: NodeId, spec: Option<NodeSpec>) {
         if self.node(node).spec != spec {
             self.node_mut(node).spec = spec;
@@ -182,12 +183,12 @@ impl Tree {
         }
     }
 
-    /// Usage was changed for good.
+    /// Records that usage changed permanently, which invalidates cached largest shares.
     pub(super) fn enter_new_state(&mut self) {
         self.state += 1;
     }
 
-    /// Puts the tree together, if quota or structure changed since it was last done. Returns whether it was.
+    /// Rebuilds the tree if quota or structure changed. Returns whether it did.
     pub(super) fn refresh(&mut self) -> bool {
         if !std::mem::take(&mut self.stale) {
             return false;
@@ -229,7 +230,7 @@ impl Tree {
                 self.node_mut(parent).children.push(id);
             }
         }
-        // By name, whatever came first.
+        // Children are ordered by name, independently of the order of observation.
         let names: Vec<String> = self.nodes.iter().map(|node| node.name.clone()).collect();
         for node in &mut self.nodes {
             node.children.sort_by(|a, b| names[a.0 as usize].cmp(&names[b.0 as usize]).then(a.cmp(b)));
@@ -247,7 +248,7 @@ impl Tree {
         }
     }
 
-    /// Sums up quota and usage below a node.
+    /// Computes subtree quota, usage, height and root of a node and all nodes below it.
     fn accumulate(&mut self, id: NodeId, root: NodeId) {
         for (_, cell) in &mut self.node_mut(id).cells {
             cell.subtree = cell.nominal;
@@ -268,12 +269,12 @@ impl Tree {
         (node.height, node.root) = (height, root);
     }
 
-    /// The node at the top of the tree that a node is in.
+    /// Returns the root of the tree that contains a node.
     pub(super) fn root(&self, node: NodeId) -> NodeId {
         self.node(node).root
     }
 
-    /// The ClusterQueues of a tree or of a part of it, by number.
+    /// Returns the ClusterQueues at or below a node, by id.
     pub(super) fn cluster_queues_below(&self, node: NodeId) -> Vec<NodeId> {
         let (mut found, mut open) = (Vec::new(), vec![node]);
         while let Some(id) = open.pop() {
@@ -287,33 +288,37 @@ impl Tree {
         found
     }
 
+    /// Returns the name of a node.
     pub(super) fn name(&self, node: NodeId) -> &str {
         &self.node(node).name
     }
 
+    /// Reports whether a node is a ClusterQueue.
     pub(super) fn is_cluster_queue(&self, node: NodeId) -> bool {
         self.node(node).kind == Kind::ClusterQueue
     }
 
-    /// Distance to the farthest leaf below.
+    /// Returns the distance to the farthest leaf below.
     pub(super) fn height(&self, node: NodeId) -> u32 {
         self.node(node).height
     }
 
+    /// Returns the Cohort of a node; `None` for a root.
     pub(super) fn parent(&self, node: NodeId) -> Option<NodeId> {
         self.node(node).parent
     }
 
+    /// Returns the children of a node, by name.
     pub(super) fn children(&self, node: NodeId) -> &[NodeId] {
         &self.node(node).children
     }
 
-    /// The Cohorts above a node, the nearest first.
+    /// Returns the Cohorts above a node, nearest first.
     pub(super) fn above(&self, node: NodeId) -> impl Iterator<Item = NodeId> + '_ {
         std::iter::successors(self.parent(node), |node| self.parent(*node))
     }
 
-    /// The place of a node in the tree: `/root/…/name`.
+    /// Returns the path of a node: `/root/…/name`.
     pub(super) fn path(&self, node: NodeId) -> String {
         let mut names: Vec<&str> = self.above(node).map(|above| self.name(above)).collect();
         names.reverse();
@@ -321,7 +326,8 @@ impl Tree {
         format!("/{}", names.join("/"))
     }
 
-    /// The cycle of Cohorts that a node is part of or below, as a person would write it.
+    /// Returns the cycle of Cohorts that a node is part of or below, as `a -> b -> a`. `None`
+    /// without a cycle.
     pub(super) fn cycle_above(&self, node: NodeId) -> Option<String> {
         if !self.node(node).cyclic {
             return None;
@@ -371,7 +377,7 @@ impl Tree {
     }
 }
 
-/// Whether following the parents from a node leads round in a circle.
+/// Reports whether the chain of parents of a node is cyclic.
 fn never_ends(from: NodeId, parents: &BTreeMap<NodeId, NodeId>) -> bool {
     let above = std::iter::successors(Some(from), |id| parents.get(id).copied());
     above.take(parents.len() + 2).count() > parents.len() + 1

@@ -1,11 +1,11 @@
-//! How much of what can be lent a node takes: the dominant resource share (kueue v0.19.2
+//! The dominant resource share: borrowed quota relative to lendable quota (kueue v0.19.2
 //! `pkg/cache/scheduler/fair_sharing.go`).
 
 use std::cmp::Ordering;
 
 use super::{Fr, NodeId, Tree, View};
 
-/// How much a node counts beside its siblings; zero comes last.
+/// Fair sharing weight of a node. A borrower with weight zero comes after all others.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(crate) struct Weight(pub(crate) f64);
 
@@ -15,32 +15,37 @@ impl Default for Weight {
     }
 }
 
-/// The share of a node. Shares are ordered: who has less comes first, and who has more is preempted first.
+/// The dominant resource share of a node. A smaller share is admitted first, a larger one is
+/// preempted first.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Share {
     weight: Weight,
-    /// Largest ratio over all resources of what is borrowed to what can be lent, in thousandths.
+    /// Largest ratio of borrowed to lendable quota over all resources, in thousandths, before
+    /// weighting.
     ratio: f64,
     borrows: bool,
-    /// All that it borrows, if that is one thing.
+    /// The only flavor resource that it borrows; `None` if there are none or several.
     only: Option<Fr>,
 }
 
-/// The largest share of those of a Cohort's children that borrow.
+/// The largest share of the borrowing children of a Cohort.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Largest {
     share: Share,
-    /// Those that have it are ClusterQueues that borrow nothing but this.
+    /// The only flavor resource that all children with this share borrow, if they are
+    /// ClusterQueues.
     only: Option<Fr>,
 }
 
 impl Largest {
+    /// Reports whether this share is smaller than `share`.
     pub(crate) fn is_less_than(self, share: Share) -> bool {
         self.share.compare(share) == Ordering::Less
     }
 
-    /// Whether any of those children, or someone below, may have to give some of `fr` for one that has the share `ours` beside
-    /// them. Who gives some of all that it borrows has a smaller share then, so one as large as ours is not enough.
+    /// Reports whether any of the children, or a node below them, may be preempted for `fr` by a
+    /// sibling with the share `ours`. A child that releases some of the only resource that it
+    /// borrows has a smaller share afterwards, so an equal share is not sufficient.
     pub(crate) fn may_give(self, fr: Fr, ours: Share) -> bool {
         match self.share.compare(ours) {
             Ordering::Less => false,
@@ -51,7 +56,7 @@ impl Largest {
 }
 
 impl Share {
-    /// Whether the node uses more than its part of any quota.
+    /// Reports whether the node exceeds its quota of any flavor resource.
     pub(crate) fn borrows(self) -> bool {
         self.borrows
     }
@@ -70,12 +75,14 @@ impl Share {
         self.weight.0 == 0.0 && self.ratio != 0.0
     }
 
-    /// As the status says it, in thousandths: rounded up, and the largest number for a borrower without weight.
+    /// Returns the value for the status, in thousandths: rounded up, and `i64::MAX` for a borrower
+    /// with weight zero.
     pub(crate) fn published(self) -> i64 {
-        // A float beyond the integers saturates.
+        // Conversion of a larger float saturates.
         if self.borrows_without_weight() { i64::MAX } else { self.weighted().ceil() as i64 }
     }
 
+    /// Compares two shares, by unweighted ratio between borrowers with weight zero.
     pub(crate) fn compare(self, other: Self) -> Ordering {
         match (self.borrows_without_weight(), other.borrows_without_weight()) {
             (true, true) => self.ratio.total_cmp(&other.ratio),
@@ -87,17 +94,17 @@ impl Share {
 }
 
 impl Tree {
-    /// The share that a node takes of what its parent can lend, by what is planned.
+    /// Returns the share of a node by planned usage.
     pub(crate) fn share(&self, node: NodeId) -> Share {
         *self.node(node).share.get_or_init(|| self.share_in(node, View::Planned))
     }
 
-    /// The share that a node takes of what its parent can lend.
+    /// Returns the share of a node by the given usage.
     pub(crate) fn share_in(&self, node: NodeId, view: View) -> Share {
         self.share_of(node, view, &[])
     }
 
-    /// The planned share that a node would have if it used so much more.
+    /// Returns the planned share that a node would have with this additional usage.
     pub(crate) fn share_with(&self, node: NodeId, more: &[(Fr, i128)]) -> Share {
         self.share_of(node, View::Planned, more)
     }
@@ -134,8 +141,8 @@ impl Tree {
         share
     }
 
-    /// The largest planned share of those of a Cohort's children that borrow. It is kept until the tree's next state, so ask
-    /// only while nothing is tried out.
+    /// Returns the largest planned share of the borrowing children of a Cohort. `None` if no child
+    /// borrows. Cached until the next tree state, so it must not be called during a simulation.
     pub(crate) fn largest_share(&self, cohort: NodeId) -> Option<Largest> {
         let kept = &self.node(cohort).largest;
         if let Some((_, largest)) = kept.get().filter(|(state, _)| *state == self.state) {
@@ -158,7 +165,8 @@ impl Tree {
         largest
     }
 
-    /// All that a node could ever get of a resource, over all flavors that the tree knows.
+    /// Returns the potentially available quota of a resource at a node, over all flavors in the
+    /// tree.
     fn lendable(&self, node: NodeId, resource: &str) -> i128 {
         let all = self.node(node).lendable.get_or_init(|| {
             let mut all: Vec<(String, i128)> = Vec::new();

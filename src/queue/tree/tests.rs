@@ -1,4 +1,4 @@
-//! The arithmetic of the tree, on examples that can be checked by hand.
+//! Quota arithmetic of the tree, on examples that can be verified by hand.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,8 @@ fn spec(parent: Option<&str>, nominal: i64, borrowing: Option<i64>, lending: Opt
     NodeSpec { parent: parent.map(str::to_owned), limits: BTreeMap::from([(gpu(), limits)]), ..NodeSpec::default() }
 }
 
-/// ClusterQueues `a` (10, lends 4) and `b` (5, borrows 2) in cohort `left` (3), which is in `top` (20, without limits).
+/// ClusterQueues `a` (10, lends 4) and `b` (5, borrows 2) in cohort `left` (3), which is in `top`
+/// (20, without limits).
 fn example() -> (Tree, Fr, NodeId, NodeId) {
     let mut tree = Tree::default();
     let fr = tree.fr(&gpu());
@@ -37,7 +38,7 @@ fn example() -> (Tree, Fr, NodeId, NodeId) {
 }
 
 #[test]
-fn what_is_lent_is_seen_above_and_what_is_not_stays() {
+fn lending_limit_bounds_quota_of_the_cohort() {
     let (tree, fr, a, b) = example();
     let left = tree.parent(a).expect("a parent");
     let top = tree.root(a);
@@ -47,7 +48,7 @@ fn what_is_lent_is_seen_above_and_what_is_not_stays() {
 }
 
 #[test]
-fn usage_goes_up_only_past_what_is_not_lent() {
+fn usage_counts_at_the_parent_only_beyond_local_quota() {
     let (mut tree, fr, a, b) = example();
     let left = tree.parent(a).expect("a parent");
     tree.add(a, fr, 6, View::Actual);
@@ -61,7 +62,7 @@ fn usage_goes_up_only_past_what_is_not_lent() {
 }
 
 #[test]
-fn the_lowest_part_of_the_tree_that_has_the_quota_is_found() {
+fn lowest_subtree_that_fits_is_found() {
     let (mut tree, fr, a, b) = example();
     let heights = |tree: &Tree, node, amount| {
         let fit = tree.lowest_fit(node, fr, amount, View::Planned, 0);
@@ -76,7 +77,7 @@ fn the_lowest_part_of_the_tree_that_has_the_quota_is_found() {
 }
 
 #[test]
-fn what_binds_is_named() {
+fn exceeded_limit_is_found() {
     let (mut tree, fr, a, b) = example();
     tree.add(a, fr, 11, View::Planned);
     let name = |node| tree.name(node).to_owned();
@@ -87,7 +88,7 @@ fn what_binds_is_named() {
 }
 
 #[test]
-fn a_cycle_is_reported_by_name_and_cut() {
+fn cohort_cycle_is_reported_by_name_and_cut() {
     let mut tree = Tree::default();
     let (queue, one, two) = (tree.cluster_queue("q"), tree.cohort("one"), tree.cohort("two"));
     tree.set(queue, Some(spec(Some("one"), 1, None, None)));
@@ -101,12 +102,12 @@ fn a_cycle_is_reported_by_name_and_cut() {
     assert_eq!(tree.path(queue), "/two/one/q");
 }
 
-/// Its parent, nominal quota, borrowing limit and lending limit.
-type NodeOf = (Option<u8>, i64, Option<i64>, Option<i64>);
+/// Parent, nominal quota, borrowing limit and lending limit of a node.
+type NodeParameters = (Option<u8>, i64, Option<i64>, Option<i64>);
 
 #[derive(Debug, Clone)]
 struct World {
-    nodes: Vec<NodeOf>,
+    nodes: Vec<NodeParameters>,
     usage: Vec<(u8, i64)>,
 }
 
@@ -136,9 +137,10 @@ fn build(world: &World) -> (Tree, Fr, Vec<NodeId>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// What is added and taken out again, in any order, leaves no trace; and summing up from scratch gives the same.
+    /// Usage that is added and removed in any order leaves no residue, and a rebuilt tree has equal
+    /// sums.
     #[test]
-    fn usage_that_is_taken_out_leaves_no_trace(world in worlds(), order in any::<u64>()) {
+    fn removed_usage_leaves_no_residue(world in worlds(), order in any::<u64>()) {
         let (mut tree, fr, queues) = build(&world);
         if queues.is_empty() {
             return Ok(());
@@ -148,12 +150,12 @@ proptest! {
         for (queue, amount) in &entries {
             tree.add(*queue, fr, (*amount).into(), View::Actual);
         }
-        let mut again = tree.clone();
-        again.stale = true;
-        again.refresh();
+        let mut rebuilt = tree.clone();
+        rebuilt.stale = true;
+        rebuilt.refresh();
         for node in tree.ids() {
-            prop_assert_eq!(tree.used(node, fr, View::Actual), again.used(node, fr, View::Actual));
-            prop_assert_eq!(tree.available(node, fr, View::Actual, 0), again.available(node, fr, View::Actual, 0));
+            prop_assert_eq!(tree.used(node, fr, View::Actual), rebuilt.used(node, fr, View::Actual));
+            prop_assert_eq!(tree.available(node, fr, View::Actual, 0), rebuilt.available(node, fr, View::Actual, 0));
         }
         let turn = usize::try_from(order % 20).unwrap_or(0) % entries.len().max(1);
         entries.rotate_left(turn);
@@ -165,9 +167,9 @@ proptest! {
         }
     }
 
-    /// Taking some usage off while asking is the same as taking it out first.
+    /// Subtracting usage in a query equals removing it first.
     #[test]
-    fn asking_without_some_usage_is_asking_after_it_is_gone(world in worlds()) {
+    fn subtracting_usage_in_a_query_equals_removing_it(world in worlds()) {
         let (mut tree, fr, queues) = build(&world);
         if queues.is_empty() {
             return Ok(());
@@ -187,9 +189,10 @@ proptest! {
         }
     }
 
-    /// More nominal quota of its own is that much more for a ClusterQueue, whatever the limits above it.
+    /// More nominal quota of a ClusterQueue makes that much more available to it, whatever the
+    /// limits above it.
     #[test]
-    fn more_nominal_quota_is_that_much_more(world in worlds(), more in 1..5_i64) {
+    fn more_nominal_quota_makes_that_much_more_available(world in worlds(), more in 1..5_i64) {
         let (mut tree, fr, queues) = build(&world);
         if queues.is_empty() {
             return Ok(());

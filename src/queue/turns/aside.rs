@@ -1,4 +1,4 @@
-//! What is set aside after it was tried in vain, and what would make it worth trying again.
+//! Parks inadmissible workloads and retries them when they may have become admissible.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use crate::line::{ClassId, Need, Rank, Tried};
 use crate::tree::{Fr, NodeId, Share, View};
 use sluice_api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
 
-/// What has to change before one that nobody had to make room for is worth trying again: it needs room of its own, or that
-/// someone beside it takes as large a share as it would have itself.
+/// The change after which a workload without preemption targets is retried: enough available quota,
+/// or a sibling with a share as large as its own would be.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// What there was not enough of.
+    /// The amounts that were not available.
     needs: Vec<Need>,
     priority: i32,
 }
 
-/// Once another child of the Cohort has such a share, someone below it may have to give.
+/// A share at which a sibling below the Cohort may be preempted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Alarm {
     pub(super) cohort: NodeId,
@@ -26,8 +26,8 @@ pub(super) struct Alarm {
 }
 
 impl Engine {
-    /// Sets a class aside until what it needs may be within its reach; if that is so already, until something that its
-    /// watch names changes.
+    /// Parks the class of a workload until its needs may be reachable; if they are already, until
+    /// its retry condition is met.
     pub(super) fn set_aside(&mut self, node: NodeId, rank: &Rank, needs: Vec<Need>) {
         let Some(place) = self.workloads.get(rank.workload).and_then(|slot| slot.booked.place.clone()) else { return };
         let Some(state) = self.cluster_queue(node) else { return };
@@ -45,7 +45,8 @@ impl Engine {
         }
     }
 
-    /// Wakes those of a ClusterQueue that something that changed may have helped. Returns whether there were any.
+    /// Activates the parked classes of a ClusterQueue that a change may have made admissible.
+    /// Returns whether there were any.
     pub(super) fn wake_restless(&mut self, node: NodeId) -> bool {
         let Some(state) = self.cluster_queue(node) else { return false };
         let helped = |watch: Option<&Watch>| watch.is_none_or(|watch| self.may_be_over(node, watch));
@@ -60,16 +61,17 @@ impl Engine {
         true
     }
 
-    /// What would make it worth trying again under fair sharing; `None` if anything could.
+    /// Returns the retry condition under fair sharing; `None` if any change may help.
     fn watch(&self, node: NodeId, priority: i32, needs: Vec<Need>) -> Option<Watch> {
         self.settings.fair_sharing.as_ref()?;
         let watch = Watch { needs, priority };
         (!self.may_be_over(node, &watch)).then_some(watch)
     }
 
-    /// Nobody else has to give before the share of someone beside the workload who borrows, at some level of the tree, is as
-    /// large as its own with the workload; or before its ClusterQueue borrows nothing of what is short. What is needed of one
-    /// resource is no more than the workload asks for, so its share may be larger, never smaller.
+    /// Reports whether the retry condition may be met. Other ClusterQueues are preempted only if a
+    /// borrowing sibling, at some level of the tree, has a share at least as large as that of the
+    /// workload, or if its ClusterQueue would not borrow. Each need is a lower bound of the
+    /// request, so the actual share may be larger, never smaller.
     fn may_be_over(&self, node: NodeId, watch: &Watch) -> bool {
         let Some(state) = self.cluster_queue(node) else { return true };
         let room = |need: &Need| {
@@ -83,13 +85,14 @@ impl Engine {
         watch.needs.iter().any(room) || self.alarms(node, watch).any(gives)
     }
 
-    /// When someone may have to give for what is watched, at each level of the tree above. It takes a larger share, never a
-    /// smaller one, when more is used.
+    /// Returns the share thresholds at each level of the tree above. A share never decreases when
+    /// usage increases.
     pub(super) fn alarms(&self, node: NodeId, watch: &Watch) -> impl Iterator<Item = Alarm> {
         watch.needs.iter().flat_map(move |need| self.levels(node, *need))
     }
 
-    /// The Cohorts above, each with the share that its child would have with what is needed.
+    /// Returns the Cohorts above, each with the share that its child would have with the need
+    /// added.
     fn levels(&self, node: NodeId, need: Need) -> impl Iterator<Item = Alarm> {
         let mut at = (node, need.amount);
         std::iter::from_fn(move || {
@@ -100,7 +103,8 @@ impl Engine {
         })
     }
 
-    /// The most that a workload of this priority could get of a resource, by any means. It may be less, never more.
+    /// Returns an upper bound of the amount of a resource that a workload of this priority can get
+    /// in any mode.
     pub(super) fn reach(&self, state: &ClusterQueueState, node: NodeId, fr: Fr, priority: i32) -> i128 {
         let tree = &self.tree;
         let free = tree.available(node, fr, View::Planned, 0);
@@ -110,6 +114,7 @@ impl Engine {
             return free + own;
         }
         let used = tree.used(node, fr, View::Planned);
+        // Without borrowing preemption and nested Cohorts, reclaiming is limited to the nominal quota.
         let flat = tree.parent(node).is_none_or(|parent| tree.parent(parent).is_none());
         if flat && !rules.while_borrowing && self.settings.fair_sharing.is_none() {
             return (free + own).max(tree.nominal(node, fr) - used + own);
@@ -118,7 +123,8 @@ impl Engine {
     }
 }
 
-/// What those of its own ClusterQueue hold whom a workload of this priority could make go. It may be less, never more.
+/// Returns an upper bound of the usage that a workload of this priority can preempt within its
+/// ClusterQueue.
 fn own_reach(state: &ClusterQueueState, fr: Fr, priority: i32) -> i128 {
     match state.quota.as_ref().map(|quota| quota.preemption.within).unwrap_or_default() {
         WithinClusterQueuePolicy::Never => 0,
@@ -127,6 +133,7 @@ fn own_reach(state: &ClusterQueueState, fr: Fr, priority: i32) -> i128 {
     }
 }
 
+/// Keeps the smallest need of each flavor resource.
 fn least_of_each(needs: Vec<Need>) -> Vec<Need> {
     let mut least: BTreeMap<Fr, i128> = BTreeMap::new();
     for need in needs {

@@ -1,8 +1,9 @@
-//! Who of a tree gets what, one turn after the other.
+//! Nominates and admits the workloads of a cohort tree, one turn at a time.
 //!
-//! Each turn goes to the workload that comes first of those that can get something now: by what its ClusterQueue is
-//! entitled to, or by share, then by priority and age. A turn ends in an admission, in evictions that make room, or in quota
-//! that is kept for one whose room is being made. It goes on until nobody can get anything.
+//! Each turn goes to the first workload that can be nominated: by entitlement of its ClusterQueue
+//! or by dominant resource share, then by priority and age. A turn ends with an admission, with
+//! preemptions, or with a reservation for a workload that waits for evictions. Turns continue until
+//! nothing can be nominated.
 
 mod aside;
 mod side;
@@ -21,18 +22,18 @@ use super::parts::Loss;
 use super::tree::{Fr, NodeId, View};
 use super::victims::Victim;
 
-/// What came of a turn, beside what its candidate got.
+/// Effects of a turn on the other ClusterQueues.
 struct Outcome {
-    /// Less may be used of something than before.
+    /// Usage of some flavor resource may have decreased.
     room_made: bool,
-    /// The ClusterQueue gets nothing more in this cycle.
+    /// The ClusterQueue is not nominated again in this cycle.
     done: bool,
-    /// The ClusterQueues whose line or usage may be another.
+    /// The ClusterQueues whose pending queue or usage may have changed.
     changed: BTreeSet<NodeId>,
 }
 
 impl Engine {
-    /// Lets a tree take turns until nobody in it can get anything.
+    /// Runs turns in a tree until nothing can be nominated.
     pub(super) fn take_turns(&mut self, root: NodeId, admitted: &mut Vec<WorkloadId>) {
         self.undo_promises(root);
         let queues = self.waiting_queues(root);
@@ -45,12 +46,14 @@ impl Engine {
         self.put_preemptors_first(root);
     }
 
+    /// Runs turns without fair sharing: nominal quota before borrowed quota.
     fn take_turns_by_entitlement(&mut self, root: NodeId, queues: Vec<NodeId>, admitted: &mut Vec<WorkloadId>) {
         let mut table = Table::of(queues);
         for node in table.queues.clone() {
             self.look_again(node, &mut table);
         }
         while let Some((node, candidate)) = table.first() {
+            // An earlier nomination only bounds the position; it is renewed before it is applied.
             if candidate.as_of != table.turns {
                 self.look_again(node, &mut table);
                 continue;
@@ -64,12 +67,13 @@ impl Engine {
         }
     }
 
+    /// Returns the ClusterQueues of a tree that have queued workloads.
     fn waiting_queues(&self, root: NodeId) -> Vec<NodeId> {
         let waits = |node: &NodeId| self.cluster_queue(*node).is_some_and(|state| !state.line.is_empty());
         self.tree.cluster_queues_below(root).into_iter().filter(waits).collect()
     }
 
-    /// Gives a candidate what it gets.
+    /// Applies a nomination.
     fn take_turn(
         &mut self,
         root: NodeId,
@@ -109,7 +113,8 @@ impl Engine {
         outcome
     }
 
-    /// What one slice of a job gets or loses may change the place of another, and what that holds.
+    /// Marks the ClusterQueues of related slices: their queue positions and usage depend on this
+    /// one.
     fn note_relatives(&self, id: WorkloadId, outcome: &mut Outcome) {
         let family = self.family(id);
         if family.len() > 1 {
@@ -119,7 +124,7 @@ impl Engine {
         }
     }
 
-    /// Finds out anew what those would do with a turn for whom something may have changed.
+    /// Renews the nominations that the turn may have changed.
     fn end_turn(&mut self, node: NodeId, outcome: &Outcome, table: &mut Table) {
         table.done.extend(outcome.done.then_some(node));
         table.end_turn(node);
@@ -132,7 +137,7 @@ impl Engine {
         self.look_again(node, table);
     }
 
-    /// Whether what others got can have changed for the better what a ClusterQueue would do with a turn.
+    /// Reports whether earlier turns may have improved what a ClusterQueue can nominate.
     fn may_do_better(&mut self, node: NodeId, table: &Table) -> bool {
         if self.wake_restless(node) {
             return true;
@@ -144,8 +149,9 @@ impl Engine {
         }
     }
 
-    /// A slice that was admitted in this cycle and is replaced already never gets its admission: its successor is not
-    /// charged for it. Returns whether there was one.
+    /// Drops the admissions of slices that were admitted in this cycle and are already replaced:
+    /// they are not written, so the replacement must not count on their usage. Returns whether
+    /// there were any.
     fn drop_unasked(&mut self, successor: WorkloadId, admitted: &[WorkloadId]) -> bool {
         let Some(slot) = self.workloads.get(successor).filter(|slot| slot.entry.replaces.is_some()) else {
             return false;
@@ -163,7 +169,7 @@ impl Engine {
         !unasked.is_empty()
     }
 
-    /// The ClusterQueues that may come earlier in the order of turns after what was just given out.
+    /// Returns the ClusterQueues that may move ahead in the order of turns after this turn.
     fn outdated(&self, table: &Table) -> Vec<NodeId> {
         let taken = |node: &&NodeId| {
             table.candidates.get(*node).is_some_and(|candidate| {
@@ -179,7 +185,7 @@ impl Engine {
         table.watchful.iter().chain(table.unsure.iter().filter(taken)).copied().collect()
     }
 
-    /// Finds out anew what a ClusterQueue would do with a turn.
+    /// Nominates a ClusterQueue again.
     fn look_again(&mut self, node: NodeId, table: &mut Table) {
         self.wake_restless(node);
         let candidate = if table.done.contains(&node) { None } else { self.candidate(node) };
@@ -187,6 +193,7 @@ impl Engine {
         table.set(node, candidate, restless);
     }
 
+    /// Evicts a target, or the preempted part of it.
     fn preempt(&mut self, victim: &Victim, by: WorkloadId, node: NodeId) {
         let Some(preemptor) = self.workloads.get(by) else { return };
         let preemption = Preemption {
@@ -208,10 +215,12 @@ impl Engine {
         }
     }
 
+    /// Returns a ClusterQueue; `None` if it is not cached.
     pub(super) fn cluster_queue(&self, node: NodeId) -> Option<&ClusterQueueState> {
         self.cluster_queues.get(node)
     }
 
+    /// Returns a mutable ClusterQueue; `None` if it is not cached.
     pub(super) fn cluster_queue_mut(&mut self, node: NodeId) -> Option<&mut ClusterQueueState> {
         self.cluster_queues.get_mut(node)
     }

@@ -1,5 +1,5 @@
-//! What a child of a Cohort would use, with the workload below it that comes first: by that it is compared with the other
-//! children (kueue v0.19.2 `pkg/scheduler/fair_sharing_iterator.go`).
+//! The usage of a child of a Cohort with its first workload added, by which it is ordered among its
+//! siblings (kueue v0.19.2 `pkg/scheduler/fair_sharing_iterator.go`).
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
@@ -10,12 +10,12 @@ use crate::line::{Rank, Shape};
 use crate::quota::Quota;
 use crate::tree::{Fr, NodeId, Share, Tree, View};
 
-/// How much more of everything that is asked for a node would use. What is asked for and does not reach the node, because
-/// those below have as much left that they don't lend, is in it with zero.
+/// Additional usage of a node by flavor resource. Contains zero for a requested resource that does
+/// not reach the node because quota below it is not lent.
 pub(super) type Asked = Vec<(Fr, i128)>;
 
-/// The place of a child among its siblings: those for whom room was made first, then who would not borrow what it asks for,
-/// then who would have the smaller share.
+/// Position of a child among its siblings: reservations first, then children that would not borrow,
+/// then by share.
 #[derive(Debug, Clone)]
 pub(super) struct Key {
     pub(super) waits: Reverse<bool>,
@@ -26,10 +26,10 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Which of two children comes first.
+    /// Compares two children; the lesser is scheduled first.
     pub(super) fn compare(&self, other: &Self) -> Ordering {
         let by_share = || self.borrows.cmp(&other.borrows).then(self.share.compare(other.share));
-        // Places in different lines: that someone waits was compared already.
+        // The positions are in different queues, and reservations were compared already.
         let place = |rank: &Rank| (rank.priority, rank.since);
         let by_rank = || place(&self.rank).cmp(&place(&other.rank)).then_with(|| self.rank.uid.cmp(&other.rank.uid));
         self.waits.cmp(&other.waits).then_with(by_share).then_with(by_rank)
@@ -56,22 +56,25 @@ impl Ord for Key {
     }
 }
 
-/// A child of a Cohort with what is asked below it; or a bound of that, if less may be asked here than will be.
+/// A child of a Cohort with additional usage; or a lower bound of its position if the usage is a
+/// lower bound.
 #[derive(Debug, Clone)]
 pub(super) struct Side {
     pub(super) key: Key,
-    /// What the Cohort would use more.
+    /// Additional usage of the Cohort.
     pub(super) passes: Asked,
 }
 
 impl Side {
+    /// Creates an entry for a node with this additional usage.
     pub(super) fn of(tree: &Tree, node: NodeId, waits: Reverse<bool>, rank: Rank, asked: &Asked) -> Self {
         let borrows = asked.iter().any(|(fr, amount)| tree.would_borrow(node, *fr, *amount, View::Planned));
         let key = Key { waits, borrows, share: tree.share_with(node, asked), rank, node };
         Self { key, passes: passed_on(tree, node, asked) }
     }
 
-    /// A bound for a Cohort: no child of it asks for less than all of them do, nor comes before the first of each.
+    /// Returns a lower bound for a Cohort: none of its children requests less than the common
+    /// minimum, and none precedes the minimum of their positions.
     pub(super) fn least(tree: &Tree, cohort: NodeId, children: &BTreeMap<Key, Asked>) -> Option<Self> {
         let waits = children.keys().map(|key| key.waits).min()?;
         let rank = children.keys().map(|key| &key.rank).min_by_key(|rank| (rank.priority, rank.since, &rank.uid))?;
@@ -80,21 +83,22 @@ impl Side {
     }
 }
 
-/// What a child of a Cohort would be with each of those below it.
+/// Computes the position of a child with each of the workloads below it.
 pub(super) struct Sides {
     child: NodeId,
-    /// A Cohort below the child, or the child itself.
+    /// The child, or a Cohort below it.
     below: NodeId,
-    /// Few things are asked for, however many ask.
+    /// Results by usage. The distinct usages are few, however many workloads are queued.
     known: Vec<(Asked, bool, Share)>,
 }
 
 impl Sides {
+    /// Creates an empty cache.
     pub(super) fn of(child: NodeId, below: NodeId) -> Self {
         Self { child, below, known: Vec::new() }
     }
 
-    /// The place of the child, if the Cohort below it used so much more.
+    /// Returns the position of the child if `below` had this additional usage.
     pub(super) fn key(&mut self, tree: &Tree, waits: Reverse<bool>, rank: &Rank, asked: &Asked) -> Key {
         let known = self.known.iter().find(|(known, ..)| known == asked).map(|(_, borrows, share)| (*borrows, *share));
         let (borrows, share) = known.unwrap_or_else(|| {
@@ -110,17 +114,17 @@ impl Sides {
     }
 }
 
-/// What a node's parent would use more, if the node used so much more.
+/// Returns the additional usage of the parent if the node had this additional usage.
 pub(super) fn passed_on(tree: &Tree, node: NodeId, asked: &Asked) -> Asked {
     asked.iter().map(|(fr, amount)| (*fr, tree.passed_on(node, *fr, *amount, View::Planned))).collect()
 }
 
-/// What a workload asks for, if it gets this.
+/// Returns the positive amounts of a usage.
 pub(super) fn asked_for(usage: &Charge) -> Asked {
     usage.iter().filter(|(_, amount)| **amount > 0).map(|(fr, amount)| (*fr, *amount)).collect()
 }
 
-/// What both ask for.
+/// Returns the resources in both usages with the smaller amount.
 fn least_of_both(a: Option<Asked>, b: &Asked) -> Asked {
     let Some(mut least) = a else { return b.clone() };
     least.retain_mut(|(fr, amount)| {
@@ -132,10 +136,10 @@ fn least_of_both(a: Option<Asked>, b: &Asked) -> Asked {
 }
 
 impl Engine {
-    /// No workload of a ClusterQueue asks for less than this when it gets something.
+    /// Returns a lower bound of the additional usage that any workload of a ClusterQueue requests.
     pub(super) fn least_asked(&self, node: NodeId) -> Asked {
         let Some(state) = self.cluster_queue(node) else { return Asked::new() };
-        // What is kept back for the first of a strict one is what there is.
+        // The capacity reserved for a StrictFIFO head may be any part of its requests.
         let Some(quota) = state.quota.as_ref().filter(|quota| !quota.strict) else { return Asked::new() };
         let least = state.line.shapes().try_fold(None, |least, shape| {
             let both = least_of_both(least, &least_of(shape, quota));
@@ -145,10 +149,10 @@ impl Engine {
     }
 }
 
-/// The least that one of a class asks for, of what can come from one flavor only.
+/// Returns a lower bound of the usage of a class, for resources with a single flavor.
 fn least_of(shape: &Shape, quota: &Quota) -> Asked {
     let mut asked = Charge::new();
-    // Who takes over another's quota asks for what is missing only.
+    // A replacement requests only the difference to its predecessor.
     for set in shape.demand.pod_sets.iter().filter(|_| shape.alone.is_none()) {
         for (resource, amount) in quota.requests(set, set.min_count.min(set.count)) {
             for group in quota.groups.iter().filter(|group| group.flavors.len() == 1) {

@@ -1,4 +1,4 @@
-//! What every ClusterQueue of a tree would do with a turn, and whose turn it is by entitlement.
+//! Nominations of all ClusterQueues of a tree, ordered by entitlement.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,48 +10,49 @@ use crate::tree::NodeId;
 use crate::victims::Victim;
 use sluice_api::kueue::Admission;
 
-/// What a workload would get, if the turn were its.
+/// A workload and the result of scheduling it next.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub(super) rank: Rank,
     pub(super) level: u32,
     pub(super) usage: Charge,
-    /// Others were evicted for it in an earlier cycle.
+    /// Evictions were issued for it in an earlier cycle.
     pub(super) preempts: bool,
-    /// How many pods it is for, in which flavors.
+    /// Pod counts and flavors of the assignment.
     pub(super) room: Room,
     pub(super) gets: Gets,
     pub(super) holds: Holds,
-    /// It would use the same whenever it gets anything.
+    /// Its usage is the same in any mode.
     pub(super) steady: bool,
-    /// How many turns were over when this was decided.
+    /// Number of turns that were finished when it was nominated.
     pub(super) as_of: u32,
 }
 
-/// How long a candidate comes no earlier in the order of turns than was found, while others take theirs.
+/// Time for which a nomination cannot move ahead in the order of turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Holds {
-    /// Until another of its ClusterQueue comes before it in line.
+    /// Until another workload of its ClusterQueue precedes it.
     Lastingly,
-    /// Until room is made for somebody, and no longer than what it asks for is free: who comes next in its ClusterQueue may
-    /// borrow less, and come earlier.
+    /// Until capacity is released or its usage is no longer available: the next workload of its
+    /// ClusterQueue may borrow less, and so be ahead.
     WhileFree,
     /// Until the next turn.
     Briefly,
 }
 
+/// The action that a nomination leads to.
 #[derive(Debug, Clone)]
 pub(super) enum Gets {
-    /// It is admitted.
+    /// Admits the workload.
     Quota(Admission),
-    /// Room is made for it already, by these evictions and those that go on.
+    /// Reserves capacity and issues these preemptions; earlier ones may be in progress.
     Room(Vec<Victim>),
-    /// Nothing, but what its ClusterQueue is entitled to is kept back: it is the first of a strict one.
+    /// Reserves capacity for the head of a StrictFIFO ClusterQueue.
     KeptBack,
 }
 
-/// The order of turns: those for whom room was made, then what a ClusterQueue is entitled to before what it borrows; then
-/// ClusterQueues by turns, so that none is served twice before another once.
+/// Order of turns: reservations, then by borrowing level, then by the number of turns that a
+/// ClusterQueue has had, so that none has two turns before another has one.
 type Turn = (Reverse<bool>, u32, u32, Rank, NodeId);
 
 /// The turns of one tree in one cycle.
@@ -61,13 +62,14 @@ pub(super) struct Table {
     pub(super) candidates: BTreeMap<NodeId, Candidate>,
     order: BTreeSet<Turn>,
     taken: BTreeMap<NodeId, u32>,
-    /// Strict ClusterQueues whose first has had its turn and still waits.
+    /// StrictFIFO ClusterQueues whose head has had its turn and is still pending.
     pub(super) done: BTreeSet<NodeId>,
-    /// ClusterQueues that are looked at again after every turn: what others get may help them.
+    /// ClusterQueues that are nominated again after every turn, because any turn may help them.
     pub(super) watchful: BTreeSet<NodeId>,
-    /// ClusterQueues that are looked at again once what their candidate asks for is not free any more.
+    /// ClusterQueues that are nominated again once the usage of their nomination is no longer
+    /// available.
     pub(super) unsure: BTreeSet<NodeId>,
-    /// How many turns are over.
+    /// Number of finished turns.
     pub(super) turns: u32,
 }
 
@@ -78,18 +80,18 @@ impl Table {
 
     fn turn(&self, node: NodeId, candidate: &Candidate) -> Turn {
         let preempts = Reverse(candidate.preempts);
-        // In a strict line it has no place before others, and among ClusterQueues it has.
+        // A StrictFIFO queue does not order by reservations, but the order of ClusterQueues does.
         let rank = Rank { preempts, ..candidate.rank.clone() };
         (preempts, candidate.level, self.taken.get(&node).copied().unwrap_or(0), rank, node)
     }
 
-    /// The ClusterQueue whose turn it is by entitlement.
+    /// Returns the ClusterQueue whose turn it is, and its nomination.
     pub(super) fn first(&self) -> Option<(NodeId, &Candidate)> {
         let (.., node) = self.order.first()?;
         Some((*node, self.candidates.get(node)?))
     }
 
-    /// Notes what a ClusterQueue would do with a turn.
+    /// Records the nomination of a ClusterQueue.
     pub(super) fn set(&mut self, node: NodeId, candidate: Option<Candidate>, restless: bool) {
         let holds = candidate.as_ref().map_or(Holds::Lastingly, |candidate| candidate.holds);
         self.watchful.remove(&node);
@@ -110,7 +112,7 @@ impl Table {
         }
     }
 
-    /// A ClusterQueue had its turn.
+    /// Removes a ClusterQueue that has had its turn from the order, and counts the turn.
     pub(super) fn end_turn(&mut self, node: NodeId) {
         self.set(node, None, false);
         *self.taken.entry(node).or_default() += 1;

@@ -1,9 +1,10 @@
-//! Whose turn it is by share: the winner among each Cohort's children, from the leaves up (kueue v0.19.2
-//! `pkg/scheduler/fair_sharing_iterator.go`).
+//! Selects the next workload by dominant resource share: the winner among the children of each
+//! Cohort, from the leaves up (kueue v0.19.2 `pkg/scheduler/fair_sharing_iterator.go`).
 //!
-//! Whom a turn would help is not asked of every ClusterQueue at every turn. Each is entered with what is certain without
-//! trying anyone: it asks for no less than the least that anyone of it asks for. That is a bound of its place among its
-//! siblings, so only those are tried that could come before the best that was found.
+//! Not every ClusterQueue is nominated in every turn. Each is entered with a lower bound that is
+//! known without an attempt: it requests at least the smallest amount that any of its workloads
+//! requests. This bounds its position among its siblings, so only ClusterQueues that could precede
+//! the best nomination are nominated.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,47 +17,47 @@ use crate::ledger::Charge;
 use crate::line::Rank;
 use crate::tree::{Fr, Largest, NodeId, Share, View};
 
-/// The turns of one tree in one cycle.
+/// The tournament of one tree in one cycle.
 #[derive(Default)]
 pub(super) struct Tournament {
     queues: Vec<NodeId>,
-    /// ClusterQueues that get nothing more in this cycle.
+    /// ClusterQueues that are not nominated again in this cycle.
     done: BTreeSet<NodeId>,
-    /// What ClusterQueues were last found to do with a turn.
+    /// The last nomination of each ClusterQueue.
     found: BTreeMap<NodeId, Found>,
     least: BTreeMap<NodeId, Asked>,
-    /// The children of each Cohort below which there is someone to try, by the bounds of their places; and the least that
-    /// the Cohort would use more.
+    /// The children of each Cohort with queued workloads, ordered by the lower bounds of their
+    /// positions; with the smallest additional usage of the Cohort.
     brackets: BTreeMap<NodeId, BTreeMap<Key, Asked>>,
-    /// Where each is entered.
+    /// The position with which each node is entered.
     entered: BTreeMap<NodeId, Key>,
-    /// ClusterQueues whose entry may be wrong.
+    /// ClusterQueues whose entry may be outdated.
     stale: BTreeMap<NodeId, Stale>,
-    /// By Cohort, from which share of one of its children on a ClusterQueue is to be looked at again.
+    /// By Cohort, the shares of its children at which a parked workload is retried.
     alarms: BTreeMap<NodeId, BTreeSet<Due>>,
-    /// How many turns are over.
+    /// Number of finished turns.
     turns: u32,
 }
 
-/// What of the entry of a ClusterQueue may be wrong.
+/// The part of the entry of a ClusterQueue that may be outdated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stale {
-    /// Its first was tried in vain.
+    /// Its first workload could not be admitted.
     Tried,
-    /// Someone else may be worth trying.
+    /// Another workload may be admissible.
     First,
-    /// So may what it uses and who waits.
+    /// Its usage and its queued workloads may have changed as well.
     All,
 }
 
-/// What a ClusterQueue was found to do with a turn.
+/// A nomination and the turn that it was made in.
 struct Found {
-    /// How many turns were over.
+    /// Number of turns that were finished at the time.
     as_of: u32,
     candidate: Option<Candidate>,
 }
 
-/// A share that someone may have to have to give something, and the ClusterQueue that waits for that.
+/// A share at which a node may be preempted, and the ClusterQueue that waits for it.
 #[derive(Debug, Clone, Copy)]
 struct Due {
     share: Share,
@@ -64,16 +65,17 @@ struct Due {
     node: NodeId,
 }
 
-/// The one whose turn it would be among those below a node.
+/// The winner among the ClusterQueues below a node.
 struct Winner {
     queue: NodeId,
     waits: Reverse<bool>,
     rank: Rank,
-    /// What the node would use more.
+    /// Additional usage of the node.
     asked: Asked,
 }
 
 impl Engine {
+    /// Runs turns with fair sharing.
     pub(super) fn take_turns_by_share(&mut self, root: NodeId, queues: Vec<NodeId>, admitted: &mut Vec<WorkloadId>) {
         let mut tournament = Tournament::of(queues);
         loop {
@@ -89,12 +91,12 @@ impl Engine {
         }
     }
 
-    /// The one whose turn it is below a node.
+    /// Returns the winner below a node; `None` if nothing can be nominated there.
     fn winner(&mut self, node: NodeId, tournament: &mut Tournament) -> Option<Winner> {
         if self.tree.is_cluster_queue(node) {
             return self.contender(node, tournament);
         }
-        // It stays as it is while the children are asked.
+        // The bracket is not modified while the children are evaluated, so it can be taken out.
         let bracket = tournament.brackets.remove(&node)?;
         let mut best: Option<(Key, Winner)> = None;
         for bound in bracket.keys() {
@@ -117,8 +119,8 @@ impl Engine {
         best.map(|(_, winner)| winner)
     }
 
-    /// Whether a child comes before its best sibling if the one below `node` that would make it do so is the winner there. It
-    /// is much cheaper to find out that nobody would than who is the winner: who gets nothing is not asked again so soon.
+    /// Reports whether a child would precede its best sibling with any of the workloads below
+    /// `node`. This is much cheaper than finding the winner: parked workloads are not tried again.
     fn may_beat(&mut self, best: &Key, child: NodeId, node: NodeId, tournament: &mut Tournament) -> bool {
         let Some(bracket) = tournament.brackets.remove(&node) else { return true };
         let mut sides = Sides::of(child, node);
@@ -138,8 +140,9 @@ impl Engine {
         beats
     }
 
-    /// The first workload of a ClusterQueue that can get something, and what it asks for. Nobody is tried if it is the one
-    /// that was found before: what it asks for is free, and it would get the same by any means.
+    /// Returns the nomination of a ClusterQueue and its additional usage. A previous nomination is
+    /// reused if its workload is still the first, has fixed usage, and that usage is available as
+    /// planned.
     fn contender(&mut self, node: NodeId, tournament: &mut Tournament) -> Option<Winner> {
         if tournament.done.contains(&node) {
             return None;
@@ -158,6 +161,7 @@ impl Engine {
         self.try_again(node, tournament).map(|found| Winner::of(node, found))
     }
 
+    /// Nominates a ClusterQueue again and records the result.
     fn try_again<'t>(&mut self, node: NodeId, tournament: &'t mut Tournament) -> Option<&'t Candidate> {
         let candidate = self.candidate(node);
         let entered = tournament.entered.get(&node).map(|key| &key.rank);
@@ -172,7 +176,7 @@ impl Engine {
         usage.iter().all(|(fr, amount)| *amount <= self.tree.available(node, *fr, View::Planned, 0))
     }
 
-    /// What the winner gets; `None` if it was taken for the winner by mistake.
+    /// Returns the nomination of the winner; `None` if renewing it shows that it is not the winner.
     fn candidate_of(&mut self, winner: Winner, tournament: &mut Tournament) -> Option<Candidate> {
         let node = winner.queue;
         let found = tournament.found.get(&node)?;
@@ -188,6 +192,7 @@ impl Engine {
         tournament.turns += 1;
         tournament.found.remove(&node);
         tournament.done.extend(outcome.done.then_some(node));
+        // Released capacity may help every ClusterQueue; a larger share only those that wait for it.
         if outcome.room_made {
             tournament.queues.clone().into_iter().for_each(|queue| tournament.note(queue, Stale::First));
         }
@@ -202,7 +207,7 @@ impl Engine {
         }
     }
 
-    /// Enters those whose entries may be wrong anew, from the leaves up.
+    /// Renews outdated entries, from the leaves up.
     fn enter_again(&mut self, tournament: &mut Tournament) {
         let mut above: BTreeSet<(u32, NodeId)> = BTreeSet::new();
         for (node, stale) in std::mem::take(&mut tournament.stale) {
@@ -219,10 +224,10 @@ impl Engine {
         }
     }
 
-    /// Returns whether anything is new to the Cohorts above.
+    /// Renews the entry of a ClusterQueue. Returns whether the Cohorts above are affected.
     fn enter(&mut self, node: NodeId, stale: Stale, tournament: &mut Tournament) -> bool {
         let first = if tournament.done.contains(&node) { None } else { self.worth_trying(node, stale) };
-        // Who is alone has no siblings to come before.
+        // A ClusterQueue without a Cohort has no siblings.
         let Some(parent) = self.tree.parent(node) else { return false };
         self.set_alarms(node, tournament);
         let entered = tournament.entered.get(&node).map(|key| &key.rank);
@@ -241,15 +246,15 @@ impl Engine {
     fn worth_trying(&mut self, node: NodeId, stale: Stale) -> Option<Rank> {
         let woken = self.wake_restless(node);
         let strict = self.cluster_queue(node)?.quota.as_ref()?.strict;
-        // Nobody else of a strict one is tried.
+        // With StrictFIFO, only the head is tried.
         if strict && stale == Stale::Tried && !woken {
             return None;
         }
         self.next_to_try(node).cloned()
     }
 
-    /// Those of a ClusterQueue that were tried in vain may get something once someone beside them has as large a share as
-    /// they would have, though no room is made.
+    /// Sets thresholds for parked workloads: they may preempt once a sibling has a share as large
+    /// as theirs, even if no quota is released.
     fn set_alarms(&self, node: NodeId, tournament: &mut Tournament) {
         let restless = self.cluster_queue(node).into_iter().flat_map(|state| state.line.restless());
         for watch in restless.filter_map(|(_, watch)| watch) {
@@ -284,7 +289,7 @@ impl Tournament {
 
     fn sound_alarms(&mut self, cohort: NodeId, largest: Largest) {
         let Some(alarms) = self.alarms.get_mut(&cohort) else { return };
-        // In the order of shares.
+        // Thresholds are ordered by share.
         let reached = alarms.iter().take_while(|due| !largest.is_less_than(due.share));
         let due: Vec<Due> = reached.filter(|due| largest.may_give(due.fr, due.share)).copied().collect();
         for due in due {

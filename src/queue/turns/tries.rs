@@ -1,4 +1,4 @@
-//! What a ClusterQueue would do with a turn.
+//! Nominates a workload of a ClusterQueue and assigns flavors to it.
 
 use super::table::{Candidate, Gets, Holds};
 use crate::assign::{Assignment, Attempt, Findings};
@@ -13,14 +13,17 @@ use crate::victims::{Search, Victim};
 use sluice_api::kueue::Admission;
 use sluice_api::kueue::cluster_queue::ReclaimPolicy;
 
-/// What came of trying a workload.
+/// Result of an attempt to assign flavors.
 enum Verdict {
+    /// Fits now (`admission` is set), or after these and earlier evictions.
     Gets { assignment: Assignment, victims: Vec<Victim>, admission: Option<Admission> },
+    /// Does not fit. `without_candidates` is an assignment that would need preemption without
+    /// candidates.
     Nothing { needs: Vec<Need>, hopeless: Option<Assignment> },
 }
 
 impl Engine {
-    /// The first workload of a ClusterQueue that can get something, and what.
+    /// Nominates the first workload of a ClusterQueue that can be admitted or get a reservation.
     pub(super) fn candidate(&mut self, node: NodeId) -> Option<Candidate> {
         loop {
             let state = self.cluster_queue(node)?;
@@ -35,10 +38,13 @@ impl Engine {
                     let follows = self.leave_to_predecessor(rank.workload, node, &mut assignment.usage);
                     let level = assignment.means.level;
                     let fits = assignment.means.mode == Mode::Fit;
+                    // A nomination that borrows or preempts may improve when other workloads take
+                    // their turns; one within the nominal quota cannot.
                     let holds = match rules.never() || (fits && (level == 0 || one_choice)) {
                         _ if fits && level == 0 => Holds::Lastingly,
                         false => Holds::Briefly,
-                        // What is free beside its predecessor is less than what is free for it.
+                        // Less is available in addition to its predecessor than for the workload
+                        // itself.
                         true if follows => Holds::Briefly,
                         true => Holds::WhileFree,
                     };
@@ -54,6 +60,9 @@ impl Engine {
                         as_of: 0,
                     });
                 }
+                // With StrictFIFO, nothing behind the head is tried. Unless the ClusterQueue can
+                // reclaim its quota from workloads of any priority, capacity is reserved for the
+                // head now.
                 Verdict::Nothing { needs, hopeless } if strict => {
                     let Some(mut assignment) = hopeless.filter(|_| rules.reclaim != ReclaimPolicy::Any) else {
                         self.set_aside(node, &rank, needs);
@@ -78,7 +87,7 @@ impl Engine {
         }
     }
 
-    /// The first workload of a ClusterQueue that is worth trying.
+    /// Returns the first workload of a ClusterQueue that may be admissible.
     pub(super) fn next_to_try(&self, node: NodeId) -> Option<&Rank> {
         let state = self.cluster_queue(node)?;
         if state.quota.as_ref()?.strict {
@@ -87,19 +96,20 @@ impl Engine {
         state.line.next(|fr, priority| self.reach(state, node, fr, priority))
     }
 
-    /// What is kept for a workload that waits for this.
+    /// Returns the counts and flavors to reserve for an assignment.
     fn room_for(&self, node: NodeId, assignment: &Assignment) -> Room {
         let quota = self.cluster_queue(node).and_then(|state| state.quota.as_ref());
         quota.map(|quota| assignment.room(quota)).unwrap_or_default()
     }
 
-    /// Whether a workload is admitted as a whole or not at all.
+    /// Reports whether a workload is admitted as a whole or not at all.
     fn comes_whole(&self, rank: &Rank) -> bool {
         let demand = self.workloads.get(rank.workload).and_then(|slot| slot.entry.demand.as_ref().ok());
         demand.is_some_and(|demand| demand.pod_sets.iter().all(|set| set.spare(set.count) == 0))
     }
 
-    /// Takes off what the predecessor holds already: only the rest is new. Returns whether there is a predecessor.
+    /// Subtracts the usage of the predecessor, which changes hands. Returns whether there is a
+    /// predecessor.
     fn leave_to_predecessor(&self, workload: WorkloadId, node: NodeId, usage: &mut Charge) -> bool {
         let predecessor = self.workloads.get(workload).and_then(|slot| self.predecessor(slot, node));
         for (fr, held) in predecessor.iter().flat_map(|before| before.booked.charge.iter()) {
@@ -111,6 +121,7 @@ impl Engine {
         predecessor.is_some()
     }
 
+    /// Assigns flavors to a workload, with preemption. `None` if the workload is not known.
     fn try_workload(&mut self, id: WorkloadId, node: NodeId) -> Option<Verdict> {
         self.decisions += 1;
         let predecessor = self.predecessor(self.workloads.get(id)?, node).map(|before| before.entry.key.clone());
@@ -148,8 +159,9 @@ impl Engine {
         Some(tried(attempt, &mut search, slot.preempts.as_ref()))
     }
 
-    /// What is kept for the first of a strict ClusterQueue that can't get it yet: no more than the ClusterQueue may use
-    /// (kueue v0.19.2 `pkg/scheduler/scheduler.go`, `quotaResourcesToReserve`).
+    /// Returns the capacity to reserve for the head of a StrictFIFO ClusterQueue that cannot be
+    /// admitted: no more than the ClusterQueue may use (kueue v0.19.2 `pkg/scheduler/scheduler.go`,
+    /// `quotaResourcesToReserve`).
     fn kept_back(&self, node: NodeId, assignment: &Assignment) -> Charge {
         let keep = assignment.usage.iter().map(|(fr, amount)| {
             let (nominal, used) = (self.tree.nominal(node, *fr), self.tree.used(node, *fr, View::Planned));
@@ -164,8 +176,9 @@ impl Engine {
     }
 }
 
-/// Tries what others were evicted for, if they were: with more pods, or in another flavor, it may borrow what it was not given
-/// room for, and be evicted in turn, and so on without end. If that gets nothing, all that it asks for.
+/// Tries the assignment that evictions were issued for, if any, and otherwise all requests. With
+/// more pods or in another flavor, the workload could borrow quota without evictions and be
+/// preempted in turn, without end.
 fn tried<'a>(mut attempt: Attempt<'a>, search: &mut Search<'_>, room_made: Option<&'a Room>) -> Verdict {
     if let Some(room) = room_made {
         attempt.room = room_made;
@@ -179,7 +192,8 @@ fn tried<'a>(mut attempt: Attempt<'a>, search: &mut Search<'_>, room_made: Optio
     as_large_as_can_be(&attempt, search, &asked)
 }
 
-/// Tries a workload whole; and, if that gets nothing and it may be smaller, as large as it can be.
+/// Tries the whole workload; if that is not admissible and the workload permits partial admission,
+/// the largest admissible part.
 fn as_large_as_can_be(attempt: &Attempt<'_>, search: &mut Search<'_>, whole: &[i32]) -> Verdict {
     let verdict = tried_with(attempt, search, whole);
     let (smaller, hopeless) = match (verdict, &attempt.demand.ladder) {
@@ -196,7 +210,7 @@ fn as_large_as_can_be(attempt: &Attempt<'_>, search: &mut Search<'_>, whole: &[i
     smaller.unwrap_or(Verdict::Nothing { needs: Vec::new(), hopeless })
 }
 
-/// Tries a workload without as few of its pods as possible.
+/// Tries the workload with as few pods removed as possible.
 fn reduced(attempt: &Attempt<'_>, search: &mut Search<'_>, whole: &[i32]) -> Option<Verdict> {
     let most = attempt.demand.spare(whole);
     let (mut low, mut high, mut best) = (1, most, None);
@@ -210,6 +224,7 @@ fn reduced(attempt: &Attempt<'_>, search: &mut Search<'_>, whole: &[i32]) -> Opt
     best
 }
 
+/// Assigns flavors for the given pod counts and selects the preemption targets.
 fn tried_with(attempt: &Attempt<'_>, search: &mut Search<'_>, counts: &[i32]) -> Verdict {
     let mut found = Findings::default();
     let assignment = attempt.assign(counts, search, &mut found);

@@ -1,5 +1,6 @@
-//! Preemption by priority and by place in the tree (kueue v0.19.2 `pkg/scheduler/preemption/preemption.go`,
-//! `classicalPreemptions`, and `pkg/scheduler/preemption/classical`).
+//! Classical preemption: by priority and position in the cohort tree (kueue v0.19.2
+//! `pkg/scheduler/preemption/preemption.go`, `classicalPreemptions`, and
+//! `pkg/scheduler/preemption/classical`).
 
 use super::{Search, Victim, Want};
 use crate::PreemptionRight;
@@ -7,40 +8,43 @@ use crate::ledger::Charge;
 use crate::tree::{Fr, NodeId, View};
 use sluice_api::kueue::cluster_queue::ReclaimPolicy;
 
-/// One of another ClusterQueue, and the lowest Cohort that it and the preemptor have in common.
+/// A candidate with the lowest Cohort that it shares with the preemptor.
 struct Outsider {
     victim: Victim,
     common: NodeId,
-    /// It goes only if the preemptor borrows nothing.
+    /// May be preempted only if the preemptor does not borrow.
     unless_borrowing: bool,
 }
 
-/// Those of other ClusterQueues.
+/// Candidates in other ClusterQueues.
 #[derive(Default)]
 struct Outsiders {
-    /// They use what the preemptor's part of the tree has a right to.
+    /// They use quota that the preemptor's subtree is entitled to.
     by_right: Vec<Outsider>,
-    /// Priority decides about them.
+    /// They may be preempted by priority.
     by_priority: Vec<Outsider>,
 }
 
 impl Search<'_> {
+    /// Returns the targets by the classical algorithm; empty if it finds none.
     pub(super) fn classical(&mut self, want: &Want<'_>) -> Vec<Victim> {
         let outsiders = self.outsiders(want);
         let own: Vec<Victim> = self.preemptor().own(self.node, *want).collect();
-        let nobody_by_right = outsiders.by_right.is_empty();
-        let nobody_else = nobody_by_right && outsiders.by_priority.is_empty();
+        let no_hierarchical = outsiders.by_right.is_empty();
+        let no_cohort_candidates = no_hierarchical && outsiders.by_priority.is_empty();
         let candidates: Vec<Outsider> = outsiders
             .by_right
             .into_iter()
             .chain(outsiders.by_priority)
             .chain(own.into_iter().map(|victim| Outsider { victim, common: self.node, unless_borrowing: false }))
             .collect();
+        // Kueue's order of attempts: with borrowing only, without borrowing first, or with
+        // borrowing first.
         let forbidden = !self.rules.while_borrowing;
         let below_nominal = |fr: &Fr| self.tree.nominal(self.node, *fr) > self.tree.used(self.node, *fr, View::Planned);
-        let attempts: &[bool] = if nobody_else || (forbidden && !want.short.iter().all(below_nominal)) {
+        let attempts: &[bool] = if no_cohort_candidates || (forbidden && !want.short.iter().all(below_nominal)) {
             &[true]
-        } else if forbidden && nobody_by_right {
+        } else if forbidden && no_hierarchical {
             &[false, true]
         } else {
             &[true, false]
@@ -49,6 +53,8 @@ impl Search<'_> {
         found.into_iter().find(|victims| !victims.is_empty()).unwrap_or_default()
     }
 
+    /// Simulates preemption of the candidates in order until the workload fits. Returns the fewest
+    /// of them, or none if it does not fit.
     fn remove_until_it_fits(&mut self, want: &Want<'_>, candidates: &[Outsider], may_borrow: bool) -> Vec<Victim> {
         let mut victims = Vec::new();
         for candidate in candidates {
@@ -65,7 +71,8 @@ impl Search<'_> {
         Vec::new()
     }
 
-    /// Whether a candidate still uses more than its part of the tree has, after those that went before it.
+    /// Reports whether a candidate, and each Cohort below the common one, still exceeds its quota
+    /// after the earlier targets.
     fn still_valid(&self, candidate: &Outsider, want: &Want<'_>, may_borrow: bool) -> bool {
         let node = candidate.victim.cluster_queue;
         if node == self.node {
@@ -78,12 +85,15 @@ impl Search<'_> {
         std::iter::once(node).chain(below_common).all(|node| !self.tree.within_quota(node, want.short, View::Planned))
     }
 
+    /// Returns the candidates in other ClusterQueues, in the order of preemption.
     fn outsiders(&self, want: &Want<'_>) -> Outsiders {
         let mut outsiders = Outsiders::default();
         if self.rules.reclaim == ReclaimPolicy::Never {
             return outsiders;
         }
         let (mut by_right, mut remaining) = self.fits_in_quota(self.node, want.usage);
+        // Each level adds the candidates whose lowest common Cohort it is, so the child that the
+        // previous level covered is skipped.
         let mut seen = None;
         for common in self.tree.above(self.node) {
             let mut nodes = Vec::new();
@@ -100,6 +110,7 @@ impl Search<'_> {
         outsiders
     }
 
+    /// Returns the candidates in one other ClusterQueue.
     fn outsiders_of(&self, node: NodeId, common: NodeId, by_right: bool, want: &Want<'_>) -> Vec<Outsider> {
         let candidates = self.preemptor().reclaimable(node, *want, PreemptionRight::InCohortReclamation);
         let outsiders = candidates.map(|mut victim| {
@@ -114,7 +125,8 @@ impl Search<'_> {
         outsiders.collect()
     }
 
-    /// The ClusterQueues below a Cohort that use more than their part, as do all Cohorts between.
+    /// Collects the ClusterQueues below a Cohort that exceed their quota, as do all Cohorts in
+    /// between.
     fn collect_exceeding(&self, cohort: NodeId, seen: Option<NodeId>, want: &Want<'_>, found: &mut Vec<NodeId>) {
         for child in self.tree.children(cohort) {
             if Some(*child) == seen || *child == self.node || self.tree.within_quota(*child, want.short, View::Planned)
@@ -129,7 +141,8 @@ impl Search<'_> {
         }
     }
 
-    /// Whether a node has the quota for all of this, and what is left to be had of its parent.
+    /// Reports whether a node has the quota for all requests, and returns the remainder to request
+    /// from its parent.
     fn fits_in_quota(&self, node: NodeId, requests: &Charge) -> (bool, Charge) {
         let mut fits = true;
         let remaining = requests.iter().map(|(fr, amount)| {

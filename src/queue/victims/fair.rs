@@ -1,5 +1,6 @@
-//! Preemption under fair sharing: who has the largest share gives first (kueue v0.19.2
-//! `pkg/scheduler/preemption/preemption.go`, `fairPreemptions`, and `pkg/scheduler/preemption/fairsharing`).
+//! Preemption with fair sharing: the largest dominant resource share is preempted first (kueue
+//! v0.19.2 `pkg/scheduler/preemption/preemption.go`, `fairPreemptions`, and
+//! `pkg/scheduler/preemption/fairsharing`).
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,10 +11,10 @@ use crate::PreemptionRight;
 use crate::settings::PreemptionStrategy;
 use crate::tree::{Largest, NodeId, Share, Tree, View};
 
-/// Candidates by ClusterQueue, looked up no sooner than they are needed, and the parts of the tree that have none left.
+/// Candidates by ClusterQueue, collected on demand, and the subtrees without remaining candidates.
 struct Candidates<'a> {
     of: BTreeMap<NodeId, Peekable<Line<'a>>>,
-    /// Makes the candidates of a ClusterQueue.
+    /// Returns the candidates of a ClusterQueue.
     line_up: LineUp<'a>,
     done: BTreeSet<NodeId>,
 }
@@ -27,7 +28,7 @@ impl<'a> Candidates<'a> {
         Self { of: BTreeMap::new(), line_up: Box::new(line_up), done: BTreeSet::new() }
     }
 
-    /// Once more with those that were spared. Those whom nobody asked are still in line.
+    /// Restores the skipped candidates for a second pass, ahead of those that were not examined.
     fn once_more(mut self, spared: Vec<Victim>) -> Self {
         let mut of: BTreeMap<NodeId, Vec<Victim>> = BTreeMap::new();
         for victim in spared {
@@ -41,7 +42,8 @@ impl<'a> Candidates<'a> {
         self
     }
 
-    /// Those of a ClusterQueue that are left. Its usage is as it was before any of them was taken.
+    /// Returns the remaining candidates of a ClusterQueue. The first call must precede any change
+    /// of its usage.
     fn line(&mut self, tree: &Tree, node: NodeId) -> &mut Peekable<Line<'a>> {
         self.of.entry(node).or_insert_with(|| (self.line_up)(tree, node).peekable())
     }
@@ -55,15 +57,16 @@ impl<'a> Candidates<'a> {
     }
 }
 
-/// What came of one pass.
+/// Result of one pass.
 struct Pass {
     victims: Vec<Victim>,
     fits: bool,
-    /// Those that the rule did not allow for.
+    /// Candidates that the strategy did not permit.
     spared: Vec<Victim>,
 }
 
 impl Search<'_> {
+    /// Returns the targets by fair sharing; empty if it finds none.
     pub(super) fn fair(&mut self, want: &Want<'_>, strategies: &[PreemptionStrategy]) -> Vec<Victim> {
         let (preemptor, node) = (self.preemptor(), self.node);
         if preemptor.own(node, *want).next().is_none() && !self.others_may_give(want) {
@@ -76,7 +79,7 @@ impl Search<'_> {
             }
             false => Box::new(std::iter::empty()),
         });
-        // Shares count the workload in.
+        // Shares are compared with the workload added.
         self.add(self.node, want.usage, 1);
         let mut pass = self.first_pass(want, &mut candidates, strategies);
         if !pass.fits && strategies.len() > 1 {
@@ -87,13 +90,15 @@ impl Search<'_> {
             self.take(&pass.victims, false);
             return Vec::new();
         }
-        // Others gave to one that borrows nothing without its own victims; with them back it would have to give in turn.
+        // If the workload does not borrow without its own targets, dropping one of them must not
+        // make it borrow: it would be preempted in turn.
         let may_borrow = pass.victims.iter().all(|victim| victim.cluster_queue == self.node) || !self.fits(want, false);
         self.fewest(pass.victims, |search| search.fits(want, may_borrow))
     }
 
-    /// Whether any other ClusterQueue could have to give: the preemptor borrows nothing, or someone beside it borrows and
-    /// has as large a share. It is a bound, much cheaper than looking for victims.
+    /// Reports whether any other ClusterQueue may have to be preempted: the preemptor does not
+    /// borrow, or a borrowing sibling has a share at least as large. A necessary condition that is
+    /// much cheaper than the search.
     fn others_may_give(&mut self, want: &Want<'_>) -> bool {
         if self.predecessor.is_some() {
             return true;
@@ -114,6 +119,7 @@ impl Search<'_> {
         may_give
     }
 
+    /// Reports whether the usage fits while it is added to the tree.
     fn fits_with_usage_counted(&mut self, want: &Want<'_>) -> bool {
         self.add(self.node, want.usage, -1);
         let fits = self.fits(want, true);
@@ -121,6 +127,7 @@ impl Search<'_> {
         fits
     }
 
+    /// Preempts by the first strategy until the workload fits.
     fn first_pass(
         &mut self,
         want: &Want<'_>,
@@ -150,6 +157,8 @@ impl Search<'_> {
         pass
     }
 
+    /// Returns the first candidate of a ClusterQueue that the strategy permits, and records the skipped
+    /// ones.
     fn first_that_the_rule_allows(
         &mut self,
         node: NodeId,
@@ -169,7 +178,7 @@ impl Search<'_> {
                 }
                 PreemptionStrategy::LessThanInitialShare => our_share.compare(their_share).is_lt(),
             };
-            // Who keeps a part keeps what is lost after it.
+            // If a part is skipped, the parts that depend on it are skipped too.
             if allowed && !spared.iter().any(|kept| victim.goes_after(kept)) {
                 return Some(victim);
             }
@@ -178,7 +187,8 @@ impl Search<'_> {
         None
     }
 
-    /// Once more with those that were spared: one of each ClusterQueue whose share is larger as it is.
+    /// Runs the second pass over the skipped candidates: one of each ClusterQueue whose current
+    /// share is larger.
     fn second_pass(&mut self, want: &Want<'_>, first: Pass, candidates: Candidates<'_>) -> Pass {
         let mut candidates = candidates.once_more(first.spared);
         let mut pass = Pass { victims: first.victims, fits: false, spared: Vec::new() };
@@ -202,7 +212,8 @@ impl Search<'_> {
         self.tree.share(node)
     }
 
-    /// The nodes below the lowest Cohort that the preemptor and a target have in common: the preemptor's, and the target's.
+    /// Returns the subtrees of the preemptor and of a target below their lowest common Cohort.
+    /// `None` if they have none.
     fn sides(&self, target: NodeId) -> Option<(NodeId, NodeId)> {
         let ours: Vec<NodeId> = std::iter::once(self.node).chain(self.tree.above(self.node)).collect();
         let theirs: Vec<NodeId> = std::iter::once(target).chain(self.tree.above(target)).collect();
@@ -211,13 +222,14 @@ impl Search<'_> {
         Some((*ours.get(common.checked_sub(1)?)?, *theirs.get(place.checked_sub(1)?)?))
     }
 
-    /// The child of a Cohort that the preemptor is, or is below.
+    /// Returns the child of a Cohort that is or contains the preemptor.
     fn side_below(&self, cohort: NodeId) -> Option<NodeId> {
         let mut sides = std::iter::once(self.node).chain(self.tree.above(self.node));
         sides.find(|side| self.tree.parent(*side) == Some(cohort))
     }
 
-    /// The ClusterQueue that is to give next: from the root down, the child with the largest share that has candidates.
+    /// Returns the next ClusterQueue to preempt in: from the root down, the child with the largest
+    /// share that has candidates.
     fn next_target(&self, candidates: &mut Candidates<'_>, entitled: bool) -> Option<NodeId> {
         let root = self.tree.root(self.node);
         if root == self.node {
@@ -232,10 +244,10 @@ impl Search<'_> {
         None
     }
 
-    /// `None` when a part of the tree was found to have no candidates left: then it is to be asked again.
+    /// Returns `None` if a subtree turned out to have no candidates: then it must be called again.
     fn descend(&self, cohort: NodeId, candidates: &mut Candidates<'_>, entitled: bool) -> Option<NodeId> {
-        // Who has a smaller share than the preemptor's side gives nothing by any rule, unless that side gives first; and that
-        // is asked first, since its share is larger.
+        // No rule permits preemption in a subtree with a smaller share than the preemptor's, unless
+        // that one is preempted first; and it is examined first, because its share is larger.
         let ours = self.side_below(cohort).filter(|_| !entitled).map(|ours| (ours, self.share(ours)));
         let mut queue: Option<(NodeId, Share)> = None;
         let mut below: Option<(NodeId, Share)> = None;
@@ -248,7 +260,7 @@ impl Search<'_> {
                 continue;
             }
             if self.tree.is_cluster_queue(child) {
-                // Most are out of the question without a look at who is in them.
+                // Most are ruled out without collecting their candidates.
                 if queue.is_some_and(|(_, largest)| share.compare(largest).is_lt()) {
                     continue;
                 }
@@ -276,6 +288,7 @@ impl Search<'_> {
         }
     }
 
+    /// Reports whether ClusterQueue `a` is preempted before `b`.
     fn gives_before(
         &self,
         a: NodeId,

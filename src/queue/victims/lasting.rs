@@ -1,7 +1,9 @@
-//! Evictions that last: nobody has to go for a borrower who would have to give the same quota back.
+//! Excludes preemptions that would be reclaimed: no workload is preempted for a borrower that would
+//! have to release the same quota to it.
 //!
-//! Kueue v0.19.2 has no such rule. There a borrower can take a ClusterQueue below its nominal quota; who was evicted, or waits
-//! behind, reclaims that from the borrower, who evicts again once others have borrowed, and so on without end.
+//! Kueue v0.19.2 has no such rule. There, a borrower can take a ClusterQueue below its nominal
+//! quota; the preempted workload, or one that is queued behind it, reclaims the quota from the
+//! borrower, which preempts again once others have borrowed, without end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +16,7 @@ use crate::quota::Quota;
 use crate::tree::{Fr, NodeId, View};
 use sluice_api::kueue::cluster_queue::ReclaimPolicy;
 
-/// Someone who could take quota back: how much of each that is short, and how many ask for that.
+/// Workloads that could reclaim quota: the amounts that each requests, and their number.
 struct Claim {
     priority: i32,
     asks: Vec<(Fr, i128)>,
@@ -22,8 +24,8 @@ struct Claim {
 }
 
 impl Search<'_> {
-    /// Finds victims whose ClusterQueues have no claim to what they gave. Those of the others are spared, the last in the
-    /// order of preemption first, and others are looked for.
+    /// Finds targets whose ClusterQueues would not reclaim the released quota. If one would, its
+    /// last target in the order of preemption is exempt and the search repeats.
     pub(super) fn lasting(
         &mut self,
         usage: &Charge,
@@ -41,6 +43,8 @@ impl Search<'_> {
         }
     }
 
+    /// Returns the last target whose ClusterQueue would reclaim the released quota; `None` if none
+    /// would.
     fn would_return(&mut self, victims: &[Victim], want: &Want<'_>) -> Option<(WorkloadId, Loss)> {
         if victims.iter().all(|victim| victim.cluster_queue == self.node) {
             return None;
@@ -59,8 +63,8 @@ impl Search<'_> {
         last
     }
 
-    /// Whether a ClusterQueue could reclaim from the preemptor, which is there now: what it has a right to and is asked for
-    /// is more than what is free.
+    /// Reports whether a ClusterQueue could reclaim from the preemptor once that is admitted: the
+    /// amount that it is entitled to and has requests for exceeds the available amount.
     fn has_claim(&self, node: NodeId, victims: &[Victim], short: &[Fr]) -> bool {
         let Some(state) = self.queues.get(node) else { return false };
         let Some(quota) = state.quota.as_ref() else { return false };
@@ -79,23 +83,24 @@ impl Search<'_> {
         })
     }
 
-    /// What a ClusterQueue has a right to beside what it uses, and what of that is free; `None` if all of it is, or the
-    /// preemptor would not have to give any.
+    /// Returns the unused entitlement of a ClusterQueue and the available part of it. `None` if all
+    /// of it is available, or if the preemptor would not have to release any.
     fn lent_beyond_what_is_free(&self, node: NodeId, fr: Fr) -> Option<(Fr, i128, i128)> {
         let right = self.tree.subtree_quota(node, fr) - self.tree.used(node, fr, View::Planned);
         let free = self.tree.available(node, fr, View::Planned, 0).max(0);
         (right > free && self.borrows_from(node, fr)).then_some((fr, right, free))
     }
 
-    /// Whether the preemptor's ClusterQueue, and each Cohort up to the one that it has in common with another, exceeds its
-    /// part of the quota.
+    /// Reports whether the preemptor's ClusterQueue, and each Cohort below the one that it shares
+    /// with `other`, exceeds its quota.
     fn borrows_from(&self, other: NodeId, fr: Fr) -> bool {
         let theirs: Vec<NodeId> = self.tree.above(other).collect();
         let below_common = self.tree.above(self.node).take_while(|node| !theirs.contains(node));
         std::iter::once(self.node).chain(below_common).all(|node| !self.tree.within_quota(node, &[fr], View::Planned))
     }
 
-    /// Who would fit into what a ClusterQueue has a right to: its victims, and those that wait for it.
+    /// Returns the workloads that would fit into the entitlement of a ClusterQueue: its preempted
+    /// workloads and its queued ones.
     fn claims(
         &self,
         node: NodeId,
@@ -121,7 +126,7 @@ impl Search<'_> {
         of_victims.chain(waiting).filter(|claim| may(claim) && within(claim)).collect()
     }
 
-    /// The least that a workload in line asks for, beside what its predecessor has.
+    /// Returns the smallest requests of a queued class, less the usage of its predecessor.
     fn claim_of(&self, node: NodeId, quota: &Quota, class: Class<'_>, short: &[Fr]) -> Claim {
         let slot = self.workloads.get(class.first.workload);
         let before = slot.and_then(|slot| self.workloads.predecessor(slot, node)).map(|before| &before.booked.charge);

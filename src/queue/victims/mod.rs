@@ -1,7 +1,9 @@
-//! Who has to go so that a workload gets its quota: the fewest, of those over whom its ClusterQueue has a right.
+//! Selects preemption targets: the fewest workloads, among those that the preemption policy
+//! permits, that must be preempted for a workload to fit.
 //!
-//! The rules are those of kueue v0.19.2 `pkg/scheduler/preemption`. The search takes usage out of the tree and puts it back;
-//! it looks at what is planned, so those that are going already are not asked again.
+//! The rules are those of kueue v0.19.2 `pkg/scheduler/preemption`. The search removes usage from
+//! the tree to simulate preemption, and adds it again afterwards. It works on planned usage, so
+//! workloads that are already being evicted are not selected again.
 
 mod classical;
 mod fair;
@@ -25,7 +27,7 @@ use super::slices::Workloads;
 use super::tree::{Fr, NodeId, Tree, View};
 use rights::Preemptor;
 
-/// One that has to go, or to lose a part.
+/// A workload, or a part of it, that must be preempted.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Victim {
     pub(super) cluster_queue: NodeId,
@@ -35,13 +37,14 @@ pub(super) struct Victim {
 }
 
 impl Victim {
-    /// Whether this is more of the same workload, which is lost only with the other.
+    /// Reports whether this is a later part of the same workload, which is preempted only together
+    /// with `other`.
     fn goes_after(&self, other: &Self) -> bool {
         self.rank.workload == other.rank.workload && self.rank.loss > other.rank.loss
     }
 }
 
-/// One loss for each workload instead of one for each part.
+/// Merges the parts of each workload into one target.
 fn all_that_each_loses(victims: Vec<Victim>) -> Vec<Victim> {
     let mut losses: Vec<Victim> = Vec::new();
     for victim in victims {
@@ -57,7 +60,7 @@ fn all_that_each_loses(victims: Vec<Victim>) -> Vec<Victim> {
     losses
 }
 
-/// A workload that looks for room, and where.
+/// The search for preemption targets for one workload in one ClusterQueue.
 pub(super) struct Search<'a> {
     pub(super) tree: &'a mut Tree,
     pub(super) queues: &'a Queues,
@@ -67,17 +70,17 @@ pub(super) struct Search<'a> {
     pub(super) rules: PreemptionRules,
     pub(super) priority: i32,
     pub(super) since: Timestamp,
-    /// Its predecessor, which is out of the way while it looks, and never a victim.
+    /// The slice that it replaces: not counted during the search, and never a target.
     pub(super) predecessor: Option<(WorkloadId, &'a Charge)>,
 }
 
-/// What is looked for.
+/// The usage that must fit, and the constraints of the search.
 #[derive(Clone, Copy)]
 struct Want<'a> {
     usage: &'a Charge,
-    /// What others have to go for.
+    /// Flavor resources that need preemption.
     short: &'a [Fr],
-    /// Those that don't lose this, nor more, whoever else goes.
+    /// Workloads that must not be preempted to this extent or further.
     spared: &'a BTreeMap<WorkloadId, Loss>,
 }
 
@@ -117,7 +120,8 @@ impl<'a> Search<'a> {
 }
 
 impl Search<'_> {
-    /// Those that have to go so that `usage` fits, where others have to go for what is `short`; nobody if that is not enough.
+    /// Returns the targets to preempt so that `usage` fits, where the flavor resources in `short`
+    /// need preemption. Empty if preemption is not sufficient.
     pub(super) fn victims(&mut self, usage: &Charge, short: &[Fr]) -> Vec<Victim> {
         if self.rules.never() {
             return Vec::new();
@@ -131,6 +135,7 @@ impl Search<'_> {
         all_that_each_loses(found)
     }
 
+    /// Runs a search without the usage of the replaced slice.
     fn with_predecessor_away<T>(&mut self, search: impl FnOnce(&mut Self) -> T) -> T {
         let predecessor = self.predecessor.map(|(_, charge)| charge);
         self.add(self.node, predecessor.into_iter().flatten(), -1);
@@ -145,7 +150,7 @@ impl Search<'_> {
         }
     }
 
-    /// Takes usage out of the tree, or puts it back.
+    /// Removes the usage of targets from the tree if `away`, otherwise adds it again.
     fn take(&mut self, victims: &[Victim], away: bool) {
         for victim in victims {
             self.take_one(victim, away);
@@ -156,6 +161,7 @@ impl Search<'_> {
         self.add(victim.cluster_queue, victim.charge.iter(), if away { -1 } else { 1 });
     }
 
+    /// Reports whether the usage fits, without borrowing unless `may_borrow`.
     fn fits(&self, want: &Want<'_>, may_borrow: bool) -> bool {
         want.usage.iter().all(|(fr, amount)| {
             let borrows = self.tree.would_borrow(self.node, *fr, *amount, View::Planned);
@@ -163,9 +169,11 @@ impl Search<'_> {
         })
     }
 
-    /// Lets those stay that need not go after all, the last first; then puts everyone's usage back.
+    /// Drops targets that are not needed, in reverse order, and then adds the usage of all targets
+    /// again.
     fn fewest(&mut self, mut victims: Vec<Victim>, fits: impl Fn(&mut Self) -> bool) -> Vec<Victim> {
         for index in (0..victims.len().saturating_sub(1)).rev() {
+            // A part that a later part depends on can only be dropped after it.
             if victims.iter().any(|victim| victim.goes_after(&victims[index])) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Over whom a workload that looks for room has a right.
+//! Selects the preemption candidates that the policy of the ClusterQueue permits.
 
 use jiff::Timestamp;
 
@@ -11,19 +11,20 @@ use crate::quota::PreemptionRules;
 use crate::tree::NodeId;
 use sluice_api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
 
-/// The workload that looks for room, as far as its rights depend on it.
+/// The properties of a preemptor that decide which workloads it may preempt.
 #[derive(Clone, Copy)]
 pub(super) struct Preemptor<'a> {
     pub(super) queues: &'a Queues,
     pub(super) rules: PreemptionRules,
     pub(super) priority: i32,
     pub(super) since: Timestamp,
-    /// It is never a victim of its successor.
+    /// The slice that it replaces, which is never a candidate.
     pub(super) predecessor: Option<WorkloadId>,
 }
 
 impl<'a> Preemptor<'a> {
-    /// Those of its own ClusterQueue over whom its priority or age gives it a right, in the order of preemption.
+    /// Returns the candidates within the ClusterQueue that `withinClusterQueue` permits, in the
+    /// order of preemption.
     pub(super) fn own(self, node: NodeId, want: Want<'a>) -> impl Iterator<Item = Victim> + 'a {
         let may = move |rank: &HolderRank, since: Timestamp| match self.rules.within {
             WithinClusterQueuePolicy::Never => false,
@@ -35,7 +36,8 @@ impl<'a> Preemptor<'a> {
         self.candidates(node, want, PreemptionRight::InClusterQueue, may)
     }
 
-    /// Those of another ClusterQueue that the policy on reclaiming quota allows for, in the order of preemption.
+    /// Returns the candidates of another ClusterQueue that `reclaimWithinCohort` permits, in the
+    /// order of preemption.
     pub(super) fn reclaimable(
         self,
         node: NodeId,
@@ -50,6 +52,7 @@ impl<'a> Preemptor<'a> {
         self.candidates(node, want, right, may)
     }
 
+    /// Returns the candidates of a ClusterQueue that `may` permits and that use a needed resource.
     fn candidates(
         self,
         node: NodeId,
@@ -58,7 +61,8 @@ impl<'a> Preemptor<'a> {
         may: impl Fn(&HolderRank, Timestamp) -> bool + 'a,
     ) -> impl Iterator<Item = Victim> + 'a {
         let holders = self.queues.get(node).into_iter().flat_map(|state| &state.ledger.stable);
-        // They are in order of priority, and who is above the preemptor's is only met where any priority may go.
+        // Holders are ordered by priority. Those above the preemptor are candidates only if any
+        // priority may be preempted.
         let lowest = holders
             .take_while(move |(rank, _)| self.rules.reclaim == ReclaimPolicy::Any || rank.priority <= self.priority);
         let useful = lowest.filter(move |(rank, holder)| {

@@ -1,4 +1,4 @@
-//! What lets the autoscaler of a cluster work.
+//! RBAC of the autoscaler.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -8,7 +8,8 @@ use super::super::fixtures::{Stage, changed};
 use super::super::names;
 use super::created;
 
-/// A cluster with an autoscaler, the head of which runs as this ServiceAccount if one is given.
+/// Returns a cluster with an autoscaler, and with this user-provided ServiceAccount of the head if
+/// given.
 fn autoscaled(account: Option<&str>) -> Stage {
     let account = account.map_or(Value::Null, Value::from);
     let template = json!({"spec": {"serviceAccountName": account}});
@@ -20,7 +21,7 @@ fn account_of_head(stage: &Stage) -> Option<&str> {
 }
 
 #[test]
-fn a_cluster_with_an_autoscaler_gets_an_account_that_may_do_what_that_does() {
+fn autoscaler_gets_a_service_account_with_its_permissions() {
     let mut stage = autoscaled(None);
 
     stage.settle();
@@ -37,14 +38,14 @@ fn a_cluster_with_an_autoscaler_gets_an_account_that_may_do_what_that_does() {
         {"apiGroups": ["ray.io"], "resources": ["rayclusters"], "verbs": ["get", "patch"]},
     ]);
     assert_eq!(role["rules"], allowed);
-    let whom = json!([{"kind": "ServiceAccount", "name": "demo", "namespace": "default"}]);
-    assert_eq!(binding["subjects"], whom);
+    let subjects = json!([{"kind": "ServiceAccount", "name": "demo", "namespace": "default"}]);
+    assert_eq!(binding["subjects"], subjects);
     assert_eq!(binding["roleRef"], json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "demo"}));
     assert_eq!(account_of_head(&stage), Some("demo"));
 }
 
 #[test]
-fn the_head_is_made_once_its_account_is_there() {
+fn head_is_created_after_its_service_account() {
     let mut stage = autoscaled(None);
 
     let first = stage.step();
@@ -54,7 +55,7 @@ fn the_head_is_made_once_its_account_is_there() {
 }
 
 #[test]
-fn an_account_of_the_users_is_theirs_to_make() {
+fn user_provided_service_account_is_not_created() {
     let mut stage = autoscaled(Some("ray"));
 
     let first = stage.step();
@@ -68,19 +69,19 @@ fn an_account_of_the_users_is_theirs_to_make() {
 
 #[rstest]
 #[case::all(Access { account: true, role: true, binding: true }, &[])]
-#[case::none_but_the_role(Access { role: true, ..Access::default() }, &["ServiceAccount", "RoleBinding"])]
-fn what_is_there_stays_as_it_is(#[case] there: Access, #[case] expected: &[&str]) {
+#[case::only_the_role(Access { role: true, ..Access::default() }, &["ServiceAccount", "RoleBinding"])]
+fn existing_rbac_objects_stay_unchanged(#[case] existing: Access, #[case] expected: &[&str]) {
     let mut stage = autoscaled(None);
-    stage.access = there;
+    stage.access = existing;
 
     stage.settle();
 
-    let made: Vec<_> = stage.made_access.iter().filter_map(|object| object["kind"].as_str()).collect();
-    assert_eq!(made, expected);
+    let created: Vec<_> = stage.made_access.iter().filter_map(|object| object["kind"].as_str()).collect();
+    assert_eq!(created, expected);
 }
 
 #[test]
-fn what_is_deleted_is_made_again() {
+fn deleted_role_binding_is_recreated() {
     let mut stage = autoscaled(None);
     stage.settle();
     stage.access.binding = false;
@@ -89,7 +90,7 @@ fn what_is_deleted_is_made_again() {
 }
 
 #[test]
-fn a_cluster_without_an_autoscaler_needs_no_account() {
+fn cluster_without_autoscaler_has_no_service_account() {
     let mut stage = Stage::new(changed(json!({})));
 
     stage.settle();
@@ -98,13 +99,13 @@ fn a_cluster_without_an_autoscaler_needs_no_account() {
 }
 
 #[rstest]
-#[case::of_the_length_that_is_kept("a", "a")]
+#[case::maximum_length("a", "a")]
 #[case::longer("za", "a")]
 #[case::cut_at_a_digit("z1", "r")]
 #[case::cut_at_a_hyphen("zz-", "r")]
-fn long_names_are_cut_as_kuberay_cuts_them(#[case] begins: &str, #[case] expected: &str) {
+fn long_names_are_trimmed_as_in_kuberay(#[case] prefix: &str, #[case] expected: &str) {
     let rest = "x".repeat(49);
     let mut named = changed(json!({}));
-    named.metadata.name = Some(format!("{begins}{rest}"));
+    named.metadata.name = Some(format!("{prefix}{rest}"));
     assert_eq!(names::access(&named), format!("{expected}{rest}"));
 }

@@ -1,4 +1,4 @@
-//! The way in to the dashboard of a cluster.
+//! Ingress for the dashboard of a cluster.
 
 use k8s_openapi::api::networking::v1::Ingress;
 use kube_core::ResourceExt;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::fixtures::{Stage, changed};
 use super::created;
 
-/// A cluster whose dashboard is to be reached from outside, with these options.
+/// Returns a cluster with `enableIngress` and these options.
 fn open(options: Value) -> Stage {
     let mut cluster = changed(json!({"headGroupSpec": {"enableIngress": true, "ingressOptions": options}}));
     cluster.annotations_mut().insert("kubernetes.io/ingress.class".to_owned(), "nginx".to_owned());
@@ -20,7 +20,7 @@ fn spec(stage: &Stage) -> Value {
 }
 
 #[test]
-fn the_dashboard_is_reached_by_an_ingress_with_the_class_and_annotations_of_the_cluster() {
+fn ingress_has_class_and_annotations_of_the_cluster() {
     let mut stage = open(Value::Null);
 
     stage.settle();
@@ -36,7 +36,7 @@ fn the_dashboard_is_reached_by_an_ingress_with_the_class_and_annotations_of_the_
 }
 
 #[test]
-fn host_path_and_certificates_are_those_of_the_options() {
+fn ingress_has_host_path_and_tls_of_the_options() {
     let tls = json!([{"hosts": ["ray.example.com"], "secretName": "ray"}]);
     let mut stage = open(json!({"host": "ray.example.com", "path": "/ray", "pathType": "Exact", "tls": tls}));
 
@@ -49,7 +49,7 @@ fn host_path_and_certificates_are_those_of_the_options() {
 }
 
 #[test]
-fn an_ingress_follows_its_options_and_keeps_what_others_have_added() {
+fn changed_options_update_the_ingress_and_keep_foreign_annotations() {
     let mut stage = open(Value::Null);
     stage.settle();
     let ingress = stage.ingress.as_mut().expect("an Ingress");
@@ -66,7 +66,7 @@ fn an_ingress_follows_its_options_and_keeps_what_others_have_added() {
 }
 
 #[test]
-fn who_no_longer_asks_for_the_way_in_gets_it_closed() {
+fn ingress_is_deleted_when_it_is_disabled() {
     let mut stage = open(Value::Null);
     stage.settle();
 
@@ -77,7 +77,7 @@ fn who_no_longer_asks_for_the_way_in_gets_it_closed() {
 }
 
 #[test]
-fn an_ingress_of_somebody_else_is_left_alone() {
+fn ingress_not_owned_by_the_cluster_stays_unchanged() {
     let mut stage = open(Value::Null);
     let mut other = Ingress::default();
     other.metadata.name = Some("demo-head-ingress".to_owned());
@@ -87,17 +87,17 @@ fn an_ingress_of_somebody_else_is_left_alone() {
     stage.edit(|spec| spec.head_group_spec.enable_ingress = None);
     stage.settle();
 
-    assert!(plan.notes.iter().any(|note| note.warning && note.message.contains("belongs to somebody else")));
+    assert!(plan.notes.iter().any(|note| note.warning && note.message.contains("is not owned by this RayCluster")));
     assert_eq!(stage.ingress, Some(other));
 }
 
 #[test]
-fn certificates_that_cannot_be_read_are_told_by_their_field() {
+fn invalid_tls_options_are_reported_with_their_field() {
     let mut stage = open(json!({"tls": [{"hosts": "ray.example.com"}]}));
 
     let plan = stage.step();
 
     assert_eq!(created(&plan, "Ingress"), 0);
-    let told = "spec.headGroupSpec.ingressOptions.tls can't be read";
-    assert!(plan.notes.iter().any(|note| note.message.contains(told)), "{:?}", plan.notes);
+    let expected = "spec.headGroupSpec.ingressOptions.tls can't be parsed";
+    assert!(plan.notes.iter().any(|note| note.message.contains(expected)), "{:?}", plan.notes);
 }

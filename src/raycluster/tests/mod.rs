@@ -1,4 +1,4 @@
-//! Plans over the states that a cluster can be in, and the objects that come out.
+//! Plans for the states of a cluster, and the objects that they create.
 
 mod access;
 mod ingress;
@@ -15,7 +15,7 @@ use super::fixtures::{Stage, cluster_with_workers};
 use sluice_api::ray::RayCluster;
 use sluice_plan::{Plan, Write, WriteOp};
 
-/// A cluster with so many workers, all of whose pods are ready.
+/// Returns a cluster with this many workers and all pods ready.
 fn ready(workers: i32) -> Stage {
     let mut stage = Stage::new(cluster_with_workers(workers));
     stage.settle();
@@ -24,19 +24,19 @@ fn ready(workers: i32) -> Stage {
     stage
 }
 
-/// How many objects of a kind a plan creates.
+/// Returns the number of objects of a kind that a plan creates.
 fn created(plan: &Plan, kind: &str) -> usize {
-    let is_it = |write: &&Write| matches!(write.op, WriteOp::Create(_)) && write.target.kind == kind;
-    plan.writes.iter().filter(is_it).count()
+    let creates = |write: &&Write| matches!(write.op, WriteOp::Create(_)) && write.target.kind == kind;
+    plan.writes.iter().filter(creates).count()
 }
 
-/// The names of what a plan deletes.
+/// Returns the names of the objects that a plan deletes.
 fn deleted(plan: &Plan) -> Vec<&str> {
     let deletes = plan.writes.iter().filter(|write| matches!(write.op, WriteOp::Delete { .. }));
     deletes.map(|write| write.target.name.as_str()).collect()
 }
 
-/// The first pod of a group, as it is made for this cluster.
+/// Returns the first pod of a group, as created for this cluster.
 fn pod_of(cluster: RayCluster, group: &str) -> Pod {
     let mut stage = Stage::new(cluster);
     stage.settle();
@@ -44,17 +44,17 @@ fn pod_of(cluster: RayCluster, group: &str) -> Pod {
     stage.pods.remove(&name).expect("the pod is there")
 }
 
-/// The container that runs Ray.
+/// Returns the container that runs Ray.
 fn ray(pod: &Pod) -> &Container {
     pod.spec.as_ref().and_then(|spec| spec.containers.first()).expect("the pod has a container")
 }
 
-/// The variable of this name, the last one of several.
+/// Returns the last environment variable of this name.
 fn variable<'a>(container: &'a Container, name: &str) -> Option<&'a EnvVar> {
     container.env.iter().flatten().rfind(|variable| variable.name == name)
 }
 
-/// The value of the variable of this name.
+/// Returns the value of the environment variable of this name.
 fn value<'a>(container: &'a Container, name: &str) -> Option<&'a str> {
     variable(container, name)?.value.as_deref()
 }

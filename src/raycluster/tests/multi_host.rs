@@ -1,4 +1,4 @@
-//! Replicas of several hosts.
+//! Multi-host replicas.
 
 use kube_core::ResourceExt;
 
@@ -15,7 +15,7 @@ fn wide(replicas: i32) -> RayCluster {
 }
 
 #[test]
-fn the_hosts_of_a_replica_come_and_go_together() {
+fn hosts_of_a_replica_are_created_and_deleted_together() {
     let mut stage = Stage::new(wide(2));
     stage.settle();
     stage.all_ready();
@@ -37,19 +37,19 @@ fn the_hosts_of_a_replica_come_and_go_together() {
 }
 
 #[test]
-fn b39_a_replica_that_lost_a_host_is_given_time_to_be_assembled_and_then_made_anew() {
+fn b39_replica_that_lost_a_host_is_recreated_after_the_assembly_timeout() {
     let mut stage = Stage::new(wide(1));
     stage.settle();
     let name = stage.names("wide")[0].clone();
     stage.pods.remove(&name);
-    assert_eq!(created(&stage.plan(), "Pod"), 1, "it may still be on its way");
+    assert_eq!(created(&stage.plan(), "Pod"), 1, "its creation may still be in flight");
 
     stage.now = stage.now.checked_add(jiff::SignedDuration::from_mins(1)).expect("in range");
     assert_eq!(deleted(&stage.step()).len(), 1);
 }
 
 #[test]
-fn quota_for_half_a_replica_is_quota_for_none() {
+fn quota_for_some_hosts_of_a_replica_ungates_none() {
     let mut stage = Stage::new(wide(2));
     stage.grant = Grant::UpTo([("headgroup".to_owned(), 1), ("wide".to_owned(), 3)].into());
     stage.settle();
@@ -57,7 +57,7 @@ fn quota_for_half_a_replica_is_quota_for_none() {
 }
 
 #[test]
-fn a_replica_that_has_had_more_hosts_is_there_whichever_of_them_is_left() {
+fn replica_that_had_more_hosts_counts_with_any_remaining_host() {
     let mut stage = Stage::new(wide(1));
     stage.settle();
     stage.pods.retain(|_, pod| pod.labels().get("ray.io/replica-host-index").is_none_or(|host| host != "0"));
@@ -76,34 +76,35 @@ fn a_replica_that_has_had_more_hosts_is_there_whichever_of_them_is_left() {
 }
 
 #[test]
-fn a_pod_that_is_on_its_way_has_its_place_when_its_replica_goes() {
-    // Given two replicas, of each of which one host is going, and another host of the second that was asked for anew,
+fn requested_pod_counts_while_its_replica_is_terminating() {
+    // Given two replicas with one terminating host each, and a requested other host of the second
+    // replica,
     let mut stage = Stage::new(wide(2));
     stage.settle();
     stage.all_ready();
     let host = |stage: &Stage, replica: &str, host: &str| {
-        let is_it = |name: &String| {
+        let has_index = |name: &String| {
             let labels = stage.pods[name].labels();
             labels["ray.io/worker-group-replica-index"] == replica && labels["ray.io/replica-host-index"] == host
         };
-        stage.names("wide").into_iter().find(is_it).expect("a host")
+        stage.names("wide").into_iter().find(has_index).expect("a host")
     };
-    for (replica, goes, is_gone) in [("0", "0", "1"), ("1", "1", "0")] {
-        let (goes, is_gone) = (host(&stage, replica, goes), host(&stage, replica, is_gone));
-        let going = stage.pods.get_mut(&goes).expect("a pod");
-        going.metadata.deletion_timestamp =
+    for (replica, terminating, lost) in [("0", "0", "1"), ("1", "1", "0")] {
+        let (terminating, lost) = (host(&stage, replica, terminating), host(&stage, replica, lost));
+        let terminating = stage.pods.get_mut(&terminating).expect("a pod");
+        terminating.metadata.deletion_timestamp =
             Some(serde_json::from_value(serde_json::json!("2026-01-01T00:00:00Z")).expect("a time"));
-        let mut gone = stage.pods.remove(&is_gone).expect("a pod");
+        let mut lost = stage.pods.remove(&lost).expect("a pod");
         if replica == "1" {
-            gone.status = None;
-            stage.arriving.push(gone);
+            lost.status = None;
+            stage.arriving.push(lost);
         }
     }
 
-    // then there is room for one pod, which is none for a replica;
+    // then there is room for one pod, which is less than a replica;
     assert_eq!(created(&stage.plan(), "Pod"), 0);
 
-    // and once one of them is gone, for a replica.
+    // and once a terminating pod is gone, there is room for a replica.
     let gone = host(&stage, "0", "0");
     stage.pods.remove(&gone);
     assert_eq!(created(&stage.plan(), "Pod"), 2);

@@ -1,4 +1,4 @@
-//! Plans over the states that a cluster can be in.
+//! Plans for the states of a cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ fn up_to(head: u32, small: u32) -> Grant {
 }
 
 #[test]
-fn a_fresh_cluster_gets_its_service_its_head_and_its_workers() {
+fn new_cluster_gets_head_service_head_and_workers() {
     let mut stage = Stage::new(cluster_with_workers(3));
 
     let plan = stage.step();
@@ -32,7 +32,7 @@ fn a_fresh_cluster_gets_its_service_its_head_and_its_workers() {
 }
 
 #[test]
-fn a_cluster_whose_pods_are_ready_says_so_once_and_then_nothing_more() {
+fn ready_cluster_reports_ready_and_needs_no_more_writes() {
     let stage = ready(3);
 
     let status = stage.cluster.status.clone().expect("a status");
@@ -49,7 +49,7 @@ fn a_cluster_whose_pods_are_ready_says_so_once_and_then_nothing_more() {
 }
 
 #[test]
-fn an_old_view_asks_for_nothing_but_the_same_names_again() {
+fn stale_cache_yields_the_same_pod_names() {
     let mut stage = Stage::new(cluster_with_workers(5));
     let names =
         |plan: &Plan| -> BTreeSet<String> { plan.writes.iter().map(|write| write.target.name.clone()).collect() };
@@ -65,14 +65,14 @@ fn an_old_view_asks_for_nothing_but_the_same_names_again() {
 #[rstest]
 #[case::generation(3, json!({"managedBy": "kueue.x-k8s.io/multikueue"}))]
 #[case::head_only(0, json!({"managedBy": "kueue.x-k8s.io/multikueue", "suspend": true}))]
-fn a_cluster_that_somebody_else_manages_is_left_alone(#[case] workers: i32, #[case] spec: Value) {
+fn cluster_managed_by_another_controller_stays_unchanged(#[case] workers: i32, #[case] spec: Value) {
     let mut cluster = changed(spec);
     cluster.spec.worker_group_specs = vec![worker("small", workers)];
     assert_eq!(Stage::new(cluster).plan(), Plan::default());
 }
 
 #[test]
-fn a_cluster_that_is_being_deleted_gets_nothing() {
+fn terminating_cluster_gets_no_objects() {
     let mut stage = ready(2);
     stage.pods.clear();
     stage.cluster.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
@@ -80,7 +80,7 @@ fn a_cluster_that_is_being_deleted_gets_nothing() {
 }
 
 #[test]
-fn a_cluster_born_suspended_is_suspended_at_once_and_gets_no_more_than_an_address() {
+fn cluster_created_suspended_is_suspended_immediately_and_gets_only_its_head_service() {
     let mut cluster = cluster_with_workers(2);
     cluster.spec.suspend = Some(true);
     let mut stage = Stage::new(cluster);
@@ -95,16 +95,16 @@ fn a_cluster_born_suspended_is_suspended_at_once_and_gets_no_more_than_an_addres
 }
 
 #[test]
-fn a_cluster_that_is_suspended_loses_its_pods_only_after_that_is_written_down() {
+fn suspended_cluster_loses_its_pods_after_the_condition_is_written() {
     let mut stage = ready(2);
     stage.edit(|spec| spec.suspend = Some(true));
 
-    let asked = stage.step();
-    assert_eq!((asked.writes.len(), deleted(&asked).len()), (1, 0));
+    let requested = stage.step();
+    assert_eq!((requested.writes.len(), deleted(&requested).len()), (1, 0));
     assert_eq!(stage.condition("RayClusterSuspending"), Some(("True", "RayClusterSuspending")));
 
-    let taken = stage.step();
-    assert_eq!(deleted(&taken).len(), 3);
+    let suspending = stage.step();
+    assert_eq!(deleted(&suspending).len(), 3);
     assert_eq!(deleted(&stage.step()).len(), 0, "a pod is deleted once");
     assert_eq!(stage.condition("RayClusterSuspended"), Some(("False", "RayClusterSuspended")));
 
@@ -117,14 +117,14 @@ fn a_cluster_that_is_suspended_loses_its_pods_only_after_that_is_written_down() 
 }
 
 #[test]
-fn b35_a_suspension_that_has_begun_is_finished_before_the_cluster_resumes() {
+fn b35_started_suspension_is_finished_before_the_cluster_resumes() {
     let mut stage = ready(2);
     stage.edit(|spec| spec.suspend = Some(true));
     stage.step();
     stage.edit(|spec| spec.suspend = Some(false));
 
     assert_eq!(deleted(&stage.step()).len(), 3);
-    assert_eq!(created(&stage.step(), "Pod"), 0, "not while pods are ending");
+    assert_eq!(created(&stage.step(), "Pod"), 0, "not while pods are terminating");
     stage.pods_gone();
     stage.settle();
 
@@ -143,16 +143,16 @@ fn b35_a_suspension_that_has_begun_is_finished_before_the_cluster_resumes() {
 #[case::some_workers(up_to(1, 2), 3, 1)]
 #[case::all(up_to(1, 3), 4, 0)]
 #[case::more_than_wanted(up_to(2, 9), 4, 0)]
-fn no_more_pods_may_run_than_the_queue_paid_for(#[case] grant: Grant, #[case] run: usize, #[case] wait: usize) {
+fn ungated_pods_do_not_exceed_the_grant(#[case] grant: Grant, #[case] run: usize, #[case] wait: usize) {
     let mut stage = Stage::new(cluster_with_workers(3));
     stage.grant = grant;
     stage.settle();
     assert_eq!((stage.pods.len() - stage.gated(), stage.gated()), (run, wait));
-    assert_eq!(stage.services.len(), 1, "its address is known before it may run");
+    assert_eq!(stage.services.len(), 1, "the head Service exists before any pod runs");
 }
 
 #[test]
-fn no_pod_is_let_run_while_something_is_written_about_the_slice_that_pays_or_the_gate() {
+fn ungated_pod_waits_for_writes_to_its_covering_slice_and_cluster() {
     let mut stage = Stage::new(cluster_with_workers(2));
     let slice = ObjectRef::of(&Workload::default());
     (stage.grant, stage.payer) = (up_to(1, 1), Some(slice.clone()));
@@ -160,18 +160,18 @@ fn no_pod_is_let_run_while_something_is_written_about_the_slice_that_pays_or_the
     let plan = stage.plan();
 
     let pods = plan.writes.iter().filter(|write| write.target.kind == "Pod");
-    let waits_for = pods.map(|write| {
-        let WriteOp::Create(pod) = &write.op else { panic!("{write:?} makes no pod") };
+    let blocked_by = pods.map(|write| {
+        let WriteOp::Create(pod) = &write.op else { panic!("{write:?} creates no pod") };
         (pod.pointer("/spec/schedulingGates").is_some(), write.quiet.clone())
     });
-    let mut waits_for: Vec<_> = waits_for.collect();
-    waits_for.sort();
-    let rests_on = vec![slice, ObjectRef::of(&stage.cluster)];
-    assert_eq!(waits_for, [(false, rests_on.clone()), (false, rests_on), (true, Vec::new())]);
+    let mut blocked_by: Vec<_> = blocked_by.collect();
+    blocked_by.sort();
+    let slice_and_cluster = vec![slice, ObjectRef::of(&stage.cluster)];
+    assert_eq!(blocked_by, [(false, slice_and_cluster.clone()), (false, slice_and_cluster), (true, Vec::new())]);
 }
 
 #[test]
-fn a_pod_says_what_it_is_charged_as_and_where_it_is_counted_once_it_may_run() {
+fn ungated_pod_has_pod_set_label_and_placement_and_gated_pod_only_its_shape() {
     let mut stage = Stage::new(cluster_with_workers(2));
     stage.grant = up_to(1, 1);
     let placement = Placement { node_labels: [("pool".to_owned(), "a".to_owned())].into(), ..Placement::default() };
@@ -179,7 +179,7 @@ fn a_pod_says_what_it_is_charged_as_and_where_it_is_counted_once_it_may_run() {
     stage.marks.insert("small".into(), mark);
     stage.settle();
 
-    let mut told: Vec<_> = stage
+    let mut workers: Vec<_> = stage
         .names("small")
         .iter()
         .map(|name| {
@@ -189,12 +189,12 @@ fn a_pod_says_what_it_is_charged_as_and_where_it_is_counted_once_it_may_run() {
             (label("sluice.dev/shape"), label("kueue.x-k8s.io/podset"), placed)
         })
         .collect();
-    told.sort_unstable();
-    assert_eq!(told, [(Some("s"), None, false), (Some("s"), Some("small-s"), true)]);
+    workers.sort_unstable();
+    assert_eq!(workers, [(Some("s"), None, false), (Some("s"), Some("small-s"), true)]);
 }
 
 #[test]
-fn without_a_head_and_quota_for_one_no_worker_comes_but_those_that_are_too_many_still_go() {
+fn without_head_and_quota_for_one_workers_are_deleted_but_not_created() {
     let mut stage = ready(3);
     let head = stage.names("headgroup")[0].clone();
     stage.pods.remove(&head);
@@ -207,7 +207,7 @@ fn without_a_head_and_quota_for_one_no_worker_comes_but_those_that_are_too_many_
 }
 
 #[test]
-fn what_others_get_of_a_grant_goes_and_waits_to_come_back() {
+fn partially_preempted_workers_are_deleted_and_recreated_gated() {
     let mut stage = ready(3);
     stage.grant = Grant::DownTo([("headgroup".to_owned(), 1), ("small".to_owned(), 1)].into());
     let before = stage.names("small");
@@ -221,27 +221,27 @@ fn what_others_get_of_a_grant_goes_and_waits_to_come_back() {
 }
 
 #[test]
-fn a_grant_that_got_smaller_takes_nothing_and_gives_nothing() {
+fn smaller_grant_deletes_no_pods_and_ungates_none() {
     let mut stage = ready(3);
     stage.grant = up_to(1, 2);
     stage.edit(|spec| spec.worker_group_specs[0].replicas = Some(4));
     let plan = stage.step();
     assert_eq!((created(&plan, "Pod"), deleted(&plan).len()), (1, 0));
-    assert_eq!(stage.gated(), 1, "the one that is made waits");
+    assert_eq!(stage.gated(), 1, "the new pod is gated");
 }
 
 #[test]
-fn a_cluster_that_waits_for_quota_says_for_how_many_pods() {
+fn cluster_short_of_quota_reports_the_admitted_pods() {
     let mut stage = Stage::new(cluster_with_workers(3));
     stage.grant = up_to(1, 1);
     stage.settle();
     let conditions = stage.cluster.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
     let provisioned = condition::get(&conditions, "RayClusterProvisioned").expect("the condition is there");
-    assert_eq!(provisioned.message, "0 of 4 pods are ready; quota is admitted for 2 of them");
+    assert_eq!(provisioned.message, "0 of 4 Pods are ready; quota is admitted for 2 of them");
 }
 
 #[test]
-fn a_pod_that_is_ending_still_counts_against_quota_and_holds_its_slot() {
+fn terminating_pod_counts_against_quota_and_occupies_its_index() {
     let mut stage = ready(3);
     stage.grant = up_to(1, 3);
     let name = stage.names("small")[1].clone();
@@ -253,14 +253,14 @@ fn a_pod_that_is_ending_still_counts_against_quota_and_holds_its_slot() {
     stage.settle();
 
     assert_eq!(stage.names("small").len(), 3);
-    assert!(stage.pods.contains_key(&name), "the slot is the same, so the name is");
+    assert!(stage.pods.contains_key(&name), "same index, same name");
 }
 
 #[rstest]
 #[case::worker("small", "Failed", "DeletedWorkerPod")]
 #[case::worker_that_succeeded("small", "Succeeded", "DeletedWorkerPod")]
 #[case::head("headgroup", "Failed", "DeletedHeadPod")]
-fn b40_a_pod_that_ended_is_deleted_and_then_replaced(#[case] group: &str, #[case] phase: &str, #[case] event: &str) {
+fn b40_finished_pod_is_deleted_and_then_replaced(#[case] group: &str, #[case] phase: &str, #[case] event: &str) {
     let mut stage = ready(2);
     let name = stage.names(group)[0].clone();
     stage.set_phase(&name, phase);
@@ -278,7 +278,7 @@ fn b40_a_pod_that_ended_is_deleted_and_then_replaced(#[case] group: &str, #[case
 #[case::restarts("Always", 0)]
 #[case::restarts_on_failure("OnFailure", 0)]
 #[case::never_restarts("Never", 1)]
-fn b40_a_pod_whose_ray_ended_goes_only_if_it_never_restarts(#[case] policy: &str, #[case] expected: usize) {
+fn b40_pod_with_terminated_ray_is_deleted_only_if_it_never_restarts(#[case] policy: &str, #[case] expected: usize) {
     let mut stage = ready(1);
     let name = stage.names("small")[0].clone();
     let pod = stage.pods.get_mut(&name).expect("a worker");
@@ -292,7 +292,7 @@ fn b40_a_pod_whose_ray_ended_goes_only_if_it_never_restarts(#[case] policy: &str
 }
 
 #[test]
-fn an_invalid_spec_is_reported_and_stops_nothing_that_runs() {
+fn invalid_spec_is_reported_and_leaves_running_pods_unchanged() {
     let mut stage = ready(2);
     stage.edit(|spec| spec.worker_group_specs[0].min_replicas = Some(101));
 
@@ -314,7 +314,7 @@ fn an_invalid_spec_is_reported_and_stops_nothing_that_runs() {
 }
 
 #[test]
-fn an_invalid_cluster_can_still_be_suspended() {
+fn cluster_with_invalid_spec_can_be_suspended() {
     let mut stage = ready(2);
     stage.edit(|spec| {
         spec.worker_group_specs[0].min_replicas = Some(101);
@@ -325,7 +325,7 @@ fn an_invalid_cluster_can_still_be_suspended() {
 }
 
 #[test]
-fn a_field_without_effect_is_named_in_a_condition() {
+fn unsupported_field_is_reported_in_a_condition() {
     let mut stage = Stage::new(changed(json!({"historyServerOptions": {}})));
     stage.settle();
     assert_eq!(stage.condition("sluice.dev/Unsupported"), Some(("True", "UnsupportedFields")));
@@ -335,7 +335,7 @@ fn a_field_without_effect_is_named_in_a_condition() {
 }
 
 #[test]
-fn the_generation_is_observed_even_if_nothing_else_changes() {
+fn observed_generation_is_updated_even_if_nothing_else_changes() {
     let mut stage = ready(1);
     let before = stage.cluster.status.clone().expect("a status");
     stage.edit(|spec| spec.head_service_annotations = Some([("a".to_owned(), "b".to_owned())].into()));
@@ -347,7 +347,7 @@ fn the_generation_is_observed_even_if_nothing_else_changes() {
 }
 
 #[test]
-fn what_is_desired_is_what_the_pods_ask_for() {
+fn desired_resources_are_the_requests_of_all_pods() {
     let mut cluster = changed(json!({"enableInTreeAutoscaling": true}));
     let mut gpus = worker("gpus", 2);
     gpus.template.0["spec"]["containers"][0]["resources"]["limits"] = json!({"nvidia.com/gpu": 4});
@@ -369,7 +369,7 @@ fn what_is_desired_is_what_the_pods_ask_for() {
 }
 
 #[test]
-fn what_the_queue_charges_is_what_is_made() {
+fn created_pods_match_the_pod_groups_that_the_queue_accounts_for() {
     let mut stage = Stage::new(changed(json!({
         "enableInTreeAutoscaling": true,
         "workerGroupSpecs": [worker("small", 2), {"groupName": "wide", "replicas": 2, "numOfHosts": 3,
@@ -385,7 +385,7 @@ fn what_the_queue_charges_is_what_is_made() {
 }
 
 #[test]
-fn pods_of_an_older_cluster_of_the_same_name_are_not_ours() {
+fn pods_of_an_earlier_cluster_of_the_same_name_are_ignored() {
     let mut stage = ready(1);
     let old = stage.pods.clone();
     stage.cluster.metadata.uid = Some("uid-2".to_owned());
@@ -396,7 +396,7 @@ fn pods_of_an_older_cluster_of_the_same_name_are_not_ours() {
 }
 
 #[test]
-fn a_large_group_is_made_in_portions() {
+fn large_group_is_created_in_batches() {
     let mut cluster = cluster();
     cluster.spec.worker_group_specs = vec![worker("small", i32::MAX)];
     cluster.spec.worker_group_specs[0].max_replicas = None;
@@ -406,7 +406,7 @@ fn a_large_group_is_made_in_portions() {
 }
 
 #[test]
-fn a_head_that_must_not_come_back_does_not() {
+fn head_with_disabled_restart_is_not_recreated() {
     let mut stage = ready(1);
     let annotation = ("ray.io/disable-provisioned-head-restart".to_owned(), "true".to_owned());
     stage.cluster.metadata.annotations = Some([annotation].into());
@@ -416,7 +416,7 @@ fn a_head_that_must_not_come_back_does_not() {
 }
 
 #[test]
-fn two_heads_are_reported_and_none_is_taken() {
+fn multiple_heads_are_reported_and_none_is_deleted() {
     let mut stage = ready(0);
     let mut second = stage.pods.values().next().expect("a head").clone();
     second.metadata.name = Some("demo-head-zzzzz".to_owned());
@@ -426,8 +426,8 @@ fn two_heads_are_reported_and_none_is_taken() {
 }
 
 #[test]
-fn what_was_said_of_a_refused_pod_holds_until_there_is_none_to_be_made() {
-    // Given a process that has just begun, and a cluster that says why it has no pods,
+fn replica_failure_stays_until_no_pod_is_left_to_create() {
+    // Given a restarted operator, and a cluster with the condition ReplicaFailure,
     let mut stage = Stage::new(cluster());
     let failure = json!({
         "type": "ReplicaFailure", "status": "True", "reason": "FailedCreateHeadPod", "message": "exceeded quota",
@@ -435,7 +435,7 @@ fn what_was_said_of_a_refused_pod_holds_until_there_is_none_to_be_made() {
     });
     stage.cluster.status = serde_json::from_value(json!({"conditions": [failure]})).expect("a status");
 
-    // then it goes on saying so while a pod is yet to be made, and no longer.
+    // then the condition stays while a pod has to be created, and is removed afterwards.
     stage.step();
     assert_eq!(stage.condition("ReplicaFailure"), Some(("True", "FailedCreateHeadPod")));
     stage.settle();

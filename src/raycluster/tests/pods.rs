@@ -1,4 +1,4 @@
-//! What the pods of a cluster look like.
+//! Content of the pods of a cluster.
 
 use kube_core::ResourceExt;
 use rstest::rstest;
@@ -11,7 +11,7 @@ use sluice_plan::WriteOp;
 
 const ULIMIT: &str = "ulimit -n ${RAY_START_ULIMIT_OPEN_FILES:-65536}; ";
 
-/// The cluster as a RayService would have made it.
+/// Returns the cluster as created by a RayService.
 fn of_service(mut cluster: RayCluster) -> RayCluster {
     cluster.metadata.labels = Some([("ray.io/originated-from-crd".to_owned(), "RayService".to_owned())].into());
     cluster
@@ -24,7 +24,7 @@ fn with_version(version: &str) -> RayCluster {
 }
 
 #[test]
-fn the_head_starts_ray_with_what_its_container_may_use() {
+fn head_starts_ray_with_the_resources_of_its_container() {
     let pod = pod_of(cluster_with_workers(0), "headgroup");
     let line = "ray start --head --block --dashboard-agent-listen-port=52365 --dashboard-host=0.0.0.0 \
                 --memory=2147483648 --metrics-export-port=8080 --num-cpus=1";
@@ -34,7 +34,7 @@ fn the_head_starts_ray_with_what_its_container_may_use() {
 }
 
 #[test]
-fn a_worker_is_told_where_the_head_is_and_waits_for_it() {
+fn worker_has_the_head_address_and_waits_for_the_head() {
     let pod = pod_of(cluster_with_workers(1), "small");
     let head = "demo-head-svc.default.svc.cluster.local";
     let line = format!(
@@ -57,7 +57,7 @@ fn a_worker_is_told_where_the_head_is_and_waits_for_it() {
 #[rstest]
 #[case::head("headgroup", Some("127.0.0.1:6380"))]
 #[case::worker("small", Some("demo-head-svc.default.svc.cluster.local:6380"))]
-fn another_port_of_the_head_is_known_everywhere(#[case] group: &str, #[case] address: Option<&str>) {
+fn custom_gcs_port_is_set_on_head_and_workers(#[case] group: &str, #[case] address: Option<&str>) {
     let mut cluster = changed(json!({"headGroupSpec": {"rayStartParams": {"port": "6380"}}}));
     cluster.spec.worker_group_specs = vec![worker("small", 1)];
     let pod = pod_of(cluster, group);
@@ -66,7 +66,7 @@ fn another_port_of_the_head_is_known_everywhere(#[case] group: &str, #[case] add
 }
 
 #[test]
-fn a_pod_knows_its_cluster_group_and_name_from_itself() {
+fn pod_gets_cluster_group_and_name_from_the_downward_api() {
     let pod = pod_of(cluster_with_workers(1), "small");
     let field = |name: &str| {
         let source = variable(ray(&pod), name)?.value_from.as_ref()?;
@@ -79,7 +79,7 @@ fn a_pod_knows_its_cluster_group_and_name_from_itself() {
 }
 
 #[test]
-fn the_users_environment_stays() {
+fn user_environment_takes_precedence() {
     let env = json!([{"name": "RAY_ADDRESS", "value": "elsewhere"}, {"name": "A", "value": "b"}]);
     let cluster =
         changed(json!({"headGroupSpec": {"template": {"spec": {"containers": [{"name": "h", "env": env}]}}}}));
@@ -89,7 +89,7 @@ fn the_users_environment_stays() {
 }
 
 #[test]
-fn a_pod_is_owned_by_its_cluster_and_holds_up_its_deletion() {
+fn pod_is_owned_by_its_cluster_and_blocks_its_deletion() {
     let pod = pod_of(cluster_with_workers(1), "small");
     let owner = pod.owner_references().first().expect("an owner");
     assert_eq!((owner.kind.as_str(), owner.name.as_str(), owner.uid.as_str()), ("RayCluster", "demo", "uid-1"));
@@ -97,7 +97,7 @@ fn a_pod_is_owned_by_its_cluster_and_holds_up_its_deletion() {
 }
 
 #[test]
-fn users_may_set_every_label_but_those_that_pods_are_found_by() {
+fn users_can_override_labels_except_those_that_select_pods() {
     let mut cluster = cluster_with_workers(1);
     let group = &mut cluster.spec.worker_group_specs[0];
     group.template.0["metadata"] = json!({
@@ -127,7 +127,7 @@ fn users_may_set_every_label_but_those_that_pods_are_found_by() {
 #[case::head_of_a_service(true, "headgroup", Some("false"))]
 #[case::worker_of_a_service(true, "small", Some("true"))]
 #[case::worker_of_a_cluster(false, "small", None)]
-fn only_pods_of_a_service_say_whether_they_serve(
+fn only_pods_of_a_ray_service_have_the_serve_label(
     #[case] serves: bool,
     #[case] group: &str,
     #[case] expected: Option<&str>,
@@ -135,8 +135,8 @@ fn only_pods_of_a_service_say_whether_they_serve(
     let cluster = cluster_with_workers(1);
     let pod = pod_of(if serves { of_service(cluster) } else { cluster }, group);
     assert_eq!(pod.labels().get("ray.io/serve").map(String::as_str), expected);
-    let patience = value(ray(&pod), "RAY_gcs_server_request_timeout_seconds");
-    assert_eq!(patience, serves.then_some("5"));
+    let timeout = value(ray(&pod), "RAY_gcs_server_request_timeout_seconds");
+    assert_eq!(timeout, serves.then_some("5"));
 }
 
 #[rstest]
@@ -145,7 +145,7 @@ fn only_pods_of_a_service_say_whether_they_serve(
 #[case::old_head("2.52.1", "headgroup", None, Some("api/gcs_healthz"))]
 #[case::old_worker("2.9.0", "small", None, Some("api/local_raylet_healthz"))]
 #[case::unknown("nightly", "small", None, Some("api/local_raylet_healthz"))]
-fn probes_ask_what_this_version_of_ray_answers(
+fn probes_match_the_ray_version(
     #[case] version: &str,
     #[case] group: &str,
     #[case] port: Option<i32>,
@@ -162,7 +162,7 @@ fn probes_ask_what_this_version_of_ray_answers(
 }
 
 #[test]
-fn a_worker_of_a_service_is_ready_only_while_its_proxy_answers() {
+fn ray_service_worker_is_ready_only_while_its_proxy_responds() {
     let pod = pod_of(of_service(with_version("2.53.0")), "small");
     let readiness = ray(&pod).readiness_probe.clone().expect("a probe");
     let script = readiness.exec.and_then(|exec| exec.command).unwrap_or_default().pop().unwrap_or_default();
@@ -173,7 +173,7 @@ fn a_worker_of_a_service_is_ready_only_while_its_proxy_answers() {
 }
 
 #[test]
-fn probes_that_the_user_set_stay() {
+fn user_probes_take_precedence() {
     let mut cluster = cluster_with_workers(1);
     cluster.spec.worker_group_specs[0].template.0["spec"]["containers"][0]["readinessProbe"] =
         json!({"tcpSocket": {"port": 1}});
@@ -183,20 +183,20 @@ fn probes_that_the_user_set_stay() {
 }
 
 #[rstest]
-#[case::as_usual(json!({}), json!(null), json!({"preStop": {"sleep": {"seconds": 5}}}))]
-#[case::with_little_time(json!({"terminationGracePeriodSeconds": 3}), json!(null), json!({"preStop": {"sleep": {"seconds": 2}}}))]
-#[case::with_no_time(json!({"terminationGracePeriodSeconds": 1}), json!(null), json!(null))]
-#[case::as_the_user_says(
+#[case::default(json!({}), json!(null), json!({"preStop": {"sleep": {"seconds": 5}}}))]
+#[case::short_grace_period(json!({"terminationGracePeriodSeconds": 3}), json!(null), json!({"preStop": {"sleep": {"seconds": 2}}}))]
+#[case::no_grace_period(json!({"terminationGracePeriodSeconds": 1}), json!(null), json!(null))]
+#[case::user_pre_stop(
     json!({}),
     json!({"preStop": {"httpGet": {"port": 1}}}),
     json!({"preStop": {"httpGet": {"port": 1}}})
 )]
-#[case::beside_what_the_user_says(
+#[case::user_post_start(
     json!({}),
     json!({"postStart": {"httpGet": {"port": 1}}}),
     json!({"postStart": {"httpGet": {"port": 1}}, "preStop": {"sleep": {"seconds": 5}}})
 )]
-fn a_worker_of_a_service_answers_for_a_while_when_it_is_to_go(
+fn terminating_ray_service_worker_keeps_serving_for_a_few_seconds(
     #[case] spec: Value,
     #[case] lifecycle: Value,
     #[case] expected: Value,
@@ -212,7 +212,7 @@ fn a_worker_of_a_service_answers_for_a_while_when_it_is_to_go(
 #[rstest]
 #[case::head_of_a_service(of_service(cluster_with_workers(1)), "headgroup")]
 #[case::worker_without_requests(cluster_with_workers(1), "small")]
-fn who_gets_no_requests_goes_at_once(#[case] cluster: RayCluster, #[case] group: &str) {
+fn pod_without_requests_has_no_pre_stop_hook(#[case] cluster: RayCluster, #[case] group: &str) {
     assert_eq!(ray(&pod_of(cluster, group)).lifecycle, None);
 }
 
@@ -220,8 +220,8 @@ fn who_gets_no_requests_goes_at_once(#[case] cluster: RayCluster, #[case] group:
 #[case::limit(json!({"limits": {"memory": "2Gi"}, "requests": {"memory": "1Gi"}}), json!({}), Some(Some("2Gi")))]
 #[case::request(json!({"requests": {"memory": "1Gi"}}), json!({}), Some(Some("1Gi")))]
 #[case::neither(json!({}), json!({}), Some(None))]
-#[case::a_directory_of_the_users(json!({}), json!({"plasma-directory": "/tmp"}), None)]
-fn shared_memory_is_as_large_as_the_memory(
+#[case::user_plasma_directory(json!({}), json!({"plasma-directory": "/tmp"}), None)]
+fn shared_memory_is_sized_by_memory(
     #[case] resources: Value,
     #[case] params: Value,
     #[case] expected: Option<Option<&str>>,
@@ -243,7 +243,7 @@ fn shared_memory_is_as_large_as_the_memory(
 #[rstest]
 #[case::on_the_cluster(true)]
 #[case::on_the_template(false)]
-fn a_command_that_is_to_stay_stays(#[case] on_cluster: bool) {
+fn annotation_keeps_the_user_command(#[case] on_cluster: bool) {
     let annotations = json!({"ray.io/overwrite-container-cmd": "true"});
     let container = json!({"name": "h", "command": ["sleep", "inf"]});
     let mut cluster = changed(json!({"headGroupSpec": {"template": {"spec": {"containers": [container]}}}}));
@@ -259,7 +259,7 @@ fn a_command_that_is_to_stay_stays(#[case] on_cluster: bool) {
 }
 
 #[test]
-fn what_ray_is_told_of_resources_takes_the_place_of_what_the_container_has() {
+fn group_resources_override_container_resources() {
     let resources = json!({"CPU": "8", "memory": "1Gi", "GPU": "2", "Custom": "1.5"});
     let pod = pod_of(changed(json!({"headGroupSpec": {"resources": resources}})), "headgroup");
     let line = value(ray(&pod), "KUBERAY_GEN_RAY_START_CMD").expect("the line is there");
@@ -275,7 +275,7 @@ fn autoscaling(options: Value) -> RayCluster {
 }
 
 #[test]
-fn the_autoscaler_runs_beside_the_head_and_shares_its_logs() {
+fn autoscaler_runs_as_a_sidecar_of_the_head_and_shares_its_logs() {
     let pod = pod_of(autoscaling(json!({})), "headgroup");
     let containers = pod.spec.as_ref().map(|spec| spec.containers.clone()).unwrap_or_default();
     assert_eq!(containers.len(), 2);
@@ -290,7 +290,7 @@ fn the_autoscaler_runs_beside_the_head_and_shares_its_logs() {
 }
 
 #[test]
-fn the_autoscaler_can_be_changed() {
+fn autoscaler_options_configure_the_sidecar() {
     let options = json!({
         "image": "mine", "resources": {"limits": {"cpu": "1"}}, "env": [{"name": "A", "value": "b"}],
         "args": ["ulimit -n 1; $KUBERAY_GEN_AUTOSCALER_START_CMD"],
@@ -304,9 +304,9 @@ fn the_autoscaler_can_be_changed() {
 }
 
 #[rstest]
-#[case::first("v1", Some("false"), None)]
-#[case::second("v2", Some("true"), Some("Never"))]
-fn the_second_autoscaler_wants_pods_that_do_not_restart(
+#[case::v1("v1", Some("false"), None)]
+#[case::v2("v2", Some("true"), Some("Never"))]
+fn autoscaler_v2_sets_restart_policy_never(
     #[case] version: &str,
     #[case] variable: Option<&str>,
     #[case] policy: Option<&str>,
@@ -321,7 +321,7 @@ fn the_second_autoscaler_wants_pods_that_do_not_restart(
 }
 
 #[test]
-fn fields_that_are_newer_than_our_types_reach_the_pod() {
+fn unknown_fields_of_the_template_reach_the_pod() {
     let mut cluster = cluster_with_workers(1);
     let template = &mut cluster.spec.worker_group_specs[0].template.0;
     template["spec"]["newSchedulingField"] = json!({"a": 1});

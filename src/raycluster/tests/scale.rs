@@ -1,4 +1,4 @@
-//! Which pods of one group go, and which come.
+//! Scaling decisions for one group.
 
 use std::collections::BTreeSet;
 
@@ -14,12 +14,13 @@ use super::super::scale::{Situation, decide};
 use sluice_api::kueue::scheduling_gate;
 use sluice_api::ray::RayCluster;
 
-/// Whether a pod was asked for, and not seen yet.
-fn is_asked(pod: &Pod) -> bool {
+/// Reports whether a pod's creation was requested, and the watch has not shown it.
+fn is_requested(pod: &Pod) -> bool {
     pod.status.is_none()
 }
 
-/// A pod of the group as a letter tells: ready, pending, failed, terminating, gated or asked for (`A`).
+/// Returns a pod in the state of its letter: `r`eady, `p`ending, `f`ailed, `t`erminating, `g`ated
+/// or requested (`A`).
 fn pod(cluster: &RayCluster, group: &PodGroup, slot: u32, letter: char) -> Pod {
     let mut pod = pod_builder::build(cluster, group, Slot { replica: slot, host: 0 }, 0);
     let (phase, ready) = match letter {
@@ -27,7 +28,7 @@ fn pod(cluster: &RayCluster, group: &PodGroup, slot: u32, letter: char) -> Pod {
         'p' | 'g' => ("Pending", "False"),
         'f' => ("Failed", "False"),
         'A' => ("", ""),
-        other => panic!("no letter of a pod: {other}"),
+        other => panic!("unknown pod state: {other}"),
     };
     let status = json!({"phase": phase, "conditions": [{"type": "Ready", "status": ready}]});
     if !phase.is_empty() {
@@ -40,108 +41,108 @@ fn pod(cluster: &RayCluster, group: &PodGroup, slot: u32, letter: char) -> Pod {
     pod
 }
 
-/// `pods` has a letter for each slot from 0 on, and a dot for a free one.
+/// `pods` has one letter per index from 0, and a dot for a free index.
 #[rstest]
 #[case::from_nothing(3, "", 9, &[], &[0, 1, 2])]
 #[case::nothing_to_do(3, "rrr", 9, &[], &[])]
-#[case::the_lowest_free_slots(4, "r.r", 9, &[], &[1, 3])]
-#[case::a_terminating_pod_holds_its_place(3, "rtr", 9, &[], &[])]
-#[case::and_its_slot_when_more_are_wanted(4, "rtr", 9, &[], &[3])]
-#[case::a_failed_one_goes_before_another_comes(4, "rfr", 9, &[1], &[])]
-#[case::a_failed_one_goes_without_quota_too(3, "rfr", 0, &[1], &[])]
-#[case::the_highest_of_too_many(2, "rrrr", 9, &[3, 2], &[])]
-#[case::the_unready_of_too_many_first(2, "prrr", 9, &[0, 3], &[])]
-#[case::those_that_go_already_are_not_too_many(2, "rrt", 9, &[], &[])]
-#[case::a_failed_one_is_not_counted_as_too_many(2, "rrrf", 9, &[3, 2], &[])]
-#[case::what_was_asked_for_is_asked_for_again(3, "AA", 9, &[], &[0, 1, 2])]
-#[case::and_has_its_quota(3, "AA", 2, &[], &[0, 1])]
-#[case::and_its_place(2, ".AA", 9, &[], &[1, 2])]
-#[case::beside_what_goes(3, "tA", 9, &[], &[1, 2])]
-#[case::none_wanted(0, "rp", 9, &[1, 0], &[])]
+#[case::lowest_free_indices(4, "r.r", 9, &[], &[1, 3])]
+#[case::terminating_pod_counts(3, "rtr", 9, &[], &[])]
+#[case::terminating_pod_occupies_its_index(4, "rtr", 9, &[], &[3])]
+#[case::failed_pod_is_deleted_before_another_is_created(4, "rfr", 9, &[1], &[])]
+#[case::failed_pod_is_deleted_without_quota(3, "rfr", 0, &[1], &[])]
+#[case::highest_surplus_pods(2, "rrrr", 9, &[3, 2], &[])]
+#[case::unready_surplus_pods_first(2, "prrr", 9, &[0, 3], &[])]
+#[case::terminating_pods_are_no_surplus(2, "rrt", 9, &[], &[])]
+#[case::failed_pod_is_no_surplus(2, "rrrf", 9, &[3, 2], &[])]
+#[case::requested_pods_are_requested_again(3, "AA", 9, &[], &[0, 1, 2])]
+#[case::requested_pods_use_quota(3, "AA", 2, &[], &[0, 1])]
+#[case::requested_pods_keep_their_index(2, ".AA", 9, &[], &[1, 2])]
+#[case::requested_and_terminating_pods(3, "tA", 9, &[], &[1, 2])]
+#[case::none_desired(0, "rp", 9, &[1, 0], &[])]
 #[case::as_many_as_granted(5, "", 2, &[], &[0, 1])]
-#[case::what_is_there_is_granted_already(5, "rp", 3, &[], &[2])]
-#[case::a_terminating_one_too(5, "rt", 2, &[], &[])]
-#[case::a_grant_smaller_than_what_is_there_takes_nothing(3, "rrr", 1, &[], &[])]
-#[case::nor_gives_anything(4, "rrr", 1, &[], &[])]
-fn a_group_comes_to_what_is_wanted_within_what_is_granted(
+#[case::existing_pods_use_the_grant(5, "rp", 3, &[], &[2])]
+#[case::terminating_pods_use_the_grant(5, "rt", 2, &[], &[])]
+#[case::smaller_grant_deletes_nothing(3, "rrr", 1, &[], &[])]
+#[case::smaller_grant_ungates_nothing(4, "rrr", 1, &[], &[])]
+fn group_is_scaled_to_the_desired_pods_within_the_grant(
     #[case] wanted: i32,
     #[case] pods: &str,
     #[case] granted: u32,
-    #[case] goes: &[u32],
-    #[case] comes: &[u32],
+    #[case] delete: &[u32],
+    #[case] create: &[u32],
 ) {
     let scene = Scene::of(wanted, pods);
-    assert_eq!(scene.decide(granted, &[], true), (goes.to_vec(), comes.to_vec()));
+    assert_eq!(scene.decide(granted, &[], true), (delete.to_vec(), create.to_vec()));
 }
 
 #[rstest]
-#[case::all_that_is_wanted_is_made(4, "", 1, &[0], &[1, 2, 3])]
-#[case::what_waits_is_the_next_to_run(4, "rg", 2, &[], &[2, 3])]
-#[case::and_then_what_is_made(4, "rg", 3, &[2], &[3])]
-#[case::nothing_more_is_wanted(2, "rg", 1, &[], &[])]
-fn what_is_not_granted_waits_behind_a_gate(
+#[case::all_desired_pods_are_created(4, "", 1, &[0], &[1, 2, 3])]
+#[case::gated_pods_are_next(4, "rg", 2, &[], &[2, 3])]
+#[case::new_pods_follow_gated_ones(4, "rg", 3, &[2], &[3])]
+#[case::no_more_desired(2, "rg", 1, &[], &[])]
+fn pods_beyond_the_grant_are_gated(
     #[case] wanted: i32,
     #[case] pods: &str,
     #[case] granted: u32,
     #[case] run: &[u32],
-    #[case] wait: &[u32],
+    #[case] gated: &[u32],
 ) {
     let scene = Scene::of(wanted, pods);
     assert_eq!(scene.decide(granted, &[], true).1, run);
-    assert_eq!(scene.gated(granted), wait);
+    assert_eq!(scene.gated(granted), gated);
 }
 
-/// A pod of an earlier template: a letter in upper case.
+/// Upper-case letters are pods of an earlier template.
 #[rstest]
-#[case::those_that_run_stay_and_leave_no_room(3, "RRR", 1, &[], &[], &[])]
-#[case::what_is_paid_for_them_lets_nobody_in(3, "RR", 0, &[], &[], &[2])]
-#[case::nor_do_they_use_what_is_paid_for_others(3, "RR", 1, &[], &[2], &[])]
-#[case::those_that_wait_are_made_anew(3, "RGg", 0, &[1], &[], &[])]
-fn pods_of_an_earlier_template_run_on_and_are_counted_apart(
+#[case::running_pods_stay_and_count(3, "RRR", 1, &[], &[], &[])]
+#[case::their_quota_ungates_no_other_pod(3, "RR", 0, &[], &[], &[2])]
+#[case::they_do_not_use_the_grant_of_other_pods(3, "RR", 1, &[], &[2], &[])]
+#[case::gated_pods_are_recreated(3, "RGg", 0, &[1], &[], &[])]
+fn pods_of_an_earlier_template_keep_running_and_are_counted_separately(
     #[case] wanted: i32,
     #[case] pods: &str,
     #[case] granted: u32,
-    #[case] goes: &[u32],
+    #[case] delete: &[u32],
     #[case] run: &[u32],
-    #[case] wait: &[u32],
+    #[case] gated: &[u32],
 ) {
     let mut scene = Scene::of(wanted, &pods.to_lowercase());
     for (pod, letter) in scene.pods.iter_mut().zip(pods.chars()) {
         let shape = if letter.is_uppercase() { "before" } else { "now" };
         pod.labels_mut().insert("sluice.dev/shape".to_owned(), shape.to_owned());
     }
-    assert_eq!(scene.decide(granted, &[], true), (goes.to_vec(), run.to_vec()));
-    assert_eq!(scene.gated(granted), wait);
+    assert_eq!(scene.decide(granted, &[], true), (delete.to_vec(), run.to_vec()));
+    assert_eq!(scene.gated(granted), gated);
 }
 
 #[test]
-fn those_that_wait_go_first_of_too_many() {
+fn gated_surplus_pods_are_deleted_first() {
     assert_eq!(Scene::of(2, "rgpr").decide(9, &[], true), (vec![1, 2], vec![]));
 }
 
 #[rstest]
-#[case::too_many(1, "rrr", &[], &[], &[])]
-#[case::one_is_named(2, "rrr", &[0], &[0], &[])]
-#[case::a_named_one_that_is_unknown(3, "rrr", &[7], &[], &[])]
-#[case::one_that_failed(3, "rrf", &[], &[2], &[])]
-fn with_an_autoscaler_only_those_go_that_it_names_or_that_failed(
+#[case::surplus(1, "rrr", &[], &[], &[])]
+#[case::named_pod(2, "rrr", &[0], &[0], &[])]
+#[case::unknown_named_pod(3, "rrr", &[7], &[], &[])]
+#[case::failed_pod(3, "rrf", &[], &[2], &[])]
+fn with_an_autoscaler_only_named_or_failed_pods_are_deleted(
     #[case] wanted: i32,
     #[case] pods: &str,
     #[case] named: &[u32],
-    #[case] goes: &[u32],
-    #[case] comes: &[u32],
+    #[case] delete: &[u32],
+    #[case] create: &[u32],
 ) {
     let scene = Scene::of(wanted, pods);
-    assert_eq!(scene.decide(9, named, false), (goes.to_vec(), comes.to_vec()));
+    assert_eq!(scene.decide(9, named, false), (delete.to_vec(), create.to_vec()));
 }
 
 #[test]
-fn those_that_are_named_go_first_of_too_many() {
+fn named_surplus_pods_are_deleted_first() {
     assert_eq!(Scene::of(2, "rrr").decide(9, &[0], true), (vec![0], vec![]));
     assert_eq!(Scene::of(1, "rrr").decide(9, &[0], true), (vec![0, 2], vec![]));
 }
 
-/// A group and the pods that it has.
+/// Group and its existing or requested pods.
 struct Scene {
     cluster: RayCluster,
     group: PodGroup,
@@ -157,27 +158,28 @@ impl Scene {
         Self { cluster, group, pods }
     }
 
-    /// The slots that are emptied and those that are filled with pods that may run, in order.
+    /// Returns the indices of the pods to delete, and those of the ungated pods to create, in
+    /// order.
     fn decide(&self, granted: u32, named: &[u32], trims: bool) -> (Vec<u32>, Vec<u32>) {
-        let (goes, comes) = self.change(granted, named, trims);
-        (goes, comes.into_iter().filter(|(_, gated)| !gated).map(|(slot, _)| slot).collect())
+        let (delete, create) = self.change(granted, named, trims);
+        (delete, create.into_iter().filter(|(_, gated)| !gated).map(|(slot, _)| slot).collect())
     }
 
-    /// The slots that are filled with pods that wait.
+    /// Returns the indices of the gated pods to create.
     fn gated(&self, granted: u32) -> Vec<u32> {
         self.change(granted, &[], true).1.into_iter().filter(|(_, gated)| *gated).map(|(slot, _)| slot).collect()
     }
 
     fn change(&self, granted: u32, named: &[u32], trims: bool) -> (Vec<u32>, Vec<(u32, bool)>) {
         let name = |slot: &u32| pod_builder::name(&self.cluster, &self.group, Slot { replica: *slot, host: 0 }, 0);
-        let seen = self.pods.iter().filter(|pod| !is_asked(pod));
-        let names: BTreeSet<String> = seen.map(ResourceExt::name_any).collect();
+        let existing = self.pods.iter().filter(|pod| !is_requested(pod));
+        let names: BTreeSet<String> = existing.map(ResourceExt::name_any).collect();
         let to_delete: Vec<String> = named.iter().map(name).collect();
         let change = decide(&Situation {
             cluster: &self.cluster,
             group: &self.group,
-            pods: self.pods.iter().filter(|pod| !is_asked(pod)).collect(),
-            arriving: self.pods.iter().filter(|pod| is_asked(pod)).collect(),
+            pods: self.pods.iter().filter(|pod| !is_requested(pod)).collect(),
+            arriving: self.pods.iter().filter(|pod| is_requested(pod)).collect(),
             names: &names,
             to_delete: &to_delete,
             granted,
@@ -187,7 +189,7 @@ impl Scene {
             now: "2026-01-01T00:00:00Z".parse().expect("a time"),
         });
         let slot = |pod: &Pod| pod.labels()["ray.io/worker-group-replica-index"].parse().expect("a number");
-        let goes = change.delete.iter().map(|(pod, _)| slot(pod)).collect();
-        (goes, change.create.iter().map(|new| (new.slot.replica, new.gated)).collect())
+        let delete = change.delete.iter().map(|(pod, _)| slot(pod)).collect();
+        (delete, change.create.iter().map(|new| (new.slot.replica, new.gated)).collect())
     }
 }

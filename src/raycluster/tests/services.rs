@@ -1,4 +1,4 @@
-//! The Services of a cluster.
+//! Services of a cluster.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ fn head_service(spec: Value) -> Service {
 }
 
 #[test]
-fn the_head_service_leads_straight_to_the_head_even_before_it_is_ready() {
+fn head_service_is_headless_and_publishes_an_unready_head() {
     let service = head_service(json!({"headServiceAnnotations": {"a": "b"}}));
     assert_eq!(service.name_any(), "demo-head-svc");
     assert_eq!(service.annotations().get("a").map(String::as_str), Some("b"));
@@ -38,7 +38,7 @@ fn the_head_service_leads_straight_to_the_head_even_before_it_is_ready() {
     assert_eq!(names, ["client", "dashboard", "gcs-server", "metrics", "serve"]);
 }
 
-fn finds(stage: &Stage) -> bool {
+fn selects_head(stage: &Stage) -> bool {
     let service = stage.services.values().next().expect("a Service");
     let selector = service.spec.clone().and_then(|spec| spec.selector).expect("a selector");
     let head = stage.pods.values().next().expect("a head");
@@ -46,27 +46,28 @@ fn finds(stage: &Stage) -> bool {
 }
 
 #[rstest]
-#[case::of_the_template(json!({"template": {"metadata": {"labels": {"ray.io/identifier": "me", "app.kubernetes.io/name": "mine"}}}}))]
-#[case::of_the_group(json!({"labels": {"ray.io/identifier": "me", "app.kubernetes.io/name": "mine"}}))]
-fn the_head_is_found_whatever_labels_its_owner_chooses(#[case] head: Value) {
+#[case::labels_of_the_template(json!({"template": {"metadata": {"labels": {"ray.io/identifier": "me", "app.kubernetes.io/name": "mine"}}}}))]
+#[case::labels_of_the_group(json!({"labels": {"ray.io/identifier": "me", "app.kubernetes.io/name": "mine"}}))]
+fn head_service_selects_a_head_with_user_labels(#[case] head: Value) {
     let mut stage = Stage::new(changed(json!({"headGroupSpec": head})));
     stage.settle();
-    assert!(finds(&stage));
+    assert!(selects_head(&stage));
 }
 
 #[test]
-fn a_service_of_kuberays_that_finds_no_head_is_made_to() {
-    // Given what KubeRay makes of a cluster whose owner has chosen a label of the head,
+fn kuberay_head_service_that_selects_no_head_is_repaired() {
+    // Given a head Service created by KubeRay for a head with user labels,
     let mut stage = Stage::new(changed(json!({"headGroupSpec": {"labels": {"ray.io/identifier": "me"}}})));
     stage.settle();
     let service = stage.services.values_mut().next().expect("a Service");
     let selector = service.spec.as_mut().and_then(|spec| spec.selector.as_mut()).expect("a selector");
     selector.insert("ray.io/identifier".into(), "demo-head".into());
-    assert!(!finds(&stage));
+    assert!(!selects_head(&stage));
 
-    // when Sluice looks after it, then its Service finds the head; one that leads elsewhere on purpose is left alone.
+    // when Sluice reconciles the cluster, then its Service selects the head. A custom selector
+    // stays unchanged.
     stage.settle();
-    assert!(finds(&stage));
+    assert!(selects_head(&stage));
     let service = stage.services.values_mut().next().expect("a Service");
     service.spec.as_mut().expect("a spec").selector = Some(BTreeMap::from([("x".to_owned(), "y".to_owned())]));
     assert_eq!(stage.plan().writes, []);
@@ -76,14 +77,14 @@ fn a_service_of_kuberays_that_finds_no_head_is_made_to() {
 #[case::node_port("NodePort", None)]
 #[case::load_balancer("LoadBalancer", None)]
 #[case::cluster_ip("ClusterIP", Some("None"))]
-fn another_type_of_head_service_has_an_address(#[case] service_type: &str, #[case] cluster_ip: Option<&str>) {
+fn head_service_type_determines_its_cluster_ip(#[case] service_type: &str, #[case] cluster_ip: Option<&str>) {
     let service = head_service(json!({"headGroupSpec": {"serviceType": service_type}}));
     let spec = service.spec.expect("a spec");
     assert_eq!((spec.type_.as_deref(), spec.cluster_ip.as_deref()), (Some(service_type), cluster_ip));
 }
 
 #[test]
-fn a_head_service_of_the_users_keeps_its_name_and_ports_but_not_its_selector() {
+fn user_provided_head_service_keeps_name_and_ports_but_not_its_selector() {
     let own = json!({
         "metadata": {"name": "mine", "namespace": "elsewhere", "labels": {"a": "b"}},
         "spec": {"selector": {"x": "y"}, "ports": [{"name": "web", "port": 8265}]},
@@ -94,7 +95,7 @@ fn a_head_service_of_the_users_keeps_its_name_and_ports_but_not_its_selector() {
     let spec = service.spec.expect("a spec");
     assert_eq!(spec.selector.and_then(|selector| selector.get("ray.io/cluster").cloned()).as_deref(), Some("demo"));
     let names: Vec<_> = spec.ports.iter().flatten().filter_map(|port| port.name.as_deref()).collect();
-    assert_eq!(names, ["web", "client", "gcs-server", "metrics", "serve"], "8265 is there already");
+    assert_eq!(names, ["web", "client", "gcs-server", "metrics", "serve"], "port 8265 exists already");
 }
 
 #[rstest]
@@ -102,14 +103,14 @@ fn a_head_service_of_the_users_keeps_its_name_and_ports_but_not_its_selector() {
 #[case::some(json!([{"name": "serve", "containerPort": 9000}]), &[("metrics", 8080), ("serve", 9000)])]
 #[case::unnamed(json!([{"containerPort": 9000}]), &[("9000-port", 9000), ("metrics", 8080)])]
 #[case::metrics(json!([{"name": "metrics", "containerPort": 9000}]), &[("metrics", 9000)])]
-fn the_ports_of_a_head_are_those_that_its_container_names(#[case] ports: Value, #[case] expected: &[(&str, i32)]) {
+fn head_ports_are_those_of_its_container(#[case] ports: Value, #[case] expected: &[(&str, i32)]) {
     let container = json!({"name": "h", "ports": ports});
     let cluster = changed(json!({"headGroupSpec": {"template": {"spec": {"containers": [container]}}}}));
     let expected: BTreeMap<String, i32> = expected.iter().map(|(name, port)| ((*name).to_owned(), *port)).collect();
     assert_eq!(head_ports(&cluster), expected);
 }
 
-/// A cluster that serves without a RayService.
+/// Returns a cluster that serves without a RayService.
 fn serving(annotation: &str, ports: Value) -> Stage {
     let container = json!({"name": "h", "ports": ports});
     let mut cluster = changed(json!({"headGroupSpec": {"template": {"spec": {"containers": [container]}}}}));
@@ -120,7 +121,7 @@ fn serving(annotation: &str, ports: Value) -> Stage {
 }
 
 #[test]
-fn a_cluster_that_serves_without_a_ray_service_has_a_service_for_requests() {
+fn cluster_that_serves_without_a_ray_service_has_a_serve_service() {
     let ports = json!([{"name": "serve", "containerPort": 9000}, {"name": "serve-grpc", "containerPort": 9001}]);
     let stage = serving("true", ports);
 
@@ -137,14 +138,14 @@ fn a_cluster_that_serves_without_a_ray_service_has_a_service_for_requests() {
 }
 
 #[rstest]
-#[case::not_asked_for("false", json!([]), None)]
-#[case::said_in_another_way("True", json!([]), None)]
-#[case::without_a_port("true", json!([{"name": "web", "containerPort": 80}]), Some("ports has no port called serve"))]
-fn a_cluster_has_no_service_for_requests(#[case] annotation: &str, #[case] ports: Value, #[case] told: Option<&str>) {
+#[case::annotation_false("false", json!([]), None)]
+#[case::annotation_misspelled("True", json!([]), None)]
+#[case::without_a_port("true", json!([{"name": "web", "containerPort": 80}]), Some("ports has no port named serve"))]
+fn cluster_has_no_serve_service(#[case] annotation: &str, #[case] ports: Value, #[case] error: Option<&str>) {
     let stage = serving(annotation, ports);
 
     assert_eq!(stage.services.keys().collect::<Vec<_>>(), ["demo-head-svc"]);
     let notes = stage.plan().notes;
-    assert_eq!(notes.len(), usize::from(told.is_some()), "{notes:?}");
-    assert!(notes.iter().all(|note| told.is_some_and(|told| note.message.contains(told))), "{notes:?}");
+    assert_eq!(notes.len(), usize::from(error.is_some()), "{notes:?}");
+    assert!(notes.iter().all(|note| error.is_some_and(|error| note.message.contains(error))), "{notes:?}");
 }

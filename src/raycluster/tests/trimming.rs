@@ -1,4 +1,4 @@
-//! Which workers go when fewer are wanted, and who decides that.
+//! Deletion of surplus workers, by the operator or by the autoscaler's choice.
 
 use std::collections::BTreeSet;
 
@@ -10,12 +10,12 @@ use super::super::fixtures::Stage;
 use super::{deleted, ready};
 
 #[test]
-fn surplus_workers_go_the_unready_and_the_highest_first() {
+fn unready_and_highest_surplus_workers_are_deleted_first() {
     let mut stage = ready(4);
     let of_slot = |stage: &Stage, slot: &str| -> String {
-        let is_it =
+        let has_index =
             |pod: &&Pod| pod.labels().get("ray.io/worker-group-replica-index").is_some_and(|index| index == slot);
-        stage.pods.values().find(is_it).expect("the slot is filled").name_any()
+        stage.pods.values().find(has_index).expect("the slot is filled").name_any()
     };
     let (unready, highest) = (of_slot(&stage, "1"), of_slot(&stage, "3"));
     stage.set_phase(&unready, "Pending");
@@ -32,10 +32,10 @@ fn surplus_workers_go_the_unready_and_the_highest_first() {
 }
 
 #[rstest]
-#[case::trimmed_here(false, false, 1)]
+#[case::deleted_by_the_operator(false, false, 1)]
 #[case::left_to_the_autoscaler(true, false, 0)]
-#[case::trimmed_in_spite_of_it(true, true, 1)]
-fn b38_surplus_is_left_to_the_autoscaler_if_there_is_one(
+#[case::deleted_by_the_operator_despite_the_autoscaler(true, true, 1)]
+fn b38_surplus_workers_are_left_to_an_enabled_autoscaler(
     #[case] autoscaling: bool,
     #[case] trims_autoscaled: bool,
     #[case] expected: usize,
@@ -50,7 +50,7 @@ fn b38_surplus_is_left_to_the_autoscaler_if_there_is_one(
 }
 
 #[test]
-fn b37_workers_that_are_named_go_even_with_an_autoscaler_and_come_back_under_another_name() {
+fn b37_workers_to_delete_are_deleted_with_an_autoscaler_and_recreated_under_another_name() {
     let mut stage = ready(2);
     let name = stage.names("small")[0].clone();
     stage.edit(|spec| {
@@ -68,7 +68,7 @@ fn b37_workers_that_are_named_go_even_with_an_autoscaler_and_come_back_under_ano
 }
 
 #[test]
-fn workers_of_a_group_that_is_gone_or_suspended_go() {
+fn workers_of_a_removed_or_suspended_group_are_deleted() {
     let mut stage = ready(2);
     stage.edit(|spec| spec.worker_group_specs[0].suspend = Some(true));
     assert_eq!(deleted(&stage.plan()).len(), 2);

@@ -35,8 +35,8 @@ impl Position {
 
     /// Returns the position after an action.
     #[must_use]
-    pub fn after(mut self, step: Move) -> Self {
-        match step {
+    pub fn after(mut self, action: Move) -> Self {
+        match action {
             Move::Traffic(share) => (self.to.traffic, self.from.traffic) = (share, WHOLE - share),
             Move::Raise(capacity) => self.to.capacity = capacity,
             Move::Lower(capacity) => self.from.capacity = capacity,
@@ -212,9 +212,9 @@ pub fn fastest(start: Position, pace: &Pace, until_gone: SignedDuration) -> Vec<
             Move::Wait(Wait::Until(time)) if time > now => now = time,
             Move::Wait(Wait::Pods) if gone_at > now => now = gone_at,
             Move::Wait(_) | Move::Done => return schedule,
-            step => {
-                position = position.after(step);
-                moved_at = if matches!(step, Move::Traffic(_)) { Some(now) } else { moved_at };
+            action => {
+                position = position.after(action);
+                moved_at = if matches!(action, Move::Traffic(_)) { Some(now) } else { moved_at };
                 schedule.push((now.duration_since(Timestamp::UNIX_EPOCH), position));
             }
         }
@@ -407,12 +407,12 @@ mod tests {
             let mut position = Position::START;
             let run = |position: &mut Position, pace: &Pace, max_steps: usize| {
                 for _ in 0..max_steps {
-                    let step = next(*position, pace, &facts(0, None));
-                    if step == Move::Done {
+                    let action = next(*position, pace, &facts(0, None));
+                    if action == Move::Done {
                         return true;
                     }
                     let before = *position;
-                    *position = position.after(step);
+                    *position = position.after(action);
                     for side in [position.to, position.from] {
                         assert!(side.traffic <= side.capacity, "{position:?}");
                     }

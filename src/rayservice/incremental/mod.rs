@@ -70,8 +70,8 @@ fn recorded<'a>(service: &'a RayService, cluster: &RayCluster) -> Option<&'a Ray
 /// Returns the capacity of a cluster according to the status, and its traffic according to the
 /// route, or to the status if the route has no weights. `without_record` is the default of both, in
 /// percent.
-fn side(view: &View<'_>, cluster: &RayCluster, without_record: Percent) -> Side {
-    let entry = recorded(view.service, cluster);
+fn side(observed: &View<'_>, cluster: &RayCluster, without_record: Percent) -> Side {
+    let entry = recorded(observed.service, cluster);
     let percent = |recorded: i32| Percent::try_from(recorded.clamp(0, 100)).ok();
     let capacity = entry.and_then(|entry| entry.target_capacity).and_then(percent);
     // A route that was deleted or overwritten by its owner does not reflect the progress of the
@@ -79,24 +79,24 @@ fn side(view: &View<'_>, cluster: &RayCluster, without_record: Percent) -> Side 
     let traffic = || entry.and_then(|entry| entry.traffic_routed_percent).and_then(percent);
     Side {
         capacity: capacity.unwrap_or(without_record),
-        traffic: view.ways.share(cluster).or_else(traffic).unwrap_or(without_record),
+        traffic: observed.ways.share(cluster).or_else(traffic).unwrap_or(without_record),
     }
 }
 
 /// Returns the index of the active cluster according to the status and the route. The serve Service
 /// follows the traffic and is not decisive. The pending cluster becomes active once the other one
 /// has nothing left.
-pub(super) fn find_active(view: &View<'_>, children: &[Child<'_>]) -> Option<usize> {
+pub(super) fn find_active(observed: &View<'_>, children: &[Child<'_>]) -> Option<usize> {
     let index_of = |name: Option<&str>| children.iter().position(|child| Some(child.name().as_str()) == name);
-    let (active, pending) = (index_of(active_name(view.service)), index_of(pending_name(view.service)));
+    let (active, pending) = (index_of(active_name(observed.service)), index_of(pending_name(observed.service)));
     if let (Some(active), Some(pending)) = (active, pending) {
-        let is_released = side(view, children[active].cluster, WHOLE).capacity == 0;
-        let gaining = side(view, children[pending].cluster, 0);
+        let is_released = side(observed, children[active].cluster, WHOLE).capacity == 0;
+        let gaining = side(observed, children[pending].cluster, 0);
         let is_complete = is_released && gaining == Side { capacity: WHOLE, traffic: WHOLE };
         return Some(if is_complete { pending } else { active });
     }
     let by_traffic = || {
-        let share = |index: &usize| view.ways.share(children[*index].cluster).unwrap_or(0);
+        let share = |index: &usize| observed.ways.share(children[*index].cluster).unwrap_or(0);
         (0..children.len()).max_by_key(share).filter(|index| share(index) > 0)
     };
     active.or_else(by_traffic)
@@ -104,16 +104,16 @@ pub(super) fn find_active(view: &View<'_>, children: &[Child<'_>]) -> Option<usi
 
 /// Replaces an action that would drop a pending cluster with capacity or traffic by a rollback to
 /// the active cluster.
-pub(super) fn decide(view: &View<'_>, active: Option<&Child<'_>>, others: &[Child<'_>], step: Step) -> Step {
-    let Some(active) = active else { return step };
-    let pending = others.iter().position(|child| Some(child.name().as_str()) == pending_name(view.service));
-    let Some(pending) = pending.filter(|pending| step.pending() != Some(*pending)) else { return step };
+pub(super) fn decide(observed: &View<'_>, active: Option<&Child<'_>>, others: &[Child<'_>], action: Step) -> Step {
+    let Some(active) = active else { return action };
+    let pending = others.iter().position(|child| Some(child.name().as_str()) == pending_name(observed.service));
+    let Some(pending) = pending.filter(|pending| action.pending() != Some(*pending)) else { return action };
     let child = &others[pending];
     let has_served =
-        recorded(view.service, child.cluster).is_some_and(|entry| entry.last_traffic_migrated_time.is_some());
-    let is_restored = side(view, active.cluster, WHOLE) == Side { capacity: WHOLE, traffic: WHOLE };
-    let is_drained = side(view, child.cluster, 0).traffic == 0 && (!has_served || child.delete_after().is_some());
-    if is_restored && is_drained { step } else { Step::Return(pending) }
+        recorded(observed.service, child.cluster).is_some_and(|entry| entry.last_traffic_migrated_time.is_some());
+    let is_restored = side(observed, active.cluster, WHOLE) == Side { capacity: WHOLE, traffic: WHOLE };
+    let is_drained = side(observed, child.cluster, 0).traffic == 0 && (!has_served || child.delete_after().is_some());
+    if is_restored && is_drained { action } else { Step::Return(pending) }
 }
 
 /// Incremental upgrade in progress, forward or rolling back.
@@ -129,34 +129,34 @@ pub(super) struct Transition {
 }
 
 impl Transition {
-    pub(super) fn of(view: &View<'_>, active: Option<&Child<'_>>, others: &[Child<'_>], step: Step) -> Option<Self> {
-        let options = options(view.service)?;
+    pub(super) fn of(observed: &View<'_>, active: Option<&Child<'_>>, others: &[Child<'_>], action: Step) -> Option<Self> {
+        let options = options(observed.service)?;
         let active = active?;
-        let returning = matches!(step, Step::Return(_));
-        let is_in_progress = returning || matches!(step, Step::Continue(_) | Step::UpdatePending(_) | Step::Hold(..));
-        let pending = others.get(step.pending().filter(|_| is_in_progress)?)?;
-        let sides = (side(view, active.cluster, WHOLE), side(view, pending.cluster, 0));
+        let returning = matches!(action, Step::Return(_));
+        let is_in_progress = returning || matches!(action, Step::Continue(_) | Step::UpdatePending(_) | Step::Hold(..));
+        let pending = others.get(action.pending().filter(|_| is_in_progress)?)?;
+        let sides = (side(observed, active.cluster, WHOLE), side(observed, pending.cluster, 0));
         let position = match returning {
             true => Position { to: sides.0, from: sides.1 },
             false => Position { to: sides.1, from: sides.0 },
         };
         let (gaining, losing) = if returning { (active, pending) } else { (pending, active) };
-        let obstacle = match step {
+        let obstacle = match action {
             Step::Hold(..) => Some("the upgrade is blocked".to_owned()),
-            _ => view.ways.obstacle(view.service, options.gateway_class.as_deref(), [active.cluster, pending.cluster]),
+            _ => observed.ways.obstacle(observed.service, options.gateway_class.as_deref(), [active.cluster, pending.cluster]),
         };
         let next = match obstacle {
             Some(obstacle) => Err(obstacle),
-            None if !returning && wish(view.service) == Wish::Paused => {
+            None if !returning && wish(observed.service) == Wish::Paused => {
                 Err(format!("it is paused by annotation {UPGRADE_ANNOTATION}"))
             }
             // Acting on an unrecorded position would leave a restarted process with an inconsistent
             // one.
-            None if !is_recorded(view, [(active, sides.0), (pending, sides.1)]) => Ok(Move::Wait(Wait::Record)),
+            None if !is_recorded(observed, [(active, sides.0), (pending, sides.1)]) => Ok(Move::Wait(Wait::Record)),
             None => Ok(machine::next(
                 position,
-                &pace(view, &options, returning, position),
-                &facts(view, gaining, losing, position),
+                &pace(observed, &options, returning, position),
+                &facts(observed, gaining, losing, position),
             )),
         };
         Some(Self { options, returning, active: sides.0, pending: sides.1, next })
@@ -167,7 +167,7 @@ impl Transition {
     fn after(&self) -> (Side, Side) {
         let (gaining, losing) = if self.returning { (self.active, self.pending) } else { (self.pending, self.active) };
         let position = Position { to: gaining, from: losing };
-        let Position { to: gaining, from: losing } = self.next.as_ref().map_or(position, |step| position.after(*step));
+        let Position { to: gaining, from: losing } = self.next.as_ref().map_or(position, |action| position.after(*action));
         if self.returning { (gaining, losing) } else { (losing, gaining) }
     }
 
@@ -182,13 +182,13 @@ impl Transition {
     }
 }
 
-fn pace(view: &View<'_>, options: &Options, returning: bool, position: Position) -> Pace {
-    let service = view.service;
+fn pace(observed: &View<'_>, options: &Options, returning: bool, position: Position) -> Pace {
+    let service = observed.service;
     let is_promoted = wish(service) == Wish::Promote;
     let immediate = match Rollback::of(&service.metadata).unwrap_or_default() {
         _ if !returning => is_promoted,
         // A failed cluster serves no request correctly, so traffic leaves it immediately.
-        _ if view.goal.as_ref().is_ok_and(|goal| failed::reason(service, goal).is_some()) => true,
+        _ if observed.goal.as_ref().is_ok_and(|desired| failed::reason(service, desired).is_some()) => true,
         Rollback::AsCapacityAllows => position.to.capacity == WHOLE,
         Rollback::Stepped => false,
         Rollback::Immediate => true,
@@ -208,24 +208,24 @@ fn wish(service: &RayService) -> Wish {
     Wish::of(&service.metadata).unwrap_or_default()
 }
 
-fn facts(view: &View<'_>, gaining: &Child<'_>, losing: &Child<'_>, position: Position) -> Facts {
+fn facts(observed: &View<'_>, gaining: &Child<'_>, losing: &Child<'_>, position: Position) -> Facts {
     Facts {
-        carries: carried(view, gaining, position.to.capacity),
-        from_carries: carried(view, losing, position.from.capacity),
-        to_serves: view.ways.has_endpoints(gaining.cluster),
-        from_serves: view.ways.has_endpoints(losing.cluster),
-        room: has_room(view, losing, position.from.capacity),
-        moved_at: moved_at(view.service),
-        now: view.now,
+        carries: carried(observed, gaining, position.to.capacity),
+        from_carries: carried(observed, losing, position.from.capacity),
+        to_serves: observed.ways.has_endpoints(gaining.cluster),
+        from_serves: observed.ways.has_endpoints(losing.cluster),
+        room: has_room(observed, losing, position.from.capacity),
+        moved_at: moved_at(observed.service),
+        now: observed.now,
     }
 }
 
 /// Returns the share of the traffic that a cluster can serve, in percent: only replicas that run
 /// since Serve was given the capacity, and pods that are endpoints of its Service, count.
-fn carried(view: &View<'_>, child: &Child<'_>, capacity: Percent) -> Percent {
+fn carried(observed: &View<'_>, child: &Child<'_>, capacity: Percent) -> Percent {
     let Some(status) = child.current_status().filter(|_| !child.is_suspended()) else { return 0 };
-    let is_configured = view.goal.as_ref().is_ok_and(|goal| child.applied_config() == Some(goal.config.hash()));
-    if !view.ways.has_endpoints(child.cluster) || (is_pending(view, child) && !is_configured) {
+    let is_configured = observed.goal.as_ref().is_ok_and(|desired| child.applied_config() == Some(desired.config.hash()));
+    if !observed.ways.has_endpoints(child.cluster) || (is_pending(observed, child) && !is_configured) {
         return 0;
     }
     let reported = status.target_capacity.unwrap_or(WHOLE.into());
@@ -235,17 +235,17 @@ fn carried(view: &View<'_>, child: &Child<'_>, capacity: Percent) -> Percent {
     capacity::carried(status, reported)
 }
 
-fn is_pending(view: &View<'_>, child: &Child<'_>) -> bool {
-    active_name(view.service) != Some(child.name().as_str())
+fn is_pending(observed: &View<'_>, child: &Child<'_>) -> bool {
+    active_name(observed.service) != Some(child.name().as_str())
 }
 
 /// Returns true if the surplus pods of a cluster at this capacity are gone.
-fn has_room(view: &View<'_>, child: &Child<'_>, capacity: Percent) -> bool {
+fn has_room(observed: &View<'_>, child: &Child<'_>, capacity: Percent) -> bool {
     if workers::is_autoscaled(child.cluster) {
-        return !view.gated || is_idle_gone(view, child, capacity);
+        return !observed.gated || is_idle_gone(observed, child, capacity);
     }
-    let wanted = workers::at_capacity(child.cluster, &deployments(view, child), capacity);
-    let counts = idle::count(worker_pods(view, child));
+    let wanted = workers::at_capacity(child.cluster, &deployments(observed, child), capacity);
+    let counts = idle::count(worker_pods(observed, child));
     child.cluster.spec.worker_group_specs.iter().all(|group| {
         let hosts = group.num_of_hosts.unwrap_or(1).max(1);
         let max = wanted.get(&group.group_name).copied().unwrap_or(0).saturating_mul(hosts);
@@ -256,56 +256,56 @@ fn has_room(view: &View<'_>, child: &Child<'_>, capacity: Percent) -> bool {
 
 /// Returns true if the Ray autoscaler has removed the workers that a cluster does not need at this
 /// capacity. Where Serve does not report replica locations, only the elapsed time tells.
-fn is_idle_gone(view: &View<'_>, child: &Child<'_>, capacity: Percent) -> bool {
+fn is_idle_gone(observed: &View<'_>, child: &Child<'_>, capacity: Percent) -> bool {
     let by_time = || {
-        let moved = recorded(view.service, child.cluster).and_then(|entry| entry.last_traffic_migrated_time.as_ref());
+        let moved = recorded(observed.service, child.cluster).and_then(|entry| entry.last_traffic_migrated_time.as_ref());
         let due = moved.and_then(|moved| moved.0.checked_add(workers::until_gone(child.cluster)).ok());
-        due.is_none_or(|due| due <= view.now)
+        due.is_none_or(|due| due <= observed.now)
     };
-    let Places::At(occupied) = places(view, child, capacity) else { return by_time() };
+    let Places::At(occupied) = places(observed, child, capacity) else { return by_time() };
     let is_settled = child.current_status().is_some_and(|status| capacity::is_settled(status, capacity));
-    let all_hold = idle::all_hold(child.cluster, worker_pods(view, child), &occupied);
+    let all_hold = idle::all_hold(child.cluster, worker_pods(observed, child), &occupied);
     all_hold.map_or_else(by_time, |all_hold| is_settled && all_hold)
 }
 
 /// Returns where the replicas of a cluster run, provided that Serve reports this capacity.
-fn places(view: &View<'_>, child: &Child<'_>, percent: Percent) -> Places {
-    let is_unlimited = percent == WHOLE && !is_pending(view, child);
+fn places(observed: &View<'_>, child: &Child<'_>, percent: Percent) -> Places {
+    let is_unlimited = percent == WHOLE && !is_pending(observed, child);
     let limit = (!is_unlimited).then(|| f64::from(percent));
     match child.current_status() {
         Some(status) if status.target_capacity == limit => Places::of(status),
-        None if is_left(view, child) => Places::Untold,
+        None if is_left(observed, child) => Places::Untold,
         _ => Places::Unknown,
     }
 }
 
 /// Returns true if removing workers of a cluster that does not respond loses no requests: it
 /// receives none, or its upgrade has failed.
-fn is_left(view: &View<'_>, child: &Child<'_>) -> bool {
-    let has_failed = view.goal.as_ref().is_ok_and(|goal| failed::reason(view.service, goal).is_some());
-    let is_failed = has_failed && is_pending(view, child) && child.is_mute();
-    let has_share = view.ways.route.is_none() || view.ways.share(child.cluster).is_some_and(|share| share > 0);
-    is_failed || !(has_share || view.ways.has_endpoints(child.cluster))
+fn is_left(observed: &View<'_>, child: &Child<'_>) -> bool {
+    let has_failed = observed.goal.as_ref().is_ok_and(|desired| failed::reason(observed.service, desired).is_some());
+    let is_failed = has_failed && is_pending(observed, child) && child.is_mute();
+    let has_share = observed.ways.route.is_none() || observed.ways.share(child.cluster).is_some_and(|share| share > 0);
+    is_failed || !(has_share || observed.ways.has_endpoints(child.cluster))
 }
 
-fn worker_pods<'v>(view: &'v View<'_>, child: &Child<'_>) -> &'v [&'v Pod] {
-    view.worker_pods.get(&child.name()).map(Vec::as_slice).unwrap_or_default()
+fn worker_pods<'v>(observed: &'v View<'_>, child: &Child<'_>) -> &'v [&'v Pod] {
+    observed.worker_pods.get(&child.name()).map(Vec::as_slice).unwrap_or_default()
 }
 
 /// Returns the number of replicas of each deployment at full capacity, according to the
 /// configuration of the cluster.
-fn deployments(view: &View<'_>, child: &Child<'_>) -> Vec<u32> {
+fn deployments(observed: &View<'_>, child: &Child<'_>) -> Vec<u32> {
     let from_spec = || {
-        let config = &view.goal.as_ref().ok()?.config;
-        (is_pending(view, child) || child.applied_config() == Some(config.hash())).then_some(config)
+        let config = &observed.goal.as_ref().ok()?.config;
+        (is_pending(observed, child) || child.applied_config() == Some(config.hash())).then_some(config)
     };
-    kept::applied(view, child).or_else(from_spec).map(|config| config.replicas()).unwrap_or_default()
+    kept::applied(observed, child).or_else(from_spec).map(|config| config.replicas()).unwrap_or_default()
 }
 
 /// Returns true if the status records the current shares of both clusters.
-fn is_recorded(view: &View<'_>, sides: [(&Child<'_>, Side); 2]) -> bool {
+fn is_recorded(observed: &View<'_>, sides: [(&Child<'_>, Side); 2]) -> bool {
     sides.iter().all(|(child, side)| {
-        let entry = recorded(view.service, child.cluster);
+        let entry = recorded(observed.service, child.cluster);
         let as_recorded =
             (entry.and_then(|entry| entry.target_capacity), entry.and_then(|entry| entry.traffic_routed_percent));
         as_recorded == (Some(side.capacity.into()), Some(side.traffic.into()))
@@ -321,16 +321,16 @@ fn moved_at(service: &RayService) -> Option<Timestamp> {
 /// Sets capacity and traffic in a cluster's status entry. `before` is its entry in the current
 /// status.
 pub(super) fn record(
-    scene: &Scene<'_>,
+    context: &Scene<'_>,
     child: &Child<'_>,
     before: Option<&RayServiceStatus>,
     entry: &mut RayServiceStatus,
 ) {
-    if options(scene.view.service).is_none() {
+    if options(context.view.service).is_none() {
         return;
     }
-    let is_active = scene.family.active.as_ref().is_some_and(|active| active.name() == child.name());
-    let (capacity, traffic) = match &scene.transition {
+    let is_active = context.family.active.as_ref().is_some_and(|active| active.name() == child.name());
+    let (capacity, traffic) = match &context.transition {
         Some(transition) => {
             let (active, pending) = transition.after();
             let now = if is_active { transition.active } else { transition.pending };
@@ -338,7 +338,7 @@ pub(super) fn record(
         }
         None if is_active => (WHOLE, WHOLE),
         // The first cluster has full capacity from the start.
-        None if scene.family.active.is_none() => (WHOLE, 0),
+        None if context.family.active.is_none() => (WHOLE, 0),
         None => (0, 0),
     };
     let previous = before.and_then(|before| before.traffic_routed_percent);
@@ -347,14 +347,14 @@ pub(super) fn record(
     entry.traffic_routed_percent = Some(traffic.into());
     let before = before.and_then(|before| before.last_traffic_migrated_time.clone());
     entry.last_traffic_migrated_time =
-        if moved { Some(Time(condition::whole_seconds(scene.view.now))) } else { before };
+        if moved { Some(Time(condition::whole_seconds(context.view.now))) } else { before };
 }
 
 /// Returns the capacity to set in the Serve configuration of a cluster. A cluster that is about to
 /// be deleted keeps its current one for connections that still use it.
-pub(super) fn capacity(scene: &Scene<'_>, child: &Child<'_>) -> Told {
-    let Some(transition) = &scene.transition else { return Told::Whole };
-    let is_active = scene.family.active.as_ref().is_some_and(|active| active.name() == child.name());
+pub(super) fn capacity(context: &Scene<'_>, child: &Child<'_>) -> Told {
+    let Some(transition) = &context.transition else { return Told::Whole };
+    let is_active = context.family.active.as_ref().is_some_and(|active| active.name() == child.name());
     match (is_active, transition.active.capacity, transition.pending.capacity) {
         (true, 0, _) => Told::Nothing,
         (true, WHOLE.., _) => Told::Whole,
@@ -375,47 +375,47 @@ pub(super) enum Told {
 
 /// Sets the replicas of the worker groups. Serve learns of a lower capacity first: workers are
 /// removed only once they hold no replica.
-pub(super) fn scale(scene: &Scene<'_>, child: &Child<'_>, cluster: &mut RayCluster) {
+pub(super) fn scale(context: &Scene<'_>, child: &Child<'_>, cluster: &mut RayCluster) {
     if workers::is_autoscaled(cluster) {
         return;
     }
-    let is_active = scene.family.active.as_ref().is_some_and(|active| active.name() == child.name());
-    let percent = match &scene.transition {
+    let is_active = context.family.active.as_ref().is_some_and(|active| active.name() == child.name());
+    let percent = match &context.transition {
         None => WHOLE,
         // An invalid spec does not determine the number of workers.
-        Some(_) if scene.goal.is_err() => return,
+        Some(_) if context.goal.is_err() => return,
         Some(transition) if is_active && transition.active.capacity == 0 => return,
         Some(transition) if is_active => transition.active.capacity,
         Some(transition) if transition.returning => transition.pending.capacity,
         // The full surge is requested from the start.
         Some(transition) => transition.pending.capacity.max(transition.options.surge),
     };
-    let recorded = scene.transition.as_ref().map(|transition| match is_active {
+    let recorded = context.transition.as_ref().map(|transition| match is_active {
         true => transition.active.capacity,
         false => transition.pending.capacity,
     });
-    let locations = recorded.map_or(Places::Unknown, |recorded| places(scene.view, child, recorded));
-    let deployments = deployments(scene.view, child);
-    idle::scale(cluster, (&deployments, percent), worker_pods(scene.view, child), &locations);
+    let locations = recorded.map_or(Places::Unknown, |recorded| places(context.view, child, recorded));
+    let deployments = deployments(context.view, child);
+    idle::scale(cluster, (&deployments, percent), worker_pods(context.view, child), &locations);
 }
 
 /// Returns true if the cluster is pending and receives traffic: a deletion time recorded earlier no
 /// longer applies then.
-pub(super) fn is_gaining(scene: &Scene<'_>, child: &Child<'_>) -> bool {
+pub(super) fn is_gaining(context: &Scene<'_>, child: &Child<'_>) -> bool {
     let gains = |transition: &&Transition| !transition.returning && transition.pending.traffic > 0;
-    let is_pending = scene.pending().is_some_and(|pending| pending.name() == child.name());
-    is_pending && scene.transition.as_ref().filter(gains).is_some()
+    let is_pending = context.pending().is_some_and(|pending| pending.name() == child.name());
+    is_pending && context.transition.as_ref().filter(gains).is_some()
 }
 
 /// Reduces the workers of a new cluster to what its first step needs.
-pub(super) fn shrink(scene: &Scene<'_>, cluster: &mut RayCluster) {
-    let service = scene.view.service;
-    let (Some(options), Some(_), Ok(goal)) = (options(service), &scene.family.active, scene.goal) else { return };
+pub(super) fn shrink(context: &Scene<'_>, cluster: &mut RayCluster) {
+    let service = context.view.service;
+    let (Some(options), Some(_), Ok(desired)) = (options(service), &context.family.active, context.goal) else { return };
     if !step_choices::scales_workers(&service.metadata).unwrap_or(true) {
         return;
     }
     let is_autoscaled = workers::is_autoscaled(cluster);
-    workers::scale(cluster, &goal.config.replicas(), options.surge);
+    workers::scale(cluster, &desired.config.replicas(), options.surge);
     if is_autoscaled {
         cluster.annotations_mut().remove(workers::FULL_REPLICAS_ANNOTATION);
     }

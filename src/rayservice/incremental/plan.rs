@@ -17,52 +17,52 @@ use sluice_api::ray::way_choices::{self, ADOPTED_ROUTE_ANNOTATION};
 use sluice_plan::{Note, ObjectRef, Plan, Write};
 
 /// Plans the Gateway, the HTTPRoute and the backend Services of the clusters.
-pub(crate) fn plan(scene: &Scene<'_>, plan: &mut Plan) {
-    let view = scene.view;
-    let Some(options) = options(view.service) else { return release(view, plan) };
-    if let Some(class) = options.gateway_class.as_ref().filter(|_| ways::makes_gateway(view.service)) {
-        plan_gateway(scene, class, plan);
+pub(crate) fn plan(context: &Scene<'_>, plan: &mut Plan) {
+    let observed = context.view;
+    let Some(options) = options(observed.service) else { return release(observed, plan) };
+    if let Some(class) = options.gateway_class.as_ref().filter(|_| ways::makes_gateway(observed.service)) {
+        plan_gateway(context, class, plan);
     }
-    plan_backends(scene, plan);
-    view.ways.former.iter().for_each(|route| hand_over(view, route, plan));
-    if note_adopted(view, routes::adopted(view.service), plan) {
-        plan_route(scene, plan);
+    plan_backends(context, plan);
+    observed.ways.former.iter().for_each(|route| hand_over(observed, route, plan));
+    if note_adopted(observed, routes::adopted(observed.service), plan) {
+        plan_route(context, plan);
     }
-    wake(scene, plan);
-    forget_promotion(scene, plan);
+    wake(context, plan);
+    forget_promotion(context, plan);
 }
 
 /// Points all routes at the serve Service: those of a RayService that is deleted or no longer
 /// upgraded incrementally.
-pub(crate) fn release(view: &View<'_>, plan: &mut Plan) {
-    view.ways.route.iter().chain(&view.ways.former).for_each(|route| hand_over(view, route, plan));
-    note_adopted(view, None, plan);
+pub(crate) fn release(observed: &View<'_>, plan: &mut Plan) {
+    observed.ways.route.iter().chain(&observed.ways.former).for_each(|route| hand_over(observed, route, plan));
+    note_adopted(observed, None, plan);
 }
 
 /// Points a route at the serve Service, if it was created for the RayService or adopted by it.
-fn hand_over(view: &View<'_>, route: &HTTPRoute, plan: &mut Plan) {
-    let (service, name) = (view.service, serve_service_name(view.service));
+fn hand_over(observed: &View<'_>, route: &HTTPRoute, plan: &mut Plan) {
+    let (service, name) = (observed.service, serve_service_name(observed.service));
     let recorded = way_choices::adopted_route(&service.metadata);
     let is_ours = recorded == Some(route.name_any().as_str()) || routes::is_made_for(service, route);
-    let Some(serve) = view.services.iter().find(|there| there.name_any() == name).filter(|_| is_ours) else { return };
-    if view.ways.own.leads(route) {
+    let Some(serve) = observed.services.iter().find(|there| there.name_any() == name).filter(|_| is_ours) else { return };
+    if observed.ways.own.leads(route) {
         let backends = vec![routes::backend_ref(serve, WHOLE)];
-        let next = view.ways.own.divide(route, &backends);
+        let next = observed.ways.own.divide(route, &backends);
         write_route(service, &next, Some(route), &backends, vec![ObjectRef::of(*serve)], plan);
     }
 }
 
 /// Records the user-provided route on the RayService before its backends are changed, and removes
 /// the record only once they are restored. Returns true if the record is up to date.
-fn note_adopted(view: &View<'_>, wanted: Option<&str>, plan: &mut Plan) -> bool {
-    let service = view.service;
+fn note_adopted(observed: &View<'_>, wanted: Option<&str>, plan: &mut Plan) -> bool {
+    let service = observed.service;
     let recorded = way_choices::adopted_route(&service.metadata);
     if recorded == wanted {
         return true;
     }
-    let mut routes = view.ways.route.into_iter().chain(view.ways.former.iter().copied());
+    let mut routes = observed.ways.route.into_iter().chain(observed.ways.former.iter().copied());
     let previous = recorded.and_then(|recorded| routes.find(|route| route.name_any() == recorded));
-    if !previous.is_some_and(|route| view.ways.own.leads(route)) {
+    if !previous.is_some_and(|route| observed.ways.own.leads(route)) {
         let mut next = service.clone();
         match wanted {
             Some(route) => next.annotations_mut().insert(ADOPTED_ROUTE_ANNOTATION.to_owned(), route.to_owned()),
@@ -73,8 +73,8 @@ fn note_adopted(view: &View<'_>, wanted: Option<&str>, plan: &mut Plan) -> bool 
     false
 }
 
-fn plan_gateway(scene: &Scene<'_>, class: &str, plan: &mut Plan) {
-    let (service, current) = (scene.view.service, scene.view.ways.gateway);
+fn plan_gateway(context: &Scene<'_>, class: &str, plan: &mut Plan) {
+    let (service, current) = (context.view.service, context.view.ways.gateway);
     let wanted = ways::gateway(service, class, current);
     match current {
         None => {
@@ -94,9 +94,9 @@ fn plan_gateway(scene: &Scene<'_>, class: &str, plan: &mut Plan) {
 }
 
 /// Returns the clusters that can receive traffic, each with its share in percent.
-fn shares<'s>(scene: &'s Scene<'_>) -> Vec<(&'s Child<'s>, Percent)> {
-    let Some(active) = &scene.family.active else { return Vec::new() };
-    match (&scene.transition, scene.pending()) {
+fn shares<'s>(context: &'s Scene<'_>) -> Vec<(&'s Child<'s>, Percent)> {
+    let Some(active) = &context.family.active else { return Vec::new() };
+    match (&context.transition, context.pending()) {
         (Some(transition), Some(pending)) => {
             let (active_share, pending_share) = transition.after();
             vec![(active, active_share.traffic), (pending, pending_share.traffic)]
@@ -105,10 +105,10 @@ fn shares<'s>(scene: &'s Scene<'_>) -> Vec<(&'s Child<'s>, Percent)> {
     }
 }
 
-fn plan_backends(scene: &Scene<'_>, plan: &mut Plan) {
-    for (child, _) in shares(scene) {
+fn plan_backends(context: &Scene<'_>, plan: &mut Plan) {
+    for (child, _) in shares(context) {
         let wanted = ways::backend(child.cluster);
-        let routing = &scene.view.ways;
+        let routing = &context.view.ways;
         match routing.backend(child.cluster) {
             // A Service of this name that the cluster does not own is left alone.
             None if routing.stranger(child.cluster).is_some() => {}
@@ -124,9 +124,9 @@ fn plan_backends(scene: &Scene<'_>, plan: &mut Plan) {
 }
 
 /// Plans the route once its Gateway exists and every share has a backend Service.
-fn plan_route(scene: &Scene<'_>, plan: &mut Plan) {
-    let (service, routing) = (scene.view.service, &scene.view.ways);
-    let shares = shares(scene);
+fn plan_route(context: &Scene<'_>, plan: &mut Plan) {
+    let (service, routing) = (context.view.service, &context.view.ways);
+    let shares = shares(context);
     let backends = shares.iter().filter_map(|(child, share)| {
         let backend = routing.backend(child.cluster)?;
         Some(routes::backend_ref(backend, *share))
@@ -170,10 +170,10 @@ fn write_route(
 
 /// Removes the Promote directive once its upgrade has finished or failed, so that it does not apply
 /// to the next one.
-fn forget_promotion(scene: &Scene<'_>, plan: &mut Plan) {
-    let service = scene.view.service;
-    let has_finished = scene.family.active.is_some() && matches!(scene.step, Step::Keep | Step::UpdateActive);
-    let has_failed = scene.goal.as_ref().is_ok_and(|goal| failed::reason(service, goal).is_some());
+fn forget_promotion(context: &Scene<'_>, plan: &mut Plan) {
+    let service = context.view.service;
+    let has_finished = context.family.active.is_some() && matches!(context.step, Step::Keep | Step::UpdateActive);
+    let has_failed = context.goal.as_ref().is_ok_and(|desired| failed::reason(service, desired).is_some());
     if (has_finished || has_failed) && wish(service) == Wish::Promote {
         let mut next = service.clone();
         next.annotations_mut().remove(UPGRADE_ANNOTATION);
@@ -182,8 +182,8 @@ fn forget_promotion(scene: &Scene<'_>, plan: &mut Plan) {
 }
 
 /// Schedules the next plan for when the next step is due.
-fn wake(scene: &Scene<'_>, plan: &mut Plan) {
-    let next = scene.transition.as_ref().map(|Transition { next, .. }| next);
+fn wake(context: &Scene<'_>, plan: &mut Plan) {
+    let next = context.transition.as_ref().map(|Transition { next, .. }| next);
     if let Some(Ok(Move::Wait(super::machine::Wait::Until(due)))) = next {
         plan.wake(*due);
     }

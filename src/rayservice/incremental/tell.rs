@@ -7,9 +7,9 @@ use crate::{Scene, failed};
 
 /// Returns the traffic and capacity of both clusters and what the next step waits for; None if no
 /// incremental upgrade is in progress.
-pub(crate) fn progress(scene: &Scene<'_>) -> Option<String> {
-    let transition = scene.transition.as_ref()?;
-    let (active, pending) = (scene.family.active.as_ref()?, scene.pending()?);
+pub(crate) fn progress(context: &Scene<'_>) -> Option<String> {
+    let transition = context.transition.as_ref()?;
+    let (active, pending) = (context.family.active.as_ref()?, context.pending()?);
     let share = |side: Side| format!("{}% of the traffic at {}% capacity", side.traffic, side.capacity);
     let text = format!(
         "RayCluster {} receives {}, RayCluster {} receives {}",
@@ -35,13 +35,13 @@ fn waits_for(transition: &Transition) -> Option<String> {
 }
 
 /// Returns why an incremental upgrade is rolled back; None if it is not.
-pub(crate) fn rollback(scene: &Scene<'_>) -> Option<&'static str> {
-    scene.transition.as_ref().filter(|transition| transition.returning)?;
-    let active = scene.family.active.as_ref()?;
-    if scene.goal.as_ref().is_ok_and(|goal| failed::reason(scene.view.service, goal).is_some()) {
+pub(crate) fn rollback(context: &Scene<'_>) -> Option<&'static str> {
+    context.transition.as_ref().filter(|transition| transition.returning)?;
+    let active = context.family.active.as_ref()?;
+    if context.goal.as_ref().is_ok_and(|desired| failed::reason(context.view.service, desired).is_some()) {
         return Some("the upgrade failed: traffic and capacity return to the active cluster");
     }
-    Some(match is_made_from_spec(scene, active) {
+    Some(match is_made_from_spec(context, active) {
         true => "the spec matches the active cluster again: traffic and capacity return to it",
         false => "the spec requires a different cluster: traffic and capacity return to the active cluster first",
     })

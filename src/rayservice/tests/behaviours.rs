@@ -1,6 +1,7 @@
-//! What people count on from KubeRay's RayServices and RayClusters: each test names its behaviour (`b04_…`) in the list of those that
-//! are to be the same. Others of that list are beside what they are about, here and in `src/raycluster` and `src/engine`; their names
-//! begin with the number too.
+//! Compatibility with KubeRay's RayServices and RayClusters: the prefix of each test name
+//! (`b04_...`) is the number of the behavior in the list of compatible ones. Tests of other
+//! behaviors are next to the code that they cover, here and in `src/raycluster` and `src/engine`,
+//! with the same prefixes.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -9,7 +10,7 @@ use super::stage::Stage;
 use super::{chat, config, serving, state, version, with_another_group};
 
 #[test]
-fn b04_a_group_that_is_appended_in_an_upgrade_is_added_to_the_pending_cluster() {
+fn b04_group_appended_during_an_upgrade_is_added_to_the_pending_cluster() {
     let mut stage = serving();
     let active = stage.living()[0].clone();
     stage.pods_start = false;
@@ -26,8 +27,8 @@ fn b04_a_group_that_is_appended_in_an_upgrade_is_added_to_the_pending_cluster() 
 }
 
 #[test]
-fn b05_a_pending_cluster_that_requests_are_sent_to_already_serves_until_the_next_one_can() {
-    // Given an upgrade whose cluster gets the requests, which the status doesn't say yet,
+fn b05_pending_cluster_that_already_receives_requests_serves_until_the_next_one_can() {
+    // Given an upgrade whose new cluster receives requests before the status reports it,
     let mut stage = serving();
     let first = stage.leads_to();
     stage.edit(version("2.54.0"));
@@ -38,7 +39,7 @@ fn b05_a_pending_cluster_that_requests_are_sent_to_already_serves_until_the_next
     let second = stage.leads_to().expect("a cluster");
     assert_eq!(stage.named(), (first.clone(), Some(second.clone())));
 
-    // when the spec changes again, then it isn't thrown away: it serves until the third one does.
+    // when the spec changes again, then that cluster is kept: it serves until the third one does.
     stage.pods_start = false;
     stage.edit(version("2.55.0"));
     stage.play(20);
@@ -52,7 +53,7 @@ fn b05_a_pending_cluster_that_requests_are_sent_to_already_serves_until_the_next
 #[rstest]
 #[case::of_the_active_cluster(false)]
 #[case::of_the_pending_cluster(true)]
-fn b07_what_the_autoscaler_writes_is_no_upgrade(#[case] in_an_upgrade: bool) {
+fn b07_autoscaler_changes_trigger_no_upgrade(#[case] in_an_upgrade: bool) {
     let mut stage = serving();
     if in_an_upgrade {
         stage.pods_start = false;
@@ -76,7 +77,7 @@ fn b07_what_the_autoscaler_writes_is_no_upgrade(#[case] in_an_upgrade: bool) {
 }
 
 #[test]
-fn b09_without_upgrades_a_configuration_is_applied_in_place_though_the_cluster_is_to_be_another() {
+fn b09_configuration_is_applied_in_place_when_upgrades_are_disabled() {
     let mut stage = serving();
     let name = stage.living()[0].clone();
     let before = stage.cluster(&name).spec;
@@ -97,27 +98,27 @@ fn b09_without_upgrades_a_configuration_is_applied_in_place_though_the_cluster_i
 #[case::none_and_on(json!({"type": "None"}), true, false)]
 #[case::none_and_off(json!({"type": "None"}), false, false)]
 #[case::no_type_and_off(json!({}), false, false)]
-fn b11_the_strategy_of_a_service_wins_over_the_switch(
+fn b11_strategy_of_the_ray_service_overrides_the_operator_default(
     #[case] strategy: Value,
-    #[case] switch: bool,
+    #[case] operator_default: bool,
     #[case] upgrades: bool,
 ) {
     let mut stage = serving();
-    stage.upgrades = switch;
+    stage.upgrades = operator_default;
     stage.edit(json!({"spec": {"upgradeStrategy": strategy}}));
     stage.edit(version("2.54.0"));
     stage.play(5);
 
     assert_eq!(stage.living().len(), if upgrades { 2 } else { 1 });
-    let held = if upgrades { None } else { state("True", "UpgradeStrategyNone") };
-    assert_eq!(stage.condition("sluice.dev/UpgradeBlocked"), held);
-    let is_blamed = stage.message("sluice.dev/UpgradeBlocked").contains("--enable-zero-downtime is false");
-    assert_eq!(is_blamed, !upgrades && strategy["type"].is_null());
+    let expected = if upgrades { None } else { state("True", "UpgradeStrategyNone") };
+    assert_eq!(stage.condition("sluice.dev/UpgradeBlocked"), expected);
+    let names_flag = stage.message("sluice.dev/UpgradeBlocked").contains("--enable-zero-downtime is false");
+    assert_eq!(names_flag, !upgrades && strategy["type"].is_null());
 }
 
 #[test]
-fn b13_a_head_that_falls_ill_in_an_upgrade_gets_no_requests_and_the_new_cluster_takes_over() {
-    // Given a service whose heads alone take requests, in an upgrade that waits for quota,
+fn b13_unhealthy_head_gets_no_requests_and_the_new_cluster_takes_over() {
+    // Given a RayService without workers, in an upgrade that is pending for quota,
     let mut stage = Stage::new(chat());
     stage.workers = false;
     stage.play(60);
@@ -126,7 +127,7 @@ fn b13_a_head_that_falls_ill_in_an_upgrade_gets_no_requests_and_the_new_cluster_
     stage.edit(version("2.54.0"));
     stage.play(10);
 
-    // when the proxy of the old head dies, then it gets no more requests, and that is said;
+    // when the proxy of the old head fails, then it receives no more requests and Ready reports it,
     stage.ill.insert(old.clone());
     stage.play(30);
     let label = &stage.object("Pod", &format!("{old}-head")).expect("a head")["metadata"]["labels"]["ray.io/serve"];
@@ -144,7 +145,7 @@ fn b13_a_head_that_falls_ill_in_an_upgrade_gets_no_requests_and_the_new_cluster_
 #[case::unset(json!(null), 60)]
 #[case::none(json!(0), 0)]
 #[case::some(json!(20), 20)]
-fn b16_a_cluster_that_was_replaced_goes_after_the_deletion_delay(#[case] delay: Value, #[case] seconds: i64) {
+fn b16_replaced_cluster_is_deleted_after_the_deletion_delay(#[case] delay: Value, #[case] seconds: i64) {
     let mut stage = serving();
     let old = stage.living()[0].clone();
     stage.edit(json!({"spec": {"rayClusterDeletionDelaySeconds": delay}}));
@@ -162,7 +163,7 @@ fn b16_a_cluster_that_was_replaced_goes_after_the_deletion_delay(#[case] delay: 
 }
 
 #[test]
-fn b18_the_longest_name_that_is_allowed_has_names_for_all_that_is_made() {
+fn b18_derived_names_of_the_longest_allowed_name_are_valid() {
     let mut service = chat();
     service["metadata"]["name"] = json!("c".repeat(47));
     let mut stage = Stage::new(service);
@@ -175,11 +176,11 @@ fn b18_the_longest_name_that_is_allowed_has_names_for_all_that_is_made() {
 }
 
 #[rstest]
-#[case::counts_and_healthy(json!(false), true, "true")]
-#[case::counts_and_ill(json!(false), false, "false")]
+#[case::included_and_healthy(json!(false), true, "true")]
+#[case::included_and_unhealthy(json!(false), false, "false")]
 #[case::excluded_and_healthy(json!(true), true, "false")]
-#[case::excluded_and_ill(json!(true), false, "false")]
-fn b19_a_head_takes_requests_only_if_it_counts_and_its_proxy_is_healthy(
+#[case::excluded_and_unhealthy(json!(true), false, "false")]
+fn b19_head_receives_requests_only_if_included_and_healthy(
     #[case] exclude: Value,
     #[case] healthy: bool,
     #[case] expected: &str,
@@ -196,7 +197,7 @@ fn b19_a_head_takes_requests_only_if_it_counts_and_its_proxy_is_healthy(
 }
 
 #[test]
-fn b26_a_service_suspended_in_an_upgrade_loses_both_clusters_and_resumes_with_the_new_spec() {
+fn b26_suspending_during_an_upgrade_deletes_both_clusters_and_resumes_with_the_new_spec() {
     let mut stage = serving();
     stage.pods_start = false;
     stage.edit(version("2.54.0"));

@@ -1,5 +1,6 @@
-//! Any goal from any state: whatever has happened to a service, once things go well it comes to be what is asked for last. That
-//! nothing which serves is deleted, and nothing gets requests before it is ready, the stage sees to at every write.
+//! Convergence: after any sequence of events and faults, a RayService reaches its last spec once
+//! faults stop. The harness checks at every write that no serving cluster is deleted and that no
+//! cluster receives requests before it is ready.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -9,37 +10,37 @@ use super::stage::Stage;
 use super::{chat, config, version};
 use sluice_api::ray::RayCluster;
 
-/// How many histories are tried.
+/// Number of random histories.
 const CASES: u32 = 500;
 
-/// Something that happens to a service.
+/// Event or fault in the life of a RayService.
 #[derive(Debug, Clone)]
 enum Happening {
-    /// Another Ray version is asked for.
+    /// Sets the Ray version.
     Version(&'static str),
-    /// So many worker groups are asked for.
+    /// Sets the number of worker groups.
     Groups(usize),
-    /// Something else is to be served.
+    /// Sets the application to serve.
     Serve(&'static str),
-    /// Upgrades are switched off, or on.
+    /// Sets the upgrade strategy.
     Strategy(&'static str),
-    /// The service is suspended, or resumed.
+    /// Suspends or resumes the RayService.
     Suspend(bool),
-    /// The spec makes no sense, or does again.
+    /// Makes the spec valid (true) or invalid.
     Sense(bool),
-    /// The gates of all clusters are opened, or those of clusters that serve nobody are closed.
+    /// Unsuspends all clusters (true), or suspends those that do not serve.
     Gates(bool),
-    /// Pods come up from now on, or don't.
+    /// Pods start from now on (true), or do not.
     Pods(bool),
-    /// Dashboards refuse configurations from now on, or don't.
+    /// Dashboards reject configurations with this HTTP status from now on, or accept them (None).
     Refusal(Option<u16>),
-    /// The head of the first cluster dies.
+    /// The head pod of the first cluster is lost.
     LoseHead,
-    /// Somebody deletes the last cluster, unless it serves.
+    /// The last cluster is deleted externally, unless it serves.
     DeleteLast,
-    /// A new process takes over.
+    /// The operator restarts.
     Restart,
-    /// Of the next plans, only so many writes get through.
+    /// Only so many writes of each of the next plans succeed.
     Partly(usize),
     /// Seconds pass.
     Pass(i64),
@@ -104,10 +105,10 @@ fn happens(stage: &mut Stage, happening: &Happening) {
             last.iter().for_each(|last| stage.delete("RayCluster", last));
         }
         Happening::Restart => stage.restart(),
-        Happening::Partly(most) => {
+        Happening::Partly(max_writes) => {
             let end = stage.now + jiff::SignedDuration::from_secs(60);
             for _ in 0..5 {
-                stage.beat(end, &|index| index < *most);
+                stage.beat(end, &|index| index < *max_writes);
             }
         }
         Happening::Pass(seconds) => play(stage, *seconds),
@@ -123,18 +124,18 @@ fn set_gates(stage: &mut Stage, open: bool) {
     }
 }
 
-/// Lets time pass. When there is nothing left to write, there are no more clusters than are needed.
+/// Lets time pass. Whenever nothing is left to write, no more clusters than needed may exist.
 fn play(stage: &mut Stage, seconds: i64) {
     let end = stage.now + jiff::SignedDuration::from_secs(seconds);
     while stage.now < end {
         if stage.beat(end, &|_| true) == 0 {
             let needed = stage.living().into_iter().filter(|name| !stage.is_left(name)).count();
-            assert!(needed <= 2, "{:?} are there, and requests go to {:?}", stage.living(), stage.leads_to());
+            assert!(needed <= 2, "{:?} exist, and requests go to {:?}", stage.living(), stage.leads_to());
         }
     }
 }
 
-/// All goes well from now on, and this is asked for.
+/// Stops all faults and requests this spec.
 fn ends_well(stage: &mut Stage, wanted: &'static str, count: usize) {
     for happening in [
         Happening::Pods(true),
@@ -154,9 +155,10 @@ fn ends_well(stage: &mut Stage, wanted: &'static str, count: usize) {
     }
 }
 
-/// What replaced it is new, and may go at once: only the name is that of a cluster that has served.
+/// The replacement is a new cluster and may be deleted immediately: only its name is that of a
+/// cluster that has served.
 #[test]
-fn a_cluster_made_anew_under_the_name_of_one_that_has_served_need_not_be_kept() {
+fn recreated_cluster_with_the_name_of_one_that_served_is_deleted_without_delay() {
     let mut stage = Stage::new(chat());
     play(&mut stage, 30);
     for happening in [
@@ -179,7 +181,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: CASES, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_has_happened_what_is_asked_for_last_comes_to_serve_alone(
+    fn last_spec_is_served_by_a_single_cluster_after_any_history(
         gated in any::<bool>(),
         serves in any::<bool>(),
         happenings in prop::collection::vec(happening(), 0..12),
@@ -200,7 +202,7 @@ proptest! {
 
         let clusters: Vec<RayCluster> =
             stage.clusters().into_iter().filter(|cluster| cluster.metadata.deletion_timestamp.is_none()).collect();
-        let [cluster] = clusters.as_slice() else { panic!("{:?} are there", stage.living()) };
+        let [cluster] = clusters.as_slice() else { panic!("{:?} exist", stage.living()) };
         prop_assert_eq!(cluster.spec.ray_version.as_deref(), Some(wanted));
         prop_assert_eq!(cluster.spec.worker_group_specs.len(), count);
         prop_assert_eq!(stage.leads_to(), cluster.metadata.name.clone());

@@ -1,4 +1,4 @@
-//! What a service does from its beginning to its end.
+//! Lifecycle of a RayService from creation to deletion.
 
 use jiff::SignedDuration;
 use kube_core::ResourceExt;
@@ -11,13 +11,13 @@ use sluice_api::ray::names;
 use sluice_plan::{Plan, WriteOp};
 
 #[test]
-fn b01_a_new_service_comes_to_serve() {
+fn b01_new_ray_service_becomes_ready() {
     let mut stage = Stage::new(chat());
     stage.play(1);
     let first = stage.living();
     assert_eq!(stage.named(), (None, Some(first[0].clone())));
     assert_eq!(stage.condition("Ready"), state("False", "Initializing"));
-    assert_eq!(stage.leads_to(), None, "nobody is there for requests yet");
+    assert_eq!(stage.leads_to(), None, "no cluster can serve yet");
 
     stage.play(30);
 
@@ -38,7 +38,7 @@ fn b01_a_new_service_comes_to_serve() {
 }
 
 #[test]
-fn a_child_is_made_as_kuberay_makes_it() {
+fn ray_cluster_has_the_metadata_that_kuberay_sets() {
     let stage = serving();
     let name = &stage.living()[0];
     assert_eq!(name.len(), "chat-".len() + 5);
@@ -58,14 +58,14 @@ fn a_child_is_made_as_kuberay_makes_it() {
 }
 
 #[test]
-fn a_queued_child_is_born_suspended_and_the_service_says_what_it_waits_for() {
+fn queued_cluster_is_created_suspended_and_ready_reports_the_cause() {
     let mut stage = Stage::new(chat());
     stage.gated = true;
     stage.play(10);
 
     let name = stage.living()[0].clone();
     assert_eq!(stage.cluster(&name).spec.suspend, Some(true));
-    assert!(stage.message("Ready").contains("its gate is closed"), "{}", stage.message("Ready"));
+    assert!(stage.message("Ready").contains("until quota is reserved for it"), "{}", stage.message("Ready"));
 
     stage.set_gate(&name, true);
     stage.play(20);
@@ -73,7 +73,7 @@ fn a_queued_child_is_born_suspended_and_the_service_says_what_it_waits_for() {
 }
 
 #[test]
-fn nothing_is_written_while_nothing_changes() {
+fn steady_state_plans_no_writes() {
     let mut stage = serving();
     let plans: Vec<Plan> = (0..20)
         .map(|_| {
@@ -85,19 +85,19 @@ fn nothing_is_written_while_nothing_changes() {
 }
 
 #[rstest]
-#[case::yaml(json!({"serveConfigV2": "applications: ["}), "spec.serveConfigV2: it isn't YAML: line 1 column 15")]
-#[case::no_config(json!({"serveConfigV2": null}), "spec.serveConfigV2: it is empty")]
+#[case::yaml(json!({"serveConfigV2": "applications: ["}), "spec.serveConfigV2: invalid YAML: line 1 column 15")]
+#[case::no_config(json!({"serveConfigV2": null}), "spec.serveConfigV2: must be a mapping")]
 #[case::no_head(json!({"rayClusterConfig": {"headGroupSpec": {"template": {"spec": {"containers": []}}}}}),
     "spec.rayClusterConfig.headGroupSpec.template.spec.containers")]
-#[case::delay(json!({"rayClusterDeletionDelaySeconds": -1}), "spec.rayClusterDeletionDelaySeconds: -1 is below 0")]
-#[case::strategy(json!({"upgradeStrategy": {"type": "Blue"}}), "spec.upgradeStrategy.type: \"Blue\"; NewCluster")]
+#[case::delay(json!({"rayClusterDeletionDelaySeconds": -1}), "spec.rayClusterDeletionDelaySeconds: -1 must not be negative")]
+#[case::strategy(json!({"upgradeStrategy": {"type": "Blue"}}), "spec.upgradeStrategy.type: unsupported value \"Blue\"; supported values: NewCluster")]
 #[case::no_port(
     json!({"rayClusterConfig": {"headGroupSpec": {"template": {"spec": {"containers": [
         {"name": "ray", "ports": [{"name": "dashboard", "containerPort": 8265}]}]}}}}}),
-    "containers[0].ports: there is no port named \"serve\"")]
+    "containers[0].ports: no port is named \"serve\"")]
 #[case::head_name(json!({"rayClusterConfig": {"headGroupSpec": {"headService": {"metadata": {"name": "mine"}}}}}),
     "headService.metadata.name: \"mine\"")]
-fn a_spec_that_makes_no_sense_is_told_and_stops_nothing_that_runs(#[case] spec: Value, #[case] message: &str) {
+fn invalid_spec_is_reported_and_does_not_affect_a_running_cluster(#[case] spec: Value, #[case] message: &str) {
     let mut fresh = Stage::new(chat());
     fresh.edit(json!({"spec": spec}));
     fresh.play(10);
@@ -123,9 +123,9 @@ fn a_spec_that_makes_no_sense_is_told_and_stops_nothing_that_runs(#[case] spec: 
 }
 
 #[rstest]
-#[case::long("c".repeat(48))]
-#[case::digit("1chat".into())]
-fn b20_a_name_that_its_children_could_not_bear_is_refused(#[case] name: String) {
+#[case::too_long("c".repeat(48))]
+#[case::starts_with_digit("1chat".into())]
+fn b20_name_unsuitable_for_derived_names_is_rejected(#[case] name: String) {
     let mut service = chat();
     service["metadata"]["name"] = json!(name);
     let mut stage = Stage::new(service);
@@ -135,7 +135,7 @@ fn b20_a_name_that_its_children_could_not_bear_is_refused(#[case] name: String) 
 }
 
 #[test]
-fn b23_b24_suspending_takes_the_clusters_and_keeps_the_address() {
+fn b23_b24_suspending_deletes_the_clusters_and_keeps_the_services() {
     let mut stage = serving();
     stage.edit(version("2.54.0"));
     stage.play(1);
@@ -145,7 +145,7 @@ fn b23_b24_suspending_takes_the_clusters_and_keeps_the_address() {
     assert_eq!(stage.condition("Suspending"), state("True", "SuspendInProgress"));
     stage.edit(json!({"spec": {"suspend": false}}));
     stage.play(10);
-    assert_eq!(stage.condition("Suspending"), state("True", "SuspendInProgress"), "it is carried through");
+    assert_eq!(stage.condition("Suspending"), state("True", "SuspendInProgress"), "a started suspension is completed");
 
     stage.edit(json!({"spec": {"suspend": true}}));
     stage.pods_linger = false;
@@ -154,7 +154,7 @@ fn b23_b24_suspending_takes_the_clusters_and_keeps_the_address() {
     assert_eq!(stage.condition("Ready"), state("False", "SuspendComplete"));
     assert_eq!(stage.clusters().len(), 0);
     assert_eq!(stage.named(), (None, None));
-    let uid = stage.object("Service", "chat-serve-svc").expect("its address survives")["metadata"]["uid"].clone();
+    let uid = stage.object("Service", "chat-serve-svc").expect("the Service is kept")["metadata"]["uid"].clone();
     let before = stage.leads_to();
 
     stage.edit(json!({"spec": {"suspend": false}}));
@@ -162,11 +162,11 @@ fn b23_b24_suspending_takes_the_clusters_and_keeps_the_address() {
     assert_eq!(stage.condition("Suspended"), state("False", "RayServiceResumed"));
     assert_eq!(stage.condition("Ready"), state("True", "NonZeroServeEndpoints"));
     assert_eq!(stage.object("Service", "chat-serve-svc").expect("there")["metadata"]["uid"], uid);
-    assert_ne!(stage.leads_to(), before, "no request comes in before the new cluster is ready");
+    assert_ne!(stage.leads_to(), before, "a new cluster serves after resuming");
 }
 
 #[test]
-fn a_resumed_service_changes_its_mind_without_a_surge() {
+fn spec_change_while_resuming_replaces_the_pending_cluster() {
     let mut stage = serving();
     let old = stage.leads_to();
     stage.edit(json!({"spec": {"suspend": true}}));
@@ -174,18 +174,18 @@ fn a_resumed_service_changes_its_mind_without_a_surge() {
     stage.gated = true;
     stage.edit(json!({"spec": {"suspend": false}}));
     stage.play(10);
-    assert_eq!(stage.leads_to(), old, "the Service is not moved before somebody can serve");
-    assert_eq!(stage.named(), (None, stage.living().pop()), "who bears no name of the past does not serve yet");
+    assert_eq!(stage.leads_to(), old, "the serve Service is unchanged until a cluster can serve");
+    assert_eq!(stage.named(), (None, stage.living().pop()), "the new cluster is pending, not active");
 
     stage.edit(version("2.54.0"));
     stage.play(10);
 
-    assert_eq!(stage.living().len(), 1, "nothing serves, so nothing is kept beside the new one");
+    assert_eq!(stage.living().len(), 1, "no cluster is active, so none is kept in addition to the new one");
     assert_eq!(stage.condition("UpgradeInProgress"), state("False", "Initializing"));
 }
 
 #[test]
-fn b25_a_service_that_is_born_suspended_makes_nothing_until_it_is_resumed() {
+fn b25_ray_service_created_suspended_creates_no_cluster_until_resumed() {
     let mut service = chat();
     service["spec"]["suspend"] = json!(true);
     let mut stage = Stage::new(service);
@@ -198,7 +198,7 @@ fn b25_a_service_that_is_born_suspended_makes_nothing_until_it_is_resumed() {
 }
 
 #[test]
-fn a_deleted_service_stays_until_its_clusters_are_gone() {
+fn deleted_ray_service_is_finalized_after_its_clusters_are_gone() {
     let mut stage = serving();
     stage.edit(version("2.54.0"));
     stage.play(1);
@@ -214,7 +214,7 @@ fn a_deleted_service_stays_until_its_clusters_are_gone() {
 }
 
 #[test]
-fn the_finalizer_is_there_before_anything_else() {
+fn finalizer_is_added_before_any_other_write() {
     let stage = Stage::new(chat());
     let plan = stage.plan();
     assert_eq!(plan.writes.len(), 1);
@@ -223,14 +223,14 @@ fn the_finalizer_is_there_before_anything_else() {
 }
 
 #[test]
-fn b21_a_service_that_another_manages_is_left_alone() {
+fn b21_ray_service_managed_by_another_controller_is_ignored() {
     let mut service = chat();
     service["spec"]["managedBy"] = json!("kueue.x-k8s.io/multikueue");
     assert_eq!(Stage::new(service).plan(), Plan::default());
 }
 
 #[test]
-fn conditions_of_others_stay() {
+fn conditions_of_other_controllers_are_kept() {
     let mut stage = Stage::new(chat());
     let admitted = json!({
         "type": "sluice.dev/Admitted", "status": "False", "reason": "Pending", "message": "m",
@@ -242,7 +242,7 @@ fn conditions_of_others_stay() {
 }
 
 #[test]
-fn an_active_cluster_that_somebody_deletes_is_replaced() {
+fn externally_deleted_active_cluster_is_replaced() {
     let mut stage = serving();
     let old = stage.living()[0].clone();
     stage.delete("RayCluster", &old);
@@ -254,15 +254,15 @@ fn an_active_cluster_that_somebody_deletes_is_replaced() {
 }
 
 #[test]
-fn a_field_of_the_cluster_that_is_not_acted_on_is_told_by_the_service_too() {
+fn unsupported_cluster_field_is_reported_on_the_ray_service() {
     let mut stage = serving();
     stage.edit(json!({"spec": {"rayClusterConfig": {"historyServerOptions": {}}}}));
     stage.play(5);
-    let told = stage.message("sluice.dev/Unsupported");
-    assert!(told.contains("spec.rayClusterConfig.historyServerOptions"), "{told}");
+    let message = stage.message("sluice.dev/Unsupported");
+    assert!(message.contains("spec.rayClusterConfig.historyServerOptions"), "{message}");
 }
 
-/// A service whose pods don't come up, and that has this long to serve.
+/// Returns a RayService whose pods do not start, with this initialization timeout.
 fn slow(limit: &str) -> Stage {
     let mut service = chat();
     service["metadata"]["annotations"][names::INITIALIZING_TIMEOUT_ANNOTATION] = json!(limit);
@@ -272,9 +272,9 @@ fn slow(limit: &str) -> Stage {
 }
 
 #[rstest]
-#[case::as_go_writes_it("1m0s")]
+#[case::go_duration("1m0s")]
 #[case::in_seconds("60")]
-fn b22_a_service_that_takes_too_long_ends_and_no_edit_revives_it(#[case] limit: &str) {
+fn b22_initialization_timeout_is_final_despite_edits(#[case] limit: &str) {
     let mut stage = slow(limit);
     stage.play(50);
     assert_eq!((stage.living().len(), stage.condition("Ready")), (1, state("False", "Initializing")));
@@ -288,7 +288,7 @@ fn b22_a_service_that_takes_too_long_ends_and_no_edit_revives_it(#[case] limit: 
     stage.play(120);
     assert_eq!((stage.living().len(), stage.condition("Ready")), (0, state("False", "InitializingTimeout")));
 
-    // Suspended and resumed, it begins anew, and has all of its time.
+    // After suspending and resuming it starts over with the full timeout.
     stage.edit(json!({"spec": {"suspend": true}}));
     stage.play(20);
     stage.pods_start = false;
@@ -301,7 +301,7 @@ fn b22_a_service_that_takes_too_long_ends_and_no_edit_revives_it(#[case] limit: 
 }
 
 #[test]
-fn b22_one_that_served_is_never_ended_for_that() {
+fn b22_ray_service_that_was_ready_does_not_time_out() {
     let mut stage = slow("60");
     stage.pods_start = true;
     stage.play(40);
@@ -313,7 +313,7 @@ fn b22_one_that_served_is_never_ended_for_that() {
 }
 
 #[test]
-fn time_that_is_spent_waiting_for_quota_does_not_count() {
+fn time_pending_for_quota_does_not_count_toward_the_timeout() {
     let mut stage = slow("60");
     stage.gated = true;
     stage.play(600);

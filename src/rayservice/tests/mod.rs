@@ -9,12 +9,12 @@ mod upgrades;
 use serde_json::{Value, json};
 use stage::Stage;
 
-/// A configuration of Serve with one application.
+/// Returns a Serve configuration with one application.
 fn config(name: &str) -> String {
     format!("applications: [{{name: {name}, import_path: {name}:app}}]")
 }
 
-/// The service `ml/chat` with a head and one group of workers.
+/// Returns the RayService `ml/chat` with a head and one worker group.
 pub(crate) fn chat() -> Value {
     let template = |image: &str| {
         json!({"spec": {"containers": [{
@@ -39,7 +39,7 @@ pub(crate) fn chat() -> Value {
     })
 }
 
-/// The groups of the service, and one more.
+/// Returns the worker groups of the RayService and one more.
 fn with_another_group() -> Value {
     let mut groups = chat()["spec"]["rayClusterConfig"]["workerGroupSpecs"].clone();
     let mut big = groups[0].clone();
@@ -48,7 +48,7 @@ fn with_another_group() -> Value {
     groups
 }
 
-/// A service that has served for a minute.
+/// Returns a RayService that has been running for a minute.
 fn serving() -> Stage {
     let mut stage = Stage::new(chat());
     stage.play(60);
@@ -56,7 +56,7 @@ fn serving() -> Stage {
     stage
 }
 
-/// Asks for another Ray version.
+/// Returns a patch that sets the Ray version.
 pub(crate) fn version(version: &str) -> Value {
     json!({"spec": {"rayClusterConfig": {"rayVersion": version}}})
 }

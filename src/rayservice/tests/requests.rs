@@ -1,4 +1,4 @@
-//! How requests find their way, and to which applications.
+//! Services, Serve configurations and the head pod label.
 
 use k8s_openapi::api::core::v1::Service;
 use rstest::rstest;
@@ -9,7 +9,7 @@ use super::{chat, config, serving, state, version};
 use sluice_api::ray::names;
 
 #[test]
-fn the_services_lead_to_the_cluster_and_take_the_ports_of_its_head() {
+fn services_select_the_cluster_and_have_the_ports_of_its_head() {
     let stage = serving();
     let service = |name: &str| -> Service {
         serde_json::from_value(stage.object("Service", name).expect("the Service").clone()).expect("a Service")
@@ -24,7 +24,7 @@ fn the_services_lead_to_the_cluster_and_take_the_ports_of_its_head() {
 }
 
 #[test]
-fn b02_another_configuration_is_applied_in_place() {
+fn b02_changed_serve_configuration_is_applied_in_place() {
     let mut stage = serving();
     let before = stage.living();
 
@@ -41,7 +41,7 @@ fn b02_another_configuration_is_applied_in_place() {
 }
 
 #[test]
-fn b14_a_head_that_comes_up_anew_gets_its_applications_back() {
+fn b14_restarted_head_gets_its_applications_back() {
     let mut stage = serving();
     let name = stage.living()[0].clone();
     stage.lose_head(&name);
@@ -50,51 +50,51 @@ fn b14_a_head_that_comes_up_anew_gets_its_applications_back() {
     assert_eq!(stage.condition("Ready"), state("True", "NonZeroServeEndpoints"));
 }
 
-/// The Serve configurations that are kept for a cluster.
-fn kept(stage: &Stage) -> Vec<String> {
+/// Returns the names of the stored Serve configurations.
+fn stored_configs(stage: &Stage) -> Vec<String> {
     stage.names("ControllerRevision")
 }
 
 #[rstest]
 #[case::in_an_upgrade(&[version("2.54.0"), json!({"spec": {"serveConfigV2": config("two")}})])]
-#[case::while_the_spec_makes_no_sense(&[json!({"spec": {"serveConfigV2": "applications: 3"}})])]
-fn a_head_that_comes_up_anew_while_something_else_is_wanted_gets_what_it_had(#[case] edits: &[Value]) {
-    // Given a service whose next cluster waits for quota, or that can have none,
+#[case::while_the_spec_is_invalid(&[json!({"spec": {"serveConfigV2": "applications: 3"}})])]
+fn restarted_head_gets_its_previous_configuration_while_the_spec_differs(#[case] edits: &[Value]) {
+    // Given a RayService whose pending cluster waits for quota, or whose spec is invalid,
     let mut stage = serving();
     let name = stage.living()[0].clone();
     stage.gated = true;
     edits.iter().for_each(|edit| stage.edit(edit.clone()));
     stage.play(10);
 
-    // when its head is lost, and so is all that this process has remembered,
+    // when its head is lost and the operator restarts,
     stage.lose_head(&name);
     stage.restart();
     stage.play(20);
 
-    // then it has its own applications again, and none of another cluster's.
+    // then it has its own applications again, and none of the pending cluster.
     assert_eq!(stage.applied(&name), [json!({"applications": [{"name": "one", "import_path": "one:app"}]})]);
     assert_eq!(stage.told("ServeApplicationsLost"), 0);
 }
 
 #[test]
-fn a_configuration_is_kept_until_it_is_on_record_that_the_next_one_was_taken() {
+fn stored_configuration_is_kept_until_the_next_one_is_recorded_as_applied() {
     let mut stage = serving();
-    let first = kept(&stage);
+    let first = stored_configs(&stage);
     assert_eq!(first.len(), 1);
 
-    // Serve refuses the next one: it may still need the first.
+    // Serve rejects the next one, so the first may still be needed.
     stage.refusal = Some(400);
     stage.edit(json!({"spec": {"serveConfigV2": config("two")}}));
     stage.play(20);
-    assert!(kept(&stage).contains(&first[0]) && kept(&stage).len() == 2, "{:?}", kept(&stage));
+    assert!(stored_configs(&stage).contains(&first[0]) && stored_configs(&stage).len() == 2, "{:?}", stored_configs(&stage));
 
     stage.refusal = None;
     stage.play(120);
-    assert!(!kept(&stage).contains(&first[0]) && kept(&stage).len() == 1, "{:?}", kept(&stage));
+    assert!(!stored_configs(&stage).contains(&first[0]) && stored_configs(&stage).len() == 1, "{:?}", stored_configs(&stage));
 }
 
 #[test]
-fn a_head_that_comes_up_anew_while_serve_refuses_the_next_configuration_gets_the_one_before() {
+fn restarted_head_gets_its_previous_configuration_while_serve_rejects_the_next_one() {
     let mut stage = serving();
     let name = stage.living()[0].clone();
     stage.refused_app = Some("two");
@@ -113,17 +113,17 @@ fn a_head_that_comes_up_anew_while_serve_refuses_the_next_configuration_gets_the
 }
 
 #[test]
-fn applications_that_are_lost_and_kept_nowhere_are_told() {
-    // Given a cluster whose configuration an earlier release has not kept,
+fn lost_applications_without_a_stored_configuration_are_reported() {
+    // Given a cluster whose configuration was not stored by an earlier release,
     let mut stage = serving();
     let name = stage.living()[0].clone();
     stage.gated = true;
     stage.edit(version("2.54.0"));
     stage.edit(json!({"spec": {"serveConfigV2": config("two")}}));
     stage.play(10);
-    stage.forget("ControllerRevision", &kept(&stage)[0]);
+    stage.forget("ControllerRevision", &stored_configs(&stage)[0]);
 
-    // when its head is lost in an upgrade, then that is told, and the spec put back helps.
+    // when its head is lost in an upgrade, then this is reported, and reverting the spec helps.
     stage.lose_head(&name);
     stage.play(20);
     assert_eq!((stage.applied(&name).len(), stage.told("ServeApplicationsLost")), (0, 1));
@@ -133,9 +133,9 @@ fn applications_that_are_lost_and_kept_nowhere_are_told() {
 }
 
 #[rstest]
-#[case::counts(json!(null), "true")]
+#[case::included(json!(null), "true")]
 #[case::excluded(json!(true), "false")]
-fn the_head_takes_requests_if_its_proxy_does_and_nobody_minds(#[case] exclude: Value, #[case] expected: &str) {
+fn head_label_follows_the_exclude_setting(#[case] exclude: Value, #[case] expected: &str) {
     let mut stage = serving();
     stage.edit(json!({"spec": {"excludeHeadPodFromServeSvc": exclude}}));
     stage.play(30);
@@ -145,7 +145,7 @@ fn the_head_takes_requests_if_its_proxy_does_and_nobody_minds(#[case] exclude: V
 }
 
 #[test]
-fn a_configuration_that_serve_refuses_is_told_and_tried_again_less_and_less_often() {
+fn rejected_configuration_is_reported_and_retried_with_backoff() {
     let mut stage = Stage::new(chat());
     stage.refusal = Some(400);
     stage.play(120);
@@ -155,23 +155,23 @@ fn a_configuration_that_serve_refuses_is_told_and_tried_again_less_and_less_ofte
     stage.refusal = None;
     stage.edit(json!({"spec": {"serveConfigV2": config("two")}}));
     stage.play(10);
-    assert_eq!(stage.condition("Ready"), state("True", "NonZeroServeEndpoints"), "another one is tried at once");
+    assert_eq!(stage.condition("Ready"), state("True", "NonZeroServeEndpoints"), "another one is applied immediately");
 }
 
 #[test]
-fn a_service_object_that_somebody_deletes_or_bends_is_put_right() {
+fn deleted_or_modified_service_is_restored() {
     let mut stage = serving();
     let name = stage.living()[0].clone();
     stage.delete("Service", "chat-serve-svc");
     stage.meddle("Service", "chat-head-svc", json!({"spec": {"selector": {"ray.io/cluster": "other"}}}));
     stage.play(5);
     assert_eq!(stage.leads_to(), Some(name.clone()));
-    let head = stage.object("Service", "chat-head-svc").expect("there");
+    let head = stage.object("Service", "chat-head-svc").expect("the Service");
     assert_eq!(head["spec"]["selector"]["ray.io/cluster"], json!(name));
 }
 
 #[test]
-fn a_serve_service_of_the_users_own_keeps_its_shape_and_what_others_add() {
+fn custom_serve_service_keeps_its_spec_and_fields_added_by_others() {
     let mut service = chat();
     service["spec"]["serveService"] = json!({
         "metadata": {"name": "front", "annotations": {"lb": "internal"}},
@@ -188,7 +188,7 @@ fn a_serve_service_of_the_users_own_keeps_its_shape_and_what_others_add() {
         ]}}),
     );
     assert!(stage.plan().writes.is_empty(), "{:?}", stage.plan().writes);
-    let front = stage.object("Service", "front").expect("there");
+    let front = stage.object("Service", "front").expect("the Service");
     assert_eq!(front["spec"]["type"], "LoadBalancer");
     assert_eq!(front["metadata"]["annotations"]["lb"], "internal");
     assert_eq!(front["spec"]["selector"].as_object().expect("a selector").len(), 2);

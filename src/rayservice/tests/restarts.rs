@@ -1,4 +1,4 @@
-//! Whatever gets lost, and wherever the process dies, the end is the same.
+//! Restarts: lost writes and operator restarts at any point do not change the outcome.
 
 use jiff::{SignedDuration, Timestamp};
 use rstest::rstest;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::stage::{Filter, Stage};
 use super::{chat, config, version};
 
-/// What people do, and how many seconds pass after each thing.
+/// User actions, each with the seconds that pass after it.
 type Story = &'static [(fn(&mut Stage), i64)];
 
 const UPGRADE: Story = &[(|_| {}, 40), (|stage| stage.edit(version("2.54.0")), 40), (|_| {}, 80)];
@@ -43,7 +43,7 @@ const SUSPENDED_AND_RESUMED: Story = &[
 const DELETED_IN_AN_UPGRADE: Story =
     &[(|_| {}, 40), (|stage| stage.edit(version("2.54.0")), 3), (|stage| stage.delete("RayService", "chat"), 20)];
 
-/// Where a story stands: the deed that was done last, and when the next is due.
+/// Execution of a scenario: the remaining actions, and when the next one is due.
 #[derive(Clone)]
 struct Play {
     stage: Stage,
@@ -57,28 +57,29 @@ impl Play {
         Self { due: stage.now, stage, story }
     }
 
-    /// Plays a beat, and does what is due; returns how many writes were planned, or nothing at the end of the story.
-    fn beat(&mut self, gets_through: Filter<'_>) -> Option<usize> {
+    /// Runs one beat and the actions that are due. Returns the number of planned writes; None at
+    /// the end of the scenario.
+    fn beat(&mut self, succeeds: Filter<'_>) -> Option<usize> {
         while self.stage.now >= self.due {
-            let ((deed, seconds), rest) = self.story.split_first()?;
-            deed(&mut self.stage);
+            let ((action, seconds), rest) = self.story.split_first()?;
+            action(&mut self.stage);
             self.due = self.stage.now + SignedDuration::from_secs(*seconds);
             self.story = rest;
         }
-        Some(self.stage.beat(self.due, gets_through))
+        Some(self.stage.beat(self.due, succeeds))
     }
 
-    /// Plays on from here: in the next beat only some writes get through, and then the process dies.
-    fn end_after_death(&self, gets_through: Filter<'_>) -> Stage {
+    /// Continues from here: only some writes of the next beat succeed, then the operator restarts.
+    fn end_after_death(&self, succeeds: Filter<'_>) -> Stage {
         let mut play = self.clone();
-        play.beat(gets_through);
+        play.beat(succeeds);
         play.stage.restart();
         while play.beat(&|_| true).is_some() {}
         play.stage
     }
 }
 
-/// What is left in the end, without names, versions and times.
+/// Returns the final state without names, versions and times.
 fn outcome(stage: &Stage) -> Value {
     let (active, pending) = stage.named();
     let living = stage.living();
@@ -87,7 +88,7 @@ fn outcome(stage: &Stage) -> Value {
     let conditions = ["Ready", "UpgradeInProgress", "Suspended", "Suspending"].map(|type_| stage.condition(type_));
     json!({
         "exists": stage.service().is_some(),
-        "leads where the status says": stage.leads_to() == active,
+        "serve Service selects the active cluster": stage.leads_to() == active,
         "pending": pending.is_some(),
         "versions": living.iter().map(version).collect::<Vec<_>>(),
         "configurations": configs,
@@ -104,31 +105,31 @@ fn outcome(stage: &Stage) -> Value {
 #[case::new_configuration(NEW_CONFIGURATION)]
 #[case::suspended_and_resumed(SUSPENDED_AND_RESUMED)]
 #[case::deleted_in_an_upgrade(DELETED_IN_AN_UPGRADE)]
-fn a_process_that_dies_anywhere_changes_nothing_about_the_end(#[case] story: Story) {
-    let mut calm = Play::begin(story);
-    let mut deaths = Vec::new();
+fn restart_at_any_beat_does_not_change_the_outcome(#[case] story: Story) {
+    let mut fault_free = Play::begin(story);
+    let mut restarts = Vec::new();
     for beat in 0.. {
-        let before = calm.clone();
-        let Some(writes) = calm.beat(&|_| true) else { break };
-        // Nothing is lost but memory where nothing is written; a few of those are enough.
+        let before = fault_free.clone();
+        let Some(writes) = fault_free.beat(&|_| true) else { break };
+        // Without a write only memory is lost; a few of those beats are enough.
         if writes > 0 || beat % 8 == 0 {
-            deaths.push((beat, before, writes));
+            restarts.push((beat, before, writes));
         }
     }
-    let (expected, served_by) = (outcome(&calm.stage), &calm.stage.served_by);
-    for (beat, before, writes) in deaths {
-        // With fewer writes these are the same as others.
-        let lost_one =
+    let (expected, served_by) = (outcome(&fault_free.stage), &fault_free.stage.served_by);
+    for (beat, before, writes) in restarts {
+        // With fewer writes these equal other cases.
+        let one_lost =
             (0..writes).filter(|_| writes > 2).map(|lost| (format!("all but write {lost}"), Some(lost), true));
-        let kept_one = (0..writes).filter(|_| writes > 1).map(|kept| (format!("only write {kept}"), Some(kept), false));
-        let whole = [("nothing".to_owned(), None, false), ("everything".to_owned(), None, true)];
-        for (what, odd, rest) in lost_one.chain(kept_one).chain(whole) {
-            let stage = before.end_after_death(&|index| (odd == Some(index)) != rest);
-            assert_eq!(outcome(&stage), expected, "{what} got through in beat {beat}");
+        let one_kept = (0..writes).filter(|_| writes > 1).map(|kept| (format!("only write {kept}"), Some(kept), false));
+        let all_or_none = [("nothing".to_owned(), None, false), ("everything".to_owned(), None, true)];
+        for (what, exception, rest_succeeds) in one_lost.chain(one_kept).chain(all_or_none) {
+            let stage = before.end_after_death(&|index| (exception == Some(index)) != rest_succeeds);
+            assert_eq!(outcome(&stage), expected, "{what} succeeded in beat {beat}");
             assert_eq!(
                 stage.served_by.len(),
                 served_by.len(),
-                "{what} got through in beat {beat}: {:?}",
+                "{what} succeeded in beat {beat}: {:?}",
                 stage.served_by
             );
         }

@@ -1,5 +1,5 @@
-//! A small world for the planner: objects that its writes change, clusters that come up and go, dashboards that answer. Time
-//! passes only when nothing else is to be done.
+//! Test harness of the planner: an object store that applies its writes, simulated controllers, and
+//! Serve dashboards. Time passes only when nothing is left to do.
 
 mod objects;
 mod ways;
@@ -24,78 +24,79 @@ use sluice_api::ray::{RayCluster, RayService, names};
 use sluice_plan::{Note, Plan, ServeCall, ServeRequest, Write, WriteOp};
 use sluice_plan::{ServeAnswer, ServeError, ServeReply};
 
-/// Kind and name.
+/// Kind and name of an object.
 type Key = (String, String);
 
-/// What Serve is on one cluster.
+/// Simulated Serve dashboard of one cluster.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Dashboard {
-    /// The configurations that were applied, the newest last.
+    /// Applied configurations, newest last.
     pub(crate) applied: Vec<Value>,
     deployed_at: Option<Timestamp>,
-    /// Replicas of each deployment that run, while others start.
+    /// Running replicas of each deployment while others start.
     ran: u64,
     scaled_at: Option<Timestamp>,
-    /// The workers that its replicas are on.
+    /// IP addresses of the workers that hold its replicas.
     places: Vec<String>,
 }
 
-/// The world.
+/// Simulated cluster with one RayService.
 #[derive(Debug, Clone)]
 pub(crate) struct Stage {
     pub(crate) now: Timestamp,
     pub(crate) gated: bool,
-    /// Whether another cluster is made where the service doesn't say.
+    /// Operator default of the upgrade strategy: NewCluster if true.
     pub(crate) upgrades: bool,
-    /// Whether pods come up.
+    /// True if pods start.
     pub(crate) pods_start: bool,
-    /// Whether pods of deleted clusters stay.
+    /// True if pods of deleted clusters do not terminate.
     pub(crate) pods_linger: bool,
-    /// Whether clusters have workers.
+    /// True if clusters have ready workers.
     pub(crate) workers: bool,
-    /// The application that dashboards refuse.
+    /// Application that dashboards reject.
     pub(crate) refused_app: Option<&'static str>,
-    /// Clusters whose applications can't be deployed.
+    /// Clusters whose applications fail to deploy.
     pub(crate) failing: BTreeSet<String>,
-    /// Clusters whose pods take no requests.
+    /// Clusters without ready endpoints.
     pub(crate) unreachable: BTreeSet<String>,
-    /// Clusters whose Serve proxies don't answer.
+    /// Clusters whose Serve proxies are unhealthy.
     pub(crate) ill: BTreeSet<String>,
-    /// The only cluster whose dashboard answers, unless all do.
+    /// Only cluster whose dashboard responds; None if all do.
     pub(crate) answering: Option<String>,
-    /// How long applications take to run.
+    /// Time that applications take to deploy.
     pub(crate) deploy: SignedDuration,
-    /// What dashboards refuse a configuration with.
+    /// HTTP status with which dashboards reject configurations; None if they accept them.
     pub(crate) refusal: Option<u16>,
-    /// Serve by the uid of its cluster.
+    /// Dashboards by UID of their RayCluster.
     pub(crate) dashboards: BTreeMap<String, Dashboard>,
-    /// Whether somebody takes care of Gateways.
+    /// True if a Gateway controller is running.
     pub(crate) lets_in: bool,
-    /// Whether worker pods that are not wanted any more stay.
+    /// True if deleted worker pods do not terminate.
     pub(crate) workers_linger: bool,
-    /// Whether dashboards tell where replicas are.
+    /// True if dashboards report replica locations.
     pub(crate) tells_places: bool,
-    /// Worker pods by cluster.
+    /// Worker pods by cluster name.
     worker_pods: BTreeMap<String, Vec<Worker>>,
-    /// How many worker pods were made.
+    /// Number of worker pods created so far.
     workers_made: usize,
-    /// Worker pods that went while a replica was on them.
+    /// Worker pods that were deleted while holding a replica.
     pub(crate) missed: Vec<String>,
     pub(crate) notes: Vec<Note>,
-    /// Clusters that requests were sent to, one after the other.
+    /// Clusters that received requests, in order.
     pub(crate) served_by: Vec<String>,
-    /// When requests were no longer sent to a cluster, by its uid: another may have its name later, and has served nobody.
+    /// Time at which a cluster stopped receiving requests, by UID: a later cluster of the same name
+    /// has not served.
     left_at: BTreeMap<String, Timestamp>,
     objects: BTreeMap<Key, Value>,
     observed: BTreeMap<String, ServeObservation>,
     versions: u64,
 }
 
-/// Which writes of a plan get through, by their place in it.
+/// Selects by index the writes of a plan that succeed.
 pub(crate) type Filter<'a> = &'a dyn Fn(usize) -> bool;
 
 impl Stage {
-    /// A world with one service.
+    /// Returns a harness with one RayService.
     pub(crate) fn new(service: Value) -> Self {
         let mut stage = Self {
             now: "2026-01-01T00:00:00Z".parse().expect("a time"),
@@ -129,12 +130,12 @@ impl Stage {
         stage
     }
 
-    /// Changes the service as its owner would.
+    /// Patches the RayService as its owner would.
     pub(crate) fn edit(&mut self, patch: Value) {
         self.patch(&("RayService".into(), "chat".into()), &patch);
     }
 
-    /// Deletes an object as a person would.
+    /// Deletes an object as a user would, respecting finalizers.
     pub(crate) fn delete(&mut self, kind: &str, name: &str) {
         let now = self.now;
         let key = (kind.to_owned(), name.to_owned());
@@ -146,22 +147,22 @@ impl Stage {
         }
     }
 
-    /// A new process takes over.
+    /// Restarts the operator.
     pub(crate) fn restart(&mut self) {
         self.observed.clear();
     }
 
-    /// The head of a cluster dies, and comes up without its applications.
+    /// Replaces the head pod of a cluster, which loses its applications.
     pub(crate) fn lose_head(&mut self, cluster: &str) {
-        // Requests that are sent to it by now were sent while it was well.
+        // Record first where requests go: so far the head was healthy.
         self.settle();
-        self.dashboards.remove(&self.uid_of(cluster).expect("the cluster is there"));
+        self.dashboards.remove(&self.uid_of(cluster).expect("an existing cluster"));
         self.objects.remove(&("Pod".to_owned(), format!("{cluster}-head")));
         let key = ("RayCluster".to_owned(), cluster.to_owned());
         self.patch(&key, &json!({"status": {"conditions": []}}));
     }
 
-    /// Plays until `seconds` have passed.
+    /// Runs until `seconds` have passed.
     pub(crate) fn play(&mut self, seconds: i64) {
         let end = self.now + SignedDuration::from_secs(seconds);
         while self.now < end {
@@ -169,19 +170,20 @@ impl Stage {
         }
     }
 
-    /// Plans once, carries out what gets through, and lets time pass if there was nothing to do. Returns the writes planned.
-    pub(crate) fn beat(&mut self, end: Timestamp, gets_through: Filter<'_>) -> usize {
+    /// Plans once, applies the writes that succeed, and lets time pass if there was nothing to do.
+    /// Returns the number of planned writes.
+    pub(crate) fn beat(&mut self, end: Timestamp, succeeds: Filter<'_>) -> usize {
         self.settle();
         let plan = self.plan();
         let writes = plan.writes.len();
         let mut written = BTreeSet::new();
-        for (_, write) in plan.writes.iter().enumerate().filter(|(index, _)| gets_through(*index)) {
+        for (_, write) in plan.writes.iter().enumerate().filter(|(index, _)| succeeds(*index)) {
             if written.insert(write.target.clone()) {
                 self.carry_out(write);
             }
         }
-        let told: Vec<Note> = plan.notes.into_iter().filter(|note| !self.notes.contains(note)).collect();
-        self.notes.extend(told);
+        let new_notes: Vec<Note> = plan.notes.into_iter().filter(|note| !self.notes.contains(note)).collect();
+        self.notes.extend(new_notes);
         for call in &plan.serve_calls {
             let reply = self.answer(call);
             self.observed.entry(call.cluster.clone()).or_default().observe(reply);
@@ -194,7 +196,7 @@ impl Stage {
         writes
     }
 
-    /// What the planner asks for now.
+    /// Returns the plan for the current state.
     pub(crate) fn plan(&self) -> Plan {
         let Some(service) = self.service() else { return Plan::default() };
         let (clusters, pods, services) = (self.clusters(), self.all::<Pod>("Pod"), self.all::<Service>("Service"));
@@ -203,9 +205,9 @@ impl Stage {
         let configs = revisions.iter().filter_map(|object| Some((object, kept::read(object)?)));
         let configs: Vec<_> = configs.collect();
         let (gateways, classes) = (self.all::<Gateway>("Gateway"), self.all("GatewayClass"));
-        let (named, leading) = (route_name(&service), route_names(&service));
+        let (current, all_names) = (route_name(&service), route_names(&service));
         let mut routes = self.all::<HTTPRoute>("HTTPRoute");
-        routes.retain(|route| leading.contains(&route.name_any()));
+        routes.retain(|route| all_names.contains(&route.name_any()));
         let backend_slices = self.backend_slices();
         let workers = self.workers_by_cluster();
         plan(&View {
@@ -218,8 +220,8 @@ impl Stage {
             ways: Ways {
                 gateway: gateways.iter().find(|gateway| gateway.name_any() == gateway_place(&service).1),
                 gateway_class: classes.first(),
-                route: routes.iter().find(|route| route.name_any() == named),
-                former: routes.iter().filter(|route| route.name_any() != named).collect(),
+                route: routes.iter().find(|route| route.name_any() == current),
+                former: routes.iter().filter(|route| route.name_any() != current).collect(),
                 own: Own::of(&service, &clusters.iter().collect::<Vec<_>>(), BTreeSet::new()),
                 services: services.iter().collect(),
                 endpoint_slices: backend_slices.iter().collect(),
@@ -242,31 +244,31 @@ impl Stage {
     }
 
     pub(crate) fn cluster(&self, name: &str) -> RayCluster {
-        self.clusters().into_iter().find(|cluster| cluster.name_any() == name).expect("the cluster is there")
+        self.clusters().into_iter().find(|cluster| cluster.name_any() == name).expect("an existing cluster")
     }
 
-    /// The names of the clusters that aren't being deleted.
+    /// Returns the names of the clusters that are not terminating.
     pub(crate) fn living(&self) -> Vec<String> {
         let living = self.clusters().into_iter().filter(|cluster| cluster.metadata.deletion_timestamp.is_none());
         living.map(|cluster| cluster.name_any()).collect()
     }
 
-    /// Opens or closes the gate of a cluster.
+    /// Unsuspends or suspends a cluster.
     pub(crate) fn set_gate(&mut self, cluster: &str, open: bool) {
         self.patch(&("RayCluster".into(), cluster.into()), &json!({"spec": {"suspend": !open}}));
     }
 
-    /// The object with this name.
+    /// Returns the object of this kind and name; None if it does not exist.
     pub(crate) fn object(&self, kind: &str, name: &str) -> Option<&Value> {
         self.objects.get(&(kind.to_owned(), name.to_owned()))
     }
 
-    /// The names of the objects of a kind.
+    /// Returns the names of the objects of a kind.
     pub(crate) fn names(&self, kind: &str) -> Vec<String> {
         self.objects.keys().filter(|(of, _)| of == kind).map(|(_, name)| name.clone()).collect()
     }
 
-    /// The cluster that requests are sent to.
+    /// Returns the cluster that the serve Service selects; None if there is none.
     pub(crate) fn leads_to(&self) -> Option<String> {
         let serve = format!("{}-serve-svc", self.service()?.name_any());
         let selector = self.object("Service", &serve)?.pointer("/spec/selector/ray.io~1cluster")?;
@@ -277,34 +279,34 @@ impl Stage {
         self.object("RayCluster", cluster)?.pointer("/metadata/uid")?.as_str().map(str::to_owned)
     }
 
-    /// Whether requests were sent to a cluster, and are no longer.
+    /// Returns true if a cluster received requests and no longer does.
     pub(crate) fn is_left(&self, cluster: &str) -> bool {
         self.uid_of(cluster).is_some_and(|uid| self.left_at.contains_key(&uid))
     }
 
-    /// Status and reason of a condition of the service.
+    /// Returns status and reason of a condition of the RayService; None if it is not set.
     pub(crate) fn condition(&self, type_: &str) -> Option<(String, String)> {
         let status = self.service()?.status?;
         let condition = condition::get(&status.conditions, type_)?;
         Some((condition.status.clone(), condition.reason.clone()))
     }
 
-    /// The message of a condition of the service.
+    /// Returns the message of a condition of the RayService; empty if it is not set.
     pub(crate) fn message(&self, type_: &str) -> String {
         let status = self.service().and_then(|service| service.status).unwrap_or_default();
         condition::get(&status.conditions, type_).map(|condition| condition.message.clone()).unwrap_or_default()
     }
 
-    /// Names of the active and the pending cluster in the status.
+    /// Returns the names of the active and the pending cluster in the status.
     pub(crate) fn named(&self) -> (Option<String>, Option<String>) {
         let status = self.service().and_then(|service| service.status).unwrap_or_default();
         let name = |status: Option<sluice_api::ray::RayServiceStatus>| status?.ray_cluster_name;
         (name(status.active_service_status), name(status.pending_service_status))
     }
 
-    /// The configurations that a cluster was given.
+    /// Returns the configurations applied to a cluster, oldest first.
     pub(crate) fn applied(&self, cluster: &str) -> Vec<Value> {
-        let uid = self.uid_of(cluster).expect("the cluster is there");
+        let uid = self.uid_of(cluster).expect("an existing cluster");
         self.dashboards.get(&uid).map(|dashboard| dashboard.applied.clone()).unwrap_or_default()
     }
 
@@ -314,7 +316,7 @@ impl Stage {
 
     fn all<K: DeserializeOwned>(&self, kind: &str) -> Vec<K> {
         let objects = self.objects.iter().filter(|((of, _), _)| of == kind);
-        objects.map(|(_, object)| serde_json::from_value(object.clone()).expect("it is of its kind")).collect()
+        objects.map(|(_, object)| serde_json::from_value(object.clone()).expect("an object of its kind")).collect()
     }
 
     pub(crate) fn create(&mut self, kind: &str, mut object: Value) {
@@ -336,8 +338,8 @@ impl Stage {
         if object["spec"] != before["spec"] {
             object["metadata"]["generation"] = json!(before["metadata"]["generation"].as_i64().unwrap_or(0) + 1);
         }
-        let is_held = object.pointer("/metadata/finalizers").is_some_and(|finalizers| finalizers != &json!([]));
-        if object.pointer("/metadata/deletionTimestamp").is_some() && !is_held {
+        let has_finalizers = object.pointer("/metadata/finalizers").is_some_and(|finalizers| finalizers != &json!([]));
+        if object.pointer("/metadata/deletionTimestamp").is_some() && !has_finalizers {
             self.objects.remove(key);
         }
     }
@@ -348,44 +350,46 @@ impl Stage {
             WriteOp::Create(object) => self.create(&write.target.kind, object.clone()),
             WriteOp::Patch(patch) | WriteOp::PatchStatus(patch) => {
                 let current = self.objects.get(&key).map(|object| &object["metadata"]["resourceVersion"]);
-                assert_eq!(current, patch.pointer("/metadata/resourceVersion"), "{} is patched as it is", write.target);
+                assert_eq!(current, patch.pointer("/metadata/resourceVersion"), "{} is patched at its current resourceVersion", write.target);
                 let mut patch = patch.clone();
                 patch["metadata"].as_object_mut().expect("metadata").remove("resourceVersion");
                 self.patch(&key, &patch);
             }
             WriteOp::Delete { uid, foreground } => {
-                let object = self.objects.get_mut(&key).expect("what is deleted is there");
+                let object = self.objects.get_mut(&key).expect("the deleted object");
                 assert_eq!(object["metadata"]["uid"], json!(uid));
                 if write.target.kind == "ControllerRevision" {
                     self.objects.remove(&key);
                     return;
                 }
-                assert!(foreground, "a cluster holds its quota until its pods are gone");
-                assert!(!self.wants_to_serve() || self.leads_to().as_ref() != Some(&key.1), "it serves");
-                assert!(!self.wants_to_serve() || self.share(&key.1) == 0, "it takes traffic");
+                assert!(foreground, "foreground deletion keeps the quota until the pods are gone");
+                assert!(!self.wants_to_serve() || self.leads_to().as_ref() != Some(&key.1), "the serving cluster is deleted");
+                assert!(!self.wants_to_serve() || self.share(&key.1) == 0, "a cluster with traffic is deleted");
                 if let Some(left_at) = self.left_at.get(uid).filter(|_| self.wants_to_serve()) {
                     let kept = self.now.duration_since(*left_at);
                     let delay = self.service().and_then(|service| service.spec.ray_cluster_deletion_delay_seconds);
-                    // Times are kept in whole seconds.
-                    let least = SignedDuration::from_secs(i64::from(delay.unwrap_or(60)) - 1);
-                    assert!(kept >= least, "{} was kept for only {kept:?}", key.1);
+                    // Times are recorded in whole seconds.
+                    let min = SignedDuration::from_secs(i64::from(delay.unwrap_or(60)) - 1);
+                    assert!(kept >= min, "{} was kept for only {kept:?}", key.1);
                 }
                 let now = self.now;
-                let object = self.objects.get_mut(&key).expect("it is still there");
+                let object = self.objects.get_mut(&key).expect("the deleted object");
                 object["metadata"]["finalizers"] = json!(["foregroundDeletion"]);
                 object["metadata"]["deletionTimestamp"] = json!(now);
             }
         }
     }
 
-    /// Whether the service is to run, so that what serves must not be taken away.
+    /// Returns true if the RayService should keep serving: it is neither terminating nor being
+    /// suspended.
     fn wants_to_serve(&self) -> bool {
         let runs = |service: RayService| service.metadata.deletion_timestamp.is_none();
         let suspending = self.condition("Suspending").is_some_and(|(status, _)| status == "True");
         self.service().is_some_and(runs) && !suspending
     }
 
-    /// What the operator of the clusters and the controllers of Kubernetes do.
+    /// Simulates the RayCluster operator and the Kubernetes controllers, and checks that requests
+    /// go only to ready clusters.
     fn settle(&mut self) {
         self.let_in();
         for cluster in self.clusters() {
@@ -418,17 +422,17 @@ impl Stage {
             }
         }
         if let Some(cluster) = self.leads_to().filter(|cluster| self.served_by.last() != Some(cluster)) {
-            let uid = self.uid_of(&cluster).expect("the cluster is there");
+            let uid = self.uid_of(&cluster).expect("an existing cluster");
             assert!(
                 self.dashboards.get(&uid).is_some_and(|serve| serve.runs(self)),
                 "{cluster} is not ready for requests"
             );
-            let takes_requests = self
+            let has_endpoint = self
                 .endpoints()
                 .iter()
                 .flat_map(|slice| slice.endpoints.iter().flatten())
                 .any(|endpoint| endpoint.conditions.as_ref().and_then(|conditions| conditions.ready) == Some(true));
-            assert!(takes_requests, "none of the pods of {cluster} takes requests");
+            assert!(has_endpoint, "{cluster} has no ready endpoint");
             if let Some(before) = self.served_by.last().and_then(|before| self.uid_of(before)) {
                 self.left_at.insert(before, self.now);
             }
@@ -448,7 +452,7 @@ impl Stage {
             answer,
         };
         assert_eq!(call.head_service, format!("{}-head-svc", call.cluster));
-        let uid = self.uid_of(&call.cluster).expect("the cluster is there");
+        let uid = self.uid_of(&call.cluster).expect("an existing cluster");
         let workers = self.worker_pods.get(&call.cluster).cloned().unwrap_or_default();
         let dashboard = self.dashboards.entry(uid).or_default();
         let runs = dashboard.deployed_at.is_some_and(|at| at + self.deploy <= self.now);

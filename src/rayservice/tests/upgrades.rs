@@ -1,4 +1,4 @@
-//! How one cluster takes the place of another.
+//! Upgrades that replace one cluster by another.
 
 use jiff::SignedDuration;
 use kube_core::ResourceExt;
@@ -9,7 +9,7 @@ use super::{chat, config, serving, state, version, with_another_group};
 use sluice_api::ray::names;
 
 #[test]
-fn b06_another_version_gets_a_cluster_that_takes_over_once_it_runs() {
+fn b06_new_version_gets_a_cluster_that_takes_over_once_it_is_running() {
     let mut stage = serving();
     let old = stage.living()[0].clone();
     stage.deploy = SignedDuration::from_secs(20);
@@ -21,13 +21,13 @@ fn b06_another_version_gets_a_cluster_that_takes_over_once_it_runs() {
     assert!(stage.message("UpgradeInProgress").contains("application one is DEPLOYING"));
     assert_eq!(stage.leads_to(), Some(old.clone()));
     let status = stage.service().and_then(|service| service.status).expect("a status");
-    assert!(status.active_service_status.and_then(|active| active.application_statuses).is_some(), "not blanked");
+    assert!(status.active_service_status.and_then(|active| active.application_statuses).is_some(), "applications are kept");
 
     stage.play(20);
-    let new = stage.leads_to().expect("somebody serves");
+    let new = stage.leads_to().expect("a serving cluster");
     assert_ne!(new, old);
     assert_eq!(stage.named(), (Some(new.clone()), None));
-    assert_eq!(stage.living().len(), 2, "the old one is kept for those who still talk to it");
+    assert_eq!(stage.living().len(), 2, "the old one is kept for open connections");
     assert_eq!(stage.told("UpgradeStarted") + stage.told("Promoted"), 2);
 
     stage.play(70);
@@ -36,7 +36,7 @@ fn b06_another_version_gets_a_cluster_that_takes_over_once_it_runs() {
 }
 
 #[test]
-fn b10_a_configuration_that_comes_with_another_cluster_never_reaches_the_one_that_serves() {
+fn b10_configuration_changed_with_the_cluster_spec_never_reaches_the_active_cluster() {
     let mut stage = serving();
     let old = stage.living()[0].clone();
     stage.pods_start = false;
@@ -51,13 +51,13 @@ fn b10_a_configuration_that_comes_with_another_cluster_never_reaches_the_one_tha
 
     stage.pods_start = true;
     stage.play(30);
-    let new = stage.leads_to().expect("somebody serves");
+    let new = stage.leads_to().expect("a serving cluster");
     assert_eq!(stage.applied(&new)[0]["applications"][0]["name"], "three");
     assert_eq!(stage.applied(&old).len(), 1);
 }
 
 #[test]
-fn a_change_taken_back_costs_nothing() {
+fn reverted_change_deletes_the_pending_cluster_immediately() {
     let mut stage = serving();
     let old = stage.living();
     stage.gated = true;
@@ -68,14 +68,14 @@ fn a_change_taken_back_costs_nothing() {
     stage.edit(version("2.53.0"));
     stage.play(2);
 
-    assert_eq!(stage.living(), old, "what never served goes at once");
+    assert_eq!(stage.living(), old, "a cluster that never served is deleted immediately");
     assert_eq!(stage.condition("UpgradeInProgress"), state("False", "NoPendingCluster"));
     assert_eq!(stage.told("UpgradeCancelled"), 1);
     assert_eq!(stage.served_by, old);
 }
 
 #[test]
-fn b05_another_change_replaces_the_pending_cluster() {
+fn b05_further_change_replaces_the_pending_cluster() {
     let mut stage = serving();
     stage.pods_start = false;
     stage.edit(version("2.54.0"));
@@ -93,13 +93,13 @@ fn b05_another_change_replaces_the_pending_cluster() {
 }
 
 #[test]
-fn a_pending_cluster_without_a_head_blocks_nothing() {
+fn pending_cluster_without_a_head_blocks_nothing() {
     let mut stage = serving();
     let old = stage.living()[0].clone();
     stage.pods_start = false;
     stage.edit(version("2.54.0"));
     stage.play(30);
-    assert!(stage.message("UpgradeInProgress").contains("its head is not ready (HeadPodNotFound)"));
+    assert!(stage.message("UpgradeInProgress").contains("its head pod is not ready (HeadPodNotFound)"));
 
     stage.edit(json!({"spec": {"serveConfigV2": config("two"), "rayClusterConfig": {"rayVersion": "2.53.0"}}}));
     stage.play(20);
@@ -109,7 +109,7 @@ fn a_pending_cluster_without_a_head_blocks_nothing() {
 }
 
 #[test]
-fn there_and_back_again_never_takes_a_name_that_is_still_taken() {
+fn name_of_a_terminating_cluster_is_not_reused() {
     let mut stage = serving();
     stage.pods_start = false;
     stage.edit(version("2.54.0"));
@@ -125,12 +125,12 @@ fn there_and_back_again_never_takes_a_name_that_is_still_taken() {
     stage.play(1);
 
     let again = stage.named().1.expect("a pending cluster");
-    assert_ne!(again, second, "the first one is not gone yet");
+    assert_ne!(again, second, "the first one is still terminating");
     assert_eq!(stage.clusters().len(), 3);
 }
 
 #[test]
-fn what_served_before_serves_again_while_it_is_still_warm() {
+fn draining_cluster_serves_again_when_the_spec_is_reverted() {
     let mut stage = serving();
     let old = stage.living()[0].clone();
     stage.edit(version("2.54.0"));
@@ -141,13 +141,13 @@ fn what_served_before_serves_again_while_it_is_still_warm() {
     stage.play(5);
 
     assert_eq!(stage.leads_to(), Some(old.clone()));
-    assert_eq!(stage.told("CreatedRayCluster"), 2, "nothing was made for it");
+    assert_eq!(stage.told("CreatedRayCluster"), 2, "no cluster was created for it");
     stage.play(100);
     assert_eq!(stage.living(), [old]);
 }
 
 #[test]
-fn a_change_taken_back_as_traffic_moves_leaves_both_clusters_their_time() {
+fn change_reverted_while_traffic_moves_keeps_both_clusters_for_the_deletion_delay() {
     let mut stage = serving();
     let old = stage.leads_to();
     stage.edit(version("2.54.0"));
@@ -156,7 +156,7 @@ fn a_change_taken_back_as_traffic_moves_leaves_both_clusters_their_time() {
         stage.beat(end, &|_| true);
     }
     let new = stage.leads_to();
-    assert_eq!((stage.named().0, new != old), (old.clone(), true), "the status is behind");
+    assert_eq!((stage.named().0, new != old), (old.clone(), true), "the status lags behind");
 
     stage.edit(version("2.53.0"));
     stage.play(10);
@@ -169,7 +169,7 @@ fn a_change_taken_back_as_traffic_moves_leaves_both_clusters_their_time() {
 }
 
 #[test]
-fn replicas_that_change_change_no_cluster() {
+fn replica_changes_do_not_affect_existing_clusters() {
     let mut stage = serving();
     let before = stage.living();
     let mut groups = chat()["spec"]["rayClusterConfig"]["workerGroupSpecs"].clone();
@@ -182,7 +182,7 @@ fn replicas_that_change_change_no_cluster() {
 }
 
 #[test]
-fn b03_a_group_that_is_appended_is_added_in_place_and_leaves_the_others_as_they_have_become() {
+fn b03_appended_group_is_added_in_place_and_keeps_the_scaled_groups() {
     let mut stage = serving();
     let before = stage.living();
     let mut scaled = chat()["spec"]["rayClusterConfig"]["workerGroupSpecs"].clone();
@@ -200,7 +200,7 @@ fn b03_a_group_that_is_appended_is_added_in_place_and_leaves_the_others_as_they_
 }
 
 #[test]
-fn a_strategy_that_allows_no_new_cluster_is_told() {
+fn upgrade_blocked_by_the_strategy_is_reported() {
     let mut stage = serving();
     let before = stage.living();
     stage.edit(json!({"spec": {"upgradeStrategy": {"type": "None"}}}));
@@ -220,7 +220,7 @@ fn a_strategy_that_allows_no_new_cluster_is_told() {
 }
 
 #[test]
-fn a_cluster_without_workers_takes_over_once_its_head_takes_requests() {
+fn cluster_without_workers_takes_over_once_its_head_serves() {
     let mut stage = Stage::new(chat());
     stage.workers = false;
     stage.play(30);
@@ -231,7 +231,7 @@ fn a_cluster_without_workers_takes_over_once_its_head_takes_requests() {
 }
 
 #[test]
-fn clusters_of_kuberay_are_taken_over_as_they_are() {
+fn kuberay_clusters_are_adopted_unchanged() {
     let mut stage = serving();
     let name = stage.living()[0].clone();
     let annotations = json!({(names::SPEC_HASH_ANNOTATION): "94Q7P53ETTCG3N1LC5S2KGF6PI8U6FHG", (names::SERVE_CONFIG_HASH_ANNOTATION): null});

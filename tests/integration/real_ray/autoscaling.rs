@@ -60,8 +60,8 @@ pub(super) async fn a_worker_that_ray_asks_for_waits_for_quota_and_serves(stage:
     // which waits for quota, and says so, while the first one answers everything;
     let said = explained(env, &format!("pod/{worker}")).await;
     let slices = said["slices"].as_array().expect("slices");
-    let waiting = slices.iter().find(|slice| slice["stands"] == "waits").unwrap_or_else(|| panic!("{said}"));
-    assert_eq!(waiting["waitsFor"]["short"][0]["resource"], "cpu", "{said}");
+    let waiting = slices.iter().find(|slice| slice["state"] == "pending").unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(waiting["pending"]["shortfalls"][0]["resource"], "cpu", "{said}");
     load.next(SOME).await;
 
     // and once there is quota, it answers too.

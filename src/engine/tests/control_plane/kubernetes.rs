@@ -1,4 +1,4 @@
-//! What the controllers of Kubernetes do: the kubelet, the garbage collector, those of Jobs and of EndpointSlices.
+//! Simulated Kubernetes controllers: kubelet, garbage collector, Job and EndpointSlice controllers.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use sluice_api::condition;
 use sluice_api::ray::names;
 
 impl ControlPlane {
-    /// All of them have their turn.
+    /// Runs every controller once.
     pub(super) fn settle(&mut self) {
         let all: Vec<Name> = self.objects.keys().cloned().collect();
         for name in &all {
@@ -35,12 +35,13 @@ impl ControlPlane {
         }
     }
 
-    /// Ends what belongs to an object that is gone or waits for its own to go first; and lets the latter go when they are.
+    /// Garbage-collects an object whose owner is deleted or is deleted in the foreground; releases
+    /// the foreground finalizer of an object without dependents.
     fn collect(&mut self, name: &Name) {
         let Some(object) = self.objects.get(name) else { return };
         if let Some(owner) = owner(object) {
-            let holder = self.objects.values().find(|other| other["metadata"]["uid"] == *owner);
-            if holder.is_none_or(waits_for_its_own) {
+            let owner = self.objects.values().find(|other| other["metadata"]["uid"] == *owner);
+            if owner.is_none_or(waits_for_its_own) {
                 return self.end(name, false);
             }
         }
@@ -52,7 +53,7 @@ impl ControlPlane {
         }
     }
 
-    /// What the Job controller of Kubernetes does.
+    /// Acts as the Job controller: creates and deletes pods, and updates the status.
     fn run_job(&mut self, job: &str) {
         let name = ("Job".to_owned(), job.to_owned());
         let Some(object) = self.objects.get(&name) else { return };
@@ -93,6 +94,7 @@ impl ControlPlane {
         self.patch(&name, &json!({"status": status}));
     }
 
+    /// Writes the EndpointSlice of a Service from the readiness of its pods.
     fn publish_endpoints(&mut self, service: &str) {
         let Some(object) = self.objects.get(&("Service".to_owned(), service.to_owned())) else { return };
         let selector = &object["spec"]["selector"][names::CLUSTER_LABEL];

@@ -1,4 +1,4 @@
-//! What takes care of Gateways and routes, and Serve on workers that it needs.
+//! Simulated Gateway controller, and Serve with replicas on workers.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use super::{ControlPlane, name_of};
 
 impl ControlPlane {
-    /// Whoever lets requests in takes Gateways and routes as they are.
+    /// Acts as the Gateway controller: accepts all Gateways and routes.
     pub(super) fn let_in(&mut self) {
         for (kind, names) in [("Gateway", ["Accepted", "Programmed"]), ("HTTPRoute", ["Accepted", "ResolvedRefs"])] {
             for name in self.names(kind) {
                 let generation = self.object(kind, &name)["metadata"]["generation"].clone();
-                let conditions = names.map(|of| {
+                let conditions = names.map(|name| {
                     json!({
-                        "type": of, "status": "True", "reason": of, "message": "", "observedGeneration": generation,
+                        "type": name, "status": "True", "reason": name, "message": "", "observedGeneration": generation,
                         "lastTransitionTime": "2026-01-01T00:00:00Z",
                     })
                 });
@@ -30,19 +30,21 @@ impl ControlPlane {
         }
     }
 
-    /// How many replicas Serve wants on a cluster, if it was told of any.
+    /// Returns the target number of Serve replicas of a cluster; `None` without a Serve
+    /// configuration.
     pub(crate) fn wanted_replicas(&self, cluster: &str) -> Option<u64> {
         let config = self.serve.get(cluster)?;
         let full = config.pointer("/applications/0/deployments/0/num_replicas")?.as_f64()?;
         Some((full * config["target_capacity"].as_f64().unwrap_or(100.0) / 100.0).round() as u64)
     }
 
-    /// The deployments of a configuration as Serve tells of them: each replica runs on a worker of its own, if there is one.
+    /// Returns the deployments of a configuration as Serve reports them: each replica runs on a
+    /// separate worker, and is starting while there is none.
     pub(super) fn deployments(&self, cluster: &str, config: &Value) -> BTreeMap<String, Value> {
         let deployments = config.pointer("/applications/0/deployments").and_then(Value::as_array).into_iter().flatten();
         let capacity = config["target_capacity"].as_f64().unwrap_or(100.0);
         let workers = self.running(cluster).filter(|pod| name_of(pod).contains("worker")).count();
-        let told = deployments.map(|deployment| {
+        let reported = deployments.map(|deployment| {
             let full = deployment["num_replicas"].as_f64().unwrap_or(1.0);
             let wanted = (full * capacity / 100.0).round() as usize;
             let state = |index| json!({"state": if index < workers { "RUNNING" } else { "STARTING" }});
@@ -53,6 +55,6 @@ impl ControlPlane {
                 json!({"status": "HEALTHY", "deployment_config": {"num_replicas": full as u32}, "replicas": replicas}),
             )
         });
-        told.collect()
+        reported.collect()
     }
 }

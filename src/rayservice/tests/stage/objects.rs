@@ -1,4 +1,4 @@
-//! What objects look like, and what others do to them.
+//! Object fixtures, and changes made by other clients.
 
 use kube_core::ResourceExt;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::Stage;
 use sluice_api::ray::{RayCluster, names};
 
-/// The head pod of a cluster, ready.
+/// Returns the ready head pod of a cluster.
 pub(super) fn head_pod(cluster: &RayCluster) -> Value {
     json!({
         "metadata": {
@@ -23,12 +23,12 @@ pub(super) fn head_pod(cluster: &RayCluster) -> Value {
 }
 
 impl Stage {
-    /// Takes an object away at once.
+    /// Removes an object immediately.
     pub(crate) fn forget(&mut self, kind: &str, name: &str) {
         self.objects.remove(&(kind.to_owned(), name.to_owned()));
     }
 
-    /// Changes an object as somebody else would.
+    /// Patches an object as another client would.
     pub(crate) fn meddle(&mut self, kind: &str, name: &str, patch: Value) {
         self.patch(&(kind.to_owned(), name.to_owned()), &patch);
     }

@@ -1,4 +1,4 @@
-//! Gateways that let requests in, workers that come and go, and replicas of Serve that take their time.
+//! Simulated Gateway controller, worker pods and Serve replicas.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::incremental::routes::route_name;
 use sluice_api::ray::{RayCluster, names};
 use sluice_raycluster::groups::replicas;
 
-/// The group whose workers are counted.
+/// Worker group whose workers are simulated.
 const GROUP: &str = "small";
 
 /// A worker pod.
@@ -24,7 +24,7 @@ pub(crate) struct Worker {
     is_going: bool,
 }
 
-/// How many replicas Serve runs of so many, at a capacity in percent: as Ray's own code has it.
+/// Returns how many replicas Serve runs of `full` at a capacity in percent; rounded as in Ray.
 fn rounded(full: u64, capacity: &Value) -> u64 {
     match capacity.as_u64() {
         None => full,
@@ -34,12 +34,13 @@ fn rounded(full: u64, capacity: &Value) -> u64 {
 }
 
 impl Dashboard {
-    /// Whether its applications run.
+    /// Returns true if its applications are running.
     pub(super) fn runs(&self, stage: &Stage) -> bool {
         self.deployed_at.is_some_and(|at| at + stage.deploy <= stage.now)
     }
 
-    /// Takes a configuration. Another one is deployed anew; another capacity changes how many replicas there are.
+    /// Applies a configuration. A different one redeploys the applications; a different capacity
+    /// only changes the number of replicas.
     pub(super) fn apply(&mut self, config: Value, now: Timestamp, deploy: SignedDuration) {
         let without_capacity = |config: &Value| {
             let mut config = config.clone();
@@ -55,11 +56,11 @@ impl Dashboard {
         self.applied.push(config);
     }
 
-    /// How many replicas of each deployment run.
+    /// Returns the number of running replicas of each deployment.
     pub(super) fn running(&self, now: Timestamp, deploy: SignedDuration) -> u64 {
         let wanted = self.wanted();
         let is_settled = self.scaled_at.is_some_and(|at| at + deploy <= now);
-        // Fewer is quick, more takes its time.
+        // Scaling down is immediate, scaling up takes the deploy time.
         if is_settled { wanted } else { self.ran.min(wanted) }
     }
 
@@ -72,7 +73,8 @@ impl Dashboard {
         rounded(self.full().unwrap_or(0), &capacity)
     }
 
-    /// Puts each replica on a worker, where it stays. The oldest go first, from the workers that our operator would take last.
+    /// Places each replica on a worker, where it stays. The oldest replicas stop first; they are on
+    /// the workers that the operator would remove last.
     pub(super) fn place(&mut self, workers: &[Worker]) {
         self.places.retain(|place| workers.iter().any(|worker| worker.ip == *place));
         let wanted = usize::try_from(self.wanted()).expect("few");
@@ -84,7 +86,7 @@ impl Dashboard {
         }
     }
 
-    /// What Serve tells of its deployments, if the configuration has any.
+    /// Returns the deployment statuses; empty if the configuration has no deployments.
     pub(super) fn deployments(&self, now: Timestamp, deploy: SignedDuration, places: bool) -> BTreeMap<String, Value> {
         let Some(full) = self.full() else { return BTreeMap::new() };
         let running = self.running(now, deploy);
@@ -102,7 +104,7 @@ impl Dashboard {
 }
 
 impl Stage {
-    /// What takes care of Gateways tells what it made of them.
+    /// Sets the status of Gateways and routes as a Gateway controller does.
     pub(super) fn let_in(&mut self) {
         if !self.lets_in {
             return;
@@ -120,10 +122,10 @@ impl Stage {
                     "Gateway" => json!({"conditions": conditions}),
                     _ => {
                         let parents = object["spec"]["parentRefs"].as_array().cloned().unwrap_or_default();
-                        let told = parents.into_iter().map(
+                        let statuses = parents.into_iter().map(
                             |parent| json!({"parentRef": parent, "controllerName": "a", "conditions": conditions}),
                         );
-                        json!({"parents": told.collect::<Vec<_>>()})
+                        json!({"parents": statuses.collect::<Vec<_>>()})
                     }
                 };
                 if object["status"] != status {
@@ -137,7 +139,7 @@ impl Stage {
         }
     }
 
-    /// Workers follow what their group asks for.
+    /// Creates and deletes workers to match their group.
     pub(super) fn move_workers(&mut self, cluster: &RayCluster) {
         let runs =
             cluster.metadata.deletion_timestamp.is_none() && cluster.spec.suspend != Some(true) && self.pods_start;
@@ -172,12 +174,12 @@ impl Stage {
         }
     }
 
-    /// The worker pods of each cluster.
+    /// Returns the worker pods by cluster name.
     pub(super) fn workers_by_cluster(&self) -> BTreeMap<String, Vec<Pod>> {
         let pod = |worker: &Worker| {
-            let going = worker.is_going.then_some(self.now);
+            let deletion_timestamp = worker.is_going.then_some(self.now);
             let pod = json!({
-                "metadata": {"name": worker.name, "labels": {(names::GROUP_LABEL): GROUP}, "deletionTimestamp": going},
+                "metadata": {"name": worker.name, "labels": {(names::GROUP_LABEL): GROUP}, "deletionTimestamp": deletion_timestamp},
                 "status": {"phase": "Running", "podIP": worker.ip, "conditions": [{"type": "Ready", "status": "True"}]},
             });
             serde_json::from_value(pod).expect("a pod")
@@ -185,17 +187,17 @@ impl Stage {
         self.worker_pods.iter().map(|(cluster, workers)| (cluster.clone(), workers.iter().map(pod).collect())).collect()
     }
 
-    /// The names of the worker pods of a cluster.
+    /// Returns the names of the worker pods of a cluster.
     pub(crate) fn worker_names(&self, cluster: &str) -> Vec<String> {
         self.worker_pods.get(cluster).into_iter().flatten().map(|worker| worker.name.clone()).collect()
     }
 
-    /// All worker pods that there are.
+    /// Returns the number of all worker pods.
     pub(crate) fn workers_there(&self) -> usize {
         self.worker_pods.values().map(Vec::len).sum()
     }
 
-    /// Where the serve Service leads to.
+    /// Returns the EndpointSlices of the serve Service.
     pub(super) fn endpoints(&self) -> Vec<EndpointSlice> {
         let Some(cluster) = self.leads_to() else { return Vec::new() };
         let Some(pod) = self.object("Pod", &format!("{cluster}-head")) else { return Vec::new() };
@@ -210,7 +212,7 @@ impl Stage {
         vec![serde_json::from_value(slice).expect("a slice")]
     }
 
-    /// Where the Services of the clusters lead to.
+    /// Returns the EndpointSlices of the backend Services.
     pub(super) fn backend_slices(&self) -> Vec<EndpointSlice> {
         let slice = |cluster: String| {
             let pod = self.object("Pod", &format!("{cluster}-head"))?;
@@ -229,31 +231,33 @@ impl Stage {
         self.living().into_iter().filter_map(slice).collect()
     }
 
-    /// The route that the service is reached by.
+    /// Returns the route of the RayService.
     fn route(&self) -> Option<&Value> {
         self.object("HTTPRoute", &route_name(&self.service()?))
     }
 
-    /// How much of what the first rule of the route gives to the service a cluster gets, in percent.
+    /// Returns the cluster's share of the RayService's weight in the first rule of the route, in
+    /// percent.
     pub(crate) fn share(&self, cluster: &str) -> u64 {
         let Some(route) = self.route() else { return 0 };
         let backends = route["spec"]["rules"][0]["backendRefs"].as_array().cloned().unwrap_or_default();
-        let of_service = |backend: &&Value| backend["name"].as_str().is_some_and(|name| name.starts_with("chat-"));
+        let is_own = |backend: &&Value| backend["name"].as_str().is_some_and(|name| name.starts_with("chat-"));
         let weight = |backend: &Value| backend["weight"].as_u64().unwrap_or(1);
-        let all: u64 = backends.iter().filter(of_service).map(weight).sum();
+        let total: u64 = backends.iter().filter(is_own).map(weight).sum();
         let own = backends.iter().find(|backend| backend["name"] == format!("{cluster}-serve-svc"));
-        own.map_or(0, weight) * 100 / all.max(1)
+        own.map_or(0, weight) * 100 / total.max(1)
     }
 
-    /// What must hold at every moment of an upgrade in steps: the shares are all of the traffic, and what runs carries them.
+    /// Checks the invariants of an incremental upgrade: the shares add up to 100 percent, and the
+    /// running replicas cover them.
     pub(crate) fn check_shares(&self) {
         if self.route().is_none() {
             return;
         }
         assert!(!self.tells_places || self.missed.is_empty(), "{:?} held replicas", self.missed);
         let living = self.living();
-        let all: u64 = living.iter().map(|cluster| self.share(cluster)).sum();
-        assert_eq!(all, 100, "the shares of {living:?}");
+        let total: u64 = living.iter().map(|cluster| self.share(cluster)).sum();
+        assert_eq!(total, 100, "the shares of {living:?}");
         for cluster in living.iter().filter(|cluster| self.share(cluster) > 0) {
             let uid = self.cluster(cluster).uid().unwrap_or_default();
             let dashboard = self.dashboards.get(&uid).cloned().unwrap_or_default();
