@@ -12,8 +12,10 @@ const NOTE: &str = "<!-- Generated from the code; `make generate` writes it. -->
 
 /// Returns name and text of every reference page.
 pub(crate) fn pages(sources: &[Source]) -> Vec<(String, String)> {
-    let code: Vec<&Source> =
-        sources.iter().filter(|source| source.is_rust() && source.path.starts_with("src/") && !is_test(source)).collect();
+    let code: Vec<&Source> = sources
+        .iter()
+        .filter(|source| source.is_rust() && source.path.starts_with("src/") && !is_test(source))
+        .collect();
     vec![
         ("cli.md".to_owned(), cli()),
         ("metrics.md".to_owned(), metrics()),
@@ -83,8 +85,12 @@ fn constants(code: &[&Source]) -> Vec<Constant> {
     for source in code {
         for declaration in declared.captures_iter(&source.text) {
             let place = declaration.get(0).map_or(0, |whole| whole.start());
-            let inside = module.captures_iter(&source.text[..place]).last().map_or("", |name| name.get(1).map_or("", |name| name.as_str()));
-            let doc: Vec<&str> = declaration["doc"].lines().map(|line| line.trim().trim_start_matches('/').trim()).collect();
+            let inside = module
+                .captures_iter(&source.text[..place])
+                .last()
+                .map_or("", |name| name.get(1).map_or("", |name| name.as_str()));
+            let doc: Vec<&str> =
+                declaration["doc"].lines().map(|line| line.trim().trim_start_matches('/').trim()).collect();
             found.push(Constant {
                 value: declaration["value"].to_owned(),
                 doc: doc.join(" "),
@@ -99,7 +105,11 @@ fn constants(code: &[&Source]) -> Vec<Constant> {
 /// Returns every annotation, label and finalizer: keys with a domain and a lower-case name.
 fn keys(code: &[&Source]) -> String {
     let key = Regex::new(r"^(sluice\.dev|kueue\.x-k8s\.io|ray\.io)/[a-z]").expect("a pattern");
-    table("Annotations, labels and finalizers", "key", constants(code).into_iter().filter(|constant| key.is_match(&constant.value)))
+    table(
+        "Annotations, labels and finalizers",
+        "key",
+        constants(code).into_iter().filter(|constant| key.is_match(&constant.value)),
+    )
 }
 
 /// Returns every condition type and reason.
@@ -108,14 +118,18 @@ fn conditions(code: &[&Source]) -> String {
     let word = Regex::new(r"^[A-Z][A-Za-z]+$").expect("a pattern");
     let is_condition = |constant: &Constant| {
         own.is_match(&constant.value)
-            || word.is_match(&constant.value) && (constant.module.ends_with("reason") || constant.doc.contains("ondition") || constant.doc.contains("eason"))
+            || word.is_match(&constant.value)
+                && (constant.module.ends_with("reason")
+                    || constant.doc.contains("ondition")
+                    || constant.doc.contains("eason"))
     };
     table("Condition types and reasons", "type or reason", constants(code).into_iter().filter(is_condition))
 }
 
 /// Returns every reason of a Kubernetes Event, with the file that emits it.
 fn events(code: &[&Source]) -> String {
-    let emitted = Regex::new(r#"(?s)(?:\w+::(normal|warning)\([^"]{0,80}?|\.(note|event)\()"([A-Z][A-Za-z]+)""#).expect("a pattern");
+    let emitted = Regex::new(r#"(?s)(?:\w+::(normal|warning)\([^"]{0,80}?|\.(note|event)\()"([A-Z][A-Za-z]+)""#)
+        .expect("a pattern");
     let mut reasons: BTreeMap<String, (String, String)> = BTreeMap::new();
     for source in code {
         for event in emitted.captures_iter(&source.text) {

@@ -31,7 +31,8 @@ pub(crate) fn read(root: &Path) -> Result<Vec<Source>, Failure> {
     }
     let mut sources = Vec::new();
     for path in String::from_utf8(listed.stdout)?.lines() {
-        let is_text = [".rs", ".md", ".yaml", ".toml", ".go", "Makefile", ".ci/run"].iter().any(|end| path.ends_with(end));
+        let is_text =
+            [".rs", ".md", ".yaml", ".toml", ".go", "Makefile", ".ci/run"].iter().any(|end| path.ends_with(end));
         if is_text && root.join(path).is_file() {
             sources.push(Source { path: path.to_owned(), text: std::fs::read_to_string(root.join(path))? });
         }

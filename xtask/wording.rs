@@ -26,12 +26,34 @@ const RETIRED: &[(&str, &str)] = &[
 
 /// Names that were retired; a definition or use of one is an error.
 const RETIRED_NAMES: &[&str] = &[
-    "Doubts", "Doubt", "Footing", "Habits", "Setbacks", "Notebook", "Untold", "Halves", "Makeup", "Apart", "Census", "Molds",
-    "Newcomer", "Farewell", "Ways", "Rehearsal", "Restless", "Keeper", "Teller", "Breach", "Onlooker", "Ladder", "Rung",
+    "Doubts",
+    "Doubt",
+    "Footing",
+    "Habits",
+    "Setbacks",
+    "Notebook",
+    "Untold",
+    "Halves",
+    "Makeup",
+    "Apart",
+    "Census",
+    "Molds",
+    "Newcomer",
+    "Farewell",
+    "Ways",
+    "Rehearsal",
+    "Restless",
+    "Keeper",
+    "Teller",
+    "Breach",
+    "Onlooker",
+    "Ladder",
+    "Rung",
 ];
 
 /// Files in which a retired word is quoted: the tables of the words themselves, and records of other programs.
-const EXCEPTIONS: &[&str] = &["xtask/wording.rs", "docs/contributing/glossary.md", "CHANGELOG.md", "tests/simulation/api/recorded/"];
+const EXCEPTIONS: &[&str] =
+    &["xtask/wording.rs", "docs/contributing/glossary.md", "CHANGELOG.md", "tests/simulation/api/recorded/"];
 
 /// Share of doc comments, in percent, that may open with a question word.
 const QUESTION_DOCS_PERCENT: usize = 3;
@@ -53,7 +75,10 @@ pub(crate) fn check(sources: &[Source]) -> Vec<String> {
             if source.is_rust()
                 && let Some(found) = names.find(line)
             {
-                problems.push(format!("{place}: the name {:?} is retired; see docs/contributing/glossary.md", found.as_str()));
+                problems.push(format!(
+                    "{place}: the name {:?} is retired; see docs/contributing/glossary.md",
+                    found.as_str()
+                ));
             }
         }
     }
@@ -71,7 +96,11 @@ pub(crate) fn check_docs(sources: &[Source]) -> Vec<String> {
             if is_doc(line) && !is_doc(previous) {
                 docs += 1;
                 if opens.is_match(line) {
-                    questions.push(format!("{}:{}: the doc comment opens with a question word", source.path, number + 1));
+                    questions.push(format!(
+                        "{}:{}: the doc comment opens with a question word",
+                        source.path,
+                        number + 1
+                    ));
                 }
             }
             previous = line;

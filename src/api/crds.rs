@@ -32,10 +32,8 @@ pub fn to_yaml() -> String {
 /// Returns the files of `config/crd`: their names and contents, the kustomization included.
 pub fn files() -> Vec<(String, String)> {
     let note = "# Generated from src/api; `make generate` writes it.\n";
-    let mut files: Vec<(String, String)> = all()
-        .iter()
-        .map(|definition| (file_name(definition), format!("{note}{}", yaml_of(definition))))
-        .collect();
+    let mut files: Vec<(String, String)> =
+        all().iter().map(|definition| (file_name(definition), format!("{note}{}", yaml_of(definition)))).collect();
     let resources: String = files.iter().map(|(name, _)| format!("- {name}\n")).collect();
     let kustomization =
         format!("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n{resources}");

@@ -69,8 +69,7 @@ pub(super) fn run(options: ExplainOptions) -> Result<ExitCode, Failure> {
         namespace: Some(namespace),
         name: options.subject.name,
     };
-    let explanation =
-        explain(&engine, &subject).ok_or_else(|| format!("{subject} not found, or not part of a job"))?;
+    let explanation = explain(&engine, &subject).ok_or_else(|| format!("{subject} not found, or not part of a job"))?;
     options.output.print(&explanation)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -206,7 +206,10 @@ leaderElection: {leaderElect: false, resourceName: x}",
 #[case::unknown_in_an_unsupported_section("multiKueue: {gcIntervall: 1m}", "multiKueue.gcIntervall: unknown field")]
 #[case::not_a_mapping("resources: 5", "resources: 5: must be a mapping")]
 #[case::not_a_list("resources: {transformations: 5}", "resources.transformations: 5: must be a list")]
-#[case::negative("waitForPodsReady: {timeout: -5m}", "waitForPodsReady.timeout: \"-5m\": must be a non-negative duration")]
+#[case::negative(
+    "waitForPodsReady: {timeout: -5m}",
+    "waitForPodsReady.timeout: \"-5m\": must be a non-negative duration"
+)]
 #[case::no_unit("waitForPodsReady: {timeout: 5}", "waitForPodsReady.timeout: 5: must be a non-negative duration")]
 #[case::selector_of_everything(
     "managedJobsNamespaceSelector: {}",
@@ -252,10 +255,7 @@ leaderElection: {leaderElect: false, resourceName: x}",
     "waitForPodsReady: {requeuingStrategy: {backoffBaseSeconds: 2147483648}}",
     "backoffBaseSeconds: 2147483648: must be an integer from 0 to 2147483647"
 )]
-#[case::not_a_boolean(
-    "waitForPodsReady: {blockAdmission: maybe}",
-    "blockAdmission: \"maybe\": must be true or false"
-)]
+#[case::not_a_boolean("waitForPodsReady: {blockAdmission: maybe}", "blockAdmission: \"maybe\": must be true or false")]
 #[case::no_strategy(
     "fairSharing: {}",
     "fairSharing.preemptionStrategies: required, must be [LessThanOrEqualToFinalShare]"

@@ -177,10 +177,7 @@ mod tests {
     #[case::spec(json!({"name": "a", "uid": "u", "generation": 2}), 2)]
     #[case::label(json!({"name": "a", "uid": "u", "generation": 1, "labels": {"a": "b"}}), 2)]
     #[case::recreated_object(json!({"name": "a", "uid": "v", "generation": 1}), 2)]
-    fn derived_value_is_recomputed_unless_only_the_status_changed(
-        #[case] changed: Value,
-        #[case] expected: i32,
-    ) {
+    fn derived_value_is_recomputed_unless_only_the_status_changed(#[case] changed: Value, #[case] expected: i32) {
         let mut derived = Derived::default();
         derived.see(&pod(json!({"name": "a", "uid": "u", "generation": 1})), |_| 1);
 

@@ -267,8 +267,8 @@ fn slice_stands(engine: &Engine, slice: &Slice<'_>) -> Option<SliceStands> {
     })
 }
 
-/// Returns the ClusterQueue of a Workload and its Cohorts from the nearest to the root; empty if the
-/// LocalQueue doesn't exist or names no ClusterQueue.
+/// Returns the ClusterQueue of a Workload and its Cohorts from the nearest to the root; empty if
+/// the LocalQueue doesn't exist or names no ClusterQueue.
 pub(super) fn path(world: &World, workload: &Workload) -> Vec<String> {
     let local =
         ObjectKey::new(workload.namespace().unwrap_or_default(), workload.spec.queue_name.clone().unwrap_or_default());

@@ -150,7 +150,8 @@ impl Rehearsal {
         Ok(self.objects.get(&name).cloned().map_or(answer, Answer::Object))
     }
 
-    /// Stores a new object with the metadata that an API server would set. Unwatched kinds are ignored.
+    /// Stores a new object with the metadata that an API server would set. Unwatched kinds are
+    /// ignored.
     fn create(&mut self, reference: &ObjectRef, mut object: Value) {
         if let Some(fields) = object.as_object_mut() {
             fields.remove("status");

@@ -79,7 +79,9 @@ pub(super) fn of(waiting: &Waiting, cluster_queue: &str) -> Vec<Remedy> {
                 "spec.namespaceSelector of ClusterQueue {cluster_queue} selects namespace {namespace}"
             ))]
         }
-        Waiting::Gated(by) => vec![Remedy::of(format!("{by} is removed from the annotation {ADMISSION_GATED_BY_ANNOTATION}"))],
+        Waiting::Gated(by) => {
+            vec![Remedy::of(format!("{by} is removed from the annotation {ADMISSION_GATED_BY_ANNOTATION}"))]
+        }
         Waiting::Backoff(until) => vec![Remedy::of(format!("the backoff ends at {until}"))],
         Waiting::PredecessorEvicted(key) => vec![Remedy::of(format!("the pods of Workload {key} have terminated"))],
         Waiting::BadRequest(problem) => vec![Remedy::of(format!("its resource requests are fixed: {problem}"))],
@@ -109,13 +111,15 @@ fn of_quota(obstacles: &[Obstacle], cluster_queue: &str) -> Vec<Remedy> {
     match lacks(obstacles) {
         Ok(lacks) => raised(lacks, obstacles, cluster_queue),
         Err((pod_set, problems)) => {
-            vec![Remedy::of(format!("ClusterQueue {cluster_queue} has a flavor that matches pod set {pod_set}: {problems}"))]
+            vec![Remedy::of(format!(
+                "ClusterQueue {cluster_queue} has a flavor that matches pod set {pod_set}: {problems}"
+            ))]
         }
     }
 }
 
-/// Returns the largest shortfall of each flavor and resource, for the first flavor of each pod set in
-/// which only quota is missing.
+/// Returns the largest shortfall of each flavor and resource, for the first flavor of each pod set
+/// in which only quota is missing.
 ///
 /// # Errors
 /// Names the first pod set without such a flavor, and its obstacles.
@@ -131,7 +135,8 @@ fn lacks(obstacles: &[Obstacle]) -> Result<Vec<&Shortfall>, (&str, String)> {
             return Err((pod_set, problems.join("; ")));
         };
         for shortfall in shortfalls {
-            // The shortfall of a pod set includes the requests of earlier pod sets, so the largest counts.
+            // The shortfall of a pod set includes the requests of earlier pod sets, so the largest
+            // counts.
             let largest = lacks.entry((&shortfall.flavor, &shortfall.resource)).or_insert(shortfall);
             if largest.missing_now < shortfall.missing_now {
                 *largest = shortfall;
@@ -141,7 +146,8 @@ fn lacks(obstacles: &[Obstacle]) -> Result<Vec<&Shortfall>, (&str, String)> {
     Ok(lacks.into_values().collect())
 }
 
-/// Returns the shortfalls in the first flavor in which only quota is missing; None if there is none.
+/// Returns the shortfalls in the first flavor in which only quota is missing; None if there is
+/// none.
 fn in_first_flavor<'a>(obstacles: &[&'a Obstacle]) -> Option<Vec<&'a Shortfall>> {
     let shortfalls = obstacles.iter().filter_map(|obstacle| match obstacle {
         Obstacle::Short(shortfall) | Obstacle::Exceeds(shortfall) => Some(shortfall),
@@ -154,8 +160,9 @@ fn in_first_flavor<'a>(obstacles: &[&'a Obstacle]) -> Option<Vec<&'a Shortfall>>
 
 fn raised(lacks: Vec<&Shortfall>, obstacles: &[Obstacle], cluster_queue: &str) -> Vec<Remedy> {
     let show = |lack: &Shortfall, amount: Amount| amount.display(&lack.resource).to_string();
-    let each =
-        |describe: &dyn Fn(&Shortfall) -> String| lacks.iter().map(|lack| describe(lack)).collect::<Vec<_>>().join(", and ");
+    let each = |describe: &dyn Fn(&Shortfall) -> String| {
+        lacks.iter().map(|lack| describe(lack)).collect::<Vec<_>>().join(", and ")
+    };
     let mut remedies = Vec::new();
     if obstacles.iter().all(|obstacle| !matches!(obstacle, Obstacle::Exceeds(_))) {
         let freed = each(&|lack| {
@@ -241,7 +248,10 @@ mod tests {
         let unsuitable = Obstacle::Unsuitable { pod_set: "small".into(), flavor: "spot".into(), problem };
         let remedies = of(&Waiting::Quota(vec![unsuitable]), "team-a");
         assert_eq!(remedies.len(), 1);
-        assert!(remedies[0].what.starts_with("ClusterQueue team-a has a flavor that matches pod set small: "), "{remedies:?}");
+        assert!(
+            remedies[0].what.starts_with("ClusterQueue team-a has a flavor that matches pod set small: "),
+            "{remedies:?}"
+        );
         assert!(remedies[0].quota.is_empty());
     }
 

@@ -135,8 +135,8 @@ pub fn manifests(text: &str, namespace: &str) -> Result<Vec<Value>, String> {
     Ok(manifests)
 }
 
-/// Decodes an object, with defaults and generated metadata in place of the API server's; None if its
-/// kind isn't watched.
+/// Decodes an object, with defaults and generated metadata in place of the API server's; None if
+/// its kind isn't watched.
 ///
 /// # Errors
 /// If the object is invalid.

@@ -36,8 +36,10 @@ impl<'a> Apart<'a> {
         }
         let pinned = (view.pinned)(waiting.workload);
         let requested = waiting.record.members.iter().filter(|share| new.contains(share.uid.as_str()));
-        let requested: BTreeSet<&String> = requested.flat_map(|share| &share.pods).map(|share| &share.pod_set).collect();
-        let mut pod_sets: BTreeSet<String> = pinned.iter().filter(|pod_set| requested.contains(pod_set)).cloned().collect();
+        let requested: BTreeSet<&String> =
+            requested.flat_map(|share| &share.pods).map(|share| &share.pod_set).collect();
+        let mut pod_sets: BTreeSet<String> =
+            pinned.iter().filter(|pod_set| requested.contains(pod_set)).cloned().collect();
         if pod_sets.is_empty() && !pinned.is_empty() {
             // The PodSet of the running pods lacks capacity because new pods use up its flavor.
             pod_sets = names(&held.record).intersection(&requested).copied().cloned().collect();

@@ -164,8 +164,12 @@ fn unexplained(template: &PodSpec, pod: &PodSpec) -> Option<usize> {
     let (expected, actual) = (template.init_containers.as_deref(), pod.init_containers.as_deref());
     let actual = actual.unwrap_or_default();
     // KubeRay's init container that waits for the head can be disabled, so it may be missing.
-    let expected: Vec<Container> =
-        expected.unwrap_or_default().iter().filter(|expected| actual.iter().any(|c| c.name == expected.name)).cloned().collect();
+    let expected: Vec<Container> = expected
+        .unwrap_or_default()
+        .iter()
+        .filter(|expected| actual.iter().any(|c| c.name == expected.name))
+        .cloned()
+        .collect();
     more += containers(&expected, actual)?;
     more += resources(template.resources.as_ref(), pod.resources.as_ref())?;
     more += match (&template.runtime_class_name, &pod.runtime_class_name) {
@@ -181,7 +185,10 @@ fn unexplained(template: &PodSpec, pod: &PodSpec) -> Option<usize> {
     }
     let tolerated = |list: &'_ PodSpec| list.tolerations.clone().unwrap_or_default();
     let (expected, actual) = (tolerated(template), tolerated(pod));
-    expected.iter().all(|expected| actual.contains(expected)).then(|| more + actual.len().saturating_sub(expected.len()))
+    expected
+        .iter()
+        .all(|expected| actual.contains(expected))
+        .then(|| more + actual.len().saturating_sub(expected.len()))
 }
 
 fn containers(template: &[Container], pod: &[Container]) -> Option<usize> {

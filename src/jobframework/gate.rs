@@ -17,7 +17,13 @@ use sluice_plan::{Note, ObjectRef, Plan};
 ///
 /// `awaits_decision` is true while the job waits for the first decision of the queue: running
 /// members keep running until then.
-pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>, awaits_decision: bool, plan: &mut Plan) {
+pub fn plan(
+    view: &JobView<'_>,
+    members: &[Member],
+    covering: Option<&Slice<'_>>,
+    awaits_decision: bool,
+    plan: &mut Plan,
+) {
     let kind = view.job.member_kind();
     for member in members.iter().filter(|member| !member.going) {
         let should_be_open = match covering {

@@ -111,7 +111,11 @@ fn admission(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member]) -> Op
         let (reason, why) = queue_says(waiting)?;
         let queue = view.job.queue_name().unwrap_or_default();
         let (subject, continues) = subject(members, covering);
-        return Some(Says::new(false, &reason, format!("{subject} is pending in LocalQueue {queue}{continues}: {why}")));
+        return Some(Says::new(
+            false,
+            &reason,
+            format!("{subject} is pending in LocalQueue {queue}{continues}: {why}"),
+        ));
     }
     if let Some(evicted) = slices.iter().find(|slice| slice.phase == Phase::Evicted) {
         let eviction = condition::get(conditions_of(evicted), names::EVICTED);

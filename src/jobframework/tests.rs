@@ -35,7 +35,11 @@ fn first_cluster_gets_a_slice_and_stays_suspended_until_the_slice_is_admitted() 
     let slice = admitted(slice);
     let plan = planned(&job, &[&slice]);
     assert_eq!(gates(&job), [("a".to_owned(), true)]);
-    assert_eq!(plan.writes[0].quiet, [ObjectRef::of(&slice)], "the gate does not open while a write to its slice is in flight");
+    assert_eq!(
+        plan.writes[0].quiet,
+        [ObjectRef::of(&slice)],
+        "the gate does not open while a write to its slice is in flight"
+    );
 }
 
 #[test]
@@ -168,7 +172,11 @@ fn cluster_that_outgrows_its_slice_stays_open_and_requests_more() {
     assert_eq!(counts(&created(&plan).expect("a successor")), [("head".to_owned(), 1), ("small".to_owned(), 3)]);
     assert!(gates(&job).is_empty());
     let grant = slices::Slice::of(&held).grant(&grown);
-    assert_eq!(grant, [("headgroup".to_owned(), 1), ("small".to_owned(), 2)].into(), "it gets no more pods until its successor is admitted");
+    assert_eq!(
+        grant,
+        [("headgroup".to_owned(), 1), ("small".to_owned(), 2)].into(),
+        "it gets no more pods until its successor is admitted"
+    );
 }
 
 #[test]
@@ -312,7 +320,11 @@ fn job_without_a_queue_name_is_not_managed() {
     free.meta.labels = None;
 
     assert!(planned(&free, &[]).writes.is_empty());
-    assert_eq!(deleted(&planned(&free, &[&held])), [held.metadata.name.clone().expect("a name")], "the job left its queue");
+    assert_eq!(
+        deleted(&planned(&free, &[&held])),
+        [held.metadata.name.clone().expect("a name")],
+        "the job left its queue"
+    );
     assert!(gates(&free).is_empty());
 }
 

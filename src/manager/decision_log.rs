@@ -36,8 +36,8 @@ pub(super) struct DecisionLog {
 pub(super) struct Overrun;
 
 impl DecisionLog {
-    /// Starts the thread that appends to the file at `path`, which is created if it doesn't exist. File
-    /// errors are logged, counted and retried.
+    /// Starts the thread that appends to the file at `path`, which is created if it doesn't exist.
+    /// File errors are logged, counted and retried.
     ///
     /// # Errors
     /// If the thread can't be started.

@@ -1,8 +1,8 @@
 //! Leader election with the Lease `sluice-leader`.
 //!
-//! A replica that isn't the leader watches nothing. A new leader lists every kind after it acquires the
-//! Lease, so it can't decide on state older than the writes of the previous leader. A process that
-//! loses the Lease exits.
+//! A replica that isn't the leader watches nothing. A new leader lists every kind after it acquires
+//! the Lease, so it can't decide on state older than the writes of the previous leader. A process
+//! that loses the Lease exits.
 
 use kube::Client;
 use kube_lease_manager::LeaseManagerBuilder;
@@ -15,8 +15,8 @@ use super::Error;
 const LEASE: &str = "sluice-leader";
 /// Time in seconds after the last renewal during which no other replica acquires the Lease.
 const DURATION_SECONDS: u64 = 15;
-/// Time in seconds before that expiry at which the holder renews. A renewal is thus due 5 s after the
-/// last one.
+/// Time in seconds before that expiry at which the holder renews. A renewal is thus due 5 s after
+/// the last one.
 const GRACE_SECONDS: u64 = 10;
 
 /// Proof that this process is the leader.

@@ -61,7 +61,8 @@ const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// Runs the manager until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// If the API server can't be reached at the start, an address can't be bound, or leadership is lost.
+/// If the API server can't be reached at the start, an address can't be bound, or leadership is
+/// lost.
 pub async fn run(config: ManagerConfig) -> Result<(), Error> {
     let stop = stop_signal()?;
     let client = connect().await?;
@@ -75,8 +76,15 @@ pub async fn run(config: ManagerConfig) -> Result<(), Error> {
     }
     if let Some(address) = config.webhook {
         let namespace = client.default_namespace().to_owned();
-        let others_make_pods = config.queue_manager && !config.ray_operator;
-        webhook::start(client.clone(), Clock::system(), address, &namespace, config.jobs.clone(), others_make_pods)?;
+        let external_ray_operator = config.queue_manager && !config.ray_operator;
+        webhook::start(
+            client.clone(),
+            Clock::system(),
+            address,
+            &namespace,
+            config.jobs.clone(),
+            external_ray_operator,
+        )?;
     }
     let leadership = if config.leader_elect {
         let namespace = config.leader_election_namespace.clone();
@@ -269,8 +277,8 @@ impl Manager {
         }
     }
 
-    /// Waits for the writes in flight, so that a planned shutdown interrupts none. (Nothing is lost if
-    /// this is cut short: the next process plans from the state that it finds.)
+    /// Waits for the writes in flight, so that a planned shutdown interrupts none. (Nothing is lost
+    /// if this is cut short: the next process plans from the state that it finds.)
     async fn finish_writes(mut self) {
         self.engine.stop();
         let deadline = Instant::now() + STOP_PATIENCE;

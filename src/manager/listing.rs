@@ -24,7 +24,8 @@ pub struct ListError {
     source: Box<kube::Error>,
 }
 
-/// Lists the objects of every kind that decisions on quota and upgrades depend on, in all namespaces.
+/// Lists the objects of every kind that decisions on quota and upgrades depend on, in all
+/// namespaces.
 ///
 /// # Errors
 /// If the API server can't be reached, or refuses to list one of the kinds.

@@ -21,8 +21,8 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    /// Creates a set of watches that send to `events`. Namespaced kinds are watched in `namespaces`, or in
-    /// all namespaces if that is empty.
+    /// Creates a set of watches that send to `events`. Namespaced kinds are watched in
+    /// `namespaces`, or in all namespaces if that is empty.
     pub(super) fn new(client: Client, events: mpsc::Sender<Event>, namespaces: Vec<String>) -> Self {
         Self { client, events, namespaces, tasks: JoinSet::new(), scopes: Vec::new() }
     }
@@ -93,8 +93,8 @@ enum Kinds {
     OfOthers,
 }
 
-/// Forwards one watch until the receiver is dropped. A list is sent as a whole, since objects missing
-/// from it have been deleted.
+/// Forwards one watch until the receiver is dropped. A list is sent as a whole, since objects
+/// missing from it have been deleted.
 async fn follow<K: Kind>(api: Api<K>, config: Config, scope: Scope, kinds: Kinds, events: mpsc::Sender<Event>) {
     let mut stream = watcher(api, config).default_backoff().boxed();
     let mut listed = Vec::new();

@@ -46,8 +46,16 @@ impl Default for Metrics {
         let decision_log_failures = Counter::default();
         let mut registry = Registry::default();
         registry.register("kueue_pending_workloads", "Number of pending workloads, by ClusterQueue", pending.clone());
-        registry.register("kueue_reserving_active_workloads", "Number of workloads with reserved quota, by ClusterQueue", reserving.clone());
-        registry.register("kueue_admitted_active_workloads", "Number of admitted workloads, by ClusterQueue", admitted.clone());
+        registry.register(
+            "kueue_reserving_active_workloads",
+            "Number of workloads with reserved quota, by ClusterQueue",
+            reserving.clone(),
+        );
+        registry.register(
+            "kueue_admitted_active_workloads",
+            "Number of admitted workloads, by ClusterQueue",
+            admitted.clone(),
+        );
         registry.register("sluice_writes", "Writes to the API server, by kind, operation and result", writes.clone());
         registry.register(
             "sluice_decision_log_failures",

@@ -375,7 +375,11 @@ mod tests {
     #[case::added_and_removed(json!({"a": 1}), json!({"b": 1}), Some(json!({"a": null, "b": 1})))]
     #[case::nested(json!({"m": {"x": 1, "y": 2}}), json!({"m": {"x": 1}}), Some(json!({"m": {"y": null}})))]
     #[case::lists_whole(json!({"l": [1, 2]}), json!({"l": [1]}), Some(json!({"l": [1]})))]
-    fn merge_diff_contains_only_changed_fields(#[case] from: Value, #[case] to: Value, #[case] expected: Option<Value>) {
+    fn merge_diff_contains_only_changed_fields(
+        #[case] from: Value,
+        #[case] to: Value,
+        #[case] expected: Option<Value>,
+    ) {
         assert_eq!(merge_diff(&from, &to), expected);
     }
 

@@ -102,7 +102,8 @@ impl ServeConfig {
         let applications = self.body.get("applications").and_then(Value::as_array).into_iter().flatten();
         let deployments = applications.flat_map(|application| application.get("deployments")?.as_array()).flatten();
         let max_replicas = |deployment: &Value| deployment.pointer("/autoscaling_config/max_replicas")?.as_u64();
-        let replicas = |deployment: &Value| max_replicas(deployment).or_else(|| deployment.get("num_replicas")?.as_u64());
+        let replicas =
+            |deployment: &Value| max_replicas(deployment).or_else(|| deployment.get("num_replicas")?.as_u64());
         deployments.filter_map(replicas).filter_map(|replicas| u32::try_from(replicas).ok()).collect()
     }
 
@@ -179,10 +180,7 @@ applications:
     #[case::text("chat", "must be a mapping with the key \"applications\", but is a string")]
     #[case::no_applications("a: 1", "\"applications\" must be a list of mappings, but is missing")]
     #[case::one("applications: {name: a}", "\"applications\" must be a list of mappings, but is a mapping")]
-    #[case::names(
-        "applications: [a]",
-        "\"applications\" must be a list of mappings, but is a list of other values"
-    )]
+    #[case::names("applications: [a]", "\"applications\" must be a list of mappings, but is a list of other values")]
     fn invalid_configuration_is_rejected_with_the_expected_form(#[case] yaml: &str, #[case] message: &str) {
         let error = ServeConfig::from_yaml(yaml).expect_err("no configuration");
         assert_eq!(error.to_string(), message);

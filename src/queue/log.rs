@@ -39,7 +39,11 @@ enum Line<'a> {
     Start { format: u32, settings: Cow<'a, Settings> },
     /// An input of the scheduler.
     #[serde(rename = "event")]
-    Event { at: Timestamp, #[serde(rename = "told")] told: Told<'a> },
+    Event {
+        at: Timestamp,
+        #[serde(rename = "told")]
+        told: Told<'a>,
+    },
     /// The decisions of one scheduling cycle.
     Cycle { at: Timestamp, decisions: Vec<Decision> },
 }

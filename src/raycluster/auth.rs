@@ -228,7 +228,11 @@ mod tests {
     #[case::kubernetes_and_secret("2.55.0", json!({"enableK8sTokenAuth": true, "secretName": "mine"}), &["spec.authOptions.secretName"])]
     #[case::kubernetes_but_disabled(
         "2.55.0", json!({"mode": "disabled", "enableK8sTokenAuth": true}), &["spec.authOptions.enableK8sTokenAuth"])]
-    fn contradicting_auth_options_name_the_field(#[case] version: &str, #[case] options: Value, #[case] expected: &[&str]) {
+    fn contradicting_auth_options_name_the_field(
+        #[case] version: &str,
+        #[case] options: Value,
+        #[case] expected: &[&str],
+    ) {
         let problems = problems(&changed(json!({"rayVersion": version, "authOptions": options})));
         assert_eq!(problems.iter().map(|problem| problem.field.as_str()).collect::<Vec<_>>(), expected, "{problems:?}");
     }

@@ -58,8 +58,11 @@ pub(super) fn sidecar(common: &Common<'_>, ray: &Container) -> Result<Option<Con
         ("cpu".to_owned(), Quantity("500m".to_owned())),
         ("memory".to_owned(), Quantity("512Mi".to_owned())),
     ]);
-    let resources =
-        ResourceRequirements { requests: Some(default_amounts.clone()), limits: Some(default_amounts), ..ResourceRequirements::default() };
+    let resources = ResourceRequirements {
+        requests: Some(default_amounts.clone()),
+        limits: Some(default_amounts),
+        ..ResourceRequirements::default()
+    };
     let mut sidecar = Container {
         name: "autoscaler".to_owned(),
         image: options.image.or_else(|| ray.image.clone()),

@@ -139,7 +139,8 @@ pub fn share_storage(one: &RayCluster, other: &RayCluster) -> bool {
 fn redis_of(cluster: &RayCluster) -> Option<String> {
     let options = cluster.spec.gcs_fault_tolerance_options.as_ref();
     let from_options = options.and_then(|options| options.redis_address.as_deref());
-    let address = from_options.or_else(|| head_variable(cluster, ADDRESS_VARIABLE)).filter(|address| !address.is_empty())?;
+    let address =
+        from_options.or_else(|| head_variable(cluster, ADDRESS_VARIABLE)).filter(|address| !address.is_empty())?;
     let first = address.split(',').next().unwrap_or_default().trim().to_lowercase();
     let host_port = first.split_once("://").map_or(first.as_str(), |(_, rest)| rest).trim_end_matches('/');
     let host_port = host_port.rsplit_once('@').map_or(host_port, |(_, rest)| rest);
@@ -253,7 +254,10 @@ mod tests {
         true
     )]
     #[case::fault_tolerance_disabled(changed(json!({})), false)]
-    fn clusters_may_share_storage_in_the_same_redis_and_storage_namespace(#[case] mut other: RayCluster, #[case] expected: bool) {
+    fn clusters_may_share_storage_in_the_same_redis_and_storage_namespace(
+        #[case] mut other: RayCluster,
+        #[case] expected: bool,
+    ) {
         other.metadata.uid = Some("another".to_owned());
         if other.metadata.namespace.as_deref() == Some("default") {
             other.metadata.namespace = Some("a".to_owned());

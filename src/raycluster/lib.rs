@@ -256,8 +256,7 @@ fn run(view: &View<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
         let pods = by_group.remove(group.name.as_str()).unwrap_or_default();
         if group.role() == Role::Head && pods.len() > 1 {
             let heads: Vec<_> = pods.iter().map(|pod| pod.name_any()).collect();
-            let text =
-                format!("found {} head Pods, want 1: {}; delete all but one", heads.len(), heads.join(", "));
+            let text = format!("found {} head Pods, want 1: {}; delete all but one", heads.len(), heads.join(", "));
             plan.notes.push(Note::warning(cluster, "MultipleHeadPods", text));
             continue;
         }

@@ -96,10 +96,11 @@ fn container_resources(node: &Node<'_>, params: &mut StringMap) -> Result<(), Pr
     let field = format!("{}.template.spec.containers[0].resources", node.field);
     let limits = node.container.and_then(|resources| resources.limits.as_ref());
     let requests = node.container.and_then(|resources| resources.requests.as_ref());
-    let amount_of = |list: Option<&BTreeMap<String, Quantity>>, part: &str, name: &str| -> Result<Option<i128>, Problem> {
-        let Some(quantity) = list.and_then(|list| list.get(name)) else { return Ok(None) };
-        Ok(Some(read(&quantity.0, || format!("{field}.{part}.{name}"))?).filter(|exact| *exact != 0))
-    };
+    let amount_of =
+        |list: Option<&BTreeMap<String, Quantity>>, part: &str, name: &str| -> Result<Option<i128>, Problem> {
+            let Some(quantity) = list.and_then(|list| list.get(name)) else { return Ok(None) };
+            Ok(Some(read(&quantity.0, || format!("{field}.{part}.{name}"))?).filter(|exact| *exact != 0))
+        };
     let cpu = amount_of(limits, "limits", "cpu")?.or(amount_of(requests, "requests", "cpu")?);
     let memory = amount_of(limits, "limits", "memory")?;
     for (flag, amount) in [("num-cpus", cpu), ("memory", memory)] {

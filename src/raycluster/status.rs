@@ -237,12 +237,16 @@ fn head_readiness(head: Option<&Pod>) -> (bool, String, String) {
     let is_ready = ready.status == "True";
     let ready_reason = ready.reason.clone().filter(|reason| !reason.is_empty());
     let mut message = ready.message.clone().unwrap_or_default();
-    let mut reason = ready_reason.unwrap_or_else(|| if is_ready { "HeadPodRunningAndReady" } else { "Unknown" }.to_owned());
+    let mut reason =
+        ready_reason.unwrap_or_else(|| if is_ready { "HeadPodRunningAndReady" } else { "Unknown" }.to_owned());
     if reason == "ContainersNotReady"
         && let Some((container, container_reason, detail)) = pods::states(head).find_map(trouble)
     {
-        message =
-            if message.is_empty() { format!("{container}: {detail}") } else { format!("{message}; {container}: {detail}") };
+        message = if message.is_empty() {
+            format!("{container}: {detail}")
+        } else {
+            format!("{message}; {container}: {detail}")
+        };
         reason = container_reason;
     }
     (is_ready, reason, message)

@@ -75,7 +75,9 @@ fn name(observed: &View<'_>, hash: &str) -> String {
     let active = [services::serving(observed), active_name(service)];
     let is_free = |name: &String| {
         let is_active = active.contains(&Some(name.as_str()));
-        !is_active && !observed.ways.mentions(name) && observed.children.iter().all(|cluster| cluster.name_any() != *name)
+        !is_active
+            && !observed.ways.mentions(name)
+            && observed.children.iter().all(|cluster| cluster.name_any() != *name)
     };
     (0..).map(candidate).find(is_free).unwrap_or_default()
 }

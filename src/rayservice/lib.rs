@@ -93,7 +93,8 @@ impl<'a> Scene<'a> {
     fn of(observed: &'a View<'a>, phase: Phase) -> Self {
         let family = Family::of(observed);
         let (desired, spec) = (observed.goal, &observed.service.spec.ray_cluster_config);
-        let wanted = desired.as_ref().map_or_else(|_| Cow::Owned(hash::of(spec)), |desired| Cow::Borrowed(&*desired.hash));
+        let wanted =
+            desired.as_ref().map_or_else(|_| Cow::Owned(hash::of(spec)), |desired| Cow::Borrowed(&*desired.hash));
         let rivals = family.rivals(observed.service, &wanted);
         let action = match desired {
             Ok(desired) => {

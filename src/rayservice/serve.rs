@@ -65,7 +65,9 @@ pub(super) fn plan_all(context: &Scene<'_>, plan: &mut Plan) {
 fn to_have<'a>(context: &Scene<'a>, child: &Child<'a>, desired: Option<&'a ServeConfig>) -> Option<&'a ServeConfig> {
     let previous = || kept::applied(context.view, child);
     match desired {
-        Some(desired) if has_lost(child) && child.serve.refusal(desired.hash()).is_some() => previous().or(Some(desired)),
+        Some(desired) if has_lost(child) && child.serve.refusal(desired.hash()).is_some() => {
+            previous().or(Some(desired))
+        }
         Some(desired) => Some(desired),
         None => previous(),
     }

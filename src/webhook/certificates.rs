@@ -1,7 +1,7 @@
 //! Serving certificate of the webhook and its CA: issuing and validity.
 //!
-//! Each certificate has its own CA, whose key is discarded after signing. So there is only one secret,
-//! and no further certificate can be issued that the API server would trust.
+//! Each certificate has its own CA, whose key is discarded after signing. So there is only one
+//! secret, and no further certificate can be issued that the API server would trust.
 
 use std::collections::BTreeSet;
 use std::fmt;

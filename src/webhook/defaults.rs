@@ -6,36 +6,36 @@ use sluice_api::kueue::names;
 use sluice_api::kueue::names::ELASTIC_JOB_GATE;
 use sluice_jobframework::managed::{Hold, Managed};
 
-/// Returns the JSON patch (RFC 6902) for an object; None if it needs no change or isn't managed. `old`
-/// is the object before an update; None on creation.
+/// Returns the JSON patch (RFC 6902) for an object; None if it needs no change or isn't managed.
+/// `old` is the object before an update; None on creation.
 ///
 /// - A new job without a queue name gets the default LocalQueue of its namespace, if there is one.
-/// - A new managed batch/v1 Job is created suspended, and its pod template gets the scheduling gate of
-///   elastic jobs. The submitter Job of a RayJob with its own cluster is only gated, since the slice of
-///   the RayJob covers it.
+/// - A new managed batch/v1 Job is created suspended, and its pod template gets the scheduling gate
+///   of elastic jobs. The submitter Job of a RayJob with its own cluster is only gated, since the
+///   slice of the RayJob covers it.
 /// - A new managed RayJob is created suspended if an external operator runs it, unless it has a
 ///   `clusterSelector`.
 /// - A new managed RayService gets `suspend: true` in its cluster template, so that each of its
 ///   RayClusters is created suspended.
-/// - A new managed RayCluster is created suspended if it is standalone or the child of a RayService.
-///   (KubeRay 1.7.0 copies the labels of the RayService to its children:
-///   ray-operator/controllers/ray/rayservice_controller.go, `constructRayClusterForRayService`.) One with
-///   another owner is left alone, since Sluice would never unsuspend it.
-/// - If an external operator creates the pods, the group templates of RayClusters, including those of
-///   RayJobs, get the scheduling gate of elastic jobs, so that no pod runs before quota covers it, also
-///   when the cluster grows. (Kueue v0.19.2 does so for elastic jobs when they are created.) On an
-///   update, new groups get the gate, and groups that had it keep it: KubeRay 1.7.0 overwrites the spec
-///   of a child with that of its RayService when groups are added. A group that never had the gate is
-///   left alone, since changing its template may recreate its pods.
+/// - A new managed RayCluster is created suspended if it is standalone or the child of a
+///   RayService. (KubeRay 1.7.0 copies the labels of the RayService to its children:
+///   ray-operator/controllers/ray/rayservice_controller.go, `constructRayClusterForRayService`.)
+///   One with another owner is left alone, since Sluice would never unsuspend it.
+/// - If an external operator creates the pods, the group templates of RayClusters, including those
+///   of RayJobs, get the scheduling gate of elastic jobs, so that no pod runs before quota covers
+///   it, also when the cluster grows. (Kueue v0.19.2 does so for elastic jobs when they are
+///   created.) On an update, new groups get the gate, and groups that had it keep it: KubeRay 1.7.0
+///   overwrites the spec of a child with that of its RayService when groups are added. A group that
+///   never had the gate is left alone, since changing its template may recreate its pods.
 ///
 /// Invalid objects, such as one without a spec, are left to the API server to reject.
-pub fn patch(object: &Value, old: Option<&Value>, circumstances: Circumstances) -> Option<Value> {
-    let managed = circumstances.managed;
+pub fn patch(object: &Value, old: Option<&Value>, context: Circumstances) -> Option<Value> {
+    let managed = context.managed;
     // If the namespace isn't cached yet, the planners decide after creation.
     if matches!(managed, Managed::No | Managed::Held(Hold::UnseenNamespace)) {
         return None;
     }
-    let Waits { parent, suspended, templates } = waits(object, circumstances)?;
+    let Waits { parent, suspended, templates } = waits(object, context)?;
     let spec = object.pointer(parent)?.as_object()?;
     let is_suspended = spec.get("suspend") == Some(&Value::Bool(true));
     let mut changes = Vec::new();
@@ -74,8 +74,8 @@ struct Waits<'a> {
 type Templates<'a> = Vec<(String, &'a Value)>;
 
 /// Returns the changes that keep an object from running; None if Sluice doesn't gate it.
-fn waits(object: &Value, circumstances: Circumstances) -> Option<Waits<'_>> {
-    let Circumstances { others_make_pods, attaches, .. } = circumstances;
+fn waits(object: &Value, context: Circumstances) -> Option<Waits<'_>> {
+    let Circumstances { others_make_pods: external_ray_operator, attaches: uses_existing_cluster, .. } = context;
     let version = object.get("apiVersion")?.as_str()?;
     let plan = |suspended, templates| Some(Waits { parent: "/spec", suspended, templates });
     match (version.split('/').next()?, object.get("kind")?.as_str()?) {
@@ -83,13 +83,15 @@ fn waits(object: &Value, circumstances: Circumstances) -> Option<Waits<'_>> {
             Some(Waits { parent: "/spec/rayClusterConfig", suspended: true, templates: Vec::new() })
         }
         ("ray.io", "RayCluster") if is_ours(object) => {
-            plan(true, if others_make_pods { groups(object).collect() } else { Vec::new() })
+            plan(true, if external_ray_operator { groups(object).collect() } else { Vec::new() })
         }
-        ("ray.io", "RayCluster") if others_make_pods && is_of_ray_job(object) => plan(false, groups(object).collect()),
-        ("ray.io", "RayJob") if others_make_pods => plan(!is_sent_to_others(object), Vec::new()),
+        ("ray.io", "RayCluster") if external_ray_operator && is_of_ray_job(object) => {
+            plan(false, groups(object).collect())
+        }
+        ("ray.io", "RayJob") if external_ray_operator => plan(!is_sent_to_others(object), Vec::new()),
         ("batch", "Job") if !owners(object).any(is_ray) || is_of_ray_job(object) => {
             let template = object.get("spec").map(|spec| ("/spec".to_owned(), spec));
-            plan(attaches || !is_of_ray_job(object), template.into_iter().collect())
+            plan(uses_existing_cluster || !is_of_ray_job(object), template.into_iter().collect())
         }
         _ => None,
     }
@@ -119,8 +121,8 @@ fn groups(cluster: &Value) -> impl Iterator<Item = (String, &Value)> {
     head.into_iter().chain(workers.map(|(index, group)| (format!("/spec/workerGroupSpecs/{index}"), group)))
 }
 
-/// Returns the patch operation that adds the scheduling gate to the template of a group; None if the
-/// group has it, or existed without it.
+/// Returns the patch operation that adds the scheduling gate to the template of a group; None if
+/// the group has it, or existed without it.
 fn gate(path: &str, group: &Value, old: Option<&Value>) -> Option<Value> {
     let before = old.and_then(|old| groups(old).find(|(_, before)| before.get("groupName") == group.get("groupName")));
     if is_gated(group) || before.is_some_and(|(_, before)| !is_gated(before)) {
@@ -165,7 +167,8 @@ mod tests {
 
     use super::*;
 
-    const BUILT_IN: Circumstances = Circumstances { others_make_pods: false, managed: Managed::InQueue, attaches: false };
+    const BUILT_IN: Circumstances =
+        Circumstances { others_make_pods: false, managed: Managed::InQueue, attaches: false };
     const EXTERNAL: Circumstances = Circumstances { others_make_pods: true, ..BUILT_IN };
 
     fn object(kind: &str, spec: Value) -> Value {
@@ -269,11 +272,11 @@ mod tests {
     #[case::no_operator(json!({"rayClusterSpec": {}}), BUILT_IN, false)]
     fn new_ray_job_is_suspended_unless_it_uses_an_existing_cluster(
         #[case] spec: Value,
-        #[case] circumstances: Circumstances,
+        #[case] context: Circumstances,
         #[case] suspended: bool,
     ) {
         let expected = suspended.then(|| json!([{"op": "add", "path": "/spec/suspend", "value": true}]));
-        assert_eq!(patch(&object("RayJob", spec), None, circumstances), expected);
+        assert_eq!(patch(&object("RayJob", spec), None, context), expected);
     }
 
     #[test]
@@ -309,7 +312,11 @@ mod tests {
     #[case::overwritten(with_groups(&["head", "b", "a"]), Some(with_groups(&["HEAD", "A", "b"])),
         &["/spec/headGroupSpec", "/spec/workerGroupSpecs/1"])]
     #[case::group_added(with_groups(&["head", "a", "b"]), Some(with_groups(&["head", "a"])), &["/spec/workerGroupSpecs/1"])]
-    fn templates_are_gated_if_an_external_operator_creates_the_pods(#[case] object: Value, #[case] old: Option<Value>, #[case] gated: &[&str]) {
+    fn templates_are_gated_if_an_external_operator_creates_the_pods(
+        #[case] object: Value,
+        #[case] old: Option<Value>,
+        #[case] gated: &[&str],
+    ) {
         let patched = |context| patch(&object, old.as_ref(), context).unwrap_or_else(|| json!([]));
         let paths = gated.iter().map(|path| format!("{path}/template/spec/schedulingGates"));
         let gate = json!([{"name": "kueue.x-k8s.io/elastic-job"}]);
@@ -323,7 +330,8 @@ mod tests {
     fn other_gates_are_preserved_and_invalid_templates_are_left_alone() {
         let mut cluster = with_groups(&["head", "a"]);
         cluster["spec"]["headGroupSpec"] = json!({"template": 7});
-        cluster["spec"]["workerGroupSpecs"][0]["template"]["spec"]["schedulingGates"] = json!([{"name": "other-controller"}]);
+        cluster["spec"]["workerGroupSpecs"][0]["template"]["spec"]["schedulingGates"] =
+            json!([{"name": "other-controller"}]);
 
         let path = "/spec/workerGroupSpecs/0/template/spec/schedulingGates/-";
         let expected = json!([{"op": "add", "path": path, "value": {"name": "kueue.x-k8s.io/elastic-job"}}]);

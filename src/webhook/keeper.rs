@@ -1,6 +1,6 @@
-//! Rotates the certificate: watches the Secret and the MutatingWebhookConfiguration, and performs the
-//! steps of [`steps::next`] until none is left. Every replica does so; of two simultaneous writes the
-//! API server rejects one, and that replica continues with the result of the other.
+//! Rotates the certificate: watches the Secret and the MutatingWebhookConfiguration, and performs
+//! the steps of [`steps::next`] until none is left. Every replica does so; of two simultaneous
+//! writes the API server rejects one, and that replica continues with the result of the other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,10 +71,7 @@ pub(super) async fn keep(client: Client, clock: Clock, namespace: String, served
     let (first_secret, first_configuration) = tokio::join!(secrets.next(), configurations.next());
     (keeper.secret, keeper.configuration) = (first_secret.flatten(), first_configuration.flatten());
     if keeper.configuration.is_none() {
-        info!(
-            configuration = CONFIGURATION,
-            "MutatingWebhookConfiguration not found; the webhook is not called"
-        );
+        info!(configuration = CONFIGURATION, "MutatingWebhookConfiguration not found; the webhook is not called");
     }
     let mut look_again = interval(LOOK_AGAIN);
     look_again.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -91,7 +88,8 @@ pub(super) async fn keep(client: Client, clock: Clock, namespace: String, served
     }
 }
 
-/// Returns the states of a watched object, None while it doesn't exist; errors are logged and retried.
+/// Returns the states of a watched object, None while it doesn't exist; errors are logged and
+/// retried.
 fn heard<K: Send + 'static>(
     watch: impl Stream<Item = watcher::Result<Option<K>>> + Send,
     kind: &'static str,

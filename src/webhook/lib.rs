@@ -1,7 +1,7 @@
-//! Mutating admission webhook: suspends and gates queued objects when they are created. The planners
-//! do the same after creation, so nothing depends on the webhook, and objects are created unchanged
-//! while it is down; with one exception: if an external operator creates the pods, only the webhook
-//! can create them behind the scheduling gate.
+//! Mutating admission webhook: suspends and gates queued objects when they are created. The
+//! planners do the same after creation, so nothing depends on the webhook, and objects are created
+//! unchanged while it is down; with one exception: if an external operator creates the pods, only
+//! the webhook can create them behind the scheduling gate.
 //!
 //! Every replica serves the webhook, leader or not, and rotates its certificate: [`certificates`]
 //! checks and issues certificates, [`steps`] decides the next step, and [`keeper`] performs it.
@@ -26,9 +26,9 @@ use sluice_clock::Clock;
 use sluice_jobframework::managed::Rules;
 
 /// Serves the webhook at `address` in the background, with the certificate in the Secret
-/// [`SECRET`](steps::SECRET) of `namespace`. With `others_make_pods`, an external operator creates the
-/// pods of queued clusters, and their templates get the scheduling gate. `rules` selects the managed
-/// jobs.
+/// [`SECRET`](steps::SECRET) of `namespace`. With `external_ray_operator`, an external operator creates
+/// the pods of queued clusters, and their templates get the scheduling gate. `rules` selects the
+/// managed jobs.
 ///
 /// # Errors
 /// If the address can't be bound, or TLS can't be set up.
@@ -38,13 +38,13 @@ pub fn start(
     address: SocketAddr,
     namespace: &str,
     rules: Rules,
-    others_make_pods: bool,
+    external_ray_operator: bool,
 ) -> Result<(), ServeError> {
     let served = Arc::new(Served::default());
     server::start(
         address,
         served.clone(),
-        review::routes(Places::watch(&client, rules, others_make_pods), others_make_pods),
+        review::routes(Places::watch(&client, rules, external_ray_operator), external_ray_operator),
     )?;
     tokio::spawn(keeper::keep(client, clock, namespace.to_owned(), served));
     Ok(())

@@ -30,14 +30,14 @@ pub(super) struct Places {
 
 impl Places {
     /// Starts the watches in the background; RayJobs only if an external operator runs them.
-    pub(super) fn watch(client: &Client, rules: Rules, others_make_pods: bool) -> Self {
+    pub(super) fn watch(client: &Client, rules: Rules, external_ray_operator: bool) -> Self {
         let ray_jobs = || follow(Api::all(client.clone()), watcher::Config::default());
         let named = watcher::Config::default().fields(&format!("metadata.name={DEFAULT_LOCAL_QUEUE}"));
         Self {
             rules,
             namespaces: follow(Api::all(client.clone()), watcher::Config::default()),
             // Without an external operator the RayJob CRD may be missing.
-            ray_jobs: if others_make_pods { ray_jobs() } else { reflector::store().0 },
+            ray_jobs: if external_ray_operator { ray_jobs() } else { reflector::store().0 },
             default_queues: follow(Api::all(client.clone()), named),
         }
     }
@@ -119,7 +119,8 @@ mod tests {
     use super::*;
     use sluice_jobframework::managed::Hold;
 
-    /// Returns a cache with namespace `team`, which has a default LocalQueue, and `other`, which has none.
+    /// Returns a cache with namespace `team`, which has a default LocalQueue, and `other`, which
+    /// has none.
     fn places() -> Places {
         let (namespaces, mut writer) = reflector::store();
         for name in ["team", "other"] {

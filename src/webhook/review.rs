@@ -19,16 +19,16 @@ use super::places::Places;
 /// AdmissionReview may contain two.
 const LONGEST: usize = 8 << 20;
 
-/// Returns the routes of the webhook. With `others_make_pods`, an external operator creates the pods of
-/// queued clusters.
-pub(super) fn routes(places: Places, others_make_pods: bool) -> Router {
+/// Returns the routes of the webhook. With `external_ray_operator`, an external operator creates the
+/// pods of queued clusters.
+pub(super) fn routes(places: Places, external_ray_operator: bool) -> Router {
     let places = Arc::new(places);
-    let mutate = move |body: Bytes| async move { mutate(&body, &places, others_make_pods) };
+    let mutate = move |body: Bytes| async move { mutate(&body, &places, external_ray_operator) };
     Router::new().route("/mutate", post(mutate)).layer(DefaultBodyLimit::max(LONGEST))
 }
 
-fn mutate(body: &[u8], places: &Places, others_make_pods: bool) -> Response {
-    match answer(body, places, others_make_pods) {
+fn mutate(body: &[u8], places: &Places, external_ray_operator: bool) -> Response {
+    match answer(body, places, external_ray_operator) {
         Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], answer).into_response(),
         Err(problem) => {
             debug!(problem, "invalid AdmissionReview");
@@ -41,7 +41,7 @@ fn mutate(body: &[u8], places: &Places, others_make_pods: bool) -> Response {
 ///
 /// # Errors
 /// If the AdmissionReview is invalid.
-fn answer(body: &[u8], places: &Places, others_make_pods: bool) -> Result<Vec<u8>, String> {
+fn answer(body: &[u8], places: &Places, external_ray_operator: bool) -> Result<Vec<u8>, String> {
     let review: AdmissionReview<DynamicObject> =
         serde_json::from_slice(body).map_err(|error| format!("reading the AdmissionReview: {error}"))?;
     let request: AdmissionRequest<DynamicObject> =
@@ -53,7 +53,7 @@ fn answer(body: &[u8], places: &Places, others_make_pods: bool) -> Result<Vec<u8
         let namespace = request.namespace.as_deref().unwrap_or_default();
         let ray_job = places.ray_job_of(namespace, &object);
         let circumstances = Circumstances {
-            others_make_pods,
+            others_make_pods: external_ray_operator,
             managed: places.managed(namespace, &object, old.is_none(), ray_job.as_deref()),
             attaches: ray_job.is_some_and(|job| job.spec.attaches()),
         };

@@ -1,6 +1,6 @@
-//! Next step of a certificate rotation: issue, publish the CA bundle, activate, in this order, so that
-//! the API server always trusts the certificate of every replica. A pure function of the observed state;
-//! several replicas may perform the same step.
+//! Next step of a certificate rotation: issue, publish the CA bundle, activate, in this order, so
+//! that the API server always trusts the certificate of every replica. A pure function of the
+//! observed state; several replicas may perform the same step.
 
 use std::collections::BTreeSet;
 
@@ -58,10 +58,9 @@ pub fn next(seen: Seen<'_>) -> Option<Step> {
     let configuration = seen.configuration?;
     let names = names(configuration);
     let kept = seen.secret.and_then(bundle);
-    let checked = kept.as_ref().map_or_else(
-        || Err(Unfit::Broken(format!("not in Secret {SECRET}"))),
-        |bundle| bundle.check(&names, seen.now),
-    );
+    let checked = kept
+        .as_ref()
+        .map_or_else(|| Err(Unfit::Broken(format!("not in Secret {SECRET}"))), |bundle| bundle.check(&names, seen.now));
     if let Err(because) = checked {
         // The served certificate has to stay trusted until the new one is served.
         return Some(Step::Make { names, former: seen.served.cloned().or(kept), because });
@@ -92,8 +91,8 @@ pub fn secret(bundle: &Bundle) -> Secret {
     secret
 }
 
-/// Returns the names by which the API server calls the webhook: the cluster-internal name of a Service,
-/// or the host of a URL.
+/// Returns the names by which the API server calls the webhook: the cluster-internal name of a
+/// Service, or the host of a URL.
 fn names(configuration: &MutatingWebhookConfiguration) -> BTreeSet<String> {
     let webhooks = configuration.webhooks.iter().flatten();
     webhooks.filter_map(|webhook| name(&webhook.client_config)).collect()
@@ -110,8 +109,8 @@ fn name(client: &WebhookClientConfig) -> Option<String> {
     }
 }
 
-/// Returns the JSON patch that sets the CA bundle of all webhooks; None if it is set. The patch fails
-/// if the configuration has changed in the meantime.
+/// Returns the JSON patch that sets the CA bundle of all webhooks; None if it is set. The patch
+/// fails if the configuration has changed in the meantime.
 fn trust(configuration: &MutatingWebhookConfiguration, bundle: &Bundle) -> Option<Value> {
     let authorities = ByteString(bundle.authorities.clone().into_bytes());
     let webhooks = configuration.webhooks.iter().flatten().enumerate();

@@ -185,7 +185,10 @@ async fn a_ray_job_lives_its_whole_life_within_its_quota() {
         api(&stage.env.client, "RayJob").patch("train", &dry_run, &opened).await.err()
     })
     .await;
-    assert!(refusal.to_string().contains("spec.suspend of a queued RayJob cannot be set to false by hand"), "{refusal}");
+    assert!(
+        refusal.to_string().contains("spec.suspend of a queued RayJob cannot be set to false by hand"),
+        "{refusal}"
+    );
 
     // with enough it runs: a head, a worker, and once those are ready the pod that submits it;
     stage.resize("2500m").await;
@@ -364,8 +367,16 @@ async fn a_ray_job_that_can_have_no_gate_is_refused_and_so_is_who_opens_one() {
             made(keeps).await,
             "spec.shutdownAfterJobFinishes of a queued RayJob must be true",
         ),
-        ("one of two places", made(both).await, "spec.clusterSelector and spec.rayClusterSpec of a queued RayJob are mutually exclusive"),
-        ("the gate is opened", patched("waiting", opened.clone()).await, "spec.suspend of a queued RayJob cannot be set to false by hand"),
+        (
+            "one of two places",
+            made(both).await,
+            "spec.clusterSelector and spec.rayClusterSpec of a queued RayJob are mutually exclusive",
+        ),
+        (
+            "the gate is opened",
+            patched("waiting", opened.clone()).await,
+            "spec.suspend of a queued RayJob cannot be set to false by hand",
+        ),
         (
             "one that runs is moved",
             patched("running", moved.clone()).await,

@@ -322,9 +322,8 @@ fn upgrade_that_times_out_is_rolled_back_until_the_spec_changes() {
     assert_eq!((plane.children("chat"), plane.pods(&old)), (vec![old.clone()], 2));
     assert!(given_up(&plane));
     let event = plane.notes.iter().find(|note| note.reason == "UpgradeAdmissionTimedOut").expect("an event");
-    let why = format!(
-        "RayCluster {new} was not admitted within 1m 30s (annotation {TIMEOUT_ANNOTATION}) and is deleted. "
-    );
+    let why =
+        format!("RayCluster {new} was not admitted within 1m 30s (annotation {TIMEOUT_ANNOTATION}) and is deleted. ");
     assert!(event.message.starts_with(&why) && event.message.contains("cpu"), "{}", event.message);
     assert_eq!(reason(&plane, UPGRADE_HELD).as_deref(), Some("UpgradeAdmissionTimedOut"));
     assert_eq!(says(&plane, UPGRADE_ADMISSIBLE), None);

@@ -31,8 +31,8 @@ pub(super) struct Tried {
     pub suggested: Amounts,
 }
 
-/// Returns the minimum quota with which `attempt` succeeds, without the flavors and resources that it
-/// doesn't use; None if no quota is sufficient. With one unit less of any amount it fails.
+/// Returns the minimum quota with which `attempt` succeeds, without the flavors and resources that
+/// it doesn't use; None if no quota is sufficient. With one unit less of any amount it fails.
 ///
 /// # Errors
 /// Returns the error of `attempt`.
@@ -50,8 +50,8 @@ pub(super) fn least<E>(
         let needed = least_of(place, amount_of(&quota, place), |amount| with(&quota, place, amount))?;
         quota.insert(place.clone(), needed);
     }
-    // Less of one amount may reduce the need for another: a growing workload takes all it can get of
-    // both. Repeat until no amount can be reduced by one unit.
+    // Less of one amount may reduce the need for another: a growing workload takes all it can get
+    // of both. Repeat until no amount can be reduced by one unit.
     let mut is_least = false;
     while !is_least {
         is_least = true;
@@ -72,8 +72,8 @@ fn amount_of(quota: &Amounts, place: &Place) -> Amount {
     quota.get(place).copied().unwrap_or(Amount::ZERO)
 }
 
-/// Returns some sufficient quota, and the flavors and resources in which it is used; None if no quota
-/// helps.
+/// Returns some sufficient quota, and the flavors and resources in which it is used; None if no
+/// quota helps.
 fn enough<E>(
     given: &Amounts,
     attempt: &mut impl FnMut(&Amounts) -> Result<Tried, E>,
@@ -98,8 +98,8 @@ fn enough<E>(
     Ok(None)
 }
 
-/// Returns the minimum amount of one flavor and resource, at most `most`, which is sufficient. Binary
-/// search that first probes suggested amounts.
+/// Returns the minimum amount of one flavor and resource, at most `most`, which is sufficient.
+/// Binary search that first probes suggested amounts.
 fn least_of<E>(place: &Place, most: Amount, mut attempt: impl FnMut(Amount) -> Result<Tried, E>) -> Result<Amount, E> {
     let (mut too_little, mut enough) = (-1, most.get());
     let (mut next, mut is_suggested) = (0, false);

@@ -63,16 +63,17 @@ pub struct Way {
     /// Reason for which the upgrade doesn't fit now; None if it does.
     #[serde(rename = "why", skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Peak usage of the RayService during the upgrade; with the minimum quota if the upgrade doesn't
-    /// fit now. Empty if no quota is sufficient.
+    /// Peak usage of the RayService during the upgrade; with the minimum quota if the upgrade
+    /// doesn't fit now. Empty if no quota is sufficient.
     pub peak: Vec<Use>,
-    /// Minimum sufficient quota, given the current usage and requests of other jobs; None if no quota
-    /// is sufficient. Empty if the quota that the RayService holds is enough.
+    /// Minimum sufficient quota, given the current usage and requests of other jobs; None if no
+    /// quota is sufficient. Empty if the quota that the RayService holds is enough.
     #[serde(rename = "leastQuota", skip_serializing_if = "Option::is_none")]
     pub least_quota: Option<Vec<QuotaChange>>,
     /// Jobs that would be preempted now.
     pub preempts: Vec<Preempted>,
-    /// Steps of an incremental upgrade; None for other strategies, or if the manifest sets no interval.
+    /// Steps of an incremental upgrade; None for other strategies, or if the manifest sets no
+    /// interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
 }
@@ -110,9 +111,9 @@ fn describe(problems: &[Problem]) -> String {
     problems.iter().map(|problem| format!("{}: {}", problem.field, problem.message)).collect::<Vec<_>>().join("; ")
 }
 
-/// Plans the upgrade that applying `manifests` starts: one RayService, and any other objects. `surge`
-/// is the maxSurgePercent of the incremental strategy; if None, that of the manifest, else the largest
-/// that fits.
+/// Plans the upgrade that applying `manifests` starts: one RayService, and any other objects.
+/// `surge` is the maxSurgePercent of the incremental strategy; if None, that of the manifest, else
+/// the largest that fits.
 ///
 /// # Errors
 /// If a manifest is invalid, there isn't exactly one RayService, or the dry run doesn't converge.
@@ -142,8 +143,8 @@ pub fn plan(
     Ok(UpgradePlan { service: name, verdict, why, ways })
 }
 
-/// Returns the outcomes of the strategies for a RayService that has a cluster. `second` is the outcome
-/// of a second cluster at full size.
+/// Returns the outcomes of the strategies for a RayService that has a cluster. `second` is the
+/// outcome of a second cluster at full size.
 fn ways_of_upgrade(
     stage: &Stage<'_>,
     service: &RayService,
@@ -177,8 +178,8 @@ struct InSteps<'a> {
 }
 
 impl InSteps<'_> {
-    /// Returns the outcomes with the requested surge, or else the largest that fits; with the largest
-    /// that fits, if the requested one doesn't; and with the surge that needs the least.
+    /// Returns the outcomes with the requested surge, or else the largest that fits; with the
+    /// largest that fits, if the requested one doesn't; and with the surge that needs the least.
     fn ways(&self, surge: Option<Percent>, asked: bool) -> Result<Vec<Way>, PlanError> {
         let largest = self.largest_by_need();
         let is_chosen = asked || surge.is_some();
@@ -237,8 +238,8 @@ impl InSteps<'_> {
     }
 }
 
-/// Returns the last surge, in ascending order of need, that satisfies `goes`; None if there is none.
-/// Binary search: `goes` must be monotonic.
+/// Returns the last surge, in ascending order of need, that satisfies `goes`; None if there is
+/// none. Binary search: `goes` must be monotonic.
 fn last(
     by_need: &BTreeMap<u32, Percent>,
     mut goes: impl FnMut(Percent) -> Result<bool, PlanError>,
@@ -256,8 +257,9 @@ fn last(
     Ok(low.checked_sub(1).map(|index| surges[index]))
 }
 
-/// Returns the outcome of the Recreate strategy. If two clusters never fit, Sluice recreates the cluster
-/// itself when the annotation allows it; otherwise the RayService has to be deleted and created.
+/// Returns the outcome of the Recreate strategy. If two clusters never fit, Sluice recreates the
+/// cluster itself when the annotation allows it; otherwise the RayService has to be deleted and
+/// created.
 fn recreate(stage: &Stage<'_>, service: &RayService, never_both: bool) -> Result<Way, PlanError> {
     let annotated = ways::or_recreate(service);
     if never_both {

@@ -68,7 +68,8 @@ pub(super) struct Outcome {
     pub(super) verdict: Verdict,
     /// Reason for which it doesn't fit now; None if it does.
     pub(super) why: Option<String>,
-    /// ClusterQueue of the RayService; None if it has no slice, or the slice's LocalQueue names none.
+    /// ClusterQueue of the RayService; None if it has no slice, or the slice's LocalQueue names
+    /// none.
     pub(super) cluster_queue: Option<String>,
     /// Peak usage of the RayService during the dry run.
     pub(super) peak: Amounts,
@@ -150,8 +151,7 @@ impl Outcome {
         peak: Amounts,
     ) -> Self {
         let stands = engine.look(service, |sight| Stands::of(engine, &sight));
-        let stands =
-            stands.unwrap_or_else(|| Stands::never("the RayService doesn't exist, or is part of another job"));
+        let stands = stands.unwrap_or_else(|| Stands::never("the RayService doesn't exist, or is part of another job"));
         let is_new = |uid: &String| !members_before.contains(uid);
         let strategy = match (members_before.is_empty(), stands.members.iter().any(is_new)) {
             (true, _) => Strategy::Create,
@@ -271,8 +271,8 @@ fn has_quota(sight: &Sight<'_>, members: &[Member], covering: Option<&Slice<'_>>
     }
 }
 
-/// Returns the message of the most severe blocking condition: UpgradeBlocked, then UpgradeAdmissible,
-/// then Admitted; None if none blocks.
+/// Returns the message of the most severe blocking condition: UpgradeBlocked, then
+/// UpgradeAdmissible, then Admitted; None if none blocks.
 fn obstacle(sight: &Sight<'_>) -> Option<String> {
     let conditions = sight.job.conditions();
     let held = condition::get(conditions, UPGRADE_HELD).filter(|held| held.status == "True");

@@ -36,7 +36,8 @@ impl<'a> Stage<'a> {
     /// Applies the manifests except the RayService, which is returned with the manifest applied.
     ///
     /// # Errors
-    /// If a manifest is invalid, there isn't exactly one RayService, or the dry run doesn't converge.
+    /// If a manifest is invalid, there isn't exactly one RayService, or the dry run doesn't
+    /// converge.
     pub(super) fn of(
         snapshot: &Snapshot,
         manifests: Vec<Value>,
@@ -122,7 +123,8 @@ impl<'a> Stage<'a> {
         Ok(Outcome::of(rehearsal.engine(), &self.service, &members_before, &before, peak))
     }
 
-    /// Returns the minimum quota with which the upgrade to `to` fits; None if no quota is sufficient.
+    /// Returns the minimum quota with which the upgrade to `to` fits; None if no quota is
+    /// sufficient.
     ///
     /// # Errors
     /// If a dry run doesn't converge.
@@ -173,7 +175,8 @@ fn nominal(queue: &ClusterQueue) -> Amounts {
     amounts.collect()
 }
 
-/// Returns the ClusterQueue with the nominal quota of `quota`; entries that it doesn't name are kept.
+/// Returns the ClusterQueue with the nominal quota of `quota`; entries that it doesn't name are
+/// kept.
 fn with_quota(queue: &ClusterQueue, quota: &Amounts) -> Object {
     let mut queue = queue.clone();
     for flavor in queue.spec.resource_groups.iter_mut().flat_map(|group| &mut group.flavors) {

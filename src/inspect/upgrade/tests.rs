@@ -159,7 +159,8 @@ fn second_cluster_needs_quota_in_addition_to_the_first(
     let plan = planned(&state, &service("2.54.0", 3), None);
 
     // then the plan has the verdict, peak and minimum quota of both strategies.
-    let expected = [("*NewCluster".to_owned(), verdict, peak, least), ("Recreate".to_owned(), recreate, "3", least_recreate)];
+    let expected =
+        [("*NewCluster".to_owned(), verdict, peak, least), ("Recreate".to_owned(), recreate, "3", least_recreate)];
     let mut outcomes = outcomes(&plan);
     outcomes.retain(|(strategy, ..)| !strategy.starts_with("Incremental"));
     assert_eq!(outcomes, expected, "{plan}");
@@ -252,8 +253,8 @@ fn incremental(version: &str, gpus: u32, surge: u32) -> Value {
     service
 }
 
-/// Returns the steps of the requested strategy: seconds; traffic, capacity and pods of both clusters;
-/// GPUs.
+/// Returns the steps of the requested strategy: seconds; traffic, capacity and pods of both
+/// clusters; GPUs.
 fn steps(plan: &UpgradePlan) -> Vec<String> {
     let timeline = plan.ways.iter().find(|way| way.asked).and_then(|way| way.timeline.as_ref()).expect("a timeline");
     let steps = timeline.steps.iter().map(|step| {
@@ -374,7 +375,11 @@ fn change_without_a_second_cluster_has_one_strategy(
     let plan = planned(&state(&steps), &to, None);
     assert_eq!(plan.ways.len(), 1, "{plan}");
     let (actual, actual_verdict, _, actual_least) = outcomes(&plan).remove(0);
-    assert_eq!((actual.as_str(), actual_verdict, actual_least), (format!("*{strategy}").as_str(), verdict, least), "{plan}");
+    assert_eq!(
+        (actual.as_str(), actual_verdict, actual_least),
+        (format!("*{strategy}").as_str(), verdict, least),
+        "{plan}"
+    );
 }
 
 #[test]

@@ -71,7 +71,8 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Creates the cluster of a RayService from `object`, or from the spec if there is no object yet.
+    /// Creates the cluster of a RayService from `object`, or from the spec if there is no object
+    /// yet.
     pub(super) fn of(service: &RayService, object: Option<RayCluster>) -> Self {
         let config = ServeConfig::from_yaml(service.spec.serve_config_v2.as_deref().unwrap_or_default());
         let deployments = config.map(|config| config.replicas()).unwrap_or_default();
@@ -126,8 +127,8 @@ impl Course {
         Self { serving, next: Cluster::of(service, None), surge, positions, is_timed: options.is_some() }
     }
 
-    /// Returns the pods of the active and the pending cluster after each step. The surge exists from
-    /// the start, and a cluster with no capacity is about to be deleted.
+    /// Returns the pods of the active and the pending cluster after each step. The surge exists
+    /// from the start, and a cluster with no capacity is about to be deleted.
     fn pods(&self) -> impl Iterator<Item = (Pods, Pods)> + '_ {
         self.positions.iter().map(|(_, Position { to, from })| {
             let serving = if from.capacity == 0 { Pods::new() } else { self.serving.pods(from.capacity) };
@@ -135,8 +136,8 @@ impl Course {
         })
     }
 
-    /// Returns the number of workers by group with which a pending cluster, in addition to the whole
-    /// active one, would use as much as the upgrade does at its peak.
+    /// Returns the number of workers by group with which a pending cluster, in addition to the
+    /// whole active one, would use as much as the upgrade does at its peak.
     pub(super) fn workers_at_peak(&self) -> Pods {
         let mut peak = Pods::new();
         for (serving, next) in self.pods() {

@@ -52,7 +52,8 @@ pub(super) fn asked(service: &RayService) -> Asked {
 
 /// Returns maxSurgePercent of the manifest; None if it doesn't request an incremental upgrade.
 pub(super) fn surge(service: &RayService) -> Option<Percent> {
-    // KubeRay's default (v1.7.0 `ray-operator/apis/ray/v1/rayservice_types.go`, ClusterUpgradeOptions).
+    // KubeRay's default (v1.7.0 `ray-operator/apis/ray/v1/rayservice_types.go`,
+    // ClusterUpgradeOptions).
     if asked(service) != Asked::Incremental {
         return None;
     }
@@ -60,8 +61,8 @@ pub(super) fn surge(service: &RayService) -> Option<Percent> {
     Percent::try_from(percent).ok()
 }
 
-/// Returns the traffic moved per step, in percent: stepSizePercent of the manifest, or `surge` if it is
-/// unset or larger than that.
+/// Returns the traffic moved per step, in percent: stepSizePercent of the manifest, or `surge` if
+/// it is unset or larger than that.
 pub(super) fn step(service: &RayService, surge: Percent) -> Percent {
     let percent = options(service).and_then(|options| options.step_size_percent);
     percent
@@ -82,24 +83,24 @@ pub(super) fn by_new_cluster(service: &RayService) -> RayService {
     service
 }
 
-/// Returns the RayService with the NewCluster strategy that falls back to Recreate if two clusters can
-/// never fit.
+/// Returns the RayService with the NewCluster strategy that falls back to Recreate if two clusters
+/// can never fit.
 pub(super) fn or_recreate(service: &RayService) -> RayService {
     let mut service = by_new_cluster(service);
     service.annotations_mut().insert(WHEN_EXCEEDS_ANNOTATION.to_owned(), "Recreate".to_owned());
     service
 }
 
-/// Returns the RayService with the NewCluster strategy, and a cluster of the size that the incremental
-/// upgrade needs at its peak.
+/// Returns the RayService with the NewCluster strategy, and a cluster of the size that the
+/// incremental upgrade needs at its peak.
 pub(super) fn at_peak(service: &RayService, course: &Course) -> RayService {
     let mut service = by_new_cluster(service);
     service.spec.ray_cluster_config = course.at_peak().spec;
     service
 }
 
-/// Returns true if the number of workers can follow the capacity: with the Ray autoscaler, or scaled by
-/// Sluice.
+/// Returns true if the number of workers can follow the capacity: with the Ray autoscaler, or
+/// scaled by Sluice.
 pub(super) fn can_go_in_steps(service: &RayService) -> bool {
     let autoscaled = service.spec.ray_cluster_config.enable_in_tree_autoscaling == Some(true);
     autoscaled || step_choices::scales_workers(&service.metadata).unwrap_or(true)

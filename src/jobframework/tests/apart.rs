@@ -96,7 +96,8 @@ fn demand_that_is_covered_already_is_not_split() {
 
     let given = patched(&plan, &held).expect("the held quota moves to the next member");
     assert_eq!(counts(&given), named(&[("head", 1), ("small", 2)]));
-    let deletes_pending = |write: &Write| write.target.name == waiting.name_any() && matches!(write.op, WriteOp::Delete { .. });
+    let deletes_pending =
+        |write: &Write| write.target.name == waiting.name_any() && matches!(write.op, WriteOp::Delete { .. });
     assert!(plan.writes.iter().any(deletes_pending), "{plan:?}");
 }
 

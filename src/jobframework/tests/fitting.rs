@@ -122,7 +122,8 @@ fn incremental_upgrade_is_offered_up_to_the_largest_surge_that_fits(
 ) {
     let (job, held) = upgrade(elastic("b", workers, hosts));
 
-    let (_, _, message) = upgrade_condition(&job, &held, &queue(None, json!({"nominalQuota": quota}))).expect("an answer");
+    let (_, _, message) =
+        upgrade_condition(&job, &held, &queue(None, json!({"nominalQuota": quota}))).expect("an answer");
 
     let offered = surge.map(|percent| format!("with a surge of at most {percent} %"));
     assert_eq!(message.contains("incremental upgrade"), surge.is_some(), "{message}");

@@ -278,7 +278,10 @@ pub(super) fn gates(job: &FakeJob) -> Vec<(String, bool)> {
 
 /// Returns reason and message of the last condition Admitted, which must be False.
 pub(super) fn says(job: &FakeJob) -> String {
-    let said = job.said(sluice_api::sluice::ADMITTED).filter(|said| said.status == "False").expect("a job that is not admitted");
+    let said = job
+        .said(sluice_api::sluice::ADMITTED)
+        .filter(|said| said.status == "False")
+        .expect("a job that is not admitted");
     format!("{}: {}", said.reason, said.message)
 }
 

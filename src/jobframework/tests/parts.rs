@@ -32,7 +32,11 @@ fn slice_marks_the_surge_as_preemptible() {
 
     let switched = [Member { surge: true, ..active }, Member { surge: false, ..pending }];
     let plan = planned(&job(switched.to_vec()), &[&both]);
-    assert_eq!(parts(&patched(&plan, &both).expect("a changed part")), [(Part::Surge, 3)], "the old cluster is the surge after the switch");
+    assert_eq!(
+        parts(&patched(&plan, &both).expect("a changed part")),
+        [(Part::Surge, 3)],
+        "the old cluster is the surge after the switch"
+    );
 }
 
 #[test]
@@ -77,10 +81,7 @@ fn slice_releases_the_surge_as_its_pods_terminate_and_then_requests_it_again() {
     let plan = planned(&job(vec![active.clone(), stopped.clone()]), &[&one_left]);
     let released = patched(&plan, &one_left).expect("a smaller slice");
     assert!(created(&plan).is_none(), "no request before the queue has observed the release");
-    assert_eq!(
-        (counts(&released), parts(&released)),
-        (vec![("head".to_owned(), 1), ("small".to_owned(), 2)], vec![])
-    );
+    assert_eq!((counts(&released), parts(&released)), (vec![("head".to_owned(), 1), ("small".to_owned(), 2)], vec![]));
 
     let mut released = admitted(released);
     condition::remove(&mut released.status.get_or_insert_default().conditions, PARTLY_PREEMPTED);

@@ -43,7 +43,10 @@ fn running_pods_keep_their_accounting_after_an_in_place_edit() {
     let (active, held) = serving();
 
     assert!(planned(&job(vec![edited(&active, 2, "2")]), &[&held]).writes.is_empty(), "no pod was added or removed");
-    assert!(planned(&job(vec![edited(&active, 2, "500m")]), &[&held]).writes.is_empty(), "and running pods keep their requests");
+    assert!(
+        planned(&job(vec![edited(&active, 2, "500m")]), &[&held]).writes.is_empty(),
+        "and running pods keep their requests"
+    );
 }
 
 #[test]

@@ -200,7 +200,12 @@ mod tests {
     }
 
     /// Scales the group to this capacity, and returns its replicas and `workersToDelete`.
-    fn scaled(cluster: &mut RayCluster, percent: Percent, pods: &[Pod], locations: &Places) -> (Option<i32>, Vec<String>) {
+    fn scaled(
+        cluster: &mut RayCluster,
+        percent: Percent,
+        pods: &[Pod],
+        locations: &Places,
+    ) -> (Option<i32>, Vec<String>) {
         scale(cluster, (&[4], percent), &pods.iter().collect::<Vec<_>>(), locations);
         let group = &cluster.spec.worker_group_specs[0];
         (group.replicas, named(group).to_vec())
@@ -213,7 +218,11 @@ mod tests {
     #[case::only_surplus_workers(at(&[]), 2, &["a", "b"])]
     #[case::no_response(Places::Unknown, 4, &[])]
     #[case::locations_not_reported(Places::Untold, 2, &[])]
-    fn workers_without_replica_are_removed(#[case] locations: Places, #[case] remaining: i32, #[case] deleted: &[&str]) {
+    fn workers_without_replica_are_removed(
+        #[case] locations: Places,
+        #[case] remaining: i32,
+        #[case] deleted: &[&str],
+    ) {
         let mut cluster = small(4);
         let (replicas, names) = scaled(&mut cluster, 50, &four(), &locations);
         assert_eq!((replicas, names), (Some(remaining), deleted.iter().map(|name| (*name).to_owned()).collect()));

@@ -129,7 +129,12 @@ pub(super) struct Transition {
 }
 
 impl Transition {
-    pub(super) fn of(observed: &View<'_>, active: Option<&Child<'_>>, others: &[Child<'_>], action: Step) -> Option<Self> {
+    pub(super) fn of(
+        observed: &View<'_>,
+        active: Option<&Child<'_>>,
+        others: &[Child<'_>],
+        action: Step,
+    ) -> Option<Self> {
         let options = options(observed.service)?;
         let active = active?;
         let returning = matches!(action, Step::Return(_));
@@ -143,7 +148,11 @@ impl Transition {
         let (gaining, losing) = if returning { (active, pending) } else { (pending, active) };
         let obstacle = match action {
             Step::Hold(..) => Some("the upgrade is blocked".to_owned()),
-            _ => observed.ways.obstacle(observed.service, options.gateway_class.as_deref(), [active.cluster, pending.cluster]),
+            _ => observed.ways.obstacle(
+                observed.service,
+                options.gateway_class.as_deref(),
+                [active.cluster, pending.cluster],
+            ),
         };
         let next = match obstacle {
             Some(obstacle) => Err(obstacle),
@@ -167,7 +176,8 @@ impl Transition {
     fn after(&self) -> (Side, Side) {
         let (gaining, losing) = if self.returning { (self.active, self.pending) } else { (self.pending, self.active) };
         let position = Position { to: gaining, from: losing };
-        let Position { to: gaining, from: losing } = self.next.as_ref().map_or(position, |action| position.after(*action));
+        let Position { to: gaining, from: losing } =
+            self.next.as_ref().map_or(position, |action| position.after(*action));
         if self.returning { (gaining, losing) } else { (losing, gaining) }
     }
 
@@ -224,7 +234,8 @@ fn facts(observed: &View<'_>, gaining: &Child<'_>, losing: &Child<'_>, position:
 /// since Serve was given the capacity, and pods that are endpoints of its Service, count.
 fn carried(observed: &View<'_>, child: &Child<'_>, capacity: Percent) -> Percent {
     let Some(status) = child.current_status().filter(|_| !child.is_suspended()) else { return 0 };
-    let is_configured = observed.goal.as_ref().is_ok_and(|desired| child.applied_config() == Some(desired.config.hash()));
+    let is_configured =
+        observed.goal.as_ref().is_ok_and(|desired| child.applied_config() == Some(desired.config.hash()));
     if !observed.ways.has_endpoints(child.cluster) || (is_pending(observed, child) && !is_configured) {
         return 0;
     }
@@ -258,7 +269,8 @@ fn has_room(observed: &View<'_>, child: &Child<'_>, capacity: Percent) -> bool {
 /// capacity. Where Serve does not report replica locations, only the elapsed time tells.
 fn is_idle_gone(observed: &View<'_>, child: &Child<'_>, capacity: Percent) -> bool {
     let by_time = || {
-        let moved = recorded(observed.service, child.cluster).and_then(|entry| entry.last_traffic_migrated_time.as_ref());
+        let moved =
+            recorded(observed.service, child.cluster).and_then(|entry| entry.last_traffic_migrated_time.as_ref());
         let due = moved.and_then(|moved| moved.0.checked_add(workers::until_gone(child.cluster)).ok());
         due.is_none_or(|due| due <= observed.now)
     };
@@ -410,7 +422,9 @@ pub(super) fn is_gaining(context: &Scene<'_>, child: &Child<'_>) -> bool {
 /// Reduces the workers of a new cluster to what its first step needs.
 pub(super) fn shrink(context: &Scene<'_>, cluster: &mut RayCluster) {
     let service = context.view.service;
-    let (Some(options), Some(_), Ok(desired)) = (options(service), &context.family.active, context.goal) else { return };
+    let (Some(options), Some(_), Ok(desired)) = (options(service), &context.family.active, context.goal) else {
+        return;
+    };
     if !step_choices::scales_workers(&service.metadata).unwrap_or(true) {
         return;
     }

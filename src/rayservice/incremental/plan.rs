@@ -44,7 +44,9 @@ fn hand_over(observed: &View<'_>, route: &HTTPRoute, plan: &mut Plan) {
     let (service, name) = (observed.service, serve_service_name(observed.service));
     let recorded = way_choices::adopted_route(&service.metadata);
     let is_ours = recorded == Some(route.name_any().as_str()) || routes::is_made_for(service, route);
-    let Some(serve) = observed.services.iter().find(|there| there.name_any() == name).filter(|_| is_ours) else { return };
+    let Some(serve) = observed.services.iter().find(|there| there.name_any() == name).filter(|_| is_ours) else {
+        return;
+    };
     if observed.ways.own.leads(route) {
         let backends = vec![routes::backend_ref(serve, WHOLE)];
         let next = observed.ways.own.divide(route, &backends);

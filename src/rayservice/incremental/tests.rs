@@ -113,7 +113,12 @@ fn b27_upgrade_proceeds_step_by_step() {
 #[case::halves(50, 25, 5, 6)]
 #[case::quarters(25, 5, 10, 5)]
 #[case::full_surge(100, 100, 1, 8)]
-fn workers_are_scaled_with_the_capacity(#[case] surge: i32, #[case] step: i32, #[case] interval: i32, #[case] most: usize) {
+fn workers_are_scaled_with_the_capacity(
+    #[case] surge: i32,
+    #[case] step: i32,
+    #[case] interval: i32,
+    #[case] most: usize,
+) {
     let mut stage = serving(surge, step, interval);
     stage.edit(version("2.54.0"));
     let end = stage.now + SignedDuration::from_secs(400);

@@ -86,11 +86,19 @@ fn stored_configuration_is_kept_until_the_next_one_is_recorded_as_applied() {
     stage.refusal = Some(400);
     stage.edit(json!({"spec": {"serveConfigV2": config("two")}}));
     stage.play(20);
-    assert!(stored_configs(&stage).contains(&first[0]) && stored_configs(&stage).len() == 2, "{:?}", stored_configs(&stage));
+    assert!(
+        stored_configs(&stage).contains(&first[0]) && stored_configs(&stage).len() == 2,
+        "{:?}",
+        stored_configs(&stage)
+    );
 
     stage.refusal = None;
     stage.play(120);
-    assert!(!stored_configs(&stage).contains(&first[0]) && stored_configs(&stage).len() == 1, "{:?}", stored_configs(&stage));
+    assert!(
+        !stored_configs(&stage).contains(&first[0]) && stored_configs(&stage).len() == 1,
+        "{:?}",
+        stored_configs(&stage)
+    );
 }
 
 #[test]

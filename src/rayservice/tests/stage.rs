@@ -350,7 +350,12 @@ impl Stage {
             WriteOp::Create(object) => self.create(&write.target.kind, object.clone()),
             WriteOp::Patch(patch) | WriteOp::PatchStatus(patch) => {
                 let current = self.objects.get(&key).map(|object| &object["metadata"]["resourceVersion"]);
-                assert_eq!(current, patch.pointer("/metadata/resourceVersion"), "{} is patched at its current resourceVersion", write.target);
+                assert_eq!(
+                    current,
+                    patch.pointer("/metadata/resourceVersion"),
+                    "{} is patched at its current resourceVersion",
+                    write.target
+                );
                 let mut patch = patch.clone();
                 patch["metadata"].as_object_mut().expect("metadata").remove("resourceVersion");
                 self.patch(&key, &patch);
@@ -363,7 +368,10 @@ impl Stage {
                     return;
                 }
                 assert!(foreground, "foreground deletion keeps the quota until the pods are gone");
-                assert!(!self.wants_to_serve() || self.leads_to().as_ref() != Some(&key.1), "the serving cluster is deleted");
+                assert!(
+                    !self.wants_to_serve() || self.leads_to().as_ref() != Some(&key.1),
+                    "the serving cluster is deleted"
+                );
                 assert!(!self.wants_to_serve() || self.share(&key.1) == 0, "a cluster with traffic is deleted");
                 if let Some(left_at) = self.left_at.get(uid).filter(|_| self.wants_to_serve()) {
                     let kept = self.now.duration_since(*left_at);

@@ -21,7 +21,10 @@ fn b06_new_version_gets_a_cluster_that_takes_over_once_it_is_running() {
     assert!(stage.message("UpgradeInProgress").contains("application one is DEPLOYING"));
     assert_eq!(stage.leads_to(), Some(old.clone()));
     let status = stage.service().and_then(|service| service.status).expect("a status");
-    assert!(status.active_service_status.and_then(|active| active.application_statuses).is_some(), "applications are kept");
+    assert!(
+        status.active_service_status.and_then(|active| active.application_statuses).is_some(),
+        "applications are kept"
+    );
 
     stage.play(20);
     let new = stage.leads_to().expect("a serving cluster");

@@ -80,12 +80,11 @@ fn both(one: Value, other: Value) -> Value {
 }
 
 fn gates() -> Vec<Change> {
-    let gate =
-        "spec.suspend of a queued RayCluster cannot be set to false by hand: Sluice does so once an admitted Workload covers";
+    let gate = "spec.suspend of a queued RayCluster cannot be set to false by hand: Sluice does so once an admitted Workload covers";
     let in_use = "spec.suspend of a RayCluster of a queued RayService cannot be set to true by hand";
-    let in_template = "spec.rayClusterConfig.suspend of a queued RayService cannot be set to false: its RayClusters are created";
-    let of_pod =
-        "spec.schedulingGates: the gate kueue.x-k8s.io/elastic-job cannot be removed by hand: Sluice does so once an admitted";
+    let in_template =
+        "spec.rayClusterConfig.suspend of a queued RayService cannot be set to false: its RayClusters are created";
+    let of_pod = "spec.schedulingGates: the gate kueue.x-k8s.io/elastic-job cannot be removed by hand: Sluice does so once an admitted";
     vec![
         change("the gate of a child is opened", CHILD, suspend(false), gate),
         change("the gate of a child is taken away", CHILD, suspend(Value::Null), gate),
@@ -112,8 +111,7 @@ fn gates() -> Vec<Change> {
 fn queue_names() -> Vec<Change> {
     let runs = "metadata.labels[kueue.x-k8s.io/queue-name] of a RayCluster can change only while spec.suspend is true";
     let owned = "metadata.labels[kueue.x-k8s.io/queue-name] of a RayCluster that has an owner is set by the owner";
-    let held =
-        "of a RayService cannot change from a while the service holds quota (Slice s-1 holds quota in ClusterQueue team-a for c)";
+    let held = "of a RayService cannot change from a while the service holds quota (Slice s-1 holds quota in ClusterQueue team-a for c)";
     let has = "cannot be added to a RayService that has RayClusters (unqueued-x): they would have to stop";
     vec![
         change("a cluster that runs is moved", RUNNING, moved("b"), runs),
@@ -166,11 +164,12 @@ fn ties() -> Vec<Change> {
 }
 
 fn jobs() -> Vec<Change> {
-    let gate = "spec.suspend of a queued Job cannot be set to false by hand: Sluice does so once an admitted Workload covers";
-    let in_template = "spec.template.spec.schedulingGates of a queued Job must keep the gate kueue.x-k8s.io/elastic-job";
+    let gate =
+        "spec.suspend of a queued Job cannot be set to false by hand: Sluice does so once an admitted Workload covers";
+    let in_template =
+        "spec.template.spec.schedulingGates of a queued Job must keep the gate kueue.x-k8s.io/elastic-job";
     let runs = "metadata.labels[kueue.x-k8s.io/queue-name] of a Job can change only while spec.suspend is true";
-    let of_pod =
-        "spec.schedulingGates: the gate kueue.x-k8s.io/elastic-job cannot be removed by hand: Sluice does so once an admitted";
+    let of_pod = "spec.schedulingGates: the gate kueue.x-k8s.io/elastic-job cannot be removed by hand: Sluice does so once an admitted";
     let counted = "metadata.labels: batch.kubernetes.io/job-name, kueue.x-k8s.io/podset, kueue.x-k8s.io/job-uid and sluice.dev/shape";
     let owner = "metadata.ownerReferences: the controller of a pod of a queued Job is immutable";
     let ungated = json!({"spec": {"template": {"spec": {"schedulingGates": []}}}});
@@ -286,24 +285,12 @@ fn in_steps() -> Vec<(&'static str, Value)> {
         ("", options(json!({}))),
         ("", options(json!({"maxSurgePercent": 100, "stepSizePercent": 100, "intervalSeconds": 1}))),
         ("clusterUpgradeOptions is required for NewClusterWithIncrementalUpgrade. Set stepSizePercent", Value::Null),
-        (
-            "maxSurgePercent is 0, must be from 1 to 100",
-            options(json!({"maxSurgePercent": 0, "stepSizePercent": 0})),
-        ),
+        ("maxSurgePercent is 0, must be from 1 to 100", options(json!({"maxSurgePercent": 0, "stepSizePercent": 0}))),
         ("maxSurgePercent is 101, must be from 1 to 100", options(json!({"maxSurgePercent": 101}))),
-        (
-            "stepSizePercent is 0, must be from 1 to 50 (maxSurgePercent)",
-            options(json!({"stepSizePercent": 0})),
-        ),
-        (
-            "stepSizePercent is 51, must be from 1 to 50 (maxSurgePercent)",
-            options(json!({"stepSizePercent": 51})),
-        ),
+        ("stepSizePercent is 0, must be from 1 to 50 (maxSurgePercent)", options(json!({"stepSizePercent": 0}))),
+        ("stepSizePercent is 51, must be from 1 to 50 (maxSurgePercent)", options(json!({"stepSizePercent": 51}))),
         ("intervalSeconds is 0, must be greater than 0", options(json!({"intervalSeconds": 0}))),
-        (
-            "gatewayClassName is empty, must be the name of a GatewayClass",
-            options(json!({"gatewayClassName": " "})),
-        ),
+        ("gatewayClassName is empty, must be the name of a GatewayClass", options(json!({"gatewayClassName": " "}))),
     ]
 }
 

@@ -80,7 +80,10 @@ fn b16_a_lender_that_may_not_get_it_back_keeps_it() {
     assert_eq!(scene.run(), [""; 0]);
     // One of two is held, one is asked for, and what is free is not to be had.
     let (_, why) = scene.says("b1", names::QUOTA_RESERVED);
-    assert!(why.contains("limited by the quota of cohort c: team/f1 holds 1, 2 is reserved for team/f2; fits"), "{why}");
+    assert!(
+        why.contains("limited by the quota of cohort c: team/f1 holds 1, 2 is reserved for team/f2; fits"),
+        "{why}"
+    );
 
     scene.finish("f1");
 

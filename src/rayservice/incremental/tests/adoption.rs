@@ -224,7 +224,10 @@ fn foreign_service_with_a_backend_name_gets_no_traffic_and_is_unchanged() {
     assert_eq!(stage.share(&new), 0);
     assert_eq!(stage.object("Service", &backend(&new)).expect("the object")["spec"], spec);
     let message = stage.message("UpgradeInProgress");
-    assert!(message.contains(&format!("Service {}", backend(&new))) && message.contains("is not owned by it"), "{message}");
+    assert!(
+        message.contains(&format!("Service {}", backend(&new))) && message.contains("is not owned by it"),
+        "{message}"
+    );
 
     stage.forget("Service", &backend(&new));
     watched(&mut stage, 60);

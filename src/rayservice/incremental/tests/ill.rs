@@ -37,7 +37,10 @@ fn unhealthy_since(stage: &Stage) -> Option<String> {
 #[case::head_pod_does_not_start(|stage: &mut Stage| stage.pods_start = false, "its head pod is not ready")]
 #[case::dashboard_does_not_respond(|stage: &mut Stage| stage.answering = stage.living().pop(), "no answer")]
 #[case::configuration_is_rejected(|stage: &mut Stage| stage.refusal = Some(400), "HTTP status 400")]
-fn upgrade_not_healthy_within_the_deadline_is_rolled_back(#[case] break_cluster: fn(&mut Stage), #[case] expected: &str) {
+fn upgrade_not_healthy_within_the_deadline_is_rolled_back(
+    #[case] break_cluster: fn(&mut Stage),
+    #[case] expected: &str,
+) {
     let (mut stage, old) = with_deadline(break_cluster);
 
     stage.play(580);
