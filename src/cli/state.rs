@@ -16,7 +16,7 @@ pub(super) struct StateOptions {
     #[arg(long, short, value_name = "NAMESPACE")]
     namespace: Option<String>,
     /// Read the objects from the YAML and JSON files in this directory instead of the cluster
-    #[arg(long, value_name = "DIR")]
+    #[arg(long = "from", value_name = "DIR")]
     from: Option<PathBuf>,
     /// Read the configuration file of the manager
     #[arg(long, value_name = "FILE")]

@@ -47,7 +47,7 @@ impl DecisionLog {
         let backlog = Arc::new(AtomicUsize::new(0));
         let mut writer = LogWriter { path, file: None, is_failing: false, metrics, backlog: backlog.clone() };
         std::thread::Builder::new().name("decision-log".into()).spawn(move || {
-            for lines in waiting.iter() {
+            for lines in waiting {
                 writer.write(&lines);
             }
             // The receiver is gone if the shutdown timed out.
@@ -176,8 +176,8 @@ mod tests {
         std::fs::write(&file, "first\ncut o").expect("a file");
 
         let log = DecisionLog::start(file.clone(), Metrics::default()).expect("a thread");
-        log.write(b"a\nb\n".to_vec()).expect("room");
-        log.write(b"c\n".to_vec()).expect("room");
+        log.write(b"a\nb\n".to_vec()).expect("backlog below its limit");
+        log.write(b"c\n".to_vec()).expect("backlog below its limit");
         log.finish().await;
 
         assert_eq!(std::fs::read_to_string(file).expect("the file"), "first\ncut o\na\nb\nc\n");
@@ -189,8 +189,8 @@ mod tests {
         let (later, metrics) = (folder.0.join("later"), Metrics::default());
 
         let log = DecisionLog::start(later.join("log"), metrics.clone()).expect("a thread");
-        log.write(b"a\n".to_vec()).expect("room");
-        log.write(b"b\n".to_vec()).expect("room");
+        log.write(b"a\n".to_vec()).expect("backlog below its limit");
+        log.write(b"b\n".to_vec()).expect("backlog below its limit");
         while failures(&metrics).ends_with(" 0") {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -206,7 +206,7 @@ mod tests {
 
         let mut log = DecisionLog::start(folder.0.join("no/such/folder"), Metrics::default()).expect("a thread");
         log.limit = 1;
-        log.write(b"a\n".to_vec()).expect("room");
+        log.write(b"a\n".to_vec()).expect("backlog below its limit");
 
         assert!(log.write(b"a\n".to_vec()).is_err());
     }

@@ -52,12 +52,12 @@ fn answer(body: &[u8], places: &Places, external_ray_operator: bool) -> Result<V
         let (object, old) = (read(object)?, request.old_object.as_ref().map(read).transpose()?);
         let namespace = request.namespace.as_deref().unwrap_or_default();
         let ray_job = places.ray_job_of(namespace, &object);
-        let circumstances = Circumstances {
+        let context = Circumstances {
             others_make_pods: external_ray_operator,
             managed: places.managed(namespace, &object, old.is_none(), ray_job.as_deref()),
             attaches: ray_job.is_some_and(|job| job.spec.attaches()),
         };
-        if let Some(patch) = defaults::patch(&object, old.as_ref(), circumstances) {
+        if let Some(patch) = defaults::patch(&object, old.as_ref(), context) {
             let patch = serde_json::from_value(patch).map_err(|error| format!("writing the patch: {error}"))?;
             response = response.with_patch(patch).map_err(|error| error.to_string())?;
         }

@@ -128,7 +128,7 @@ fn redis_keys_shared_with_another_cluster_are_not_deleted() {
     plane.play(10);
     assert!(!plane.has("RayCluster", "chat") && !plane.has("Job", JOB));
     let note = plane.notes.iter().find(|note| note.reason == "RedisCleanupSkipped").expect("an event");
-    assert!(note.message.contains("/talk keeps its state under \"chats\""), "{}", note.message);
+    assert!(note.message.contains("/talk may use the same storage namespace \"chats\""), "{}", note.message);
 
     // and the last one deletes them.
     plane.delete("RayCluster", "talk");

@@ -35,7 +35,7 @@ fn unhealthy_since(stage: &Stage) -> Option<String> {
 #[rstest]
 #[case::applications_do_not_run(never_runs, "application one is DEPLOYING")]
 #[case::head_pod_does_not_start(|stage: &mut Stage| stage.pods_start = false, "its head pod is not ready")]
-#[case::dashboard_does_not_respond(|stage: &mut Stage| stage.answering = stage.living().pop(), "no answer")]
+#[case::dashboard_does_not_respond(|stage: &mut Stage| stage.answering = stage.living().pop(), "no response")]
 #[case::configuration_is_rejected(|stage: &mut Stage| stage.refusal = Some(400), "HTTP status 400")]
 fn upgrade_not_healthy_within_the_deadline_is_rolled_back(
     #[case] break_cluster: fn(&mut Stage),
