@@ -50,7 +50,7 @@ fn describe(command: &mut clap::Command, name: &str, page: &mut String) {
 
 /// Returns name, type and meaning of every metric that the process serves.
 fn metrics() -> String {
-    let exposition = sluice_metrics::Metrics::default().exposition();
+    let exposition = sluice_metrics::Metrics::default().encode_text();
     let mut kinds = BTreeMap::new();
     let mut page = format!("{NOTE}\n# Metrics\n\n| name | type | meaning |\n|---|---|---|\n");
     for line in exposition.lines() {

@@ -4,6 +4,7 @@
 //! request failed, if the old version answered once the gateway had switched, or if any invariant of the design was broken at any moment.
 //! With the file of an earlier run (`series.json`) as its argument it draws that again.
 
+#![allow(clippy::disallowed_methods, reason = "scenarios run in real time")]
 // In a program of its own, `pub` says what other rooms may use.
 #![allow(missing_docs, unreachable_pub)]
 #![allow(clippy::cast_precision_loss, reason = "a few minutes and requests")]

@@ -9,11 +9,11 @@ pub const UNSUPPORTED: &str = "sluice.dev/Unsupported";
 pub const UNSUPPORTED_REASON: &str = "UnsupportedFields";
 
 /// Maximum length of a condition message that the API server accepts, in bytes.
-const MESSAGE_LIMIT: usize = 32_768;
+const MAX_MESSAGE_BYTES: usize = 32_768;
 
 /// Desired content of a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ConditionUpdate {
     /// Condition type.
     pub type_: &'static str,
     /// Status: `True` or `False`.
@@ -42,26 +42,26 @@ pub fn is_false(conditions: &[Condition], type_: &str) -> bool {
 }
 
 /// Returns whether the condition is already as [`set`] would make it.
-pub fn says(conditions: &[Condition], verdict: &Verdict) -> bool {
+pub fn is_up_to_date(conditions: &[Condition], verdict: &ConditionUpdate) -> bool {
     let status = if verdict.status { "True" } else { "False" };
     get(conditions, verdict.type_).is_some_and(|condition| {
         condition.status == status
             && condition.reason == verdict.reason
             && condition.observed_generation == verdict.observed_generation
-            && condition.message == truncated(verdict.message.clone())
+            && condition.message == truncate(verdict.message.clone())
     })
 }
 
 /// Sets a condition. The transition time becomes `now` (in whole seconds, as the API server stores
 /// it) only if the status changes. Returns whether anything changed, which includes a newer
 /// observed generation alone.
-pub fn set(conditions: &mut Vec<Condition>, now: Timestamp, verdict: Verdict) -> bool {
+pub fn set(conditions: &mut Vec<Condition>, now: Timestamp, verdict: ConditionUpdate) -> bool {
     let status = if verdict.status { "True" } else { "False" };
     let mut desired = Condition {
         type_: verdict.type_.to_owned(),
         status: status.to_owned(),
         reason: verdict.reason,
-        message: truncated(verdict.message),
+        message: truncate(verdict.message),
         observed_generation: verdict.observed_generation,
         last_transition_time: Time(whole_seconds(now)),
     };
@@ -90,7 +90,7 @@ pub fn remove(conditions: &mut Vec<Condition>, type_: &str) -> bool {
 
 /// Sets the condition [`UNSUPPORTED`] with the ignored fields in its message, so that none is
 /// ignored silently. Removes it if there are none. Returns whether anything changed.
-pub fn report_unsupported(
+pub fn set_unsupported(
     conditions: &mut Vec<Condition>,
     now: Timestamp,
     generation: Option<i64>,
@@ -99,7 +99,7 @@ pub fn report_unsupported(
     if fields.is_empty() {
         return remove(conditions, UNSUPPORTED);
     }
-    let verdict = Verdict {
+    let verdict = ConditionUpdate {
         type_: UNSUPPORTED,
         status: true,
         reason: UNSUPPORTED_REASON.to_owned(),
@@ -115,9 +115,9 @@ pub fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-fn truncated(mut message: String) -> String {
-    if message.len() > MESSAGE_LIMIT {
-        let end = (0..=MESSAGE_LIMIT - '…'.len_utf8()).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
+fn truncate(mut message: String) -> String {
+    if message.len() > MAX_MESSAGE_BYTES {
+        let end = (0..=MAX_MESSAGE_BYTES - '…'.len_utf8()).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
         message.truncate(end);
         message.push('…');
     }
@@ -132,8 +132,8 @@ mod tests {
         Timestamp::from_second(seconds).expect("in range")
     }
 
-    fn verdict(status: bool, message: &str) -> Verdict {
-        Verdict {
+    fn verdict(status: bool, message: &str) -> ConditionUpdate {
+        ConditionUpdate {
             type_: "Ready",
             status,
             reason: "Because".into(),
@@ -164,17 +164,17 @@ mod tests {
     #[test]
     fn long_message_is_truncated_at_a_character_boundary() {
         let mut conditions = Vec::new();
-        set(&mut conditions, at(1), verdict(true, &"ü".repeat(MESSAGE_LIMIT)));
-        assert!(conditions[0].message.len() <= MESSAGE_LIMIT);
+        set(&mut conditions, at(1), verdict(true, &"ü".repeat(MAX_MESSAGE_BYTES)));
+        assert!(conditions[0].message.len() <= MAX_MESSAGE_BYTES);
         assert!(conditions[0].message.ends_with('…'));
     }
 
     #[test]
     fn unsupported_condition_is_present_while_fields_are_set() {
         let mut conditions = Vec::new();
-        assert!(report_unsupported(&mut conditions, at(1), Some(2), &["spec.a".into(), "spec.b".into()]));
+        assert!(set_unsupported(&mut conditions, at(1), Some(2), &["spec.a".into(), "spec.b".into()]));
         assert_eq!(conditions[0].message, "unsupported or invalid settings are ignored: spec.a; spec.b");
-        assert!(report_unsupported(&mut conditions, at(2), Some(3), &[]));
+        assert!(set_unsupported(&mut conditions, at(2), Some(3), &[]));
         assert!(conditions.is_empty());
     }
 

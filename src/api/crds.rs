@@ -13,27 +13,27 @@ pub fn all() -> Vec<CustomResourceDefinition> {
         ClusterQueue::crd(),
         Cohort::crd(),
         LocalQueue::crd(),
-        named_within(RayCluster::crd(), 53),
-        named_within(RayService::crd(), 47),
+        with_name_rules(RayCluster::crd(), 53),
+        with_name_rules(RayService::crd(), 47),
         ResourceFlavor::crd(),
         Workload::crd(),
         WorkloadPriorityClass::crd(),
     ];
-    let mut definitions: Vec<_> = definitions.into_iter().map(tidied).collect();
+    let mut definitions: Vec<_> = definitions.into_iter().map(normalize).collect();
     definitions.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     definitions
 }
 
 /// Returns all definitions as one stream of YAML documents.
 pub fn to_yaml() -> String {
-    all().iter().map(|definition| format!("---\n{}", yaml_of(definition))).collect()
+    all().iter().map(|definition| format!("---\n{}", crd_yaml(definition))).collect()
 }
 
 /// Returns the files of `config/crd`: their names and contents, the kustomization included.
 pub fn files() -> Vec<(String, String)> {
     let note = "# Generated from src/api; `make generate` writes it.\n";
     let mut files: Vec<(String, String)> =
-        all().iter().map(|definition| (file_name(definition), format!("{note}{}", yaml_of(definition)))).collect();
+        all().iter().map(|definition| (file_name(definition), format!("{note}{}", crd_yaml(definition)))).collect();
     let resources: String = files.iter().map(|(name, _)| format!("- {name}\n")).collect();
     let kustomization =
         format!("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n{resources}");
@@ -46,7 +46,7 @@ fn file_name(definition: &CustomResourceDefinition) -> String {
 }
 
 /// Serializes one definition as YAML. It does not fail for our own types.
-fn yaml_of(definition: &CustomResourceDefinition) -> String {
+fn crd_yaml(definition: &CustomResourceDefinition) -> String {
     let value = serde_json::to_value(definition).expect("a definition is JSON");
     serde_saphyr::to_string(&value).expect("JSON is YAML")
 }
@@ -54,7 +54,7 @@ fn yaml_of(definition: &CustomResourceDefinition) -> String {
 /// Limits the length of object names, in characters, because names derived from them must fit into
 /// 63 (KubeRay 1.7 `ray-operator/controllers/ray/utils/validation.go`). They are also the first
 /// part of Service names, so they must be DNS-1035 labels.
-fn named_within(mut definition: CustomResourceDefinition, longest: usize) -> CustomResourceDefinition {
+fn with_name_rules(mut definition: CustomResourceDefinition, longest: usize) -> CustomResourceDefinition {
     let rules = serde_json::json!([{
         "rule": format!("size(self.metadata.name) <= {longest}"),
         "message": format!("metadata.name may have at most {longest} characters"),
@@ -74,14 +74,14 @@ fn named_within(mut definition: CustomResourceDefinition, longest: usize) -> Cus
 /// has a default. Manifests do not contain explicit nulls: the API server drops a null for a field
 /// that is not nullable, and stores it for one that is, where it would hide the default and count
 /// as set in a CEL rule.
-fn tidied(definition: CustomResourceDefinition) -> CustomResourceDefinition {
+fn normalize(definition: CustomResourceDefinition) -> CustomResourceDefinition {
     let mut value = serde_json::to_value(definition).expect("a definition is JSON");
     for version in value.pointer_mut("/spec/versions").and_then(Value::as_array_mut).into_iter().flatten() {
         if let Some(root) = version.pointer_mut("/schema/openAPIV3Schema") {
-            tidy_schema(root);
-            root.pointer_mut("/properties/status").map(without_zeros);
+            normalize_schema(root);
+            root.pointer_mut("/properties/status").map(remove_zero_defaults);
             if let Some(condition) = root.pointer_mut("/properties/status/properties/conditions/items/properties") {
-                check_condition(condition);
+                add_condition_rules(condition);
             }
             // A ResourceFlavor or Cohort may be submitted without a spec, but the Rust types require one.
             if let Some(spec) = root.pointer_mut("/properties/spec").and_then(Value::as_object_mut)
@@ -99,7 +99,7 @@ fn tidied(definition: CustomResourceDefinition) -> CustomResourceDefinition {
 
 /// Adds the constraints of the API conventions to conditions (apimachinery `meta/v1`, type
 /// `Condition`), which the Rust type does not have.
-fn check_condition(fields: &mut Value) {
+fn add_condition_rules(fields: &mut Value) {
     let rules = serde_json::json!({
         "type": {
             "maxLength": 316,
@@ -118,7 +118,7 @@ fn check_condition(fields: &mut Value) {
 }
 
 /// Removes `nullable` and defaults of null, "" and [] from a schema and all schemas below it.
-fn tidy_schema(schema: &mut Value) {
+fn normalize_schema(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     fields.remove("nullable");
     let empty = [Value::Null, Value::from(""), Value::Array(Vec::new())];
@@ -126,25 +126,25 @@ fn tidy_schema(schema: &mut Value) {
         fields.remove("default");
     }
     for nested in ["items", "additionalProperties"] {
-        fields.get_mut(nested).map(tidy_schema);
+        fields.get_mut(nested).map(normalize_schema);
     }
     for property in fields.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
-        tidy_schema(property.1);
+        normalize_schema(property.1);
     }
 }
 
 /// Removes defaults of zero from a status schema and all schemas below it: a default would claim a
 /// count that was never computed.
-fn without_zeros(schema: &mut Value) {
+fn remove_zero_defaults(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     if fields.get("default") == Some(&Value::from(0)) {
         fields.remove("default");
     }
     for nested in ["items", "additionalProperties"] {
-        fields.get_mut(nested).map(without_zeros);
+        fields.get_mut(nested).map(remove_zero_defaults);
     }
     for property in fields.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
-        without_zeros(property.1);
+        remove_zero_defaults(property.1);
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn schemas_have_only_keywords_that_the_api_server_accepts() {
         for definition in all() {
-            let text = yaml_of(&definition);
+            let text = crd_yaml(&definition);
             for keyword in ["nullable:", "$ref", "default: null"] {
                 assert!(!text.contains(keyword), "{} has {keyword}", file_name(&definition));
             }

@@ -17,7 +17,7 @@ pub fn parse(text: &str) -> Option<SignedDuration> {
     }
     let mut nanos = 0_i128;
     loop {
-        let (part, after) = part(rest)?;
+        let (part, after) = parse_component(rest)?;
         nanos = nanos.checked_add(part)?;
         if after.is_empty() {
             break;
@@ -29,7 +29,7 @@ pub fn parse(text: &str) -> Option<SignedDuration> {
 }
 
 /// Parses the first number with its unit. Returns it in nanoseconds, with the rest of the text.
-fn part(text: &str) -> Option<(i128, &str)> {
+fn parse_component(text: &str) -> Option<(i128, &str)> {
     let (number, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len()));
     let (unit, rest) = rest.split_at(rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len()));
     let unit: i128 = match unit {
@@ -47,13 +47,13 @@ fn part(text: &str) -> Option<(i128, &str)> {
     if whole.is_empty() && fraction.is_empty() {
         return None;
     }
-    let amount = digits(whole)?.checked_mul(unit)?;
+    let amount = parse_digits(whole)?.checked_mul(unit)?;
     let scale = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-    Some((amount.checked_add(digits(fraction)?.checked_mul(unit)? / scale)?, rest))
+    Some((amount.checked_add(parse_digits(fraction)?.checked_mul(unit)? / scale)?, rest))
 }
 
 /// Parses decimal digits. Empty text is zero.
-fn digits(text: &str) -> Option<i128> {
+fn parse_digits(text: &str) -> Option<i128> {
     if text.is_empty() {
         return Some(0);
     }

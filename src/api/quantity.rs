@@ -24,10 +24,10 @@ pub enum QuantityError {
 }
 
 /// Nano-units per unit.
-const NANO: i128 = 1_000_000_000;
+const NANO_PER_UNIT: i128 = 1_000_000_000;
 /// Number of digits after the decimal point that are read exactly before rounding up to nano-units.
-const READ_DIGITS: usize = 18;
-const READ_SCALE: i128 = 1_000_000_000_000_000_000;
+const FRACTION_DIGITS: usize = 18;
+const FRACTION_SCALE: i128 = 1_000_000_000_000_000_000;
 
 /// Value of a quantity, in nano-units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +52,7 @@ impl Exact {
             return Err(malformed());
         }
         let multiplier = Multiplier::parse(suffix).ok_or_else(malformed)?;
-        let nano = multiplier.apply(whole, fraction).ok_or_else(|| QuantityError::TooLarge(text.to_owned()))?;
+        let nano = multiplier.to_nano(whole, fraction).ok_or_else(|| QuantityError::TooLarge(text.to_owned()))?;
         Ok(Self(if negative { -nano } else { nano }))
     }
 
@@ -70,10 +70,10 @@ impl Exact {
     ///
     /// # Errors
     /// Returns an error if the text is not a quantity, or is negative.
-    pub fn demanded(quantity: &Quantity) -> Result<Self, QuantityError> {
+    pub fn parse_request(quantity: &Quantity) -> Result<Self, QuantityError> {
         match Self::parse_non_negative(&quantity.0) {
             Err(QuantityError::TooLarge(text)) if text.starts_with('-') => Err(QuantityError::Negative(text)),
-            Err(QuantityError::TooLarge(_)) => Ok(Self(i128::from(i64::MAX) * NANO)),
+            Err(QuantityError::TooLarge(_)) => Ok(Self(i128::from(i64::MAX) * NANO_PER_UNIT)),
             other => other,
         }
     }
@@ -88,8 +88,8 @@ impl Exact {
     }
 
     /// Converts to an amount of `resource`, rounded up and saturating.
-    pub fn amount(self, resource: &str) -> Amount {
-        Amount(self.rounded_up(if resource == "cpu" { NANO / 1000 } else { NANO }))
+    pub fn to_amount(self, resource: &str) -> Amount {
+        Amount(self.div_ceil(if resource == "cpu" { NANO_PER_UNIT / 1000 } else { NANO_PER_UNIT }))
     }
 
     /// Returns the value in nano-units.
@@ -98,7 +98,7 @@ impl Exact {
     }
 
     /// Returns the value in multiples of `step` nano-units, rounded up and saturating.
-    fn rounded_up(self, step: i128) -> i64 {
+    fn div_ceil(self, step: i128) -> i64 {
         let steps = self.0.div_euclid(step) + i128::from(self.0.rem_euclid(step) != 0);
         i64::try_from(steps).unwrap_or(if steps < 0 { i64::MIN } else { i64::MAX })
     }
@@ -108,7 +108,7 @@ impl Exact {
 #[derive(Debug, Clone, Copy)]
 enum Multiplier {
     /// This power of ten.
-    Ten(i64),
+    Decimal(i64),
     /// This power of 1024.
     Binary(u32),
 }
@@ -117,43 +117,43 @@ impl Multiplier {
     /// Parses a suffix. None if it is unknown.
     fn parse(suffix: &str) -> Option<Self> {
         Some(match suffix {
-            "" => Self::Ten(0),
-            "n" => Self::Ten(-9),
-            "u" => Self::Ten(-6),
-            "m" => Self::Ten(-3),
-            "k" => Self::Ten(3),
-            "M" => Self::Ten(6),
-            "G" => Self::Ten(9),
-            "T" => Self::Ten(12),
-            "P" => Self::Ten(15),
-            "E" => Self::Ten(18),
+            "" => Self::Decimal(0),
+            "n" => Self::Decimal(-9),
+            "u" => Self::Decimal(-6),
+            "m" => Self::Decimal(-3),
+            "k" => Self::Decimal(3),
+            "M" => Self::Decimal(6),
+            "G" => Self::Decimal(9),
+            "T" => Self::Decimal(12),
+            "P" => Self::Decimal(15),
+            "E" => Self::Decimal(18),
             "Ki" => Self::Binary(1),
             "Mi" => Self::Binary(2),
             "Gi" => Self::Binary(3),
             "Ti" => Self::Binary(4),
             "Pi" => Self::Binary(5),
             "Ei" => Self::Binary(6),
-            _ => Self::Ten(exponent(suffix.strip_prefix(['e', 'E'])?)?),
+            _ => Self::Decimal(parse_exponent(suffix.strip_prefix(['e', 'E'])?)?),
         })
     }
 
     /// Returns the magnitude in nano-units, rounded up. None if it exceeds 2⁶³-1 units.
-    fn apply(self, whole: &str, fraction: &str) -> Option<i128> {
+    fn to_nano(self, whole: &str, fraction: &str) -> Option<i128> {
         let (shift, factor) = match self {
-            Self::Ten(power) => (power, 1),
+            Self::Decimal(power) => (power, 1),
             Self::Binary(power) => (0, 1024_i128.pow(power)),
         };
-        let (fine, inexact) = shifted(whole, fraction, shift)?;
+        let (fine, inexact) = scale_decimal(whole, fraction, shift)?;
         let fine = fine.checked_mul(factor)?;
-        let per_nano = READ_SCALE / NANO;
+        let per_nano = FRACTION_SCALE / NANO_PER_UNIT;
         let nano = fine / per_nano + i128::from(inexact || fine % per_nano != 0);
-        (nano <= i128::from(i64::MAX) * NANO).then_some(nano)
+        (nano <= i128::from(i64::MAX) * NANO_PER_UNIT).then_some(nano)
     }
 }
 
 /// Parses the exponent after `e` or `E`, clamped to ±10,000: beyond that a value is too large, or
 /// rounds to the smallest one. None if it is malformed.
-fn exponent(text: &str) -> Option<i64> {
+fn parse_exponent(text: &str) -> Option<i64> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;
@@ -164,8 +164,8 @@ fn exponent(text: &str) -> Option<i64> {
 
 /// Returns `whole.fraction × 10^shift` in units of 10⁻¹⁸, truncated, and whether nonzero digits
 /// were dropped. None if it does not fit.
-fn shifted(whole: &str, fraction: &str, shift: i64) -> Option<(i128, bool)> {
-    let point = i64::try_from(whole.len()).ok()? + shift + READ_DIGITS as i64;
+fn scale_decimal(whole: &str, fraction: &str, shift: i64) -> Option<(i128, bool)> {
+    let point = i64::try_from(whole.len()).ok()? + shift + FRACTION_DIGITS as i64;
     let digits = whole.bytes().chain(fraction.bytes()).map(|b| i128::from(b - b'0'));
     let (mut value, mut inexact, mut read) = (0_i128, false, 0_i64);
     for digit in digits {
@@ -209,8 +209,8 @@ impl Amount {
     ///
     /// # Errors
     /// Returns an error if the text is not a quantity, or is negative.
-    pub fn of(resource: &str, quantity: &Quantity) -> Result<Self, QuantityError> {
-        Exact::demanded(quantity).map(|exact| exact.amount(resource))
+    pub fn from_quantity(resource: &str, quantity: &Quantity) -> Result<Self, QuantityError> {
+        Exact::parse_request(quantity).map(|exact| exact.to_amount(resource))
     }
 
     /// Returns the sum, saturating.
@@ -232,7 +232,7 @@ impl Amount {
     }
 
     /// Converts to a quantity, like `1500m`, `2Gi` or `8`.
-    pub fn quantity(self, resource: &str) -> Quantity {
+    pub fn to_quantity(self, resource: &str) -> Quantity {
         Quantity(self.display(resource).to_string())
     }
 
@@ -255,7 +255,7 @@ impl fmt::Display for AmountDisplay<'_> {
         match self.resource {
             "cpu" if units % 1000 == 0 => write!(f, "{}", units / 1000),
             "cpu" => write!(f, "{units}m"),
-            name if units != 0 && counts_bytes(name) => {
+            name if units != 0 && is_measured_in_bytes(name) => {
                 let power = (units.trailing_zeros() / 10).min(6);
                 let suffix = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"][power as usize];
                 write!(f, "{}{suffix}", units >> (10 * power))
@@ -266,7 +266,7 @@ impl fmt::Display for AmountDisplay<'_> {
 }
 
 /// Returns whether a resource is measured in bytes, and so formatted in powers of 1024.
-fn counts_bytes(resource: &str) -> bool {
+fn is_measured_in_bytes(resource: &str) -> bool {
     matches!(resource, "memory" | "storage" | "ephemeral-storage") || resource.starts_with("hugepages-")
 }
 
@@ -332,7 +332,7 @@ mod tests {
     #[case("99999999999999999999999999999999999999999999999")]
     fn quantity_beyond_the_maximum_is_too_large_and_its_amount_saturates(#[case] text: &str) {
         assert_eq!(Exact::parse(text), Err(QuantityError::TooLarge(text.to_owned())));
-        assert_eq!(Amount::of("memory", &quantity(text)), Ok(Amount::MAX));
+        assert_eq!(Amount::from_quantity("memory", &quantity(text)), Ok(Amount::MAX));
     }
 
     #[rstest]
@@ -340,7 +340,7 @@ mod tests {
     #[case("-1e400")]
     #[case("-1n")]
     fn negative_quantity_has_no_amount(#[case] text: &str) {
-        assert_eq!(Amount::of("cpu", &quantity(text)), Err(QuantityError::Negative(text.to_owned())));
+        assert_eq!(Amount::from_quantity("cpu", &quantity(text)), Err(QuantityError::Negative(text.to_owned())));
     }
 
     #[rstest]
@@ -360,7 +360,7 @@ mod tests {
         #[case] units: i64,
         #[case] shown: &str,
     ) {
-        let amount = Amount::of(resource, &quantity(text));
+        let amount = Amount::from_quantity(resource, &quantity(text));
         assert_eq!(amount, Ok(Amount::new(units)));
         assert_eq!(Amount::new(units).display(resource).to_string(), shown);
     }
@@ -379,18 +379,18 @@ mod tests {
         #[test]
         fn integers_keep_their_value(value in any::<i64>()) {
             prop_assume!(value != i64::MIN);
-            prop_assert_eq!(Exact::parse(&value.to_string()).map(Exact::nano), Ok(i128::from(value) * NANO));
+            prop_assert_eq!(Exact::parse(&value.to_string()).map(Exact::nano), Ok(i128::from(value) * NANO_PER_UNIT));
         }
 
         #[test]
         fn displayed_amount_parses_to_the_same_amount(units in 0..=i64::MAX, resource in "cpu|memory|nvidia.com/gpu") {
             let amount = Amount::new(units);
-            prop_assert_eq!(Amount::of(&resource, &amount.quantity(&resource)), Ok(amount));
+            prop_assert_eq!(Amount::from_quantity(&resource, &amount.to_quantity(&resource)), Ok(amount));
         }
 
         #[test]
         fn a_fraction_rounds_up_by_less_than_one(milli in 0..=1_000_000_000_i64) {
-            let amount = Amount::of("memory", &quantity(&format!("{milli}m")));
+            let amount = Amount::from_quantity("memory", &quantity(&format!("{milli}m")));
             prop_assert_eq!(amount, Ok(Amount::new((milli + 999) / 1000)));
         }
 

@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use jiff::Timestamp;
 
-use super::Failure;
-use super::output::Output;
-use super::state::{State, StateOptions};
-use sluice_engine::{Engine, Halves};
+use super::BoxError;
+use super::output::OutputFormat;
+use super::state::{LoadedState, StateSource};
+use sluice_clock::Clock;
+use sluice_engine::{Components, Engine};
 use sluice_inspect::explain::explain;
 use sluice_plan::ObjectRef;
 
@@ -19,10 +19,10 @@ pub(super) struct ExplainOptions {
     #[arg(value_name = "KIND/NAME")]
     subject: Subject,
     #[command(flatten)]
-    state: StateOptions,
+    state: StateSource,
     /// Select the output format
-    #[arg(long, short, value_enum, default_value_t = Output::Text)]
-    output: Output,
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Text)]
+    output: OutputFormat,
 }
 
 /// Kind and name of the object to explain, as given on the command line.
@@ -58,10 +58,10 @@ impl std::str::FromStr for Subject {
 ///
 /// # Errors
 /// If the state can't be read, or the object doesn't exist or isn't part of a job.
-pub(super) fn run(options: ExplainOptions) -> Result<ExitCode, Failure> {
-    let State { snapshot, namespace, policy } = options.state.read()?;
-    let engine = Engine::onlooker(Halves::BOTH, policy.queue, snapshot.objects().to_vec(), Timestamp::now());
-    let engine = engine.managing(policy.jobs);
+pub(super) fn run(options: ExplainOptions) -> Result<ExitCode, BoxError> {
+    let LoadedState { snapshot, namespace, policy } = options.state.load()?;
+    let engine = Engine::read_only(Components::ALL, policy.queue, snapshot.objects().to_vec(), Clock::system().now());
+    let engine = engine.with_managed_jobs(policy.managed_jobs);
     let subject = ObjectRef {
         api_version: String::new(),
         kind: options.subject.kind.to_owned(),

@@ -47,7 +47,7 @@ enum Command {
 }
 
 /// Error of a command, printed to standard error.
-pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Returns the definition of the command line, from which its reference page is generated.
 pub fn command() -> clap::Command {
@@ -58,7 +58,7 @@ pub fn command() -> clap::Command {
 ///
 /// # Errors
 /// If an option is invalid, the API server can't be reached, or the command fails.
-pub fn run() -> Result<ExitCode, Failure> {
+pub fn run() -> Result<ExitCode, BoxError> {
     match CommandLine::parse().command {
         Command::Manager(options) => {
             let options = options.resolve()?;
@@ -81,7 +81,7 @@ pub fn run() -> Result<ExitCode, Failure> {
     }
 }
 
-fn start_logging(options: &ResolvedOptions) -> Result<(), Failure> {
+fn start_logging(options: &ResolvedOptions) -> Result<(), BoxError> {
     let filter = tracing_subscriber::EnvFilter::try_new(&options.log_level)
         .map_err(|error| format!("--log-level: {:?}: {error}", options.log_level))?;
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use thiserror::Error;
 
 use sluice_config::{ConfigError, Configuration};
-use sluice_engine::Habits;
+use sluice_engine::OperatorConfig;
 use sluice_manager::ManagerConfig;
 
 /// Flags of `sluice manager`.
@@ -142,27 +142,27 @@ impl ManagerOptions {
     /// # Errors
     /// If the file can't be read, or a field is unknown or has an invalid value.
     pub fn resolve(self) -> Result<ResolvedOptions, OptionsError> {
-        let file = self.config.as_deref().map(configuration).transpose()?.unwrap_or_default();
+        let file = self.config.as_deref().map(read_configuration).transpose()?.unwrap_or_default();
         let format = if std::io::stderr().is_terminal() { LogFormat::Text } else { LogFormat::Json };
         let namespaces = self.watch_namespace.unwrap_or_default();
         let manager = ManagerConfig {
             queue_manager: self.queue_manager.unwrap_or(true),
             ray_operator: self.ray_operator.unwrap_or(true),
-            metrics: address(
+            metrics_address: bind_address(
                 [
                     ("--metrics-bind-address", self.metrics_bind_address),
                     ("metrics.bindAddress", file.metrics_bind_address),
                 ],
                 8080,
             )?,
-            health: address(
+            health_address: bind_address(
                 [
                     ("--health-probe-bind-address", self.health_probe_bind_address),
                     ("health.healthProbeBindAddress", file.health_probe_bind_address),
                 ],
                 8081,
             )?,
-            webhook: address(
+            webhook_address: bind_address(
                 [("--webhook-bind-address", self.webhook_bind_address), ("webhook", file.webhook_bind_address)],
                 9443,
             )?
@@ -172,9 +172,11 @@ impl ManagerOptions {
             namespaces: namespaces.into_iter().filter(|namespace| !namespace.is_empty()).collect(),
             use_kubernetes_proxy: self.use_kubernetes_proxy.unwrap_or(false),
             decision_log: self.decision_log,
-            queue: file.queue,
-            jobs: file.jobs,
-            habits: habits(self.enable_zero_downtime, self.enable_random_pod_delete, |name| std::env::var(name).ok()),
+            scheduler: file.queue,
+            managed_jobs: file.managed_jobs,
+            operator_config: operator_config(self.enable_zero_downtime, self.enable_random_pod_delete, |name| {
+                std::env::var(name).ok()
+            }),
         };
         if !manager.queue_manager && !manager.ray_operator {
             return Err(OptionsError::NothingToRun);
@@ -183,7 +185,7 @@ impl ManagerOptions {
             manager,
             log_format: self.log_format.unwrap_or(format),
             log_level: self.log_level.unwrap_or_else(|| "info".into()),
-            unsupported_fields: file.not_acted_on,
+            unsupported_fields: file.unsupported_fields,
         })
     }
 }
@@ -192,11 +194,15 @@ impl ManagerOptions {
 /// which every value but the listed one is ignored (KubeRay 1.7
 /// `ray-operator/controllers/ray/rayservice_controller.go`, `isZeroDowntimeUpgradeEnabled`, and
 /// `raycluster_controller.go`).
-fn habits(upgrades: Option<bool>, trims: Option<bool>, variable: impl Fn(&str) -> Option<String>) -> Habits {
+fn operator_config(
+    upgrades: Option<bool>,
+    trims: Option<bool>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> OperatorConfig {
     let equals = |name: &str, word: &str| variable(name).is_some_and(|value| value.eq_ignore_ascii_case(word));
-    Habits {
-        upgrades: upgrades.unwrap_or_else(|| !equals("ENABLE_ZERO_DOWNTIME", "false")),
-        trims_autoscaled: trims.unwrap_or_else(|| equals("ENABLE_RANDOM_POD_DELETE", "true")),
+    OperatorConfig {
+        default_zero_downtime: upgrades.unwrap_or_else(|| !equals("ENABLE_ZERO_DOWNTIME", "false")),
+        random_pod_delete: trims.unwrap_or_else(|| equals("ENABLE_RANDOM_POD_DELETE", "true")),
     }
 }
 
@@ -204,7 +210,7 @@ fn habits(upgrades: Option<bool>, trims: Option<bool>, variable: impl Fn(&str) -
 ///
 /// # Errors
 /// If it can't be read or is invalid.
-pub(super) fn configuration(path: &Path) -> Result<Configuration, OptionsError> {
+pub(super) fn read_configuration(path: &Path) -> Result<Configuration, OptionsError> {
     let text = std::fs::read_to_string(path).map_err(|source| OptionsError::Read { path: path.into(), source })?;
     Configuration::from_yaml(&text).map_err(|source| OptionsError::Configuration { path: path.into(), source })
 }
@@ -212,7 +218,10 @@ pub(super) fn configuration(path: &Path) -> Result<Configuration, OptionsError> 
 /// Resolves the first value that is set; None if it is `0`. `:8080` binds every interface, as in
 /// controller-runtime's flags. A host that resolves to several addresses gets an IPv4 one if there
 /// is one, as in Go.
-fn address(given: [(&'static str, Option<String>); 2], default_port: u16) -> Result<Option<SocketAddr>, OptionsError> {
+fn bind_address(
+    given: [(&'static str, Option<String>); 2],
+    default_port: u16,
+) -> Result<Option<SocketAddr>, OptionsError> {
     let any_interface = |port: u16| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
     let given = given.into_iter().find_map(|(option, value)| Some((option, value?)));
     let Some((option, value)) = given else { return Ok(Some(any_interface(default_port))) };
@@ -233,16 +242,16 @@ mod tests {
     use sluice_queue as queue;
 
     #[derive(Parser)]
-    struct Line {
+    struct TestCommandLine {
         #[command(flatten)]
         options: ManagerOptions,
     }
 
-    fn parsed(flags: &[&str]) -> ManagerOptions {
-        Line::try_parse_from([&["sluice"], flags].concat()).expect("flags that parse").options
+    fn parse_flags(flags: &[&str]) -> ManagerOptions {
+        TestCommandLine::try_parse_from([&["sluice"], flags].concat()).expect("flags that parse").options
     }
 
-    fn in_file(body: &str, flags: &[&str]) -> Result<ManagerConfig, OptionsError> {
+    fn resolve_with_file(body: &str, flags: &[&str]) -> Result<ManagerConfig, OptionsError> {
         let file = std::env::temp_dir().join(format!(
             "sluice-options-{}-{:?}",
             std::process::id(),
@@ -250,8 +259,9 @@ mod tests {
         ));
         let text = format!("apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n{body}");
         std::fs::write(&file, text).expect("a temporary file");
-        let settings =
-            ManagerOptions { config: Some(file.clone()), ..parsed(flags) }.resolve().map(|resolved| resolved.manager);
+        let settings = ManagerOptions { config: Some(file.clone()), ..parse_flags(flags) }
+            .resolve()
+            .map(|resolved| resolved.manager);
         std::fs::remove_file(file).expect("the temporary file");
         settings
     }
@@ -260,12 +270,12 @@ mod tests {
     fn flag_takes_precedence_over_file_and_file_over_default() {
         let file =
             "metrics: {bindAddress: ':9'}\nhealth: {healthProbeBindAddress: ':10'}\nwaitForPodsReady: {timeout: 5m}\n";
-        let settings = in_file(file, &["--metrics-bind-address=0", "--ray-operator=false"]).expect("valid");
+        let settings = resolve_with_file(file, &["--metrics-bind-address=0", "--ray-operator=false"]).expect("valid");
 
         assert!(settings.queue_manager && !settings.ray_operator);
-        assert_eq!(settings.metrics, None);
-        assert_eq!(settings.health, Some(([0, 0, 0, 0], 10).into()));
-        let timeout = settings.queue.wait_for_pods_ready.map(|rules| rules.timeout);
+        assert_eq!(settings.metrics_address, None);
+        assert_eq!(settings.health_address, Some(([0, 0, 0, 0], 10).into()));
+        let timeout = settings.scheduler.wait_for_pods_ready.map(|rules| rules.timeout);
         assert_eq!(timeout, Some(jiff::SignedDuration::from_mins(5)));
     }
 
@@ -275,16 +285,16 @@ mod tests {
     #[case::address("[::1]:9", Some("[::1]:9"))]
     #[case::host("localhost:9", Some("127.0.0.1:9"))]
     fn bind_address_is_parsed_as_in_go(#[case] value: &str, #[case] expected: Option<&str>) {
-        let settings = parsed(&["--metrics-bind-address", value]).resolve().expect("valid").manager;
-        assert_eq!(settings.metrics.map(|address| address.to_string()).as_deref(), expected);
+        let settings = parse_flags(&["--metrics-bind-address", value]).resolve().expect("valid").manager;
+        assert_eq!(settings.metrics_address.map(|address| address.to_string()).as_deref(), expected);
     }
 
     #[test]
     fn without_a_file_every_option_has_its_default_and_leader_election_is_off() {
-        let settings = parsed(&[]).resolve().expect("valid").manager;
-        assert_eq!(settings.queue, queue::Settings::default());
-        assert_eq!(settings.metrics, Some(([0, 0, 0, 0], 8080).into()));
-        assert_eq!(settings.health, Some(([0, 0, 0, 0], 8081).into()));
+        let settings = parse_flags(&[]).resolve().expect("valid").manager;
+        assert_eq!(settings.scheduler, queue::Settings::default());
+        assert_eq!(settings.metrics_address, Some(([0, 0, 0, 0], 8080).into()));
+        assert_eq!(settings.health_address, Some(([0, 0, 0, 0], 8081).into()));
         assert!(!settings.leader_elect);
     }
 
@@ -303,8 +313,8 @@ mod tests {
         #[case] flags: &[&str],
         #[case] expected: Option<&str>,
     ) {
-        let settings = in_file(file, flags).expect("valid");
-        assert_eq!(settings.webhook.map(|address| address.to_string()).as_deref(), expected);
+        let settings = resolve_with_file(file, flags).expect("valid");
+        assert_eq!(settings.webhook_address.map(|address| address.to_string()).as_deref(), expected);
     }
 
     #[rstest]
@@ -316,7 +326,7 @@ mod tests {
         #[case] flags: &[&str],
         #[case] elects: bool,
     ) {
-        assert_eq!(in_file(text, flags).expect("valid").leader_elect, elects);
+        assert_eq!(resolve_with_file(text, flags).expect("valid").leader_elect, elects);
     }
 
     #[rstest]
@@ -327,17 +337,17 @@ mod tests {
     #[case::webhook_port("webhook: {port: 99999}", &[], "webhook.port: 99999: must be a port from 1 to 65535")]
     #[case::nothing_to_run("", &["--ray-operator=false", "--queue-manager=false"], "nothing to run")]
     fn invalid_value_is_refused_with_its_field(#[case] text: &str, #[case] flags: &[&str], #[case] expected: &str) {
-        let error = in_file(text, flags).expect_err("refused").to_string();
+        let error = resolve_with_file(text, flags).expect_err("refused").to_string();
         assert!(error.contains(expected), "{error}");
     }
 
     #[test]
     fn boolean_flag_may_be_bare_or_have_a_value() {
-        assert_eq!(parsed(&["--leader-elect"]).leader_elect, Some(true));
-        assert_eq!(parsed(&["--queue-manager=false"]).queue_manager, Some(false));
-        assert_eq!(parsed(&["--enable-random-pod-delete"]).enable_random_pod_delete, Some(true));
-        assert_eq!(parsed(&["--enable-zero-downtime=false"]).enable_zero_downtime, Some(false));
-        assert_eq!(parsed(&["--watch-namespace=a,b"]).watch_namespace, Some(vec!["a".into(), "b".into()]));
+        assert_eq!(parse_flags(&["--leader-elect"]).leader_elect, Some(true));
+        assert_eq!(parse_flags(&["--queue-manager=false"]).queue_manager, Some(false));
+        assert_eq!(parse_flags(&["--enable-random-pod-delete"]).enable_random_pod_delete, Some(true));
+        assert_eq!(parse_flags(&["--enable-zero-downtime=false"]).enable_zero_downtime, Some(false));
+        assert_eq!(parse_flags(&["--watch-namespace=a,b"]).watch_namespace, Some(vec!["a".into(), "b".into()]));
     }
 
     #[rstest]
@@ -357,7 +367,7 @@ mod tests {
             "ENABLE_RANDOM_POD_DELETE" => Some(random_delete.to_owned()),
             other => panic!("unexpected variable {other}"),
         };
-        let habits = habits(upgrades, trims, variable);
-        assert_eq!((habits.upgrades, habits.trims_autoscaled), expected);
+        let habits = operator_config(upgrades, trims, variable);
+        assert_eq!((habits.default_zero_downtime, habits.random_pod_delete), expected);
     }
 }

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use jiff::Timestamp;
 
-use super::Failure;
-use super::output::Output;
-use super::state::{State, StateOptions};
-use sluice_inspect::snapshot::manifests;
-use sluice_inspect::upgrade::{self, Verdict};
-use sluice_rayservice::incremental::machine::Percent;
+use super::BoxError;
+use super::output::OutputFormat;
+use super::state::{LoadedState, StateSource};
+use sluice_clock::Clock;
+use sluice_inspect::snapshot::parse_manifests;
+use sluice_inspect::upgrade::{self, PlanVerdict};
+use sluice_rayservice::incremental::state_machine::Percent;
 
 /// Changes that can be planned.
 #[derive(Debug, Subcommand)]
@@ -39,33 +39,33 @@ pub(super) struct UpgradeOptions {
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
     surge: Option<Percent>,
     #[command(flatten)]
-    state: StateOptions,
+    state: StateSource,
     /// Select the output format
-    #[arg(long, short, value_enum, default_value_t = Output::Text)]
-    output: Output,
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Text)]
+    output: OutputFormat,
 }
 
 /// Prints the plan of a change.
 ///
 /// # Errors
 /// If the state or the manifest can't be read, or the dry run doesn't converge.
-pub(super) fn run(command: PlanCommand) -> Result<ExitCode, Failure> {
+pub(super) fn run(command: PlanCommand) -> Result<ExitCode, BoxError> {
     match command {
         PlanCommand::Upgrade(options) => upgrade(options),
     }
 }
 
-fn upgrade(options: UpgradeOptions) -> Result<ExitCode, Failure> {
+fn upgrade(options: UpgradeOptions) -> Result<ExitCode, BoxError> {
     let path = options.filename.display();
     let text = read(&options.filename).map_err(|error| format!("reading {path}: {error}"))?;
-    let State { snapshot, namespace, policy } = options.state.read()?;
-    let manifests = manifests(&text, &namespace).map_err(|problem| format!("{path}: {problem}"))?;
-    let plan = upgrade::plan(&snapshot, manifests, &policy, options.surge, Timestamp::now())?;
+    let LoadedState { snapshot, namespace, policy } = options.state.load()?;
+    let manifests = parse_manifests(&text, &namespace).map_err(|problem| format!("{path}: {problem}"))?;
+    let plan = upgrade::plan(&snapshot, manifests, &policy, options.surge, Clock::system().now())?;
     options.output.print(&plan)?;
     Ok(ExitCode::from(match plan.verdict {
-        Verdict::Fits => 0,
-        Verdict::Waits => 3,
-        Verdict::Never => 4,
+        PlanVerdict::Fits => 0,
+        PlanVerdict::Pending => 3,
+        PlanVerdict::Never => 4,
     }))
 }
 

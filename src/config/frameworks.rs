@@ -2,12 +2,12 @@
 //! that it supports, while Kueue v0.19.2 (`apis/config/v1beta2/defaults.go`) manages batch/v1 Jobs
 //! only.
 
-use super::reader::Reader;
-use sluice_jobframework::managed::{Framework, Frameworks};
+use super::field_reader::FieldReader;
+use sluice_jobframework::managed::{EnabledFrameworks, Framework};
 
 /// Frameworks that Kueue v0.19.2 supports and Sluice does not (`FrameworkName` in
 /// `pkg/controller/jobs/*`).
-const OTHERS: &[&str] = &[
+const UNSUPPORTED_FRAMEWORKS: &[&str] = &[
     "deployment",
     "jobset.x-k8s.io/jobset",
     "kubeflow.org/jaxjob",
@@ -25,18 +25,18 @@ const OTHERS: &[&str] = &[
 ];
 
 /// Returns the kinds of jobs to manage, and adds the unsupported ones to `not_acted_on`.
-pub(super) fn frameworks(field: &Reader<'_>, not_acted_on: &mut Vec<String>) -> Frameworks {
+pub(super) fn managed_frameworks(field: &FieldReader<'_>, not_acted_on: &mut Vec<String>) -> EnabledFrameworks {
     if !field.is_set() {
-        return Frameworks::default();
+        return EnabledFrameworks::default();
     }
     let known = Framework::ALL.map(|framework| (framework.name(), Some(framework)));
     let choices: Vec<(&str, Option<Framework>)> =
-        known.into_iter().chain(OTHERS.iter().map(|name| (*name, None))).collect();
-    let mut managed = Frameworks::none();
+        known.into_iter().chain(UNSUPPORTED_FRAMEWORKS.iter().map(|name| (*name, None))).collect();
+    let mut managed = EnabledFrameworks::none();
     for item in field.items() {
         match item.choice(&choices) {
-            Some(Some(framework)) => managed.add(framework),
-            Some(None) => not_acted_on.push(format!("{} ({})", item.path(), item.text().unwrap_or_default())),
+            Some(Some(framework)) => managed.enable(framework),
+            Some(None) => not_acted_on.push(format!("{} ({})", item.path(), item.string().unwrap_or_default())),
             None => {}
         }
     }

@@ -3,9 +3,9 @@
 //! v0.19.2 `apis/config/v1beta2/defaults.go`, validation is that of its `pkg/config/validation.go`,
 //! unless a comment says otherwise.
 
+mod field_error;
+mod field_reader;
 mod frameworks;
-mod problem;
-mod reader;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -16,14 +16,14 @@ use std::collections::BTreeMap;
 use jiff::SignedDuration;
 use thiserror::Error;
 
-pub use problem::{Problem, Wrong};
-use reader::Reader;
+pub use field_error::{FieldError, FieldErrorKind};
+use field_reader::FieldReader;
 
-use sluice_jobframework::managed::{NAMESPACE_NAME_LABEL, OWN_NAMESPACES, Rules, all_but};
+use sluice_jobframework::managed::{ManagedJobsPolicy, NAMESPACE_NAME_LABEL, SYSTEM_NAMESPACES, all_namespaces_except};
 use sluice_queue::Settings;
 use sluice_queue::settings::{
     FairSharing, PreemptionStrategy, Requeuing, RequeuingTimestamp, ResourceRules, Transformation,
-    TransformationStrategy, Undeclared, WaitForPodsReady,
+    TransformationStrategy, UndeclaredResourcePolicy, WaitForPodsReady,
 };
 
 const API_VERSION: &str = "config.kueue.x-k8s.io/v1beta2";
@@ -36,7 +36,7 @@ pub struct Configuration {
     /// Settings of the scheduler.
     pub queue: Settings,
     /// Selection of the jobs to manage.
-    pub jobs: Rules,
+    pub managed_jobs: ManagedJobsPolicy,
     /// Address of the metrics endpoint, as `[HOST]:PORT`, or `0` to disable it. None if the file
     /// does not set it.
     pub metrics_bind_address: Option<String>,
@@ -52,7 +52,7 @@ pub struct Configuration {
     /// Namespace of the leader lease. None if the file does not set it.
     pub leader_election_namespace: Option<String>,
     /// Paths of fields that are set, but that Sluice does not support.
-    pub not_acted_on: Vec<String>,
+    pub unsupported_fields: Vec<String>,
 }
 
 /// Reason why a configuration file is rejected.
@@ -60,10 +60,10 @@ pub struct Configuration {
 pub enum ConfigError {
     /// The file is not YAML.
     #[error("invalid YAML: {0}")]
-    NotYaml(String),
+    InvalidYaml(String),
     /// One or more fields are unknown or have an invalid value.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Invalid(Vec<Problem>),
+    InvalidFields(Vec<FieldError>),
 }
 
 impl Configuration {
@@ -73,39 +73,39 @@ impl Configuration {
     /// Returns an error if the file is not YAML, or one that names every field that is unknown or
     /// has an invalid value.
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
-        let file = serde_saphyr::from_str(text).map_err(|error| ConfigError::NotYaml(error.to_string()))?;
+        let file = serde_saphyr::from_str(text).map_err(|error| ConfigError::InvalidYaml(error.to_string()))?;
         let problems = RefCell::new(Vec::new());
-        let root = Reader::new(&file, &problems);
-        header(&root);
+        let root = FieldReader::new(&file, &problems);
+        validate_type_meta(&root);
         if !problems.borrow().is_empty() {
             // A file of another version or kind has other fields, so they are not validated.
-            return Err(ConfigError::Invalid(problems.into_inner()));
+            return Err(ConfigError::InvalidFields(problems.into_inner()));
         }
-        let mut not_acted_on = schema::check(&file, &mut problems.borrow_mut());
-        let election = root.at("leaderElection");
+        let mut not_acted_on = schema::validate(&file, &mut problems.borrow_mut());
+        let election = root.field("leaderElection");
         let configuration = Self {
-            queue: queue(&root),
-            jobs: jobs(&root, &mut not_acted_on),
-            metrics_bind_address: root.at("metrics").at("bindAddress").text(),
-            health_probe_bind_address: root.at("health").at("healthProbeBindAddress").text(),
-            webhook_bind_address: webhook(&root),
-            leader_elect: election.at("leaderElect").bool().unwrap_or(true),
-            leader_election_namespace: election.at("resourceNamespace").text(),
-            not_acted_on,
+            queue: scheduler_settings(&root),
+            managed_jobs: managed_jobs(&root, &mut not_acted_on),
+            metrics_bind_address: root.field("metrics").field("bindAddress").string(),
+            health_probe_bind_address: root.field("health").field("healthProbeBindAddress").string(),
+            webhook_bind_address: webhook_bind_address(&root),
+            leader_elect: election.field("leaderElect").bool().unwrap_or(true),
+            leader_election_namespace: election.field("resourceNamespace").string(),
+            unsupported_fields: not_acted_on,
         };
         match problems.into_inner() {
             problems if problems.is_empty() => Ok(configuration),
-            problems => Err(ConfigError::Invalid(problems)),
+            problems => Err(ConfigError::InvalidFields(problems)),
         }
     }
 }
 
-fn header(root: &Reader<'_>) {
+fn validate_type_meta(root: &FieldReader<'_>) {
     for (name, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
-        let field = root.at(name);
+        let field = root.field(name);
         // `choice` accepts an absent field, but these two are required.
         if !field.is_set() {
-            field.refuse(expected);
+            field.reject(expected);
         } else {
             field.choice(&[(expected, ())]);
         }
@@ -115,12 +115,12 @@ fn header(root: &Reader<'_>) {
 /// Returns the webhook address. Sluice serves with its own certificates only, never with those of
 /// `webhook.certDir`, which Kueue uses with `internalCertManagement.enable: false`. The webhook is
 /// disabled then.
-fn webhook(root: &Reader<'_>) -> Option<String> {
-    if root.at("internalCertManagement").at("enable").bool() == Some(false) {
+fn webhook_bind_address(root: &FieldReader<'_>) -> Option<String> {
+    if root.field("internalCertManagement").field("enable").bool() == Some(false) {
         return Some("0".to_owned());
     }
-    let section = root.at("webhook");
-    let (host, port) = (section.at("host").text(), section.at("port").port());
+    let section = root.field("webhook");
+    let (host, port) = (section.field("host").string(), section.field("port").port());
     if host.is_none() && port.is_none() {
         return None;
     }
@@ -129,46 +129,46 @@ fn webhook(root: &Reader<'_>) -> Option<String> {
     Some(format!("{host}:{}", port.unwrap_or(9443)))
 }
 
-fn queue(root: &Reader<'_>) -> Settings {
-    let disabled = root.at("featureGates").at("DisableWaitForPodsReady").bool().unwrap_or(false);
+fn scheduler_settings(root: &FieldReader<'_>) -> Settings {
+    let disabled = root.field("featureGates").field("DisableWaitForPodsReady").bool().unwrap_or(false);
     // The section is validated even if the feature gate disables it.
-    let section = wait_for_pods_ready(&root.at("waitForPodsReady"));
+    let section = wait_for_pods_ready(&root.field("waitForPodsReady"));
     Settings {
-        fair_sharing: fair_sharing(&root.at("fairSharing")),
+        fair_sharing: fair_sharing(&root.field("fairSharing")),
         wait_for_pods_ready: if disabled { None } else { section },
-        resources: resources(&root.at("resources")),
+        resources: resource_rules(&root.field("resources")),
     }
 }
 
 /// Returns the selection of jobs to manage. It must exclude kube-system and Sluice's namespace.
-fn jobs(root: &Reader<'_>, not_acted_on: &mut Vec<String>) -> Rules {
-    let own = root.at("namespace").text();
-    let selector = root.at("managedJobsNamespaceSelector");
+fn managed_jobs(root: &FieldReader<'_>, not_acted_on: &mut Vec<String>) -> ManagedJobsPolicy {
+    let own = root.field("namespace").string();
+    let selector = root.field("managedJobsNamespaceSelector");
     let namespaces = if selector.is_set() {
         selector.label_selector()
     } else {
-        all_but(OWN_NAMESPACES.into_iter().chain(own.as_deref()))
+        all_namespaces_except(SYSTEM_NAMESPACES.into_iter().chain(own.as_deref()))
     };
-    let without_queue_name = root.at("manageJobsWithoutQueueName").bool().unwrap_or(false);
-    let frameworks = frameworks::frameworks(&root.at("integrations").at("frameworks"), not_acted_on);
-    let rules = Rules { frameworks, without_queue_name, namespaces };
+    let without_queue_name = root.field("manageJobsWithoutQueueName").bool().unwrap_or(false);
+    let frameworks = frameworks::managed_frameworks(&root.field("integrations").field("frameworks"), not_acted_on);
+    let rules = ManagedJobsPolicy { frameworks, manage_jobs_without_queue_name: without_queue_name, namespaces };
     for namespace in ["kube-system"].into_iter().chain(own.as_deref()) {
         let labels = BTreeMap::from([(NAMESPACE_NAME_LABEL.to_owned(), namespace.to_owned())]);
-        if rules.manage(namespace, Some(&labels)) == Some(true) {
-            selector.refuse(format!("a selector that does not select namespace {namespace:?}"));
+        if rules.manages_namespace(namespace, Some(&labels)) == Some(true) {
+            selector.reject(format!("a selector that does not select namespace {namespace:?}"));
         }
     }
     rules
 }
 
-fn fair_sharing(reader: &Reader<'_>) -> Option<FairSharing> {
+fn fair_sharing(reader: &FieldReader<'_>) -> Option<FairSharing> {
     use PreemptionStrategy::{LessThanInitialShare, LessThanOrEqualToFinalShare};
     const CHOICES: &[(&str, PreemptionStrategy)] =
         &[("LessThanOrEqualToFinalShare", LessThanOrEqualToFinalShare), ("LessThanInitialShare", LessThanInitialShare)];
     if !reader.is_set() {
         return None;
     }
-    let field = reader.at("preemptionStrategies");
+    let field = reader.field("preemptionStrategies");
     let items = field.items();
     let strategies: Vec<_> = items.iter().filter_map(|item| item.choice(CHOICES)).collect();
     let allowed: &[&[PreemptionStrategy]] = &[
@@ -177,7 +177,7 @@ fn fair_sharing(reader: &Reader<'_>) -> Option<FairSharing> {
         &[LessThanOrEqualToFinalShare, LessThanInitialShare],
     ];
     if strategies.len() == items.len() && !allowed.contains(&strategies.as_slice()) {
-        field.refuse(
+        field.reject(
             "[LessThanOrEqualToFinalShare], [LessThanInitialShare] or [LessThanOrEqualToFinalShare, LessThanInitialShare]",
         );
     }
@@ -186,64 +186,64 @@ fn fair_sharing(reader: &Reader<'_>) -> Option<FairSharing> {
 
 /// Unlike in Kueue 0.19, disabled if the section is absent: an upgrade whose pods start slowly
 /// could otherwise evict the active cluster, although the user did not ask for it.
-fn wait_for_pods_ready(reader: &Reader<'_>) -> Option<WaitForPodsReady> {
+fn wait_for_pods_ready(reader: &FieldReader<'_>) -> Option<WaitForPodsReady> {
     if !reader.is_set() {
         return None;
     }
-    let set = reader.at("timeout").duration().filter(|timeout| !timeout.is_zero());
+    let set = reader.field("timeout").duration().filter(|timeout| !timeout.is_zero());
     let timeout = set.unwrap_or(SignedDuration::from_mins(30));
-    let recovery = reader.at("recoveryTimeout").duration().unwrap_or(timeout);
+    let recovery = reader.field("recoveryTimeout").duration().unwrap_or(timeout);
     Some(WaitForPodsReady {
         timeout,
         recovery_timeout: (!recovery.is_zero()).then_some(recovery),
-        block_admission: reader.at("blockAdmission").bool().unwrap_or(false),
-        requeuing: requeuing(&reader.at("requeuingStrategy")),
+        block_admission: reader.field("blockAdmission").bool().unwrap_or(false),
+        requeuing: requeuing(&reader.field("requeuingStrategy")),
     })
 }
 
-fn requeuing(reader: &Reader<'_>) -> Requeuing {
+fn requeuing(reader: &FieldReader<'_>) -> Requeuing {
     const TIMESTAMPS: &[(&str, RequeuingTimestamp)] =
         &[("Eviction", RequeuingTimestamp::Eviction), ("Creation", RequeuingTimestamp::Creation)];
     let default = Requeuing::default();
     Requeuing {
-        timestamp: reader.at("timestamp").choice(TIMESTAMPS).unwrap_or(default.timestamp),
-        backoff_limit_count: reader.at("backoffLimitCount").count(),
-        backoff_base_seconds: reader.at("backoffBaseSeconds").count().unwrap_or(default.backoff_base_seconds),
-        backoff_max_seconds: reader.at("backoffMaxSeconds").count().unwrap_or(default.backoff_max_seconds),
+        timestamp: reader.field("timestamp").choice(TIMESTAMPS).unwrap_or(default.timestamp),
+        backoff_limit_count: reader.field("backoffLimitCount").count(),
+        backoff_base_seconds: reader.field("backoffBaseSeconds").count().unwrap_or(default.backoff_base_seconds),
+        backoff_max_seconds: reader.field("backoffMaxSeconds").count().unwrap_or(default.backoff_max_seconds),
     }
 }
 
-fn resources(reader: &Reader<'_>) -> ResourceRules {
-    const STRATEGIES: &[(&str, Undeclared)] =
-        &[("BlockUndeclared", Undeclared::Block), ("IgnoreUndeclared", Undeclared::Ignore)];
-    let strategy = reader.at("quotaCheckStrategy");
+fn resource_rules(reader: &FieldReader<'_>) -> ResourceRules {
+    const STRATEGIES: &[(&str, UndeclaredResourcePolicy)] =
+        &[("BlockUndeclared", UndeclaredResourcePolicy::Block), ("IgnoreUndeclared", UndeclaredResourcePolicy::Ignore)];
+    let strategy = reader.field("quotaCheckStrategy");
     let undeclared = strategy.choice(STRATEGIES).unwrap_or_default();
-    let prefixes = reader.at("excludeResourcePrefixes").items();
-    if undeclared == Undeclared::Ignore && !prefixes.is_empty() {
-        strategy.refuse("BlockUndeclared if excludeResourcePrefixes is set");
+    let prefixes = reader.field("excludeResourcePrefixes").items();
+    if undeclared == UndeclaredResourcePolicy::Ignore && !prefixes.is_empty() {
+        strategy.reject("BlockUndeclared if excludeResourcePrefixes is set");
     }
     ResourceRules {
-        exclude_prefixes: prefixes.iter().filter_map(Reader::required_text).collect(),
-        transformations: transformations(&reader.at("transformations")),
+        exclude_prefixes: prefixes.iter().filter_map(FieldReader::required_string).collect(),
+        transformations: transformations(&reader.field("transformations")),
         undeclared,
     }
 }
 
-fn transformations(reader: &Reader<'_>) -> Vec<Transformation> {
+fn transformations(reader: &FieldReader<'_>) -> Vec<Transformation> {
     const STRATEGIES: &[(&str, TransformationStrategy)] =
         &[("Retain", TransformationStrategy::Retain), ("Replace", TransformationStrategy::Replace)];
     let mut rules: Vec<Transformation> = Vec::new();
     for item in reader.items() {
-        let field = item.at("input");
-        let Some(input) = field.required_text() else { continue };
+        let field = item.field("input");
+        let Some(input) = field.required_string() else { continue };
         if rules.iter().any(|rule| rule.input == input) {
-            field.refuse("the input of at most one transformation");
+            field.reject("the input of at most one transformation");
         }
         rules.push(Transformation {
             input,
-            strategy: item.at("strategy").choice(STRATEGIES).unwrap_or_default(),
-            multiply_by: item.at("multiplyBy").text(),
-            outputs: item.at("outputs").resource_list(),
+            strategy: item.field("strategy").choice(STRATEGIES).unwrap_or_default(),
+            multiply_by: item.field("multiplyBy").string(),
+            outputs: item.field("outputs").resource_list(),
         });
     }
     rules

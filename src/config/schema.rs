@@ -3,181 +3,221 @@
 
 use serde_json::Value;
 
-use super::problem::{Problem, child, item};
+use super::field_error::{FieldError, child_path, item_path};
 
 /// Schema of a field.
-enum Node {
+enum FieldSchema {
     /// Value that Sluice supports. Its type is validated where it is read.
-    Acted,
+    Supported,
     /// Value that Sluice does not support.
-    Idle,
+    Unsupported,
     /// Mapping with exactly these fields.
-    Fields(&'static [(&'static str, Node)]),
+    Fields(&'static [(&'static str, FieldSchema)]),
     /// List of mappings with exactly these fields.
-    List(&'static [(&'static str, Node)]),
+    List(&'static [(&'static str, FieldSchema)]),
     /// Mapping with arbitrary keys, of which these are supported.
-    Open(&'static [&'static str]),
+    AnyKey(&'static [&'static str]),
 }
 
-use Node::{Acted, Fields, Idle, List, Open};
+use FieldSchema::{AnyKey, Fields, List, Supported, Unsupported};
 
-const CONFIGURATION: Node = Fields(&[
-    ("apiVersion", Acted),
-    ("kind", Acted),
-    ("namespace", Acted),
-    ("webhook", Fields(&[("port", Acted), ("host", Acted), ("certDir", Idle)])),
+const CONFIGURATION: FieldSchema = Fields(&[
+    ("apiVersion", Supported),
+    ("kind", Supported),
+    ("namespace", Supported),
+    ("webhook", Fields(&[("port", Supported), ("host", Supported), ("certDir", Unsupported)])),
     (
         "leaderElection",
         Fields(&[
-            ("leaderElect", Acted),
-            ("resourceNamespace", Acted),
-            ("leaseDuration", Idle),
-            ("renewDeadline", Idle),
-            ("retryPeriod", Idle),
-            ("resourceLock", Idle),
-            ("resourceName", Idle),
+            ("leaderElect", Supported),
+            ("resourceNamespace", Supported),
+            ("leaseDuration", Unsupported),
+            ("renewDeadline", Unsupported),
+            ("retryPeriod", Unsupported),
+            ("resourceLock", Unsupported),
+            ("resourceName", Unsupported),
         ]),
     ),
     (
         "metrics",
         Fields(&[
-            ("bindAddress", Acted),
-            ("enableClusterQueueResources", Idle),
+            ("bindAddress", Supported),
+            ("enableClusterQueueResources", Unsupported),
             (
                 "customLabels",
                 List(&[
-                    ("name", Idle),
-                    ("sourceLabelKey", Idle),
-                    ("sourceAnnotationKey", Idle),
-                    ("sourceKind", Idle),
-                    ("trackedValues", Idle),
+                    ("name", Unsupported),
+                    ("sourceLabelKey", Unsupported),
+                    ("sourceAnnotationKey", Unsupported),
+                    ("sourceKind", Unsupported),
+                    ("trackedValues", Unsupported),
                 ]),
             ),
-            ("localQueueMetrics", Fields(&[("enable", Idle), ("localQueueSelector", Idle)])),
+            ("localQueueMetrics", Fields(&[("enable", Unsupported), ("localQueueSelector", Unsupported)])),
         ]),
     ),
     (
         "health",
-        Fields(&[("healthProbeBindAddress", Acted), ("readinessEndpointName", Idle), ("livenessEndpointName", Idle)]),
+        Fields(&[
+            ("healthProbeBindAddress", Supported),
+            ("readinessEndpointName", Unsupported),
+            ("livenessEndpointName", Unsupported),
+        ]),
     ),
-    ("pprofBindAddress", Idle),
-    ("controller", Fields(&[("groupKindConcurrency", Idle), ("cacheSyncTimeout", Idle)])),
-    ("tls", Fields(&[("minVersion", Idle), ("cipherSuites", Idle), ("curvePreferences", Idle)])),
-    ("manageJobsWithoutQueueName", Acted),
+    ("pprofBindAddress", Unsupported),
+    ("controller", Fields(&[("groupKindConcurrency", Unsupported), ("cacheSyncTimeout", Unsupported)])),
+    ("tls", Fields(&[("minVersion", Unsupported), ("cipherSuites", Unsupported), ("curvePreferences", Unsupported)])),
+    ("manageJobsWithoutQueueName", Supported),
     (
         "managedJobsNamespaceSelector",
         Fields(&[
-            ("matchLabels", Acted),
-            ("matchExpressions", List(&[("key", Acted), ("operator", Acted), ("values", Acted)])),
+            ("matchLabels", Supported),
+            ("matchExpressions", List(&[("key", Supported), ("operator", Supported), ("values", Supported)])),
         ]),
     ),
-    ("internalCertManagement", Fields(&[("enable", Acted), ("webhookServiceName", Idle), ("webhookSecretName", Idle)])),
+    (
+        "internalCertManagement",
+        Fields(&[("enable", Supported), ("webhookServiceName", Unsupported), ("webhookSecretName", Unsupported)]),
+    ),
     (
         "waitForPodsReady",
         Fields(&[
-            ("timeout", Acted),
-            ("blockAdmission", Acted),
-            ("recoveryTimeout", Acted),
+            ("timeout", Supported),
+            ("blockAdmission", Supported),
+            ("recoveryTimeout", Supported),
             (
                 "requeuingStrategy",
                 Fields(&[
-                    ("timestamp", Acted),
-                    ("backoffLimitCount", Acted),
-                    ("backoffBaseSeconds", Acted),
-                    ("backoffMaxSeconds", Acted),
+                    ("timestamp", Supported),
+                    ("backoffLimitCount", Supported),
+                    ("backoffBaseSeconds", Supported),
+                    ("backoffMaxSeconds", Supported),
                 ]),
             ),
         ]),
     ),
-    ("clientConnection", Fields(&[("qps", Idle), ("burst", Idle)])),
-    ("integrations", Fields(&[("frameworks", Acted), ("externalFrameworks", Idle), ("labelKeysToCopy", Idle)])),
+    ("clientConnection", Fields(&[("qps", Unsupported), ("burst", Unsupported)])),
+    (
+        "integrations",
+        Fields(&[("frameworks", Supported), ("externalFrameworks", Unsupported), ("labelKeysToCopy", Unsupported)]),
+    ),
     (
         "multiKueue",
         Fields(&[
-            ("gcInterval", Idle),
-            ("origin", Idle),
-            ("workerLostTimeout", Idle),
-            ("dispatcherName", Idle),
-            ("externalFrameworks", List(&[("name", Idle)])),
+            ("gcInterval", Unsupported),
+            ("origin", Unsupported),
+            ("workerLostTimeout", Unsupported),
+            ("dispatcherName", Unsupported),
+            ("externalFrameworks", List(&[("name", Unsupported)])),
             (
                 "clusterProfile",
                 Fields(&[
-                    ("accessProviders", List(&[("name", Idle), ("execConfig", Idle)])),
-                    ("credentialsProviders", List(&[("name", Idle), ("execConfig", Idle)])),
+                    ("accessProviders", List(&[("name", Unsupported), ("execConfig", Unsupported)])),
+                    ("credentialsProviders", List(&[("name", Unsupported), ("execConfig", Unsupported)])),
                 ]),
             ),
-            ("incrementalDispatcherConfig", Fields(&[("stepSize", Idle)])),
+            ("incrementalDispatcherConfig", Fields(&[("stepSize", Unsupported)])),
         ]),
     ),
-    ("fairSharing", Fields(&[("preemptionStrategies", Acted)])),
+    ("fairSharing", Fields(&[("preemptionStrategies", Supported)])),
     (
         "admissionFairSharing",
-        Fields(&[("usageHalfLifeTime", Idle), ("usageSamplingInterval", Idle), ("resourceWeights", Idle)]),
+        Fields(&[
+            ("usageHalfLifeTime", Unsupported),
+            ("usageSamplingInterval", Unsupported),
+            ("resourceWeights", Unsupported),
+        ]),
     ),
     (
         "resources",
         Fields(&[
-            ("quotaCheckStrategy", Acted),
-            ("excludeResourcePrefixes", Acted),
+            ("quotaCheckStrategy", Supported),
+            ("excludeResourcePrefixes", Supported),
             (
                 "transformations",
-                List(&[("input", Acted), ("strategy", Acted), ("multiplyBy", Acted), ("outputs", Acted)]),
+                List(&[
+                    ("input", Supported),
+                    ("strategy", Supported),
+                    ("multiplyBy", Supported),
+                    ("outputs", Supported),
+                ]),
             ),
             (
                 "deviceClassMappings",
                 List(&[
-                    ("name", Idle),
-                    ("deviceClassNames", Idle),
+                    ("name", Unsupported),
+                    ("deviceClassNames", Unsupported),
                     (
                         "sources",
                         List(&[
-                            ("counter", Fields(&[("name", Idle), ("driver", Idle), ("deviceSelector", Idle)])),
-                            ("capacity", Fields(&[("name", Idle), ("driver", Idle), ("deviceSelector", Idle)])),
+                            (
+                                "counter",
+                                Fields(&[
+                                    ("name", Unsupported),
+                                    ("driver", Unsupported),
+                                    ("deviceSelector", Unsupported),
+                                ]),
+                            ),
+                            (
+                                "capacity",
+                                Fields(&[
+                                    ("name", Unsupported),
+                                    ("driver", Unsupported),
+                                    ("deviceSelector", Unsupported),
+                                ]),
+                            ),
                         ]),
                     ),
                 ]),
             ),
         ]),
     ),
-    ("featureGates", Open(&["DisableWaitForPodsReady"])),
+    ("featureGates", AnyKey(&["DisableWaitForPodsReady"])),
     (
         "objectRetentionPolicies",
-        Fields(&[("workloads", Fields(&[("afterFinished", Idle), ("afterDeactivatedByKueue", Idle)]))]),
+        Fields(&[("workloads", Fields(&[("afterFinished", Unsupported), ("afterDeactivatedByKueue", Unsupported)]))]),
     ),
-    ("visibilityServer", Fields(&[("bindAddress", Idle), ("bindPort", Idle)])),
+    ("visibilityServer", Fields(&[("bindAddress", Unsupported), ("bindPort", Unsupported)])),
 ]);
 
 /// Validates the structure of a file. Unknown fields and wrong types are added to `problems`.
 /// Returns the paths of fields that are set but not supported.
-pub(super) fn check(file: &Value, problems: &mut Vec<Problem>) -> Vec<String> {
+pub(super) fn validate(file: &Value, problems: &mut Vec<FieldError>) -> Vec<String> {
     let mut idle = Vec::new();
-    visit(&CONFIGURATION, "", file, problems, &mut idle);
+    validate_field(&CONFIGURATION, "", file, problems, &mut idle);
     idle
 }
 
 /// Validates one field and those below it. `null` counts as absent, as in Kueue.
-fn visit(node: &Node, path: &str, value: &Value, problems: &mut Vec<Problem>, idle: &mut Vec<String>) {
+fn validate_field(
+    node: &FieldSchema,
+    path: &str,
+    value: &Value,
+    problems: &mut Vec<FieldError>,
+    idle: &mut Vec<String>,
+) {
     match (node, value) {
-        (_, Value::Null) | (Acted, _) => {}
-        (Idle, _) => idle.push(path.to_owned()),
+        (_, Value::Null) | (Supported, _) => {}
+        (Unsupported, _) => idle.push(path.to_owned()),
         (Fields(fields), Value::Object(members)) => {
             for (name, member) in members {
                 match fields.iter().find(|(known, _)| known == name) {
-                    Some((_, node)) => visit(node, &child(path, name), member, problems, idle),
-                    None => problems.push(Problem::unknown(child(path, name), fields.iter().map(|(known, _)| *known))),
+                    Some((_, node)) => validate_field(node, &child_path(path, name), member, problems, idle),
+                    None => problems
+                        .push(FieldError::unknown(child_path(path, name), fields.iter().map(|(known, _)| *known))),
                 }
             }
         }
         (List(fields), Value::Array(items)) => {
             for (index, value) in items.iter().enumerate() {
-                visit(&Fields(fields), &item(path, index), value, problems, idle);
+                validate_field(&Fields(fields), &item_path(path, index), value, problems, idle);
             }
         }
-        (Open(acted), Value::Object(members)) => {
+        (AnyKey(acted), Value::Object(members)) => {
             let others = members.keys().filter(|name| !acted.contains(&name.as_str()));
-            idle.extend(others.map(|name| child(path, name)));
+            idle.extend(others.map(|name| child_path(path, name)));
         }
-        (Fields(_) | Open(_), _) => problems.push(Problem::new(path, value, "a mapping")),
-        (List(_), _) => problems.push(Problem::new(path, value, "a list of mappings")),
+        (Fields(_) | AnyKey(_), _) => problems.push(FieldError::new(path, value, "a mapping")),
+        (List(_), _) => problems.push(FieldError::new(path, value, "a list of mappings")),
     }
 }

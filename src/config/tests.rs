@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use rstest::rstest;
 
 use super::*;
-use sluice_jobframework::managed::{Framework, Frameworks};
+use sluice_jobframework::managed::{EnabledFrameworks, Framework};
 
 const HEADER: &str = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n";
 
@@ -106,7 +106,7 @@ fn resource_rules_are_parsed() {
     .resources;
 
     assert_eq!(resources.exclude_prefixes, ["example.com/"]);
-    assert_eq!(resources.undeclared, Undeclared::Block);
+    assert_eq!(resources.undeclared, UndeclaredResourcePolicy::Block);
     let [mig, cpu] = resources.transformations.as_slice() else { panic!("two rules: {resources:?}") };
     assert_eq!((mig.strategy, mig.multiply_by.as_deref()), (TransformationStrategy::Replace, Some("pods")));
     let outputs: Vec<_> = mig.outputs.iter().map(|(name, amount)| (name.as_str(), amount.0.as_str())).collect();
@@ -116,7 +116,10 @@ fn resource_rules_are_parsed() {
 
 #[test]
 fn undeclared_resources_can_be_ignored() {
-    assert_eq!(settings("resources: {quotaCheckStrategy: IgnoreUndeclared}").resources.undeclared, Undeclared::Ignore);
+    assert_eq!(
+        settings("resources: {quotaCheckStrategy: IgnoreUndeclared}").resources.undeclared,
+        UndeclaredResourcePolicy::Ignore
+    );
 }
 
 #[rstest]
@@ -131,11 +134,11 @@ fn undeclared_resources_can_be_ignored() {
     &["team", "sluice-system"]
 )]
 fn jobs_are_managed_in_the_selected_namespaces(#[case] body: &str, #[case] expected: &[&str]) {
-    let rules = read(body).expect("a valid file").jobs;
+    let rules = read(body).expect("a valid file").managed_jobs;
     let is_managed = |name: &&str| {
         let named = (NAMESPACE_NAME_LABEL.to_owned(), (*name).to_owned());
         let gpu = (*name == "gpus").then(|| ("gpu".to_owned(), "yes".to_owned()));
-        rules.manage(name, Some(&[named].into_iter().chain(gpu).collect())) == Some(true)
+        rules.manages_namespace(name, Some(&[named].into_iter().chain(gpu).collect())) == Some(true)
     };
     let managed: Vec<&str> =
         ["team", "gpus", "ours", "kube-system", "sluice-system"].into_iter().filter(is_managed).collect();
@@ -144,8 +147,10 @@ fn jobs_are_managed_in_the_selected_namespaces(#[case] body: &str, #[case] expec
 
 #[test]
 fn jobs_without_queue_name_are_managed_only_if_the_file_enables_it() {
-    assert!(!read("").expect("a valid file").jobs.without_queue_name);
-    assert!(read("manageJobsWithoutQueueName: true").expect("a valid file").jobs.without_queue_name);
+    assert!(!read("").expect("a valid file").managed_jobs.manage_jobs_without_queue_name);
+    assert!(
+        read("manageJobsWithoutQueueName: true").expect("a valid file").managed_jobs.manage_jobs_without_queue_name
+    );
 }
 
 #[rstest]
@@ -157,11 +162,11 @@ fn jobs_without_queue_name_are_managed_only_if_the_file_enables_it() {
 )]
 #[case::none("integrations: {frameworks: []}", &[])]
 fn listed_frameworks_are_managed(#[case] body: &str, #[case] listed: &[Framework]) {
-    let mut expected = Frameworks::none();
+    let mut expected = EnabledFrameworks::none();
     for framework in listed {
-        expected.add(*framework);
+        expected.enable(*framework);
     }
-    assert_eq!(read(body).expect("a valid file").jobs.frameworks, expected);
+    assert_eq!(read(body).expect("a valid file").managed_jobs.frameworks, expected);
 }
 
 #[test]
@@ -177,7 +182,7 @@ leaderElection: {leaderElect: false, resourceName: x}",
     )
     .expect("a valid file");
 
-    let mut named = file.not_acted_on;
+    let mut named = file.unsupported_fields;
     named.sort();
     let expected = [
         "featureGates.ElasticJobsViaWorkloadSlices",
@@ -304,7 +309,7 @@ fn file_of_another_kind_or_version_is_rejected(#[case] text: &str, #[case] expec
 #[test]
 fn all_errors_are_reported_together() {
     let error = read("fairShare: {}\nwaitForPodsReady: {timeout: soon}").expect_err("refused");
-    let ConfigError::Invalid(problems) = error else { panic!("{error}") };
+    let ConfigError::InvalidFields(problems) = error else { panic!("{error}") };
     let fields: Vec<_> = problems.iter().map(|problem| problem.field.as_str()).collect();
     assert_eq!(fields, ["fairShare", "waitForPodsReady.timeout"]);
 }
@@ -316,5 +321,5 @@ fn file_of_the_deployment_is_fully_supported() {
     let file = Configuration::from_yaml(text).expect("a valid file");
 
     assert_eq!(file.queue, Settings::default());
-    assert!(file.leader_elect && file.not_acted_on.is_empty(), "{file:?}");
+    assert!(file.leader_elect && file.unsupported_fields.is_empty(), "{file:?}");
 }

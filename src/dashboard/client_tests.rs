@@ -9,11 +9,11 @@ use super::*;
 use sluice_plan::ServeConfig;
 
 /// Requests that a server has received: method, URI and body.
-type Heard = Arc<Mutex<Vec<String>>>;
+type ReceivedRequests = Arc<Mutex<Vec<String>>>;
 
 /// Starts a server on a free port that gives the same response to every request.
-async fn server(code: u16, body: &'static str) -> (u16, Heard) {
-    let received = Heard::default();
+async fn server(code: u16, body: &'static str) -> (u16, ReceivedRequests) {
+    let received = ReceivedRequests::default();
     let recorder = received.clone();
     let router = Router::new().fallback(move |request: Request| {
         let recorder = recorder.clone();
@@ -31,17 +31,20 @@ async fn server(code: u16, body: &'static str) -> (u16, Heard) {
     (port, received)
 }
 
-fn through_api_server(port: u16) -> Dashboards {
+fn through_api_server(port: u16) -> DashboardClient {
     let uri = format!("http://127.0.0.1:{port}").parse().expect("a URI");
-    Dashboards::new(
+    DashboardClient::new(
         kube::Client::try_from(kube::Config::new(uri)).expect("a client"),
         Clock::system(),
-        Reach::ApiServer,
+        DashboardAccess::ApiServer,
     )
 }
 
-fn over_network() -> Dashboards {
-    Dashboards { reach: Reach::Network { cluster_domain: "cluster.local".into() }, ..through_api_server(1) }
+fn over_network() -> DashboardClient {
+    DashboardClient {
+        access: DashboardAccess::Network { cluster_domain: "cluster.local".into() },
+        ..through_api_server(1)
+    }
 }
 
 fn call(request: ServeRequest) -> ServeCall {
@@ -49,7 +52,7 @@ fn call(request: ServeRequest) -> ServeCall {
         namespace: "ml".into(),
         cluster: "chat-x1".into(),
         uid: "uid-1".into(),
-        head: None,
+        head_uid: None,
         head_service: "chat-x1-head-svc".into(),
         dashboard_port: 8265,
         token_secret: None,
@@ -70,7 +73,7 @@ async fn application_status_is_read_through_the_api_server() {
     let ServeAnswer::Status(Ok(status)) = &reply.answer else { panic!("{reply:?}") };
     assert!(status.is_running());
     assert_eq!((reply.kind(), reply.cluster.as_str()), ("get", "chat-x1"));
-    assert!(reply.called_at <= reply.at);
+    assert!(reply.called_at <= reply.answered_at);
     let path = "/api/v1/namespaces/ml/services/chat-x1-head-svc:dashboard/proxy/api/serve/applications/";
     assert_eq!(*received.lock().expect("not poisoned"), [format!("GET {path}?api_type=declarative ")]);
 }
@@ -94,7 +97,7 @@ async fn rejection_is_reported_with_the_body_of_the_response() {
     let reply = through_api_server(port).call(&call(ServeRequest::Put(config))).await;
 
     let ServeAnswer::Applied { result: Err(error), .. } = reply.answer else { panic!("{reply:?}") };
-    assert!(error.is_final());
+    assert!(error.is_permanent());
     assert_eq!(
         error.to_string(),
         "applying the Serve configuration to RayCluster ml/chat-x1: HTTP status 400: import_path: no module named chat"
@@ -142,13 +145,13 @@ async fn call_without_response_times_out() {
     let reply = over_network().call(&healthz(port)).await;
 
     let ServeAnswer::Health { result: Err(error), .. } = reply.answer else { panic!("{reply:?}") };
-    assert!(matches!(error, ServeError::Silent { seconds: 2, .. }), "{error}");
+    assert!(matches!(error, ServeError::Timeout { seconds: 2, .. }), "{error}");
 }
 
 /// Starts an API server whose Secret has the first of `tokens` on the first read and the second one
 /// later, and that proxies to a dashboard which accepts only the token `right`.
-async fn guarded(tokens: [&'static str; 2]) -> (u16, Heard) {
-    let received = Heard::default();
+async fn guarded(tokens: [&'static str; 2]) -> (u16, ReceivedRequests) {
+    let received = ReceivedRequests::default();
     let recorder = received.clone();
     let router = Router::new().fallback(move |request: Request| {
         let recorder = recorder.clone();

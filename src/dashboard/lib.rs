@@ -5,6 +5,6 @@
 
 pub mod client;
 pub mod request;
-mod tokens;
+mod token_cache;
 
-pub use client::{Dashboards, Reach};
+pub use client::{DashboardAccess, DashboardClient};

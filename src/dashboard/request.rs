@@ -9,7 +9,7 @@ pub const DASHBOARD_PORT_NAME: &str = "dashboard";
 
 /// Recipient of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Through<'a> {
+pub enum Transport<'a> {
     /// Ray itself, from within the Kubernetes cluster.
     Network {
         /// DNS domain of Services, like `cluster.local`.
@@ -23,15 +23,15 @@ pub enum Through<'a> {
 ///
 /// # Errors
 /// Fails when the names in the call do not form a valid URI.
-pub fn build(call: &ServeCall, through: Through<'_>) -> Result<Request<Vec<u8>>, http::Error> {
+pub fn build(call: &ServeCall, through: Transport<'_>) -> Result<Request<Vec<u8>>, http::Error> {
     let (method, path, body) = match &call.request {
         ServeRequest::Get => (Method::GET, "/api/serve/applications/?api_type=declarative", Vec::new()),
         ServeRequest::Put(config) => (Method::PUT, "/api/serve/applications/", config.body().to_string().into_bytes()),
         ServeRequest::Healthz { .. } => (Method::GET, "/-/healthz", Vec::new()),
     };
     let uri: Uri = match through {
-        Through::Network { cluster_domain } => format!("http://{}{path}", authority(call, cluster_domain)),
-        Through::ApiServer => format!("/api/v1/namespaces/{}/{}/proxy{path}", call.namespace, proxied(call)),
+        Transport::Network { cluster_domain } => format!("http://{}{path}", authority(call, cluster_domain)),
+        Transport::ApiServer => format!("/api/v1/namespaces/{}/{}/proxy{path}", call.namespace, proxied_resource(call)),
     }
     .parse()?;
     let mut request = Request::builder().method(&method).uri(uri).header(http::header::ACCEPT, "application/json");
@@ -65,7 +65,7 @@ fn authority(call: &ServeCall, cluster_domain: &str) -> String {
 }
 
 /// Returns the API server's resource and port to proxy to, below the namespace.
-fn proxied(call: &ServeCall) -> String {
+fn proxied_resource(call: &ServeCall) -> String {
     match &call.request {
         ServeRequest::Get | ServeRequest::Put(_) => format!("services/{}:{DASHBOARD_PORT_NAME}", call.head_service),
         ServeRequest::Healthz { pod, port, .. } => format!("pods/{pod}:{port}"),
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use sluice_plan::ServeConfig;
 
-    const NETWORK: Through<'static> = Through::Network { cluster_domain: "cluster.local" };
+    const NETWORK: Transport<'static> = Transport::Network { cluster_domain: "cluster.local" };
 
     fn put() -> ServeRequest {
         ServeRequest::Put(ServeConfig::from_yaml("applications: []").expect("a configuration"))
@@ -94,7 +94,7 @@ mod tests {
             namespace: "ml".into(),
             cluster: "chat-x1".into(),
             uid: "uid-1".into(),
-            head: None,
+            head_uid: None,
             head_service: "chat-x1-head-svc".into(),
             dashboard_port: 8265,
             token_secret: None,
@@ -110,7 +110,7 @@ mod tests {
     )]
     #[case(
         ServeRequest::Get,
-        Through::ApiServer,
+        Transport::ApiServer,
         "GET /api/v1/namespaces/ml/services/chat-x1-head-svc:dashboard/proxy/api/serve/applications/?api_type=declarative "
     )]
     #[case(
@@ -118,18 +118,18 @@ mod tests {
         NETWORK,
         r#"PUT http://chat-x1-head-svc.ml.svc.cluster.local:8265/api/serve/applications/ {"applications":[]}"#
     )]
-    #[case(put(), Through::ApiServer,
+    #[case(put(), Transport::ApiServer,
         r#"PUT /api/v1/namespaces/ml/services/chat-x1-head-svc:dashboard/proxy/api/serve/applications/ {"applications":[]}"#)]
     #[case(healthz("10.1.2.3"), NETWORK, "GET http://10.1.2.3:8000/-/healthz ")]
     #[case(healthz("fd00::3"), NETWORK, "GET http://[fd00::3]:8000/-/healthz ")]
     #[case(
         healthz("10.1.2.3"),
-        Through::ApiServer,
+        Transport::ApiServer,
         "GET /api/v1/namespaces/ml/pods/chat-x1-head-a:8000/proxy/-/healthz "
     )]
     fn call_becomes_the_request_that_ray_expects(
         #[case] request: ServeRequest,
-        #[case] through: Through<'_>,
+        #[case] through: Transport<'_>,
         #[case] expected: &str,
     ) {
         let request = build(&call(request), through).expect("a request");

@@ -15,16 +15,16 @@ pub type WriteId = u64;
 #[derive(Debug)]
 pub struct InFlight<P> {
     last_id: WriteId,
-    by_target: BTreeMap<ObjectRef, Entry<P>>,
+    by_target: BTreeMap<ObjectRef, WriteInFlight<P>>,
 }
 
 #[derive(Debug)]
-struct Entry<P> {
+struct WriteInFlight<P> {
     id: WriteId,
     /// The API server accepted the deletion, and its watch event has not arrived yet.
-    deleted: bool,
+    awaits_delete_event: bool,
     /// The watch event of the deletion arrived before the response.
-    seen_gone: bool,
+    observed_deleted: bool,
     planners: BTreeSet<P>,
 }
 
@@ -39,14 +39,18 @@ impl<P: Ord + Clone> InFlight<P> {
     /// object that blocks it, is in flight; `planner` is then returned when that write completes.
     pub fn begin(&mut self, write: &Write, planner: &P) -> Option<WriteId> {
         let target = &write.target;
-        let busy = std::iter::once(target).chain(&write.quiet).find(|object| self.by_target.contains_key(object));
+        let busy = std::iter::once(target).chain(&write.blocked_by).find(|object| self.by_target.contains_key(object));
         if let Some(entry) = busy.and_then(|busy| self.by_target.get_mut(busy)) {
             entry.planners.insert(planner.clone());
             return None;
         }
         self.last_id += 1;
-        let entry =
-            Entry { id: self.last_id, deleted: false, seen_gone: false, planners: BTreeSet::from([planner.clone()]) };
+        let entry = WriteInFlight {
+            id: self.last_id,
+            awaits_delete_event: false,
+            observed_deleted: false,
+            planners: BTreeSet::from([planner.clone()]),
+        };
         self.by_target.insert(target.clone(), entry);
         Some(self.last_id)
     }
@@ -54,10 +58,12 @@ impl<P: Ord + Clone> InFlight<P> {
     /// Records the result of a write; returns the planners to run again. An accepted deletion stays
     /// in flight until its watch event arrives, because until then the object still looks present;
     /// that event may also precede the response.
-    pub fn answered(&mut self, id: WriteId, write: &Write, gone: bool) -> BTreeSet<P> {
+    pub fn on_result(&mut self, id: WriteId, write: &Write, gone: bool) -> BTreeSet<P> {
         match self.by_target.get_mut(&write.target) {
-            Some(entry) if entry.id == id && gone && !entry.seen_gone && matches!(write.op, WriteOp::Delete { .. }) => {
-                entry.deleted = true;
+            Some(entry)
+                if entry.id == id && gone && !entry.observed_deleted && matches!(write.op, WriteOp::Delete { .. }) =>
+            {
+                entry.awaits_delete_event = true;
                 BTreeSet::new()
             }
             Some(entry) if entry.id == id => self.finish(&write.target),
@@ -67,11 +73,11 @@ impl<P: Ord + Clone> InFlight<P> {
 
     /// Records a watch event of `target`, `gone` if it was a deletion; returns the planners to run
     /// again.
-    pub fn observed(&mut self, target: &ObjectRef, gone: bool) -> BTreeSet<P> {
+    pub fn on_observed(&mut self, target: &ObjectRef, gone: bool) -> BTreeSet<P> {
         match self.by_target.get_mut(target) {
-            Some(entry) if entry.deleted => self.finish(target),
+            Some(entry) if entry.awaits_delete_event => self.finish(target),
             Some(entry) => {
-                entry.seen_gone |= gone;
+                entry.observed_deleted |= gone;
                 BTreeSet::new()
             }
             None => BTreeSet::new(),
@@ -80,7 +86,7 @@ impl<P: Ord + Clone> InFlight<P> {
 
     /// Reports whether no write awaits its response.
     pub fn is_empty(&self) -> bool {
-        self.by_target.values().all(|entry| entry.deleted)
+        self.by_target.values().all(|entry| entry.awaits_delete_event)
     }
 
     fn finish(&mut self, target: &ObjectRef) -> BTreeSet<P> {
@@ -103,19 +109,19 @@ mod tests {
     }
 
     fn delete() -> Write {
-        Write { target: target(), op: WriteOp::Delete { uid: "u".into(), foreground: false }, quiet: Vec::new() }
+        Write { target: target(), op: WriteOp::Delete { uid: "u".into(), foreground: false }, blocked_by: Vec::new() }
     }
 
     #[test]
     fn write_is_blocked_while_a_dependency_has_a_write_in_flight() {
         let mut writes = InFlight::default();
         let slice = ObjectRef { name: "slice".into(), ..target() };
-        let gate = delete().while_quiet([slice.clone()]);
-        let eviction = Write { target: slice, op: delete().op, quiet: vec![target()] };
+        let gate = delete().blocked_while_in_flight([slice.clone()]);
+        let eviction = Write { target: slice, op: delete().op, blocked_by: vec![target()] };
         let open = writes.begin(&gate, &"job").expect("nothing is in flight");
         assert_eq!(writes.begin(&eviction, &"workload"), None);
 
-        assert_eq!(writes.answered(open, &gate, false), ["job", "workload"].into());
+        assert_eq!(writes.on_result(open, &gate, false), ["job", "workload"].into());
 
         assert!(writes.begin(&eviction, &"workload").is_some());
         assert_eq!(writes.begin(&gate, &"job"), None);
@@ -127,7 +133,7 @@ mod tests {
         let id = writes.begin(&delete(), &"first").expect("nothing is in flight");
 
         assert_eq!(writes.begin(&delete(), &"second"), None);
-        assert_eq!(writes.answered(id, &delete(), false), BTreeSet::from(["first", "second"]));
+        assert_eq!(writes.on_result(id, &delete(), false), BTreeSet::from(["first", "second"]));
         assert!(writes.begin(&delete(), &"second").is_some_and(|next| next != id));
     }
 
@@ -136,10 +142,10 @@ mod tests {
         let mut writes = InFlight::default();
         let id = writes.begin(&delete(), &"planner").expect("nothing is in flight");
 
-        assert!(writes.answered(id, &delete(), true).is_empty());
+        assert!(writes.on_result(id, &delete(), true).is_empty());
         assert!(writes.is_empty(), "no response is pending");
         assert_eq!(writes.begin(&delete(), &"planner"), None, "the object still looks present");
-        assert_eq!(writes.observed(&target(), true), BTreeSet::from(["planner"]));
+        assert_eq!(writes.on_observed(&target(), true), BTreeSet::from(["planner"]));
         assert!(writes.begin(&delete(), &"planner").is_some());
     }
 
@@ -148,8 +154,8 @@ mod tests {
         let mut writes = InFlight::default();
         let id = writes.begin(&delete(), &"planner").expect("nothing is in flight");
 
-        assert!(writes.observed(&target(), true).is_empty());
-        assert_eq!(writes.answered(id, &delete(), true), BTreeSet::from(["planner"]));
+        assert!(writes.on_observed(&target(), true).is_empty());
+        assert_eq!(writes.on_result(id, &delete(), true), BTreeSet::from(["planner"]));
         assert!(writes.begin(&delete(), &"planner").is_some(), "the name can be used again");
     }
 
@@ -157,10 +163,10 @@ mod tests {
     fn duplicate_result_is_ignored() {
         let mut writes = InFlight::default();
         let first = writes.begin(&delete(), &"planner").expect("nothing is in flight");
-        writes.answered(first, &delete(), false);
+        writes.on_result(first, &delete(), false);
         let second = writes.begin(&delete(), &"planner").expect("nothing is in flight");
 
-        assert!(writes.answered(first, &delete(), false).is_empty());
-        assert_eq!(writes.answered(second, &delete(), false), BTreeSet::from(["planner"]));
+        assert!(writes.on_result(first, &delete(), false).is_empty());
+        assert_eq!(writes.on_result(second, &delete(), false), BTreeSet::from(["planner"]));
     }
 }

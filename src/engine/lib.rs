@@ -4,63 +4,63 @@
 //! randomness. The `manager` feeds it watch events and write results and executes its commands; a
 //! simulator can do the same.
 
-mod arriving;
-mod concerned;
-mod doubts;
-mod events;
-mod habits;
+pub mod cluster_state;
+pub mod event_dedup;
+mod finalizers;
 pub mod in_flight;
-mod in_use;
-mod jobs;
-mod making;
+mod job_context;
 mod managed;
-pub mod notebook;
-pub mod pace;
+mod operator_config;
 mod planners;
+mod pod_expectations;
+mod pod_write_failures;
 mod priorities;
-mod queueing;
+mod queue_adapter;
 mod ray_jobs;
-mod renewals;
-mod setbacks;
-mod specs;
+mod recreate;
+mod slice_expectations;
+mod spec_cache;
 pub mod store;
 pub mod tokens;
-pub mod world;
+mod triggers;
+mod unacknowledged;
+pub mod work_queue;
+mod workload_events;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use arriving::Arriving;
-use doubts::Doubts;
-pub use habits::Habits;
+use cluster_state::{Change, ClusterState, Object, ObjectList, PodOwnerId};
+use event_dedup::EventDeduplicator;
 use in_flight::{InFlight, WriteId};
-pub use jobs::Sight;
-use making::Making;
-use notebook::Notebook;
-use pace::Pace;
-use planners::Planner;
-use queueing::Queueing;
-use setbacks::Setbacks;
-use sluice_jobframework::managed::Rules;
+pub use job_context::JobSnapshot;
+pub use operator_config::OperatorConfig;
+use planners::PlannerKey;
+use pod_expectations::PodExpectations;
+use pod_write_failures::PodWriteFailures;
+use queue_adapter::QueueAdapter;
+use slice_expectations::SliceExpectations;
+use sluice_jobframework::managed::ManagedJobsPolicy;
 use sluice_plan::ObjectKey;
 use sluice_plan::ServeReply;
-use sluice_plan::{Note, Plan, ServeCall, Write, WriteOp};
+use sluice_plan::{EventRecord, Plan, ServeCall, Write, WriteOp};
 use sluice_queue as queue;
 use sluice_rayservice::ServeObservation;
-use specs::Specs;
+use spec_cache::SpecCache;
 use tokens::TokenKey;
-use world::{Change, Listing, MemberId, Object, World};
+use unacknowledged::UnacknowledgedWrites;
+use work_queue::RateLimitedQueue;
 
 /// Consecutive write conflicts of one planner that emit no Event.
-const RACES_UNTOLD: u32 = 5;
+const SILENT_CONFLICTS: u32 = 5;
 
 /// An input to the engine: a watch event, a write result or a Serve reply.
 #[derive(Debug)]
-pub enum Event {
+pub enum EngineInput {
     /// A watch listed all objects in its scope.
-    Listed(Scope, Listing),
+    Listed(Scope, ObjectList),
     /// A watch observed a new or changed object.
     Applied(Object),
     /// A watch observed the deletion of an object.
@@ -72,10 +72,10 @@ pub enum Event {
         /// The write that was sent.
         write: Box<Write>,
         /// Outcome of the write.
-        result: Result<Answer, WriteError>,
+        result: Result<WriteOutcome, WriteError>,
     },
     /// A call to the Serve REST API completed or failed.
-    Served(ServeReply),
+    ServeReplied(ServeReply),
 }
 
 /// The objects that one watch covers.
@@ -91,7 +91,7 @@ pub struct Scope {
 
 impl Scope {
     /// Reports whether this scope covers an object of its kind with this metadata.
-    pub fn sees(&self, meta: &ObjectMeta) -> bool {
+    pub fn covers(&self, meta: &ObjectMeta) -> bool {
         let in_namespace = self.namespace.as_ref().is_none_or(|namespace| meta.namespace.as_ref() == Some(namespace));
         let has_label = |label| meta.labels.as_ref().is_some_and(|labels| labels.contains_key(label));
         in_namespace && self.label.is_none_or(has_label)
@@ -100,13 +100,13 @@ impl Scope {
 
 /// Outcome of a write that the API server accepted.
 #[derive(Debug)]
-pub enum Answer {
+pub enum WriteOutcome {
     /// The object after the write.
     Object(Object),
     /// The object was deleted.
-    Gone,
+    Deleted,
     /// The object is of a kind that the engine does not watch.
-    Unwatched,
+    Untracked,
 }
 
 /// Error of a failed write.
@@ -118,394 +118,407 @@ pub struct WriteError {
     /// Message of the API server, or of the transport.
     pub message: String,
     /// The API server reported the target itself as not found, as opposed to its namespace or kind.
-    pub absent: bool,
+    pub target_not_found: bool,
 }
 
 impl WriteError {
     /// Returns the error of a write without a response.
     pub fn unanswered(message: String) -> Self {
-        Self { code: None, message, absent: false }
+        Self { code: None, message, target_not_found: false }
     }
 
     /// Reports whether the target was changed, created or deleted since the write was planned;
     /// replanning resolves that.
-    pub fn is_race(&self) -> bool {
+    pub fn is_conflict(&self) -> bool {
         matches!(self.code, Some(404 | 409))
     }
 }
 
 /// A command that the manager executes for the engine.
 #[derive(Debug)]
-pub enum Effect {
+pub enum Command {
     /// Send a write and report its result under this id.
     Write(WriteId, Write),
     /// Emit a Kubernetes Event.
-    Note(Note),
+    EmitEvent(EventRecord),
     /// Call the Serve REST API of a Ray cluster.
-    Serve(ServeCall),
+    CallServe(ServeCall),
 }
 
 /// The enabled components of Sluice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Halves {
+pub struct Components {
     /// Run the queue manager: quota, Workloads, and suspension of jobs.
     pub queue_manager: bool,
     /// Run the operator for RayClusters and RayServices.
     pub ray_operator: bool,
 }
 
-impl Halves {
+impl Components {
     /// Enables all components.
-    pub const BOTH: Self = Self { queue_manager: true, ray_operator: true };
+    pub const ALL: Self = Self { queue_manager: true, ray_operator: true };
 }
 
 /// Holds the observed state and plans writes, Events and Serve calls from it.
 #[derive(Debug)]
 pub struct Engine {
-    halves: Halves,
+    components: Components,
     /// Selects the jobs to manage.
-    rules: Rules,
-    habits: Habits,
-    world: World,
-    specs: Specs,
+    managed_jobs_policy: ManagedJobsPolicy,
+    operator_config: OperatorConfig,
+    cluster_state: ClusterState,
+    spec_cache: SpecCache,
     /// Scopes that still have to be listed before the first decision.
-    unlisted: BTreeSet<Scope>,
-    queueing: Queueing,
-    serve: BTreeMap<ObjectKey, ServeObservation>,
-    serve_calls: BTreeSet<(ObjectKey, &'static str)>,
-    pace: Pace<Planner>,
-    in_flight: InFlight<Planner>,
-    doubts: Doubts<Planner>,
-    making: Making,
-    arriving: Arriving,
-    setbacks: Setbacks,
-    notebook: Notebook,
-    tokens: TokenKey,
+    unsynced_scopes: BTreeSet<Scope>,
+    queue_adapter: QueueAdapter,
+    serve_observations: BTreeMap<ObjectKey, ServeObservation>,
+    serve_calls_in_flight: BTreeSet<(ObjectKey, &'static str)>,
+    work_queue: RateLimitedQueue<PlannerKey>,
+    in_flight: InFlight<PlannerKey>,
+    unacknowledged_writes: UnacknowledgedWrites<PlannerKey>,
+    slice_expectations: SliceExpectations,
+    pod_expectations: PodExpectations,
+    pod_write_failures: PodWriteFailures,
+    event_deduplicator: EventDeduplicator,
+    token_key: TokenKey,
     /// Kubernetes Events about writes that are still in flight.
-    untold: Vec<Untold>,
-    stopping: bool,
+    deferred_events: Vec<DeferredEvents>,
+    is_draining: bool,
 }
 
 /// Kubernetes Events to emit once all of these writes succeed, and to drop if one fails.
 #[derive(Debug)]
-struct Untold {
-    writes: BTreeSet<WriteId>,
-    notes: Vec<Note>,
+struct DeferredEvents {
+    pending_writes: BTreeSet<WriteId>,
+    events: Vec<EventRecord>,
 }
 
 impl Engine {
     /// Creates an engine that decides nothing until each of `scopes` has been listed. `tokens`
     /// derives the auth tokens of Ray clusters.
     pub fn new(
-        halves: Halves,
+        halves: Components,
         settings: queue::Settings,
         scopes: impl IntoIterator<Item = Scope>,
         tokens: TokenKey,
     ) -> Self {
         Self {
-            halves,
-            rules: Rules::default(),
-            habits: Habits::default(),
-            world: World::default(),
-            specs: Specs::default(),
-            unlisted: scopes.into_iter().collect(),
-            queueing: Queueing::new(settings),
-            serve: BTreeMap::new(),
-            serve_calls: BTreeSet::new(),
-            pace: Pace::default(),
+            components: halves,
+            managed_jobs_policy: ManagedJobsPolicy::default(),
+            operator_config: OperatorConfig::default(),
+            cluster_state: ClusterState::default(),
+            spec_cache: SpecCache::default(),
+            unsynced_scopes: scopes.into_iter().collect(),
+            queue_adapter: QueueAdapter::new(settings),
+            serve_observations: BTreeMap::new(),
+            serve_calls_in_flight: BTreeSet::new(),
+            work_queue: RateLimitedQueue::default(),
             in_flight: InFlight::default(),
-            doubts: Doubts::default(),
-            making: Making::default(),
-            arriving: Arriving::default(),
-            setbacks: Setbacks::default(),
-            notebook: Notebook::default(),
-            tokens,
-            untold: Vec::new(),
-            stopping: false,
+            unacknowledged_writes: UnacknowledgedWrites::default(),
+            slice_expectations: SliceExpectations::default(),
+            pod_expectations: PodExpectations::default(),
+            pod_write_failures: PodWriteFailures::default(),
+            event_deduplicator: EventDeduplicator::default(),
+            token_key: tokens,
+            deferred_events: Vec::new(),
+            is_draining: false,
         }
     }
 
     /// Replaces the managed-jobs policy, [`Rules::default`].
     #[must_use]
-    pub fn managing(mut self, rules: Rules) -> Self {
-        self.rules = rules;
+    pub fn with_managed_jobs(mut self, rules: ManagedJobsPolicy) -> Self {
+        self.managed_jobs_policy = rules;
         self
     }
 
     /// Replaces the operator configuration, [`Habits::default`].
     #[must_use]
-    pub fn operating(mut self, habits: Habits) -> Self {
-        self.habits = habits;
+    pub fn with_operator_config(mut self, habits: OperatorConfig) -> Self {
+        self.operator_config = habits;
         self
     }
 
     /// Creates an engine for queries: it has observed these objects and emits no commands. The
     /// scheduler has run one cycle, so its pending decisions can be inspected.
-    pub fn onlooker(halves: Halves, settings: queue::Settings, objects: Vec<Object>, now: Timestamp) -> Self {
-        let mut engine = Self::new(halves, settings, [], TokenKey::known());
-        engine.stop();
-        engine.step(now, objects.into_iter().map(Event::Applied));
-        engine.queueing.cycle(now);
+    pub fn read_only(halves: Components, settings: queue::Settings, objects: Vec<Object>, now: Timestamp) -> Self {
+        let mut engine = Self::new(halves, settings, [], TokenKey::insecure());
+        engine.drain();
+        engine.step(now, objects.into_iter().map(EngineInput::Applied));
+        engine.queue_adapter.cycle(now);
         engine
     }
 
     /// Returns the observed objects.
-    pub fn world(&self) -> &World {
-        &self.world
+    pub fn cluster_state(&self) -> &ClusterState {
+        &self.cluster_state
     }
 
     /// Returns the scheduler, which knows admitted and pending workloads and their quota.
-    pub fn queue(&self) -> &queue::Engine {
-        self.queueing.queue()
+    pub fn scheduler(&self) -> &queue::Scheduler {
+        self.queue_adapter.scheduler()
     }
 
     /// Records the decision log of the scheduler, read by
     /// [`take_decision_log`](Self::take_decision_log).
     #[must_use]
-    pub fn keeping_decision_log(mut self) -> Self {
-        self.queueing.keep_log(true);
+    pub fn with_decision_log(mut self) -> Self {
+        self.queue_adapter.set_decision_log(true);
         self
     }
 
     /// Returns the lines recorded since the last call, each ending in a newline; empty if the log
     /// is not recorded.
     pub fn take_decision_log(&mut self) -> Vec<u8> {
-        self.queueing.take_log()
+        self.queue_adapter.take_decision_log()
     }
 
     /// Stops recording the decision log.
-    pub fn end_decision_log(&mut self) {
-        self.queueing.keep_log(false);
+    pub fn stop_decision_log(&mut self) {
+        self.queue_adapter.set_decision_log(false);
     }
 
     /// Processes the inputs in order and returns the resulting commands.
-    pub fn step(&mut self, now: Timestamp, events: impl IntoIterator<Item = Event>) -> Vec<Effect> {
+    pub fn step(&mut self, now: Timestamp, events: impl IntoIterator<Item = EngineInput>) -> Vec<Command> {
         let mut effects = Vec::new();
         for event in events {
-            self.take_in(now, event, &mut effects);
+            self.handle_event(now, event, &mut effects);
         }
-        if !self.is_synced() || self.stopping {
+        if !self.is_synced() || self.is_draining {
             return effects;
         }
         // The scheduler decides first: planners write its decisions in the same step.
-        if self.halves.queue_manager {
-            for planner in self.queueing.cycle(now) {
-                self.pace.mark(planner);
+        if self.components.queue_manager {
+            for planner in self.queue_adapter.cycle(now) {
+                self.work_queue.enqueue(planner);
             }
         }
-        for cluster in self.arriving.expire(now) {
-            self.pods_may_have_changed(&cluster);
+        for cluster in self.pod_expectations.expire(now) {
+            self.enqueue_dependents_of_pods(&cluster);
         }
-        for planner in self.doubts.expire(now) {
-            self.pace.mark(planner);
+        for planner in self.unacknowledged_writes.expire(now) {
+            self.work_queue.enqueue(planner);
         }
-        for planner in self.pace.take_due(now) {
+        for planner in self.work_queue.drain_due(now) {
             let plan = self.plan(&planner, now);
-            self.ask(now, planner, plan, &mut effects);
+            self.dispatch(now, planner, plan, &mut effects);
         }
         effects
     }
 
     /// Reports whether every scope has been listed once, so that the engine makes decisions.
     pub fn is_synced(&self) -> bool {
-        self.unlisted.is_empty()
+        self.unsynced_scopes.is_empty()
     }
 
     /// Stops planning, so that no write is in flight once the results of all sent writes arrive.
-    pub fn stop(&mut self) {
-        self.stopping = true;
+    pub fn drain(&mut self) {
+        self.is_draining = true;
     }
 
     /// Reports whether no write awaits its result.
-    pub fn is_quiet(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.in_flight.is_empty()
     }
 
     /// Returns the earliest time at which [`step`](Self::step) has work without new inputs; `None`
     /// if there is none, or before the engine is synced.
-    pub fn next_wake(&self) -> Option<Timestamp> {
-        let wakes = [self.pace.next(), self.queueing.wake_at(), self.arriving.next(), self.doubts.next()];
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        let wakes = [
+            self.work_queue.next_deadline(),
+            self.queue_adapter.next_deadline(),
+            self.pod_expectations.next_deadline(),
+            self.unacknowledged_writes.next_deadline(),
+        ];
         if !self.is_synced() {
             return None;
         }
         wakes.into_iter().flatten().min()
     }
 
-    fn take_in(&mut self, now: Timestamp, event: Event, effects: &mut Vec<Effect>) {
+    fn handle_event(&mut self, now: Timestamp, event: EngineInput, effects: &mut Vec<Command>) {
         match event {
-            Event::Listed(scope, listing) => {
-                let changes = self.world.relist(listing, &scope);
-                self.unlisted.remove(&scope);
-                changes.into_iter().for_each(|change| self.changed(now, &change));
+            EngineInput::Listed(scope, listing) => {
+                let changes = self.cluster_state.relist(listing, &scope);
+                self.unsynced_scopes.remove(&scope);
+                changes.into_iter().for_each(|change| self.on_changed(now, &change));
             }
-            Event::Applied(object) => self.applied(now, object),
-            Event::Deleted(object) => {
-                if let Some(change) = self.world.remove(&object) {
-                    self.changed(now, &change);
+            EngineInput::Applied(object) => self.on_applied(now, object),
+            EngineInput::Deleted(object) => {
+                if let Some(change) = self.cluster_state.remove(&object) {
+                    self.on_changed(now, &change);
                 }
             }
-            Event::Written { id, write, result } => self.written(now, id, &write, result, effects),
-            Event::Served(reply) => self.served(reply),
+            EngineInput::Written { id, write, result } => self.on_write_result(now, id, &write, result, effects),
+            EngineInput::ServeReplied(reply) => self.on_serve_reply(reply),
         }
     }
 
-    fn applied(&mut self, now: Timestamp, object: Object) {
-        if let Some(change) = self.world.apply(object) {
-            self.changed(now, &change);
+    fn on_applied(&mut self, now: Timestamp, object: Object) {
+        if let Some(change) = self.cluster_state.apply(object) {
+            self.on_changed(now, &change);
         }
     }
 
     /// Updates all trackers from a change and enqueues the planners that it triggers.
-    fn changed(&mut self, now: Timestamp, change: &Change) {
-        for side in change.sides() {
+    fn on_changed(&mut self, now: Timestamp, change: &Change) {
+        for side in change.versions() {
             let reference = side.reference();
-            let unblocked = self.in_flight.observed(&reference, change.is.is_none());
-            let resolved = self.doubts.seen(&reference, change.is.as_ref().map(Object::meta));
+            let unblocked = self.in_flight.on_observed(&reference, change.after.is_none());
+            let resolved = self.unacknowledged_writes.on_observed(&reference, change.after.as_ref().map(Object::meta));
             for planner in unblocked.into_iter().chain(resolved) {
-                self.pace.mark(planner);
+                self.work_queue.enqueue(planner);
             }
         }
-        if let (Some(Object::RayCluster(gone)), None) = (&change.was, &change.is) {
-            self.serve.remove(&ObjectKey::of(gone.as_ref()));
-            self.setbacks.forget(&ObjectKey::of(gone.as_ref()));
+        if let (Some(Object::RayCluster(gone)), None) = (&change.before, &change.after) {
+            self.serve_observations.remove(&ObjectKey::of(gone.as_ref()));
+            self.pod_write_failures.forget(&ObjectKey::of(gone.as_ref()));
         }
-        match &change.is {
-            Some(object @ Object::Pod(pod)) => self.arriving.seen(&object.reference(), pod),
-            Some(Object::Workload(slice)) => self.making.seen(slice),
+        match &change.after {
+            Some(object @ Object::Pod(pod)) => self.pod_expectations.on_observed(&object.reference(), pod),
+            Some(Object::Workload(slice)) => self.slice_expectations.on_observed(slice),
             _ => {}
         }
-        self.specs.see(change, self.halves);
-        if self.halves.queue_manager {
-            self.queueing.observe(now, change);
+        self.spec_cache.observe(change, self.components);
+        if self.components.queue_manager {
+            self.queue_adapter.observe(now, change);
         }
-        for planner in concerned::concerned(&self.world, self.halves, change) {
-            self.pace.mark(planner);
+        for planner in triggers::triggered(&self.cluster_state, self.components, change) {
+            self.work_queue.enqueue(planner);
         }
     }
 
-    fn written(
+    fn on_write_result(
         &mut self,
         now: Timestamp,
         id: WriteId,
         write: &Write,
-        result: Result<Answer, WriteError>,
-        effects: &mut Vec<Effect>,
+        result: Result<WriteOutcome, WriteError>,
+        effects: &mut Vec<Command>,
     ) {
         // Trackers first: each has to know the outcome before any planner runs again.
-        let gone = matches!(result, Ok(Answer::Gone)) || matches!(&result, Err(error) if error.code == Some(404));
-        let planners = self.in_flight.answered(id, write, gone);
+        let gone =
+            matches!(result, Ok(WriteOutcome::Deleted)) || matches!(&result, Err(error) if error.code == Some(404));
+        let planners = self.in_flight.on_result(id, write, gone);
         let known = !matches!(&result, Err(error) if error.code.is_none());
         if result.is_ok() || gone {
-            self.doubts.taken(write, gone).into_iter().for_each(|planner| self.pace.mark(planner));
-        } else if !known && (self.world.is_as_planned(write) || self.is_unseen_slice(write)) {
-            self.doubts.unanswered(write, now);
+            self.unacknowledged_writes
+                .on_accepted(write, gone)
+                .into_iter()
+                .for_each(|planner| self.work_queue.enqueue(planner));
+        } else if !known && (self.cluster_state.is_unchanged_since_plan(write) || self.creates_unobserved_slice(write))
+        {
+            self.unacknowledged_writes.record(write, now);
         }
-        if let Some(cluster) = self.arriving.answered(id, known, now) {
-            self.pods_may_have_changed(&cluster);
+        if let Some(cluster) = self.pod_expectations.on_result(id, known, now) {
+            self.enqueue_dependents_of_pods(&cluster);
         }
         match result {
             Ok(answer) => {
-                planners.iter().for_each(|planner| self.went_through(planner, write));
-                self.tell_of(now, id, effects);
-                if let Answer::Object(object) = answer {
-                    self.applied(now, object);
+                planners.iter().for_each(|planner| self.on_write_succeeded(planner, write));
+                self.emit_deferred(now, id, effects);
+                if let WriteOutcome::Object(object) = answer {
+                    self.on_applied(now, object);
                 }
-                planners.into_iter().for_each(|planner| self.pace.mark(planner));
+                planners.into_iter().for_each(|planner| self.work_queue.enqueue(planner));
             }
             Err(error) => {
-                if error.absent
-                    && let Some(change) = self.world.absent(write)
+                if error.target_not_found
+                    && let Some(change) = self.cluster_state.on_not_found(write)
                 {
-                    self.changed(now, &change);
+                    self.on_changed(now, &change);
                 }
-                self.untold.retain(|untold| !untold.writes.contains(&id));
-                self.queueing.refused(now, write, &error);
+                self.deferred_events.retain(|untold| !untold.pending_writes.contains(&id));
+                self.queue_adapter.on_write_failed(now, write, &error);
                 // Conflicts are routine. If they persist, another object holds the name.
-                let is_reported = |planner: &&Planner| !error.is_race() || self.pace.failures(planner) >= RACES_UNTOLD;
+                let is_reported = |planner: &&PlannerKey| {
+                    !error.is_conflict() || self.work_queue.failures(planner) >= SILENT_CONFLICTS
+                };
                 let owners = planners.iter().filter(is_reported);
-                let notes: Vec<Note> = owners.filter_map(|planner| self.failure_note(planner, write, &error)).collect();
-                notes.into_iter().for_each(|note| self.tell(now, note, effects));
-                planners.into_iter().for_each(|planner| self.failed(planner, write, &error, now));
+                let notes: Vec<EventRecord> =
+                    owners.filter_map(|planner| self.write_failure_event(planner, write, &error)).collect();
+                notes.into_iter().for_each(|note| self.emit(now, note, effects));
+                planners.into_iter().for_each(|planner| self.on_write_failed(planner, write, &error, now));
             }
         }
     }
 
     /// Reports whether a write creates a slice that has not been observed yet.
-    fn is_unseen_slice(&self, write: &Write) -> bool {
+    fn creates_unobserved_slice(&self, write: &Write) -> bool {
         let key = ObjectKey::new(write.target.namespace.clone().unwrap_or_default(), write.target.name.clone());
-        making::made_for(write).is_some() && self.world.workloads.get(&key).is_none()
+        slice_expectations::job_of_create(write).is_some() && self.cluster_state.workloads.get(&key).is_none()
     }
 
     /// Enqueues the planners that depend on the pods of `cluster`.
-    fn pods_may_have_changed(&mut self, cluster: &MemberId) {
-        for planner in concerned::concerned_by_pods(&self.world, self.halves, cluster) {
-            self.pace.mark(planner);
+    fn enqueue_dependents_of_pods(&mut self, cluster: &PodOwnerId) {
+        for planner in triggers::triggered_by_pods(&self.cluster_state, self.components, cluster) {
+            self.work_queue.enqueue(planner);
         }
     }
 
-    fn served(&mut self, reply: ServeReply) {
+    fn on_serve_reply(&mut self, reply: ServeReply) {
         let cluster = ObjectKey::new(reply.namespace.clone(), reply.cluster.clone());
-        self.serve_calls.remove(&(cluster.clone(), reply.kind()));
-        if let Some(service) = planners::service_of_cluster(&self.world, &cluster) {
-            self.serve.entry(cluster).or_default().observe(reply);
-            self.pace.mark(Planner::RayService(service));
+        self.serve_calls_in_flight.remove(&(cluster.clone(), reply.kind()));
+        if let Some(service) = planners::service_of_cluster(&self.cluster_state, &cluster) {
+            self.serve_observations.entry(cluster).or_default().observe(reply);
+            self.work_queue.enqueue(PlannerKey::RayService(service));
         }
     }
 
     /// Turns a plan into commands. Writes that are in backoff, blocked by an unacknowledged write,
     /// or whose objects have a write in flight are dropped; their planner runs again later.
-    fn ask(&mut self, now: Timestamp, planner: Planner, mut plan: Plan, effects: &mut Vec<Effect>) {
+    fn dispatch(&mut self, now: Timestamp, planner: PlannerKey, mut plan: Plan, effects: &mut Vec<Command>) {
         let has_writes = !plan.writes.is_empty();
-        self.hold_back(&planner, &mut plan, now);
-        self.pace.at(planner.clone(), plan.wake_at);
+        self.apply_backoff(&planner, &mut plan, now);
+        self.work_queue.enqueue_at(planner.clone(), plan.wake_at);
         let (mut sent, mut changed) = (BTreeSet::new(), BTreeSet::new());
         for write in plan.writes {
-            let write = self.making.in_turn(write);
-            if self.doubts.hold(&write, &planner) {
+            let write = self.slice_expectations.serialize_after_last(write);
+            if self.unacknowledged_writes.is_blocked(&write, &planner) {
                 continue;
             }
             if let Some(id) = self.in_flight.begin(&write, &planner) {
                 let key = ObjectKey::new(write.target.namespace.clone().unwrap_or_default(), write.target.name.clone());
-                let pod = if write.target.kind == "Pod" { self.world.pods.get(&key) } else { None };
-                self.arriving.sent(id, &write, pod.map(AsRef::as_ref));
-                self.making.sent(&write);
+                let pod = if write.target.kind == "Pod" { self.cluster_state.pods.get(&key) } else { None };
+                self.pod_expectations.record(id, &write, pod.map(AsRef::as_ref));
+                self.slice_expectations.record(&write);
                 if !matches!(write.op, WriteOp::PatchStatus(_)) {
                     changed.insert(write.target.clone());
                 }
-                effects.push(Effect::Write(id, write));
+                effects.push(Command::Write(id, write));
                 sent.insert(id);
             }
         }
-        plan.notes.retain(|note| note.tells_of.as_ref().is_none_or(|object| changed.contains(object)));
+        plan.events.retain(|note| note.only_if_written.as_ref().is_none_or(|object| changed.contains(object)));
         for call in plan.serve_calls {
             let cluster = ObjectKey::new(call.namespace.clone(), call.cluster.clone());
-            if self.serve_calls.insert((cluster, call.request.kind())) {
-                effects.push(Effect::Serve(call));
+            if self.serve_calls_in_flight.insert((cluster, call.request.kind())) {
+                effects.push(Command::CallServe(call));
             }
         }
         // Events about writes are deferred until all of them succeed. If none was sent, the planner
         // returns them again with its next plan.
         if !has_writes {
-            plan.notes.into_iter().for_each(|note| self.tell(now, note, effects));
-        } else if !sent.is_empty() && !plan.notes.is_empty() {
-            self.untold.push(Untold { writes: sent, notes: plan.notes });
+            plan.events.into_iter().for_each(|note| self.emit(now, note, effects));
+        } else if !sent.is_empty() && !plan.events.is_empty() {
+            self.deferred_events.push(DeferredEvents { pending_writes: sent, events: plan.events });
         }
     }
 
     /// Records that a write succeeded and emits the deferred Events whose last open write it was.
-    fn tell_of(&mut self, now: Timestamp, id: WriteId, effects: &mut Vec<Effect>) {
-        for untold in &mut self.untold {
-            untold.writes.remove(&id);
+    fn emit_deferred(&mut self, now: Timestamp, id: WriteId, effects: &mut Vec<Command>) {
+        for untold in &mut self.deferred_events {
+            untold.pending_writes.remove(&id);
         }
-        let completed = self.untold.extract_if(.., |untold| untold.writes.is_empty());
-        let notes: Vec<Note> = completed.flat_map(|untold| untold.notes).collect();
-        notes.into_iter().for_each(|note| self.tell(now, note, effects));
+        let completed = self.deferred_events.extract_if(.., |untold| untold.pending_writes.is_empty());
+        let notes: Vec<EventRecord> = completed.flat_map(|untold| untold.events).collect();
+        notes.into_iter().for_each(|note| self.emit(now, note, effects));
     }
 
     /// Emits an Event unless an equal one was emitted recently.
-    fn tell(&mut self, now: Timestamp, note: Note, effects: &mut Vec<Effect>) {
-        if self.notebook.is_news(now, &note) {
-            effects.push(Effect::Note(note));
+    fn emit(&mut self, now: Timestamp, note: EventRecord, effects: &mut Vec<Command>) {
+        if self.event_deduplicator.is_new(now, &note) {
+            effects.push(Command::EmitEvent(note));
         }
     }
 }

@@ -9,41 +9,41 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube_core::{Resource, ResourceExt};
 
-use super::jobs::cluster_of;
+use super::cluster_state::{self, ClusterState, PodOwnerId, owner_key};
+use super::job_context::cluster_id;
 use super::priorities;
-use super::renewals::Footing;
-use super::specs::Makeup;
-use super::world::{self, MemberId, World, owned_by};
-use super::{Engine, WriteError, in_use};
-use sluice_api::gateway::HTTPRoute;
+use super::recreate::RecreateState;
+use super::spec_cache::ClusterSpecInfo;
+use super::{Engine, WriteError, finalizers};
+use sluice_api::gateway_api::HTTPRoute;
 use sluice_api::kueue::Workload;
 use sluice_api::ray::{RayCluster, RayService, is_managed_elsewhere, names};
-use sluice_jobframework::census::Molds;
-use sluice_jobframework::managed::{Hold, Managed};
-use sluice_jobframework::members::{Pods, is_live};
-use sluice_jobframework::ray_cluster::member;
-use sluice_jobframework::record::Record;
-use sluice_jobframework::{self as jobframework, Groups, slices};
+use sluice_jobframework::managed::{HoldReason, ManagementState};
+use sluice_jobframework::members::{MemberPods, is_live};
+use sluice_jobframework::pod_classifier::KnownTemplates;
+use sluice_jobframework::ray_cluster::cluster_member;
+use sluice_jobframework::slice_record::SliceRecord;
+use sluice_jobframework::{self as jobframework, PodGroupDemands, slices};
 use sluice_plan::ObjectKey;
-use sluice_plan::{Note, ObjectRef, Plan, Write};
-use sluice_queue::Part;
-use sluice_raycluster::access::Access;
-use sluice_raycluster::auth::Token;
-use sluice_raycluster::{self as raycluster, Grant, Mark, Placement, Problem, fault_tolerance, revision};
+use sluice_plan::{EventRecord, ObjectRef, Plan, Write};
+use sluice_queue::PreemptiblePart;
+use sluice_raycluster::auth::TokenSecret;
+use sluice_raycluster::autoscaler_rbac::AutoscalerRbac;
+use sluice_raycluster::{self as raycluster, FieldError, Grant, NodePlacement, PodSetInfo, fault_tolerance, revision};
 use sluice_rayservice as rayservice;
-use sluice_rayservice::incremental::routes::{self, Own, route_name, route_names};
-use sluice_rayservice::incremental::ways::{self, Ways};
-use sluice_rayservice::kept::Kept;
+use sluice_rayservice::incremental::gateway::{self, TrafficRouting};
+use sluice_rayservice::incremental::http_route::{self, ServiceBackends, route_name, route_names};
+use sluice_rayservice::serve_config_history::StoredServeConfig;
 use sluice_rayservice::services::serve_service_name;
 
 /// Interval at which the admission of an outdated slice is rechecked. A change of the slice itself
 /// triggers its planner immediately.
-const UNTIL_IN_LINE: SignedDuration = SignedDuration::from_secs(1);
+const OUTDATED_SLICE_RECHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
 
 /// Identifies one planner run. Planners due at the same time run in this order: quota before the
 /// objects that depend on it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Planner {
+pub(super) enum PlannerKey {
     /// Status and finalizer of a Workload.
     Workload(ObjectKey),
     /// Suspension and slices of a job.
@@ -71,7 +71,7 @@ pub(super) enum JobKey {
     BatchJob(ObjectKey),
 }
 
-impl Planner {
+impl PlannerKey {
     /// Returns the RayCluster that this planner reconciles; `None` for any other planner.
     pub(super) fn ray_cluster(&self) -> Option<&ObjectKey> {
         match self {
@@ -95,24 +95,24 @@ impl JobKey {
 }
 
 /// Returns the RayService that owns a RayCluster.
-pub(super) fn service_of_cluster(world: &World, cluster: &ObjectKey) -> Option<ObjectKey> {
-    world.ray_clusters.get(cluster).and_then(|cluster| controller(cluster.as_ref(), "RayService"))
+pub(super) fn service_of_cluster(world: &ClusterState, cluster: &ObjectKey) -> Option<ObjectKey> {
+    world.ray_clusters.get(cluster).and_then(|cluster| controller_key(cluster.as_ref(), "RayService"))
 }
 
 /// Returns the RayCluster with this identity; `None` if it is deleted.
-pub(super) fn existing_cluster<'a>(world: &'a World, cluster: &MemberId) -> Option<&'a Arc<RayCluster>> {
+pub(super) fn existing_cluster<'a>(world: &'a ClusterState, cluster: &PodOwnerId) -> Option<&'a Arc<RayCluster>> {
     world.ray_clusters.get(&cluster.key).filter(|known| known.metadata.uid.as_ref() == Some(&cluster.uid))
 }
 
 /// Returns the job that owns a Workload; `None` if its controller is of an unsupported kind.
-pub(super) fn job_of(workload: &Workload) -> Option<JobKey> {
+pub(super) fn owning_job_key(workload: &Workload) -> Option<JobKey> {
     let owner = workload.owner_references().iter().find(|owner| owner.controller == Some(true))?;
     JobKey::of_kind(&owner.kind, ObjectKey::new(workload.namespace().unwrap_or_default(), owner.name.clone()))
 }
 
 /// Returns the key of the controlling owner of this kind.
-pub(super) fn controller<K: Resource>(object: &K, kind: &str) -> Option<ObjectKey> {
-    let owner = world::controller(object, kind)?;
+pub(super) fn controller_key<K: Resource>(object: &K, kind: &str) -> Option<ObjectKey> {
+    let owner = cluster_state::controller_reference(object, kind)?;
     Some(ObjectKey::new(object.meta().namespace.clone().unwrap_or_default(), owner.name.clone()))
 }
 
@@ -122,82 +122,92 @@ pub(super) fn is_standalone(cluster: &RayCluster) -> bool {
 }
 
 /// Pods of a cluster that the queue manager grants, and their scheduling directives.
-struct Quota {
+struct ClusterGrant {
     grant: Grant,
-    marks: BTreeMap<String, Mark>,
-    payer: Option<ObjectRef>,
+    pod_set_infos: BTreeMap<String, PodSetInfo>,
+    covering_slice: Option<ObjectRef>,
 }
 
 impl Engine {
     /// Runs one planner.
-    pub(super) fn plan(&mut self, planner: &Planner, now: Timestamp) -> Plan {
+    pub(super) fn plan(&mut self, planner: &PlannerKey, now: Timestamp) -> Plan {
         match planner {
-            Planner::Job(job) => self.plan_job(job, now),
-            Planner::Workload(key) => self.plan_workload(key, now),
-            Planner::ClusterQueue(name) => self.queueing.plan_cluster_queue(&self.world, name, now),
-            Planner::Cohort(name) => self.queueing.plan_cohort(&self.world, name),
-            Planner::ResourceFlavor(name) => in_use::plan_flavor(&self.world, name),
-            Planner::LocalQueue(key) => self.queueing.plan_local_queue(&self.world, key, now),
-            Planner::RayService(key) => self.plan_ray_service(key, now),
-            Planner::RayCluster(key) => self.plan_ray_cluster(key, now),
+            PlannerKey::Job(job) => self.plan_job(job, now),
+            PlannerKey::Workload(key) => self.plan_workload(key, now),
+            PlannerKey::ClusterQueue(name) => self.queue_adapter.plan_cluster_queue(&self.cluster_state, name, now),
+            PlannerKey::Cohort(name) => self.queue_adapter.plan_cohort(&self.cluster_state, name),
+            PlannerKey::ResourceFlavor(name) => finalizers::plan_resource_flavor(&self.cluster_state, name),
+            PlannerKey::LocalQueue(key) => self.queue_adapter.plan_local_queue(&self.cluster_state, key, now),
+            PlannerKey::RayService(key) => self.plan_ray_service(key, now),
+            PlannerKey::RayCluster(key) => self.plan_ray_cluster(key, now),
         }
     }
 
     /// Returns the Event about a failed write, on the object of its planner; `None` if that is
     /// deleted or its kind gets no such Events.
-    pub(super) fn failure_note(&self, planner: &Planner, write: &Write, error: &WriteError) -> Option<Note> {
-        let message = format!("{} of {} failed: {}", write.op.name(), write.target, error.message);
-        let reason = format!("FailedTo{}{}", write.op.verb(), write.target.kind);
+    pub(super) fn write_failure_event(
+        &self,
+        planner: &PlannerKey,
+        write: &Write,
+        error: &WriteError,
+    ) -> Option<EventRecord> {
+        let message = format!("{} of {} failed: {}", write.op.operation(), write.target, error.message);
+        let reason = format!("FailedTo{}{}", write.op.event_verb(), write.target.kind);
         match planner {
-            Planner::RayService(key) | Planner::Job(JobKey::RayService(key)) => {
-                Some(Note::warning(self.world.ray_services.get(key)?.as_ref(), &reason, message))
+            PlannerKey::RayService(key) | PlannerKey::Job(JobKey::RayService(key)) => {
+                Some(EventRecord::warning(self.cluster_state.ray_services.get(key)?.as_ref(), &reason, message))
             }
-            Planner::RayCluster(key) | Planner::Job(JobKey::RayCluster(key)) => {
-                Some(Note::warning(self.world.ray_clusters.get(key)?.as_ref(), &reason, message))
+            PlannerKey::RayCluster(key) | PlannerKey::Job(JobKey::RayCluster(key)) => {
+                Some(EventRecord::warning(self.cluster_state.ray_clusters.get(key)?.as_ref(), &reason, message))
             }
-            Planner::Job(JobKey::RayJob(key)) => {
-                Some(Note::warning(self.world.ray_jobs.get(key)?.as_ref(), &reason, message))
+            PlannerKey::Job(JobKey::RayJob(key)) => {
+                Some(EventRecord::warning(self.cluster_state.ray_jobs.get(key)?.as_ref(), &reason, message))
             }
-            Planner::Job(JobKey::BatchJob(key)) => {
-                Some(Note::warning(self.world.batch_jobs.get(key)?.as_ref(), &reason, message))
+            PlannerKey::Job(JobKey::BatchJob(key)) => {
+                Some(EventRecord::warning(self.cluster_state.batch_jobs.get(key)?.as_ref(), &reason, message))
             }
-            Planner::Workload(key) => Some(Note::warning(self.world.workloads.get(key)?.as_ref(), &reason, message)),
-            Planner::ClusterQueue(_) | Planner::Cohort(_) | Planner::ResourceFlavor(_) | Planner::LocalQueue(_) => None,
+            PlannerKey::Workload(key) => {
+                Some(EventRecord::warning(self.cluster_state.workloads.get(key)?.as_ref(), &reason, message))
+            }
+            PlannerKey::ClusterQueue(_)
+            | PlannerKey::Cohort(_)
+            | PlannerKey::ResourceFlavor(_)
+            | PlannerKey::LocalQueue(_) => None,
         }
     }
 
     fn plan_workload(&mut self, key: &ObjectKey, now: Timestamp) -> Plan {
-        let Some(workload) = self.world.workloads.get(key) else { return Plan::default() };
+        let Some(workload) = self.cluster_state.workloads.get(key) else { return Plan::default() };
         if workload.metadata.deletion_timestamp.is_none() {
-            if let Some(write) = priorities::refresh(&self.world, workload) {
+            if let Some(write) = priorities::sync_priority(&self.cluster_state, workload) {
                 // The priority orders the queue, so it is written before a decision.
                 return Plan { writes: vec![write], ..Plan::default() };
             }
-            if self.queueing.admits(key) && self.is_outdated(workload, now) {
-                let wake_at = now.checked_add(UNTIL_IN_LINE).ok();
+            if self.queue_adapter.admits(key) && self.is_outdated_slice(workload, now) {
+                let wake_at = now.checked_add(OUTDATED_SLICE_RECHECK_INTERVAL).ok();
                 return Plan { wake_at, ..Plan::default() };
             }
-            return self.queueing.plan_workload(&self.world, workload, now);
+            return self.queue_adapter.plan_workload(&self.cluster_state, workload, now);
         }
-        let members = Record::of(workload).unwrap_or_default().members;
-        let clusters: Vec<MemberId> = members.iter().map(|member| cluster_of(&key.namespace, member)).collect();
-        let is_used = clusters.iter().any(|cluster| self.has_pods(&cluster.uid))
-            || clusters.iter().any(|cluster| self.has_nothing_but(workload, cluster));
-        let mut plan = jobframework::release(workload, is_used);
+        let members = SliceRecord::from_workload(workload).unwrap_or_default().members;
+        let clusters: Vec<PodOwnerId> = members.iter().map(|member| cluster_id(&key.namespace, member)).collect();
+        let is_used = clusters.iter().any(|cluster| self.may_run_pods(&cluster.uid))
+            || clusters.iter().any(|cluster| self.is_sole_cover_of(workload, cluster));
+        let mut plan = jobframework::release_finalizer(workload, is_used);
         // A write in flight may be unsuspending a cluster on this quota: the release waits for it.
-        let clusters = clusters.iter().filter_map(|cluster| existing_cluster(&self.world, cluster));
+        let clusters = clusters.iter().filter_map(|cluster| existing_cluster(&self.cluster_state, cluster));
         let clusters: Vec<ObjectRef> = clusters.map(|cluster| ObjectRef::of(cluster.as_ref())).collect();
-        plan.writes = plan.writes.into_iter().map(|write| write.while_quiet(clusters.clone())).collect();
+        plan.writes = plan.writes.into_iter().map(|write| write.blocked_while_in_flight(clusters.clone())).collect();
         plan
     }
 
     /// Reports whether a cluster may run pods that no slice other than `slice` covers. Such a
     /// cluster is suspended before its slice is released.
-    fn has_nothing_but(&self, slice: &Workload, cluster: &MemberId) -> bool {
-        let Some(cluster) = existing_cluster(&self.world, cluster) else { return false };
-        let (_, managed) = self.charged(cluster);
+    fn is_sole_cover_of(&self, slice: &Workload, cluster: &PodOwnerId) -> bool {
+        let Some(cluster) = existing_cluster(&self.cluster_state, cluster) else { return false };
+        let (_, managed) = self.owning_job(cluster);
         let is_terminating = cluster.metadata.deletion_timestamp.is_some();
-        let may_run = cluster.spec.suspend != Some(true) && !is_terminating && managed != Managed::No;
+        let may_run = cluster.spec.suspend != Some(true) && !is_terminating && managed != ManagementState::Unmanaged;
         let job = slice.owner_references().iter().find(|owner| owner.controller == Some(true));
         let of_job = self.workloads_of(job.map(|job| job.uid.as_str()).unwrap_or_default());
         may_run && slices::covering(&slices::slices_of(of_job)).is_none()
@@ -205,113 +215,136 @@ impl Engine {
 
     /// Reports whether the job of a slice plans to change or delete it. The demand of such a slice
     /// may be obsolete, and its admission would replace the slice that covers the running pods.
-    fn is_outdated(&self, slice: &Workload, now: Timestamp) -> bool {
-        let writes = job_of(slice).map(|job| self.plan_job(&job, now).writes).unwrap_or_default();
+    fn is_outdated_slice(&self, slice: &Workload, now: Timestamp) -> bool {
+        let writes = owning_job_key(slice).map(|job| self.plan_job(&job, now).writes).unwrap_or_default();
         writes.iter().any(|write| write.target == ObjectRef::of(slice))
     }
 
     fn plan_ray_service(&self, key: &ObjectKey, now: Timestamp) -> Plan {
-        let Some(service) = self.world.ray_services.get(key) else { return Plan::default() };
-        let Some(goal) = self.specs.goal(key) else { return Plan::default() };
+        let Some(service) = self.cluster_state.ray_services.get(key) else { return Plan::default() };
+        let Some(goal) = self.spec_cache.desired_service(key) else { return Plan::default() };
         let uid = service.uid().unwrap_or_default();
-        let children: Vec<&RayCluster> = self.world.ray_clusters.under(&owned_by(&uid)).map(AsRef::as_ref).collect();
+        let children: Vec<&RayCluster> =
+            self.cluster_state.ray_clusters.by_index(&owner_key(&uid)).map(AsRef::as_ref).collect();
         let managed = self.managed_service(service);
-        if matches!(managed, Managed::Held(_)) && children.is_empty() && service.metadata.deletion_timestamp.is_none() {
+        if matches!(managed, ManagementState::OnHold(_))
+            && children.is_empty()
+            && service.metadata.deletion_timestamp.is_none()
+        {
             // A service with clusters is reconciled even so: it can no longer join a queue.
             return Plan::default();
         }
-        let head_pods = children.iter().flat_map(|child| self.pods_of(child));
+        let head_pods = children.iter().flat_map(|child| self.pods_of_cluster(child));
         let head_pods = head_pods
             .filter(|pod| pod.labels().get(names::GROUP_LABEL).is_some_and(|group| group == names::HEAD_GROUP));
         let serve_service = ObjectKey::new(key.namespace.clone(), serve_service_name(service));
-        let observed =
-            children.iter().filter_map(|child| Some((child.name_any(), self.serve.get(&ObjectKey::of(*child))?)));
-        rayservice::plan(&rayservice::View {
+        let observed = children
+            .iter()
+            .filter_map(|child| Some((child.name_any(), self.serve_observations.get(&ObjectKey::of(*child))?)));
+        rayservice::plan(&rayservice::ObservedService {
             service,
-            goal,
+            desired: goal,
             head_pods: head_pods.collect(),
-            services: self.world.services.under(&owned_by(&uid)).map(AsRef::as_ref).collect(),
-            endpoint_slices: self.world.endpoint_slices.under(&serve_service).map(AsRef::as_ref).collect(),
-            ways: self.ways(service, &children),
-            worker_pods: children.iter().map(|child| (child.name_any(), self.worker_pods(child))).collect(),
-            serve: observed.collect(),
-            kept: children.iter().flat_map(|child| self.kept_configs(child)).collect(),
-            gated: managed != Managed::No,
-            upgrades: self.habits.upgrades,
-            children,
+            services: self.cluster_state.services.by_index(&owner_key(&uid)).map(AsRef::as_ref).collect(),
+            endpoint_slices: self.cluster_state.endpoint_slices.by_index(&serve_service).map(AsRef::as_ref).collect(),
+            routing: self.traffic_routing(service, &children),
+            worker_pods: children.iter().map(|child| (child.name_any(), self.live_worker_pods(child))).collect(),
+            serve_observations: observed.collect(),
+            stored_configs: children.iter().flat_map(|child| self.stored_serve_configs(child)).collect(),
+            is_queued: managed != ManagementState::Unmanaged,
+            default_zero_downtime: self.operator_config.default_zero_downtime,
+            clusters: children,
             now,
         })
     }
 
     /// Returns the gateway objects that split the traffic of a service between its clusters.
-    pub(super) fn ways(&self, service: &RayService, children: &[&RayCluster]) -> Ways<'_> {
+    pub(super) fn traffic_routing(&self, service: &RayService, children: &[&RayCluster]) -> TrafficRouting<'_> {
         let namespace = service.namespace().unwrap_or_default();
         let key = |name: String| ObjectKey::new(namespace.clone(), name);
-        let class = ways::class_name(service);
+        let class = gateway::gateway_class_name(service);
         let backends = || children.iter().map(|child| key(raycluster::names::serve_service(child)));
-        let (of_gateway, gateway) = ways::gateway_place(service);
+        let (of_gateway, gateway) = gateway::gateway_namespaced_name(service);
         let named = route_name(service);
-        let route = |name: String| self.world.http_routes.get(&key(name)).map(AsRef::as_ref);
+        let route = |name: String| self.cluster_state.http_routes.get(&key(name)).map(AsRef::as_ref);
         let routes: Vec<&HTTPRoute> = route_names(service).into_iter().filter_map(route).collect();
         // Existing Services that belong to no cluster of this RayService are user-provided
         // backends.
         let is_user_provided = |name: &String| {
-            let service = self.world.services.get(&key(name.clone()));
-            let owner = service.and_then(|service| controller(service.as_ref(), "RayCluster"));
+            let service = self.cluster_state.services.get(&key(name.clone()));
+            let owner = service.and_then(|service| controller_key(service.as_ref(), "RayCluster"));
             service.is_some() && !children.iter().any(|child| owner == Some(ObjectKey::of(*child)))
         };
-        let mentioned = routes.iter().flat_map(|route| routes::backends(route)).map(|backend| backend.name.clone());
-        Ways {
-            gateway: self.world.gateways.get(&ObjectKey::new(of_gateway, gateway)).map(AsRef::as_ref),
+        let mentioned =
+            routes.iter().flat_map(|route| http_route::backend_refs(route)).map(|backend| backend.name.clone());
+        TrafficRouting {
+            gateway: self.cluster_state.gateways.get(&ObjectKey::new(of_gateway, gateway)).map(AsRef::as_ref),
             gateway_class: class
-                .and_then(|class| self.world.gateway_classes.get(&ObjectKey::global(class)))
+                .and_then(|class| self.cluster_state.gateway_classes.get(&ObjectKey::global(class)))
                 .map(AsRef::as_ref),
-            own: Own::of(service, children, mentioned.filter(is_user_provided).collect()),
+            backends: ServiceBackends::new(service, children, mentioned.filter(is_user_provided).collect()),
             route: route(named.clone()),
-            former: routes.into_iter().filter(|route| route.name_any() != named).collect(),
-            services: backends().filter_map(|key| self.world.services.get(&key)).map(AsRef::as_ref).collect(),
-            endpoint_slices: backends()
-                .flat_map(|key| self.world.endpoint_slices.under(&key).map(AsRef::as_ref).collect::<Vec<_>>())
+            previous_routes: routes.into_iter().filter(|route| route.name_any() != named).collect(),
+            backend_services: backends()
+                .filter_map(|key| self.cluster_state.services.get(&key))
+                .map(AsRef::as_ref)
+                .collect(),
+            backend_endpoint_slices: backends()
+                .flat_map(|key| {
+                    self.cluster_state.endpoint_slices.by_index(&key).map(AsRef::as_ref).collect::<Vec<_>>()
+                })
                 .collect(),
         }
     }
 
     /// Returns the worker pods of a cluster, without ended and gated ones.
-    fn worker_pods(&self, cluster: &RayCluster) -> Vec<&Pod> {
+    fn live_worker_pods(&self, cluster: &RayCluster) -> Vec<&Pod> {
         let is_head = |pod: &Pod| pod.labels().get(names::GROUP_LABEL).is_some_and(|group| group == names::HEAD_GROUP);
-        self.pods_of(cluster).into_iter().filter(|pod| is_live(pod) && !is_head(pod)).collect()
+        self.pods_of_cluster(cluster).into_iter().filter(|pod| is_live(pod) && !is_head(pod)).collect()
     }
 
     /// Iterates over the Serve configurations stored for a cluster.
-    fn kept_configs(&self, cluster: &RayCluster) -> impl Iterator<Item = Kept<'_>> {
+    fn stored_serve_configs(&self, cluster: &RayCluster) -> impl Iterator<Item = StoredServeConfig<'_>> {
         let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
-        let objects = self.world.controller_revisions.under(&owned_by(uid)).map(AsRef::as_ref);
-        objects.filter_map(|object| Some(Kept { object, config: self.specs.serve_config(&ObjectKey::of(object))? }))
+        let objects = self.cluster_state.controller_revisions.by_index(&owner_key(uid)).map(AsRef::as_ref);
+        objects.filter_map(|object| {
+            Some(StoredServeConfig { revision: object, config: self.spec_cache.serve_config(&ObjectKey::of(object))? })
+        })
     }
 
     fn plan_ray_cluster(&self, key: &ObjectKey, now: Timestamp) -> Plan {
-        let Some(cluster) = self.world.ray_clusters.get(key) else { return Plan::default() };
-        let Some(makeup) = self.specs.makeup(key) else { return Plan::default() };
-        if is_standalone(cluster) && self.managed_cluster(cluster) == Managed::Held(Hold::Default) {
+        let Some(cluster) = self.cluster_state.ray_clusters.get(key) else { return Plan::default() };
+        let Some(makeup) = self.spec_cache.cluster_info(key) else { return Plan::default() };
+        if is_standalone(cluster)
+            && self.managed_cluster(cluster) == ManagementState::OnHold(HoldReason::AssignDefaultQueue)
+        {
             // A status marks the cluster as started. If the write of the default queue name failed,
             // a started cluster would never join that queue.
             return Plan::default();
         }
-        let footing = self.footing(cluster);
+        let footing = self.recreate_state(cluster);
         // Under an invalid spec, running pods are reconciled by the last valid revision.
-        let last_valid =
-            || self.history(cluster).in_effect(cluster, footing.revision()).filter(|_| makeup.groups.is_err());
-        let mut plan = match footing.looked_after_as().cloned().or_else(last_valid) {
+        let last_valid = || {
+            self.revision_history(cluster)
+                .effective_cluster(cluster, footing.current_revision())
+                .filter(|_| makeup.pod_groups.is_err())
+        };
+        let mut plan = match footing.effective_cluster().cloned().or_else(last_valid) {
             Some(earlier) => {
-                let as_earlier = Makeup::of(&earlier, self.halves.ray_operator);
-                let rejected = makeup.groups.as_ref().err().map(Vec::as_slice).unwrap_or_default();
+                let as_earlier = ClusterSpecInfo::from_cluster(&earlier, self.components.ray_operator);
+                let rejected = makeup.pod_groups.as_ref().err().map(Vec::as_slice).unwrap_or_default();
                 self.plan_pods(&earlier, &as_earlier, rejected, &footing, now)
             }
             None => self.plan_pods(cluster, makeup, &[], &footing, now),
         };
         let is_ours = is_standalone(cluster) && !is_managed_elsewhere(cluster.spec.managed_by.as_deref());
-        if is_ours && makeup.groups.is_ok() && cluster.metadata.deletion_timestamp.is_none() {
-            self.history(cluster).plan(cluster, &makeup.essence, &self.pods_of(cluster), &mut plan);
+        if is_ours && makeup.pod_groups.is_ok() && cluster.metadata.deletion_timestamp.is_none() {
+            self.revision_history(cluster).plan(
+                cluster,
+                &makeup.pod_affecting_spec,
+                &self.pods_of_cluster(cluster),
+                &mut plan,
+            );
         }
         plan
     }
@@ -319,141 +352,155 @@ impl Engine {
     fn plan_pods(
         &self,
         cluster: &RayCluster,
-        makeup: &Makeup,
-        rejected: &[Problem],
-        footing: &Footing,
+        makeup: &ClusterSpecInfo,
+        rejected: &[FieldError],
+        footing: &RecreateState,
         now: Timestamp,
     ) -> Plan {
         let uid = cluster.uid().unwrap_or_default();
         let namespace = cluster.namespace().unwrap_or_default();
-        let Quota { grant, marks, payer } = self.quota(cluster, &makeup.wanted, footing);
-        raycluster::plan(&raycluster::View {
+        let ClusterGrant { grant, pod_set_infos: marks, covering_slice: payer } =
+            self.cluster_grant(cluster, &makeup.quota_groups, footing);
+        raycluster::plan(&raycluster::ClusterContext {
             cluster,
-            groups: &makeup.groups,
-            rejected,
-            task: footing.task(),
-            revision: footing.revision().clone(),
-            pods: self.pods_of(cluster),
-            arriving: self.arriving.made(&uid),
-            setback: self.setbacks.of(&ObjectKey::of(cluster)),
-            trims_autoscaled: self.habits.trims_autoscaled,
-            services: self.world.services.under(&owned_by(&uid)).map(AsRef::as_ref).collect(),
+            groups: &makeup.pod_groups,
+            rejected_spec_errors: rejected,
+            pod_policy: footing.pod_policy(),
+            revision: footing.current_revision().clone(),
+            pods: self.pods_of_cluster(cluster),
+            expected_pods: self.pod_expectations.expected(&uid),
+            replica_failure: self.pod_write_failures.reported_failure(&ObjectKey::of(cluster)),
+            random_pod_delete: self.operator_config.random_pod_delete,
+            services: self.cluster_state.services.by_index(&owner_key(&uid)).map(AsRef::as_ref).collect(),
             ingress: self
-                .world
+                .cluster_state
                 .ingresses
                 .get(&ObjectKey::new(namespace, raycluster::names::ingress(cluster)))
                 .map(AsRef::as_ref),
-            access: self.access(cluster),
-            token: self.token(cluster),
-            cleanup: self.cleanup(cluster),
-            shares_storage_with: self.shares_storage_with(cluster),
+            autoscaler_rbac: self.autoscaler_rbac(cluster),
+            token_secret: self.auth_token(cluster),
+            redis_cleanup_job: self.redis_cleanup_job(cluster),
+            shares_storage_with: self.cluster_sharing_storage(cluster),
             grant,
-            marks,
-            payer,
+            pod_set_infos: marks,
+            covering_slice: payer,
             now,
         })
     }
 
     /// Returns the Job that deletes the state of a cluster from Redis.
-    fn cleanup(&self, cluster: &RayCluster) -> Option<&BatchJob> {
+    fn redis_cleanup_job(&self, cluster: &RayCluster) -> Option<&BatchJob> {
         let name = raycluster::names::redis_cleanup(cluster);
-        let mut jobs = self.world.batch_jobs.under(&owned_by(cluster.metadata.uid.as_deref().unwrap_or_default()));
+        let mut jobs =
+            self.cluster_state.batch_jobs.by_index(&owner_key(cluster.metadata.uid.as_deref().unwrap_or_default()));
         jobs.find(|job| job.name_any() == name).map(AsRef::as_ref)
     }
 
     /// Returns the key of another live cluster that may store its state at the same place in Redis
     /// as this terminating one; `None` if there is none, or if this one is not terminating.
-    fn shares_storage_with(&self, cluster: &RayCluster) -> Option<String> {
+    fn cluster_sharing_storage(&self, cluster: &RayCluster) -> Option<String> {
         cluster.metadata.deletion_timestamp.as_ref()?;
         let mut living =
-            self.world.ray_clusters.iter().filter(|(_, other)| other.metadata.deletion_timestamp.is_none());
+            self.cluster_state.ray_clusters.iter().filter(|(_, other)| other.metadata.deletion_timestamp.is_none());
         let has_state =
             |other: &RayCluster| other.finalizers().iter().any(|finalizer| finalizer == names::REDIS_CLEANUP_FINALIZER);
-        let sharing = living.find(|(_, other)| has_state(other) && fault_tolerance::share_storage(cluster, other));
+        let sharing = living.find(|(_, other)| has_state(other) && fault_tolerance::may_share_storage(cluster, other));
         sharing.map(|(key, _)| key.to_string())
     }
 
     /// Returns the state of the auth token Secret of a cluster.
-    fn token(&self, cluster: &RayCluster) -> Token {
+    fn auth_token(&self, cluster: &RayCluster) -> TokenSecret {
         let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
-        let Some(name) = raycluster::auth::own_secret(cluster) else { return Token::Kept };
-        match self.world.secrets.get(&ObjectKey::new(cluster.namespace().unwrap_or_default(), name)) {
-            None => Token::Missing(self.tokens.token(uid)),
-            Some(secret) => match world::controller(secret.as_ref(), "RayCluster") {
+        let Some(name) = raycluster::auth::generated_secret(cluster) else { return TokenSecret::Available };
+        match self.cluster_state.secrets.get(&ObjectKey::new(cluster.namespace().unwrap_or_default(), name)) {
+            None => TokenSecret::Missing(self.token_key.token(uid)),
+            Some(secret) => match cluster_state::controller_reference(secret.as_ref(), "RayCluster") {
                 // Another live cluster whose name truncates to the same Secret name shares it, as
                 // in KubeRay.
-                Some(owner) if owner.uid != uid && !self.lives(cluster, owner) => Token::Taken,
-                _ => Token::Kept,
+                Some(owner) if owner.uid != uid && !self.owner_exists(cluster, owner) => {
+                    TokenSecret::OwnedByPredecessor
+                }
+                _ => TokenSecret::Available,
             },
         }
     }
 
     /// Reports whether the RayCluster that `owner` references, in the namespace of `cluster`,
     /// exists.
-    fn lives(&self, cluster: &RayCluster, owner: &OwnerReference) -> bool {
+    fn owner_exists(&self, cluster: &RayCluster, owner: &OwnerReference) -> bool {
         let key = ObjectKey::new(cluster.namespace().unwrap_or_default(), owner.name.clone());
-        self.world.ray_clusters.get(&key).is_some_and(|known| known.metadata.uid.as_ref() == Some(&owner.uid))
+        self.cluster_state.ray_clusters.get(&key).is_some_and(|known| known.metadata.uid.as_ref() == Some(&owner.uid))
     }
 
     /// Returns which RBAC objects of the autoscaler exist.
-    fn access(&self, cluster: &RayCluster) -> Access {
+    fn autoscaler_rbac(&self, cluster: &RayCluster) -> AutoscalerRbac {
         let key = |name: String| ObjectKey::new(cluster.namespace().unwrap_or_default(), name);
-        let by_name = key(raycluster::names::access(cluster));
-        Access {
-            account: self.world.service_accounts.get(&key(raycluster::names::head_account(cluster))).is_some(),
-            role: self.world.roles.get(&by_name).is_some(),
-            binding: self.world.role_bindings.get(&by_name).is_some(),
+        let by_name = key(raycluster::names::autoscaler_rbac(cluster));
+        AutoscalerRbac {
+            service_account: self
+                .cluster_state
+                .service_accounts
+                .get(&key(raycluster::names::head_service_account(cluster)))
+                .is_some(),
+            role: self.cluster_state.roles.get(&by_name).is_some(),
+            role_binding: self.cluster_state.role_bindings.get(&by_name).is_some(),
         }
     }
 
     /// Returns the uid of the job that owns a cluster, and whether that job is managed. The uid is
     /// `None` for a cluster that belongs to neither a RayService nor itself.
-    fn charged(&self, cluster: &RayCluster) -> (Option<String>, Managed) {
-        let service = controller(cluster, "RayService").and_then(|key| self.world.ray_services.get(&key));
+    fn owning_job(&self, cluster: &RayCluster) -> (Option<String>, ManagementState) {
+        let service = controller_key(cluster, "RayService").and_then(|key| self.cluster_state.ray_services.get(&key));
         match service {
             Some(service) => (service.uid(), self.managed_service(service)),
             None if is_standalone(cluster) => (cluster.uid(), self.managed_cluster(cluster)),
-            None => (None, Managed::No),
+            None => (None, ManagementState::Unmanaged),
         }
     }
 
     /// Returns the pods of a cluster that quota covers, and their scheduling directives, by group.
     /// The operator checks this in addition to `spec.suspend`, so that a cluster unsuspended by
     /// hand starts no pods.
-    fn quota(&self, cluster: &RayCluster, wanted: &Arc<Groups>, footing: &Footing) -> Quota {
-        let (job_uid, managed) = self.charged(cluster);
-        if managed == Managed::No {
-            return Quota { grant: Grant::Ungated, marks: BTreeMap::new(), payer: None };
+    fn cluster_grant(
+        &self,
+        cluster: &RayCluster,
+        wanted: &Arc<PodGroupDemands>,
+        footing: &RecreateState,
+    ) -> ClusterGrant {
+        let (job_uid, managed) = self.owning_job(cluster);
+        if managed == ManagementState::Unmanaged {
+            return ClusterGrant { grant: Grant::Ungated, pod_set_infos: BTreeMap::new(), covering_slice: None };
         }
         let slices = slices::slices_of(self.workloads_of(&job_uid.unwrap_or_default()));
         let slice = slices::covering(&slices);
-        let share = revision::share(cluster.metadata.uid.as_deref().unwrap_or_default(), footing.revision());
-        let member = member(cluster, share, &Pods::default(), wanted.clone(), &Molds::default());
-        let earlier = slice.map(|slice| slice.earlier(&member)).unwrap_or_default();
+        let share =
+            revision::member_uid(cluster.metadata.uid.as_deref().unwrap_or_default(), footing.current_revision());
+        let member = cluster_member(cluster, share, &MemberPods::default(), wanted.clone(), &KnownTemplates::default());
+        let earlier = slice.map(|slice| slice.outdated_pods(&member)).unwrap_or_default();
         let marks = member.groups.iter().flatten().map(|group| {
             let share = slice.and_then(|slice| Some((slice, slice.record.member(&member.uid)?)));
             let covered = share.and_then(|(slice, share)| Some((slice, share.pod_set_of(&group.kind())?)));
-            let mark = Mark {
+            let mark = PodSetInfo {
                 shape: group.shape.clone(),
                 pod_set: covered.map(|(_, pod_set)| pod_set.to_owned()),
-                placement: covered.map(|(slice, name)| self.placement(&slice.flavors(name))).unwrap_or_default(),
-                earlier: earlier.get(&group.name).copied().unwrap_or(0),
+                placement: covered.map(|(slice, name)| self.pod_set_info(&slice.flavors(name))).unwrap_or_default(),
+                earlier_pods: earlier.get(&group.name).copied().unwrap_or(0),
             };
             (group.name.clone(), mark)
         });
-        let granted = slice.map(|slice| slice.grant(&member)).unwrap_or_default();
-        let takes_back = slice.is_some_and(|slice| slice.gives_back == Some(Part::Replicas));
-        Quota {
-            grant: if takes_back { Grant::DownTo(granted) } else { Grant::UpTo(granted) },
-            marks: marks.collect(),
-            payer: slice.map(|slice| ObjectRef::of(slice.workload)),
+        let granted = slice.map(|slice| slice.granted_pods(&member)).unwrap_or_default();
+        let takes_back = slice.is_some_and(|slice| slice.preempted_part == Some(PreemptiblePart::Replicas));
+        ClusterGrant {
+            grant: if takes_back { Grant::Reclaim(granted) } else { Grant::UpTo(granted) },
+            pod_set_infos: marks.collect(),
+            covering_slice: slice.map(|slice| ObjectRef::of(slice.workload)),
         }
     }
 
     /// Merges the node labels and tolerations of the assigned flavors.
-    pub(super) fn placement(&self, flavors: &BTreeSet<String>) -> Placement {
-        let mut placement = Placement::default();
-        let known = flavors.iter().filter_map(|name| self.world.resource_flavors.get(&ObjectKey::global(name)));
+    pub(super) fn pod_set_info(&self, flavors: &BTreeSet<String>) -> NodePlacement {
+        let mut placement = NodePlacement::default();
+        let known = flavors.iter().filter_map(|name| self.cluster_state.resource_flavors.get(&ObjectKey::global(name)));
         for flavor in known {
             placement.node_labels.extend(flavor.spec.node_labels.clone());
             placement.tolerations.extend(flavor.spec.tolerations.clone());
@@ -462,29 +509,33 @@ impl Engine {
     }
 
     /// Reports whether the member with this uid has live or expected running pods.
-    fn has_pods(&self, member: &str) -> bool {
-        let has_pods =
-            |owner: &str| self.pods_under(owner).into_iter().any(is_live) || !self.arriving.of(owner).is_empty();
-        has_pods(member) || self.makers_under(&owned_by(member)).any(has_pods)
+    fn may_run_pods(&self, member: &str) -> bool {
+        let has_pods = |owner: &str| {
+            self.observed_pods(owner).into_iter().any(is_live)
+                || !self.pod_expectations.expected_running(owner).is_empty()
+        };
+        has_pods(member) || self.pod_owner_uids(&owner_key(member)).any(has_pods)
     }
 
     /// Returns the pod groups that the spec of a cluster requests quota for.
-    pub(super) fn wants(&self, cluster: &RayCluster) -> Arc<Groups> {
+    pub(super) fn spec_groups(&self, cluster: &RayCluster) -> Arc<PodGroupDemands> {
         let unobserved = || Arc::new(Err(format!("RayCluster {} has not been observed yet", cluster.name_any())));
-        self.specs.makeup(&ObjectKey::of(cluster)).map_or_else(unobserved, |makeup| makeup.wanted.clone())
+        self.spec_cache
+            .cluster_info(&ObjectKey::of(cluster))
+            .map_or_else(unobserved, |makeup| makeup.quota_groups.clone())
     }
 
-    fn pods_of(&self, cluster: &RayCluster) -> Vec<&Pod> {
-        self.pods_under(cluster.metadata.uid.as_deref().unwrap_or_default())
+    fn pods_of_cluster(&self, cluster: &RayCluster) -> Vec<&Pod> {
+        self.observed_pods(cluster.metadata.uid.as_deref().unwrap_or_default())
     }
 
     /// Returns the observed pods of the member with this uid, and those expected to run.
-    pub(super) fn all_pods(&self, member: &str) -> Pods<'_> {
-        Pods { seen: self.pods_under(member), arriving: self.arriving.of(member) }
+    pub(super) fn observed_and_expected_pods(&self, member: &str) -> MemberPods<'_> {
+        MemberPods { observed: self.observed_pods(member), expected: self.pod_expectations.expected_running(member) }
     }
 
     /// Returns the observed pods of the owner with this uid.
-    fn pods_under(&self, cluster: &str) -> Vec<&Pod> {
-        self.world.pods.under(&owned_by(cluster)).map(AsRef::as_ref).collect()
+    fn observed_pods(&self, cluster: &str) -> Vec<&Pod> {
+        self.cluster_state.pods.by_index(&owner_key(cluster)).map(AsRef::as_ref).collect()
     }
 }

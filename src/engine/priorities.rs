@@ -4,12 +4,12 @@
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube_core::ResourceExt;
 
-use super::world::World;
+use super::cluster_state::ClusterState;
 use sluice_api::condition;
 use sluice_api::kueue::workload::{PriorityClassGroup, PriorityClassKind, PriorityClassRef};
 use sluice_api::kueue::{Workload, names};
 use sluice_api::ray::RayClusterSpec;
-use sluice_jobframework::{Job, Priority};
+use sluice_jobframework::{GenericJob, Priority};
 use sluice_plan::ObjectKey;
 use sluice_plan::Write;
 
@@ -18,7 +18,11 @@ use sluice_plan::Write;
 ///
 /// # Errors
 /// Fails if the named class does not exist.
-pub(super) fn of_job(world: &World, job: &dyn Job, pod_class: Option<&str>) -> Result<Priority, String> {
+pub(super) fn job_priority(
+    world: &ClusterState,
+    job: &dyn GenericJob,
+    pod_class: Option<&str>,
+) -> Result<Priority, String> {
     let labels = job.meta().labels.as_ref();
     let named = labels.and_then(|labels| labels.get(names::PRIORITY_CLASS_LABEL)).filter(|name| !name.is_empty());
     if let Some(name) = named {
@@ -37,22 +41,22 @@ pub(super) fn of_job(world: &World, job: &dyn Job, pod_class: Option<&str>) -> R
             let class = world.priority_classes.get(&ObjectKey::global(name));
             Some(class.ok_or_else(|| format!("priorityClassName: PriorityClass {name:?} not found"))?.as_ref())
         }
-        None => default_class(world),
+        None => default_priority_class(world),
     };
-    Ok(class.map(of_pods).unwrap_or_default())
+    Ok(class.map(pod_priority).unwrap_or_default())
 }
 
 /// Returns the PriorityClass of a cluster's pods: that of the head, else the first one of a worker
 /// group; `None` if no template names one.
-pub(super) fn pod_class(cluster: &RayClusterSpec) -> Option<&str> {
+pub(super) fn pod_priority_class(cluster: &RayClusterSpec) -> Option<&str> {
     let workers = cluster.worker_group_specs.iter().map(|group| &group.template);
     std::iter::once(&cluster.head_group_spec.template).chain(workers).find_map(|template| template.priority_class())
 }
 
 /// Returns the write that syncs the priority of a Workload with its WorkloadPriorityClass; `None`
 /// if they match, the class does not exist, or the Workload is finished.
-pub(super) fn refresh(world: &World, workload: &Workload) -> Option<Write> {
-    let class = class_of(workload)?;
+pub(super) fn sync_priority(world: &ClusterState, workload: &Workload) -> Option<Write> {
+    let class = workload_priority_class(workload)?;
     let value = world.workload_priority_classes.get(&ObjectKey::global(class))?.spec.value;
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     if condition::is_true(conditions, names::FINISHED) {
@@ -64,23 +68,27 @@ pub(super) fn refresh(world: &World, workload: &Workload) -> Option<Write> {
 }
 
 /// Iterates over the Workloads that use this WorkloadPriorityClass.
-pub(super) fn followers<'w>(world: &'w World, class: &'w str) -> impl Iterator<Item = ObjectKey> + use<'w> {
-    let following = world.workloads.iter().filter(move |(_, workload)| class_of(workload) == Some(class));
+pub(super) fn workloads_of_class<'w>(
+    world: &'w ClusterState,
+    class: &'w str,
+) -> impl Iterator<Item = ObjectKey> + use<'w> {
+    let following =
+        world.workloads.iter().filter(move |(_, workload)| workload_priority_class(workload) == Some(class));
     following.map(|(key, _)| key.clone())
 }
 
-fn class_of(workload: &Workload) -> Option<&str> {
+fn workload_priority_class(workload: &Workload) -> Option<&str> {
     let class = workload.spec.priority_class_ref.as_ref()?;
     (class.kind == PriorityClassKind::WorkloadPriorityClass).then_some(class.name.as_str())
 }
 
 /// Returns the global default PriorityClass; of several, the one with the lowest value.
-fn default_class(world: &World) -> Option<&PriorityClass> {
+fn default_priority_class(world: &ClusterState) -> Option<&PriorityClass> {
     let defaults = world.priority_classes.iter().filter(|(_, class)| class.global_default == Some(true));
     defaults.map(|(_, class)| class.as_ref()).min_by_key(|class| class.value.unwrap_or(0))
 }
 
-fn of_pods(class: &PriorityClass) -> Priority {
+fn pod_priority(class: &PriorityClass) -> Priority {
     let class_ref = PriorityClassRef {
         group: PriorityClassGroup::Scheduling,
         kind: PriorityClassKind::PriorityClass,
@@ -98,22 +106,22 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::world::{Kind, Object, received};
+    use crate::cluster_state::{Object, WatchedKind, strip_and_wrap};
     use sluice_api::kueue::WorkloadPriorityClass;
     use sluice_api::ray::RayCluster;
-    use sluice_jobframework::census::Molds;
-    use sluice_jobframework::members::Pods;
-    use sluice_jobframework::ray_cluster::RayClusterJob;
+    use sluice_jobframework::members::MemberPods;
+    use sluice_jobframework::pod_classifier::KnownTemplates;
+    use sluice_jobframework::ray_cluster::RayClusterAdapter;
     use sluice_plan::WriteOp;
 
-    fn object<K: Kind>(mut manifest: Value) -> Object {
+    fn object<K: WatchedKind>(mut manifest: Value) -> Object {
         manifest["metadata"]["resourceVersion"] = "1".into();
-        received(serde_json::from_value::<K>(manifest).expect("an object"))
+        strip_and_wrap(serde_json::from_value::<K>(manifest).expect("an object"))
     }
 
     /// Returns a state with two WorkloadPriorityClasses and two PriorityClasses.
-    fn world() -> World {
-        let mut world = World::default();
+    fn world() -> ClusterState {
+        let mut world = ClusterState::default();
         for (name, value) in [("low", 1), ("high", 100)] {
             world.apply(object::<WorkloadPriorityClass>(json!({"metadata": {"name": name}, "value": value})));
             world.apply(object::<PriorityClass>(json!({"metadata": {"name": name}, "value": 10 * value})));
@@ -142,16 +150,16 @@ mod tests {
         #[case] expected: Result<(i32, Option<&str>), &str>,
     ) {
         let cluster = cluster(labels, head, workers);
-        let job = RayClusterJob {
+        let job = RayClusterAdapter {
             cluster: &cluster,
-            pods: Pods::default(),
+            pods: MemberPods::default(),
             groups: Arc::new(Ok(Vec::new())),
-            molds: &Molds::default(),
-            share: String::new(),
-            renewal: None,
+            known_templates: &KnownTemplates::default(),
+            member_uid: String::new(),
+            recreation: None,
         };
 
-        let found = of_job(&world(), &job, pod_class(&cluster.spec));
+        let found = job_priority(&world(), &job, pod_priority_class(&cluster.spec));
 
         let found = found.map(|priority| (priority.value, priority.class.map(|c| format!("{:?}/{}", c.kind, c.name))));
         assert_eq!(found, expected.map(|(value, class)| (value, class.map(str::to_owned))).map_err(str::to_owned));
@@ -165,16 +173,16 @@ mod tests {
             world.apply(object::<PriorityClass>(class));
         }
         let cluster = cluster(json!({}), json!({}), json!({}));
-        let job = RayClusterJob {
+        let job = RayClusterAdapter {
             cluster: &cluster,
-            pods: Pods::default(),
+            pods: MemberPods::default(),
             groups: Arc::new(Ok(Vec::new())),
-            molds: &Molds::default(),
-            share: String::new(),
-            renewal: None,
+            known_templates: &KnownTemplates::default(),
+            member_uid: String::new(),
+            recreation: None,
         };
 
-        let found = of_job(&world, &job, None).expect("a priority");
+        let found = job_priority(&world, &job, None).expect("a priority");
 
         assert_eq!((found.value, found.class.map(|class| class.name)), (5, Some("usual-too".to_owned())));
     }
@@ -203,7 +211,7 @@ mod tests {
         #[case] class: &str,
         #[case] expected: Option<i32>,
     ) {
-        let write = refresh(&world(), &workload(kind, class, 1));
+        let write = sync_priority(&world(), &workload(kind, class, 1));
 
         let patches = write.map(|write| write.op);
         assert_eq!(patches, expected.map(|value| WriteOp::Patch(json!({"spec": {"priority": value}}))));
@@ -216,7 +224,7 @@ mod tests {
         let finished: Condition = serde_json::from_value(finished).expect("a condition");
         workload.status.get_or_insert_default().conditions.push(finished);
 
-        assert_eq!(refresh(&world(), &workload), None);
+        assert_eq!(sync_priority(&world(), &workload), None);
     }
 
     #[test]
@@ -228,6 +236,6 @@ mod tests {
             follower.metadata.resource_version = Some("1".into());
             world.apply(Workload::wrap(Arc::new(follower)));
         }
-        assert_eq!(followers(&world, "high").collect::<Vec<_>>(), [ObjectKey::global("a")]);
+        assert_eq!(workloads_of_class(&world, "high").collect::<Vec<_>>(), [ObjectKey::global("a")]);
     }
 }

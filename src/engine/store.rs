@@ -9,13 +9,13 @@ use super::Scope;
 use sluice_plan::ObjectKey;
 
 /// Maximum number of remembered deletions per kind.
-const REMEMBERED: usize = 8192;
+const MAX_TOMBSTONES: usize = 8192;
 
 /// Returns the index keys of an object, like the cluster that owns a pod.
-type IndexFn<K> = fn(&K) -> Under;
+type IndexFn<K> = fn(&K) -> IndexKeys;
 
 /// Keys under which one object is indexed: two at most.
-pub type Under = [Option<ObjectKey>; 2];
+pub type IndexKeys = [Option<ObjectKey>; 2];
 
 /// The newest known version of each object of one kind.
 ///
@@ -26,7 +26,7 @@ pub type Under = [Option<ObjectKey>; 2];
 pub struct Store<K> {
     objects: BTreeMap<ObjectKey, Arc<K>>,
     /// Resource version at which each object was deleted, until the next relist.
-    gone: BTreeMap<ObjectKey, u64>,
+    tombstones: BTreeMap<ObjectKey, u64>,
     index_by: IndexFn<K>,
     index: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
@@ -34,7 +34,7 @@ pub struct Store<K> {
 impl<K: Resource> Store<K> {
     /// Creates an empty store that indexes its objects by `index_by`.
     pub fn new(index_by: IndexFn<K>) -> Self {
-        Self { objects: BTreeMap::new(), gone: BTreeMap::new(), index_by, index: BTreeMap::new() }
+        Self { objects: BTreeMap::new(), tombstones: BTreeMap::new(), index_by, index: BTreeMap::new() }
     }
 
     /// Returns the object with this key.
@@ -48,66 +48,66 @@ impl<K: Resource> Store<K> {
     }
 
     /// Iterates over the objects indexed under `key`, in order of their object keys.
-    pub fn under<'a>(&'a self, key: &ObjectKey) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
+    pub fn by_index<'a>(&'a self, key: &ObjectKey) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
         self.index.get(key).into_iter().flatten().filter_map(|member| self.objects.get(member))
     }
 
     /// Applies a version of an object; reports whether it was newer, and the version it replaced.
     pub fn apply(&mut self, object: Arc<K>) -> Applied<K> {
         let key = ObjectKey::of(object.as_ref());
-        let version = version_of(object.as_ref());
-        if self.gone.get(&key).is_some_and(|deleted_at| version <= *deleted_at) {
+        let version = numeric_resource_version(object.as_ref());
+        if self.tombstones.get(&key).is_some_and(|deleted_at| version <= *deleted_at) {
             return Applied::Stale;
         }
-        if self.objects.get(&key).is_some_and(|held| version <= version_of(held.as_ref())) {
+        if self.objects.get(&key).is_some_and(|held| version <= numeric_resource_version(held.as_ref())) {
             return Applied::Stale;
         }
-        self.gone.remove(&key);
-        let replaced = self.take(&key);
+        self.tombstones.remove(&key);
+        let replaced = self.detach(&key);
         for under in (self.index_by)(&object).into_iter().flatten() {
             self.index.entry(under).or_default().insert(key.clone());
         }
         self.objects.insert(key, object);
-        Applied::News { replaced }
+        Applied::Updated { replaced }
     }
 
     /// Removes an object that was deleted at version `last`; returns the stored version. Returns
     /// `None` if it was not stored, or if a newer version is.
     pub fn remove(&mut self, last: &K) -> Option<Arc<K>> {
         let key = ObjectKey::of(last);
-        let version = version_of(last);
-        if self.objects.get(&key).is_some_and(|held| version < version_of(held.as_ref())) {
+        let version = numeric_resource_version(last);
+        if self.objects.get(&key).is_some_and(|held| version < numeric_resource_version(held.as_ref())) {
             return None;
         }
-        self.gone.insert(key.clone(), version);
-        if self.gone.len() > REMEMBERED {
-            self.forget_older_half();
+        self.tombstones.insert(key.clone(), version);
+        if self.tombstones.len() > MAX_TOMBSTONES {
+            self.prune_tombstones();
         }
-        self.take(&key)
+        self.detach(&key)
     }
 
     /// Removes the objects of a scope that are missing from its complete list; returns them.
-    pub fn absent_from(&mut self, listed: &BTreeSet<ObjectKey>, scope: &Scope) -> Vec<Arc<K>> {
+    pub fn remove_unlisted(&mut self, listed: &BTreeSet<ObjectKey>, scope: &Scope) -> Vec<Arc<K>> {
         let is_known = |key: &ObjectKey| scope.namespace.as_ref().is_none_or(|namespace| key.namespace == *namespace);
         // Tombstones carry no labels, so a list filtered by label does not say which ones it
         // covers.
-        self.gone.retain(|key, _| scope.label.is_some() || !is_known(key));
-        let is_absent = |(key, held): &(&ObjectKey, &Arc<K>)| scope.sees(held.meta()) && !listed.contains(*key);
+        self.tombstones.retain(|key, _| scope.label.is_some() || !is_known(key));
+        let is_absent = |(key, held): &(&ObjectKey, &Arc<K>)| scope.covers(held.meta()) && !listed.contains(*key);
         let absent: Vec<ObjectKey> = self.objects.iter().filter(is_absent).map(|(key, _)| key.clone()).collect();
-        absent.iter().filter_map(|key| self.take(key)).collect()
+        absent.iter().filter_map(|key| self.detach(key)).collect()
     }
 
     /// Forgets the older half of the deletions. Only the response to a write in flight can be late,
     /// so old deletions need not be remembered.
-    fn forget_older_half(&mut self) {
-        let mut versions: Vec<u64> = self.gone.values().copied().collect();
+    fn prune_tombstones(&mut self) {
+        let mut versions: Vec<u64> = self.tombstones.values().copied().collect();
         versions.sort_unstable();
         let middle = versions[versions.len() / 2];
-        self.gone.retain(|_, version| *version >= middle);
+        self.tombstones.retain(|_, version| *version >= middle);
     }
 
     /// Removes an object together with its index entries.
-    fn take(&mut self, key: &ObjectKey) -> Option<Arc<K>> {
+    fn detach(&mut self, key: &ObjectKey) -> Option<Arc<K>> {
         let object = self.objects.remove(key)?;
         for under in (self.index_by)(&object).into_iter().flatten() {
             if let Some(members) = self.index.get_mut(&under) {
@@ -127,7 +127,7 @@ pub enum Applied<K> {
     /// The version is not newer than the stored one and was ignored.
     Stale,
     /// The version is now stored.
-    News {
+    Updated {
         /// Version stored before; `None` for a new object.
         replaced: Option<Arc<K>>,
     },
@@ -135,7 +135,7 @@ pub enum Applied<K> {
 
 /// Returns the resource version as a number; 0 if there is none. Resource versions are ordered
 /// numbers (part of the API since Kubernetes 1.35; etcd revisions were ordered before).
-pub(super) fn version_of<K: Resource>(object: &K) -> u64 {
+pub(super) fn numeric_resource_version<K: Resource>(object: &K) -> u64 {
     object.meta().resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
@@ -159,7 +159,7 @@ mod tests {
     }
 
     fn names_under(store: &Store<ConfigMap>, under: &str) -> Vec<String> {
-        store.under(&ObjectKey::global(under)).filter_map(|object| object.metadata.name.clone()).collect()
+        store.by_index(&ObjectKey::global(under)).filter_map(|object| object.metadata.name.clone()).collect()
     }
 
     #[test]
@@ -179,20 +179,23 @@ mod tests {
         store.remove(&config_map("a", 9, "x"));
 
         assert!(matches!(store.apply(config_map("a", 7, "x")), Applied::Stale));
-        assert!(matches!(store.apply(config_map("a", 11, "x")), Applied::News { .. }), "recreated under the same name");
+        assert!(
+            matches!(store.apply(config_map("a", 11, "x")), Applied::Updated { .. }),
+            "recreated under the same name"
+        );
     }
 
     #[test]
     fn old_deletions_are_forgotten_and_recent_ones_are_not() {
         let mut store = store();
-        let last = REMEMBERED as u64 + 10;
+        let last = MAX_TOMBSTONES as u64 + 10;
         for version in 1..=last {
             let name = format!("c{version}");
             store.apply(config_map(&name, version, "x"));
             store.remove(&config_map(&name, version, "x"));
         }
 
-        assert!(store.gone.len() <= REMEMBERED);
+        assert!(store.tombstones.len() <= MAX_TOMBSTONES);
         assert!(matches!(store.apply(config_map(&format!("c{last}"), last, "x")), Applied::Stale));
     }
 
@@ -219,7 +222,7 @@ mod tests {
         labeled.metadata.labels = labels;
         store.apply(Arc::new(labeled));
 
-        let gone = store.absent_from(&BTreeSet::new(), &scope(Some("team")));
+        let gone = store.remove_unlisted(&BTreeSet::new(), &scope(Some("team")));
 
         assert_eq!(
             gone.iter().map(|gone| ObjectKey::of(gone.as_ref())).collect::<Vec<_>>(),
@@ -238,7 +241,7 @@ mod tests {
         assert_eq!(names_under(&store, "x"), ["b"]);
         assert_eq!(names_under(&store, "y"), ["a"]);
 
-        let gone = store.absent_from(&BTreeSet::from([ObjectKey::global("a")]), &scope(None));
+        let gone = store.remove_unlisted(&BTreeSet::from([ObjectKey::global("a")]), &scope(None));
         assert_eq!(gone.len(), 1);
         assert!(names_under(&store, "x").is_empty());
     }

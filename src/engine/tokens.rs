@@ -19,7 +19,7 @@ impl TokenKey {
     }
 
     /// Returns a fixed, public key, for dry runs and tests, where tokens protect nothing.
-    pub fn known() -> Self {
+    pub fn insecure() -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, b"known"))
     }
 

@@ -7,20 +7,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_core::ResourceExt;
 use serde::Serialize;
 
-use super::remedies::{self, Remedy};
+use super::remediation::{self, Remediation};
 use sluice_api::condition;
+use sluice_api::job_conditions::ADMITTED;
 use sluice_api::kueue::Workload;
 use sluice_api::quantity::Amount;
-use sluice_api::sluice::ADMITTED;
-use sluice_engine::world::World;
-use sluice_engine::{Engine, Sight};
-use sluice_jobframework::fitting::UPGRADE_ADMISSIBLE;
-use sluice_jobframework::managed::Managed;
-use sluice_jobframework::slices::{self, Phase, Slice};
-use sluice_jobframework::{Job, Member};
+use sluice_engine::cluster_state::ClusterState;
+use sluice_engine::{Engine, JobSnapshot};
+use sluice_jobframework::managed::ManagementState;
+use sluice_jobframework::slices::{self, Slice, SlicePhase};
+use sluice_jobframework::upgrade_feasibility::UPGRADE_ADMISSIBLE;
+use sluice_jobframework::{GenericJob, Member};
 use sluice_plan::ObjectKey;
 use sluice_plan::ObjectRef;
-use sluice_queue::{Obstacle, Shortfall, Waiting};
+use sluice_queue::{FlavorRejection, PendingCause, Shortfall};
 
 /// Queueing and admission state of one job.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -32,17 +32,17 @@ pub struct Explanation {
     pub queued: bool,
     /// Conditions `sluice.dev/Admitted` and `sluice.dev/UpgradeAdmissible`, if the job has them.
     #[serde(rename = "conditions")]
-    pub says: Vec<Said>,
+    pub conditions: Vec<ConditionSummary>,
     /// Members of the job, such as the RayClusters of a RayService.
-    pub members: Vec<MemberStands>,
+    pub members: Vec<MemberStatus>,
     /// Unfinished slices of the job.
-    pub slices: Vec<SliceStands>,
+    pub slices: Vec<SliceStatus>,
 }
 
 /// Summary of a condition.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Said {
+pub struct ConditionSummary {
     /// Type of the condition.
     #[serde(rename = "type")]
     pub kind: String,
@@ -57,64 +57,64 @@ pub struct Said {
 /// State of one member of a job.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct MemberStands {
+pub struct MemberStatus {
     /// Kind of the member.
     pub kind: String,
     /// Name of the member.
     pub name: String,
     /// True if this entry describes the pods that will replace the running pods of a cluster.
     #[serde(rename = "takesPlace", skip_serializing_if = "std::ops::Not::not")]
-    pub takes_place: bool,
+    pub is_replacement: bool,
     /// True if the member is not suspended.
     #[serde(rename = "open")]
-    pub open: bool,
+    pub is_unsuspended: bool,
     /// Number of its live pods that are not behind the scheduling gate.
     #[serde(rename = "run")]
-    pub run: u32,
+    pub ungated_pods: u32,
     /// Number of its pods behind the scheduling gate.
     #[serde(rename = "wait")]
-    pub wait: usize,
+    pub gated_pods: usize,
 }
 
 /// State of one slice of a job.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct SliceStands {
+pub struct SliceStatus {
     /// Name of the Workload.
     pub name: String,
     /// Admission state.
     #[serde(rename = "state")]
-    pub stands: Stands,
+    pub state: SliceState,
     /// LocalQueue of the Workload.
     pub local_queue: String,
     /// ClusterQueue of the LocalQueue, followed by its Cohorts from the nearest to the root.
     pub path: Vec<String>,
     /// Requests or assignment of each pod set.
-    pub pod_sets: Vec<PodSetStands>,
+    pub pod_sets: Vec<PodSetStatus>,
     /// Reason and remediations if the slice is pending, else None.
     #[serde(rename = "pending", skip_serializing_if = "Option::is_none")]
-    pub waits_for: Option<Waits>,
+    pub pending: Option<PendingStatus>,
 }
 
 /// Admission state of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Stands {
+pub enum SliceState {
     /// The slice is pending.
     #[serde(rename = "pending")]
-    Waits,
+    Pending,
     /// The slice holds quota.
     #[serde(rename = "admitted")]
-    Holds,
+    Admitted,
     /// The slice holds quota until its pods have terminated.
     #[serde(rename = "evicting")]
-    GivesBack,
+    Evicting,
 }
 
 /// Requests or assignment of one pod set of a slice.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PodSetStands {
+pub struct PodSetStatus {
     /// Name of the pod set.
     pub name: String,
     /// Number of pods: assigned if there is an assignment, else requested.
@@ -128,23 +128,23 @@ pub struct PodSetStands {
 /// Reason for which a slice is pending, and its remediations.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Waits {
+pub struct PendingStatus {
     /// Reason of the condition QuotaReserved.
     pub reason: String,
     /// Message of that condition.
     pub message: String,
     /// Missing quota, by pod set, flavor and resource.
     #[serde(rename = "shortfalls")]
-    pub short: Vec<Short>,
+    pub shortfalls: Vec<ResourceShortfall>,
     /// Remediations; any one of them is sufficient.
     #[serde(rename = "remediations")]
-    pub unblocked_by: Vec<Remedy>,
+    pub remediations: Vec<Remediation>,
 }
 
 /// Missing quota of one resource in one flavor.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Short {
+pub struct ResourceShortfall {
     /// Name of the pod set.
     pub pod_set: String,
     /// Name of the flavor.
@@ -169,33 +169,33 @@ pub struct Short {
     pub more_holders: usize,
     /// Unused quota that is reserved for other pending Workloads; None if there is none.
     #[serde(rename = "reservedFor", skip_serializing_if = "Option::is_none")]
-    pub kept: Option<KeptForOthers>,
+    pub reserved_for: Option<ReservedForOthers>,
 }
 
 /// Unused quota that is reserved for other pending Workloads.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct KeptForOthers {
+pub struct ReservedForOthers {
     /// Total amount.
     pub amount: String,
     /// Job with the largest reservation, or its Workload if the job is unknown.
     #[serde(rename = "largest")]
-    pub first: String,
+    pub largest: String,
     /// Number of other Workloads with a reservation.
     #[serde(rename = "others")]
-    pub more: usize,
+    pub others: usize,
 }
 
 /// Explains the job that `subject` is or belongs to; None if the object doesn't exist or belongs to
 /// no job.
 pub fn explain(engine: &Engine, subject: &ObjectRef) -> Option<Explanation> {
-    let job = job_of(engine.world(), subject)?;
-    engine.look(&job, |sight| stands(engine, &job, &sight))
+    let job = job_of(engine.cluster_state(), subject)?;
+    engine.with_job(&job, |sight| explain_job(engine, &job, &sight))
 }
 
 /// Returns the job at the top of the controller references of `subject`; None if an object on the
 /// way doesn't exist.
-fn job_of(world: &World, subject: &ObjectRef) -> Option<ObjectRef> {
+fn job_of(world: &ClusterState, subject: &ObjectRef) -> Option<ObjectRef> {
     let key = ObjectKey::new(subject.namespace.clone().unwrap_or_default(), subject.name.clone());
     let owners = match subject.kind.as_str() {
         "Workload" => world.workloads.get(&key)?.owner_references().to_vec(),
@@ -210,21 +210,21 @@ fn job_of(world: &World, subject: &ObjectRef) -> Option<ObjectRef> {
     job_of(world, &owner)
 }
 
-fn stands(engine: &Engine, job: &ObjectRef, sight: &Sight<'_>) -> Explanation {
+fn explain_job(engine: &Engine, job: &ObjectRef, sight: &JobSnapshot<'_>) -> Explanation {
     let slices = slices::slices_of(sight.workloads.iter().copied());
     let shown =
         [ADMITTED, UPGRADE_ADMISSIBLE].into_iter().filter_map(|kind| condition::get(sight.job.conditions(), kind));
     Explanation {
         job: job.to_string(),
-        queued: sight.managed == Managed::InQueue,
-        says: shown.map(said).collect(),
-        members: sight.job.members().iter().map(|entry| member(sight.job, entry)).collect(),
-        slices: slices.iter().filter_map(|slice| slice_stands(engine, slice)).collect(),
+        queued: sight.managed == ManagementState::InQueue,
+        conditions: shown.map(condition_summary).collect(),
+        members: sight.job.members().iter().map(|entry| member_status(sight.job, entry)).collect(),
+        slices: slices.iter().filter_map(|slice| slice_status(engine, slice)).collect(),
     }
 }
 
-fn said(condition: &Condition) -> Said {
-    Said {
+fn condition_summary(condition: &Condition) -> ConditionSummary {
+    ConditionSummary {
         kind: condition.type_.clone(),
         status: condition.status.clone(),
         reason: condition.reason.clone(),
@@ -232,44 +232,44 @@ fn said(condition: &Condition) -> Said {
     }
 }
 
-fn member(job: &dyn Job, member: &Member) -> MemberStands {
-    MemberStands {
+fn member_status(job: &dyn GenericJob, member: &Member) -> MemberStatus {
+    MemberStatus {
         kind: job.member_kind().to_owned(),
         name: member.name.clone(),
-        takes_place: job.starts_anew() && job.next().as_ref() == Some(&member.uid),
-        open: member.open,
-        run: member.live_pods.values().sum(),
-        wait: member.gated.len(),
+        is_replacement: job.recreates() && job.pending_member().as_ref() == Some(&member.uid),
+        is_unsuspended: member.is_open,
+        ungated_pods: member.live_pods.values().sum(),
+        gated_pods: member.gated_pods.len(),
     }
 }
 
-fn slice_stands(engine: &Engine, slice: &Slice<'_>) -> Option<SliceStands> {
+fn slice_status(engine: &Engine, slice: &Slice<'_>) -> Option<SliceStatus> {
     let stands = match slice.phase {
-        Phase::Waiting => Stands::Waits,
-        Phase::Admitted => Stands::Holds,
-        Phase::Evicted | Phase::Going => Stands::GivesBack,
-        Phase::Finished => return None,
+        SlicePhase::Pending => SliceState::Pending,
+        SlicePhase::Admitted => SliceState::Admitted,
+        SlicePhase::Evicted | SlicePhase::Terminating => SliceState::Evicting,
+        SlicePhase::Finished => return None,
     };
     let key = ObjectKey::of(slice.workload);
-    let path = path(engine.world(), slice.workload);
-    let waits = || match engine.queue().explain(&key) {
-        Some(waiting) => waits(engine.world(), &waiting, path.first().map(String::as_str)),
-        None => fits(),
+    let path = queue_path(engine.cluster_state(), slice.workload);
+    let waits = || match engine.scheduler().explain(&key) {
+        Some(waiting) => pending_status(engine.cluster_state(), &waiting, path.first().map(String::as_str)),
+        None => admitted_next_cycle(),
     };
-    let waits_for = (stands == Stands::Waits).then(waits);
-    Some(SliceStands {
+    let waits_for = (stands == SliceState::Pending).then(waits);
+    Some(SliceStatus {
         name: slice.workload.name_any(),
-        stands,
+        state: stands,
         local_queue: slice.workload.spec.queue_name.clone().unwrap_or_default(),
-        waits_for,
+        pending: waits_for,
         path,
-        pod_sets: pod_sets(slice.workload),
+        pod_sets: pod_set_statuses(slice.workload),
     })
 }
 
 /// Returns the ClusterQueue of a Workload and its Cohorts from the nearest to the root; empty if
 /// the LocalQueue doesn't exist or names no ClusterQueue.
-pub(super) fn path(world: &World, workload: &Workload) -> Vec<String> {
+pub(super) fn queue_path(world: &ClusterState, workload: &Workload) -> Vec<String> {
     let local =
         ObjectKey::new(workload.namespace().unwrap_or_default(), workload.spec.queue_name.clone().unwrap_or_default());
     let queue = world.local_queues.get(&local).and_then(|local| local.spec.cluster_queue.clone());
@@ -285,7 +285,7 @@ pub(super) fn path(world: &World, workload: &Workload) -> Vec<String> {
     path
 }
 
-fn pod_sets(workload: &Workload) -> Vec<PodSetStands> {
+fn pod_set_statuses(workload: &Workload) -> Vec<PodSetStatus> {
     let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
     let assigned = |name: &str| {
         let assignments = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);
@@ -294,7 +294,7 @@ fn pod_sets(workload: &Workload) -> Vec<PodSetStands> {
     let stands = workload.spec.pod_sets.iter().map(|pod_set| {
         let assigned = assigned(&pod_set.name);
         let usage = assigned.into_iter().flat_map(|assigned| &assigned.resource_usage);
-        PodSetStands {
+        PodSetStatus {
             name: pod_set.name.clone(),
             count: assigned.and_then(|assigned| assigned.count).unwrap_or(pod_set.count),
             flavors: assigned.map(|assigned| assigned.flavors.clone().into_iter().collect()).unwrap_or_default(),
@@ -305,55 +305,57 @@ fn pod_sets(workload: &Workload) -> Vec<PodSetStands> {
 }
 
 /// Describes a slice that the next scheduling cycle admits.
-fn fits() -> Waits {
+fn admitted_next_cycle() -> PendingStatus {
     let message = "fits, and will be admitted in the next scheduling cycle".to_owned();
-    Waits { reason: String::new(), message, short: Vec::new(), unblocked_by: Vec::new() }
+    PendingStatus { reason: String::new(), message, shortfalls: Vec::new(), remediations: Vec::new() }
 }
 
-fn waits(world: &World, waiting: &Waiting, cluster_queue: Option<&str>) -> Waits {
+fn pending_status(world: &ClusterState, waiting: &PendingCause, cluster_queue: Option<&str>) -> PendingStatus {
     let obstacles = match waiting {
-        Waiting::Quota(obstacles) => obstacles.as_slice(),
+        PendingCause::Quota(obstacles) => obstacles.as_slice(),
         _ => &[],
     };
     let short = obstacles.iter().filter_map(|obstacle| match obstacle {
-        Obstacle::Short(shortfall) | Obstacle::Exceeds(shortfall) => Some(short(world, shortfall, cluster_queue)),
+        FlavorRejection::InsufficientUnused(shortfall) | FlavorRejection::ExceedsMaximum(shortfall) => {
+            Some(resource_shortfall(world, shortfall, cluster_queue))
+        }
         _ => None,
     });
-    Waits {
+    PendingStatus {
         reason: waiting.reason().as_str().to_owned(),
         message: waiting.to_string(),
-        short: short.collect(),
-        unblocked_by: remedies::of(waiting, cluster_queue.unwrap_or_default()),
+        shortfalls: short.collect(),
+        remediations: remediation::remediations(waiting, cluster_queue.unwrap_or_default()),
     }
 }
 
-fn short(world: &World, shortfall: &Shortfall, cluster_queue: Option<&str>) -> Short {
+fn resource_shortfall(world: &ClusterState, shortfall: &Shortfall, cluster_queue: Option<&str>) -> ResourceShortfall {
     let show = |amount: Amount| amount.display(&shortfall.resource).to_string();
-    let holders = shortfall.holders.iter().map(|(key, amount)| (holder(world, key), show(*amount)));
-    let kept = shortfall.kept.as_ref().map(|kept| KeptForOthers {
+    let holders = shortfall.holders.iter().map(|(key, amount)| (owner_name(world, key), show(*amount)));
+    let kept = shortfall.reserved_for_others.as_ref().map(|kept| ReservedForOthers {
         amount: show(kept.amount),
-        first: holder(world, &kept.first),
-        more: kept.more,
+        largest: owner_name(world, &kept.largest),
+        others: kept.others,
     });
-    Short {
+    ResourceShortfall {
         pod_set: shortfall.pod_set.clone(),
         flavor: shortfall.flavor.clone(),
         resource: shortfall.resource.clone(),
         missing: show(shortfall.missing),
-        requested: show(shortfall.requested.plus(shortfall.earlier)),
-        held: show(shortfall.held),
+        requested: show(shortfall.requested.plus(shortfall.earlier_pod_sets)),
+        held: show(shortfall.held_by_predecessor),
         used: show(shortfall.used),
         nominal: show(shortfall.nominal),
-        bound_by: remedies::bound_by(&shortfall.binding, cluster_queue.unwrap_or_default()),
+        bound_by: remediation::describe_binding(&shortfall.binding, cluster_queue.unwrap_or_default()),
         holders: holders.collect(),
         more_holders: shortfall.more_holders,
-        kept,
+        reserved_for: kept,
     }
 }
 
 /// Returns the kind, namespace and name of the job that owns a Workload, or of the Workload if it
 /// has no controller.
-pub(super) fn holder(world: &World, workload: &ObjectKey) -> String {
+pub(super) fn owner_name(world: &ClusterState, workload: &ObjectKey) -> String {
     let owner = world.workloads.get(workload).and_then(|workload| {
         let owners = workload.owner_references();
         owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| (owner.kind.clone(), owner.name.clone()))

@@ -1,10 +1,10 @@
 //! Explanations and dry runs on a copy of the cluster state. Nothing is written to the cluster.
 
-mod apply;
-mod defaults;
+mod display;
+pub mod dry_run;
 pub mod explain;
-pub mod rehearsal;
-pub mod remedies;
+mod kubectl_apply;
+pub mod remediation;
+mod schema_defaults;
 pub mod snapshot;
-mod text;
 pub mod upgrade;

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use super::defaults;
-use sluice_engine::world::Object;
+use super::schema_defaults;
+use sluice_engine::cluster_state::Object;
 use sluice_plan::ObjectRef;
 
 /// Namespace of objects whose manifests name none.
 const DEFAULT_NAMESPACE: &str = "default";
 /// Cluster-scoped kinds.
-const GLOBAL: [&str; 7] =
+const CLUSTER_SCOPED_KINDS: [&str; 7] =
     ["ClusterQueue", "Cohort", "Namespace", "PriorityClass", "ResourceFlavor", "RuntimeClass", "WorkloadPriorityClass"];
 
 /// Error of reading a snapshot.
@@ -50,9 +50,9 @@ impl Snapshot {
     /// # Errors
     /// If a file can't be read or isn't YAML, an object of a watched kind is invalid, or two files
     /// contain the same object.
-    pub fn of_folder(folder: &Path) -> Result<Self, SnapshotError> {
+    pub fn from_directory(folder: &Path) -> Result<Self, SnapshotError> {
         let mut files = Vec::new();
-        collect(folder, &mut files)?;
+        collect_files(folder, &mut files)?;
         files.sort();
         let mut snapshot = Self::default();
         let mut seen: BTreeMap<(String, String, String), PathBuf> = BTreeMap::new();
@@ -60,8 +60,8 @@ impl Snapshot {
             let text =
                 std::fs::read_to_string(&path).map_err(|source| SnapshotError::Read { path: path.clone(), source })?;
             let invalid = |problem: String| SnapshotError::Content { path: path.clone(), problem };
-            for object in documents(&text).map_err(invalid)? {
-                let Some(object) = known(object).map_err(invalid)? else { continue };
+            for object in parse_documents(&text).map_err(invalid)? {
+                let Some(object) = decode_watched(object).map_err(invalid)? else { continue };
                 let reference = object.reference();
                 let key =
                     (reference.kind.clone(), reference.namespace.clone().unwrap_or_default(), reference.name.clone());
@@ -75,7 +75,7 @@ impl Snapshot {
     }
 
     /// Creates a snapshot of these objects.
-    pub fn of(objects: impl IntoIterator<Item = Object>) -> Self {
+    pub fn new(objects: impl IntoIterator<Item = Object>) -> Self {
         Self { objects: objects.into_iter().collect() }
     }
 
@@ -95,13 +95,13 @@ impl Snapshot {
     }
 }
 
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), SnapshotError> {
+fn collect_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), SnapshotError> {
     let failed = |source| SnapshotError::Read { path: folder.to_owned(), source };
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         let extension = path.extension().and_then(|extension| extension.to_str());
         if path.is_dir() {
-            collect(&path, files)?;
+            collect_files(&path, files)?;
         } else if matches!(extension, Some("yaml" | "yml" | "json")) {
             files.push(path);
         }
@@ -110,7 +110,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), SnapshotError>
 }
 
 /// Parses a multi-document text into its objects; the items of a List count as separate objects.
-fn documents(text: &str) -> Result<Vec<Value>, String> {
+fn parse_documents(text: &str) -> Result<Vec<Value>, String> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| format!("invalid YAML: {error}"))?;
     let items = documents.into_iter().flat_map(|mut document| match document.get_mut("items") {
         Some(Value::Array(items)) => std::mem::take(items),
@@ -124,10 +124,10 @@ fn documents(text: &str) -> Result<Vec<Value>, String> {
 ///
 /// # Errors
 /// If the text isn't YAML, or a document isn't an object.
-pub fn manifests(text: &str, namespace: &str) -> Result<Vec<Value>, String> {
-    let mut manifests = documents(text)?;
+pub fn parse_manifests(text: &str, namespace: &str) -> Result<Vec<Value>, String> {
+    let mut manifests = parse_documents(text)?;
     for manifest in &mut manifests {
-        let reference = reference_of(manifest)?;
+        let reference = object_ref(manifest)?;
         if reference.namespace.is_some() && manifest["metadata"]["namespace"].is_null() {
             manifest["metadata"]["namespace"] = json!(namespace);
         }
@@ -140,9 +140,9 @@ pub fn manifests(text: &str, namespace: &str) -> Result<Vec<Value>, String> {
 ///
 /// # Errors
 /// If the object is invalid.
-pub(super) fn known(mut object: Value) -> Result<Option<Object>, String> {
-    let reference = reference_of(&object)?;
-    defaults::fill(&reference.kind, &mut object);
+pub(super) fn decode_watched(mut object: Value) -> Result<Option<Object>, String> {
+    let reference = object_ref(&object)?;
+    schema_defaults::apply_defaults(&reference.kind, &mut object);
     let meta = &mut object["metadata"];
     meta["namespace"] = json!(reference.namespace);
     if meta["uid"].is_null() {
@@ -158,13 +158,13 @@ pub(super) fn known(mut object: Value) -> Result<Option<Object>, String> {
 ///
 /// # Errors
 /// If `apiVersion`, `kind` or `metadata.name` is missing.
-pub(super) fn reference_of(object: &Value) -> Result<ObjectRef, String> {
+pub(super) fn object_ref(object: &Value) -> Result<ObjectRef, String> {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     let (Some(api_version), Some(kind)) = (text("/apiVersion"), text("/kind")) else {
         return Err("an object has no apiVersion or kind".to_owned());
     };
     let Some(name) = text("/metadata/name") else { return Err(format!("a {kind} has no metadata.name")) };
-    let namespace = (!GLOBAL.contains(&kind.as_str()))
+    let namespace = (!CLUSTER_SCOPED_KINDS.contains(&kind.as_str()))
         .then(|| text("/metadata/namespace").unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()));
     Ok(ObjectRef { api_version, kind, plural: String::new(), namespace, name })
 }
@@ -174,8 +174,8 @@ mod tests {
     use super::*;
 
     fn names(text: &str) -> Vec<String> {
-        let objects = documents(text).expect("YAML").into_iter();
-        let objects = objects.filter_map(|object| known(object).expect("objects"));
+        let objects = parse_documents(text).expect("YAML").into_iter();
+        let objects = objects.filter_map(|object| decode_watched(object).expect("objects"));
         objects.map(|object| object.reference().to_string()).collect()
     }
 
@@ -200,8 +200,8 @@ items:
     #[test]
     fn error_names_the_object() {
         let problem = |text: &str| {
-            let object = documents(text).expect("YAML").remove(0);
-            known(object).expect_err("an invalid object")
+            let object = parse_documents(text).expect("YAML").remove(0);
+            decode_watched(object).expect_err("an invalid object")
         };
         assert_eq!(problem("kind: Pod"), "an object has no apiVersion or kind");
         assert_eq!(problem("{apiVersion: v1, kind: Pod, metadata: {}}"), "a Pod has no metadata.name");

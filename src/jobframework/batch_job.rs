@@ -13,10 +13,10 @@ use k8s_openapi::api::batch::v1::{Job as BatchJob, JobCondition, JobSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube_core::ResourceExt;
 
-use super::census::Molds;
-use super::members::{self, Pods, Who};
-use super::record::MemberShare;
-use super::{Finish, Group, Groups, Job, Leave, Member, pod_sets, report};
+use super::members::{self, MemberIdentity, MemberPods};
+use super::pod_classifier::KnownTemplates;
+use super::slice_record::MemberShare;
+use super::{GenericJob, JobResult, Member, PodAssignment, PodGroupDemand, PodGroupDemands, conditions, pod_sets};
 use sluice_api::kueue::names::{
     DEFAULT_POD_SET, MAX_EXEC_TIME_LABEL, MIN_PARALLELISM_ANNOTATION, PRIORITY_CLASS_LABEL, QUEUE_NAME_LABEL,
 };
@@ -24,37 +24,37 @@ use sluice_api::kueue::scheduling_gate;
 use sluice_plan::{ObjectRef, Write};
 
 /// Value of `spec.managedBy` for the built-in Job controller; an absent value means the same.
-const CONTROLLER: &str = "kubernetes.io/job-controller";
+const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 /// Label of a Job's pods with the name of the Job.
 pub const JOB_NAME_LABEL: &str = "batch.kubernetes.io/job-name";
 /// Group of a Job's pods: they have no group label.
-const GROUP: &str = "";
+const POD_GROUP: &str = "";
 /// Condition of a Job that succeeded.
 const COMPLETE: &str = "Complete";
 /// Condition of a Job that failed.
 const FAILED: &str = "Failed";
 
 /// Adapter of a batch/v1 Job and its pods.
-pub struct BatchJobJob<'a> {
+pub struct BatchJobAdapter<'a> {
     job: &'a BatchJob,
     /// Metadata of the Job, with inherited labels.
     meta: Cow<'a, ObjectMeta>,
-    pods: Pods<'a>,
-    molds: &'a Molds<'a>,
+    pods: MemberPods<'a>,
+    known_templates: &'a KnownTemplates<'a>,
     conditions: Vec<Condition>,
 }
 
-impl<'a> BatchJobJob<'a> {
+impl<'a> BatchJobAdapter<'a> {
     /// Creates the adapter of a Job with these pods and the templates that older pods may come
     /// from.
-    pub fn new(job: &'a BatchJob, pods: Pods<'a>, molds: &'a Molds<'a>) -> Self {
+    pub fn new(job: &'a BatchJob, pods: MemberPods<'a>, molds: &'a KnownTemplates<'a>) -> Self {
         let shown = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
-        let conditions = shown.map(|shown| known(shown, job.metadata.generation)).collect();
-        Self { job, meta: Cow::Borrowed(&job.metadata), pods, molds, conditions }
+        let conditions = shown.map(|shown| to_condition(shown, job.metadata.generation)).collect();
+        Self { job, meta: Cow::Borrowed(&job.metadata), pods, known_templates: molds, conditions }
     }
 
     /// Inherits the queueing labels of `other` that the Job does not have.
-    pub fn queued_as(mut self, other: &ObjectMeta) -> Self {
+    pub fn inherit_queue_labels(mut self, other: &ObjectMeta) -> Self {
         let meta = self.meta.to_mut();
         let labels = meta.labels.get_or_insert_default();
         for label in [QUEUE_NAME_LABEL, PRIORITY_CLASS_LABEL, MAX_EXEC_TIME_LABEL] {
@@ -66,7 +66,7 @@ impl<'a> BatchJobJob<'a> {
     }
 
     /// Returns the patch for a changed spec; `None` if nothing changes.
-    fn with(&self, change: impl FnOnce(&mut JobSpec)) -> Option<Write> {
+    fn patch_spec(&self, change: impl FnOnce(&mut JobSpec)) -> Option<Write> {
         let mut changed = self.job.clone();
         change(changed.spec.get_or_insert_default());
         Write::patch(self.job, &changed)
@@ -78,11 +78,11 @@ impl<'a> BatchJobJob<'a> {
 
     fn has_gated_template(&self) -> bool {
         let spec = self.job.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
-        spec.is_some_and(scheduling_gate::has)
+        spec.is_some_and(scheduling_gate::has_gate)
     }
 }
 
-impl Job for BatchJobJob<'_> {
+impl GenericJob for BatchJobAdapter<'_> {
     fn reference(&self) -> ObjectRef {
         ObjectRef::of(self.job)
     }
@@ -95,9 +95,9 @@ impl Job for BatchJobJob<'_> {
         self.job.metadata.deletion_timestamp.is_none()
     }
 
-    fn finished(&self) -> Option<Finish> {
-        let end = end(self.job)?;
-        Some(Finish { succeeded: end.type_ == COMPLETE, message: end.message.clone().unwrap_or_default() })
+    fn finished(&self) -> Option<JobResult> {
+        let end = finished_condition(self.job)?;
+        Some(JobResult { succeeded: end.type_ == COMPLETE, message: end.message.clone().unwrap_or_default() })
     }
 
     fn member_kind(&self) -> &'static str {
@@ -105,18 +105,18 @@ impl Job for BatchJobJob<'_> {
     }
 
     fn members(&self) -> Vec<Member> {
-        let identity = Who {
+        let identity = MemberIdentity {
             name: self.job.name_any(),
             uid: self.job.uid().unwrap_or_default(),
-            open: !self.is_suspended(),
-            going: self.job.metadata.deletion_timestamp.is_some(),
+            is_open: !self.is_suspended(),
+            is_terminating: self.job.metadata.deletion_timestamp.is_some(),
         };
-        vec![members::of(identity, &self.pods, Arc::new(groups(self.job)), self.molds)]
+        vec![members::build_member(identity, &self.pods, Arc::new(groups(self.job)), self.known_templates)]
     }
 
     /// The pod template is mutable only while the Job is suspended and `status.startTime` is not
     /// set, so the start time is reset first, as Kueue does.
-    fn hold_template_gate(&self) -> Option<Write> {
+    fn suspend_template(&self) -> Option<Write> {
         if self.has_gated_template() || !self.is_suspended() || !self.wants_to_run() {
             return None;
         }
@@ -129,20 +129,20 @@ impl Job for BatchJobJob<'_> {
             stopped.start_time = None;
             return Write::patch_status_from(self.job, status, &stopped);
         }
-        self.with(|spec| scheduling_gate::set(spec.template.spec.get_or_insert_default(), true))
+        self.patch_spec(|spec| scheduling_gate::set_gated(spec.template.spec.get_or_insert_default(), true))
     }
 
     /// The gate stays closed until the template has the scheduling gate.
-    fn set_open(&self, _: &str, open: bool) -> Option<Write> {
+    fn set_gate_open(&self, _: &str, open: bool) -> Option<Write> {
         if open && !self.has_gated_template() {
             return None;
         }
-        self.with(|spec| spec.suspend = Some(!open))
+        self.patch_spec(|spec| spec.suspend = Some(!open))
     }
 
     /// Pods created before the template had its scheduling gate run ungated: the Job controller may
     /// observe the Job only after it was suspended, gated and opened.
-    fn unheld(&self, member: &Member, share: &MemberShare) -> Option<String> {
+    fn ungated_overrun(&self, member: &Member, share: &MemberShare) -> Option<String> {
         if !self.has_gated_template() {
             let why = "its pod template has no scheduling gate, so more pods could run than its slice covers";
             return Some(why.to_owned());
@@ -158,29 +158,29 @@ impl Job for BatchJobJob<'_> {
         })
     }
 
-    fn release(&self, _: &str, pod: &str, leave: &Leave) -> Option<Write> {
-        members::released(&self.pods, pod, leave)
+    fn ungate_pod(&self, _: &str, pod: &str, leave: &PodAssignment) -> Option<Write> {
+        members::ungated(&self.pods, pod, leave)
     }
 
-    fn join(&self, queue: &str) -> Option<Write> {
-        super::joined(self.job, queue)
+    fn assign_queue(&self, queue: &str) -> Option<Write> {
+        super::patch_queue_name(self.job, queue)
     }
 
     fn conditions(&self) -> &[Condition] {
         &self.conditions
     }
 
-    fn show(&self, conditions: Vec<Condition>, gone: &[&str]) -> Option<Write> {
-        if report::shows(&self.conditions, &conditions, gone) {
+    fn set_conditions(&self, conditions: Vec<Condition>, gone: &[&str]) -> Option<Write> {
+        if conditions::are_current(&self.conditions, &conditions, gone) {
             return None;
         }
         let mut shown = self.conditions.clone();
-        report::show_in(&mut shown, conditions, gone);
+        conditions::apply_to(&mut shown, conditions, gone);
         let held = self.job.status.as_ref().and_then(|status| status.conditions.as_ref());
         // An unchanged condition keeps fields that `Condition` lacks, like lastProbeTime.
         let to_job_condition = |shown: Condition| {
-            let same = held.into_iter().flatten().find(|held| known(held, shown.observed_generation) == shown);
-            same.cloned().unwrap_or_else(|| job_condition(shown))
+            let same = held.into_iter().flatten().find(|held| to_condition(held, shown.observed_generation) == shown);
+            same.cloned().unwrap_or_else(|| to_job_condition(shown))
         };
         let mut status = self.job.status.clone().unwrap_or_default();
         status.conditions = Some(shown.into_iter().map(to_job_condition).collect());
@@ -189,7 +189,7 @@ impl Job for BatchJobJob<'_> {
 }
 
 /// Converts a Job condition. It has no observed generation and counts for the current `generation`.
-fn known(shown: &JobCondition, generation: Option<i64>) -> Condition {
+fn to_condition(shown: &JobCondition, generation: Option<i64>) -> Condition {
     Condition {
         type_: shown.type_.clone(),
         status: shown.status.clone(),
@@ -200,7 +200,7 @@ fn known(shown: &JobCondition, generation: Option<i64>) -> Condition {
     }
 }
 
-fn job_condition(condition: Condition) -> JobCondition {
+fn to_job_condition(condition: Condition) -> JobCondition {
     JobCondition {
         type_: condition.type_,
         status: condition.status,
@@ -216,35 +216,35 @@ fn epoch() -> k8s_openapi::apimachinery::pkg::apis::meta::v1::Time {
 }
 
 /// Returns true if a Job has finished.
-pub fn is_over(job: &BatchJob) -> bool {
-    end(job).is_some()
+pub fn is_finished(job: &BatchJob) -> bool {
+    finished_condition(job).is_some()
 }
 
 /// Returns the condition of a finished Job: Complete or Failed; `None` while it is not finished.
-fn end(job: &BatchJob) -> Option<&JobCondition> {
+fn finished_condition(job: &BatchJob) -> Option<&JobCondition> {
     let mut conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.find(|shown| [COMPLETE, FAILED].contains(&shown.type_.as_str()) && shown.status == "True")
 }
 
 /// Returns true if `spec.managedBy` names another controller than the built-in Job controller.
 pub fn is_managed_elsewhere(managed_by: Option<&str>) -> bool {
-    managed_by.is_some_and(|manager| manager != CONTROLLER)
+    managed_by.is_some_and(|manager| manager != JOB_CONTROLLER)
 }
 
 /// Returns true if a ray.io object controls the Job; that object then accounts for its pods.
-pub fn is_of_ray(job: &BatchJob) -> bool {
+pub fn is_owned_by_ray(job: &BatchJob) -> bool {
     let is_ray = |api_version: &str| api_version.starts_with("ray.io/");
     job.owner_references().iter().any(|owner| owner.controller == Some(true) && is_ray(&owner.api_version))
 }
 
 /// Returns the PriorityClass of a Job's pods; `None` if the template names none.
-pub fn pod_class(job: &BatchJob) -> Option<&str> {
+pub fn pod_priority_class(job: &BatchJob) -> Option<&str> {
     job.spec.as_ref()?.template.spec.as_ref()?.priority_class_name.as_deref().filter(|name| !name.is_empty())
 }
 
 /// Returns the pods that a Job runs in parallel: at most the remaining completions (kueue v0.19.2
 /// `pkg/controller/jobs/job/job_controller.go`, `podsCount` and `ReclaimablePods`).
-fn groups(job: &BatchJob) -> Groups {
+fn groups(job: &BatchJob) -> PodGroupDemands {
     let spec = job.spec.clone().unwrap_or_default();
     let parallelism = spec.parallelism.unwrap_or(1);
     let succeeded = job.status.as_ref().and_then(|status| status.succeeded).unwrap_or(0);
@@ -252,16 +252,16 @@ fn groups(job: &BatchJob) -> Groups {
     let count = u32::try_from(parallelism.min(remaining)).unwrap_or(0);
     let mut template = spec.template;
     let pod = template.spec.get_or_insert_default();
-    scheduling_gate::set(pod, false);
+    scheduling_gate::set_gated(pod, false);
     let shape = pod_sets::shape_of(pod).map_err(|error| format!("spec.template: {error}"))?;
-    Ok(vec![Group {
-        name: GROUP.to_owned(),
+    Ok(vec![PodGroupDemand {
+        name: POD_GROUP.to_owned(),
         pod_set: DEFAULT_POD_SET.to_owned(),
         shape,
         count,
         min_count: min_parallelism(job, parallelism)?,
-        fewest: count,
-        hosts: 1,
+        min_pods: count,
+        hosts_per_replica: 1,
         template: Arc::new(template),
     }])
 }

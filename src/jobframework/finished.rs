@@ -1,24 +1,24 @@
 //! Finished jobs: their slices finish too.
 
-use super::slices::{self, Phase};
-use super::{Finish, JobView, succession};
+use super::slices::{self, SlicePhase};
+use super::{JobResult, ReconcileContext, slice_lifecycle};
 use sluice_api::kueue::names::finished_reason;
 use sluice_plan::Plan;
 
 /// Finishes pending slices immediately, and slices that hold quota once the last pod has finished
 /// or is gone.
-pub(super) fn plan(view: &JobView<'_>, finish: &Finish) -> Plan {
+pub(super) fn plan(view: &ReconcileContext<'_>, finish: &JobResult) -> Plan {
     let mut plan = Plan::default();
     let has_pods = view.job.members().iter().any(|member| !member.live_pods.is_empty());
     let reason = if finish.succeeded { finished_reason::SUCCEEDED } else { finished_reason::FAILED };
     for slice in slices::slices_of(view.workloads.iter().copied()) {
         let is_over = match slice.phase {
-            Phase::Waiting => true,
-            Phase::Admitted | Phase::Evicted => !has_pods,
-            Phase::Going | Phase::Finished => false,
+            SlicePhase::Pending => true,
+            SlicePhase::Admitted | SlicePhase::Evicted => !has_pods,
+            SlicePhase::Terminating | SlicePhase::Finished => false,
         };
         if is_over {
-            plan.write(succession::finish(slice.workload, reason, finish.message.clone(), view.now));
+            plan.write(slice_lifecycle::finish_slice(slice.workload, reason, finish.message.clone(), view.now));
         }
     }
     plan

@@ -1,10 +1,10 @@
 //! Gate of each member of a job: the member runs pods only while its gate is open.
 
-use super::record::MemberShare;
-use super::slices::{Phase, Slice, slices_of};
-use super::{Group, JobView, Member, instead, newcomer};
+use super::slice_record::MemberShare;
+use super::slices::{Slice, SlicePhase, slices_of};
+use super::{Member, PodGroupDemand, ReconcileContext, adoption, replacement};
 use sluice_api::ray::RayCluster;
-use sluice_plan::{Note, ObjectRef, Plan};
+use sluice_plan::{EventRecord, ObjectRef, Plan};
 
 /// Opens the gates of members that the covering slice covers, and closes those of uncovered
 /// members.
@@ -18,53 +18,53 @@ use sluice_plan::{Note, ObjectRef, Plan};
 /// `awaits_decision` is true while the job waits for the first decision of the queue: running
 /// members keep running until then.
 pub fn plan(
-    view: &JobView<'_>,
+    view: &ReconcileContext<'_>,
     members: &[Member],
     covering: Option<&Slice<'_>>,
     awaits_decision: bool,
     plan: &mut Plan,
 ) {
     let kind = view.job.member_kind();
-    for member in members.iter().filter(|member| !member.going) {
+    for member in members.iter().filter(|member| !member.is_terminating) {
         let should_be_open = match covering {
-            Some(_) if member.preempted => false,
-            Some(slice) if member.open => match slice.record.member(&member.uid) {
-                Some(share) => view.job.unheld(member, share).is_none(),
-                None => instead::is_wanted_back(slice, member, members),
+            Some(_) if member.is_preempted => false,
+            Some(slice) if member.is_open => match slice.record.member(&member.uid) {
+                Some(share) => view.job.ungated_overrun(member, share).is_none(),
+                None => replacement::is_restored(slice, member, members),
             },
             Some(slice) => {
                 view.job.wants_to_run()
                     && may_open(view, slice, member, members)
-                    && !instead::outlasts(&slice.record, view, members)
+                    && !replacement::has_running_displaced(&slice.record, view, members)
             }
-            None => awaits_decision && member.open && !member.preempted && newcomer::runs_on(view, member),
+            None => awaits_decision && member.is_open && !member.is_preempted && adoption::keeps_running(view, member),
         };
-        if should_be_open == member.open {
+        if should_be_open == member.is_open {
             continue;
         }
-        let Some(write) = view.job.set_open(&member.name, should_be_open) else { continue };
+        let Some(write) = view.job.set_gate_open(&member.name, should_be_open) else { continue };
         let target = write.target.clone();
-        plan.write(write.while_quiet(rests_on(view, members, member, covering)));
+        plan.write(write.blocked_while_in_flight(blocking_objects(view, members, member, covering)));
         let note = match covering {
             Some(slice) if should_be_open => {
                 let name = slice.workload.metadata.name.as_deref().unwrap_or_default();
                 let message = format!("Unsuspended {kind} {}: slice {name} is admitted and covers it", member.name);
-                view.job.note("GateOpened", &message)
+                view.job.event("GateOpened", &message)
             }
             _ => {
-                let replacement = covering.and_then(|slice| instead::taken_by(slice, member, members));
+                let replacement = covering.and_then(|slice| replacement::replacement_on(slice, member, members));
                 let replaced = replacement
                     .map(|by| format!("{kind} {0} replaces it, and requests fail until {0} serves", by.name));
-                let preempted = covering.and_then(Slice::preemption);
+                let preempted = covering.and_then(Slice::preemption_message);
                 let share = covering.and_then(|slice| slice.record.member(&member.uid));
-                let unheld = share.and_then(|share| view.job.unheld(member, share));
+                let unheld = share.and_then(|share| view.job.ungated_overrun(member, share));
                 let why =
                     replaced.as_deref().or(preempted).or(unheld.as_deref()).unwrap_or("no admitted slice covers it");
                 let message = format!("Suspended {kind} {}: {why}", member.name);
-                Note { warning: true, ..view.job.note("GateClosed", &message) }
+                EventRecord { warning: true, ..view.job.event("GateClosed", &message) }
             }
         };
-        plan.notes.push(note.of_write(&target));
+        plan.events.push(note.only_if_written(&target));
     }
 }
 
@@ -76,18 +76,23 @@ pub fn plan(
 /// - To close it for preemption of a surge: the objects that route requests.
 /// - To close it without a covering slice: the pending slices, which may be admitted at the moment.
 ///   After [`newcomer::FAILURES`] consecutive write failures they no longer block.
-fn rests_on(view: &JobView<'_>, members: &[Member], member: &Member, covering: Option<&Slice<'_>>) -> Vec<ObjectRef> {
+fn blocking_objects(
+    view: &ReconcileContext<'_>,
+    members: &[Member],
+    member: &Member,
+    covering: Option<&Slice<'_>>,
+) -> Vec<ObjectRef> {
     match covering {
-        Some(_) if member.preempted => view.job.routed_by(),
-        Some(slice) if !member.open => {
-            let uncovered = members.iter().filter(|other| !other.open && slice.record.member(&other.uid).is_none());
+        Some(_) if member.is_preempted => view.job.routing_objects(),
+        Some(slice) if !member.is_open => {
+            let uncovered = members.iter().filter(|other| !other.is_open && slice.record.member(&other.uid).is_none());
             let namespace = &view.job.meta().namespace;
             let gates = uncovered.map(|other| ObjectRef::named::<RayCluster>(namespace.clone(), other.name.clone()));
             gates.chain([ObjectRef::of(slice.workload)]).collect()
         }
-        None if view.failures < newcomer::FAILURES => {
+        None if view.consecutive_failures < adoption::MAX_FAILURES => {
             let slices = slices_of(view.workloads.iter().copied());
-            let pending = slices.iter().filter(|slice| slice.phase == Phase::Waiting);
+            let pending = slices.iter().filter(|slice| slice.phase == SlicePhase::Pending);
             pending.map(|slice| ObjectRef::of(slice.workload)).collect()
         }
         _ => Vec::new(),
@@ -96,18 +101,20 @@ fn rests_on(view: &JobView<'_>, members: &[Member], member: &Member, covering: O
 
 /// Returns true if the slice is granted as a whole and covers the demand of the member and every
 /// open member.
-fn may_open(view: &JobView<'_>, slice: &Slice<'_>, member: &Member, members: &[Member]) -> bool {
-    let granted = slice.granted();
+fn may_open(view: &ReconcileContext<'_>, slice: &Slice<'_>, member: &Member, members: &[Member]) -> bool {
+    let granted = slice.granted_counts();
     let is_whole =
         slice.record.counts().iter().all(|(pods, count)| granted.get(pods).is_some_and(|most| count <= most));
-    let is_covered = |share: &MemberShare| view.job.unheld(member, share).is_none() && covers(share, member);
+    let is_covered =
+        |share: &MemberShare| view.job.ungated_overrun(member, share).is_none() && covers_demand(share, member);
     is_whole
         && slice.record.member(&member.uid).is_some_and(is_covered)
-        && members.iter().filter(|other| other.open).all(|other| slice.record.member(&other.uid).is_some())
+        && members.iter().filter(|other| other.is_open).all(|other| slice.record.member(&other.uid).is_some())
 }
 
 /// Returns true if the share covers all pods that the member wants, or enough for it to start with.
-fn covers(share: &MemberShare, member: &Member) -> bool {
-    let is_covered = |group: &Group| group.min_count.unwrap_or(group.count) <= share.count(&group.name, &group.shape);
+fn covers_demand(share: &MemberShare, member: &Member) -> bool {
+    let is_covered =
+        |group: &PodGroupDemand| group.min_count.unwrap_or(group.count) <= share.count(&group.name, &group.shape);
     member.groups.as_ref().as_ref().is_ok_and(|groups| groups.iter().all(is_covered))
 }

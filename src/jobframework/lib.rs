@@ -4,29 +4,29 @@
 //! slices in line with them, and opens the gate of a member once an admitted slice covers it. A
 //! kind of job is one file that implements [`Job`].
 
-mod apart;
+mod adoption;
 pub mod batch_job;
-pub mod census;
+pub mod conditions;
 mod finished;
-pub mod fitting;
+mod flavor_split;
 pub mod gate;
-mod growth;
-mod held;
-mod instead;
 pub mod managed;
 pub mod members;
-mod newcomer;
-mod parts;
+mod on_hold;
+pub mod pod_classifier;
 pub mod pod_sets;
+mod preemptible_parts;
 pub mod ray_cluster;
 pub mod ray_job;
 pub mod ray_service;
 pub mod readiness;
-pub mod record;
-pub mod report;
+mod replacement;
+mod scale_up_steps;
+mod slice_lifecycle;
+pub mod slice_record;
 pub mod slices;
-mod succession;
 pub mod ungate;
+pub mod upgrade_feasibility;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,21 +37,21 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube_core::{Resource, ResourceExt};
 use serde::Serialize;
 
-use apart::Apart;
-use census::PodKind;
-use fitting::Outlook;
-use managed::Managed;
-use record::{Displaced, MemberShare};
+use flavor_split::FlavorSplit;
+use managed::ManagementState;
+use pod_classifier::PodKind;
+use slice_record::{DisplacedMember, MemberShare};
 use sluice_api::condition;
 use sluice_api::kueue::workload::PriorityClassRef;
 use sluice_api::kueue::{Workload, names};
-use sluice_plan::{Note, ObjectRef, Plan, Write};
+use sluice_plan::{EventRecord, ObjectRef, Plan, Write};
 use sluice_queue::{self as queue, status};
-use sluice_raycluster::Placement;
+use sluice_raycluster::NodePlacement;
 use ungate::GatedPod;
+use upgrade_feasibility::UpgradeFeasibility;
 
 /// Adapter of a kind of job: the reads and writes that reconciliation needs.
-pub trait Job {
+pub trait GenericJob {
     /// Returns the reference to the job.
     fn reference(&self) -> ObjectRef;
     /// Returns the metadata of the job.
@@ -60,7 +60,7 @@ pub trait Job {
     /// it.
     fn wants_to_run(&self) -> bool;
     /// Returns the result of a finished job; `None` while it is not finished.
-    fn finished(&self) -> Option<Finish> {
+    fn finished(&self) -> Option<JobResult> {
         None
     }
     /// Returns the kind of the job's members.
@@ -71,45 +71,45 @@ pub trait Job {
     fn members(&self) -> Vec<Member>;
     /// Returns the write that makes every member created from now on start suspended; `None` if the
     /// template already does.
-    fn hold_template_gate(&self) -> Option<Write> {
+    fn suspend_template(&self) -> Option<Write> {
         None
     }
     /// Opens or closes the gate of the member named `member`; `None` if nothing has to be written.
-    fn set_open(&self, member: &str, open: bool) -> Option<Write>;
+    fn set_gate_open(&self, member: &str, open: bool) -> Option<Write>;
     /// Explains why pods of an open member run, or could run, beyond `_share`. `None` if pods that
     /// are not covered cannot start: their creator holds them, or they are created with a
     /// scheduling gate.
-    fn unheld(&self, _member: &Member, _share: &MemberShare) -> Option<String> {
+    fn ungated_overrun(&self, _member: &Member, _share: &MemberShare) -> Option<String> {
         None
     }
     /// Returns the uid of the member that replaces the active one, as the operator of the job
     /// reports it; `None` without an upgrade.
-    fn next(&self) -> Option<String> {
+    fn pending_member(&self) -> Option<String> {
         None
     }
     /// Returns true if the active member always stops before the pending member starts.
-    fn starts_anew(&self) -> bool {
+    fn recreates(&self) -> bool {
         false
     }
     /// Returns the objects that route requests to the members.
-    fn routed_by(&self) -> Vec<ObjectRef> {
+    fn routing_objects(&self) -> Vec<ObjectRef> {
         Vec::new()
     }
     /// Returns true if the job retains its quota while its members are exchanged, because another
     /// member requests next what one member releases.
-    fn keeps_what_it_holds(&self) -> bool {
+    fn retains_quota(&self) -> bool {
         false
     }
     /// Removes the scheduling gate of a pod of `member`, places the pod on nodes of its assigned
     /// flavors and labels it with its shape and PodSet.
-    fn release(&self, member: &str, pod: &str, leave: &Leave) -> Option<Write>;
+    fn ungate_pod(&self, member: &str, pod: &str, leave: &PodAssignment) -> Option<Write>;
     /// Submits the job to LocalQueue `queue`.
-    fn join(&self, queue: &str) -> Option<Write>;
+    fn assign_queue(&self, queue: &str) -> Option<Write>;
     /// Returns the conditions that the job has now.
     fn conditions(&self) -> &[Condition];
     /// Sets `conditions` and removes those of the types in `gone`, in one write; `None` if nothing
     /// changes.
-    fn show(&self, conditions: Vec<Condition>, gone: &[&str]) -> Option<Write>;
+    fn set_conditions(&self, conditions: Vec<Condition>, gone: &[&str]) -> Option<Write>;
 
     /// Returns the LocalQueue that the job is submitted to; `None` if it names none.
     fn queue_name(&self) -> Option<String> {
@@ -124,7 +124,7 @@ pub fn queue_name(meta: &ObjectMeta) -> Option<&str> {
 }
 
 /// Sets the queue name label of a job; `None` if it already has that value.
-fn joined<K>(job: &K, queue: &str) -> Option<Write>
+fn patch_queue_name<K>(job: &K, queue: &str) -> Option<Write>
 where
     K: Resource<DynamicType = ()> + Clone + PartialEq + Serialize,
 {
@@ -141,30 +141,30 @@ pub struct Member {
     /// Uid, or the uid of a revision of a RayCluster.
     pub uid: String,
     /// Desired pod groups.
-    pub groups: Arc<Groups>,
+    pub groups: Arc<PodGroupDemands>,
     /// True if the gate is open: the member is not suspended.
-    pub open: bool,
+    pub is_open: bool,
     /// True if the member is being deleted.
-    pub going: bool,
+    pub is_terminating: bool,
     /// True if the member is the surge of an upgrade: stopping it delays the upgrade and fails no
     /// requests.
-    pub surge: bool,
+    pub is_surge: bool,
     /// True if the member has to stop because its quota is preempted.
-    pub preempted: bool,
+    pub is_preempted: bool,
     /// Number of pods that exist and are not finished, by kind. Includes terminating pods, excludes
     /// pods with a scheduling gate.
     pub live_pods: BTreeMap<PodKind, u32>,
     /// Pods that still have their scheduling gate.
-    pub gated: Vec<GatedPod>,
+    pub gated_pods: Vec<GatedPod>,
     /// Number of ready pods, by group. Terminating pods do not count.
     pub ready_pods: BTreeMap<String, u32>,
     /// Templates of the kinds of pods that neither the member's spec nor a slice has.
-    pub strangers: BTreeMap<PodKind, PodTemplateSpec>,
+    pub unknown_kinds: BTreeMap<PodKind, PodTemplateSpec>,
 }
 
 /// Result of a finished job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finish {
+pub struct JobResult {
     /// True if the job succeeded.
     pub succeeded: bool,
     /// Message for the Finished condition of the job's slices.
@@ -172,11 +172,11 @@ pub struct Finish {
 }
 
 /// Desired pod groups of a member, or a message that names the invalid field and its value.
-pub type Groups = Result<Vec<Group>, String>;
+pub type PodGroupDemands = Result<Vec<PodGroupDemand>, String>;
 
 /// Desired pods of one group of a member; all have the same shape.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Group {
+pub struct PodGroupDemand {
     /// Name of the group: the value of the group label of its pods.
     pub name: String,
     /// Preferred name of the group's PodSet.
@@ -188,14 +188,14 @@ pub struct Group {
     /// Number of pods that the job can start with; `None` if it needs all of them.
     pub min_count: Option<u32>,
     /// Number of pods that preemption of replicas leaves.
-    pub fewest: u32,
+    pub min_pods: u32,
     /// Number of pods per replica.
-    pub hosts: u32,
+    pub hosts_per_replica: u32,
     /// Template of each pod.
     pub template: Arc<PodTemplateSpec>,
 }
 
-impl Group {
+impl PodGroupDemand {
     /// Returns the kind of the pods that are created from the current template.
     pub fn kind(&self) -> PodKind {
         PodKind::new(&self.name, &self.shape)
@@ -204,13 +204,13 @@ impl Group {
 
 /// Assignment that a pod receives when its scheduling gate is removed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Leave {
+pub struct PodAssignment {
     /// Kind that the pod's quota is accounted under.
     pub kind: PodKind,
     /// PodSet that the pod is counted in.
     pub pod_set: String,
     /// Node selector and tolerations of the flavors assigned to the PodSet.
-    pub placement: Placement,
+    pub placement: NodePlacement,
 }
 
 /// Priority of a job's Workloads.
@@ -223,31 +223,31 @@ pub struct Priority {
 }
 
 /// State that [`plan`] reconciles one job from.
-pub struct JobView<'a> {
+pub struct ReconcileContext<'a> {
     /// The job.
-    pub job: &'a dyn Job,
+    pub job: &'a dyn GenericJob,
     /// Result of the managed jobs policy for the job.
-    pub managed: Managed,
+    pub managed: ManagementState,
     /// All Workloads that the job owns.
     pub workloads: Vec<&'a Workload>,
     /// RayClusters that are deleted while pods that a slice covers still exist.
-    pub outlived: Vec<Member>,
+    pub orphaned_members: Vec<Member>,
     /// Scheduler, to check the feasibility of upgrades.
-    pub queue: &'a queue::Engine,
+    pub scheduler: &'a queue::Scheduler,
     /// Priority of the job's Workloads, or the reason why it cannot be resolved.
     pub priority: Result<Priority, String>,
     /// Returns the node selector and tolerations of pods that use these flavors.
-    pub placement: &'a dyn Fn(&BTreeSet<String>) -> Placement,
+    pub placement: &'a dyn Fn(&BTreeSet<String>) -> NodePlacement,
     /// Returns the PodSets of a pending slice that could fit in another flavor than the one that
     /// their running pods use.
-    pub pinned: &'a dyn Fn(&Workload) -> BTreeSet<String>,
+    pub flavor_bound_pod_sets: &'a dyn Fn(&Workload) -> BTreeSet<String>,
     /// True if this process creates the pods, so it can delete single replicas.
-    pub makes_pods: bool,
+    pub creates_pods: bool,
     /// Number of consecutive failed writes for the job.
-    pub failures: u32,
+    pub consecutive_failures: u32,
     /// True if slices carry the condition PodsReady. It costs two writes per slice, so it is set
     /// only if the queue acts on it (as in kueue v0.19.2).
-    pub watches_readiness: bool,
+    pub reports_pods_ready: bool,
     /// Current time.
     pub now: Timestamp,
 }
@@ -256,29 +256,29 @@ pub struct JobView<'a> {
 ///
 /// A misconfigured job gets no new slice and no gate is opened for it. Its admitted slice stays
 /// valid, and is still evicted or preempted like any other.
-pub fn plan(view: &JobView<'_>) -> Plan {
+pub fn plan(view: &ReconcileContext<'_>) -> Plan {
     if let Some(finish) = view.job.finished() {
         return finished::plan(view, &finish);
     }
     match view.managed {
-        Managed::No => return leave(view),
-        Managed::Held(hold) => return held::plan(view, hold),
-        Managed::InQueue => {}
+        ManagementState::Unmanaged => return unmanage(view),
+        ManagementState::OnHold(hold) => return on_hold::plan(view, hold),
+        ManagementState::InQueue => {}
     }
     let mut plan = Plan::default();
     let slices = slices::slices_of(view.workloads.iter().copied());
     let mut members = view.job.members();
-    parts::preempt(&mut members, slices::covering(&slices).and_then(|slice| slice.gives_back));
-    hold_template_gate(view, &slices, &mut plan);
+    preemptible_parts::apply_preemption(&mut members, slices::covering(&slices).and_then(|slice| slice.preempted_part));
+    suspend_template(view, &slices, &mut plan);
     let outcome = plan_slices(view, &slices, &members, &mut plan);
-    let awaits_decision = newcomer::is_unjudged(view, &slices, outcome.is_ok(), &mut plan);
+    let awaits_decision = adoption::awaits_first_decision(view, &slices, outcome.is_ok(), &mut plan);
     gate::plan(view, &members, slices::covering(&slices), awaits_decision, &mut plan);
     ungate::plan(view, &members, slices::covering(&slices), &mut plan);
-    give_back(view, &slices, &members, &mut plan);
+    release_evicted(view, &slices, &members, &mut plan);
     readiness::plan(view, &slices, &members, &mut plan);
     match outcome {
-        Ok(outlook) => report::plan(view, &slices, &members, &outlook, &mut plan),
-        Err(problem) => report::misconfigured(view, &slices, &problem, &mut plan),
+        Ok(outlook) => conditions::plan(view, &slices, &members, &outlook, &mut plan),
+        Err(problem) => conditions::misconfigured(view, &slices, &problem, &mut plan),
     }
     plan
 }
@@ -288,68 +288,77 @@ pub fn plan(view: &JobView<'_>) -> Plan {
 /// # Errors
 /// Returns a message that names the field and its value if the demand cannot be requested.
 fn plan_slices(
-    view: &JobView<'_>,
+    view: &ReconcileContext<'_>,
     slices: &[slices::Slice<'_>],
     members: &[Member],
     plan: &mut Plan,
-) -> Result<Outlook, String> {
+) -> Result<UpgradeFeasibility, String> {
     // Displaced members request nothing: the quota belongs to their replacement already.
-    let living: Vec<_> = slices.iter().filter(|slice| slice.phase != slices::Phase::Finished).collect();
-    let aside = instead::aside(slices::covering(slices), view, members);
+    let living: Vec<_> = slices.iter().filter(|slice| slice.phase != slices::SlicePhase::Finished).collect();
+    let aside = replacement::displaced_members(slices::covering(slices), view, members);
     let stays = |member: &&Member| aside.iter().all(|displaced| displaced.uid != member.uid);
-    let staying = view.outlived.iter().chain(members).filter(stays);
-    let together = pod_sets::wanted(staying.clone(), &living, None)?;
-    let wanted = &match Apart::of(view, slices, members).filter(|_| !slices::is_paid_for(&together.record, slices)) {
-        Some(apart) => pod_sets::wanted(staying, &living, Some(&apart))?,
-        None => together,
+    let staying = view.orphaned_members.iter().chain(members).filter(stays);
+    let together = pod_sets::desired_pod_sets(staying.clone(), &living, None)?;
+    let wanted =
+        &match FlavorSplit::detect(view, slices, members).filter(|_| !slices::is_covered(&together.record, slices)) {
+            Some(apart) => pod_sets::desired_pod_sets(staying, &living, Some(&apart))?,
+            None => together,
+        };
+    let (priority, time_limit) = (&view.priority.clone()?, max_execution_seconds(view.job)?);
+    let request = QuotaRequest {
+        view,
+        members,
+        demand: wanted,
+        priority,
+        max_execution_seconds: time_limit,
+        displaced: &aside,
+        feasibility: UpgradeFeasibility::Unknown,
     };
-    let (priority, time_limit) = (&view.priority.clone()?, time_limit(view.job)?);
-    let request = Request { view, members, wanted, priority, time_limit, aside: &aside, outlook: Outlook::Unknown };
-    let request = Request { outlook: fitting::outlook(&request, slices), ..request };
+    let request = QuotaRequest { feasibility: upgrade_feasibility::assess(&request, slices), ..request };
     // A restored active member is requested before the pending one, so that it runs again sooner.
-    let first = instead::wanted_back(&request, slices::covering(slices));
-    let request = Request { wanted: first.as_ref().unwrap_or(wanted), ..request };
-    succession::plan(&request, slices, plan);
-    pod_sets::enough_room(&wanted.record).map(|()| request.outlook)
+    let first = replacement::restored_demand(&request, slices::covering(slices));
+    let request = QuotaRequest { demand: first.as_ref().unwrap_or(wanted), ..request };
+    slice_lifecycle::plan(&request, slices, plan);
+    pod_sets::check_pod_set_limit(&wanted.record).map(|()| request.feasibility)
 }
 
 /// Makes every member created from now on start suspended. The template of a job with slices was
 /// suspended before, so an open one means that a client bypassed the admission policies.
-fn hold_template_gate(view: &JobView<'_>, slices: &[slices::Slice<'_>], plan: &mut Plan) {
-    let Some(write) = view.job.hold_template_gate() else { return };
+fn suspend_template(view: &ReconcileContext<'_>, slices: &[slices::Slice<'_>], plan: &mut Plan) {
+    let Some(write) = view.job.suspend_template() else { return };
     plan.write(write);
     if !slices.is_empty() {
         let message = "The gate in the template was open and has been closed: objects created from it wait for quota";
-        plan.notes.push(Note { warning: true, ..view.job.note("TemplateGateClosed", message) });
+        plan.events.push(EventRecord { warning: true, ..view.job.event("TemplateGateClosed", message) });
     }
 }
 
 /// Deletes the slices of a job that is not managed (any longer).
-fn leave(view: &JobView<'_>) -> Plan {
+fn unmanage(view: &ReconcileContext<'_>) -> Plan {
     let mut plan = Plan::default();
     delete_slices(view, &mut plan);
-    report::left(view, &slices::slices_of(view.workloads.iter().copied()), &mut plan);
+    conditions::clear(view, &slices::slices_of(view.workloads.iter().copied()), &mut plan);
     plan
 }
 
 /// Deletes all slices. Their finalizer holds the quota that pods still use until the pods are gone.
-fn delete_slices(view: &JobView<'_>, plan: &mut Plan) {
+fn delete_slices(view: &ReconcileContext<'_>, plan: &mut Plan) {
     let there = view.workloads.iter().filter(|workload| workload.metadata.deletion_timestamp.is_none());
     plan.writes.extend(there.map(|workload| Write::delete(*workload, false)));
 }
 
 /// Demand of a job, to be requested from the queue.
-pub(crate) struct Request<'a> {
-    view: &'a JobView<'a>,
+pub(crate) struct QuotaRequest<'a> {
+    view: &'a ReconcileContext<'a>,
     members: &'a [Member],
-    wanted: &'a pod_sets::Wanted,
+    demand: &'a pod_sets::DesiredPodSets,
     priority: &'a Priority,
     /// Maximum time that the job may be admitted, in seconds.
-    time_limit: Option<i32>,
+    max_execution_seconds: Option<i32>,
     /// Members whose replacement holds the quota; nothing is requested for them.
-    aside: &'a [Displaced],
+    displaced: &'a [DisplacedMember],
     /// Feasibility of the job's upgrade.
-    outlook: Outlook,
+    feasibility: UpgradeFeasibility,
 }
 
 /// Reads the maximum execution time of a job from its label, in seconds (kueue v0.19.2
@@ -358,7 +367,7 @@ pub(crate) struct Request<'a> {
 ///
 /// # Errors
 /// Returns a message if the label is not a positive number of seconds.
-fn time_limit(job: &dyn Job) -> Result<Option<i32>, String> {
+fn max_execution_seconds(job: &dyn GenericJob) -> Result<Option<i32>, String> {
     let label = names::MAX_EXEC_TIME_LABEL;
     let Some(text) = job.meta().labels.as_ref().and_then(|labels| labels.get(label)) else { return Ok(None) };
     let limit = text.parse().ok().filter(|limit| *limit > 0);
@@ -368,20 +377,21 @@ fn time_limit(job: &dyn Job) -> Result<Option<i32>, String> {
 }
 
 /// Releases the quota of an evicted slice once no pod uses it.
-fn give_back(view: &JobView<'_>, slices: &[slices::Slice<'_>], members: &[Member], plan: &mut Plan) {
-    let quiet = view.outlived.is_empty() && members.iter().all(|member| !member.open && member.live_pods.is_empty());
+fn release_evicted(view: &ReconcileContext<'_>, slices: &[slices::Slice<'_>], members: &[Member], plan: &mut Plan) {
+    let quiet =
+        view.orphaned_members.is_empty() && members.iter().all(|member| !member.is_open && member.live_pods.is_empty());
     // A slice that replaced an admitted one is released after that one has finished: otherwise the
     // quota of the replaced slice would be counted again.
-    let alone = slices.iter().all(|slice| slice.phase != slices::Phase::Admitted);
-    for slice in slices.iter().filter(|slice| slice.phase == slices::Phase::Evicted && quiet && alone) {
+    let alone = slices.iter().all(|slice| slice.phase != slices::SlicePhase::Admitted);
+    for slice in slices.iter().filter(|slice| slice.phase == slices::SlicePhase::Evicted && quiet && alone) {
         let mut released = status::released(slice.workload, view.now);
-        readiness::forget(&mut released, view.now);
+        readiness::reset(&mut released, view.now);
         plan.write(Write::patch_status(slice.workload, &released));
     }
 }
 
 /// Removes the finalizer of a Workload that is being deleted, once no pod uses its quota.
-pub fn release(workload: &Workload, has_pods: bool) -> Plan {
+pub fn release_finalizer(workload: &Workload, has_pods: bool) -> Plan {
     let mut plan = Plan::default();
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let is_true = |kind| condition::is_true(conditions, kind);
@@ -396,16 +406,16 @@ pub fn release(workload: &Workload, has_pods: bool) -> Plan {
     plan
 }
 
-impl dyn Job + '_ {
+impl dyn GenericJob + '_ {
     /// Returns a Normal Event about the job.
-    pub fn note(&self, reason: &str, message: &str) -> Note {
-        Note {
+    pub fn event(&self, reason: &str, message: &str) -> EventRecord {
+        EventRecord {
             regarding: self.reference(),
             uid: self.meta().uid.clone().unwrap_or_default(),
             warning: false,
             reason: reason.to_owned(),
             message: message.to_owned(),
-            tells_of: None,
+            only_if_written: None,
         }
     }
 }

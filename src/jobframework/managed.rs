@@ -11,7 +11,7 @@ use sluice_api::selector;
 pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 /// Namespaces of the control plane and of Sluice: a user who can create jobs there has full access
 /// anyway.
-pub const OWN_NAMESPACES: [&str; 2] = ["kube-system", "sluice-system"];
+pub const SYSTEM_NAMESPACES: [&str; 2] = ["kube-system", "sluice-system"];
 
 /// Kind of job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,22 +43,22 @@ impl Framework {
 
 /// Set of enabled kinds of jobs; all by default.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Frameworks(BTreeSet<Framework>);
+pub struct EnabledFrameworks(BTreeSet<Framework>);
 
-impl Default for Frameworks {
+impl Default for EnabledFrameworks {
     fn default() -> Self {
         Self(Framework::ALL.into())
     }
 }
 
-impl Frameworks {
+impl EnabledFrameworks {
     /// Returns the empty set.
     pub fn none() -> Self {
         Self(BTreeSet::new())
     }
 
     /// Enables a kind.
-    pub fn add(&mut self, framework: Framework) {
+    pub fn enable(&mut self, framework: Framework) {
         self.0.insert(framework);
     }
 }
@@ -66,23 +66,27 @@ impl Frameworks {
 /// Policy for managed jobs (kueue v0.19.2 `apis/config/v1beta2/configuration_types.go`,
 /// `integrations.frameworks`, `manageJobsWithoutQueueName` and `managedJobsNamespaceSelector`).
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rules {
+pub struct ManagedJobsPolicy {
     /// Kinds of jobs that are managed.
-    pub frameworks: Frameworks,
+    pub frameworks: EnabledFrameworks,
     /// True if a job without a queue name is held until it has one.
-    pub without_queue_name: bool,
+    pub manage_jobs_without_queue_name: bool,
     /// Namespaces whose jobs are managed. Applies to jobs with a queue name too.
     pub namespaces: LabelSelector,
 }
 
-impl Default for Rules {
+impl Default for ManagedJobsPolicy {
     fn default() -> Self {
-        Self { frameworks: Frameworks::default(), without_queue_name: false, namespaces: all_but(OWN_NAMESPACES) }
+        Self {
+            frameworks: EnabledFrameworks::default(),
+            manage_jobs_without_queue_name: false,
+            namespaces: all_namespaces_except(SYSTEM_NAMESPACES),
+        }
     }
 }
 
 /// Returns a selector for all namespaces except these.
-pub fn all_but<'a>(names: impl IntoIterator<Item = &'a str>) -> LabelSelector {
+pub fn all_namespaces_except<'a>(names: impl IntoIterator<Item = &'a str>) -> LabelSelector {
     let requirement = LabelSelectorRequirement {
         key: NAMESPACE_NAME_LABEL.to_owned(),
         operator: "NotIn".to_owned(),
@@ -91,22 +95,22 @@ pub fn all_but<'a>(names: impl IntoIterator<Item = &'a str>) -> LabelSelector {
     LabelSelector { match_expressions: Some(vec![requirement]), match_labels: None }
 }
 
-impl Rules {
+impl ManagedJobsPolicy {
     /// Returns true if jobs of this namespace are managed; `None` if that depends on labels that
     /// are not known.
-    pub fn manage(&self, namespace: &str, labels: Option<&BTreeMap<String, String>>) -> Option<bool> {
+    pub fn manages_namespace(&self, namespace: &str, labels: Option<&BTreeMap<String, String>>) -> Option<bool> {
         // The configuration is rejected if the selector is invalid, so it is valid here.
         let is_chosen = |labels: &_| selector::matches(Some(&self.namespaces), labels).unwrap_or(false);
         match labels {
             Some(labels) => Some(is_chosen(labels)),
-            None if self.asks_for_names_only() => {
+            None if self.selects_by_name_only() => {
                 Some(is_chosen(&BTreeMap::from([(NAMESPACE_NAME_LABEL.to_owned(), namespace.to_owned())])))
             }
             None => None,
         }
     }
 
-    fn asks_for_names_only(&self) -> bool {
+    fn selects_by_name_only(&self) -> bool {
         let keys = self.namespaces.match_labels.iter().flat_map(BTreeMap::keys);
         let expressions = self.namespaces.match_expressions.iter().flatten().map(|requirement| &requirement.key);
         keys.chain(expressions).all(|key| key == NAMESPACE_NAME_LABEL)
@@ -115,7 +119,7 @@ impl Rules {
 
 /// Properties of a job that the policy depends on.
 #[derive(Debug, Clone, Copy)]
-pub struct Candidate<'a> {
+pub struct JobFacts<'a> {
     /// Kind of the job.
     pub framework: Framework,
     /// LocalQueue that the job names; `None` if it names none.
@@ -128,7 +132,7 @@ pub struct Candidate<'a> {
 
 /// Properties of a job's namespace that the policy depends on.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct NamespaceFacts<'a> {
     /// Name of the namespace.
     pub namespace: &'a str,
     /// Labels of the namespace; `None` until it is in the cache.
@@ -139,44 +143,45 @@ pub struct Place<'a> {
 
 /// Result of the policy for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Managed {
+pub enum ManagementState {
     /// Not managed: the job runs without quota.
-    No,
+    Unmanaged,
     /// Queued: the job runs with quota from the LocalQueue that it names.
     InQueue,
     /// On hold: the job may not run yet.
-    Held(Hold),
+    OnHold(HoldReason),
 }
 
 /// Reason why a job without a queue is on hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hold {
+pub enum HoldReason {
     /// The job has to name a LocalQueue and does not.
     NoQueueName,
     /// The job is about to be assigned to the default LocalQueue.
-    Default,
+    AssignDefaultQueue,
     /// The result depends on the namespace, which is not in the cache yet.
-    UnseenNamespace,
+    NamespaceNotCached,
 }
 
-impl Managed {
+impl ManagementState {
     /// Applies the policy to a job (kueue v0.19.2 `pkg/controller/jobframework/reconciler.go`,
     /// `ReconcileGenericJob`, and `defaults.go`,
     /// `ApplyDefaultLocalQueueWithManagedJobsNamespaceSelector`). A running job is not assigned to
     /// the default LocalQueue: it would have to stop until there is quota for it.
-    pub fn of(job: Candidate<'_>, place: Place<'_>, rules: &Rules) -> Self {
+    pub fn classify(job: JobFacts<'_>, place: NamespaceFacts<'_>, rules: &ManagedJobsPolicy) -> Self {
         if job.is_managed_elsewhere || !rules.frameworks.0.contains(&job.framework) {
-            return Self::No;
+            return Self::Unmanaged;
         }
-        let is_indifferent = job.queue_name.is_none() && !rules.without_queue_name && !place.has_default_queue;
-        match rules.manage(place.namespace, place.labels) {
-            Some(false) => Self::No,
-            None if is_indifferent => Self::No,
-            None => Self::Held(Hold::UnseenNamespace),
+        let is_indifferent =
+            job.queue_name.is_none() && !rules.manage_jobs_without_queue_name && !place.has_default_queue;
+        match rules.manages_namespace(place.namespace, place.labels) {
+            Some(false) => Self::Unmanaged,
+            None if is_indifferent => Self::Unmanaged,
+            None => Self::OnHold(HoldReason::NamespaceNotCached),
             Some(true) if job.queue_name.is_some() => Self::InQueue,
-            Some(true) if place.has_default_queue && job.is_new => Self::Held(Hold::Default),
-            Some(true) if rules.without_queue_name => Self::Held(Hold::NoQueueName),
-            Some(true) => Self::No,
+            Some(true) if place.has_default_queue && job.is_new => Self::OnHold(HoldReason::AssignDefaultQueue),
+            Some(true) if rules.manage_jobs_without_queue_name => Self::OnHold(HoldReason::NoQueueName),
+            Some(true) => Self::Unmanaged,
         }
     }
 }
@@ -188,62 +193,88 @@ mod tests {
 
     use super::*;
 
-    const NEW: Candidate<'_> =
-        Candidate { framework: Framework::RayService, queue_name: None, is_managed_elsewhere: false, is_new: true };
-    const STARTED: Candidate<'_> = Candidate { is_new: false, ..NEW };
-    const NAMED: Candidate<'_> = Candidate { queue_name: Some("a"), ..NEW };
-    const TEAM: Place<'_> = Place { namespace: "team", labels: None, has_default_queue: false };
-    const DEFAULT: Place<'_> = Place { has_default_queue: true, ..TEAM };
+    const NEW: JobFacts<'_> =
+        JobFacts { framework: Framework::RayService, queue_name: None, is_managed_elsewhere: false, is_new: true };
+    const STARTED: JobFacts<'_> = JobFacts { is_new: false, ..NEW };
+    const NAMED: JobFacts<'_> = JobFacts { queue_name: Some("a"), ..NEW };
+    const TEAM: NamespaceFacts<'_> = NamespaceFacts { namespace: "team", labels: None, has_default_queue: false };
+    const DEFAULT: NamespaceFacts<'_> = NamespaceFacts { has_default_queue: true, ..TEAM };
     const STRICT: bool = true;
     const LAX: bool = false;
 
     #[rstest]
-    #[case::named(NAMED, TEAM, LAX, Managed::InQueue)]
-    #[case::unnamed(NEW, TEAM, LAX, Managed::No)]
-    #[case::unnamed_where_a_name_is_required(NEW, TEAM, STRICT, Managed::Held(Hold::NoQueueName))]
-    #[case::new_where_there_is_a_default(NEW, DEFAULT, LAX, Managed::Held(Hold::Default))]
-    #[case::new_where_there_is_a_default_and_a_name_is_required(NEW, DEFAULT, STRICT, Managed::Held(Hold::Default))]
-    #[case::named_where_there_is_a_default(NAMED, DEFAULT, LAX, Managed::InQueue)]
-    #[case::started_where_there_is_a_default(STARTED, DEFAULT, LAX, Managed::No)]
-    #[case::started_where_a_name_is_required(STARTED, DEFAULT, STRICT, Managed::Held(Hold::NoQueueName))]
-    #[case::of_another_controller(Candidate { is_managed_elsewhere: true, ..NAMED }, TEAM, STRICT, Managed::No)]
-    #[case::in_kube_system(NAMED, Place { namespace: "kube-system", ..TEAM }, STRICT, Managed::No)]
-    #[case::in_sluice_system(NEW, Place { namespace: "sluice-system", ..DEFAULT }, STRICT, Managed::No)]
+    #[case::named(NAMED, TEAM, LAX, ManagementState::InQueue)]
+    #[case::unnamed(NEW, TEAM, LAX, ManagementState::Unmanaged)]
+    #[case::unnamed_where_a_name_is_required(NEW, TEAM, STRICT, ManagementState::OnHold(HoldReason::NoQueueName))]
+    #[case::new_where_there_is_a_default(NEW, DEFAULT, LAX, ManagementState::OnHold(HoldReason::AssignDefaultQueue))]
+    #[case::new_where_there_is_a_default_and_a_name_is_required(
+        NEW,
+        DEFAULT,
+        STRICT,
+        ManagementState::OnHold(HoldReason::AssignDefaultQueue)
+    )]
+    #[case::named_where_there_is_a_default(NAMED, DEFAULT, LAX, ManagementState::InQueue)]
+    #[case::started_where_there_is_a_default(STARTED, DEFAULT, LAX, ManagementState::Unmanaged)]
+    #[case::started_where_a_name_is_required(
+        STARTED,
+        DEFAULT,
+        STRICT,
+        ManagementState::OnHold(HoldReason::NoQueueName)
+    )]
+    #[case::of_another_controller(JobFacts { is_managed_elsewhere: true, ..NAMED }, TEAM, STRICT, ManagementState::Unmanaged)]
+    #[case::in_kube_system(NAMED, NamespaceFacts { namespace: "kube-system", ..TEAM }, STRICT, ManagementState::Unmanaged)]
+    #[case::in_sluice_system(NEW, NamespaceFacts { namespace: "sluice-system", ..DEFAULT }, STRICT, ManagementState::Unmanaged)]
     fn policy_depends_on_queue_name_namespace_and_start_of_the_job(
-        #[case] job: Candidate<'_>,
-        #[case] place: Place<'_>,
-        #[case] without_queue_name: bool,
-        #[case] expected: Managed,
+        #[case] job: JobFacts<'_>,
+        #[case] place: NamespaceFacts<'_>,
+        #[case] manage_jobs_without_queue_name: bool,
+        #[case] expected: ManagementState,
     ) {
-        assert_eq!(Managed::of(job, place, &Rules { without_queue_name, ..Rules::default() }), expected);
+        assert_eq!(
+            ManagementState::classify(
+                job,
+                place,
+                &ManagedJobsPolicy { manage_jobs_without_queue_name, ..ManagedJobsPolicy::default() }
+            ),
+            expected
+        );
     }
 
     #[rstest]
-    #[case::selected(NAMED, TEAM, Some(json!({"gpu": "yes"})), Managed::InQueue)]
-    #[case::not_selected(NAMED, TEAM, Some(json!({"gpu": "no"})), Managed::No)]
-    #[case::not_in_the_cache(NAMED, TEAM, None, Managed::Held(Hold::UnseenNamespace))]
-    #[case::default_in_a_namespace_not_selected(NEW, DEFAULT, Some(json!({})), Managed::No)]
-    #[case::default_in_a_namespace_not_in_the_cache(NEW, DEFAULT, None, Managed::Held(Hold::UnseenNamespace))]
-    #[case::unnamed_in_a_namespace_not_in_the_cache(NEW, TEAM, None, Managed::No)]
+    #[case::selected(NAMED, TEAM, Some(json!({"gpu": "yes"})), ManagementState::InQueue)]
+    #[case::not_selected(NAMED, TEAM, Some(json!({"gpu": "no"})), ManagementState::Unmanaged)]
+    #[case::not_in_the_cache(NAMED, TEAM, None, ManagementState::OnHold(HoldReason::NamespaceNotCached))]
+    #[case::default_in_a_namespace_not_selected(NEW, DEFAULT, Some(json!({})), ManagementState::Unmanaged)]
+    #[case::default_in_a_namespace_not_in_the_cache(
+        NEW,
+        DEFAULT,
+        None,
+        ManagementState::OnHold(HoldReason::NamespaceNotCached)
+    )]
+    #[case::unnamed_in_a_namespace_not_in_the_cache(NEW, TEAM, None, ManagementState::Unmanaged)]
     fn only_jobs_of_selected_namespaces_are_managed(
-        #[case] job: Candidate<'_>,
-        #[case] place: Place<'_>,
+        #[case] job: JobFacts<'_>,
+        #[case] place: NamespaceFacts<'_>,
         #[case] labels: Option<serde_json::Value>,
-        #[case] expected: Managed,
+        #[case] expected: ManagementState,
     ) {
         let labels = labels.map(|labels| serde_json::from_value(labels).expect("labels"));
         let namespaces = serde_json::from_value(json!({"matchLabels": {"gpu": "yes"}})).expect("a selector");
-        let rules = Rules { namespaces, ..Rules::default() };
-        assert_eq!(Managed::of(job, Place { labels: labels.as_ref(), ..place }, &rules), expected);
+        let rules = ManagedJobsPolicy { namespaces, ..ManagedJobsPolicy::default() };
+        assert_eq!(
+            ManagementState::classify(job, NamespaceFacts { labels: labels.as_ref(), ..place }, &rules),
+            expected
+        );
     }
 
     #[rstest]
-    #[case::listed(Framework::BatchJob, Managed::InQueue)]
-    #[case::not_listed(Framework::RayService, Managed::No)]
-    fn only_jobs_of_enabled_kinds_are_managed(#[case] framework: Framework, #[case] expected: Managed) {
-        let mut frameworks = Frameworks::none();
-        frameworks.add(Framework::BatchJob);
-        let rules = Rules { frameworks, without_queue_name: true, ..Rules::default() };
-        assert_eq!(Managed::of(Candidate { framework, ..NAMED }, TEAM, &rules), expected);
+    #[case::listed(Framework::BatchJob, ManagementState::InQueue)]
+    #[case::not_listed(Framework::RayService, ManagementState::Unmanaged)]
+    fn only_jobs_of_enabled_kinds_are_managed(#[case] framework: Framework, #[case] expected: ManagementState) {
+        let mut frameworks = EnabledFrameworks::none();
+        frameworks.enable(Framework::BatchJob);
+        let rules =
+            ManagedJobsPolicy { frameworks, manage_jobs_without_queue_name: true, ..ManagedJobsPolicy::default() };
+        assert_eq!(ManagementState::classify(JobFacts { framework, ..NAMED }, TEAM, &rules), expected);
     }
 }

@@ -6,110 +6,115 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 use kube_core::ResourceExt;
 
-use super::census::{Census, Molds};
+use super::pod_classifier::{KnownTemplates, PodClassifier};
 use super::ungate::GatedPod;
-use super::{Groups, Leave, Member};
+use super::{Member, PodAssignment, PodGroupDemands};
 use sluice_api::kueue::{names, scheduling_gate};
 use sluice_api::ray::names::{GROUP_LABEL, REPLICA_INDEX_LABEL, REPLICA_NAME_LABEL};
 use sluice_plan::Write;
 
 /// Pods of a member.
 #[derive(Debug, Clone, Default)]
-pub struct Pods<'a> {
+pub struct MemberPods<'a> {
     /// Pods in the cache.
-    pub seen: Vec<&'a Pod>,
+    pub observed: Vec<&'a Pod>,
     /// Pods that were created or ungated by a write that the cache does not show yet. They may run.
-    pub arriving: Vec<&'a Pod>,
+    pub expected: Vec<&'a Pod>,
 }
 
-impl<'a> Pods<'a> {
+impl<'a> MemberPods<'a> {
     /// Returns the pods that run or may be scheduled.
     fn live(&self) -> impl Iterator<Item = &'a Pod> {
-        self.seen.iter().copied().filter(|pod| is_live(pod)).chain(self.arriving.iter().copied())
+        self.observed.iter().copied().filter(|pod| is_live(pod)).chain(self.expected.iter().copied())
     }
 }
 
 /// Identity and state of a member, from its object.
 #[derive(Debug)]
-pub struct Who {
+pub struct MemberIdentity {
     /// Name, in the namespace of the job.
     pub name: String,
     /// Uid, or the uid of a revision of a RayCluster.
     pub uid: String,
     /// True if the gate is open: the member is not suspended.
-    pub open: bool,
+    pub is_open: bool,
     /// True if the member is being deleted.
-    pub going: bool,
+    pub is_terminating: bool,
 }
 
 /// Builds a member from its identity, its pods and its desired pod groups.
-pub fn of(who: Who, pods: &Pods<'_>, groups: Arc<Groups>, molds: &Molds<'_>) -> Member {
-    let mut census = Census::new(&groups, molds);
+pub fn build_member(
+    who: MemberIdentity,
+    pods: &MemberPods<'_>,
+    groups: Arc<PodGroupDemands>,
+    molds: &KnownTemplates<'_>,
+) -> Member {
+    let mut census = PodClassifier::new(&groups, molds);
     let live_pods = census.count(pods.live());
-    let gated = pods.seen.iter().filter(|pod| is_waiting(pod)).map(|pod| gated(pod, &mut census)).collect();
-    let strangers = census.strangers;
+    let gated = pods.observed.iter().filter(|pod| can_be_ungated(pod)).map(|pod| gated_pod(pod, &mut census)).collect();
+    let strangers = census.unknown_kinds;
     Member {
         name: who.name,
         uid: who.uid,
         groups,
-        open: who.open,
-        going: who.going,
-        surge: false,
-        preempted: false,
+        is_open: who.is_open,
+        is_terminating: who.is_terminating,
+        is_surge: false,
+        is_preempted: false,
         live_pods,
-        gated,
-        ready_pods: count_by_group(pods.seen.iter().filter(|pod| is_ready(pod))),
-        strangers,
+        gated_pods: gated,
+        ready_pods: count_by_group(pods.observed.iter().filter(|pod| is_ready(pod))),
+        unknown_kinds: strangers,
     }
 }
 
 /// Builds a member whose object is deleted from its remaining pods. None of them is ungated or
 /// counts as ready.
-pub fn outlived(name: &str, uid: &str, pods: &Pods<'_>, molds: &Molds<'_>) -> Member {
-    let identity = Who { name: name.to_owned(), uid: uid.to_owned(), open: false, going: true };
-    let left = of(identity, pods, Arc::new(Ok(Vec::new())), molds);
-    Member { gated: Vec::new(), ready_pods: BTreeMap::new(), ..left }
+pub fn orphaned_member(name: &str, uid: &str, pods: &MemberPods<'_>, molds: &KnownTemplates<'_>) -> Member {
+    let identity = MemberIdentity { name: name.to_owned(), uid: uid.to_owned(), is_open: false, is_terminating: true };
+    let left = build_member(identity, pods, Arc::new(Ok(Vec::new())), molds);
+    Member { gated_pods: Vec::new(), ready_pods: BTreeMap::new(), ..left }
 }
 
 /// Removes the scheduling gate of a pod, places the pod on nodes of its assigned flavors and labels
 /// it with its shape and PodSet. `None` if the pod is unknown.
-pub fn released(pods: &Pods<'_>, pod: &str, leave: &Leave) -> Option<Write> {
-    released_for(pods, pod, leave, None)
+pub fn ungated(pods: &MemberPods<'_>, pod: &str, leave: &PodAssignment) -> Option<Write> {
+    ungated_for_job(pods, pod, leave, None)
 }
 
 /// Like [`released`], and labels the pod with the uid of its `job`: it then counts for that job as
 /// long as it exists, whatever controls it.
-pub fn released_for(pods: &Pods<'_>, pod: &str, leave: &Leave, job: Option<&str>) -> Option<Write> {
-    let gated = *pods.seen.iter().find(|known| known.metadata.name.as_deref() == Some(pod))?;
+pub fn ungated_for_job(pods: &MemberPods<'_>, pod: &str, leave: &PodAssignment, job: Option<&str>) -> Option<Write> {
+    let gated = *pods.observed.iter().find(|known| known.metadata.name.as_deref() == Some(pod))?;
     let mut released = gated.clone();
     let labels = released.labels_mut();
-    labels.insert(names::SHAPE_LABEL.to_owned(), leave.kind.shape.clone());
+    labels.insert(names::SCHEDULING_HASH_LABEL.to_owned(), leave.kind.shape.clone());
     labels.insert(names::POD_SET_LABEL.to_owned(), leave.pod_set.clone());
     labels.extend(job.map(|uid| (names::JOB_UID_LABEL.to_owned(), uid.to_owned())));
     let spec = released.spec.get_or_insert_default();
-    scheduling_gate::set(spec, false);
-    leave.placement.apply(spec);
+    scheduling_gate::set_gated(spec, false);
+    leave.placement.apply_to(spec);
     Write::patch(gated, &released)
 }
 
 /// Returns true if the pod runs or may be scheduled: it is not finished and does not have our
 /// scheduling gate.
 pub fn is_live(pod: &Pod) -> bool {
-    !has_ended(pod) && !scheduling_gate::is_gated(pod)
+    !is_finished(pod) && !scheduling_gate::is_gated(pod)
 }
 
 /// Returns true if the pod can be ungated.
-fn is_waiting(pod: &Pod) -> bool {
+fn can_be_ungated(pod: &Pod) -> bool {
     scheduling_gate::is_gated(pod) && pod.metadata.deletion_timestamp.is_none()
 }
 
-fn gated(pod: &Pod, census: &mut Census<'_>) -> GatedPod {
+fn gated_pod(pod: &Pod, census: &mut PodClassifier<'_>) -> GatedPod {
     GatedPod {
         name: pod.name_any(),
-        kind: census.kind(pod),
+        kind: census.classify(pod),
         replica: pod.labels().get(REPLICA_NAME_LABEL).cloned(),
-        index: pod.labels().get(REPLICA_INDEX_LABEL).and_then(|index| index.parse().ok()),
-        since: pod.metadata.creation_timestamp.as_ref().map(|time| time.0),
+        replica_index: pod.labels().get(REPLICA_INDEX_LABEL).and_then(|index| index.parse().ok()),
+        created_at: pod.metadata.creation_timestamp.as_ref().map(|time| time.0),
     }
 }
 
@@ -136,7 +141,7 @@ fn is_ready(pod: &Pod) -> bool {
     }
 }
 
-fn has_ended(pod: &Pod) -> bool {
+fn is_finished(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }

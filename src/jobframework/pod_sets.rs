@@ -14,25 +14,25 @@ use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::apart::Apart;
-use super::census::PodKind;
-use super::record::{MemberShare, Record, Share};
+use super::flavor_split::FlavorSplit;
+use super::pod_classifier::PodKind;
+use super::slice_record::{MemberShare, PodShare, SliceRecord};
 use super::slices::Slice;
-use super::{Group, Member, ray_cluster};
+use super::{Member, PodGroupDemand, ray_cluster};
 use sluice_api::kueue::PodTemplate;
-use sluice_queue::requests::{RequestsError, pod_facts};
+use sluice_queue::requests::{RequestsError, pod_resources_json};
 
 /// Maximum number of PodSets of a Workload (kueue v0.19.2
 /// `apis/kueue/v1beta2/workload_types.go`; our CRD schema has the same limit).
-pub const MOST_POD_SETS: usize = 18;
+pub const MAX_POD_SETS: usize = 18;
 
 /// PodSets that a job needs, and the pods that each of them covers.
 #[derive(Debug, Clone, Default)]
-pub struct Wanted {
+pub struct DesiredPodSets {
     /// Pods to cover, by member. The sequence number is not set.
-    pub record: Record,
+    pub record: SliceRecord,
     /// Pod template of each PodSet, by PodSet name.
-    pub templates: BTreeMap<String, Mold>,
+    pub templates: BTreeMap<String, PodSetTemplate>,
     /// Number of pods that the job can start with, by PodSet name, for PodSets that do not need
     /// all.
     pub min_counts: BTreeMap<String, u32>,
@@ -40,19 +40,19 @@ pub struct Wanted {
 
 /// Pod template of a PodSet.
 #[derive(Debug, Clone)]
-pub enum Mold {
+pub enum PodSetTemplate {
     /// Generated from the member's current spec.
-    Made(Arc<PodTemplateSpec>),
+    Generated(Arc<PodTemplateSpec>),
     /// Recorded in an existing slice.
-    Kept(PodTemplate),
+    Recorded(PodTemplate),
 }
 
-impl Mold {
+impl PodSetTemplate {
     /// Returns the template in the form that a PodSet stores.
     pub fn template(&self) -> PodTemplate {
         match self {
-            Self::Made(template) => PodTemplate::new(template.as_ref()).unwrap_or_default(),
-            Self::Kept(template) => template.clone(),
+            Self::Generated(template) => PodTemplate::new(template.as_ref()).unwrap_or_default(),
+            Self::Recorded(template) => template.clone(),
         }
     }
 }
@@ -63,31 +63,33 @@ impl Mold {
 ///
 /// # Errors
 /// Returns a message with the field and its value if the spec of a member is invalid.
-pub(super) fn wanted<'m>(
+pub(super) fn desired_pod_sets<'m>(
     members: impl IntoIterator<Item = &'m Member>,
     slices: &[&Slice<'_>],
-    apart: Option<&Apart<'_>>,
-) -> Result<Wanted, String> {
-    let mut names = Names::new(slices);
-    let mut wanted = Wanted::default();
+    apart: Option<&FlavorSplit<'_>>,
+) -> Result<DesiredPodSets, String> {
+    let mut names = PodSetNames::new(slices);
+    let mut wanted = DesiredPodSets::default();
     for member in members {
         let groups = member.groups.as_ref().as_ref().map_err(Clone::clone)?;
-        let pods = needed(member, groups).into_iter().map(|(kind, count)| {
+        let pods = pods_needed(member, groups).into_iter().map(|(kind, count)| {
             let group = groups.iter().find(|group| group.name == kind.group);
-            let plain = group.map_or_else(|| ray_cluster::pod_set(&kind.group), |group| group.pod_set.clone());
-            let pod_set = names.of(&member.uid, &kind, &plain, apart);
+            let plain = group.map_or_else(|| ray_cluster::pod_set_name(&kind.group), |group| group.pod_set.clone());
+            let pod_set = names.name_for(&member.uid, &kind, &plain, apart);
             let min_count = group.and_then(|group| group.min_count);
             wanted.min_counts.extend(min_count.map(|min_count| (pod_set.clone(), min_count)));
             let present = group.filter(|group| group.shape == kind.shape).map(|group| &group.template);
-            let mold = || match (present, kept(slices, &pod_set)) {
-                (Some(template), _) => Mold::Made(template.clone()),
-                (None, Some(template)) => Mold::Kept(template.clone()),
-                (None, None) => Mold::Made(Arc::new(member.strangers.get(&kind).cloned().unwrap_or_default())),
+            let mold = || match (present, recorded_template(slices, &pod_set)) {
+                (Some(template), _) => PodSetTemplate::Generated(template.clone()),
+                (None, Some(template)) => PodSetTemplate::Recorded(template.clone()),
+                (None, None) => {
+                    PodSetTemplate::Generated(Arc::new(member.unknown_kinds.get(&kind).cloned().unwrap_or_default()))
+                }
             };
             wanted.templates.entry(pod_set.clone()).or_insert_with(mold);
-            Share { group: kind.group, shape: kind.shape, pod_set, count, starting: 0 }
+            PodShare { group: kind.group, shape: kind.shape, pod_set, count, starting: 0 }
         });
-        let pods: Vec<Share> = pods.collect();
+        let pods: Vec<PodShare> = pods.collect();
         if !pods.is_empty() {
             wanted.record.members.push(MemberShare { name: member.name.clone(), uid: member.uid.clone(), pods });
         }
@@ -100,16 +102,16 @@ pub(super) fn wanted<'m>(
 /// Existing pods count under their kind until they are gone, whatever the spec says. Pods still to
 /// come count unless their member is terminating or has been stopped by preemption: gated pods
 /// under their kind, and the rest under the current template of the group.
-fn needed(member: &Member, groups: &[Group]) -> Vec<(PodKind, u32)> {
+fn pods_needed(member: &Member, groups: &[PodGroupDemand]) -> Vec<(PodKind, u32)> {
     let mut needed = Vec::new();
     let mut others = member.live_pods.clone();
-    let no_more_pods = member.going || (member.preempted && !member.open);
+    let no_more_pods = member.is_terminating || (member.is_preempted && !member.is_open);
     for group in groups {
         let present = group.kind();
         let alive: u32 =
             member.live_pods.iter().filter(|(kind, _)| kind.group == group.name).map(|(_, alive)| alive).sum();
         let to_come = if no_more_pods { 0 } else { group.count.saturating_sub(alive) };
-        let gated = member.gated.iter().filter(|pod| pod.kind.group == group.name && pod.kind != present);
+        let gated = member.gated_pods.iter().filter(|pod| pod.kind.group == group.name && pod.kind != present);
         let gated: Vec<_> = gated.take(to_come as usize).collect();
         let rest = to_come - u32::try_from(gated.len()).unwrap_or(to_come);
         needed.push((present.clone(), others.remove(&present).unwrap_or(0).saturating_add(rest)));
@@ -125,7 +127,7 @@ fn needed(member: &Member, groups: &[Group]) -> Vec<(PodKind, u32)> {
 }
 
 /// Returns the template that the newest of the slices has for a PodSet.
-fn kept<'s>(slices: &[&'s Slice<'_>], pod_set: &str) -> Option<&'s PodTemplate> {
+fn recorded_template<'s>(slices: &[&'s Slice<'_>], pod_set: &str) -> Option<&'s PodTemplate> {
     let sets = slices.iter().rev().flat_map(|slice| &slice.workload.spec.pod_sets);
     sets.into_iter().find(|set| set.name == pod_set).map(|set| &set.template)
 }
@@ -134,10 +136,10 @@ fn kept<'s>(slices: &[&'s Slice<'_>], pod_set: &str) -> Option<&'s PodTemplate> 
 ///
 /// # Errors
 /// Returns a message with the field and the numbers if there are more than [`MOST_POD_SETS`].
-pub(super) fn enough_room(record: &Record) -> Result<(), String> {
+pub(super) fn check_pod_set_limit(record: &SliceRecord) -> Result<(), String> {
     let names = |member: &MemberShare| member.pods.iter().map(|share| share.pod_set.clone()).collect::<BTreeSet<_>>();
     let all: BTreeSet<String> = record.members.iter().flat_map(names).collect();
-    if all.len() <= MOST_POD_SETS {
+    if all.len() <= MAX_POD_SETS {
         return Ok(());
     }
     let each = record
@@ -145,7 +147,7 @@ pub(super) fn enough_room(record: &Record) -> Result<(), String> {
         .iter()
         .map(|member| format!("RayCluster {} has {} kinds of pods", member.name, names(member).len()));
     Err(format!(
-        "spec.workerGroupSpecs: {}, which makes {} PodSets, and a Workload has at most {MOST_POD_SETS}; use fewer \
+        "spec.workerGroupSpecs: {}, which makes {} PodSets, and a Workload has at most {MAX_POD_SETS}; use fewer \
          worker groups, or change the resources and node constraints of fewer of them at a time",
         each.collect::<Vec<_>>().join(" and "),
         all.len()
@@ -153,63 +155,65 @@ pub(super) fn enough_room(record: &Record) -> Result<(), String> {
 }
 
 /// Names of the PodSets of a job, stable over its slices.
-struct Names {
+struct PodSetNames {
     /// PodSet name of pods that a slice records, by member uid and kind.
-    own: BTreeMap<(String, PodKind), String>,
+    by_member: BTreeMap<(String, PodKind), String>,
     /// PodSet name that other pods of a kind get.
-    newest: BTreeMap<PodKind, String>,
+    latest_by_kind: BTreeMap<PodKind, String>,
     used: BTreeSet<String>,
 }
 
-impl Names {
+impl PodSetNames {
     /// Collects the names in `slices`, including those of PodSets that were requested but not
     /// granted.
     fn new(slices: &[&Slice<'_>]) -> Self {
-        let mut names = Self { own: BTreeMap::new(), newest: BTreeMap::new(), used: BTreeSet::new() };
+        let mut names = Self { by_member: BTreeMap::new(), latest_by_kind: BTreeMap::new(), used: BTreeSet::new() };
         for slice in slices {
-            names.take(&slice.record);
+            names.add_record(&slice.record);
             let sets = &slice.workload.spec.pod_sets;
             let named = |set: &str| slice.record.members.iter().flat_map(|m| &m.pods).any(|share| share.pod_set == set);
-            if let Some(requested) = Record::of(slice.workload).filter(|_| !sets.iter().all(|set| named(&set.name))) {
-                names.take(&requested);
+            if let Some(requested) =
+                SliceRecord::from_workload(slice.workload).filter(|_| !sets.iter().all(|set| named(&set.name)))
+            {
+                names.add_record(&requested);
             }
         }
         names
     }
 
-    fn take(&mut self, record: &Record) {
+    fn add_record(&mut self, record: &SliceRecord) {
         for member in &record.members {
             for share in &member.pods {
-                self.own.insert((member.uid.clone(), share.kind()), share.pod_set.clone());
-                self.note(&share.kind(), &share.pod_set);
+                self.by_member.insert((member.uid.clone(), share.kind()), share.pod_set.clone());
+                self.reserve(&share.kind(), &share.pod_set);
             }
         }
     }
 
-    fn note(&mut self, kind: &PodKind, name: &str) {
-        self.newest.insert(kind.clone(), name.to_owned());
+    fn reserve(&mut self, kind: &PodKind, name: &str) {
+        self.latest_by_kind.insert(kind.clone(), name.to_owned());
         self.used.insert(name.to_owned());
     }
 
     /// Returns the PodSet name for pods of `kind` in `member`, which is `plain` if that is not in
     /// use.
-    fn of(&mut self, member: &str, kind: &PodKind, plain: &str, apart: Option<&Apart<'_>>) -> String {
-        let own = self.own.get(&(member.to_owned(), kind.clone()));
-        let name = own.or(self.newest.get(kind)).cloned().unwrap_or_else(|| match self.used.contains(plain) {
-            true => ending(plain, &kind.shape),
+    fn name_for(&mut self, member: &str, kind: &PodKind, plain: &str, apart: Option<&FlavorSplit<'_>>) -> String {
+        let own = self.by_member.get(&(member.to_owned(), kind.clone()));
+        let name = own.or(self.latest_by_kind.get(kind)).cloned().unwrap_or_else(|| match self.used.contains(plain) {
+            true => with_suffix(plain, &kind.shape),
             false => plain.to_owned(),
         });
-        let moved = apart.filter(|apart| apart.concerns(member, &name)).map(|apart| ending(plain, &apart.sequence()));
-        let is_free = |name: &String| !self.used.contains(name) || self.newest.get(kind) == Some(name);
+        let moved = apart.filter(|apart| apart.splits(member, &name)).map(|apart| with_suffix(plain, &apart.suffix()));
+        let is_free = |name: &String| !self.used.contains(name) || self.latest_by_kind.get(kind) == Some(name);
         let name = moved.filter(is_free).unwrap_or(name);
-        self.note(kind, &name);
+        self.reserve(kind, &name);
         name
     }
 }
 
 /// Returns `name-ending`. A PodSet name is a DNS label of at most 63 characters; the ending takes
 /// at most 10 of them.
-fn ending(name: &str, ending: &str) -> String {
+fn with_suffix(name: &str, ending: &str) -> String {
     let ending: String = ending.chars().take(10).collect();
     let kept: String = name.chars().take(63 - 1 - ending.len()).collect();
     format!("{kept}-{ending}")
@@ -224,7 +228,7 @@ fn ending(name: &str, ending: &str) -> String {
 pub fn shape_of(spec: &PodSpec) -> Result<String, RequestsError> {
     let node_affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
     let fields = json!({
-        "pod": pod_facts(spec)?,
+        "pod": pod_resources_json(spec)?,
         "nodeSelector": spec.node_selector,
         "nodeAffinity": node_affinity,
         "tolerations": spec.tolerations,

@@ -18,10 +18,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time
 use kube_core::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
-use super::census::Molds;
-use super::members::{self, Pods, Who};
-use super::{Finish, Group, Groups, Job, Leave, Member, batch_job, pod_sets, ray_cluster, report};
-use sluice_api::ray::{PodTemplate, RayCluster, RayJob, Submission};
+use super::members::{self, MemberIdentity, MemberPods};
+use super::pod_classifier::KnownTemplates;
+use super::{
+    GenericJob, JobResult, Member, PodAssignment, PodGroupDemand, PodGroupDemands, batch_job, conditions, pod_sets,
+    ray_cluster,
+};
+use sluice_api::ray::{PodTemplate, RayCluster, RayJob, SubmitterKind};
 use sluice_plan::{ObjectRef, Write};
 use sluice_raycluster as raycluster;
 
@@ -50,27 +53,33 @@ const VALIDATION_FAILED: &str = "ValidationFailed";
 const SUCCEEDED: &str = "SUCCEEDED";
 
 /// Adapter of a RayJob that gets its own RayCluster.
-pub struct RayJobJob<'a> {
+pub struct RayJobAdapter<'a> {
     job: &'a RayJob,
-    groups: Arc<Groups>,
-    pods: Pods<'a>,
-    molds: &'a Molds<'a>,
+    groups: Arc<PodGroupDemands>,
+    pods: MemberPods<'a>,
+    known_templates: &'a KnownTemplates<'a>,
     conditions: Vec<Condition>,
 }
 
-impl<'a> RayJobJob<'a> {
+impl<'a> RayJobAdapter<'a> {
     /// Creates the adapter of a RayJob with its desired groups (see [`Needs`]), its pods and the
     /// templates that older pods may come from.
-    pub fn new(job: &'a RayJob, groups: Arc<Groups>, pods: Pods<'a>, molds: &'a Molds<'a>) -> Self {
+    pub fn new(
+        job: &'a RayJob,
+        groups: Arc<PodGroupDemands>,
+        pods: MemberPods<'a>,
+        molds: &'a KnownTemplates<'a>,
+    ) -> Self {
         let shown = job.annotations().get(CONDITIONS_ANNOTATION);
         // An unparsable annotation is overwritten.
-        let conditions: Vec<Shown> = shown.and_then(|text| serde_saphyr::from_str(text).ok()).unwrap_or_default();
+        let conditions: Vec<AnnotationCondition> =
+            shown.and_then(|text| serde_saphyr::from_str(text).ok()).unwrap_or_default();
         let conditions = conditions.into_iter().map(Condition::from).collect();
-        Self { job, groups, pods, molds, conditions }
+        Self { job, groups, pods, known_templates: molds, conditions }
     }
 }
 
-impl Job for RayJobJob<'_> {
+impl GenericJob for RayJobAdapter<'_> {
     fn reference(&self) -> ObjectRef {
         ObjectRef::of(self.job)
     }
@@ -80,13 +89,13 @@ impl Job for RayJobJob<'_> {
     }
 
     fn wants_to_run(&self) -> bool {
-        self.job.metadata.deletion_timestamp.is_none() && deployment(self.job) != Some(VALIDATION_FAILED)
+        self.job.metadata.deletion_timestamp.is_none() && deployment_status(self.job) != Some(VALIDATION_FAILED)
     }
 
-    fn finished(&self) -> Option<Finish> {
+    fn finished(&self) -> Option<JobResult> {
         let status = self.job.status.as_ref()?;
-        let is_over = is_over(self.job);
-        is_over.then(|| Finish {
+        let is_over = is_finished(self.job);
+        is_over.then(|| JobResult {
             succeeded: status.job_status.as_deref() == Some(SUCCEEDED),
             message: status.message.clone().unwrap_or_default(),
         })
@@ -97,40 +106,40 @@ impl Job for RayJobJob<'_> {
     }
 
     fn members(&self) -> Vec<Member> {
-        let identity = Who {
+        let identity = MemberIdentity {
             name: self.job.name_any(),
             uid: self.job.uid().unwrap_or_default(),
-            open: !is_suspended(self.job),
-            going: self.job.metadata.deletion_timestamp.is_some(),
+            is_open: !is_suspended(self.job),
+            is_terminating: self.job.metadata.deletion_timestamp.is_some(),
         };
-        vec![members::of(identity, &self.pods, self.groups.clone(), self.molds)]
+        vec![members::build_member(identity, &self.pods, self.groups.clone(), self.known_templates)]
     }
 
-    fn set_open(&self, _: &str, open: bool) -> Option<Write> {
+    fn set_gate_open(&self, _: &str, open: bool) -> Option<Write> {
         let mut gated = self.job.clone();
         gated.spec.suspend = Some(!open);
         Write::patch(self.job, &gated)
     }
 
-    fn release(&self, _: &str, pod: &str, leave: &Leave) -> Option<Write> {
-        members::released_for(&self.pods, pod, leave, self.job.uid().as_deref())
+    fn ungate_pod(&self, _: &str, pod: &str, leave: &PodAssignment) -> Option<Write> {
+        members::ungated_for_job(&self.pods, pod, leave, self.job.uid().as_deref())
     }
 
-    fn join(&self, queue: &str) -> Option<Write> {
-        super::joined(self.job, queue)
+    fn assign_queue(&self, queue: &str) -> Option<Write> {
+        super::patch_queue_name(self.job, queue)
     }
 
     fn conditions(&self) -> &[Condition] {
         &self.conditions
     }
 
-    fn show(&self, conditions: Vec<Condition>, gone: &[&str]) -> Option<Write> {
-        if report::shows(&self.conditions, &conditions, gone) {
+    fn set_conditions(&self, conditions: Vec<Condition>, gone: &[&str]) -> Option<Write> {
+        if conditions::are_current(&self.conditions, &conditions, gone) {
             return None;
         }
         let mut shown = self.conditions.clone();
-        report::show_in(&mut shown, conditions, gone);
-        let shown: Vec<Shown> = shown.into_iter().map(Shown::from).collect();
+        conditions::apply_to(&mut shown, conditions, gone);
+        let shown: Vec<AnnotationCondition> = shown.into_iter().map(AnnotationCondition::from).collect();
         let text = serde_saphyr::to_string(&shown).ok()?;
         let mut annotated = self.job.clone();
         annotated.annotations_mut().insert(CONDITIONS_ANNOTATION.to_owned(), text);
@@ -141,7 +150,7 @@ impl Job for RayJobJob<'_> {
 /// Condition as stored in the annotation. The fields are in reading order: type and status first.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Shown {
+struct AnnotationCondition {
     #[serde(rename = "type")]
     kind: String,
     status: String,
@@ -152,7 +161,7 @@ struct Shown {
     observed_generation: Option<i64>,
 }
 
-impl From<Condition> for Shown {
+impl From<Condition> for AnnotationCondition {
     fn from(condition: Condition) -> Self {
         Self {
             kind: condition.type_,
@@ -165,8 +174,8 @@ impl From<Condition> for Shown {
     }
 }
 
-impl From<Shown> for Condition {
-    fn from(shown: Shown) -> Self {
+impl From<AnnotationCondition> for Condition {
+    fn from(shown: AnnotationCondition) -> Self {
         Self {
             type_: shown.kind,
             status: shown.status,
@@ -184,37 +193,42 @@ pub fn is_suspended(job: &RayJob) -> bool {
 }
 
 /// Returns true if KubeRay has started to process a RayJob.
-pub fn has_begun(job: &RayJob) -> bool {
-    deployment(job).is_some_and(|status| !status.is_empty() && status != "Suspended")
+pub fn has_started(job: &RayJob) -> bool {
+    deployment_status(job).is_some_and(|status| !status.is_empty() && status != "Suspended")
 }
 
-fn is_over(job: &RayJob) -> bool {
-    matches!(deployment(job), Some(COMPLETE | FAILED))
+fn is_finished(job: &RayJob) -> bool {
+    matches!(deployment_status(job), Some(COMPLETE | FAILED))
 }
 
-fn deployment(job: &RayJob) -> Option<&str> {
+fn deployment_status(job: &RayJob) -> Option<&str> {
     job.status.as_ref()?.job_deployment_status.as_deref()
 }
 
 /// Pods that a RayJob needs according to its spec.
 #[derive(Debug)]
-pub struct Needs {
-    cluster: Arc<Groups>,
-    submitter: Option<Result<Group, String>>,
+pub struct RayJobRequirements {
+    cluster: Arc<PodGroupDemands>,
+    submitter: Option<Result<PodGroupDemand, String>>,
 }
 
-impl Needs {
+impl RayJobRequirements {
     /// Derives the requirements from the spec of a RayJob.
-    pub fn of(job: &RayJob) -> Self {
-        Self { cluster: Arc::new(cluster_groups(job)), submitter: submitter_template(job).map(submitter) }
+    pub fn from_spec(job: &RayJob) -> Self {
+        Self { cluster: Arc::new(cluster_groups(job)), submitter: submitter_template(job).map(submitter_group) }
     }
 
     /// Returns the desired pod groups of a RayJob: those of its RayCluster, `cluster`, while it is
     /// not suspended (otherwise those of its spec), and the submitter pod until the `submitter` Job
     /// has finished.
-    pub fn groups(&self, job: &RayJob, cluster: Option<Arc<Groups>>, submitter: Option<&BatchJob>) -> Arc<Groups> {
+    pub fn groups(
+        &self,
+        job: &RayJob,
+        cluster: Option<Arc<PodGroupDemands>>,
+        submitter: Option<&BatchJob>,
+    ) -> Arc<PodGroupDemands> {
         let cluster = cluster.filter(|_| !is_suspended(job)).unwrap_or_else(|| self.cluster.clone());
-        if submitter.is_some_and(batch_job::is_over) {
+        if submitter.is_some_and(batch_job::is_finished) {
             return cluster;
         }
         let Some(group) = &self.submitter else { return cluster };
@@ -227,22 +241,22 @@ impl Needs {
 
 /// Returns the pod groups of the RayCluster that KubeRay will create (kuberay v1.7.0
 /// `ray-operator/controllers/ray/rayjob_controller.go`, `constructRayClusterForRayJob`).
-fn cluster_groups(job: &RayJob) -> Groups {
+fn cluster_groups(job: &RayJob) -> PodGroupDemands {
     let Some(mut spec) = job.spec.ray_cluster_spec.clone() else {
         return Err("spec.rayClusterSpec: missing, and so is spec.clusterSelector: one of them is required".to_owned());
     };
-    if job.spec.submission() == Submission::Sidecar {
-        spec.head_group_spec.template = with_submitter(&spec.head_group_spec.template);
+    if job.spec.submitter_kind() == SubmitterKind::Sidecar {
+        spec.head_group_spec.template = with_submitter_container(&spec.head_group_spec.template);
     }
     let mut cluster = RayCluster::new(&job.name_any(), spec);
     cluster.metadata.namespace = job.namespace();
     cluster.metadata.annotations = job.meta().annotations.clone();
     let groups = raycluster::pod_groups(&cluster).map_err(|problem| vec![problem]);
-    ray_cluster::groups(&cluster, &groups).map_err(|error| format!("spec.rayClusterSpec: {error}"))
+    ray_cluster::pod_group_demands(&cluster, &groups).map_err(|error| format!("spec.rayClusterSpec: {error}"))
 }
 
 /// Adds the submitter sidecar container to the head template.
-fn with_submitter(template: &PodTemplate) -> PodTemplate {
+fn with_submitter_container(template: &PodTemplate) -> PodTemplate {
     let mut with = serde_json::Value::clone(&template.0);
     if let Some(containers) = with.pointer_mut("/spec/containers").and_then(serde_json::Value::as_array_mut) {
         containers.extend(serde_json::to_value(default_submitter()));
@@ -252,7 +266,7 @@ fn with_submitter(template: &PodTemplate) -> PodTemplate {
 
 /// Returns the template of the submitter pod; `None` if the submission mode has no submitter Job.
 fn submitter_template(job: &RayJob) -> Option<Result<PodTemplateSpec, String>> {
-    if job.spec.submission() != Submission::Job {
+    if job.spec.submitter_kind() != SubmitterKind::BatchJob {
         return None;
     }
     let Some(template) = &job.spec.submitter_pod_template else {
@@ -282,18 +296,18 @@ fn default_submitter() -> Container {
     }
 }
 
-fn submitter(template: Result<PodTemplateSpec, String>) -> Result<Group, String> {
+fn submitter_group(template: Result<PodTemplateSpec, String>) -> Result<PodGroupDemand, String> {
     let template = template?;
     let spec = template.spec.clone().unwrap_or_default();
     let shape = pod_sets::shape_of(&spec).map_err(|error| format!("spec.submitterPodTemplate: {error}"))?;
-    Ok(Group {
+    Ok(PodGroupDemand {
         name: SUBMITTER_GROUP.to_owned(),
         pod_set: SUBMITTER_POD_SET.to_owned(),
         shape,
         count: 1,
         min_count: None,
-        fewest: 1,
-        hosts: 1,
+        min_pods: 1,
+        hosts_per_replica: 1,
         template: Arc::new(template),
     })
 }
@@ -323,7 +337,7 @@ mod tests {
     }
 
     /// PodSet and number of pods of each group.
-    fn wanted(groups: &Groups) -> Vec<(&str, u32)> {
+    fn wanted(groups: &PodGroupDemands) -> Vec<(&str, u32)> {
         groups.as_ref().expect("groups").iter().map(|group| (group.pod_set.as_str(), group.count)).collect()
     }
 
@@ -340,14 +354,14 @@ mod tests {
     #[case::by_a_sidecar_of_the_head(json!({"submissionMode": "SidecarMode"}), &[("head", 1), ("small", 2)])]
     fn ray_job_requests_its_future_cluster_and_its_submitter(#[case] spec: Value, #[case] expected: &[(&str, u32)]) {
         let job = ray_job(spec);
-        assert_eq!(wanted(&Needs::of(&job).groups(&job, None, None)), expected);
+        assert_eq!(wanted(&RayJobRequirements::from_spec(&job).groups(&job, None, None)), expected);
     }
 
     #[test]
     fn submitter_sidecar_is_accounted_to_the_head() {
         let cpu = |mode: &str| {
             let job = ray_job(json!({"submissionMode": mode}));
-            let groups = Needs::of(&job).groups(&job, None, None);
+            let groups = RayJobRequirements::from_spec(&job).groups(&job, None, None);
             let head = groups.as_ref().as_ref().expect("groups")[0].template.spec.clone().expect("a spec");
             let requests = sluice_queue::requests::pod_requests(&head).expect("amounts");
             requests
@@ -361,7 +375,7 @@ mod tests {
     #[test]
     fn running_ray_job_requests_the_current_groups_of_its_cluster() {
         let (waiting, running) = (ray_job(json!({"suspend": true})), ray_job(json!({"suspend": false})));
-        let needs = Needs::of(&running);
+        let needs = RayJobRequirements::from_spec(&running);
         let cluster = || Some(Arc::new(Ok(Vec::new())));
         assert_eq!(wanted(&needs.groups(&running, cluster(), None)), [("submitter", 1)]);
         assert_eq!(wanted(&needs.groups(&waiting, cluster(), None)), [("head", 1), ("small", 2), ("submitter", 1)]);
@@ -373,7 +387,7 @@ mod tests {
     #[case::that_has_failed("Failed", false)]
     fn submitter_is_requested_until_it_has_finished(#[case] condition: &str, #[case] is_wanted: bool) {
         let job = ray_job(json!({}));
-        let groups = Needs::of(&job).groups(&job, None, Some(&submitter_that_is(condition)));
+        let groups = RayJobRequirements::from_spec(&job).groups(&job, None, Some(&submitter_that_is(condition)));
         assert_eq!(wanted(&groups).contains(&("submitter", 1)), is_wanted);
     }
 
@@ -382,7 +396,7 @@ mod tests {
     #[case::bad_amount(json!({"submitterPodTemplate": template("1x")}), "spec.submitterPodTemplate: ")]
     fn error_names_the_invalid_field(#[case] spec: Value, #[case] expected: &str) {
         let job = ray_job(spec);
-        let groups = Needs::of(&job).groups(&job, None, None);
+        let groups = RayJobRequirements::from_spec(&job).groups(&job, None, None);
         let problem = groups.as_ref().as_ref().expect_err("a problem");
         assert!(problem.starts_with(expected), "{problem}");
     }
@@ -396,10 +410,10 @@ mod tests {
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         }))
         .expect("a condition");
-        let molds = Molds::default();
+        let molds = KnownTemplates::default();
         let shown = |job: &RayJob| {
-            let queued = RayJobJob::new(job, Arc::new(Ok(Vec::new())), Pods::default(), &molds);
-            (queued.conditions().to_vec(), queued.show(vec![condition.clone()], &[]))
+            let queued = RayJobAdapter::new(job, Arc::new(Ok(Vec::new())), MemberPods::default(), &molds);
+            (queued.conditions().to_vec(), queued.set_conditions(vec![condition.clone()], &[]))
         };
         let (before, write) = shown(&job);
         assert_eq!(before, []);

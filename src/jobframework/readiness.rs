@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::record::{MemberShare, Share};
-use super::slices::{Phase, Slice};
-use super::{JobView, Member};
-use sluice_api::condition::{self, Verdict};
+use super::slice_record::{MemberShare, PodShare};
+use super::slices::{Slice, SlicePhase};
+use super::{Member, ReconcileContext};
+use sluice_api::condition::{self, ConditionUpdate};
 use sluice_api::kueue::names::pods_ready_reason::{RECOVERED, STARTED, WAIT_FOR_RECOVERY, WAIT_FOR_START};
 use sluice_api::kueue::{WorkloadStatus, names};
 use sluice_plan::{Plan, Write};
@@ -22,71 +22,74 @@ use sluice_plan::{Plan, Write};
 /// Returns true if the pods that a slice covers are ready; `None` if it covers no member that
 /// stays. Surplus pods and pods of terminating or preempted members need not be ready, nor need
 /// starting pods, unless all pods are starting.
-pub fn of(slice: &Slice<'_>, members: &[Member]) -> Option<bool> {
-    let staying: Vec<_> = staying(slice, members).collect();
+pub fn pods_ready(slice: &Slice<'_>, members: &[Member]) -> Option<bool> {
+    let staying: Vec<_> = staying_members(slice, members).collect();
     let any_settled = staying.iter().flat_map(|(_, share)| &share.pods).any(|pods| pods.starting < pods.count);
-    let needed = |pods: &Share| if any_settled { pods.count.saturating_sub(pods.starting) } else { pods.count };
+    let needed = |pods: &PodShare| if any_settled { pods.count.saturating_sub(pods.starting) } else { pods.count };
     (!staying.is_empty()).then(|| staying.iter().all(|(member, share)| has_ready(member, share, needed)))
 }
 
 /// Returns the member that has started: the oldest one that stays, once all its pods are ready.
 /// Younger members have not proven yet that they can replace it.
-pub fn started<'m>(slice: &Slice<'_>, members: &'m [Member]) -> Option<&'m Member> {
-    let (oldest, share) = staying(slice, members).next()?;
+pub fn started_member<'m>(slice: &Slice<'_>, members: &'m [Member]) -> Option<&'m Member> {
+    let (oldest, share) = staying_members(slice, members).next()?;
     has_ready(oldest, share, |pods| pods.count).then_some(oldest)
 }
 
 /// Returns the covered members that stay, oldest first, with their covered pods.
-fn staying<'m, 's>(slice: &'s Slice<'_>, members: &'m [Member]) -> impl Iterator<Item = (&'m Member, &'s MemberShare)> {
-    let staying = members.iter().filter(|member| !member.going && !member.preempted);
+fn staying_members<'m, 's>(
+    slice: &'s Slice<'_>,
+    members: &'m [Member],
+) -> impl Iterator<Item = (&'m Member, &'s MemberShare)> {
+    let staying = members.iter().filter(|member| !member.is_terminating && !member.is_preempted);
     staying.filter_map(|member| Some((member, slice.record.member(&member.uid)?)))
 }
 
 /// Returns true if each group has as many ready pods as needed, or as the member's spec wants,
 /// regardless of their shape.
-fn has_ready(member: &Member, share: &MemberShare, needed: impl Fn(&Share) -> u32) -> bool {
+fn has_ready(member: &Member, share: &MemberShare, needed: impl Fn(&PodShare) -> u32) -> bool {
     let mut groups: BTreeMap<&str, u32> = BTreeMap::new();
     for pods in &share.pods {
         let sum = groups.entry(&pods.group).or_default();
         *sum = sum.saturating_add(needed(pods));
     }
     let ready = |group: &str| member.ready_pods.get(group).copied().unwrap_or(0);
-    groups.into_iter().all(|(group, needed)| ready(group) >= needed.min(wanted(member, group)))
+    groups.into_iter().all(|(group, needed)| ready(group) >= needed.min(desired_pods(member, group)))
 }
 
 /// Returns the number of pods of a group in the member's spec; no limit if the spec is invalid.
-fn wanted(member: &Member, group: &str) -> u32 {
+fn desired_pods(member: &Member, group: &str) -> u32 {
     let Ok(groups) = member.groups.as_ref() else { return u32::MAX };
     groups.iter().filter(|known| known.name == group).map(|known| known.count).sum()
 }
 
 /// Sets the condition PodsReady of each slice, if the queue acts on it.
-pub fn plan(view: &JobView<'_>, slices: &[Slice<'_>], members: &[Member], plan: &mut Plan) {
-    if !view.watches_readiness {
+pub fn plan(view: &ReconcileContext<'_>, slices: &[Slice<'_>], members: &[Member], plan: &mut Plan) {
+    if !view.reports_pods_ready {
         return;
     }
     for slice in slices {
         let mut status = slice.workload.status.clone().unwrap_or_default();
         match slice.phase {
-            Phase::Admitted => {
-                let Some(ready) = of(slice, members) else { continue };
-                say(&mut status, ready, view.now);
+            SlicePhase::Admitted => {
+                let Some(ready) = pods_ready(slice, members) else { continue };
+                update_condition(&mut status, ready, view.now);
             }
-            Phase::Waiting => forget(&mut status, view.now),
-            Phase::Evicted | Phase::Going | Phase::Finished => continue,
+            SlicePhase::Pending => reset(&mut status, view.now),
+            SlicePhase::Evicted | SlicePhase::Terminating | SlicePhase::Finished => continue,
         }
         plan.write(Write::patch_status(slice.workload, &status));
     }
 }
 
 /// Resets the condition PodsReady of a Workload that is not admitted, if it has that condition.
-pub fn forget(status: &mut WorkloadStatus, now: Timestamp) {
+pub fn reset(status: &mut WorkloadStatus, now: Timestamp) {
     if condition::get(&status.conditions, names::PODS_READY).is_some() {
-        set(status, false, WAIT_FOR_START, now);
+        set_condition(status, false, WAIT_FOR_START, now);
     }
 }
 
-fn say(status: &mut WorkloadStatus, ready: bool, now: Timestamp) {
+fn update_condition(status: &mut WorkloadStatus, ready: bool, now: Timestamp) {
     let before = condition::get(&status.conditions, names::PODS_READY);
     let was_ready = before.is_some_and(|before| before.status == "True");
     let reason = before.map(|before| before.reason.as_str());
@@ -97,16 +100,16 @@ fn say(status: &mut WorkloadStatus, ready: bool, now: Timestamp) {
         (false, _) if was_ready => WAIT_FOR_RECOVERY,
         (false, _) => WAIT_FOR_START,
     };
-    set(status, ready, reason, now);
+    set_condition(status, ready, reason, now);
 }
 
-fn set(status: &mut WorkloadStatus, ready: bool, reason: &'static str, now: Timestamp) {
+fn set_condition(status: &mut WorkloadStatus, ready: bool, reason: &'static str, now: Timestamp) {
     let message = match reason {
         STARTED | RECOVERED => "All pods are ready",
         WAIT_FOR_RECOVERY => "Some pods are no longer ready",
         _ => "Not all pods are ready",
     };
-    let verdict = Verdict {
+    let verdict = ConditionUpdate {
         type_: names::PODS_READY,
         status: ready,
         reason: reason.to_owned(),

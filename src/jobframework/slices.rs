@@ -4,23 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kube_core::ResourceExt;
 
-use super::record::{Counts, Record, Share, fits_within};
-use super::{Group, Member};
+use super::slice_record::{PodSetShapeCounts, PodShare, SliceRecord, fits_within};
+use super::{Member, PodGroupDemand};
 use sluice_api::condition;
 use sluice_api::kueue::{Workload, names};
-use sluice_queue::parts::{PARTLY_PREEMPTED, Part, preempted_part};
+use sluice_queue::partial_preemption::{PARTIALLY_PREEMPTED, PreemptiblePart, part_to_release};
 
 /// Lifecycle phase of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum SlicePhase {
     /// The slice waits for quota.
-    Waiting,
+    Pending,
     /// The slice holds quota, and the pods that it covers may run.
     Admitted,
     /// The slice holds quota and must release it.
     Evicted,
     /// The slice is being deleted and may still hold quota.
-    Going,
+    Terminating,
     /// The slice has finished.
     Finished,
 }
@@ -31,30 +31,30 @@ pub struct Slice<'a> {
     /// The Workload.
     pub workload: &'a Workload,
     /// Requested pods; once the slice holds quota, the granted ones.
-    pub record: Record,
+    pub record: SliceRecord,
     /// Lifecycle phase.
-    pub phase: Phase,
+    pub phase: SlicePhase,
     /// Last part that the slice must release, with all parts before it; `None` without partial
     /// preemption.
-    pub gives_back: Option<Part>,
+    pub preempted_part: Option<PreemptiblePart>,
 }
 
 impl<'a> Slice<'a> {
     /// Reads a slice. One without a valid record covers nothing.
-    pub fn of(workload: &'a Workload) -> Self {
-        let record = Record::of(workload).unwrap_or_default();
+    pub fn from_workload(workload: &'a Workload) -> Self {
+        let record = SliceRecord::from_workload(workload).unwrap_or_default();
         let holds = workload.status.as_ref().is_some_and(|status| status.admission.is_some());
-        let record = if holds { record.as_granted(|pod_set| granted(workload, pod_set)) } else { record };
-        let gives_back = workload.status.as_ref().and_then(preempted_part);
-        Self { workload, record, phase: phase_of(workload), gives_back }
+        let record = if holds { record.limited_to_grant(|pod_set| granted_count(workload, pod_set)) } else { record };
+        let gives_back = workload.status.as_ref().and_then(part_to_release);
+        Self { workload, record, phase: phase_of(workload), preempted_part: gives_back }
     }
 
     /// Returns the number of covered pods by PodSet and shape, limited to the admission.
-    pub fn granted(&self) -> Counts {
+    pub fn granted_counts(&self) -> PodSetShapeCounts {
         let counts = self.record.counts().into_iter();
         counts
             .map(|((pod_set, shape), count)| {
-                let most = granted(self.workload, &pod_set);
+                let most = granted_count(self.workload, &pod_set);
                 ((pod_set, shape), count.min(most))
             })
             .collect()
@@ -62,7 +62,7 @@ impl<'a> Slice<'a> {
 }
 
 /// Returns the number of pods of a PodSet that the admission of a slice grants.
-fn granted(workload: &Workload, pod_set: &str) -> u32 {
+fn granted_count(workload: &Workload, pod_set: &str) -> u32 {
     let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
     let assignments = admission.map(|admission| admission.pod_set_assignments.as_slice()).unwrap_or_default();
     let assignment = assignments.iter().find(|assignment| assignment.name == pod_set);
@@ -71,26 +71,28 @@ fn granted(workload: &Workload, pod_set: &str) -> u32 {
 
 impl Slice<'_> {
     /// Returns the message of the partial preemption; `None` without one.
-    pub fn preemption(&self) -> Option<&str> {
+    pub fn preemption_message(&self) -> Option<&str> {
         let conditions = self.workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        self.gives_back?;
-        Some(condition::get(conditions, PARTLY_PREEMPTED)?.message.as_str())
+        self.preempted_part?;
+        Some(condition::get(conditions, PARTIALLY_PREEMPTED)?.message.as_str())
     }
 
     /// Returns the number of pods of the current shape that the slice covers, by group of a member.
-    pub fn grant(&self, member: &Member) -> BTreeMap<String, u32> {
+    pub fn granted_pods(&self, member: &Member) -> BTreeMap<String, u32> {
         let Some(share) = self.record.member(&member.uid) else { return BTreeMap::new() };
         let groups = member.groups.iter().flatten();
-        let most = |group: &Group| if self.gives_back == Some(Part::Replicas) { group.fewest } else { u32::MAX };
+        let most = |group: &PodGroupDemand| {
+            if self.preempted_part == Some(PreemptiblePart::Replicas) { group.min_pods } else { u32::MAX }
+        };
         groups.map(|group| (group.name.clone(), share.count(&group.name, &group.shape).min(most(group)))).collect()
     }
 
     /// Returns the number of covered pods of another shape than the current template of their
     /// group, by group of a member.
-    pub fn earlier(&self, member: &Member) -> BTreeMap<String, u32> {
+    pub fn outdated_pods(&self, member: &Member) -> BTreeMap<String, u32> {
         let mut earlier = BTreeMap::new();
         let Some(share) = self.record.member(&member.uid) else { return earlier };
-        let is_present = |share: &&Share| member.groups.iter().flatten().any(|group| group.kind() == share.kind());
+        let is_present = |share: &&PodShare| member.groups.iter().flatten().any(|group| group.kind() == share.kind());
         for share in share.pods.iter().filter(|share| !is_present(share)) {
             *earlier.entry(share.group.clone()).or_default() += share.count;
         }
@@ -106,28 +108,28 @@ impl Slice<'_> {
     }
 }
 
-fn phase_of(workload: &Workload) -> Phase {
+fn phase_of(workload: &Workload) -> SlicePhase {
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let is_true = |kind| condition::is_true(conditions, kind);
     if is_true(names::FINISHED) {
-        Phase::Finished
+        SlicePhase::Finished
     } else if workload.metadata.deletion_timestamp.is_some() {
-        Phase::Going
+        SlicePhase::Terminating
     } else if !is_true(names::QUOTA_RESERVED) {
-        Phase::Waiting
+        SlicePhase::Pending
     } else if is_true(names::EVICTED) {
-        Phase::Evicted
+        SlicePhase::Evicted
     } else if is_true(names::ADMITTED) {
-        Phase::Admitted
+        SlicePhase::Admitted
     } else {
         // Quota is reserved, but the slice is not admitted: no pod may run yet.
-        Phase::Waiting
+        SlicePhase::Pending
     }
 }
 
 /// Returns all slices of a job, oldest first.
 pub fn slices_of<'a>(workloads: impl IntoIterator<Item = &'a Workload>) -> Vec<Slice<'a>> {
-    let mut slices: Vec<Slice<'a>> = workloads.into_iter().map(Slice::of).collect();
+    let mut slices: Vec<Slice<'a>> = workloads.into_iter().map(Slice::from_workload).collect();
     slices.sort_by_key(|slice| (slice.record.sequence, slice.workload.name_any()));
     slices
 }
@@ -136,27 +138,27 @@ pub fn slices_of<'a>(workloads: impl IntoIterator<Item = &'a Workload>) -> Vec<S
 /// admitted and not evicted. Older slices count as finished, even before their Finished condition
 /// is set.
 pub fn covering<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
-    newest_holder(slices).filter(|slice| slice.phase == Phase::Admitted)
+    newest_holder(slices).filter(|slice| slice.phase == SlicePhase::Admitted)
 }
 
 /// Returns true if the covering slice covers all of `wanted`.
-pub(super) fn is_paid_for(wanted: &Record, slices: &[Slice<'_>]) -> bool {
-    covering(slices).is_some_and(|held| fits_within(&wanted.counts(), &held.granted()))
+pub(super) fn is_covered(wanted: &SliceRecord, slices: &[Slice<'_>]) -> bool {
+    covering(slices).is_some_and(|held| fits_within(&wanted.counts(), &held.granted_counts()))
 }
 
 /// Returns the newest slice that holds quota; `None` if none does.
 pub(super) fn newest_holder<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
     let holds = |slice: &&Slice<'_>| match slice.phase {
-        Phase::Admitted | Phase::Evicted => true,
-        Phase::Going => holds_quota(slice.workload),
-        Phase::Waiting | Phase::Finished => false,
+        SlicePhase::Admitted | SlicePhase::Evicted => true,
+        SlicePhase::Terminating => holds_quota(slice.workload),
+        SlicePhase::Pending | SlicePhase::Finished => false,
     };
     slices.iter().rev().find(holds)
 }
 
 /// Returns the newest pending slice; `None` if there is none.
-pub fn waiting<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
-    slices.iter().rev().find(|slice| slice.phase == Phase::Waiting)
+pub fn pending<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
+    slices.iter().rev().find(|slice| slice.phase == SlicePhase::Pending)
 }
 
 /// Returns true if a Workload has its quota reserved.

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::census::PodKind;
-use super::record::MemberShare;
+use super::pod_classifier::PodKind;
+use super::slice_record::MemberShare;
 use super::slices::Slice;
-use super::{JobView, Leave, Member};
+use super::{Member, PodAssignment, ReconcileContext};
 use sluice_plan::{ObjectRef, Plan};
 
 /// Pod that still has its scheduling gate.
@@ -23,25 +23,25 @@ pub struct GatedPod {
     /// Replica that the pod is a host of; `None` for single-host replicas.
     pub replica: Option<String>,
     /// Index of its replica in the group, from 0; `None` without a replica index label.
-    pub index: Option<u32>,
+    pub replica_index: Option<u32>,
     /// Creation time.
-    pub since: Option<Timestamp>,
+    pub created_at: Option<Timestamp>,
 }
 
 /// Ungates the pods that the covering slice covers. No pod is ungated while a write to the slice is
 /// in flight: that write may revoke the quota.
-pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>, plan: &mut Plan) {
+pub fn plan(view: &ReconcileContext<'_>, members: &[Member], covering: Option<&Slice<'_>>, plan: &mut Plan) {
     let Some(slice) = covering else { return };
-    let is_running = |member: &&Member| member.open && !member.going && !member.preempted;
-    for member in members.iter().filter(is_running).filter(|member| !member.gated.is_empty()) {
+    let is_running = |member: &&Member| member.is_open && !member.is_terminating && !member.is_preempted;
+    for member in members.iter().filter(is_running).filter(|member| !member.gated_pods.is_empty()) {
         let Some(share) = slice.record.member(&member.uid) else { continue };
         let mut released: BTreeMap<&str, u32> = BTreeMap::new();
-        for pod in within(member, share) {
+        for pod in covered_pods(member, share) {
             let Some(pod_set) = share.pod_set_of(&pod.kind) else { continue };
             let placement = (view.placement)(&slice.flavors(pod_set));
-            let leave = Leave { kind: pod.kind.clone(), pod_set: pod_set.to_owned(), placement };
-            let Some(write) = view.job.release(&member.name, &pod.name, &leave) else { continue };
-            plan.write(write.while_quiet([ObjectRef::of(slice.workload)]));
+            let leave = PodAssignment { kind: pod.kind.clone(), pod_set: pod_set.to_owned(), placement };
+            let Some(write) = view.job.ungate_pod(&member.name, &pod.name, &leave) else { continue };
+            plan.write(write.blocked_while_in_flight([ObjectRef::of(slice.workload)]));
             *released.entry(&pod.kind.group).or_default() += 1;
         }
         for (group, released) in released {
@@ -50,14 +50,14 @@ pub fn plan(view: &JobView<'_>, members: &[Member], covering: Option<&Slice<'_>>
             let (kind, member) = (view.job.member_kind(), &member.name);
             let pods = if released == 1 { "pod" } else { "pods" };
             let message = format!("Ungated {released} {pods} of {of_group}{kind} {member}: covered by slice {name}");
-            plan.notes.push(view.job.note("PodsUngated", &message));
+            plan.events.push(view.job.event("PodsUngated", &message));
         }
     }
 }
 
 /// Returns the gated pods of a member that the share covers in addition to its live pods: whole
 /// replicas only, oldest of a kind first.
-fn within<'m>(member: &'m Member, share: &MemberShare) -> Vec<&'m GatedPod> {
+fn covered_pods<'m>(member: &'m Member, share: &MemberShare) -> Vec<&'m GatedPod> {
     let mut capacity: BTreeMap<PodKind, u32> = BTreeMap::new();
     for pods in &share.pods {
         *capacity.entry(pods.kind()).or_default() += pods.count;
@@ -66,7 +66,7 @@ fn within<'m>(member: &'m Member, share: &MemberShare) -> Vec<&'m GatedPod> {
         *capacity = capacity.saturating_sub(member.live_pods.get(kind).copied().unwrap_or(0));
     }
     let mut pods = Vec::new();
-    for replica in replicas(member) {
+    for replica in by_replica(member) {
         let mut left = capacity.clone();
         let take = |pod: &&GatedPod| match left.get_mut(&pod.kind) {
             Some(left) if *left > 0 => {
@@ -89,9 +89,9 @@ fn within<'m>(member: &'m Member, share: &MemberShare) -> Vec<&'m GatedPod> {
 }
 
 /// Returns the gated pods of a member by replica, oldest first, and then by replica index.
-fn replicas(member: &Member) -> Vec<Vec<&GatedPod>> {
-    let mut pods: Vec<&GatedPod> = member.gated.iter().collect();
-    pods.sort_by_key(|pod| (pod.since, pod.index, &pod.name));
+fn by_replica(member: &Member) -> Vec<Vec<&GatedPod>> {
+    let mut pods: Vec<&GatedPod> = member.gated_pods.iter().collect();
+    pods.sort_by_key(|pod| (pod.created_at, pod.replica_index, &pod.name));
     let mut replicas: Vec<Vec<&GatedPod>> = Vec::new();
     let mut positions: BTreeMap<(&String, &String), usize> = BTreeMap::new();
     for pod in pods {
@@ -115,7 +115,7 @@ mod tests {
 
     use rstest::rstest;
 
-    use super::super::record::Share;
+    use super::super::slice_record::PodShare;
     use super::*;
 
     fn small(shape: &str) -> PodKind {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     fn covered(pods: &[(&str, u32)]) -> MemberShare {
-        let pods = pods.iter().map(|(shape, count)| Share {
+        let pods = pods.iter().map(|(shape, count)| PodShare {
             group: "small".to_owned(),
             shape: (*shape).to_owned(),
             pod_set: "small".to_owned(),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     fn released<'m>(member: &'m Member, share: &MemberShare) -> Vec<&'m str> {
-        within(member, share).iter().map(|pod| pod.name.as_str()).collect()
+        covered_pods(member, share).iter().map(|pod| pod.name.as_str()).collect()
     }
 
     /// Two pods of `small` run, and these are gated: name, replica and creation time in seconds.
@@ -143,21 +143,21 @@ mod tests {
             name: (*name).to_owned(),
             kind: small("now"),
             replica: replica.map(str::to_owned),
-            index: None,
-            since: Timestamp::from_second(*since).ok(),
+            replica_index: None,
+            created_at: Timestamp::from_second(*since).ok(),
         });
         Member {
             name: "a".to_owned(),
             uid: "a".to_owned(),
             groups: Arc::new(Ok(Vec::new())),
-            open: true,
-            going: false,
-            surge: false,
-            preempted: false,
+            is_open: true,
+            is_terminating: false,
+            is_surge: false,
+            is_preempted: false,
             live_pods: [(small("now"), 2)].into(),
-            gated: gated.collect(),
+            gated_pods: gated.collect(),
             ready_pods: BTreeMap::new(),
-            strangers: BTreeMap::new(),
+            unknown_kinds: BTreeMap::new(),
         }
     }
 
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn pod_with_the_lower_replica_index_is_ungated_first_at_equal_age() {
         let mut member = member(&[("a", None, 5), ("b", None, 5)]);
-        (member.gated[0].index, member.gated[1].index) = (Some(10), Some(9));
+        (member.gated_pods[0].replica_index, member.gated_pods[1].replica_index) = (Some(10), Some(9));
         assert_eq!(released(&member, &covered(&[("now", 3)])), ["b"]);
     }
 
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn gated_pod_of_an_earlier_template_needs_separate_quota_and_blocks_no_other_pod() {
         let mut member = member(&[("before", None, 1), ("now", None, 2), ("later", None, 3)]);
-        member.gated[0].kind = small("before");
+        member.gated_pods[0].kind = small("before");
 
         assert_eq!(released(&member, &covered(&[("now", 3)])), ["now"]);
         assert_eq!(released(&member, &covered(&[("now", 3), ("before", 1)])), ["before", "now"]);

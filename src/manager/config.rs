@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use sluice_engine::Habits;
-use sluice_jobframework::managed::Rules;
+use sluice_engine::OperatorConfig;
+use sluice_jobframework::managed::ManagedJobsPolicy;
 use sluice_queue as queue;
 
 /// Configuration of the manager, with defaults applied.
@@ -15,11 +15,11 @@ pub struct ManagerConfig {
     /// True if the Ray operator runs.
     pub ray_operator: bool,
     /// Address of `/metrics`; None if metrics are not served.
-    pub metrics: Option<SocketAddr>,
+    pub metrics_address: Option<SocketAddr>,
     /// Address of `/healthz` and `/readyz`; None if they are not served.
-    pub health: Option<SocketAddr>,
+    pub health_address: Option<SocketAddr>,
     /// Address of the admission webhook; None if it is not served.
-    pub webhook: Option<SocketAddr>,
+    pub webhook_address: Option<SocketAddr>,
     /// True if the manager acts only while it holds the leader Lease.
     pub leader_elect: bool,
     /// Namespace of the leader Lease; None for the namespace that the process runs in.
@@ -31,9 +31,9 @@ pub struct ManagerConfig {
     /// File to which the decision log is appended; None if there is no log.
     pub decision_log: Option<PathBuf>,
     /// Settings of the scheduler.
-    pub queue: queue::Settings,
+    pub scheduler: queue::Settings,
     /// Policy that selects the jobs to manage.
-    pub jobs: Rules,
+    pub managed_jobs: ManagedJobsPolicy,
     /// Operator defaults for settings that a RayService or RayCluster leaves unset.
-    pub habits: Habits,
+    pub operator_config: OperatorConfig,
 }

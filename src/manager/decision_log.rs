@@ -16,11 +16,11 @@ use sluice_metrics::Metrics;
 
 /// Maximum backlog in bytes. A log with a gap can't be replayed, so it ends when the backlog is
 /// larger.
-const BACKLOG: usize = 256 << 20;
+const MAX_BACKLOG_BYTES: usize = 256 << 20;
 /// Delay before a failed write is retried.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum time that a shutdown waits for the last lines.
-const PATIENCE: Duration = Duration::from_secs(2);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Handle of the thread that writes the decision log.
 pub(super) struct DecisionLog {
@@ -33,7 +33,7 @@ pub(super) struct DecisionLog {
 
 /// Error: the backlog exceeds its limit.
 #[derive(Debug)]
-pub(super) struct Overrun;
+pub(super) struct BacklogExceeded;
 
 impl DecisionLog {
     /// Starts the thread that appends to the file at `path`, which is created if it doesn't exist.
@@ -53,28 +53,28 @@ impl DecisionLog {
             // The receiver is gone if the shutdown timed out.
             let _ = end.send(());
         })?;
-        Ok(Self { lines, backlog, limit: BACKLOG, done })
+        Ok(Self { lines, backlog, limit: MAX_BACKLOG_BYTES, done })
     }
 
     /// Queues lines for writing.
     ///
     /// # Errors
     /// If the backlog exceeds its limit. The lines are lost, which makes all later ones useless.
-    pub(super) fn write(&self, lines: Vec<u8>) -> Result<(), Overrun> {
+    pub(super) fn write(&self, lines: Vec<u8>) -> Result<(), BacklogExceeded> {
         if lines.is_empty() {
             return Ok(());
         }
         if self.backlog.load(Ordering::Relaxed) > self.limit {
-            return Err(Overrun);
+            return Err(BacklogExceeded);
         }
         self.backlog.fetch_add(lines.len(), Ordering::Relaxed);
-        self.lines.send(lines).map_err(|_| Overrun)
+        self.lines.send(lines).map_err(|_| BacklogExceeded)
     }
 
     /// Waits up to [`PATIENCE`] for the last lines to be written.
     pub(super) async fn finish(self) {
         drop(self.lines);
-        if tokio::time::timeout(PATIENCE, self.done).await.is_err() {
+        if tokio::time::timeout(FINISH_TIMEOUT, self.done).await.is_err() {
             error!("could not write the last lines of the decision log in time");
         }
     }
@@ -104,11 +104,11 @@ impl LogWriter {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
-                    self.metrics.decision_log_failed();
+                    self.metrics.record_decision_log_failure();
                     if !std::mem::replace(&mut self.is_failing, true) {
                         error!(file = %self.path.display(), %error, "writing the decision log failed; retrying");
                     }
-                    std::thread::sleep(PAUSE);
+                    std::thread::sleep(RETRY_DELAY);
                 }
             }
         }
@@ -147,9 +147,9 @@ mod tests {
     use super::*;
 
     /// Temporary directory, removed on drop.
-    struct Folder(PathBuf);
+    struct TempDirectory(PathBuf);
 
-    impl Folder {
+    impl TempDirectory {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("sluice-decision-log-{}-{name}", std::process::id()));
             std::fs::create_dir_all(&path).expect("a temporary folder");
@@ -157,21 +157,21 @@ mod tests {
         }
     }
 
-    impl Drop for Folder {
+    impl Drop for TempDirectory {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
     }
 
     fn failures(metrics: &Metrics) -> String {
-        let exposition = metrics.exposition();
+        let exposition = metrics.encode_text();
         let line = exposition.lines().find(|line| line.starts_with("sluice_decision_log_failures_total"));
         line.expect("the metric").to_owned()
     }
 
     #[tokio::test]
     async fn lines_are_appended_and_an_incomplete_line_is_terminated() {
-        let folder = Folder::new("append");
+        let folder = TempDirectory::new("append");
         let file = folder.0.join("log");
         std::fs::write(&file, "first\ncut o").expect("a file");
 
@@ -185,7 +185,7 @@ mod tests {
 
     #[tokio::test]
     async fn failed_write_is_counted_and_retried_until_it_succeeds() {
-        let folder = Folder::new("retry");
+        let folder = TempDirectory::new("retry");
         let (later, metrics) = (folder.0.join("later"), Metrics::default());
 
         let log = DecisionLog::start(later.join("log"), metrics.clone()).expect("a thread");
@@ -202,7 +202,7 @@ mod tests {
 
     #[tokio::test]
     async fn lines_are_refused_when_the_backlog_exceeds_its_limit() {
-        let folder = Folder::new("overrun");
+        let folder = TempDirectory::new("overrun");
 
         let mut log = DecisionLog::start(folder.0.join("no/such/folder"), Metrics::default()).expect("a thread");
         log.limit = 1;

@@ -60,5 +60,5 @@ async fn ready(State(readiness): State<Readiness>) -> Response {
 
 async fn exposition(State(metrics): State<Metrics>) -> Response {
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, content_type)], metrics.exposition()).into_response()
+    ([(header::CONTENT_TYPE, content_type)], metrics.encode_text()).into_response()
 }

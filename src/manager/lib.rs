@@ -4,10 +4,10 @@
 mod config;
 mod decision_log;
 mod error;
+mod event_recorder;
 pub mod http;
 mod leader;
 mod listing;
-mod notes;
 mod watches;
 mod writer;
 
@@ -33,17 +33,17 @@ use tracing::{error, info};
 pub use config::ManagerConfig;
 use decision_log::DecisionLog;
 pub use error::Error;
+use event_recorder::EventRecorder;
 use http::Readiness;
 pub use listing::{ListError, list_objects};
-use notes::Notes;
-use sluice_api::gateway::{Gateway, GatewayClass, HTTPRoute};
+use sluice_api::gateway_api::{Gateway, GatewayClass, HTTPRoute};
 use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
 use sluice_api::ray::{RayCluster, RayJob, RayService, names};
 use sluice_clock::Clock;
-use sluice_dashboard::{Dashboards, Reach};
+use sluice_dashboard::{DashboardAccess, DashboardClient};
+use sluice_engine::cluster_state::{Object, SecretMeta};
 use sluice_engine::tokens::TokenKey;
-use sluice_engine::world::{Object, SecretMeta};
-use sluice_engine::{Effect, Engine, Event, Halves};
+use sluice_engine::{Command, Components, Engine, EngineInput};
 use sluice_jobframework::batch_job::JOB_NAME_LABEL;
 use sluice_metrics::Metrics;
 use sluice_webhook as webhook;
@@ -51,12 +51,12 @@ use watches::Watches;
 use writer::Writer;
 
 /// Capacity of the channel to the engine. When it is full, the watches block.
-const EVENTS: usize = 4096;
+const EVENT_CHANNEL_CAPACITY: usize = 4096;
 /// Maximum number of events that the engine handles in one step. One decision for many events is
 /// cheaper and just as good.
-const BATCH: usize = 1024;
+const MAX_BATCH: usize = 1024;
 /// Maximum time that a shutdown waits for the writes in flight.
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the manager until SIGTERM or SIGINT.
 ///
@@ -68,13 +68,13 @@ pub async fn run(config: ManagerConfig) -> Result<(), Error> {
     let client = connect().await?;
     let tokens = TokenKey::random().map_err(|_| Error::TokenKey)?;
     let (metrics, readiness) = (Metrics::default(), Readiness::default());
-    if let Some(address) = config.health {
+    if let Some(address) = config.health_address {
         http::serve(address, http::health_routes(readiness.clone())).await?;
     }
-    if let Some(address) = config.metrics {
+    if let Some(address) = config.metrics_address {
         http::serve(address, http::metrics_routes(metrics.clone())).await?;
     }
-    if let Some(address) = config.webhook {
+    if let Some(address) = config.webhook_address {
         let namespace = client.default_namespace().to_owned();
         let external_ray_operator = config.queue_manager && !config.ray_operator;
         webhook::start(
@@ -82,7 +82,7 @@ pub async fn run(config: ManagerConfig) -> Result<(), Error> {
             Clock::system(),
             address,
             &namespace,
-            config.jobs.clone(),
+            config.managed_jobs.clone(),
             external_ray_operator,
         )?;
     }
@@ -104,7 +104,7 @@ pub async fn run(config: ManagerConfig) -> Result<(), Error> {
     tokio::select! {
         biased;
         reason = lost => Err(reason),
-        result = manage(client, Clock::system(), tokens, &config, metrics, readiness, stop) => result,
+        result = run_with_client(client, Clock::system(), tokens, &config, metrics, readiness, stop) => result,
     }
 }
 
@@ -113,7 +113,7 @@ pub async fn run(config: ManagerConfig) -> Result<(), Error> {
 ///
 /// # Errors
 /// If the thread that writes the decision log can't be started.
-pub async fn manage(
+pub async fn run_with_client(
     client: Client,
     clock: Clock,
     tokens: TokenKey,
@@ -158,12 +158,12 @@ fn stop_signal() -> Result<CancellationToken, Error> {
 struct Manager {
     clock: Clock,
     engine: Engine,
-    events: mpsc::Receiver<Event>,
-    own_events: mpsc::Sender<Event>,
+    events: mpsc::Receiver<EngineInput>,
+    event_sender: mpsc::Sender<EngineInput>,
     writer: Writer,
-    notes: Notes,
+    event_recorder: EventRecorder,
     decision_log: Option<DecisionLog>,
-    dashboards: Dashboards,
+    dashboards: DashboardClient,
     metrics: Metrics,
     readiness: Readiness,
     /// Watch tasks, which are aborted on drop.
@@ -179,30 +179,31 @@ impl Manager {
         metrics: Metrics,
         readiness: Readiness,
     ) -> Result<Self, Error> {
-        let (own_events, events) = mpsc::channel(EVENTS);
-        let halves = Halves { queue_manager: config.queue_manager, ray_operator: config.ray_operator };
+        let (own_events, events) = mpsc::channel(EVENT_CHANNEL_CAPACITY);
+        let halves = Components { queue_manager: config.queue_manager, ray_operator: config.ray_operator };
         let mut watches = Watches::new(client.clone(), own_events.clone(), config.namespaces.clone());
         watch_kinds(&mut watches, halves);
         let (scopes, tasks) = watches.finish();
-        let engine = Engine::new(halves, config.queue.clone(), scopes, tokens);
-        let mut engine = engine.managing(config.jobs.clone()).operating(config.habits);
+        let engine = Engine::new(halves, config.scheduler.clone(), scopes, tokens);
+        let mut engine =
+            engine.with_managed_jobs(config.managed_jobs.clone()).with_operator_config(config.operator_config);
         let start_log = |path: &PathBuf| {
             DecisionLog::start(path.clone(), metrics.clone())
                 .map_err(|source| Error::DecisionLog { path: path.clone(), source })
         };
         let decision_log = config.decision_log.as_ref().map(start_log).transpose()?;
         if decision_log.is_some() {
-            engine = engine.keeping_decision_log();
+            engine = engine.with_decision_log();
         }
         Ok(Self {
             engine,
             decision_log,
             events,
             writer: Writer::new(client.clone(), own_events.clone(), metrics.clone()),
-            notes: Notes::start(client.clone(), clock.clone(), instance()),
-            dashboards: Dashboards::new(client, clock.clone(), reach(config)),
+            event_recorder: EventRecorder::start(client.clone(), clock.clone(), reporting_instance()),
+            dashboards: DashboardClient::new(client, clock.clone(), dashboard_access(config)),
             clock,
-            own_events,
+            event_sender: own_events,
             metrics,
             readiness,
             _watches: tasks,
@@ -210,25 +211,25 @@ impl Manager {
     }
 
     async fn run(mut self, stop: CancellationToken) -> Result<(), Error> {
-        let mut batch = Vec::with_capacity(BATCH);
+        let mut batch = Vec::with_capacity(MAX_BATCH);
         loop {
-            let wake = self.engine.next_wake().map(|at| self.until(at));
+            let wake = self.engine.next_deadline().map(|at| self.instant_of(at));
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                received = self.events.recv_many(&mut batch, BATCH) => if received == 0 { break },
+                received = self.events.recv_many(&mut batch, MAX_BATCH) => if received == 0 { break },
                 () = sleep_until(wake) => {}
             }
             self.step(&mut batch);
         }
         info!("stopping");
-        self.finish_writes().await;
+        self.drain_writes().await;
         Ok(())
     }
 
-    fn step(&mut self, batch: &mut Vec<Event>) {
+    fn step(&mut self, batch: &mut Vec<EngineInput>) {
         for event in batch.iter() {
-            self.measure(event);
+            self.record_metrics(event);
         }
         let was_synced = self.engine.is_synced();
         let effects = self.engine.step(self.clock.now(), batch.drain(..));
@@ -239,21 +240,21 @@ impl Manager {
         }
         for effect in effects {
             match effect {
-                Effect::Write(id, write) => self.writer.send(id, write),
-                Effect::Note(note) => self.notes.publish(note),
-                Effect::Serve(call) => {
-                    let (dashboards, answers) = (self.dashboards.clone(), self.own_events.clone());
+                Command::Write(id, write) => self.writer.send(id, write),
+                Command::EmitEvent(note) => self.event_recorder.record(note),
+                Command::CallServe(call) => {
+                    let (dashboards, answers) = (self.dashboards.clone(), self.event_sender.clone());
                     tokio::spawn(async move {
                         let reply = dashboards.call(&call).await;
                         // The receiver is dropped only on shutdown.
-                        let _ = answers.send(Event::Served(reply)).await;
+                        let _ = answers.send(EngineInput::ServeReplied(reply)).await;
                     });
                 }
             }
         }
     }
 
-    fn until(&self, at: Timestamp) -> Instant {
+    fn instant_of(&self, at: Timestamp) -> Instant {
         let wait = self.clock.now().duration_until(at);
         Instant::now() + Duration::try_from(wait).unwrap_or(Duration::ZERO)
     }
@@ -262,16 +263,16 @@ impl Manager {
         let Some(log) = &self.decision_log else { return };
         if log.write(self.engine.take_decision_log()).is_err() {
             error!("closing the decision log: its backlog exceeds the limit");
-            self.engine.end_decision_log();
+            self.engine.stop_decision_log();
             self.decision_log = None;
         }
     }
 
-    fn measure(&self, event: &Event) {
+    fn record_metrics(&self, event: &EngineInput) {
         match event {
-            Event::Applied(Object::ClusterQueue(queue)) => self.metrics.queue_changed(queue),
-            Event::Deleted(Object::ClusterQueue(queue)) => {
-                self.metrics.queue_gone(queue.metadata.name.as_deref().unwrap_or_default());
+            EngineInput::Applied(Object::ClusterQueue(queue)) => self.metrics.set_cluster_queue(queue),
+            EngineInput::Deleted(Object::ClusterQueue(queue)) => {
+                self.metrics.remove_cluster_queue(queue.metadata.name.as_deref().unwrap_or_default());
             }
             _ => {}
         }
@@ -279,12 +280,12 @@ impl Manager {
 
     /// Waits for the writes in flight, so that a planned shutdown interrupts none. (Nothing is lost
     /// if this is cut short: the next process plans from the state that it finds.)
-    async fn finish_writes(mut self) {
-        self.engine.stop();
-        let deadline = Instant::now() + STOP_PATIENCE;
+    async fn drain_writes(mut self) {
+        self.engine.drain();
+        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         let mut batch = Vec::new();
-        while !self.engine.is_quiet() {
-            match tokio::time::timeout_at(deadline, self.events.recv_many(&mut batch, BATCH)).await {
+        while !self.engine.is_idle() {
+            match tokio::time::timeout_at(deadline, self.events.recv_many(&mut batch, MAX_BATCH)).await {
                 Ok(received) if received > 0 => drop(self.engine.step(self.clock.now(), batch.drain(..))),
                 _ => break,
             }
@@ -296,18 +297,18 @@ impl Manager {
     }
 }
 
-fn watch_kinds(watches: &mut Watches, halves: Halves) {
+fn watch_kinds(watches: &mut Watches, halves: Components) {
     watches.namespaced::<RayCluster>(None);
     watches.namespaced::<RayService>(None);
     watches.namespaced::<Pod>(Some(names::CLUSTER_LABEL));
     if halves.queue_manager {
-        watches.cluster::<ClusterQueue>();
-        watches.cluster::<Cohort>();
-        watches.cluster::<ResourceFlavor>();
-        watches.cluster::<WorkloadPriorityClass>();
-        watches.cluster::<PriorityClass>();
-        watches.cluster::<Namespace>();
-        watches.cluster::<RuntimeClass>();
+        watches.cluster_scoped::<ClusterQueue>();
+        watches.cluster_scoped::<Cohort>();
+        watches.cluster_scoped::<ResourceFlavor>();
+        watches.cluster_scoped::<WorkloadPriorityClass>();
+        watches.cluster_scoped::<PriorityClass>();
+        watches.cluster_scoped::<Namespace>();
+        watches.cluster_scoped::<RuntimeClass>();
         watches.namespaced::<LimitRange>(None);
         watches.namespaced::<LocalQueue>(None);
         watches.namespaced::<Workload>(None);
@@ -316,7 +317,7 @@ fn watch_kinds(watches: &mut Watches, halves: Halves) {
     }
     if halves.queue_manager && !halves.ray_operator {
         // KubeRay runs RayJobs and installs their CRD.
-        watches.namespaced_of_others::<RayJob>();
+        watches.optional_namespaced::<RayJob>();
     }
     if halves.ray_operator && !halves.queue_manager {
         // Jobs that delete the GCS data of RayClusters from Redis.
@@ -330,9 +331,9 @@ fn watch_kinds(watches: &mut Watches, halves: Halves) {
         watches.namespaced::<ServiceAccount>(None);
         // Only the metadata of Secrets is requested, so no secret data is received.
         watches.namespaced::<SecretMeta>(None);
-        watches.namespaced_of_others::<Gateway>();
-        watches.namespaced_of_others::<HTTPRoute>();
-        watches.cluster_of_others::<GatewayClass>();
+        watches.optional_namespaced::<Gateway>();
+        watches.optional_namespaced::<HTTPRoute>();
+        watches.optional_cluster_scoped::<GatewayClass>();
         watches.namespaced::<Role>(None);
         watches.namespaced::<RoleBinding>(None);
     }
@@ -340,16 +341,16 @@ fn watch_kinds(watches: &mut Watches, halves: Halves) {
 
 /// Returns the way to reach the Ray dashboard. KubeRay 1.7 reads the cluster domain from the same
 /// environment variable.
-fn reach(config: &ManagerConfig) -> Reach {
+fn dashboard_access(config: &ManagerConfig) -> DashboardAccess {
     if config.use_kubernetes_proxy {
-        return Reach::ApiServer;
+        return DashboardAccess::ApiServer;
     }
     let cluster_domain = std::env::var("CLUSTER_DOMAIN").unwrap_or_else(|_| "cluster.local".into());
-    Reach::Network { cluster_domain }
+    DashboardAccess::Network { cluster_domain }
 }
 
 /// Returns the `reportingInstance` of Events.
-fn instance() -> String {
+fn reporting_instance() -> String {
     std::env::var("HOSTNAME").map_or_else(|_| "sluice".into(), |host| format!("sluice-{host}"))
 }
 

@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
 use sluice_api::ray::{RayCluster, RayJob, RayService, names};
-use sluice_engine::world::{Kind, Object, received};
+use sluice_engine::cluster_state::{Object, WatchedKind, strip_and_wrap};
 use sluice_jobframework::batch_job::JOB_NAME_LABEL;
 
 /// Error of listing the objects of one kind.
@@ -52,10 +52,14 @@ pub async fn list_objects(client: &Client) -> Result<Vec<Object>, ListError> {
     Ok(objects)
 }
 
-async fn list<K: Kind>(client: &Client, label: Option<&str>, objects: &mut Vec<Object>) -> Result<(), ListError> {
+async fn list<K: WatchedKind>(
+    client: &Client,
+    label: Option<&str>,
+    objects: &mut Vec<Object>,
+) -> Result<(), ListError> {
     let params = label.map_or_else(ListParams::default, |label| ListParams::default().labels(label));
     match Api::<K>::all(client.clone()).list(&params).await {
-        Ok(listed) => objects.extend(listed.items.into_iter().map(received)),
+        Ok(listed) => objects.extend(listed.items.into_iter().map(strip_and_wrap)),
         // KubeRay installs the RayJob CRD; without it there are no RayJobs.
         Err(kube::Error::Api(status)) if status.code == 404 && K::kind(&()) == "RayJob" => {}
         Err(source) => return Err(ListError { kind: K::kind(&()).into_owned(), source: Box::new(source) }),

@@ -8,13 +8,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
-use sluice_engine::world::{Kind, received, slim};
-use sluice_engine::{Event, Scope};
+use sluice_engine::cluster_state::{WatchedKind, strip_and_wrap, strip_unused_metadata};
+use sluice_engine::{EngineInput, Scope};
 
 /// Starts watches in the configured namespaces.
 pub(super) struct Watches {
     client: Client,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<EngineInput>,
     namespaces: Vec<String>,
     tasks: JoinSet<()>,
     scopes: Vec<Scope>,
@@ -23,45 +23,45 @@ pub(super) struct Watches {
 impl Watches {
     /// Creates a set of watches that send to `events`. Namespaced kinds are watched in
     /// `namespaces`, or in all namespaces if that is empty.
-    pub(super) fn new(client: Client, events: mpsc::Sender<Event>, namespaces: Vec<String>) -> Self {
+    pub(super) fn new(client: Client, events: mpsc::Sender<EngineInput>, namespaces: Vec<String>) -> Self {
         Self { client, events, namespaces, tasks: JoinSet::new(), scopes: Vec::new() }
     }
 
     /// Watches a cluster-scoped kind.
-    pub(super) fn cluster<K>(&mut self)
+    pub(super) fn cluster_scoped<K>(&mut self)
     where
-        K: Kind + Resource<Scope = k8s_openapi::ClusterResourceScope>,
+        K: WatchedKind + Resource<Scope = k8s_openapi::ClusterResourceScope>,
     {
-        self.start(Api::<K>::all(self.client.clone()), None, None, Kinds::Ours);
+        self.start(Api::<K>::all(self.client.clone()), None, None, CrdPresence::Required);
     }
 
     /// Watches a cluster-scoped kind whose CRD may be missing; it then has no objects.
-    pub(super) fn cluster_of_others<K>(&mut self)
+    pub(super) fn optional_cluster_scoped<K>(&mut self)
     where
-        K: Kind + Resource<Scope = k8s_openapi::ClusterResourceScope>,
+        K: WatchedKind + Resource<Scope = k8s_openapi::ClusterResourceScope>,
     {
-        self.start(Api::<K>::all(self.client.clone()), None, None, Kinds::OfOthers);
+        self.start(Api::<K>::all(self.client.clone()), None, None, CrdPresence::Optional);
     }
 
     /// Watches a namespaced kind, restricted to the objects with label `label` if it is set.
     pub(super) fn namespaced<K>(&mut self, label: Option<&'static str>)
     where
-        K: Kind + Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+        K: WatchedKind + Resource<Scope = k8s_openapi::NamespaceResourceScope>,
     {
-        self.namespaced_of::<K>(label, Kinds::Ours);
+        self.start_namespaced::<K>(label, CrdPresence::Required);
     }
 
     /// Watches a namespaced kind whose CRD may be missing; it then has no objects.
-    pub(super) fn namespaced_of_others<K>(&mut self)
+    pub(super) fn optional_namespaced<K>(&mut self)
     where
-        K: Kind + Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+        K: WatchedKind + Resource<Scope = k8s_openapi::NamespaceResourceScope>,
     {
-        self.namespaced_of::<K>(None, Kinds::OfOthers);
+        self.start_namespaced::<K>(None, CrdPresence::Optional);
     }
 
-    fn namespaced_of<K>(&mut self, label: Option<&'static str>, kinds: Kinds)
+    fn start_namespaced<K>(&mut self, label: Option<&'static str>, kinds: CrdPresence)
     where
-        K: Kind + Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+        K: WatchedKind + Resource<Scope = k8s_openapi::NamespaceResourceScope>,
     {
         if self.namespaces.is_empty() {
             return self.start(Api::<K>::all(self.client.clone()), None, label, kinds);
@@ -76,26 +76,38 @@ impl Watches {
         (self.scopes, self.tasks)
     }
 
-    fn start<K: Kind>(&mut self, api: Api<K>, namespace: Option<String>, label: Option<&'static str>, kinds: Kinds) {
+    fn start<K: WatchedKind>(
+        &mut self,
+        api: Api<K>,
+        namespace: Option<String>,
+        label: Option<&'static str>,
+        kinds: CrdPresence,
+    ) {
         let config = label.map_or_else(Config::default, |label| Config::default().labels(label));
         let scope = Scope { kind: K::kind(&()).into_owned(), namespace, label };
         self.scopes.push(scope.clone());
-        self.tasks.spawn(follow(api, config, scope, kinds, self.events.clone()));
+        self.tasks.spawn(forward(api, config, scope, kinds, self.events.clone()));
     }
 }
 
 /// Presence of the definition of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kinds {
+enum CrdPresence {
     /// Built in, or installed with `config/crd`.
-    Ours,
+    Required,
     /// Installed by another project, perhaps later or never.
-    OfOthers,
+    Optional,
 }
 
 /// Forwards one watch until the receiver is dropped. A list is sent as a whole, since objects
 /// missing from it have been deleted.
-async fn follow<K: Kind>(api: Api<K>, config: Config, scope: Scope, kinds: Kinds, events: mpsc::Sender<Event>) {
+async fn forward<K: WatchedKind>(
+    api: Api<K>,
+    config: Config,
+    scope: Scope,
+    kinds: CrdPresence,
+    events: mpsc::Sender<EngineInput>,
+) {
     let mut stream = watcher(api, config).default_backoff().boxed();
     let mut listed = Vec::new();
     while let Some(result) = stream.next().await {
@@ -105,15 +117,17 @@ async fn follow<K: Kind>(api: Api<K>, config: Config, scope: Scope, kinds: Kinds
                 continue;
             }
             Ok(watcher::Event::InitApply(object)) => {
-                listed.push(slim(object));
+                listed.push(strip_unused_metadata(object));
                 continue;
             }
-            Ok(watcher::Event::InitDone) => Event::Listed(scope.clone(), K::listing(std::mem::take(&mut listed))),
-            Ok(watcher::Event::Apply(object)) => Event::Applied(received(object)),
-            Ok(watcher::Event::Delete(object)) => Event::Deleted(received(object)),
-            Err(error) if kinds == Kinds::OfOthers && is_undefined(&error) => {
+            Ok(watcher::Event::InitDone) => {
+                EngineInput::Listed(scope.clone(), K::object_list(std::mem::take(&mut listed)))
+            }
+            Ok(watcher::Event::Apply(object)) => EngineInput::Applied(strip_and_wrap(object)),
+            Ok(watcher::Event::Delete(object)) => EngineInput::Deleted(strip_and_wrap(object)),
+            Err(error) if kinds == CrdPresence::Optional && is_crd_missing(&error) => {
                 debug!(kind = scope.kind, "CRD not installed; retrying");
-                Event::Listed(scope.clone(), K::listing(Vec::new()))
+                EngineInput::Listed(scope.clone(), K::object_list(Vec::new()))
             }
             Err(error) => {
                 warn!(kind = scope.kind, %error, "watch failed; retrying");
@@ -126,6 +140,6 @@ async fn follow<K: Kind>(api: Api<K>, config: Config, scope: Scope, kinds: Kinds
     }
 }
 
-fn is_undefined(error: &watcher::Error) -> bool {
+fn is_crd_missing(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
 }

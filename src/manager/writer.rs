@@ -11,16 +11,16 @@ use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc};
 use tracing::debug;
 
+use sluice_engine::cluster_state::Object;
 use sluice_engine::in_flight::WriteId;
-use sluice_engine::world::Object;
-use sluice_engine::{Answer, Event, WriteError};
+use sluice_engine::{EngineInput, WriteError, WriteOutcome};
 use sluice_metrics::Metrics;
 use sluice_plan::{ObjectRef, Write, WriteOp};
 
 /// Field manager of all writes.
 const FIELD_MANAGER: &str = "sluice";
 /// Maximum number of writes in flight; each uses one connection.
-const IN_FLIGHT: usize = 32;
+const MAX_IN_FLIGHT: usize = 32;
 /// Timeout of a write. Its outcome is unknown then; the next plan starts from the observed state.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -29,14 +29,14 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct Writer {
     client: Client,
     permits: Arc<Semaphore>,
-    answers: mpsc::Sender<Event>,
+    results: mpsc::Sender<EngineInput>,
     metrics: Metrics,
 }
 
 impl Writer {
     /// Creates a writer that writes through `client` and sends the results to `answers`.
-    pub(super) fn new(client: Client, answers: mpsc::Sender<Event>, metrics: Metrics) -> Self {
-        Self { client, permits: Arc::new(Semaphore::new(IN_FLIGHT)), answers, metrics }
+    pub(super) fn new(client: Client, answers: mpsc::Sender<EngineInput>, metrics: Metrics) -> Self {
+        Self { client, permits: Arc::new(Semaphore::new(MAX_IN_FLIGHT)), results: answers, metrics }
     }
 
     /// Sends a write as soon as a permit is free.
@@ -44,35 +44,35 @@ impl Writer {
         let writer = self.clone();
         tokio::spawn(async move {
             let Ok(_permit) = writer.permits.acquire().await else { return };
-            let result = match tokio::time::timeout(TIMEOUT, carry_out(&writer.client, &write)).await {
+            let result = match tokio::time::timeout(TIMEOUT, execute(&writer.client, &write)).await {
                 Ok(result) => result,
                 Err(_) => Err(WriteError::unanswered(format!("no response within {} s", TIMEOUT.as_secs()))),
             };
-            debug!(target = %write.target, op = write.op.name(), ok = result.is_ok(), "wrote");
-            writer.metrics.wrote(&write, &result);
+            debug!(target = %write.target, op = write.op.operation(), ok = result.is_ok(), "wrote");
+            writer.metrics.record_write(&write, &result);
             // The receiver is dropped only on shutdown.
-            let _ = writer.answers.send(Event::Written { id, write: Box::new(write), result }).await;
+            let _ = writer.results.send(EngineInput::Written { id, write: Box::new(write), result }).await;
         });
     }
 }
 
-async fn carry_out(client: &Client, write: &Write) -> Result<Answer, WriteError> {
+async fn execute(client: &Client, write: &Write) -> Result<WriteOutcome, WriteError> {
     let request = request(write).map_err(|error| WriteError::unanswered(error.to_string()))?;
-    let body: Value = client.request(request).await.map_err(|error| refused(&write.target, error))?;
+    let body: Value = client.request(request).await.map_err(|error| to_write_error(&write.target, error))?;
     if body.get("kind").and_then(Value::as_str) == Some("Status") {
-        return Ok(Answer::Gone);
+        return Ok(WriteOutcome::Deleted);
     }
     let object = Object::decode(&write.target, body)
         .map_err(|error| WriteError::unanswered(format!("decoding the response: {error}")))?;
-    Ok(object.map_or(Answer::Unwatched, Answer::Object))
+    Ok(object.map_or(WriteOutcome::Untracked, WriteOutcome::Object))
 }
 
-fn refused(target: &ObjectRef, error: kube::Error) -> WriteError {
+fn to_write_error(target: &ObjectRef, error: kube::Error) -> WriteError {
     match error {
         kube::Error::Api(status) => WriteError {
             code: Some(status.code),
             message: status.message.clone(),
-            absent: status.code == 404
+            target_not_found: status.code == 404
                 && status
                     .details
                     .as_ref()
@@ -130,7 +130,7 @@ mod tests {
     }
 
     fn sent(target: ObjectRef, op: WriteOp) -> (String, String, Value) {
-        let request = request(&Write { target, op, quiet: Vec::new() }).expect("a request");
+        let request = request(&Write { target, op, blocked_by: Vec::new() }).expect("a request");
         let body = serde_json::from_slice(request.body()).unwrap_or(Value::Null);
         (request.method().to_string(), request.uri().to_string(), body)
     }
@@ -163,9 +163,9 @@ mod tests {
         let status = json!({"status": "Failure", "message": "no", "reason": "No", "code": code, "details": details});
         let status: Status = serde_json::from_value(status).expect("a status");
 
-        let error = refused(&target("v1", "pods", Some("ns")), kube::Error::Api(Box::new(status)));
+        let error = to_write_error(&target("v1", "pods", Some("ns")), kube::Error::Api(Box::new(status)));
 
-        assert_eq!((error.code, error.absent), (Some(code), absent));
+        assert_eq!((error.code, error.target_not_found), (Some(code), absent));
     }
 
     #[test]

@@ -11,18 +11,18 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use sluice_api::kueue::ClusterQueue;
-use sluice_engine::{Answer, WriteError};
+use sluice_engine::{WriteError, WriteOutcome};
 use sluice_plan::Write;
 
 /// Labels of the ClusterQueue metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfQueue {
+struct ClusterQueueLabels {
     cluster_queue: String,
 }
 
 /// Labels of the write counter.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfWrite {
+struct WriteLabels {
     kind: String,
     operation: String,
     result: String,
@@ -32,17 +32,17 @@ struct OfWrite {
 #[derive(Debug, Clone)]
 pub struct Metrics {
     registry: Arc<Registry>,
-    pending: Family<OfQueue, Gauge>,
-    reserving: Family<OfQueue, Gauge>,
-    admitted: Family<OfQueue, Gauge>,
-    writes: Family<OfWrite, Counter>,
+    pending: Family<ClusterQueueLabels, Gauge>,
+    reserving: Family<ClusterQueueLabels, Gauge>,
+    admitted: Family<ClusterQueueLabels, Gauge>,
+    writes: Family<WriteLabels, Counter>,
     decision_log_failures: Counter,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
         let (pending, reserving, admitted) = (Family::default(), Family::default(), Family::default());
-        let writes = Family::<OfWrite, Counter>::default();
+        let writes = Family::<WriteLabels, Counter>::default();
         let decision_log_failures = Counter::default();
         let mut registry = Registry::default();
         registry.register("kueue_pending_workloads", "Number of pending workloads, by ClusterQueue", pending.clone());
@@ -68,7 +68,7 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Encodes all metrics in the OpenMetrics text format.
-    pub fn exposition(&self) -> String {
+    pub fn encode_text(&self) -> String {
         let mut text = String::new();
         // Writing to a String can't fail.
         let _ = encode(&mut text, &self.registry);
@@ -76,24 +76,25 @@ impl Metrics {
     }
 
     /// Counts a write by its result: `ok`, the HTTP status, or `unanswered`.
-    pub fn wrote(&self, write: &Write, result: &Result<Answer, WriteError>) {
+    pub fn record_write(&self, write: &Write, result: &Result<WriteOutcome, WriteError>) {
         let result = match result {
             Ok(_) => "ok".to_owned(),
             Err(WriteError { code: Some(code), .. }) => code.to_string(),
             Err(WriteError { code: None, .. }) => "unanswered".to_owned(),
         };
-        let labels = OfWrite { kind: write.target.kind.clone(), operation: write.op.name().to_owned(), result };
+        let labels =
+            WriteLabels { kind: write.target.kind.clone(), operation: write.op.operation().to_owned(), result };
         self.writes.get_or_create(&labels).inc();
     }
 
     /// Counts a failed write to the decision log.
-    pub fn decision_log_failed(&self) {
+    pub fn record_decision_log_failure(&self) {
         self.decision_log_failures.inc();
     }
 
     /// Sets the metrics of a ClusterQueue from its status.
-    pub fn queue_changed(&self, queue: &ClusterQueue) {
-        let labels = OfQueue { cluster_queue: queue.metadata.name.clone().unwrap_or_default() };
+    pub fn set_cluster_queue(&self, queue: &ClusterQueue) {
+        let labels = ClusterQueueLabels { cluster_queue: queue.metadata.name.clone().unwrap_or_default() };
         let status = queue.status.clone().unwrap_or_default();
         for (family, value) in [
             (&self.pending, status.pending_workloads),
@@ -105,8 +106,8 @@ impl Metrics {
     }
 
     /// Removes the metrics of a deleted ClusterQueue.
-    pub fn queue_gone(&self, name: &str) {
-        let labels = OfQueue { cluster_queue: name.to_owned() };
+    pub fn remove_cluster_queue(&self, name: &str) {
+        let labels = ClusterQueueLabels { cluster_queue: name.to_owned() };
         for family in [&self.pending, &self.reserving, &self.admitted] {
             family.remove(&labels);
         }

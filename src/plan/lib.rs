@@ -29,7 +29,7 @@ pub struct Plan {
     /// Writes to the API server, in sending order.
     pub writes: Vec<Write>,
     /// Kubernetes Events to emit.
-    pub notes: Vec<Note>,
+    pub events: Vec<EventRecord>,
     /// Calls to the Serve REST API of Ray clusters.
     pub serve_calls: Vec<ServeCall>,
     /// Absolute time at which to replan this object even if nothing changed; `None` for never.
@@ -43,7 +43,7 @@ impl Plan {
     }
 
     /// Replans at `at` at the latest: an earlier `wake_at` stays.
-    pub fn wake(&mut self, at: Timestamp) {
+    pub fn wake_by(&mut self, at: Timestamp) {
         self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
     }
 }
@@ -99,7 +99,7 @@ pub struct Write {
     pub op: WriteOp,
     /// Other objects that this write depends on, or that depend on what it changes. The write is
     /// sent only while no write to any of them is in flight; otherwise its planner runs again.
-    pub quiet: Vec<ObjectRef>,
+    pub blocked_by: Vec<ObjectRef>,
 }
 
 /// The operation of a write.
@@ -125,7 +125,7 @@ pub enum WriteOp {
 
 impl WriteOp {
     /// Returns the operation in lower case, as messages name it.
-    pub fn name(&self) -> &'static str {
+    pub fn operation(&self) -> &'static str {
         match self {
             Self::Create(_) => "create",
             Self::Patch(_) => "patch",
@@ -137,7 +137,7 @@ impl WriteOp {
 
 impl WriteOp {
     /// Returns the operation in CamelCase, as Event reasons name it.
-    pub fn verb(&self) -> &'static str {
+    pub fn event_verb(&self) -> &'static str {
         match self {
             Self::Create(_) => "Create",
             Self::Patch(_) | Self::PatchStatus(_) => "Update",
@@ -149,18 +149,18 @@ impl WriteOp {
 impl Write {
     /// Returns a write that creates `object`.
     pub fn create<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> Self {
-        Self { target: ObjectRef::of(object), op: WriteOp::Create(manifest(object)), quiet: Vec::new() }
+        Self { target: ObjectRef::of(object), op: WriteOp::Create(manifest(object)), blocked_by: Vec::new() }
     }
 
     /// Returns this write, sent only while no write to any of `others` is in flight.
     #[must_use]
-    pub fn while_quiet(self, others: impl IntoIterator<Item = ObjectRef>) -> Self {
-        Self { quiet: others.into_iter().collect(), ..self }
+    pub fn blocked_while_in_flight(self, others: impl IntoIterator<Item = ObjectRef>) -> Self {
+        Self { blocked_by: others.into_iter().collect(), ..self }
     }
 
     /// Reports whether this write was planned for exactly the object version with this metadata.
     /// A delete matches by uid; a create never matches.
-    pub fn is_meant_for(&self, meta: &ObjectMeta) -> bool {
+    pub fn targets_version(&self, meta: &ObjectMeta) -> bool {
         match &self.op {
             WriteOp::Create(_) => false,
             WriteOp::Patch(body) | WriteOp::PatchStatus(body) => {
@@ -182,8 +182,8 @@ impl Write {
         for value in [&mut from, &mut to].into_iter().filter_map(Value::as_object_mut) {
             value.remove("status");
         }
-        let body = pinned(old, merge_diff(&from, &to)?);
-        Some(Self { target: ObjectRef::of(old), op: WriteOp::Patch(body), quiet: Vec::new() })
+        let body = with_resource_version(old, merge_diff(&from, &to)?);
+        Some(Self { target: ObjectRef::of(old), op: WriteOp::Patch(body), blocked_by: Vec::new() })
     }
 
     /// Returns the merge patch that sets the status of `old`; `None` if it already has this status.
@@ -207,21 +207,21 @@ impl Write {
         }
         let before = before.map_or_else(|| Value::Object(Map::new()), to_value);
         let diff = merge_diff(&before, &to_value(status))?;
-        let body = pinned(old, Value::Object(Map::from_iter([("status".to_owned(), diff)])));
-        Some(Self { target: ObjectRef::of(old), op: WriteOp::PatchStatus(body), quiet: Vec::new() })
+        let body = with_resource_version(old, Value::Object(Map::from_iter([("status".to_owned(), diff)])));
+        Some(Self { target: ObjectRef::of(old), op: WriteOp::PatchStatus(body), blocked_by: Vec::new() })
     }
 
     /// Returns a write that deletes `object`. With `foreground`, the object stays visible until its
     /// dependents that block owner deletion are deleted.
     pub fn delete<K: Resource<DynamicType = ()>>(object: &K, foreground: bool) -> Self {
         let uid = object.meta().uid.clone().unwrap_or_default();
-        Self { target: ObjectRef::of(object), op: WriteOp::Delete { uid, foreground }, quiet: Vec::new() }
+        Self { target: ObjectRef::of(object), op: WriteOp::Delete { uid, foreground }, blocked_by: Vec::new() }
     }
 }
 
 /// A Kubernetes Event to emit for an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Note {
+pub struct EventRecord {
     /// Object that the Event is about.
     pub regarding: ObjectRef,
     /// Uid of that object.
@@ -234,10 +234,10 @@ pub struct Note {
     pub message: String,
     /// Emit only if this plan sends a write to the metadata or spec of this object; `None` to emit
     /// unconditionally. A status write does not count.
-    pub tells_of: Option<ObjectRef>,
+    pub only_if_written: Option<ObjectRef>,
 }
 
-impl Note {
+impl EventRecord {
     /// Returns an Event of type `Normal` about `object`.
     pub fn normal<K: Resource<DynamicType = ()>>(object: &K, reason: &str, message: impl Into<String>) -> Self {
         Self {
@@ -246,14 +246,14 @@ impl Note {
             warning: false,
             reason: reason.to_owned(),
             message: message.into(),
-            tells_of: None,
+            only_if_written: None,
         }
     }
 
     /// Returns this Event, emitted only if a write to the metadata or spec of `object` is sent.
     #[must_use]
-    pub fn of_write(self, object: &ObjectRef) -> Self {
-        Self { tells_of: Some(object.clone()), ..self }
+    pub fn only_if_written(self, object: &ObjectRef) -> Self {
+        Self { only_if_written: Some(object.clone()), ..self }
     }
 
     /// Returns an Event of type `Warning` about `object`.
@@ -272,7 +272,7 @@ pub struct ServeCall {
     /// Uid of the RayCluster; distinguishes it from another one of the same name.
     pub uid: String,
     /// Uid of the head pod for which the reply holds; `None` if no head pod was observed.
-    pub head: Option<String>,
+    pub head_uid: Option<String>,
     /// Name of the head Service.
     pub head_service: String,
     /// Dashboard port of the head Service. Calls proxied by the API server use the port name
@@ -345,7 +345,7 @@ pub fn merge_diff(from: &Value, to: &Value) -> Option<Value> {
 
 /// Adds the resource version that a patch was computed from, so that the API server rejects the
 /// patch with a conflict if the object has changed since.
-fn pinned<K: Resource>(object: &K, mut patch: Value) -> Value {
+fn with_resource_version<K: Resource>(object: &K, mut patch: Value) -> Value {
     if let (Some(fields), Some(version)) = (patch.as_object_mut(), &object.meta().resource_version) {
         let metadata = fields.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
         if let Some(metadata) = metadata.as_object_mut() {

@@ -4,7 +4,7 @@
 use serde_json::Value;
 use thiserror::Error;
 
-use sluice_api::fingerprint;
+use sluice_api::canonical_hash;
 
 /// Field with the share of its replicas that each deployment runs, in percent.
 const TARGET_CAPACITY: &str = "target_capacity";
@@ -19,7 +19,7 @@ pub struct ServeConfig {
 
 /// Error of an invalid Serve configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum ConfigError {
+pub enum ServeConfigError {
     /// The text is not valid YAML.
     #[error("invalid YAML: {0}")]
     NotYaml(String),
@@ -42,21 +42,20 @@ impl ServeConfig {
     ///
     /// # Errors
     /// Fails when the text is not YAML, or has no list of applications.
-    pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
+    pub fn from_yaml(text: &str) -> Result<Self, ServeConfigError> {
         let body: Value = match text.trim() {
             "" => Value::Null,
-            text => {
-                serde_saphyr::from_str(text).map_err(|error| ConfigError::NotYaml(in_one_line(&error.to_string())))?
-            }
+            text => serde_saphyr::from_str(text)
+                .map_err(|error| ServeConfigError::NotYaml(first_line(&error.to_string())))?,
         };
         let Value::Object(fields) = &body else {
-            return Err(ConfigError::NotAMapping { found: kind_of(Some(&body)) });
+            return Err(ServeConfigError::NotAMapping { found: kind_of(Some(&body)) });
         };
         match fields.get("applications") {
             Some(Value::Array(items)) if items.iter().all(Value::is_object) => {}
-            other => return Err(ConfigError::NoApplications { found: kind_of(other) }),
+            other => return Err(ServeConfigError::NoApplications { found: kind_of(other) }),
         }
-        let hash = fingerprint::of(&body);
+        let hash = canonical_hash::hash(&body);
         Ok(Self { text: text.to_owned(), body, hash })
     }
 
@@ -78,7 +77,7 @@ impl ServeConfig {
     /// Returns the configuration with this `target_capacity`, in percent; unchanged for `None`. The
     /// hash stays the same.
     #[must_use]
-    pub fn at_capacity(&self, percent: Option<u8>) -> Self {
+    pub fn with_target_capacity(&self, percent: Option<u8>) -> Self {
         let mut config = self.clone();
         if let (Some(percent), Some(fields)) = (percent, config.body.as_object_mut()) {
             fields.insert(TARGET_CAPACITY.to_owned(), percent.into());
@@ -87,12 +86,12 @@ impl ServeConfig {
     }
 
     /// Returns `target_capacity`, in percent; `None` if it is unset.
-    pub fn capacity(&self) -> Option<f64> {
+    pub fn target_capacity(&self) -> Option<f64> {
         self.body.get(TARGET_CAPACITY)?.as_f64()
     }
 
     /// Reports whether `target_capacity` is set.
-    pub fn sets_capacity(&self) -> bool {
+    pub fn has_target_capacity(&self) -> bool {
         self.body.get(TARGET_CAPACITY).is_some_and(|capacity| !capacity.is_null())
     }
 
@@ -129,7 +128,7 @@ fn kind_of(value: Option<&Value>) -> &'static str {
 
 /// Shortens a parser error to its first line without the hint for programmers. The other lines draw
 /// the position, which does not fit into a condition message.
-fn in_one_line(error: &str) -> String {
+fn first_line(error: &str) -> String {
     let line = error.lines().next().unwrap_or_default();
     let line = line.split_once("; use ").map_or(line, |(error, _)| error);
     line.trim_start_matches("error:").trim().to_owned()

@@ -11,7 +11,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct ServeStatus {
     /// Applications by name.
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub applications: BTreeMap<String, Application>,
     /// Share of its replicas that each deployment runs, in percent; `None` if it is not limited.
     #[serde(default)]
@@ -30,13 +30,13 @@ impl ServeStatus {
 pub struct Application {
     /// Status in Serve's terms: NOT_STARTED, DEPLOYING, RUNNING, DEPLOY_FAILED, DELETING,
     /// UNHEALTHY, or one of a newer Ray.
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub status: String,
     /// Serve's message about the application; empty if there is none.
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub message: String,
     /// Deployments by name.
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub deployments: BTreeMap<String, Deployment>,
 }
 
@@ -48,9 +48,9 @@ impl Application {
 
     /// Returns Serve's message about the application and about each failing deployment. Only the
     /// last line of the latter is included, which is where a traceback names the error.
-    pub fn told(&self) -> String {
+    pub fn error_message(&self) -> String {
         let own = Some(self.message.trim().to_owned()).filter(|own| !own.is_empty());
-        let failing = self.deployments.iter().filter(|(_, deployment)| deployment.is_in_trouble());
+        let failing = self.deployments.iter().filter(|(_, deployment)| deployment.is_failing());
         let deployment_messages = failing.filter_map(|(name, deployment)| {
             let last = deployment.message.trim().lines().next_back()?;
             Some(format!("deployment {name} is {}: {}", deployment.status, last.trim()))
@@ -63,16 +63,16 @@ impl Application {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Deployment {
     /// Status in Serve's terms: UPDATING, HEALTHY, UNHEALTHY, or one of a newer Ray.
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub status: String,
     /// Serve's message about the deployment; empty if there is none.
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub message: String,
     /// Configuration of the deployment.
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub deployment_config: DeploymentConfig,
     /// Current target number of replicas; `None` if Ray does not report it.
-    #[serde(default, deserialize_with = "count")]
+    #[serde(default, deserialize_with = "lenient_count")]
     pub target_num_replicas: Option<u32>,
     /// Replicas; `None` if Ray does not report them.
     #[serde(default)]
@@ -81,12 +81,12 @@ pub struct Deployment {
 
 impl Deployment {
     /// Reports whether the deployment is unhealthy or could not be deployed.
-    fn is_in_trouble(&self) -> bool {
+    fn is_failing(&self) -> bool {
         matches!(self.status.as_str(), "UNHEALTHY" | "DEPLOY_FAILED")
     }
 
     /// Returns the number of running replicas; `None` if Ray does not report replicas.
-    pub fn running(&self) -> Option<u32> {
+    pub fn running_replicas(&self) -> Option<u32> {
         let replicas = self.replicas.as_ref()?.iter().filter(|replica| replica.state == "RUNNING");
         u32::try_from(replicas.count()).ok()
     }
@@ -97,7 +97,7 @@ impl Deployment {
     }
 
     /// Returns the number of replicas at full capacity: the minimum of an autoscaled deployment.
-    pub fn full_replicas(&self) -> u32 {
+    pub fn replicas_at_full_capacity(&self) -> u32 {
         let config = &self.deployment_config;
         let fixed = config.num_replicas.unwrap_or(1);
         config.autoscaling_config.as_ref().map_or(fixed, |bounds| bounds.min_replicas.unwrap_or(1))
@@ -108,7 +108,7 @@ impl Deployment {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct DeploymentConfig {
     /// Number of replicas at full capacity.
-    #[serde(default, deserialize_with = "count")]
+    #[serde(default, deserialize_with = "lenient_count")]
     pub num_replicas: Option<u32>,
     /// Autoscaling bounds; `None` for a fixed number of replicas.
     #[serde(default)]
@@ -119,7 +119,7 @@ pub struct DeploymentConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct AutoscalingBounds {
     /// Minimum number of replicas; 1 when unset.
-    #[serde(default, deserialize_with = "count")]
+    #[serde(default, deserialize_with = "lenient_count")]
     pub min_replicas: Option<u32>,
 }
 
@@ -127,7 +127,7 @@ pub struct AutoscalingBounds {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Replica {
     /// State in Serve's terms: STARTING, RUNNING, STOPPING, or one of a newer Ray.
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub state: String,
     /// IP address of its Ray node, which is that of the pod; `None` if the replica is not placed
     /// yet, or Ray does not report it.
@@ -136,12 +136,12 @@ pub struct Replica {
 }
 
 /// Deserializes null, which Ray writes for missing values, as the default.
-fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(value: D) -> Result<T, D::Error> {
+fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(value: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(value)?.unwrap_or_default())
 }
 
 /// Deserializes a count; `None` for anything else, which a newer Ray may write.
-fn count<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u32>, D::Error> {
+fn lenient_count<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u32>, D::Error> {
     Ok(Value::deserialize(value)?.as_u64().and_then(|count| u32::try_from(count).ok()))
 }
 
@@ -155,11 +155,11 @@ pub struct ServeReply {
     /// Uid of the RayCluster.
     pub uid: String,
     /// Uid of the cluster's head pod when the call was made; `None` if it was not known.
-    pub head: Option<String>,
+    pub head_uid: Option<String>,
     /// Time of the call. The reported state may have changed since then.
     pub called_at: Timestamp,
     /// Time at which the answer arrived.
-    pub at: Timestamp,
+    pub answered_at: Timestamp,
     /// Answer by kind of request.
     pub answer: ServeAnswer,
 }
@@ -202,7 +202,7 @@ pub enum ServeAnswer {
 pub enum ServeError {
     /// No response arrived in time.
     #[error("{doing}: no response within {seconds} s")]
-    Silent {
+    Timeout {
         /// Operation and its object.
         doing: String,
         /// Timeout, in seconds.
@@ -218,7 +218,7 @@ pub enum ServeError {
     },
     /// The response has an HTTP error status.
     #[error("{doing}: HTTP status {code}: {body}")]
-    Refused {
+    Rejected {
         /// Operation and its object.
         doing: String,
         /// HTTP status code.
@@ -239,8 +239,8 @@ pub enum ServeError {
 impl ServeError {
     /// Reports whether retrying the same call is pointless, since Serve rejected the request as
     /// invalid.
-    pub fn is_final(&self) -> bool {
-        matches!(self, Self::Refused { code: 400 | 422, .. })
+    pub fn is_permanent(&self) -> bool {
+        matches!(self, Self::Rejected { code: 400 | 422, .. })
     }
 }
 
@@ -286,8 +286,8 @@ mod tests {
 
         let expected =
             "Failed to update the deployments ['Stand'].; deployment Stand is DEPLOY_FAILED: RuntimeError: no mangos";
-        assert_eq!(application.told(), expected);
-        assert_eq!(Application::default().told(), "");
+        assert_eq!(application.error_message(), expected);
+        assert_eq!(Application::default().error_message(), "");
     }
 
     #[rstest]

@@ -7,57 +7,57 @@
 //! is observed to reflect it: [`Engine::effect`] returns the decision for one object at any time,
 //! so a write that was lost, rejected or overwritten is retried.
 
-mod additions;
-mod assign;
-mod cycle;
-mod demand;
-mod engine;
-mod entry;
+mod accounting;
+mod adjust_resources;
+mod assignment_mode;
+mod cached_workload;
+mod cluster_queue_config;
+mod cluster_queues;
+mod decisions;
 mod explain;
+mod feasibility;
+mod flavor_assigner;
+mod flavor_eligibility;
+mod interner;
 mod ledger;
-mod limits;
-mod line;
+mod limit_ranges;
 pub mod log;
-mod means;
-mod objection;
-pub mod parts;
+mod node_affinity;
+pub mod partial_admission;
+pub mod partial_preemption;
 pub mod pending;
-mod placement;
-mod pod;
-mod promises;
-mod prospect;
-mod queues;
-mod quota;
+mod pending_queue;
+mod pod_resources;
+mod preemption;
+mod queue_status;
 mod registry;
-mod report;
 pub mod requests;
+mod reservations;
+mod resource_transformations;
+mod scheduler;
+mod scheduling;
+mod scheduling_cycle;
 pub mod settings;
-mod settle;
-mod shaping;
-mod shared;
 mod shortfall;
 mod slices;
-mod slot;
 pub mod status;
-pub mod steps;
 #[cfg(test)]
 mod tests;
 mod tree;
-mod turns;
-mod victims;
-mod wanted;
+mod workload_info;
+mod workload_requests;
 
 use k8s_openapi::api::core::v1::{LimitRange, Namespace};
 use k8s_openapi::api::node::v1::RuntimeClass;
 
-pub use engine::Engine;
-pub use parts::Part;
-pub use pending::{Obstacle, PendingReason, Waiting};
-pub use prospect::{Lack, Prospect, Prospects};
-pub use report::{ClusterQueueReport, CohortReport, LocalQueueReport};
+pub use feasibility::{Feasibility, FeasibilityChecker, QuotaDeficit};
+pub use partial_preemption::PreemptiblePart;
+pub use pending::{FlavorRejection, PendingCause, PendingReason};
+pub use queue_status::{ClusterQueueReport, CohortReport, LocalQueueReport};
 pub use requests::{Requests, pod_requests, template_requests};
+pub use scheduler::Scheduler;
 pub use settings::Settings;
-pub use shortfall::{Binding, Kept, Shortfall};
+pub use shortfall::{BindingLimit, ReservedForOthers, Shortfall};
 
 use jiff::Timestamp;
 
@@ -66,48 +66,48 @@ pub use sluice_plan::ObjectKey;
 
 /// A change of the cluster state that the scheduler observes.
 #[derive(Debug, Clone, Copy)]
-pub enum Event<'a> {
+pub enum Input<'a> {
     /// The current state of a ResourceFlavor.
     ResourceFlavor(&'a ResourceFlavor),
     /// The ResourceFlavor with this name was deleted.
-    ResourceFlavorGone(&'a str),
+    ResourceFlavorDeleted(&'a str),
     /// The current state of a ClusterQueue.
     ClusterQueue(&'a ClusterQueue),
     /// The ClusterQueue with this name was deleted.
-    ClusterQueueGone(&'a str),
+    ClusterQueueDeleted(&'a str),
     /// The current state of a Cohort.
     Cohort(&'a Cohort),
     /// The Cohort with this name was deleted.
-    CohortGone(&'a str),
+    CohortDeleted(&'a str),
     /// The current state of a LocalQueue.
     LocalQueue(&'a LocalQueue),
     /// The LocalQueue with this key was deleted.
-    LocalQueueGone(&'a ObjectKey),
+    LocalQueueDeleted(&'a ObjectKey),
     /// The current state of a namespace. Only its labels are used.
     Namespace(&'a Namespace),
     /// The namespace with this name was deleted.
-    NamespaceGone(&'a str),
+    NamespaceDeleted(&'a str),
     /// The current state of a LimitRange.
     LimitRange(&'a LimitRange),
     /// The LimitRange with this key was deleted.
-    LimitRangeGone(&'a ObjectKey),
+    LimitRangeDeleted(&'a ObjectKey),
     /// The current state of a RuntimeClass. Only its pod overhead is used.
     RuntimeClass(&'a RuntimeClass),
     /// The RuntimeClass with this name was deleted.
-    RuntimeClassGone(&'a str),
+    RuntimeClassDeleted(&'a str),
     /// The current state of a Workload.
     Workload(&'a Workload),
     /// The Workload with this key was deleted.
-    WorkloadGone(&'a ObjectKey),
+    WorkloadDeleted(&'a ObjectKey),
     /// The API server rejected the admission of this Workload. Conflicts and failed connections do
     /// not count: they are handled by asking for the decision again. The assumed quota is released,
     /// and the workload is not nominated again before it changes.
-    AdmissionRefused(&'a ObjectKey),
+    AdmissionRejected(&'a ObjectKey),
 }
 
 /// An object that a decision writes to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Subject {
+pub enum DecisionTarget {
     /// The Workload with this key.
     Workload(ObjectKey),
     /// The ClusterQueue with this name.
@@ -120,7 +120,7 @@ pub enum Subject {
 
 /// A decision about one object. `status` turns it into the new status of the object.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Effect {
+pub enum Decision {
     /// Reserves quota for the workload and admits it.
     Admit {
         /// The workload.
@@ -135,27 +135,27 @@ pub enum Effect {
         /// The workload.
         workload: ObjectKey,
         /// The reason that it is pending.
-        why: Waiting,
+        cause: PendingCause,
     },
     /// Evicts the workload. It holds its quota until its pods have stopped.
     Evict {
         /// The workload.
         workload: ObjectKey,
         /// The reason for the eviction.
-        reason: EvictReason,
+        reason: EvictionReason,
     },
     /// Preempts this part of the workload and all parts that rank before it. The workload holds
     /// their quota until their pods have stopped.
-    GiveBack {
+    PreemptPart {
         /// The workload.
         workload: ObjectKey,
         /// The last part to release.
-        part: Part,
+        part: PreemptiblePart,
         /// The preemptor and the reason.
         preemption: Box<Preemption>,
     },
     /// The workload has released the preempted parts.
-    GivenBack {
+    PartReleased {
         /// The workload.
         workload: ObjectKey,
     },
@@ -177,11 +177,11 @@ pub enum Effect {
         /// The workload.
         workload: ObjectKey,
         /// The newer slice.
-        by: Successor,
+        replacement: ReplacementSlice,
     },
     /// Reduces the admission to the pod counts in the spec, which were scaled down. The quota is
     /// released once the reduced admission is observed.
-    ShrinkAdmission {
+    ReduceAdmission {
         /// The workload.
         workload: ObjectKey,
         /// The reduced admission.
@@ -210,29 +210,29 @@ pub enum Effect {
     },
 }
 
-impl Effect {
+impl Decision {
     /// Returns the object that this decision writes to.
-    pub fn subject(&self) -> Subject {
+    pub fn target(&self) -> DecisionTarget {
         match self {
             Self::Admit { workload, .. }
             | Self::Pending { workload, .. }
             | Self::Evict { workload, .. }
-            | Self::GiveBack { workload, .. }
-            | Self::GivenBack { workload }
+            | Self::PreemptPart { workload, .. }
+            | Self::PartReleased { workload }
             | Self::Deactivate { workload, .. }
             | Self::SetInactive { workload }
             | Self::FinishReplaced { workload, .. }
-            | Self::ShrinkAdmission { workload, .. } => Subject::Workload(workload.clone()),
-            Self::ClusterQueueStatus { cluster_queue, .. } => Subject::ClusterQueue(cluster_queue.clone()),
-            Self::CohortStatus { cohort, .. } => Subject::Cohort(cohort.clone()),
-            Self::LocalQueueStatus { local_queue, .. } => Subject::LocalQueue(local_queue.clone()),
+            | Self::ReduceAdmission { workload, .. } => DecisionTarget::Workload(workload.clone()),
+            Self::ClusterQueueStatus { cluster_queue, .. } => DecisionTarget::ClusterQueue(cluster_queue.clone()),
+            Self::CohortStatus { cohort, .. } => DecisionTarget::Cohort(cohort.clone()),
+            Self::LocalQueueStatus { local_queue, .. } => DecisionTarget::LocalQueue(local_queue.clone()),
         }
     }
 }
 
 /// The reason that a workload is evicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EvictReason {
+pub enum EvictionReason {
     /// Its ClusterQueue is being drained (`stopPolicy: HoldAndDrain`).
     ClusterQueueStopped,
     /// Its LocalQueue is being drained (`stopPolicy: HoldAndDrain`).
@@ -249,23 +249,23 @@ pub enum EvictReason {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preemption {
     /// The preemptor.
-    pub by: ObjectKey,
+    pub preemptor: ObjectKey,
     /// UID of that workload.
-    pub by_uid: String,
+    pub preemptor_uid: String,
     /// UID of the job of that workload. Empty if it has none.
-    pub by_job_uid: String,
+    pub preemptor_job_uid: String,
     /// The reason for the preemption.
-    pub right: PreemptionRight,
+    pub reason: PreemptionReason,
     /// Path of the preemptor's ClusterQueue in the cohort tree: `/root/…/ClusterQueue`.
     pub preemptor_path: String,
     /// Path of the preempted workload's ClusterQueue in the cohort tree.
-    pub victim_path: String,
+    pub preemptee_path: String,
 }
 
 /// The rule that permits a preemption (the reasons of the condition Preempted of kueue v0.19.2
 /// `apis/kueue/v1beta2/workload_types.go`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PreemptionRight {
+pub enum PreemptionReason {
     /// Both workloads are in one ClusterQueue, and the preemptor is ahead in the queue.
     InClusterQueue,
     /// The target borrows nominal quota of the preemptor's ClusterQueue.
@@ -282,9 +282,9 @@ pub struct PodsReadyTimeout {
     /// Timeout that was exceeded, in seconds.
     pub after_seconds: i64,
     /// True if the pods had been ready before (the recovery timeout applied).
-    pub recovering: bool,
+    pub was_ready_before: bool,
     /// Number of requeues, including this one.
-    pub count: u32,
+    pub requeue_count: u32,
     /// Time at which it is requeued.
     pub requeue_at: Timestamp,
 }
@@ -301,7 +301,7 @@ pub enum DeactivationCause {
 
 /// The slice that replaces a finished one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Successor {
+pub struct ReplacementSlice {
     /// Key of the slice.
     pub workload: ObjectKey,
     /// UID of that workload.

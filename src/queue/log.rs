@@ -7,11 +7,11 @@
 //! that the scheduler watches, and only the fields of pod templates that quota depends on: no
 //! environment, no commands, no volumes.
 
-mod decision;
+mod decision_record;
+mod redact;
 mod replay;
 #[cfg(test)]
 mod tests;
-mod trim;
 
 use std::borrow::Cow;
 
@@ -21,11 +21,11 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use serde::{Deserialize, Serialize};
 
 use super::settings::Settings;
-use super::{Effect, Engine, Event, ObjectKey};
+use super::{Decision, Input, ObjectKey, Scheduler};
 use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload};
 
-pub use decision::{Decision, PodSetQuota};
-pub use replay::{Difference, Replay, ReplayError, replay};
+pub use decision_record::{DecisionRecord, PodSetQuota};
+pub use replay::{Difference, ReplayError, ReplaySummary, replay};
 
 /// Format version of the lines. [`replay()`] rejects other versions.
 const FORMAT: u32 = 1;
@@ -34,24 +34,24 @@ const FORMAT: u32 = 1;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(clippy::large_enum_variant, reason = "only one exists at a time")]
-enum Line<'a> {
+enum LogLine<'a> {
     /// Start of a process.
     Start { format: u32, settings: Cow<'a, Settings> },
     /// An input of the scheduler.
     #[serde(rename = "event")]
-    Event {
+    Input {
         at: Timestamp,
         #[serde(rename = "told")]
-        told: Told<'a>,
+        input: RecordedInput<'a>,
     },
     /// The decisions of one scheduling cycle.
-    Cycle { at: Timestamp, decisions: Vec<Decision> },
+    Cycle { at: Timestamp, decisions: Vec<DecisionRecord> },
 }
 
 /// Serializable form of an [`Event`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum Told<'a> {
+enum RecordedInput<'a> {
     ResourceFlavor(Cow<'a, ResourceFlavor>),
     ResourceFlavorGone(Cow<'a, str>),
     ClusterQueue(Cow<'a, ClusterQueue>),
@@ -71,48 +71,48 @@ enum Told<'a> {
     AdmissionRefused(#[serde(with = "key_text")] ObjectKey),
 }
 
-impl<'a> Told<'a> {
-    fn of(event: &Event<'a>) -> Self {
+impl<'a> RecordedInput<'a> {
+    fn from_input(event: &Input<'a>) -> Self {
         match *event {
-            Event::ResourceFlavor(flavor) => Self::ResourceFlavor(trim::object(flavor)),
-            Event::ResourceFlavorGone(name) => Self::ResourceFlavorGone(name.into()),
-            Event::ClusterQueue(queue) => Self::ClusterQueue(trim::object(queue)),
-            Event::ClusterQueueGone(name) => Self::ClusterQueueGone(name.into()),
-            Event::Cohort(cohort) => Self::Cohort(trim::object(cohort)),
-            Event::CohortGone(name) => Self::CohortGone(name.into()),
-            Event::LocalQueue(queue) => Self::LocalQueue(trim::object(queue)),
-            Event::LocalQueueGone(key) => Self::LocalQueueGone(key.clone()),
-            Event::Namespace(namespace) => Self::Namespace(trim::object(namespace)),
-            Event::NamespaceGone(name) => Self::NamespaceGone(name.into()),
-            Event::LimitRange(limit_range) => Self::LimitRange(trim::object(limit_range)),
-            Event::LimitRangeGone(key) => Self::LimitRangeGone(key.clone()),
-            Event::RuntimeClass(class) => Self::RuntimeClass(trim::object(class)),
-            Event::RuntimeClassGone(name) => Self::RuntimeClassGone(name.into()),
-            Event::Workload(workload) => Self::Workload(trim::workload(workload)),
-            Event::WorkloadGone(key) => Self::WorkloadGone(key.clone()),
-            Event::AdmissionRefused(key) => Self::AdmissionRefused(key.clone()),
+            Input::ResourceFlavor(flavor) => Self::ResourceFlavor(redact::object(flavor)),
+            Input::ResourceFlavorDeleted(name) => Self::ResourceFlavorGone(name.into()),
+            Input::ClusterQueue(queue) => Self::ClusterQueue(redact::object(queue)),
+            Input::ClusterQueueDeleted(name) => Self::ClusterQueueGone(name.into()),
+            Input::Cohort(cohort) => Self::Cohort(redact::object(cohort)),
+            Input::CohortDeleted(name) => Self::CohortGone(name.into()),
+            Input::LocalQueue(queue) => Self::LocalQueue(redact::object(queue)),
+            Input::LocalQueueDeleted(key) => Self::LocalQueueGone(key.clone()),
+            Input::Namespace(namespace) => Self::Namespace(redact::object(namespace)),
+            Input::NamespaceDeleted(name) => Self::NamespaceGone(name.into()),
+            Input::LimitRange(limit_range) => Self::LimitRange(redact::object(limit_range)),
+            Input::LimitRangeDeleted(key) => Self::LimitRangeGone(key.clone()),
+            Input::RuntimeClass(class) => Self::RuntimeClass(redact::object(class)),
+            Input::RuntimeClassDeleted(name) => Self::RuntimeClassGone(name.into()),
+            Input::Workload(workload) => Self::Workload(redact::workload(workload)),
+            Input::WorkloadDeleted(key) => Self::WorkloadGone(key.clone()),
+            Input::AdmissionRejected(key) => Self::AdmissionRefused(key.clone()),
         }
     }
 
-    fn event(&self) -> Event<'_> {
+    fn to_input(&self) -> Input<'_> {
         match self {
-            Self::ResourceFlavor(flavor) => Event::ResourceFlavor(flavor),
-            Self::ResourceFlavorGone(name) => Event::ResourceFlavorGone(name),
-            Self::ClusterQueue(queue) => Event::ClusterQueue(queue),
-            Self::ClusterQueueGone(name) => Event::ClusterQueueGone(name),
-            Self::Cohort(cohort) => Event::Cohort(cohort),
-            Self::CohortGone(name) => Event::CohortGone(name),
-            Self::LocalQueue(queue) => Event::LocalQueue(queue),
-            Self::LocalQueueGone(key) => Event::LocalQueueGone(key),
-            Self::Namespace(namespace) => Event::Namespace(namespace),
-            Self::NamespaceGone(name) => Event::NamespaceGone(name),
-            Self::LimitRange(limit_range) => Event::LimitRange(limit_range),
-            Self::LimitRangeGone(key) => Event::LimitRangeGone(key),
-            Self::RuntimeClass(class) => Event::RuntimeClass(class),
-            Self::RuntimeClassGone(name) => Event::RuntimeClassGone(name),
-            Self::Workload(workload) => Event::Workload(workload),
-            Self::WorkloadGone(key) => Event::WorkloadGone(key),
-            Self::AdmissionRefused(key) => Event::AdmissionRefused(key),
+            Self::ResourceFlavor(flavor) => Input::ResourceFlavor(flavor),
+            Self::ResourceFlavorGone(name) => Input::ResourceFlavorDeleted(name),
+            Self::ClusterQueue(queue) => Input::ClusterQueue(queue),
+            Self::ClusterQueueGone(name) => Input::ClusterQueueDeleted(name),
+            Self::Cohort(cohort) => Input::Cohort(cohort),
+            Self::CohortGone(name) => Input::CohortDeleted(name),
+            Self::LocalQueue(queue) => Input::LocalQueue(queue),
+            Self::LocalQueueGone(key) => Input::LocalQueueDeleted(key),
+            Self::Namespace(namespace) => Input::Namespace(namespace),
+            Self::NamespaceGone(name) => Input::NamespaceDeleted(name),
+            Self::LimitRange(limit_range) => Input::LimitRange(limit_range),
+            Self::LimitRangeGone(key) => Input::LimitRangeDeleted(key),
+            Self::RuntimeClass(class) => Input::RuntimeClass(class),
+            Self::RuntimeClassGone(name) => Input::RuntimeClassDeleted(name),
+            Self::Workload(workload) => Input::Workload(workload),
+            Self::WorkloadGone(key) => Input::WorkloadDeleted(key),
+            Self::AdmissionRefused(key) => Input::AdmissionRejected(key),
         }
     }
 }
@@ -126,20 +126,23 @@ pub struct Recorder {
 
 impl Recorder {
     /// Starts a section for a scheduler that has received no input yet.
-    pub fn new(engine: &Engine) -> Self {
+    pub fn new(engine: &Scheduler) -> Self {
         let mut recorder = Self::default();
-        recorder.write(&Line::Start { format: FORMAT, settings: Cow::Borrowed(&engine.settings) });
+        recorder.write(&LogLine::Start { format: FORMAT, settings: Cow::Borrowed(&engine.settings) });
         recorder
     }
 
     /// Records an input, before the scheduler receives it.
-    pub fn told(&mut self, now: Timestamp, event: &Event<'_>) {
-        self.write(&Line::Event { at: now, told: Told::of(event) });
+    pub fn record_input(&mut self, now: Timestamp, event: &Input<'_>) {
+        self.write(&LogLine::Input { at: now, input: RecordedInput::from_input(event) });
     }
 
     /// Records the decisions of a scheduling cycle.
-    pub fn decided(&mut self, now: Timestamp, effects: &[Effect]) {
-        self.write(&Line::Cycle { at: now, decisions: effects.iter().filter_map(Decision::of).collect() });
+    pub fn record_decisions(&mut self, now: Timestamp, effects: &[Decision]) {
+        self.write(&LogLine::Cycle {
+            at: now,
+            decisions: effects.iter().filter_map(DecisionRecord::from_decision).collect(),
+        });
     }
 
     /// Returns the lines recorded since the last call, each with its newline.
@@ -147,7 +150,7 @@ impl Recorder {
         std::mem::take(&mut self.lines)
     }
 
-    fn write(&mut self, line: &Line<'_>) {
+    fn write(&mut self, line: &LogLine<'_>) {
         // These types always serialize. If one did not, the empty line would show the gap in a
         // replay.
         self.lines.extend(serde_json::to_vec(line).unwrap_or_default());

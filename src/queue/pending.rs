@@ -48,27 +48,27 @@ impl PendingReason {
 
 /// The cause for which a workload is pending.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Waiting {
+pub enum PendingCause {
     /// No quota: the rejections of each flavor, for each pod set.
-    Quota(Vec<Obstacle>),
+    Quota(Vec<FlavorRejection>),
     /// It would fit, but its ClusterQueue is StrictFIFO and another workload is ahead.
-    Behind {
+    BehindHead {
         /// Key of the workload at the head.
         head: ObjectKey,
         /// Name of the ClusterQueue.
         cluster_queue: String,
     },
     /// Quota is reserved for it. These evicted workloads have not released theirs.
-    Room {
+    PreemptionInProgress {
         /// Some of the evicted workloads, sorted by key.
-        going: Vec<ObjectKey>,
+        evicting: Vec<ObjectKey>,
         /// Number of further ones.
-        more: usize,
+        more_evicting: usize,
     },
     /// It fits and is admitted in the next cycle.
-    Turn,
+    NextCycle,
     /// Admissions are blocked until this admitted workload is ready.
-    Unready(ObjectKey),
+    WaitingForPodsReady(ObjectKey),
     /// `spec.queueName` is empty.
     NoQueueName,
     /// Its LocalQueue does not exist.
@@ -100,33 +100,33 @@ pub enum Waiting {
         cluster_queue: String,
     },
     /// Admission gate annotations block it. Holds their names.
-    Gated(String),
+    AdmissionGated(String),
     /// It was evicted and is requeued at this time.
     Backoff(jiff::Timestamp),
     /// The slice that it replaces is being evicted.
     PredecessorEvicted(ObjectKey),
     /// Its requests are invalid or not supported.
-    BadRequest(String),
+    InvalidRequests(String),
     /// The API server rejected its admission.
-    Refused,
+    AdmissionRejected,
 }
 
 /// The reason that a flavor or resource cannot be assigned to a pod set.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Obstacle {
+pub enum FlavorRejection {
     /// Other workloads use or have reserved the quota that it needs.
-    Short(Shortfall),
+    InsufficientUnused(Shortfall),
     /// Its requests exceed the total quota of the flavor.
-    Exceeds(Shortfall),
+    ExceedsMaximum(Shortfall),
     /// No flavor of the ClusterQueue covers the resource.
-    NotOffered {
+    ResourceUnavailable {
         /// Name of the pod set.
         pod_set: String,
         /// Name of the resource.
         resource: String,
     },
     /// The flavor does not match its pods.
-    Unsuitable {
+    Mismatch {
         /// Name of the pod set.
         pod_set: String,
         /// Name of the flavor.
@@ -135,47 +135,49 @@ pub enum Obstacle {
         problem: String,
     },
     /// Pods of the pod set already run in another flavor. This flavor might have enough quota.
-    Pinned {
+    PinnedElsewhere {
         /// Name of the pod set.
         pod_set: String,
         /// Name of the flavor.
         flavor: String,
         /// Name of the flavor with the running pods.
-        runs_in: String,
+        running_flavor: String,
     },
 }
 
-impl Obstacle {
+impl FlavorRejection {
     /// Returns the name of the affected pod set.
     pub fn pod_set(&self) -> &str {
         match self {
-            Self::Short(shortfall) | Self::Exceeds(shortfall) => &shortfall.pod_set,
-            Self::NotOffered { pod_set, .. } | Self::Unsuitable { pod_set, .. } | Self::Pinned { pod_set, .. } => {
-                pod_set
-            }
+            Self::InsufficientUnused(shortfall) | Self::ExceedsMaximum(shortfall) => &shortfall.pod_set,
+            Self::ResourceUnavailable { pod_set, .. }
+            | Self::Mismatch { pod_set, .. }
+            | Self::PinnedElsewhere { pod_set, .. } => pod_set,
         }
     }
 
     fn reason(&self) -> PendingReason {
         match self {
-            Self::Short(_) => PendingReason::WaitingForQuota,
-            Self::Exceeds(_) => PendingReason::ExceedsMaxQuota,
-            Self::NotOffered { .. } | Self::Unsuitable { .. } | Self::Pinned { .. } => PendingReason::NoMatchingFlavor,
+            Self::InsufficientUnused(_) => PendingReason::WaitingForQuota,
+            Self::ExceedsMaximum(_) => PendingReason::ExceedsMaxQuota,
+            Self::ResourceUnavailable { .. } | Self::Mismatch { .. } | Self::PinnedElsewhere { .. } => {
+                PendingReason::NoMatchingFlavor
+            }
         }
     }
 }
 
-impl Waiting {
+impl PendingCause {
     /// Returns the reason of the condition. For quota, this is the mildest reason of the pod set
     /// whose mildest reason is the most severe.
     pub fn reason(&self) -> PendingReason {
         match self {
             Self::Quota(obstacles) => quota_reason(obstacles),
-            Self::Behind { .. } | Self::Turn => PendingReason::WaitingForQuota,
-            Self::Room { .. } => PendingReason::WaitingForPreemptedWorkloads,
-            Self::Unready(_) => PendingReason::WaitingForPodsReady,
+            Self::BehindHead { .. } | Self::NextCycle => PendingReason::WaitingForQuota,
+            Self::PreemptionInProgress { .. } => PendingReason::WaitingForPreemptedWorkloads,
+            Self::WaitingForPodsReady(_) => PendingReason::WaitingForPodsReady,
             Self::LocalQueueStopped(_) | Self::ClusterQueueStopped(_) => PendingReason::Suspended,
-            Self::Gated(_) => PendingReason::AdmissionGated,
+            Self::AdmissionGated(_) => PendingReason::AdmissionGated,
             Self::Backoff(_) => PendingReason::PendingEvaluation,
             Self::PredecessorEvicted(_) => PendingReason::WaitingForPreemptedWorkloads,
             Self::NoQueueName
@@ -186,47 +188,56 @@ impl Waiting {
             | Self::ClusterQueueTerminating(_)
             | Self::ClusterQueueInactive { .. }
             | Self::NamespaceNotSelected { .. }
-            | Self::BadRequest(_)
-            | Self::Refused => PendingReason::Misconfigured,
+            | Self::InvalidRequests(_)
+            | Self::AdmissionRejected => PendingReason::Misconfigured,
         }
     }
 }
 
-impl Waiting {
+impl PendingCause {
     /// Reports whether it can end without a change of configuration: by time or by other workloads.
-    pub fn ends_by_itself(&self) -> bool {
+    pub fn resolves_without_changes(&self) -> bool {
         match self {
             Self::Quota(_) => self.reason() == PendingReason::WaitingForQuota,
             Self::Backoff(_) | Self::PredecessorEvicted(_) => true,
-            _ => self.is_in_line(),
+            _ => self.is_queued(),
         }
     }
 
     /// Reports whether the workload is queued and only waits for quota.
-    pub fn is_in_line(&self) -> bool {
-        matches!(self, Self::Quota(_) | Self::Behind { .. } | Self::Room { .. } | Self::Turn | Self::Unready(_))
+    pub fn is_queued(&self) -> bool {
+        matches!(
+            self,
+            Self::Quota(_)
+                | Self::BehindHead { .. }
+                | Self::PreemptionInProgress { .. }
+                | Self::NextCycle
+                | Self::WaitingForPodsReady(_)
+        )
     }
 }
 
-fn quota_reason(obstacles: &[Obstacle]) -> PendingReason {
+fn quota_reason(obstacles: &[FlavorRejection]) -> PendingReason {
     let of_pod_set = |name: &str| {
-        let reasons = obstacles.iter().filter(|obstacle| obstacle.pod_set() == name).map(Obstacle::reason);
+        let reasons = obstacles.iter().filter(|obstacle| obstacle.pod_set() == name).map(FlavorRejection::reason);
         reasons.min().unwrap_or(PendingReason::WaitingForQuota)
     };
     let worst = obstacles.iter().map(|obstacle| of_pod_set(obstacle.pod_set())).max();
     worst.unwrap_or(PendingReason::WaitingForQuota)
 }
 
-impl fmt::Display for Waiting {
+impl fmt::Display for PendingCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Quota(obstacles) => write_obstacles(f, obstacles),
-            Self::Behind { head, cluster_queue } => {
+            Self::Quota(obstacles) => write_rejections(f, obstacles),
+            Self::BehindHead { head, cluster_queue } => {
                 write!(f, "ClusterQueue {cluster_queue} is StrictFIFO and {head}, ahead in the queue, does not fit yet")
             }
-            Self::Room { going, more } => write_going(f, going, *more),
-            Self::Turn => f.write_str("fits; will be admitted in the next scheduling cycle"),
-            Self::Unready(key) => write!(f, "waiting for admitted workload {key} to be in the PodsReady condition"),
+            Self::PreemptionInProgress { evicting: going, more_evicting: more } => write_evicting(f, going, *more),
+            Self::NextCycle => f.write_str("fits; will be admitted in the next scheduling cycle"),
+            Self::WaitingForPodsReady(key) => {
+                write!(f, "waiting for admitted workload {key} to be in the PodsReady condition")
+            }
             Self::NoQueueName => f.write_str("no LocalQueue is named; set spec.queueName"),
             Self::LocalQueueMissing(name) => write!(f, "LocalQueue {name} doesn't exist"),
             Self::LocalQueueTerminating(name) => write!(f, "LocalQueue {name} is being deleted"),
@@ -241,18 +252,18 @@ impl fmt::Display for Waiting {
             Self::NamespaceNotSelected { namespace, cluster_queue } => {
                 write!(f, "namespace {namespace} doesn't match the namespaceSelector of ClusterQueue {cluster_queue}")
             }
-            Self::Gated(by) => write!(f, "admission is gated by {by}"),
+            Self::AdmissionGated(by) => write!(f, "admission is gated by {by}"),
             Self::Backoff(until) => write!(f, "evicted; will be requeued at {until}"),
             Self::PredecessorEvicted(key) => write!(f, "waiting for {key}, the slice it replaces, to be evicted"),
-            Self::BadRequest(problem) => f.write_str(problem),
-            Self::Refused => {
+            Self::InvalidRequests(problem) => f.write_str(problem),
+            Self::AdmissionRejected => {
                 f.write_str("the API server rejected the admission; it is retried when the workload changes")
             }
         }
     }
 }
 
-fn write_going(f: &mut fmt::Formatter<'_>, going: &[ObjectKey], more: usize) -> fmt::Result {
+fn write_evicting(f: &mut fmt::Formatter<'_>, going: &[ObjectKey], more: usize) -> fmt::Result {
     f.write_str("quota is reserved; waiting for evicted workloads to release theirs: ")?;
     for (index, key) in going.iter().enumerate() {
         write!(f, "{}{key}", if index == 0 { "" } else { ", " })?;
@@ -264,7 +275,7 @@ fn write_going(f: &mut fmt::Formatter<'_>, going: &[ObjectKey], more: usize) -> 
 }
 
 /// Writes one sentence for each pod set, with one clause for each flavor and resource.
-fn write_obstacles(f: &mut fmt::Formatter<'_>, obstacles: &[Obstacle]) -> fmt::Result {
+fn write_rejections(f: &mut fmt::Formatter<'_>, obstacles: &[FlavorRejection]) -> fmt::Result {
     let mut pod_set = None;
     for obstacle in obstacles {
         match pod_set {
@@ -278,14 +289,14 @@ fn write_obstacles(f: &mut fmt::Formatter<'_>, obstacles: &[Obstacle]) -> fmt::R
     Ok(())
 }
 
-impl fmt::Display for Obstacle {
+impl fmt::Display for FlavorRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Short(shortfall) => shortfall.write_short(f),
-            Self::Exceeds(shortfall) => shortfall.write_exceeds(f),
-            Self::NotOffered { resource, .. } => write!(f, "resource {resource} unavailable in ClusterQueue"),
-            Self::Unsuitable { flavor, problem, .. } => write!(f, "flavor {flavor} does not match: {problem}"),
-            Self::Pinned { flavor, runs_in, .. } => {
+            Self::InsufficientUnused(shortfall) => shortfall.write_insufficient(f),
+            Self::ExceedsMaximum(shortfall) => shortfall.write_exceeds(f),
+            Self::ResourceUnavailable { resource, .. } => write!(f, "resource {resource} unavailable in ClusterQueue"),
+            Self::Mismatch { flavor, problem, .. } => write!(f, "flavor {flavor} does not match: {problem}"),
+            Self::PinnedElsewhere { flavor, running_flavor: runs_in, .. } => {
                 write!(f, "flavor {flavor} does not match: pods of this pod set already run in flavor {runs_in}")
             }
         }
@@ -299,7 +310,7 @@ mod tests {
 
     #[test]
     fn shortfall_message_names_missing_amount_holders_and_remedy() {
-        let why = Waiting::Quota(vec![Obstacle::Short(Shortfall::sample())]);
+        let why = PendingCause::Quota(vec![FlavorRejection::InsufficientUnused(Shortfall::sample())]);
         assert_eq!(why.reason(), PendingReason::WaitingForQuota);
         assert_eq!(
             why.to_string(),
@@ -313,14 +324,14 @@ mod tests {
         let memory = Shortfall {
             resource: "memory".into(),
             requested: Amount::new(3 << 30),
-            earlier: Amount::new(1 << 30),
+            earlier_pod_sets: Amount::new(1 << 30),
             nominal: Amount::new(2 << 30),
-            potential: Amount::new(2 << 30),
+            potential_available: Amount::new(2 << 30),
             missing: Amount::new(2 << 30),
             missing_now: Amount::new(2 << 30),
             ..Shortfall::sample()
         };
-        let why = Waiting::Quota(vec![Obstacle::Exceeds(memory)]);
+        let why = PendingCause::Quota(vec![FlavorRejection::ExceedsMaximum(memory)]);
         assert_eq!(why.reason(), PendingReason::ExceedsMaxQuota);
         assert_eq!(
             why.to_string(),
@@ -331,14 +342,14 @@ mod tests {
 
     #[test]
     fn reason_is_the_mildest_of_the_pod_set_with_the_most_severe_one() {
-        let short = Obstacle::Short(Shortfall::sample());
-        let exceeds = Obstacle::Exceeds(Shortfall::sample());
-        let unsuitable = |pod_set: &str| Obstacle::Unsuitable {
+        let short = FlavorRejection::InsufficientUnused(Shortfall::sample());
+        let exceeds = FlavorRejection::ExceedsMaximum(Shortfall::sample());
+        let unsuitable = |pod_set: &str| FlavorRejection::Mismatch {
             pod_set: pod_set.into(),
             flavor: "spot".into(),
             problem: "a taint".into(),
         };
-        let reason = |obstacles: Vec<Obstacle>| Waiting::Quota(obstacles).reason();
+        let reason = |obstacles: Vec<FlavorRejection>| PendingCause::Quota(obstacles).reason();
         assert_eq!(reason(vec![unsuitable("worker"), short.clone()]), PendingReason::WaitingForQuota);
         assert_eq!(reason(vec![unsuitable("worker"), exceeds.clone()]), PendingReason::ExceedsMaxQuota);
         assert_eq!(reason(vec![unsuitable("head"), short]), PendingReason::NoMatchingFlavor);

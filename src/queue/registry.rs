@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 /// Id of a value in a [`Registry`]. The id of a removed value is reused.
 pub(super) struct Id<T> {
     number: u32,
-    of: PhantomData<fn() -> T>,
+    marker: PhantomData<fn() -> T>,
 }
 
 impl<T> Clone for Id<T> {
@@ -55,62 +55,62 @@ impl<T> Id<T> {
 /// Values by name and by id.
 #[derive(Debug, Clone)]
 pub(super) struct Registry<K, T> {
-    numbers: BTreeMap<K, Id<T>>,
-    things: Vec<Option<Box<T>>>,
+    ids: BTreeMap<K, Id<T>>,
+    values: Vec<Option<Box<T>>>,
     free: Vec<Id<T>>,
 }
 
 impl<K, T> Default for Registry<K, T> {
     fn default() -> Self {
-        Self { numbers: BTreeMap::new(), things: Vec::new(), free: Vec::new() }
+        Self { ids: BTreeMap::new(), values: Vec::new(), free: Vec::new() }
     }
 }
 
 impl<K: Ord + Clone, T> Registry<K, T> {
     /// Returns the id of a name; `None` if the name is unknown.
     pub(super) fn id(&self, name: &K) -> Option<Id<T>> {
-        self.numbers.get(name).copied()
+        self.ids.get(name).copied()
     }
 
     pub(super) fn get(&self, id: Id<T>) -> Option<&T> {
-        self.things.get(id.index())?.as_deref()
+        self.values.get(id.index())?.as_deref()
     }
 
     pub(super) fn get_mut(&mut self, id: Id<T>) -> Option<&mut T> {
-        self.things.get_mut(id.index())?.as_deref_mut()
+        self.values.get_mut(id.index())?.as_deref_mut()
     }
 
-    pub(super) fn named(&self, name: &K) -> Option<&T> {
+    pub(super) fn get_by_name(&self, name: &K) -> Option<&T> {
         self.get(self.id(name)?)
     }
 
     /// Returns the id of a name. Inserts the value of `make` if the name is unknown.
-    pub(super) fn place(&mut self, name: &K, make: impl FnOnce() -> T) -> Id<T> {
+    pub(super) fn get_or_insert_with(&mut self, name: &K, make: impl FnOnce() -> T) -> Id<T> {
         if let Some(id) = self.id(name) {
             return id;
         }
         let id = self.free.pop().unwrap_or_else(|| {
-            self.things.push(None);
-            Id { number: u32::try_from(self.things.len() - 1).unwrap_or(u32::MAX), of: PhantomData }
+            self.values.push(None);
+            Id { number: u32::try_from(self.values.len() - 1).unwrap_or(u32::MAX), marker: PhantomData }
         });
-        self.things[id.index()] = Some(Box::new(make()));
-        self.numbers.insert(name.clone(), id);
+        self.values[id.index()] = Some(Box::new(make()));
+        self.ids.insert(name.clone(), id);
         id
     }
 
     pub(super) fn remove(&mut self, name: &K) -> Option<T> {
-        let id = self.numbers.remove(name)?;
+        let id = self.ids.remove(name)?;
         self.free.push(id);
-        self.things.get_mut(id.index())?.take().map(|thing| *thing)
+        self.values.get_mut(id.index())?.take().map(|thing| *thing)
     }
 
     /// Iterates over all values, sorted by name.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&K, Id<T>, &T)> {
-        self.numbers.iter().filter_map(|(name, id)| Some((name, *id, self.get(*id)?)))
+        self.ids.iter().filter_map(|(name, id)| Some((name, *id, self.get(*id)?)))
     }
 
     /// Iterates over the values with names from `first` on, sorted by name.
-    pub(super) fn from(&self, first: &K) -> impl Iterator<Item = (&K, Id<T>, &T)> {
-        self.numbers.range(first..).filter_map(|(name, id)| Some((name, *id, self.get(*id)?)))
+    pub(super) fn range_from(&self, first: &K) -> impl Iterator<Item = (&K, Id<T>, &T)> {
+        self.ids.range(first..).filter_map(|(name, id)| Some((name, *id, self.get(*id)?)))
     }
 }

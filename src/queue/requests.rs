@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Container as PodContainer, PodSpec, ResourceReq
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::pod::{self, Pod, Sums, place_of};
+use super::pod_resources::{self, ExactResources, PodResources, container_label};
 use sluice_api::kueue::{PodTemplate, ResourceList};
 use sluice_api::quantity::{Amount, Exact, QuantityError};
 
@@ -43,7 +43,7 @@ impl Requests {
 
     /// Returns the amounts as Kubernetes quantities.
     pub fn quantities(&self) -> ResourceList {
-        self.iter().map(|(resource, amount)| (resource.to_owned(), amount.quantity(resource))).collect()
+        self.iter().map(|(resource, amount)| (resource.to_owned(), amount.to_quantity(resource))).collect()
     }
 }
 
@@ -92,7 +92,7 @@ pub enum RequestsError {
 /// If a quantity is malformed or negative, or a request exceeds its limit (kueue v0.19.2
 /// `pkg/workload/resources.go`, `ValidateResources`).
 pub fn pod_requests(pod: &PodSpec) -> Result<Requests, RequestsError> {
-    Ok(Written::of(pod).read()?.requests(None))
+    Ok(RawPodSpec::from_spec(pod).parse()?.requests(None))
 }
 
 /// Returns all resource fields that the usage of a pod can depend on under any LimitRange and
@@ -100,8 +100,8 @@ pub fn pod_requests(pod: &PodSpec) -> Result<Requests, RequestsError> {
 ///
 /// # Errors
 /// Same as [`pod_requests`].
-pub fn pod_facts(pod: &PodSpec) -> Result<Value, RequestsError> {
-    Ok(Written::of(pod).read()?.facts())
+pub fn pod_resources_json(pod: &PodSpec) -> Result<Value, RequestsError> {
+    Ok(RawPodSpec::from_spec(pod).parse()?.to_json())
 }
 
 /// Returns the requests of a pod template like [`pod_requests`], decoding only the fields that
@@ -110,47 +110,47 @@ pub fn pod_facts(pod: &PodSpec) -> Result<Value, RequestsError> {
 /// # Errors
 /// If the template cannot be decoded, and as in [`pod_requests`].
 pub fn template_requests(template: &PodTemplate) -> Result<Requests, RequestsError> {
-    Ok(pod_of(template)?.requests(None))
+    Ok(parse_pod(template)?.requests(None))
 }
 
 /// Parses the resource fields of a pod template.
 ///
 /// # Errors
 /// Same as [`template_requests`].
-pub(super) fn pod_of(template: &PodTemplate) -> Result<Pod, RequestsError> {
+pub(super) fn parse_pod(template: &PodTemplate) -> Result<PodResources, RequestsError> {
     match template.0.get("spec") {
-        Some(spec) => Written::deserialize(spec)?.read(),
-        None => Ok(Pod::default()),
+        Some(spec) => RawPodSpec::deserialize(spec)?.parse(),
+        None => Ok(PodResources::default()),
     }
 }
 
 /// The resource fields of a pod spec, unparsed. Decoding a full `PodSpec` takes ten times as long.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Written {
+struct RawPodSpec {
     #[serde(deserialize_with = "null_is_default")]
-    containers: Vec<Container>,
+    containers: Vec<RawContainer>,
     #[serde(deserialize_with = "null_is_default")]
-    init_containers: Vec<Container>,
+    init_containers: Vec<RawContainer>,
     #[serde(deserialize_with = "null_is_default")]
     overhead: ResourceList,
     #[serde(deserialize_with = "null_is_default")]
-    resources: Resources,
+    resources: RawResources,
     runtime_class_name: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Container {
+struct RawContainer {
     name: String,
     #[serde(deserialize_with = "null_is_default")]
-    resources: Resources,
+    resources: RawResources,
     restart_policy: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Resources {
+struct RawResources {
     #[serde(deserialize_with = "null_is_default")]
     requests: ResourceList,
     #[serde(deserialize_with = "null_is_default")]
@@ -164,56 +164,56 @@ pub(super) fn null_is_default<'de, D: serde::Deserializer<'de>, T: Default + Des
     Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
 }
 
-impl Written {
-    fn of(pod: &PodSpec) -> Self {
-        let containers = |list: &[PodContainer]| list.iter().map(Container::of).collect();
+impl RawPodSpec {
+    fn from_spec(pod: &PodSpec) -> Self {
+        let containers = |list: &[PodContainer]| list.iter().map(RawContainer::from_spec).collect();
         Self {
             containers: containers(&pod.containers),
             init_containers: containers(pod.init_containers.as_deref().unwrap_or_default()),
             overhead: pod.overhead.clone().unwrap_or_default(),
-            resources: Resources::of(pod.resources.as_ref()),
+            resources: RawResources::from_spec(pod.resources.as_ref()),
             runtime_class_name: pod.runtime_class_name.clone(),
         }
     }
 
-    fn read(&self) -> Result<Pod, RequestsError> {
-        let containers = |list: &[Container]| list.iter().map(Container::read).collect::<Result<Vec<_>, _>>();
-        let (requests, limits) = self.resources.read("the pod")?;
-        let pod = Pod {
+    fn parse(&self) -> Result<PodResources, RequestsError> {
+        let containers = |list: &[RawContainer]| list.iter().map(RawContainer::parse).collect::<Result<Vec<_>, _>>();
+        let (requests, limits) = self.resources.parse("the pod")?;
+        let pod = PodResources {
             containers: containers(&self.containers)?,
             init_containers: containers(&self.init_containers)?,
-            whole: pod::Resources { requests, limits },
-            overhead: exact(&self.overhead, "the pod's overhead")?,
+            pod_level: pod_resources::RequestsAndLimits { requests, limits },
+            overhead: parse_quantities(&self.overhead, "the pod's overhead")?,
             runtime_class: self.runtime_class_name.clone(),
         };
-        Ok(pod.with_whole_requests())
+        Ok(pod.with_pod_level_requests())
     }
 }
 
-impl Container {
-    fn of(container: &PodContainer) -> Self {
+impl RawContainer {
+    fn from_spec(container: &PodContainer) -> Self {
         Self {
             name: container.name.clone(),
-            resources: Resources::of(container.resources.as_ref()),
+            resources: RawResources::from_spec(container.resources.as_ref()),
             restart_policy: container.restart_policy.clone(),
         }
     }
 
-    fn read(&self) -> Result<pod::Container, RequestsError> {
-        let (mut requests, limits) = self.resources.read(&place_of(&self.name))?;
+    fn parse(&self) -> Result<pod_resources::ContainerResources, RequestsError> {
+        let (mut requests, limits) = self.resources.parse(&container_label(&self.name))?;
         for (resource, limit) in &limits {
             requests.entry(resource.clone()).or_insert(*limit);
         }
-        Ok(pod::Container {
+        Ok(pod_resources::ContainerResources {
             name: self.name.clone(),
             sidecar: self.restart_policy.as_deref() == Some("Always"),
-            resources: pod::Resources { requests, limits },
+            resources: pod_resources::RequestsAndLimits { requests, limits },
         })
     }
 }
 
-impl Resources {
-    fn of(resources: Option<&ResourceRequirements>) -> Self {
+impl RawResources {
+    fn from_spec(resources: Option<&ResourceRequirements>) -> Self {
         let list = |list: Option<&ResourceList>| list.cloned().unwrap_or_default();
         Self {
             requests: list(resources.and_then(|r| r.requests.as_ref())),
@@ -222,8 +222,8 @@ impl Resources {
     }
 
     /// Returns the parsed requests and limits. Errors if a request exceeds its limit.
-    fn read(&self, place: &str) -> Result<(Sums, Sums), RequestsError> {
-        let (requests, limits) = (exact(&self.requests, place)?, exact(&self.limits, place)?);
+    fn parse(&self, place: &str) -> Result<(ExactResources, ExactResources), RequestsError> {
+        let (requests, limits) = (parse_quantities(&self.requests, place)?, parse_quantities(&self.limits, place)?);
         let exceeds_limit =
             |(resource, request): &(&String, &Exact)| limits.get(*resource).is_some_and(|limit| *request > limit);
         match requests.iter().find(exceeds_limit) {
@@ -239,9 +239,9 @@ impl Resources {
 }
 
 /// Parses the quantities of `place`.
-fn exact(list: &ResourceList, place: &str) -> Result<Sums, RequestsError> {
+fn parse_quantities(list: &ResourceList, place: &str) -> Result<ExactResources, RequestsError> {
     list.iter()
-        .map(|(resource, quantity)| match Exact::demanded(quantity) {
+        .map(|(resource, quantity)| match Exact::parse_request(quantity) {
             Ok(value) => Ok((resource.clone(), value)),
             Err(source) => Err(RequestsError::Quantity { place: place.to_owned(), resource: resource.clone(), source }),
         })

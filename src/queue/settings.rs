@@ -103,7 +103,7 @@ pub struct ResourceRules {
     /// Resource transformations; at most one per input.
     pub transformations: Vec<Transformation>,
     /// Handling of resources for which the ClusterQueue has no quota.
-    pub undeclared: Undeclared,
+    pub undeclared: UndeclaredResourcePolicy,
 }
 
 /// Transformation of one resource into others.
@@ -133,7 +133,7 @@ pub enum TransformationStrategy {
 
 /// Handling of resources for which the ClusterQueue has no quota.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Undeclared {
+pub enum UndeclaredResourcePolicy {
     /// Workloads that request it are inadmissible.
     #[default]
     Block,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::tree::{Fr, NodeId};
+use super::tree::{FlavorResourceId, NodeId};
 use sluice_api::quantity::Amount;
 use sluice_plan::ObjectKey;
 
@@ -18,17 +18,17 @@ pub struct Shortfall {
     /// Requests of all pods of the pod set.
     pub requested: Amount,
     /// Requests of earlier pod sets of the same workload.
-    pub earlier: Amount,
+    pub earlier_pod_sets: Amount,
     /// Usage of the slice that is replaced.
-    pub held: Amount,
+    pub held_by_predecessor: Amount,
     /// Usage of the ClusterQueue, without that slice.
     pub used: Amount,
     /// The nominal quota of the ClusterQueue.
     pub nominal: Amount,
     /// The most that the ClusterQueue can get, including what it can borrow.
-    pub potential: Amount,
+    pub potential_available: Amount,
     /// The limit in the cohort tree that is exceeded.
-    pub binding: Binding,
+    pub binding: BindingLimit,
     /// Amount that must be released; if the requests exceed the total quota, the amount by which
     /// they do.
     pub missing: Amount,
@@ -39,25 +39,25 @@ pub struct Shortfall {
     /// Number of further workloads with usage.
     pub more_holders: usize,
     /// Unused quota that is reserved for other pending workloads. `None` if there is none.
-    pub kept: Option<Kept>,
+    pub reserved_for_others: Option<ReservedForOthers>,
     /// The subtree in which the quota is used, and the flavor resource. `None` if unknown.
-    pub(super) within: Option<(NodeId, Fr)>,
+    pub(super) subtree: Option<(NodeId, FlavorResourceId)>,
 }
 
 /// Unused quota that is reserved for pending workloads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct ReservedForOthers {
     /// Total reserved amount.
     pub amount: Amount,
     /// Workload with the largest reservation.
-    pub first: ObjectKey,
+    pub largest: ObjectKey,
     /// Number of further workloads with a reservation.
-    pub more: usize,
+    pub others: usize,
 }
 
 /// The limit in the cohort tree that is exceeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Binding {
+pub enum BindingLimit {
     /// The nominal quota of the ClusterQueue, which has no Cohort.
     NominalQuota,
     /// The borrowing limit of the ClusterQueue.
@@ -68,7 +68,7 @@ pub enum Binding {
     CohortBorrowingLimit(String),
 }
 
-impl fmt::Display for Binding {
+impl fmt::Display for BindingLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NominalQuota => f.write_str("its nominalQuota"),
@@ -88,23 +88,23 @@ impl Shortfall {
             flavor: flavor.into(),
             resource: resource.into(),
             requested: Amount::ZERO,
-            earlier: Amount::ZERO,
-            held: Amount::ZERO,
+            earlier_pod_sets: Amount::ZERO,
+            held_by_predecessor: Amount::ZERO,
             used: Amount::ZERO,
             nominal: Amount::ZERO,
-            potential: Amount::ZERO,
-            binding: Binding::NominalQuota,
+            potential_available: Amount::ZERO,
+            binding: BindingLimit::NominalQuota,
             missing: Amount::ZERO,
             missing_now: Amount::ZERO,
             holders: Vec::new(),
             more_holders: 0,
-            kept: None,
-            within: None,
+            reserved_for_others: None,
+            subtree: None,
         }
     }
 
     /// Writes the message for quota that other workloads use.
-    pub(super) fn write_short(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    pub(super) fn write_insufficient(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let show = |amount: Amount| amount.display(&self.resource).to_string();
         let missing = show(self.missing);
         write!(
@@ -112,9 +112,9 @@ impl Shortfall {
             "insufficient unused quota for {} in flavor {}, {missing} more needed (",
             self.resource, self.flavor
         )?;
-        self.write_demand(f)?;
+        self.write_request(f)?;
         write!(f, ", {} of {} used", show(self.used), show(self.nominal))?;
-        if self.binding != Binding::NominalQuota {
+        if self.binding != BindingLimit::NominalQuota {
             write!(f, ", limited by {}", self.binding)?;
         }
         for (index, (key, amount)) in self.holders.iter().enumerate() {
@@ -123,10 +123,10 @@ impl Shortfall {
         if self.more_holders > 0 {
             write!(f, ", and {} more", self.more_holders)?;
         }
-        if let Some(kept) = &self.kept {
-            write!(f, ", {} is reserved for {}", show(kept.amount), kept.first)?;
-            if kept.more > 0 {
-                write!(f, " and {} more", kept.more)?;
+        if let Some(kept) = &self.reserved_for_others {
+            write!(f, ", {} is reserved for {}", show(kept.amount), kept.largest)?;
+            if kept.others > 0 {
+                write!(f, " and {} more", kept.others)?;
             }
         }
         write!(f, "; fits once {missing} is released or nominalQuota is {})", show(self.nominal.plus(self.missing)))
@@ -136,22 +136,22 @@ impl Shortfall {
     pub(super) fn write_exceeds(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let show = |amount: Amount| amount.display(&self.resource).to_string();
         write!(f, "insufficient quota for {} in flavor {}: ", self.resource, self.flavor)?;
-        self.write_demand(f)?;
-        write!(f, ", exceeding the maximum capacity {}", show(self.potential))?;
-        if self.binding != Binding::NominalQuota {
+        self.write_request(f)?;
+        write!(f, ", exceeding the maximum capacity {}", show(self.potential_available))?;
+        if self.binding != BindingLimit::NominalQuota {
             write!(f, ", limited by {}", self.binding)?;
         }
         write!(f, " (fits only once nominalQuota is {})", show(self.nominal.plus(self.missing)))
     }
 
-    fn write_demand(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_request(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let show = |amount: Amount| amount.display(&self.resource).to_string();
         write!(f, "requests {}", show(self.requested))?;
-        if self.earlier != Amount::ZERO {
-            write!(f, " plus {} for earlier pod sets", show(self.earlier))?;
+        if self.earlier_pod_sets != Amount::ZERO {
+            write!(f, " plus {} for earlier pod sets", show(self.earlier_pod_sets))?;
         }
-        if self.held != Amount::ZERO {
-            write!(f, ", of which the replaced slice holds {}", show(self.held))?;
+        if self.held_by_predecessor != Amount::ZERO {
+            write!(f, ", of which the replaced slice holds {}", show(self.held_by_predecessor))?;
         }
         Ok(())
     }
@@ -166,12 +166,12 @@ impl Shortfall {
             flavor: "a100".into(),
             resource: "nvidia.com/gpu".into(),
             requested: Amount::new(8),
-            earlier: Amount::ZERO,
-            held: Amount::ZERO,
+            earlier_pod_sets: Amount::ZERO,
+            held_by_predecessor: Amount::ZERO,
             used: Amount::new(12),
             nominal: Amount::new(16),
-            potential: Amount::new(16),
-            binding: Binding::NominalQuota,
+            potential_available: Amount::new(16),
+            binding: BindingLimit::NominalQuota,
             missing: Amount::new(4),
             missing_now: Amount::new(4),
             holders: vec![
@@ -179,8 +179,8 @@ impl Shortfall {
                 (ObjectKey::new("team", "embed"), Amount::new(3)),
             ],
             more_holders: 2,
-            kept: None,
-            within: None,
+            reserved_for_others: None,
+            subtree: None,
         }
     }
 }
@@ -190,15 +190,15 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::pending::Obstacle;
+    use crate::pending::FlavorRejection;
 
     #[rstest]
     #[case::one(0, "and 2 more, 3 is reserved for team/head; fits")]
     #[case::several(2, "and 2 more, 3 is reserved for team/head and 2 more; fits")]
     fn shortfall_message_names_quota_reserved_for_others(#[case] more: usize, #[case] expected: &str) {
-        let kept = Kept { amount: Amount::new(3), first: ObjectKey::new("team", "head"), more };
-        let short = Shortfall { kept: Some(kept), ..Shortfall::sample() };
-        let why = Obstacle::Short(short).to_string();
+        let kept = ReservedForOthers { amount: Amount::new(3), largest: ObjectKey::new("team", "head"), others: more };
+        let short = Shortfall { reserved_for_others: Some(kept), ..Shortfall::sample() };
+        let why = FlavorRejection::InsufficientUnused(short).to_string();
         assert!(why.contains(expected), "{why}");
     }
 }

@@ -11,11 +11,11 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::parts::{PARTLY_PREEMPTED, Part};
-use super::pending::Waiting;
-use super::report::{Activity, ClusterQueueReport, CohortReport, LocalQueueReport};
-use super::{DeactivationCause, Effect, EvictReason, Preemption, PreemptionRight, Successor};
-use sluice_api::condition::{self, Verdict};
+use super::partial_preemption::{PARTIALLY_PREEMPTED, PreemptiblePart};
+use super::pending::PendingCause;
+use super::queue_status::{ActiveCondition, ClusterQueueReport, CohortReport, LocalQueueReport};
+use super::{DeactivationCause, Decision, EvictionReason, Preemption, PreemptionReason, ReplacementSlice};
+use sluice_api::condition::{self, ConditionUpdate};
 use sluice_api::kueue::workload_status::{EvictionCount, RequeueState, SchedulingStats};
 use sluice_api::kueue::{
     Admission, ClusterQueueStatus, CohortStatus, FairSharingStatus, LocalQueueStatus, Workload, WorkloadStatus, names,
@@ -25,9 +25,9 @@ use sluice_api::kueue::{
 const QUOTA_RESERVED_REASON: &str = "QuotaReserved";
 const PENDING_REASON: &str = "Pending";
 const NO_RESERVATION_REASON: &str = "NoReservation";
-const GIVEN_BACK_REASON: &str = "Released";
+const RELEASED_REASON: &str = "Released";
 
-impl EvictReason {
+impl EvictionReason {
     /// Returns the eviction reason as Kueue spells it.
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -69,7 +69,7 @@ impl EvictReason {
     fn underlying_cause(&self, workload: &Workload) -> String {
         match self {
             Self::Deactivated => deactivation_target(workload).map(|(cause, _)| cause).unwrap_or_default(),
-            Self::PodsReadyTimeout(timeout) if timeout.recovering => {
+            Self::PodsReadyTimeout(timeout) if timeout.was_ready_before => {
                 names::pods_ready_reason::WAIT_FOR_RECOVERY.to_owned()
             }
             Self::PodsReadyTimeout(_) => names::pods_ready_reason::WAIT_FOR_START.to_owned(),
@@ -90,7 +90,7 @@ fn deactivation_target(workload: &Workload) -> Option<(String, String)> {
     Some((target.reason.clone(), target.message.clone()))
 }
 
-impl PreemptionRight {
+impl PreemptionReason {
     /// Returns the reason of the condition Preempted.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -101,7 +101,7 @@ impl PreemptionRight {
         }
     }
 
-    fn in_words(self) -> &'static str {
+    fn description(self) -> &'static str {
         match self {
             Self::InClusterQueue => "prioritization in the ClusterQueue",
             Self::InCohortReclamation => "reclamation within the cohort",
@@ -117,11 +117,11 @@ impl fmt::Display for Preemption {
         write!(
             f,
             "Preempted to accommodate a workload (UID: {}, JobUID: {}) due to {}; preemptor path: {}; preemptee path: {}",
-            or_unknown(&self.by_uid),
-            or_unknown(&self.by_job_uid),
-            self.right.in_words(),
+            or_unknown(&self.preemptor_uid),
+            or_unknown(&self.preemptor_job_uid),
+            self.reason.description(),
             self.preemptor_path,
-            self.victim_path
+            self.preemptee_path
         )
     }
 }
@@ -145,20 +145,20 @@ impl DeactivationCause {
 
 /// Returns the workload with a decision applied to its status; unchanged if the decision does not
 /// concern the status of a workload.
-pub fn workload(workload: &Workload, effect: &Effect, now: Timestamp) -> Workload {
+pub fn with_decision(workload: &Workload, effect: &Decision, now: Timestamp) -> Workload {
     let status = match effect {
-        Effect::Admit { admission, .. } => admitted(workload, admission, now),
-        Effect::Pending { why, .. } => pending(workload, why, now),
-        Effect::Evict { reason, .. } => evicted(workload, reason, now),
-        Effect::GiveBack { part, preemption, .. } => partly_preempted(workload, *part, preemption, now),
-        Effect::GivenBack { .. } => given_back(workload, now),
-        Effect::Deactivate { cause, .. } => to_be_deactivated(workload, *cause, now),
-        Effect::FinishReplaced { by, .. } => finished_replaced(workload, by, now),
-        Effect::ShrinkAdmission { admission, .. } => shrunk(workload, admission),
-        Effect::SetInactive { .. }
-        | Effect::ClusterQueueStatus { .. }
-        | Effect::CohortStatus { .. }
-        | Effect::LocalQueueStatus { .. } => return workload.clone(),
+        Decision::Admit { admission, .. } => admitted(workload, admission, now),
+        Decision::Pending { cause: why, .. } => pending(workload, why, now),
+        Decision::Evict { reason, .. } => evicted(workload, reason, now),
+        Decision::PreemptPart { part, preemption, .. } => partially_preempted(workload, *part, preemption, now),
+        Decision::PartReleased { .. } => part_released(workload, now),
+        Decision::Deactivate { cause, .. } => deactivation_requested(workload, *cause, now),
+        Decision::FinishReplaced { replacement: by, .. } => finished_replaced(workload, by, now),
+        Decision::ReduceAdmission { admission, .. } => admission_reduced(workload, admission),
+        Decision::SetInactive { .. }
+        | Decision::ClusterQueueStatus { .. }
+        | Decision::CohortStatus { .. }
+        | Decision::LocalQueueStatus { .. } => return workload.clone(),
     };
     Workload { status: Some(status), ..workload.clone() }
 }
@@ -166,9 +166,9 @@ pub fn workload(workload: &Workload, effect: &Effect, now: Timestamp) -> Workloa
 /// Returns the status of a newly admitted workload. Without admission checks, the quota reservation
 /// and the admission happen together.
 pub fn admitted(workload: &Workload, admission: &Admission, now: Timestamp) -> WorkloadStatus {
-    let mut edit = Edit::of(workload, now);
+    let mut edit = StatusEditor::of(workload, now);
     let cluster_queue = &admission.cluster_queue;
-    edit.resume();
+    edit.mark_requeued();
     edit.set(
         names::QUOTA_RESERVED,
         true,
@@ -183,46 +183,46 @@ pub fn admitted(workload: &Workload, admission: &Admission, now: Timestamp) -> W
         names::ADMITTED,
         format!("Admitted by ClusterQueue {cluster_queue}, wait time since reservation was {since}s"),
     );
-    for type_ in [names::EVICTED, names::PREEMPTED, PARTLY_PREEMPTED, names::BLOCKED_ON_PREEMPTION_GATES] {
-        edit.clear(type_, QUOTA_RESERVED_REASON);
+    for type_ in [names::EVICTED, names::PREEMPTED, PARTIALLY_PREEMPTED, names::BLOCKED_ON_PREEMPTION_GATES] {
+        edit.set_previously(type_, QUOTA_RESERVED_REASON);
     }
-    edit.note_unsupported(workload);
+    edit.update_unsupported(workload);
     edit.status.admission = Some(admission.clone());
     edit.status.resource_requests.clear();
     edit.status
 }
 
 /// Returns the status of a pending workload.
-pub fn pending(workload: &Workload, why: &Waiting, now: Timestamp) -> WorkloadStatus {
-    let mut edit = Edit::of(workload, now);
-    if why.is_in_line() {
-        edit.resume();
+pub fn pending(workload: &Workload, why: &PendingCause, now: Timestamp) -> WorkloadStatus {
+    let mut edit = StatusEditor::of(workload, now);
+    if why.is_queued() {
+        edit.mark_requeued();
     }
     edit.set(names::QUOTA_RESERVED, false, why.reason().as_str(), why.to_string());
-    edit.note_unsupported(workload);
+    edit.update_unsupported(workload);
     edit.status
 }
 
 /// Returns the status of an evicted workload. It holds its quota until [`released`], which applies
 /// immediately if it has no admission.
-pub fn evicted(workload: &Workload, reason: &EvictReason, now: Timestamp) -> WorkloadStatus {
-    let mut edit = Edit::of(workload, now);
+pub fn evicted(workload: &Workload, reason: &EvictionReason, now: Timestamp) -> WorkloadStatus {
+    let mut edit = StatusEditor::of(workload, now);
     edit.set(names::EVICTED, true, &reason.with_cause(workload), reason.message(workload));
     edit.count_eviction(reason.as_str(), &reason.underlying_cause(workload));
     match reason {
-        EvictReason::Deactivated => {
+        EvictionReason::Deactivated => {
             edit.status.requeue_state = None;
             condition::remove(&mut edit.status.conditions, names::DEACTIVATION_TARGET);
         }
-        EvictReason::Preempted(preemption) => {
-            edit.set(names::PREEMPTED, true, preemption.right.as_str(), preemption.to_string());
+        EvictionReason::Preempted(preemption) => {
+            edit.set(names::PREEMPTED, true, preemption.reason.as_str(), preemption.to_string());
         }
-        EvictReason::PodsReadyTimeout(timeout) => {
+        EvictionReason::PodsReadyTimeout(timeout) => {
             let state = edit.status.requeue_state.get_or_insert_with(RequeueState::default);
-            state.count = Some(i32::try_from(timeout.count).unwrap_or(i32::MAX));
+            state.count = Some(i32::try_from(timeout.requeue_count).unwrap_or(i32::MAX));
             state.requeue_at = Some(Time(timeout.requeue_at));
         }
-        EvictReason::ClusterQueueStopped | EvictReason::LocalQueueStopped => {}
+        EvictionReason::ClusterQueueStopped | EvictionReason::LocalQueueStopped => {}
     }
     if edit.status.admission.is_some() {
         return edit.status;
@@ -232,22 +232,27 @@ pub fn evicted(workload: &Workload, reason: &EvictReason, now: Timestamp) -> Wor
 
 /// Returns the status of a partially preempted workload. It holds the quota of `part` until the
 /// pods are gone and its spec requests less.
-pub fn partly_preempted(workload: &Workload, part: Part, preemption: &Preemption, now: Timestamp) -> WorkloadStatus {
-    let mut edit = Edit::of(workload, now);
-    edit.set(PARTLY_PREEMPTED, true, part.as_str(), format!("For workload {}: {preemption}", preemption.by));
+pub fn partially_preempted(
+    workload: &Workload,
+    part: PreemptiblePart,
+    preemption: &Preemption,
+    now: Timestamp,
+) -> WorkloadStatus {
+    let mut edit = StatusEditor::of(workload, now);
+    edit.set(PARTIALLY_PREEMPTED, true, part.as_str(), format!("For workload {}: {preemption}", preemption.preemptor));
     edit.status
 }
 
 /// Returns the status after a partial preemption is complete.
-pub fn given_back(workload: &Workload, now: Timestamp) -> WorkloadStatus {
-    let mut edit = Edit::of(workload, now);
-    edit.clear(PARTLY_PREEMPTED, GIVEN_BACK_REASON);
+pub fn part_released(workload: &Workload, now: Timestamp) -> WorkloadStatus {
+    let mut edit = StatusEditor::of(workload, now);
+    edit.set_previously(PARTIALLY_PREEMPTED, RELEASED_REASON);
     edit.status
 }
 
 /// Returns the status with the condition DeactivationTarget.
-pub fn to_be_deactivated(workload: &Workload, cause: DeactivationCause, now: Timestamp) -> WorkloadStatus {
-    let mut edit = Edit::of(workload, now);
+pub fn deactivation_requested(workload: &Workload, cause: DeactivationCause, now: Timestamp) -> WorkloadStatus {
+    let mut edit = StatusEditor::of(workload, now);
     edit.set(names::DEACTIVATION_TARGET, true, cause.as_str(), cause.message().to_owned());
     if cause == DeactivationCause::MaximumExecutionTimeExceeded {
         edit.status.accumulated_past_execution_time_seconds = None;
@@ -271,7 +276,7 @@ pub fn execution_time(workload: &Workload, now: Timestamp) -> Option<i32> {
 /// Returns the status that releases the quota of an evicted workload, once its pods are gone.
 /// Called by the code that stops the job.
 pub fn released(workload: &Workload, now: Timestamp) -> WorkloadStatus {
-    let mut edit = Edit::of(workload, now);
+    let mut edit = StatusEditor::of(workload, now);
     let evicted = condition::get(&edit.status.conditions, names::EVICTED).cloned();
     let (reason, message) = match &evicted {
         Some(evicted) if evicted.status == "True" => (evicted.reason.clone(), evicted.message.clone()),
@@ -300,8 +305,8 @@ pub fn released(workload: &Workload, now: Timestamp) -> WorkloadStatus {
 }
 
 /// Returns the status of a slice that was replaced by a newer slice with quota.
-pub fn finished_replaced(workload: &Workload, by: &Successor, now: Timestamp) -> WorkloadStatus {
-    let mut edit = Edit::of(workload, now);
+pub fn finished_replaced(workload: &Workload, by: &ReplacementSlice, now: Timestamp) -> WorkloadStatus {
+    let mut edit = StatusEditor::of(workload, now);
     let message = format!(
         "Replaced to accommodate a workload (UID: {}, JobUID: {}) due to workload slice aggregation: {}",
         by.uid, by.job_uid, by.workload
@@ -311,36 +316,36 @@ pub fn finished_replaced(workload: &Workload, by: &Successor, now: Timestamp) ->
 }
 
 /// Returns the status with the admission reduced to a scaled-down spec.
-pub fn shrunk(workload: &Workload, admission: &Admission) -> WorkloadStatus {
+pub fn admission_reduced(workload: &Workload, admission: &Admission) -> WorkloadStatus {
     WorkloadStatus { admission: Some(admission.clone()), ..workload.status.clone().unwrap_or_default() }
 }
 
 /// Returns true if the status of a ClusterQueue already matches `report`.
-pub(super) fn cluster_queue_says(status: &ClusterQueueStatus, report: &ClusterQueueReport) -> bool {
+pub(super) fn cluster_queue_matches(status: &ClusterQueueStatus, report: &ClusterQueueReport) -> bool {
     let counts = (status.pending_workloads, status.reserving_workloads, status.admitted_workloads);
     let share = status.fair_sharing.as_ref().map(|sharing| sharing.weighted_share);
     counts == (report.counts.pending, report.counts.reserving, report.counts.admitted)
         && share == report.weighted_share
         && status.flavors_reservation == report.reservation
         && status.flavors_usage == report.usage
-        && says_active(&status.conditions, &report.activity, report.generation)
-        && says_unsupported(&status.conditions, &report.unsupported, report.generation)
+        && active_matches(&status.conditions, &report.active_condition, report.generation)
+        && unsupported_matches(&status.conditions, &report.unsupported_fields, report.generation)
 }
 
 /// Returns true if the status of a LocalQueue already matches `report`.
-pub(super) fn local_queue_says(status: &LocalQueueStatus, report: &LocalQueueReport) -> bool {
+pub(super) fn local_queue_matches(status: &LocalQueueStatus, report: &LocalQueueReport) -> bool {
     let counts = (status.pending_workloads, status.reserving_workloads, status.admitted_workloads);
     counts == (report.counts.pending, report.counts.reserving, report.counts.admitted)
         && status.flavors_reservation == report.reservation
         && status.flavors_usage == report.usage
-        && says_active(&status.conditions, &report.activity, report.generation)
+        && active_matches(&status.conditions, &report.active_condition, report.generation)
 }
 
 /// Returns the status of a ClusterQueue updated to `report`. Fields of other controllers are kept.
 pub fn cluster_queue(old: &ClusterQueueStatus, report: &ClusterQueueReport, now: Timestamp) -> ClusterQueueStatus {
     let mut status = old.clone();
-    set_active(&mut status.conditions, &report.activity, report.generation, now);
-    set_unsupported(&mut status.conditions, &report.unsupported, report.generation, now);
+    set_active(&mut status.conditions, &report.active_condition, report.generation, now);
+    set_unsupported(&mut status.conditions, &report.unsupported_fields, report.generation, now);
     status.flavors_reservation.clone_from(&report.reservation);
     status.flavors_usage.clone_from(&report.usage);
     status.pending_workloads = report.counts.pending;
@@ -358,7 +363,7 @@ pub fn cohort(report: &CohortReport) -> CohortStatus {
 /// Returns the status of a LocalQueue updated to `report`. Fields of other controllers are kept.
 pub fn local_queue(old: &LocalQueueStatus, report: &LocalQueueReport, now: Timestamp) -> LocalQueueStatus {
     let mut status = old.clone();
-    set_active(&mut status.conditions, &report.activity, report.generation, now);
+    set_active(&mut status.conditions, &report.active_condition, report.generation, now);
     status.flavors_reservation.clone_from(&report.reservation);
     status.flavors_usage.clone_from(&report.usage);
     status.pending_workloads = report.counts.pending;
@@ -367,8 +372,8 @@ pub fn local_queue(old: &LocalQueueStatus, report: &LocalQueueReport, now: Times
     status
 }
 
-fn active(activity: &Activity, generation: Option<i64>) -> Verdict {
-    Verdict {
+fn active_condition(activity: &ActiveCondition, generation: Option<i64>) -> ConditionUpdate {
+    ConditionUpdate {
         type_: names::ACTIVE,
         status: activity.active,
         reason: activity.reason.to_owned(),
@@ -378,8 +383,8 @@ fn active(activity: &Activity, generation: Option<i64>) -> Verdict {
 }
 
 /// Returns the condition that names the unsupported fields; `None` if there are none.
-fn unsupported_verdict(fields: &[String], generation: Option<i64>) -> Option<Verdict> {
-    (!fields.is_empty()).then(|| Verdict {
+fn unsupported_condition(fields: &[String], generation: Option<i64>) -> Option<ConditionUpdate> {
+    (!fields.is_empty()).then(|| ConditionUpdate {
         type_: names::UNSUPPORTED,
         status: true,
         reason: condition::UNSUPPORTED_REASON.to_owned(),
@@ -388,16 +393,16 @@ fn unsupported_verdict(fields: &[String], generation: Option<i64>) -> Option<Ver
     })
 }
 
-fn set_active(conditions: &mut Vec<Condition>, activity: &Activity, generation: Option<i64>, now: Timestamp) {
-    condition::set(conditions, now, active(activity, generation));
+fn set_active(conditions: &mut Vec<Condition>, activity: &ActiveCondition, generation: Option<i64>, now: Timestamp) {
+    condition::set(conditions, now, active_condition(activity, generation));
 }
 
-fn says_active(conditions: &[Condition], activity: &Activity, generation: Option<i64>) -> bool {
-    condition::says(conditions, &active(activity, generation))
+fn active_matches(conditions: &[Condition], activity: &ActiveCondition, generation: Option<i64>) -> bool {
+    condition::is_up_to_date(conditions, &active_condition(activity, generation))
 }
 
 fn set_unsupported(conditions: &mut Vec<Condition>, fields: &[String], generation: Option<i64>, now: Timestamp) {
-    match unsupported_verdict(fields, generation) {
+    match unsupported_condition(fields, generation) {
         Some(verdict) => {
             condition::set(conditions, now, verdict);
         }
@@ -407,21 +412,21 @@ fn set_unsupported(conditions: &mut Vec<Condition>, fields: &[String], generatio
     }
 }
 
-fn says_unsupported(conditions: &[Condition], fields: &[String], generation: Option<i64>) -> bool {
-    match unsupported_verdict(fields, generation) {
-        Some(verdict) => condition::says(conditions, &verdict),
+fn unsupported_matches(conditions: &[Condition], fields: &[String], generation: Option<i64>) -> bool {
+    match unsupported_condition(fields, generation) {
+        Some(verdict) => condition::is_up_to_date(conditions, &verdict),
         None => condition::get(conditions, names::UNSUPPORTED).is_none(),
     }
 }
 
 /// Builder for the new status of a workload.
-struct Edit {
+struct StatusEditor {
     status: WorkloadStatus,
     generation: Option<i64>,
     now: Timestamp,
 }
 
-impl Edit {
+impl StatusEditor {
     fn of(workload: &Workload, now: Timestamp) -> Self {
         let status = workload.status.clone().unwrap_or_default();
         Self { status, generation: workload.metadata.generation, now }
@@ -429,12 +434,12 @@ impl Edit {
 
     fn set(&mut self, type_: &'static str, status: bool, reason: &str, message: String) {
         let observed_generation = self.generation;
-        let verdict = Verdict { type_, status, reason: reason.to_owned(), message, observed_generation };
+        let verdict = ConditionUpdate { type_, status, reason: reason.to_owned(), message, observed_generation };
         condition::set(&mut self.status.conditions, self.now, verdict);
     }
 
     /// Sets a condition that is True to False, keeping its message as the previous one.
-    fn clear(&mut self, type_: &'static str, reason: &str) {
+    fn set_previously(&mut self, type_: &'static str, reason: &str) {
         if let Some(current) = condition::get(&self.status.conditions, type_).filter(|current| current.status == "True")
         {
             let message = format!("Previously: {}", current.message);
@@ -443,7 +448,7 @@ impl Edit {
     }
 
     /// Sets the condition Requeued to True if it is False: the workload is queued again.
-    fn resume(&mut self) {
+    fn mark_requeued(&mut self) {
         let requeued = condition::get(&self.status.conditions, names::REQUEUED);
         let Some(requeued) = requeued.filter(|requeued| requeued.status == "False") else { return };
         let (reason, message) = match requeued.reason.as_str() {
@@ -475,14 +480,14 @@ impl Edit {
         }
     }
 
-    fn note_unsupported(&mut self, workload: &Workload) {
-        let fields = unsupported(workload);
+    fn update_unsupported(&mut self, workload: &Workload) {
+        let fields = unsupported_fields(workload);
         set_unsupported(&mut self.status.conditions, &fields, self.generation, self.now);
     }
 }
 
 /// Returns the fields of a workload that are set but not supported.
-fn unsupported(workload: &Workload) -> Vec<String> {
+fn unsupported_fields(workload: &Workload) -> Vec<String> {
     let spec = &workload.spec;
     let sets = &spec.pod_sets;
     let fields = [

@@ -12,13 +12,13 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::ResourceExt;
 
-use super::environment::Environment;
-use super::pod_builder::owner;
-use super::problem::Problem;
-use super::{View, names as naming, probes};
+use super::env_vars::EnvVars;
+use super::field_error::FieldError;
+use super::pod_builder::owner_reference;
+use super::{ClusterContext, names as naming, probes};
 use sluice_api::ray::options::{AuthMode, AuthOptions};
 use sluice_api::ray::{RayCluster, RayClusterSpec, names};
-use sluice_plan::{Note, Plan, Write};
+use sluice_plan::{EventRecord, Plan, Write};
 
 /// Key of the Secret's data that holds the token.
 pub const TOKEN_KEY: &str = "auth_token";
@@ -29,9 +29,9 @@ const KUBERNETES_VARIABLE: &str = "RAY_ENABLE_K8S_TOKEN_AUTH";
 const TOKEN_VOLUME: &str = "ray-token";
 const TOKEN_PATH: &str = "/var/run/secrets/ray.io/serviceaccount";
 /// Lowest Ray version with token authentication.
-const TOKENS_SINCE: (u64, u64) = (2, 52);
+const TOKEN_AUTH_MIN_VERSION: (u64, u64) = (2, 52);
 /// Lowest Ray version that has the API server verify tokens.
-const KUBERNETES_SINCE: (u64, u64) = (2, 55);
+const KUBERNETES_AUTH_MIN_VERSION: (u64, u64) = (2, 55);
 const FIELD: &str = "spec.authOptions";
 
 /// Authentication that a cluster requires of Ray clients.
@@ -54,40 +54,40 @@ impl Auth {
         match options.mode {
             Some(AuthMode::Disabled) => Self::Off,
             _ if options.enable_k8s_token_auth == Some(true) => Self::Kubernetes,
-            _ => Self::Secret(users(options).map_or_else(|| naming::token_secret(cluster), str::to_owned)),
+            _ => Self::Secret(user_secret(options).map_or_else(|| naming::token_secret(cluster), str::to_owned)),
         }
     }
 }
 
 /// State of the Secret that the operator creates for the token of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Token {
+pub enum TokenSecret {
     /// The Secret exists, or none is needed.
-    Kept,
+    Available,
     /// The Secret is missing; it will be created with this token.
     Missing(String),
     /// The Secret of this name belongs to an earlier cluster of the same name, and will be
     /// garbage-collected. Pods that started now would use a token that later pods do not have.
-    Taken,
+    OwnedByPredecessor,
 }
 
 /// Sets the mode of options that have none, so that empty options are not dropped as an empty value
 /// when specs are compared.
-pub fn spell_out(spec: &mut RayClusterSpec) {
+pub fn set_default_mode(spec: &mut RayClusterSpec) {
     if let Some(options) = &mut spec.auth_options {
         options.mode.get_or_insert(AuthMode::Token);
     }
 }
 
 /// Returns the name of the user-provided token Secret; `None` if it is unset or empty.
-fn users(options: &AuthOptions) -> Option<&str> {
+fn user_secret(options: &AuthOptions) -> Option<&str> {
     options.secret_name.as_deref().filter(|name| !name.is_empty())
 }
 
 /// Returns the name of the token Secret that the operator creates; `None` if the user provides the
 /// Secret or no static token is needed.
-pub fn own_secret(cluster: &RayCluster) -> Option<String> {
-    let is_users = cluster.spec.auth_options.as_ref().and_then(users).is_some();
+pub fn generated_secret(cluster: &RayCluster) -> Option<String> {
+    let is_users = cluster.spec.auth_options.as_ref().and_then(user_secret).is_some();
     match Auth::of(cluster) {
         Auth::Secret(name) if !is_users => Some(name),
         _ => None,
@@ -95,15 +95,17 @@ pub fn own_secret(cluster: &RayCluster) -> Option<String> {
 }
 
 /// Creates the token Secret if it is missing.
-pub(super) fn plan(view: &View<'_>, plan: &mut Plan) {
+pub(super) fn plan(view: &ClusterContext<'_>, plan: &mut Plan) {
     let cluster = view.cluster;
-    let (Some(name), Token::Missing(token)) = (own_secret(cluster), view.token.clone()) else { return };
+    let (Some(name), TokenSecret::Missing(token)) = (generated_secret(cluster), view.token_secret.clone()) else {
+        return;
+    };
     let secret = Secret {
         metadata: ObjectMeta {
             name: Some(name.clone()),
             namespace: cluster.namespace(),
             labels: Some(BTreeMap::from([(names::CLUSTER_LABEL.to_owned(), cluster.name_any())])),
-            owner_references: Some(vec![owner(cluster)]),
+            owner_references: Some(vec![owner_reference(cluster)]),
             ..ObjectMeta::default()
         },
         string_data: Some(BTreeMap::from([(TOKEN_KEY.to_owned(), token)])),
@@ -111,11 +113,11 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan) {
     };
     plan.write(Write::create(&secret));
     let text = format!("Created Secret {}/{name}", cluster.namespace().unwrap_or_default());
-    plan.notes.push(Note::normal(cluster, "CreatedSecret", text));
+    plan.events.push(EventRecord::normal(cluster, "CreatedSecret", text));
 }
 
 /// Sets the token environment of a Ray container. Variables and mounts that the user has set stay.
-pub(super) fn put(cluster: &RayCluster, container: &mut Container) {
+pub(super) fn apply_to(cluster: &RayCluster, container: &mut Container) {
     let auth = Auth::of(cluster);
     if auth == Auth::Off {
         return;
@@ -147,7 +149,7 @@ pub(super) fn put(cluster: &RayCluster, container: &mut Container) {
 }
 
 /// Adds the projected ServiceAccount token volume, if the API server verifies tokens.
-pub(super) fn put_volume(cluster: &RayCluster, spec: &mut PodSpec) {
+pub(super) fn add_token_volume(cluster: &RayCluster, spec: &mut PodSpec) {
     if Auth::of(cluster) != Auth::Kubernetes {
         return;
     }
@@ -163,7 +165,7 @@ pub(super) fn put_volume(cluster: &RayCluster, spec: &mut PodSpec) {
 
 /// Returns errors for contradicting options, and for options that the Ray version does not support
 /// (KubeRay 1.7 `ray-operator/controllers/ray/utils/validation.go`, `ValidateRayClusterSpec`).
-pub(super) fn problems(cluster: &RayCluster) -> Vec<Problem> {
+pub(super) fn validate(cluster: &RayCluster) -> Vec<FieldError> {
     let options = cluster.spec.auth_options.clone().unwrap_or_default();
     let is_kubernetes = options.enable_k8s_token_auth == Some(true);
     let mut problems = Vec::new();
@@ -171,29 +173,29 @@ pub(super) fn problems(cluster: &RayCluster) -> Vec<Problem> {
         Auth::Off => {
             if is_kubernetes {
                 let message = "is true, but mode is disabled; set mode to token or remove this field";
-                problems.push(Problem::new(format!("{FIELD}.enableK8sTokenAuth"), message));
+                problems.push(FieldError::new(format!("{FIELD}.enableK8sTokenAuth"), message));
             }
             return problems;
         }
-        Auth::Secret(_) => TOKENS_SINCE,
-        Auth::Kubernetes => KUBERNETES_SINCE,
+        Auth::Secret(_) => TOKEN_AUTH_MIN_VERSION,
+        Auth::Kubernetes => KUBERNETES_AUTH_MIN_VERSION,
     };
     let version = cluster.spec.ray_version.as_deref().unwrap_or_default();
-    if probes::version(version).is_none_or(|version| version < since) {
+    if probes::parse_ray_version(version).is_none_or(|version| version < since) {
         let message = format!(
             "{version:?} does not support {FIELD}; use Ray {}.{}.0 or later, or set {FIELD}.mode to disabled",
             since.0, since.1
         );
-        problems.push(Problem::new("spec.rayVersion", message));
+        problems.push(FieldError::new("spec.rayVersion", message));
     }
-    if is_kubernetes && let Some(name) = users(&options) {
+    if is_kubernetes && let Some(name) = user_secret(&options) {
         let message = format!("is {name:?}, but enableK8sTokenAuth is true; set only one of them");
-        problems.push(Problem::new(format!("{FIELD}.secretName"), message));
+        problems.push(FieldError::new(format!("{FIELD}.secretName"), message));
     }
     let origin = cluster.labels().get(names::ORIGIN_KIND_LABEL).filter(|kind| *kind != "RayCluster");
     if is_kubernetes && let Some(origin) = origin {
         let message = format!("is true, but the cluster belongs to a {origin}, which can't call Ray with such a token");
-        problems.push(Problem::new(format!("{FIELD}.enableK8sTokenAuth"), message));
+        problems.push(FieldError::new(format!("{FIELD}.enableK8sTokenAuth"), message));
     }
     problems
 }
@@ -204,7 +206,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fixtures::{Stage, changed};
+    use crate::fixtures::{TestCluster, cluster_with_patch};
 
     #[rstest]
     #[case::none(json!(null), Auth::Off)]
@@ -215,7 +217,7 @@ mod tests {
     #[case::user_provided_secret(json!({"mode": "token", "secretName": "mine"}), Auth::Secret("mine".into()))]
     #[case::verified_by_kubernetes(json!({"mode": "token", "enableK8sTokenAuth": true}), Auth::Kubernetes)]
     fn auth_options_select_the_authentication(#[case] options: Value, #[case] expected: Auth) {
-        assert_eq!(Auth::of(&changed(json!({"authOptions": options}))), expected);
+        assert_eq!(Auth::of(&cluster_with_patch(json!({"authOptions": options}))), expected);
     }
 
     #[rstest]
@@ -233,28 +235,29 @@ mod tests {
         #[case] options: Value,
         #[case] expected: &[&str],
     ) {
-        let problems = problems(&changed(json!({"rayVersion": version, "authOptions": options})));
+        let problems = validate(&cluster_with_patch(json!({"rayVersion": version, "authOptions": options})));
         assert_eq!(problems.iter().map(|problem| problem.field.as_str()).collect::<Vec<_>>(), expected, "{problems:?}");
     }
 
     #[test]
     fn ray_service_cluster_can_not_use_kubernetes_tokens() {
-        let mut cluster = changed(json!({"rayVersion": "2.55.0", "authOptions": {"enableK8sTokenAuth": true}}));
+        let mut cluster =
+            cluster_with_patch(json!({"rayVersion": "2.55.0", "authOptions": {"enableK8sTokenAuth": true}}));
         cluster.labels_mut().insert(names::ORIGIN_KIND_LABEL.to_owned(), "RayService".to_owned());
-        assert_eq!(problems(&cluster).len(), 1);
+        assert_eq!(validate(&cluster).len(), 1);
     }
 
     #[test]
     fn token_secret_is_created_once_and_owned_by_the_cluster() {
         // Given a cluster without a token Secret, and then with one,
-        let mut stage = Stage::new(changed(json!({"authOptions": {"mode": "token"}})));
-        stage.token = Token::Missing("secret".into());
-        let secrets = |stage: &Stage| {
+        let mut stage = TestCluster::new(cluster_with_patch(json!({"authOptions": {"mode": "token"}})));
+        stage.token_secret = TokenSecret::Missing("secret".into());
+        let secrets = |stage: &TestCluster| {
             let writes = stage.plan().writes;
             writes.into_iter().filter(|write| write.target.kind == "Secret").collect::<Vec<_>>()
         };
         let created = secrets(&stage);
-        stage.token = Token::Kept;
+        stage.token_secret = TokenSecret::Available;
 
         // then the Secret is created once.
         let [write] = created.as_slice() else { panic!("{created:?}") };
@@ -266,13 +269,13 @@ mod tests {
 
     #[test]
     fn recreated_cluster_does_not_start_with_the_token_of_its_predecessor() {
-        let mut stage = Stage::new(changed(json!({"authOptions": {"mode": "token"}})));
-        stage.token = Token::Taken;
-        stage.settle();
-        assert_eq!(stage.names(names::HEAD_GROUP), Vec::<String>::new());
+        let mut stage = TestCluster::new(cluster_with_patch(json!({"authOptions": {"mode": "token"}})));
+        stage.token_secret = TokenSecret::OwnedByPredecessor;
+        stage.reconcile_until_stable();
+        assert_eq!(stage.pod_names(names::HEAD_GROUP), Vec::<String>::new());
 
-        stage.token = Token::Kept;
-        stage.settle();
-        assert_eq!(stage.names(names::HEAD_GROUP).len(), 1);
+        stage.token_secret = TokenSecret::Available;
+        stage.reconcile_until_stable();
+        assert_eq!(stage.pod_names(names::HEAD_GROUP).len(), 1);
     }
 }

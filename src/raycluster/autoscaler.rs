@@ -8,10 +8,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::auth;
-use super::environment::{Environment, label_field};
-use super::problem::Problem;
+use super::env_vars::{EnvVars, label_field};
+use super::field_error::FieldError;
 use super::start_command;
-use super::template::Common;
+use super::template::TemplateContext;
 use sluice_api::ray::{RayClusterSpec, names};
 
 const COMMAND: &str =
@@ -49,7 +49,7 @@ impl Autoscaler {
 ///
 /// # Errors
 /// Fails when an option does not parse as the Kubernetes type of its field.
-pub(super) fn sidecar(common: &Common<'_>, ray: &Container) -> Result<Option<Container>, Problem> {
+pub(super) fn sidecar(common: &TemplateContext<'_>, ray: &Container) -> Result<Option<Container>, FieldError> {
     if common.autoscaler == Autoscaler::Off {
         return Ok(None);
     }
@@ -67,12 +67,14 @@ pub(super) fn sidecar(common: &Common<'_>, ray: &Container) -> Result<Option<Con
         name: "autoscaler".to_owned(),
         image: options.image.or_else(|| ray.image.clone()),
         image_pull_policy: Some(options.image_pull_policy.unwrap_or_else(|| "IfNotPresent".to_owned())),
-        command: Some(options.command.filter(|command| !command.is_empty()).unwrap_or_else(start_command::shell)),
+        command: Some(
+            options.command.filter(|command| !command.is_empty()).unwrap_or_else(start_command::bash_command),
+        ),
         args: Some(options.args.filter(|args| !args.is_empty()).unwrap_or_else(|| vec![COMMAND.to_owned()])),
-        resources: Some(read("resources", options.resources)?.unwrap_or(resources)),
-        security_context: read("securityContext", options.security_context)?,
-        env_from: read("envFrom", options.env_from)?,
-        volume_mounts: read("volumeMounts", options.volume_mounts)?,
+        resources: Some(parse_option("resources", options.resources)?.unwrap_or(resources)),
+        security_context: parse_option("securityContext", options.security_context)?,
+        env_from: parse_option("envFrom", options.env_from)?,
+        volume_mounts: parse_option("volumeMounts", options.volume_mounts)?,
         ..Container::default()
     };
     sidecar.set_env_from("RAY_CLUSTER_NAME", &label_field(names::CLUSTER_LABEL));
@@ -80,14 +82,14 @@ pub(super) fn sidecar(common: &Common<'_>, ray: &Container) -> Result<Option<Con
     sidecar.set_env_from("RAY_HEAD_POD_NAME", "metadata.name");
     sidecar.set_env("KUBERAY_CRD_VER", "v1");
     sidecar.set_env("KUBERAY_GEN_AUTOSCALER_START_CMD", COMMAND);
-    auth::put(common.cluster, &mut sidecar);
-    sidecar.env.get_or_insert_default().extend(read::<Vec<_>>("env", options.env)?.unwrap_or_default());
+    auth::apply_to(common.cluster, &mut sidecar);
+    sidecar.env.get_or_insert_default().extend(parse_option::<Vec<_>>("env", options.env)?.unwrap_or_default());
     Ok(Some(sidecar))
 }
 
-fn read<T: DeserializeOwned>(option: &str, value: Option<Value>) -> Result<Option<T>, Problem> {
+fn parse_option<T: DeserializeOwned>(option: &str, value: Option<Value>) -> Result<Option<T>, FieldError> {
     let Some(value) = value else { return Ok(None) };
-    serde_json::from_value(value)
-        .map(Some)
-        .map_err(|error| Problem::new(format!("spec.autoscalerOptions.{option}"), format!("can't be parsed: {error}")))
+    serde_json::from_value(value).map(Some).map_err(|error| {
+        FieldError::new(format!("spec.autoscalerOptions.{option}"), format!("can't be parsed: {error}"))
+    })
 }

@@ -5,8 +5,8 @@ use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, PodTemplateSpe
 use kube_core::ResourceExt;
 use serde::Deserialize;
 
-use super::environment::{Environment, head_variable};
-use super::problem::Problem;
+use super::env_vars::{EnvVars, head_env_value};
+use super::field_error::FieldError;
 use sluice_api::ray::options::{GcsFaultToleranceOptions, RedisCredential, StringMap};
 use sluice_api::ray::{RayCluster, names};
 
@@ -28,7 +28,7 @@ pub(super) const PASSWORD_FLAG: &str = "redis-password";
 const FIELD: &str = "spec.gcsFaultToleranceOptions";
 
 /// Reports whether GCS fault tolerance is enabled, by options or by annotation.
-pub(super) fn is_on(cluster: &RayCluster) -> bool {
+pub(super) fn is_enabled(cluster: &RayCluster) -> bool {
     let annotated = cluster.annotations().get(names::FAULT_TOLERANCE_ANNOTATION);
     cluster.spec.gcs_fault_tolerance_options.is_some()
         || annotated.is_some_and(|value| value.eq_ignore_ascii_case("true"))
@@ -56,14 +56,14 @@ pub(super) fn head_params(cluster: &RayCluster) -> StringMap {
 ///
 /// # Errors
 /// Fails when `valueFrom` of a credential can't be parsed; the error names the field.
-pub(super) fn put_on_head(
+pub(super) fn configure_head(
     cluster: &RayCluster,
     template: &mut PodTemplateSpec,
     ray: &mut Container,
-) -> Result<(), Problem> {
+) -> Result<(), FieldError> {
     let annotations = template.metadata.get_or_insert_default().annotations.get_or_insert_default();
-    annotations.insert(names::FAULT_TOLERANCE_ANNOTATION.to_owned(), is_on(cluster).to_string());
-    if !is_on(cluster) {
+    annotations.insert(names::FAULT_TOLERANCE_ANNOTATION.to_owned(), is_enabled(cluster).to_string());
+    if !is_enabled(cluster) {
         return Ok(());
     }
     let options = cluster.spec.gcs_fault_tolerance_options.as_ref();
@@ -71,7 +71,7 @@ pub(super) fn put_on_head(
     annotations.insert(names::STORAGE_NAMESPACE_ANNOTATION.to_owned(), namespace.clone());
     ray.default_env(NAMESPACE_VARIABLE, &namespace);
     match options {
-        Some(options) => put_options(options, ray),
+        Some(options) => configure_redis(options, ray),
         None => {
             let flags = cluster.spec.head_group_spec.ray_start_params.as_ref();
             if let Some(password) = flags.and_then(|flags| flags.get(PASSWORD_FLAG)) {
@@ -82,7 +82,7 @@ pub(super) fn put_on_head(
     }
 }
 
-fn put_options(options: &GcsFaultToleranceOptions, ray: &mut Container) -> Result<(), Problem> {
+fn configure_redis(options: &GcsFaultToleranceOptions, ray: &mut Container) -> Result<(), FieldError> {
     ray.set_env(ADDRESS_VARIABLE, options.redis_address.as_deref().unwrap_or_default());
     let credentials = [
         (USERNAME_VARIABLE, "redisUsername", &options.redis_username),
@@ -90,21 +90,22 @@ fn put_options(options: &GcsFaultToleranceOptions, ray: &mut Container) -> Resul
     ];
     for (variable, field, credential) in credentials {
         let Some(credential) = credential else { continue };
-        let value_from = source(credential)
-            .map_err(|error| Problem::new(format!("{FIELD}.{field}.valueFrom"), format!("can't be parsed: {error}")))?;
+        let value_from = credential_source(credential).map_err(|error| {
+            FieldError::new(format!("{FIELD}.{field}.valueFrom"), format!("can't be parsed: {error}"))
+        })?;
         let variable = EnvVar { name: variable.to_owned(), value: credential.value.clone(), value_from };
         ray.env.get_or_insert_default().push(variable);
     }
     Ok(())
 }
 
-fn source(credential: &RedisCredential) -> Result<Option<EnvVarSource>, serde_json::Error> {
+fn credential_source(credential: &RedisCredential) -> Result<Option<EnvVarSource>, serde_json::Error> {
     credential.value_from.as_ref().map(EnvVarSource::deserialize).transpose()
 }
 
 /// Extends the reconnect timeout of a worker, if a new head will recover the state of the lost one.
-pub(super) fn put_on_worker(cluster: &RayCluster, ray: &mut Container) {
-    if is_on(cluster) {
+pub(super) fn configure_worker(cluster: &RayCluster, ray: &mut Container) {
+    if is_enabled(cluster) {
         ray.default_env(RECONNECT_VARIABLE, RECONNECT_SECONDS);
     }
 }
@@ -113,7 +114,7 @@ pub(super) fn put_on_worker(cluster: &RayCluster, ray: &mut Container) {
 /// does in the pod), then the options, then the annotation; the default is the cluster's uid.
 pub(super) fn storage_namespace(cluster: &RayCluster) -> String {
     let options = cluster.spec.gcs_fault_tolerance_options.as_ref();
-    let from_env = head_variable(cluster, NAMESPACE_VARIABLE).map(str::to_owned);
+    let from_env = head_env_value(cluster, NAMESPACE_VARIABLE).map(str::to_owned);
     let from_options = || options.and_then(|options| options.external_storage_namespace.clone());
     let from_annotation = || cluster.annotations().get(names::STORAGE_NAMESPACE_ANNOTATION).cloned();
     let is_set = |name: &String| !name.is_empty();
@@ -125,22 +126,22 @@ pub(super) fn storage_namespace(cluster: &RayCluster) -> String {
 /// that cleaning up one would delete the state of the other. An unknown Redis address counts as the
 /// same within a Kubernetes namespace. A host name without a dot is a different Service in each
 /// Kubernetes namespace.
-pub fn share_storage(one: &RayCluster, other: &RayCluster) -> bool {
+pub fn may_share_storage(one: &RayCluster, other: &RayCluster) -> bool {
     let same_namespace = one.namespace() == other.namespace();
-    let may_be_same_redis = match (redis_of(one), redis_of(other)) {
+    let may_be_same_redis = match (redis_address(one), redis_address(other)) {
         (Some(one), Some(other)) => one == other && (same_namespace || one.contains('.')),
         _ => same_namespace,
     };
-    is_on(one) && is_on(other) && storage_namespace(one) == storage_namespace(other) && may_be_same_redis
+    is_enabled(one) && is_enabled(other) && storage_namespace(one) == storage_namespace(other) && may_be_same_redis
 }
 
 /// Returns `host:port` of the cluster's Redis: the first address, if a Redis cluster has several.
 /// `None` if the spec has no literal address.
-fn redis_of(cluster: &RayCluster) -> Option<String> {
+fn redis_address(cluster: &RayCluster) -> Option<String> {
     let options = cluster.spec.gcs_fault_tolerance_options.as_ref();
     let from_options = options.and_then(|options| options.redis_address.as_deref());
     let address =
-        from_options.or_else(|| head_variable(cluster, ADDRESS_VARIABLE)).filter(|address| !address.is_empty())?;
+        from_options.or_else(|| head_env_value(cluster, ADDRESS_VARIABLE)).filter(|address| !address.is_empty())?;
     let first = address.split(',').next().unwrap_or_default().trim().to_lowercase();
     let host_port = first.split_once("://").map_or(first.as_str(), |(_, rest)| rest).trim_end_matches('/');
     let host_port = host_port.rsplit_once('@').map_or(host_port, |(_, rest)| rest);
@@ -153,7 +154,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fixtures::{changed, cluster_with_workers};
+    use crate::fixtures::{cluster_with_patch, cluster_with_workers};
     use crate::groups::pod_groups;
 
     /// Returns the environment of the container that runs Ray, and the pod annotations, by group.
@@ -187,7 +188,7 @@ mod tests {
     #[test]
     fn options_configure_redis_on_head_and_reconnect_timeout_on_workers() {
         let secret = json!({"secretKeyRef": {"name": "redis", "key": "password"}});
-        let mut cluster = changed(json!({"gcsFaultToleranceOptions": {
+        let mut cluster = cluster_with_patch(json!({"gcsFaultToleranceOptions": {
             "redisAddress": "redis:6379", "redisUsername": {"value": "ray"}, "redisPassword": {"valueFrom": secret},
         }}));
         cluster.spec.worker_group_specs = cluster_with_workers(1).spec.worker_group_specs;
@@ -209,7 +210,8 @@ mod tests {
 
     #[test]
     fn annotations_and_flags_configure_fault_tolerance_without_options() {
-        let mut cluster = changed(json!({"headGroupSpec": {"rayStartParams": {"redis-password": "secret"}}}));
+        let mut cluster =
+            cluster_with_patch(json!({"headGroupSpec": {"rayStartParams": {"redis-password": "secret"}}}));
         cluster.metadata.annotations = Some(
             [
                 (names::FAULT_TOLERANCE_ANNOTATION.to_owned(), "True".to_owned()),
@@ -224,7 +226,8 @@ mod tests {
     #[test]
     fn credential_with_invalid_value_from_is_an_error() {
         let options = json!({"redisAddress": "redis:6379", "redisPassword": {"valueFrom": {"secretKeyRef": 1}}});
-        let problem = pod_groups(&changed(json!({"gcsFaultToleranceOptions": options}))).expect_err("a problem");
+        let problem =
+            pod_groups(&cluster_with_patch(json!({"gcsFaultToleranceOptions": options}))).expect_err("a problem");
         assert_eq!(problem.field, "spec.gcsFaultToleranceOptions.redisPassword.valueFrom");
     }
 
@@ -232,7 +235,7 @@ mod tests {
     /// namespace.
     fn stored(namespace: &str, address: &str, storage: &str) -> RayCluster {
         let options = json!({"redisAddress": address, "externalStorageNamespace": storage});
-        let mut cluster = changed(json!({"gcsFaultToleranceOptions": options}));
+        let mut cluster = cluster_with_patch(json!({"gcsFaultToleranceOptions": options}));
         cluster.metadata.namespace = Some(namespace.to_owned());
         cluster
     }
@@ -245,7 +248,7 @@ mod tests {
     #[case::first_of_several_addresses(stored("a", "redis:6379,redis-2:6379", "chats"), true)]
     #[case::same_host_name_in_another_namespace(stored("b", "redis:6379", "chats"), false)]
     #[case::storage_namespace_from_head_env(
-        changed(json!({
+        cluster_with_patch(json!({
             "gcsFaultToleranceOptions": {"redisAddress": "redis:6379"},
             "headGroupSpec": {"template": {"spec": {"containers": [{
                 "name": "ray", "env": [{"name": "RAY_external_storage_namespace", "value": "chats"}],
@@ -253,7 +256,7 @@ mod tests {
         })),
         true
     )]
-    #[case::fault_tolerance_disabled(changed(json!({})), false)]
+    #[case::fault_tolerance_disabled(cluster_with_patch(json!({})), false)]
     fn clusters_may_share_storage_in_the_same_redis_and_storage_namespace(
         #[case] mut other: RayCluster,
         #[case] expected: bool,
@@ -262,7 +265,7 @@ mod tests {
         if other.metadata.namespace.as_deref() == Some("default") {
             other.metadata.namespace = Some("a".to_owned());
         }
-        assert_eq!(share_storage(&stored("a", "redis:6379", "chats"), &other), expected);
+        assert_eq!(may_share_storage(&stored("a", "redis:6379", "chats"), &other), expected);
     }
 
     #[rstest]
@@ -272,6 +275,6 @@ mod tests {
         let address = "redis.infra.svc:6379";
         let mut other = stored(namespace, address, "chats");
         other.metadata.uid = Some("another".to_owned());
-        assert_eq!(share_storage(&stored("a", address, "chats"), &other), expected);
+        assert_eq!(may_share_storage(&stored("a", address, "chats"), &other), expected);
     }
 }

@@ -9,9 +9,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube_core::ResourceExt;
 use serde_json::{Value, json};
 
-use super::access::Access;
-use super::auth::Token;
-use super::{Grant, Mark, Task, View, plan};
+use super::auth::TokenSecret;
+use super::autoscaler_rbac::AutoscalerRbac;
+use super::{ClusterContext, Grant, PodPolicy, PodSetInfo, plan};
 use sluice_api::condition;
 use sluice_api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
 use sluice_plan::{ObjectRef, Plan, Write, WriteOp};
@@ -59,20 +59,20 @@ pub(crate) fn cluster_with_workers(replicas: i32) -> RayCluster {
 }
 
 /// Returns [`cluster`] with a merge patch applied to its spec.
-pub(crate) fn changed(patch: Value) -> RayCluster {
+pub(crate) fn cluster_with_patch(patch: Value) -> RayCluster {
     let mut object = serde_json::to_value(cluster()).expect("a RayCluster is JSON");
-    merge(&mut object["spec"], patch);
+    merge_patch(&mut object["spec"], patch);
     serde_json::from_value(object).expect("the patched fixture is a RayCluster")
 }
 
-fn merge(target: &mut Value, patch: Value) {
+fn merge_patch(target: &mut Value, patch: Value) {
     match (target, patch) {
         (Value::Object(target), Value::Object(patch)) => {
             for (name, value) in patch {
                 if value.is_null() {
                     target.remove(&name);
                 } else {
-                    merge(target.entry(name).or_insert(Value::Null), value);
+                    merge_patch(target.entry(name).or_insert(Value::Null), value);
                 }
             }
         }
@@ -82,83 +82,83 @@ fn merge(target: &mut Value, patch: Value) {
 
 /// Simulated API server for one cluster: it applies the writes of a plan, and tests set the phases
 /// of pods.
-pub(crate) struct Stage {
+pub(crate) struct TestCluster {
     pub(crate) cluster: RayCluster,
     pub(crate) pods: BTreeMap<String, Pod>,
     /// Pods whose creation was requested and that the watch has not shown.
-    pub(crate) arriving: Vec<Pod>,
+    pub(crate) expected_pods: Vec<Pod>,
     pub(crate) services: BTreeMap<String, Service>,
     pub(crate) ingress: Option<Ingress>,
-    pub(crate) access: Access,
-    pub(crate) token: Token,
+    pub(crate) autoscaler_rbac: AutoscalerRbac,
+    pub(crate) token_secret: TokenSecret,
     pub(crate) grant: Grant,
-    pub(crate) marks: BTreeMap<String, Mark>,
-    pub(crate) payer: Option<ObjectRef>,
-    pub(crate) trims_autoscaled: bool,
+    pub(crate) pod_set_infos: BTreeMap<String, PodSetInfo>,
+    pub(crate) covering_slice: Option<ObjectRef>,
+    pub(crate) random_pod_delete: bool,
     pub(crate) now: Timestamp,
     /// ServiceAccounts and RBAC objects created for the autoscaler.
-    pub(crate) made_access: Vec<Value>,
-    made: u32,
+    pub(crate) created_rbac: Vec<Value>,
+    created_pods: u32,
 }
 
-impl Stage {
+impl TestCluster {
     pub(crate) fn new(cluster: RayCluster) -> Self {
         let now = "2026-01-01T00:00:00Z".parse().expect("a time");
         Self {
             cluster,
             pods: BTreeMap::new(),
-            arriving: Vec::new(),
+            expected_pods: Vec::new(),
             services: BTreeMap::new(),
             ingress: None,
-            access: Access::default(),
-            token: Token::Kept,
+            autoscaler_rbac: AutoscalerRbac::default(),
+            token_secret: TokenSecret::Available,
             grant: Grant::Ungated,
-            marks: BTreeMap::new(),
-            payer: None,
-            trims_autoscaled: false,
+            pod_set_infos: BTreeMap::new(),
+            covering_slice: None,
+            random_pod_delete: false,
             now,
-            made_access: Vec::new(),
-            made: 0,
+            created_rbac: Vec::new(),
+            created_pods: 0,
         }
     }
 
     /// Returns the operator's plan for the current state.
     pub(crate) fn plan(&self) -> Plan {
-        plan(&View {
+        plan(&ClusterContext {
             cluster: &self.cluster,
-            groups: &super::validate::groups(&self.cluster),
-            rejected: &[],
+            groups: &super::validate::validated_groups(&self.cluster),
+            rejected_spec_errors: &[],
             pods: self.pods.values().collect(),
-            arriving: self.arriving.iter().collect(),
+            expected_pods: self.expected_pods.iter().collect(),
             services: self.services.values().collect(),
             ingress: self.ingress.as_ref(),
-            access: self.access,
-            token: self.token.clone(),
-            cleanup: None,
+            autoscaler_rbac: self.autoscaler_rbac,
+            token_secret: self.token_secret.clone(),
+            redis_cleanup_job: None,
             shares_storage_with: None,
-            task: Task::Run,
+            pod_policy: PodPolicy::Reconcile,
             revision: None,
             grant: self.grant.clone(),
-            marks: self.marks.clone(),
-            payer: self.payer.clone(),
-            setback: None,
-            trims_autoscaled: self.trims_autoscaled,
+            pod_set_infos: self.pod_set_infos.clone(),
+            covering_slice: self.covering_slice.clone(),
+            replica_failure: None,
+            random_pod_delete: self.random_pod_delete,
             now: self.now,
         })
     }
 
     /// Applies the current plan, and advances the clock by 1 s.
-    pub(crate) fn step(&mut self) -> Plan {
+    pub(crate) fn reconcile_once(&mut self) -> Plan {
         let plan = self.plan();
-        plan.writes.iter().for_each(|write| self.take(write));
+        plan.writes.iter().for_each(|write| self.apply_write(write));
         self.now = self.now.checked_add(SignedDuration::from_secs(1)).expect("in range");
         plan
     }
 
     /// Applies plans until one has no writes.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn reconcile_until_stable(&mut self) {
         for _ in 0..20 {
-            if self.step().writes.is_empty() {
+            if self.reconcile_once().writes.is_empty() {
                 return;
             }
         }
@@ -172,7 +172,7 @@ impl Stage {
     }
 
     /// Makes every pod running and ready.
-    pub(crate) fn all_ready(&mut self) {
+    pub(crate) fn make_all_ready(&mut self) {
         let names: Vec<_> = self.pods.keys().cloned().collect();
         names.iter().for_each(|name| self.set_phase(name, "Running"));
     }
@@ -186,17 +186,17 @@ impl Stage {
     }
 
     /// Returns the number of gated pods.
-    pub(crate) fn gated(&self) -> usize {
+    pub(crate) fn gated_pods(&self) -> usize {
         self.pods.values().filter(|pod| super::pods::is_gated(pod)).count()
     }
 
     /// Removes the terminating pods.
-    pub(crate) fn pods_gone(&mut self) {
+    pub(crate) fn remove_terminating_pods(&mut self) {
         self.pods.retain(|_, pod| pod.metadata.deletion_timestamp.is_none());
     }
 
     /// Returns the names of the pods of a group, sorted.
-    pub(crate) fn names(&self, group: &str) -> Vec<String> {
+    pub(crate) fn pod_names(&self, group: &str) -> Vec<String> {
         let of_group =
             self.pods.values().filter(|pod| pod.labels().get(names::GROUP_LABEL).is_some_and(|g| g == group));
         of_group.map(ResourceExt::name_any).collect()
@@ -208,23 +208,23 @@ impl Stage {
         condition::get(conditions, type_).map(|condition| (condition.status.as_str(), condition.reason.as_str()))
     }
 
-    fn grant_access(&mut self, write: &Write, object: &Value) {
+    fn record_rbac(&mut self, write: &Write, object: &Value) {
         let exists = match write.target.kind.as_str() {
-            "ServiceAccount" => &mut self.access.account,
-            "Role" => &mut self.access.role,
-            _ => &mut self.access.binding,
+            "ServiceAccount" => &mut self.autoscaler_rbac.service_account,
+            "Role" => &mut self.autoscaler_rbac.role,
+            _ => &mut self.autoscaler_rbac.role_binding,
         };
         assert!(!std::mem::replace(exists, true), "{} already exists", write.target);
-        self.made_access.push(object.clone());
+        self.created_rbac.push(object.clone());
     }
 
-    fn take(&mut self, write: &Write) {
+    fn apply_write(&mut self, write: &Write) {
         let name = write.target.name.clone();
         match (&write.op, write.target.kind.as_str()) {
             (WriteOp::Create(value), "Pod") => {
                 let mut pod: Pod = serde_json::from_value(value.clone()).expect("a pod");
-                self.made += 1;
-                pod.metadata.uid = Some(format!("pod-{}", self.made));
+                self.created_pods += 1;
+                pod.metadata.uid = Some(format!("pod-{}", self.created_pods));
                 pod.metadata.creation_timestamp = Some(Time(self.now));
                 assert!(self.pods.insert(name.clone(), pod).is_none(), "{name} already exists");
             }
@@ -235,17 +235,17 @@ impl Stage {
             (WriteOp::Patch(patch), "Service") => {
                 let service = self.services.get_mut(&name).expect("a Service that is patched is there");
                 let mut patched = serde_json::to_value(&*service).expect("JSON");
-                merge(&mut patched, patch.clone());
+                merge_patch(&mut patched, patch.clone());
                 *service = serde_json::from_value(patched).expect("a Service");
             }
-            (WriteOp::Create(value), "ServiceAccount" | "Role" | "RoleBinding") => self.grant_access(write, value),
+            (WriteOp::Create(value), "ServiceAccount" | "Role" | "RoleBinding") => self.record_rbac(write, value),
             (WriteOp::Create(value), "Ingress") => {
                 assert!(self.ingress.is_none(), "{name} already exists");
                 self.ingress = serde_json::from_value(value.clone()).expect("an Ingress");
             }
             (WriteOp::Patch(patch), "Ingress") => {
                 let mut ingress = serde_json::to_value(&self.ingress).expect("JSON");
-                merge(&mut ingress, patch.clone());
+                merge_patch(&mut ingress, patch.clone());
                 self.ingress = serde_json::from_value(ingress).expect("an Ingress");
             }
             (WriteOp::Delete { .. }, "Ingress") => self.ingress = None,
@@ -256,10 +256,10 @@ impl Stage {
             }
             (WriteOp::PatchStatus(patch), "RayCluster") => {
                 let mut status = serde_json::to_value(self.cluster.status.clone().unwrap_or_default()).expect("JSON");
-                merge(&mut status, patch["status"].clone());
+                merge_patch(&mut status, patch["status"].clone());
                 self.cluster.status = serde_json::from_value(status).expect("a status");
             }
-            (op, kind) => panic!("unexpected: {} {kind} {name}", op.name()),
+            (op, kind) => panic!("unexpected: {} {kind} {name}", op.operation()),
         }
     }
 }

@@ -4,20 +4,20 @@ use std::fmt;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 
-use super::problem::Problem;
+use super::field_error::FieldError;
 use super::template;
 use sluice_api::ray::{PodTemplate, RayCluster, WorkerGroupSpec, names};
 
 /// Type of a Ray node, which is one pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
+pub enum RayNodeType {
     /// Runs the GCS, the dashboard and the driver.
     Head,
     /// Runs tasks and actors.
     Worker,
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for RayNodeType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Head => "head",
@@ -35,17 +35,17 @@ pub struct PodGroup {
     /// does not affect it.
     pub count: u32,
     /// Minimum number of pods: the autoscaler's minimum if autoscaling is enabled, else `count`.
-    pub fewest: u32,
+    pub min_count: u32,
     /// Number of pods per replica; `count` is a multiple of it.
-    pub hosts: u32,
+    pub hosts_per_replica: u32,
     /// Complete template of each pod, with init container, autoscaler sidecar and environment.
     pub template: PodTemplateSpec,
 }
 
 impl PodGroup {
     /// Returns the node type of the group's pods.
-    pub fn role(&self) -> Role {
-        if self.name == names::HEAD_GROUP { Role::Head } else { Role::Worker }
+    pub fn node_type(&self) -> RayNodeType {
+        if self.name == names::HEAD_GROUP { RayNodeType::Head } else { RayNodeType::Worker }
     }
 }
 
@@ -54,23 +54,23 @@ impl PodGroup {
 /// # Errors
 /// Fails when a pod template or a quantity can't be parsed; the error names the field and the
 /// value.
-pub fn pod_groups(cluster: &RayCluster) -> Result<Vec<PodGroup>, Problem> {
-    let template = template::head(cluster)?;
-    let head = PodGroup { name: names::HEAD_GROUP.into(), count: 1, fewest: 1, hosts: 1, template };
+pub fn pod_groups(cluster: &RayCluster) -> Result<Vec<PodGroup>, FieldError> {
+    let template = template::head_template(cluster)?;
+    let head = PodGroup { name: names::HEAD_GROUP.into(), count: 1, min_count: 1, hosts_per_replica: 1, template };
     let workers = cluster.spec.worker_group_specs.iter().enumerate().map(|(index, group)| {
         Ok(PodGroup {
             name: group.group_name.clone(),
-            count: wanted(group),
-            fewest: fewest(cluster, group),
-            hosts: hosts(group),
-            template: template::worker(cluster, index, group)?,
+            count: desired_pods(group),
+            min_count: min_pods(cluster, group),
+            hosts_per_replica: hosts_per_replica(group),
+            template: template::worker_template(cluster, index, group)?,
         })
     });
     std::iter::once(Ok(head)).chain(workers).collect()
 }
 
 /// Returns the pod template of a group as the user wrote it; `None` if there is no such group.
-pub(super) fn authored<'a>(cluster: &'a RayCluster, group: &str) -> Option<&'a PodTemplate> {
+pub(super) fn user_template<'a>(cluster: &'a RayCluster, group: &str) -> Option<&'a PodTemplate> {
     if group == names::HEAD_GROUP {
         return Some(&cluster.spec.head_group_spec.template);
     }
@@ -84,12 +84,12 @@ pub(super) fn worker_group<'a>(cluster: &'a RayCluster, name: &str) -> Option<&'
 
 /// Returns the desired pods of a worker group: replicas times hosts per replica, zero while it is
 /// suspended.
-pub(super) fn wanted(group: &WorkerGroupSpec) -> u32 {
-    if group.suspend == Some(true) { 0 } else { pods(replicas(group), group) }
+pub(super) fn desired_pods(group: &WorkerGroupSpec) -> u32 {
+    if group.suspend == Some(true) { 0 } else { pods_in_replicas(desired_replicas(group), group) }
 }
 
 /// Returns the desired replicas of a worker group, clamped to its minimum and maximum.
-pub fn replicas(group: &WorkerGroupSpec) -> i32 {
+pub fn desired_replicas(group: &WorkerGroupSpec) -> i32 {
     let most = group.max_replicas.unwrap_or(i32::MAX);
     let least = group.min_replicas.unwrap_or(0);
     group.replicas.unwrap_or(least).min(most).max(least)
@@ -97,20 +97,20 @@ pub fn replicas(group: &WorkerGroupSpec) -> i32 {
 
 /// Returns the minimum pods of a worker group. Only a group with autoscaling accepts fewer than the
 /// desired pods: its owner lets the autoscaler delete the others.
-fn fewest(cluster: &RayCluster, group: &WorkerGroupSpec) -> u32 {
-    let most = wanted(group);
+fn min_pods(cluster: &RayCluster, group: &WorkerGroupSpec) -> u32 {
+    let most = desired_pods(group);
     if cluster.spec.enable_in_tree_autoscaling != Some(true) {
         return most;
     }
-    pods(group.min_replicas.unwrap_or(0), group).min(most)
+    pods_in_replicas(group.min_replicas.unwrap_or(0), group).min(most)
 }
 
 /// Returns the number of pods in `replicas` replicas of a group.
-pub(super) fn pods(replicas: i32, group: &WorkerGroupSpec) -> u32 {
-    u32::try_from(replicas).unwrap_or(0).saturating_mul(hosts(group))
+pub(super) fn pods_in_replicas(replicas: i32, group: &WorkerGroupSpec) -> u32 {
+    u32::try_from(replicas).unwrap_or(0).saturating_mul(hosts_per_replica(group))
 }
 
-fn hosts(group: &WorkerGroupSpec) -> u32 {
+fn hosts_per_replica(group: &WorkerGroupSpec) -> u32 {
     group.num_of_hosts.and_then(|hosts| u32::try_from(hosts).ok()).unwrap_or(1).max(1)
 }
 
@@ -144,7 +144,7 @@ mod tests {
             num_of_hosts: Some(hosts),
             ..WorkerGroupSpec::default()
         };
-        assert_eq!(wanted(&group), expected);
+        assert_eq!(desired_pods(&group), expected);
     }
 
     #[rstest]
@@ -164,7 +164,7 @@ mod tests {
         let group = WorkerGroupSpec { min_replicas, num_of_hosts: Some(hosts), ..worker("small", 5) };
         cluster.spec.worker_group_specs = vec![group];
         let groups = pod_groups(&cluster).expect("the spec is valid");
-        assert_eq!(groups[1].fewest, expected);
+        assert_eq!(groups[1].min_count, expected);
     }
 
     #[test]

@@ -12,12 +12,12 @@ use k8s_openapi::api::networking::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::ResourceExt;
 
-use super::groups::Role;
-use super::pod_builder::owner;
+use super::groups::RayNodeType;
+use super::pod_builder::owner_reference;
 use super::services::{DASHBOARD_PORT, head_ports};
-use super::{View, names as naming};
+use super::{ClusterContext, names as naming};
 use sluice_api::ray::{RayCluster, names};
-use sluice_plan::{Note, Plan, Write};
+use sluice_plan::{EventRecord, Plan, Write};
 
 /// Legacy annotation of a cluster with its Ingress class. The Ingress gets it as
 /// `ingressClassName`.
@@ -25,23 +25,23 @@ const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 
 /// Creates, updates or deletes the Ingress of a cluster. An Ingress of that name that the cluster
 /// does not own stays unchanged.
-pub(super) fn plan(view: &View<'_>, plan: &mut Plan) {
+pub(super) fn plan(view: &ClusterContext<'_>, plan: &mut Plan) {
     let cluster = view.cluster;
     let enabled = cluster.spec.head_group_spec.enable_ingress == Some(true);
-    let is_owned = |existing: &Ingress| existing.owner_references().contains(&owner(cluster));
+    let is_owned = |existing: &Ingress| existing.owner_references().contains(&owner_reference(cluster));
     let desired = match enabled.then(|| ingress(cluster)).transpose() {
         Ok(desired) => desired,
-        Err(problem) => return plan.notes.push(Note::warning(cluster, "FailedToCreateIngress", problem)),
+        Err(problem) => return plan.events.push(EventRecord::warning(cluster, "FailedToCreateIngress", problem)),
     };
     match (view.ingress, desired) {
         (None, Some(desired)) => {
             plan.write(Write::create(&desired));
-            tell(cluster, "CreatedIngress", "Created", plan);
+            record_event(cluster, "CreatedIngress", "Created", plan);
         }
         (Some(existing), Some(desired)) if is_owned(existing) => {
-            let write = Write::patch(existing, &overlaid(existing, desired));
+            let write = Write::patch(existing, &merged(existing, desired));
             if write.is_some() {
-                tell(cluster, "UpdatedIngress", "Updated", plan);
+                record_event(cluster, "UpdatedIngress", "Updated", plan);
             }
             plan.write(write);
         }
@@ -50,19 +50,19 @@ pub(super) fn plan(view: &View<'_>, plan: &mut Plan) {
                 "Ingress {} exists but is not owned by this RayCluster; delete it or unset enableIngress",
                 existing.name_any()
             );
-            plan.notes.push(Note::warning(cluster, "FailedToCreateIngress", text));
+            plan.events.push(EventRecord::warning(cluster, "FailedToCreateIngress", text));
         }
         (Some(existing), None) if is_owned(existing) && existing.metadata.deletion_timestamp.is_none() => {
             plan.write(Write::delete(existing, false));
-            tell(cluster, "DeletedIngress", "Deleted", plan);
+            record_event(cluster, "DeletedIngress", "Deleted", plan);
         }
         (_, None) => {}
     }
 }
 
-fn tell(cluster: &RayCluster, reason: &str, done: &str, plan: &mut Plan) {
+fn record_event(cluster: &RayCluster, reason: &str, done: &str, plan: &mut Plan) {
     let text = format!("{done} ingress {}/{}", cluster.namespace().unwrap_or_default(), naming::ingress(cluster));
-    plan.notes.push(Note::normal(cluster, reason, text));
+    plan.events.push(EventRecord::normal(cluster, reason, text));
 }
 
 fn ingress(cluster: &RayCluster) -> Result<Ingress, String> {
@@ -91,12 +91,12 @@ fn ingress(cluster: &RayCluster) -> Result<Ingress, String> {
             namespace: cluster.namespace(),
             labels: Some(BTreeMap::from([
                 (names::CLUSTER_LABEL.to_owned(), cluster.name_any()),
-                (names::IDENTIFIER_LABEL.to_owned(), naming::identifier(cluster, Role::Head)),
+                (names::IDENTIFIER_LABEL.to_owned(), naming::identifier(cluster, RayNodeType::Head)),
                 (names::APP_NAME_LABEL.to_owned(), "kuberay".to_owned()),
                 (names::CREATED_BY_LABEL.to_owned(), "kuberay-operator".to_owned()),
             ])),
             annotations: Some(copied.map(|(key, value)| (key.clone(), value.clone())).collect()),
-            owner_references: Some(vec![owner(cluster)]),
+            owner_references: Some(vec![owner_reference(cluster)]),
             ..ObjectMeta::default()
         },
         spec: Some(IngressSpec {
@@ -111,7 +111,7 @@ fn ingress(cluster: &RayCluster) -> Result<Ingress, String> {
 
 /// Merges the desired Ingress into the existing one. Labels and annotations added by other
 /// controllers stay, and so does an Ingress class set on the object.
-fn overlaid(existing: &Ingress, desired: Ingress) -> Ingress {
+fn merged(existing: &Ingress, desired: Ingress) -> Ingress {
     let mut next = existing.clone();
     next.labels_mut().extend(desired.metadata.labels.unwrap_or_default());
     if let Some(annotations) = desired.metadata.annotations.filter(|annotations| !annotations.is_empty()) {

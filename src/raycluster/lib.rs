@@ -4,28 +4,28 @@
 //! [`plan`] is a pure function of the observed state. It returns the writes that bring the cluster
 //! to its spec, within the quota that the queue has admitted.
 
-pub mod access;
 pub mod auth;
 mod autoscaler;
-mod environment;
-mod farewell;
+pub mod autoscaler_rbac;
+pub mod canonical_json;
+mod env_vars;
 pub mod fault_tolerance;
+mod field_error;
 #[cfg(test)]
 mod fixtures;
 pub mod groups;
 mod ingress;
 pub mod names;
-pub mod placement;
-pub mod plain;
+pub mod node_placement;
 pub mod pod_builder;
 mod pods;
+mod pre_stop;
 mod probes;
-mod problem;
 mod redis_cleanup;
+mod replica_failure;
 pub mod revision;
 mod scale;
 pub mod services;
-mod setback;
 mod start_command;
 mod status;
 mod suspend;
@@ -43,97 +43,97 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::networking::v1::Ingress;
 use kube_core::{Resource, ResourceExt};
 
-use access::Access;
 use autoscaler::Autoscaler;
-use scale::{Change, Situation};
+use autoscaler_rbac::AutoscalerRbac;
+use scale::{GroupState, ScaleDecision};
 use sluice_api::condition;
 use sluice_api::kueue::{names as kueue_names, scheduling_gate};
 use sluice_api::ray::{RayCluster, is_managed_elsewhere, names as ray_names};
-use sluice_plan::{Note, ObjectRef, Plan, Write};
-use suspend::Phase;
+use sluice_plan::{EventRecord, ObjectRef, Plan, Write};
+use suspend::SuspendState;
 
-pub use groups::{PodGroup, Role, pod_groups};
-pub use placement::Placement;
-pub use problem::Problem;
-pub use setback::Setback;
+pub use field_error::FieldError;
+pub use groups::{PodGroup, RayNodeType, pod_groups};
+pub use node_placement::NodePlacement;
+pub use replica_failure::ReplicaFailure;
 
 /// Observed state of one RayCluster, as input of [`plan`].
-pub struct View<'a> {
+pub struct ClusterContext<'a> {
     /// RayCluster to reconcile.
     pub cluster: &'a RayCluster,
     /// Pod groups of the spec, or its validation errors: the result of [`validate::groups`].
-    pub groups: &'a Result<Vec<PodGroup>, Vec<Problem>>,
+    pub groups: &'a Result<Vec<PodGroup>, Vec<FieldError>>,
     /// Validation errors of the current spec while `cluster` holds an earlier, valid one.
-    pub rejected: &'a [Problem],
+    pub rejected_spec_errors: &'a [FieldError],
     /// All pods with the cluster's name in the label `ray.io/cluster`, including terminating ones.
     pub pods: Vec<&'a Pod>,
     /// Pods whose creation was requested and that the watch has not confirmed yet.
-    pub arriving: Vec<&'a Pod>,
+    pub expected_pods: Vec<&'a Pod>,
     /// Services owned by the cluster.
     pub services: Vec<&'a Service>,
     /// Ingress with the name of the cluster's Ingress, regardless of its owner.
     pub ingress: Option<&'a Ingress>,
     /// Existing ServiceAccount and RBAC objects of the autoscaler.
-    pub access: Access,
+    pub autoscaler_rbac: AutoscalerRbac,
     /// State of the Secret that holds the cluster's auth token.
-    pub token: auth::Token,
+    pub token_secret: auth::TokenSecret,
     /// Job that deletes the cluster's keys from Redis.
-    pub cleanup: Option<&'a Job>,
+    pub redis_cleanup_job: Option<&'a Job>,
     /// Namespace and name of another live cluster that may store its state under the same Redis
     /// keys.
     pub shares_storage_with: Option<String>,
     /// Policy for the cluster's pods.
-    pub task: Task,
+    pub pod_policy: PodPolicy,
     /// Revision that new pods are created from.
-    pub revision: revision::Name,
+    pub revision: revision::RevisionName,
     /// Number of pods that may run.
     pub grant: Grant,
     /// Labels and placement that the queue assigns to new pods, by group. A missing group gets
     /// none.
-    pub marks: BTreeMap<String, Mark>,
+    pub pod_set_infos: BTreeMap<String, PodSetInfo>,
     /// Workload slice that covers the grant. No ungated pod is created while a write to the slice
     /// or to the cluster is in flight, since that write may revoke the quota or suspend the
     /// cluster.
-    pub payer: Option<ObjectRef>,
+    pub covering_slice: Option<ObjectRef>,
     /// Pod write that the API server rejected.
-    pub setback: Option<&'a Setback>,
+    pub replica_failure: Option<&'a ReplicaFailure>,
     /// True if the operator deletes surplus workers even when the Ray autoscaler is enabled.
-    pub trims_autoscaled: bool,
+    pub random_pod_delete: bool,
     /// Current time.
     pub now: Timestamp,
 }
 
-impl View<'_> {
+impl ClusterContext<'_> {
     /// Returns the validation errors of the current spec.
-    fn problems(&self) -> &[Problem] {
-        self.groups.as_ref().err().map_or(self.rejected, Vec::as_slice)
+    fn spec_errors(&self) -> &[FieldError] {
+        self.groups.as_ref().err().map_or(self.rejected_spec_errors, Vec::as_slice)
     }
 }
 
 /// Policy for the pods of a cluster that is not suspended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Task {
+pub enum PodPolicy {
     /// Pods are created and deleted to match the spec.
-    Run,
+    Reconcile,
     /// All pods of other revisions are deleted. Pods of this revision are created once the last of
     /// them is gone.
-    Renew(revision::Name),
+    Recreate(revision::RevisionName),
     /// No pod is created or deleted: the revision of the existing pods is not known yet.
-    Rest,
+    Freeze,
 }
 
 /// Labels and placement that the queue assigns to the pods of a group (Kueue `podset.PodSetInfo`).
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Mark {
+pub struct PodSetInfo {
     /// Shape (hash of the scheduling requirements) of pods of the current template. It is written
     /// to the pod as a label, since the template may change later.
     pub shape: String,
     /// PodSet that accounts for these pods; `None` until there is one.
     pub pod_set: Option<String>,
     /// Node labels and tolerations from the assigned flavors.
-    pub placement: Placement,
+    pub placement: NodePlacement,
     /// Number of pods of earlier templates that the quota covers in addition.
-    pub earlier: u32,
+    pub earlier_pods: u32,
 }
 
 /// Number of pods of the current templates that admitted quota covers. Pods beyond it are created
@@ -146,31 +146,31 @@ pub enum Grant {
     /// Admitted pods by group. The head's group is `headgroup`; a missing group has none.
     UpTo(BTreeMap<String, u32>),
     /// Admitted pods by group, after partial preemption: running pods beyond it are deleted.
-    DownTo(BTreeMap<String, u32>),
+    Reclaim(BTreeMap<String, u32>),
 }
 
 impl Grant {
     /// Returns the number of pods of `group` that may run.
-    pub fn of(&self, group: &str) -> u32 {
+    pub fn pods_in_group(&self, group: &str) -> u32 {
         match self {
             Self::Ungated => u32::MAX,
-            Self::UpTo(pods) | Self::DownTo(pods) => pods.get(group).copied().unwrap_or(0),
+            Self::UpTo(pods) | Self::Reclaim(pods) => pods.get(group).copied().unwrap_or(0),
         }
     }
 }
 
-impl Mark {
+impl PodSetInfo {
     /// Writes the labels and the placement to a new pod. A gated pod gets only the shape label: its
     /// PodSet and flavors are known once its quota is admitted.
-    fn put(&self, pod: &mut Pod, gated: bool) {
+    fn apply_to(&self, pod: &mut Pod, gated: bool) {
         let labels = pod.labels_mut();
-        labels.insert(kueue_names::SHAPE_LABEL.to_owned(), self.shape.clone());
+        labels.insert(kueue_names::SCHEDULING_HASH_LABEL.to_owned(), self.shape.clone());
         if gated {
             return;
         }
         if let Some(pod_set) = &self.pod_set {
             labels.insert(kueue_names::POD_SET_LABEL.to_owned(), pod_set.clone());
-            self.placement.apply(pod.spec.get_or_insert_default());
+            self.placement.apply_to(pod.spec.get_or_insert_default());
         }
     }
 }
@@ -179,166 +179,184 @@ impl Mark {
 ///
 /// An invalid spec does not affect running pods: they stay as they are, and only suspension still
 /// works.
-pub fn plan(view: &View<'_>) -> Plan {
+pub fn plan(view: &ClusterContext<'_>) -> Plan {
     let mut plan = Plan::default();
     let cluster = view.cluster;
     if is_managed_elsewhere(cluster.spec.managed_by.as_deref()) {
         return plan;
     }
     if cluster.metadata.deletion_timestamp.is_some() {
-        redis_cleanup::end(view, &mut plan);
+        redis_cleanup::finalize(view, &mut plan);
         return plan;
     }
-    let pods = pods::own(view);
-    let phase = Phase::of(cluster, !pods.is_empty());
+    let pods = pods::owned_by(view);
+    let phase = SuspendState::of(cluster, !pods.is_empty());
     if let Ok(groups) = view.groups {
         services::plan(view, groups, &mut plan);
-        access::plan(view, &mut plan);
+        autoscaler_rbac::plan(view, &mut plan);
         auth::plan(view, &mut plan);
         ingress::plan(view, &mut plan);
         redis_cleanup::plan(cluster, &mut plan);
     }
     match (phase, view.groups) {
-        (Phase::Suspending, _) => take_all(cluster, &pods, "suspension", &mut plan),
-        (Phase::Open, groups) => open(view, &pods, groups, &mut plan),
-        (Phase::Asked | Phase::Suspended | Phase::Resuming, _) => {}
+        (SuspendState::Suspending, _) => delete_all_pods(cluster, &pods, "suspension", &mut plan),
+        (SuspendState::Active, groups) => plan_pods(view, &pods, groups, &mut plan),
+        (SuspendState::Requested | SuspendState::Suspended | SuspendState::Resuming, _) => {}
     }
-    if !view.problems().is_empty() {
-        let text = format!("The RayCluster spec is invalid: {}", status::told(view.problems()));
-        plan.notes.push(Note::warning(cluster, "InvalidRayClusterSpec", text));
+    if !view.spec_errors().is_empty() {
+        let text = format!("The RayCluster spec is invalid: {}", status::error_message(view.spec_errors()));
+        plan.events.push(EventRecord::warning(cluster, "InvalidRayClusterSpec", text));
     }
     let changes_pods = plan.writes.iter().any(|write| write.target.kind == Pod::kind(&()));
-    plan.write(status::write(&status::Facts { view, pods: &pods, groups: view.groups, phase, changes_pods }));
+    plan.write(status::write(&status::StatusContext {
+        view,
+        pods: &pods,
+        groups: view.groups,
+        suspend_state: phase,
+        changes_pods,
+    }));
     plan
 }
 
 /// Plans the pods of a cluster that is not suspended.
-fn open(view: &View<'_>, pods: &[&Pod], groups: &Result<Vec<PodGroup>, Vec<Problem>>, plan: &mut Plan) {
-    match (&view.task, groups) {
-        (Task::Renew(wanted), _) => {
-            let old: Vec<&Pod> = pods.iter().copied().filter(|pod| revision::of_pod(pod) != *wanted).collect();
-            take_all(view.cluster, &old, "spec change with Recreate upgradeStrategy", plan);
+fn plan_pods(
+    view: &ClusterContext<'_>,
+    pods: &[&Pod],
+    groups: &Result<Vec<PodGroup>, Vec<FieldError>>,
+    plan: &mut Plan,
+) {
+    match (&view.pod_policy, groups) {
+        (PodPolicy::Recreate(wanted), _) => {
+            let old: Vec<&Pod> = pods.iter().copied().filter(|pod| revision::pod_revision(pod) != *wanted).collect();
+            delete_all_pods(view.cluster, &old, "spec change with Recreate upgradeStrategy", plan);
         }
-        (Task::Run, Ok(groups)) => run(view, pods, groups, plan),
-        (Task::Run, Err(_)) | (Task::Rest, _) => {}
+        (PodPolicy::Reconcile, Ok(groups)) => reconcile_groups(view, pods, groups, plan),
+        (PodPolicy::Reconcile, Err(_)) | (PodPolicy::Freeze, _) => {}
     }
 }
 
 /// Deletes all of `pods` that are not terminating, and records one Event with `reason`.
-fn take_all(cluster: &RayCluster, pods: &[&Pod], reason: &str, plan: &mut Plan) {
-    let live: Vec<_> = pods.iter().filter(|pod| !pods::is_going(pod)).collect();
+fn delete_all_pods(cluster: &RayCluster, pods: &[&Pod], reason: &str, plan: &mut Plan) {
+    let live: Vec<_> = pods.iter().filter(|pod| !pods::is_terminating(pod)).collect();
     plan.writes.extend(live.iter().map(|pod| Write::delete(**pod, false)));
     if !live.is_empty() {
-        let text = format!("Deleted Pods for RayCluster {} due to {reason}", place(cluster, &cluster.name_any()));
-        plan.notes.push(Note::normal(cluster, "DeletedPod", text));
+        let text =
+            format!("Deleted Pods for RayCluster {} due to {reason}", namespaced_name(cluster, &cluster.name_any()));
+        plan.events.push(EventRecord::normal(cluster, "DeletedPod", text));
     }
 }
 
 /// Plans the pods of each group of the spec, and deletes the pods of groups that are no longer in
 /// it.
-fn run(view: &View<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
+fn reconcile_groups(view: &ClusterContext<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
     let cluster = view.cluster;
     let mut by_group: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
     for pod in pods {
-        by_group.entry(pods::group(pod)).or_default().push(pod);
+        by_group.entry(pods::group_name(pod)).or_default().push(pod);
     }
     let has_head = by_group.contains_key(ray_names::HEAD_GROUP);
-    if !has_head && stays_headless(cluster) {
+    if !has_head && head_restart_disabled(cluster) {
         return;
     }
     // Workers are useless without a head, so they are created only with one or after it. Without
     // quota for the head no gated pods are created either: the cluster was unsuspended by hand.
-    let is_prepared =
-        !access::awaits_account(view) && !redis_cleanup::awaits_finalizer(cluster) && view.token != auth::Token::Taken;
-    let makes_pods = has_head || view.grant.of(ray_names::HEAD_GROUP) > 0 && is_prepared;
+    let is_prepared = !autoscaler_rbac::awaits_service_account(view)
+        && !redis_cleanup::awaits_finalizer(cluster)
+        && view.token_secret != auth::TokenSecret::OwnedByPredecessor;
+    let makes_pods = has_head || view.grant.pods_in_group(ray_names::HEAD_GROUP) > 0 && is_prepared;
     let names: BTreeSet<String> = view.pods.iter().map(|pod| pod.name_any()).collect();
     for group in groups {
         let pods = by_group.remove(group.name.as_str()).unwrap_or_default();
-        if group.role() == Role::Head && pods.len() > 1 {
+        if group.node_type() == RayNodeType::Head && pods.len() > 1 {
             let heads: Vec<_> = pods.iter().map(|pod| pod.name_any()).collect();
             let text = format!("found {} head Pods, want 1: {}; delete all but one", heads.len(), heads.join(", "));
-            plan.notes.push(Note::warning(cluster, "MultipleHeadPods", text));
+            plan.events.push(EventRecord::warning(cluster, "MultipleHeadPods", text));
             continue;
         }
-        let mut change = scale::decide(&situation(view, group, pods, &names));
+        let mut change = scale::decide(&group_state(view, group, pods, &names));
         change.create.retain(|_| makes_pods);
-        apply(view, group, change, plan);
+        apply_decision(view, group, change, plan);
     }
-    for pod in by_group.into_values().flatten().filter(|pod| !pods::is_going(pod)) {
-        delete(cluster, Role::Worker, pod, "its worker group is no longer in the spec", plan);
+    for pod in by_group.into_values().flatten().filter(|pod| !pods::is_terminating(pod)) {
+        delete_pod(cluster, RayNodeType::Worker, pod, "its worker group is no longer in the spec", plan);
     }
 }
 
-fn situation<'a>(
-    view: &'a View<'a>,
+fn group_state<'a>(
+    view: &'a ClusterContext<'a>,
     group: &'a PodGroup,
     pods: Vec<&'a Pod>,
     names: &'a BTreeSet<String>,
-) -> Situation<'a> {
+) -> GroupState<'a> {
     let spec = groups::worker_group(view.cluster, &group.name);
     let strategy = spec.and_then(|spec| spec.scale_strategy.as_ref());
     let suspended = spec.is_some_and(|spec| spec.suspend == Some(true));
-    Situation {
+    GroupState {
         cluster: view.cluster,
         group,
         pods,
-        arriving: view.arriving.iter().copied().filter(|pod| pods::group(pod) == group.name).collect(),
-        names,
-        to_delete: strategy.map_or(&[], |strategy| &strategy.workers_to_delete),
-        granted: view.grant.of(&group.name),
-        takes_back: matches!(view.grant, Grant::DownTo(_)),
-        shape: view.marks.get(&group.name).map(|mark| mark.shape.as_str()),
-        trims: suspended || view.trims_autoscaled || Autoscaler::of(&view.cluster.spec) == Autoscaler::Off,
+        expected_pods: view.expected_pods.iter().copied().filter(|pod| pods::group_name(pod) == group.name).collect(),
+        pod_names: names,
+        workers_to_delete: strategy.map_or(&[], |strategy| &strategy.workers_to_delete),
+        granted: view.grant.pods_in_group(&group.name),
+        reclaims_surplus: matches!(view.grant, Grant::Reclaim(_)),
+        shape: view.pod_set_infos.get(&group.name).map(|mark| mark.shape.as_str()),
+        deletes_surplus: suspended || view.random_pod_delete || Autoscaler::of(&view.cluster.spec) == Autoscaler::Off,
         now: view.now,
     }
 }
 
 /// Reports whether a lost head must not be recreated: the annotation forbids it once the cluster
 /// was provisioned, since a job that ran on the head can't be resumed.
-fn stays_headless(cluster: &RayCluster) -> bool {
+fn head_restart_disabled(cluster: &RayCluster) -> bool {
     let conditions = cluster.status.as_ref().map_or(&[][..], |status| &status.conditions);
-    let disabled = cluster.annotations().get(ray_names::KEEP_HEAD_DOWN_ANNOTATION).is_some_and(|value| value == "true");
-    disabled && condition::is_true(conditions, ray_names::PROVISIONED)
+    let disabled =
+        cluster.annotations().get(ray_names::DISABLE_HEAD_RESTART_ANNOTATION).is_some_and(|value| value == "true");
+    disabled && condition::is_true(conditions, ray_names::CLUSTER_PROVISIONED)
 }
 
-fn apply(view: &View<'_>, group: &PodGroup, change: Change<'_>, plan: &mut Plan) {
+fn apply_decision(view: &ClusterContext<'_>, group: &PodGroup, change: ScaleDecision<'_>, plan: &mut Plan) {
     let cluster = view.cluster;
     for (pod, reason) in change.delete {
-        delete(cluster, group.role(), pod, &reason, plan);
+        delete_pod(cluster, group.node_type(), pod, &reason, plan);
     }
     for new in change.create {
-        let mut pod = pod_builder::build(cluster, group, new.slot, new.attempt);
-        revision::stamp(&mut pod, &view.revision);
-        scheduling_gate::set(pod.spec.get_or_insert_default(), new.gated);
-        if let Some(mark) = view.marks.get(&group.name) {
-            mark.put(&mut pod, new.gated);
+        let mut pod = pod_builder::build_pod(cluster, group, new.index, new.attempt);
+        revision::label_revision(&mut pod, &view.revision);
+        scheduling_gate::set_gated(pod.spec.get_or_insert_default(), new.gated);
+        if let Some(mark) = view.pod_set_infos.get(&group.name) {
+            mark.apply_to(&mut pod, new.gated);
         }
-        let write = pod_builder::create(cluster, group, &pod);
-        let rests_on = view.payer.iter().cloned().chain([ObjectRef::of(cluster)]);
+        let write = pod_builder::create_write(cluster, group, &pod);
+        let rests_on = view.covering_slice.iter().cloned().chain([ObjectRef::of(cluster)]);
         let target = write.target.clone();
-        plan.write(if new.gated || view.payer.is_none() { write } else { write.while_quiet(rests_on) });
-        let (reason, what) = match group.role() {
-            Role::Head => ("CreatedHeadPod", "head"),
-            Role::Worker => ("CreatedWorkerPod", "worker"),
+        plan.write(if new.gated || view.covering_slice.is_none() {
+            write
+        } else {
+            write.blocked_while_in_flight(rests_on)
+        });
+        let (reason, what) = match group.node_type() {
+            RayNodeType::Head => ("CreatedHeadPod", "head"),
+            RayNodeType::Worker => ("CreatedWorkerPod", "worker"),
         };
-        let text = format!("Created {what} Pod {}", place(cluster, &pod.name_any()));
-        plan.notes.push(Note::normal(cluster, reason, text).of_write(&target));
+        let text = format!("Created {what} Pod {}", namespaced_name(cluster, &pod.name_any()));
+        plan.events.push(EventRecord::normal(cluster, reason, text).only_if_written(&target));
     }
     if let Some(at) = change.wake_at {
-        plan.wake(at);
+        plan.wake_by(at);
     }
 }
 
-fn delete(cluster: &RayCluster, role: Role, pod: &Pod, reason: &str, plan: &mut Plan) {
+fn delete_pod(cluster: &RayCluster, role: RayNodeType, pod: &Pod, reason: &str, plan: &mut Plan) {
     plan.write(Write::delete(pod, false));
     let event = match role {
-        Role::Head => "DeletedHeadPod",
-        Role::Worker => "DeletedWorkerPod",
+        RayNodeType::Head => "DeletedHeadPod",
+        RayNodeType::Worker => "DeletedWorkerPod",
     };
-    let text = format!("Deleted {role} Pod {}: {reason}", place(cluster, &pod.name_any()));
-    plan.notes.push(Note::normal(cluster, event, text).of_write(&ObjectRef::of(pod)));
+    let text = format!("Deleted {role} Pod {}: {reason}", namespaced_name(cluster, &pod.name_any()));
+    plan.events.push(EventRecord::normal(cluster, event, text).only_if_written(&ObjectRef::of(pod)));
 }
 
-fn place(cluster: &RayCluster, name: &str) -> String {
+fn namespaced_name(cluster: &RayCluster, name: &str) -> String {
     format!("{}/{name}", cluster.namespace().unwrap_or_default())
 }

@@ -3,47 +3,48 @@
 use k8s_openapi::api::core::v1::{ContainerState, Pod};
 use kube_core::ResourceExt;
 
-use super::View;
-use super::groups::Role;
+use super::ClusterContext;
+use super::groups::RayNodeType;
 use sluice_api::kueue::scheduling_gate;
 use sluice_api::ray::names;
 
 /// Returns the pods that the cluster controls, sorted by name. A pod of an earlier cluster of the
 /// same name is excluded: its quota and deletion belong to that cluster.
-pub(super) fn own<'a>(view: &View<'a>) -> Vec<&'a Pod> {
+pub(super) fn owned_by<'a>(view: &ClusterContext<'a>) -> Vec<&'a Pod> {
     let uid = view.cluster.metadata.uid.as_deref().unwrap_or_default();
     let controlled =
         |pod: &Pod| pod.owner_references().iter().any(|owner| owner.controller == Some(true) && owner.uid == uid);
-    let mut own: Vec<&Pod> = view.pods.iter().copied().filter(|pod| controlled(pod) && role(pod).is_some()).collect();
+    let mut own: Vec<&Pod> =
+        view.pods.iter().copied().filter(|pod| controlled(pod) && node_type(pod).is_some()).collect();
     own.sort_by_key(|pod| pod.metadata.name.as_deref());
     own
 }
 
 /// Returns the node type from the pod's label; `None` if the label is missing or unknown.
-pub(super) fn role(pod: &Pod) -> Option<Role> {
+pub(super) fn node_type(pod: &Pod) -> Option<RayNodeType> {
     match pod.labels().get(names::NODE_TYPE_LABEL)?.as_str() {
-        "head" => Some(Role::Head),
-        "worker" => Some(Role::Worker),
+        "head" => Some(RayNodeType::Head),
+        "worker" => Some(RayNodeType::Worker),
         _ => None,
     }
 }
 
 /// Returns the group of a pod: `headgroup` for a head, else the group label (empty if it is
 /// missing).
-pub(super) fn group(pod: &Pod) -> &str {
-    match role(pod) {
-        Some(Role::Head) => names::HEAD_GROUP,
+pub(super) fn group_name(pod: &Pod) -> &str {
+    match node_type(pod) {
+        Some(RayNodeType::Head) => names::HEAD_GROUP,
         _ => pod.labels().get(names::GROUP_LABEL).map_or("", String::as_str),
     }
 }
 
 /// Returns the number in a label of a pod; `None` if it is missing or not a number.
-pub(super) fn index(pod: &Pod, label: &str) -> Option<u32> {
+pub(super) fn index_label(pod: &Pod, label: &str) -> Option<u32> {
     pod.labels().get(label)?.parse().ok()
 }
 
 /// Reports whether the pod is terminating.
-pub(super) fn is_going(pod: &Pod) -> bool {
+pub(super) fn is_terminating(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
@@ -53,7 +54,7 @@ pub(super) fn is_gated(pod: &Pod) -> bool {
 }
 
 /// Reports whether the pod has succeeded or failed, so that it no longer uses resources.
-pub(super) fn has_ended(pod: &Pod) -> bool {
+pub(super) fn is_finished(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
@@ -69,8 +70,8 @@ pub(super) fn is_ready(pod: &Pod) -> bool {
 }
 
 /// Returns why the pod will never run Ray again; `None` if it may (KubeRay 1.7 `shouldDeletePod`).
-pub(super) fn ailment(pod: &Pod) -> Option<String> {
-    if has_ended(pod) {
+pub(super) fn failure_reason(pod: &Pod) -> Option<String> {
+    if is_finished(pod) {
         let reason = pod.status.as_ref().and_then(|status| status.reason.as_deref());
         return Some(match reason {
             Some(reason) => format!("its phase is {} ({reason})", phase(pod)),
@@ -79,13 +80,13 @@ pub(super) fn ailment(pod: &Pod) -> Option<String> {
     }
     let spec = pod.spec.as_ref()?;
     let ray = spec.containers.first()?;
-    let ended = states(pod).find(|(name, _)| *name == ray.name)?.1.terminated.as_ref()?;
+    let ended = container_states(pod).find(|(name, _)| *name == ray.name)?.1.terminated.as_ref()?;
     (is_running(pod) && spec.restart_policy.as_deref() == Some("Never"))
         .then(|| format!("the Ray container exited with code {}, and restartPolicy is Never", ended.exit_code))
 }
 
 /// Returns name and state of each container that has a state.
-pub(super) fn states(pod: &Pod) -> impl Iterator<Item = (&str, &ContainerState)> {
+pub(super) fn container_states(pod: &Pod) -> impl Iterator<Item = (&str, &ContainerState)> {
     let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
     statuses.filter_map(|status| Some((status.name.as_str(), status.state.as_ref()?)))
 }

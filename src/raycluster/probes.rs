@@ -4,13 +4,13 @@
 use k8s_openapi::api::core::v1::{Container, ExecAction, HTTPGetAction, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::groups::Role;
-use super::template::Common;
+use super::groups::RayNodeType;
+use super::template::TemplateContext;
 use sluice_api::ray::options::StringMap;
 
 /// Lowest Ray version in which `/api/healthz` of the dashboard agent covers all processes of a
 /// node.
-const ONE_HEALTH_CHECK_SINCE: (u64, u64) = (2, 53);
+const UNIFIED_HEALTH_CHECK_MIN_VERSION: (u64, u64) = (2, 53);
 /// Default port of the dashboard agent.
 const AGENT_PORT: i32 = 52365;
 /// Default port of the dashboard.
@@ -19,19 +19,19 @@ const DASHBOARD_PORT: i32 = 8265;
 const SERVE_PORT: i32 = 8000;
 
 /// Adds the probes that the user has not set.
-pub(super) fn put(common: &Common<'_>, role: Role, params: &StringMap, ray: &mut Container) {
-    let timeout = if role == Role::Head { 5 } else { 2 };
-    let check = Check::of(common, role, params);
+pub(super) fn apply_to(common: &TemplateContext<'_>, role: RayNodeType, params: &StringMap, ray: &mut Container) {
+    let timeout = if role == RayNodeType::Head { 5 } else { 2 };
+    let check = HealthCheck::of(common, role, params);
     if ray.liveness_probe.is_none() {
         ray.liveness_probe =
             Some(Probe { initial_delay_seconds: Some(30), failure_threshold: Some(120), ..check.probe(timeout) });
     }
     if ray.readiness_probe.is_none() {
         let mut probe = Probe { initial_delay_seconds: Some(10), failure_threshold: Some(10), ..check.probe(timeout) };
-        if common.serves() && role == Role::Worker {
+        if common.belongs_to_ray_service() && role == RayNodeType::Worker {
             // A worker gets requests only while its Serve proxy responds: one failure removes it.
             let mut commands = check.commands;
-            commands.push(wget(port_of(ray, "serve").unwrap_or(SERVE_PORT), "-/healthz"));
+            commands.push(wget(container_port(ray, "serve").unwrap_or(SERVE_PORT), "-/healthz"));
             probe.http_get = None;
             probe.exec = Some(exec(&commands));
             probe.failure_threshold = Some(1);
@@ -41,23 +41,26 @@ pub(super) fn put(common: &Common<'_>, role: Role, params: &StringMap, ray: &mut
 }
 
 /// Health check of a Ray node.
-struct Check {
+struct HealthCheck {
     /// Port of the endpoint that covers the whole node; `None` if the Ray version lacks it.
     http_port: Option<i32>,
     /// Commands that check each process of the node.
     commands: Vec<String>,
 }
 
-impl Check {
-    fn of(common: &Common<'_>, role: Role, params: &StringMap) -> Self {
+impl HealthCheck {
+    fn of(common: &TemplateContext<'_>, role: RayNodeType, params: &StringMap) -> Self {
         let port = |flag: &str, default| params.get(flag).and_then(|port| port.parse().ok()).unwrap_or(default);
         let agent = port("dashboard-agent-listen-port", AGENT_PORT);
         let mut commands = vec![wget(agent, "api/local_raylet_healthz")];
-        if role == Role::Head {
+        if role == RayNodeType::Head {
             commands.push(wget(port("dashboard-port", DASHBOARD_PORT), "api/gcs_healthz"));
         }
-        let version = common.cluster.spec.ray_version.as_deref().and_then(version);
-        Self { http_port: version.filter(|version| *version >= ONE_HEALTH_CHECK_SINCE).map(|_| agent), commands }
+        let version = common.cluster.spec.ray_version.as_deref().and_then(parse_ray_version);
+        Self {
+            http_port: version.filter(|version| *version >= UNIFIED_HEALTH_CHECK_MIN_VERSION).map(|_| agent),
+            commands,
+        }
     }
 
     fn probe(&self, timeout: i32) -> Probe {
@@ -83,14 +86,14 @@ fn wget(port: i32, path: &str) -> String {
 }
 
 /// Returns the container port of this name.
-pub(super) fn port_of(container: &Container, name: &str) -> Option<i32> {
+pub(super) fn container_port(container: &Container, name: &str) -> Option<i32> {
     let ports = container.ports.iter().flatten();
     ports.filter(|port| port.name.as_deref() == Some(name)).map(|port| port.container_port).next()
 }
 
 /// Parses major and minor of a Ray version, like `2.53.0` or `v2.53.0rc1`; `None` for anything
 /// else.
-pub(super) fn version(text: &str) -> Option<(u64, u64)> {
+pub(super) fn parse_ray_version(text: &str) -> Option<(u64, u64)> {
     let mut parts = text.trim().trim_start_matches('v').split('.');
     let major = parts.next()?.parse().ok()?;
     let minor = parts.next()?;
@@ -112,6 +115,6 @@ mod tests {
     #[case("2", None)]
     #[case("", None)]
     fn ray_versions_are_parsed(#[case] text: &str, #[case] expected: Option<(u64, u64)>) {
-        assert_eq!(version(text), expected);
+        assert_eq!(parse_ray_version(text), expected);
     }
 }

@@ -19,111 +19,121 @@ use kube_core::ObjectMeta;
 use kube_core::ResourceExt;
 use serde_json::{Value, json};
 
-use super::{auth, names as naming, plain, pod_builder};
-use sluice_api::fingerprint;
+use super::{auth, canonical_json, names as naming, pod_builder};
+use sluice_api::canonical_hash;
 use sluice_api::ray::options::RayClusterUpgradeType;
 use sluice_api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
 use sluice_plan::{Plan, Write};
 
 /// Name of a revision; `None` is the first one.
-pub type Name = Option<String>;
+pub type RevisionName = Option<String>;
 
 /// Content of a stored revision: the spec, and the part of it that affects pods.
 #[derive(Debug)]
-pub struct Content {
+pub struct RevisionContent {
     spec: RayClusterSpec,
-    essence: Essence,
+    pod_affecting: PodAffectingSpec,
 }
 
-impl Content {
+impl RevisionContent {
     /// Parses the content of `object`; `None` if it has no valid spec.
     pub fn of(object: &ControllerRevision) -> Option<Self> {
         let spec: RayClusterSpec = serde_json::from_value(object.data.as_ref()?.0.get("spec")?.clone()).ok()?;
-        let essence = Essence::of(&spec);
-        Some(Self { spec, essence })
+        let essence = PodAffectingSpec::of(&spec);
+        Some(Self { spec, pod_affecting: essence })
     }
 }
 
 /// Stored revision.
 #[derive(Debug)]
-struct Kept<'a> {
+struct StoredRevision<'a> {
     object: &'a ControllerRevision,
-    name: Name,
-    content: &'a Content,
+    name: RevisionName,
+    content: &'a RevisionContent,
 }
 
 /// Stored revisions of a cluster, newest last.
 #[derive(Debug, Default)]
 pub struct History<'a> {
-    kept: Vec<Kept<'a>>,
+    revisions: Vec<StoredRevision<'a>>,
 }
 
 /// State of a cluster's pods relative to its newest revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stand {
+pub enum RevisionState {
     /// All pods belong to the newest revision, or no revision is stored.
-    Whole(Name),
+    Current(RevisionName),
     /// Pods of an earlier revision exist.
-    Renewing {
+    Recreating {
         /// Revision of these pods.
-        old: Name,
+        old: RevisionName,
         /// Newest revision.
-        new: Name,
+        new: RevisionName,
     },
 }
 
 impl<'a> History<'a> {
     /// Returns the history of these objects.
-    pub fn of(objects: impl IntoIterator<Item = (&'a ControllerRevision, &'a Content)>) -> Self {
-        let named = objects.into_iter().map(|(object, content)| Kept { object, name: name(object.labels()), content });
-        let mut kept: Vec<Kept<'a>> = named.collect();
+    pub fn of(objects: impl IntoIterator<Item = (&'a ControllerRevision, &'a RevisionContent)>) -> Self {
+        let named = objects.into_iter().map(|(object, content)| StoredRevision {
+            object,
+            name: revision_name(object.labels()),
+            content,
+        });
+        let mut kept: Vec<StoredRevision<'a>> = named.collect();
         kept.sort_by_key(|kept| (kept.object.revision, kept.object.name_any()));
-        Self { kept }
+        Self { revisions: kept }
     }
 
     /// Reports whether no revision is stored.
     pub fn is_empty(&self) -> bool {
-        self.kept.is_empty()
+        self.revisions.is_empty()
     }
 
     /// Compares the cluster's pods with the newest revision. Without pods, the revision that holds
     /// quota (`with_quota`) counts instead. A finished pod counts until it is deleted, since it
     /// still occupies its name and may still report status.
-    pub fn stand<'p>(&self, pods: impl IntoIterator<Item = &'p Pod>, with_quota: Option<Name>) -> Stand {
-        let Some(newest) = self.kept.last() else { return Stand::Whole(None) };
-        let mut pods = pods.into_iter().map(of_pod).peekable();
+    pub fn state<'p>(
+        &self,
+        pods: impl IntoIterator<Item = &'p Pod>,
+        with_quota: Option<RevisionName>,
+    ) -> RevisionState {
+        let Some(newest) = self.revisions.last() else { return RevisionState::Current(None) };
+        let mut pods = pods.into_iter().map(pod_revision).peekable();
         let has_none = pods.peek().is_none();
-        let fallback = with_quota.filter(|name| has_none && self.spec(name).is_some());
+        let fallback = with_quota.filter(|name| has_none && self.spec_of(name).is_some());
         match pods.chain(fallback).find(|name| *name != newest.name) {
-            Some(old) => Stand::Renewing { old, new: newest.name.clone() },
-            None => Stand::Whole(newest.name.clone()),
+            Some(old) => RevisionState::Recreating { old, new: newest.name.clone() },
+            None => RevisionState::Current(newest.name.clone()),
         }
     }
 
     /// Reports whether the newest revision covers `wanted`, so that no pods have to be recreated.
-    pub fn has(&self, cluster: &RayCluster, wanted: &Essence) -> bool {
-        let covers = |known: &Essence| known == wanted || known.differs_in_groups_only(wanted);
-        !is_recreated(cluster) || self.kept.last().is_some_and(|newest| covers(&newest.content.essence))
+    pub fn is_current(&self, cluster: &RayCluster, wanted: &PodAffectingSpec) -> bool {
+        let covers = |known: &PodAffectingSpec| known == wanted || known.differs_in_groups_only(wanted);
+        !has_recreate_strategy(cluster)
+            || self.revisions.last().is_some_and(|newest| covers(&newest.content.pod_affecting))
     }
 
     /// Returns the cluster with the pod-affecting part of its spec from `revision`, and the rest
     /// from its current spec; `None` if the revision is not stored.
-    pub fn in_effect(&self, cluster: &RayCluster, revision: &Name) -> Option<RayCluster> {
-        let spec = revised(&cluster.spec, self.spec(revision)?);
+    pub fn effective_cluster(&self, cluster: &RayCluster, revision: &RevisionName) -> Option<RayCluster> {
+        let spec = with_in_place_changes(&cluster.spec, self.spec_of(revision)?);
         Some(RayCluster { metadata: cluster.metadata.clone(), spec, status: cluster.status.clone() })
     }
 
-    fn spec(&self, revision: &Name) -> Option<&RayClusterSpec> {
-        self.kept.iter().rev().find(|kept| kept.name == *revision).map(|kept| &kept.content.spec)
+    fn spec_of(&self, revision: &RevisionName) -> Option<&RayClusterSpec> {
+        self.revisions.iter().rev().find(|kept| kept.name == *revision).map(|kept| &kept.content.spec)
     }
 
     /// Stores the current spec as the newest revision, if its pod-affecting part `wanted` is new,
     /// and deletes revisions that no pod uses.
-    pub fn plan(&self, cluster: &RayCluster, wanted: &Essence, pods: &[&Pod], plan: &mut Plan) {
-        let in_use: Vec<Name> = pods.iter().map(|pod| of_pod(pod)).collect();
-        plan.write(self.next(cluster, wanted, &in_use));
-        let older = self.kept.split_last().map(|(_, older)| older).unwrap_or_default();
-        let newer = |index: usize, name: &Name| self.kept[index + 1..].iter().any(|kept| kept.name == *name);
+    pub fn plan(&self, cluster: &RayCluster, wanted: &PodAffectingSpec, pods: &[&Pod], plan: &mut Plan) {
+        let in_use: Vec<RevisionName> = pods.iter().map(|pod| pod_revision(pod)).collect();
+        plan.write(self.next_write(cluster, wanted, &in_use));
+        let older = self.revisions.split_last().map(|(_, older)| older).unwrap_or_default();
+        let newer =
+            |index: usize, name: &RevisionName| self.revisions[index + 1..].iter().any(|kept| kept.name == *name);
         for (index, kept) in older.iter().enumerate() {
             if newer(index, &kept.name) || (!in_use.is_empty() && !in_use.contains(&kept.name)) {
                 plan.write(Write::delete(kept.object, false));
@@ -133,49 +143,49 @@ impl<'a> History<'a> {
 
     /// Returns the write that makes `wanted` the newest revision; `None` if it is already. If all
     /// revisions were deleted, existing pods count as created from the current spec.
-    fn next(&self, cluster: &RayCluster, wanted: &Essence, in_use: &[Name]) -> Option<Write> {
-        let Some(newest) = self.kept.last() else {
-            return Some(Write::create(&object(cluster, in_use.iter().flatten().next().cloned(), 1)));
+    fn next_write(&self, cluster: &RayCluster, wanted: &PodAffectingSpec, in_use: &[RevisionName]) -> Option<Write> {
+        let Some(newest) = self.revisions.last() else {
+            return Some(Write::create(&controller_revision(cluster, in_use.iter().flatten().next().cloned(), 1)));
         };
-        let known = &newest.content.essence;
+        let known = &newest.content.pod_affecting;
         let number = newest.object.revision + 1;
         if wanted == known {
             return None;
         }
         if known.differs_in_groups_only(wanted) {
-            return Some(Write::create(&object(cluster, newest.name.clone(), number)));
+            return Some(Write::create(&controller_revision(cluster, newest.name.clone(), number)));
         }
-        if !is_recreated(cluster) {
+        if !has_recreate_strategy(cluster) {
             return None;
         }
-        match self.kept.iter().rev().find(|kept| kept.content.essence == *wanted) {
+        match self.revisions.iter().rev().find(|kept| kept.content.pod_affecting == *wanted) {
             // A reverted spec reuses its earlier revision, as a Deployment's rollback does.
             Some(earlier) => {
                 let renumbered = ControllerRevision { revision: number, ..earlier.object.clone() };
                 Write::patch(earlier.object, &renumbered)
             }
-            None => Some(Write::create(&object(cluster, Some(fingerprint::of(&wanted.0)), number))),
+            None => Some(Write::create(&controller_revision(cluster, Some(canonical_hash::hash(&wanted.0)), number))),
         }
     }
 }
 
 /// Reports whether a spec change recreates pods (`upgradeStrategy: Recreate`).
-pub fn is_recreated(cluster: &RayCluster) -> bool {
+pub fn has_recreate_strategy(cluster: &RayCluster) -> bool {
     let strategy = cluster.spec.upgrade_strategy.as_ref().and_then(|strategy| strategy.type_);
     strategy == Some(RayClusterUpgradeType::Recreate)
 }
 
 /// Returns the revision that a pod was created from.
-pub fn of_pod(pod: &Pod) -> Name {
-    name(pod.labels())
+pub fn pod_revision(pod: &Pod) -> RevisionName {
+    revision_name(pod.labels())
 }
 
-fn name(labels: &BTreeMap<String, String>) -> Name {
+fn revision_name(labels: &BTreeMap<String, String>) -> RevisionName {
     labels.get(names::REVISION_LABEL).cloned()
 }
 
 /// Sets the revision label of a new pod.
-pub(super) fn stamp(pod: &mut Pod, revision: &Name) {
+pub(super) fn label_revision(pod: &mut Pod, revision: &RevisionName) {
     if let Some(name) = revision {
         pod.labels_mut().insert(names::REVISION_LABEL.to_owned(), name.clone());
     }
@@ -183,16 +193,16 @@ pub(super) fn stamp(pod: &mut Pod, revision: &Name) {
 
 /// Returns the id under which a revision of a cluster holds quota: `<cluster uid>@<revision>`, or
 /// just the uid for the first revision.
-pub fn share(cluster_uid: &str, revision: &Name) -> String {
+pub fn member_uid(cluster_uid: &str, revision: &RevisionName) -> String {
     revision.as_ref().map_or_else(|| cluster_uid.to_owned(), |name| format!("{cluster_uid}@{name}"))
 }
 
 /// Splits an id returned by [`share`] into cluster uid and revision.
-pub fn of_share(member: &str) -> (&str, Name) {
+pub fn parse_member_uid(member: &str) -> (&str, RevisionName) {
     member.split_once('@').map_or((member, None), |(uid, name)| (uid, Some(name.to_owned())))
 }
 
-fn object(cluster: &RayCluster, name: Name, number: i64) -> ControllerRevision {
+fn controller_revision(cluster: &RayCluster, name: RevisionName, number: i64) -> ControllerRevision {
     let mut labels = BTreeMap::from([(names::CLUSTER_LABEL.to_owned(), cluster.name_any())]);
     labels.extend(name.map(|name| (names::REVISION_LABEL.to_owned(), name)));
     ControllerRevision {
@@ -200,7 +210,7 @@ fn object(cluster: &RayCluster, name: Name, number: i64) -> ControllerRevision {
             name: Some(naming::revision(cluster, number)),
             namespace: cluster.namespace(),
             labels: Some(labels),
-            owner_references: Some(vec![pod_builder::owner(cluster)]),
+            owner_references: Some(vec![pod_builder::owner_reference(cluster)]),
             ..ObjectMeta::default()
         },
         // Strings, numbers, lists and string-keyed maps: serialization can't fail.
@@ -215,21 +225,28 @@ fn object(cluster: &RayCluster, name: Name, number: i64) -> ControllerRevision {
 /// excludes less (`ray-operator/controllers/ray/utils/util.go`,
 /// `GenerateHashWithoutReplicasAndWorkersToDelete`).
 #[derive(Debug, PartialEq)]
-pub struct Essence(Value);
+pub struct PodAffectingSpec(Value);
 
-impl Essence {
+impl PodAffectingSpec {
     /// Returns the pod-affecting part of a spec.
     pub fn of(spec: &RayClusterSpec) -> Self {
         // Workers connect to the head by this name.
-        let head_service = naming::own_head_service(&spec.head_group_spec).map(str::to_owned);
-        let mut spec = revised(&RayClusterSpec::default(), spec);
-        auth::spell_out(&mut spec);
+        let head_service = naming::user_head_service(&spec.head_group_spec).map(str::to_owned);
+        let mut spec = with_in_place_changes(&RayClusterSpec::default(), spec);
+        auth::set_default_mode(&mut spec);
         let groups = std::mem::take(&mut spec.worker_group_specs).into_iter();
         let workers: serde_json::Map<String, Value> = groups
-            .map(|group| (group.group_name.clone(), essence(revised_group(&WorkerGroupSpec::default(), group))))
+            .map(|group| {
+                (
+                    group.group_name.clone(),
+                    pod_affecting_part(group_with_in_place_changes(&WorkerGroupSpec::default(), group)),
+                )
+            })
             .collect();
-        let head = essence(std::mem::take(&mut spec.head_group_spec));
-        Self(json!({"cluster": essence(spec), "head": head, "headService": head_service, "workers": workers}))
+        let head = pod_affecting_part(std::mem::take(&mut spec.head_group_spec));
+        Self(
+            json!({"cluster": pod_affecting_part(spec), "head": head, "headService": head_service, "workers": workers}),
+        )
     }
 
     /// Reports whether `other` differs only in the set of worker groups.
@@ -242,7 +259,7 @@ impl Essence {
 }
 
 /// Returns `before` with the fields that apply in place taken from `now`.
-fn revised(now: &RayClusterSpec, before: &RayClusterSpec) -> RayClusterSpec {
+fn with_in_place_changes(now: &RayClusterSpec, before: &RayClusterSpec) -> RayClusterSpec {
     let mut spec = before.clone();
     spec.upgrade_strategy = now.upgrade_strategy.clone();
     spec.suspend = now.suspend;
@@ -261,14 +278,14 @@ fn revised(now: &RayClusterSpec, before: &RayClusterSpec) -> RayClusterSpec {
     head.service_type = now_head.service_type.clone();
     for group in &mut spec.worker_group_specs {
         if let Some(now) = now.worker_group_specs.iter().find(|now| now.group_name == group.group_name) {
-            *group = revised_group(now, group.clone());
+            *group = group_with_in_place_changes(now, group.clone());
         }
     }
     spec
 }
 
 /// Returns the group `before` with the fields that apply in place taken from `now`.
-fn revised_group(now: &WorkerGroupSpec, before: WorkerGroupSpec) -> WorkerGroupSpec {
+fn group_with_in_place_changes(now: &WorkerGroupSpec, before: WorkerGroupSpec) -> WorkerGroupSpec {
     WorkerGroupSpec {
         suspend: now.suspend,
         replicas: now.replicas,
@@ -283,13 +300,13 @@ fn revised_group(now: &WorkerGroupSpec, before: WorkerGroupSpec) -> WorkerGroupS
 
 /// Returns a group, or the rest of a spec, in canonical JSON without the pod fields that other
 /// controllers set.
-fn essence(part: impl serde::Serialize) -> Value {
+fn pod_affecting_part(part: impl serde::Serialize) -> Value {
     let mut value = serde_json::to_value(part).unwrap_or_default();
     if let Some(spec) = value.pointer_mut("/template/spec").and_then(Value::as_object_mut) {
         spec.remove("tolerations");
         spec.remove("schedulingGates");
     }
-    plain::of(value)
+    canonical_json::canonical(value)
 }
 
 #[cfg(test)]
@@ -330,7 +347,7 @@ mod tests {
         spec["headGroupSpec"]["template"]["metadata"] = json!({"annotations": {"restartedAt": "now"}});
     })]
     fn change_of_a_pod_affecting_field_makes_a_new_revision(#[case] edit: fn(&mut Value)) {
-        let (before, after) = (Essence::of(&edited(|_| ())), Essence::of(&edited(edit)));
+        let (before, after) = (PodAffectingSpec::of(&edited(|_| ())), PodAffectingSpec::of(&edited(edit)));
         assert_ne!(before, after);
         assert!(!before.differs_in_groups_only(&after));
     }
@@ -359,7 +376,7 @@ mod tests {
         groups.reverse();
     })]
     fn change_that_applies_in_place_makes_no_new_revision(#[case] edit: fn(&mut Value)) {
-        assert_eq!(Essence::of(&edited(|_| ())), Essence::of(&edited(edit)));
+        assert_eq!(PodAffectingSpec::of(&edited(|_| ())), PodAffectingSpec::of(&edited(edit)));
     }
 
     #[test]
@@ -367,7 +384,7 @@ mod tests {
         let before = cluster_with_workers(2).spec;
         let mut after = before.clone();
         after.worker_group_specs = vec![worker("more", 1)];
-        assert!(Essence::of(&before).differs_in_groups_only(&Essence::of(&after)));
+        assert!(PodAffectingSpec::of(&before).differs_in_groups_only(&PodAffectingSpec::of(&after)));
     }
 
     #[test]
@@ -377,7 +394,7 @@ mod tests {
         now.ray_version = Some("2.54.0".to_owned());
         now.worker_group_specs[0] = WorkerGroupSpec { num_of_hosts: Some(4), ..worker("small", 3) };
 
-        let spec = revised(&now, &before);
+        let spec = with_in_place_changes(&now, &before);
 
         assert_eq!(spec.ray_version.as_deref(), Some("2.53.0"));
         let group = &spec.worker_group_specs[0];

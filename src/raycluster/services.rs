@@ -9,11 +9,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::{Resource, ResourceExt};
 use serde::Deserialize;
 
-use super::groups::{PodGroup, Role};
-use super::pod_builder::owner;
-use super::{View, names as naming};
+use super::groups::{PodGroup, RayNodeType};
+use super::pod_builder::owner_reference;
+use super::{ClusterContext, names as naming};
 use sluice_api::ray::{RayCluster, names};
-use sluice_plan::{Note, Plan, Write};
+use sluice_plan::{EventRecord, Plan, Write};
 
 /// Default port of the dashboard.
 pub(super) const DASHBOARD_PORT: i32 = 8265;
@@ -24,37 +24,37 @@ const DEFAULT_PORTS: [(&str, i32); 5] =
 /// Creates the missing Services, even while the cluster is suspended: their addresses are known
 /// before it runs and outlive its suspension. Existing Services stay unchanged, since clients may
 /// rely on them, except that the head Service's selector is relaxed.
-pub(super) fn plan(view: &View<'_>, groups: &[PodGroup], plan: &mut Plan) {
+pub(super) fn plan(view: &ClusterContext<'_>, groups: &[PodGroup], plan: &mut Plan) {
     let cluster = view.cluster;
-    match find(view, &naming::head_service(cluster)) {
-        Some(existing) => plan.write(widen(cluster, existing)),
+    match find_service(view, &naming::head_service(cluster)) {
+        Some(existing) => plan.write(relax_selector(cluster, existing)),
         None => match head_service(cluster) {
             Ok(service) => create(cluster, &service, plan),
-            Err(problem) => plan.notes.push(Note::warning(cluster, "FailedToCreateService", problem)),
+            Err(problem) => plan.events.push(EventRecord::warning(cluster, "FailedToCreateService", problem)),
         },
     }
-    let several_hosts = groups.iter().any(|group| group.hosts > 1);
-    if several_hosts && find(view, &naming::headless_service(cluster)).is_none() {
+    let several_hosts = groups.iter().any(|group| group.hosts_per_replica > 1);
+    if several_hosts && find_service(view, &naming::headless_service(cluster)).is_none() {
         create(cluster, &headless_service(cluster), plan);
     }
     let serves = cluster.annotations().get(names::SERVE_SERVICE_ANNOTATION).is_some_and(|value| value == "true");
-    if serves && find(view, &naming::serve_service(cluster)).is_none() {
+    if serves && find_service(view, &naming::serve_service(cluster)).is_none() {
         match serve_service(cluster) {
             Ok(service) => create(cluster, &service, plan),
-            Err(problem) => plan.notes.push(Note::warning(cluster, "FailedToCreateService", problem)),
+            Err(problem) => plan.events.push(EventRecord::warning(cluster, "FailedToCreateService", problem)),
         }
     }
 }
 
 /// Returns the cluster's Service of this name; `None` if it does not exist.
-pub(super) fn find<'a>(view: &View<'a>, name: &str) -> Option<&'a Service> {
+pub(super) fn find_service<'a>(view: &ClusterContext<'a>, name: &str) -> Option<&'a Service> {
     view.services.iter().copied().find(|service| service.name_any() == name)
 }
 
 fn create(cluster: &RayCluster, service: &Service, plan: &mut Plan) {
     plan.write(Write::create(service));
     let name = format!("{}/{}", cluster.namespace().unwrap_or_default(), service.name_any());
-    plan.notes.push(Note::normal(cluster, "CreatedService", format!("Created service {name}")));
+    plan.events.push(EventRecord::normal(cluster, "CreatedService", format!("Created service {name}")));
 }
 
 /// Returns the selector for the head of a cluster. It uses only labels that users can't override,
@@ -63,7 +63,7 @@ fn create(cluster: &RayCluster, service: &Service, plan: &mut Plan) {
 pub fn head_selector(cluster: &RayCluster) -> BTreeMap<String, String> {
     BTreeMap::from([
         (names::CLUSTER_LABEL.to_owned(), cluster.name_any()),
-        (names::NODE_TYPE_LABEL.to_owned(), Role::Head.to_string()),
+        (names::NODE_TYPE_LABEL.to_owned(), RayNodeType::Head.to_string()),
     ])
 }
 
@@ -78,7 +78,7 @@ fn head_labels(cluster: &RayCluster) -> BTreeMap<String, String> {
     };
     let app = from_group().or_else(from_template).unwrap_or_else(|| "kuberay".to_owned());
     let mut labels = head_selector(cluster);
-    labels.insert(names::IDENTIFIER_LABEL.to_owned(), naming::identifier(cluster, Role::Head));
+    labels.insert(names::IDENTIFIER_LABEL.to_owned(), naming::identifier(cluster, RayNodeType::Head));
     labels.insert(names::APP_NAME_LABEL.to_owned(), app);
     labels.insert(names::CREATED_BY_LABEL.to_owned(), "kuberay-operator".to_owned());
     labels
@@ -86,7 +86,7 @@ fn head_labels(cluster: &RayCluster) -> BTreeMap<String, String> {
 
 /// Removes labels that users can override from the selector of an existing head Service; `None` if
 /// there is nothing to change, or the selector is not KubeRay's.
-fn widen(cluster: &RayCluster, existing: &Service) -> Option<Write> {
+fn relax_selector(cluster: &RayCluster, existing: &Service) -> Option<Write> {
     let mut relaxed = existing.clone();
     let selector = relaxed.spec.get_or_insert_default().selector.get_or_insert_default();
     for label in [names::IDENTIFIER_LABEL, names::APP_NAME_LABEL, names::CREATED_BY_LABEL] {
@@ -138,7 +138,7 @@ fn head_service(cluster: &RayCluster) -> Result<Service, String> {
         namespace: cluster.namespace(),
         labels: Some(labels),
         annotations: Some(annotations).filter(|annotations| !annotations.is_empty()),
-        owner_references: Some(vec![owner(cluster)]),
+        owner_references: Some(vec![owner_reference(cluster)]),
         ..ObjectMeta::default()
     };
     service.status = None;
@@ -185,7 +185,7 @@ fn serve_service(cluster: &RayCluster) -> Result<Service, String> {
                 (names::ORIGIN_KIND_LABEL.to_owned(), RayCluster::kind(&()).into_owned()),
                 (names::SERVE_LABEL.to_owned(), format!("{name}-serve")),
             ])),
-            owner_references: Some(vec![owner(cluster)]),
+            owner_references: Some(vec![owner_reference(cluster)]),
             ..ObjectMeta::default()
         },
         spec: Some(ServiceSpec {
@@ -204,7 +204,7 @@ fn headless_service(cluster: &RayCluster) -> Service {
             name: Some(naming::headless_service(cluster)),
             namespace: cluster.namespace(),
             labels: Some(BTreeMap::from([(names::HEADLESS_WORKER_LABEL.to_owned(), cluster.name_any())])),
-            owner_references: Some(vec![owner(cluster)]),
+            owner_references: Some(vec![owner_reference(cluster)]),
             ..ObjectMeta::default()
         },
         spec: Some(ServiceSpec {
@@ -213,7 +213,7 @@ fn headless_service(cluster: &RayCluster) -> Service {
             publish_not_ready_addresses: Some(true),
             selector: Some(BTreeMap::from([
                 (names::CLUSTER_LABEL.to_owned(), cluster.name_any()),
-                (names::NODE_TYPE_LABEL.to_owned(), Role::Worker.to_string()),
+                (names::NODE_TYPE_LABEL.to_owned(), RayNodeType::Worker.to_string()),
             ])),
             ..ServiceSpec::default()
         }),

@@ -7,9 +7,9 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Map, Number, Value};
 
 use super::autoscaler::Autoscaler;
-use super::groups::Role;
-use super::problem::Problem;
-use super::template::Common;
+use super::field_error::FieldError;
+use super::groups::RayNodeType;
+use super::template::TemplateContext;
 use sluice_api::quantity::{Exact, QuantityError};
 use sluice_api::ray::options::StringMap;
 
@@ -17,16 +17,17 @@ use sluice_api::ray::options::StringMap;
 /// presence.
 const BOOLEAN_FLAGS: [&str; 3] = ["log-color", "include-dashboard", "include-log-monitor"];
 /// Device resources of Kubernetes, and their names in Ray.
-const ACCELERATORS: [(&str, &str); 2] = [("aws.amazon.com/neuroncore", "neuron_cores"), ("google.com/tpu", "TPU")];
+const CUSTOM_ACCELERATORS: [(&str, &str); 2] =
+    [("aws.amazon.com/neuroncore", "neuron_cores"), ("google.com/tpu", "TPU")];
 /// Nano-units per unit.
-const NANO: i128 = 1_000_000_000;
+const NANOS_PER_UNIT: i128 = 1_000_000_000;
 
 /// Input from which the flags of a Ray node are derived.
-pub(super) struct Node<'a> {
+pub(super) struct StartParamsInput<'a> {
     /// Path of the group in the spec.
     pub(super) field: &'a str,
-    pub(super) role: Role,
-    pub(super) common: &'a Common<'a>,
+    pub(super) node_type: RayNodeType,
+    pub(super) common: &'a TemplateContext<'a>,
     /// `rayStartParams`.
     pub(super) params: Option<&'a StringMap>,
     /// The group's `resources`.
@@ -34,86 +35,86 @@ pub(super) struct Node<'a> {
     /// The group's `labels`.
     pub(super) labels: Option<&'a StringMap>,
     /// Resources of the container that runs Ray.
-    pub(super) container: Option<&'a ResourceRequirements>,
+    pub(super) container_resources: Option<&'a ResourceRequirements>,
 }
 
 /// Returns the flags of `ray start`: the user's, and defaults for unset ones.
 ///
 /// # Errors
 /// Fails when a resource quantity can't be parsed.
-pub(super) fn params(node: &Node<'_>) -> Result<StringMap, Problem> {
+pub(super) fn params(node: &StartParamsInput<'_>) -> Result<StringMap, FieldError> {
     let mut params = node.params.cloned().unwrap_or_default();
     let mut default = |flag: &str, value: &str| {
         params.entry(flag.to_owned()).or_insert_with(|| value.to_owned());
     };
-    match node.role {
-        Role::Head => default("dashboard-host", "0.0.0.0"),
-        Role::Worker => default("address", &format!("{}:{}", node.common.head_address, node.common.port)),
+    match node.node_type {
+        RayNodeType::Head => default("dashboard-host", "0.0.0.0"),
+        RayNodeType::Worker => default("address", &format!("{}:{}", node.common.head_address, node.common.gcs_port)),
     }
     default("metrics-export-port", "8080");
     default("dashboard-agent-listen-port", "52365");
     params.insert("block".into(), "true".into());
-    if node.role == Role::Head && node.common.autoscaler != Autoscaler::Off {
+    if node.node_type == RayNodeType::Head && node.common.autoscaler != Autoscaler::Off {
         params.insert("no-monitor".into(), "true".into());
     }
     if let Some(labels) = node.labels.filter(|labels| !labels.is_empty()) {
         let pairs: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         params.insert("labels".into(), pairs.join(","));
     }
-    told_resources(node, &mut params)?;
-    container_resources(node, &mut params)?;
+    apply_group_resources(node, &mut params)?;
+    apply_container_resources(node, &mut params)?;
     Ok(params)
 }
 
 /// Applies the group's `resources`, which override `rayStartParams`.
-fn told_resources(node: &Node<'_>, params: &mut StringMap) -> Result<(), Problem> {
+fn apply_group_resources(node: &StartParamsInput<'_>, params: &mut StringMap) -> Result<(), FieldError> {
     let mut custom = Map::new();
     for (name, text) in node.resources.into_iter().flatten() {
-        let exact = read(text, || format!("{}.resources.{name}", node.field))?;
+        let exact = parse_quantity(text, || format!("{}.resources.{name}", node.field))?;
         match name.to_lowercase().as_str() {
             "cpu" => {
-                params.insert("num-cpus".into(), whole(exact).to_string());
+                params.insert("num-cpus".into(), ceil_units(exact).to_string());
             }
             "memory" => {
-                params.insert("memory".into(), whole(exact).to_string());
+                params.insert("memory".into(), ceil_units(exact).to_string());
             }
             gpu if is_gpu(gpu) => {
-                params.insert("num-gpus".into(), whole(exact).to_string());
+                params.insert("num-gpus".into(), ceil_units(exact).to_string());
             }
             _ => {
-                custom.insert(name.clone(), number(exact));
+                custom.insert(name.clone(), json_number(exact));
             }
         }
     }
     if !custom.is_empty() {
-        params.insert("resources".into(), quoted(&custom));
+        params.insert("resources".into(), shell_quoted(&custom));
     }
     Ok(())
 }
 
 /// Derives unset flags from the container's resources.
-fn container_resources(node: &Node<'_>, params: &mut StringMap) -> Result<(), Problem> {
+fn apply_container_resources(node: &StartParamsInput<'_>, params: &mut StringMap) -> Result<(), FieldError> {
     let field = format!("{}.template.spec.containers[0].resources", node.field);
-    let limits = node.container.and_then(|resources| resources.limits.as_ref());
-    let requests = node.container.and_then(|resources| resources.requests.as_ref());
+    let limits = node.container_resources.and_then(|resources| resources.limits.as_ref());
+    let requests = node.container_resources.and_then(|resources| resources.requests.as_ref());
     let amount_of =
-        |list: Option<&BTreeMap<String, Quantity>>, part: &str, name: &str| -> Result<Option<i128>, Problem> {
+        |list: Option<&BTreeMap<String, Quantity>>, part: &str, name: &str| -> Result<Option<i128>, FieldError> {
             let Some(quantity) = list.and_then(|list| list.get(name)) else { return Ok(None) };
-            Ok(Some(read(&quantity.0, || format!("{field}.{part}.{name}"))?).filter(|exact| *exact != 0))
+            Ok(Some(parse_quantity(&quantity.0, || format!("{field}.{part}.{name}"))?).filter(|exact| *exact != 0))
         };
     let cpu = amount_of(limits, "limits", "cpu")?.or(amount_of(requests, "requests", "cpu")?);
     let memory = amount_of(limits, "limits", "memory")?;
     for (flag, amount) in [("num-cpus", cpu), ("memory", memory)] {
         if let Some(amount) = amount {
-            params.entry(flag.to_owned()).or_insert_with(|| whole(amount).to_string());
+            params.entry(flag.to_owned()).or_insert_with(|| ceil_units(amount).to_string());
         }
     }
     for name in limits.into_iter().flat_map(BTreeMap::keys).filter(|name| is_gpu(name)) {
         if let Some(amount) = amount_of(limits, "limits", name)? {
-            params.entry("num-gpus".to_owned()).or_insert_with(|| whole(amount).to_string());
+            params.entry("num-gpus".to_owned()).or_insert_with(|| ceil_units(amount).to_string());
         }
     }
-    for (device, called) in ACCELERATORS {
+    for (device, called) in CUSTOM_ACCELERATORS {
         if let Some(amount) = amount_of(limits, "limits", device)? {
             add_accelerator(params, called, amount);
         }
@@ -126,9 +127,9 @@ fn container_resources(node: &Node<'_>, params: &mut StringMap) -> Result<(), Pr
 fn add_accelerator(params: &mut StringMap, called: &str, amount: i128) {
     let text = params.get("resources").map_or("{}", String::as_str).trim_matches(['\'', '"', '`', ' ']);
     let Ok(mut custom) = serde_json::from_str::<Map<String, Value>>(text) else { return };
-    if !ACCELERATORS.iter().any(|(_, name)| custom.contains_key(*name)) {
-        custom.insert(called.to_owned(), number(amount));
-        params.insert("resources".into(), quoted(&custom));
+    if !CUSTOM_ACCELERATORS.iter().any(|(_, name)| custom.contains_key(*name)) {
+        custom.insert(called.to_owned(), json_number(amount));
+        params.insert("resources".into(), shell_quoted(&custom));
     }
 }
 
@@ -146,36 +147,36 @@ pub(super) fn is_gpu(resource: &str) -> bool {
 }
 
 /// Parses a non-negative quantity, in nano-units. Fails when `text` is not one.
-fn read(text: &str, field: impl FnOnce() -> String) -> Result<i128, Problem> {
-    let error = |source: QuantityError| Problem::new(field(), source);
+fn parse_quantity(text: &str, field: impl FnOnce() -> String) -> Result<i128, FieldError> {
+    let error = |source: QuantityError| FieldError::new(field(), source);
     Exact::parse_non_negative(text).map(Exact::nano).map_err(error)
 }
 
 /// Converts nano-units to whole units, rounded up.
-fn whole(nano: i128) -> i128 {
-    nano.div_euclid(NANO) + i128::from(nano.rem_euclid(NANO) != 0)
+fn ceil_units(nano: i128) -> i128 {
+    nano.div_euclid(NANOS_PER_UNIT) + i128::from(nano.rem_euclid(NANOS_PER_UNIT) != 0)
 }
 
 /// Converts nano-units to a JSON number, an integer if possible.
-fn number(nano: i128) -> Value {
-    let whole = i64::try_from(nano / NANO).unwrap_or(i64::MAX);
-    if nano % NANO == 0 {
+fn json_number(nano: i128) -> Value {
+    let whole = i64::try_from(nano / NANOS_PER_UNIT).unwrap_or(i64::MAX);
+    if nano % NANOS_PER_UNIT == 0 {
         whole.into()
     } else {
-        Number::from_f64(nano as f64 / NANO as f64).map_or(whole.into(), Value::Number)
+        Number::from_f64(nano as f64 / NANOS_PER_UNIT as f64).map_or(whole.into(), Value::Number)
     }
 }
 
 /// Returns JSON quoted as one shell word.
-fn quoted(custom: &Map<String, Value>) -> String {
+fn shell_quoted(custom: &Map<String, Value>) -> String {
     format!("'{}'", Value::Object(custom.clone()))
 }
 
 /// Returns the command line, with flags in alphabetical order.
-pub(super) fn line(role: Role, params: &StringMap) -> String {
+pub(super) fn command_line(role: RayNodeType, params: &StringMap) -> String {
     let mut line = match role {
-        Role::Head => "ray start --head".to_owned(),
-        Role::Worker => "ray start".to_owned(),
+        RayNodeType::Head => "ray start --head".to_owned(),
+        RayNodeType::Worker => "ray start".to_owned(),
     };
     for (flag, value) in params {
         match value.to_lowercase().as_str() {
@@ -189,13 +190,13 @@ pub(super) fn line(role: Role, params: &StringMap) -> String {
 }
 
 /// Returns the command that runs a script passed as its only argument.
-pub(super) fn shell() -> Vec<String> {
+pub(super) fn bash_command() -> Vec<String> {
     ["/bin/bash", "-c", "--"].map(str::to_owned).to_vec()
 }
 
 /// Sets the command of a container to start Ray. A user-provided command runs first, since `ray
 /// start --block` does not return. A command that contains `ray start` stays unchanged.
-pub(super) fn put(line: &str, container: &mut Container) {
+pub(super) fn apply_to(line: &str, container: &mut Container) {
     let user_command: Vec<&str> =
         [&container.command, &container.args].into_iter().flatten().flatten().map(String::as_str).collect();
     let user_command = user_command.join(" ");
@@ -203,7 +204,7 @@ pub(super) fn put(line: &str, container: &mut Container) {
         return;
     }
     let start = format!("ulimit -n ${{RAY_START_ULIMIT_OPEN_FILES:-65536}}; {line}");
-    container.command = Some(shell());
+    container.command = Some(bash_command());
     container.args = Some(vec![if user_command.is_empty() { start } else { format!("{user_command} && {start}") }]);
 }
 
@@ -223,7 +224,7 @@ mod tests {
     #[case::a_false_switch_is_left_out(&[("block", "False")], "ray start --head")]
     #[case::some_flags_take_booleans(&[("include-dashboard", "false")], "ray start --head --include-dashboard=false")]
     fn flags_become_a_command_line(#[case] params: &[(&str, &str)], #[case] expected: &str) {
-        assert_eq!(line(Role::Head, &params_of(params)), expected);
+        assert_eq!(command_line(RayNodeType::Head, &params_of(params)), expected);
     }
 
     #[rstest]
@@ -245,10 +246,10 @@ mod tests {
     fn container_command_starts_ray(#[case] container: Value, #[case] expected: Option<&str>) {
         let mut container: Container = serde_json::from_value(container).expect("a container");
         let before = container.clone();
-        put("ray start", &mut container);
+        apply_to("ray start", &mut container);
         match expected {
             Some(script) => {
-                assert_eq!(container.command, Some(shell()));
+                assert_eq!(container.command, Some(bash_command()));
                 assert_eq!(container.args, Some(vec![script.to_owned()]));
             }
             None => assert_eq!(container, before),
@@ -262,7 +263,7 @@ mod tests {
     #[case::not_json(&[("resources", "'{a'")], "'{a'")]
     fn accelerator_is_added_to_user_resources(#[case] params: &[(&str, &str)], #[case] expected: &str) {
         let mut params = params_of(params);
-        add_accelerator(&mut params, "TPU", 4 * NANO);
+        add_accelerator(&mut params, "TPU", 4 * NANOS_PER_UNIT);
         assert_eq!(params.get("resources").map(String::as_str), Some(expected));
     }
 }

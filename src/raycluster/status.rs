@@ -8,11 +8,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube_core::ResourceExt;
 
-use super::groups::{self, PodGroup, Role};
-use super::problem::Problem;
-use super::suspend::Phase;
-use super::{View, names as naming, pods, services, start_command, unsupported};
-use sluice_api::condition::{self, Verdict};
+use super::field_error::FieldError;
+use super::groups::{self, PodGroup, RayNodeType};
+use super::suspend::SuspendState;
+use super::{ClusterContext, names as naming, pods, services, start_command, unsupported};
+use sluice_api::condition::{self, ConditionUpdate};
 use sluice_api::quantity::{Amount, Quantity};
 use sluice_api::ray::options::StringMap;
 use sluice_api::ray::{HeadInfo, RayClusterStatus, names};
@@ -20,23 +20,23 @@ use sluice_plan::Write;
 use sluice_queue::requests::pod_requests;
 
 /// Input from which the status is computed.
-pub(super) struct Facts<'a> {
-    pub(super) view: &'a View<'a>,
+pub(super) struct StatusContext<'a> {
+    pub(super) view: &'a ClusterContext<'a>,
     /// Pods that the cluster controls.
     pub(super) pods: &'a [&'a Pod],
     /// Pod groups, or the validation errors of the spec.
-    pub(super) groups: &'a Result<Vec<PodGroup>, Vec<Problem>>,
-    pub(super) phase: Phase,
+    pub(super) groups: &'a Result<Vec<PodGroup>, Vec<FieldError>>,
+    pub(super) suspend_state: SuspendState,
     /// True if the plan creates or deletes pods. The condition `ReplicaFailure` stays until no such
     /// write is left.
     pub(super) changes_pods: bool,
 }
 
 /// Returns the write of the status; `None` if it has not changed.
-pub(super) fn write(facts: &Facts<'_>) -> Option<Write> {
+pub(super) fn write(facts: &StatusContext<'_>) -> Option<Write> {
     let cluster = facts.view.cluster;
     let old = cluster.status.clone().unwrap_or_default();
-    let mut status = next(facts, old.clone());
+    let mut status = next_status(facts, old.clone());
     if status == old {
         return None;
     }
@@ -50,41 +50,41 @@ pub(super) fn write(facts: &Facts<'_>) -> Option<Write> {
     Write::patch_status(cluster, &status)
 }
 
-fn next(facts: &Facts<'_>, mut status: RayClusterStatus) -> RayClusterStatus {
+fn next_status(facts: &StatusContext<'_>, mut status: RayClusterStatus) -> RayClusterStatus {
     let cluster = facts.view.cluster;
     status.observed_generation = cluster.metadata.generation;
-    counts(facts, &mut status);
+    set_replica_counts(facts, &mut status);
     if let Ok(groups) = facts.groups {
-        desired(groups, &mut status);
+        set_desired_resources(groups, &mut status);
     }
-    let problems = facts.view.problems();
-    status.reason = (!problems.is_empty()).then(|| told(problems));
+    let problems = facts.view.spec_errors();
+    status.reason = (!problems.is_empty()).then(|| error_message(problems));
     if cluster.spec.suspend == Some(true) && facts.pods.is_empty() {
         status.state = Some(names::STATE_SUSPENDED.to_owned());
-    } else if facts.phase == Phase::Open && all_ready(facts) {
+    } else if facts.suspend_state == SuspendState::Active && all_ready(facts) {
         status.state = Some(names::STATE_READY.to_owned());
     }
-    let service = services::find(facts.view, &naming::head_service(cluster));
+    let service = services::find_service(facts.view, &naming::head_service(cluster));
     status.endpoints = service.map(endpoints);
     status.head = head_info(head(facts), service);
-    conditions(facts, &mut status.conditions);
+    set_conditions(facts, &mut status.conditions);
     status
 }
 
-fn head<'a>(facts: &Facts<'a>) -> Option<&'a Pod> {
-    facts.pods.iter().copied().find(|pod| pods::role(pod) == Some(Role::Head))
+fn head<'a>(facts: &StatusContext<'a>) -> Option<&'a Pod> {
+    facts.pods.iter().copied().find(|pod| pods::node_type(pod) == Some(RayNodeType::Head))
 }
 
-fn counts(facts: &Facts<'_>, status: &mut RayClusterStatus) {
-    let workers = || facts.pods.iter().filter(|pod| pods::role(pod) == Some(Role::Worker));
+fn set_replica_counts(facts: &StatusContext<'_>, status: &mut RayClusterStatus) {
+    let workers = || facts.pods.iter().filter(|pod| pods::node_type(pod) == Some(RayNodeType::Worker));
     status.ready_worker_replicas = number(workers().filter(|pod| pods::is_ready(pod)).count());
     status.available_worker_replicas = number(workers().filter(|pod| pods::is_running(pod)).count());
     let specs = facts.view.cluster.spec.worker_group_specs.iter();
     let (mut wanted, mut least, mut most) = (0_u32, 0_u32, 0_u32);
     for group in specs.filter(|group| group.suspend != Some(true)) {
-        wanted = wanted.saturating_add(groups::wanted(group));
-        least = least.saturating_add(groups::pods(group.min_replicas.unwrap_or(0), group));
-        most = most.saturating_add(groups::pods(group.max_replicas.unwrap_or(i32::MAX), group));
+        wanted = wanted.saturating_add(groups::desired_pods(group));
+        least = least.saturating_add(groups::pods_in_replicas(group.min_replicas.unwrap_or(0), group));
+        most = most.saturating_add(groups::pods_in_replicas(group.max_replicas.unwrap_or(i32::MAX), group));
     }
     status.desired_worker_replicas = number(wanted as usize);
     status.min_worker_replicas = number(least as usize);
@@ -97,7 +97,7 @@ fn number(count: usize) -> Option<i32> {
 }
 
 /// Sets the total requests of all desired pods, including head and sidecars.
-fn desired(groups: &[PodGroup], status: &mut RayClusterStatus) {
+fn set_desired_resources(groups: &[PodGroup], status: &mut RayClusterStatus) {
     let mut total: BTreeMap<String, Amount> = BTreeMap::new();
     for group in groups {
         let Some(Ok(requests)) = group.template.spec.as_ref().map(pod_requests) else { continue };
@@ -115,24 +115,25 @@ fn desired(groups: &[PodGroup], status: &mut RayClusterStatus) {
 }
 
 fn quantity(resource: &str, amount: Amount) -> Option<Quantity> {
-    Some(amount.quantity(resource))
+    Some(amount.to_quantity(resource))
 }
 
 /// Reports whether exactly the desired pods exist, all ready and none terminating.
-fn all_ready(facts: &Facts<'_>) -> bool {
+fn all_ready(facts: &StatusContext<'_>) -> bool {
     let Ok(groups) = facts.groups else { return false };
     let wanted = groups.iter().fold(0_u32, |sum, group| sum.saturating_add(group.count));
-    facts.pods.len() == wanted as usize && facts.pods.iter().all(|pod| pods::is_ready(pod) && !pods::is_going(pod))
+    facts.pods.len() == wanted as usize
+        && facts.pods.iter().all(|pod| pods::is_ready(pod) && !pods::is_terminating(pod))
 }
 
 /// Returns the reachable ports of the head Service by name.
 fn endpoints(service: &Service) -> StringMap {
     let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
-    ports.filter_map(|port| Some((port.name.clone().filter(|name| !name.is_empty())?, reachable(port)))).collect()
+    ports.filter_map(|port| Some((port.name.clone().filter(|name| !name.is_empty())?, endpoint_port(port)))).collect()
 }
 
 /// Returns the node port, else the target port, else the Service port.
-fn reachable(port: &ServicePort) -> String {
+fn endpoint_port(port: &ServicePort) -> String {
     match (port.node_port.filter(|number| *number != 0), &port.target_port) {
         (Some(number), _) => number.to_string(),
         (None, Some(IntOrString::Int(number))) if *number != 0 => number.to_string(),
@@ -157,47 +158,49 @@ fn head_info(head: Option<&Pod>, service: Option<&Service>) -> Option<HeadInfo> 
     (info != HeadInfo::default()).then_some(info)
 }
 
-fn conditions(facts: &Facts<'_>, conditions: &mut Vec<Condition>) {
-    let View { cluster, now, .. } = facts.view;
+fn set_conditions(facts: &StatusContext<'_>, conditions: &mut Vec<Condition>) {
+    let ClusterContext { cluster, now, .. } = facts.view;
     let generation = cluster.metadata.generation;
     let mut set = |type_, status, reason: &str, message: String| {
         let observed_generation = None;
-        let verdict = Verdict { type_, status, reason: reason.to_owned(), message, observed_generation };
+        let verdict = ConditionUpdate { type_, status, reason: reason.to_owned(), message, observed_generation };
         condition::set(conditions, *now, verdict);
     };
     let (ready, reason, message) = head_readiness(head(facts));
     set(names::HEAD_POD_READY, ready, &reason, message);
-    let (suspending, suspended) = facts.phase.conditions();
-    let was_provisioned =
-        cluster.status.as_ref().is_some_and(|status| condition::is_true(&status.conditions, names::PROVISIONED));
-    if facts.phase == Phase::Suspended {
+    let (suspending, suspended) = facts.suspend_state.condition_statuses();
+    let was_provisioned = cluster
+        .status
+        .as_ref()
+        .is_some_and(|status| condition::is_true(&status.conditions, names::CLUSTER_PROVISIONED));
+    if facts.suspend_state == SuspendState::Suspended {
         let message = "RayCluster is suspended".to_owned();
-        set(names::PROVISIONED, false, "RayClusterPodsProvisioning", message);
-    } else if !was_provisioned && facts.phase == Phase::Open && all_ready(facts) {
+        set(names::CLUSTER_PROVISIONED, false, "RayClusterPodsProvisioning", message);
+    } else if !was_provisioned && facts.suspend_state == SuspendState::Active && all_ready(facts) {
         let message = "all Pods are ready for the first time".to_owned();
-        set(names::PROVISIONED, true, "AllPodRunningAndReadyFirstTime", message);
+        set(names::CLUSTER_PROVISIONED, true, "AllPodRunningAndReadyFirstTime", message);
     } else if !was_provisioned {
-        set(names::PROVISIONED, false, "RayClusterPodsProvisioning", progress(facts));
+        set(names::CLUSTER_PROVISIONED, false, "RayClusterPodsProvisioning", provisioning_progress(facts));
     }
-    if let Some(setback) = facts.view.setback {
+    if let Some(setback) = facts.view.replica_failure {
         set(names::REPLICA_FAILURE, true, &setback.reason, setback.message.clone());
     }
     set(names::CLUSTER_SUSPENDING, suspending, names::CLUSTER_SUSPENDING, String::new());
     set(names::CLUSTER_SUSPENDED, suspended, names::CLUSTER_SUSPENDED, String::new());
-    if facts.view.setback.is_none() && !facts.changes_pods {
+    if facts.view.replica_failure.is_none() && !facts.changes_pods {
         condition::remove(conditions, names::REPLICA_FAILURE);
     }
-    condition::report_unsupported(conditions, *now, generation, &unsupported::fields(cluster));
-    match facts.view.problems() {
+    condition::set_unsupported(conditions, *now, generation, &unsupported::unsupported_fields(cluster));
+    match facts.view.spec_errors() {
         [] => {
             condition::remove(conditions, names::SPEC_REJECTED);
         }
         problems => {
-            let verdict = Verdict {
+            let verdict = ConditionUpdate {
                 type_: names::SPEC_REJECTED,
                 status: true,
                 reason: "InvalidSpec".to_owned(),
-                message: told(problems),
+                message: error_message(problems),
                 observed_generation: generation,
             };
             condition::set(conditions, *now, verdict);
@@ -206,19 +209,19 @@ fn conditions(facts: &Facts<'_>, conditions: &mut Vec<Condition>) {
 }
 
 /// Joins all errors into one message.
-pub(super) fn told(problems: &[Problem]) -> String {
+pub(super) fn error_message(problems: &[FieldError]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// Returns the message of the condition `RayClusterProvisioned`: ready pods, and the admitted ones
 /// if quota is short.
-fn progress(facts: &Facts<'_>) -> String {
+fn provisioning_progress(facts: &StatusContext<'_>) -> String {
     let Ok(groups) = facts.groups else { return "no Pods are created, since the spec is invalid".to_owned() };
     let ready = facts.pods.iter().filter(|pod| pods::is_ready(pod)).count();
     let wanted = groups.iter().fold(0_u32, |sum, group| sum.saturating_add(group.count));
     let covered = |group: &PodGroup| {
-        let earlier = facts.view.marks.get(&group.name).map_or(0, |mark| mark.earlier);
-        facts.view.grant.of(&group.name).saturating_add(earlier)
+        let earlier = facts.view.pod_set_infos.get(&group.name).map_or(0, |mark| mark.earlier_pods);
+        facts.view.grant.pods_in_group(&group.name).saturating_add(earlier)
     };
     let granted = groups.iter().fold(0_u32, |sum, group| sum.saturating_add(group.count.min(covered(group))));
     let text = format!("{ready} of {wanted} Pods are ready");
@@ -240,7 +243,7 @@ fn head_readiness(head: Option<&Pod>) -> (bool, String, String) {
     let mut reason =
         ready_reason.unwrap_or_else(|| if is_ready { "HeadPodRunningAndReady" } else { "Unknown" }.to_owned());
     if reason == "ContainersNotReady"
-        && let Some((container, container_reason, detail)) = pods::states(head).find_map(trouble)
+        && let Some((container, container_reason, detail)) = pods::container_states(head).find_map(container_failure)
     {
         message = if message.is_empty() {
             format!("{container}: {detail}")
@@ -254,7 +257,7 @@ fn head_readiness(head: Option<&Pod>) -> (bool, String, String) {
 
 /// Returns name, reason and message of a container that is waiting or terminated; `None` if it is
 /// running or has no reason.
-fn trouble<'a>(
+fn container_failure<'a>(
     (container, state): (&'a str, &k8s_openapi::api::core::v1::ContainerState),
 ) -> Option<(&'a str, String, String)> {
     let waiting = state.waiting.as_ref().map(|waiting| (waiting.reason.clone(), waiting.message.clone()));

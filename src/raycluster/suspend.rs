@@ -12,11 +12,11 @@ use sluice_api::ray::{RayCluster, names};
 
 /// Progress of suspending and resuming a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum SuspendState {
     /// The cluster may have pods.
-    Open,
+    Active,
     /// Suspension is requested; the condition has to be written before pods are deleted.
-    Asked,
+    Requested,
     /// All pods are deleted.
     Suspending,
     /// The cluster has no pods, and none are created.
@@ -25,7 +25,7 @@ pub(super) enum Phase {
     Resuming,
 }
 
-impl Phase {
+impl SuspendState {
     /// Returns the state of a cluster, from its spec, conditions and pods.
     pub(super) fn of(cluster: &RayCluster, has_pods: bool) -> Self {
         let conditions = conditions(cluster);
@@ -36,18 +36,18 @@ impl Phase {
         match (condition::is_true(conditions, names::CLUSTER_SUSPENDED), requested) {
             (true, false) => Self::Resuming,
             (true, true) if !has_pods => Self::Suspended,
-            (_, false) => Self::Open,
+            (_, false) => Self::Active,
             // A cluster created suspended has no pods, so `RayClusterSuspending` is skipped.
             (_, true) if conditions.is_empty() && !has_pods => Self::Suspended,
-            (_, true) => Self::Asked,
+            (_, true) => Self::Requested,
         }
     }
 
     /// Returns the status of the conditions `RayClusterSuspending` and `RayClusterSuspended`.
-    pub(super) fn conditions(self) -> (bool, bool) {
+    pub(super) fn condition_statuses(self) -> (bool, bool) {
         match self {
-            Self::Open | Self::Resuming => (false, false),
-            Self::Asked | Self::Suspending => (true, false),
+            Self::Active | Self::Resuming => (false, false),
+            Self::Requested | Self::Suspending => (true, false),
             Self::Suspended => (false, true),
         }
     }
@@ -66,23 +66,23 @@ mod tests {
     use crate::fixtures::cluster;
 
     #[rstest]
-    #[case::never_suspended(false, None, false, Phase::Open)]
-    #[case::created_suspended(true, None, false, Phase::Suspended)]
-    #[case::requested_while_running(true, Some((false, false)), true, Phase::Asked)]
-    #[case::requested_before_the_first_status(true, None, true, Phase::Asked)]
-    #[case::requested_while_its_first_pods_are_in_flight(true, Some((false, false)), false, Phase::Asked)]
-    #[case::condition_written(true, Some((true, false)), true, Phase::Suspending)]
-    #[case::resume_while_suspending_has_to_wait(false, Some((true, false)), true, Phase::Suspending)]
-    #[case::last_pod_is_gone(true, Some((true, false)), false, Phase::Suspended)]
-    #[case::suspended(true, Some((false, true)), false, Phase::Suspended)]
-    #[case::pod_appeared_while_suspended(true, Some((false, true)), true, Phase::Asked)]
-    #[case::resuming(false, Some((false, true)), false, Phase::Resuming)]
-    #[case::resumed_and_conditions_written(false, Some((false, false)), false, Phase::Open)]
+    #[case::never_suspended(false, None, false, SuspendState::Active)]
+    #[case::created_suspended(true, None, false, SuspendState::Suspended)]
+    #[case::requested_while_running(true, Some((false, false)), true, SuspendState::Requested)]
+    #[case::requested_before_the_first_status(true, None, true, SuspendState::Requested)]
+    #[case::requested_while_its_first_pods_are_in_flight(true, Some((false, false)), false, SuspendState::Requested)]
+    #[case::condition_written(true, Some((true, false)), true, SuspendState::Suspending)]
+    #[case::resume_while_suspending_has_to_wait(false, Some((true, false)), true, SuspendState::Suspending)]
+    #[case::last_pod_is_gone(true, Some((true, false)), false, SuspendState::Suspended)]
+    #[case::suspended(true, Some((false, true)), false, SuspendState::Suspended)]
+    #[case::pod_appeared_while_suspended(true, Some((false, true)), true, SuspendState::Requested)]
+    #[case::resuming(false, Some((false, true)), false, SuspendState::Resuming)]
+    #[case::resumed_and_conditions_written(false, Some((false, false)), false, SuspendState::Active)]
     fn suspend_state_follows_from_spec_conditions_and_pods(
         #[case] suspend: bool,
         #[case] written: Option<(bool, bool)>,
         #[case] has_pods: bool,
-        #[case] expected: Phase,
+        #[case] expected: SuspendState,
     ) {
         let mut cluster = cluster();
         cluster.spec.suspend = Some(suspend);
@@ -99,6 +99,6 @@ mod tests {
             ]}))
             .expect("a status")
         });
-        assert_eq!(Phase::of(&cluster, has_pods), expected);
+        assert_eq!(SuspendState::of(&cluster, has_pods), expected);
     }
 }

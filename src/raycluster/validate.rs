@@ -9,36 +9,36 @@ use serde_json::Value;
 
 use super::auth;
 use super::autoscaler::Autoscaler;
-use super::environment::{head_variable, variable_in};
+use super::env_vars::{env_value, head_env_value};
 use super::fault_tolerance::{
     self, ADDRESS_VARIABLE, PASSWORD_FLAG, PASSWORD_VARIABLE, USERNAME_FLAG, USERNAME_VARIABLE,
 };
+use super::field_error::FieldError;
 use super::groups::{self, PodGroup};
-use super::problem::Problem;
 use super::{probes, unsupported};
 use sluice_api::ray::options::StringMap;
-use sluice_api::ray::way_choices::is_dns_name;
+use sluice_api::ray::routing_annotations::is_dns_name;
 use sluice_api::ray::{RayCluster, WorkerGroupSpec, names};
 use sluice_queue::requests::pod_requests;
 
 /// Maximum length of a cluster's name, in characters: it leaves room for the suffixes of Service
 /// and pod names
 /// (KubeRay 1.7 `ray-operator/controllers/ray/utils/constant.go`, `MaxRayClusterNameLength`).
-const LONGEST_NAME: usize = 53;
+const MAX_NAME_LENGTH: usize = 53;
 const AUTOSCALER_VARIABLE: &str = "RAY_enable_autoscaler_v2";
 
 /// Validates a cluster and returns its pod groups.
 ///
 /// # Errors
 /// Returns all validation errors.
-pub fn groups(cluster: &RayCluster) -> Result<Vec<PodGroup>, Vec<Problem>> {
-    let mut problems = unsupported::protections(cluster);
-    name(cluster, &mut problems);
-    upgrade(cluster, &mut problems);
-    problems.extend(auth::problems(cluster));
-    head(cluster, &mut problems);
-    workers(cluster, &mut problems);
-    autoscaling(cluster, &mut problems);
+pub fn validated_groups(cluster: &RayCluster) -> Result<Vec<PodGroup>, Vec<FieldError>> {
+    let mut problems = unsupported::unsupported_protections(cluster);
+    validate_name(cluster, &mut problems);
+    validate_upgrade_strategy(cluster, &mut problems);
+    problems.extend(auth::validate(cluster));
+    validate_head(cluster, &mut problems);
+    validate_workers(cluster, &mut problems);
+    validate_autoscaling(cluster, &mut problems);
     let groups = match groups::pod_groups(cluster) {
         Ok(groups) => groups,
         Err(problem) => {
@@ -51,47 +51,47 @@ pub fn groups(cluster: &RayCluster) -> Result<Vec<PodGroup>, Vec<Problem>> {
             0 => "spec.headGroupSpec.template".to_owned(),
             _ => format!("spec.workerGroupSpecs[{}].template", index - 1),
         };
-        template(&field, &group.template, &mut problems);
+        validate_template(&field, &group.template, &mut problems);
     }
     if problems.is_empty() { Ok(groups) } else { Err(problems) }
 }
 
 /// Validates the cluster's name: it is the prefix of its Services' names, so it must be a valid
 /// Service name.
-fn name(cluster: &RayCluster, problems: &mut Vec<Problem>) {
+fn validate_name(cluster: &RayCluster, problems: &mut Vec<FieldError>) {
     let name = cluster.name_any();
     let starts_with_letter = name.starts_with(|c: char| c.is_ascii_lowercase());
     let has_valid_characters = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
-    if !starts_with_letter || !has_valid_characters || name.ends_with('-') || name.len() > LONGEST_NAME {
+    if !starts_with_letter || !has_valid_characters || name.ends_with('-') || name.len() > MAX_NAME_LENGTH {
         let message = format!(
-            "{name:?} is not a valid prefix of Service names; use up to {LONGEST_NAME} lower-case letters, digits \
+            "{name:?} is not a valid prefix of Service names; use up to {MAX_NAME_LENGTH} lower-case letters, digits \
              and '-', starting with a letter and not ending with '-'"
         );
-        problems.push(Problem::new("metadata.name", message));
+        problems.push(FieldError::new("metadata.name", message));
     }
 }
 
-fn upgrade(cluster: &RayCluster, problems: &mut Vec<Problem>) {
+fn validate_upgrade_strategy(cluster: &RayCluster, problems: &mut Vec<FieldError>) {
     let origin =
         cluster.labels().get(names::ORIGIN_KIND_LABEL).filter(|kind| *kind == "RayService" || *kind == "RayJob");
     let strategy = cluster.spec.upgrade_strategy.as_ref().and_then(|strategy| strategy.type_);
     if let (Some(origin), Some(strategy)) = (origin, strategy) {
         let message =
             format!("{strategy:?} is set, but the cluster belongs to a {origin}, which controls upgrades; unset it");
-        problems.push(Problem::new("spec.upgradeStrategy.type", message));
+        problems.push(FieldError::new("spec.upgradeStrategy.type", message));
     }
 }
 
-fn head(cluster: &RayCluster, problems: &mut Vec<Problem>) {
+fn validate_head(cluster: &RayCluster, problems: &mut Vec<FieldError>) {
     let group = &cluster.spec.head_group_spec;
     let field = "spec.headGroupSpec";
-    params(field, group.ray_start_params.as_ref(), group.resources.as_ref(), problems);
-    labels(field, group.labels.as_ref(), problems);
-    redis(cluster, problems);
+    validate_params(field, group.ray_start_params.as_ref(), group.resources.as_ref(), problems);
+    validate_labels(field, group.labels.as_ref(), problems);
+    validate_redis(cluster, problems);
 }
 
 /// Validates the GCS fault tolerance options, and that no setting is given in two places.
-fn redis(cluster: &RayCluster, problems: &mut Vec<Problem>) {
+fn validate_redis(cluster: &RayCluster, problems: &mut Vec<FieldError>) {
     let field = "spec.headGroupSpec";
     let flags = cluster.spec.head_group_spec.ray_start_params.as_ref();
     let has_flag = |flag: &str| flags.and_then(|flags| flags.get(flag)).is_some_and(|value| !value.is_empty());
@@ -101,10 +101,10 @@ fn redis(cluster: &RayCluster, problems: &mut Vec<Problem>) {
     let has_options = options.is_some();
     let found = [
         (has_flag(USERNAME_FLAG), format!("{field}.rayStartParams.redis-username"), "redisUsername"),
-        (head_variable(cluster, USERNAME_VARIABLE).is_some(), env.clone(), "redisUsername"),
+        (head_env_value(cluster, USERNAME_VARIABLE).is_some(), env.clone(), "redisUsername"),
         (has_options && has_flag(PASSWORD_FLAG), format!("{field}.rayStartParams.redis-password"), "redisPassword"),
-        (has_options && head_variable(cluster, PASSWORD_VARIABLE).is_some(), env.clone(), "redisPassword"),
-        (has_options && head_variable(cluster, ADDRESS_VARIABLE).is_some(), env.clone(), "redisAddress"),
+        (has_options && head_env_value(cluster, PASSWORD_VARIABLE).is_some(), env.clone(), "redisPassword"),
+        (has_options && head_env_value(cluster, ADDRESS_VARIABLE).is_some(), env.clone(), "redisAddress"),
         (
             has_options && has_annotation(names::STORAGE_NAMESPACE_ANNOTATION),
             format!("metadata.annotations[{}]", names::STORAGE_NAMESPACE_ANNOTATION),
@@ -112,54 +112,54 @@ fn redis(cluster: &RayCluster, problems: &mut Vec<Problem>) {
         ),
     ];
     for (_, at, instead) in found.into_iter().filter(|(set, ..)| *set) {
-        problems.push(Problem::new(at, format!("set spec.gcsFaultToleranceOptions.{instead} instead")));
+        problems.push(FieldError::new(at, format!("set spec.gcsFaultToleranceOptions.{instead} instead")));
     }
     if has_options && has_annotation(names::FAULT_TOLERANCE_ANNOTATION) {
         let message = "conflicts with spec.gcsFaultToleranceOptions; set only the latter";
-        problems.push(Problem::new(format!("metadata.annotations[{}]", names::FAULT_TOLERANCE_ANNOTATION), message));
+        problems.push(FieldError::new(format!("metadata.annotations[{}]", names::FAULT_TOLERANCE_ANNOTATION), message));
     }
-    if !fault_tolerance::is_on(cluster) && head_variable(cluster, ADDRESS_VARIABLE).is_some() {
+    if !fault_tolerance::is_enabled(cluster) && head_env_value(cluster, ADDRESS_VARIABLE).is_some() {
         let message = "RAY_REDIS_ADDRESS is set, which enables fault tolerance in Ray; \
                        set spec.gcsFaultToleranceOptions too";
-        problems.push(Problem::new(env, message));
+        problems.push(FieldError::new(env, message));
     }
     let Some(options) = options else { return };
     match options.backend.as_deref() {
         None | Some("redis") => {
             if options.redis_address.as_deref().is_none_or(str::is_empty) {
                 let message = "is empty; set it to the address of the Redis, like redis:6379";
-                problems.push(Problem::new("spec.gcsFaultToleranceOptions.redisAddress", message));
+                problems.push(FieldError::new("spec.gcsFaultToleranceOptions.redisAddress", message));
             }
             if options.storage.is_some() {
                 let message = "is only valid with backend rocksdb; unset it";
-                problems.push(Problem::new("spec.gcsFaultToleranceOptions.storage", message));
+                problems.push(FieldError::new("spec.gcsFaultToleranceOptions.storage", message));
             }
         }
         Some(backend) => {
             let message = format!("{backend:?} is not supported yet; use redis");
-            problems.push(Problem::new("spec.gcsFaultToleranceOptions.backend", message));
+            problems.push(FieldError::new("spec.gcsFaultToleranceOptions.backend", message));
         }
     }
 }
 
-fn workers(cluster: &RayCluster, problems: &mut Vec<Problem>) {
+fn validate_workers(cluster: &RayCluster, problems: &mut Vec<FieldError>) {
     let autoscaler = Autoscaler::of(&cluster.spec);
-    let uses_v2 = autoscaler == Autoscaler::V2 || (autoscaler != Autoscaler::Off && says_v2(cluster));
-    let version = cluster.spec.ray_version.as_deref().and_then(probes::version);
+    let uses_v2 = autoscaler == Autoscaler::V2 || (autoscaler != Autoscaler::Off && env_selects_v2(cluster));
+    let version = cluster.spec.ray_version.as_deref().and_then(probes::parse_ray_version);
     let mut seen = BTreeSet::new();
     for (index, group) in cluster.spec.worker_group_specs.iter().enumerate() {
         let field = format!("spec.workerGroupSpecs[{index}]");
-        group_name(&field, group, &mut seen, problems);
-        bounds(&field, group, problems);
-        params(&field, group.ray_start_params.as_ref(), group.resources.as_ref(), problems);
-        labels(&field, group.labels.as_ref(), problems);
+        validate_group_name(&field, group, &mut seen, problems);
+        validate_bounds(&field, group, problems);
+        validate_params(&field, group.ray_start_params.as_ref(), group.resources.as_ref(), problems);
+        validate_labels(&field, group.labels.as_ref(), problems);
         match group.idle_timeout_seconds {
             Some(seconds) if seconds < 0 => {
-                problems.push(Problem::new(format!("{field}.idleTimeoutSeconds"), format!("{seconds} is negative")));
+                problems.push(FieldError::new(format!("{field}.idleTimeoutSeconds"), format!("{seconds} is negative")));
             }
             Some(_) if !uses_v2 => {
                 let message = "only autoscaler v2 supports it; set spec.autoscalerOptions.version to v2";
-                problems.push(Problem::new(format!("{field}.idleTimeoutSeconds"), message));
+                problems.push(FieldError::new(format!("{field}.idleTimeoutSeconds"), message));
             }
             _ => {}
         }
@@ -167,86 +167,96 @@ fn workers(cluster: &RayCluster, problems: &mut Vec<Problem>) {
         if group.priority.is_some_and(|priority| priority != 0) && !reads_priority {
             let message = "only autoscaler v2 of Ray 2.56 or later supports it; set spec.autoscalerOptions.version \
                            to v2, and spec.rayVersion";
-            problems.push(Problem::new(format!("{field}.priority"), message));
+            problems.push(FieldError::new(format!("{field}.priority"), message));
         }
         if group.suspend == Some(true) && autoscaler != Autoscaler::Off {
             let message = "is not allowed while the Ray autoscaler sets the number of workers";
-            problems.push(Problem::new(format!("{field}.suspend"), message));
+            problems.push(FieldError::new(format!("{field}.suspend"), message));
         }
     }
 }
 
-fn group_name<'a>(field: &str, group: &'a WorkerGroupSpec, seen: &mut BTreeSet<&'a str>, problems: &mut Vec<Problem>) {
+fn validate_group_name<'a>(
+    field: &str,
+    group: &'a WorkerGroupSpec,
+    seen: &mut BTreeSet<&'a str>,
+    problems: &mut Vec<FieldError>,
+) {
     let name = group.group_name.as_str();
     let field = format!("{field}.groupName");
     if name == names::HEAD_GROUP {
-        problems.push(Problem::new(&field, format!("{name:?} is reserved for the head")));
+        problems.push(FieldError::new(&field, format!("{name:?} is reserved for the head")));
     } else if name.is_empty() || !is_label_value(name) {
         let message = format!("{name:?} is not a valid label value: use up to 63 letters, digits, '-', '_' and '.'");
-        problems.push(Problem::new(&field, message));
+        problems.push(FieldError::new(&field, message));
     }
     if !seen.insert(name) {
-        problems.push(Problem::new(&field, format!("{name:?} is used more than once")));
+        problems.push(FieldError::new(&field, format!("{name:?} is used more than once")));
     }
 }
 
-fn bounds(field: &str, group: &WorkerGroupSpec, problems: &mut Vec<Problem>) {
+fn validate_bounds(field: &str, group: &WorkerGroupSpec, problems: &mut Vec<FieldError>) {
     let (least, most) = (group.min_replicas.unwrap_or(0), group.max_replicas.unwrap_or(i32::MAX));
     for (name, value) in [("minReplicas", least), ("maxReplicas", most)] {
         if value < 0 {
-            problems.push(Problem::new(format!("{field}.{name}"), format!("{value} is negative")));
+            problems.push(FieldError::new(format!("{field}.{name}"), format!("{value} is negative")));
         }
     }
     if least > most {
-        problems.push(Problem::new(format!("{field}.minReplicas"), format!("{least} is above maxReplicas, {most}")));
+        problems.push(FieldError::new(format!("{field}.minReplicas"), format!("{least} is above maxReplicas, {most}")));
     }
 }
 
 /// Validates `rayStartParams`: resources must not be set there and in `resources`, and labels only
 /// in `labels`.
-fn params(field: &str, params: Option<&StringMap>, resources: Option<&StringMap>, problems: &mut Vec<Problem>) {
+fn validate_params(
+    field: &str,
+    params: Option<&StringMap>,
+    resources: Option<&StringMap>,
+    problems: &mut Vec<FieldError>,
+) {
     let Some(params) = params else { return };
     let resource_flag = ["num-cpus", "num-gpus", "memory", "resources"]
         .iter()
         .find(|flag| params.get(**flag).is_some_and(|v| !v.is_empty()));
     if let (Some(flag), Some(_)) = (resource_flag, resources.filter(|resources| !resources.is_empty())) {
         let message = format!("{flag} is set, but conflicts with {field}.resources; set only one of them");
-        problems.push(Problem::new(format!("{field}.rayStartParams"), message));
+        problems.push(FieldError::new(format!("{field}.rayStartParams"), message));
     }
     if params.contains_key("labels") {
-        problems.push(Problem::new(format!("{field}.rayStartParams.labels"), format!("use {field}.labels instead")));
+        problems.push(FieldError::new(format!("{field}.rayStartParams.labels"), format!("use {field}.labels instead")));
     }
 }
 
-fn labels(field: &str, labels: Option<&StringMap>, problems: &mut Vec<Problem>) {
+fn validate_labels(field: &str, labels: Option<&StringMap>, problems: &mut Vec<FieldError>) {
     for (key, value) in labels.into_iter().flatten() {
         if !is_label_key(key) || !is_label_value(value) {
             let message = format!("{key}={value} is not a valid Kubernetes label");
-            problems.push(Problem::new(format!("{field}.labels"), message));
+            problems.push(FieldError::new(format!("{field}.labels"), message));
         }
     }
 }
 
-fn autoscaling(cluster: &RayCluster, problems: &mut Vec<Problem>) {
+fn validate_autoscaling(cluster: &RayCluster, problems: &mut Vec<FieldError>) {
     let options = cluster.spec.autoscaler_options.as_ref();
     let autoscaler = Autoscaler::of(&cluster.spec);
     let variable = "spec.headGroupSpec.template.spec.containers[0].env";
-    if autoscaler == Autoscaler::Off && says_v2(cluster) {
+    if autoscaler == Autoscaler::Off && env_selects_v2(cluster) {
         let message = format!("{AUTOSCALER_VARIABLE} is set, but spec.enableInTreeAutoscaling is not");
-        problems.push(Problem::new(variable, message));
+        problems.push(FieldError::new(variable, message));
     }
     let has_version = options.is_some_and(|options| options.version.is_some());
-    if autoscaler != Autoscaler::Off && has_version && head_variable(cluster, AUTOSCALER_VARIABLE).is_some() {
+    if autoscaler != Autoscaler::Off && has_version && head_env_value(cluster, AUTOSCALER_VARIABLE).is_some() {
         let message =
             format!("{AUTOSCALER_VARIABLE} conflicts with spec.autoscalerOptions.version; set only the latter");
-        problems.push(Problem::new(variable, message));
+        problems.push(FieldError::new(variable, message));
     }
     if let Some(seconds) = options.and_then(|options| options.idle_timeout_seconds).filter(|seconds| *seconds < 0) {
-        problems.push(Problem::new("spec.autoscalerOptions.idleTimeoutSeconds", format!("{seconds} is negative")));
+        problems.push(FieldError::new("spec.autoscalerOptions.idleTimeoutSeconds", format!("{seconds} is negative")));
     }
     let managed = "KUBERAY_GEN_AUTOSCALER_START_CMD";
-    if options.and_then(|options| options.env.as_ref()).is_some_and(|env| variable_in(env, managed).is_some()) {
-        problems.push(Problem::new("spec.autoscalerOptions.env", format!("{managed} is set by the operator")));
+    if options.and_then(|options| options.env.as_ref()).is_some_and(|env| env_value(env, managed).is_some()) {
+        problems.push(FieldError::new("spec.autoscalerOptions.env", format!("{managed} is set by the operator")));
     }
     if autoscaler == Autoscaler::V2 {
         let head = ("spec.headGroupSpec".to_owned(), &cluster.spec.head_group_spec.template);
@@ -256,29 +266,29 @@ fn autoscaling(cluster: &RayCluster, problems: &mut Vec<Problem>) {
             let policy = template.0.pointer("/spec/restartPolicy").and_then(Value::as_str).unwrap_or_default();
             if !policy.is_empty() && policy != "Never" {
                 let message = format!("{policy:?} is not allowed with autoscaler v2; unset it");
-                problems.push(Problem::new(format!("{field}.template.spec.restartPolicy"), message));
+                problems.push(FieldError::new(format!("{field}.template.spec.restartPolicy"), message));
             }
         }
     }
 }
 
 /// Validates what the API server would reject only when the first pod is created.
-fn template(field: &str, template: &PodTemplateSpec, problems: &mut Vec<Problem>) {
+fn validate_template(field: &str, template: &PodTemplateSpec, problems: &mut Vec<FieldError>) {
     let Some(spec) = &template.spec else { return };
     if let Err(error) = pod_requests(spec) {
-        problems.push(Problem::new(format!("{field}.spec"), error));
+        problems.push(FieldError::new(format!("{field}.spec"), error));
     }
     let mut names = BTreeSet::new();
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     for Container { name, .. } in containers {
         if !names.insert(name) {
-            problems.push(Problem::new(format!("{field}.spec"), format!("two containers have the name {name:?}")));
+            problems.push(FieldError::new(format!("{field}.spec"), format!("two containers have the name {name:?}")));
         }
     }
 }
 
-fn says_v2(cluster: &RayCluster) -> bool {
-    matches!(head_variable(cluster, AUTOSCALER_VARIABLE), Some("1" | "true"))
+fn env_selects_v2(cluster: &RayCluster) -> bool {
+    matches!(head_env_value(cluster, AUTOSCALER_VARIABLE), Some("1" | "true"))
 }
 
 /// Reports whether `key` is a valid label key: an optional DNS name with a slash, and a name.
@@ -305,10 +315,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::fixtures::{changed, worker};
+    use crate::fixtures::{cluster_with_patch, worker};
 
     fn problems(cluster: &RayCluster) -> Vec<String> {
-        groups(cluster).err().unwrap_or_default().iter().map(ToString::to_string).collect()
+        validated_groups(cluster).err().unwrap_or_default().iter().map(ToString::to_string).collect()
     }
 
     #[rstest]
@@ -355,7 +365,7 @@ mod tests {
         json!({"headGroupSpec": {"template": {"spec": {"containers": [{"name": "a"}, {"name": "a"}]}}}}),
         "spec.headGroupSpec.template.spec: two containers")]
     fn error_of_the_head_names_field_and_value(#[case] spec: Value, #[case] expected: &str) {
-        let problems = problems(&changed(spec));
+        let problems = problems(&cluster_with_patch(spec));
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].starts_with(expected), "{problems:?}");
     }
@@ -368,7 +378,7 @@ mod tests {
     #[case::dot("a.b", Some("metadata.name: \"a.b\""))]
     #[case::dash_last("demo-", Some("metadata.name: \"demo-\""))]
     fn cluster_name_that_is_no_service_name_is_an_error(#[case] name: &str, #[case] expected: Option<&str>) {
-        let mut cluster = changed(json!({}));
+        let mut cluster = cluster_with_patch(json!({}));
         cluster.metadata.name = Some(name.to_owned());
         let problems = problems(&cluster);
         assert_eq!(problems.len(), usize::from(expected.is_some()), "{problems:?}");
@@ -388,7 +398,7 @@ mod tests {
         let mut value = serde_json::to_value(worker("second", 1)).expect("a group is JSON");
         let (Some(fields), Value::Object(patch)) = (value.as_object_mut(), group) else { panic!("groups are objects") };
         fields.extend(patch);
-        let cluster = changed(json!({"workerGroupSpecs": [worker("first", 1), value]}));
+        let cluster = cluster_with_patch(json!({"workerGroupSpecs": [worker("first", 1), value]}));
         let problems = problems(&cluster);
         assert_eq!(problems.len(), usize::from(expected.is_some()), "{problems:?}");
         assert!(expected.is_none_or(|expected| problems[0].starts_with(expected)), "{problems:?}");
@@ -396,7 +406,7 @@ mod tests {
 
     #[test]
     fn cluster_of_a_ray_service_has_no_upgrade_strategy() {
-        let mut cluster = changed(json!({"upgradeStrategy": {"type": "Recreate"}}));
+        let mut cluster = cluster_with_patch(json!({"upgradeStrategy": {"type": "Recreate"}}));
         assert_eq!(problems(&cluster), Vec::<String>::new());
         cluster.metadata.labels = Some([(names::ORIGIN_KIND_LABEL.to_owned(), "RayService".to_owned())].into());
         assert!(problems(&cluster)[0].starts_with("spec.upgradeStrategy.type: Recreate"));

@@ -9,11 +9,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube_core::{Resource, ResourceExt};
 
-use super::children::{owner, place};
-use super::family::Child;
-use super::{Scene, View};
+use super::clusters::ServiceCluster;
+use super::ray_clusters::{namespaced_name, owner_reference};
+use super::{ObservedService, ServiceContext};
 use sluice_api::ray::{RayCluster, RayService, names};
-use sluice_plan::{Note, ObjectRef, Plan, Write};
+use sluice_plan::{EventRecord, ObjectRef, Plan, Write};
 use sluice_raycluster::services::{self as cluster_services, head_ports, head_selector};
 
 /// Returns the name of the serve Service, which requests are sent to.
@@ -29,40 +29,44 @@ pub fn head_service_name(service: &RayService) -> String {
 
 /// Returns the name of the cluster that the serve Service selects; None if there is no such
 /// Service.
-pub(super) fn serving<'a>(observed: &View<'a>) -> Option<&'a str> {
-    leads_to(find(observed, &serve_service_name(observed.service))?)
+pub(super) fn selected_cluster_name<'a>(observed: &ObservedService<'a>) -> Option<&'a str> {
+    selected_cluster(find_service(observed, &serve_service_name(observed.service))?)
 }
 
 /// Returns the name of the cluster that a Service selects; None if it selects none.
-pub fn leads_to(service: &Service) -> Option<&str> {
+pub fn selected_cluster(service: &Service) -> Option<&str> {
     service.spec.as_ref()?.selector.as_ref()?.get(names::CLUSTER_LABEL).map(String::as_str)
 }
 
-fn find<'a>(observed: &View<'a>, name: &str) -> Option<&'a Service> {
+fn find_service<'a>(observed: &ObservedService<'a>, name: &str) -> Option<&'a Service> {
     observed.services.iter().copied().find(|service| service.name_any() == name)
 }
 
 /// Plans the two Services so that they select `child`.
-pub(super) fn plan(context: &Scene<'_>, child: &Child<'_>, plan: &mut Plan) {
-    let service = context.view.service;
+pub(super) fn plan(context: &ServiceContext<'_>, child: &ServiceCluster<'_>, plan: &mut Plan) {
+    let service = context.observed.service;
     // A write in flight may suspend or delete the cluster; requests must not be sent to it then.
     let blockers = || [ObjectRef::of(child.cluster)];
     for wanted in [serve_service(service, child.cluster), head_service(service, child.cluster)] {
-        match find(context.view, &wanted.name_any()) {
+        match find_service(context.observed, &wanted.name_any()) {
             None => {
-                let text = format!("Created Service {}", place(&wanted));
-                plan.notes.push(Note::normal(service, "CreatedService", text).of_write(&ObjectRef::of(&wanted)));
-                plan.write(Write::create(&wanted).while_quiet(blockers()));
+                let text = format!("Created Service {}", namespaced_name(&wanted));
+                plan.events.push(
+                    EventRecord::normal(service, "CreatedService", text).only_if_written(&ObjectRef::of(&wanted)),
+                );
+                plan.write(Write::create(&wanted).blocked_while_in_flight(blockers()));
             }
             // It can only be recreated once it is gone.
             Some(current) if current.metadata.deletion_timestamp.is_some() => {}
             Some(current) => {
-                let write = Write::patch(current, &overlaid(current, &wanted));
+                let write = Write::patch(current, &merged_service(current, &wanted));
                 if write.is_some() {
-                    let text = format!("Service {} now selects RayCluster {}", place(current), child.name());
-                    plan.notes.push(Note::normal(service, "UpdatedService", text).of_write(&ObjectRef::of(current)));
+                    let text = format!("Service {} now selects RayCluster {}", namespaced_name(current), child.name());
+                    plan.events.push(
+                        EventRecord::normal(service, "UpdatedService", text).only_if_written(&ObjectRef::of(current)),
+                    );
                 }
-                plan.write(write.map(|write| write.while_quiet(blockers())));
+                plan.write(write.map(|write| write.blocked_while_in_flight(blockers())));
             }
         }
     }
@@ -84,7 +88,7 @@ fn serve_service(service: &RayService, child: &RayCluster) -> Service {
     labels.insert(names::SERVE_LABEL.to_owned(), format!("{}-serve", service.name_any()));
     let metadata =
         ObjectMeta { labels: Some(labels), annotations: custom.metadata.annotations, ..ObjectMeta::default() };
-    owned(service, serve_service_name(service), metadata, spec)
+    owned_service(service, serve_service_name(service), metadata, spec)
 }
 
 /// Returns the ports of the serve Service: those of `spec.serveService`, and those of the head
@@ -95,7 +99,7 @@ pub(super) fn serve_ports(service: &RayService, child: &RayCluster) -> Vec<Servi
     let mut ports = custom.unwrap_or_default();
     for (name, number) in cluster_services::serve_ports(child) {
         if !ports.iter().any(|port| port.name.as_ref() == Some(&name) || port.port == number) {
-            ports.push(port(name, number));
+            ports.push(service_port(name, number));
         }
     }
     ports
@@ -108,7 +112,7 @@ fn head_service(service: &RayService, child: &RayCluster) -> Service {
     let is_headless = kind.as_deref().is_none_or(|kind| kind == "ClusterIP");
     let spec = ServiceSpec {
         selector: Some(head_selector(child)),
-        ports: Some(head_ports(child).into_iter().map(|(name, number)| head_port(name, number)).collect()),
+        ports: Some(head_ports(child).into_iter().map(|(name, number)| head_service_port(name, number)).collect()),
         type_: kind,
         cluster_ip: is_headless.then(|| "None".to_owned()),
         publish_not_ready_addresses: is_headless.then_some(true),
@@ -118,17 +122,17 @@ fn head_service(service: &RayService, child: &RayCluster) -> Service {
     labels.insert(names::NODE_TYPE_LABEL.to_owned(), "head".to_owned());
     labels.insert(names::IDENTIFIER_LABEL.to_owned(), format!("{}-head", service.name_any()));
     let metadata = ObjectMeta { labels: Some(labels), ..ObjectMeta::default() };
-    owned(service, head_service_name(service), metadata, spec)
+    owned_service(service, head_service_name(service), metadata, spec)
 }
 
-fn port(name: String, number: i32) -> ServicePort {
+fn service_port(name: String, number: i32) -> ServicePort {
     // Set explicitly: otherwise the defaulted target port would not follow when the port changes.
     let target_port = Some(IntOrString::Int(number));
     ServicePort { name: Some(name), port: number, target_port, ..ServicePort::default() }
 }
 
-fn head_port(name: String, number: i32) -> ServicePort {
-    ServicePort { app_protocol: Some("tcp".to_owned()), ..port(name, number) }
+fn head_service_port(name: String, number: i32) -> ServicePort {
+    ServicePort { app_protocol: Some("tcp".to_owned()), ..service_port(name, number) }
 }
 
 fn origin_labels(service: &RayService) -> BTreeMap<String, String> {
@@ -138,11 +142,11 @@ fn origin_labels(service: &RayService) -> BTreeMap<String, String> {
     ])
 }
 
-fn owned(service: &RayService, name: String, metadata: ObjectMeta, spec: ServiceSpec) -> Service {
+fn owned_service(service: &RayService, name: String, metadata: ObjectMeta, spec: ServiceSpec) -> Service {
     let metadata = ObjectMeta {
         name: Some(name),
         namespace: service.namespace(),
-        owner_references: Some(vec![owner(service)]),
+        owner_references: Some(vec![owner_reference(service)]),
         ..metadata
     };
     Service { metadata, spec: Some(spec), status: None }
@@ -150,7 +154,7 @@ fn owned(service: &RayService, name: String, metadata: ObjectMeta, spec: Service
 
 /// Returns the current Service with the desired fields applied. The address, node ports and fields
 /// set by other controllers are kept.
-fn overlaid(current: &Service, wanted: &Service) -> Service {
+fn merged_service(current: &Service, wanted: &Service) -> Service {
     let mut next = current.clone();
     if let Some(labels) = &wanted.metadata.labels {
         next.labels_mut().extend(labels.clone());

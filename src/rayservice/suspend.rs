@@ -4,57 +4,57 @@
 
 use kube_core::ResourceExt;
 
-use super::{View, children, status};
+use super::{ObservedService, ray_clusters, status};
 use sluice_api::condition;
 use sluice_api::ray::RayService;
-use sluice_plan::{Note, Plan};
+use sluice_plan::{EventRecord, Plan};
 
 /// Phase of a RayService between running and suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum SuspendPhase {
     /// It is running.
     Running,
     /// Suspension was requested. It must be recorded in the status before anything is deleted.
-    Asked,
+    Requested,
     /// Its RayClusters are being deleted, even if `spec.suspend` was reverted meanwhile.
-    Taking,
+    DeletingClusters,
     /// Its last RayCluster is gone.
-    Taken,
+    ClustersDeleted,
     /// It is suspended.
     Suspended,
     /// It is being resumed.
     Resuming,
 }
 
-impl Phase {
-    pub(super) fn of(service: &RayService, has_children: bool) -> Self {
+impl SuspendPhase {
+    pub(super) fn from_service(service: &RayService, has_children: bool) -> Self {
         let conditions = service.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         let requested = service.spec.suspend == Some(true);
         let suspending = condition::is_true(conditions, status::SUSPENDING);
         let suspended = condition::is_true(conditions, status::SUSPENDED);
         match (suspending, suspended, requested) {
-            (true, _, _) if has_children => Self::Taking,
-            (true, _, _) => Self::Taken,
-            (false, true, true) if has_children => Self::Asked,
+            (true, _, _) if has_children => Self::DeletingClusters,
+            (true, _, _) => Self::ClustersDeleted,
+            (false, true, true) if has_children => Self::Requested,
             (false, true, true) => Self::Suspended,
             (false, true, false) => Self::Resuming,
-            (false, false, true) => Self::Asked,
+            (false, false, true) => Self::Requested,
             (false, false, false) => Self::Running,
         }
     }
 }
 
 /// Plans a RayService that is being suspended or is suspended.
-pub(super) fn plan(observed: &View<'_>, phase: Phase) -> Plan {
+pub(super) fn plan(observed: &ObservedService<'_>, phase: SuspendPhase) -> Plan {
     let mut plan = Plan::default();
-    if phase == Phase::Taking {
-        children::delete_all(observed.service, &observed.children, &mut plan);
+    if phase == SuspendPhase::DeletingClusters {
+        ray_clusters::delete_all_clusters(observed.service, &observed.clusters, &mut plan);
     }
-    if phase == Phase::Taken {
+    if phase == SuspendPhase::ClustersDeleted {
         let text = format!("RayService {} is suspended; its RayClusters are deleted", observed.service.name_any());
-        plan.notes.push(Note::normal(observed.service, "Suspended", text));
+        plan.events.push(EventRecord::normal(observed.service, "Suspended", text));
     }
-    plan.write(status::of_suspended(observed, phase));
+    plan.write(status::suspended_status_write(observed, phase));
     plan
 }
 
@@ -66,20 +66,20 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::running(false, None, false, Phase::Running)]
-    #[case::requested(true, None, true, Phase::Asked)]
-    #[case::requested_before_any_cluster_exists(true, None, false, Phase::Asked)]
-    #[case::deleting_clusters(true, Some("Suspending"), true, Phase::Taking)]
-    #[case::reverted_after_deletion_started(false, Some("Suspending"), true, Phase::Taking)]
-    #[case::all_clusters_gone(true, Some("Suspending"), false, Phase::Taken)]
-    #[case::suspended(true, Some("Suspended"), false, Phase::Suspended)]
-    #[case::requested_again_while_resuming(true, Some("Suspended"), true, Phase::Asked)]
-    #[case::resuming(false, Some("Suspended"), false, Phase::Resuming)]
+    #[case::running(false, None, false, SuspendPhase::Running)]
+    #[case::requested(true, None, true, SuspendPhase::Requested)]
+    #[case::requested_before_any_cluster_exists(true, None, false, SuspendPhase::Requested)]
+    #[case::deleting_clusters(true, Some("Suspending"), true, SuspendPhase::DeletingClusters)]
+    #[case::reverted_after_deletion_started(false, Some("Suspending"), true, SuspendPhase::DeletingClusters)]
+    #[case::all_clusters_gone(true, Some("Suspending"), false, SuspendPhase::ClustersDeleted)]
+    #[case::suspended(true, Some("Suspended"), false, SuspendPhase::Suspended)]
+    #[case::requested_again_while_resuming(true, Some("Suspended"), true, SuspendPhase::Requested)]
+    #[case::resuming(false, Some("Suspended"), false, SuspendPhase::Resuming)]
     fn started_suspension_is_completed(
         #[case] suspend: bool,
         #[case] condition: Option<&str>,
         #[case] has_children: bool,
-        #[case] expected: Phase,
+        #[case] expected: SuspendPhase,
     ) {
         let conditions: Vec<_> = condition
             .iter()
@@ -91,6 +91,6 @@ mod tests {
             "status": {"conditions": conditions},
         }))
         .expect("a service");
-        assert_eq!(Phase::of(&service, has_children), expected);
+        assert_eq!(SuspendPhase::from_service(&service, has_children), expected);
     }
 }

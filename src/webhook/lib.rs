@@ -6,24 +6,24 @@
 //! Every replica serves the webhook, leader or not, and rotates its certificate: [`certificates`]
 //! checks and issues certificates, [`steps`] decides the next step, and [`keeper`] performs it.
 
+mod cert_rotator;
 pub mod certificates;
-pub mod defaults;
-mod keeper;
-mod places;
+pub mod mutate;
+mod namespace_cache;
 mod review;
+pub mod rotation;
 mod server;
-pub mod steps;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use kube::Client;
 
-use places::Places;
+use namespace_cache::NamespaceCache;
+use server::CertResolver;
 pub use server::ServeError;
-use server::Served;
 use sluice_clock::Clock;
-use sluice_jobframework::managed::Rules;
+use sluice_jobframework::managed::ManagedJobsPolicy;
 
 /// Serves the webhook at `address` in the background, with the certificate in the Secret
 /// [`SECRET`](steps::SECRET) of `namespace`. With `external_ray_operator`, an external operator creates
@@ -37,15 +37,15 @@ pub fn start(
     clock: Clock,
     address: SocketAddr,
     namespace: &str,
-    rules: Rules,
+    rules: ManagedJobsPolicy,
     external_ray_operator: bool,
 ) -> Result<(), ServeError> {
-    let served = Arc::new(Served::default());
+    let served = Arc::new(CertResolver::default());
     server::start(
         address,
         served.clone(),
-        review::routes(Places::watch(&client, rules, external_ray_operator), external_ray_operator),
+        review::routes(NamespaceCache::start(&client, rules, external_ray_operator), external_ray_operator),
     )?;
-    tokio::spawn(keeper::keep(client, clock, namespace.to_owned(), served));
+    tokio::spawn(cert_rotator::rotate(client, clock, namespace.to_owned(), served));
     Ok(())
 }

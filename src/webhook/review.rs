@@ -12,23 +12,23 @@ use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
 use tracing::debug;
 
-use super::defaults::{self, Circumstances};
-use super::places::Places;
+use super::mutate::{self, MutationContext};
+use super::namespace_cache::NamespaceCache;
 
 /// Maximum size of a request body, in bytes. The API server accepts objects of up to 3 MiB; an
 /// AdmissionReview may contain two.
-const LONGEST: usize = 8 << 20;
+const MAX_BODY_BYTES: usize = 8 << 20;
 
 /// Returns the routes of the webhook. With `external_ray_operator`, an external operator creates the
 /// pods of queued clusters.
-pub(super) fn routes(places: Places, external_ray_operator: bool) -> Router {
+pub(super) fn routes(places: NamespaceCache, external_ray_operator: bool) -> Router {
     let places = Arc::new(places);
     let mutate = move |body: Bytes| async move { mutate(&body, &places, external_ray_operator) };
-    Router::new().route("/mutate", post(mutate)).layer(DefaultBodyLimit::max(LONGEST))
+    Router::new().route("/mutate", post(mutate)).layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
 }
 
-fn mutate(body: &[u8], places: &Places, external_ray_operator: bool) -> Response {
-    match answer(body, places, external_ray_operator) {
+fn mutate(body: &[u8], places: &NamespaceCache, external_ray_operator: bool) -> Response {
+    match respond(body, places, external_ray_operator) {
         Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], answer).into_response(),
         Err(problem) => {
             debug!(problem, "invalid AdmissionReview");
@@ -41,7 +41,7 @@ fn mutate(body: &[u8], places: &Places, external_ray_operator: bool) -> Response
 ///
 /// # Errors
 /// If the AdmissionReview is invalid.
-fn answer(body: &[u8], places: &Places, external_ray_operator: bool) -> Result<Vec<u8>, String> {
+fn respond(body: &[u8], places: &NamespaceCache, external_ray_operator: bool) -> Result<Vec<u8>, String> {
     let review: AdmissionReview<DynamicObject> =
         serde_json::from_slice(body).map_err(|error| format!("reading the AdmissionReview: {error}"))?;
     let request: AdmissionRequest<DynamicObject> =
@@ -51,13 +51,13 @@ fn answer(body: &[u8], places: &Places, external_ray_operator: bool) -> Result<V
         let read = |object| serde_json::to_value(object).map_err(|error| format!("reading the object: {error}"));
         let (object, old) = (read(object)?, request.old_object.as_ref().map(read).transpose()?);
         let namespace = request.namespace.as_deref().unwrap_or_default();
-        let ray_job = places.ray_job_of(namespace, &object);
-        let context = Circumstances {
-            others_make_pods: external_ray_operator,
-            managed: places.managed(namespace, &object, old.is_none(), ray_job.as_deref()),
-            attaches: ray_job.is_some_and(|job| job.spec.attaches()),
+        let ray_job = places.controlling_ray_job(namespace, &object);
+        let context = MutationContext {
+            external_ray_operator,
+            managed: places.management_state(namespace, &object, old.is_none(), ray_job.as_deref()),
+            uses_existing_cluster: ray_job.is_some_and(|job| job.spec.uses_existing_cluster()),
         };
-        if let Some(patch) = defaults::patch(&object, old.as_ref(), context) {
+        if let Some(patch) = mutate::patch(&object, old.as_ref(), context) {
             let patch = serde_json::from_value(patch).map_err(|error| format!("writing the patch: {error}"))?;
             response = response.with_patch(patch).map_err(|error| error.to_string())?;
         }
@@ -86,7 +86,7 @@ mod tests {
                 "oldObject": if operation == "CREATE" { Value::Null } else { object }, "dryRun": false,
             },
         });
-        let answer = answer(review.to_string().as_bytes(), &Places::unseen(), false).expect("an answer");
+        let answer = respond(review.to_string().as_bytes(), &NamespaceCache::empty(), false).expect("an answer");
         serde_json::from_slice(&answer).expect("JSON")
     }
 
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn invalid_review_is_an_error() {
         for body in ["", "{}", "{\"apiVersion\": \"v1\", \"kind\": \"AdmissionReview\"}"] {
-            let problem = answer(body.as_bytes(), &Places::unseen(), false).expect_err("a problem");
+            let problem = respond(body.as_bytes(), &NamespaceCache::empty(), false).expect_err("a problem");
             assert!(problem.starts_with("reading the AdmissionReview: "), "{problem}");
         }
     }

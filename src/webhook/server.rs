@@ -11,20 +11,20 @@ use rustls::sign::CertifiedKey;
 use thiserror::Error;
 use tracing::error;
 
-use super::certificates::provider;
+use super::certificates::crypto_provider;
 
 /// Certificate that is served. TLS handshakes fail until it is set.
 #[derive(Debug, Default)]
-pub(super) struct Served(RwLock<Option<Arc<CertifiedKey>>>);
+pub(super) struct CertResolver(RwLock<Option<Arc<CertifiedKey>>>);
 
-impl Served {
+impl CertResolver {
     /// Replaces the certificate for new connections; existing ones continue.
     pub(super) fn set(&self, key: Arc<CertifiedKey>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(key);
     }
 }
 
-impl ResolvesServerCert for Served {
+impl ResolvesServerCert for CertResolver {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -50,9 +50,9 @@ pub enum ServeError {
 ///
 /// # Errors
 /// If the address can't be bound, or TLS can't be set up.
-pub(super) fn start(address: SocketAddr, served: Arc<Served>, routes: Router) -> Result<(), ServeError> {
+pub(super) fn start(address: SocketAddr, served: Arc<CertResolver>, routes: Router) -> Result<(), ServeError> {
     let listen_error = |source| ServeError::Listen { address, source };
-    let mut config = ServerConfig::builder_with_provider(provider())
+    let mut config = ServerConfig::builder_with_provider(crypto_provider())
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_cert_resolver(served);

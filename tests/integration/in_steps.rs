@@ -83,7 +83,7 @@ fn most_reserved(history: &[Change]) -> String {
         Object::ClusterQueue(queue) => Some(reserved(queue, "cpu")),
         _ => None,
     });
-    let amounts = amounts.map(|amount| Amount::of("cpu", &Quantity(amount)).expect("an amount"));
+    let amounts = amounts.map(|amount| Amount::from_quantity("cpu", &Quantity(amount)).expect("an amount"));
     amounts.max().unwrap_or_default().display("cpu").to_string()
 }
 

@@ -1,5 +1,7 @@
 //! Scenarios on a real control plane. `make test` builds what they need first.
 
+#![allow(clippy::disallowed_methods, reason = "scenarios run in real time")]
+
 mod bad_input;
 mod batch_jobs;
 mod configuration;

@@ -52,7 +52,7 @@ fn is_admitted(workload: &Workload) -> bool {
 fn cpu_held(workload: &Workload) -> usize {
     let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
     let sets = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);
-    let held = sets.filter_map(|set| Amount::of("cpu", set.resource_usage.get("cpu")?).ok());
+    let held = sets.filter_map(|set| Amount::from_quantity("cpu", set.resource_usage.get("cpu")?).ok());
     held.map(|amount| usize::try_from(amount.get()).expect("not below zero")).sum()
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use sluice_api::condition;
-use sluice_jobframework::fitting::UPGRADE_ADMISSIBLE;
+use sluice_jobframework::upgrade_feasibility::UPGRADE_ADMISSIBLE;
 use tokio::process::Command;
 
 use crate::explain::{give, keep};

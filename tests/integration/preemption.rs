@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sluice_api::condition;
 use sluice_api::kueue::scheduling_gate::is_gated;
 use sluice_api::kueue::{Workload, WorkloadPriorityClass};
-use sluice_queue::parts::PARTLY_PREEMPTED;
+use sluice_queue::partial_preemption::PARTIALLY_PREEMPTED;
 
 use crate::rayclusters;
 use sluice_testkit::history::Recorder;
@@ -233,7 +233,7 @@ async fn a_service_loses_its_upgrade_first_and_serves_on() {
     assert_eq!(waiting, pending);
     let why = format!("upgrade to {pending} is pending in LocalQueue user-queue ({serving} keeps serving): ");
     assert!(message.starts_with(&why), "{message}");
-    let (reason, _) = slices_say(&env, PARTLY_PREEMPTED, "False").await.expect("the slice was told to give back");
+    let (reason, _) = slices_say(&env, PARTIALLY_PREEMPTED, "False").await.expect("the slice was told to give back");
     assert_eq!(reason, "Released");
     assert_eq!(slices_say(&env, "Evicted", "True").await, None);
     let told = env.event_about("RayService", "PartiallyPreempted").await;

@@ -8,9 +8,11 @@ use serde_json::{Value, json};
 use sluice_api::condition;
 use sluice_api::kueue::Workload;
 use sluice_api::ray::RayCluster;
-use sluice_api::ray::upgrade_choices::{GIVEN_UP_ANNOTATION, TIMEOUT_ANNOTATION, WHEN_EXCEEDS_ANNOTATION};
-use sluice_jobframework::fitting::UPGRADE_ADMISSIBLE;
-use sluice_jobframework::record::Record;
+use sluice_api::ray::admission_annotations::{
+    ADMISSION_TIMEOUT_ANNOTATION, EXCEEDS_QUOTA_ANNOTATION, TIMED_OUT_ANNOTATION,
+};
+use sluice_jobframework::slice_record::SliceRecord;
+use sluice_jobframework::upgrade_feasibility::UPGRADE_ADMISSIBLE;
 use tokio::sync::mpsc;
 
 use crate::restarts::{Moment, killed_at};
@@ -98,7 +100,7 @@ async fn a_service_is_made_anew_where_there_is_no_room_for_two() {
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
     env.apply_samples().await;
-    annotate(&env, WHEN_EXCEEDS_ANNOTATION, json!("Recreate")).await;
+    annotate(&env, EXCEEDS_QUOTA_ANNOTATION, json!("Recreate")).await;
     let first = env.serves_from("2.52.0").await;
 
     env.set_ray_version("2.53.0").await;
@@ -127,7 +129,7 @@ async fn a_service_that_can_not_be_made_anew_is_left_alone() {
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
     env.apply_samples().await;
-    annotate(&env, WHEN_EXCEEDS_ANNOTATION, json!("Recreate")).await;
+    annotate(&env, EXCEEDS_QUOTA_ANNOTATION, json!("Recreate")).await;
     let first = env.serves_from("2.52.0").await;
 
     // Given a next cluster that is larger than all there is,
@@ -166,7 +168,7 @@ async fn an_upgrade_that_waits_for_too_long_is_given_up_until_another_is_wanted(
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
     env.apply_samples().await;
-    annotate(&env, TIMEOUT_ANNOTATION, json!("8s")).await;
+    annotate(&env, ADMISSION_TIMEOUT_ANNOTATION, json!("8s")).await;
     let first = env.serves_from("2.52.0").await;
 
     // Given an upgrade that finds no room in time, it is taken back, and it is said why;
@@ -179,7 +181,7 @@ async fn an_upgrade_that_waits_for_too_long_is_given_up_until_another_is_wanted(
         let service = env.service().await;
         let held = condition::get(&service.status.clone().unwrap_or_default().conditions, "sluice.dev/UpgradeBlocked")
             .is_some_and(|held| held.reason == "UpgradeAdmissionTimedOut");
-        service.annotations().get(GIVEN_UP_ANNOTATION).cloned().filter(|_| held)
+        service.annotations().get(TIMED_OUT_ANNOTATION).cloned().filter(|_| held)
     })
     .await;
 
@@ -187,13 +189,13 @@ async fn an_upgrade_that_waits_for_too_long_is_given_up_until_another_is_wanted(
     env.set_quota("2", "4Gi").await;
     env.queue_is_seen().await;
     env.only_cluster(&first).await;
-    assert_eq!(env.service().await.annotations().get(GIVEN_UP_ANNOTATION), Some(&given_up));
+    assert_eq!(env.service().await.annotations().get(TIMED_OUT_ANNOTATION), Some(&given_up));
 
     // but another is.
     env.set_ray_version("2.54.0").await;
     let second = env.serves_from("2.54.0").await;
     env.only_cluster(&second).await;
-    assert_eq!(env.service().await.annotations().get(GIVEN_UP_ANNOTATION), None);
+    assert_eq!(env.service().await.annotations().get(TIMED_OUT_ANNOTATION), None);
     let history = intact(&recorder).await;
     assert!(pods_ever(&history, &pending).is_empty(), "what was given up never had a pod");
     let given_up = history.iter().filter_map(|change| match &change.object {
@@ -204,7 +206,7 @@ async fn an_upgrade_that_waits_for_too_long_is_given_up_until_another_is_wanted(
 }
 
 fn takes_a_place(slice: &Workload) -> bool {
-    Record::of(slice).is_some_and(|record| !record.instead_of.is_empty())
+    SliceRecord::from_workload(slice).is_some_and(|record| !record.displaces.is_empty())
 }
 
 fn holds(slice: &Workload) -> bool {
@@ -250,7 +252,7 @@ async fn a_manager_killed_at_any_moment_of_making_a_service_anew_changes_nothing
 
     let scenario = async {
         env.apply_samples().await;
-        annotate(&env, WHEN_EXCEEDS_ANNOTATION, json!("Recreate")).await;
+        annotate(&env, EXCEEDS_QUOTA_ANNOTATION, json!("Recreate")).await;
         env.serves_from("2.52.0").await;
         env.set_ray_version("2.53.0").await;
         let second = env.serves_from("2.53.0").await;

@@ -6,10 +6,10 @@ use std::fmt;
 use kube::ResourceExt;
 use sluice_api::condition;
 use sluice_api::kueue::Workload;
-use sluice_api::ray::upgrade_choices::given_up;
+use sluice_api::ray::admission_annotations::timed_out_cluster_hash;
 use sluice_api::ray::{RayCluster, RayService};
-use sluice_jobframework::record::{Record, Share};
-use sluice_queue::parts::PARTLY_PREEMPTED;
+use sluice_jobframework::slice_record::{PodShare, SliceRecord};
+use sluice_queue::partial_preemption::PARTIALLY_PREEMPTED;
 
 use crate::serving::is_serve_service;
 use sluice_testkit::history::{Change, Object, State};
@@ -196,12 +196,12 @@ impl Coverage {
                     self.seen.insert(History::GrownInPart);
                 }
                 self.seen.extend(preemption(workload));
-                if let Some(record) = Record::of(workload).filter(|_| holds_quota(workload)) {
-                    self.seen.extend((!record.instead_of.is_empty()).then(|| instead(workload)));
+                if let Some(record) = SliceRecord::from_workload(workload).filter(|_| holds_quota(workload)) {
+                    self.seen.extend((!record.displaces.is_empty()).then(|| instead(workload)));
                     self.seen.extend(is_apart(&record).then_some(History::Apart));
                 }
             }
-            Object::RayService(service) if given_up(&service.metadata).is_some() => {
+            Object::RayService(service) if timed_out_cluster_hash(&service.metadata).is_some() => {
                 self.seen.insert(History::GivenUp);
             }
             _ => {}
@@ -273,7 +273,7 @@ fn preemption(slice: &Workload) -> Option<History> {
     if is("Preempted") && is("Evicted") {
         return Some(History::PreemptedWhole);
     }
-    is(PARTLY_PREEMPTED).then_some(History::PreemptedInTheSurge)
+    is(PARTIALLY_PREEMPTED).then_some(History::PreemptedInTheSurge)
 }
 
 /// Whether fewer pods were granted than the slice asks for.
@@ -291,10 +291,10 @@ fn instead(slice: &Workload) -> History {
     if is_of_cluster { History::Renewed } else { History::Recreated }
 }
 
-fn is_apart(record: &Record) -> bool {
+fn is_apart(record: &SliceRecord) -> bool {
     let shares: Vec<_> = record.members.iter().flat_map(|member| &member.pods).collect();
     let differ =
-        |share: &Share| shares.iter().any(|other| other.kind() == share.kind() && other.pod_set != share.pod_set);
+        |share: &PodShare| shares.iter().any(|other| other.kind() == share.kind() && other.pod_set != share.pod_set);
     shares.iter().any(|share| differ(share))
 }
 

@@ -9,10 +9,10 @@ use sluice_api::kueue::cluster_queue::{QueueingStrategy, ResourceGroup};
 use sluice_api::kueue::{ClusterQueue, LocalQueue, PodSet, StopPolicy, Workload};
 use sluice_api::quantity::Amount;
 use sluice_api::ray::RayCluster;
-use sluice_jobframework::record::Record;
-use sluice_queue::parts::PARTLY_PREEMPTED;
+use sluice_jobframework::slice_record::SliceRecord;
+use sluice_queue::partial_admission::GrowthStep;
+use sluice_queue::partial_preemption::PARTIALLY_PREEMPTED;
 use sluice_queue::requests::template_requests;
-use sluice_queue::steps::Step;
 
 use crate::kept_back::kept_back;
 use crate::world::World;
@@ -38,7 +38,7 @@ fn uncovered(state: &State) -> Vec<Breach> {
     let is_paid = |cluster: &RayCluster| {
         let (job, uid) = (job_uid(cluster), cluster.uid().unwrap_or_default());
         let mut slices = slices_of(state, &job).filter(|slice| is_admitted(slice));
-        slices.any(|slice| Record::of(slice).unwrap_or_default().of_cluster(&uid).is_some())
+        slices.any(|slice| SliceRecord::from_workload(slice).unwrap_or_default().member_of_cluster(&uid).is_some())
     };
     let needs_quota =
         |cluster: &RayCluster| cluster.labels().contains_key(QUEUE_NAME) && is_open(cluster) && is_live(cluster);
@@ -72,7 +72,8 @@ fn miscounted(state: &State) -> Vec<Breach> {
 }
 
 pub(crate) fn total(resource: &str, quantity: Option<&sluice_api::quantity::Quantity>) -> Amount {
-    quantity.map_or(Amount::ZERO, |quantity| Amount::of(resource, quantity).expect("a quantity that we wrote"))
+    quantity
+        .map_or(Amount::ZERO, |quantity| Amount::from_quantity(resource, quantity).expect("a quantity that we wrote"))
 }
 
 /// I5: nobody waits for what is there.
@@ -106,7 +107,7 @@ fn left_waiting(world: &World) -> Vec<Breach> {
 fn not_given_back(state: &State) -> impl Iterator<Item = Breach> {
     let is_told = |slice: &&Workload| {
         let conditions = slice.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-        holds_quota(slice) && is_true(conditions, PARTLY_PREEMPTED)
+        holds_quota(slice) && is_true(conditions, PARTIALLY_PREEMPTED)
     };
     let told = state.workloads.values().filter(is_told);
     told.map(|slice| {
@@ -169,8 +170,8 @@ fn fits(state: &State, quotas: &Quotas, queue: &ClusterQueue, workload: &Workloa
 /// The pods of each pod set with which a workload may be granted: all of them, or one of its steps.
 fn enough(workload: &Workload) -> Vec<BTreeMap<String, i32>> {
     let whole: BTreeMap<String, i32> = workload.spec.pod_sets.iter().map(|set| (set.name.clone(), set.count)).collect();
-    let steps = Record::of(workload).unwrap_or_default().steps;
-    let adds = |counts: &mut BTreeMap<String, i32>, step: &Step, times: i64| {
+    let steps = SliceRecord::from_workload(workload).unwrap_or_default().steps;
+    let adds = |counts: &mut BTreeMap<String, i32>, step: &GrowthStep, times: i64| {
         for pods in &step.pods {
             let added = i32::try_from(times * i64::from(pods.count)).expect("a small number");
             *counts.get_mut(&pods.pod_set).expect("a pod set") += added;

@@ -8,11 +8,11 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use sluice_api::kueue::cluster_queue::QueueingStrategy;
 use sluice_api::kueue::{ClusterQueue, LocalQueue, StopPolicy};
-use sluice_engine::world::Object;
-use sluice_engine::{Engine, Halves};
-use sluice_inspect::explain::{Explanation, Stands, Waits, explain};
-use sluice_inspect::rehearsal::{Policy, Rehearsal};
-use sluice_inspect::remedies::{QuotaChange, Remedy};
+use sluice_engine::cluster_state::Object;
+use sluice_engine::{Components, Engine};
+use sluice_inspect::dry_run::{DryRun, PolicyConfig};
+use sluice_inspect::explain::{Explanation, PendingStatus, SliceState, explain};
+use sluice_inspect::remediation::{QuotaChange, Remediation};
 use sluice_inspect::snapshot::Snapshot;
 use sluice_manager::list_objects;
 use sluice_plan::ObjectRef;
@@ -51,8 +51,8 @@ struct Moment {
 
 impl Moment {
     fn engine(&self) -> Engine {
-        let halves = Halves { queue_manager: true, ray_operator: true };
-        Engine::onlooker(halves, Policy::default().queue, self.snapshot.objects().to_vec(), self.now)
+        let halves = Components { queue_manager: true, ray_operator: true };
+        Engine::read_only(halves, PolicyConfig::default().queue, self.snapshot.objects().to_vec(), self.now)
     }
 
     /// All jobs.
@@ -66,12 +66,17 @@ impl Moment {
     }
 
     /// Does what a remedy says to a slice of a job, in a rehearsal; returns what was done, and what that still waits for then.
-    fn follow(&self, job: &ObjectRef, slice: &str, remedy: &Remedy) -> Result<(Done, Option<Waits>), String> {
-        let mut rehearsal = Rehearsal::of(&self.snapshot, &Policy::default(), self.now);
-        rehearsal.rest(|_| ()).map_err(|error| error.to_string())?;
+    fn follow(
+        &self,
+        job: &ObjectRef,
+        slice: &str,
+        remedy: &Remediation,
+    ) -> Result<(Done, Option<PendingStatus>), String> {
+        let mut rehearsal = DryRun::start(&self.snapshot, &PolicyConfig::default(), self.now);
+        rehearsal.run_to_fixpoint(|_| ()).map_err(|error| error.to_string())?;
         let before = self.held_by_others(job, rehearsal.engine());
         let done = self.carry_out(job, remedy, &mut rehearsal)?;
-        rehearsal.rest(|_| ()).map_err(|error| error.to_string())?;
+        rehearsal.run_to_fixpoint(|_| ()).map_err(|error| error.to_string())?;
         let others_grew = self.held_by_others(job, rehearsal.engine()).iter().any(|slice| !before.contains(slice));
         let after = explain(rehearsal.engine(), job);
         let still = after.filter(|after| !holds(after, slice)).as_ref().and_then(waits).map(|(_, waits)| waits.clone());
@@ -81,36 +86,38 @@ impl Moment {
     /// The slices of others that hold quota, and for how many pods.
     fn held_by_others(&self, job: &ObjectRef, engine: &Engine) -> BTreeSet<(String, Vec<i32>)> {
         let others = self.jobs().filter(|other| other != job).filter_map(|other| explain(engine, &other));
-        let slices = others.flat_map(|other| other.slices).filter(|slice| slice.stands == Stands::Holds);
+        let slices = others.flat_map(|other| other.slices).filter(|slice| slice.state == SliceState::Admitted);
         slices.map(|slice| (slice.name, slice.pod_sets.iter().map(|pod_set| pod_set.count).collect())).collect()
     }
 
-    fn carry_out(&self, job: &ObjectRef, remedy: &Remedy, rehearsal: &mut Rehearsal) -> Result<Done, String> {
+    fn carry_out(&self, job: &ObjectRef, remedy: &Remediation, rehearsal: &mut DryRun) -> Result<Done, String> {
         let named = |prefix: &str, suffix: &str| remedy.what.strip_prefix(prefix)?.strip_suffix(suffix);
         if !remedy.quota.is_empty() {
-            rehearsal.put(&self.with_quota(&remedy.quota)?);
+            rehearsal.apply(&self.with_quota(&remedy.quota)?);
             return Ok(Done::QuotaRaised);
         }
         if let Some(name) = named("spec.stopPolicy of ClusterQueue ", " is None") {
-            rehearsal.put(&self.queue(name, |queue| queue.spec.stop_policy = Some(StopPolicy::None))?);
+            rehearsal.apply(&self.queue(name, |queue| queue.spec.stop_policy = Some(StopPolicy::None))?);
             return Ok(Done::QueueStarted);
         }
         if let Some(name) = named("spec.stopPolicy of LocalQueue ", " is None") {
-            rehearsal.put(&self.local_queue(job, name)?);
+            rehearsal.apply(&self.local_queue(job, name)?);
             return Ok(Done::QueueStarted);
         }
         if let Some(name) = named("spec.queueingStrategy of ClusterQueue ", " is BestEffortFIFO") {
             let strategy = Some(QueueingStrategy::BestEffortFIFO);
-            rehearsal.put(&self.queue(name, |queue| queue.spec.queueing_strategy = strategy)?);
+            rehearsal.apply(&self.queue(name, |queue| queue.spec.queueing_strategy = strategy)?);
             return Ok(Done::StrictnessEnded);
         }
         if let Some(head) = named("Workload ", ", which is ahead in the queue, is admitted or deleted") {
             let head = explain(&self.engine(), &workload(head)).ok_or("the head is no job's")?;
-            self.jobs().filter(|other| other.to_string() == head.job).for_each(|other| rehearsal.forget(&other));
+            self.jobs()
+                .filter(|other| other.to_string() == head.job)
+                .for_each(|other| rehearsal.remove_with_dependents(&other));
             return Ok(Done::HeadDeleted);
         }
         if remedy.what.contains(" is released, limited by ") {
-            self.jobs().filter(|other| other != job).for_each(|other| rehearsal.forget(&other));
+            self.jobs().filter(|other| other != job).for_each(|other| rehearsal.remove_with_dependents(&other));
             return Ok(Done::QuotaReleased);
         }
         Ok(Done::Nothing)
@@ -160,14 +167,14 @@ fn workload(key: &str) -> ObjectRef {
 }
 
 /// The newest slice of a job that waits, and for what.
-fn waits(explanation: &Explanation) -> Option<(&str, &Waits)> {
-    let slice = explanation.slices.iter().rev().find(|slice| slice.stands == Stands::Waits)?;
-    Some((&slice.name, slice.waits_for.as_ref()?))
+fn waits(explanation: &Explanation) -> Option<(&str, &PendingStatus)> {
+    let slice = explanation.slices.iter().rev().find(|slice| slice.state == SliceState::Pending)?;
+    Some((&slice.name, slice.pending.as_ref()?))
 }
 
 /// Whether a slice of this name holds quota; another may wait by then for what is wanted next.
 fn holds(explanation: &Explanation, name: &str) -> bool {
-    explanation.slices.iter().any(|slice| slice.name == name && slice.stands == Stands::Holds)
+    explanation.slices.iter().any(|slice| slice.name == name && slice.state == SliceState::Admitted)
 }
 
 /// What is said of each job that waits at this moment, and done about it; with what is wrong with that.
@@ -177,10 +184,10 @@ fn judged(moment: &Moment, tally: &mut BTreeMap<Done, usize>) -> Vec<String> {
     for job in moment.jobs() {
         let Some(before) = explain(&engine, &job) else { continue };
         let Some((slice, waiting)) = waits(&before) else { continue };
-        if waiting.unblocked_by.is_empty() {
+        if waiting.remediations.is_empty() {
             wrong.push(format!("nothing would unblock {job}: {}", waiting.message));
         }
-        for remedy in &waiting.unblocked_by {
+        for remedy in &waiting.remediations {
             match moment.follow(&job, slice, remedy) {
                 Ok((done, after)) => {
                     wrong.extend(after.and_then(|after| still_waits(waiting, remedy, &done, &after)));
@@ -194,13 +201,13 @@ fn judged(moment: &Moment, tally: &mut BTreeMap<Done, usize>) -> Vec<String> {
 }
 
 /// What is wrong if the job waits for the same after that was done.
-fn still_waits(before: &Waits, remedy: &Remedy, done: &Done, after: &Waits) -> Option<String> {
+fn still_waits(before: &PendingStatus, remedy: &Remediation, done: &Done, after: &PendingStatus) -> Option<String> {
     let is_wrong = match done {
         Done::Nothing | Done::ForOthers => false,
         // Then it is its own turn, and it may lack quota.
         Done::QueueStarted | Done::StrictnessEnded | Done::HeadDeleted => after.message == before.message,
         // Then it has what it needs, and it may not be its turn.
-        Done::QuotaRaised | Done::QuotaReleased => !after.short.is_empty(),
+        Done::QuotaRaised | Done::QuotaReleased => !after.shortfalls.is_empty(),
     };
     is_wrong.then(|| format!("{} — {} — and still it waits: {}", before.message, remedy.what, after.message))
 }
@@ -217,7 +224,7 @@ fn looked_at(seed: u64, tally: &mut BTreeMap<Done, usize>) -> Result<Vec<String>
         for step in &script.steps {
             people.perform(&step.act).await.map_err(|error| error.to_string())?;
             calm::rest(world).await?;
-            let snapshot = Snapshot::of(list_objects(&client).await.map_err(|error| error.to_string())?);
+            let snapshot = Snapshot::new(list_objects(&client).await.map_err(|error| error.to_string())?);
             let found = judged(&Moment { snapshot, now: world.time.now() }, tally);
             wrong.extend(found.into_iter().map(|found| format!("after {:?}: {found}", step.act)));
         }

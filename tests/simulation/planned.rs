@@ -8,10 +8,10 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 use sluice_api::quantity::Amount;
-use sluice_inspect::rehearsal::Policy;
-use sluice_inspect::remedies::QuotaChange;
+use sluice_inspect::dry_run::PolicyConfig;
+use sluice_inspect::remediation::QuotaChange;
 use sluice_inspect::snapshot::Snapshot;
-use sluice_inspect::upgrade::{self, UpgradePlan, Verdict, Way};
+use sluice_inspect::upgrade::{self, PlanVerdict, StrategyOutcome, UpgradePlan};
 use sluice_manager::list_objects;
 
 use crate::calm;
@@ -97,9 +97,9 @@ impl Upgrade {
     fn plan(&self) -> Result<UpgradePlan, String> {
         calm::in_world(self.seed, async |world| {
             self.begin(world).await?;
-            let snapshot = Snapshot::of(list_objects(&reliable(world)).await.map_err(|error| error.to_string())?);
+            let snapshot = Snapshot::new(list_objects(&reliable(world)).await.map_err(|error| error.to_string())?);
             let now: Timestamp = world.time.now();
-            upgrade::plan(&snapshot, vec![self.place.service(&self.to)], &Policy::default(), None, now)
+            upgrade::plan(&snapshot, vec![self.place.service(&self.to)], &PolicyConfig::default(), None, now)
                 .map_err(|error| error.to_string())
         })
     }
@@ -152,17 +152,16 @@ impl Upgrade {
     }
 
     /// What doesn't go as the plan says, and what that says.
-    fn wrong(&self) -> Result<(Vec<String>, Verdict), String> {
+    fn wrong(&self) -> Result<(Vec<String>, PlanVerdict), String> {
         let plan = self.plan()?;
-        let way = plan.ways.iter().find(|way| way.asked).ok_or("no way is the one that is asked for")?;
-        let fits = way.verdict == Verdict::Fits;
+        let way = plan.strategies.iter().find(|way| way.requested).ok_or("no way is the one that is asked for")?;
+        let fits = way.verdict == PlanVerdict::Fits;
         let as_it_is = self.with_quota(&[])?;
         let mut wrong = Vec::new();
         if self.exact || fits {
             wrong.extend(judged("as it is", &as_it_is, fits));
         }
-        let least =
-            way.least_quota.as_ref().ok_or_else(|| format!("no quota is told that would be enough:\n{plan}"))?;
+        let least = way.min_quota.as_ref().ok_or_else(|| format!("no quota is told that would be enough:\n{plan}"))?;
         let with_least = self.with_quota(least)?;
         wrong.extend(judged("with the least quota", &with_least, true));
         let came = if fits { &as_it_is } else { &with_least };
@@ -187,7 +186,7 @@ fn judged(what: &str, came: &Came, through: bool) -> Option<String> {
 }
 
 /// What was used, or asked for by pods, beyond the peak that was told.
-fn above_peak(way: &Way, came: &Came) -> Vec<String> {
+fn above_peak(way: &StrategyOutcome, came: &Came) -> Vec<String> {
     let told = |resource: &str, flavor: Option<&str>| {
         let told = way.peak.iter().filter(|told| told.resource == *resource);
         let told = told.filter(|told| flavor.is_none_or(|flavor| told.flavor == flavor));
@@ -201,7 +200,7 @@ fn above_peak(way: &Way, came: &Came) -> Vec<String> {
 }
 
 /// What was told to be used at most, and never was.
-fn below_peak(way: &Way, came: &Came) -> impl Iterator<Item = String> {
+fn below_peak(way: &StrategyOutcome, came: &Came) -> impl Iterator<Item = String> {
     let reached = |flavor: &str, resource: &str| {
         came.peak.get(&(flavor.to_owned(), resource.to_owned())).copied().unwrap_or_default()
     };
@@ -234,7 +233,7 @@ fn asked<'a>(pods: impl Iterator<Item = &'a Value>) -> BTreeMap<String, Amount> 
 }
 
 fn amount(resource: &str, text: &str) -> Amount {
-    Amount::of(resource, &Quantity(text.to_owned())).expect("a quantity")
+    Amount::from_quantity(resource, &Quantity(text.to_owned())).expect("a quantity")
 }
 
 async fn set_quota(world: &Shared, change: &QuotaChange) -> Result<(), kube::Error> {
@@ -303,10 +302,10 @@ fn judge(first: u64, count: u64, upgrade: impl Fn(u64) -> Upgrade + Sync) {
     });
 
     let judged = judged.into_inner().expect("all are done");
-    let of = |wanted: Verdict| {
+    let of = |wanted: PlanVerdict| {
         judged.iter().filter(|(_, judged)| matches!(judged, Ok((_, found)) if *found == wanted)).count()
     };
-    let [fit, wait, never] = [Verdict::Fits, Verdict::Waits, Verdict::Never].map(of);
+    let [fit, wait, never] = [PlanVerdict::Fits, PlanVerdict::Pending, PlanVerdict::Never].map(of);
     println!("{} plans: {fit} fit, {wait} wait, {never} never fit", judged.len());
     let told = judged.iter().filter_map(|(seed, judged)| match judged {
         Ok((wrong, _)) if wrong.is_empty() => None,

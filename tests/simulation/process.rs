@@ -79,10 +79,10 @@ impl Machine {
         let client = wire.client();
         let never = CancellationToken::new();
         let clock = self.world.time.clock();
-        let ended = manager::manage(
+        let ended = manager::run_with_client(
             client,
             clock,
-            TokenKey::known(),
+            TokenKey::insecure(),
             settings,
             Metrics::default(),
             Readiness::default(),

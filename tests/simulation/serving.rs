@@ -10,10 +10,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use sluice_api::condition::is_true;
-use sluice_api::gateway::HTTPRoute;
+use sluice_api::gateway_api::HTTPRoute;
 use sluice_api::ray::{RayCluster, RayService};
-use sluice_jobframework::record::Record;
-use sluice_rayservice::incremental::routes::backends;
+use sluice_jobframework::slice_record::SliceRecord;
+use sluice_rayservice::incremental::http_route::backend_refs;
 use sluice_rayservice::status::SUSPENDING;
 
 use crate::coverage::serving_cluster;
@@ -127,7 +127,7 @@ impl Serving {
         let namespace = route.namespace().unwrap_or_default();
         self.forget_left(state, route, change.gone);
         let mut found = Vec::new();
-        for backend in backends(route).filter(|_| !change.gone) {
+        for backend in backend_refs(route).filter(|_| !change.gone) {
             let Some(cluster) = backend.name.strip_suffix("-serve-svc") else { continue };
             let cluster = format!("{namespace}/{cluster}");
             let share = backend.weight.unwrap_or(1);
@@ -149,7 +149,7 @@ impl Serving {
     /// them, gets them back.
     fn forget_left(&mut self, state: &State, route: &HTTPRoute, gone: bool) {
         let namespace = route.namespace().unwrap_or_default();
-        let clusters = backends(route).filter_map(|backend| backend.name.strip_suffix("-serve-svc"));
+        let clusters = backend_refs(route).filter_map(|backend| backend.name.strip_suffix("-serve-svc"));
         let clusters = clusters.map(|cluster| format!("{namespace}/{cluster}"));
         let now: BTreeSet<String> = clusters.filter(|cluster| !state.ray_services.contains_key(cluster)).collect();
         if now.is_empty() && !gone {
@@ -219,8 +219,8 @@ pub fn is_serve_service(service: &Service) -> bool {
 /// Whether a cluster stops for one that has quota already, as the owner of the service has chosen.
 fn makes_place(state: &State, job: &str, cluster: &RayCluster) -> bool {
     let uid = cluster.uid().unwrap_or_default();
-    let mut records = slices_of(state, job).filter(|slice| holds_quota(slice)).filter_map(Record::of);
-    records.any(|record| record.instead_of.iter().any(|displaced| displaced.uid == uid))
+    let mut records = slices_of(state, job).filter(|slice| holds_quota(slice)).filter_map(SliceRecord::from_workload);
+    records.any(|record| record.displaces.iter().any(|displaced| displaced.uid == uid))
 }
 
 /// Whether nothing has been asked of the service, or taken from it, that ends its serving.

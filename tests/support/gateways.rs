@@ -13,8 +13,8 @@ use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use sluice_api::condition::{self, Verdict};
-use sluice_api::gateway::{ACCEPTED, Gateway, GatewayClass, HTTPRoute, PROGRAMMED, RESOLVED_REFS};
+use sluice_api::condition::{self, ConditionUpdate};
+use sluice_api::gateway_api::{ACCEPTED, Gateway, GatewayClass, HTTPRoute, PROGRAMMED, RESOLVED_REFS};
 use sluice_api::ray::{RayService, RayServiceStatus};
 use tokio::task::JoinSet;
 
@@ -182,7 +182,7 @@ fn conditions<K: Resource, const N: usize>(
     wanted: [(&'static str, bool); N],
 ) -> Option<Vec<Condition>> {
     let changed = wanted.map(|(type_, status)| {
-        let verdict = Verdict {
+        let verdict = ConditionUpdate {
             type_,
             status,
             reason: if status { type_ } else { "BackendNotFound" }.to_owned(),

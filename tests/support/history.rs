@@ -13,7 +13,7 @@ use kube::api::ListParams;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use sluice_api::gateway::HTTPRoute;
+use sluice_api::gateway_api::HTTPRoute;
 use sluice_api::kueue::{ClusterQueue, Cohort, Workload};
 use sluice_api::ray::{RayCluster, RayService};
 use tokio::sync::mpsc;

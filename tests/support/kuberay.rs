@@ -135,7 +135,7 @@ impl Operator {
         let status = service.status.get_or_insert_default();
         let conditions = [("Ready", active.is_some()), ("UpgradeInProgress", active.is_some() && pending.is_some())];
         for (kind, is) in conditions {
-            let verdict = sluice_api::condition::Verdict {
+            let verdict = sluice_api::condition::ConditionUpdate {
                 type_: kind,
                 status: is,
                 reason: kind.to_owned(),

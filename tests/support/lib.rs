@@ -1,6 +1,8 @@
 //! Support for scenarios: a control plane for each test, objects that a user would apply, the recorded history, and the
 //! invariants that every change is checked against.
 
+#![allow(clippy::disallowed_methods, reason = "scenarios run in real time")]
+
 pub mod dashboards;
 pub mod env;
 pub mod gateways;

@@ -137,7 +137,7 @@ impl TestEnv {
     pub async fn finish(&self, name: &str) {
         self.set_status(name, |workload| {
             let mut status = workload.status.clone().unwrap_or_default();
-            let verdict = condition::Verdict {
+            let verdict = condition::ConditionUpdate {
                 type_: "Finished",
                 status: true,
                 reason: "Succeeded".to_owned(),

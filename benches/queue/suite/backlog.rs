@@ -10,13 +10,13 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde_json::json;
 
-use super::clock::{histogram, nanoseconds};
 use super::objects::queue;
 use super::report::Report;
 use super::run::starved;
 use super::scenario::{Job, Scenario};
-use super::world::{Progress, World};
-use super::{Broken, Scale, memory};
+use super::scheduler_clock::{histogram, nanoseconds};
+use super::simulated_cluster::{SimulatedCluster, WorkloadProgress};
+use super::{BenchError, Scale, memory};
 
 const GPU: &str = "nvidia.com/gpu";
 const CPU: &str = "cpu";
@@ -25,21 +25,21 @@ const GPUS: usize = 64;
 /// Lengths of the backlog.
 const LENGTHS: [usize; 5] = [1_000, 3_000, 10_000, 30_000, 100_000];
 /// Number of units released at each length.
-const FREED: usize = 1_000;
+const RELEASES: usize = 1_000;
 /// Number of distinct requests of pending workloads.
 const SHAPES: usize = 1_000;
 /// Largest GPU request. Requests range from one to this, so seven of eight pending workloads do not
 /// fit into one released unit.
-const WIDEST: usize = 8;
+const MAX_GPUS: usize = 8;
 
 /// Measurements at one length of the backlog.
 #[derive(Debug)]
-pub(crate) struct Point {
+pub(crate) struct BacklogPoint {
     /// Number of pending workloads.
-    pub waiting: usize,
+    pub pending: usize,
     /// Time inside the scheduler from a released unit until it makes no more decisions, in
     /// nanoseconds.
-    pub freed: Histogram<u64>,
+    pub release_latency: Histogram<u64>,
     /// Total number of decisions in that time.
     pub decisions: u64,
     /// Total of that time.
@@ -49,22 +49,22 @@ pub(crate) struct Point {
 }
 
 /// Runs the benchmark at all lengths.
-pub(super) fn run(scale: Scale) -> Result<Report, Broken> {
+pub(super) fn run(scale: Scale) -> Result<Report, BenchError> {
     let mut curve = Vec::new();
     let mut last = None;
     for length in LENGTHS {
-        let scenario = scenario(scale.of(length, WIDEST))?;
-        let bytes = memory::per_workload(&scenario)?;
-        let (world, running, point) = freed_one_at_a_time(&scenario, scale.root_of(FREED, WIDEST), bytes)?;
+        let scenario = scenario(scale.scale(length, MAX_GPUS))?;
+        let bytes = memory::bytes_per_workload(&scenario)?;
+        let (world, running, point) = release_one_at_a_time(&scenario, scale.scale_root(RELEASES, MAX_GPUS), bytes)?;
         curve.push(point);
         last = Some((world, running, bytes));
     }
     let Some((mut world, running, bytes)) = last else { unreachable!("LENGTHS is not empty") };
-    run_out(&mut world, running)?;
+    drain(&mut world, running)?;
     Ok(Report {
         name: "backlog",
-        workloads: world.lives.len(),
-        tally: world.tally,
+        workloads: world.workloads.len(),
+        totals: world.totals,
         clock: world.clock,
         makespan: None,
         bytes,
@@ -72,7 +72,7 @@ pub(super) fn run(scale: Scale) -> Result<Report, Broken> {
     })
 }
 
-fn scenario(waiting: usize) -> Result<Scenario, Broken> {
+fn scenario(waiting: usize) -> Result<Scenario, BenchError> {
     let units = i64::try_from(GPUS).unwrap_or(i64::MAX);
     let plenty = 1_000_000_000;
     let queues = vec![queue("cq", 0, vec![(GPU, units), (CPU, plenty)], None, json!({}))?];
@@ -83,60 +83,67 @@ fn scenario(waiting: usize) -> Result<Scenario, Broken> {
 
 fn job(name: String, shape: usize) -> Job {
     let count = |number: usize| i64::try_from(number + 1).unwrap_or(i64::MAX);
-    let requests = vec![(GPU, count(shape % WIDEST)), (CPU, count(shape / WIDEST))];
+    let requests = vec![(GPU, count(shape % MAX_GPUS)), (CPU, count(shape / MAX_GPUS))];
     Job { queue: 0, name, requests, priority: 0, submit_at: 0, run: 1 }
 }
 
-fn freed_one_at_a_time(
+fn release_one_at_a_time(
     scenario: &Scenario,
     times: usize,
     bytes: f64,
-) -> Result<(World, VecDeque<usize>, Point), Broken> {
-    let mut world = World::of(scenario)?;
+) -> Result<(SimulatedCluster, VecDeque<usize>, BacklogPoint), BenchError> {
+    let mut world = SimulatedCluster::new(scenario)?;
     let (holders, line) = scenario.jobs.split_at(GPUS);
     for jobs in [holders, line] {
         for job in jobs {
             world.submit(job.clone())?;
         }
-        world.settle()?;
+        world.run_to_fixpoint()?;
         world.now += 1;
     }
-    let mut running: VecDeque<usize> = std::mem::take(&mut world.started).into();
-    let mut point = Point { waiting: line.len(), freed: histogram()?, decisions: 0, inside: Duration::ZERO, bytes };
+    let mut running: VecDeque<usize> = std::mem::take(&mut world.newly_admitted).into();
+    let mut point = BacklogPoint {
+        pending: line.len(),
+        release_latency: histogram()?,
+        decisions: 0,
+        inside: Duration::ZERO,
+        bytes,
+    };
     for time in 0..times {
-        let (inside, decisions) = (world.clock.inside(), world.clock.decisions);
-        free(&mut world, &mut running)?;
-        let took = world.clock.inside() - inside;
-        point.freed.record(nanoseconds(took))?;
+        let (inside, decisions) = (world.clock.total(), world.clock.decisions);
+        finish_oldest(&mut world, &mut running)?;
+        let took = world.clock.total() - inside;
+        point.release_latency.record(nanoseconds(took))?;
         point.inside += took;
         point.decisions += world.clock.decisions - decisions;
-        for admitted in std::mem::take(&mut world.started) {
+        for admitted in std::mem::take(&mut world.newly_admitted) {
             running.push_back(admitted);
-            let like = world.lives[admitted].job.clone();
+            let like = world.workloads[admitted].job.clone();
             world.submit(Job { name: format!("again-{time}-{admitted}"), ..like })?;
         }
-        world.settle()?;
-        running.extend(world.started.drain(..));
+        world.run_to_fixpoint()?;
+        running.extend(world.newly_admitted.drain(..));
     }
     Ok((world, running, point))
 }
 
 /// Finishes the workload that has run longest.
-fn free(world: &mut World, running: &mut VecDeque<usize>) -> Result<(), Broken> {
+fn finish_oldest(world: &mut SimulatedCluster, running: &mut VecDeque<usize>) -> Result<(), BenchError> {
     world.now += 1;
-    let Some(index) = running.pop_front().filter(|index| matches!(world.lives[*index].progress, Progress::Running(_)))
+    let Some(index) =
+        running.pop_front().filter(|index| matches!(world.workloads[*index].progress, WorkloadProgress::Running(_)))
     else {
         return Err(starved(world));
     };
     world.finish(index)?;
-    world.settle()
+    world.run_to_fixpoint()
 }
 
 /// Runs until the backlog is empty and all workloads have finished.
-fn run_out(world: &mut World, mut running: VecDeque<usize>) -> Result<(), Broken> {
-    while world.tally.finished < world.lives.len() {
-        free(world, &mut running)?;
-        running.extend(world.started.drain(..));
+fn drain(world: &mut SimulatedCluster, mut running: VecDeque<usize>) -> Result<(), BenchError> {
+    while world.totals.finished < world.workloads.len() {
+        finish_oldest(world, &mut running)?;
+        running.extend(world.newly_admitted.drain(..));
     }
     Ok(())
 }

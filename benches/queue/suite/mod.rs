@@ -8,15 +8,15 @@
 //! excluded.
 
 mod backlog;
-mod book;
-mod clock;
 mod memory;
 mod objects;
 mod report;
 mod run;
 mod scenario;
+mod scheduler_clock;
 mod shapes;
-mod world;
+mod simulated_cluster;
+mod usage_audit;
 
 use clap::ValueEnum;
 
@@ -42,12 +42,12 @@ pub struct Scale(pub f64);
 
 impl Scale {
     /// Scales `full`, the number in the whole shape; returns at least `least`.
-    fn of(self, full: usize, least: usize) -> usize {
+    fn scale(self, full: usize, least: usize) -> usize {
         scaled(full, self.0).max(least)
     }
 
     /// Like [`Self::of`], for each of two numbers whose product is scaled.
-    fn root_of(self, full: usize, least: usize) -> usize {
+    fn scale_root(self, full: usize, least: usize) -> usize {
         scaled(full, self.0.sqrt()).max(least)
     }
 }
@@ -59,7 +59,7 @@ fn scaled(full: usize, factor: f64) -> usize {
 
 /// Error in a run: a bug in the scheduler or in the benchmark.
 #[derive(Debug, thiserror::Error)]
-pub enum Broken {
+pub enum BenchError {
     /// An object of the scenario is invalid.
     #[error("failed to build an object of the scenario: {0}")]
     Object(#[from] serde_json::Error),
@@ -79,7 +79,7 @@ pub enum Broken {
     },
     /// A decision that the scenario cannot cause, or about an unknown object.
     #[error("at {at} ms the scheduler made an unexpected decision: {effect}")]
-    Unexpected {
+    UnexpectedDecision {
         /// Virtual time in milliseconds.
         at: i64,
         /// The decision.
@@ -87,7 +87,7 @@ pub enum Broken {
     },
     /// Applying decisions leads to new decisions without end.
     #[error("at {at} ms the scheduler does not converge")]
-    Restless {
+    DidNotConverge {
         /// Virtual time in milliseconds.
         at: i64,
     },
@@ -119,11 +119,11 @@ pub enum Broken {
 ///
 /// # Errors
 /// If the scheduler violates an invariant; see [`Broken`].
-pub fn run(shape: Shape, scale: Scale) -> Result<Report, Broken> {
+pub fn run(shape: Shape, scale: Scale) -> Result<Report, BenchError> {
     match shape {
-        Shape::Baseline => run::to_the_end("baseline", &shapes::baseline(scale)?),
-        Shape::LargeScale => run::to_the_end("large-scale", &shapes::large_scale(scale)?),
-        Shape::FairSharing => run::to_the_end("fair-sharing", &shapes::fair_sharing(scale)?),
+        Shape::Baseline => run::run_scenario("baseline", &shapes::baseline(scale)?),
+        Shape::LargeScale => run::run_scenario("large-scale", &shapes::large_scale(scale)?),
+        Shape::FairSharing => run::run_scenario("fair-sharing", &shapes::fair_sharing(scale)?),
         Shape::Backlog => backlog::run(scale),
     }
 }

@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
-use sluice_api::condition::{self, Verdict};
+use sluice_api::condition::{self, ConditionUpdate};
 use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, names};
 
-use super::Broken;
+use super::BenchError;
 use super::scenario::{Job, Queue, Units};
 
 /// The only ResourceFlavor.
@@ -15,7 +15,7 @@ const FLAVOR: &str = "default";
 const LOCAL_QUEUE: &str = "queue";
 
 /// Converts virtual time in milliseconds to a timestamp.
-pub(super) fn at(millisecond: i64) -> Timestamp {
+pub(super) fn timestamp(millisecond: i64) -> Timestamp {
     Timestamp::from_millisecond(millisecond).unwrap_or(Timestamp::MAX)
 }
 
@@ -31,7 +31,7 @@ pub(super) fn queue(
     nominal: Units,
     borrow: Option<i64>,
     rest: Value,
-) -> Result<Queue, Broken> {
+) -> Result<Queue, BenchError> {
     let resources: Vec<&str> = nominal.iter().map(|(resource, _)| *resource).collect();
     let quotas: Vec<Value> = nominal
         .iter()
@@ -50,16 +50,16 @@ pub(super) fn queue(
     let mut object = ClusterQueue::new(name, serde_json::from_value(spec)?);
     object.metadata.generation = Some(1);
     let most = borrow.map(|limit| nominal.iter().map(|(resource, units)| (*resource, units + limit)).collect());
-    Ok(Queue { object, tree, nominal, most })
+    Ok(Queue { object, tree, nominal, max_usage: most })
 }
 
-pub(super) fn cohort(name: &str, spec: Value) -> Result<Cohort, Broken> {
+pub(super) fn cohort(name: &str, spec: Value) -> Result<Cohort, BenchError> {
     let mut object = Cohort::new(name, serde_json::from_value(spec)?);
     object.metadata.generation = Some(1);
     Ok(object)
 }
 
-pub(super) fn local_queue(queue: &Queue) -> Result<LocalQueue, Broken> {
+pub(super) fn local_queue(queue: &Queue) -> Result<LocalQueue, BenchError> {
     let mut object = LocalQueue::new(LOCAL_QUEUE, serde_json::from_value(json!({"clusterQueue": queue.name()}))?);
     object.metadata.namespace = Some(queue.name().to_owned());
     object.metadata.generation = Some(1);
@@ -67,7 +67,7 @@ pub(super) fn local_queue(queue: &Queue) -> Result<LocalQueue, Broken> {
 }
 
 /// Builds a workload of one pod, created at `now`.
-pub(super) fn workload(job: &Job, namespace: &str, now: Timestamp) -> Result<Workload, Broken> {
+pub(super) fn workload(job: &Job, namespace: &str, now: Timestamp) -> Result<Workload, BenchError> {
     let requests: Value = job.requests.iter().map(|(resource, units)| (*resource, units.to_string())).collect();
     let container = json!({"name": "main", "image": "work", "resources": {"requests": requests}});
     let mut object = Workload::new(
@@ -88,7 +88,7 @@ pub(super) fn workload(job: &Job, namespace: &str, now: Timestamp) -> Result<Wor
 /// Returns the workload, finished at `now`.
 pub(super) fn finished(workload: &Workload, now: Timestamp) -> Workload {
     let mut object = workload.clone();
-    let verdict = Verdict {
+    let verdict = ConditionUpdate {
         type_: names::FINISHED,
         status: true,
         reason: names::finished_reason::SUCCEEDED.into(),

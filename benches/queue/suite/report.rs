@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
-use super::backlog::Point;
-use super::clock::Clock;
+use super::backlog::BacklogPoint;
 use super::scenario::float;
-use super::world::Tally;
+use super::scheduler_clock::SchedulerClock;
+use super::simulated_cluster::RunTotals;
 
 /// Results of a run.
 #[derive(Debug)]
 pub struct Report {
     pub(super) name: &'static str,
     pub(super) workloads: usize,
-    pub(super) tally: Tally,
-    pub(super) clock: Clock,
+    pub(super) totals: RunTotals,
+    pub(super) clock: SchedulerClock,
     /// `None` if workloads have no given run time.
     pub(super) makespan: Option<Makespan>,
     /// Bytes that the scheduler keeps for each workload.
     pub(super) bytes: f64,
     /// Measurements by length of the backlog; empty for other shapes.
-    pub(super) curve: Vec<Point>,
+    pub(super) curve: Vec<BacklogPoint>,
 }
 
 /// Duration of the run, in milliseconds of virtual time.
@@ -36,22 +36,22 @@ pub(super) struct Makespan {
 
 impl Report {
     fn rows(&self) -> Vec<(&'static str, String)> {
-        let (tally, clock) = (&self.tally, &self.clock);
-        let per_second = decimal(clock.decisions) / clock.inside().as_secs_f64();
+        let (tally, clock) = (&self.totals, &self.clock);
+        let per_second = decimal(clock.decisions) / clock.total().as_secs_f64();
         let mut rows = vec![
             ("workloads", self.workloads.to_string()),
             ("admissions", tally.admissions.to_string()),
             ("evictions", tally.evictions.to_string()),
             ("decisions", clock.decisions.to_string()),
-            ("inside the scheduler", format!("{:.3} s", clock.inside().as_secs_f64())),
+            ("inside the scheduler", format!("{:.3} s", clock.total().as_secs_f64())),
         ];
-        rows.extend(clock.parts.iter().map(|(part, (count, time))| {
+        rows.extend(clock.operations.iter().map(|(part, (count, time))| {
             let each = microseconds(time.div_f64(decimal(*count)));
             (part.name(), format!("{count} × {each} = {:.3} s", time.as_secs_f64()))
         }));
         rows.extend([
             ("decisions per second", format!("{per_second:.0}")),
-            ("time per decision", microseconds(clock.inside().div_f64(decimal(clock.decisions.max(1))))),
+            ("time per decision", microseconds(clock.total().div_f64(decimal(clock.decisions.max(1))))),
             ("cycle, median", quantile(&clock.cycle, 0.5)),
             ("cycle, p99", quantile(&clock.cycle, 0.99)),
             ("cycle, longest", quantile(&clock.cycle, 1.0)),
@@ -103,9 +103,9 @@ pub fn table(report: &Report) -> String {
     for point in &report.curve {
         text += &format!(
             "  {:>10}{:>14}{:>14}{:>14}{:>14}{:>10.0}\n",
-            point.waiting,
-            quantile(&point.freed, 0.5),
-            quantile(&point.freed, 0.99),
+            point.pending,
+            quantile(&point.release_latency, 0.5),
+            quantile(&point.release_latency, 0.99),
             point.decisions,
             microseconds(point.inside.div_f64(decimal(point.decisions.max(1)))),
             point.bytes

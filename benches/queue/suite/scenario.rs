@@ -23,7 +23,7 @@ pub(super) struct Queue {
     pub(super) tree: usize,
     pub(super) nominal: Units,
     /// Its maximum usage; `None` if only the quota of the tree limits it.
-    pub(super) most: Option<Units>,
+    pub(super) max_usage: Option<Units>,
 }
 
 impl Queue {
@@ -50,13 +50,13 @@ impl Scenario {
     /// Returns a lower bound on the makespan, in milliseconds, if only quota limits it: for each
     /// tree and resource, the work submitted from some time on must run after that time. If
     /// `arrivals` is false, all workloads count as submitted at the start.
-    pub(super) fn bound(&self, arrivals: bool) -> f64 {
+    pub(super) fn makespan_bound(&self, arrivals: bool) -> f64 {
         let trees = self.queues.iter().map(|queue| queue.tree + 1).max().unwrap_or(0);
         (0..trees).map(|tree| self.tree_bound(tree, arrivals)).fold(0.0, f64::max)
     }
 
     /// Returns the total units of quota.
-    pub(super) fn quota(&self) -> i64 {
+    pub(super) fn total_quota(&self) -> i64 {
         self.queues.iter().flat_map(|queue| &queue.nominal).map(|(_, units)| units).sum()
     }
 

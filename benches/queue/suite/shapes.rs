@@ -5,12 +5,12 @@ use sluice_queue::settings::{FairSharing, Settings};
 
 use super::objects::{cohort, queue};
 use super::scenario::{Job, Scenario};
-use super::{Broken, Scale};
+use super::{BenchError, Scale};
 
 const CPU: &str = "cpu";
 
 /// Workloads of one size in one ClusterQueue.
-struct Class {
+struct WorkloadClass {
     name: &'static str,
     count: usize,
     cpu: i64,
@@ -18,21 +18,21 @@ struct Class {
     /// Run time in milliseconds.
     run: i64,
     /// Submission interval in milliseconds.
-    every: i64,
+    interval: i64,
     /// Start of the first interval, in milliseconds.
-    from: i64,
+    start: i64,
 }
 
-impl Class {
+impl WorkloadClass {
     /// Generates the jobs as in Kueue's generator, which waits before each one (kueue v0.19.2
     /// `test/performance/scheduler/runner/generator/generator.go`).
     fn jobs(&self, queue: usize, scale: Scale) -> impl Iterator<Item = Job> {
-        (0..scale.root_of(self.count, 1)).map(move |number| Job {
+        (0..scale.scale_root(self.count, 1)).map(move |number| Job {
             queue,
             name: format!("{}-{number}", self.name),
             requests: vec![(CPU, self.cpu)],
             priority: self.priority,
-            submit_at: self.from + self.every * (i64::try_from(number).unwrap_or(i64::MAX - 1) + 1),
+            submit_at: self.start + self.interval * (i64::try_from(number).unwrap_or(i64::MAX - 1) + 1),
             run: self.run,
         })
     }
@@ -40,30 +40,30 @@ impl Class {
 
 /// Kueue's scheduler test (kueue v0.19.2
 /// `test/performance/scheduler/configs/baseline/generator.yaml`).
-pub(super) fn baseline(scale: Scale) -> Result<Scenario, Broken> {
+pub(super) fn baseline(scale: Scale) -> Result<Scenario, BenchError> {
     let classes = [
-        Class { name: "small", count: 350, cpu: 1, priority: 50, run: 200, every: 100, from: 0 },
-        Class { name: "medium", count: 100, cpu: 5, priority: 100, run: 500, every: 500, from: 0 },
-        Class { name: "large", count: 50, cpu: 20, priority: 200, run: 1000, every: 1200, from: 0 },
+        WorkloadClass { name: "small", count: 350, cpu: 1, priority: 50, run: 200, interval: 100, start: 0 },
+        WorkloadClass { name: "medium", count: 100, cpu: 5, priority: 100, run: 500, interval: 500, start: 0 },
+        WorkloadClass { name: "large", count: 50, cpu: 20, priority: 200, run: 1000, interval: 1200, start: 0 },
     ];
     cohorts(5, 6, &classes, scale)
 }
 
 /// The same with more queues (kueue v0.19.2
 /// `test/performance/scheduler/configs/large-scale/generator.yaml`).
-pub(super) fn large_scale(scale: Scale) -> Result<Scenario, Broken> {
+pub(super) fn large_scale(scale: Scale) -> Result<Scenario, BenchError> {
     let classes = [
-        Class { name: "small", count: 35, cpu: 1, priority: 50, run: 150, every: 60, from: 0 },
-        Class { name: "medium", count: 11, cpu: 5, priority: 100, run: 350, every: 300, from: 0 },
-        Class { name: "large", count: 4, cpu: 20, priority: 200, run: 700, every: 700, from: 0 },
+        WorkloadClass { name: "small", count: 35, cpu: 1, priority: 50, run: 150, interval: 60, start: 0 },
+        WorkloadClass { name: "medium", count: 11, cpu: 5, priority: 100, run: 350, interval: 300, start: 0 },
+        WorkloadClass { name: "large", count: 4, cpu: 20, priority: 200, run: 700, interval: 700, start: 0 },
     ];
     cohorts(10, 100, &classes, scale)
 }
 
-fn cohorts(cohorts: usize, queues: usize, classes: &[Class], scale: Scale) -> Result<Scenario, Broken> {
+fn cohorts(cohorts: usize, queues: usize, classes: &[WorkloadClass], scale: Scale) -> Result<Scenario, BenchError> {
     let mut scenario = Scenario::default();
     for tree in 0..cohorts {
-        for number in 0..scale.root_of(queues, 2) {
+        for number in 0..scale.scale_root(queues, 2) {
             let spec = json!({
                 "cohortName": format!("cohort-{tree}"),
                 "preemption": {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"},
@@ -79,12 +79,12 @@ fn cohorts(cohorts: usize, queues: usize, classes: &[Class], scale: Scale) -> Re
 /// One tree of 10 departments with 100 teams each, with weights at both levels. Every other team
 /// requests more than its nominal quota from the start. The others submit later, when their quota
 /// is lent out.
-pub(super) fn fair_sharing(scale: Scale) -> Result<Scenario, Broken> {
+pub(super) fn fair_sharing(scale: Scale) -> Result<Scenario, BenchError> {
     let busy = [
-        Class { name: "narrow", count: 40, cpu: 2, priority: 0, run: 300, every: 10, from: 0 },
-        Class { name: "wide", count: 10, cpu: 4, priority: 0, run: 300, every: 30, from: 0 },
+        WorkloadClass { name: "narrow", count: 40, cpu: 2, priority: 0, run: 300, interval: 10, start: 0 },
+        WorkloadClass { name: "wide", count: 10, cpu: 4, priority: 0, run: 300, interval: 30, start: 0 },
     ];
-    let late = [Class { name: "late", count: 15, cpu: 4, priority: 0, run: 400, every: 40, from: 500 }];
+    let late = [WorkloadClass { name: "late", count: 15, cpu: 4, priority: 0, run: 400, interval: 40, start: 500 }];
     let settings = Settings { fair_sharing: Some(FairSharing::default()), ..Settings::default() };
     let mut scenario = Scenario { settings, ..Scenario::default() };
     scenario.cohorts.push(cohort("company", json!({}))?);
@@ -92,7 +92,7 @@ pub(super) fn fair_sharing(scale: Scale) -> Result<Scenario, Broken> {
         let weight = (1 + department % 3).to_string();
         let name = format!("department-{department}");
         scenario.cohorts.push(cohort(&name, json!({"parentName": "company", "fairSharing": {"weight": weight}}))?);
-        for number in 0..scale.root_of(100, 2) {
+        for number in 0..scale.scale_root(100, 2) {
             let weight = [1, 2, 4, 1, 3][number % 5].to_string();
             let spec = json!({
                 "cohortName": name,
@@ -101,7 +101,7 @@ pub(super) fn fair_sharing(scale: Scale) -> Result<Scenario, Broken> {
             });
             let index = scenario.queues.len();
             scenario.queues.push(queue(&format!("team-{department}-{number}"), 0, vec![(CPU, 8)], None, spec)?);
-            let classes: &[Class] = if number % 2 == 0 { &busy } else { &late };
+            let classes: &[WorkloadClass] = if number % 2 == 0 { &busy } else { &late };
             scenario.jobs.extend(classes.iter().flat_map(|class| class.jobs(index, scale)));
         }
     }

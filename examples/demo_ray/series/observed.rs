@@ -180,7 +180,7 @@ fn quota(queue: &ClusterQueue) -> f64 {
 }
 
 fn cores(quantity: &Quantity) -> f64 {
-    in_cores(Amount::of(CPU, quantity).unwrap_or_default().get())
+    in_cores(Amount::from_quantity(CPU, quantity).unwrap_or_default().get())
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a few cores")]

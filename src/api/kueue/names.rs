@@ -14,7 +14,7 @@ pub const MANAGED_LABEL: &str = "kueue.x-k8s.io/managed";
 pub const POD_SET_LABEL: &str = "kueue.x-k8s.io/podset";
 /// Label of a pod: hash of its scheduling requirements. Usage is computed from it, because the
 /// template of the pod's group may have changed since the pod was created.
-pub const SHAPE_LABEL: &str = "sluice.dev/shape";
+pub const SCHEDULING_HASH_LABEL: &str = "sluice.dev/shape";
 /// Label of a pod: name of the ClusterQueue that it is admitted by.
 pub const CLUSTER_QUEUE_LABEL: &str = "kueue.x-k8s.io/cluster-queue-name";
 /// Label of a pod: name of the LocalQueue that its job was submitted to.

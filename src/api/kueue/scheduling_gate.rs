@@ -7,16 +7,16 @@ use super::names::ELASTIC_JOB_GATE;
 
 /// Returns whether the pod has the gate.
 pub fn is_gated(pod: &Pod) -> bool {
-    pod.spec.as_ref().is_some_and(has)
+    pod.spec.as_ref().is_some_and(has_gate)
 }
 
 /// Returns whether a pod created from this spec has the gate.
-pub fn has(pod: &PodSpec) -> bool {
+pub fn has_gate(pod: &PodSpec) -> bool {
     pod.scheduling_gates.iter().flatten().any(|gate| gate.name == ELASTIC_JOB_GATE)
 }
 
 /// Adds or removes the gate. Gates of other controllers are kept.
-pub fn set(pod: &mut PodSpec, gated: bool) {
+pub fn set_gated(pod: &mut PodSpec, gated: bool) {
     let mut gates = pod.scheduling_gates.take().unwrap_or_default();
     gates.retain(|gate| gate.name != ELASTIC_JOB_GATE);
     if gated {
@@ -43,7 +43,7 @@ mod tests {
     #[case::opened_next_to_another_gate(&["topology", ELASTIC_JOB_GATE], false, &["topology"])]
     fn set_changes_only_the_elastic_job_gate(#[case] before: &[&str], #[case] gated: bool, #[case] after: &[&str]) {
         let mut spec = pod(before);
-        set(&mut spec, gated);
+        set_gated(&mut spec, gated);
 
         let gates: Vec<&str> = spec.scheduling_gates.iter().flatten().map(|gate| gate.name.as_str()).collect();
         assert_eq!(gates, after);

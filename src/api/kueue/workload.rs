@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::schema::{self, DNS_SUBDOMAIN};
 use super::workload_status::WorkloadStatus;
-use crate::shared::SharedJson;
+use crate::raw_json::RawJson;
 
 /// Pattern of a DNS label (RFC 1123), as which pod sets are named.
 pub(super) const DNS_LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
@@ -141,7 +141,7 @@ fn one() -> i32 {
 /// Pod template that is stored as submitted, and decoded only where it is read.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub struct PodTemplate(#[schemars(schema_with = "schema::opaque_object")] pub SharedJson);
+pub struct PodTemplate(#[schemars(schema_with = "schema::opaque_object")] pub RawJson);
 
 impl PodTemplate {
     /// Wraps a template.

@@ -42,7 +42,7 @@ pub const HEAD_GROUP: &str = "headgroup";
 /// Annotation of a RayCluster or pod template: keeps the container's command unchanged.
 pub const OVERWRITE_COMMAND_ANNOTATION: &str = "ray.io/overwrite-container-cmd";
 /// Annotation of a RayCluster: once the cluster is provisioned, a deleted head is not recreated.
-pub const KEEP_HEAD_DOWN_ANNOTATION: &str = "ray.io/disable-provisioned-head-restart";
+pub const DISABLE_HEAD_RESTART_ANNOTATION: &str = "ray.io/disable-provisioned-head-restart";
 /// Annotation of a RayCluster: creates a serve Service for it.
 pub const SERVE_SERVICE_ANNOTATION: &str = "ray.io/enable-serve-service";
 /// Annotation of a RayCluster: enables GCS fault tolerance with the Redis that the head's
@@ -52,7 +52,7 @@ pub const FAULT_TOLERANCE_ANNOTATION: &str = "ray.io/ft-enabled";
 pub const STORAGE_NAMESPACE_ANNOTATION: &str = "ray.io/external-storage-namespace";
 /// Annotation of a RayCluster: time after which its deletion no longer waits for the Redis cleanup,
 /// in seconds.
-pub const FAULT_TOLERANCE_DELETION_ANNOTATION: &str = "ray.io/gcs-ft-deletion-timeout";
+pub const REDIS_CLEANUP_TIMEOUT_ANNOTATION: &str = "ray.io/gcs-ft-deletion-timeout";
 /// Annotation of a head pod: hash of the spec that it was created from.
 pub const RECREATE_HASH_ANNOTATION: &str = "ray.io/upgrade-strategy-recreate-hash";
 /// Annotation of created objects: version of the operator that created them.
@@ -85,7 +85,7 @@ pub const HEAD_POD_READY: &str = "HeadPodReady";
 /// Condition of a RayCluster, present only while True: creating or deleting pods failed.
 pub const REPLICA_FAILURE: &str = "ReplicaFailure";
 /// Condition of a RayCluster: all its pods have been ready once since it was created or resumed.
-pub const PROVISIONED: &str = "RayClusterProvisioned";
+pub const CLUSTER_PROVISIONED: &str = "RayClusterProvisioned";
 /// Condition of a RayCluster: all its pods are being deleted, even if the spec changes meanwhile.
 pub const CLUSTER_SUSPENDING: &str = "RayClusterSuspending";
 /// Condition of a RayCluster: it is suspended and has no pods.

@@ -5,13 +5,13 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::shared::SharedJson;
+use crate::raw_json::RawJson;
 
 /// Pod template that is kept as submitted, so that fields unknown to this version of the Kubernetes
 /// types are preserved.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct PodTemplate(pub SharedJson);
+pub struct PodTemplate(pub RawJson);
 
 impl PodTemplate {
     /// Returns the PriorityClass name of the pods. None if it is unset or empty.

@@ -64,27 +64,27 @@ pub struct RayJobStatus {
 
 /// Submitter of a RayJob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Submission {
+pub enum SubmitterKind {
     /// A batch/v1 Job.
-    Job,
+    BatchJob,
     /// A sidecar container of the head pod.
     Sidecar,
     /// A mode without a pod, such as an HTTP request of KubeRay or an interactive user.
-    Other,
+    NoPod,
 }
 
 impl RayJobSpec {
     /// Returns the submitter that `submission_mode` selects.
-    pub fn submission(&self) -> Submission {
+    pub fn submitter_kind(&self) -> SubmitterKind {
         match self.submission_mode.as_deref() {
-            None | Some("" | "K8sJobMode") => Submission::Job,
-            Some("SidecarMode") => Submission::Sidecar,
-            Some(_) => Submission::Other,
+            None | Some("" | "K8sJobMode") => SubmitterKind::BatchJob,
+            Some("SidecarMode") => SubmitterKind::Sidecar,
+            Some(_) => SubmitterKind::NoPod,
         }
     }
 
     /// Returns whether the job is submitted to an existing cluster.
-    pub fn attaches(&self) -> bool {
+    pub fn uses_existing_cluster(&self) -> bool {
         !self.cluster_selector.is_empty()
     }
 }

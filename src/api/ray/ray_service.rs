@@ -96,7 +96,7 @@ pub struct RayServiceSpec {
 pub struct RayServiceUpgradeStrategy {
     /// Upgrade strategy. Defaults to NewCluster.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "upgrade_type")]
+    #[schemars(schema_with = "upgrade_type_schema")]
     pub type_: Option<UpgradeType>,
     /// Options of an incremental upgrade. Required for NewClusterWithIncrementalUpgrade.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,10 +116,10 @@ pub enum UpgradeType {
     /// Unknown value. KubeRay's CRD accepts any, so it must deserialize: one object that does not
     /// would make every list of RayServices fail.
     #[serde(untagged)]
-    Other(String),
+    Unknown(String),
 }
 
-fn upgrade_type(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+fn upgrade_type_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "type": "string",
         "description": "Upgrade strategy. Defaults to NewCluster.",

@@ -245,6 +245,6 @@ fn required_fields_are_those_of_kuberay(#[case] schema: Value, #[case] path: &st
 #[test]
 fn unknown_upgrade_strategy_deserializes() {
     let strategy: RayServiceUpgradeStrategy = serde_json::from_value(json!({"type": "Blue"})).expect("it can be read");
-    assert_eq!(strategy.type_, Some(UpgradeType::Other("Blue".into())));
+    assert_eq!(strategy.type_, Some(UpgradeType::Unknown("Blue".into())));
     assert_eq!(round_trip::<RayServiceUpgradeStrategy>(&json!({"type": "None"})), json!({"type": "None"}));
 }

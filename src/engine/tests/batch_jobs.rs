@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
-use super::jobs::{control_plane, meta, put_cluster, set_quota};
+use super::fixtures::{control_plane, job_metadata, put_cluster, set_quota};
 use sluice_api::condition;
 use sluice_api::kueue::names;
 use sluice_queue::Settings;
@@ -12,7 +12,7 @@ use sluice_queue::Settings;
 /// webhook.
 fn put_job(plane: &mut ControlPlane, name: &str, class: &str, spec: Value) {
     let container = json!({"name": "work", "image": "work", "resources": {"requests": {"cpu": "1"}}});
-    let mut object = json!({"metadata": meta(name, class), "spec": {
+    let mut object = json!({"metadata": job_metadata(name, class), "spec": {
         "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
     }});
     for (field, value) in spec.as_object().expect("fields") {
@@ -21,7 +21,7 @@ fn put_job(plane: &mut ControlPlane, name: &str, class: &str, spec: Value) {
     plane.apply("Job", object);
 }
 
-fn is_finished(plane: &ControlPlane, job: &str) -> Option<String> {
+fn finished_reason(plane: &ControlPlane, job: &str) -> Option<String> {
     let conditions = plane.workload(job).status.unwrap_or_default().conditions;
     condition::get(&conditions, names::FINISHED).map(|found| found.reason.clone())
 }
@@ -31,24 +31,24 @@ fn job_is_admitted_runs_and_finishes() {
     // Given less quota than a Job needs, then it has no pods and reports why;
     let mut plane = control_plane(Settings::default(), "1");
     put_job(&mut plane, "sum", "low", json!({"parallelism": 2, "completions": 2}));
-    plane.play(10);
+    plane.advance(10);
     assert_eq!(plane.running_and_gated("sum"), (0, 0));
     assert_eq!(plane.object("Job", "sum")["spec"]["suspend"], true);
-    assert!(plane.waits_for("Job", "sum").contains("cpu"), "{}", plane.waits_for("Job", "sum"));
+    assert!(plane.pending_message("Job", "sum").contains("cpu"), "{}", plane.pending_message("Job", "sum"));
 
     // with enough it runs,
     set_quota(&mut plane, "2");
-    plane.play(10);
+    plane.advance(10);
     assert_eq!(plane.running_and_gated("sum"), (2, 0));
-    assert_eq!(plane.says("sum", names::ADMITTED), Some(("True".into(), "Admitted".into())));
+    assert_eq!(plane.slice_condition("sum", names::ADMITTED), Some(("True".into(), "Admitted".into())));
 
     // and its quota is released when it finishes.
     plane.complete_pods("sum");
-    plane.play(10);
-    assert_eq!(is_finished(&plane, "sum").as_deref(), Some("Succeeded"));
+    plane.advance(10);
+    assert_eq!(finished_reason(&plane, "sum").as_deref(), Some("Succeeded"));
     put_cluster(&mut plane, "next", "low", 1);
-    plane.play(10);
-    assert_eq!(plane.pods("next"), 2);
+    plane.advance(10);
+    assert_eq!(plane.ungated_pod_count("next"), 2);
 }
 
 #[test]
@@ -56,14 +56,14 @@ fn quota_is_released_as_pods_of_a_job_complete() {
     // Given a Job with parallelism 3 and completions 4,
     let mut plane = control_plane(Settings::default(), "3");
     put_job(&mut plane, "sum", "low", json!({"parallelism": 3, "completions": 4}));
-    plane.play(10);
+    plane.advance(10);
     assert_eq!(plane.running_and_gated("sum"), (3, 0));
 
     // when three pods complete, then the last one runs, and another job gets the remaining quota.
     put_cluster(&mut plane, "other", "low", 1);
     plane.complete_pods("sum");
-    plane.play(10);
-    assert_eq!((plane.running_and_gated("sum"), plane.pods("other")), ((1, 0), 2));
+    plane.advance(10);
+    assert_eq!((plane.running_and_gated("sum"), plane.ungated_pod_count("other")), ((1, 0), 2));
 }
 
 #[test]
@@ -75,10 +75,10 @@ fn job_with_min_parallelism_scales_up_as_quota_becomes_available() {
     plane.apply("Job", json!({"metadata": {"name": "sum", "annotations": annotation}}));
 
     // then three pods run, and the fourth starts once there is quota for it.
-    plane.play(10);
+    plane.advance(10);
     assert_eq!(plane.running_and_gated("sum"), (3, 1));
     set_quota(&mut plane, "4");
-    plane.play(10);
+    plane.advance(10);
     assert_eq!(plane.running_and_gated("sum"), (4, 0));
 }
 
@@ -89,21 +89,21 @@ fn job_with_uncovered_running_pods_is_suspended_until_they_are_gone() {
     put_job(&mut plane, "sum", "low", json!({"parallelism": 4}));
     let annotation = json!({(names::MIN_PARALLELISM_ANNOTATION): "1"});
     plane.apply("Job", json!({"metadata": {"name": "sum", "annotations": annotation}}));
-    plane.play(10);
+    plane.advance(10);
     assert_eq!(plane.running_and_gated("sum"), (2, 2));
 
     // when the other two run because they were created before its template had a gate, and
     // terminate slowly,
-    plane.linger = true;
+    plane.pods_linger = true;
     plane.ungate_pods("sum");
-    plane.play(10);
+    plane.advance(10);
 
     // then it stays suspended and reports why, until they are gone; then two pods run again.
     assert_eq!(plane.object("Job", "sum")["spec"]["suspend"], true);
     let message = "2 of its 4 running pods are not covered";
-    assert!(plane.notes.iter().any(|note| note.reason == "GateClosed" && note.message.contains(message)));
-    plane.linger = false;
-    plane.play(10);
+    assert!(plane.emitted_events.iter().any(|note| note.reason == "GateClosed" && note.message.contains(message)));
+    plane.pods_linger = false;
+    plane.advance(10);
     assert_eq!(plane.running_and_gated("sum"), (2, 2));
 }
 
@@ -111,33 +111,33 @@ fn job_with_uncovered_running_pods_is_suspended_until_they_are_gone() {
 fn increased_parallelism_of_a_running_job_waits_for_quota() {
     let mut plane = control_plane(Settings::default(), "2");
     put_job(&mut plane, "sum", "low", json!({"parallelism": 2}));
-    plane.play(10);
+    plane.advance(10);
 
     plane.apply("Job", json!({"metadata": {"name": "sum"}, "spec": {"parallelism": 4}}));
-    plane.play(10);
+    plane.advance(10);
     assert_eq!(plane.running_and_gated("sum"), (2, 2));
     set_quota(&mut plane, "3");
-    plane.play(10);
+    plane.advance(10);
     assert_eq!(plane.running_and_gated("sum"), (3, 1));
 
     plane.apply("Job", json!({"metadata": {"name": "sum"}, "spec": {"parallelism": 1}}));
     put_cluster(&mut plane, "other", "low", 1);
-    plane.play(10);
-    assert_eq!((plane.running_and_gated("sum").0, plane.pods("other")), (1, 2));
+    plane.advance(10);
+    assert_eq!((plane.running_and_gated("sum").0, plane.ungated_pod_count("other")), (1, 2));
 }
 
 #[test]
 fn preempted_job_stops_and_is_readmitted() {
     let mut plane = control_plane(Settings::default(), "2");
     put_job(&mut plane, "sum", "low", json!({"parallelism": 2}));
-    plane.play(10);
+    plane.advance(10);
 
     put_cluster(&mut plane, "proud", "high", 1);
-    plane.play(10);
-    assert_eq!((plane.running_and_gated("sum"), plane.pods("proud")), ((0, 0), 2));
+    plane.advance(10);
+    assert_eq!((plane.running_and_gated("sum"), plane.ungated_pod_count("proud")), ((0, 0), 2));
 
     plane.delete("RayCluster", "proud");
-    plane.play(10);
+    plane.advance(10);
     assert_eq!(plane.running_and_gated("sum"), (2, 0));
 }
 
@@ -145,18 +145,18 @@ fn preempted_job_stops_and_is_readmitted() {
 fn deleted_job_holds_its_quota_until_its_pods_are_gone() {
     let mut plane = control_plane(Settings::default(), "2");
     put_job(&mut plane, "sum", "low", json!({"parallelism": 2}));
-    plane.play(10);
-    plane.linger = true;
+    plane.advance(10);
+    plane.pods_linger = true;
 
     // It holds its quota as long as its pods exist.
     plane.delete("Job", "sum");
     put_cluster(&mut plane, "next", "low", 1);
-    plane.play(10);
-    assert_eq!(plane.pods("next"), 0);
-    plane.linger = false;
-    plane.play(10);
+    plane.advance(10);
+    assert_eq!(plane.ungated_pod_count("next"), 0);
+    plane.pods_linger = false;
+    plane.advance(10);
 
-    assert_eq!(plane.pods("next"), 2);
+    assert_eq!(plane.ungated_pod_count("next"), 2);
     assert!(plane.workloads("sum").is_empty());
 }
 
@@ -166,8 +166,8 @@ fn job_with_an_invalid_annotation_reports_it() {
     put_job(&mut plane, "sum", "low", json!({"parallelism": 4}));
     let annotation = json!({(names::MIN_PARALLELISM_ANNOTATION): "4"});
     plane.apply("Job", json!({"metadata": {"name": "sum", "annotations": annotation}}));
-    plane.play(10);
-    let why = plane.waits_for("Job", "sum");
+    plane.advance(10);
+    let why = plane.pending_message("Job", "sum");
     assert!(why.contains("\"4\" is not a number of pods between 1 and 3"), "{why}");
     assert_eq!(plane.running_and_gated("sum"), (0, 0));
 }
@@ -181,7 +181,7 @@ fn unmanaged_job_and_ray_submitter_run_without_quota() {
     let owner = json!([{"apiVersion": "ray.io/v1", "kind": "RayJob", "name": "j", "uid": uid, "controller": true}]);
     put_job(&mut plane, "submit", "low", json!({}));
     plane.apply("Job", json!({"metadata": {"name": "submit", "ownerReferences": owner}}));
-    plane.play(10);
+    plane.advance(10);
     assert_eq!((plane.running_and_gated("free"), plane.running_and_gated("submit")), ((1, 0), (1, 0)));
 }
 
@@ -193,7 +193,7 @@ fn released_quota_is_used_in_the_same_instant() {
     let mut plane = control_plane(Settings::default(), &FIT.to_string());
     let names: Vec<String> = (0..JOBS).map(|number| format!("job-{number:02}")).collect();
     names.iter().for_each(|name| put_job(&mut plane, name, "low", json!({"parallelism": 1, "completions": 1})));
-    plane.play(10);
+    plane.advance(10);
 
     // when the running ones finish, then the next ones start without time passing, oldest first,
     // until all are finished.
@@ -204,7 +204,7 @@ fn released_quota_is_used_in_the_same_instant() {
         let before = running(&plane);
         assert_eq!(before, names[done - FIT..done]);
         before.iter().for_each(|name| plane.complete_pods(name));
-        plane.play(0);
+        plane.advance(0);
     }
-    assert!(names.iter().all(|name| is_finished(&plane, name).as_deref() == Some("Succeeded")));
+    assert!(names.iter().all(|name| finished_reason(&plane, name).as_deref() == Some("Succeeded")));
 }

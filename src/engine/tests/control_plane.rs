@@ -1,28 +1,28 @@
 //! In-memory control plane: applies the engine's writes as the API server does, runs pods, and
 //! answers Serve calls. Time advances only when there is no other work.
 
-mod kubernetes;
-mod ways;
+mod controllers;
+mod gateway_and_serve;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
+use crate::cluster_state::Object;
 use crate::in_flight::WriteId;
 use crate::tokens::TokenKey;
-use crate::world::Object;
-use crate::{Answer, Effect, Engine, Event, Halves, WriteError};
+use crate::{Command, Components, Engine, EngineInput, WriteError, WriteOutcome};
 use sluice_api::condition;
 use sluice_api::kueue::Workload;
 use sluice_api::ray::{RayCluster, RayService, names};
-use sluice_jobframework::managed::Rules;
-use sluice_plan::{Note, ObjectRef, ServeCall, ServeRequest, Write, WriteOp};
+use sluice_jobframework::managed::ManagedJobsPolicy;
+use sluice_plan::{EventRecord, ObjectRef, ServeCall, ServeRequest, Write, WriteOp};
 use sluice_plan::{ServeAnswer, ServeReply};
 use sluice_queue::Settings;
 
 /// Iteration limit at one point in time, for detecting non-convergence.
-const MOST_ROUNDS: usize = 500;
+const MAX_ROUNDS: usize = 500;
 const NAMESPACE: &str = "default";
 
 /// Kind and name of an object.
@@ -34,59 +34,59 @@ pub(super) struct ControlPlane {
     pub(super) now: Timestamp,
     objects: BTreeMap<Name, Value>,
     versions: u64,
-    events: Vec<Event>,
-    pub(super) notes: Vec<Note>,
+    engine_inputs: Vec<EngineInput>,
+    pub(super) emitted_events: Vec<EventRecord>,
     /// Name fragments of pods that never become ready.
-    pub(super) ailing: BTreeSet<String>,
+    pub(super) unready_pods: BTreeSet<String>,
     /// Deleted pods stay terminating.
-    pub(super) linger: bool,
+    pub(super) pods_linger: bool,
     /// Kind whose deletion events are lost.
-    pub(super) unheard: Option<&'static str>,
+    pub(super) lost_deletions: Option<&'static str>,
     /// Kind whose writes are delayed until [`arrive`](Self::arrive).
-    pub(super) late: Option<&'static str>,
-    on_the_way: Vec<(WriteId, Write)>,
+    pub(super) delayed_kind: Option<&'static str>,
+    delayed_writes: Vec<(WriteId, Write)>,
     /// Kind whose responses and watch events are withheld until [`is_heard`](Self::is_heard).
-    pub(super) silent: Option<&'static str>,
-    withheld: Vec<Event>,
+    pub(super) silenced_kind: Option<&'static str>,
+    withheld_inputs: Vec<EngineInput>,
     /// Kind whose next write fails, as on an overloaded server.
-    pub(super) turns_away: Option<&'static str>,
+    pub(super) fail_next_write: Option<&'static str>,
     /// Kind whose creation is forbidden.
-    pub(super) refuses: Option<&'static str>,
+    pub(super) forbidden_creation: Option<&'static str>,
     /// Number of forbidden creations, by kind.
-    refusals: BTreeMap<String, usize>,
+    forbidden_creations: BTreeMap<String, usize>,
     /// Maximum number of pods that could run simultaneously.
     pub(super) most_running: usize,
     /// Last Serve configuration, by cluster.
-    serve: BTreeMap<String, Value>,
+    serve_configs: BTreeMap<String, Value>,
 }
 
 impl ControlPlane {
     pub(super) fn new(settings: Settings) -> Self {
         Self {
-            engine: Engine::new(Halves::BOTH, settings, [], TokenKey::known()),
+            engine: Engine::new(Components::ALL, settings, [], TokenKey::insecure()),
             now: "2026-01-01T00:00:00Z".parse().expect("a time"),
             objects: BTreeMap::new(),
             versions: 0,
-            events: Vec::new(),
-            notes: Vec::new(),
-            ailing: BTreeSet::new(),
-            linger: false,
-            unheard: None,
-            late: None,
-            on_the_way: Vec::new(),
-            silent: None,
-            withheld: Vec::new(),
-            turns_away: None,
-            refuses: None,
-            refusals: BTreeMap::new(),
+            engine_inputs: Vec::new(),
+            emitted_events: Vec::new(),
+            unready_pods: BTreeSet::new(),
+            pods_linger: false,
+            lost_deletions: None,
+            delayed_kind: None,
+            delayed_writes: Vec::new(),
+            silenced_kind: None,
+            withheld_inputs: Vec::new(),
+            fail_next_write: None,
+            forbidden_creation: None,
+            forbidden_creations: BTreeMap::new(),
             most_running: 0,
-            serve: BTreeMap::new(),
+            serve_configs: BTreeMap::new(),
         }
     }
 
     /// Replaces the managed-jobs policy.
-    pub(super) fn managing(self, rules: Rules) -> Self {
-        Self { engine: self.engine.managing(rules), ..self }
+    pub(super) fn with_managed_jobs(self, rules: ManagedJobsPolicy) -> Self {
+        Self { engine: self.engine.with_managed_jobs(rules), ..self }
     }
 
     /// Creates or patches an object, as a user.
@@ -101,12 +101,12 @@ impl ControlPlane {
 
     /// Deletes an object, as a user.
     pub(super) fn delete(&mut self, kind: &str, name: &str) {
-        self.end(&(kind.to_owned(), name.to_owned()), false);
+        self.begin_deletion(&(kind.to_owned(), name.to_owned()), false);
     }
 
     /// Deletes an object with foreground propagation, as a user.
     pub(super) fn delete_in_foreground(&mut self, kind: &str, name: &str) {
-        self.end(&(kind.to_owned(), name.to_owned()), true);
+        self.begin_deletion(&(kind.to_owned(), name.to_owned()), true);
     }
 
     /// Reports whether an object exists.
@@ -126,7 +126,7 @@ impl ControlPlane {
 
     /// Returns the message of the condition `sluice.dev/Admitted` if it is False, else an empty
     /// string.
-    pub(super) fn waits_for(&self, kind: &str, name: &str) -> String {
+    pub(super) fn pending_message(&self, kind: &str, name: &str) -> String {
         let conditions = self.object(kind, name)["status"]["conditions"].as_array().cloned();
         let mut conditions = conditions.unwrap_or_default().into_iter();
         let admitted = conditions.find(|found| found["type"] == "sluice.dev/Admitted" && found["status"] == "False");
@@ -134,15 +134,15 @@ impl ControlPlane {
     }
 
     /// Advances time, and runs the engine whenever it is due.
-    pub(super) fn play(&mut self, seconds: i64) {
+    pub(super) fn advance(&mut self, seconds: i64) {
         let end = self.now + SignedDuration::from_secs(seconds);
-        self.rest();
-        while let Some(wake) = self.engine.next_wake().filter(|wake| *wake <= end) {
+        self.run_until_idle();
+        while let Some(wake) = self.engine.next_deadline().filter(|wake| *wake <= end) {
             self.now = wake.max(self.now);
-            self.rest();
+            self.run_until_idle();
         }
         self.now = end;
-        self.rest();
+        self.run_until_idle();
     }
 
     /// Returns the only slice of a job.
@@ -160,17 +160,17 @@ impl ControlPlane {
     }
 
     /// Returns status and reason of a condition of a job's only slice.
-    pub(super) fn says(&self, owner: &str, kind: &str) -> Option<(String, String)> {
+    pub(super) fn slice_condition(&self, owner: &str, kind: &str) -> Option<(String, String)> {
         let conditions = self.workload(owner).status.unwrap_or_default().conditions;
         condition::get(&conditions, kind).map(|found| (found.status.clone(), found.reason.clone()))
     }
 
-    pub(super) fn clusters(&self) -> Vec<RayCluster> {
+    pub(super) fn ray_clusters(&self) -> Vec<RayCluster> {
         self.of_kind("RayCluster").map(|it| serde_json::from_value(it.clone()).expect("a RayCluster")).collect()
     }
 
     /// Returns the names of the RayClusters of a service.
-    pub(super) fn children(&self, service: &str) -> Vec<String> {
+    pub(super) fn clusters_of_service(&self, service: &str) -> Vec<String> {
         let children = self.of_kind("RayCluster").filter(|it| it["metadata"]["ownerReferences"][0]["name"] == service);
         children.map(|child| child["metadata"]["name"].as_str().expect("a name").to_owned()).collect()
     }
@@ -181,22 +181,22 @@ impl ControlPlane {
     }
 
     /// Counts the ungated pods of a cluster.
-    pub(super) fn pods(&self, cluster: &str) -> usize {
-        self.running(cluster).count()
+    pub(super) fn ungated_pod_count(&self, cluster: &str) -> usize {
+        self.ungated_pods(cluster).count()
     }
 
     /// Counts the gated pods of a cluster.
-    pub(super) fn gated(&self, cluster: &str) -> usize {
+    pub(super) fn gated_pod_count(&self, cluster: &str) -> usize {
         self.pods_of(cluster).filter(|pod| is_gated(pod)).count()
     }
 
     /// Iterates over the ungated pods of a cluster.
-    pub(super) fn running(&self, cluster: &str) -> impl Iterator<Item = &Value> {
+    pub(super) fn ungated_pods(&self, cluster: &str) -> impl Iterator<Item = &Value> {
         self.pods_of(cluster).filter(|pod| !is_gated(pod))
     }
 
     /// Returns the uids of all pods of a cluster.
-    pub(super) fn uids(&self, cluster: &str) -> BTreeSet<String> {
+    pub(super) fn pod_uids(&self, cluster: &str) -> BTreeSet<String> {
         self.pods_of(cluster).map(|pod| pod["metadata"]["uid"].to_string()).collect()
     }
 
@@ -205,13 +205,13 @@ impl ControlPlane {
     }
 
     /// Counts the Events with this reason about objects of a kind.
-    pub(super) fn told(&self, kind: &str, reason: &str) -> usize {
-        self.notes.iter().filter(|note| note.regarding.kind == kind && note.reason == reason).count()
+    pub(super) fn event_count(&self, kind: &str, reason: &str) -> usize {
+        self.emitted_events.iter().filter(|note| note.regarding.kind == kind && note.reason == reason).count()
     }
 
     /// Returns the number of forbidden creations of a kind.
-    pub(super) fn tries(&self, kind: &str) -> usize {
-        self.refusals.get(kind).copied().unwrap_or(0)
+    pub(super) fn forbidden_creation_count(&self, kind: &str) -> usize {
+        self.forbidden_creations.get(kind).copied().unwrap_or(0)
     }
 
     fn of_kind(&self, kind: &str) -> impl Iterator<Item = &Value> {
@@ -219,66 +219,69 @@ impl ControlPlane {
     }
 
     /// Runs controllers and engine until there is no work left at the current time.
-    fn rest(&mut self) {
-        for _ in 0..MOST_ROUNDS {
-            self.settle();
-            let due = self.engine.next_wake().is_some_and(|wake| wake <= self.now);
-            if self.events.is_empty() && !due {
+    fn run_until_idle(&mut self) {
+        for _ in 0..MAX_ROUNDS {
+            self.run_controllers();
+            let due = self.engine.next_deadline().is_some_and(|wake| wake <= self.now);
+            if self.engine_inputs.is_empty() && !due {
                 return;
             }
-            let events = std::mem::take(&mut self.events);
+            let events = std::mem::take(&mut self.engine_inputs);
             for effect in self.engine.step(self.now, events) {
                 match effect {
-                    Effect::Write(id, write) if self.late == Some(write.target.kind.as_str()) => {
-                        self.on_the_way.push((id, write));
+                    Command::Write(id, write) if self.delayed_kind == Some(write.target.kind.as_str()) => {
+                        self.delayed_writes.push((id, write));
                     }
-                    Effect::Write(id, write) => self.receive(id, write),
-                    Effect::Note(note) => self.notes.push(note),
-                    Effect::Serve(call) => {
-                        let reply = self.answer(&call);
-                        self.events.push(Event::Served(reply));
+                    Command::Write(id, write) => self.process_write(id, write),
+                    Command::EmitEvent(note) => self.emitted_events.push(note),
+                    Command::CallServe(call) => {
+                        let reply = self.serve_reply(&call);
+                        self.engine_inputs.push(EngineInput::ServeReplied(reply));
                     }
                 }
             }
         }
-        panic!("at {} the engine does not converge: {:#?}", self.now, self.notes);
+        panic!("at {} the engine does not converge: {:#?}", self.now, self.emitted_events);
     }
 
     /// Processes the delayed writes.
-    pub(super) fn arrive(&mut self) {
-        for (id, write) in std::mem::take(&mut self.on_the_way) {
-            self.receive(id, write);
+    pub(super) fn deliver_delayed_writes(&mut self) {
+        for (id, write) in std::mem::take(&mut self.delayed_writes) {
+            self.process_write(id, write);
         }
     }
 
     /// Delivers the withheld responses and watch events.
-    pub(super) fn is_heard(&mut self) {
-        self.silent = None;
-        self.events.append(&mut self.withheld);
+    pub(super) fn deliver_withheld(&mut self) {
+        self.silenced_kind = None;
+        self.engine_inputs.append(&mut self.withheld_inputs);
     }
 
-    fn receive(&mut self, id: WriteId, write: Write) {
-        let delivered = self.events.len();
-        let mut result = self.carry_out(&write);
-        if self.silent == Some(write.target.kind.as_str()) {
-            self.withheld.extend(self.events.drain(delivered..));
+    fn process_write(&mut self, id: WriteId, write: Write) {
+        let delivered = self.engine_inputs.len();
+        let mut result = self.execute(&write);
+        if self.silenced_kind == Some(write.target.kind.as_str()) {
+            self.withheld_inputs.extend(self.engine_inputs.drain(delivered..));
             result = result.and_then(|_| Err(WriteError::unanswered("the connection is gone".to_owned())));
         }
-        self.events.push(Event::Written { id, write: Box::new(write), result });
+        self.engine_inputs.push(EngineInput::Written { id, write: Box::new(write), result });
     }
 
-    fn carry_out(&mut self, write: &Write) -> Result<Answer, WriteError> {
+    fn execute(&mut self, write: &Write) -> Result<WriteOutcome, WriteError> {
         let name = (write.target.kind.clone(), write.target.name.clone());
-        let rejected =
-            |code, message: &str| WriteError { code: Some(code), message: message.to_owned(), absent: code == 404 };
-        if self.turns_away.take_if(|kind| *kind == name.0).is_some() {
+        let rejected = |code, message: &str| WriteError {
+            code: Some(code),
+            message: message.to_owned(),
+            target_not_found: code == 404,
+        };
+        if self.fail_next_write.take_if(|kind| *kind == name.0).is_some() {
             return Err(rejected(500, "it is overloaded"));
         }
         let held = self.objects.get(&name);
         match (&write.op, held) {
             (WriteOp::Create(_), Some(_)) => return Err(rejected(409, "it exists")),
-            (WriteOp::Create(_), None) if self.refuses == Some(name.0.as_str()) => {
-                *self.refusals.entry(name.0).or_default() += 1;
+            (WriteOp::Create(_), None) if self.forbidden_creation == Some(name.0.as_str()) => {
+                *self.forbidden_creations.entry(name.0).or_default() += 1;
                 return Err(rejected(403, "it is forbidden"));
             }
             (WriteOp::Create(object), None) => self.create(name.clone(), object.clone()),
@@ -294,10 +297,14 @@ impl ControlPlane {
                 if held["metadata"]["uid"] != *uid {
                     return Err(rejected(409, "it is another"));
                 }
-                self.end(&name, *foreground);
+                self.begin_deletion(&name, *foreground);
             }
         }
-        Ok(self.objects.get(&name).and_then(|object| decoded(&name.0, object)).map_or(Answer::Gone, Answer::Object))
+        Ok(self
+            .objects
+            .get(&name)
+            .and_then(|object| decode_object(&name.0, object))
+            .map_or(WriteOutcome::Deleted, WriteOutcome::Object))
     }
 
     fn create(&mut self, name: Name, mut object: Value) {
@@ -308,7 +315,7 @@ impl ControlPlane {
         meta["creationTimestamp"] = json!(condition::whole_seconds(self.now));
         meta["generation"] = json!(1);
         self.objects.insert(name.clone(), object);
-        self.changed(&name);
+        self.record_version(&name);
     }
 
     fn patch(&mut self, name: &Name, patch: &Value) {
@@ -322,12 +329,12 @@ impl ControlPlane {
         if object["spec"] != before["spec"] {
             object["metadata"]["generation"] = json!(before["metadata"]["generation"].as_i64().unwrap_or(0) + 1);
         }
-        self.changed(name);
-        self.bury(name);
+        self.record_version(name);
+        self.finish_deletion(name);
     }
 
     /// Marks an object as terminating, and removes it if no finalizer is left.
-    fn end(&mut self, name: &Name, foreground: bool) {
+    fn begin_deletion(&mut self, name: &Name, foreground: bool) {
         let Some(object) =
             self.objects.get_mut(name).filter(|object| object["metadata"]["deletionTimestamp"].is_null())
         else {
@@ -340,15 +347,15 @@ impl ControlPlane {
             all.push(json!("foregroundDeletion"));
             *finalizers = Value::Array(all);
         }
-        self.changed(name);
-        self.bury(name);
+        self.record_version(name);
+        self.finish_deletion(name);
     }
 
     /// Removes a terminating object without finalizers.
-    fn bury(&mut self, name: &Name) {
+    fn finish_deletion(&mut self, name: &Name) {
         let Some(object) = self.objects.get(name) else { return };
         let meta = &object["metadata"];
-        let lingers = name.0 == "Pod" && self.linger;
+        let lingers = name.0 == "Pod" && self.pods_linger;
         let is_protected = meta["finalizers"].as_array().is_some_and(|all| !all.is_empty()) || lingers;
         if meta["deletionTimestamp"].is_null() || is_protected {
             return;
@@ -356,16 +363,16 @@ impl ControlPlane {
         self.versions += 1;
         let mut last = self.objects.remove(name).expect("an existing object");
         last["metadata"]["resourceVersion"] = json!(self.versions.to_string());
-        if self.unheard != Some(name.0.as_str()) {
-            self.events.extend(decoded(&name.0, &last).map(Event::Deleted));
+        if self.lost_deletions != Some(name.0.as_str()) {
+            self.engine_inputs.extend(decode_object(&name.0, &last).map(EngineInput::Deleted));
         }
     }
 
-    fn changed(&mut self, name: &Name) {
+    fn record_version(&mut self, name: &Name) {
         self.versions += 1;
         let object = self.objects.get_mut(name).expect("an existing object");
         object["metadata"]["resourceVersion"] = json!(self.versions.to_string());
-        self.events.extend(decoded(&name.0, object).map(Event::Applied));
+        self.engine_inputs.extend(decode_object(&name.0, object).map(EngineInput::Applied));
     }
 
     /// Completes all ungated pods of a Job.
@@ -395,25 +402,27 @@ impl ControlPlane {
         self.of_kind("Pod").filter(move |pod| pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] == job)
     }
 
-    fn answer(&mut self, call: &ServeCall) -> ServeReply {
+    fn serve_reply(&mut self, call: &ServeCall) -> ServeReply {
         let answer = match &call.request {
             ServeRequest::Get => {
-                let applications = self.serve.get(&call.cluster).and_then(|config| config["applications"].as_array());
+                let applications =
+                    self.serve_configs.get(&call.cluster).and_then(|config| config["applications"].as_array());
                 let apps = applications
                     .into_iter()
                     .flatten()
                     .map(|app| (app["name"].as_str().unwrap_or_default().to_owned(), json!({"status": "RUNNING"})));
                 let mut status = json!({"applications": apps.collect::<BTreeMap<_, _>>()});
-                if let Some(config) = self.serve.get(&call.cluster) {
+                if let Some(config) = self.serve_configs.get(&call.cluster) {
                     status["target_capacity"] = config["target_capacity"].clone();
                     if let Some(app) = config.pointer("/applications/0/name").and_then(Value::as_str) {
-                        status["applications"][app]["deployments"] = json!(self.deployments(&call.cluster, config));
+                        status["applications"][app]["deployments"] =
+                            json!(self.serve_deployments(&call.cluster, config));
                     }
                 }
                 ServeAnswer::Status(Ok(serde_json::from_value(status).expect("a status")))
             }
             ServeRequest::Put(config) => {
-                self.serve.insert(call.cluster.clone(), config.body().clone());
+                self.serve_configs.insert(call.cluster.clone(), config.body().clone());
                 ServeAnswer::Applied { config_hash: config.hash().to_owned(), result: Ok(()) }
             }
             ServeRequest::Healthz { pod, .. } => ServeAnswer::Health { pod: pod.clone(), result: Ok(()) },
@@ -422,9 +431,9 @@ impl ControlPlane {
             namespace: call.namespace.clone(),
             cluster: call.cluster.clone(),
             uid: call.uid.clone(),
-            head: call.head.clone(),
+            head_uid: call.head_uid.clone(),
             called_at: self.now,
-            at: self.now,
+            answered_at: self.now,
             answer,
         }
     }
@@ -434,16 +443,16 @@ fn name_of(object: &Value) -> String {
     object["metadata"]["name"].as_str().expect("a name").to_owned()
 }
 
-fn owner(object: &Value) -> Option<&Value> {
+fn owner_uid(object: &Value) -> Option<&Value> {
     object.pointer("/metadata/ownerReferences/0/uid")
 }
 
-fn waits_for_its_own(object: &Value) -> bool {
+fn is_deleted_in_foreground(object: &Value) -> bool {
     let finalizers = object["metadata"]["finalizers"].as_array();
     finalizers.is_some_and(|all| all.contains(&json!("foregroundDeletion")))
 }
 
-fn decoded(kind: &str, object: &Value) -> Option<Object> {
+fn decode_object(kind: &str, object: &Value) -> Option<Object> {
     let group = match kind {
         "Pod" | "Service" | "ServiceAccount" | "Secret" | "Namespace" => "v1",
         "EndpointSlice" => "discovery.k8s.io/v1",

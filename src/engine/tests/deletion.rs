@@ -3,7 +3,7 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::jobs::{cluster_spec, control_plane, meta, put_cluster, put_service};
+use super::fixtures::{cluster_spec, control_plane, job_metadata, put_cluster, put_service};
 use sluice_api::ray::names;
 use sluice_queue::Settings;
 
@@ -20,16 +20,16 @@ fn job_deleted_in_the_foreground_is_gone_after_its_pods(#[case] kind: &str) {
     } else {
         put_cluster(&mut plane, "chat", "low", 1);
     }
-    plane.play(60);
-    plane.linger = true;
+    plane.advance(60);
+    plane.pods_linger = true;
     assert!(plane.has(kind, "chat") && plane.workloads("chat").len() == 1);
 
     plane.delete_in_foreground(kind, "chat");
-    plane.play(5);
+    plane.advance(5);
     assert_eq!(plane.workloads("chat").len(), 1, "pods still run on its quota");
 
-    plane.linger = false;
-    plane.play(5);
+    plane.pods_linger = false;
+    plane.advance(5);
     assert!(plane.workloads("chat").is_empty());
     assert!(!plane.has(kind, "chat"));
 }
@@ -38,76 +38,92 @@ fn job_deleted_in_the_foreground_is_gone_after_its_pods(#[case] kind: &str) {
 fn slice_deleted_by_hand_releases_its_quota_before_its_successor_is_admitted() {
     let mut plane = control_plane(Settings::default(), "8");
     put_cluster(&mut plane, "chat", "low", 1);
-    plane.play(10);
-    plane.linger = true;
+    plane.advance(10);
+    plane.pods_linger = true;
     let first = plane.workload("chat").metadata;
 
     // While its pods run, it holds their quota, and no second slice covers the same pods.
     plane.delete("Workload", first.name.as_deref().unwrap_or_default());
-    plane.play(10);
+    plane.advance(10);
     assert_eq!(plane.workloads("chat").len(), 1);
-    assert_eq!((plane.workload("chat").metadata.uid, plane.pods("chat")), (first.uid.clone(), 2));
+    assert_eq!((plane.workload("chat").metadata.uid, plane.ungated_pod_count("chat")), (first.uid.clone(), 2));
 
-    plane.linger = false;
-    plane.play(10);
+    plane.pods_linger = false;
+    plane.advance(10);
     assert_ne!(plane.workload("chat").metadata.uid, first.uid);
-    assert_eq!(plane.pods("chat"), 2);
+    assert_eq!(plane.ungated_pod_count("chat"), 2);
 }
 
 #[test]
 fn deletion_is_learned_from_a_not_found_response() {
     let mut plane = control_plane(Settings::default(), "8");
     put_cluster(&mut plane, "chat", "low", 1);
-    plane.play(10);
+    plane.advance(10);
 
     // The watch of the cluster is behind: the deletion of the pods is the first sign of its
     // deletion.
-    plane.unheard = Some("RayCluster");
+    plane.lost_deletions = Some("RayCluster");
     plane.delete("RayCluster", "chat");
-    plane.play(60);
+    plane.advance(60);
 
     assert!(plane.workloads("chat").is_empty(), "the deleted cluster requests no quota");
-    assert_eq!(plane.pods("chat"), 0);
+    assert_eq!(plane.ungated_pod_count("chat"), 0);
 }
 
 #[test]
 fn pods_of_a_deleted_cluster_do_not_belong_to_its_successor_of_the_same_name() {
     let mut plane = control_plane(Settings::default(), "8");
     put_cluster(&mut plane, "chat", "low", 1);
-    plane.play(10);
+    plane.advance(10);
     let old = plane.workload("chat").metadata;
-    plane.linger = true;
+    plane.pods_linger = true;
 
     plane.delete("RayCluster", "chat");
     put_cluster(&mut plane, "chat", "low", 1);
-    plane.play(10);
-    assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (2, 4), "each slice covers its own pods");
+    plane.advance(10);
+    assert_eq!(
+        (plane.workloads("chat").len(), plane.ungated_pod_count("chat")),
+        (2, 4),
+        "each slice covers its own pods"
+    );
 
-    plane.linger = false;
-    plane.play(10);
+    plane.pods_linger = false;
+    plane.advance(10);
     assert_ne!(plane.workload("chat").metadata.uid, old.uid);
-    assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (1, 2), "the quota of the old cluster is released");
+    assert_eq!(
+        (plane.workloads("chat").len(), plane.ungated_pod_count("chat")),
+        (1, 2),
+        "the quota of the old cluster is released"
+    );
 }
 
 #[test]
 fn quota_of_pods_in_creation_is_held_after_their_cluster_is_deleted() {
     let mut plane = control_plane(Settings::default(), "8");
-    plane.late = Some("Pod");
+    plane.delayed_kind = Some("Pod");
     put_cluster(&mut plane, "chat", "low", 1);
-    plane.play(10);
+    plane.advance(10);
 
     plane.delete("RayCluster", "chat");
-    plane.play(10);
-    assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (1, 0), "no pod exists yet; all may appear");
+    plane.advance(10);
+    assert_eq!(
+        (plane.workloads("chat").len(), plane.ungated_pod_count("chat")),
+        (1, 0),
+        "no pod exists yet; all may appear"
+    );
 
-    plane.linger = true;
-    plane.arrive();
-    plane.play(10);
-    assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (1, 2), "they run until garbage-collected");
+    plane.pods_linger = true;
+    plane.deliver_delayed_writes();
+    plane.advance(10);
+    assert_eq!(
+        (plane.workloads("chat").len(), plane.ungated_pod_count("chat")),
+        (1, 2),
+        "they run until garbage-collected"
+    );
 
-    plane.linger = false;
-    plane.play(10);
-    assert_eq!((plane.workloads("chat").len(), plane.pods("chat")), (0, 0));
+    plane.pods_linger = false;
+    plane.advance(10);
+    assert_eq!((plane.workloads("chat").len(), plane.ungated_pod_count("chat")), (0, 0));
 }
 
 #[test]
@@ -116,36 +132,36 @@ fn deleted_slice_holds_its_quota_while_its_cluster_may_be_unsuspended() {
     let mut plane = control_plane(Settings::default(), "8");
     let mut spec = cluster_spec(1, "2.53.0");
     spec["suspend"] = json!(true);
-    plane.apply("RayCluster", json!({"metadata": meta("chat", "low"), "spec": spec}));
-    plane.late = Some("RayCluster");
-    plane.play(10);
-    plane.late = None;
+    plane.apply("RayCluster", json!({"metadata": job_metadata("chat", "low"), "spec": spec}));
+    plane.delayed_kind = Some("RayCluster");
+    plane.advance(10);
+    plane.delayed_kind = None;
     let first = plane.workload("chat").metadata;
 
     // when the slice is deleted, then it stays until the outcome of that write is known.
     plane.delete("Workload", first.name.as_deref().unwrap_or_default());
-    plane.play(10);
+    plane.advance(10);
     assert_eq!(plane.workload("chat").metadata.uid, first.uid);
-    plane.arrive();
-    plane.play(60);
+    plane.deliver_delayed_writes();
+    plane.advance(60);
     assert_ne!(plane.workload("chat").metadata.uid, first.uid);
-    assert_eq!(plane.pods("chat"), 2);
+    assert_eq!(plane.ungated_pod_count("chat"), 2);
 }
 
 #[test]
 fn service_exceeding_its_initializing_timeout_releases_its_quota() {
     // Given an admitted service that never serves, and a cluster that is pending for its quota,
     let mut plane = control_plane(Settings::default(), "2");
-    plane.ailing.insert("chat".into());
+    plane.unready_pods.insert("chat".into());
     put_service(&mut plane, "chat", "low", "2.53.0");
     let limit = json!({(names::INITIALIZING_TIMEOUT_ANNOTATION): "60"});
     plane.apply("RayService", json!({"metadata": {"name": "chat", "annotations": limit}}));
-    plane.play(10);
+    plane.advance(10);
     put_cluster(&mut plane, "other", "low", 1);
-    plane.play(30);
-    assert_eq!(plane.pods("other"), 0);
+    plane.advance(30);
+    assert_eq!(plane.ungated_pod_count("other"), 0);
 
     // when the timeout expires, then its pods are deleted, and only then the other cluster starts.
-    plane.play(60);
-    assert_eq!(plane.pods("other"), 2);
+    plane.advance(60);
+    assert_eq!(plane.ungated_pod_count("other"), 2);
 }

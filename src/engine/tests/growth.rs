@@ -4,13 +4,13 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::control_plane::ControlPlane;
-use super::jobs::{cluster_spec, control_plane, meta, put_cluster, put_service, scale, set_quota};
+use super::fixtures::{cluster_spec, control_plane, job_metadata, put_cluster, put_service, scale_cluster, set_quota};
 use sluice_api::condition;
 use sluice_api::kueue::names;
 use sluice_queue::Settings;
 
 /// Counts the unfinished slices of a job.
-fn live_slices(plane: &ControlPlane, job: &str) -> usize {
+fn unfinished_slices(plane: &ControlPlane, job: &str) -> usize {
     let slices = plane.workloads(job).into_iter();
     let is_finished = |conditions: &[_]| condition::is_true(conditions, names::FINISHED);
     slices.filter(|slice| !slice.status.as_ref().is_some_and(|status| is_finished(&status.conditions))).count()
@@ -23,20 +23,20 @@ fn job_scaled_repeatedly_while_pending_reaches_its_last_size() {
     let mut plane = control_plane(Settings::default(), "4");
     put_cluster(&mut plane, "other", "low", 1);
     put_cluster(&mut plane, "restless", "low", 1);
-    plane.play(30);
-    assert_eq!((plane.pods("other"), plane.pods("restless")), (2, 2));
+    plane.advance(30);
+    assert_eq!((plane.ungated_pod_count("other"), plane.ungated_pod_count("restless")), (2, 2));
 
     for workers in [3, 9, 4, 3] {
         put_cluster(&mut plane, "restless", "low", workers);
-        plane.play(1);
-        assert_eq!(live_slices(&plane, "restless"), 2, "the admitted slice and the pending one");
-        assert_eq!(plane.pods("restless"), 2);
+        plane.advance(1);
+        assert_eq!(unfinished_slices(&plane, "restless"), 2, "the admitted slice and the pending one");
+        assert_eq!(plane.ungated_pod_count("restless"), 2);
     }
     plane.delete("RayCluster", "other");
-    plane.play(30);
+    plane.advance(30);
 
-    assert_eq!(plane.pods("restless"), 4);
-    assert_eq!(live_slices(&plane, "restless"), 1);
+    assert_eq!(plane.ungated_pod_count("restless"), 4);
+    assert_eq!(unfinished_slices(&plane, "restless"), 1);
 }
 
 /// A job that scales up gets as many whole replicas as fit, and the rest when there is quota.
@@ -48,33 +48,33 @@ fn job_scales_up_as_far_as_whole_replicas_fit(#[case] hosts: u32, #[case] replic
     let put = |plane: &mut ControlPlane, replicas: u32| {
         let mut spec = cluster_spec(replicas, "2.53.0");
         spec["workerGroupSpecs"][0]["numOfHosts"] = json!(hosts);
-        plane.apply("RayCluster", json!({"metadata": meta("eager", "low"), "spec": spec}));
+        plane.apply("RayCluster", json!({"metadata": job_metadata("eager", "low"), "spec": spec}));
     };
     let mut plane = control_plane(Settings::default(), "7");
     put_cluster(&mut plane, "other", "low", 1);
     put(&mut plane, 2 / hosts);
-    plane.play(30);
-    assert_eq!((plane.pods("other"), plane.pods("eager")), (2, 3));
+    plane.advance(30);
+    assert_eq!((plane.ungated_pod_count("other"), plane.ungated_pod_count("eager")), (2, 3));
 
     // when it scales to eight workers, two start immediately, and it reports why the rest is
     // pending;
     put(&mut plane, replicas);
-    plane.play(5);
-    assert_eq!((plane.pods("eager"), plane.gated("eager")), (pods[0], 9 - pods[0]));
-    assert_eq!(live_slices(&plane, "eager"), 2, "the admitted slice and the pending one");
-    let message = plane.waits_for("RayCluster", "eager");
+    plane.advance(5);
+    assert_eq!((plane.ungated_pod_count("eager"), plane.gated_pod_count("eager")), (pods[0], 9 - pods[0]));
+    assert_eq!(unfinished_slices(&plane, "eager"), 2, "the admitted slice and the pending one");
+    let message = plane.pending_message("RayCluster", "eager");
     assert!(message.starts_with("scale-up of eager is pending in LocalQueue lq (eager keeps running): "), "{message}");
 
     // quota for one more pod is enough for a single-host replica,
     put_cluster(&mut plane, "other", "low", 0);
-    plane.play(5);
-    assert_eq!((plane.pods("eager"), plane.gated("eager")), (pods[1], 9 - pods[1]));
+    plane.advance(5);
+    assert_eq!((plane.ungated_pod_count("eager"), plane.gated_pod_count("eager")), (pods[1], 9 - pods[1]));
 
     // and the rest starts once there is quota for it.
     set_quota(&mut plane, "10");
-    plane.play(5);
-    assert_eq!((plane.pods("eager"), plane.gated("eager")), (pods[2], 0));
-    assert_eq!(live_slices(&plane, "eager"), 1);
+    plane.advance(5);
+    assert_eq!((plane.ungated_pod_count("eager"), plane.gated_pod_count("eager")), (pods[2], 0));
+    assert_eq!(unfinished_slices(&plane, "eager"), 1);
 }
 
 /// A service is upgraded and scaled up simultaneously: the active cluster comes first, and the
@@ -83,25 +83,29 @@ fn job_scales_up_as_far_as_whole_replicas_fit(#[case] hosts: u32, #[case] replic
 fn active_cluster_scales_up_before_its_upgrade_starts() {
     let mut plane = control_plane(Settings::default(), "4");
     put_service(&mut plane, "chat", "low", "2.53.0");
-    plane.play(60);
-    let old = plane.children("chat").remove(0);
+    plane.advance(60);
+    let old = plane.clusters_of_service("chat").remove(0);
     set_quota(&mut plane, "3");
     put_service(&mut plane, "chat", "low", "2.54.0");
-    plane.play(5);
-    let new = plane.children("chat").into_iter().find(|child| *child != old).expect("a pending cluster");
-    assert_eq!((plane.pods(&old), plane.pods(&new)), (2, 0));
+    plane.advance(5);
+    let new = plane.clusters_of_service("chat").into_iter().find(|child| *child != old).expect("a pending cluster");
+    assert_eq!((plane.ungated_pod_count(&old), plane.ungated_pod_count(&new)), (2, 0));
 
-    scale(&mut plane, &old, 2);
-    plane.play(5);
-    assert_eq!((plane.pods(&old), plane.pods(&new)), (3, 0));
+    scale_cluster(&mut plane, &old, 2);
+    plane.advance(5);
+    assert_eq!((plane.ungated_pod_count(&old), plane.ungated_pod_count(&new)), (3, 0));
 
     set_quota(&mut plane, "4");
-    plane.play(5);
-    assert_eq!((plane.pods(&old), plane.pods(&new)), (3, 0), "the upgrade is not admitted partially");
+    plane.advance(5);
+    assert_eq!(
+        (plane.ungated_pod_count(&old), plane.ungated_pod_count(&new)),
+        (3, 0),
+        "the upgrade is not admitted partially"
+    );
 
     set_quota(&mut plane, "5");
-    plane.play(5);
-    assert_eq!((plane.pods(&old), plane.pods(&new)), (3, 2));
+    plane.advance(5);
+    assert_eq!((plane.ungated_pod_count(&old), plane.ungated_pod_count(&new)), (3, 2));
 }
 
 /// kubernetes-sigs/kueue#14277 and #14703: after the slices of a service changed, its pods were
@@ -110,25 +114,25 @@ fn active_cluster_scales_up_before_its_upgrade_starts() {
 fn pods_of_an_upgrade_start_and_its_quota_is_released_without_delay() {
     let mut plane = control_plane(Settings::default(), "4");
     put_service(&mut plane, "chat", "low", "2.53.0");
-    plane.play(60);
-    let old = plane.children("chat").remove(0);
+    plane.advance(60);
+    let old = plane.clusters_of_service("chat").remove(0);
 
     put_service(&mut plane, "chat", "low", "2.54.0");
-    plane.play(1);
-    let new = plane.children("chat").into_iter().find(|child| *child != old).expect("a pending cluster");
-    plane.play(1);
-    assert_eq!((plane.pods(&old), plane.pods(&new)), (2, 2));
+    plane.advance(1);
+    let new = plane.clusters_of_service("chat").into_iter().find(|child| *child != old).expect("a pending cluster");
+    plane.advance(1);
+    assert_eq!((plane.ungated_pod_count(&old), plane.ungated_pod_count(&new)), (2, 2));
     put_cluster(&mut plane, "next", "low", 1);
 
     // The next cluster gets the quota of the old one as soon as its pods are gone.
     let mut seconds = 0;
-    while plane.pods(&old) > 0 {
-        assert_eq!(plane.pods("next"), 0);
-        plane.play(1);
+    while plane.ungated_pod_count(&old) > 0 {
+        assert_eq!(plane.ungated_pod_count("next"), 0);
+        plane.advance(1);
         seconds += 1;
         assert!(seconds < 300, "the old cluster still has pods");
     }
-    plane.play(2);
-    assert_eq!((plane.pods(&new), plane.pods("next")), (2, 2));
-    assert_eq!(live_slices(&plane, "chat"), 1);
+    plane.advance(2);
+    assert_eq!((plane.ungated_pod_count(&new), plane.ungated_pod_count("next")), (2, 2));
+    assert_eq!(unfinished_slices(&plane, "chat"), 1);
 }

@@ -3,19 +3,22 @@
 use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
-use super::jobs::{cluster_spec, control_plane, put_cluster, put_service};
+use super::fixtures::{cluster_spec, control_plane, put_cluster, put_service};
 use sluice_api::kueue::names::{DEFAULT_LOCAL_QUEUE, QUEUE_NAME_LABEL};
-use sluice_jobframework::managed::Rules;
+use sluice_jobframework::managed::ManagedJobsPolicy;
 use sluice_queue::Settings;
 
-fn strict() -> Rules {
-    Rules { without_queue_name: true, ..Rules::default() }
+fn queue_name_required() -> ManagedJobsPolicy {
+    ManagedJobsPolicy { manage_jobs_without_queue_name: true, ..ManagedJobsPolicy::default() }
 }
 
 /// Returns a policy that manages namespaces labeled `managed: yes`.
-fn chosen() -> Rules {
+fn namespace_selected() -> ManagedJobsPolicy {
     let selector = json!({"matchLabels": {"managed": "yes"}});
-    Rules { namespaces: serde_json::from_value(selector).expect("a selector"), ..Rules::default() }
+    ManagedJobsPolicy {
+        namespaces: serde_json::from_value(selector).expect("a selector"),
+        ..ManagedJobsPolicy::default()
+    }
 }
 
 fn put_unnamed_cluster(plane: &mut ControlPlane, name: &str) {
@@ -50,9 +53,9 @@ fn job_without_queue_name_runs_unmanaged() {
     put_unnamed_cluster(&mut plane, "own");
     put_unnamed_service(&mut plane);
     plane.apply("RayService", json!({"metadata": {"name": "chat"}, "spec": {"rayClusterConfig": {"suspend": null}}}));
-    plane.play(60);
-    let child = plane.children("chat").remove(0);
-    assert_eq!((plane.pods("own"), plane.pods(&child)), (2, 2));
+    plane.advance(60);
+    let child = plane.clusters_of_service("chat").remove(0);
+    assert_eq!((plane.ungated_pod_count("own"), plane.ungated_pod_count(&child)), (2, 2));
     assert!(plane.workloads("own").is_empty() && plane.workloads("chat").is_empty());
 }
 
@@ -66,17 +69,17 @@ fn new_job_without_queue_name_gets_the_default_queue() {
     // quota.
     put_unnamed_cluster(&mut plane, "own");
     put_unnamed_service(&mut plane);
-    plane.play(60);
+    plane.advance(60);
     for (kind, name) in [("RayCluster", "own"), ("RayService", "chat")] {
         assert_eq!(queue_of(&plane, kind, name), DEFAULT_LOCAL_QUEUE);
         plane.workload(name);
     }
-    let child = plane.children("chat").remove(0);
-    assert_eq!((plane.pods("own"), plane.pods(&child)), (2, 2));
+    let child = plane.clusters_of_service("chat").remove(0);
+    assert_eq!((plane.ungated_pod_count("own"), plane.ungated_pod_count(&child)), (2, 2));
     put_unnamed_cluster(&mut plane, "another");
-    plane.play(60);
-    assert_eq!((plane.pods("another"), plane.gated("another")), (0, 0));
-    assert!(plane.waits_for("RayCluster", "another").contains("LocalQueue default"));
+    plane.advance(60);
+    assert_eq!((plane.ungated_pod_count("another"), plane.gated_pod_count("another")), (0, 0));
+    assert!(plane.pending_message("RayCluster", "another").contains("LocalQueue default"));
 }
 
 #[test]
@@ -84,92 +87,92 @@ fn new_cluster_gets_the_default_queue_after_a_failed_write() {
     // Given a cluster whose first write fails,
     let mut plane = control_plane(Settings::default(), "0");
     put_default_queue(&mut plane);
-    plane.turns_away = Some("RayCluster");
+    plane.fail_next_write = Some("RayCluster");
     put_unnamed_cluster(&mut plane, "own");
 
     // when it is retried, then the cluster is queued, and none of its pods has run.
-    plane.play(60);
+    plane.advance(60);
     assert_eq!(queue_of(&plane, "RayCluster", "own"), DEFAULT_LOCAL_QUEUE);
-    assert_eq!(plane.pods("own"), 0);
+    assert_eq!(plane.ungated_pod_count("own"), 0);
 }
 
 #[test]
 fn running_job_does_not_get_a_default_queue_created_later() {
     let mut plane = control_plane(Settings::default(), "4");
     put_unnamed_cluster(&mut plane, "own");
-    plane.play(60);
+    plane.advance(60);
 
     put_default_queue(&mut plane);
-    plane.play(60);
+    plane.advance(60);
 
-    assert_eq!((queue_of(&plane, "RayCluster", "own"), plane.pods("own")), (&Value::Null, 2));
+    assert_eq!((queue_of(&plane, "RayCluster", "own"), plane.ungated_pod_count("own")), (&Value::Null, 2));
 }
 
 #[test]
 fn job_without_required_queue_name_is_on_hold_until_it_has_one() {
     // Given a policy that requires a queue name for every job,
-    let mut plane = control_plane(Settings::default(), "4").managing(strict());
+    let mut plane = control_plane(Settings::default(), "4").with_managed_jobs(queue_name_required());
 
     // when jobs without a queue name are created, then they run no pods and report why;
     put_unnamed_cluster(&mut plane, "own");
     put_unnamed_service(&mut plane);
-    plane.play(60);
-    assert!(plane.children("chat").is_empty());
-    assert_eq!((plane.pods("own"), plane.gated("own")), (0, 0));
+    plane.advance(60);
+    assert!(plane.clusters_of_service("chat").is_empty());
+    assert_eq!((plane.ungated_pod_count("own"), plane.gated_pod_count("own")), (0, 0));
     for (kind, name) in [("RayCluster", "own"), ("RayService", "chat")] {
-        let why = plane.waits_for(kind, name);
+        let why = plane.pending_message(kind, name);
         assert!(why.contains("set its label kueue.x-k8s.io/queue-name to a LocalQueue"), "{kind} says {why:?}");
-        assert_eq!(plane.told(kind, "NoQueueName"), 1);
+        assert_eq!(plane.event_count(kind, "NoQueueName"), 1);
     }
 
     // once they have a queue name, they are admitted.
     name_queue(&mut plane, "RayCluster", "own");
     name_queue(&mut plane, "RayService", "chat");
-    plane.play(60);
-    let child = plane.children("chat").remove(0);
-    assert_eq!((plane.pods("own"), plane.pods(&child)), (2, 2));
-    assert_eq!(plane.waits_for("RayCluster", "own"), "");
+    plane.advance(60);
+    let child = plane.clusters_of_service("chat").remove(0);
+    assert_eq!((plane.ungated_pod_count("own"), plane.ungated_pod_count(&child)), (2, 2));
+    assert_eq!(plane.pending_message("RayCluster", "own"), "");
 }
 
 #[test]
 fn jobs_of_an_unselected_namespace_are_unmanaged_until_it_is_selected() {
     // Given a namespace that the policy does not select,
-    let mut plane = control_plane(Settings::default(), "4").managing(chosen());
+    let mut plane = control_plane(Settings::default(), "4").with_managed_jobs(namespace_selected());
     label_namespace(&mut plane, "no");
     put_default_queue(&mut plane);
 
     // when jobs are created there, then they run regardless of quota;
     put_cluster(&mut plane, "large", "low", 8);
     put_unnamed_cluster(&mut plane, "own");
-    plane.play(60);
-    assert_eq!((plane.pods("large"), plane.pods("own")), (9, 2));
+    plane.advance(60);
+    assert_eq!((plane.ungated_pod_count("large"), plane.ungated_pod_count("own")), (9, 2));
     assert!(plane.workloads("large").is_empty());
 
     // once the namespace is selected, the job with a queue name needs quota,
     label_namespace(&mut plane, "yes");
-    plane.play(60);
-    assert_eq!((plane.pods("large"), plane.pods("own")), (0, 2));
-    assert!(plane.waits_for("RayCluster", "large").contains("is pending in LocalQueue lq"));
+    plane.advance(60);
+    assert_eq!((plane.ungated_pod_count("large"), plane.ungated_pod_count("own")), (0, 2));
+    assert!(plane.pending_message("RayCluster", "large").contains("is pending in LocalQueue lq"));
 
     // and does not need it once the namespace is unselected.
     label_namespace(&mut plane, "no");
-    plane.play(60);
+    plane.advance(60);
     assert!(plane.workloads("large").is_empty());
-    assert_eq!(plane.waits_for("RayCluster", "large"), "");
+    assert_eq!(plane.pending_message("RayCluster", "large"), "");
 }
 
 #[test]
 fn job_of_an_unobserved_namespace_waits_until_it_is_observed() {
-    let mut plane = control_plane(Settings::default(), "4").managing(chosen());
+    let mut plane = control_plane(Settings::default(), "4").with_managed_jobs(namespace_selected());
     plane.delete("Namespace", "default");
     put_cluster(&mut plane, "own", "low", 1);
-    plane.play(60);
-    assert_eq!((plane.pods("own"), plane.workloads("own").len()), (0, 0));
+    plane.advance(60);
+    assert_eq!((plane.ungated_pod_count("own"), plane.workloads("own").len()), (0, 0));
 
     label_namespace(&mut plane, "yes");
-    plane.play(60);
+    plane.advance(60);
 
-    assert_eq!((plane.pods("own"), plane.workloads("own").len()), (2, 1));
+    assert_eq!((plane.ungated_pod_count("own"), plane.workloads("own").len()), (2, 1));
 }
 
 #[test]
@@ -179,7 +182,7 @@ fn job_managed_by_another_controller_uses_no_quota() {
     plane
         .apply("RayCluster", json!({"metadata": {"name": "afar"}, "spec": {"managedBy": "kueue.x-k8s.io/multikueue"}}));
     put_cluster(&mut plane, "here", "low", 1);
-    plane.play(60);
+    plane.advance(60);
     assert!(plane.workloads("afar").is_empty());
-    assert_eq!((plane.pods("afar"), plane.pods("here")), (0, 2));
+    assert_eq!((plane.ungated_pod_count("afar"), plane.ungated_pod_count("here")), (0, 2));
 }

@@ -1,17 +1,17 @@
 //! Tests of the whole engine against an in-memory control plane.
 
+mod adoption;
 mod batch_jobs;
 mod control_plane;
 mod deletion;
-mod doubts;
 mod evictions;
+mod exceeds_quota;
+mod fixtures;
 mod growth;
 mod incremental;
-mod jobs;
 mod managed;
-mod newcomers;
-mod parts;
+mod partial_preemption;
 mod recreate;
-mod redis;
-mod setbacks;
-mod unfitting;
+mod redis_cleanup;
+mod replica_failure;
+mod unacknowledged;

@@ -4,15 +4,15 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
-use super::jobs::{cluster_spec, control_plane, meta, put_cluster, scale};
+use super::fixtures::{cluster_spec, control_plane, job_metadata, put_cluster, scale_cluster};
 use sluice_api::ray::names;
-use sluice_jobframework::fitting::UPGRADE_ADMISSIBLE;
+use sluice_jobframework::upgrade_feasibility::UPGRADE_ADMISSIBLE;
 use sluice_queue::Settings;
 
 /// Creates or changes a cluster with `workers` workers of `cpu` CPUs each; `version` changes the
 /// pods but not their requests.
-fn put(plane: &mut ControlPlane, workers: u32, cpu: &str, version: &str) {
-    plane.apply("RayCluster", json!({"metadata": meta("chat", "low"), "spec": spec(workers, cpu, version)}));
+fn put_recreated_cluster(plane: &mut ControlPlane, workers: u32, cpu: &str, version: &str) {
+    plane.apply("RayCluster", json!({"metadata": job_metadata("chat", "low"), "spec": spec(workers, cpu, version)}));
 }
 
 fn spec(workers: u32, cpu: &str, version: &str) -> Value {
@@ -24,8 +24,8 @@ fn spec(workers: u32, cpu: &str, version: &str) -> Value {
 }
 
 /// Returns the distinct descriptions of the running pods.
-fn running(plane: &ControlPlane) -> Vec<String> {
-    let mut kinds: Vec<String> = plane.running("chat").map(description).collect();
+fn running_pod_kinds(plane: &ControlPlane) -> Vec<String> {
+    let mut kinds: Vec<String> = plane.ungated_pods("chat").map(description).collect();
     kinds.sort();
     kinds.dedup();
     kinds
@@ -39,7 +39,7 @@ fn description(pod: &Value) -> String {
     }
 }
 
-fn says(plane: &ControlPlane, kind: &str) -> Option<(String, String)> {
+fn cluster_condition(plane: &ControlPlane, kind: &str) -> Option<(String, String)> {
     let conditions = plane.object("RayCluster", "chat")["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let found = conditions.into_iter().find(|condition| condition["type"] == kind)?;
     let text = |field: &str| found[field].as_str().unwrap_or_default().to_owned();
@@ -50,25 +50,25 @@ fn says(plane: &ControlPlane, kind: &str) -> Option<(String, String)> {
 fn pods_are_recreated_once_the_last_old_pod_is_gone() {
     // Given a running cluster with pods that terminate slowly,
     let mut plane = control_plane(Settings::default(), "5");
-    put(&mut plane, 2, "1", "2.53.0");
-    plane.play(60);
-    assert_eq!(plane.pods("chat"), 3);
-    plane.linger = true;
+    put_recreated_cluster(&mut plane, 2, "1", "2.53.0");
+    plane.advance(60);
+    assert_eq!(plane.ungated_pod_count("chat"), 3);
+    plane.pods_linger = true;
 
     // when its workers get larger, then all old pods are deleted, and no new pod exists before the
     // last of them is gone;
-    put(&mut plane, 2, "2", "2.53.0");
-    plane.play(60);
-    assert_eq!(running(&plane), ["head", "worker of 1"]);
-    assert_eq!((plane.pods("chat"), plane.workloads("chat").len()), (3, 2));
+    put_recreated_cluster(&mut plane, 2, "2", "2.53.0");
+    plane.advance(60);
+    assert_eq!(running_pod_kinds(&plane), ["head", "worker of 1"]);
+    assert_eq!((plane.ungated_pod_count("chat"), plane.workloads("chat").len()), (3, 2));
 
     // and then those of the new spec start, on a new slice.
-    plane.linger = false;
-    plane.play(60);
-    assert_eq!(running(&plane), ["head", "worker of 2"]);
-    assert_eq!((plane.pods("chat"), plane.workloads("chat").len()), (3, 1));
-    assert_eq!(plane.waits_for("RayCluster", "chat"), "");
-    assert_eq!(says(&plane, UPGRADE_ADMISSIBLE), None);
+    plane.pods_linger = false;
+    plane.advance(60);
+    assert_eq!(running_pod_kinds(&plane), ["head", "worker of 2"]);
+    assert_eq!((plane.ungated_pod_count("chat"), plane.workloads("chat").len()), (3, 1));
+    assert_eq!(plane.pending_message("RayCluster", "chat"), "");
+    assert_eq!(cluster_condition(&plane, UPGRADE_ADMISSIBLE), None);
 }
 
 #[test]
@@ -76,89 +76,116 @@ fn ended_old_pod_blocks_the_recreation_until_it_is_gone() {
     // Given a cluster that is recreated, and pods that have ended but still exist, as the kubelet
     // leaves them,
     let mut plane = control_plane(Settings::default(), "5");
-    put(&mut plane, 2, "1", "2.53.0");
-    plane.play(60);
-    plane.linger = true;
-    put(&mut plane, 2, "2", "2.53.0");
-    plane.play(60);
+    put_recreated_cluster(&mut plane, 2, "1", "2.53.0");
+    plane.advance(60);
+    plane.pods_linger = true;
+    put_recreated_cluster(&mut plane, 2, "2", "2.53.0");
+    plane.advance(60);
     for name in plane.names("Pod") {
         plane.apply("Pod", json!({"metadata": {"name": name}, "status": {"phase": "Failed"}}));
     }
-    plane.play(60);
+    plane.advance(60);
 
     // then no new pod exists yet,
-    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 1".to_owned()], 3));
+    assert_eq!(
+        (running_pod_kinds(&plane), plane.ungated_pod_count("chat")),
+        (vec!["head".to_owned(), "worker of 1".to_owned()], 3)
+    );
 
     // and those of the new spec start once the old ones are gone.
-    plane.linger = false;
-    plane.play(60);
-    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 2".to_owned()], 3));
+    plane.pods_linger = false;
+    plane.advance(60);
+    assert_eq!(
+        (running_pod_kinds(&plane), plane.ungated_pod_count("chat")),
+        (vec!["head".to_owned(), "worker of 2".to_owned()], 3)
+    );
 }
 
 #[test]
 fn running_pods_are_reconciled_by_the_old_spec_until_the_new_one_has_quota() {
     // Given a cluster whose pods get larger, while another cluster holds the quota for that,
     let mut plane = control_plane(Settings::default(), "7");
-    put(&mut plane, 2, "1", "2.53.0");
+    put_recreated_cluster(&mut plane, 2, "1", "2.53.0");
     put_cluster(&mut plane, "other", "low", 3);
-    plane.play(60);
-    put(&mut plane, 2, "3", "2.53.0");
-    plane.play(60);
-    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 1".to_owned()], 3));
-    assert_eq!(says(&plane, UPGRADE_ADMISSIBLE), Some(("True".to_owned(), "Recreate".to_owned())));
-    assert!(plane.waits_for("RayCluster", "chat").contains("new spec of chat is pending in LocalQueue lq"));
+    plane.advance(60);
+    put_recreated_cluster(&mut plane, 2, "3", "2.53.0");
+    plane.advance(60);
+    assert_eq!(
+        (running_pod_kinds(&plane), plane.ungated_pod_count("chat")),
+        (vec!["head".to_owned(), "worker of 1".to_owned()], 3)
+    );
+    assert_eq!(cluster_condition(&plane, UPGRADE_ADMISSIBLE), Some(("True".to_owned(), "Recreate".to_owned())));
+    assert!(plane.pending_message("RayCluster", "chat").contains("new spec of chat is pending in LocalQueue lq"));
 
     // when a pod fails, then one of the old spec replaces it, and the cluster can be scaled,
-    let worker = plane.running("chat").find(|pod| description(pod) == "worker of 1").expect("a worker");
+    let worker = plane.ungated_pods("chat").find(|pod| description(pod) == "worker of 1").expect("a worker");
     let name = worker["metadata"]["name"].as_str().expect("a name").to_owned();
     plane.delete("Pod", &name);
-    plane.play(60);
-    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 1".to_owned()], 3));
-    scale(&mut plane, "chat", 1);
-    plane.play(60);
-    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 1".to_owned()], 2));
+    plane.advance(60);
+    assert_eq!(
+        (running_pod_kinds(&plane), plane.ungated_pod_count("chat")),
+        (vec!["head".to_owned(), "worker of 1".to_owned()], 3)
+    );
+    scale_cluster(&mut plane, "chat", 1);
+    plane.advance(60);
+    assert_eq!(
+        (running_pod_kinds(&plane), plane.ungated_pod_count("chat")),
+        (vec!["head".to_owned(), "worker of 1".to_owned()], 2)
+    );
 
     // until the other cluster is gone.
-    scale(&mut plane, "chat", 2);
+    scale_cluster(&mut plane, "chat", 2);
     plane.delete("RayCluster", "other");
-    plane.play(60);
-    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 3".to_owned()], 3));
+    plane.advance(60);
+    assert_eq!(
+        (running_pod_kinds(&plane), plane.ungated_pod_count("chat")),
+        (vec!["head".to_owned(), "worker of 3".to_owned()], 3)
+    );
 }
 
 #[test]
 fn spec_exceeding_the_maximum_quota_stops_no_pods() {
     let mut plane = control_plane(Settings::default(), "5");
-    put(&mut plane, 2, "1", "2.53.0");
-    plane.play(60);
+    put_recreated_cluster(&mut plane, 2, "1", "2.53.0");
+    plane.advance(60);
 
-    put(&mut plane, 2, "3", "2.53.0");
-    plane.play(60);
+    put_recreated_cluster(&mut plane, 2, "3", "2.53.0");
+    plane.advance(60);
 
-    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 1".to_owned()], 3));
-    assert_eq!(says(&plane, UPGRADE_ADMISSIBLE), Some(("False".to_owned(), "ExceedsMaxQuota".to_owned())));
+    assert_eq!(
+        (running_pod_kinds(&plane), plane.ungated_pod_count("chat")),
+        (vec!["head".to_owned(), "worker of 1".to_owned()], 3)
+    );
+    assert_eq!(cluster_condition(&plane, UPGRADE_ADMISSIBLE), Some(("False".to_owned(), "ExceedsMaxQuota".to_owned())));
 
     // And it can be reverted.
-    put(&mut plane, 2, "1", "2.53.0");
-    plane.play(60);
-    assert_eq!((plane.pods("chat"), plane.workloads("chat").len()), (3, 1));
-    assert_eq!((plane.waits_for("RayCluster", "chat").as_str(), says(&plane, UPGRADE_ADMISSIBLE)), ("", None));
+    put_recreated_cluster(&mut plane, 2, "1", "2.53.0");
+    plane.advance(60);
+    assert_eq!((plane.ungated_pod_count("chat"), plane.workloads("chat").len()), (3, 1));
+    assert_eq!(
+        (plane.pending_message("RayCluster", "chat").as_str(), cluster_condition(&plane, UPGRADE_ADMISSIBLE)),
+        ("", None)
+    );
 }
 
 #[test]
 fn spec_reverted_while_old_pods_terminate_restarts_them() {
     let mut plane = control_plane(Settings::default(), "5");
-    put(&mut plane, 2, "1", "2.53.0");
-    plane.play(60);
-    plane.linger = true;
-    put(&mut plane, 2, "2", "2.53.0");
-    plane.play(10);
+    put_recreated_cluster(&mut plane, 2, "1", "2.53.0");
+    plane.advance(60);
+    plane.pods_linger = true;
+    put_recreated_cluster(&mut plane, 2, "2", "2.53.0");
+    plane.advance(10);
 
-    put(&mut plane, 2, "1", "2.53.0");
-    plane.play(10);
-    plane.linger = false;
-    plane.play(60);
+    put_recreated_cluster(&mut plane, 2, "1", "2.53.0");
+    plane.advance(10);
+    plane.pods_linger = false;
+    plane.advance(60);
 
-    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 1".to_owned()], 3));
+    assert_eq!(
+        (running_pod_kinds(&plane), plane.ungated_pod_count("chat")),
+        (vec!["head".to_owned(), "worker of 1".to_owned()], 3)
+    );
     assert_eq!(plane.workloads("chat").len(), 1);
 }
 
@@ -166,15 +193,15 @@ fn spec_reverted_while_old_pods_terminate_restarts_them() {
 #[test]
 fn recreated_pods_of_the_same_size_use_the_same_quota() {
     let mut plane = control_plane(Settings::default(), "3");
-    put(&mut plane, 2, "1", "2.53.0");
-    plane.play(60);
-    let before = plane.uids("chat");
+    put_recreated_cluster(&mut plane, 2, "1", "2.53.0");
+    plane.advance(60);
+    let before = plane.pod_uids("chat");
 
-    put(&mut plane, 2, "1", "2.54.0");
-    plane.play(60);
+    put_recreated_cluster(&mut plane, 2, "1", "2.54.0");
+    plane.advance(60);
 
-    assert_eq!(plane.pods("chat"), 3);
-    assert!(plane.uids("chat").is_disjoint(&before), "every pod is recreated");
+    assert_eq!(plane.ungated_pod_count("chat"), 3);
+    assert!(plane.pod_uids("chat").is_disjoint(&before), "every pod is recreated");
 }
 
 #[rstest]
@@ -194,16 +221,16 @@ fn recreated_pods_of_the_same_size_use_the_same_quota() {
 })]
 fn edit_that_does_not_affect_pods_keeps_them(#[case] edit: fn(&mut Value)) {
     let mut plane = control_plane(Settings::default(), "9");
-    put(&mut plane, 1, "1", "2.53.0");
-    plane.play(60);
-    let before = plane.uids("chat");
+    put_recreated_cluster(&mut plane, 1, "1", "2.53.0");
+    plane.advance(60);
+    let before = plane.pod_uids("chat");
 
     let mut edited = spec(1, "1", "2.53.0");
     edit(&mut edited);
-    plane.apply("RayCluster", json!({"metadata": meta("chat", "low"), "spec": edited}));
-    plane.play(60);
+    plane.apply("RayCluster", json!({"metadata": job_metadata("chat", "low"), "spec": edited}));
+    plane.advance(60);
 
-    assert!(plane.uids("chat").is_superset(&before));
+    assert!(plane.pod_uids("chat").is_superset(&before));
 }
 
 #[test]
@@ -214,33 +241,33 @@ fn edit_made_before_the_strategy_was_set_counts() {
         spec["upgradeStrategy"] = json!({"type": "None"});
         spec
     };
-    plane.apply("RayCluster", json!({"metadata": meta("chat", "low"), "spec": never(spec(1, "1", "2.53.0"))}));
-    plane.play(60);
-    let before = plane.uids("chat");
-    plane.apply("RayCluster", json!({"metadata": meta("chat", "low"), "spec": never(spec(1, "2", "2.53.0"))}));
-    plane.play(60);
-    assert_eq!(plane.uids("chat"), before);
+    plane.apply("RayCluster", json!({"metadata": job_metadata("chat", "low"), "spec": never(spec(1, "1", "2.53.0"))}));
+    plane.advance(60);
+    let before = plane.pod_uids("chat");
+    plane.apply("RayCluster", json!({"metadata": job_metadata("chat", "low"), "spec": never(spec(1, "2", "2.53.0"))}));
+    plane.advance(60);
+    assert_eq!(plane.pod_uids("chat"), before);
 
     // when the strategy is set to Recreate, then its pods are recreated.
-    put(&mut plane, 1, "2", "2.53.0");
-    plane.play(60);
-    assert!(plane.uids("chat").is_disjoint(&before));
-    assert_eq!(running(&plane), ["head", "worker of 2"]);
+    put_recreated_cluster(&mut plane, 1, "2", "2.53.0");
+    plane.advance(60);
+    assert!(plane.pod_uids("chat").is_disjoint(&before));
+    assert_eq!(running_pod_kinds(&plane), ["head", "worker of 2"]);
 }
 
 #[test]
 fn pods_survive_the_deletion_of_their_controller_revision() {
     let mut plane = control_plane(Settings::default(), "9");
-    put(&mut plane, 1, "1", "2.53.0");
-    plane.play(60);
-    put(&mut plane, 1, "2", "2.53.0");
-    plane.play(60);
-    let before = plane.uids("chat");
+    put_recreated_cluster(&mut plane, 1, "1", "2.53.0");
+    plane.advance(60);
+    put_recreated_cluster(&mut plane, 1, "2", "2.53.0");
+    plane.advance(60);
+    let before = plane.pod_uids("chat");
 
     plane.names("ControllerRevision").iter().for_each(|name| plane.delete("ControllerRevision", name));
-    plane.play(60);
+    plane.advance(60);
 
-    assert_eq!(plane.uids("chat"), before);
+    assert_eq!(plane.pod_uids("chat"), before);
     assert_eq!((plane.names("ControllerRevision").len(), plane.workloads("chat").len()), (1, 1));
 }
 
@@ -268,15 +295,15 @@ fn pods_created_by_kuberay_are_adopted_and_recreated_with_the_next_edit() {
             }),
         );
     }
-    let before = plane.uids("chat");
+    let before = plane.pod_uids("chat");
 
     // when Sluice adopts the cluster, then they stay until the spec changes.
-    plane.play(60);
-    assert_eq!(plane.uids("chat"), before);
+    plane.advance(60);
+    assert_eq!(plane.pod_uids("chat"), before);
     plane.apply("RayCluster", unqueued(spec(1, "2", "2.53.0")));
-    plane.play(60);
-    assert!(plane.uids("chat").is_disjoint(&before));
-    assert_eq!(running(&plane), ["head", "worker of 2"]);
+    plane.advance(60);
+    assert!(plane.pod_uids("chat").is_disjoint(&before));
+    assert_eq!(running_pod_kinds(&plane), ["head", "worker of 2"]);
 }
 
 #[test]
@@ -284,13 +311,16 @@ fn unmanaged_cluster_is_recreated_immediately() {
     let mut plane = control_plane(Settings::default(), "0");
     let unqueued = |spec: Value| json!({"metadata": {"name": "chat"}, "spec": spec});
     plane.apply("RayCluster", unqueued(spec(1, "1", "2.53.0")));
-    plane.play(60);
-    assert_eq!(running(&plane), ["head", "worker of 1"]);
+    plane.advance(60);
+    assert_eq!(running_pod_kinds(&plane), ["head", "worker of 1"]);
 
     plane.apply("RayCluster", unqueued(spec(1, "2", "2.53.0")));
-    plane.play(60);
+    plane.advance(60);
 
-    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 2".to_owned()], 2));
+    assert_eq!(
+        (running_pod_kinds(&plane), plane.ungated_pod_count("chat")),
+        (vec!["head".to_owned(), "worker of 2".to_owned()], 2)
+    );
 }
 
 #[test]
@@ -298,33 +328,39 @@ fn edit_without_a_stored_revision_creates_no_pods() {
     // Given a cluster that is edited and scaled up at the same time, while its revision cannot be
     // stored,
     let mut plane = control_plane(Settings::default(), "9");
-    put(&mut plane, 2, "1", "2.53.0");
-    plane.play(60);
-    plane.late = Some("ControllerRevision");
+    put_recreated_cluster(&mut plane, 2, "1", "2.53.0");
+    plane.advance(60);
+    plane.delayed_kind = Some("ControllerRevision");
 
     // when that write is delayed, then it scales up by the old spec,
-    put(&mut plane, 3, "2", "2.53.0");
-    plane.play(60);
-    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 1".to_owned()], 4));
+    put_recreated_cluster(&mut plane, 3, "2", "2.53.0");
+    plane.advance(60);
+    assert_eq!(
+        (running_pod_kinds(&plane), plane.ungated_pod_count("chat")),
+        (vec!["head".to_owned(), "worker of 1".to_owned()], 4)
+    );
 
     // and is recreated after that.
-    plane.late = None;
-    plane.arrive();
-    plane.play(60);
-    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 2".to_owned()], 4));
+    plane.delayed_kind = None;
+    plane.deliver_delayed_writes();
+    plane.advance(60);
+    assert_eq!(
+        (running_pod_kinds(&plane), plane.ungated_pod_count("chat")),
+        (vec!["head".to_owned(), "worker of 2".to_owned()], 4)
+    );
 }
 
 #[test]
 fn late_pod_of_an_old_revision_is_deleted_alone() {
     // Given a cluster whose pods were recreated,
     let mut plane = control_plane(Settings::default(), "5");
-    put(&mut plane, 2, "1", "2.53.0");
-    plane.play(60);
-    let old = plane.running("chat").find(|pod| description(pod) == "worker of 1").expect("a worker").clone();
-    put(&mut plane, 2, "2", "2.53.0");
-    plane.play(60);
+    put_recreated_cluster(&mut plane, 2, "1", "2.53.0");
+    plane.advance(60);
+    let old = plane.ungated_pods("chat").find(|pod| description(pod) == "worker of 1").expect("a worker").clone();
+    put_recreated_cluster(&mut plane, 2, "2", "2.53.0");
+    plane.advance(60);
     let names =
-        |plane: &ControlPlane| plane.running("chat").map(|pod| pod["metadata"]["uid"].clone()).collect::<Vec<_>>();
+        |plane: &ControlPlane| plane.ungated_pods("chat").map(|pod| pod["metadata"]["uid"].clone()).collect::<Vec<_>>();
     let new = names(&plane);
 
     // when a pod of the old revision appears, as if a previous process had created it,
@@ -334,38 +370,44 @@ fn late_pod_of_an_old_revision_is_deleted_alone() {
         "ownerReferences": late["metadata"]["ownerReferences"],
     });
     plane.apply("Pod", late);
-    plane.play(60);
+    plane.advance(60);
 
     // then it is deleted, and no other.
     assert_eq!(names(&plane), new);
-    assert_eq!(running(&plane), ["head", "worker of 2"]);
+    assert_eq!(running_pod_kinds(&plane), ["head", "worker of 2"]);
 }
 
 #[test]
 fn invalid_spec_stops_no_pods() {
     // Given a running cluster whose spec becomes invalid,
     let mut plane = control_plane(Settings::default(), "5");
-    put(&mut plane, 2, "1", "2.53.0");
-    plane.play(60);
+    put_recreated_cluster(&mut plane, 2, "1", "2.53.0");
+    plane.advance(60);
     let mut invalid = spec(2, "2", "2.53.0");
     invalid["headGroupSpec"]["rayStartParams"] = json!({"redis-username": "me"});
-    plane.apply("RayCluster", json!({"metadata": meta("chat", "low"), "spec": invalid}));
-    plane.play(60);
-    assert_eq!(says(&plane, names::SPEC_REJECTED), Some(("True".to_owned(), "InvalidSpec".to_owned())));
+    plane.apply("RayCluster", json!({"metadata": job_metadata("chat", "low"), "spec": invalid}));
+    plane.advance(60);
+    assert_eq!(cluster_condition(&plane, names::SPEC_REJECTED), Some(("True".to_owned(), "InvalidSpec".to_owned())));
 
     // when a pod fails, then one of the last valid spec replaces it,
-    let worker = plane.running("chat").find(|pod| description(pod) == "worker of 1").expect("a worker");
+    let worker = plane.ungated_pods("chat").find(|pod| description(pod) == "worker of 1").expect("a worker");
     let name = worker["metadata"]["name"].as_str().expect("a name").to_owned();
     plane.delete("Pod", &name);
-    plane.play(60);
-    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 1".to_owned()], 3));
+    plane.advance(60);
+    assert_eq!(
+        (running_pod_kinds(&plane), plane.ungated_pod_count("chat")),
+        (vec!["head".to_owned(), "worker of 1".to_owned()], 3)
+    );
 
     // and once the spec is valid, its pods are recreated by it.
     plane.apply(
         "RayCluster",
         json!({"metadata": {"name": "chat"}, "spec": {"headGroupSpec": {"rayStartParams": null}}}),
     );
-    plane.play(60);
-    assert_eq!(says(&plane, names::SPEC_REJECTED), None);
-    assert_eq!((running(&plane), plane.pods("chat")), (vec!["head".to_owned(), "worker of 2".to_owned()], 3));
+    plane.advance(60);
+    assert_eq!(cluster_condition(&plane, names::SPEC_REJECTED), None);
+    assert_eq!(
+        (running_pod_kinds(&plane), plane.ungated_pod_count("chat")),
+        (vec!["head".to_owned(), "worker of 2".to_owned()], 3)
+    );
 }

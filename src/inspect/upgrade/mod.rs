@@ -1,13 +1,13 @@
 //! Plan of a RayService upgrade: a dry run of each upgrade strategy on a copy of the state.
 
-mod least;
+mod display;
+mod min_quota;
 mod outcome;
-mod stage;
+mod sandbox;
+mod strategies;
 #[cfg(test)]
 mod tests;
-mod text;
 mod timeline;
-mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,21 +16,21 @@ use serde::Serialize;
 use serde_json::Value;
 use thiserror::Error;
 
-use super::rehearsal::{Policy, Restless};
-use super::remedies::QuotaChange;
+use super::dry_run::{DidNotConverge, PolicyConfig};
+use super::remediation::QuotaChange;
 use super::snapshot::Snapshot;
-use least::Amounts;
-use outcome::{Outcome, PerPod, uses};
-pub use outcome::{Use, Verdict};
+use min_quota::FlavorResourceAmounts;
+use outcome::{DryRunOutcome, PerPodUsage, resource_usages};
+pub use outcome::{PlanVerdict, ResourceUsage};
+use sandbox::Sandbox;
 use sluice_api::ray::RayService;
-use sluice_raycluster::Problem;
-use sluice_rayservice::Goal;
-use sluice_rayservice::incremental::machine::{Percent, WHOLE};
-use stage::Stage;
-use timeline::{Cluster, Course};
-pub use timeline::{Part, Step, Timeline};
-pub use ways::Strategy;
-use ways::{Asked, asked};
+use sluice_raycluster::FieldError;
+use sluice_rayservice::DesiredService;
+use sluice_rayservice::incremental::state_machine::{FULL, Percent};
+pub use strategies::Strategy;
+use strategies::{RequestedStrategy, requested_strategy};
+pub use timeline::{ClusterShareAtStep, Timeline, TimelineStep};
+use timeline::{PlannedCluster, RolloutSchedule};
 
 /// Plan of an upgrade.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -39,39 +39,39 @@ pub struct UpgradePlan {
     /// Kind, namespace and name of the RayService.
     pub service: String,
     /// Verdict on the strategy that the manifest requests.
-    pub verdict: Verdict,
+    pub verdict: PlanVerdict,
     /// Reason for which the upgrade doesn't fit now; None if it does.
     #[serde(rename = "why", skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
+    pub message: Option<String>,
     /// Outcome of each strategy.
     #[serde(rename = "ways")]
-    pub ways: Vec<Way>,
+    pub strategies: Vec<StrategyOutcome>,
 }
 
 /// Outcome of one upgrade strategy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Way {
+pub struct StrategyOutcome {
     /// Strategy.
     #[serde(flatten)]
     pub strategy: Strategy,
     /// True if the manifest requests this strategy.
     #[serde(rename = "asked")]
-    pub asked: bool,
+    pub requested: bool,
     /// Verdict.
-    pub verdict: Verdict,
+    pub verdict: PlanVerdict,
     /// Reason for which the upgrade doesn't fit now; None if it does.
     #[serde(rename = "why", skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
+    pub message: Option<String>,
     /// Peak usage of the RayService during the upgrade; with the minimum quota if the upgrade
     /// doesn't fit now. Empty if no quota is sufficient.
-    pub peak: Vec<Use>,
+    pub peak: Vec<ResourceUsage>,
     /// Minimum sufficient quota, given the current usage and requests of other jobs; None if no
     /// quota is sufficient. Empty if the quota that the RayService holds is enough.
     #[serde(rename = "leastQuota", skip_serializing_if = "Option::is_none")]
-    pub least_quota: Option<Vec<QuotaChange>>,
+    pub min_quota: Option<Vec<QuotaChange>>,
     /// Jobs that would be preempted now.
-    pub preempts: Vec<Preempted>,
+    pub preempts: Vec<PreemptedJob>,
     /// Steps of an incremental upgrade; None for other strategies, or if the manifest sets no
     /// interval.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,11 +81,11 @@ pub struct Way {
 /// Job that is preempted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Preempted {
+pub struct PreemptedJob {
     /// Kind, namespace and name of the job.
     pub job: String,
     /// Quota that it loses.
-    pub loses: Vec<Use>,
+    pub loses: Vec<ResourceUsage>,
 }
 
 /// Error of planning an upgrade.
@@ -93,21 +93,21 @@ pub struct Preempted {
 pub enum PlanError {
     /// The manifest is invalid.
     #[error("{0}")]
-    Manifest(String),
+    InvalidManifest(String),
     /// The spec of the RayService is invalid.
     #[error("{service} is invalid: {}", describe(.problems))]
-    Spec {
+    InvalidSpec {
         /// Kind, namespace and name of the RayService.
         service: String,
         /// Invalid fields.
-        problems: Vec<Problem>,
+        problems: Vec<FieldError>,
     },
     /// The dry run doesn't converge.
     #[error(transparent)]
-    Restless(#[from] Restless),
+    DidNotConverge(#[from] DidNotConverge),
 }
 
-fn describe(problems: &[Problem]) -> String {
+fn describe(problems: &[FieldError]) -> String {
     problems.iter().map(|problem| format!("{}: {}", problem.field, problem.message)).collect::<Vec<_>>().join("; ")
 }
 
@@ -120,86 +120,92 @@ fn describe(problems: &[Problem]) -> String {
 pub fn plan(
     snapshot: &Snapshot,
     manifests: Vec<Value>,
-    policy: &Policy,
+    policy: &PolicyConfig,
     surge: Option<Percent>,
     now: Timestamp,
 ) -> Result<UpgradePlan, PlanError> {
-    let (stage, service) = Stage::of(snapshot, manifests, policy, now)?;
+    let (stage, service) = Sandbox::new(snapshot, manifests, policy, now)?;
     let name = stage.service().to_string();
-    if let Err(problems) = Goal::of(&service) {
-        return Err(PlanError::Spec { service: name, problems });
+    if let Err(problems) = DesiredService::from_service(&service) {
+        return Err(PlanError::InvalidSpec { service: name, problems });
     }
-    let asked = asked(&service);
-    let new_cluster = stage.rehearse(&ways::by_new_cluster(&service), None)?;
+    let asked = requested_strategy(&service);
+    let new_cluster = stage.try_upgrade(&strategies::with_new_cluster(&service), None)?;
     let ways = match new_cluster.strategy {
-        Strategy::NewCluster => ways_of_upgrade(&stage, &service, new_cluster, asked, surge)?,
+        Strategy::NewCluster => strategy_outcomes(&stage, &service, new_cluster, asked, surge)?,
         // A first cluster or an edit in place leaves no choice of strategy.
-        only => vec![way(&stage, only, &ways::by_new_cluster(&service), new_cluster, true)?],
+        only => vec![strategy_outcome(&stage, only, &strategies::with_new_cluster(&service), new_cluster, true)?],
     };
-    let chosen = ways.iter().find(|way| way.asked);
-    let verdict = chosen.map_or(Verdict::Never, |way| way.verdict);
+    let chosen = ways.iter().find(|way| way.requested);
+    let verdict = chosen.map_or(PlanVerdict::Never, |way| way.verdict);
     let no_upgrade = || Some("spec.upgradeStrategy.type is None: no new cluster is created".to_owned());
-    let why = chosen.map_or_else(no_upgrade, |way| way.why.clone());
-    Ok(UpgradePlan { service: name, verdict, why, ways })
+    let why = chosen.map_or_else(no_upgrade, |way| way.message.clone());
+    Ok(UpgradePlan { service: name, verdict, message: why, strategies: ways })
 }
 
 /// Returns the outcomes of the strategies for a RayService that has a cluster. `second` is the
 /// outcome of a second cluster at full size.
-fn ways_of_upgrade(
-    stage: &Stage<'_>,
+fn strategy_outcomes(
+    stage: &Sandbox<'_>,
     service: &RayService,
-    second: Outcome,
-    asked: Asked,
+    second: DryRunOutcome,
+    asked: RequestedStrategy,
     surge: Option<Percent>,
-) -> Result<Vec<Way>, PlanError> {
-    let never_both = second.verdict == Verdict::Never;
-    let is_new_cluster = matches!(asked, Asked::NewCluster { .. });
-    let mut new_cluster = way(stage, Strategy::NewCluster, &ways::by_new_cluster(service), second, is_new_cluster)?;
-    let mut recreate = recreate(stage, service, never_both)?;
-    if asked == (Asked::NewCluster { or_recreate: true }) && never_both && recreate.verdict != Verdict::Never {
-        (new_cluster.asked, recreate.asked) = (false, true);
-    }
-    let is_alternative = new_cluster.verdict != Verdict::Fits && ways::can_go_in_steps(service);
-    let mut ways = vec![new_cluster];
-    if (asked == Asked::Incremental || surge.is_some() || is_alternative)
-        && let Some(serving) = stage.serving()?
+) -> Result<Vec<StrategyOutcome>, PlanError> {
+    let never_both = second.verdict == PlanVerdict::Never;
+    let is_new_cluster = matches!(asked, RequestedStrategy::NewCluster { .. });
+    let mut new_cluster =
+        strategy_outcome(stage, Strategy::NewCluster, &strategies::with_new_cluster(service), second, is_new_cluster)?;
+    let mut recreate = recreate_outcome(stage, service, never_both)?;
+    if asked == (RequestedStrategy::NewCluster { or_recreate: true })
+        && never_both
+        && recreate.verdict != PlanVerdict::Never
     {
-        ways.extend(InSteps { stage, service, serving }.ways(surge, asked == Asked::Incremental)?);
+        (new_cluster.requested, recreate.requested) = (false, true);
+    }
+    let is_alternative = new_cluster.verdict != PlanVerdict::Fits && strategies::supports_incremental(service);
+    let mut ways = vec![new_cluster];
+    if (asked == RequestedStrategy::Incremental || surge.is_some() || is_alternative)
+        && let Some(serving) = stage.active_cluster()?
+    {
+        ways.extend(
+            IncrementalPlanner { stage, service, serving }.outcomes(surge, asked == RequestedStrategy::Incremental)?,
+        );
     }
     ways.push(recreate);
     Ok(ways)
 }
 
 /// Chooses the surge of an incremental upgrade.
-struct InSteps<'a> {
-    stage: &'a Stage<'a>,
+struct IncrementalPlanner<'a> {
+    stage: &'a Sandbox<'a>,
     service: &'a RayService,
-    serving: Cluster,
+    serving: PlannedCluster,
 }
 
-impl InSteps<'_> {
+impl IncrementalPlanner<'_> {
     /// Returns the outcomes with the requested surge, or else the largest that fits; with the
     /// largest that fits, if the requested one doesn't; and with the surge that needs the least.
-    fn ways(&self, surge: Option<Percent>, asked: bool) -> Result<Vec<Way>, PlanError> {
+    fn outcomes(&self, surge: Option<Percent>, asked: bool) -> Result<Vec<StrategyOutcome>, PlanError> {
         let largest = self.largest_by_need();
         let is_chosen = asked || surge.is_some();
-        let whole: u32 = self.course(WHOLE).workers_at_peak().values().sum();
+        let whole: u32 = self.schedule(FULL).workers_at_peak().values().sum();
         if !is_chosen && largest.keys().next().is_none_or(|least| *least >= whole) {
             // Even the smallest surge needs as many workers as a second cluster at full size.
             return Ok(Vec::new());
         }
-        let best = match last(&largest, |surge| Ok(self.outcome(surge)?.verdict == Verdict::Fits))? {
-            None => last(&largest, |surge| Ok(self.outcome(surge)?.verdict != Verdict::Never))?,
+        let best = match last_satisfying(&largest, |surge| Ok(self.dry_run(surge)?.verdict == PlanVerdict::Fits))? {
+            None => last_satisfying(&largest, |surge| Ok(self.dry_run(surge)?.verdict != PlanVerdict::Never))?,
             fits => fits,
         };
-        let least = largest.values().next().copied().unwrap_or(WHOLE);
-        let main = surge.or_else(|| ways::surge(self.service)).or(best).unwrap_or(least);
-        let mut ways = vec![self.way(main, asked)?];
-        let best = if ways[0].verdict == Verdict::Fits { None } else { best };
+        let least = largest.values().next().copied().unwrap_or(FULL);
+        let main = surge.or_else(|| strategies::max_surge(self.service)).or(best).unwrap_or(least);
+        let mut ways = vec![self.strategy_outcome(main, asked)?];
+        let best = if ways[0].verdict == PlanVerdict::Fits { None } else { best };
         let others = BTreeSet::from_iter(best.into_iter().chain([least]));
-        let need = self.course(main).workers_at_peak();
-        for other in others.into_iter().rev().filter(|other| self.course(*other).workers_at_peak() != need) {
-            ways.push(self.way(other, false)?);
+        let need = self.schedule(main).workers_at_peak();
+        for other in others.into_iter().rev().filter(|other| self.schedule(*other).workers_at_peak() != need) {
+            ways.push(self.strategy_outcome(other, false)?);
         }
         Ok(ways)
     }
@@ -207,9 +213,9 @@ impl InSteps<'_> {
     /// Returns the largest surge for each number of workers at peak, in ascending order of both. (A
     /// larger surge may need fewer workers because of rounding.)
     fn largest_by_need(&self) -> BTreeMap<u32, Percent> {
-        let need = |surge: &Percent| self.course(*surge).workers_at_peak().values().sum::<u32>();
+        let need = |surge: &Percent| self.schedule(*surge).workers_at_peak().values().sum::<u32>();
         let mut by_need: BTreeMap<u32, Percent> = BTreeMap::new();
-        for surge in 1..=WHOLE {
+        for surge in 1..=FULL {
             by_need.insert(need(&surge), surge);
         }
         let mut largest = 0;
@@ -221,26 +227,29 @@ impl InSteps<'_> {
         by_need
     }
 
-    fn course(&self, surge: Percent) -> Course {
-        Course::of(self.service, self.serving.clone(), surge, ways::step(self.service, surge))
+    fn schedule(&self, surge: Percent) -> RolloutSchedule {
+        RolloutSchedule::new(self.service, self.serving.clone(), surge, strategies::step_size(self.service, surge))
     }
 
-    fn outcome(&self, surge: Percent) -> Result<Outcome, PlanError> {
-        self.stage.rehearse(&ways::at_peak(self.service, &self.course(surge)), None)
+    fn dry_run(&self, surge: Percent) -> Result<DryRunOutcome, PlanError> {
+        self.stage.try_upgrade(&strategies::with_peak_cluster(self.service, &self.schedule(surge)), None)
     }
 
-    fn way(&self, surge: Percent, asked: bool) -> Result<Way, PlanError> {
-        let course = self.course(surge);
-        let service = ways::at_peak(self.service, &course);
-        let strategy = Strategy::Incremental { surge_percent: surge, step_percent: ways::step(self.service, surge) };
-        let outcome = self.stage.rehearse(&service, None)?;
-        way_with(self.stage, strategy, &service, outcome, asked, |per_pod| course.timeline(per_pod))
+    fn strategy_outcome(&self, surge: Percent, asked: bool) -> Result<StrategyOutcome, PlanError> {
+        let course = self.schedule(surge);
+        let service = strategies::with_peak_cluster(self.service, &course);
+        let strategy =
+            Strategy::Incremental { surge_percent: surge, step_percent: strategies::step_size(self.service, surge) };
+        let outcome = self.stage.try_upgrade(&service, None)?;
+        strategy_outcome_with_timeline(self.stage, strategy, &service, outcome, asked, |per_pod| {
+            course.timeline(per_pod)
+        })
     }
 }
 
 /// Returns the last surge, in ascending order of need, that satisfies `goes`; None if there is
 /// none. Binary search: `goes` must be monotonic.
-fn last(
+fn last_satisfying(
     by_need: &BTreeMap<u32, Percent>,
     mut goes: impl FnMut(Percent) -> Result<bool, PlanError>,
 ) -> Result<Option<Percent>, PlanError> {
@@ -260,51 +269,53 @@ fn last(
 /// Returns the outcome of the Recreate strategy. If two clusters never fit, Sluice recreates the
 /// cluster itself when the annotation allows it; otherwise the RayService has to be deleted and
 /// created.
-fn recreate(stage: &Stage<'_>, service: &RayService, never_both: bool) -> Result<Way, PlanError> {
-    let annotated = ways::or_recreate(service);
+fn recreate_outcome(stage: &Sandbox<'_>, service: &RayService, never_both: bool) -> Result<StrategyOutcome, PlanError> {
+    let annotated = strategies::with_recreate_fallback(service);
     if never_both {
-        let outcome = stage.rehearse(&annotated, None)?;
-        return way(stage, Strategy::Recreate, &annotated, outcome, false);
+        let outcome = stage.try_upgrade(&annotated, None)?;
+        return strategy_outcome(stage, Strategy::Recreate, &annotated, outcome, false);
     }
-    let stage = stage.anew();
-    let outcome = stage.rehearse(&annotated, None)?;
-    way(&stage, Strategy::Recreate, &annotated, outcome, false)
+    let stage = stage.with_deletion_first();
+    let outcome = stage.try_upgrade(&annotated, None)?;
+    strategy_outcome(&stage, Strategy::Recreate, &annotated, outcome, false)
 }
 
-fn way(
-    stage: &Stage<'_>,
+fn strategy_outcome(
+    stage: &Sandbox<'_>,
     strategy: Strategy,
     service: &RayService,
-    outcome: Outcome,
+    outcome: DryRunOutcome,
     asked: bool,
-) -> Result<Way, PlanError> {
-    way_with(stage, strategy, service, outcome, asked, |_| None)
+) -> Result<StrategyOutcome, PlanError> {
+    strategy_outcome_with_timeline(stage, strategy, service, outcome, asked, |_| None)
 }
 
 /// Returns the outcome of a strategy. `timeline` gets the usage per pod of the successful dry run.
-fn way_with(
-    stage: &Stage<'_>,
+fn strategy_outcome_with_timeline(
+    stage: &Sandbox<'_>,
     strategy: Strategy,
     service: &RayService,
-    outcome: Outcome,
+    outcome: DryRunOutcome,
     asked: bool,
-    timeline: impl FnOnce(&PerPod) -> Option<Timeline>,
-) -> Result<Way, PlanError> {
-    let least = stage.least_quota(service, &outcome)?;
+    timeline: impl FnOnce(&PerPodUsage) -> Option<Timeline>,
+) -> Result<StrategyOutcome, PlanError> {
+    let least = stage.min_quota(service, &outcome)?;
     let through = match (&least, &outcome.cluster_queue) {
-        _ if outcome.verdict == Verdict::Fits => Some(outcome.clone()),
-        (Some(quota), Some(queue)) => Some(stage.rehearse(service, Some((queue, quota)))?),
+        _ if outcome.verdict == PlanVerdict::Fits => Some(outcome.clone()),
+        (Some(quota), Some(queue)) => Some(stage.try_upgrade(service, Some((queue, quota)))?),
         _ => None,
     };
-    let changes = |quota: &Amounts| stage.changes(outcome.cluster_queue.as_deref().unwrap_or_default(), quota);
-    Ok(Way {
+    let changes = |quota: &FlavorResourceAmounts| {
+        stage.quota_changes(outcome.cluster_queue.as_deref().unwrap_or_default(), quota)
+    };
+    Ok(StrategyOutcome {
         strategy,
-        asked,
+        requested: asked,
         verdict: outcome.verdict,
-        peak: through.as_ref().map(|through| uses(&through.peak)).unwrap_or_default(),
-        least_quota: if outcome.needs_no_more() { Some(Vec::new()) } else { least.as_ref().map(changes) },
-        preempts: outcome.preempts(),
+        peak: through.as_ref().map(|through| resource_usages(&through.peak)).unwrap_or_default(),
+        min_quota: if outcome.needs_no_more_quota() { Some(Vec::new()) } else { least.as_ref().map(changes) },
+        preempts: outcome.preempted_jobs(),
         timeline: timeline(&through.map(|through| through.per_pod).unwrap_or_default()),
-        why: outcome.why,
+        message: outcome.message,
     })
 }

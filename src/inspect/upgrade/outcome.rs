@@ -4,36 +4,36 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::Preempted;
-use super::least::{Amounts, Place, Tried};
-use super::ways::Strategy;
-use crate::explain::{holder, path};
-use crate::remedies;
+use super::PreemptedJob;
+use super::min_quota::{FlavorResource, FlavorResourceAmounts, Trial};
+use super::strategies::Strategy;
+use crate::explain::{owner_name, queue_path};
+use crate::remediation;
 use sluice_api::condition;
+use sluice_api::job_conditions::ADMITTED;
 use sluice_api::kueue::Workload;
 use sluice_api::quantity::Amount;
-use sluice_api::sluice::ADMITTED;
-use sluice_engine::world::World;
-use sluice_engine::{Engine, Sight};
-use sluice_jobframework::fitting::UPGRADE_ADMISSIBLE;
-use sluice_jobframework::managed::Managed;
-use sluice_jobframework::record::Share;
+use sluice_engine::cluster_state::ClusterState;
+use sluice_engine::{Engine, JobSnapshot};
+use sluice_jobframework::managed::ManagementState;
+use sluice_jobframework::slice_record::PodShare;
 use sluice_jobframework::slices::{self, Slice};
-use sluice_jobframework::{Group, Member};
+use sluice_jobframework::upgrade_feasibility::UPGRADE_ADMISSIBLE;
+use sluice_jobframework::{Member, PodGroupDemand};
 use sluice_plan::ObjectKey;
 use sluice_plan::ObjectRef;
-use sluice_queue::Waiting;
-use sluice_rayservice::status::UPGRADE_HELD;
+use sluice_queue::PendingCause;
+use sluice_rayservice::status::UPGRADE_BLOCKED;
 
 /// Verdict on an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Verdict {
+pub enum PlanVerdict {
     /// Admitted now, possibly by preemption.
     Fits,
     /// Pending until other jobs release quota or are admitted first.
     #[serde(rename = "waits")]
-    Waits,
+    Pending,
     /// Never admitted without more quota or another change.
     Never,
 }
@@ -41,7 +41,7 @@ pub enum Verdict {
 /// Amount of a resource in a flavor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Use {
+pub struct ResourceUsage {
     /// Name of the flavor.
     pub flavor: String,
     /// Name of the resource.
@@ -51,8 +51,8 @@ pub struct Use {
 }
 
 /// Returns the amounts other than zero, in display format.
-pub(super) fn uses(amounts: &Amounts) -> Vec<Use> {
-    let uses = amounts.iter().filter(|(_, amount)| **amount != Amount::ZERO).map(|(place, amount)| Use {
+pub(super) fn resource_usages(amounts: &FlavorResourceAmounts) -> Vec<ResourceUsage> {
+    let uses = amounts.iter().filter(|(_, amount)| **amount != Amount::ZERO).map(|(place, amount)| ResourceUsage {
         flavor: place.flavor.clone(),
         resource: place.resource.clone(),
         amount: amount.display(&place.resource).to_string(),
@@ -62,41 +62,41 @@ pub(super) fn uses(amounts: &Amounts) -> Vec<Use> {
 
 /// Outcome of the dry run of an upgrade.
 #[derive(Debug, Clone)]
-pub(super) struct Outcome {
+pub(super) struct DryRunOutcome {
     /// Strategy that the change turned out to be.
     pub(super) strategy: Strategy,
-    pub(super) verdict: Verdict,
+    pub(super) verdict: PlanVerdict,
     /// Reason for which it doesn't fit now; None if it does.
-    pub(super) why: Option<String>,
+    pub(super) message: Option<String>,
     /// ClusterQueue of the RayService; None if it has no slice, or the slice's LocalQueue names
     /// none.
     pub(super) cluster_queue: Option<String>,
     /// Peak usage of the RayService during the dry run.
-    pub(super) peak: Amounts,
+    pub(super) peak: FlavorResourceAmounts,
     /// Usage before the change.
-    used: Amounts,
+    usage_before: FlavorResourceAmounts,
     /// Usage at the end of the dry run.
-    uses: Amounts,
+    usage_after: FlavorResourceAmounts,
     /// Sufficient quota according to the pending reason; empty if not pending for quota.
-    suggested: Amounts,
+    suggested_quota: FlavorResourceAmounts,
     /// True if more quota may be sufficient.
-    pub(super) is_about_quota: bool,
+    pub(super) may_need_quota: bool,
     /// Quota lost by other jobs, by job.
-    lost: BTreeMap<String, Amounts>,
+    quota_lost: BTreeMap<String, FlavorResourceAmounts>,
     /// Usage per pod at the end of the dry run.
-    pub(super) per_pod: PerPod,
+    pub(super) per_pod: PerPodUsage,
 }
 
 /// Usage per pod: by member uid, then by group.
 #[derive(Debug, Clone, Default)]
-pub(super) struct PerPod(BTreeMap<String, BTreeMap<String, Amounts>>);
+pub(super) struct PerPodUsage(BTreeMap<String, BTreeMap<String, FlavorResourceAmounts>>);
 
-impl PerPod {
-    fn of(covering: Option<&Slice<'_>>) -> Self {
+impl PerPodUsage {
+    fn of_covering(covering: Option<&Slice<'_>>) -> Self {
         let Some(slice) = covering else { return Self::default() };
-        let by_pod_set = each_pod(slice.workload);
+        let by_pod_set = usage_per_pod(slice.workload);
         let members = slice.record.members.iter().map(|member| {
-            let group_usage = |share: &Share| Some((share.group.clone(), by_pod_set.get(&share.pod_set)?.clone()));
+            let group_usage = |share: &PodShare| Some((share.group.clone(), by_pod_set.get(&share.pod_set)?.clone()));
             (member.uid.clone(), member.pods.iter().filter_map(group_usage).collect())
         });
         Self(members.collect())
@@ -104,13 +104,13 @@ impl PerPod {
 
     /// Returns the usage of these pods by group: `active_pods` of the active cluster with uid
     /// `active`, and `pending_pods` of the pending cluster.
-    pub(super) fn used(
+    pub(super) fn usage_of(
         &self,
         active: Option<&str>,
         active_pods: &BTreeMap<String, u32>,
         pending_pods: &BTreeMap<String, u32>,
-    ) -> Amounts {
-        let mut used = Amounts::new();
+    ) -> FlavorResourceAmounts {
+        let mut used = FlavorResourceAmounts::new();
         for (uid, per_pod) in &self.0 {
             let pods = if Some(uid.as_str()) == active { active_pods } else { pending_pods };
             for (group, count) in pods {
@@ -125,79 +125,84 @@ impl PerPod {
 }
 
 /// Returns the usage per pod of each pod set of an admitted Workload; empty if it isn't admitted.
-fn each_pod(workload: &Workload) -> BTreeMap<String, Amounts> {
+fn usage_per_pod(workload: &Workload) -> BTreeMap<String, FlavorResourceAmounts> {
     let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
     let assigned = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);
     let per_pod = assigned.filter_map(|assigned| {
         let count = i64::from(assigned.count.filter(|count| *count > 0)?);
         let amounts = assigned.resource_usage.iter().map(|(resource, quantity)| {
             let flavor = assigned.flavors.get(resource).cloned().unwrap_or_default();
-            let amount = Amount::of(resource, quantity).unwrap_or_default();
-            (Place { flavor, resource: resource.clone() }, Amount::new(amount.get() / count))
+            let amount = Amount::from_quantity(resource, quantity).unwrap_or_default();
+            (FlavorResource { flavor, resource: resource.clone() }, Amount::new(amount.get() / count))
         });
         Some((assigned.name.clone(), amounts.collect()))
     });
     per_pod.collect()
 }
 
-impl Outcome {
+impl DryRunOutcome {
     /// Evaluates the state of the RayService after the dry run. `before` is the usage of each job
     /// before the change.
-    pub(super) fn of(
+    pub(super) fn evaluate(
         engine: &Engine,
         service: &ObjectRef,
         members_before: &BTreeSet<String>,
-        before: &BTreeMap<String, Amounts>,
-        peak: Amounts,
+        before: &BTreeMap<String, FlavorResourceAmounts>,
+        peak: FlavorResourceAmounts,
     ) -> Self {
-        let stands = engine.look(service, |sight| Stands::of(engine, &sight));
-        let stands = stands.unwrap_or_else(|| Stands::never("the RayService doesn't exist, or is part of another job"));
+        let stands = engine.with_job(service, |sight| ServiceState::observe(engine, &sight));
+        let stands =
+            stands.unwrap_or_else(|| ServiceState::never("the RayService doesn't exist, or is part of another job"));
         let is_new = |uid: &String| !members_before.contains(uid);
         let strategy = match (members_before.is_empty(), stands.members.iter().any(is_new)) {
             (true, _) => Strategy::Create,
             (false, true) => Strategy::NewCluster,
             (false, false) => Strategy::InPlace,
         };
-        let now = usage_by_job(engine.world());
+        let now = usage_by_job(engine.cluster_state());
         let service_name = service.to_string();
         let others = before.iter().filter(|(job, _)| **job != service_name);
-        let lost = others.map(|(job, had)| (job.clone(), less(had, now.get(job).unwrap_or(&Amounts::new()))));
+        let lost = others
+            .map(|(job, had)| (job.clone(), decrease(had, now.get(job).unwrap_or(&FlavorResourceAmounts::new()))));
         Self {
             strategy,
             verdict: stands.verdict,
-            why: stands.why,
+            message: stands.message,
             cluster_queue: stands.cluster_queue,
             peak,
-            used: before.get(&service_name).cloned().unwrap_or_default(),
-            uses: now.get(&service_name).cloned().unwrap_or_default(),
-            suggested: stands.suggested,
-            is_about_quota: stands.is_about_quota,
-            lost: lost.filter(|(_, lost)| !lost.is_empty()).collect(),
+            usage_before: before.get(&service_name).cloned().unwrap_or_default(),
+            usage_after: now.get(&service_name).cloned().unwrap_or_default(),
+            suggested_quota: stands.suggested_quota,
+            may_need_quota: stands.may_need_quota,
+            quota_lost: lost.filter(|(_, lost)| !lost.is_empty()).collect(),
             per_pod: stands.per_pod,
         }
     }
 
     /// Returns true if the RayService reaches its new spec with the quota it already holds.
-    pub(super) fn needs_no_more(&self) -> bool {
-        self.strategy == Strategy::InPlace && self.verdict == Verdict::Fits && self.peak == self.used
+    pub(super) fn needs_no_more_quota(&self) -> bool {
+        self.strategy == Strategy::InPlace && self.verdict == PlanVerdict::Fits && self.peak == self.usage_before
     }
 
     /// Converts the outcome for the search for the minimum quota.
-    pub(super) fn tried(self) -> Tried {
-        Tried {
-            through: self.verdict == Verdict::Fits,
-            places: self.uses.into_keys().collect(),
-            suggested: self.suggested,
+    pub(super) fn into_trial(self) -> Trial {
+        Trial {
+            succeeds: self.verdict == PlanVerdict::Fits,
+            used: self.usage_after.into_keys().collect(),
+            suggested: self.suggested_quota,
         }
     }
 
     /// Returns the preempted jobs.
-    pub(super) fn preempts(&self) -> Vec<Preempted> {
-        self.lost.iter().map(|(job, lost)| Preempted { job: job.clone(), loses: uses(lost) }).collect()
+    pub(super) fn preempted_jobs(&self) -> Vec<PreemptedJob> {
+        self.quota_lost
+            .iter()
+            .map(|(job, lost)| PreemptedJob { job: job.clone(), loses: resource_usages(lost) })
+            .collect()
     }
 }
 
-fn less(had: &Amounts, has: &Amounts) -> Amounts {
+fn decrease(had: &FlavorResourceAmounts, has: &FlavorResourceAmounts) -> FlavorResourceAmounts {
     let lost = had.iter().map(|(place, had)| {
         let has = has.get(place).copied().unwrap_or(Amount::ZERO);
         (place.clone(), had.minus(has))
@@ -206,66 +211,68 @@ fn less(had: &Amounts, has: &Amounts) -> Amounts {
 }
 
 /// State of the RayService at the end of a dry run.
-struct Stands {
-    verdict: Verdict,
-    why: Option<String>,
+struct ServiceState {
+    verdict: PlanVerdict,
+    message: Option<String>,
     cluster_queue: Option<String>,
-    suggested: Amounts,
-    is_about_quota: bool,
+    suggested_quota: FlavorResourceAmounts,
+    may_need_quota: bool,
     /// Uids of its RayClusters that are not terminating.
     members: BTreeSet<String>,
-    per_pod: PerPod,
+    per_pod: PerPodUsage,
 }
 
-impl Stands {
+impl ServiceState {
     fn never(why: &str) -> Self {
         Self {
-            verdict: Verdict::Never,
-            why: Some(why.to_owned()),
+            verdict: PlanVerdict::Never,
+            message: Some(why.to_owned()),
             cluster_queue: None,
-            suggested: Amounts::new(),
-            is_about_quota: false,
+            suggested_quota: FlavorResourceAmounts::new(),
+            may_need_quota: false,
             members: BTreeSet::new(),
-            per_pod: PerPod::default(),
+            per_pod: PerPodUsage::default(),
         }
     }
 
-    fn of(engine: &Engine, sight: &Sight<'_>) -> Self {
-        let members: Vec<Member> = sight.job.members().into_iter().filter(|member| !member.going).collect();
+    fn observe(engine: &Engine, sight: &JobSnapshot<'_>) -> Self {
+        let members: Vec<Member> = sight.job.members().into_iter().filter(|member| !member.is_terminating).collect();
         let slices = slices::slices_of(sight.workloads.iter().copied());
-        let waiting = slices::waiting(&slices).map(|slice| slice.workload);
+        let waiting = slices::pending(&slices).map(|slice| slice.workload);
         let covering = slices::covering(&slices);
-        let waits_for = waiting.and_then(|workload| engine.queue().explain(&ObjectKey::of(workload)));
+        let waits_for = waiting.and_then(|workload| engine.scheduler().explain(&ObjectKey::of(workload)));
         let asks = waiting.or(covering.map(|slice| slice.workload));
         let can_be = !condition::is_false(sight.job.conditions(), UPGRADE_ADMISSIBLE);
         let verdict = match &waits_for {
-            _ if sight.managed == Managed::No || has_quota(sight, &members, covering) => Verdict::Fits,
-            Some(waiting) if can_be && waiting.ends_by_itself() => Verdict::Waits,
-            _ => Verdict::Never,
+            _ if sight.managed == ManagementState::Unmanaged || is_covered(sight, &members, covering) => {
+                PlanVerdict::Fits
+            }
+            Some(waiting) if can_be && waiting.resolves_without_changes() => PlanVerdict::Pending,
+            _ => PlanVerdict::Never,
         };
         Self {
             verdict,
-            why: if verdict == Verdict::Fits { None } else { obstacle(sight) },
-            cluster_queue: asks.and_then(|workload| path(engine.world(), workload).into_iter().next()),
-            is_about_quota: waits_for.as_ref().is_none_or(Waiting::is_in_line),
-            suggested: waits_for.as_ref().map(enough).unwrap_or_default(),
+            message: if verdict == PlanVerdict::Fits { None } else { blocking_message(sight) },
+            cluster_queue: asks.and_then(|workload| queue_path(engine.cluster_state(), workload).into_iter().next()),
+            may_need_quota: waits_for.as_ref().is_none_or(PendingCause::is_queued),
+            suggested_quota: waits_for.as_ref().map(suggested_quota).unwrap_or_default(),
             members: members.into_iter().map(|member| member.uid).collect(),
-            per_pod: PerPod::of(covering),
+            per_pod: PerPodUsage::of_covering(covering),
         }
     }
 }
 
 /// Returns true if the covering slice covers every group of the RayService; during an upgrade, only
 /// those of the pending cluster, since the active one may still be pending for more.
-fn has_quota(sight: &Sight<'_>, members: &[Member], covering: Option<&Slice<'_>>) -> bool {
+fn is_covered(sight: &JobSnapshot<'_>, members: &[Member], covering: Option<&Slice<'_>>) -> bool {
     let Some(slice) = covering else { return false };
     let is_covered = |member: &Member| {
-        let granted = slice.grant(member);
-        let has = |group: &Group| granted.get(&group.name).copied().unwrap_or(0) >= group.count;
+        let granted = slice.granted_pods(member);
+        let has = |group: &PodGroupDemand| granted.get(&group.name).copied().unwrap_or(0) >= group.count;
         member.groups.as_ref().as_ref().is_ok_and(|groups| groups.iter().all(has))
     };
-    let held = condition::is_true(sight.job.conditions(), UPGRADE_HELD);
-    match members.iter().find(|member| Some(&member.uid) == sight.job.next().as_ref()) {
+    let held = condition::is_true(sight.job.conditions(), UPGRADE_BLOCKED);
+    match members.iter().find(|member| Some(&member.uid) == sight.job.pending_member().as_ref()) {
         Some(next) => is_covered(next),
         None => !held && !members.is_empty() && members.iter().all(is_covered),
     }
@@ -273,24 +280,24 @@ fn has_quota(sight: &Sight<'_>, members: &[Member], covering: Option<&Slice<'_>>
 
 /// Returns the message of the most severe blocking condition: UpgradeBlocked, then
 /// UpgradeAdmissible, then Admitted; None if none blocks.
-fn obstacle(sight: &Sight<'_>) -> Option<String> {
+fn blocking_message(sight: &JobSnapshot<'_>) -> Option<String> {
     let conditions = sight.job.conditions();
-    let held = condition::get(conditions, UPGRADE_HELD).filter(|held| held.status == "True");
+    let held = condition::get(conditions, UPGRADE_BLOCKED).filter(|held| held.status == "True");
     let is_false = |kind| condition::get(conditions, kind).filter(|condition| condition.status == "False");
     let most_severe = held.or_else(|| is_false(UPGRADE_ADMISSIBLE)).or_else(|| is_false(ADMITTED))?;
     Some(most_severe.message.clone())
 }
 
-fn enough(waiting: &Waiting) -> Amounts {
-    let lacks = remedies::enough_quota(waiting).into_iter();
-    lacks.map(|(flavor, resource, amount)| (Place { flavor, resource }, amount)).collect()
+fn suggested_quota(waiting: &PendingCause) -> FlavorResourceAmounts {
+    let lacks = remediation::sufficient_quota(waiting).into_iter();
+    lacks.map(|(flavor, resource, amount)| (FlavorResource { flavor, resource }, amount)).collect()
 }
 
 /// Returns the usage of each job, by kind, namespace and name; without jobs that use nothing.
-pub(super) fn usage_by_job(world: &World) -> BTreeMap<String, Amounts> {
+pub(super) fn usage_by_job(world: &ClusterState) -> BTreeMap<String, FlavorResourceAmounts> {
     let mut by_owner: BTreeMap<String, Vec<&Workload>> = BTreeMap::new();
     for (key, workload) in world.workloads.iter() {
-        by_owner.entry(holder(world, key)).or_default().push(workload);
+        by_owner.entry(owner_name(world, key)).or_default().push(workload);
     }
     by_owner
         .into_iter()
@@ -301,15 +308,15 @@ pub(super) fn usage_by_job(world: &World) -> BTreeMap<String, Amounts> {
 
 /// Returns the usage of the job that owns these Workloads: that of the covering slice, whose usage
 /// includes that of the slice it replaced.
-pub(super) fn usage<'a>(workloads: impl IntoIterator<Item = &'a Workload>) -> Amounts {
+pub(super) fn usage<'a>(workloads: impl IntoIterator<Item = &'a Workload>) -> FlavorResourceAmounts {
     let slices = slices::slices_of(workloads);
     let covering = slices::covering(&slices).and_then(|slice| slice.workload.status.as_ref()?.admission.as_ref());
-    let mut usage = Amounts::new();
+    let mut usage = FlavorResourceAmounts::new();
     for assigned in covering.into_iter().flat_map(|admission| &admission.pod_set_assignments) {
         for (resource, quantity) in &assigned.resource_usage {
             let flavor = assigned.flavors.get(resource).cloned().unwrap_or_default();
-            let amount = Amount::of(resource, quantity).unwrap_or_default();
-            let total = usage.entry(Place { flavor, resource: resource.clone() }).or_default();
+            let amount = Amount::from_quantity(resource, quantity).unwrap_or_default();
+            let total = usage.entry(FlavorResource { flavor, resource: resource.clone() }).or_default();
             *total = total.plus(amount);
         }
     }

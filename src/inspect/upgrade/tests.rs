@@ -6,10 +6,10 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::apply::applied;
-use crate::rehearsal::Rehearsal;
-use crate::snapshot::manifests;
-use sluice_engine::world::Object;
+use crate::dry_run::DryRun;
+use crate::kubectl_apply::apply_manifest;
+use crate::snapshot::parse_manifests;
+use sluice_engine::cluster_state::Object;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
@@ -71,7 +71,7 @@ fn other(name: &str, class: Option<&str>, workers: u32) -> Value {
 fn in_a_list(objects: &Value) -> Vec<Value> {
     let items = if objects.is_array() { objects.clone() } else { json!([objects]) };
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
-    manifests(&list.to_string(), "default").expect("manifests")
+    parse_manifests(&list.to_string(), "default").expect("manifests")
 }
 
 /// Returns the Service that selects the serving cluster; None if there is no cluster.
@@ -101,51 +101,51 @@ fn state(steps: &[Value]) -> Snapshot {
 }
 
 fn with(state: &Snapshot, objects: &Value) -> Snapshot {
-    let mut rehearsal = Rehearsal::of(state, &Policy::default(), NOW);
+    let mut rehearsal = DryRun::start(state, &PolicyConfig::default(), NOW);
     for object in in_a_list(objects) {
-        let object = applied(None, object).expect("an object").expect("a watched kind");
-        rehearsal.put(&object);
+        let object = apply_manifest(None, object).expect("an object").expect("a watched kind");
+        rehearsal.apply(&object);
     }
-    rehearsal.rest(|_| ()).expect("a fixpoint");
+    rehearsal.run_to_fixpoint(|_| ()).expect("a fixpoint");
     rehearsal.snapshot()
 }
 
 fn planned(state: &Snapshot, manifest: &Value, surge: Option<Percent>) -> UpgradePlan {
-    plan(state, in_a_list(manifest), &Policy::default(), surge, NOW).expect("a plan")
+    plan(state, in_a_list(manifest), &PolicyConfig::default(), surge, NOW).expect("a plan")
 }
 
-fn gpus(uses: &[Use]) -> &str {
+fn gpus(uses: &[ResourceUsage]) -> &str {
     uses.iter().find(|usage| usage.resource == "nvidia.com/gpu").map(|usage| usage.amount.as_str()).unwrap_or_default()
 }
 
-fn least(way: &Way) -> Option<&str> {
-    let gpu_change = way.least_quota.as_ref()?.iter().find(|change| change.resource == "nvidia.com/gpu");
+fn least(way: &StrategyOutcome) -> Option<&str> {
+    let gpu_change = way.min_quota.as_ref()?.iter().find(|change| change.resource == "nvidia.com/gpu");
     Some(gpu_change.map(|change| change.to.as_str()).unwrap_or_default())
 }
 
 /// Returns strategy, verdict, peak and minimum quota of each outcome; a star marks the requested
 /// strategy.
-fn outcomes(plan: &UpgradePlan) -> Vec<(String, Verdict, &str, &str)> {
-    let rows = plan.ways.iter().map(|way| {
-        let asked = if way.asked { "*" } else { "" };
+fn outcomes(plan: &UpgradePlan) -> Vec<(String, PlanVerdict, &str, &str)> {
+    let rows = plan.strategies.iter().map(|way| {
+        let asked = if way.requested { "*" } else { "" };
         (format!("{asked}{}", way.strategy), way.verdict, gpus(&way.peak), least(way).unwrap_or("none"))
     });
     rows.collect()
 }
 
 #[rstest]
-#[case::exact_fit(6, 0, Verdict::Fits, "6", "6", Verdict::Fits, "3")]
-#[case::surplus(9, 0, Verdict::Fits, "6", "6", Verdict::Fits, "3")]
-#[case::held_by_another_job(6, 1, Verdict::Waits, "6", "7", Verdict::Fits, "4")]
-#[case::one_short(5, 0, Verdict::Never, "6", "6", Verdict::Fits, "3")]
-#[case::short_and_partly_held_by_another_job(5, 2, Verdict::Never, "6", "8", Verdict::Fits, "5")]
+#[case::exact_fit(6, 0, PlanVerdict::Fits, "6", "6", PlanVerdict::Fits, "3")]
+#[case::surplus(9, 0, PlanVerdict::Fits, "6", "6", PlanVerdict::Fits, "3")]
+#[case::held_by_another_job(6, 1, PlanVerdict::Pending, "6", "7", PlanVerdict::Fits, "4")]
+#[case::one_short(5, 0, PlanVerdict::Never, "6", "6", PlanVerdict::Fits, "3")]
+#[case::short_and_partly_held_by_another_job(5, 2, PlanVerdict::Never, "6", "8", PlanVerdict::Fits, "5")]
 fn second_cluster_needs_quota_in_addition_to_the_first(
     #[case] quota: u32,
     #[case] others: u32,
-    #[case] verdict: Verdict,
+    #[case] verdict: PlanVerdict,
     #[case] peak: &str,
     #[case] least: &str,
-    #[case] recreate: Verdict,
+    #[case] recreate: PlanVerdict,
     #[case] least_recreate: &str,
 ) {
     // Given a serving RayService of three GPUs, and another job,
@@ -165,8 +165,8 @@ fn second_cluster_needs_quota_in_addition_to_the_first(
     outcomes.retain(|(strategy, ..)| !strategy.starts_with("Incremental"));
     assert_eq!(outcomes, expected, "{plan}");
     assert_eq!(plan.verdict, verdict);
-    assert_eq!(plan.why.is_none(), verdict == Verdict::Fits);
-    assert!(plan.ways.iter().all(|way| way.preempts.is_empty()), "{plan}");
+    assert_eq!(plan.message.is_none(), verdict == PlanVerdict::Fits);
+    assert!(plan.strategies.iter().all(|way| way.preempts.is_empty()), "{plan}");
 }
 
 /// Adds a Job with three pods of one GPU each, and its pods once it is unsuspended.
@@ -208,21 +208,21 @@ fn plan_lists_the_preempted_jobs(#[case] job: &str, #[case] arrives: fn(&Snapsho
     let plan = planned(&state, &json!([high, urgent]), None);
 
     // then it fits, and preempts the job.
-    assert_eq!(plan.verdict, Verdict::Fits, "{plan}");
-    let preempts = &plan.ways[0].preempts;
+    assert_eq!(plan.verdict, PlanVerdict::Fits, "{plan}");
+    let preempts = &plan.strategies[0].preempts;
     assert_eq!(preempts.len(), 1, "{plan}");
     assert_eq!((preempts[0].job.as_str(), gpus(&preempts[0].loses)), (job, "3"));
 }
 
 #[rstest]
-#[case::largest_that_fits_now(5, None, "Incremental, surge 66%, step 66%", Verdict::Fits, "5", "5")]
-#[case::requested(5, Some(67), "Incremental, surge 67%, step 67%", Verdict::Never, "6", "6")]
-#[case::none_fits(3, None, "Incremental, surge 66%, step 66%", Verdict::Never, "5", "5")]
+#[case::largest_that_fits_now(5, None, "Incremental, surge 66%, step 66%", PlanVerdict::Fits, "5", "5")]
+#[case::requested(5, Some(67), "Incremental, surge 67%, step 67%", PlanVerdict::Never, "6", "6")]
+#[case::none_fits(3, None, "Incremental, surge 66%, step 66%", PlanVerdict::Never, "5", "5")]
 fn incremental_upgrade_needs_quota_for_its_surge(
     #[case] quota: u32,
     #[case] surge: Option<Percent>,
     #[case] strategy: &str,
-    #[case] verdict: Verdict,
+    #[case] verdict: PlanVerdict,
     #[case] peak: &str,
     #[case] least: &str,
 ) {
@@ -256,9 +256,10 @@ fn incremental(version: &str, gpus: u32, surge: u32) -> Value {
 /// Returns the steps of the requested strategy: seconds; traffic, capacity and pods of both
 /// clusters; GPUs.
 fn steps(plan: &UpgradePlan) -> Vec<String> {
-    let timeline = plan.ways.iter().find(|way| way.asked).and_then(|way| way.timeline.as_ref()).expect("a timeline");
+    let timeline =
+        plan.strategies.iter().find(|way| way.requested).and_then(|way| way.timeline.as_ref()).expect("a timeline");
     let steps = timeline.steps.iter().map(|step| {
-        let (serving, next) = (step.serving, step.next);
+        let (serving, next) = (step.active, step.pending);
         format!(
             "{:>2} s: {}/{} of {}, {}/{} of {}: {}",
             step.after_seconds,
@@ -268,16 +269,16 @@ fn steps(plan: &UpgradePlan) -> Vec<String> {
             next.traffic_percent,
             next.capacity_percent,
             next.pods,
-            gpus(&step.uses)
+            gpus(&step.usage)
         )
     });
     steps.collect()
 }
 
 #[rstest]
-#[case::fits(6, Verdict::Fits)]
-#[case::one_short(5, Verdict::Never)]
-fn plan_lists_the_steps(#[case] quota: u32, #[case] verdict: Verdict) {
+#[case::fits(6, PlanVerdict::Fits)]
+#[case::one_short(5, PlanVerdict::Never)]
+fn plan_lists_the_steps(#[case] quota: u32, #[case] verdict: PlanVerdict) {
     let state = state(&[queue(quota), json!([incremental("2.53.0", 1, 50)])]);
     let plan = planned(&state, &incremental("2.54.0", 1, 50), None);
     let expected = [
@@ -292,19 +293,27 @@ fn plan_lists_the_steps(#[case] quota: u32, #[case] verdict: Verdict) {
         "30 s: 0/0 of 0, 100/100 of 5: 4",
     ];
     assert_eq!(steps(&plan), expected, "{plan}");
-    assert_eq!((plan.verdict, gpus(&plan.ways[1].peak), least(&plan.ways[1])), (verdict, "6", Some("6")), "{plan}");
+    assert_eq!(
+        (plan.verdict, gpus(&plan.strategies[1].peak), least(&plan.strategies[1])),
+        (verdict, "6", Some("6")),
+        "{plan}"
+    );
 }
 
 #[rstest]
-#[case::fits(10, Verdict::Fits)]
-#[case::would_stall_half_way(9, Verdict::Never)]
-fn larger_workers_peak_in_the_middle_of_the_upgrade(#[case] quota: u32, #[case] verdict: Verdict) {
+#[case::fits(10, PlanVerdict::Fits)]
+#[case::would_stall_half_way(9, PlanVerdict::Never)]
+fn larger_workers_peak_in_the_middle_of_the_upgrade(#[case] quota: u32, #[case] verdict: PlanVerdict) {
     // Given that eight GPUs fit half of the new workers in addition to the old ones,
     let state = state(&[queue(quota), json!([incremental("2.53.0", 1, 50)])]);
     let plan = planned(&state, &incremental("2.54.0", 2, 50), None);
     // then the other half decides.
     assert_eq!(steps(&plan)[5], "10 s: 50/50 of 3, 50/100 of 5: 10", "{plan}");
-    assert_eq!((plan.verdict, gpus(&plan.ways[1].peak), least(&plan.ways[1])), (verdict, "10", Some("10")), "{plan}");
+    assert_eq!(
+        (plan.verdict, gpus(&plan.strategies[1].peak), least(&plan.strategies[1])),
+        (verdict, "10", Some("10")),
+        "{plan}"
+    );
 }
 
 #[test]
@@ -314,25 +323,25 @@ fn plan_includes_the_incremental_upgrade_with_the_smallest_need() {
     let plan = planned(&state, &incremental("2.54.0", 1, 50), None);
     // then the plan includes the smaller surge in addition to the requested one.
     let expected = [
-        ("NewCluster".to_owned(), Verdict::Never, "8", "8"),
-        ("*Incremental, surge 50%, step 25%".to_owned(), Verdict::Never, "6", "6"),
-        ("Incremental, surge 29%, step 25%".to_owned(), Verdict::Fits, "5", "5"),
-        ("Recreate".to_owned(), Verdict::Fits, "4", "4"),
+        ("NewCluster".to_owned(), PlanVerdict::Never, "8", "8"),
+        ("*Incremental, surge 50%, step 25%".to_owned(), PlanVerdict::Never, "6", "6"),
+        ("Incremental, surge 29%, step 25%".to_owned(), PlanVerdict::Fits, "5", "5"),
+        ("Recreate".to_owned(), PlanVerdict::Fits, "4", "4"),
     ];
     assert_eq!(outcomes(&plan), expected, "{plan}");
 }
 
 #[rstest]
-#[case::new_cluster(json!({}), "*NewCluster", Verdict::Never)]
-#[case::recreate(json!({"sluice.dev/when-upgrade-exceeds-quota": "Recreate"}), "*Recreate", Verdict::Fits)]
-fn annotation_selects_the_strategy(#[case] annotations: Value, #[case] requested: &str, #[case] verdict: Verdict) {
+#[case::new_cluster(json!({}), "*NewCluster", PlanVerdict::Never)]
+#[case::recreate(json!({"sluice.dev/when-upgrade-exceeds-quota": "Recreate"}), "*Recreate", PlanVerdict::Fits)]
+fn annotation_selects_the_strategy(#[case] annotations: Value, #[case] requested: &str, #[case] verdict: PlanVerdict) {
     let state = state(&[queue(5), json!([service("2.53.0", 3)])]);
     let mut to = service("2.54.0", 3);
     to["metadata"]["annotations"] = annotations;
 
     let plan = planned(&state, &to, None);
 
-    let chosen = plan.ways.iter().find(|way| way.asked).expect("a requested strategy");
+    let chosen = plan.strategies.iter().find(|way| way.requested).expect("a requested strategy");
     assert_eq!((format!("*{}", chosen.strategy).as_str(), plan.verdict), (requested, verdict), "{plan}");
 }
 
@@ -342,19 +351,19 @@ fn strategy_none_is_never_upgraded() {
     let mut to = service("2.54.0", 3);
     to["spec"]["upgradeStrategy"] = json!({"type": "None"});
     let plan = planned(&state, &to, None);
-    assert_eq!(plan.verdict, Verdict::Never);
-    assert_eq!(plan.why.as_deref(), Some("spec.upgradeStrategy.type is None: no new cluster is created"));
+    assert_eq!(plan.verdict, PlanVerdict::Never);
+    assert_eq!(plan.message.as_deref(), Some("spec.upgradeStrategy.type is None: no new cluster is created"));
 }
 
 #[rstest]
-#[case::first_cluster(false, 3, "first cluster", Verdict::Waits, "5")]
-#[case::unchanged(true, 0, "in place", Verdict::Fits, "")]
-#[case::additional_worker_group(true, 2, "in place", Verdict::Waits, "6")]
+#[case::first_cluster(false, 3, "first cluster", PlanVerdict::Pending, "5")]
+#[case::unchanged(true, 0, "in place", PlanVerdict::Fits, "")]
+#[case::additional_worker_group(true, 2, "in place", PlanVerdict::Pending, "6")]
 fn change_without_a_second_cluster_has_one_strategy(
     #[case] exists: bool,
     #[case] more: u32,
     #[case] strategy: &str,
-    #[case] verdict: Verdict,
+    #[case] verdict: PlanVerdict,
     #[case] least: &str,
 ) {
     // Given a queue in which the RayService, if it exists, holds two GPUs, and another job two,
@@ -373,7 +382,7 @@ fn change_without_a_second_cluster_has_one_strategy(
 
     // then the plan has that one outcome.
     let plan = planned(&state(&steps), &to, None);
-    assert_eq!(plan.ways.len(), 1, "{plan}");
+    assert_eq!(plan.strategies.len(), 1, "{plan}");
     let (actual, actual_verdict, _, actual_least) = outcomes(&plan).remove(0);
     assert_eq!(
         (actual.as_str(), actual_verdict, actual_least),
@@ -387,14 +396,15 @@ fn quota_raised_in_the_same_manifest_counts() {
     let state = state(&[queue(3), json!([service("2.53.0", 3)])]);
     let raised = queue(6);
     let plan = planned(&state, &json!([raised[2], service("2.54.0", 3)]), None);
-    assert_eq!(plan.verdict, Verdict::Fits, "{plan}");
+    assert_eq!(plan.verdict, PlanVerdict::Fits, "{plan}");
 }
 
 #[rstest]
 #[case::no_service(json!([]), "expected exactly one RayService in the manifest, found 0")]
 #[case::two(json!([service("a", 1), service("b", 1)]), "expected exactly one RayService in the manifest, found 2")]
 fn manifest_must_contain_exactly_one_service(#[case] manifest: Value, #[case] problem: &str) {
-    let error = plan(&Snapshot::default(), in_a_list(&manifest), &Policy::default(), None, NOW).expect_err("an error");
+    let error =
+        plan(&Snapshot::default(), in_a_list(&manifest), &PolicyConfig::default(), None, NOW).expect_err("an error");
     assert_eq!(error.to_string(), problem);
 }
 
@@ -403,7 +413,7 @@ fn invalid_spec_is_reported_by_field() {
     let state = state(&[queue(9), json!([service("2.53.0", 3)])]);
     let mut to = service("2.54.0", 3);
     to["spec"]["serveConfigV2"] = "applications: {".into();
-    let error = plan(&state, in_a_list(&to), &Policy::default(), None, NOW).expect_err("an error").to_string();
+    let error = plan(&state, in_a_list(&to), &PolicyConfig::default(), None, NOW).expect_err("an error").to_string();
     assert!(error.starts_with("RayService default/fruit is invalid: spec.serveConfigV2: "), "{error}");
 }
 
@@ -412,7 +422,7 @@ fn missing_local_queue_is_reported() {
     let mut to = service("2.54.0", 3);
     to["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "b".into();
     let plan = planned(&state(&[queue(9)]), &to, None);
-    assert_eq!(plan.verdict, Verdict::Never);
-    assert!(plan.why.as_deref().is_some_and(|why| why.contains("LocalQueue b")), "{plan}");
-    assert_eq!(plan.ways[0].least_quota, None);
+    assert_eq!(plan.verdict, PlanVerdict::Never);
+    assert!(plan.message.as_deref().is_some_and(|why| why.contains("LocalQueue b")), "{plan}");
+    assert_eq!(plan.strategies[0].min_quota, None);
 }

@@ -6,15 +6,17 @@ use jiff::SignedDuration;
 use kube_core::ResourceExt;
 use serde::Serialize;
 
-use super::outcome::{PerPod, Use, uses};
-use sluice_api::ray::step_choices;
+use super::outcome::{PerPodUsage, ResourceUsage, resource_usages};
+use sluice_api::ray::incremental_annotations;
 use sluice_api::ray::{RayCluster, RayService};
 use sluice_plan::ServeConfig;
 use sluice_queue::requests::{Requests, pod_requests};
-use sluice_raycluster::groups::{PodGroup, Role};
+use sluice_raycluster::groups::{PodGroup, RayNodeType};
 use sluice_raycluster::pod_groups;
-use sluice_rayservice::incremental::machine::{self, Pace, Percent, Position, Side, WHOLE};
-use sluice_rayservice::incremental::options::Options;
+use sluice_rayservice::incremental::options::IncrementalOptions;
+use sluice_rayservice::incremental::state_machine::{
+    self, ClusterShare, FULL, Percent, RolloutConfig, RolloutPosition,
+};
 use sluice_rayservice::incremental::workers;
 
 /// Steps of an incremental upgrade.
@@ -24,31 +26,31 @@ pub struct Timeline {
     /// Minimum duration of the upgrade, in seconds.
     pub at_least_seconds: i64,
     /// Steps; the first is the start of the upgrade.
-    pub steps: Vec<Step>,
+    pub steps: Vec<TimelineStep>,
 }
 
 /// State after a step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Step {
+pub struct TimelineStep {
     /// Earliest time since the start of the upgrade, in seconds.
     pub after_seconds: i64,
     /// Cluster that is active at the start.
     #[serde(rename = "serving")]
-    pub serving: Part,
+    pub active: ClusterShareAtStep,
     /// Cluster that is active at the end.
     #[serde(rename = "next")]
-    pub next: Part,
+    pub pending: ClusterShareAtStep,
     /// Quota used by the pods of both; empty if the RayService isn't queued, or the flavors aren't
     /// known.
     #[serde(rename = "uses")]
-    pub uses: Vec<Use>,
+    pub usage: Vec<ResourceUsage>,
 }
 
 /// State of one of the two clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Part {
+pub struct ClusterShareAtStep {
     /// Share of its Serve replicas that it should run, in percent.
     pub capacity_percent: Percent,
     /// Share of the traffic that it receives, in percent.
@@ -58,11 +60,11 @@ pub struct Part {
 }
 
 /// Number of pods by group.
-type Pods = BTreeMap<String, u32>;
+type PodCounts = BTreeMap<String, u32>;
 
 /// RayCluster of the upgrade.
 #[derive(Debug, Clone)]
-pub(super) struct Cluster {
+pub(super) struct PlannedCluster {
     object: RayCluster,
     /// Groups at full capacity.
     groups: Vec<PodGroup>,
@@ -70,14 +72,14 @@ pub(super) struct Cluster {
     deployments: Vec<u32>,
 }
 
-impl Cluster {
+impl PlannedCluster {
     /// Creates the cluster of a RayService from `object`, or from the spec if there is no object
     /// yet.
-    pub(super) fn of(service: &RayService, object: Option<RayCluster>) -> Self {
+    pub(super) fn new(service: &RayService, object: Option<RayCluster>) -> Self {
         let config = ServeConfig::from_yaml(service.spec.serve_config_v2.as_deref().unwrap_or_default());
         let deployments = config.map(|config| config.replicas()).unwrap_or_default();
         let mut object = object.unwrap_or_else(|| RayCluster::new("", service.spec.ray_cluster_config.clone()));
-        workers::scale(&mut object, &deployments, WHOLE);
+        workers::scale_to_capacity(&mut object, &deployments, FULL);
         // An invalid spec has been rejected before.
         let groups = pod_groups(&object).unwrap_or_default();
         Self { object, groups, deployments }
@@ -87,10 +89,12 @@ impl Cluster {
         self.groups.iter().find(|group| group.name == name)
     }
 
-    fn pods(&self, capacity: Percent) -> Pods {
-        let replicas = workers::at_capacity(&self.object, &self.deployments, capacity);
+    fn pods(&self, capacity: Percent) -> PodCounts {
+        let replicas = workers::replicas_by_group(&self.object, &self.deployments, capacity);
         let count = |group: &PodGroup| match replicas.get(&group.name) {
-            Some(replicas) => group.hosts.saturating_mul(u32::try_from(*replicas).unwrap_or(0)).min(group.count),
+            Some(replicas) => {
+                group.hosts_per_replica.saturating_mul(u32::try_from(*replicas).unwrap_or(0)).min(group.count)
+            }
             None => group.count,
         };
         self.groups.iter().map(|group| (group.name.clone(), count(group))).collect()
@@ -99,51 +103,57 @@ impl Cluster {
 
 /// Schedule of an incremental upgrade with a given surge and step.
 #[derive(Debug, Clone)]
-pub(super) struct Course {
-    serving: Cluster,
-    next: Cluster,
+pub(super) struct RolloutSchedule {
+    active: PlannedCluster,
+    pending: PlannedCluster,
     surge: Percent,
-    positions: Vec<(SignedDuration, Position)>,
+    positions: Vec<(SignedDuration, RolloutPosition)>,
     /// True if the manifest sets the interval, so that the duration of the steps is known.
     is_timed: bool,
 }
 
-impl Course {
-    pub(super) fn of(service: &RayService, serving: Cluster, surge: Percent, step: Percent) -> Self {
-        let options = Options::of(service).ok().flatten();
-        let pace = Pace {
-            surge,
-            step,
+impl RolloutSchedule {
+    pub(super) fn new(service: &RayService, serving: PlannedCluster, surge: Percent, step: Percent) -> Self {
+        let options = IncrementalOptions::from_service(service).ok().flatten();
+        let pace = RolloutConfig {
+            max_surge: surge,
+            step_size: step,
             interval: options.as_ref().map_or(SignedDuration::ZERO, |options| options.interval),
-            bake: step_choices::bake(&service.metadata).unwrap_or_default(),
-            at_once: false,
-            leaves_capacity: false,
+            bake: incremental_annotations::bake_duration(&service.metadata).unwrap_or_default(),
+            is_immediate: false,
+            keeps_losing_capacity: false,
         };
         let until_gone = match workers::is_autoscaled(&serving.object) {
-            true => workers::until_gone(&serving.object),
+            true => workers::removal_delay(&serving.object),
             false => SignedDuration::ZERO,
         };
-        let positions = machine::fastest(Position::START, &pace, until_gone);
-        Self { serving, next: Cluster::of(service, None), surge, positions, is_timed: options.is_some() }
+        let positions = state_machine::fastest_schedule(RolloutPosition::START, &pace, until_gone);
+        Self {
+            active: serving,
+            pending: PlannedCluster::new(service, None),
+            surge,
+            positions,
+            is_timed: options.is_some(),
+        }
     }
 
     /// Returns the pods of the active and the pending cluster after each step. The surge exists
     /// from the start, and a cluster with no capacity is about to be deleted.
-    fn pods(&self) -> impl Iterator<Item = (Pods, Pods)> + '_ {
-        self.positions.iter().map(|(_, Position { to, from })| {
-            let serving = if from.capacity == 0 { Pods::new() } else { self.serving.pods(from.capacity) };
-            (serving, self.next.pods(to.capacity.max(self.surge)))
+    fn pods(&self) -> impl Iterator<Item = (PodCounts, PodCounts)> + '_ {
+        self.positions.iter().map(|(_, RolloutPosition { gaining: to, losing: from })| {
+            let serving = if from.capacity == 0 { PodCounts::new() } else { self.active.pods(from.capacity) };
+            (serving, self.pending.pods(to.capacity.max(self.surge)))
         })
     }
 
     /// Returns the number of workers by group with which a pending cluster, in addition to the
     /// whole active one, would use as much as the upgrade does at its peak.
-    pub(super) fn workers_at_peak(&self) -> Pods {
-        let mut peak = Pods::new();
+    pub(super) fn workers_at_peak(&self) -> PodCounts {
+        let mut peak = PodCounts::new();
         for (serving, next) in self.pods() {
-            for group in self.next.groups.iter().filter(|group| group.role() == Role::Worker) {
-                let active = self.serving.group(&group.name);
-                let freed = active.map_or(0, |active| made_room(active, &serving, group));
+            for group in self.pending.groups.iter().filter(|group| group.node_type() == RayNodeType::Worker) {
+                let active = self.active.group(&group.name);
+                let freed = active.map_or(0, |active| pods_fitting_into_freed(active, &serving, group));
                 let needed = next.get(&group.name).copied().unwrap_or(0).saturating_sub(freed);
                 let entry = peak.entry(group.name.clone()).or_default();
                 *entry = needed.max(*entry);
@@ -153,11 +163,11 @@ impl Course {
     }
 
     /// Returns the pending cluster with [`Self::workers_at_peak`].
-    pub(super) fn at_peak(&self) -> RayCluster {
+    pub(super) fn pending_cluster_at_peak(&self) -> RayCluster {
         let pods = self.workers_at_peak();
-        let mut cluster = self.next.object.clone();
+        let mut cluster = self.pending.object.clone();
         for group in &mut cluster.spec.worker_group_specs {
-            let hosts = self.next.group(&group.group_name).map_or(1, |group| group.hosts.max(1));
+            let hosts = self.pending.group(&group.group_name).map_or(1, |group| group.hosts_per_replica.max(1));
             let pods = pods.get(&group.group_name).copied().unwrap_or(0);
             group.replicas = Some(i32::try_from(pods.div_ceil(hosts)).unwrap_or(i32::MAX));
         }
@@ -165,28 +175,28 @@ impl Course {
     }
 
     /// Returns the state after each step; None if the manifest sets no interval.
-    pub(super) fn timeline(&self, per_pod: &PerPod) -> Option<Timeline> {
+    pub(super) fn timeline(&self, per_pod: &PerPodUsage) -> Option<Timeline> {
         if !self.is_timed {
             return None;
         }
         let last = self.positions.last()?;
-        let steps = self.positions.iter().zip(self.pods()).map(|((after, position), (serving, next))| Step {
+        let steps = self.positions.iter().zip(self.pods()).map(|((after, position), (serving, next))| TimelineStep {
             after_seconds: after.as_secs(),
-            serving: part(position.from, &serving),
-            next: part(position.to, &next),
-            uses: uses(&per_pod.used(self.serving.object.uid().as_deref(), &serving, &next)),
+            active: cluster_share(position.losing, &serving),
+            pending: cluster_share(position.gaining, &next),
+            usage: resource_usages(&per_pod.usage_of(self.active.object.uid().as_deref(), &serving, &next)),
         });
         Some(Timeline { at_least_seconds: last.0.as_secs(), steps: steps.collect() })
     }
 }
 
-fn part(side: Side, pods: &Pods) -> Part {
-    Part { capacity_percent: side.capacity, traffic_percent: side.traffic, pods: pods.values().sum() }
+fn cluster_share(side: ClusterShare, pods: &PodCounts) -> ClusterShareAtStep {
+    ClusterShareAtStep { capacity_percent: side.capacity, traffic_percent: side.traffic, pods: pods.values().sum() }
 }
 
 /// Returns the number of pods of `group` that fit into what `whole` has freed by shrinking to the
 /// pods in `now`.
-fn made_room(whole: &PodGroup, now: &Pods, group: &PodGroup) -> u32 {
+fn pods_fitting_into_freed(whole: &PodGroup, now: &PodCounts, group: &PodGroup) -> u32 {
     let removed = whole.count.saturating_sub(now.get(&whole.name).copied().unwrap_or(0));
     let (had, needs) = (requests(whole), requests(group));
     let fits = needs.iter().map(|(resource, needed)| {

@@ -19,25 +19,25 @@ pub(super) const NAMESPACE: &str = "ns";
 pub(super) struct FakeJob {
     pub(super) meta: ObjectMeta,
     pub(super) members: Vec<Member>,
-    pub(super) runs: bool,
+    pub(super) wants_to_run: bool,
     /// True if the job retains its quota while its members are exchanged.
-    pub(super) keeps: bool,
-    pub(super) next: Option<String>,
-    pub(super) queue: queue::Engine,
-    pub(super) gates: RefCell<Vec<(String, bool)>>,
+    pub(super) retains_quota: bool,
+    pub(super) pending: Option<String>,
+    pub(super) queue: queue::Scheduler,
+    pub(super) gate_writes: RefCell<Vec<(String, bool)>>,
     pub(super) template_is_open: bool,
-    pub(super) known: Vec<Condition>,
-    pub(super) shown: RefCell<Vec<Condition>>,
+    pub(super) conditions: Vec<Condition>,
+    pub(super) written_conditions: RefCell<Vec<Condition>>,
 }
 
 impl FakeJob {
     /// Returns the last condition of this type that was set.
-    pub(super) fn said(&self, kind: &str) -> Option<Condition> {
-        self.shown.borrow().iter().rev().find(|shown| shown.type_ == kind).cloned()
+    pub(super) fn last_condition(&self, kind: &str) -> Option<Condition> {
+        self.written_conditions.borrow().iter().rev().find(|shown| shown.type_ == kind).cloned()
     }
 }
 
-impl Job for FakeJob {
+impl GenericJob for FakeJob {
     fn reference(&self) -> ObjectRef {
         ObjectRef {
             api_version: "ray.io/v1".into(),
@@ -50,41 +50,41 @@ impl Job for FakeJob {
     fn meta(&self) -> &ObjectMeta {
         &self.meta
     }
-    fn join(&self, _: &str) -> Option<Write> {
+    fn assign_queue(&self, _: &str) -> Option<Write> {
         None
     }
     fn wants_to_run(&self) -> bool {
-        self.runs
+        self.wants_to_run
     }
     fn members(&self) -> Vec<Member> {
         self.members.clone()
     }
-    fn hold_template_gate(&self) -> Option<Write> {
-        let write = Write { target: self.reference(), op: WriteOp::Patch(Value::Null), quiet: Vec::new() };
+    fn suspend_template(&self) -> Option<Write> {
+        let write = Write { target: self.reference(), op: WriteOp::Patch(Value::Null), blocked_by: Vec::new() };
         self.template_is_open.then_some(write)
     }
-    fn set_open(&self, member: &str, open: bool) -> Option<Write> {
-        self.gates.borrow_mut().push((member.to_owned(), open));
-        Some(Write { target: self.reference(), op: WriteOp::Patch(Value::Null), quiet: Vec::new() })
+    fn set_gate_open(&self, member: &str, open: bool) -> Option<Write> {
+        self.gate_writes.borrow_mut().push((member.to_owned(), open));
+        Some(Write { target: self.reference(), op: WriteOp::Patch(Value::Null), blocked_by: Vec::new() })
     }
-    fn next(&self) -> Option<String> {
-        self.members.iter().find(|member| Some(&member.name) == self.next.as_ref()).map(|member| member.uid.clone())
+    fn pending_member(&self) -> Option<String> {
+        self.members.iter().find(|member| Some(&member.name) == self.pending.as_ref()).map(|member| member.uid.clone())
     }
-    fn routed_by(&self) -> Vec<ObjectRef> {
+    fn routing_objects(&self) -> Vec<ObjectRef> {
         vec![ObjectRef { kind: "Service".into(), ..self.reference() }]
     }
-    fn keeps_what_it_holds(&self) -> bool {
-        self.keeps
+    fn retains_quota(&self) -> bool {
+        self.retains_quota
     }
-    fn release(&self, member: &str, pod: &str, _: &Leave) -> Option<Write> {
+    fn ungate_pod(&self, member: &str, pod: &str, _: &PodAssignment) -> Option<Write> {
         let target = ObjectRef { kind: "Pod".into(), name: format!("{member}/{pod}"), ..self.reference() };
-        Some(Write { target, op: WriteOp::Patch(Value::Null), quiet: Vec::new() })
+        Some(Write { target, op: WriteOp::Patch(Value::Null), blocked_by: Vec::new() })
     }
     fn conditions(&self) -> &[Condition] {
-        &self.known
+        &self.conditions
     }
-    fn show(&self, conditions: Vec<Condition>, _: &[&str]) -> Option<Write> {
-        self.shown.borrow_mut().extend(conditions);
+    fn set_conditions(&self, conditions: Vec<Condition>, _: &[&str]) -> Option<Write> {
+        self.written_conditions.borrow_mut().extend(conditions);
         None
     }
 }
@@ -101,14 +101,14 @@ pub(super) fn job(members: Vec<Member>) -> FakeJob {
     FakeJob {
         meta,
         members,
-        runs: true,
-        keeps: false,
-        next: None,
-        queue: queue::Engine::default(),
-        gates: RefCell::default(),
+        wants_to_run: true,
+        retains_quota: false,
+        pending: None,
+        queue: queue::Scheduler::default(),
+        gate_writes: RefCell::default(),
         template_is_open: false,
-        known: Vec::new(),
-        shown: RefCell::default(),
+        conditions: Vec::new(),
+        written_conditions: RefCell::default(),
     }
 }
 
@@ -119,14 +119,14 @@ pub(super) fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
         let resources = ResourceRequirements { requests: Some(requests), ..ResourceRequirements::default() };
         let container = Container { name: "ray".into(), resources: Some(resources), ..Container::default() };
         let spec = PodSpec { containers: vec![container], ..PodSpec::default() };
-        Group {
+        PodGroupDemand {
             name: group.into(),
             pod_set: pod_set.into(),
             shape: pod_sets::shape_of(&spec).expect("a shape"),
             count,
             min_count: None,
-            fewest: count,
-            hosts: 1,
+            min_pods: count,
+            hosts_per_replica: 1,
             template: Arc::new(PodTemplateSpec { spec: Some(spec), ..PodTemplateSpec::default() }),
         }
     };
@@ -134,69 +134,69 @@ pub(super) fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
         name: name.into(),
         uid: format!("{name}-uid"),
         groups: Arc::new(Ok(vec![group("headgroup", "head", 1), group("small", "small", workers)])),
-        open: false,
-        going: false,
-        surge: false,
-        preempted: false,
+        is_open: false,
+        is_terminating: false,
+        is_surge: false,
+        is_preempted: false,
         live_pods: BTreeMap::new(),
-        gated: Vec::new(),
+        gated_pods: Vec::new(),
         ready_pods: BTreeMap::new(),
-        strangers: BTreeMap::new(),
+        unknown_kinds: BTreeMap::new(),
     }
 }
 
 /// Groups `g0`, `g1`, ... with the worker template of a member.
-pub(super) fn numbered_groups(count: usize, like: &Member) -> Arc<Groups> {
+pub(super) fn numbered_groups(count: usize, like: &Member) -> Arc<PodGroupDemands> {
     let workers = like.groups.as_ref().as_ref().expect("groups")[1].clone();
     let numbered = |number: usize| {
         let name = format!("g{number}");
-        Group { pod_set: name.clone(), name, ..workers.clone() }
+        PodGroupDemand { pod_set: name.clone(), name, ..workers.clone() }
     };
     Arc::new(Ok((0..count).map(numbered).collect()))
 }
 
 pub(super) fn running(member: Member) -> Member {
     let live_pods = member.groups.iter().flatten().map(|group| (group.kind(), group.count)).collect();
-    Member { open: true, live_pods, ..member }
+    Member { is_open: true, live_pods, ..member }
 }
 
 /// The member with these numbers of remaining pods by group, and none in other groups.
-pub(super) fn left(member: Member, pods: &[(&str, u32)]) -> Member {
+pub(super) fn with_remaining_pods(member: Member, pods: &[(&str, u32)]) -> Member {
     let left = |group: &str| pods.iter().find(|(name, _)| *name == group).map_or(0, |(_, count)| *count);
     let live_pods =
         member.live_pods.keys().map(|kind| (kind.clone(), left(&kind.group))).filter(|(_, count)| *count > 0);
     Member { live_pods: live_pods.collect(), ..member }
 }
 
-pub(super) fn going(member: Member) -> Member {
-    Member { going: true, ..member }
+pub(super) fn terminating(member: Member) -> Member {
+    Member { is_terminating: true, ..member }
 }
 
 /// State of a job that has these slices.
-pub(super) fn view<'a>(job: &'a FakeJob, slices: &[&'a Workload]) -> JobView<'a> {
-    JobView {
+pub(super) fn view<'a>(job: &'a FakeJob, slices: &[&'a Workload]) -> ReconcileContext<'a> {
+    ReconcileContext {
         job,
-        managed: if job.queue_name().is_some() { Managed::InQueue } else { Managed::No },
+        managed: if job.queue_name().is_some() { ManagementState::InQueue } else { ManagementState::Unmanaged },
         workloads: slices.to_vec(),
-        outlived: Vec::new(),
-        queue: &job.queue,
+        orphaned_members: Vec::new(),
+        scheduler: &job.queue,
         priority: Ok(Priority::default()),
-        placement: &|_| Placement::default(),
-        pinned: &|_| BTreeSet::new(),
-        makes_pods: true,
-        failures: 0,
-        watches_readiness: false,
+        placement: &|_| NodePlacement::default(),
+        flavor_bound_pod_sets: &|_| BTreeSet::new(),
+        creates_pods: true,
+        consecutive_failures: 0,
+        reports_pods_ready: false,
         now: Timestamp::UNIX_EPOCH,
     }
 }
 
 /// Plans for a job that has these slices.
-pub(super) fn planned(job: &FakeJob, slices: &[&Workload]) -> Plan {
+pub(super) fn plan_for(job: &FakeJob, slices: &[&Workload]) -> Plan {
     plan(&view(job, slices))
 }
 
 /// Returns the slice that a plan creates, as the API server would store it.
-pub(super) fn created(plan: &Plan) -> Option<Workload> {
+pub(super) fn created_slice(plan: &Plan) -> Option<Workload> {
     plan.writes.iter().find_map(|write| match &write.op {
         WriteOp::Create(object) => {
             let mut slice: Workload = serde_json::from_value(object.clone()).expect("a Workload");
@@ -209,7 +209,7 @@ pub(super) fn created(plan: &Plan) -> Option<Workload> {
 }
 
 /// Returns the slice with the plan's patch applied; `None` if the plan does not patch it.
-pub(super) fn patched(plan: &Plan, slice: &Workload) -> Option<Workload> {
+pub(super) fn patched_slice(plan: &Plan, slice: &Workload) -> Option<Workload> {
     plan.writes.iter().find_map(|write| match &write.op {
         WriteOp::Patch(patch)
             if write.target.kind == "Workload" && Some(&write.target.name) == slice.metadata.name.as_ref() =>
@@ -236,7 +236,7 @@ pub(super) fn merge(object: &mut Value, patch: &Value) {
     }
 }
 
-pub(super) fn deleted(plan: &Plan) -> Vec<String> {
+pub(super) fn deleted_names(plan: &Plan) -> Vec<String> {
     let deletions = plan.writes.iter().filter(|write| matches!(write.op, WriteOp::Delete { .. }));
     deletions.map(|write| write.target.name.clone()).collect()
 }
@@ -252,10 +252,10 @@ pub(super) fn admitted(mut slice: Workload) -> Workload {
         ..WorkloadStatus::default()
     };
     slice.status = Some(status);
-    with(with(slice, names::QUOTA_RESERVED), names::ADMITTED)
+    with_condition(with_condition(slice, names::QUOTA_RESERVED), names::ADMITTED)
 }
 
-pub(super) fn with(mut slice: Workload, condition: &str) -> Workload {
+pub(super) fn with_condition(mut slice: Workload, condition: &str) -> Workload {
     let condition = Condition {
         type_: condition.into(),
         status: "True".into(),
@@ -272,14 +272,14 @@ pub(super) fn counts(slice: &Workload) -> Vec<(String, i32)> {
     slice.spec.pod_sets.iter().map(|set| (set.name.clone(), set.count)).collect()
 }
 
-pub(super) fn gates(job: &FakeJob) -> Vec<(String, bool)> {
-    job.gates.borrow().clone()
+pub(super) fn gate_writes(job: &FakeJob) -> Vec<(String, bool)> {
+    job.gate_writes.borrow().clone()
 }
 
 /// Returns reason and message of the last condition Admitted, which must be False.
-pub(super) fn says(job: &FakeJob) -> String {
+pub(super) fn not_admitted_message(job: &FakeJob) -> String {
     let said = job
-        .said(sluice_api::sluice::ADMITTED)
+        .last_condition(sluice_api::job_conditions::ADMITTED)
         .filter(|said| said.status == "False")
         .expect("a job that is not admitted");
     format!("{}: {}", said.reason, said.message)
@@ -288,6 +288,6 @@ pub(super) fn says(job: &FakeJob) -> String {
 /// A running cluster and the admitted slice of its job.
 pub(super) fn serving() -> (Member, Workload) {
     let active = cluster("a", 2, "1");
-    let slice = created(&planned(&job(vec![active.clone()]), &[])).expect("a first slice");
+    let slice = created_slice(&plan_for(&job(vec![active.clone()]), &[])).expect("a first slice");
     (running(active), admitted(slice))
 }

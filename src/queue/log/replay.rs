@@ -5,16 +5,16 @@ use std::fmt;
 use jiff::Timestamp;
 use serde_json::error::Category;
 
-use super::{Decision, FORMAT, Line};
-use crate::Engine;
+use super::{DecisionRecord, FORMAT, LogLine};
+use crate::Scheduler;
 
 /// Result of a replay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Replay {
+pub struct ReplaySummary {
     /// Number of sections, one for each process that wrote to the log.
     pub sections: usize,
     /// Number of inputs.
-    pub events: usize,
+    pub inputs: usize,
     /// Number of scheduling cycles.
     pub cycles: usize,
     /// Number of recorded decisions.
@@ -22,9 +22,9 @@ pub struct Replay {
     /// Number of cycles whose decisions differ.
     pub differences: usize,
     /// The first difference; `None` if there is none.
-    pub first: Option<Difference>,
+    pub first_difference: Option<Difference>,
     /// Number of lines truncated when their process was killed.
-    pub cut_off: usize,
+    pub truncated_lines: usize,
 }
 
 /// First decision of a cycle that the replay did not reproduce.
@@ -37,14 +37,15 @@ pub struct Difference {
     /// Index of the decision in the cycle, counted from 1.
     pub decision: usize,
     /// The recorded decision; `None` if the log has fewer decisions.
-    pub recorded: Option<Decision>,
+    pub recorded: Option<DecisionRecord>,
     /// The replayed decision; `None` if the replay made fewer decisions.
-    pub replayed: Option<Decision>,
+    pub replayed: Option<DecisionRecord>,
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = |decision: &Option<Decision>| decision.as_ref().map_or("nothing".to_owned(), ToString::to_string);
+        let text =
+            |decision: &Option<DecisionRecord>| decision.as_ref().map_or("nothing".to_owned(), ToString::to_string);
         let Self { line, at, decision, .. } = self;
         writeln!(f, "line {line}: the cycle at {at} differs in decision {decision}")?;
         write!(f, "  recorded: {}\n  replayed: {}", text(&self.recorded), text(&self.replayed))
@@ -66,7 +67,7 @@ pub enum ReplayError {
     },
     /// The log does not start with a start line.
     #[error("line {line}: input or cycle before the start line with the settings")]
-    NoStart {
+    MissingStart {
         /// Number of the line.
         line: usize,
     },
@@ -97,12 +98,12 @@ impl ReplayError {
 ///
 /// # Errors
 /// If a line is invalid or the log has no lines.
-pub fn replay(lines: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Replay, ReplayError> {
-    let mut replay = Replay::default();
-    let mut engine: Option<Engine> = None;
+pub fn replay(lines: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<ReplaySummary, ReplayError> {
+    let mut replay = ReplaySummary::default();
+    let mut engine: Option<Scheduler> = None;
     let mut unfinished: Option<ReplayError> = None;
     for (line, bytes) in (1..).zip(lines) {
-        let read = match serde_json::from_slice::<Line<'_>>(bytes.as_ref()) {
+        let read = match serde_json::from_slice::<LogLine<'_>>(bytes.as_ref()) {
             Ok(read) => read,
             Err(error) if error.classify() == Category::Eof && unfinished.is_none() && engine.is_some() => {
                 unfinished = Some(ReplayError::malformed(line, &error));
@@ -111,39 +112,40 @@ pub fn replay(lines: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Replay, Rep
             Err(error) => return Err(unfinished.unwrap_or_else(|| ReplayError::malformed(line, &error))),
         };
         if let Some(error) = unfinished.take() {
-            if !matches!(read, Line::Start { .. }) {
+            if !matches!(read, LogLine::Start { .. }) {
                 return Err(error);
             }
-            replay.cut_off += 1;
+            replay.truncated_lines += 1;
         }
         match (read, &mut engine) {
-            (Line::Start { format: FORMAT, settings }, engine) => {
+            (LogLine::Start { format: FORMAT, settings }, engine) => {
                 replay.sections += 1;
-                *engine = Some(Engine::new(settings.into_owned()));
+                *engine = Some(Scheduler::new(settings.into_owned()));
             }
-            (Line::Start { format: found, .. }, _) => return Err(ReplayError::Format { line, found }),
-            (_, None) => return Err(ReplayError::NoStart { line }),
-            (Line::Event { at, told }, Some(engine)) => {
-                replay.events += 1;
-                engine.step(at, &told.event());
+            (LogLine::Start { format: found, .. }, _) => return Err(ReplayError::Format { line, found }),
+            (_, None) => return Err(ReplayError::MissingStart { line }),
+            (LogLine::Input { at, input: told }, Some(engine)) => {
+                replay.inputs += 1;
+                engine.observe(at, &told.to_input());
             }
-            (Line::Cycle { at, decisions }, Some(engine)) => replay.compare(line, at, decisions, engine),
+            (LogLine::Cycle { at, decisions }, Some(engine)) => replay.compare(line, at, decisions, engine),
         }
     }
-    replay.cut_off += usize::from(unfinished.is_some());
+    replay.truncated_lines += usize::from(unfinished.is_some());
     if engine.is_none() { Err(ReplayError::Empty) } else { Ok(replay) }
 }
 
-impl Replay {
+impl ReplaySummary {
     /// Runs a cycle and compares its decisions with the recorded ones.
-    fn compare(&mut self, line: usize, at: Timestamp, recorded: Vec<Decision>, engine: &mut Engine) {
+    fn compare(&mut self, line: usize, at: Timestamp, recorded: Vec<DecisionRecord>, engine: &mut Scheduler) {
         self.cycles += 1;
         self.decisions += recorded.len();
-        let replayed: Vec<Decision> = engine.cycle(at).iter().filter_map(Decision::of).collect();
+        let replayed: Vec<DecisionRecord> =
+            engine.run_cycle(at).iter().filter_map(DecisionRecord::from_decision).collect();
         let longest = recorded.len().max(replayed.len());
         let Some(differing) = (0..longest).find(|index| recorded.get(*index) != replayed.get(*index)) else { return };
         self.differences += 1;
-        self.first.get_or_insert_with(|| Difference {
+        self.first_difference.get_or_insert_with(|| Difference {
             line,
             at,
             decision: differing + 1,

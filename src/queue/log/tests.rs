@@ -5,9 +5,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::placement::Placement;
+use crate::node_affinity::NodeRequirements;
 use crate::settings::{
-    FairSharing, ResourceRules, Transformation, TransformationStrategy, Undeclared, WaitForPodsReady,
+    FairSharing, ResourceRules, Transformation, TransformationStrategy, UndeclaredResourcePolicy, WaitForPodsReady,
 };
 use crate::template_requests;
 
@@ -56,14 +56,17 @@ fn workload() -> Workload {
 fn redacted_workload_keeps_scheduling_fields_without_secrets() {
     let workload = workload();
 
-    let trimmed = trim::workload(&workload).into_owned();
+    let trimmed = redact::workload(&workload).into_owned();
 
     let text = serde_json::to_string(&trimmed).expect("JSON");
     assert!(!text.contains("s3cret") && !text.contains("managedFields"), "{text}");
     assert_eq!(trimmed.metadata.annotations, Some([("kept".to_owned(), "yes".to_owned())].into()));
     let (before, after) = (&workload.spec.pod_sets[0].template, &trimmed.spec.pod_sets[0].template);
     assert_eq!(template_requests(before).expect("valid"), template_requests(after).expect("valid"));
-    assert_eq!(Placement::of(before).expect("valid"), Placement::of(after).expect("valid"));
+    assert_eq!(
+        NodeRequirements::from_template(before).expect("valid"),
+        NodeRequirements::from_template(after).expect("valid")
+    );
 }
 
 #[rstest]
@@ -74,7 +77,7 @@ fn invalid_template_gives_the_same_error_after_redaction(#[case] template: Value
     let mut workload = workload();
     workload.spec.pod_sets[0].template.0 = template.into();
 
-    let trimmed = trim::workload(&workload);
+    let trimmed = redact::workload(&workload);
 
     let problem =
         |workload: &Workload| template_requests(&workload.spec.pod_sets[0].template).map_err(|e| e.to_string());
@@ -93,7 +96,7 @@ fn redaction_of_other_objects_removes_only_managed_fields() {
         ..ObjectMeta::default()
     };
 
-    let trimmed = trim::object(&namespace);
+    let trimmed = redact::object(&namespace);
 
     assert_eq!(trimmed.metadata, ObjectMeta { name: Some("team".into()), labels, ..ObjectMeta::default() });
 }
@@ -118,14 +121,14 @@ fn settings_round_trip_through_the_log() {
         resources: ResourceRules {
             exclude_prefixes: vec!["example.com/".into()],
             transformations: vec![transformation],
-            undeclared: Undeclared::Ignore,
+            undeclared: UndeclaredResourcePolicy::Ignore,
         },
     };
 
-    let lines = Recorder::new(&Engine::new(settings.clone())).take();
+    let lines = Recorder::new(&Scheduler::new(settings.clone())).take();
 
     match serde_json::from_slice(&lines).expect("a line") {
-        Line::Start { settings: read, .. } => assert_eq!(*read, settings),
+        LogLine::Start { settings: read, .. } => assert_eq!(*read, settings),
         other => panic!("{other:?}"),
     }
 }
@@ -133,7 +136,7 @@ fn settings_round_trip_through_the_log() {
 #[test]
 fn replay_counts_sections_inputs_and_cycles() {
     let replayed = replay([START, FLAVOR_GONE, CYCLE, CYCLE, START, CYCLE]).expect("a good log");
-    assert_eq!(replayed, Replay { sections: 2, events: 1, cycles: 3, ..Replay::default() });
+    assert_eq!(replayed, ReplaySummary { sections: 2, inputs: 1, cycles: 3, ..ReplaySummary::default() });
 }
 
 #[rstest]
@@ -142,7 +145,7 @@ fn replay_counts_sections_inputs_and_cycles() {
 #[case::twice(&[START, r#"{"ev"#, START, r#"{"#], 2)]
 fn truncated_last_line_of_a_section_is_skipped(#[case] lines: &[&str], #[case] cut_off: usize) {
     let replayed = replay(lines).expect("a good log");
-    assert_eq!((replayed.cut_off, replayed.differences), (cut_off, 0));
+    assert_eq!((replayed.truncated_lines, replayed.differences), (cut_off, 0));
 }
 
 #[rstest]
@@ -191,5 +194,5 @@ fn difference_is_reported_with_both_decisions() {
     assert_eq!((replayed.decisions, replayed.differences), (1, 1));
     let expected = "line 2: the cycle at 1970-01-01T00:00:05Z differs in decision 1\n  \
                     recorded: {\"setInactive\":{\"workload\":\"team/w\"}}\n  replayed: nothing";
-    assert_eq!(replayed.first.map(|first| first.to_string()).as_deref(), Some(expected));
+    assert_eq!(replayed.first_difference.map(|first| first.to_string()).as_deref(), Some(expected));
 }

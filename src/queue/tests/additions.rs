@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::fixture::Cluster;
 use super::random::{carry_out, histories, plans};
-use crate::Effect;
+use crate::Decision;
 use crate::log::replay;
 use sluice_api::kueue::{Admission, Workload, names};
 use sluice_api::quantity::Amount;
@@ -133,8 +133,10 @@ impl InForce {
                 continue;
             };
             for (resource, amount) in charge {
-                let used =
-                    assignment.resource_usage.get(resource).map(|usage| Amount::of(resource, usage).expect("a number"));
+                let used = assignment
+                    .resource_usage
+                    .get(resource)
+                    .map(|usage| Amount::from_quantity(resource, usage).expect("a number"));
                 let count = i64::from(assignment.count.unwrap_or(set.count));
                 prop_assert_eq!(used.unwrap_or_default(), Amount::new(i64::from(amount)).times(count), "{:?}", set);
             }
@@ -163,14 +165,14 @@ proptest! {
             changes.iter().for_each(|change| in_force.apply(&mut cluster, change));
             let effects = cluster.cycle();
             for effect in &effects {
-                if let Effect::Admit { workload, admission, .. } = effect && !under_way.contains(workload) {
+                if let Decision::Admit { workload, admission, .. } = effect && !under_way.contains(workload) {
                     in_force.check(&cluster.workloads[workload], admission)?;
                 }
             }
             carry_out(&mut cluster, &effects);
         }
         let replayed = replay(cluster.log()).expect("a good log");
-        prop_assert_eq!(replayed.first, None);
-        prop_assert_eq!((replayed.differences, replayed.cut_off, replayed.cycles), (0, 0, history.len()));
+        prop_assert_eq!(replayed.first_difference, None);
+        prop_assert_eq!((replayed.differences, replayed.truncated_lines, replayed.cycles), (0, 0, history.len()));
     }
 }

@@ -4,7 +4,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::fixture::{Cluster, group, key};
-use crate::Event;
+use crate::Input;
 use sluice_api::condition;
 use sluice_api::kueue::names;
 
@@ -46,7 +46,7 @@ fn a_queue_in_order_says_so_and_counts() {
 #[test]
 fn a_flavor_that_does_not_exist_makes_the_cluster_queue_inactive_until_it_does() {
     let mut cluster = Cluster::with_cpu("2");
-    cluster.engine.step(super::fixture::at(1), &Event::ResourceFlavorGone("default"));
+    cluster.engine.observe(super::fixture::at(1), &Input::ResourceFlavorDeleted("default"));
     cluster.submit("a", "1");
     assert_eq!(cluster.run(), [""; 0]);
 

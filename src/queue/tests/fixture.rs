@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::{Value, json};
 
 use crate::log::Recorder;
-use crate::{Effect, Engine, Event, ObjectKey, Settings, Subject, Waiting, status};
+use crate::{Decision, DecisionTarget, Input, ObjectKey, PendingCause, Scheduler, Settings, status};
 use sluice_api::condition;
 use sluice_api::kueue::workload::PodTemplate;
 use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, PodSet, ResourceFlavor, Workload, WorkloadSpec, names};
@@ -30,7 +30,7 @@ pub(super) fn key(name: &str) -> ObjectKey {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cluster {
     pub(super) settings: Settings,
-    pub(super) engine: Engine,
+    pub(super) engine: Scheduler,
     pub(super) now: i64,
     pub(super) flavors: BTreeMap<String, ResourceFlavor>,
     pub(super) cluster_queues: BTreeMap<String, ClusterQueue>,
@@ -40,9 +40,9 @@ pub(super) struct Cluster {
     limit_ranges: BTreeMap<ObjectKey, LimitRange>,
     runtime_classes: BTreeMap<String, RuntimeClass>,
     /// Every effect so far.
-    pub(super) effects: Vec<Effect>,
+    pub(super) effects: Vec<Decision>,
     /// Objects of which something was wanted that was not carried out; whoever writes asks for it again.
-    owed: BTreeSet<Subject>,
+    owed: BTreeSet<DecisionTarget>,
     /// The decision log, once it is asked for.
     recorder: Option<Recorder>,
     recorded: Vec<u8>,
@@ -65,11 +65,11 @@ impl Cluster {
         cluster
     }
 
-    pub(super) fn tell(&mut self, event: &Event<'_>) {
+    pub(super) fn tell(&mut self, event: &Input<'_>) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.told(at(self.now), event);
+            recorder.record_input(at(self.now), event);
         }
-        self.engine.step(at(self.now), event);
+        self.engine.observe(at(self.now), event);
     }
 
     pub(super) fn put_flavor(&mut self, name: &str) {
@@ -78,7 +78,7 @@ impl Cluster {
 
     pub(super) fn put_flavor_with(&mut self, name: &str, spec: Value) {
         let flavor = ResourceFlavor::new(name, serde_json::from_value(spec).expect("a ResourceFlavor spec"));
-        self.tell(&Event::ResourceFlavor(&flavor));
+        self.tell(&Input::ResourceFlavor(&flavor));
         self.flavors.insert(name.to_owned(), flavor);
     }
 
@@ -87,20 +87,20 @@ impl Cluster {
         let before = self.cluster_queues.get(name);
         object.status = before.and_then(|before| before.status.clone());
         object.metadata.generation = Some(before.and_then(|before| before.metadata.generation).unwrap_or(0) + 1);
-        self.tell(&Event::ClusterQueue(&object));
+        self.tell(&Input::ClusterQueue(&object));
         self.cluster_queues.insert(name.to_owned(), object);
     }
 
     pub(super) fn put_cohort(&mut self, name: &str, spec: Value) {
         let mut object = Cohort::new(name, serde_json::from_value(spec).expect("a Cohort spec"));
         object.status = self.cohorts.get(name).and_then(|before| before.status.clone());
-        self.tell(&Event::Cohort(&object));
+        self.tell(&Input::Cohort(&object));
         self.cohorts.insert(name.to_owned(), object);
     }
 
     pub(super) fn delete_cohort(&mut self, name: &str) {
         self.cohorts.remove(name);
-        self.tell(&Event::CohortGone(name));
+        self.tell(&Input::CohortDeleted(name));
     }
 
     /// Changes the spec of the ClusterQueue `cq`.
@@ -116,49 +116,49 @@ impl Cluster {
         let mut object = LocalQueue::new(name, serde_json::from_value(spec).expect("a LocalQueue spec"));
         object.metadata.namespace = Some(NAMESPACE.into());
         object.status = self.local_queues.get(&key(name)).and_then(|before| before.status.clone());
-        self.tell(&Event::LocalQueue(&object));
+        self.tell(&Input::LocalQueue(&object));
         self.local_queues.insert(key(name), object);
     }
 
     pub(super) fn delete_local_queue(&mut self, name: &str) {
         self.local_queues.remove(&key(name));
-        self.tell(&Event::LocalQueueGone(&key(name)));
+        self.tell(&Input::LocalQueueDeleted(&key(name)));
     }
 
     pub(super) fn label_namespace(&mut self, label: &str, value: &str) {
         let labels = BTreeMap::from([(label.to_owned(), value.to_owned())]);
         let metadata = ObjectMeta { name: Some(NAMESPACE.into()), labels: Some(labels), ..ObjectMeta::default() };
-        self.tell(&Event::Namespace(&Namespace { metadata, ..Namespace::default() }));
+        self.tell(&Input::Namespace(&Namespace { metadata, ..Namespace::default() }));
     }
 
     /// Creates or changes a LimitRange with these limits.
     pub(super) fn put_limit_range(&mut self, name: &str, limits: Value) {
         let object = json!({"metadata": {"name": name, "namespace": NAMESPACE}, "spec": {"limits": limits}});
         let object: LimitRange = serde_json::from_value(object).expect("a LimitRange");
-        self.tell(&Event::LimitRange(&object));
+        self.tell(&Input::LimitRange(&object));
         self.limit_ranges.insert(key(name), object);
     }
 
     pub(super) fn delete_limit_range(&mut self, name: &str) {
         self.limit_ranges.remove(&key(name));
-        self.tell(&Event::LimitRangeGone(&key(name)));
+        self.tell(&Input::LimitRangeDeleted(&key(name)));
     }
 
     /// Creates or changes a RuntimeClass whose pods cost so much besides.
     pub(super) fn put_runtime_class(&mut self, name: &str, overhead: Value) {
         let object = json!({"metadata": {"name": name}, "handler": name, "overhead": {"podFixed": overhead}});
         let object: RuntimeClass = serde_json::from_value(object).expect("a RuntimeClass");
-        self.tell(&Event::RuntimeClass(&object));
+        self.tell(&Input::RuntimeClass(&object));
         self.runtime_classes.insert(name.to_owned(), object);
     }
 
     pub(super) fn delete_runtime_class(&mut self, name: &str) {
         self.runtime_classes.remove(name);
-        self.tell(&Event::RuntimeClassGone(name));
+        self.tell(&Input::RuntimeClassDeleted(name));
     }
 
     pub(super) fn put(&mut self, workload: Workload) {
-        self.tell(&Event::Workload(&workload));
+        self.tell(&Input::Workload(&workload));
         self.workloads.insert(ObjectKey::of(&workload), workload);
     }
 
@@ -188,7 +188,7 @@ impl Cluster {
     }
 
     pub(super) fn finish(&mut self, name: &str) {
-        let verdict = condition::Verdict {
+        let verdict = condition::ConditionUpdate {
             type_: names::FINISHED,
             status: true,
             reason: names::finished_reason::SUCCEEDED.into(),
@@ -204,7 +204,7 @@ impl Cluster {
 
     pub(super) fn delete(&mut self, name: &str) {
         self.workloads.remove(&key(name));
-        self.tell(&Event::WorkloadGone(&key(name)));
+        self.tell(&Input::WorkloadDeleted(&key(name)));
     }
 
     /// The job of an evicted workload has stopped.
@@ -214,64 +214,64 @@ impl Cluster {
     }
 
     /// Decides once; carries nothing out.
-    pub(super) fn cycle(&mut self) -> Vec<Effect> {
+    pub(super) fn cycle(&mut self) -> Vec<Decision> {
         self.now += 1;
-        let effects = self.engine.cycle(at(self.now));
+        let effects = self.engine.run_cycle(at(self.now));
         if let Some(recorder) = &mut self.recorder {
-            recorder.decided(at(self.now), &effects);
+            recorder.record_decisions(at(self.now), &effects);
         }
         self.effects.extend(effects.iter().cloned());
-        self.owed.extend(effects.iter().map(Effect::subject));
+        self.owed.extend(effects.iter().map(Decision::target));
         effects
     }
 
     /// Decides once, and asks again for what was wanted before and not carried out.
-    fn all_wanted(&mut self) -> Vec<Effect> {
+    fn all_wanted(&mut self) -> Vec<Decision> {
         let mut effects = self.cycle();
-        let fresh: BTreeSet<Subject> = effects.iter().map(Effect::subject).collect();
+        let fresh: BTreeSet<DecisionTarget> = effects.iter().map(Decision::target).collect();
         let lost = self.owed.iter().filter(|subject| !fresh.contains(*subject));
-        effects.extend(lost.filter_map(|subject| self.engine.effect(subject)).collect::<Vec<_>>());
+        effects.extend(lost.filter_map(|subject| self.engine.decision_for(subject)).collect::<Vec<_>>());
         effects
     }
 
     /// Carries an effect out: the queue observes what it asked for.
-    pub(super) fn carry_out(&mut self, effect: &Effect) {
+    pub(super) fn carry_out(&mut self, effect: &Decision) {
         let now = at(self.now);
-        self.owed.remove(&effect.subject());
+        self.owed.remove(&effect.target());
         match effect {
-            Effect::ClusterQueueStatus { cluster_queue, report } => {
+            Decision::ClusterQueueStatus { cluster_queue, report } => {
                 let mut object = self.cluster_queues[cluster_queue].clone();
                 object.status = Some(status::cluster_queue(&object.status.unwrap_or_default(), report, now));
-                self.tell(&Event::ClusterQueue(&object));
+                self.tell(&Input::ClusterQueue(&object));
                 self.cluster_queues.insert(cluster_queue.clone(), object);
             }
-            Effect::LocalQueueStatus { local_queue, report } => {
+            Decision::LocalQueueStatus { local_queue, report } => {
                 let mut object = self.local_queues[local_queue].clone();
                 object.status = Some(status::local_queue(&object.status.unwrap_or_default(), report, now));
-                self.tell(&Event::LocalQueue(&object));
+                self.tell(&Input::LocalQueue(&object));
                 self.local_queues.insert(local_queue.clone(), object);
             }
-            Effect::CohortStatus { cohort, report } => {
+            Decision::CohortStatus { cohort, report } => {
                 let mut object = self.cohorts[cohort].clone();
                 object.status = Some(status::cohort(report));
-                self.tell(&Event::Cohort(&object));
+                self.tell(&Input::Cohort(&object));
                 self.cohorts.insert(cohort.clone(), object);
             }
-            Effect::SetInactive { workload } => {
+            Decision::SetInactive { workload } => {
                 if self.workloads.contains_key(workload) {
                     self.change(&workload.name, |workload| workload.spec.active = Some(false));
                 }
             }
-            Effect::Admit { workload, .. }
-            | Effect::Pending { workload, .. }
-            | Effect::Evict { workload, .. }
-            | Effect::GiveBack { workload, .. }
-            | Effect::GivenBack { workload }
-            | Effect::Deactivate { workload, .. }
-            | Effect::FinishReplaced { workload, .. }
-            | Effect::ShrinkAdmission { workload, .. } => {
+            Decision::Admit { workload, .. }
+            | Decision::Pending { workload, .. }
+            | Decision::Evict { workload, .. }
+            | Decision::PreemptPart { workload, .. }
+            | Decision::PartReleased { workload }
+            | Decision::Deactivate { workload, .. }
+            | Decision::FinishReplaced { workload, .. }
+            | Decision::ReduceAdmission { workload, .. } => {
                 if let Some(object) = self.workloads.get(workload) {
-                    self.put(status::workload(object, effect, now));
+                    self.put(status::with_decision(object, effect, now));
                 }
             }
         }
@@ -286,7 +286,7 @@ impl Cluster {
                 return admitted;
             }
             for effect in &effects {
-                if let Effect::Admit { workload, .. } = effect {
+                if let Decision::Admit { workload, .. } = effect {
                     admitted.push(workload.name.clone());
                 }
                 self.carry_out(effect);
@@ -297,20 +297,20 @@ impl Cluster {
 
     /// A fresh process that observes the cluster as it is.
     pub(super) fn restart(&mut self) {
-        self.engine = Engine::new(self.settings.clone());
+        self.engine = Scheduler::new(self.settings.clone());
         if let Some(recorder) = &mut self.recorder {
             self.recorded.extend(recorder.take());
             *recorder = Recorder::new(&self.engine);
         }
         let (flavors, queues) = (self.flavors.clone(), self.cluster_queues.clone());
         let (local_queues, workloads) = (self.local_queues.clone(), self.workloads.clone());
-        workloads.values().for_each(|object| self.tell(&Event::Workload(object)));
-        local_queues.values().for_each(|object| self.tell(&Event::LocalQueue(object)));
-        self.cohorts.clone().values().for_each(|object| self.tell(&Event::Cohort(object)));
-        queues.values().for_each(|object| self.tell(&Event::ClusterQueue(object)));
-        flavors.values().for_each(|object| self.tell(&Event::ResourceFlavor(object)));
-        self.limit_ranges.clone().values().for_each(|object| self.tell(&Event::LimitRange(object)));
-        self.runtime_classes.clone().values().for_each(|object| self.tell(&Event::RuntimeClass(object)));
+        workloads.values().for_each(|object| self.tell(&Input::Workload(object)));
+        local_queues.values().for_each(|object| self.tell(&Input::LocalQueue(object)));
+        self.cohorts.clone().values().for_each(|object| self.tell(&Input::Cohort(object)));
+        queues.values().for_each(|object| self.tell(&Input::ClusterQueue(object)));
+        flavors.values().for_each(|object| self.tell(&Input::ResourceFlavor(object)));
+        self.limit_ranges.clone().values().for_each(|object| self.tell(&Input::LimitRange(object)));
+        self.runtime_classes.clone().values().for_each(|object| self.tell(&Input::RuntimeClass(object)));
     }
 
     /// Starts afresh with these settings, and keeps the decision log from now on.
@@ -338,7 +338,7 @@ impl Cluster {
         found.map(|found| (found.reason, found.message)).unwrap_or_default()
     }
 
-    pub(super) fn why(&self, name: &str) -> Option<Waiting> {
+    pub(super) fn why(&self, name: &str) -> Option<PendingCause> {
         self.engine.explain(&key(name))
     }
 

@@ -9,8 +9,8 @@ use super::config;
 use super::fixture::{Cluster, at, group, key, replacing};
 use crate::log::{Difference, replay};
 use crate::settings::{FairSharing, Requeuing, WaitForPodsReady};
-use crate::tree::View;
-use crate::{Effect, Event, ObjectKey, Settings, Waiting};
+use crate::tree::UsageView;
+use crate::{Decision, Input, ObjectKey, PendingCause, Settings};
 use sluice_api::kueue::names;
 
 /// Something that happens to the cluster. Small numbers stand for workloads, so that the same ones are met again.
@@ -151,7 +151,7 @@ fn apply(cluster: &mut Cluster, act: &Act) {
         }
         Act::RemoveFlavor => {
             cluster.flavors.remove("spot");
-            cluster.tell(&Event::ResourceFlavorGone("spot"));
+            cluster.tell(&Input::ResourceFlavorDeleted("spot"));
         }
         Act::AddFlavor => cluster.put_flavor("spot"),
         Act::CycleAndLose(kept) => {
@@ -159,7 +159,7 @@ fn apply(cluster: &mut Cluster, act: &Act) {
             let kept = effects.iter().enumerate().filter(|(index, _)| kept & (1 << (index % 32)) != 0);
             kept.for_each(|(_, effect)| cluster.carry_out(effect));
         }
-        Act::Refuse(id) => cluster.tell(&Event::AdmissionRefused(&key(&name(*id)))),
+        Act::Refuse(id) => cluster.tell(&Input::AdmissionRejected(&key(&name(*id)))),
         Act::Restart => cluster.restart(),
         Act::Run => drop(cluster.run()),
         _ => {}
@@ -169,7 +169,7 @@ fn apply(cluster: &mut Cluster, act: &Act) {
 /// Usage by flavor and resource, added up from the charge of each workload.
 fn recomputed(cluster: &Cluster) -> BTreeMap<(String, String), i128> {
     let mut usage = BTreeMap::new();
-    for (_, charge) in cluster.engine.charges("cq") {
+    for (_, charge) in cluster.engine.recomputed_usage("cq") {
         for (fr, amount) in charge {
             let at = cluster.engine.tree.flavor_resource(fr);
             *usage.entry((at.flavor.clone(), at.resource.clone())).or_insert(0) += amount;
@@ -181,16 +181,16 @@ fn recomputed(cluster: &Cluster) -> BTreeMap<(String, String), i128> {
 /// The ledger says what the charges add up to, and an admission takes nothing past the nominal quota.
 fn check_ledger(cluster: &Cluster, before: &BTreeMap<(String, String), i128>) -> Result<(), TestCaseError> {
     let after = recomputed(cluster);
-    let state = cluster.engine.cluster_queues.named("cq").expect("the ClusterQueue is known");
+    let state = cluster.engine.cluster_queues.get_by_name("cq").expect("the ClusterQueue is known");
     let tree = &cluster.engine.tree;
-    let quota = state.quota.as_ref().expect("the ClusterQueue is there");
+    let quota = state.config.as_ref().expect("the ClusterQueue is there");
     for (at, limits) in &quota.node_spec().limits {
         let pair = (at.flavor.clone(), at.resource.clone());
         let (was, is) = (before.get(&pair).copied().unwrap_or(0), after.get(&pair).copied().unwrap_or(0));
-        let fr = tree.known(&at.flavor, &at.resource).expect("it has a number");
-        prop_assert_eq!(state.ledger.sums.reserved(fr), is, "the ledger of {:?}", pair);
+        let fr = tree.known_flavor_resource(&at.flavor, &at.resource).expect("it has a number");
+        prop_assert_eq!(state.ledger.totals.reserved(fr), is, "the ledger of {:?}", pair);
         let node = tree.known_cluster_queue("cq").expect("it has a number");
-        prop_assert_eq!(tree.used(node, fr, View::Actual), is, "the tree of {:?}", pair);
+        prop_assert_eq!(tree.usage(node, fr, UsageView::Actual), is, "the tree of {:?}", pair);
         let nominal = i128::from(limits.nominal.get());
         prop_assert!(is <= was || is <= nominal, "{:?} went from {} to {} of {}", pair, was, is, nominal);
     }
@@ -267,18 +267,18 @@ proptest! {
         // Longer than numbers may be old.
         cluster.now += 60;
         cluster.run();
-        let strict = cluster.engine.cluster_queues.named("cq").and_then(|state| state.quota.as_ref()).is_some_and(|quota| quota.strict);
+        let strict = cluster.engine.cluster_queues.get_by_name("cq").and_then(|state| state.config.as_ref()).is_some_and(|quota| quota.strict_fifo);
         for key in cluster.workloads.keys() {
             match cluster.engine.explain(key) {
-                Some(Waiting::Behind { .. }) => prop_assert!(strict),
+                Some(PendingCause::BehindHead { .. }) => prop_assert!(strict),
                 Some(why) => prop_assert_eq!(cluster.says(&key.name, names::QUOTA_RESERVED).1, why.to_string()),
                 None => {}
             }
-            prop_assert_eq!(cluster.engine.effect(&crate::Subject::Workload(key.clone())), None);
+            prop_assert_eq!(cluster.engine.decision_for(&crate::DecisionTarget::Workload(key.clone())), None);
         }
-        let fits = cluster.engine.in_line().into_iter().filter(|key| cluster.engine.would_fit(key)).collect::<Vec<ObjectKey>>();
+        let fits = cluster.engine.queued_workloads().into_iter().filter(|key| cluster.engine.would_fit(key)).collect::<Vec<ObjectKey>>();
         prop_assert!(fits.is_empty() || strict, "{:?} would fit", fits);
-        if strict && let Some(head) = cluster.engine.in_line().first() {
+        if strict && let Some(head) = cluster.engine.queued_workloads().first() {
             prop_assert!(!cluster.engine.would_fit(head), "the head {:?} would fit", head);
         }
     }
@@ -307,7 +307,7 @@ proptest! {
         cluster.now += 60;
         cluster.run();
         cluster.restart();
-        let effects: Vec<Effect> = cluster.cycle();
+        let effects: Vec<Decision> = cluster.cycle();
         prop_assert_eq!(effects, vec![]);
     }
 
@@ -320,10 +320,10 @@ proptest! {
     ) {
         let mut log = recorded(settings, &history);
         let replayed = replay(&log).expect("a good log");
-        prop_assert_eq!(replayed.first, None);
-        prop_assert_eq!((replayed.differences, replayed.cut_off), (0, 0));
+        prop_assert_eq!(replayed.first_difference, None);
+        prop_assert_eq!((replayed.differences, replayed.truncated_lines), (0, 0));
         prop_assert_eq!(replayed.sections, 1 + history.iter().filter(|act| matches!(act, Act::Restart)).count());
-        prop_assert_eq!(replayed.sections + replayed.events + replayed.cycles, log.len());
+        prop_assert_eq!(replayed.sections + replayed.inputs + replayed.cycles, log.len());
 
         let Some((line, decision)) = falsify(&mut log, choice) else {
             prop_assert_eq!(replayed.decisions, 0);
@@ -331,7 +331,7 @@ proptest! {
         };
         let found = replay(&log).expect("a log that can still be read");
         prop_assert_eq!(found.differences, 1);
-        let first = found.first.map(|Difference { line, decision, .. }| (line, decision));
+        let first = found.first_difference.map(|Difference { line, decision, .. }| (line, decision));
         prop_assert_eq!(first, Some((line, decision)));
     }
 }

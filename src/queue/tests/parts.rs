@@ -4,9 +4,9 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::fixture::{Cluster, replacing};
-use crate::parts::{PARTLY_PREEMPTED, Part};
-use crate::steps::SLICE_ANNOTATION;
-use crate::{Effect, Waiting};
+use crate::partial_admission::SLICE_ANNOTATION;
+use crate::partial_preemption::{PARTIALLY_PREEMPTED, PreemptiblePart};
+use crate::{Decision, PendingCause};
 use sluice_api::kueue::{Workload, names};
 
 /// A ClusterQueue with 10 CPU in which who has the higher priority comes first.
@@ -55,7 +55,7 @@ fn losers(cluster: &Cluster) -> (Vec<&str>, Vec<&str>) {
         let names = cluster.workloads.keys().map(|key| key.name.as_str());
         names.filter(|name| cluster.is_true(name, condition)).collect()
     };
-    (with(PARTLY_PREEMPTED), with(names::EVICTED))
+    (with(PARTIALLY_PREEMPTED), with(names::EVICTED))
 }
 
 #[rstest]
@@ -92,10 +92,12 @@ fn what_is_missed_the_least_goes_first(
 fn what_a_surge_held_is_given_away_once_its_pods_are_gone() {
     let mut cluster = preempted(8, 4, 5);
     assert_eq!(cluster.run(), [""; 0], "the surge runs still");
-    let (reason, message) = cluster.says("a", PARTLY_PREEMPTED);
+    let (reason, message) = cluster.says("a", PARTIALLY_PREEMPTED);
     assert_eq!(reason, "Surge");
     assert!(message.starts_with("For workload team/urgent: Preempted to accommodate a workload"), "{message}");
-    assert!(matches!(cluster.why("urgent"), Some(Waiting::Room { going, .. }) if going.len() == 1));
+    assert!(
+        matches!(cluster.why("urgent"), Some(PendingCause::PreemptionInProgress { evicting, .. }) if evicting.len() == 1)
+    );
 
     cluster.restart();
     assert_eq!(cluster.run(), [""; 0]);
@@ -103,7 +105,7 @@ fn what_a_surge_held_is_given_away_once_its_pods_are_gone() {
 
     stop_surge(&mut cluster, "a", 4);
     assert_eq!(cluster.run(), ["urgent"]);
-    assert_eq!(cluster.says("a", PARTLY_PREEMPTED).0, "Released");
+    assert_eq!(cluster.says("a", PARTIALLY_PREEMPTED).0, "Released");
     assert_eq!(cluster.reserved("default", "cpu"), "9");
 }
 
@@ -127,18 +129,18 @@ fn an_upgrade_is_asked_for_again_only_when_its_surge_is_given_back() {
     let again = replacing(service(&cluster, "a2", 0, 8, 4), "a");
     cluster.put(again);
     cluster.run();
-    assert!(matches!(cluster.why("a2"), Some(Waiting::PredecessorEvicted(_))));
+    assert!(matches!(cluster.why("a2"), Some(PendingCause::PredecessorEvicted(_))));
 
     stop_surge(&mut cluster, "a", 4);
     assert_eq!(cluster.run(), ["urgent"]);
-    assert!(matches!(cluster.why("a2"), Some(Waiting::Quota(_))), "it waits for what the other got");
+    assert!(matches!(cluster.why("a2"), Some(PendingCause::Quota(_))), "it waits for what the other got");
 }
 
 #[test]
 fn a_surge_that_has_come_to_serve_is_not_taken() {
     let mut cluster = preempted(8, 4, 3);
     let decided = cluster.cycle();
-    assert!(decided.iter().any(|effect| matches!(effect, Effect::GiveBack { part: Part::Surge, .. })));
+    assert!(decided.iter().any(|effect| matches!(effect, Decision::PreemptPart { part: PreemptiblePart::Surge, .. })));
 
     cluster.change("a", |workload| declare_surge(workload, 0));
     cluster.run();

@@ -6,28 +6,31 @@ use proptest::prelude::*;
 
 use super::config;
 use super::fixture::Cluster;
-use super::oracle::{Admitted, Decision, World, decide};
+use super::oracle::{self, Admitted, World, decide};
 use super::random::{Act, Plan, carry_out, histories, plans};
-use crate::parts::Loss;
+use crate::partial_preemption::PreemptionScope;
 use crate::tree::NodeId;
-use crate::{Effect, EvictReason, ObjectKey};
+use crate::{Decision, EvictionReason, ObjectKey};
 
 /// What the engine decided, as the oracle would say it.
-fn decision_of(cluster: &Cluster, effects: &[Effect]) -> Decision {
-    let mut decision = Decision::default();
+fn decision_of(cluster: &Cluster, effects: &[Decision]) -> oracle::Decision {
+    let mut decision = oracle::Decision::default();
     for effect in effects {
         match effect {
-            Effect::Admit { workload, admission, .. } => {
+            Decision::Admit { workload, admission, .. } => {
                 let sets = &admission.pod_set_assignments;
                 let sets = sets.iter().map(|set| (set.name.clone(), set.count.unwrap_or(0), set.flavors.clone()));
                 decision.admitted.push(Admitted { workload: workload.clone(), pod_sets: sets.collect() });
             }
-            Effect::Evict { workload, reason: EvictReason::Preempted(preemption) } => {
-                decision.evicted.insert(workload.clone(), (Loss::Whole, preemption.by.clone(), preemption.right));
+            Decision::Evict { workload, reason: EvictionReason::Preempted(preemption) } => {
+                decision.evicted.insert(
+                    workload.clone(),
+                    (PreemptionScope::Whole, preemption.preemptor.clone(), preemption.reason),
+                );
             }
-            Effect::GiveBack { workload, part, preemption } => {
-                let loss = Loss::Part(*part);
-                decision.evicted.insert(workload.clone(), (loss, preemption.by.clone(), preemption.right));
+            Decision::PreemptPart { workload, part, preemption } => {
+                let loss = PreemptionScope::Part(*part);
+                decision.evicted.insert(workload.clone(), (loss, preemption.preemptor.clone(), preemption.reason));
             }
             _ => {}
         }
@@ -38,10 +41,11 @@ fn decision_of(cluster: &Cluster, effects: &[Effect]) -> Decision {
 
 /// For whom quota is kept until others have given it back, and the root of each tree.
 fn room_is_made_for(cluster: &Cluster) -> Vec<(NodeId, ObjectKey)> {
-    let promises = cluster.engine.promises.iter().flat_map(|(root, promises)| promises.iter().map(|one| (*root, one)));
-    let promises = promises.filter(|(_, promise)| promise.place.is_some());
+    let promises =
+        cluster.engine.reservations.iter().flat_map(|(root, promises)| promises.iter().map(|one| (*root, one)));
+    let promises = promises.filter(|(_, promise)| promise.queue_position.is_some());
     let slots = promises.filter_map(|(root, promise)| Some((root, cluster.engine.workloads.get(promise.workload)?)));
-    slots.map(|(root, slot)| (root, slot.entry.key.clone())).collect()
+    slots.map(|(root, slot)| (root, slot.info.key.clone())).collect()
 }
 
 /// The trees in which nothing happened since room was made in them. Evictions are under way there: who is next is decided when
@@ -51,12 +55,12 @@ fn asleep(cluster: &Cluster) -> BTreeSet<NodeId> {
     if engine.tree.is_stale() {
         return BTreeSet::new();
     }
-    let awake: BTreeSet<NodeId> = engine.dirty.iter().map(|node| engine.tree.root(*node)).collect();
+    let awake: BTreeSet<NodeId> = engine.dirty_cluster_queues.iter().map(|node| engine.tree.root(*node)).collect();
     room_is_made_for(cluster).into_iter().map(|(root, _)| root).filter(|root| !awake.contains(root)).collect()
 }
 
 /// A decision on the trees that are awake. Trees are decided in no particular order.
-fn on_others(mut decision: Decision, cluster: &Cluster, asleep: &BTreeSet<NodeId>) -> Decision {
+fn on_others(mut decision: oracle::Decision, cluster: &Cluster, asleep: &BTreeSet<NodeId>) -> oracle::Decision {
     let tree = &cluster.engine.tree;
     let awake = |key: &ObjectKey| {
         let local_queue = cluster.workloads[key].spec.queue_name.as_deref().unwrap_or_default();

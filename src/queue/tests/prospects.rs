@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 
 use super::config;
 use super::fixture::{Cluster, group, replacing};
-use crate::steps::SLICE_ANNOTATION;
-use crate::{Binding, Lack, Prospect};
+use crate::partial_admission::SLICE_ANNOTATION;
+use crate::{BindingLimit, Feasibility, QuotaDeficit};
 use sluice_api::kueue::{Workload, names};
 use sluice_api::quantity::Amount;
 
@@ -113,24 +113,24 @@ impl World {
         !cluster.run().is_empty()
     }
 
-    fn prospect(&self) -> Prospect {
+    fn prospect(&self) -> Feasibility {
         let cluster = self.cluster();
         prospect(&cluster, &self.workload(&cluster))
     }
 
     /// The quota of the ClusterQueue that is short of something, with the least that is enough.
-    fn nominal(&mut self, lack: &Lack) -> &mut i64 {
+    fn nominal(&mut self, lack: &QuotaDeficit) -> &mut i64 {
         &mut self.own[flavor(lack)].nominal
     }
 
     /// What binds, if the lack says how much of it would be enough.
-    fn limit(&mut self, lack: &Lack) -> &mut i64 {
+    fn limit(&mut self, lack: &QuotaDeficit) -> &mut i64 {
         let flavor = flavor(lack);
         match &lack.binding {
-            Binding::NominalQuota => &mut self.own[flavor].nominal,
-            Binding::BorrowingLimit => self.own[flavor].borrowing.as_mut().expect("a limit"),
-            Binding::Cohort(name) => &mut self.shared(name)[flavor].nominal,
-            Binding::CohortBorrowingLimit(name) => self.shared(name)[flavor].borrowing.as_mut().expect("a limit"),
+            BindingLimit::NominalQuota => &mut self.own[flavor].nominal,
+            BindingLimit::BorrowingLimit => self.own[flavor].borrowing.as_mut().expect("a limit"),
+            BindingLimit::Cohort(name) => &mut self.shared(name)[flavor].nominal,
+            BindingLimit::CohortBorrowingLimit(name) => self.shared(name)[flavor].borrowing.as_mut().expect("a limit"),
         }
     }
 
@@ -140,13 +140,13 @@ impl World {
     }
 }
 
-fn flavor(lack: &Lack) -> usize {
+fn flavor(lack: &QuotaDeficit) -> usize {
     FLAVORS.iter().position(|flavor| *flavor == lack.flavor).expect("a flavor of the queue")
 }
 
-fn prospect(cluster: &Cluster, workload: &Workload) -> Prospect {
+fn prospect(cluster: &Cluster, workload: &Workload) -> Feasibility {
     let all = workload.spec.pod_sets.iter().map(|set| (set.name.clone(), set.count.unsigned_abs())).collect();
-    cluster.engine.prospects(workload).expect("a queue that is there").of(&all)
+    cluster.engine.feasibility_checker(workload).expect("a queue that is there").check(&all)
 }
 
 proptest! {
@@ -156,13 +156,13 @@ proptest! {
     #[test]
     fn what_is_said_to_be_enough_is_and_a_unit_less_is_not(world in world()) {
         match world.prospect() {
-            Prospect::Fits => prop_assert!(world.admits()),
-            Prospect::Unsuited(obstacles) => prop_assert!(false, "all flavors are for all pods: {obstacles:?}"),
-            Prospect::Lacks(lacks) => {
+            Feasibility::Fits => prop_assert!(world.admits()),
+            Feasibility::NoMatchingFlavor(obstacles) => prop_assert!(false, "all flavors are for all pods: {obstacles:?}"),
+            Feasibility::ExceedsQuota(lacks) => {
                 prop_assert!(!world.admits());
                 let mut enough = world.clone();
                 for lack in &lacks {
-                    *enough.nominal(lack) = lack.nominal.get();
+                    *enough.nominal(lack) = lack.required_nominal.get();
                 }
                 prop_assert!(enough.admits(), "{lacks:?}");
                 for lack in &lacks {
@@ -177,9 +177,9 @@ proptest! {
     /// More of what binds is enough as well where that is said, and a unit less is not.
     #[test]
     fn what_binds_can_be_raised_instead(world in world()) {
-        let Prospect::Lacks(lacks) = world.prospect() else { return Ok(()) };
+        let Feasibility::ExceedsQuota(lacks) = world.prospect() else { return Ok(()) };
         let [lack] = lacks.as_slice() else { return Ok(()) };
-        let Some(limit) = lack.limit else { return Ok(()) };
+        let Some(limit) = lack.required_limit else { return Ok(()) };
         let mut enough = world.clone();
         *enough.limit(lack) = limit.get();
         prop_assert!(enough.admits(), "{lack:?}");
@@ -198,25 +198,25 @@ fn a_lack_says_what_is_needed_and_where_it_binds() {
         sets: vec![(1, 2), (2, 2)],
     };
 
-    let lack = Lack {
+    let lack = QuotaDeficit {
         flavor: "big".into(),
         resource: "cpu".into(),
-        need: Amount::new(6),
-        most: Amount::new(5),
+        requested: Amount::new(6),
+        maximum: Amount::new(5),
         missing: Amount::new(1),
         cluster_queue: "cq".into(),
-        binding: Binding::BorrowingLimit,
-        nominal: Amount::new(5),
-        limit: Some(Amount::new(2)),
+        binding: BindingLimit::BorrowingLimit,
+        required_nominal: Amount::new(5),
+        required_limit: Some(Amount::new(2)),
     };
-    assert_eq!(world.prospect(), Prospect::Lacks(vec![lack]));
+    assert_eq!(world.prospect(), Feasibility::ExceedsQuota(vec![lack]));
 }
 
 #[test]
 fn what_nobody_offers_is_no_lack() {
     let cluster = Cluster::with_cpu("4");
     let workload = cluster.workload("w", &[("main", 1, json!({"gpu": "1"}))]);
-    assert!(matches!(prospect(&cluster, &workload), Prospect::Unsuited(_)));
+    assert!(matches!(prospect(&cluster, &workload), Feasibility::NoMatchingFlavor(_)));
 }
 
 #[test]
@@ -232,8 +232,10 @@ fn pods_that_run_stay_in_their_flavor() {
 
     // then what succeeds it has to fit into the first, and what has nothing to do with it need not.
     let next = slice(&cluster, "next", 6);
-    assert_eq!(prospect(&cluster, &next), Prospect::Fits);
-    let Prospect::Lacks(lacks) = prospect(&cluster, &replacing(next, "first")) else { panic!("6 don't fit into 4") };
+    assert_eq!(prospect(&cluster, &next), Feasibility::Fits);
+    let Feasibility::ExceedsQuota(lacks) = prospect(&cluster, &replacing(next, "first")) else {
+        panic!("6 don't fit into 4")
+    };
     assert_eq!(
         lacks.iter().map(|lack| (lack.flavor.as_str(), lack.missing)).collect::<Vec<_>>(),
         [("a", Amount::new(2000))]
@@ -245,7 +247,7 @@ fn it_can_not_be_told_without_a_queue() {
     let mut cluster = Cluster::with_cpu("4");
     let workload = cluster.workload("w", &[("main", 1, json!({"cpu": "1"}))]);
     cluster.delete_local_queue("lq");
-    assert!(cluster.engine.prospects(&workload).is_none());
+    assert!(cluster.engine.feasibility_checker(&workload).is_none());
 }
 
 /// What a slice takes the place of runs on until its job says that it is gone, and both are charged by what is larger.

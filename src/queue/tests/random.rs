@@ -6,11 +6,11 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::fixture::{Cluster, key, pod_set, replacing};
-use crate::parts::{PARTLY_PREEMPTED, parts_of, preempted_part};
+use crate::partial_admission::SLICE_ANNOTATION;
+use crate::partial_preemption::{PARTIALLY_PREEMPTED, part_to_release, preemptible_parts};
 use crate::settings::{FairSharing, PreemptionStrategy, Settings};
 use crate::shortfall::Shortfall;
-use crate::steps::SLICE_ANNOTATION;
-use crate::{Effect, Engine, ObjectKey};
+use crate::{Decision, ObjectKey, Scheduler};
 use sluice_api::kueue::{Workload, names};
 
 /// Nominal quota, borrowing limit and lending limit, by resource and flavor.
@@ -227,7 +227,7 @@ impl Plan {
         let fair_sharing = self.fair_sharing.clone().map(|strategies| FairSharing { strategies });
         let settings = Settings { fair_sharing, ..Settings::default() };
         let mut cluster = Cluster::default();
-        cluster.engine = Engine::new(settings.clone());
+        cluster.engine = Scheduler::new(settings.clone());
         cluster.settings = settings;
         for flavor in 0..self.flavors {
             cluster.put_flavor_with(&format!("f{flavor}"), json!({"nodeLabels": {"pool": flavor.to_string()}}));
@@ -403,7 +403,7 @@ impl Plan {
             let more = u32::try_from(i32::from(count) - set.count).unwrap_or(0);
             set.count = count.into();
             let steps = steps(&set.name, more, hosts.into());
-            let parts = parts_of(&workload);
+            let parts = preemptible_parts(&workload);
             let annotation = (SLICE_ANNOTATION.to_owned(), json!({"steps": steps, "parts": parts}).to_string());
             workload.metadata.annotations.get_or_insert_default().extend([annotation]);
         }
@@ -453,15 +453,16 @@ fn settled(cluster: &Cluster, name: &str) -> bool {
 /// Whether a workload has to give a part of its quota back, and not all of it.
 pub(super) fn loses_part(cluster: &Cluster, name: &str) -> bool {
     let over = [names::FINISHED, names::EVICTED].iter().any(|condition| cluster.is_true(name, condition));
-    !over && cluster.is_true(name, names::QUOTA_RESERVED) && cluster.is_true(name, PARTLY_PREEMPTED)
+    !over && cluster.is_true(name, names::QUOTA_RESERVED) && cluster.is_true(name, PARTIALLY_PREEMPTED)
 }
 
 /// It asks for no more than it is to keep.
 pub(super) fn give_back(cluster: &mut Cluster, name: &str) {
     cluster.change(name, |workload| {
         let status = workload.status.clone().unwrap_or_default();
-        let (lost, admission) = (preempted_part(&status), status.admission.unwrap_or_default());
-        let (taken, kept): (Vec<_>, Vec<_>) = parts_of(workload).into_iter().partition(|part| Some(part.part) <= lost);
+        let (lost, admission) = (part_to_release(&status), status.admission.unwrap_or_default());
+        let (taken, kept): (Vec<_>, Vec<_>) =
+            preemptible_parts(workload).into_iter().partition(|part| Some(part.part) <= lost);
         for set in &mut workload.spec.pod_sets {
             let granted = admission.pod_set_assignments.iter().find(|granted| granted.name == set.name);
             let granted = granted.and_then(|granted| granted.count).unwrap_or(set.count);
@@ -480,6 +481,6 @@ pub(super) fn going(cluster: &Cluster, name: &str) -> bool {
 }
 
 /// Carries all effects out.
-pub(super) fn carry_out(cluster: &mut Cluster, effects: &[Effect]) {
+pub(super) fn carry_out(cluster: &mut Cluster, effects: &[Decision]) {
     effects.iter().for_each(|effect| cluster.carry_out(effect));
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::fixture::{Cluster, group, key, replacing};
-use crate::{Effect, Waiting};
+use crate::{Decision, PendingCause};
 
 /// One ClusterQueue in which priority preempts.
 fn with_preemption(cpu: &str) -> Cluster {
@@ -36,7 +36,7 @@ fn what_an_evicted_workload_is_given_again_is_not_on_its_way_back() {
     cluster.cycle();
 
     // Then the other waits for quota, and not for an eviction that nobody decided.
-    assert!(matches!(cluster.why("other"), Some(Waiting::Quota(_))), "{:?}", cluster.why("other"));
+    assert!(matches!(cluster.why("other"), Some(PendingCause::Quota(_))), "{:?}", cluster.why("other"));
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn room_for_a_slice_is_room_for_what_it_adds() {
 
     // Then room is made for 4, and one more fits beside it.
     assert_eq!(cluster.run(), ["tiny"]);
-    assert!(matches!(cluster.why("a2"), Some(Waiting::Room { .. })), "{:?}", cluster.why("a2"));
+    assert!(matches!(cluster.why("a2"), Some(PendingCause::PreemptionInProgress { .. })), "{:?}", cluster.why("a2"));
     cluster.release("low");
     assert_eq!(cluster.run(), ["a2"]);
     assert_eq!(cluster.why("low").is_some(), !cluster.holders().contains(&"low"));
@@ -79,7 +79,7 @@ fn a_slice_follows_one_that_was_evicted_and_came_back() {
     cluster.put(replacing(next, "a1"));
 
     // Then the successor does not wait for an eviction.
-    assert_ne!(cluster.why("a2"), Some(Waiting::PredecessorEvicted(key("a1"))));
+    assert_ne!(cluster.why("a2"), Some(PendingCause::PredecessorEvicted(key("a1"))));
 }
 
 #[test]
@@ -94,9 +94,9 @@ fn a_slice_admitted_and_replaced_in_one_cycle_is_charged_nowhere() {
     let effects = cluster.cycle();
 
     // Then only the successor's admission is written, and what is left goes to others at once.
-    let admitted = effects.iter().filter(|effect| matches!(effect, Effect::Admit { .. }));
+    let admitted = effects.iter().filter(|effect| matches!(effect, Decision::Admit { .. }));
     assert_eq!(admitted.count(), 1);
-    let charges = cluster.engine.charges("cq");
+    let charges = cluster.engine.recomputed_usage("cq");
     assert_eq!(
         charges.iter().map(|(key, charge)| (key.name.as_str(), charge.values().sum())).collect::<Vec<_>>(),
         [("a2", 1000)]
@@ -176,7 +176,7 @@ fn the_first_of_a_strict_queue_may_preempt_once_another_borrows() {
 
     // Then that is enough to make room by taking from it, in the same cycle.
     let evicted =
-        effects.iter().any(|effect| matches!(effect, Effect::Evict { workload, .. } if *workload == key("old")));
+        effects.iter().any(|effect| matches!(effect, Decision::Evict { workload, .. } if *workload == key("old")));
     assert!(evicted, "{effects:?}");
 }
 

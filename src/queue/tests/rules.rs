@@ -4,7 +4,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::fixture::{Cluster, at, group, key};
-use crate::{Effect, Event, PendingReason, Subject, Waiting};
+use crate::{Decision, DecisionTarget, Input, PendingCause, PendingReason};
 use sluice_api::kueue::names;
 
 /// The flavor of each resource of a pod set that was admitted.
@@ -38,7 +38,7 @@ fn released_quota_admits_who_waits_in_the_same_cycle() {
     cluster.finish("a");
 
     let effects = cluster.cycle();
-    assert!(matches!(&effects[0], Effect::Admit { workload, .. } if *workload == key("b")));
+    assert!(matches!(&effects[0], Decision::Admit { workload, .. } if *workload == key("b")));
 }
 
 #[rstest]
@@ -99,7 +99,7 @@ fn only_a_strict_queue_is_blocked_by_its_head(#[case] strategy: &str, #[case] ad
     assert_eq!(cluster.run(), admitted);
     if admitted.is_empty() {
         let why = cluster.why("small");
-        assert_eq!(why, Some(Waiting::Behind { head: key("large"), cluster_queue: "cq".into() }));
+        assert_eq!(why, Some(PendingCause::BehindHead { head: key("large"), cluster_queue: "cq".into() }));
     }
     cluster.finish("running");
     assert!(cluster.run().contains(&"large".to_owned()));
@@ -252,7 +252,7 @@ fn an_admission_that_was_refused_gives_its_quota_back_until_the_workload_changes
     cluster.submit("b", "2");
     cluster.cycle();
 
-    cluster.engine.step(at(20), &Event::AdmissionRefused(&key("a")));
+    cluster.engine.observe(at(20), &Input::AdmissionRejected(&key("a")));
 
     assert_eq!(cluster.run(), ["b"]);
     cluster.finish("b");
@@ -270,8 +270,8 @@ fn an_admission_that_is_not_yet_observed_counts_and_stays_wanted() {
 
     let second = cluster.cycle();
 
-    assert!(!second.iter().any(|effect| matches!(effect, Effect::Admit { .. })));
-    assert_eq!(cluster.engine.effect(&first[0].subject()).as_ref(), Some(&first[0]));
+    assert!(!second.iter().any(|effect| matches!(effect, Decision::Admit { .. })));
+    assert_eq!(cluster.engine.decision_for(&first[0].target()).as_ref(), Some(&first[0]));
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn an_evicted_workload_comes_back_when_its_time_has_come() {
     cluster.put(workload);
 
     assert_eq!(cluster.run(), [""; 0]);
-    assert!(cluster.engine.wake_at().is_some_and(|wake| wake <= at(100)));
+    assert!(cluster.engine.next_deadline().is_some_and(|wake| wake <= at(100)));
     cluster.now = 99;
     assert_eq!(cluster.run(), ["a"]);
 }
@@ -328,7 +328,7 @@ fn an_admission_writes_to_no_one_who_goes_on_waiting_for_the_same_reason() {
 
     cluster.run();
 
-    let of_workloads = |effect: &&Effect| matches!(effect.subject(), Subject::Workload(_));
+    let of_workloads = |effect: &&Decision| matches!(effect.target(), DecisionTarget::Workload(_));
     assert_eq!(cluster.effects.iter().filter(of_workloads).count(), 1);
 }
 

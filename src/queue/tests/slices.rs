@@ -4,7 +4,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::fixture::{Cluster, group, key, replacing};
-use crate::{Effect, Event, Waiting};
+use crate::{Decision, Input, PendingCause};
 use sluice_api::kueue::{Workload, names};
 
 fn slice(cluster: &Cluster, name: &str, workers: i32) -> Workload {
@@ -96,8 +96,8 @@ fn pod_sets_are_pinned_that_would_have_to_go_elsewhere(
     #[case] expected: &[&str],
 ) {
     let cluster = with_two_flavors(first, second);
-    assert_eq!(cluster.engine.pinned(&key("a2")).iter().map(String::as_str).collect::<Vec<_>>(), expected);
-    assert!(cluster.engine.pinned(&key("a1")).is_empty());
+    assert_eq!(cluster.engine.pinned_pod_sets(&key("a2")).iter().map(String::as_str).collect::<Vec<_>>(), expected);
+    assert!(cluster.engine.pinned_pod_sets(&key("a1")).is_empty());
 }
 
 #[test]
@@ -111,17 +111,21 @@ fn the_pair_changes_hands_in_one_step() {
     let admitted: Vec<_> = effects
         .iter()
         .filter_map(|effect| match effect {
-            Effect::Admit { workload, replaces, .. } => Some((workload.clone(), replaces.clone())),
+            Decision::Admit { workload, replaces, .. } => Some((workload.clone(), replaces.clone())),
             _ => None,
         })
         .collect();
     assert_eq!(admitted, [(key("a2"), Some(key("a1")))]);
-    assert_eq!(cluster.engine.charges("cq").len(), 1, "one of the two is charged at every moment");
-    let early = effects.iter().any(|effect| matches!(effect, Effect::FinishReplaced { .. }));
+    assert_eq!(cluster.engine.recomputed_usage("cq").len(), 1, "one of the two is charged at every moment");
+    let early = effects.iter().any(|effect| matches!(effect, Decision::FinishReplaced { .. }));
     assert!(!early, "the predecessor ends only when the admission is seen in the API server");
 
-    cluster.engine.step(super::fixture::at(50), &Event::AdmissionRefused(&key("a2")));
-    assert_eq!(cluster.engine.charges("cq")[0].0, key("a1"), "and it has its quota back when the admission is refused");
+    cluster.engine.observe(super::fixture::at(50), &Input::AdmissionRejected(&key("a2")));
+    assert_eq!(
+        cluster.engine.recomputed_usage("cq")[0].0,
+        key("a1"),
+        "and it has its quota back when the admission is refused"
+    );
     assert_eq!(cluster.run(), ["thief"]);
 }
 
@@ -130,14 +134,17 @@ fn the_end_of_a_replaced_slice_is_wanted_again_after_a_restart() {
     let mut cluster = with_slice("9");
     succeed(&mut cluster, "a2", 4, "a1");
     let effects = cluster.cycle();
-    effects.iter().filter(|effect| matches!(effect, Effect::Admit { .. })).for_each(|effect| cluster.carry_out(effect));
+    effects
+        .iter()
+        .filter(|effect| matches!(effect, Decision::Admit { .. }))
+        .for_each(|effect| cluster.carry_out(effect));
     assert_eq!(cluster.holders(), ["a1", "a2"]);
 
     cluster.restart();
 
-    assert_eq!(cluster.engine.charges("cq").len(), 1);
+    assert_eq!(cluster.engine.recomputed_usage("cq").len(), 1);
     let effects = cluster.cycle();
-    let Some(Effect::FinishReplaced { workload, by }) = effects.first() else { panic!("{effects:?}") };
+    let Some(Decision::FinishReplaced { workload, replacement: by }) = effects.first() else { panic!("{effects:?}") };
     assert_eq!((workload, &by.workload, by.uid.as_str()), (&key("a1"), &key("a2"), "uid-a2"));
     assert_eq!(cluster.run(), [""; 0]);
     assert_eq!(cluster.holders(), ["a2"]);
@@ -227,7 +234,7 @@ fn of_two_that_claim_the_same_slice_the_first_admitted_has_it() {
 
     assert_eq!(cluster.run(), ["a2"]);
     assert_eq!(cluster.reserved("default", "cpu"), "7");
-    assert!(matches!(cluster.why("a3"), Some(Waiting::Quota(_))));
+    assert!(matches!(cluster.why("a3"), Some(PendingCause::Quota(_))));
 }
 
 #[test]
@@ -250,7 +257,7 @@ fn a_slice_waits_while_its_predecessor_is_being_evicted() {
     succeed(&mut cluster, "a2", 2, "a1");
 
     assert_eq!(cluster.run(), [""; 0]);
-    assert_eq!(cluster.why("a2"), Some(Waiting::PredecessorEvicted(key("a1"))));
+    assert_eq!(cluster.why("a2"), Some(PendingCause::PredecessorEvicted(key("a1"))));
     cluster.release("a1");
     assert_eq!(cluster.run(), ["a2"]);
 }

@@ -9,9 +9,9 @@ use super::fixture::{Cluster, at};
 use super::oracle::World;
 use super::random::{Act, Plan, carry_out, give_back, going, histories, loses_part, plans};
 use crate::log::replay;
-use crate::parts::Loss;
-use crate::pending::Obstacle;
-use crate::{Effect, Engine, Event, EvictReason, ObjectKey, Waiting};
+use crate::partial_preemption::PreemptionScope;
+use crate::pending::FlavorRejection;
+use crate::{Decision, EvictionReason, Input, ObjectKey, PendingCause, Scheduler};
 use sluice_api::quantity::Amount;
 
 /// More cycles than any small cluster needs to come to rest.
@@ -21,7 +21,7 @@ const MANY_CYCLES: usize = 200;
 fn happen(
     plan: &Plan,
     history: &[Vec<Act>],
-    mut check: impl FnMut(&World, &Cluster, &[Effect]) -> Result<(), TestCaseError>,
+    mut check: impl FnMut(&World, &Cluster, &[Decision]) -> Result<(), TestCaseError>,
 ) -> Result<(Plan, Cluster), TestCaseError> {
     let (mut plan, mut cluster) = (plan.clone(), plan.start());
     for acts in history {
@@ -40,7 +40,7 @@ fn come_to_rest(cluster: &mut Cluster) -> Result<Vec<ObjectKey>, TestCaseError> 
     for _ in 0..MANY_CYCLES {
         let effects = cluster.cycle();
         evicted.extend(effects.iter().filter_map(|effect| match effect {
-            Effect::Evict { workload, .. } => Some(workload.clone()),
+            Decision::Evict { workload, .. } => Some(workload.clone()),
             _ => None,
         }));
         carry_out(cluster, &effects);
@@ -57,40 +57,42 @@ fn come_to_rest(cluster: &mut Cluster) -> Result<Vec<ObjectKey>, TestCaseError> 
 }
 
 /// A fresh process that sees the objects of a cluster in this order: by these numbers, over and over.
-fn afresh(cluster: &Cluster, order: &[u16]) -> Engine {
-    let mut engine = Engine::new(cluster.settings.clone());
-    let events = cluster.workloads.values().map(Event::Workload);
-    let events = events.chain(cluster.local_queues.values().map(Event::LocalQueue));
-    let events = events.chain(cluster.cohorts.values().map(Event::Cohort));
-    let events = events.chain(cluster.cluster_queues.values().map(Event::ClusterQueue));
-    let events = events.chain(cluster.flavors.values().map(Event::ResourceFlavor));
-    let mut events: Vec<(u16, Event<'_>)> = order.iter().copied().cycle().zip(events).collect();
+fn afresh(cluster: &Cluster, order: &[u16]) -> Scheduler {
+    let mut engine = Scheduler::new(cluster.settings.clone());
+    let events = cluster.workloads.values().map(Input::Workload);
+    let events = events.chain(cluster.local_queues.values().map(Input::LocalQueue));
+    let events = events.chain(cluster.cohorts.values().map(Input::Cohort));
+    let events = events.chain(cluster.cluster_queues.values().map(Input::ClusterQueue));
+    let events = events.chain(cluster.flavors.values().map(Input::ResourceFlavor));
+    let mut events: Vec<(u16, Input<'_>)> = order.iter().copied().cycle().zip(events).collect();
     events.sort_by_key(|(number, _)| *number);
-    events.iter().for_each(|(_, event)| engine.step(at(cluster.now), event));
+    events.iter().for_each(|(_, event)| engine.observe(at(cluster.now), event));
     engine
 }
 
 /// Effects as people see them, in no order: trees are decided one after the other, and none is the first.
-fn said(effects: &[Effect]) -> BTreeSet<String> {
-    let said = |effect: &Effect| match effect {
-        Effect::Pending { workload, why } => format!("{} waits: {why}", workload.name),
+fn said(effects: &[Decision]) -> BTreeSet<String> {
+    let said = |effect: &Decision| match effect {
+        Decision::Pending { workload, cause: why } => format!("{} waits: {why}", workload.name),
         effect => format!("{effect:?}"),
     };
     effects.iter().map(said).collect()
 }
 
 /// For whom others go, and what each of them loses.
-fn victims_of(effects: &[Effect]) -> BTreeMap<ObjectKey, Vec<(ObjectKey, Loss)>> {
-    let mut victims: BTreeMap<ObjectKey, Vec<(ObjectKey, Loss)>> = BTreeMap::new();
+fn victims_of(effects: &[Decision]) -> BTreeMap<ObjectKey, Vec<(ObjectKey, PreemptionScope)>> {
+    let mut victims: BTreeMap<ObjectKey, Vec<(ObjectKey, PreemptionScope)>> = BTreeMap::new();
     for effect in effects {
         let (preemption, workload, loss) = match effect {
-            Effect::Evict { workload, reason: EvictReason::Preempted(preemption) } => {
-                (preemption, workload, Loss::Whole)
+            Decision::Evict { workload, reason: EvictionReason::Preempted(preemption) } => {
+                (preemption, workload, PreemptionScope::Whole)
             }
-            Effect::GiveBack { workload, part, preemption } => (preemption, workload, Loss::Part(*part)),
+            Decision::PreemptPart { workload, part, preemption } => {
+                (preemption, workload, PreemptionScope::Part(*part))
+            }
             _ => continue,
         };
-        victims.entry(preemption.by.clone()).or_default().push((workload.clone(), loss));
+        victims.entry(preemption.preemptor.clone()).or_default().push((workload.clone(), loss));
     }
     victims
 }
@@ -116,8 +118,8 @@ fn was_admitted(cluster: &Cluster, key: &ObjectKey) -> bool {
     is_admitted(&cluster.effects, key)
 }
 
-fn is_admitted(effects: &[Effect], key: &ObjectKey) -> bool {
-    effects.iter().any(|effect| matches!(effect, Effect::Admit { workload, .. } if workload == key))
+fn is_admitted(effects: &[Decision], key: &ObjectKey) -> bool {
+    effects.iter().any(|effect| matches!(effect, Decision::Admit { workload, .. } if workload == key))
 }
 
 fn is_admitted_alone(cluster: &Cluster, key: &ObjectKey) -> bool {
@@ -157,7 +159,7 @@ proptest! {
         let (mut plan, mut cluster) = happen(&plan, before, |_, _, _| Ok(()))?;
         last.iter().for_each(|act| plan.apply(&mut cluster, act));
         let now = at(cluster.now);
-        let decided = |order: &[u16]| said(&afresh(&cluster, order).cycle(now));
+        let decided = |order: &[u16]| said(&afresh(&cluster, order).run_cycle(now));
         prop_assert_eq!(decided(&order), decided(&[0]));
     }
 
@@ -167,7 +169,7 @@ proptest! {
         let (_, mut cluster) = happen(&plan, &history, |_, _, _| Ok(()))?;
         come_to_rest(&mut cluster)?;
         let restarted = { let mut other = cluster.clone(); other.restart(); other.cycle() };
-        let moves = restarted.iter().filter(|effect| matches!(effect, Effect::Admit { .. } | Effect::Evict { .. }));
+        let moves = restarted.iter().filter(|effect| matches!(effect, Decision::Admit { .. } | Decision::Evict { .. }));
         prop_assert_eq!(moves.count(), 0, "a fresh process goes on: {:?}", restarted);
     }
 
@@ -177,8 +179,8 @@ proptest! {
         happen(&plan.plain(), &history, |before, cluster, effects| {
             let victims = victims_of(effects);
             // What others got, or are kept, in the same cycle is not in the world before it.
-            let kept = cluster.engine.promises.values().flatten().count();
-            let admitted = effects.iter().any(|effect| matches!(effect, Effect::Admit { .. }));
+            let kept = cluster.engine.reservations.values().flatten().count();
+            let admitted = effects.iter().any(|effect| matches!(effect, Decision::Admit { .. }));
             let alone = kept == 1 && !admitted;
             for (preemptor, victims) in victims.iter().filter(|_| alone) {
                 let spared = before.could_stay(preemptor, victims);
@@ -205,7 +207,7 @@ proptest! {
             if is_admitted_alone(&cluster, &key) {
                 let mut richer = alone(&richer, &key);
                 let effects = richer.cycle();
-                let has_room = matches!(richer.why(&key.name), Some(Waiting::Room { .. }));
+                let has_room = matches!(richer.why(&key.name), Some(PendingCause::PreemptionInProgress { .. }));
                 prop_assert!(is_admitted(&effects, &key) || has_room, "{} is not admitted any more", key.name);
             }
         }
@@ -225,9 +227,9 @@ proptest! {
             for _ in 0..turns {
                 let mut one = alone(&given, &key);
                 one.cycle();
-                let Some(Waiting::Quota(obstacles)) = one.why(&key.name) else { break };
+                let Some(PendingCause::Quota(obstacles)) = one.why(&key.name) else { break };
                 for obstacle in obstacles {
-                    if let Obstacle::Short(short) | Obstacle::Exceeds(short) = obstacle {
+                    if let FlavorRejection::InsufficientUnused(short) | FlavorRejection::ExceedsMaximum(short) = obstacle {
                         prop_assert!(short.missing > Amount::ZERO, "{:?}", short);
                         plan.give(&mut given, &queue, &short);
                     }
@@ -236,8 +238,8 @@ proptest! {
             let mut one = alone(&given, &key);
             come_to_rest(&mut one)?;
             let why = one.why(&key.name);
-            let other_flavor = |obstacle: &Obstacle| matches!(obstacle, Obstacle::Unsuitable { .. });
-            let suits = !matches!(&why, Some(Waiting::Quota(all)) if all.iter().any(other_flavor));
+            let other_flavor = |obstacle: &FlavorRejection| matches!(obstacle, FlavorRejection::Mismatch { .. });
+            let suits = !matches!(&why, Some(PendingCause::Quota(all)) if all.iter().any(other_flavor));
             prop_assert!(!suits || was_admitted(&one, &key), "{}: {:?}", key.name, why);
         }
     }
@@ -246,17 +248,17 @@ proptest! {
     #[test]
     fn taking_usage_out_and_putting_it_back_restores_the_ledger(plan in plans(), history in histories()) {
         let (_, cluster) = happen(&plan, &history, |_, _, _| Ok(()))?;
-        let told = |engine: &mut Engine| {
+        let told = |engine: &mut Scheduler| {
             for workload in cluster.workloads.values() {
-                engine.step(at(cluster.now), &Event::WorkloadGone(&ObjectKey::of(workload)));
+                engine.observe(at(cluster.now), &Input::WorkloadDeleted(&ObjectKey::of(workload)));
             }
             for workload in cluster.workloads.values() {
-                engine.step(at(cluster.now), &Event::Workload(workload));
+                engine.observe(at(cluster.now), &Input::Workload(workload));
             }
         };
         let mut engine = cluster.engine.clone();
         // Promises are of the last cycle and not of the ledger.
-        engine.undo_all_promises();
+        engine.release_all_reservations();
         let mut other = engine.clone();
         told(&mut other);
         prop_assert_eq!(usage(&other, &cluster), usage(&engine, &cluster));
@@ -273,14 +275,14 @@ proptest! {
             carry_out(&mut cluster, &effects);
         }
         let replayed = replay(cluster.log()).expect("a good log");
-        prop_assert_eq!(replayed.first, None);
-        prop_assert_eq!((replayed.differences, replayed.cut_off, replayed.cycles), (0, 0, history.len()));
+        prop_assert_eq!(replayed.first_difference, None);
+        prop_assert_eq!((replayed.differences, replayed.truncated_lines, replayed.cycles), (0, 0, history.len()));
     }
 }
 
 /// What the tree says is used of everything by everyone, in both views.
-fn usage(engine: &Engine, cluster: &Cluster) -> BTreeMap<(String, String, String), (i128, i128)> {
-    use crate::tree::View;
+fn usage(engine: &Scheduler, cluster: &Cluster) -> BTreeMap<(String, String, String), (i128, i128)> {
+    use crate::tree::UsageView;
     let mut usage = BTreeMap::new();
     let names = cluster.cluster_queues.keys().filter_map(|name| engine.tree.known_cluster_queue(name));
     let nodes = names.chain(cluster.cohorts.keys().filter_map(|name| engine.tree.known_cohort(name)));
@@ -288,8 +290,9 @@ fn usage(engine: &Engine, cluster: &Cluster) -> BTreeMap<(String, String, String
         for (flavor, resource) in
             ["f0", "f1", "f2", "g0", "g1", "g2"].into_iter().flat_map(|flavor| ["gpu", "tpu"].map(|of| (flavor, of)))
         {
-            if let Some(fr) = engine.tree.known(flavor, resource) {
-                let used = (engine.tree.used(node, fr, View::Actual), engine.tree.used(node, fr, View::Planned));
+            if let Some(fr) = engine.tree.known_flavor_resource(flavor, resource) {
+                let used =
+                    (engine.tree.usage(node, fr, UsageView::Actual), engine.tree.usage(node, fr, UsageView::Planned));
                 usage.insert((engine.tree.name(node).to_owned(), flavor.to_owned(), resource.to_owned()), used);
             }
         }

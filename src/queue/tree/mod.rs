@@ -12,10 +12,10 @@ mod tests;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(super) use capacity::View;
-pub(super) use share::{Largest, Share, Weight};
+pub(super) use capacity::UsageView;
+pub(super) use share::{DominantShare, FairWeight, LargestShare};
 
-use super::quota::Limits;
+use super::cluster_queue_config::QuotaLimits;
 
 /// One resource of one flavor, the unit of quota accounting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,7 +26,7 @@ pub(super) struct FlavorResource {
 
 /// Identifies a [`FlavorResource`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Fr(u32);
+pub(super) struct FlavorResourceId(u32);
 
 /// Identifies a ClusterQueue or Cohort. A name keeps its id permanently.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,19 +37,19 @@ pub(super) struct NodeId(u32);
 pub(super) struct NodeSpec {
     /// Name of its Cohort. `None` for a root.
     pub(super) parent: Option<String>,
-    pub(super) limits: BTreeMap<FlavorResource, Limits>,
-    pub(super) weight: Weight,
+    pub(super) limits: BTreeMap<FlavorResource, QuotaLimits>,
+    pub(super) weight: FairWeight,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum NodeKind {
     ClusterQueue,
     Cohort,
 }
 
 #[derive(Debug, Clone)]
 struct Node {
-    kind: Kind,
+    kind: NodeKind,
     name: String,
     /// `None` while there is no object: a Cohort that is only referred to, or a deleted
     /// ClusterQueue.
@@ -60,37 +60,37 @@ struct Node {
     /// Distance to the farthest leaf below.
     height: u32,
     /// True if the node is part of a cycle of Cohorts or below one.
-    cyclic: bool,
-    cells: Vec<(Fr, Cell)>,
+    in_cycle: bool,
+    cells: Vec<(FlavorResourceId, QuotaCell)>,
     /// Planned share, computed on demand. Reset when the planned usage changes.
-    share: OnceCell<Share>,
+    share: OnceCell<DominantShare>,
     /// Potentially available quota by resource, computed on demand.
     lendable: OnceCell<Vec<(String, i128)>>,
     /// Largest share of its borrowing children, and the tree state that it was computed in.
-    largest: std::cell::Cell<Option<(u64, Option<Largest>)>>,
+    largest: std::cell::Cell<Option<(u64, Option<LargestShare>)>>,
 }
 
 /// Quota and usage of one flavor resource at one node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Cell {
+struct QuotaCell {
     borrowing_limit: Option<i128>,
     lending_limit: Option<i128>,
     /// Quota of the node and of its subtree that it can use.
-    subtree: i128,
-    nominal: i128,
+    subtree_quota: i128,
+    nominal_quota: i128,
     /// Usage by [`View`]: that of a ClusterQueue, or the usage of a Cohort's quota by its children.
-    used: [i128; 2],
+    usage: [i128; 2],
 }
 
 /// The cohort forest with quota and usage.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Tree {
+pub(super) struct CohortTree {
     nodes: Vec<Node>,
     cluster_queues: BTreeMap<String, NodeId>,
     cohorts: BTreeMap<String, NodeId>,
-    frs: Vec<FlavorResource>,
+    flavor_resources: Vec<FlavorResource>,
     /// Ids by flavor and resource.
-    fr_ids: BTreeMap<String, BTreeMap<String, Fr>>,
+    flavor_resource_ids: BTreeMap<String, BTreeMap<String, FlavorResourceId>>,
     stale: bool,
     /// Counts the states of the tree between decisions. Simulated changes are not counted.
     state: u64,
@@ -103,36 +103,36 @@ impl NodeId {
     }
 }
 
-impl Tree {
+impl CohortTree {
     /// Returns the id of a flavor resource, assigning one if necessary.
-    pub(super) fn fr(&mut self, at: &FlavorResource) -> Fr {
-        if let Some(fr) = self.known(&at.flavor, &at.resource) {
+    pub(super) fn flavor_resource_id(&mut self, at: &FlavorResource) -> FlavorResourceId {
+        if let Some(fr) = self.known_flavor_resource(&at.flavor, &at.resource) {
             return fr;
         }
-        let fr = Fr(u32::try_from(self.frs.len()).unwrap_or(u32::MAX));
-        self.frs.push(at.clone());
-        self.fr_ids.entry(at.flavor.clone()).or_default().insert(at.resource.clone(), fr);
+        let fr = FlavorResourceId(u32::try_from(self.flavor_resources.len()).unwrap_or(u32::MAX));
+        self.flavor_resources.push(at.clone());
+        self.flavor_resource_ids.entry(at.flavor.clone()).or_default().insert(at.resource.clone(), fr);
         fr
     }
 
     /// Returns the id of a flavor resource; `None` if it has none.
-    pub(super) fn known(&self, flavor: &str, resource: &str) -> Option<Fr> {
-        self.fr_ids.get(flavor)?.get(resource).copied()
+    pub(super) fn known_flavor_resource(&self, flavor: &str, resource: &str) -> Option<FlavorResourceId> {
+        self.flavor_resource_ids.get(flavor)?.get(resource).copied()
     }
 
     /// Returns the flavor resource with this id.
-    pub(super) fn flavor_resource(&self, fr: Fr) -> &FlavorResource {
-        &self.frs[fr.0 as usize]
+    pub(super) fn flavor_resource(&self, fr: FlavorResourceId) -> &FlavorResource {
+        &self.flavor_resources[fr.0 as usize]
     }
 
     /// Returns the id of a ClusterQueue, assigning one if necessary.
-    pub(super) fn cluster_queue(&mut self, name: &str) -> NodeId {
-        self.id(Kind::ClusterQueue, name)
+    pub(super) fn cluster_queue_id(&mut self, name: &str) -> NodeId {
+        self.node_id(NodeKind::ClusterQueue, name)
     }
 
     /// Returns the id of a Cohort, assigning one if necessary.
-    pub(super) fn cohort(&mut self, name: &str) -> NodeId {
-        self.id(Kind::Cohort, name)
+    pub(super) fn cohort_id(&mut self, name: &str) -> NodeId {
+        self.node_id(NodeKind::Cohort, name)
     }
 
     /// Returns the id of a ClusterQueue; `None` if it has none.
@@ -150,8 +150,9 @@ impl Tree {
         self.stale
     }
 
-    fn id(&mut self, kind: Kind, name: &str) -> NodeId {
-        let known = if kind == Kind::ClusterQueue { self.known_cluster_queue(name) } else { self.known_cohort(name) };
+    fn node_id(&mut self, kind: NodeKind, name: &str) -> NodeId {
+        let known =
+            if kind == NodeKind::ClusterQueue { self.known_cluster_queue(name) } else { self.known_cohort(name) };
         if let Some(id) = known {
             return id;
         }
@@ -164,19 +165,19 @@ impl Tree {
             children: Vec::new(),
             root: id,
             height: 0,
-            cyclic: false,
+            in_cycle: false,
             cells: Vec::new(),
             share: OnceCell::new(),
             lendable: OnceCell::new(),
             largest: std::cell::Cell::default(),
         });
-        let ids = if kind == Kind::ClusterQueue { &mut self.cluster_queues } else { &mut self.cohorts };
+        let ids = if kind == NodeKind::ClusterQueue { &mut self.cluster_queues } else { &mut self.cohorts };
         ids.insert(name.to_owned(), id);
         id
     }
 
     /// Sets the spec of a node; `None` if its object was deleted.
-    pub(super) fn set(&mut self, node: NodeId, spec: Option<NodeSpec>) {
+    pub(super) fn set_spec(&mut self, node: NodeId, spec: Option<NodeSpec>) {
         if self.node(node).spec != spec {
             self.node_mut(node).spec = spec;
             self.stale = true;
@@ -184,27 +185,27 @@ impl Tree {
     }
 
     /// Records that usage changed permanently, which invalidates cached largest shares.
-    pub(super) fn enter_new_state(&mut self) {
+    pub(super) fn advance_state(&mut self) {
         self.state += 1;
     }
 
     /// Rebuilds the tree if quota or structure changed. Returns whether it did.
-    pub(super) fn refresh(&mut self) -> bool {
+    pub(super) fn rebuild(&mut self) -> bool {
         if !std::mem::take(&mut self.stale) {
             return false;
         }
-        self.enter_new_state();
-        self.link();
+        self.advance_state();
+        self.link_parents();
         let roots: Vec<NodeId> = self.ids().filter(|id| self.node(*id).parent.is_none()).collect();
         for node in &mut self.nodes {
             (node.share, node.lendable) = (OnceCell::new(), OnceCell::new());
-            node.cells.retain(|(_, cell)| node.kind == Kind::ClusterQueue && cell.used != [0, 0]);
+            node.cells.retain(|(_, cell)| node.kind == NodeKind::ClusterQueue && cell.usage != [0, 0]);
             for (_, cell) in &mut node.cells {
-                *cell = Cell { used: cell.used, ..Cell::default() };
+                *cell = QuotaCell { usage: cell.usage, ..QuotaCell::default() };
             }
         }
         for id in self.ids().collect::<Vec<_>>() {
-            self.read_limits(id);
+            self.apply_limits(id);
         }
         for root in roots {
             self.accumulate(root, root);
@@ -212,12 +213,12 @@ impl Tree {
         true
     }
 
-    fn link(&mut self) {
+    fn link_parents(&mut self) {
         let parents: Vec<(NodeId, String)> =
             self.ids().filter_map(|id| Some((id, self.node(id).spec.as_ref()?.parent.clone()?))).collect();
         let parents: BTreeMap<NodeId, NodeId> =
-            parents.into_iter().map(|(id, parent)| (id, self.id(Kind::Cohort, &parent))).collect();
-        let cyclic: BTreeSet<NodeId> = self.ids().filter(|id| never_ends(*id, &parents)).collect();
+            parents.into_iter().map(|(id, parent)| (id, self.node_id(NodeKind::Cohort, &parent))).collect();
+        let cyclic: BTreeSet<NodeId> = self.ids().filter(|id| is_in_cycle(*id, &parents)).collect();
         for node in &mut self.nodes {
             node.children.clear();
         }
@@ -225,7 +226,7 @@ impl Tree {
             let parent = parents.get(&id).copied().filter(|_| !cyclic.contains(&id));
             let node = self.node_mut(id);
             node.parent = parent;
-            node.cyclic = cyclic.contains(&id);
+            node.in_cycle = cyclic.contains(&id);
             if let Some(parent) = parent {
                 self.node_mut(parent).children.push(id);
             }
@@ -237,21 +238,21 @@ impl Tree {
         }
     }
 
-    fn read_limits(&mut self, id: NodeId) {
+    fn apply_limits(&mut self, id: NodeId) {
         let limits = self.node(id).spec.as_ref().map(|spec| spec.limits.clone()).unwrap_or_default();
         for (at, limits) in limits {
-            let fr = self.fr(&at);
+            let fr = self.flavor_resource_id(&at);
             let cell = self.cell_mut(id, fr);
-            cell.nominal = limits.nominal.get().into();
-            cell.borrowing_limit = limits.borrowing.map(|limit| limit.get().into());
-            cell.lending_limit = limits.lending.map(|limit| limit.get().into());
+            cell.nominal_quota = limits.nominal.get().into();
+            cell.borrowing_limit = limits.borrowing_limit.map(|limit| limit.get().into());
+            cell.lending_limit = limits.lending_limit.map(|limit| limit.get().into());
         }
     }
 
     /// Computes subtree quota, usage, height and root of a node and all nodes below it.
     fn accumulate(&mut self, id: NodeId, root: NodeId) {
         for (_, cell) in &mut self.node_mut(id).cells {
-            cell.subtree = cell.nominal;
+            cell.subtree_quota = cell.nominal_quota;
         }
         let mut height = 0;
         for child in self.node(id).children.clone() {
@@ -259,9 +260,9 @@ impl Tree {
             height = height.max(self.node(child).height + 1);
             for (fr, below) in self.node(child).cells.clone() {
                 let cell = self.cell_mut(id, fr);
-                cell.subtree += below.subtree - below.local();
+                cell.subtree_quota += below.subtree_quota - below.local_quota();
                 for view in 0..2 {
-                    cell.used[view] += (below.used[view] - below.local()).max(0);
+                    cell.usage[view] += (below.usage[view] - below.local_quota()).max(0);
                 }
             }
         }
@@ -279,7 +280,7 @@ impl Tree {
         let (mut found, mut open) = (Vec::new(), vec![node]);
         while let Some(id) = open.pop() {
             let node = self.node(id);
-            if node.kind == Kind::ClusterQueue {
+            if node.kind == NodeKind::ClusterQueue {
                 found.push(id);
             }
             open.extend(&node.children);
@@ -295,7 +296,7 @@ impl Tree {
 
     /// Reports whether a node is a ClusterQueue.
     pub(super) fn is_cluster_queue(&self, node: NodeId) -> bool {
-        self.node(node).kind == Kind::ClusterQueue
+        self.node(node).kind == NodeKind::ClusterQueue
     }
 
     /// Returns the distance to the farthest leaf below.
@@ -314,13 +315,13 @@ impl Tree {
     }
 
     /// Returns the Cohorts above a node, nearest first.
-    pub(super) fn above(&self, node: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+    pub(super) fn ancestors(&self, node: NodeId) -> impl Iterator<Item = NodeId> + '_ {
         std::iter::successors(self.parent(node), |node| self.parent(*node))
     }
 
     /// Returns the path of a node: `/root/…/name`.
     pub(super) fn path(&self, node: NodeId) -> String {
-        let mut names: Vec<&str> = self.above(node).map(|above| self.name(above)).collect();
+        let mut names: Vec<&str> = self.ancestors(node).map(|above| self.name(above)).collect();
         names.reverse();
         names.push(self.name(node));
         format!("/{}", names.join("/"))
@@ -328,8 +329,8 @@ impl Tree {
 
     /// Returns the cycle of Cohorts that a node is part of or below, as `a -> b -> a`. `None`
     /// without a cycle.
-    pub(super) fn cycle_above(&self, node: NodeId) -> Option<String> {
-        if !self.node(node).cyclic {
+    pub(super) fn cohort_cycle(&self, node: NodeId) -> Option<String> {
+        if !self.node(node).in_cycle {
             return None;
         }
         let parent = |id: NodeId| {
@@ -359,17 +360,17 @@ impl Tree {
         &mut self.nodes[id.0 as usize]
     }
 
-    fn cell(&self, id: NodeId, fr: Fr) -> Cell {
+    fn cell(&self, id: NodeId, fr: FlavorResourceId) -> QuotaCell {
         let cells = &self.node(id).cells;
         cells.binary_search_by_key(&fr, |(fr, _)| *fr).map(|index| cells[index].1).unwrap_or_default()
     }
 
-    fn cell_mut(&mut self, id: NodeId, fr: Fr) -> &mut Cell {
+    fn cell_mut(&mut self, id: NodeId, fr: FlavorResourceId) -> &mut QuotaCell {
         let cells = &mut self.node_mut(id).cells;
         let index = match cells.binary_search_by_key(&fr, |(fr, _)| *fr) {
             Ok(index) => index,
             Err(index) => {
-                cells.insert(index, (fr, Cell::default()));
+                cells.insert(index, (fr, QuotaCell::default()));
                 index
             }
         };
@@ -378,7 +379,7 @@ impl Tree {
 }
 
 /// Reports whether the chain of parents of a node is cyclic.
-fn never_ends(from: NodeId, parents: &BTreeMap<NodeId, NodeId>) -> bool {
+fn is_in_cycle(from: NodeId, parents: &BTreeMap<NodeId, NodeId>) -> bool {
     let above = std::iter::successors(Some(from), |id| parents.get(id).copied());
     above.take(parents.len() + 2).count() > parents.len() + 1
 }

@@ -3,13 +3,13 @@
 
 use std::cmp::Ordering;
 
-use super::{Fr, NodeId, Tree, View};
+use super::{CohortTree, FlavorResourceId, NodeId, UsageView};
 
 /// Fair sharing weight of a node. A borrower with weight zero comes after all others.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-pub(crate) struct Weight(pub(crate) f64);
+pub(crate) struct FairWeight(pub(crate) f64);
 
-impl Default for Weight {
+impl Default for FairWeight {
     fn default() -> Self {
         Self(1.0)
     }
@@ -18,44 +18,44 @@ impl Default for Weight {
 /// The dominant resource share of a node. A smaller share is admitted first, a larger one is
 /// preempted first.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Share {
-    weight: Weight,
+pub(crate) struct DominantShare {
+    weight: FairWeight,
     /// Largest ratio of borrowed to lendable quota over all resources, in thousandths, before
     /// weighting.
     ratio: f64,
     borrows: bool,
     /// The only flavor resource that it borrows; `None` if there are none or several.
-    only: Option<Fr>,
+    only_borrowed: Option<FlavorResourceId>,
 }
 
 /// The largest share of the borrowing children of a Cohort.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Largest {
-    share: Share,
+pub(crate) struct LargestShare {
+    share: DominantShare,
     /// The only flavor resource that all children with this share borrow, if they are
     /// ClusterQueues.
-    only: Option<Fr>,
+    only_borrowed: Option<FlavorResourceId>,
 }
 
-impl Largest {
+impl LargestShare {
     /// Reports whether this share is smaller than `share`.
-    pub(crate) fn is_less_than(self, share: Share) -> bool {
+    pub(crate) fn is_less_than(self, share: DominantShare) -> bool {
         self.share.compare(share) == Ordering::Less
     }
 
     /// Reports whether any of the children, or a node below them, may be preempted for `fr` by a
     /// sibling with the share `ours`. A child that releases some of the only resource that it
     /// borrows has a smaller share afterwards, so an equal share is not sufficient.
-    pub(crate) fn may_give(self, fr: Fr, ours: Share) -> bool {
+    pub(crate) fn may_be_preempted(self, fr: FlavorResourceId, ours: DominantShare) -> bool {
         match self.share.compare(ours) {
             Ordering::Less => false,
-            Ordering::Equal => self.only != Some(fr),
+            Ordering::Equal => self.only_borrowed != Some(fr),
             Ordering::Greater => true,
         }
     }
 }
 
-impl Share {
+impl DominantShare {
     /// Reports whether the node exceeds its quota of any flavor resource.
     pub(crate) fn borrows(self) -> bool {
         self.borrows
@@ -77,7 +77,7 @@ impl Share {
 
     /// Returns the value for the status, in thousandths: rounded up, and `i64::MAX` for a borrower
     /// with weight zero.
-    pub(crate) fn published(self) -> i64 {
+    pub(crate) fn to_status_value(self) -> i64 {
         // Conversion of a larger float saturates.
         if self.borrows_without_weight() { i64::MAX } else { self.weighted().ceil() as i64 }
     }
@@ -93,31 +93,31 @@ impl Share {
     }
 }
 
-impl Tree {
+impl CohortTree {
     /// Returns the share of a node by planned usage.
-    pub(crate) fn share(&self, node: NodeId) -> Share {
-        *self.node(node).share.get_or_init(|| self.share_in(node, View::Planned))
+    pub(crate) fn share(&self, node: NodeId) -> DominantShare {
+        *self.node(node).share.get_or_init(|| self.share_by_view(node, UsageView::Planned))
     }
 
     /// Returns the share of a node by the given usage.
-    pub(crate) fn share_in(&self, node: NodeId, view: View) -> Share {
-        self.share_of(node, view, &[])
+    pub(crate) fn share_by_view(&self, node: NodeId, view: UsageView) -> DominantShare {
+        self.compute_share(node, view, &[])
     }
 
     /// Returns the planned share that a node would have with this additional usage.
-    pub(crate) fn share_with(&self, node: NodeId, more: &[(Fr, i128)]) -> Share {
-        self.share_of(node, View::Planned, more)
+    pub(crate) fn share_with(&self, node: NodeId, more: &[(FlavorResourceId, i128)]) -> DominantShare {
+        self.compute_share(node, UsageView::Planned, more)
     }
 
-    fn share_of(&self, node: NodeId, view: View, more: &[(Fr, i128)]) -> Share {
-        let weight = self.node(node).spec.as_ref().map_or(Weight::default(), |spec| spec.weight);
-        let mut share = Share { weight, ratio: 0.0, borrows: false, only: None };
+    fn compute_share(&self, node: NodeId, view: UsageView, more: &[(FlavorResourceId, i128)]) -> DominantShare {
+        let weight = self.node(node).spec.as_ref().map_or(FairWeight::default(), |spec| spec.weight);
+        let mut share = DominantShare { weight, ratio: 0.0, borrows: false, only_borrowed: None };
         let Some(parent) = self.parent(node) else { return share };
         let cells = &self.node(node).cells;
         let mut borrowed: Vec<(&str, i128)> = Vec::new();
-        let mut borrow = |fr: Fr, above: i128| {
+        let mut borrow = |fr: FlavorResourceId, above: i128| {
             if above > 0 {
-                share.only = (!share.borrows).then_some(fr);
+                share.only_borrowed = (!share.borrows).then_some(fr);
                 share.borrows = true;
                 let resource = self.flavor_resource(fr).resource.as_str();
                 match borrowed.iter_mut().find(|(known, _)| *known == resource) {
@@ -128,7 +128,7 @@ impl Tree {
         };
         for (fr, cell) in cells {
             let more = more.iter().find(|(more, _)| more == fr).map_or(0, |(_, amount)| *amount);
-            borrow(*fr, cell.used[view as usize] + more - cell.subtree);
+            borrow(*fr, cell.usage[view as usize] + more - cell.subtree_quota);
         }
         let without_cell = more.iter().filter(|(fr, _)| cells.binary_search_by_key(fr, |(fr, _)| *fr).is_err());
         without_cell.for_each(|(fr, amount)| borrow(*fr, *amount));
@@ -143,22 +143,22 @@ impl Tree {
 
     /// Returns the largest planned share of the borrowing children of a Cohort. `None` if no child
     /// borrows. Cached until the next tree state, so it must not be called during a simulation.
-    pub(crate) fn largest_share(&self, cohort: NodeId) -> Option<Largest> {
+    pub(crate) fn largest_share(&self, cohort: NodeId) -> Option<LargestShare> {
         let kept = &self.node(cohort).largest;
         if let Some((_, largest)) = kept.get().filter(|(state, _)| *state == self.state) {
             return largest;
         }
-        let mut largest: Option<Largest> = None;
+        let mut largest: Option<LargestShare> = None;
         for child in self.children(cohort) {
             let share = self.share(*child);
-            let only = share.only.filter(|_| self.is_cluster_queue(*child) && share.ratio > 0.0);
+            let only = share.only_borrowed.filter(|_| self.is_cluster_queue(*child) && share.ratio > 0.0);
             let order = largest.map_or(Ordering::Greater, |largest| share.compare(largest.share));
             match &mut largest {
                 _ if !share.borrows || order == Ordering::Less => {}
                 Some(largest) if order == Ordering::Equal => {
-                    largest.only = largest.only.filter(|_| largest.only == only)
+                    largest.only_borrowed = largest.only_borrowed.filter(|_| largest.only_borrowed == only)
                 }
-                largest => *largest = Some(Largest { share, only }),
+                largest => *largest = Some(LargestShare { share, only_borrowed: only }),
             }
         }
         kept.set(Some((self.state, largest)));
@@ -172,7 +172,7 @@ impl Tree {
             let mut all: Vec<(String, i128)> = Vec::new();
             for (fr, _) in &self.node(self.root(node)).cells {
                 let resource = &self.flavor_resource(*fr).resource;
-                let potential = self.potential(node, *fr);
+                let potential = self.potential_available(node, *fr);
                 match all.iter_mut().find(|(known, _)| known == resource) {
                     Some((_, sum)) => *sum += potential,
                     None => all.push((resource.clone(), potential)),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::{Fr, NodeId, NodeSpec, Tree, View};
-use crate::quota::Limits;
+use super::{CohortTree, FlavorResourceId, NodeId, NodeSpec, UsageView};
+use crate::cluster_queue_config::QuotaLimits;
 use crate::tree::FlavorResource;
 use sluice_api::quantity::Amount;
 
@@ -14,26 +14,26 @@ fn gpu() -> FlavorResource {
 }
 
 fn spec(parent: Option<&str>, nominal: i64, borrowing: Option<i64>, lending: Option<i64>) -> NodeSpec {
-    let limits = Limits {
+    let limits = QuotaLimits {
         nominal: Amount::new(nominal),
-        borrowing: borrowing.map(Amount::new),
-        lending: lending.map(Amount::new),
+        borrowing_limit: borrowing.map(Amount::new),
+        lending_limit: lending.map(Amount::new),
     };
     NodeSpec { parent: parent.map(str::to_owned), limits: BTreeMap::from([(gpu(), limits)]), ..NodeSpec::default() }
 }
 
 /// ClusterQueues `a` (10, lends 4) and `b` (5, borrows 2) in cohort `left` (3), which is in `top`
 /// (20, without limits).
-fn example() -> (Tree, Fr, NodeId, NodeId) {
-    let mut tree = Tree::default();
-    let fr = tree.fr(&gpu());
-    let (a, b) = (tree.cluster_queue("a"), tree.cluster_queue("b"));
-    let (left, top) = (tree.cohort("left"), tree.cohort("top"));
-    tree.set(a, Some(spec(Some("left"), 10, None, Some(4))));
-    tree.set(b, Some(spec(Some("left"), 5, Some(2), None)));
-    tree.set(left, Some(spec(Some("top"), 3, None, None)));
-    tree.set(top, Some(spec(None, 20, None, None)));
-    tree.refresh();
+fn example() -> (CohortTree, FlavorResourceId, NodeId, NodeId) {
+    let mut tree = CohortTree::default();
+    let fr = tree.flavor_resource_id(&gpu());
+    let (a, b) = (tree.cluster_queue_id("a"), tree.cluster_queue_id("b"));
+    let (left, top) = (tree.cohort_id("left"), tree.cohort_id("top"));
+    tree.set_spec(a, Some(spec(Some("left"), 10, None, Some(4))));
+    tree.set_spec(b, Some(spec(Some("left"), 5, Some(2), None)));
+    tree.set_spec(left, Some(spec(Some("top"), 3, None, None)));
+    tree.set_spec(top, Some(spec(None, 20, None, None)));
+    tree.rebuild();
     (tree, fr, a, b)
 }
 
@@ -43,7 +43,7 @@ fn lending_limit_bounds_quota_of_the_cohort() {
     let left = tree.parent(a).expect("a parent");
     let top = tree.root(a);
     assert_eq!((tree.subtree_quota(left, fr), tree.subtree_quota(top, fr)), (12, 32));
-    assert_eq!((tree.potential(a, fr), tree.potential(b, fr)), (38, 7));
+    assert_eq!((tree.potential_available(a, fr), tree.potential_available(b, fr)), (38, 7));
     assert_eq!(tree.path(b), "/top/left/b");
 }
 
@@ -51,27 +51,27 @@ fn lending_limit_bounds_quota_of_the_cohort() {
 fn usage_counts_at_the_parent_only_beyond_local_quota() {
     let (mut tree, fr, a, b) = example();
     let left = tree.parent(a).expect("a parent");
-    tree.add(a, fr, 6, View::Actual);
-    assert_eq!(tree.used(left, fr, View::Actual), 0);
-    tree.add(a, fr, 5, View::Actual);
-    assert_eq!(tree.used(left, fr, View::Actual), 5);
-    assert_eq!(tree.available(a, fr, View::Actual, 0), 27);
-    assert_eq!(tree.available(a, fr, View::Actual, 11), 38);
-    assert_eq!(tree.available(b, fr, View::Actual, 0), 7);
-    assert_eq!(tree.available(a, fr, View::Planned, 0), 38);
+    tree.add_usage(a, fr, 6, UsageView::Actual);
+    assert_eq!(tree.usage(left, fr, UsageView::Actual), 0);
+    tree.add_usage(a, fr, 5, UsageView::Actual);
+    assert_eq!(tree.usage(left, fr, UsageView::Actual), 5);
+    assert_eq!(tree.available(a, fr, UsageView::Actual, 0), 27);
+    assert_eq!(tree.available(a, fr, UsageView::Actual, 11), 38);
+    assert_eq!(tree.available(b, fr, UsageView::Actual, 0), 7);
+    assert_eq!(tree.available(a, fr, UsageView::Planned, 0), 38);
 }
 
 #[test]
 fn lowest_subtree_that_fits_is_found() {
     let (mut tree, fr, a, b) = example();
-    let heights = |tree: &Tree, node, amount| {
-        let fit = tree.lowest_fit(node, fr, amount, View::Planned, 0);
+    let heights = |tree: &CohortTree, node, amount| {
+        let fit = tree.lowest_fit(node, fr, amount, UsageView::Planned, 0);
         (fit.height, fit.reclaimable)
     };
     assert_eq!(heights(&tree, a, 10), (0, true));
     assert_eq!(heights(&tree, a, 18), (1, true));
     assert_eq!(heights(&tree, a, 19), (2, false));
-    tree.add(b, fr, 7, View::Planned);
+    tree.add_usage(b, fr, 7, UsageView::Planned);
     assert_eq!(heights(&tree, a, 11), (1, true));
     assert_eq!(heights(&tree, a, 12), (2, false));
 }
@@ -79,26 +79,26 @@ fn lowest_subtree_that_fits_is_found() {
 #[test]
 fn exceeded_limit_is_found() {
     let (mut tree, fr, a, b) = example();
-    tree.add(a, fr, 11, View::Planned);
+    tree.add_usage(a, fr, 11, UsageView::Planned);
     let name = |node| tree.name(node).to_owned();
-    let (node, limited) = tree.binding(b, fr, 8, View::Planned, 0);
+    let (node, limited) = tree.binding_limit(b, fr, 8, UsageView::Planned, 0);
     assert_eq!((name(node), limited), ("b".to_owned(), true));
-    let (node, limited) = tree.binding(a, fr, 30, View::Planned, 0);
+    let (node, limited) = tree.binding_limit(a, fr, 30, UsageView::Planned, 0);
     assert_eq!((name(node), limited), ("top".to_owned(), false));
 }
 
 #[test]
 fn cohort_cycle_is_reported_by_name_and_cut() {
-    let mut tree = Tree::default();
-    let (queue, one, two) = (tree.cluster_queue("q"), tree.cohort("one"), tree.cohort("two"));
-    tree.set(queue, Some(spec(Some("one"), 1, None, None)));
-    tree.set(one, Some(spec(Some("two"), 1, None, None)));
-    tree.set(two, Some(spec(Some("one"), 1, None, None)));
-    tree.refresh();
-    assert_eq!(tree.cycle_above(queue).as_deref(), Some("one -> two -> one"));
-    tree.set(two, None);
-    tree.refresh();
-    assert_eq!(tree.cycle_above(queue), None);
+    let mut tree = CohortTree::default();
+    let (queue, one, two) = (tree.cluster_queue_id("q"), tree.cohort_id("one"), tree.cohort_id("two"));
+    tree.set_spec(queue, Some(spec(Some("one"), 1, None, None)));
+    tree.set_spec(one, Some(spec(Some("two"), 1, None, None)));
+    tree.set_spec(two, Some(spec(Some("one"), 1, None, None)));
+    tree.rebuild();
+    assert_eq!(tree.cohort_cycle(queue).as_deref(), Some("one -> two -> one"));
+    tree.set_spec(two, None);
+    tree.rebuild();
+    assert_eq!(tree.cohort_cycle(queue), None);
     assert_eq!(tree.path(queue), "/two/one/q");
 }
 
@@ -118,19 +118,20 @@ fn worlds() -> impl Strategy<Value = World> {
 }
 
 /// The first four nodes are Cohorts below earlier ones only; the others are ClusterQueues.
-fn build(world: &World) -> (Tree, Fr, Vec<NodeId>) {
-    let mut tree = Tree::default();
-    let fr = tree.fr(&gpu());
+fn build(world: &World) -> (CohortTree, FlavorResourceId, Vec<NodeId>) {
+    let mut tree = CohortTree::default();
+    let fr = tree.flavor_resource_id(&gpu());
     let mut queues = Vec::new();
     for (index, (parent, nominal, borrowing, lending)) in world.nodes.iter().enumerate() {
         let parent = parent.map(usize::from).filter(|parent| *parent < index).map(|parent| format!("c{parent}"));
         let limits = if parent.is_some() { (*borrowing, *lending) } else { (None, None) };
         let node_spec = spec(parent.as_deref(), *nominal, limits.0, limits.1);
-        let id = if index < 4 { tree.cohort(&format!("c{index}")) } else { tree.cluster_queue(&format!("q{index}")) };
-        tree.set(id, Some(node_spec));
+        let id =
+            if index < 4 { tree.cohort_id(&format!("c{index}")) } else { tree.cluster_queue_id(&format!("q{index}")) };
+        tree.set_spec(id, Some(node_spec));
         queues.extend((index >= 4).then_some(id));
     }
-    tree.refresh();
+    tree.rebuild();
     (tree, fr, queues)
 }
 
@@ -148,22 +149,22 @@ proptest! {
         let mut entries: Vec<(NodeId, i64)> =
             world.usage.iter().map(|(queue, amount)| (queues[usize::from(*queue) % queues.len()], *amount)).collect();
         for (queue, amount) in &entries {
-            tree.add(*queue, fr, (*amount).into(), View::Actual);
+            tree.add_usage(*queue, fr, (*amount).into(), UsageView::Actual);
         }
         let mut rebuilt = tree.clone();
         rebuilt.stale = true;
-        rebuilt.refresh();
+        rebuilt.rebuild();
         for node in tree.ids() {
-            prop_assert_eq!(tree.used(node, fr, View::Actual), rebuilt.used(node, fr, View::Actual));
-            prop_assert_eq!(tree.available(node, fr, View::Actual, 0), rebuilt.available(node, fr, View::Actual, 0));
+            prop_assert_eq!(tree.usage(node, fr, UsageView::Actual), rebuilt.usage(node, fr, UsageView::Actual));
+            prop_assert_eq!(tree.available(node, fr, UsageView::Actual, 0), rebuilt.available(node, fr, UsageView::Actual, 0));
         }
         let turn = usize::try_from(order % 20).unwrap_or(0) % entries.len().max(1);
         entries.rotate_left(turn);
         for (queue, amount) in &entries {
-            tree.add(*queue, fr, -i128::from(*amount), View::Actual);
+            tree.add_usage(*queue, fr, -i128::from(*amount), UsageView::Actual);
         }
         for node in tree.ids() {
-            prop_assert_eq!(tree.used(node, fr, View::Actual), 0);
+            prop_assert_eq!(tree.usage(node, fr, UsageView::Actual), 0);
         }
     }
 
@@ -175,17 +176,17 @@ proptest! {
             return Ok(());
         }
         for (queue, amount) in &world.usage {
-            tree.add(queues[usize::from(*queue) % queues.len()], fr, (*amount).into(), View::Planned);
+            tree.add_usage(queues[usize::from(*queue) % queues.len()], fr, (*amount).into(), UsageView::Planned);
         }
         for queue in queues {
-            let used = tree.used(queue, fr, View::Planned);
+            let used = tree.usage(queue, fr, UsageView::Planned);
             let less = used / 2;
-            let without = tree.available(queue, fr, View::Planned, less);
-            let fit = tree.lowest_fit(queue, fr, 3, View::Planned, less);
-            tree.add(queue, fr, -less, View::Planned);
-            prop_assert_eq!(without, tree.available(queue, fr, View::Planned, 0));
-            prop_assert_eq!(fit, tree.lowest_fit(queue, fr, 3, View::Planned, 0));
-            tree.add(queue, fr, less, View::Planned);
+            let without = tree.available(queue, fr, UsageView::Planned, less);
+            let fit = tree.lowest_fit(queue, fr, 3, UsageView::Planned, less);
+            tree.add_usage(queue, fr, -less, UsageView::Planned);
+            prop_assert_eq!(without, tree.available(queue, fr, UsageView::Planned, 0));
+            prop_assert_eq!(fit, tree.lowest_fit(queue, fr, 3, UsageView::Planned, 0));
+            tree.add_usage(queue, fr, less, UsageView::Planned);
         }
     }
 
@@ -198,17 +199,17 @@ proptest! {
             return Ok(());
         }
         for (queue, amount) in &world.usage {
-            tree.add(queues[usize::from(*queue) % queues.len()], fr, (*amount).into(), View::Actual);
+            tree.add_usage(queues[usize::from(*queue) % queues.len()], fr, (*amount).into(), UsageView::Actual);
         }
         for queue in queues {
-            let before = tree.available(queue, fr, View::Actual, 0);
+            let before = tree.available(queue, fr, UsageView::Actual, 0);
             let mut raised = tree.clone();
             let mut spec = raised.node(queue).spec.clone().expect("a spec");
             let limits = spec.limits.get_mut(&gpu()).expect("limits");
             limits.nominal = limits.nominal.plus(Amount::new(more));
-            raised.set(queue, Some(spec));
-            raised.refresh();
-            prop_assert_eq!(raised.available(queue, fr, View::Actual, 0), before + i128::from(more));
+            raised.set_spec(queue, Some(spec));
+            raised.rebuild();
+            prop_assert_eq!(raised.available(queue, fr, UsageView::Actual, 0), before + i128::from(more));
         }
     }
 }

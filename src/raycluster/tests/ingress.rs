@@ -4,18 +4,18 @@ use k8s_openapi::api::networking::v1::Ingress;
 use kube_core::ResourceExt;
 use serde_json::{Value, json};
 
-use super::super::fixtures::{Stage, changed};
+use super::super::fixtures::{TestCluster, cluster_with_patch};
 use super::created;
 
 /// Returns a cluster with `enableIngress` and these options.
-fn open(options: Value) -> Stage {
-    let mut cluster = changed(json!({"headGroupSpec": {"enableIngress": true, "ingressOptions": options}}));
+fn open(options: Value) -> TestCluster {
+    let mut cluster = cluster_with_patch(json!({"headGroupSpec": {"enableIngress": true, "ingressOptions": options}}));
     cluster.annotations_mut().insert("kubernetes.io/ingress.class".to_owned(), "nginx".to_owned());
     cluster.annotations_mut().insert("nginx/rewrite".to_owned(), "/".to_owned());
-    Stage::new(cluster)
+    TestCluster::new(cluster)
 }
 
-fn spec(stage: &Stage) -> Value {
+fn spec(stage: &TestCluster) -> Value {
     serde_json::to_value(stage.ingress.as_ref().and_then(|ingress| ingress.spec.clone())).expect("JSON")
 }
 
@@ -23,7 +23,7 @@ fn spec(stage: &Stage) -> Value {
 fn ingress_has_class_and_annotations_of_the_cluster() {
     let mut stage = open(Value::Null);
 
-    stage.settle();
+    stage.reconcile_until_stable();
 
     let backend = json!({"service": {"name": "demo-head-svc", "port": {"number": 8265}}});
     let path = json!({"path": "/", "pathType": "Prefix", "backend": backend});
@@ -40,7 +40,7 @@ fn ingress_has_host_path_and_tls_of_the_options() {
     let tls = json!([{"hosts": ["ray.example.com"], "secretName": "ray"}]);
     let mut stage = open(json!({"host": "ray.example.com", "path": "/ray", "pathType": "Exact", "tls": tls}));
 
-    stage.settle();
+    stage.reconcile_until_stable();
 
     let spec = spec(&stage);
     assert_eq!((&spec["tls"], &spec["rules"][0]["host"]), (&tls, &json!("ray.example.com")));
@@ -51,14 +51,14 @@ fn ingress_has_host_path_and_tls_of_the_options() {
 #[test]
 fn changed_options_update_the_ingress_and_keep_foreign_annotations() {
     let mut stage = open(Value::Null);
-    stage.settle();
+    stage.reconcile_until_stable();
     let ingress = stage.ingress.as_mut().expect("an Ingress");
     ingress.annotations_mut().insert("cert-manager.io/issuer".to_owned(), "ours".to_owned());
 
     stage.edit(|spec| {
         spec.head_group_spec.ingress_options = serde_json::from_value(json!({"host": "b"})).expect("options");
     });
-    stage.settle();
+    stage.reconcile_until_stable();
 
     assert_eq!(spec(&stage)["rules"][0]["host"], "b");
     let ingress = stage.ingress.as_ref().expect("an Ingress");
@@ -68,10 +68,10 @@ fn changed_options_update_the_ingress_and_keep_foreign_annotations() {
 #[test]
 fn ingress_is_deleted_when_it_is_disabled() {
     let mut stage = open(Value::Null);
-    stage.settle();
+    stage.reconcile_until_stable();
 
     stage.edit(|spec| spec.head_group_spec.enable_ingress = Some(false));
-    stage.settle();
+    stage.reconcile_until_stable();
 
     assert_eq!(stage.ingress, None);
 }
@@ -83,11 +83,11 @@ fn ingress_not_owned_by_the_cluster_stays_unchanged() {
     other.metadata.name = Some("demo-head-ingress".to_owned());
     stage.ingress = Some(other.clone());
 
-    let plan = stage.step();
+    let plan = stage.reconcile_once();
     stage.edit(|spec| spec.head_group_spec.enable_ingress = None);
-    stage.settle();
+    stage.reconcile_until_stable();
 
-    assert!(plan.notes.iter().any(|note| note.warning && note.message.contains("is not owned by this RayCluster")));
+    assert!(plan.events.iter().any(|note| note.warning && note.message.contains("is not owned by this RayCluster")));
     assert_eq!(stage.ingress, Some(other));
 }
 
@@ -95,9 +95,9 @@ fn ingress_not_owned_by_the_cluster_stays_unchanged() {
 fn invalid_tls_options_are_reported_with_their_field() {
     let mut stage = open(json!({"tls": [{"hosts": "ray.example.com"}]}));
 
-    let plan = stage.step();
+    let plan = stage.reconcile_once();
 
     assert_eq!(created(&plan, "Ingress"), 0);
     let expected = "spec.headGroupSpec.ingressOptions.tls can't be parsed";
-    assert!(plan.notes.iter().any(|note| note.message.contains(expected)), "{:?}", plan.notes);
+    assert!(plan.events.iter().any(|note| note.message.contains(expected)), "{:?}", plan.events);
 }

@@ -1,26 +1,26 @@
 //! Plans for the states of a cluster, and the objects that they create.
 
-mod access;
+mod autoscaler_rbac;
 mod ingress;
 mod multi_host;
 mod plan;
 mod pods;
 mod scale;
 mod services;
-mod trimming;
+mod surplus_workers;
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 
-use super::fixtures::{Stage, cluster_with_workers};
+use super::fixtures::{TestCluster, cluster_with_workers};
 use sluice_api::ray::RayCluster;
 use sluice_plan::{Plan, Write, WriteOp};
 
 /// Returns a cluster with this many workers and all pods ready.
-fn ready(workers: i32) -> Stage {
-    let mut stage = Stage::new(cluster_with_workers(workers));
-    stage.settle();
-    stage.all_ready();
-    stage.settle();
+fn ready_cluster(workers: i32) -> TestCluster {
+    let mut stage = TestCluster::new(cluster_with_workers(workers));
+    stage.reconcile_until_stable();
+    stage.make_all_ready();
+    stage.reconcile_until_stable();
     stage
 }
 
@@ -38,14 +38,14 @@ fn deleted(plan: &Plan) -> Vec<&str> {
 
 /// Returns the first pod of a group, as created for this cluster.
 fn pod_of(cluster: RayCluster, group: &str) -> Pod {
-    let mut stage = Stage::new(cluster);
-    stage.settle();
-    let name = stage.names(group).into_iter().next().expect("the group has a pod");
+    let mut stage = TestCluster::new(cluster);
+    stage.reconcile_until_stable();
+    let name = stage.pod_names(group).into_iter().next().expect("the group has a pod");
     stage.pods.remove(&name).expect("the pod is there")
 }
 
 /// Returns the container that runs Ray.
-fn ray(pod: &Pod) -> &Container {
+fn ray_container(pod: &Pod) -> &Container {
     pod.spec.as_ref().and_then(|spec| spec.containers.first()).expect("the pod has a container")
 }
 

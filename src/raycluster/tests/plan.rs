@@ -6,9 +6,9 @@ use kube_core::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::super::fixtures::{Stage, changed, cluster, cluster_with_workers, worker};
-use super::super::{Grant, Mark, Placement, pod_groups};
-use super::{created, deleted, ready};
+use super::super::fixtures::{TestCluster, cluster, cluster_with_patch, cluster_with_workers, worker};
+use super::super::{Grant, NodePlacement, PodSetInfo, pod_groups};
+use super::{created, deleted, ready_cluster};
 use sluice_api::condition;
 use sluice_api::kueue::Workload;
 use sluice_plan::{ObjectRef, Plan, WriteOp};
@@ -20,12 +20,12 @@ fn up_to(head: u32, small: u32) -> Grant {
 
 #[test]
 fn new_cluster_gets_head_service_head_and_workers() {
-    let mut stage = Stage::new(cluster_with_workers(3));
+    let mut stage = TestCluster::new(cluster_with_workers(3));
 
-    let plan = stage.step();
+    let plan = stage.reconcile_once();
 
     assert_eq!((created(&plan, "Service"), created(&plan, "Pod")), (1, 4));
-    let reasons: BTreeSet<_> = plan.notes.iter().map(|note| note.reason.as_str()).collect();
+    let reasons: BTreeSet<_> = plan.events.iter().map(|note| note.reason.as_str()).collect();
     assert_eq!(reasons, ["CreatedHeadPod", "CreatedService", "CreatedWorkerPod"].into());
     assert_eq!(stage.condition("RayClusterProvisioned"), Some(("False", "RayClusterPodsProvisioning")));
     assert_eq!(stage.condition("HeadPodReady"), Some(("False", "HeadPodNotFound")));
@@ -33,7 +33,7 @@ fn new_cluster_gets_head_service_head_and_workers() {
 
 #[test]
 fn ready_cluster_reports_ready_and_needs_no_more_writes() {
-    let stage = ready(3);
+    let stage = ready_cluster(3);
 
     let status = stage.cluster.status.clone().expect("a status");
     assert_eq!(status.state.as_deref(), Some("ready"));
@@ -50,11 +50,11 @@ fn ready_cluster_reports_ready_and_needs_no_more_writes() {
 
 #[test]
 fn stale_cache_yields_the_same_pod_names() {
-    let mut stage = Stage::new(cluster_with_workers(5));
+    let mut stage = TestCluster::new(cluster_with_workers(5));
     let names =
         |plan: &Plan| -> BTreeSet<String> { plan.writes.iter().map(|write| write.target.name.clone()).collect() };
     let first = stage.plan();
-    stage.step();
+    stage.reconcile_once();
     stage.pods.pop_last();
 
     let second = stage.plan();
@@ -66,14 +66,14 @@ fn stale_cache_yields_the_same_pod_names() {
 #[case::generation(3, json!({"managedBy": "kueue.x-k8s.io/multikueue"}))]
 #[case::head_only(0, json!({"managedBy": "kueue.x-k8s.io/multikueue", "suspend": true}))]
 fn cluster_managed_by_another_controller_stays_unchanged(#[case] workers: i32, #[case] spec: Value) {
-    let mut cluster = changed(spec);
+    let mut cluster = cluster_with_patch(spec);
     cluster.spec.worker_group_specs = vec![worker("small", workers)];
-    assert_eq!(Stage::new(cluster).plan(), Plan::default());
+    assert_eq!(TestCluster::new(cluster).plan(), Plan::default());
 }
 
 #[test]
 fn terminating_cluster_gets_no_objects() {
-    let mut stage = ready(2);
+    let mut stage = ready_cluster(2);
     stage.pods.clear();
     stage.cluster.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
     assert_eq!(stage.plan(), Plan::default());
@@ -83,33 +83,33 @@ fn terminating_cluster_gets_no_objects() {
 fn cluster_created_suspended_is_suspended_immediately_and_gets_only_its_head_service() {
     let mut cluster = cluster_with_workers(2);
     cluster.spec.suspend = Some(true);
-    let mut stage = Stage::new(cluster);
+    let mut stage = TestCluster::new(cluster);
 
-    let plan = stage.step();
+    let plan = stage.reconcile_once();
 
     assert_eq!((plan.writes.len(), created(&plan, "Service")), (2, 1));
     assert_eq!(stage.condition("RayClusterSuspended"), Some(("True", "RayClusterSuspended")));
     assert_eq!(stage.cluster.status.as_ref().and_then(|status| status.state.as_deref()), Some("suspended"));
-    stage.settle();
+    stage.reconcile_until_stable();
     assert_eq!((stage.pods.len(), stage.plan()), (0, Plan::default()));
 }
 
 #[test]
 fn suspended_cluster_loses_its_pods_after_the_condition_is_written() {
-    let mut stage = ready(2);
+    let mut stage = ready_cluster(2);
     stage.edit(|spec| spec.suspend = Some(true));
 
-    let requested = stage.step();
+    let requested = stage.reconcile_once();
     assert_eq!((requested.writes.len(), deleted(&requested).len()), (1, 0));
     assert_eq!(stage.condition("RayClusterSuspending"), Some(("True", "RayClusterSuspending")));
 
-    let suspending = stage.step();
+    let suspending = stage.reconcile_once();
     assert_eq!(deleted(&suspending).len(), 3);
-    assert_eq!(deleted(&stage.step()).len(), 0, "a pod is deleted once");
+    assert_eq!(deleted(&stage.reconcile_once()).len(), 0, "a pod is deleted once");
     assert_eq!(stage.condition("RayClusterSuspended"), Some(("False", "RayClusterSuspended")));
 
-    stage.pods_gone();
-    stage.settle();
+    stage.remove_terminating_pods();
+    stage.reconcile_until_stable();
     assert_eq!(stage.condition("RayClusterSuspending"), Some(("False", "RayClusterSuspending")));
     assert_eq!(stage.condition("RayClusterSuspended"), Some(("True", "RayClusterSuspended")));
     assert_eq!(stage.condition("RayClusterProvisioned"), Some(("False", "RayClusterPodsProvisioning")));
@@ -118,21 +118,21 @@ fn suspended_cluster_loses_its_pods_after_the_condition_is_written() {
 
 #[test]
 fn b35_started_suspension_is_finished_before_the_cluster_resumes() {
-    let mut stage = ready(2);
+    let mut stage = ready_cluster(2);
     stage.edit(|spec| spec.suspend = Some(true));
-    stage.step();
+    stage.reconcile_once();
     stage.edit(|spec| spec.suspend = Some(false));
 
-    assert_eq!(deleted(&stage.step()).len(), 3);
-    assert_eq!(created(&stage.step(), "Pod"), 0, "not while pods are terminating");
-    stage.pods_gone();
-    stage.settle();
+    assert_eq!(deleted(&stage.reconcile_once()).len(), 3);
+    assert_eq!(created(&stage.reconcile_once(), "Pod"), 0, "not while pods are terminating");
+    stage.remove_terminating_pods();
+    stage.reconcile_until_stable();
 
     assert_eq!(stage.pods.len(), 3);
     assert_eq!(stage.condition("RayClusterSuspended"), Some(("False", "RayClusterSuspended")));
     assert_eq!(stage.condition("RayClusterProvisioned"), Some(("False", "RayClusterPodsProvisioning")));
-    stage.all_ready();
-    stage.settle();
+    stage.make_all_ready();
+    stage.reconcile_until_stable();
     assert_eq!(stage.condition("RayClusterProvisioned"), Some(("True", "AllPodRunningAndReadyFirstTime")));
 }
 
@@ -144,25 +144,25 @@ fn b35_started_suspension_is_finished_before_the_cluster_resumes() {
 #[case::all(up_to(1, 3), 4, 0)]
 #[case::more_than_wanted(up_to(2, 9), 4, 0)]
 fn ungated_pods_do_not_exceed_the_grant(#[case] grant: Grant, #[case] run: usize, #[case] wait: usize) {
-    let mut stage = Stage::new(cluster_with_workers(3));
+    let mut stage = TestCluster::new(cluster_with_workers(3));
     stage.grant = grant;
-    stage.settle();
-    assert_eq!((stage.pods.len() - stage.gated(), stage.gated()), (run, wait));
+    stage.reconcile_until_stable();
+    assert_eq!((stage.pods.len() - stage.gated_pods(), stage.gated_pods()), (run, wait));
     assert_eq!(stage.services.len(), 1, "the head Service exists before any pod runs");
 }
 
 #[test]
 fn ungated_pod_waits_for_writes_to_its_covering_slice_and_cluster() {
-    let mut stage = Stage::new(cluster_with_workers(2));
+    let mut stage = TestCluster::new(cluster_with_workers(2));
     let slice = ObjectRef::of(&Workload::default());
-    (stage.grant, stage.payer) = (up_to(1, 1), Some(slice.clone()));
+    (stage.grant, stage.covering_slice) = (up_to(1, 1), Some(slice.clone()));
 
     let plan = stage.plan();
 
     let pods = plan.writes.iter().filter(|write| write.target.kind == "Pod");
     let blocked_by = pods.map(|write| {
         let WriteOp::Create(pod) = &write.op else { panic!("{write:?} creates no pod") };
-        (pod.pointer("/spec/schedulingGates").is_some(), write.quiet.clone())
+        (pod.pointer("/spec/schedulingGates").is_some(), write.blocked_by.clone())
     });
     let mut blocked_by: Vec<_> = blocked_by.collect();
     blocked_by.sort();
@@ -172,15 +172,16 @@ fn ungated_pod_waits_for_writes_to_its_covering_slice_and_cluster() {
 
 #[test]
 fn ungated_pod_has_pod_set_label_and_placement_and_gated_pod_only_its_shape() {
-    let mut stage = Stage::new(cluster_with_workers(2));
+    let mut stage = TestCluster::new(cluster_with_workers(2));
     stage.grant = up_to(1, 1);
-    let placement = Placement { node_labels: [("pool".to_owned(), "a".to_owned())].into(), ..Placement::default() };
-    let mark = Mark { shape: "s".into(), pod_set: Some("small-s".into()), placement, earlier: 0 };
-    stage.marks.insert("small".into(), mark);
-    stage.settle();
+    let placement =
+        NodePlacement { node_labels: [("pool".to_owned(), "a".to_owned())].into(), ..NodePlacement::default() };
+    let mark = PodSetInfo { shape: "s".into(), pod_set: Some("small-s".into()), placement, earlier_pods: 0 };
+    stage.pod_set_infos.insert("small".into(), mark);
+    stage.reconcile_until_stable();
 
     let mut workers: Vec<_> = stage
-        .names("small")
+        .pod_names("small")
         .iter()
         .map(|name| {
             let pod = &stage.pods[name];
@@ -195,46 +196,46 @@ fn ungated_pod_has_pod_set_label_and_placement_and_gated_pod_only_its_shape() {
 
 #[test]
 fn without_head_and_quota_for_one_workers_are_deleted_but_not_created() {
-    let mut stage = ready(3);
-    let head = stage.names("headgroup")[0].clone();
+    let mut stage = ready_cluster(3);
+    let head = stage.pod_names("headgroup")[0].clone();
     stage.pods.remove(&head);
     stage.grant = up_to(0, 9);
     stage.edit(|spec| spec.worker_group_specs[0].replicas = Some(2));
-    assert_eq!(deleted(&stage.step()).len(), 1);
-    stage.pods_gone();
+    assert_eq!(deleted(&stage.reconcile_once()).len(), 1);
+    stage.remove_terminating_pods();
     stage.edit(|spec| spec.worker_group_specs[0].replicas = Some(5));
     assert_eq!(created(&stage.plan(), "Pod"), 0);
 }
 
 #[test]
 fn partially_preempted_workers_are_deleted_and_recreated_gated() {
-    let mut stage = ready(3);
-    stage.grant = Grant::DownTo([("headgroup".to_owned(), 1), ("small".to_owned(), 1)].into());
-    let before = stage.names("small");
+    let mut stage = ready_cluster(3);
+    stage.grant = Grant::Reclaim([("headgroup".to_owned(), 1), ("small".to_owned(), 1)].into());
+    let before = stage.pod_names("small");
 
-    assert_eq!(deleted(&stage.step()).len(), 2);
+    assert_eq!(deleted(&stage.reconcile_once()).len(), 2);
 
-    stage.pods_gone();
-    stage.settle();
-    assert_eq!((stage.pods.len() - stage.gated(), stage.gated()), (2, 2));
-    assert!(stage.names("small").contains(&before[0]), "the lowest slot stays");
+    stage.remove_terminating_pods();
+    stage.reconcile_until_stable();
+    assert_eq!((stage.pods.len() - stage.gated_pods(), stage.gated_pods()), (2, 2));
+    assert!(stage.pod_names("small").contains(&before[0]), "the lowest slot stays");
 }
 
 #[test]
 fn smaller_grant_deletes_no_pods_and_ungates_none() {
-    let mut stage = ready(3);
+    let mut stage = ready_cluster(3);
     stage.grant = up_to(1, 2);
     stage.edit(|spec| spec.worker_group_specs[0].replicas = Some(4));
-    let plan = stage.step();
+    let plan = stage.reconcile_once();
     assert_eq!((created(&plan, "Pod"), deleted(&plan).len()), (1, 0));
-    assert_eq!(stage.gated(), 1, "the new pod is gated");
+    assert_eq!(stage.gated_pods(), 1, "the new pod is gated");
 }
 
 #[test]
 fn cluster_short_of_quota_reports_the_admitted_pods() {
-    let mut stage = Stage::new(cluster_with_workers(3));
+    let mut stage = TestCluster::new(cluster_with_workers(3));
     stage.grant = up_to(1, 1);
-    stage.settle();
+    stage.reconcile_until_stable();
     let conditions = stage.cluster.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
     let provisioned = condition::get(&conditions, "RayClusterProvisioned").expect("the condition is there");
     assert_eq!(provisioned.message, "0 of 4 Pods are ready; quota is admitted for 2 of them");
@@ -242,17 +243,17 @@ fn cluster_short_of_quota_reports_the_admitted_pods() {
 
 #[test]
 fn terminating_pod_counts_against_quota_and_occupies_its_index() {
-    let mut stage = ready(3);
+    let mut stage = ready_cluster(3);
     stage.grant = up_to(1, 3);
-    let name = stage.names("small")[1].clone();
+    let name = stage.pod_names("small")[1].clone();
     stage.pods.get_mut(&name).expect("a worker").metadata.deletion_timestamp =
         Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time"));
 
-    assert_eq!(created(&stage.step(), "Pod"), 0);
-    stage.pods_gone();
-    stage.settle();
+    assert_eq!(created(&stage.reconcile_once(), "Pod"), 0);
+    stage.remove_terminating_pods();
+    stage.reconcile_until_stable();
 
-    assert_eq!(stage.names("small").len(), 3);
+    assert_eq!(stage.pod_names("small").len(), 3);
     assert!(stage.pods.contains_key(&name), "same index, same name");
 }
 
@@ -261,16 +262,16 @@ fn terminating_pod_counts_against_quota_and_occupies_its_index() {
 #[case::worker_that_succeeded("small", "Succeeded", "DeletedWorkerPod")]
 #[case::head("headgroup", "Failed", "DeletedHeadPod")]
 fn b40_finished_pod_is_deleted_and_then_replaced(#[case] group: &str, #[case] phase: &str, #[case] event: &str) {
-    let mut stage = ready(2);
-    let name = stage.names(group)[0].clone();
+    let mut stage = ready_cluster(2);
+    let name = stage.pod_names(group)[0].clone();
     stage.set_phase(&name, phase);
 
-    let plan = stage.step();
+    let plan = stage.reconcile_once();
 
     assert_eq!((deleted(&plan), created(&plan, "Pod")), (vec![name.as_str()], 0));
-    assert!(plan.notes.iter().any(|note| note.reason == event), "{:?}", plan.notes);
-    stage.pods_gone();
-    stage.settle();
+    assert!(plan.events.iter().any(|note| note.reason == event), "{:?}", plan.events);
+    stage.remove_terminating_pods();
+    stage.reconcile_until_stable();
     assert_eq!(stage.pods.len(), 3);
 }
 
@@ -279,8 +280,8 @@ fn b40_finished_pod_is_deleted_and_then_replaced(#[case] group: &str, #[case] ph
 #[case::restarts_on_failure("OnFailure", 0)]
 #[case::never_restarts("Never", 1)]
 fn b40_pod_with_terminated_ray_is_deleted_only_if_it_never_restarts(#[case] policy: &str, #[case] expected: usize) {
-    let mut stage = ready(1);
-    let name = stage.names("small")[0].clone();
+    let mut stage = ready_cluster(1);
+    let name = stage.pod_names("small")[0].clone();
     let pod = stage.pods.get_mut(&name).expect("a worker");
     pod.spec.get_or_insert_default().restart_policy = Some(policy.to_owned());
     let status = json!({"phase": "Running", "containerStatuses": [
@@ -293,13 +294,13 @@ fn b40_pod_with_terminated_ray_is_deleted_only_if_it_never_restarts(#[case] poli
 
 #[test]
 fn invalid_spec_is_reported_and_leaves_running_pods_unchanged() {
-    let mut stage = ready(2);
+    let mut stage = ready_cluster(2);
     stage.edit(|spec| spec.worker_group_specs[0].min_replicas = Some(101));
 
-    let plan = stage.step();
+    let plan = stage.reconcile_once();
 
     assert!(deleted(&plan).is_empty() && created(&plan, "Pod") == 0);
-    let note = plan.notes.first().expect("a warning");
+    let note = plan.events.first().expect("a warning");
     assert!(
         note.warning && note.reason == "InvalidRayClusterSpec" && note.message.contains("minReplicas: 101"),
         "{note:?}"
@@ -309,37 +310,37 @@ fn invalid_spec_is_reported_and_leaves_running_pods_unchanged() {
     assert!(stage.plan().writes.is_empty());
 
     stage.edit(|spec| spec.worker_group_specs[0].min_replicas = Some(1));
-    stage.settle();
+    stage.reconcile_until_stable();
     assert_eq!(stage.condition("sluice.dev/SpecRejected"), None);
 }
 
 #[test]
 fn cluster_with_invalid_spec_can_be_suspended() {
-    let mut stage = ready(2);
+    let mut stage = ready_cluster(2);
     stage.edit(|spec| {
         spec.worker_group_specs[0].min_replicas = Some(101);
         spec.suspend = Some(true);
     });
-    stage.step();
-    assert_eq!(deleted(&stage.step()).len(), 3);
+    stage.reconcile_once();
+    assert_eq!(deleted(&stage.reconcile_once()).len(), 3);
 }
 
 #[test]
 fn unsupported_field_is_reported_in_a_condition() {
-    let mut stage = Stage::new(changed(json!({"historyServerOptions": {}})));
-    stage.settle();
+    let mut stage = TestCluster::new(cluster_with_patch(json!({"historyServerOptions": {}})));
+    stage.reconcile_until_stable();
     assert_eq!(stage.condition("sluice.dev/Unsupported"), Some(("True", "UnsupportedFields")));
     stage.edit(|spec| spec.history_server_options = None);
-    stage.settle();
+    stage.reconcile_until_stable();
     assert_eq!(stage.condition("sluice.dev/Unsupported"), None);
 }
 
 #[test]
 fn observed_generation_is_updated_even_if_nothing_else_changes() {
-    let mut stage = ready(1);
+    let mut stage = ready_cluster(1);
     let before = stage.cluster.status.clone().expect("a status");
     stage.edit(|spec| spec.head_service_annotations = Some([("a".to_owned(), "b".to_owned())].into()));
-    stage.settle();
+    stage.reconcile_until_stable();
     let after = stage.cluster.status.clone().expect("a status");
     assert_eq!(after.observed_generation, Some(2));
     assert_eq!(after.state_transition_times, before.state_transition_times);
@@ -348,12 +349,12 @@ fn observed_generation_is_updated_even_if_nothing_else_changes() {
 
 #[test]
 fn desired_resources_are_the_requests_of_all_pods() {
-    let mut cluster = changed(json!({"enableInTreeAutoscaling": true}));
+    let mut cluster = cluster_with_patch(json!({"enableInTreeAutoscaling": true}));
     let mut gpus = worker("gpus", 2);
     gpus.template.0["spec"]["containers"][0]["resources"]["limits"] = json!({"nvidia.com/gpu": 4});
     cluster.spec.worker_group_specs = vec![gpus];
-    let mut stage = Stage::new(cluster);
-    stage.settle();
+    let mut stage = TestCluster::new(cluster);
+    stage.reconcile_until_stable();
 
     let mut milli_cpu = 0;
     for pod in stage.pods.values() {
@@ -370,15 +371,15 @@ fn desired_resources_are_the_requests_of_all_pods() {
 
 #[test]
 fn created_pods_match_the_pod_groups_that_the_queue_accounts_for() {
-    let mut stage = Stage::new(changed(json!({
+    let mut stage = TestCluster::new(cluster_with_patch(json!({
         "enableInTreeAutoscaling": true,
         "workerGroupSpecs": [worker("small", 2), {"groupName": "wide", "replicas": 2, "numOfHosts": 3,
             "template": worker("wide", 0).template}],
     })));
     let groups = pod_groups(&stage.cluster).expect("the spec is valid");
-    stage.settle();
+    stage.reconcile_until_stable();
     for group in groups {
-        let names = stage.names(&group.name);
+        let names = stage.pod_names(&group.name);
         assert_eq!(names.len(), group.count as usize, "{}", group.name);
         assert!(names.iter().all(|name| stage.pods[name].spec == group.template.spec), "{}", group.name);
     }
@@ -386,7 +387,7 @@ fn created_pods_match_the_pod_groups_that_the_queue_accounts_for() {
 
 #[test]
 fn pods_of_an_earlier_cluster_of_the_same_name_are_ignored() {
-    let mut stage = ready(1);
+    let mut stage = ready_cluster(1);
     let old = stage.pods.clone();
     stage.cluster.metadata.uid = Some("uid-2".to_owned());
     stage.cluster.status = None;
@@ -400,35 +401,35 @@ fn large_group_is_created_in_batches() {
     let mut cluster = cluster();
     cluster.spec.worker_group_specs = vec![worker("small", i32::MAX)];
     cluster.spec.worker_group_specs[0].max_replicas = None;
-    let mut stage = Stage::new(cluster);
-    assert_eq!(created(&stage.step(), "Pod"), 201);
-    assert_eq!(created(&stage.step(), "Pod"), 200);
+    let mut stage = TestCluster::new(cluster);
+    assert_eq!(created(&stage.reconcile_once(), "Pod"), 201);
+    assert_eq!(created(&stage.reconcile_once(), "Pod"), 200);
 }
 
 #[test]
 fn head_with_disabled_restart_is_not_recreated() {
-    let mut stage = ready(1);
+    let mut stage = ready_cluster(1);
     let annotation = ("ray.io/disable-provisioned-head-restart".to_owned(), "true".to_owned());
     stage.cluster.metadata.annotations = Some([annotation].into());
-    let head = stage.names("headgroup")[0].clone();
+    let head = stage.pod_names("headgroup")[0].clone();
     stage.pods.remove(&head);
     assert_eq!(created(&stage.plan(), "Pod"), 0);
 }
 
 #[test]
 fn multiple_heads_are_reported_and_none_is_deleted() {
-    let mut stage = ready(0);
+    let mut stage = ready_cluster(0);
     let mut second = stage.pods.values().next().expect("a head").clone();
     second.metadata.name = Some("demo-head-zzzzz".to_owned());
     stage.pods.insert("demo-head-zzzzz".to_owned(), second);
     let plan = stage.plan();
-    assert!(deleted(&plan).is_empty() && plan.notes.iter().any(|note| note.reason == "MultipleHeadPods"));
+    assert!(deleted(&plan).is_empty() && plan.events.iter().any(|note| note.reason == "MultipleHeadPods"));
 }
 
 #[test]
 fn replica_failure_stays_until_no_pod_is_left_to_create() {
     // Given a restarted operator, and a cluster with the condition ReplicaFailure,
-    let mut stage = Stage::new(cluster());
+    let mut stage = TestCluster::new(cluster());
     let failure = json!({
         "type": "ReplicaFailure", "status": "True", "reason": "FailedCreateHeadPod", "message": "exceeded quota",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -436,8 +437,8 @@ fn replica_failure_stays_until_no_pod_is_left_to_create() {
     stage.cluster.status = serde_json::from_value(json!({"conditions": [failure]})).expect("a status");
 
     // then the condition stays while a pod has to be created, and is removed afterwards.
-    stage.step();
+    stage.reconcile_once();
     assert_eq!(stage.condition("ReplicaFailure"), Some(("True", "FailedCreateHeadPod")));
-    stage.settle();
+    stage.reconcile_until_stable();
     assert_eq!(stage.condition("ReplicaFailure"), None);
 }

@@ -4,8 +4,8 @@ use kube_core::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::super::fixtures::{Stage, changed, cluster_with_workers, worker};
-use super::{pod_of, ray, value, variable};
+use super::super::fixtures::{TestCluster, cluster_with_patch, cluster_with_workers, worker};
+use super::{pod_of, ray_container, value, variable};
 use sluice_api::ray::RayCluster;
 use sluice_plan::WriteOp;
 
@@ -28,9 +28,9 @@ fn head_starts_ray_with_the_resources_of_its_container() {
     let pod = pod_of(cluster_with_workers(0), "headgroup");
     let line = "ray start --head --block --dashboard-agent-listen-port=52365 --dashboard-host=0.0.0.0 \
                 --memory=2147483648 --metrics-export-port=8080 --num-cpus=1";
-    assert_eq!(ray(&pod).command.as_deref(), Some(&["/bin/bash", "-c", "--"].map(str::to_owned)[..]));
-    assert_eq!(ray(&pod).args, Some(vec![format!("{ULIMIT}{line}")]));
-    assert_eq!(value(ray(&pod), "KUBERAY_GEN_RAY_START_CMD"), Some(line));
+    assert_eq!(ray_container(&pod).command.as_deref(), Some(&["/bin/bash", "-c", "--"].map(str::to_owned)[..]));
+    assert_eq!(ray_container(&pod).args, Some(vec![format!("{ULIMIT}{line}")]));
+    assert_eq!(value(ray_container(&pod), "KUBERAY_GEN_RAY_START_CMD"), Some(line));
 }
 
 #[test]
@@ -40,10 +40,10 @@ fn worker_has_the_head_address_and_waits_for_the_head() {
     let line = format!(
         "ray start --address={head}:6379 --block --dashboard-agent-listen-port=52365 --metrics-export-port=8080 --num-cpus=1"
     );
-    assert_eq!(ray(&pod).args, Some(vec![format!("{ULIMIT}{line}")]), "half a CPU is rounded up");
-    assert_eq!(value(ray(&pod), "FQ_RAY_IP"), Some(head));
-    assert_eq!(value(ray(&pod), "RAY_IP"), Some("demo-head-svc"));
-    assert_eq!(value(ray(&pod), "RAY_ADDRESS"), Some(&*format!("{head}:6379")));
+    assert_eq!(ray_container(&pod).args, Some(vec![format!("{ULIMIT}{line}")]), "half a CPU is rounded up");
+    assert_eq!(value(ray_container(&pod), "FQ_RAY_IP"), Some(head));
+    assert_eq!(value(ray_container(&pod), "RAY_IP"), Some("demo-head-svc"));
+    assert_eq!(value(ray_container(&pod), "RAY_ADDRESS"), Some(&*format!("{head}:6379")));
     let waiters = pod.spec.as_ref().and_then(|spec| spec.init_containers.clone()).unwrap_or_default();
     assert_eq!(waiters.len(), 1);
     assert_eq!(
@@ -58,18 +58,18 @@ fn worker_has_the_head_address_and_waits_for_the_head() {
 #[case::head("headgroup", Some("127.0.0.1:6380"))]
 #[case::worker("small", Some("demo-head-svc.default.svc.cluster.local:6380"))]
 fn custom_gcs_port_is_set_on_head_and_workers(#[case] group: &str, #[case] address: Option<&str>) {
-    let mut cluster = changed(json!({"headGroupSpec": {"rayStartParams": {"port": "6380"}}}));
+    let mut cluster = cluster_with_patch(json!({"headGroupSpec": {"rayStartParams": {"port": "6380"}}}));
     cluster.spec.worker_group_specs = vec![worker("small", 1)];
     let pod = pod_of(cluster, group);
-    assert_eq!(value(ray(&pod), "RAY_ADDRESS"), address);
-    assert_eq!(value(ray(&pod), "RAY_PORT"), Some("6380"));
+    assert_eq!(value(ray_container(&pod), "RAY_ADDRESS"), address);
+    assert_eq!(value(ray_container(&pod), "RAY_PORT"), Some("6380"));
 }
 
 #[test]
 fn pod_gets_cluster_group_and_name_from_the_downward_api() {
     let pod = pod_of(cluster_with_workers(1), "small");
     let field = |name: &str| {
-        let source = variable(ray(&pod), name)?.value_from.as_ref()?;
+        let source = variable(ray_container(&pod), name)?.value_from.as_ref()?;
         Some(source.field_ref.as_ref()?.field_path.clone())
     };
     assert_eq!(field("RAY_CLUSTER_NAME").as_deref(), Some("metadata.labels['ray.io/cluster']"));
@@ -81,11 +81,12 @@ fn pod_gets_cluster_group_and_name_from_the_downward_api() {
 #[test]
 fn user_environment_takes_precedence() {
     let env = json!([{"name": "RAY_ADDRESS", "value": "elsewhere"}, {"name": "A", "value": "b"}]);
-    let cluster =
-        changed(json!({"headGroupSpec": {"template": {"spec": {"containers": [{"name": "h", "env": env}]}}}}));
+    let cluster = cluster_with_patch(
+        json!({"headGroupSpec": {"template": {"spec": {"containers": [{"name": "h", "env": env}]}}}}),
+    );
     let pod = pod_of(cluster, "headgroup");
-    assert_eq!(value(ray(&pod), "RAY_ADDRESS"), Some("elsewhere"));
-    assert_eq!(value(ray(&pod), "A"), Some("b"));
+    assert_eq!(value(ray_container(&pod), "RAY_ADDRESS"), Some("elsewhere"));
+    assert_eq!(value(ray_container(&pod), "A"), Some("b"));
 }
 
 #[test]
@@ -120,7 +121,7 @@ fn users_can_override_labels_except_those_that_select_pods() {
     });
     assert_eq!(serde_json::to_value(pod.labels()).ok(), Some(expected));
     assert_eq!(pod.annotations().get("note").map(String::as_str), Some("kept"));
-    assert!(ray(&pod).args.iter().flatten().any(|line| line.contains(" --labels=team=b ")));
+    assert!(ray_container(&pod).args.iter().flatten().any(|line| line.contains(" --labels=team=b ")));
 }
 
 #[rstest]
@@ -135,7 +136,7 @@ fn only_pods_of_a_ray_service_have_the_serve_label(
     let cluster = cluster_with_workers(1);
     let pod = pod_of(if serves { of_service(cluster) } else { cluster }, group);
     assert_eq!(pod.labels().get("ray.io/serve").map(String::as_str), expected);
-    let timeout = value(ray(&pod), "RAY_gcs_server_request_timeout_seconds");
+    let timeout = value(ray_container(&pod), "RAY_gcs_server_request_timeout_seconds");
     assert_eq!(timeout, serves.then_some("5"));
 }
 
@@ -152,7 +153,7 @@ fn probes_match_the_ray_version(
     #[case] command: Option<&str>,
 ) {
     let pod = pod_of(with_version(version), group);
-    for probe in [&ray(&pod).liveness_probe, &ray(&pod).readiness_probe] {
+    for probe in [&ray_container(&pod).liveness_probe, &ray_container(&pod).readiness_probe] {
         let probe = serde_json::to_value(probe).expect("a probe is JSON");
         assert_eq!(probe.pointer("/httpGet/port").and_then(Value::as_i64), port.map(i64::from));
         let script = probe.pointer("/exec/command/2").and_then(Value::as_str);
@@ -164,12 +165,12 @@ fn probes_match_the_ray_version(
 #[test]
 fn ray_service_worker_is_ready_only_while_its_proxy_responds() {
     let pod = pod_of(of_service(with_version("2.53.0")), "small");
-    let readiness = ray(&pod).readiness_probe.clone().expect("a probe");
+    let readiness = ray_container(&pod).readiness_probe.clone().expect("a probe");
     let script = readiness.exec.and_then(|exec| exec.command).unwrap_or_default().pop().unwrap_or_default();
     assert!(script.contains("localhost:52365/api/local_raylet_healthz"), "{script}");
     assert!(script.contains("localhost:8000/-/healthz"), "{script}");
     assert_eq!((readiness.http_get, readiness.failure_threshold), (None, Some(1)));
-    assert!(ray(&pod).liveness_probe.as_ref().is_some_and(|probe| probe.http_get.is_some()));
+    assert!(ray_container(&pod).liveness_probe.as_ref().is_some_and(|probe| probe.http_get.is_some()));
 }
 
 #[test]
@@ -178,7 +179,7 @@ fn user_probes_take_precedence() {
     cluster.spec.worker_group_specs[0].template.0["spec"]["containers"][0]["readinessProbe"] =
         json!({"tcpSocket": {"port": 1}});
     let pod = pod_of(of_service(cluster), "small");
-    let readiness = serde_json::to_value(&ray(&pod).readiness_probe).expect("a probe is JSON");
+    let readiness = serde_json::to_value(&ray_container(&pod).readiness_probe).expect("a probe is JSON");
     assert_eq!(readiness, json!({"tcpSocket": {"port": 1}}));
 }
 
@@ -206,14 +207,14 @@ fn terminating_ray_service_worker_keeps_serving_for_a_few_seconds(
     template.as_object_mut().expect("a spec").extend(spec.as_object().cloned().expect("fields"));
     template["containers"][0]["lifecycle"] = lifecycle;
     let pod = pod_of(of_service(cluster), "small");
-    assert_eq!(serde_json::to_value(&ray(&pod).lifecycle).expect("a lifecycle is JSON"), expected);
+    assert_eq!(serde_json::to_value(&ray_container(&pod).lifecycle).expect("a lifecycle is JSON"), expected);
 }
 
 #[rstest]
 #[case::head_of_a_service(of_service(cluster_with_workers(1)), "headgroup")]
 #[case::worker_without_requests(cluster_with_workers(1), "small")]
 fn pod_without_requests_has_no_pre_stop_hook(#[case] cluster: RayCluster, #[case] group: &str) {
-    assert_eq!(ray(&pod_of(cluster, group)).lifecycle, None);
+    assert_eq!(ray_container(&pod_of(cluster, group)).lifecycle, None);
 }
 
 #[rstest]
@@ -228,7 +229,7 @@ fn shared_memory_is_sized_by_memory(
 ) {
     let container = json!({"name": "h", "resources": resources});
     let pod = pod_of(
-        changed(
+        cluster_with_patch(
             json!({"headGroupSpec": {"rayStartParams": params, "template": {"spec": {"containers": [container]}}}}),
         ),
         "headgroup",
@@ -246,30 +247,33 @@ fn shared_memory_is_sized_by_memory(
 fn annotation_keeps_the_user_command(#[case] on_cluster: bool) {
     let annotations = json!({"ray.io/overwrite-container-cmd": "true"});
     let container = json!({"name": "h", "command": ["sleep", "inf"]});
-    let mut cluster = changed(json!({"headGroupSpec": {"template": {"spec": {"containers": [container]}}}}));
+    let mut cluster = cluster_with_patch(json!({"headGroupSpec": {"template": {"spec": {"containers": [container]}}}}));
     if on_cluster {
         cluster.metadata.annotations = serde_json::from_value(annotations).ok();
     } else {
         cluster.spec.head_group_spec.template.0["metadata"] = json!({"annotations": annotations});
     }
     let pod = pod_of(cluster, "headgroup");
-    assert_eq!(ray(&pod).command, Some(vec!["sleep".to_owned(), "inf".to_owned()]));
-    assert_eq!(ray(&pod).args, None);
-    assert!(value(ray(&pod), "KUBERAY_GEN_RAY_START_CMD").is_some_and(|line| line.starts_with("ray start --head")));
+    assert_eq!(ray_container(&pod).command, Some(vec!["sleep".to_owned(), "inf".to_owned()]));
+    assert_eq!(ray_container(&pod).args, None);
+    assert!(
+        value(ray_container(&pod), "KUBERAY_GEN_RAY_START_CMD")
+            .is_some_and(|line| line.starts_with("ray start --head"))
+    );
 }
 
 #[test]
 fn group_resources_override_container_resources() {
     let resources = json!({"CPU": "8", "memory": "1Gi", "GPU": "2", "Custom": "1.5"});
-    let pod = pod_of(changed(json!({"headGroupSpec": {"resources": resources}})), "headgroup");
-    let line = value(ray(&pod), "KUBERAY_GEN_RAY_START_CMD").expect("the line is there");
+    let pod = pod_of(cluster_with_patch(json!({"headGroupSpec": {"resources": resources}})), "headgroup");
+    let line = value(ray_container(&pod), "KUBERAY_GEN_RAY_START_CMD").expect("the line is there");
     for flag in ["--num-cpus=8", "--memory=1073741824", "--num-gpus=2", "--resources='{\"Custom\":1.5}'"] {
         assert!(line.contains(flag), "{line}");
     }
 }
 
 fn autoscaling(options: Value) -> RayCluster {
-    let mut cluster = changed(json!({"enableInTreeAutoscaling": true, "autoscalerOptions": options}));
+    let mut cluster = cluster_with_patch(json!({"enableInTreeAutoscaling": true, "autoscalerOptions": options}));
     cluster.spec.worker_group_specs = vec![worker("small", 1)];
     cluster
 }
@@ -314,7 +318,7 @@ fn autoscaler_v2_sets_restart_policy_never(
     let cluster = autoscaling(json!({"version": version}));
     let head = pod_of(cluster.clone(), "headgroup");
     let worker = pod_of(cluster, "small");
-    assert_eq!(value(ray(&head), "RAY_enable_autoscaler_v2"), variable);
+    assert_eq!(value(ray_container(&head), "RAY_enable_autoscaler_v2"), variable);
     for pod in [head, worker] {
         assert_eq!(pod.spec.and_then(|spec| spec.restart_policy).as_deref(), policy);
     }
@@ -327,7 +331,7 @@ fn unknown_fields_of_the_template_reach_the_pod() {
     template["spec"]["newSchedulingField"] = json!({"a": 1});
     template["spec"]["containers"][0]["newContainerField"] = json!("x");
     template["spec"]["containers"][0]["env"] = json!([{"name": "A", "value": "b", "newEnvField": true}]);
-    let plan = Stage::new(cluster).plan();
+    let plan = TestCluster::new(cluster).plan();
     let pod = plan.writes.iter().find(|write| write.target.name.starts_with("demo-small")).expect("a worker");
     let WriteOp::Create(pod) = &pod.op else { panic!("not a creation") };
     assert_eq!(pod["spec"]["newSchedulingField"], json!({"a": 1}));

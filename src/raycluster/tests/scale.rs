@@ -9,8 +9,8 @@ use serde_json::json;
 
 use super::super::fixtures::cluster_with_workers;
 use super::super::groups::{PodGroup, pod_groups};
-use super::super::pod_builder::{self, Slot};
-use super::super::scale::{Situation, decide};
+use super::super::pod_builder::{self, PodIndex};
+use super::super::scale::{GroupState, decide};
 use sluice_api::kueue::scheduling_gate;
 use sluice_api::ray::RayCluster;
 
@@ -22,7 +22,7 @@ fn is_requested(pod: &Pod) -> bool {
 /// Returns a pod in the state of its letter: `r`eady, `p`ending, `f`ailed, `t`erminating, `g`ated
 /// or requested (`A`).
 fn pod(cluster: &RayCluster, group: &PodGroup, slot: u32, letter: char) -> Pod {
-    let mut pod = pod_builder::build(cluster, group, Slot { replica: slot, host: 0 }, 0);
+    let mut pod = pod_builder::build_pod(cluster, group, PodIndex { replica: slot, host: 0 }, 0);
     let (phase, ready) = match letter {
         'r' | 't' => ("Running", "True"),
         'p' | 'g' => ("Pending", "False"),
@@ -34,7 +34,7 @@ fn pod(cluster: &RayCluster, group: &PodGroup, slot: u32, letter: char) -> Pod {
     if !phase.is_empty() {
         pod.status = serde_json::from_value(status).expect("a pod status");
     }
-    scheduling_gate::set(pod.spec.get_or_insert_default(), letter == 'g');
+    scheduling_gate::set_gated(pod.spec.get_or_insert_default(), letter == 'g');
     if letter == 't' {
         pod.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time"));
     }
@@ -71,7 +71,7 @@ fn group_is_scaled_to_the_desired_pods_within_the_grant(
     #[case] delete: &[u32],
     #[case] create: &[u32],
 ) {
-    let scene = Scene::of(wanted, pods);
+    let scene = GroupFixture::of(wanted, pods);
     assert_eq!(scene.decide(granted, &[], true), (delete.to_vec(), create.to_vec()));
 }
 
@@ -87,7 +87,7 @@ fn pods_beyond_the_grant_are_gated(
     #[case] run: &[u32],
     #[case] gated: &[u32],
 ) {
-    let scene = Scene::of(wanted, pods);
+    let scene = GroupFixture::of(wanted, pods);
     assert_eq!(scene.decide(granted, &[], true).1, run);
     assert_eq!(scene.gated(granted), gated);
 }
@@ -106,7 +106,7 @@ fn pods_of_an_earlier_template_keep_running_and_are_counted_separately(
     #[case] run: &[u32],
     #[case] gated: &[u32],
 ) {
-    let mut scene = Scene::of(wanted, &pods.to_lowercase());
+    let mut scene = GroupFixture::of(wanted, &pods.to_lowercase());
     for (pod, letter) in scene.pods.iter_mut().zip(pods.chars()) {
         let shape = if letter.is_uppercase() { "before" } else { "now" };
         pod.labels_mut().insert("sluice.dev/shape".to_owned(), shape.to_owned());
@@ -117,7 +117,7 @@ fn pods_of_an_earlier_template_keep_running_and_are_counted_separately(
 
 #[test]
 fn gated_surplus_pods_are_deleted_first() {
-    assert_eq!(Scene::of(2, "rgpr").decide(9, &[], true), (vec![1, 2], vec![]));
+    assert_eq!(GroupFixture::of(2, "rgpr").decide(9, &[], true), (vec![1, 2], vec![]));
 }
 
 #[rstest]
@@ -132,24 +132,24 @@ fn with_an_autoscaler_only_named_or_failed_pods_are_deleted(
     #[case] delete: &[u32],
     #[case] create: &[u32],
 ) {
-    let scene = Scene::of(wanted, pods);
+    let scene = GroupFixture::of(wanted, pods);
     assert_eq!(scene.decide(9, named, false), (delete.to_vec(), create.to_vec()));
 }
 
 #[test]
 fn named_surplus_pods_are_deleted_first() {
-    assert_eq!(Scene::of(2, "rrr").decide(9, &[0], true), (vec![0], vec![]));
-    assert_eq!(Scene::of(1, "rrr").decide(9, &[0], true), (vec![0, 2], vec![]));
+    assert_eq!(GroupFixture::of(2, "rrr").decide(9, &[0], true), (vec![0], vec![]));
+    assert_eq!(GroupFixture::of(1, "rrr").decide(9, &[0], true), (vec![0, 2], vec![]));
 }
 
 /// Group and its existing or requested pods.
-struct Scene {
+struct GroupFixture {
     cluster: RayCluster,
     group: PodGroup,
     pods: Vec<Pod>,
 }
 
-impl Scene {
+impl GroupFixture {
     fn of(wanted: i32, letters: &str) -> Self {
         let cluster = cluster_with_workers(wanted);
         let group = pod_groups(&cluster).expect("the spec is valid").pop().expect("there are workers");
@@ -171,25 +171,26 @@ impl Scene {
     }
 
     fn change(&self, granted: u32, named: &[u32], trims: bool) -> (Vec<u32>, Vec<(u32, bool)>) {
-        let name = |slot: &u32| pod_builder::name(&self.cluster, &self.group, Slot { replica: *slot, host: 0 }, 0);
+        let name =
+            |slot: &u32| pod_builder::pod_name(&self.cluster, &self.group, PodIndex { replica: *slot, host: 0 }, 0);
         let existing = self.pods.iter().filter(|pod| !is_requested(pod));
         let names: BTreeSet<String> = existing.map(ResourceExt::name_any).collect();
         let to_delete: Vec<String> = named.iter().map(name).collect();
-        let change = decide(&Situation {
+        let change = decide(&GroupState {
             cluster: &self.cluster,
             group: &self.group,
             pods: self.pods.iter().filter(|pod| !is_requested(pod)).collect(),
-            arriving: self.pods.iter().filter(|pod| is_requested(pod)).collect(),
-            names: &names,
-            to_delete: &to_delete,
+            expected_pods: self.pods.iter().filter(|pod| is_requested(pod)).collect(),
+            pod_names: &names,
+            workers_to_delete: &to_delete,
             granted,
-            takes_back: false,
+            reclaims_surplus: false,
             shape: Some("now"),
-            trims,
+            deletes_surplus: trims,
             now: "2026-01-01T00:00:00Z".parse().expect("a time"),
         });
         let slot = |pod: &Pod| pod.labels()["ray.io/worker-group-replica-index"].parse().expect("a number");
         let delete = change.delete.iter().map(|(pod, _)| slot(pod)).collect();
-        (delete, change.create.iter().map(|new| (new.slot.replica, new.gated)).collect())
+        (delete, change.create.iter().map(|new| (new.index.replica, new.gated)).collect())
     }
 }

@@ -7,13 +7,13 @@ use kube_core::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::super::fixtures::{Stage, changed};
+use super::super::fixtures::{TestCluster, cluster_with_patch};
 use super::super::services::head_ports;
 use sluice_api::ray::names::SERVE_SERVICE_ANNOTATION;
 
 fn head_service(spec: Value) -> Service {
-    let mut stage = Stage::new(changed(spec));
-    stage.settle();
+    let mut stage = TestCluster::new(cluster_with_patch(spec));
+    stage.reconcile_until_stable();
     let mut services = stage.services.into_values();
     let service = services.next().expect("there is a Service");
     assert_eq!(services.next(), None);
@@ -38,7 +38,7 @@ fn head_service_is_headless_and_publishes_an_unready_head() {
     assert_eq!(names, ["client", "dashboard", "gcs-server", "metrics", "serve"]);
 }
 
-fn selects_head(stage: &Stage) -> bool {
+fn selects_head(stage: &TestCluster) -> bool {
     let service = stage.services.values().next().expect("a Service");
     let selector = service.spec.clone().and_then(|spec| spec.selector).expect("a selector");
     let head = stage.pods.values().next().expect("a head");
@@ -49,16 +49,17 @@ fn selects_head(stage: &Stage) -> bool {
 #[case::labels_of_the_template(json!({"template": {"metadata": {"labels": {"ray.io/identifier": "me", "app.kubernetes.io/name": "mine"}}}}))]
 #[case::labels_of_the_group(json!({"labels": {"ray.io/identifier": "me", "app.kubernetes.io/name": "mine"}}))]
 fn head_service_selects_a_head_with_user_labels(#[case] head: Value) {
-    let mut stage = Stage::new(changed(json!({"headGroupSpec": head})));
-    stage.settle();
+    let mut stage = TestCluster::new(cluster_with_patch(json!({"headGroupSpec": head})));
+    stage.reconcile_until_stable();
     assert!(selects_head(&stage));
 }
 
 #[test]
 fn kuberay_head_service_that_selects_no_head_is_repaired() {
     // Given a head Service created by KubeRay for a head with user labels,
-    let mut stage = Stage::new(changed(json!({"headGroupSpec": {"labels": {"ray.io/identifier": "me"}}})));
-    stage.settle();
+    let mut stage =
+        TestCluster::new(cluster_with_patch(json!({"headGroupSpec": {"labels": {"ray.io/identifier": "me"}}})));
+    stage.reconcile_until_stable();
     let service = stage.services.values_mut().next().expect("a Service");
     let selector = service.spec.as_mut().and_then(|spec| spec.selector.as_mut()).expect("a selector");
     selector.insert("ray.io/identifier".into(), "demo-head".into());
@@ -66,7 +67,7 @@ fn kuberay_head_service_that_selects_no_head_is_repaired() {
 
     // when Sluice reconciles the cluster, then its Service selects the head. A custom selector
     // stays unchanged.
-    stage.settle();
+    stage.reconcile_until_stable();
     assert!(selects_head(&stage));
     let service = stage.services.values_mut().next().expect("a Service");
     service.spec.as_mut().expect("a spec").selector = Some(BTreeMap::from([("x".to_owned(), "y".to_owned())]));
@@ -105,18 +106,18 @@ fn user_provided_head_service_keeps_name_and_ports_but_not_its_selector() {
 #[case::metrics(json!([{"name": "metrics", "containerPort": 9000}]), &[("metrics", 9000)])]
 fn head_ports_are_those_of_its_container(#[case] ports: Value, #[case] expected: &[(&str, i32)]) {
     let container = json!({"name": "h", "ports": ports});
-    let cluster = changed(json!({"headGroupSpec": {"template": {"spec": {"containers": [container]}}}}));
+    let cluster = cluster_with_patch(json!({"headGroupSpec": {"template": {"spec": {"containers": [container]}}}}));
     let expected: BTreeMap<String, i32> = expected.iter().map(|(name, port)| ((*name).to_owned(), *port)).collect();
     assert_eq!(head_ports(&cluster), expected);
 }
 
 /// Returns a cluster that serves without a RayService.
-fn serving(annotation: &str, ports: Value) -> Stage {
+fn serving(annotation: &str, ports: Value) -> TestCluster {
     let container = json!({"name": "h", "ports": ports});
-    let mut cluster = changed(json!({"headGroupSpec": {"template": {"spec": {"containers": [container]}}}}));
+    let mut cluster = cluster_with_patch(json!({"headGroupSpec": {"template": {"spec": {"containers": [container]}}}}));
     cluster.annotations_mut().insert(SERVE_SERVICE_ANNOTATION.to_owned(), annotation.to_owned());
-    let mut stage = Stage::new(cluster);
-    stage.settle();
+    let mut stage = TestCluster::new(cluster);
+    stage.reconcile_until_stable();
     stage
 }
 
@@ -145,7 +146,7 @@ fn cluster_has_no_serve_service(#[case] annotation: &str, #[case] ports: Value, 
     let stage = serving(annotation, ports);
 
     assert_eq!(stage.services.keys().collect::<Vec<_>>(), ["demo-head-svc"]);
-    let notes = stage.plan().notes;
+    let notes = stage.plan().events;
     assert_eq!(notes.len(), usize::from(error.is_some()), "{notes:?}");
     assert!(notes.iter().all(|note| error.is_some_and(|error| note.message.contains(error))), "{notes:?}");
 }

@@ -1,14 +1,14 @@
 //! Converts a share of capacity into Serve replicas and worker pods, and running replicas into a
 //! share of the traffic.
 
-use super::machine::{Percent, WHOLE};
+use super::state_machine::{FULL, Percent};
 use sluice_plan::{Deployment, ServeStatus};
 
 /// Returns how many replicas Serve runs at this capacity, in percent, of a deployment with `full`
 /// replicas at full capacity
 /// (ray-project/ray `python/ray/serve/_private/utils.py`, `get_capacity_adjusted_num_replicas`, as
 /// of Ray 2.53).
-pub(super) fn replicas(full: u32, capacity: Percent) -> u32 {
+pub(super) fn replicas_at_capacity(full: u32, capacity: Percent) -> u32 {
     if full == 0 || capacity == 0 {
         return 0;
     }
@@ -20,12 +20,12 @@ pub(super) fn replicas(full: u32, capacity: Percent) -> u32 {
 /// percent. `deployments` are the replicas of each deployment at full capacity, assumed to be
 /// spread evenly over the group. A Serve replica needs its part of the group whole, so counts are
 /// rounded up.
-pub(super) fn workers(full: u32, deployments: &[u32], capacity: Percent) -> u32 {
-    if capacity >= WHOLE {
+pub(super) fn workers_at_capacity(full: u32, deployments: &[u32], capacity: Percent) -> u32 {
+    if capacity >= FULL {
         return full;
     }
     let share = |deployment: &u32| {
-        let needed = u64::from(full) * u64::from(replicas(*deployment, capacity));
+        let needed = u64::from(full) * u64::from(replicas_at_capacity(*deployment, capacity));
         u32::try_from(needed.div_ceil(u64::from(*deployment))).unwrap_or(u32::MAX)
     };
     let needed = deployments.iter().filter(|deployment| **deployment > 0).map(share).max();
@@ -36,46 +36,46 @@ pub(super) fn workers(full: u32, deployments: &[u32], capacity: Percent) -> u32 
 /// Returns the largest share of the traffic, up to `capacity`, that the running replicas can serve,
 /// in percent: all of it if each deployment has the replicas that Serve runs at that capacity,
 /// otherwise the share of the weakest deployment. It is 0 while an application is not running.
-pub(super) fn carried(status: &ServeStatus, capacity: Percent) -> Percent {
+pub(super) fn servable_percent(status: &ServeStatus, capacity: Percent) -> Percent {
     if !status.is_running() {
         return 0;
     }
     let deployments = status.applications.values().flat_map(|application| application.deployments.values());
-    deployments.map(|deployment| carried_by(deployment, capacity)).min().unwrap_or(capacity)
+    deployments.map(|deployment| deployment_servable_percent(deployment, capacity)).min().unwrap_or(capacity)
 }
 
 /// Returns true if Serve runs no more replicas than it should at this capacity.
-pub(super) fn is_settled(status: &ServeStatus, capacity: Percent) -> bool {
+pub(super) fn has_no_surplus_replicas(status: &ServeStatus, capacity: Percent) -> bool {
     let mut deployments = status.applications.values().flat_map(|application| application.deployments.values());
     deployments.all(|deployment| {
         let wanted = match deployment.is_autoscaled() {
             true => deployment.target_num_replicas,
-            false => Some(replicas(deployment.full_replicas(), capacity)),
+            false => Some(replicas_at_capacity(deployment.replicas_at_full_capacity(), capacity)),
         };
         let count = deployment.replicas.as_ref().map(Vec::len).and_then(|count| u32::try_from(count).ok());
         count.zip(wanted).is_none_or(|(count, wanted)| count <= wanted)
     })
 }
 
-fn carried_by(deployment: &Deployment, capacity: Percent) -> Percent {
-    let Some(running) = deployment.running() else {
+fn deployment_servable_percent(deployment: &Deployment, capacity: Percent) -> Percent {
+    let Some(running) = deployment.running_replicas() else {
         // Older Ray versions do not report replicas: all that is known is that the application is
         // running.
         return capacity;
     };
-    let full = deployment.full_replicas();
+    let full = deployment.replicas_at_full_capacity();
     let is_settled = deployment.target_num_replicas.is_none_or(|target| running >= target);
-    if running >= replicas(full, capacity) && (is_settled || !deployment.is_autoscaled()) {
+    if running >= replicas_at_capacity(full, capacity) && (is_settled || !deployment.is_autoscaled()) {
         return capacity;
     }
     // For an autoscaled deployment Serve reports the target at this capacity; for any other, the
     // full number is known.
     let (total, share) = match deployment.target_num_replicas.filter(|_| deployment.is_autoscaled()) {
         Some(target) => (target, capacity),
-        None => (full, WHOLE),
+        None => (full, FULL),
     };
     let percent = u64::from(running) * u64::from(share) / u64::from(total.max(1));
-    Percent::try_from(percent).unwrap_or(WHOLE).min(capacity)
+    Percent::try_from(percent).unwrap_or(FULL).min(capacity)
 }
 
 #[cfg(test)]
@@ -96,7 +96,7 @@ mod tests {
     #[case::nothing(10, 0, 0)]
     #[case::all(7, 100, 7)]
     fn replicas_are_rounded_like_serve_does(#[case] full: u32, #[case] capacity: Percent, #[case] expected: u32) {
-        assert_eq!(replicas(full, capacity), expected);
+        assert_eq!(replicas_at_capacity(full, capacity), expected);
     }
 
     #[rstest]
@@ -114,7 +114,7 @@ mod tests {
         #[case] capacity: Percent,
         #[case] expected: u32,
     ) {
-        assert_eq!(workers(full, deployments, capacity), expected);
+        assert_eq!(workers_at_capacity(full, deployments, capacity), expected);
     }
 
     proptest! {
@@ -123,10 +123,10 @@ mod tests {
         #[test]
         fn surge_of_workers_is_enough_for_both_clusters(full in 1u32..60, surge in 1u8..=100) {
             let spare = (full * u32::from(surge)).div_ceil(100);
-            let (mut gaining, mut losing) = (0, WHOLE);
+            let (mut gaining, mut losing) = (0, FULL);
             while losing > 0 {
-                gaining = (gaining + surge.min(WHOLE - gaining)).min(WHOLE);
-                prop_assert!(workers(full, &[full], gaining) + workers(full, &[full], losing) <= full + spare);
+                gaining = (gaining + surge.min(FULL - gaining)).min(FULL);
+                prop_assert!(workers_at_capacity(full, &[full], gaining) + workers_at_capacity(full, &[full], losing) <= full + spare);
                 losing = losing.saturating_sub(surge);
             }
         }
@@ -157,7 +157,7 @@ mod tests {
         #[case] capacity: Percent,
         #[case] expected: Percent,
     ) {
-        assert_eq!(carried(&status(deployments), capacity), expected);
+        assert_eq!(servable_percent(&status(deployments), capacity), expected);
     }
 
     #[rstest]
@@ -174,7 +174,7 @@ mod tests {
         let bounds = json!({"min_replicas": 2, "max_replicas": 9});
         autoscaled["deployment_config"] = json!({"num_replicas": 1, "autoscaling_config": bounds});
         autoscaled["target_num_replicas"] = json!(target);
-        assert_eq!(carried(&status(json!({"a": autoscaled})), 50), expected);
+        assert_eq!(servable_percent(&status(json!({"a": autoscaled})), 50), expected);
     }
 
     #[rstest]
@@ -186,13 +186,13 @@ mod tests {
         #[case] starting: usize,
         #[case] expected: bool,
     ) {
-        assert_eq!(is_settled(&status(json!({"a": deployment(4, running, starting)})), 50), expected);
+        assert_eq!(has_no_surplus_replicas(&status(json!({"a": deployment(4, running, starting)})), 50), expected);
     }
 
     #[test]
     fn no_traffic_is_servable_while_an_application_is_not_running() {
         let mut status = status(json!({"a": deployment(1, 1, 0)}));
         status.applications.get_mut("chat").expect("it is there").status = "DEPLOYING".into();
-        assert_eq!(carried(&status, 100), 0);
+        assert_eq!(servable_percent(&status, 100), 0);
     }
 }

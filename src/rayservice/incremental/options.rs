@@ -4,44 +4,45 @@
 
 use jiff::SignedDuration;
 
-use super::machine::{Percent, WHOLE};
-use sluice_api::ray::step_choices::{self, SCALE_WORKERS_ANNOTATION};
+use super::state_machine::{FULL, Percent};
+use sluice_api::ray::incremental_annotations::{self, SCALE_WORKERS_ANNOTATION};
 use sluice_api::ray::{RayService, UpgradeType};
-use sluice_raycluster::Problem;
+use sluice_raycluster::FieldError;
 
 /// Path of the options.
-const FIELD: &str = "spec.upgradeStrategy.clusterUpgradeOptions";
+const OPTIONS_FIELD: &str = "spec.upgradeStrategy.clusterUpgradeOptions";
 
 /// Path of the field that enables the Ray autoscaler.
-const AUTOSCALING: &str = "spec.rayClusterConfig.enableInTreeAutoscaling";
+const AUTOSCALING_FIELD: &str = "spec.rayClusterConfig.enableInTreeAutoscaling";
 
 /// Options of incremental upgrades.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct IncrementalOptions {
     /// Maximum capacity of both clusters above 100 percent, in percent.
-    pub surge: Percent,
+    pub max_surge: Percent,
     /// Traffic moved per step, in percent.
-    pub step: Percent,
+    pub step_size: Percent,
     /// Minimum time between two steps.
     pub interval: SignedDuration,
     /// GatewayClass name; None if the Gateway is no longer managed.
     pub gateway_class: Option<String>,
 }
 
-impl Options {
+impl IncrementalOptions {
     /// Options of an upgrade in progress whose strategy is no longer incremental: the rest moves
     /// immediately.
-    pub const AT_ONCE: Self = Self { surge: WHOLE, step: WHOLE, interval: SignedDuration::ZERO, gateway_class: None };
+    pub const IMMEDIATE: Self =
+        Self { max_surge: FULL, step_size: FULL, interval: SignedDuration::ZERO, gateway_class: None };
 
     /// Options of an upgrade in progress whose options are invalid: nothing moves, and the Gateway
     /// and routes are left unchanged.
-    pub const HELD: Self = Self { surge: 0, step: 0, interval: SignedDuration::ZERO, gateway_class: None };
+    pub const FROZEN: Self = Self { max_surge: 0, step_size: 0, interval: SignedDuration::ZERO, gateway_class: None };
 
     /// Reads the options of a RayService; None if it is not upgraded incrementally.
     ///
     /// # Errors
     /// Returns a validation error for each invalid option.
-    pub fn of(service: &RayService) -> Result<Option<Self>, Vec<Problem>> {
+    pub fn from_service(service: &RayService) -> Result<Option<Self>, Vec<FieldError>> {
         let strategy = service.spec.upgrade_strategy.as_ref();
         let Some(strategy) =
             strategy.filter(|strategy| strategy.type_ == Some(UpgradeType::NewClusterWithIncrementalUpgrade))
@@ -51,51 +52,53 @@ impl Options {
         let mut problems = Vec::new();
         let Some(options) = &strategy.cluster_upgrade_options else {
             let message = "required for type NewClusterWithIncrementalUpgrade: set stepSizePercent, intervalSeconds and gatewayClassName";
-            return Err(vec![Problem { field: FIELD.to_owned(), message: message.to_owned() }]);
+            return Err(vec![FieldError { field: OPTIONS_FIELD.to_owned(), message: message.to_owned() }]);
         };
-        let surge = percent("maxSurgePercent", Some(options.max_surge_percent.unwrap_or(100)), 100, &mut problems);
+        let surge =
+            parse_percent("maxSurgePercent", Some(options.max_surge_percent.unwrap_or(100)), 100, &mut problems);
         let max_step = surge.map_or(100, i32::from);
-        let step = percent("stepSizePercent", options.step_size_percent, max_step, &mut problems);
+        let step = parse_percent("stepSizePercent", options.step_size_percent, max_step, &mut problems);
         let interval = match options.interval_seconds {
             Some(seconds) if seconds > 0 => Some(SignedDuration::from_secs(seconds.into())),
             value => {
-                problem("intervalSeconds", value, "greater than 0", &mut problems);
+                push_error("intervalSeconds", value, "greater than 0", &mut problems);
                 None
             }
         };
         let class = options.gateway_class_name.trim();
         if class.is_empty() {
-            problem("gatewayClassName", Some("\"\""), "the name of a GatewayClass", &mut problems);
+            push_error("gatewayClassName", Some("\"\""), "the name of a GatewayClass", &mut problems);
         }
-        let scales_workers = step_choices::scales_workers(&service.metadata).unwrap_or(true);
+        let scales_workers = incremental_annotations::scale_workers_enabled(&service.metadata).unwrap_or(true);
         if !scales_workers && service.spec.ray_cluster_config.enable_in_tree_autoscaling != Some(true) {
             let message = format!(
                 "must be true when annotation {SCALE_WORKERS_ANNOTATION} is false: otherwise nothing scales the workers with the capacity"
             );
-            problems.push(Problem { field: AUTOSCALING.to_owned(), message });
+            problems.push(FieldError { field: AUTOSCALING_FIELD.to_owned(), message });
         }
         match (surge, step, interval) {
             (Some(surge), Some(step), Some(interval)) if problems.is_empty() => {
-                Ok(Some(Self { surge, step, interval, gateway_class: Some(class.to_owned()) }))
+                Ok(Some(Self { max_surge: surge, step_size: step, interval, gateway_class: Some(class.to_owned()) }))
             }
             _ => Err(problems),
         }
     }
 }
 
-fn percent(name: &str, value: Option<i32>, max: i32, problems: &mut Vec<Problem>) -> Option<Percent> {
+fn parse_percent(name: &str, value: Option<i32>, max: i32, problems: &mut Vec<FieldError>) -> Option<Percent> {
     let percent =
         value.filter(|percent| (1..=max).contains(percent)).and_then(|percent| Percent::try_from(percent).ok());
     if percent.is_none() {
         let limit = if max < 100 { format!("{max} (maxSurgePercent)") } else { max.to_string() };
-        problem(name, value, &format!("an integer from 1 to {limit}"), problems);
+        push_error(name, value, &format!("an integer from 1 to {limit}"), problems);
     }
     percent
 }
 
-fn problem(name: &str, value: Option<impl std::fmt::Display>, allowed: &str, problems: &mut Vec<Problem>) {
+fn push_error(name: &str, value: Option<impl std::fmt::Display>, allowed: &str, problems: &mut Vec<FieldError>) {
     let cause = value.map_or_else(|| "required value".to_owned(), |value| format!("invalid value {value}"));
-    problems.push(Problem { field: format!("{FIELD}.{name}"), message: format!("{cause}; must be {allowed}") });
+    problems
+        .push(FieldError { field: format!("{OPTIONS_FIELD}.{name}"), message: format!("{cause}; must be {allowed}") });
 }
 
 #[cfg(test)]
@@ -114,13 +117,14 @@ mod tests {
     #[test]
     fn options_are_parsed() {
         let value = json!({"stepSizePercent": 5, "intervalSeconds": 10, "gatewayClassName": "traefik"});
-        let options = Options::of(&service(&value)).expect("valid options").expect("incremental strategy");
-        assert_eq!((options.surge, options.step, options.interval.as_secs()), (100, 5, 10));
+        let options =
+            IncrementalOptions::from_service(&service(&value)).expect("valid options").expect("incremental strategy");
+        assert_eq!((options.max_surge, options.step_size, options.interval.as_secs()), (100, 5, 10));
         assert_eq!(options.gateway_class.as_deref(), Some("traefik"));
 
         let mut other = service(&value);
         other.spec.upgrade_strategy.as_mut().expect("it has one").type_ = Some(UpgradeType::NewCluster);
-        assert_eq!(Options::of(&other), Ok(None));
+        assert_eq!(IncrementalOptions::from_service(&other), Ok(None));
     }
 
     #[rstest]
@@ -139,33 +143,36 @@ mod tests {
         for (name, value) in change.as_object().expect("a change") {
             options[name] = value.clone();
         }
-        let problems = Options::of(&service(&options)).expect_err("an invalid option");
+        let problems = IncrementalOptions::from_service(&service(&options)).expect_err("an invalid option");
         let messages: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        assert_eq!(messages, [format!("{FIELD}.{expected}")]);
+        assert_eq!(messages, [format!("{OPTIONS_FIELD}.{expected}")]);
     }
 
     #[test]
     fn workers_must_be_scaled_by_sluice_or_by_the_autoscaler() {
         let mut service = service(&json!({"stepSizePercent": 5, "intervalSeconds": 10, "gatewayClassName": "traefik"}));
         service.metadata.annotations = Some([(SCALE_WORKERS_ANNOTATION.to_owned(), "false".to_owned())].into());
-        assert_eq!(Options::of(&service).expect_err("nothing scales the workers")[0].field, AUTOSCALING);
+        assert_eq!(
+            IncrementalOptions::from_service(&service).expect_err("nothing scales the workers")[0].field,
+            AUTOSCALING_FIELD
+        );
 
         service.spec.ray_cluster_config.enable_in_tree_autoscaling = Some(true);
-        assert!(Options::of(&service).is_ok());
+        assert!(IncrementalOptions::from_service(&service).is_ok());
     }
 
     #[test]
     fn sample_is_upgraded_incrementally() {
         let sample = include_str!("../../../config/samples/rayservice-incremental.yaml");
         let service: RayService = serde_saphyr::from_str(sample).expect("a service");
-        let options = Options::of(&service).expect("valid options").expect("incremental strategy");
-        assert_eq!((options.surge, options.step), (50, 25));
-        assert!(crate::Goal::of(&service).is_ok());
+        let options = IncrementalOptions::from_service(&service).expect("valid options").expect("incremental strategy");
+        assert_eq!((options.max_surge, options.step_size), (50, 25));
+        assert!(crate::DesiredService::from_service(&service).is_ok());
     }
 
     #[test]
     fn missing_options_are_rejected() {
-        let problems = Options::of(&service(&Value::Null)).expect_err("no options");
-        assert_eq!(problems[0].field, FIELD);
+        let problems = IncrementalOptions::from_service(&service(&Value::Null)).expect_err("no options");
+        assert_eq!(problems[0].field, OPTIONS_FIELD);
     }
 }

@@ -1,9 +1,9 @@
 //! Incremental upgrades, from the change of the spec to completion.
 
-mod adoption;
-mod ill;
-mod leaving;
-mod nonsense;
+mod invalid_specs;
+mod unhealthy;
+mod user_provided_routes;
+mod worker_removal;
 
 use std::collections::BTreeSet;
 
@@ -13,13 +13,13 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::workers::FULL_REPLICAS_ANNOTATION;
-use crate::tests::stage::Stage;
-use crate::tests::{chat, state, version};
+use crate::tests::harness::Harness;
+use crate::tests::{chat_service, ray_version_patch, state};
 use sluice_api::ray::RayServiceStatus;
 
 /// Returns a RayService with four workers and four Serve replicas that is upgraded incrementally.
-fn service(surge: i32, step: i32, interval: i32) -> Value {
-    let mut service = chat();
+fn incremental_service(surge: i32, step: i32, interval: i32) -> Value {
+    let mut service = chat_service();
     service["spec"]["serveConfigV2"] =
         json!("applications: [{name: one, import_path: one:app, deployments: [{name: model, num_replicas: 4}]}]");
     service["spec"]["rayClusterConfig"]["workerGroupSpecs"][0]["replicas"] = json!(4);
@@ -33,15 +33,15 @@ fn service(surge: i32, step: i32, interval: i32) -> Value {
     service
 }
 
-fn serving(surge: i32, step: i32, interval: i32) -> Stage {
-    let mut stage = Stage::new(service(surge, step, interval));
-    stage.play(60);
+fn running_service(surge: i32, step: i32, interval: i32) -> Harness {
+    let mut stage = Harness::new(incremental_service(surge, step, interval));
+    stage.run_for(60);
     assert_eq!(stage.condition("Ready"), state("True", "NonZeroServeEndpoints"));
     stage
 }
 
 /// Returns `traffic/capacity` of the active and the pending cluster according to the status.
-fn shares(stage: &Stage) -> String {
+fn recorded_shares(stage: &Harness) -> String {
     let status = stage.service().and_then(|service| service.status).unwrap_or_default();
     let share = |entry: Option<RayServiceStatus>| {
         let entry = entry?;
@@ -53,13 +53,13 @@ fn shares(stage: &Stage) -> String {
 
 /// Runs for some seconds and checks the invariants at every beat. Returns every change of the
 /// shares.
-fn watched(stage: &mut Stage, seconds: i64) -> Vec<String> {
+fn run_and_check(stage: &mut Harness, seconds: i64) -> Vec<String> {
     let end = stage.now + SignedDuration::from_secs(seconds);
-    let mut seen = vec![shares(stage)];
+    let mut seen = vec![recorded_shares(stage)];
     while stage.now < end {
-        stage.beat(end, &|_| true);
-        stage.check_shares();
-        let now = shares(stage);
+        stage.run_once(end, &|_| true);
+        stage.check_rollout_invariants();
+        let now = recorded_shares(stage);
         if seen.last() != Some(&now) {
             seen.push(now);
         }
@@ -69,8 +69,8 @@ fn watched(stage: &mut Stage, seconds: i64) -> Vec<String> {
 
 #[test]
 fn gateway_and_route_exist_before_the_first_upgrade() {
-    let stage = serving(50, 25, 5);
-    let active = stage.living()[0].clone();
+    let stage = running_service(50, 25, 5);
+    let active = stage.live_clusters()[0].clone();
     let gateway = stage.object("Gateway", "chat-gateway").expect("a Gateway");
     assert_eq!(gateway["spec"]["gatewayClassName"], "traefik");
     assert_eq!(gateway["spec"]["listeners"], json!([{"name": "http", "protocol": "HTTP", "port": 80}]));
@@ -81,31 +81,31 @@ fn gateway_and_route_exist_before_the_first_upgrade() {
     assert_eq!(route["spec"]["rules"], json!([{"matches": everything, "backendRefs": [backend]}]));
     let selector = &stage.object("Service", &format!("{active}-serve-svc")).expect("its Service")["spec"]["selector"];
     assert_eq!(*selector, json!({"ray.io/cluster": active, "ray.io/serve": "true"}));
-    assert_eq!(shares(&stage), "100/100");
-    assert_eq!(stage.leads_to(), Some(active), "in-cluster clients use the serve Service");
+    assert_eq!(recorded_shares(&stage), "100/100");
+    assert_eq!(stage.selected_cluster(), Some(active), "in-cluster clients use the serve Service");
 }
 
 #[test]
 fn b27_upgrade_proceeds_step_by_step() {
-    let mut stage = serving(50, 25, 5);
-    let old = stage.living()[0].clone();
+    let mut stage = running_service(50, 25, 5);
+    let old = stage.live_clusters()[0].clone();
 
-    stage.edit(version("2.54.0"));
-    let seen = watched(&mut stage, 60);
+    stage.patch_service(ray_version_patch("2.54.0"));
+    let seen = run_and_check(&mut stage, 60);
 
     assert_eq!(seen, STEPS);
-    let new = stage.leads_to().expect("it serves");
+    let new = stage.selected_cluster().expect("it serves");
     assert_ne!(new, old);
-    assert_eq!(stage.named(), (Some(new.clone()), None));
+    assert_eq!(stage.active_and_pending(), (Some(new.clone()), None));
     assert_eq!(
-        stage.applied(&new).last().expect("a configuration").get("target_capacity"),
+        stage.applied_configs(&new).last().expect("a configuration").get("target_capacity"),
         None,
         "the capacity limit is removed"
     );
-    assert_eq!(stage.told("Promoted"), 1);
+    assert_eq!(stage.event_count("Promoted"), 1);
 
-    stage.play(70);
-    assert_eq!(stage.living(), [new]);
+    stage.run_for(70);
+    assert_eq!(stage.live_clusters(), [new]);
     assert_eq!(stage.served_by.len(), 2);
 }
 
@@ -119,73 +119,73 @@ fn workers_are_scaled_with_the_capacity(
     #[case] interval: i32,
     #[case] most: usize,
 ) {
-    let mut stage = serving(surge, step, interval);
-    stage.edit(version("2.54.0"));
+    let mut stage = running_service(surge, step, interval);
+    stage.patch_service(ray_version_patch("2.54.0"));
     let end = stage.now + SignedDuration::from_secs(400);
     let mut seen = BTreeSet::new();
     while stage.now < end {
-        stage.beat(end, &|_| true);
-        if stage.living().len() == 2 && stage.named().1.is_some() {
-            seen.insert(stage.workers_there());
+        stage.run_once(end, &|_| true);
+        if stage.live_clusters().len() == 2 && stage.active_and_pending().1.is_some() {
+            seen.insert(stage.worker_count());
         }
     }
     assert_eq!(seen.last(), Some(&most), "{seen:?}");
-    let new = stage.cluster(&stage.living()[0]);
+    let new = stage.cluster(&stage.live_clusters()[0]);
     assert_eq!(new.spec.worker_group_specs[0].replicas, Some(4));
     assert!(!new.annotations().contains_key(FULL_REPLICAS_ANNOTATION));
 }
 
 #[test]
 fn traffic_waits_for_running_replicas() {
-    let mut stage = serving(50, 25, 5);
-    stage.deploy = SignedDuration::from_secs(40);
-    stage.edit(version("2.54.0"));
-    watched(&mut stage, 30);
-    assert_eq!(shares(&stage), "100/100 0/50");
+    let mut stage = running_service(50, 25, 5);
+    stage.deploy_time = SignedDuration::from_secs(40);
+    stage.patch_service(ray_version_patch("2.54.0"));
+    run_and_check(&mut stage, 30);
+    assert_eq!(recorded_shares(&stage), "100/100 0/50");
     assert!(
         stage.message("UpgradeInProgress").contains("can serve 25% of the traffic"),
         "{}",
         stage.message("UpgradeInProgress")
     );
 
-    watched(&mut stage, 45);
-    assert_eq!(shares(&stage), "50/50 50/100", "the next replicas are still starting");
-    watched(&mut stage, 60);
-    assert_eq!(shares(&stage), "100/100");
+    run_and_check(&mut stage, 45);
+    assert_eq!(recorded_shares(&stage), "50/50 50/100", "the next replicas are still starting");
+    run_and_check(&mut stage, 60);
+    assert_eq!(recorded_shares(&stage), "100/100");
 }
 
 #[test]
 fn b31_upgrade_waits_for_the_gateway_class() {
-    let mut stage = Stage::new(service(50, 25, 5));
-    stage.lets_in = false;
-    stage.play(60);
-    stage.edit(version("2.54.0"));
-    stage.play(30);
-    assert_eq!(shares(&stage), "100/100 0/0");
+    let mut stage = Harness::new(incremental_service(50, 25, 5));
+    stage.has_gateway_controller = false;
+    stage.run_for(60);
+    stage.patch_service(ray_version_patch("2.54.0"));
+    stage.run_for(30);
+    assert_eq!(recorded_shares(&stage), "100/100 0/0");
     assert!(
         stage.message("UpgradeInProgress").contains("GatewayClass traefik does not exist"),
         "{}",
         stage.message("UpgradeInProgress")
     );
 
-    stage.lets_in = true;
-    watched(&mut stage, 60);
-    assert_eq!(shares(&stage), "100/100");
+    stage.has_gateway_controller = true;
+    run_and_check(&mut stage, 60);
+    assert_eq!(recorded_shares(&stage), "100/100");
 }
 
 #[test]
 fn capacity_waits_for_surplus_pods_to_terminate() {
-    let mut stage = serving(50, 25, 5);
-    stage.workers_linger = true;
-    stage.edit(version("2.54.0"));
-    watched(&mut stage, 60);
-    assert_eq!(shares(&stage), "50/50 50/50");
+    let mut stage = running_service(50, 25, 5);
+    stage.workers_stay_terminating = true;
+    stage.patch_service(ray_version_patch("2.54.0"));
+    run_and_check(&mut stage, 60);
+    assert_eq!(recorded_shares(&stage), "50/50 50/50");
     assert!(stage.message("UpgradeInProgress").contains("to terminate"), "{}", stage.message("UpgradeInProgress"));
-    assert_eq!(stage.workers_there(), 6);
+    assert_eq!(stage.worker_count(), 6);
 
-    stage.workers_linger = false;
-    watched(&mut stage, 60);
-    assert_eq!(shares(&stage), "100/100");
+    stage.workers_stay_terminating = false;
+    run_and_check(&mut stage, 60);
+    assert_eq!(recorded_shares(&stage), "100/100");
 }
 
 /// Shares at which the upgrade is rolled back, the rollback mode, and the expected shares.
@@ -206,58 +206,58 @@ fn b32_rolled_back_upgrade_ends_on_the_active_cluster(
     #[case] rollback: Option<&str>,
     #[case] expected: &[&str],
 ) {
-    let mut stage = serving(50, 25, 5);
-    stage.edit(json!({"metadata": {"annotations": {"sluice.dev/rollback": rollback}}}));
-    let old = stage.living()[0].clone();
-    begin(&mut stage, at);
+    let mut stage = running_service(50, 25, 5);
+    stage.patch_service(json!({"metadata": {"annotations": {"sluice.dev/rollback": rollback}}}));
+    let old = stage.live_clusters()[0].clone();
+    upgrade_until(&mut stage, at);
 
-    stage.edit(version("2.53.0"));
-    let seen = watched(&mut stage, 60);
+    stage.patch_service(ray_version_patch("2.53.0"));
+    let seen = run_and_check(&mut stage, 60);
 
     assert_eq!(seen[1..], *expected);
-    assert_eq!(stage.named(), (Some(old.clone()), None));
+    assert_eq!(stage.active_and_pending(), (Some(old.clone()), None));
     assert_eq!(stage.condition("RollbackInProgress"), None);
-    stage.play(70);
-    assert_eq!(stage.living(), std::slice::from_ref(&old));
+    stage.run_for(70);
+    assert_eq!(stage.live_clusters(), std::slice::from_ref(&old));
     assert_eq!(stage.cluster(&old).spec.worker_group_specs[0].replicas, Some(4));
-    assert_eq!(stage.applied(&old).last().expect("a configuration").get("target_capacity"), None);
+    assert_eq!(stage.applied_configs(&old).last().expect("a configuration").get("target_capacity"), None);
 }
 
 /// Upgrades the RayService until it has these shares.
-fn begin(stage: &mut Stage, until: &str) {
-    stage.edit(version("2.54.0"));
-    play_until(stage, until);
+fn upgrade_until(stage: &mut Harness, until: &str) {
+    stage.patch_service(ray_version_patch("2.54.0"));
+    run_until(stage, until);
 }
 
-fn play_until(stage: &mut Stage, until: &str) {
+fn run_until(stage: &mut Harness, until: &str) {
     let end = stage.now + SignedDuration::from_secs(100);
-    while shares(stage) != until {
-        stage.beat(end, &|_| true);
-        assert!(stage.now < end, "it is at {}", shares(stage));
+    while recorded_shares(stage) != until {
+        stage.run_once(end, &|_| true);
+        assert!(stage.now < end, "it is at {}", recorded_shares(stage));
     }
 }
 
 #[test]
 fn upgrade_can_be_paused_and_resumed() {
-    let mut stage = serving(50, 25, 5);
-    begin(&mut stage, "75/100 25/50");
-    stage.edit(json!({"metadata": {"annotations": {"sluice.dev/upgrade": "Paused"}}}));
-    assert_eq!(watched(&mut stage, 60), ["75/100 25/50"]);
+    let mut stage = running_service(50, 25, 5);
+    upgrade_until(&mut stage, "75/100 25/50");
+    stage.patch_service(json!({"metadata": {"annotations": {"sluice.dev/upgrade": "Paused"}}}));
+    assert_eq!(run_and_check(&mut stage, 60), ["75/100 25/50"]);
     let message = stage.message("UpgradeInProgress");
     assert!(message.contains("it is paused by annotation sluice.dev/upgrade"), "{message}");
 
-    stage.edit(json!({"metadata": {"annotations": {"sluice.dev/upgrade": null}}}));
-    assert_eq!(watched(&mut stage, 60).last().map(String::as_str), Some("100/100"));
+    stage.patch_service(json!({"metadata": {"annotations": {"sluice.dev/upgrade": null}}}));
+    assert_eq!(run_and_check(&mut stage, 60).last().map(String::as_str), Some("100/100"));
 }
 
 #[test]
 fn promotion_applies_to_one_upgrade_only() {
-    let mut stage = serving(50, 1, 600);
-    stage.edit(json!({"metadata": {"annotations": {"sluice.dev/bake-seconds": "3600"}}}));
-    begin(&mut stage, "99/100 1/50");
-    stage.edit(json!({"metadata": {"annotations": {"sluice.dev/upgrade": "Promote"}}}));
+    let mut stage = running_service(50, 1, 600);
+    stage.patch_service(json!({"metadata": {"annotations": {"sluice.dev/bake-seconds": "3600"}}}));
+    upgrade_until(&mut stage, "99/100 1/50");
+    stage.patch_service(json!({"metadata": {"annotations": {"sluice.dev/upgrade": "Promote"}}}));
 
-    let seen = watched(&mut stage, 60);
+    let seen = run_and_check(&mut stage, 60);
 
     let expected =
         ["99/100 1/50", "50/100 50/50", "50/50 50/50", "50/50 50/100", "0/50 100/100", "0/0 100/100", "100/100"];
@@ -271,44 +271,45 @@ fn promotion_applies_to_one_upgrade_only() {
 #[case::early("75/100 25/50")]
 #[case::late("25/50 75/100")]
 fn upgrade_with_failing_applications_is_rolled_back_and_not_retried(#[case] at: &str) {
-    let mut stage = serving(50, 25, 5);
-    stage.edit(json!({"metadata": {"annotations": {"sluice.dev/rollback": "Stepped"}}}));
-    let old = stage.living()[0].clone();
-    begin(&mut stage, at);
-    let pending = stage.named().1.expect("it is pending");
-    stage.failing.insert(pending.clone());
+    let mut stage = running_service(50, 25, 5);
+    stage.patch_service(json!({"metadata": {"annotations": {"sluice.dev/rollback": "Stepped"}}}));
+    let old = stage.live_clusters()[0].clone();
+    upgrade_until(&mut stage, at);
+    let pending = stage.active_and_pending().1.expect("it is pending");
+    stage.failing_clusters.insert(pending.clone());
 
     // When its applications fail, then all traffic returns without a pause,
-    let seen = watched(&mut stage, 20);
+    let seen = run_and_check(&mut stage, 20);
     assert_eq!(seen.last().map(String::as_str), Some("100/100"), "{seen:?}");
     let why = "application one is DEPLOY_FAILED: no module named one";
-    assert_eq!(stage.told("UpgradeFailed"), 1);
+    assert_eq!(stage.event_count("UpgradeFailed"), 1);
     assert!(stage.message("sluice.dev/UpgradeBlocked").contains(why), "{}", stage.message("sluice.dev/UpgradeBlocked"));
 
     // and the same upgrade is not retried, not even after a restart,
     stage.restart();
-    stage.play(100);
-    assert_eq!(stage.living(), std::slice::from_ref(&old));
+    stage.run_for(100);
+    assert_eq!(stage.live_clusters(), std::slice::from_ref(&old));
     assert_eq!(stage.condition("sluice.dev/UpgradeBlocked"), state("True", "UpgradeFailed"));
 
     // but a different one is: here, the same cluster with another configuration.
-    stage.failing.clear();
-    let other = service(50, 25, 5)["spec"]["serveConfigV2"].as_str().expect("a text").replace("one:app", "two:app");
-    stage.edit(json!({"spec": {"serveConfigV2": other}}));
-    stage.play(150);
-    assert_ne!(stage.living(), [old]);
+    stage.failing_clusters.clear();
+    let other =
+        incremental_service(50, 25, 5)["spec"]["serveConfigV2"].as_str().expect("a text").replace("one:app", "two:app");
+    stage.patch_service(json!({"spec": {"serveConfigV2": other}}));
+    stage.run_for(150);
+    assert_ne!(stage.live_clusters(), [old]);
     assert_eq!(stage.condition("sluice.dev/UpgradeBlocked"), None);
     assert!(!stage.service().expect("the service").annotations().contains_key("sluice.dev/upgrade-failed"));
 }
 
 #[test]
 fn failed_upgrade_drops_the_promotion() {
-    let mut stage = serving(50, 25, 5);
-    begin(&mut stage, "75/100 25/50");
-    stage.edit(json!({"metadata": {"annotations": {"sluice.dev/upgrade": "Promote"}}}));
-    let pending = stage.named().1.expect("it is pending");
-    stage.failing.insert(pending);
-    stage.play(30);
+    let mut stage = running_service(50, 25, 5);
+    upgrade_until(&mut stage, "75/100 25/50");
+    stage.patch_service(json!({"metadata": {"annotations": {"sluice.dev/upgrade": "Promote"}}}));
+    let pending = stage.active_and_pending().1.expect("it is pending");
+    stage.failing_clusters.insert(pending);
+    stage.run_for(30);
 
     let service = stage.service().expect("the service");
     assert!(service.annotations().contains_key("sluice.dev/upgrade-failed"));
@@ -317,58 +318,58 @@ fn failed_upgrade_drops_the_promotion() {
 
 #[test]
 fn old_cluster_keeps_its_capacity_during_the_bake_time() {
-    let mut stage = serving(50, 50, 1);
-    stage.edit(json!({"metadata": {"annotations": {"sluice.dev/bake-seconds": "120"}}}));
-    begin(&mut stage, "0/50 100/100");
-    assert_eq!(watched(&mut stage, 110), ["0/50 100/100"]);
-    assert_eq!(watched(&mut stage, 20), ["0/50 100/100", "0/0 100/100", "100/100"]);
+    let mut stage = running_service(50, 50, 1);
+    stage.patch_service(json!({"metadata": {"annotations": {"sluice.dev/bake-seconds": "120"}}}));
+    upgrade_until(&mut stage, "0/50 100/100");
+    assert_eq!(run_and_check(&mut stage, 110), ["0/50 100/100"]);
+    assert_eq!(run_and_check(&mut stage, 20), ["0/50 100/100", "0/0 100/100", "100/100"]);
 }
 
 #[test]
 fn b33_rolled_back_upgrade_resumes_when_requested_again() {
-    let mut stage = serving(50, 25, 5);
-    begin(&mut stage, "25/50 75/100");
-    let pending = stage.named().1;
-    stage.edit(version("2.53.0"));
-    play_until(&mut stage, "50/100 50/50");
-    stage.edit(version("2.54.0"));
-    watched(&mut stage, 60);
-    assert_eq!(stage.named(), (pending, None));
+    let mut stage = running_service(50, 25, 5);
+    upgrade_until(&mut stage, "25/50 75/100");
+    let pending = stage.active_and_pending().1;
+    stage.patch_service(ray_version_patch("2.53.0"));
+    run_until(&mut stage, "50/100 50/50");
+    stage.patch_service(ray_version_patch("2.54.0"));
+    run_and_check(&mut stage, 60);
+    assert_eq!(stage.active_and_pending(), (pending, None));
 }
 
 #[test]
 fn b33_third_version_starts_once_the_rollback_is_complete() {
-    let mut stage = serving(50, 25, 5);
-    let old = stage.living()[0].clone();
-    begin(&mut stage, "50/50 50/50");
-    let second = stage.named().1.expect("it is pending");
+    let mut stage = running_service(50, 25, 5);
+    let old = stage.live_clusters()[0].clone();
+    upgrade_until(&mut stage, "50/50 50/50");
+    let second = stage.active_and_pending().1.expect("it is pending");
 
-    stage.edit(version("2.55.0"));
-    stage.play(1);
+    stage.patch_service(ray_version_patch("2.55.0"));
+    stage.run_for(1);
     assert_eq!(stage.condition("RollbackInProgress"), state("True", "DesiredClusterSpecChanged"));
-    watched(&mut stage, 100);
+    run_and_check(&mut stage, 100);
 
-    let third = stage.named().0.expect("it serves");
+    let third = stage.active_and_pending().0.expect("it serves");
     assert!(third != old && third != second);
-    stage.play(100);
-    assert_eq!(stage.living(), [third]);
+    stage.run_for(100);
+    assert_eq!(stage.live_clusters(), [third]);
 }
 
 #[test]
 fn b34_pending_cluster_without_endpoints_loses_its_traffic() {
-    let mut stage = serving(50, 25, 5);
-    let old = stage.living()[0].clone();
-    begin(&mut stage, "25/50 75/100");
-    let pending = stage.named().1.expect("it is pending");
+    let mut stage = running_service(50, 25, 5);
+    let old = stage.live_clusters()[0].clone();
+    upgrade_until(&mut stage, "25/50 75/100");
+    let pending = stage.active_and_pending().1.expect("it is pending");
     stage.lose_head(&pending);
     stage.pods_start = false;
-    stage.unreachable.insert(pending);
-    stage.edit(version("2.53.0"));
-    stage.play(2);
-    assert_eq!(stage.share(&old), 100, "the cluster with endpoints receives all traffic");
+    stage.clusters_without_endpoints.insert(pending);
+    stage.patch_service(ray_version_patch("2.53.0"));
+    stage.run_for(2);
+    assert_eq!(stage.traffic_share(&old), 100, "the cluster with endpoints receives all traffic");
     stage.pods_start = true;
-    stage.play(60);
-    assert_eq!(stage.named(), (Some(old), None));
+    stage.run_for(60);
+    assert_eq!(stage.active_and_pending(), (Some(old), None));
 }
 
 /// Shares of an upgrade with a surge of 50 percent and steps of 25 percent.
@@ -388,20 +389,20 @@ const STEPS: [&str; 11] = [
 
 /// Runs an upgrade to completion, with a restart after `after` writes. Returns its steps and the
 /// number of writes.
-fn interrupted(after: usize) -> (Vec<String>, usize) {
-    let mut stage = serving(50, 25, 5);
-    stage.edit(version("2.54.0"));
+fn upgrade_with_restart(after: usize) -> (Vec<String>, usize) {
+    let mut stage = running_service(50, 25, 5);
+    stage.patch_service(ray_version_patch("2.54.0"));
     let end = stage.now + SignedDuration::from_secs(60);
-    let (mut seen, mut written) = (vec![shares(&stage)], 0);
+    let (mut seen, mut written) = (vec![recorded_shares(&stage)], 0);
     while stage.now < end {
         let is_before_restart = written < after;
-        let planned = stage.beat(end, &|index| !is_before_restart || written + index < after);
-        stage.check_shares();
+        let planned = stage.run_once(end, &|index| !is_before_restart || written + index < after);
+        stage.check_rollout_invariants();
         written += planned;
         if is_before_restart && written >= after {
             stage.restart();
         }
-        let now = shares(&stage);
+        let now = recorded_shares(&stage);
         if seen.last() != Some(&now) {
             seen.push(now);
         }
@@ -411,21 +412,21 @@ fn interrupted(after: usize) -> (Vec<String>, usize) {
 
 #[test]
 fn upgrade_takes_the_same_steps_after_a_restart_at_any_write() {
-    let (steps, writes) = interrupted(0);
+    let (steps, writes) = upgrade_with_restart(0);
     assert_eq!(steps, STEPS);
     for after in 1..writes {
-        assert_eq!(interrupted(after).0, STEPS, "after {after} of {writes} writes");
+        assert_eq!(upgrade_with_restart(after).0, STEPS, "after {after} of {writes} writes");
     }
 }
 
 #[test]
 fn upgrade_in_progress_is_finished_when_the_strategy_changes() {
-    let mut stage = serving(50, 25, 5);
-    begin(&mut stage, "75/100 25/50");
-    stage.edit(json!({"spec": {"upgradeStrategy": {"type": "NewCluster", "clusterUpgradeOptions": null}}}));
-    stage.play(60);
+    let mut stage = running_service(50, 25, 5);
+    upgrade_until(&mut stage, "75/100 25/50");
+    stage.patch_service(json!({"spec": {"upgradeStrategy": {"type": "NewCluster", "clusterUpgradeOptions": null}}}));
+    stage.run_for(60);
     let route = stage.object("HTTPRoute", "chat-httproute").expect("a route");
     assert_eq!(route["spec"]["rules"][0]["backendRefs"][0]["name"], "chat-serve-svc");
-    assert_eq!(shares(&stage), "");
-    assert_eq!(stage.named().1, None);
+    assert_eq!(recorded_shares(&stage), "");
+    assert_eq!(stage.active_and_pending().1, None);
 }

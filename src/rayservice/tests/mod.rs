@@ -1,21 +1,21 @@
-mod behaviours;
-mod goals;
-mod life;
-mod requests;
+mod convergence;
+pub(crate) mod harness;
+mod kuberay_compatibility;
+mod lifecycle;
 mod restarts;
-pub(crate) mod stage;
+mod serving;
 mod upgrades;
 
+use harness::Harness;
 use serde_json::{Value, json};
-use stage::Stage;
 
 /// Returns a Serve configuration with one application.
-fn config(name: &str) -> String {
+fn serve_config(name: &str) -> String {
     format!("applications: [{{name: {name}, import_path: {name}:app}}]")
 }
 
 /// Returns the RayService `ml/chat` with a head and one worker group.
-pub(crate) fn chat() -> Value {
+pub(crate) fn chat_service() -> Value {
     let template = |image: &str| {
         json!({"spec": {"containers": [{
             "name": "ray", "image": image,
@@ -26,7 +26,7 @@ pub(crate) fn chat() -> Value {
     json!({
         "metadata": {"name": "chat", "namespace": "ml", "labels": {"team": "a"}, "annotations": {"note": "b"}},
         "spec": {
-            "serveConfigV2": config("one"),
+            "serveConfigV2": serve_config("one"),
             "rayClusterConfig": {
                 "rayVersion": "2.53.0",
                 "headGroupSpec": {"template": template("ray:1")},
@@ -40,8 +40,8 @@ pub(crate) fn chat() -> Value {
 }
 
 /// Returns the worker groups of the RayService and one more.
-fn with_another_group() -> Value {
-    let mut groups = chat()["spec"]["rayClusterConfig"]["workerGroupSpecs"].clone();
+fn groups_with_one_appended() -> Value {
+    let mut groups = chat_service()["spec"]["rayClusterConfig"]["workerGroupSpecs"].clone();
     let mut big = groups[0].clone();
     big["groupName"] = json!("big");
     groups.as_array_mut().expect("a list").push(big);
@@ -49,15 +49,15 @@ fn with_another_group() -> Value {
 }
 
 /// Returns a RayService that has been running for a minute.
-fn serving() -> Stage {
-    let mut stage = Stage::new(chat());
-    stage.play(60);
+fn running_service() -> Harness {
+    let mut stage = Harness::new(chat_service());
+    stage.run_for(60);
     assert_eq!(stage.condition("Ready"), Some(("True".into(), "NonZeroServeEndpoints".into())));
     stage
 }
 
 /// Returns a patch that sets the Ray version.
-pub(crate) fn version(version: &str) -> Value {
+pub(crate) fn ray_version_patch(version: &str) -> Value {
     json!({"spec": {"rayClusterConfig": {"rayVersion": version}}})
 }
 

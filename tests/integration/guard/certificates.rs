@@ -13,8 +13,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use serde_json::json;
-use sluice_webhook::certificates::{Bundle, REPLACED_BEFORE_END, VALID_FOR};
-use sluice_webhook::steps;
+use sluice_webhook::certificates::{CertBundle, RENEW_BEFORE_EXPIRY, VALIDITY};
+use sluice_webhook::rotation;
 
 use super::webhook::{configure, is_gated, manager_at};
 use crate::process::free_port;
@@ -24,14 +24,14 @@ fn secrets(env: &TestEnv) -> Api<Secret> {
     Api::namespaced(env.client.clone(), "sluice-system")
 }
 
-async fn kept(env: &TestEnv) -> Option<Bundle> {
-    secrets(env).get_opt(steps::SECRET).await.expect("an answer").as_ref().and_then(steps::bundle)
+async fn kept(env: &TestEnv) -> Option<CertBundle> {
+    secrets(env).get_opt(rotation::SECRET_NAME).await.expect("an answer").as_ref().and_then(rotation::bundle_of)
 }
 
 /// What the API server trusts, as PEM.
 async fn trusted(env: &TestEnv) -> String {
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(env.client.clone());
-    let configuration = configurations.get(steps::CONFIGURATION).await.expect("the configuration");
+    let configuration = configurations.get(rotation::CONFIGURATION_NAME).await.expect("the configuration");
     let trusted = configuration.webhooks.into_iter().flatten().find_map(|webhook| webhook.client_config.ca_bundle);
     String::from_utf8(trusted.map(|trusted| trusted.0).unwrap_or_default()).expect("PEM")
 }
@@ -59,7 +59,7 @@ fn served(port: u16, trusted: &str) -> Result<CertificateDer<'static>, String> {
     chain.first().map(|own| own.clone().into_owned()).ok_or_else(|| "no certificate".to_owned())
 }
 
-fn own(bundle: &Bundle) -> CertificateDer<'static> {
+fn own(bundle: &CertBundle) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(bundle.certificate.as_bytes()).expect("a certificate")
 }
 
@@ -83,7 +83,7 @@ async fn replicas_that_start_at_once_end_with_one_certificate_and_a_restart_keep
         })
         .await;
     }
-    assert_eq!(trusted(&env).await, bundle.authorities);
+    assert_eq!(trusted(&env).await, bundle.ca_bundle);
 
     first.kill().await;
     second.kill().await;
@@ -99,12 +99,12 @@ async fn a_certificate_is_replaced_in_time_and_every_call_is_answered_meanwhile(
     configure(&env, port).await;
     // Given a certificate that is to be replaced half a minute from now,
     let soon = Timestamp::now() + SignedDuration::from_secs(30);
-    let made_at = soon - (VALID_FOR - REPLACED_BEFORE_END);
-    let old = Bundle::make(&["127.0.0.1".to_owned()].into(), None, made_at).expect("a certificate");
-    secrets(&env).create(&PostParams::default(), &steps::secret(&old)).await.expect("the Secret");
+    let made_at = soon - (VALIDITY - RENEW_BEFORE_EXPIRY);
+    let old = CertBundle::issue(&["127.0.0.1".to_owned()].into(), None, made_at).expect("a certificate");
+    secrets(&env).create(&PostParams::default(), &rotation::secret_of(&old)).await.expect("the Secret");
     let _manager = manager_at(&env, port, &[]).await;
     eventually("the webhook is called", async || is_gated(&env.client).await.then_some(())).await;
-    assert_eq!((kept(&env).await, trusted(&env).await), (Some(old.clone()), old.authorities.clone()));
+    assert_eq!((kept(&env).await, trusted(&env).await), (Some(old.clone()), old.ca_bundle.clone()));
 
     // when its time has come (and, so that nobody has to wait for the next look at the clock, the Secret is touched),
     while Timestamp::now() < soon + SignedDuration::from_secs(2) {
@@ -112,7 +112,7 @@ async fn a_certificate_is_replaced_in_time_and_every_call_is_answered_meanwhile(
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let touched = Patch::Merge(json!({"metadata": {"annotations": {"test.sluice.dev/touched": "yes"}}}));
-    secrets(&env).patch(steps::SECRET, &PatchParams::default(), &touched).await.expect("the Secret is touched");
+    secrets(&env).patch(rotation::SECRET_NAME, &PatchParams::default(), &touched).await.expect("the Secret is touched");
 
     // then another takes its place, and the API server trusts both at every moment.
     let new = eventually("another certificate is served", async || {
@@ -123,8 +123,8 @@ async fn a_certificate_is_replaced_in_time_and_every_call_is_answered_meanwhile(
         (served.ok()? == own(&new)).then_some(new)
     })
     .await;
-    assert_eq!(trusted(&env).await, new.authorities);
-    assert!(new.authorities.ends_with(&old.authorities), "whoever serves the old one still is trusted");
+    assert_eq!(trusted(&env).await, new.ca_bundle);
+    assert!(new.ca_bundle.ends_with(&old.ca_bundle), "whoever serves the old one still is trusted");
     assert!(is_gated(&env.client).await);
 }
 
@@ -136,7 +136,7 @@ async fn in_a_cluster_the_certificate_is_for_the_service_that_the_manifests_name
 
     let bundle = eventually("the API server trusts the certificate", async || {
         let kept = kept(&env).await?;
-        (trusted(&env).await == kept.authorities).then_some(kept)
+        (trusted(&env).await == kept.ca_bundle).then_some(kept)
     })
     .await;
     let names = ["sluice-webhook.sluice-system.svc".to_owned()].into();
@@ -160,17 +160,17 @@ async fn what_somebody_has_broken_is_put_right() {
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(env.client.clone());
     let removed = json!([{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]);
     let removed = Patch::Json::<()>(serde_json::from_value(removed).expect("a JSON patch"));
-    configurations.patch(steps::CONFIGURATION, &PatchParams::default(), &removed).await.expect("no trust");
+    configurations.patch(rotation::CONFIGURATION_NAME, &PatchParams::default(), &removed).await.expect("no trust");
     works().await;
 
     // or that the Secret is deleted, or is of no use,
     let before = kept(&env).await;
-    secrets(&env).delete(steps::SECRET, &kube::api::DeleteParams::default()).await.expect("no Secret");
+    secrets(&env).delete(rotation::SECRET_NAME, &kube::api::DeleteParams::default()).await.expect("no Secret");
     let after =
         eventually("there is another", async || kept(&env).await.filter(|kept| Some(kept) != before.as_ref())).await;
     works().await;
     let broken = Patch::Merge(json!({"stringData": {"tls.key": "none"}}));
-    secrets(&env).patch(steps::SECRET, &PatchParams::default(), &broken).await.expect("no key");
+    secrets(&env).patch(rotation::SECRET_NAME, &PatchParams::default(), &broken).await.expect("no key");
     // then it is made anew.
     eventually("there is another", async || {
         kept(&env).await.filter(|kept| kept.key.contains("PRIVATE KEY") && *kept != after)

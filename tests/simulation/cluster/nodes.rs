@@ -226,7 +226,7 @@ fn amounts<'a>(quantities: impl Iterator<Item = (&'a str, &'a Value)>) -> Amount
 
 /// What can't be read counts as more than any node has: it must not go unnoticed.
 fn amount(resource: &str, quantity: &str) -> i64 {
-    Exact::parse(quantity).map_or(i64::MAX / 1024, |exact| exact.amount(resource).get())
+    Exact::parse(quantity).map_or(i64::MAX / 1024, |exact| exact.to_amount(resource).get())
 }
 
 fn add(total: &mut Amounts, more: &Amounts) {

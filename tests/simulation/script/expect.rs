@@ -207,7 +207,9 @@ fn sum(all: impl Iterator<Item = impl std::borrow::Borrow<serde_json::Map<String
     for amounts in all {
         for (resource, amount) in amounts.borrow() {
             let amount = match amount {
-                Value::String(text) => Amount::of(resource, &Quantity(text.clone())).map_or(i64::MAX, Amount::get),
+                Value::String(text) => {
+                    Amount::from_quantity(resource, &Quantity(text.clone())).map_or(i64::MAX, Amount::get)
+                }
                 other => other.as_i64().unwrap_or(i64::MAX),
             };
             *sum.entry(resource.clone()).or_insert(0_i64) += amount;

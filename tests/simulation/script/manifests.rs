@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 
 use serde_json::{Value, json};
-use sluice_api::ray::upgrade_choices::{TIMEOUT_ANNOTATION, WHEN_EXCEEDS_ANNOTATION};
-use sluice_api::ray::way_choices::ROUTE_ANNOTATION;
+use sluice_api::ray::admission_annotations::{ADMISSION_TIMEOUT_ANNOTATION, EXCEEDS_QUOTA_ANNOTATION};
+use sluice_api::ray::routing_annotations::ROUTE_ANNOTATION;
 
 use super::scene::{Cohort, Flavor, Priority, Queue, Quota, Size};
 use super::step::{Cluster, Group, Pods, Service};
@@ -143,10 +143,10 @@ impl Place {
         let mut object = SERVICE_SAMPLE[0].clone();
         object["metadata"] = self.metadata(&service.name, service.queue.as_deref(), service.priority.as_deref());
         if service.recreate {
-            object["metadata"]["annotations"][WHEN_EXCEEDS_ANNOTATION] = "Recreate".into();
+            object["metadata"]["annotations"][EXCEEDS_QUOTA_ANNOTATION] = "Recreate".into();
         }
         if let Some(seconds) = service.patience {
-            object["metadata"]["annotations"][TIMEOUT_ANNOTATION] = format!("{seconds}s").into();
+            object["metadata"]["annotations"][ADMISSION_TIMEOUT_ANNOTATION] = format!("{seconds}s").into();
         }
         let spec = &mut object["spec"];
         spec["rayClusterDeletionDelaySeconds"] = service.linger.into();

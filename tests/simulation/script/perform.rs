@@ -7,8 +7,8 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Pro
 use kube::core::discovery::ApiResource;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
-use sluice_api::ray::step_choices::FAILED_ANNOTATION;
-use sluice_api::ray::upgrade_choices::{GIVEN_UP_ANNOTATION, TIMEOUT_ANNOTATION};
+use sluice_api::ray::admission_annotations::{ADMISSION_TIMEOUT_ANNOTATION, TIMED_OUT_ANNOTATION};
+use sluice_api::ray::incremental_annotations::UPGRADE_FAILED_ANNOTATION;
 
 use super::manifests::{self, Place};
 use super::scene::{Scene, Size};
@@ -104,7 +104,7 @@ impl<'a> Performer<'a> {
                 self.merge("RayService", service, json!({"metadata": {"labels": labels}})).await
             }
             Act::TryAgain { service } => {
-                let notes = [TIMEOUT_ANNOTATION, GIVEN_UP_ANNOTATION, FAILED_ANNOTATION];
+                let notes = [ADMISSION_TIMEOUT_ANNOTATION, TIMED_OUT_ANNOTATION, UPGRADE_FAILED_ANNOTATION];
                 let annotations: Map<String, Value> =
                     notes.map(|note| (note.to_owned(), Value::Null)).into_iter().collect();
                 self.merge("RayService", service, json!({"metadata": {"annotations": annotations}})).await

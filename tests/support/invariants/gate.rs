@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 use sluice_api::kueue::Workload;
 use sluice_api::ray::RayCluster;
-use sluice_jobframework::record::Record;
+use sluice_jobframework::slice_record::SliceRecord;
 
 use super::{Breach, Invariant, QUEUE_NAME, clusters_of, is_admitted, is_live, is_open, job_uid, key, slices_of};
 use crate::history::State;
@@ -26,10 +26,10 @@ pub(super) fn check(state: &State, cluster: &RayCluster) -> Vec<Breach> {
 /// been asked for more meanwhile, and gets no more than the slice pays for, nor, before that is in its record, what the slice can do
 /// without; and one that is being deleted needs what it still has, which is for I3 to say.
 fn needed(state: &State, job: &str, opened: &RayCluster, slice: &Workload) -> BTreeMap<String, i32> {
-    let record = Record::of(slice).unwrap_or_default();
+    let record = SliceRecord::from_workload(slice).unwrap_or_default();
     let mut needed: BTreeMap<String, i32> = BTreeMap::new();
     for cluster in clusters_of(state, job).filter(|cluster| is_open(cluster) && is_live(cluster)) {
-        let paid = record.of_cluster(&cluster.uid().unwrap_or_default()).filter(|_| key(cluster) != key(opened));
+        let paid = record.member_of_cluster(&cluster.uid().unwrap_or_default()).filter(|_| key(cluster) != key(opened));
         for (group, pod_set, asked) in groups(cluster) {
             let shares =
                 paid.map(|paid| paid.pods.iter().filter(|share| share.group == group).map(|share| share.count).sum());
@@ -42,7 +42,7 @@ fn needed(state: &State, job: &str, opened: &RayCluster, slice: &Workload) -> BT
 }
 
 /// How many pods of a group a slice asked for, and can do without.
-fn spare(record: &Record, member: &str, group: &str) -> u32 {
+fn spare(record: &SliceRecord, member: &str, group: &str) -> u32 {
     let steps = record.steps.iter().flat_map(|step| step.pods.iter().map(|pods| (step.times, pods)));
     let of_group = steps.filter(|(_, pods)| pods.member == member && pods.group == group);
     of_group.map(|(times, pods)| times * pods.count).sum()

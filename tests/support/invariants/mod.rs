@@ -224,7 +224,7 @@ pub fn add_usage(usage: &mut Usage, holder: &Workload) {
         for (resource, quantity) in &assignment.resource_usage {
             let flavor = assignment.flavors.get(resource).cloned().unwrap_or_default();
             let sum = used.entry((flavor, resource.clone())).or_default();
-            *sum = sum.plus(Amount::of(resource, quantity).expect("a quantity"));
+            *sum = sum.plus(Amount::from_quantity(resource, quantity).expect("a quantity"));
         }
     }
 }

@@ -164,10 +164,9 @@ fn by_pod_set(slice: &Workload) -> BTreeMap<String, Amounts> {
     let admission = slice.status.as_ref().and_then(|status| status.admission.as_ref());
     let assignments = admission.map(|admission| admission.pod_set_assignments.as_slice()).unwrap_or_default();
     let each = assignments.iter().map(|assignment| {
-        let used = assignment
-            .resource_usage
-            .iter()
-            .map(|(resource, quantity)| (resource.clone(), Amount::of(resource, quantity).expect("a quantity")));
+        let used = assignment.resource_usage.iter().map(|(resource, quantity)| {
+            (resource.clone(), Amount::from_quantity(resource, quantity).expect("a quantity"))
+        });
         (assignment.name.clone(), used.collect())
     });
     each.collect()

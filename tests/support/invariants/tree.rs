@@ -122,7 +122,9 @@ impl Node {
         for flavor in groups.iter().flat_map(|group| &group.flavors) {
             for resource in &flavor.resources {
                 let read = |quantity: &Quantity| {
-                    i128::from(Amount::of(&resource.name, quantity).expect("a quantity of the API server").get())
+                    i128::from(
+                        Amount::from_quantity(&resource.name, quantity).expect("a quantity of the API server").get(),
+                    )
                 };
                 let quota = Quota {
                     nominal: read(&resource.nominal_quota),

@@ -182,7 +182,7 @@ fn waiting_for_pods(change: impl FnOnce(&mut WaitForPodsReady)) -> Scene {
 
 fn ready(scene: &mut Scene, name: &str) {
     let now = at(scene.now);
-    let verdict = condition::Verdict {
+    let verdict = condition::ConditionUpdate {
         type_: names::PODS_READY,
         status: true,
         reason: names::pods_ready_reason::STARTED.into(),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::fixture::{at, key, replacing};
 use super::scene::{Decided, Scene, queue};
-use crate::Event;
+use crate::Input;
 use sluice_api::kueue::names;
 
 fn small() -> Scene {
@@ -103,7 +103,7 @@ fn b21_a_limit_range_of_another_namespace_is_none_of_its_business() {
     let mut elsewhere = serde_json::json!({"metadata": {"name": "limit", "namespace": "other"}});
     elsewhere["spec"] = json!({"limits": container(&json!({"max": {"cpu": "1"}, "defaultRequest": {"cpu": "1"}}))});
     let now = at(scene.now);
-    scene.engine.step(now, &Event::LimitRange(&serde_json::from_value(elsewhere).expect("a LimitRange")));
+    scene.engine.observe(now, &Input::LimitRange(&serde_json::from_value(elsewhere).expect("a LimitRange")));
 
     assert_eq!(scene.run(), ["a"]);
 }

@@ -5,7 +5,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::scene::{Decided, Scene, cohort, queue};
-use crate::Effect;
+use crate::Decision;
 use sluice_api::kueue::names;
 
 /// Integration "Should schedule workloads by their priority strictly".
@@ -180,7 +180,7 @@ fn b50_of_many_alike_one_is_tried_and_who_fits_behind_them_is_admitted() {
         Scene::new().queues([queue("q").has("cpu=2")]).waits("q", &alike.join("; ")).waits("q", "small cpu=1 t=11");
 
     assert_eq!(scene.decide().admitted, ["small@default"]);
-    assert!(scene.engine.decisions() <= 3, "{} decisions", scene.engine.decisions());
+    assert!(scene.engine.decision_count() <= 3, "{} decisions", scene.engine.decision_count());
 }
 
 /// Integration "Should bulk-move equivalent workloads that need preemption but have no candidates".
@@ -193,7 +193,7 @@ fn b50_of_many_alike_that_can_evict_nobody_one_is_tried_and_who_can_does() {
         .waits("q", &alike.join("; "));
 
     assert_eq!(scene.decide(), Decided::default());
-    assert!(scene.engine.decisions() <= 2, "{} decisions", scene.engine.decisions());
+    assert!(scene.engine.decision_count() <= 2, "{} decisions", scene.engine.decision_count());
     scene.submit_to("q", "important cpu=1 p=1");
     assert_eq!(scene.decide().evicted, ["held InClusterQueue"]);
     assert_eq!(scene.settle(), ["important", "alike0"]);
@@ -207,14 +207,14 @@ fn b50_of_many_alike_that_can_evict_nobody_one_is_tried_and_who_can_does() {
 fn b51_a_burst_of_quota_updates_costs_one_look(#[case] update: fn(&mut Scene, String)) {
     let mut scene = Scene::new().queues([queue("q").within_cohort("c").has("cpu=1")]).waits("q", "wl cpu=100");
     scene.run();
-    let before = scene.engine.decisions();
+    let before = scene.engine.decision_count();
 
     for quota in 2..12 {
         update(&mut scene, format!("cpu={quota}"));
     }
     scene.run();
 
-    let looks = scene.engine.decisions() - before;
+    let looks = scene.engine.decision_count() - before;
     assert!((1..=5).contains(&looks), "{looks} decisions");
     update(&mut scene, "cpu=100".to_owned());
     assert_eq!(scene.run(), ["wl"]);
@@ -243,7 +243,7 @@ fn two_small_ones_follow_a_large_one_in_one_cycle() {
     scene.finish("large");
 
     let effects = scene.cycle();
-    assert_eq!(effects.iter().filter(|effect| matches!(effect, Effect::Admit { .. })).count(), 2);
+    assert_eq!(effects.iter().filter(|effect| matches!(effect, Decision::Admit { .. })).count(), 2);
 }
 
 #[test]

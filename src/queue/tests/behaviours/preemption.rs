@@ -4,7 +4,7 @@
 use rstest::rstest;
 
 use super::scene::{Node, Scene, cohort, company, queue};
-use crate::{Effect, EvictReason};
+use crate::{Decision, EvictionReason};
 
 fn newest_first() -> Scene {
     Scene::new().queues([queue("q").has("cpu=4").within("LowerOrNewerEqualPriority")])
@@ -102,7 +102,8 @@ fn b29_each_victim_is_evicted_once_for_each_time_that_it_has_to_go() {
         scene.submit_to("q", &format!("{name} cpu=4 p=100"));
         assert_eq!(scene.settle(), [name]);
 
-        let evicts = |effect: &&Effect| matches!(effect, Effect::Evict { reason: EvictReason::Preempted(_), .. });
+        let evicts =
+            |effect: &&Decision| matches!(effect, Decision::Evict { reason: EvictionReason::Preempted(_), .. });
         assert_eq!(scene.effects.iter().filter(evicts).count(), 8);
         for number in 1..=8 {
             let workload = &scene.workloads[&super::super::fixture::key(&format!("low{number}"))];

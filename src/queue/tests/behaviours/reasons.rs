@@ -95,7 +95,7 @@ fn kept_for_two() -> Scene {
 #[test]
 fn b57_a_queue_that_is_missing_or_wrong_is_the_reason() {
     let mut scene = Scene::new().queues([queue("q").quota("gone", "cpu=50")]);
-    scene.engine.step(super::super::fixture::at(1000), &crate::Event::ResourceFlavorGone("gone"));
+    scene.engine.observe(super::super::fixture::at(1000), &crate::Input::ResourceFlavorDeleted("gone"));
     scene.put_local_queue("orphan", json!({"clusterQueue": "nowhere"}));
     scene.submit_to("q", "wrong cpu=1");
     scene.submit_to("orphan", "lost cpu=1");

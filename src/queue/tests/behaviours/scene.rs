@@ -8,7 +8,7 @@ use super::super::fixture::{Cluster, at, key};
 pub(super) use super::words::{Node, cohort, queue};
 use super::words::{PodSetWords, Words};
 use crate::settings::{FairSharing, PreemptionStrategy};
-use crate::{Effect, Engine, Event, EvictReason, ObjectKey, Settings};
+use crate::{Decision, EvictionReason, Input, ObjectKey, Scheduler, Settings};
 use sluice_api::condition;
 use sluice_api::kueue::{Admission, Workload, names};
 
@@ -54,7 +54,7 @@ impl Scene {
 
     pub(super) fn with(settings: Settings) -> Self {
         let mut cluster = Cluster::default();
-        cluster.engine = Engine::new(settings.clone());
+        cluster.engine = Scheduler::new(settings.clone());
         (cluster.settings, cluster.now) = (settings, NOW);
         Self { cluster }
     }
@@ -99,7 +99,7 @@ impl Scene {
     pub(super) fn delete_queue(&mut self, name: &str) {
         self.cluster_queues.remove(name);
         let now = at(self.now);
-        self.engine.step(now, &Event::ClusterQueueGone(name));
+        self.engine.observe(now, &Input::ClusterQueueDeleted(name));
     }
 
     /// Creates a workload in another namespace, where every LocalQueue has its namesake.
@@ -108,7 +108,7 @@ impl Scene {
         let now = at(self.now);
         let mut local_queue = self.local_queues[&key(&queue)].clone();
         local_queue.metadata.namespace = Some(namespace.to_owned());
-        self.engine.step(now, &Event::LocalQueue(&local_queue));
+        self.engine.observe(now, &Input::LocalQueue(&local_queue));
         self.local_queues.insert(ObjectKey::new(namespace, queue), local_queue);
         workload.metadata.namespace = Some(namespace.to_owned());
         self.put(workload);
@@ -140,7 +140,7 @@ impl Scene {
             let status = workload.status.get_or_insert_default();
             status.admission = Some(Admission { cluster_queue: queue.to_owned(), pod_set_assignments });
             for type_ in [names::QUOTA_RESERVED, names::ADMITTED] {
-                let verdict = condition::Verdict {
+                let verdict = condition::ConditionUpdate {
                     type_,
                     status: true,
                     reason: type_.to_owned(),
@@ -174,14 +174,14 @@ impl Scene {
         let mut decided = Decided::default();
         for effect in &effects {
             match effect {
-                Effect::Admit { workload, admission, .. } => {
+                Decision::Admit { workload, admission, .. } => {
                     let asked = &self.workloads[workload].spec.pod_sets;
                     let counts: Vec<i32> = asked.iter().map(|set| set.count).collect();
                     decided.admitted.push(format!("{}@{}", workload.name, place(admission, &counts)));
                 }
-                Effect::Evict { workload, reason } => {
+                Decision::Evict { workload, reason } => {
                     let right = match reason {
-                        EvictReason::Preempted(preemption) => preemption.right.as_str(),
+                        EvictionReason::Preempted(preemption) => preemption.reason.as_str(),
                         other => other.as_str(),
                     };
                     decided.evicted.push(format!("{} {right}", workload.name));

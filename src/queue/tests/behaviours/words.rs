@@ -237,8 +237,8 @@ impl PodSetWords {
     /// What it holds once it is admitted as written.
     pub(super) fn assignment(&self) -> PodSetAssignment {
         let usage = self.asks.iter().map(|(resource, amount, _)| {
-            let amount = Amount::of(resource, &Quantity(amount.clone())).expect("a quantity");
-            (resource.clone(), amount.times(self.count.into()).quantity(resource))
+            let amount = Amount::from_quantity(resource, &Quantity(amount.clone())).expect("a quantity");
+            (resource.clone(), amount.times(self.count.into()).to_quantity(resource))
         });
         PodSetAssignment {
             name: self.name.clone(),

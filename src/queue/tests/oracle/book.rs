@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::parts::Loss;
+use crate::partial_preemption::PreemptionScope;
 use sluice_plan::ObjectKey;
 
 /// A flavor and a resource.
@@ -39,7 +39,7 @@ pub(super) struct Held {
     pub(super) queue: String,
     pub(super) who: ObjectKey,
     /// With what it is lost.
-    pub(super) loss: Loss,
+    pub(super) loss: PreemptionScope,
     pub(super) usage: Usage,
 }
 
@@ -77,14 +77,19 @@ impl Share {
 
 impl Book<'_> {
     /// What is left when these lose so much.
-    pub(super) fn without(&self, losses: &[(ObjectKey, Loss)]) -> Self {
+    pub(super) fn without(&self, losses: &[(ObjectKey, PreemptionScope)]) -> Self {
         let lost = |held: &Held| losses.iter().any(|(who, loss)| *who == held.who && held.loss <= *loss);
         Self { tree: self.tree, held: self.held.iter().filter(|held| !lost(held)).cloned().collect() }
     }
 
     pub(super) fn with(&self, queue: &str, who: &ObjectKey, usage: &Usage) -> Self {
         let mut more = self.clone();
-        more.held.push(Held { queue: queue.to_owned(), who: who.clone(), loss: Loss::Whole, usage: usage.clone() });
+        more.held.push(Held {
+            queue: queue.to_owned(),
+            who: who.clone(),
+            loss: PreemptionScope::Whole,
+            usage: usage.clone(),
+        });
         more
     }
 

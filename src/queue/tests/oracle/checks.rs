@@ -2,7 +2,7 @@
 
 use super::book::{Book, Fr, Node, Usage};
 use super::world::{Job, World};
-use crate::parts::Loss;
+use crate::partial_preemption::PreemptionScope;
 use sluice_plan::ObjectKey;
 
 impl World {
@@ -28,13 +28,18 @@ impl World {
 
     /// One of these victims that could lose less, and the preemptor, in the only flavor that there is, would get the same by the
     /// same right.
-    pub(crate) fn could_stay(&self, preemptor: &ObjectKey, victims: &[(ObjectKey, Loss)]) -> Option<ObjectKey> {
+    pub(crate) fn could_stay(
+        &self,
+        preemptor: &ObjectKey,
+        victims: &[(ObjectKey, PreemptionScope)],
+    ) -> Option<ObjectKey> {
         let job = self.waiting.iter().find(|job| job.key == *preemptor)?;
         if job.pod_sets.iter().any(|set| set.min_count < set.count) {
             return None;
         }
         let (usage, node) = (self.usage_in_only_flavor(job), Node::Queue(job.queue.clone()));
-        let chain: Vec<(ObjectKey, Loss)> = self.chain(job).into_iter().map(|before| (before, Loss::Whole)).collect();
+        let chain: Vec<(ObjectKey, PreemptionScope)> =
+            self.chain(job).into_iter().map(|before| (before, PreemptionScope::Whole)).collect();
         let with = |spared: Option<&ObjectKey>| {
             let losses = victims.iter().filter_map(|(key, loss)| {
                 Some((key.clone(), if Some(key) == spared { self.less_than(key, *loss)? } else { *loss }))
@@ -48,7 +53,7 @@ impl World {
     }
 
     /// The loss before this one.
-    fn less_than(&self, key: &ObjectKey, loss: Loss) -> Option<Loss> {
+    fn less_than(&self, key: &ObjectKey, loss: PreemptionScope) -> Option<PreemptionScope> {
         let holder = self.holders.iter().find(|holder| holder.job.key == *key)?;
         holder.keeps().map(|(other, _)| *other).filter(|other| *other < loss).last()
     }

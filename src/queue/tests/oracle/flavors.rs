@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::book::{Book, Fr, Usage};
 use super::victims;
 use super::world::{Holder, Job, PodSet, Queue, World};
-use crate::parts::Loss;
-use crate::slot::Room;
+use crate::cached_workload::ReservedAssignment;
+use crate::partial_preemption::PreemptionScope;
 use sluice_api::kueue::cluster_queue::ReclaimPolicy;
 use sluice_plan::ObjectKey;
 
@@ -32,7 +32,7 @@ pub(super) struct Ask<'a> {
     pub(super) holders: Vec<Holder>,
     pub(super) predecessor: Option<Holder>,
     /// The room that was made, if that is tried.
-    pub(super) room: Option<&'a Room>,
+    pub(super) room: Option<&'a ReservedAssignment>,
     /// Who waits, and their predecessors.
     pub(super) waiting: Vec<(Job, Option<Holder>)>,
 }
@@ -201,7 +201,7 @@ impl Ask<'_> {
         let spec = &self.world.flavors[flavor];
         let labels = slot.flavors.iter().flat_map(|flavor| self.world.flavors[flavor].node_labels.keys());
         let labels = || labels.map(String::as_str).collect();
-        pinned.is_none_or(|pinned| pinned == flavor) && slot.pod_set.placement.objection(spec, labels).is_none()
+        pinned.is_none_or(|pinned| pinned == flavor) && slot.pod_set.placement.mismatch(spec, labels).is_none()
     }
 
     fn choice(&self, slot: &Slot<'_>, flavor: &str, taken: &Usage) -> Choice {
@@ -237,7 +237,8 @@ impl Ask<'_> {
             return (Mode::NoFit, level);
         }
         let victims = victims::search(self, &Usage::from([(fr.clone(), amount)]), &BTreeSet::from([fr.clone()]));
-        let gone: Vec<(ObjectKey, Loss)> = victims.iter().map(|victim| (victim.key.clone(), victim.loss)).collect();
+        let gone: Vec<(ObjectKey, PreemptionScope)> =
+            victims.iter().map(|victim| (victim.key.clone(), victim.loss)).collect();
         let (level, _) = self.planned.without(&gone).lowest_fit(&node, fr, amount);
         let own = victims.iter().any(|victim| victim.queue == self.queue.name);
         match (victims.is_empty(), own) {

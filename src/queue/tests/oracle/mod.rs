@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) use turns::decide;
 pub(super) use world::World;
 
-use crate::PreemptionRight;
-use crate::parts::Loss;
+use crate::PreemptionReason;
+use crate::partial_preemption::PreemptionScope;
 use sluice_plan::ObjectKey;
 
 /// What one cycle decides.
@@ -25,7 +25,7 @@ pub(super) struct Decision {
     /// In the order of the turns within each tree.
     pub(super) admitted: Vec<Admitted>,
     /// Victims, what they lose, for whom, and why.
-    pub(super) evicted: BTreeMap<ObjectKey, (Loss, ObjectKey, PreemptionRight)>,
+    pub(super) evicted: BTreeMap<ObjectKey, (PreemptionScope, ObjectKey, PreemptionReason)>,
     /// Those for whom room is being made.
     pub(super) deferred: BTreeSet<ObjectKey>,
 }

@@ -8,7 +8,7 @@ use super::flavors::{Ask, Assignment, Mode};
 use super::victims::{self, Victim};
 use super::world::{Holder, Job, Ladder, World, most_of, trees};
 use super::{Admitted, Decision};
-use crate::parts::Loss;
+use crate::partial_preemption::PreemptionScope;
 use jiff::Timestamp;
 use sluice_api::kueue::cluster_queue::ReclaimPolicy;
 use sluice_api::kueue::{Admission, PodSetAssignment};
@@ -140,11 +140,11 @@ impl<'w> State<'w> {
 
     fn attempt(&self, job: &Job, counts: &[i32], in_room: bool) -> Option<Candidate> {
         let predecessor = self.predecessor(job);
-        let gone: Vec<(ObjectKey, Loss)> =
-            predecessor.iter().map(|before| (before.job.key.clone(), Loss::Whole)).collect();
+        let gone: Vec<(ObjectKey, PreemptionScope)> =
+            predecessor.iter().map(|before| (before.job.key.clone(), PreemptionScope::Whole)).collect();
         let may_go = |holder: &&Holder| {
             let successor = predecessor.as_ref().is_some_and(|before| before.job.key == holder.job.key);
-            holder.observed && holder.gives_back != Some(Loss::Whole) && !successor
+            holder.observed && holder.gives_back != Some(PreemptionScope::Whole) && !successor
         };
         let ask = Ask {
             world: self.world,
@@ -242,7 +242,7 @@ impl<'w> State<'w> {
         }
         if !matches!(candidate.gets, Gets::Admission(_)) {
             let (who, usage) = (job.key.clone(), candidate.usage.clone());
-            self.promises.push(Held { queue: queue.to_owned(), who, loss: Loss::Whole, usage });
+            self.promises.push(Held { queue: queue.to_owned(), who, loss: PreemptionScope::Whole, usage });
             self.done.extend(self.world.queue(queue).strict.then(|| queue.to_owned()));
         }
     }
@@ -265,7 +265,7 @@ impl<'w> State<'w> {
         self.holders.push(Holder {
             job: job.clone(),
             reserved: Timestamp::MAX,
-            losses: vec![(Loss::Whole, most_of(&assignment.usage, &least))],
+            losses: vec![(PreemptionScope::Whole, most_of(&assignment.usage, &least))],
             usage: most_of(&assignment.usage, &least),
             least,
             admission: Admission { cluster_queue: job.queue.clone(), pod_set_assignments: sets.collect() },

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use super::book::{Book, Fr, Node, Usage};
 use super::flavors::Ask;
 use super::world::{Holder, Job, Queue};
-use crate::PreemptionRight;
-use crate::parts::Loss;
+use crate::PreemptionReason;
+use crate::partial_preemption::PreemptionScope;
 use crate::settings::PreemptionStrategy;
 use sluice_api::kueue::cluster_queue::{ReclaimPolicy, WithinClusterQueuePolicy};
 use sluice_plan::ObjectKey;
@@ -18,10 +18,10 @@ use sluice_plan::ObjectKey;
 pub(super) struct Victim {
     pub(super) key: ObjectKey,
     pub(super) queue: String,
-    pub(super) right: PreemptionRight,
-    pub(super) loss: Loss,
+    pub(super) right: PreemptionReason,
+    pub(super) loss: PreemptionScope,
     /// Lowest priority, then the least loss, then latest reservation, then uid.
-    order: (i32, Loss, Reverse<Timestamp>, String),
+    order: (i32, PreemptionScope, Reverse<Timestamp>, String),
     /// The lowest Cohort that its ClusterQueue has in common with the preemptor's.
     common: Option<Node>,
     only_without_borrowing: bool,
@@ -44,7 +44,7 @@ struct Search<'a> {
     usage: &'a Usage,
     short: &'a BTreeSet<Fr>,
     /// Those that lose less than this, because their ClusterQueue could take back what they give.
-    spared: BTreeMap<ObjectKey, Loss>,
+    spared: BTreeMap<ObjectKey, PreemptionScope>,
 }
 
 /// The victims for this usage, where others have to go for what is short; nobody if that is not enough.
@@ -69,7 +69,7 @@ fn provides(queue: &Queue, fr: &Fr) -> bool {
     queue.groups.iter().any(|(resources, flavors)| flavors.contains(&fr.0) && resources.contains(&fr.1))
 }
 
-fn losses(victims: &[Victim]) -> Vec<(ObjectKey, Loss)> {
+fn losses(victims: &[Victim]) -> Vec<(ObjectKey, PreemptionScope)> {
     victims.iter().map(|victim| (victim.key.clone(), victim.loss)).collect()
 }
 
@@ -158,14 +158,15 @@ impl Search<'_> {
         let asked = |holder: &&Holder| holder.job.queue == queue && may(holder) && uses(holder);
         let holders = self.ask.holders.iter().filter(asked);
         let losses = holders.flat_map(|holder| holder.keeps().map(move |(loss, _)| (holder, *loss)));
-        let stays =
-            |holder: &Holder, loss: Loss| self.spared.get(&holder.job.key).is_some_and(|spared| *spared <= loss);
+        let stays = |holder: &Holder, loss: PreemptionScope| {
+            self.spared.get(&holder.job.key).is_some_and(|spared| *spared <= loss)
+        };
         let mut victims: Vec<Victim> = losses
             .filter(|(holder, loss)| !stays(holder, *loss))
             .map(|(holder, loss)| Victim {
                 key: holder.job.key.clone(),
                 queue: queue.to_owned(),
-                right: PreemptionRight::InClusterQueue,
+                right: PreemptionReason::InClusterQueue,
                 loss,
                 order: (holder.job.priority, loss, Reverse(holder.reserved), holder.job.uid.clone()),
                 common: None,
@@ -233,7 +234,7 @@ impl Search<'_> {
             self.exceeding(&cohort, &inside, &mut queues);
             for mut victim in queues.iter().flat_map(|queue| self.candidates(queue)) {
                 victim.common = Some(cohort.clone());
-                victim.right = PreemptionRight::InCohortReclamation;
+                victim.right = PreemptionReason::InCohortReclamation;
                 if advantage {
                     by_right.push(victim);
                     continue;
@@ -242,7 +243,7 @@ impl Search<'_> {
                 let too_high = priority >= self.ask.job.priority || threshold.is_some_and(|most| priority > most);
                 victim.only_without_borrowing = !self.ask.queue.borrow_within_cohort || too_high;
                 if !victim.only_without_borrowing {
-                    victim.right = PreemptionRight::InCohortReclaimWhileBorrowing;
+                    victim.right = PreemptionReason::InCohortReclaimWhileBorrowing;
                 }
                 by_priority.push(victim);
             }
@@ -335,7 +336,7 @@ impl Pass<'_> {
             if queue == self.search.ask.queue.name || entitled {
                 let mut victim = self.left.get_mut(&queue).expect("candidates").remove(0);
                 if queue != self.search.ask.queue.name {
-                    victim.right = PreemptionRight::InCohortReclamation;
+                    victim.right = PreemptionReason::InCohortReclamation;
                 }
                 self.victims.push(victim);
                 if self.fits() {
@@ -355,7 +356,7 @@ impl Pass<'_> {
                     PreemptionStrategy::LessThanInitialShare => our_share.compare(their_share).is_lt(),
                 };
                 if allowed && !kept {
-                    victim.right = PreemptionRight::InCohortFairSharing;
+                    victim.right = PreemptionReason::InCohortFairSharing;
                     self.victims.push(victim);
                     break;
                 }
@@ -374,7 +375,7 @@ impl Pass<'_> {
             let (ours, theirs) = self.sides(&queue);
             if self.book().share(&ours).compare(self.book().share(&theirs)).is_lt() {
                 let mut victim = self.left.get_mut(&queue).expect("candidates").remove(0);
-                victim.right = PreemptionRight::InCohortFairSharing;
+                victim.right = PreemptionReason::InCohortFairSharing;
                 self.victims.push(victim);
                 if self.fits() {
                     return;

@@ -6,11 +6,11 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::book::{Fr, Held, Limits, Node, NodeSpec, Tree, Usage};
-use crate::parts::{Loss, Part};
-use crate::placement::Placement;
+use crate::cached_workload::ReservedAssignment;
+use crate::node_affinity::NodeRequirements;
+use crate::partial_preemption::{PreemptiblePart, PreemptionScope};
 use crate::requests::template_requests;
 use crate::settings::PreemptionStrategy;
-use crate::slot::Room;
 use crate::tests::fixture::Cluster;
 use sluice_api::condition;
 use sluice_api::kueue::cluster_queue::{
@@ -50,7 +50,7 @@ pub(super) struct PodSet {
     pub(super) count: i32,
     pub(super) min_count: i32,
     pub(super) per_pod: BTreeMap<String, i128>,
-    pub(super) placement: Placement,
+    pub(super) placement: NodeRequirements,
 }
 
 /// What a workload may be granted when not all of it can be.
@@ -74,7 +74,7 @@ pub(super) struct Job {
     pub(super) pod_sets: Vec<PodSet>,
     pub(super) replaces: Option<ObjectKey>,
     /// What others were evicted for.
-    pub(super) room_made: Option<Room>,
+    pub(super) room_made: Option<ReservedAssignment>,
 }
 
 #[derive(Debug, Clone)]
@@ -85,9 +85,9 @@ pub(super) struct Holder {
     pub(super) usage: Usage,
     pub(super) admission: Admission,
     /// What of that is lost with what, the first loss first.
-    pub(super) losses: Vec<(Loss, Usage)>,
+    pub(super) losses: Vec<(PreemptionScope, Usage)>,
     /// What of that it has to give back already.
-    pub(super) gives_back: Option<Loss>,
+    pub(super) gives_back: Option<PreemptionScope>,
     /// Its admission is written; it was not decided in this cycle.
     pub(super) observed: bool,
     /// What those that it replaced in this cycle hold until they are seen to be over.
@@ -96,7 +96,7 @@ pub(super) struct Holder {
 
 impl Holder {
     /// What can still be taken from it, the first loss first.
-    pub(super) fn keeps(&self) -> impl Iterator<Item = &(Loss, Usage)> {
+    pub(super) fn keeps(&self) -> impl Iterator<Item = &(PreemptionScope, Usage)> {
         self.losses.iter().filter(|(loss, _)| self.gives_back < Some(*loss))
     }
 
@@ -111,7 +111,7 @@ impl Holder {
         })
     }
 
-    pub(super) fn loses(&self, loss: Loss) -> &Usage {
+    pub(super) fn loses(&self, loss: PreemptionScope) -> &Usage {
         &self.losses.iter().find(|(other, _)| *other == loss).expect("a loss").1
     }
 }
@@ -159,7 +159,7 @@ impl World {
             world.add(workload, cluster);
         }
         for job in &mut world.waiting {
-            job.room_made = cluster.engine.room_made_for(&job.key);
+            job.room_made = cluster.engine.reserved_assignment_of(&job.key);
         }
         world.supersede();
         world
@@ -291,7 +291,7 @@ pub(super) fn most_of(a: &Usage, b: &Usage) -> Usage {
 }
 
 fn amount(resource: &str, quantity: &Quantity) -> i128 {
-    Amount::of(resource, quantity).expect("a quantity").get().into()
+    Amount::from_quantity(resource, quantity).expect("a quantity").get().into()
 }
 
 fn node_spec(parent: Option<&String>, groups: &[ResourceGroup], fair_sharing: Option<&FairSharing>) -> NodeSpec {
@@ -367,7 +367,7 @@ fn job_of(workload: &Workload, queue: String) -> Job {
             .iter()
             .map(|(resource, amount)| (resource.to_owned(), amount.get().into()))
             .collect(),
-        placement: Placement::of(&set.template).expect("a placement"),
+        placement: NodeRequirements::from_template(&set.template).expect("a placement"),
     });
     let pod_sets = pod_sets.collect();
     Job {
@@ -384,17 +384,17 @@ fn job_of(workload: &Workload, queue: String) -> Job {
 }
 
 /// What of its charge a workload has to give back.
-fn gives_back(workload: &Workload) -> Option<Loss> {
+fn gives_back(workload: &Workload) -> Option<PreemptionScope> {
     let conditions = &workload.status.as_ref()?.conditions;
     if condition::is_true(conditions, names::EVICTED) {
-        return Some(Loss::Whole);
+        return Some(PreemptionScope::Whole);
     }
     let told = condition::get(conditions, "sluice.dev/PartiallyPreempted").filter(|told| told.status == "True")?;
-    Some(Loss::Part(if told.reason == "Surge" { Part::Surge } else { Part::Replicas }))
+    Some(PreemptionScope::Part(if told.reason == "Surge" { PreemptiblePart::Surge } else { PreemptiblePart::Replicas }))
 }
 
 /// What a workload holds, in the order in which it is lost.
-fn losses_of(workload: &Workload, admission: &Admission) -> Vec<(Loss, Usage)> {
+fn losses_of(workload: &Workload, admission: &Admission) -> Vec<(PreemptionScope, Usage)> {
     let annotation = workload.metadata.annotations.as_ref().and_then(|all| all.get("sluice.dev/slice"));
     let record: Value = annotation.map_or(Value::Null, |text| serde_json::from_str(text).expect("JSON"));
     let declared = record["parts"].as_array().cloned().unwrap_or_default();
@@ -404,9 +404,9 @@ fn losses_of(workload: &Workload, admission: &Admission) -> Vec<(Loss, Usage)> {
         let asked = workload.spec.pod_sets.iter().find(|other| other.name == set.name).map_or(0, |set| set.count);
         kept.insert(&set.name, asked.min(set.count.unwrap_or(asked)).into());
     }
-    for part in [Part::Surge, Part::Replicas] {
+    for part in [PreemptiblePart::Surge, PreemptiblePart::Replicas] {
         let of_part = declared.iter().find(|other| other["part"] == part.as_str());
-        if of_part.is_none() && gives_back(workload) < Some(Loss::Part(part)) {
+        if of_part.is_none() && gives_back(workload) < Some(PreemptionScope::Part(part)) {
             continue;
         }
         for (name, count) in &mut kept {
@@ -414,10 +414,10 @@ fn losses_of(workload: &Workload, admission: &Admission) -> Vec<(Loss, Usage)> {
             *count = (*count - i128::from(taken)).max(0);
         }
         let next = usage_of_pods(admission, &kept);
-        losses.push((Loss::Part(part), without(&left, &next)));
+        losses.push((PreemptionScope::Part(part), without(&left, &next)));
         left = next;
     }
-    losses.push((Loss::Whole, left));
+    losses.push((PreemptionScope::Whole, left));
     losses
 }
 
@@ -440,13 +440,19 @@ fn without(usage: &Usage, other: &Usage) -> Usage {
 }
 
 /// All at once, but for what is given back already: it isn't known what of it is whose.
-fn at_once(usage: &Usage, gives_back: Option<Loss>, losses: &[(Loss, Usage)]) -> Vec<(Loss, Usage)> {
-    let Some(loss @ Loss::Part(_)) = gives_back else { return vec![(Loss::Whole, usage.clone())] };
+fn at_once(
+    usage: &Usage,
+    gives_back: Option<PreemptionScope>,
+    losses: &[(PreemptionScope, Usage)],
+) -> Vec<(PreemptionScope, Usage)> {
+    let Some(loss @ PreemptionScope::Part(_)) = gives_back else {
+        return vec![(PreemptionScope::Whole, usage.clone())];
+    };
     let mut kept = Usage::new();
     for (fr, amount) in losses.iter().filter(|(other, _)| *other > loss).flat_map(|(_, usage)| usage) {
         *kept.entry(fr.clone()).or_default() += amount;
     }
-    vec![(loss, without(usage, &kept)), (Loss::Whole, kept)]
+    vec![(loss, without(usage, &kept)), (PreemptionScope::Whole, kept)]
 }
 
 fn claim_of(workload: &Workload) -> Option<ObjectKey> {

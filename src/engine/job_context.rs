@@ -1,0 +1,241 @@
+//! Builds the context of a job, by kind, from the observed state.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use kube_core::ResourceExt;
+
+use super::cluster_state::{PodOwnerId, PodOwnerKind, owner_key};
+use super::planners::{JobKey, PlannerKey, existing_cluster, is_standalone};
+use super::ray_jobs::SubmitterOf;
+use super::recreate::member_uid_of_pod;
+use super::{Engine, priorities};
+use sluice_api::kueue::Workload;
+use sluice_api::ray::{RayCluster, RayService};
+use sluice_jobframework::batch_job::{self, BatchJobAdapter};
+use sluice_jobframework::managed::ManagementState;
+use sluice_jobframework::members::{MemberPods, orphaned_member};
+use sluice_jobframework::pod_classifier::KnownTemplates;
+use sluice_jobframework::ray_cluster::RayClusterAdapter;
+use sluice_jobframework::ray_job::RayJobAdapter;
+use sluice_jobframework::ray_service::RayServiceAdapter;
+use sluice_jobframework::slice_record::{MemberShare, SliceRecord};
+use sluice_jobframework::{self as jobframework, GenericJob, Member, ReconcileContext};
+use sluice_plan::ObjectKey;
+use sluice_plan::{ObjectRef, Plan};
+use sluice_raycluster::revision;
+use sluice_rayservice::services::{selected_cluster, serve_service_name};
+
+/// Inputs for planning a job of any kind.
+struct JobContext<'a> {
+    job: &'a dyn GenericJob,
+    managed: ManagementState,
+    workloads: Vec<&'a Workload>,
+    /// Deleted members that still have pods.
+    orphaned_members: Vec<Member>,
+    /// PriorityClass of the pods; `None` if they name none.
+    pod_priority_class: Option<&'a str>,
+    /// The Ray operator of this process creates the pods.
+    creates_pods: bool,
+}
+
+/// A job as the engine observes it, for read-only queries.
+pub struct JobSnapshot<'a> {
+    /// The job, behind the interface common to all kinds.
+    pub job: &'a dyn GenericJob,
+    /// Decision of the managed-jobs policy.
+    pub managed: ManagementState,
+    /// All Workloads owned by the job.
+    pub workloads: Vec<&'a Workload>,
+}
+
+impl Engine {
+    /// Plans a job; the plan is empty if the job does not exist or belongs to another job.
+    pub(super) fn plan_job(&self, job: &JobKey, now: Timestamp) -> Plan {
+        let failures = self.work_queue.failures(&PlannerKey::Job(job.clone()));
+        self.with_job_context(job, |known| self.plan_job_context(known, failures, now)).unwrap_or_default()
+    }
+
+    /// Calls `see` with a snapshot of a job; `None` if the job does not exist or belongs to
+    /// another.
+    pub fn with_job<T>(&self, job: &ObjectRef, see: impl FnOnce(JobSnapshot<'_>) -> T) -> Option<T> {
+        let key = ObjectKey::new(job.namespace.clone().unwrap_or_default(), job.name.clone());
+        let key = JobKey::of_kind(&job.kind, key)?;
+        self.with_job_context(&key, |known| {
+            see(JobSnapshot { job: known.job, managed: known.managed, workloads: known.workloads })
+        })
+    }
+
+    fn with_job_context<T>(&self, job: &JobKey, see: impl FnOnce(JobContext<'_>) -> T) -> Option<T> {
+        match job {
+            JobKey::RayService(key) => self.with_ray_service(key, see),
+            JobKey::RayCluster(key) => self.with_ray_cluster(key, see),
+            JobKey::RayJob(key) => self.with_ray_job(key, see),
+            JobKey::BatchJob(key) => self.with_batch_job(key, see),
+        }
+    }
+
+    fn with_ray_service<T>(&self, key: &ObjectKey, see: impl FnOnce(JobContext<'_>) -> T) -> Option<T> {
+        let service = self.cluster_state.ray_services.get(key)?;
+        let uid = service.uid().unwrap_or_default();
+        let workloads = self.workloads_of(&uid);
+        let molds = KnownTemplates::from_workloads(workloads.iter().copied());
+        let children = self.cluster_state.ray_clusters.by_index(&owner_key(&uid));
+        let children = children.map(|child| self.ray_cluster_job(child, &molds)).collect();
+        Some(see(JobContext {
+            job: &RayServiceAdapter { service, clusters: children, serving_clusters: self.serving_clusters(service) },
+            managed: self.managed_service(service),
+            orphaned_members: self.orphaned_members(&key.namespace, &workloads, &molds),
+            workloads,
+            pod_priority_class: priorities::pod_priority_class(&service.spec.ray_cluster_config),
+            creates_pods: self.components.ray_operator,
+        }))
+    }
+
+    fn with_ray_cluster<T>(&self, key: &ObjectKey, see: impl FnOnce(JobContext<'_>) -> T) -> Option<T> {
+        let cluster = self.cluster_state.ray_clusters.get(key).filter(|cluster| is_standalone(cluster))?;
+        let workloads = self.workloads_of(&cluster.uid().unwrap_or_default());
+        let molds = KnownTemplates::from_workloads(workloads.iter().copied());
+        Some(see(JobContext {
+            job: &self.ray_cluster_job(cluster, &molds),
+            managed: self.managed_cluster(cluster),
+            orphaned_members: self.orphaned_members(&key.namespace, &workloads, &molds),
+            workloads,
+            pod_priority_class: priorities::pod_priority_class(&cluster.spec),
+            creates_pods: self.components.ray_operator,
+        }))
+    }
+
+    fn with_ray_job<T>(&self, key: &ObjectKey, see: impl FnOnce(JobContext<'_>) -> T) -> Option<T> {
+        let job = self.cluster_state.ray_jobs.get(key).filter(|job| !job.spec.uses_existing_cluster())?;
+        let uid = job.uid().unwrap_or_default();
+        let workloads = self.workloads_of(&uid);
+        let molds = KnownTemplates::from_workloads(workloads.iter().copied());
+        let groups = self.spec_cache.ray_job_requirements(key)?.groups(
+            job,
+            self.groups_of_ray_job_cluster(&uid),
+            self.submitter_job(&uid),
+        );
+        Some(see(JobContext {
+            job: &RayJobAdapter::new(job, groups, self.pods_of_ray_job(&uid), &molds),
+            managed: self.managed_ray_job(job),
+            // `pods_of_ray_job` includes the pods of deleted clusters.
+            orphaned_members: Vec::new(),
+            workloads,
+            pod_priority_class: job.spec.ray_cluster_spec.as_ref().and_then(priorities::pod_priority_class),
+            creates_pods: false,
+        }))
+    }
+
+    fn with_batch_job<T>(&self, key: &ObjectKey, see: impl FnOnce(JobContext<'_>) -> T) -> Option<T> {
+        let job = self.cluster_state.batch_jobs.get(key)?;
+        let uid = job.uid().unwrap_or_default();
+        let workloads = self.workloads_of(&uid);
+        let molds = KnownTemplates::from_workloads(workloads.iter().copied());
+        let queued = BatchJobAdapter::new(job, self.observed_and_expected_pods(&uid), &molds);
+        let queued = match self.submitter_of(job) {
+            SubmitterOf::Nothing => queued,
+            SubmitterOf::ExistingCluster(ray_job) => queued.inherit_queue_labels(&ray_job.metadata),
+            // The RayJob or RayCluster covers this submitter.
+            SubmitterOf::OwnCluster => return None,
+        };
+        Some(see(JobContext {
+            managed: self.managed_batch_job(job, queued.meta()),
+            job: &queued,
+            // A batch/v1 Job is its only member.
+            orphaned_members: Vec::new(),
+            workloads,
+            pod_priority_class: batch_job::pod_priority_class(job),
+            creates_pods: false,
+        }))
+    }
+
+    fn plan_job_context(&self, known: JobContext<'_>, failures: u32, now: Timestamp) -> Plan {
+        let JobContext {
+            job,
+            managed,
+            workloads,
+            orphaned_members: outlived,
+            pod_priority_class: pod_class,
+            creates_pods: makes_pods,
+        } = known;
+        jobframework::plan(&ReconcileContext {
+            job,
+            managed,
+            workloads,
+            orphaned_members: outlived,
+            scheduler: self.queue_adapter.scheduler(),
+            priority: priorities::job_priority(&self.cluster_state, job, pod_class),
+            placement: &|flavors: &BTreeSet<String>| self.pod_set_info(flavors),
+            flavor_bound_pod_sets: &|slice: &Workload| self.queue_adapter.flavor_bound_pod_sets(slice),
+            creates_pods: makes_pods,
+            consecutive_failures: failures,
+            reports_pods_ready: self.queue_adapter.tracks_pods_ready(),
+            now,
+        })
+    }
+
+    /// Returns all Workloads owned by the job with this uid.
+    pub(super) fn workloads_of(&self, job: &str) -> Vec<&Workload> {
+        self.cluster_state.workloads.by_index(&owner_key(job)).map(AsRef::as_ref).collect()
+    }
+
+    fn ray_cluster_job<'a>(&'a self, cluster: &'a RayCluster, molds: &'a KnownTemplates<'a>) -> RayClusterAdapter<'a> {
+        let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
+        let footing = self.recreate_state(cluster);
+        RayClusterAdapter {
+            cluster,
+            pods: self.observed_and_expected_pods(uid),
+            groups: self.desired_groups(cluster, &footing),
+            known_templates: molds,
+            member_uid: revision::member_uid(uid, &footing.desired_revision),
+            recreation: self.recreation(cluster, &footing),
+        }
+    }
+
+    /// Returns the names of the RayClusters that receive traffic of a RayService: the one selected
+    /// by its serve Service and, in an incremental upgrade, those with a route weight above zero.
+    fn serving_clusters(&self, service: &RayService) -> BTreeSet<String> {
+        let serve_service = serve_service_name(service);
+        let owned = owner_key(service.metadata.uid.as_deref().unwrap_or_default());
+        let serve = self.cluster_state.services.by_index(&owned).find(|service| service.name_any() == serve_service);
+        let children: Vec<&RayCluster> = self.cluster_state.ray_clusters.by_index(&owned).map(AsRef::as_ref).collect();
+        let ways = self.traffic_routing(service, &children);
+        let shares = children.iter().filter(|child| ways.traffic_share(child).is_some_and(|share| share > 0));
+        let leads_to = serve.and_then(|serve| selected_cluster(serve)).map(str::to_owned);
+        shares.map(|child| child.name_any()).chain(leads_to).collect()
+    }
+
+    /// Returns the deleted clusters that still have pods covered by a slice.
+    fn orphaned_members(&self, namespace: &str, workloads: &[&Workload], molds: &KnownTemplates<'_>) -> Vec<Member> {
+        let records = workloads.iter().filter_map(|workload| SliceRecord::from_workload(workload));
+        let members = records.flat_map(|record| record.members);
+        let clusters: BTreeSet<PodOwnerId> = members.map(|member| cluster_id(namespace, &member)).collect();
+        let gone = clusters.into_iter().filter(|cluster| existing_cluster(&self.cluster_state, cluster).is_none());
+        let left = gone.flat_map(|cluster| self.orphaned_members_of(&cluster, molds));
+        left.filter(|member| !member.live_pods.is_empty()).collect()
+    }
+
+    /// Returns the remaining pods of a deleted cluster as one member per revision.
+    fn orphaned_members_of(&self, cluster: &PodOwnerId, molds: &KnownTemplates<'_>) -> Vec<Member> {
+        let mut by_share: BTreeMap<String, MemberPods<'_>> = BTreeMap::new();
+        let pods = self.observed_and_expected_pods(&cluster.uid);
+        for pod in pods.observed {
+            by_share.entry(member_uid_of_pod(&cluster.uid, pod)).or_default().observed.push(pod);
+        }
+        for pod in pods.expected {
+            by_share.entry(member_uid_of_pod(&cluster.uid, pod)).or_default().expected.push(pod);
+        }
+        by_share.iter().map(|(share, pods)| orphaned_member(&cluster.key.name, share, pods, molds)).collect()
+    }
+}
+
+/// Returns the identity of the RayCluster that a recorded member belongs to.
+pub(super) fn cluster_id(namespace: &str, member: &MemberShare) -> PodOwnerId {
+    let (uid, _) = revision::parse_member_uid(&member.uid);
+    PodOwnerId {
+        owner_kind: PodOwnerKind::RayCluster,
+        key: ObjectKey::new(namespace, &member.name),
+        uid: uid.to_owned(),
+    }
+}

@@ -1,0 +1,54 @@
+//! Adoption of jobs that ran before they were queued.
+//!
+//! Their pods keep running until the queue has made its first decision, so nothing stops if there
+//! is quota, and a job of another operator is adopted as it is. (Kueue v0.19.2 stops such a job
+//! first: `pkg/controller/jobframework/reconciler.go`, `ReconcileGenericJob`.)
+
+use jiff::SignedDuration;
+
+use super::slice_record::MemberShare;
+use super::slices::{Slice, SlicePhase};
+use super::{Member, ReconcileContext};
+use sluice_api::condition;
+use sluice_api::kueue::names;
+use sluice_plan::Plan;
+
+/// Time to wait for the first decision of the queue.
+const FIRST_DECISION_TIMEOUT: SignedDuration = SignedDuration::from_secs(10);
+/// Number of consecutive write failures that takes as long as [`PATIENCE`], with backoff. After
+/// that the queue counts as unreachable.
+pub(super) const MAX_FAILURES: u32 = 8;
+
+/// Returns true while the job waits for the first decision of the queue. `can_request` is false if
+/// its demand could not be requested.
+pub(super) fn awaits_first_decision(
+    view: &ReconcileContext<'_>,
+    slices: &[Slice<'_>],
+    can_request: bool,
+    plan: &mut Plan,
+) -> bool {
+    let is_untouched = |slice: &Slice<'_>| {
+        let conditions = slice.workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        slice.phase == SlicePhase::Pending && condition::get(conditions, names::QUOTA_RESERVED).is_none()
+    };
+    let is_asked = can_request && view.job.wants_to_run() && view.consecutive_failures < MAX_FAILURES;
+    if !is_asked || !slices.iter().all(is_untouched) {
+        return false;
+    }
+    let created =
+        slices.iter().filter_map(|slice| slice.workload.metadata.creation_timestamp.as_ref()).map(|time| time.0);
+    let Some(until) = created.min().and_then(|created| created.checked_add(FIRST_DECISION_TIMEOUT).ok()) else {
+        return true;
+    };
+    if until > view.now {
+        plan.wake_by(until);
+    }
+    until > view.now
+}
+
+/// Returns true if a member that no slice covers yet keeps running meanwhile: it has pods, and no
+/// more of them can start.
+pub(super) fn keeps_running(view: &ReconcileContext<'_>, member: &Member) -> bool {
+    let none = MemberShare { name: member.name.clone(), uid: member.uid.clone(), pods: Vec::new() };
+    !member.live_pods.is_empty() && view.job.ungated_overrun(member, &none).is_none()
+}

@@ -1,0 +1,286 @@
+//! Conditions of a job: whether it is admitted, the quota that it waits for, and whether it holds
+//! quota.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use super::slices::{self, Slice, SlicePhase};
+use super::upgrade_feasibility::{UPGRADE_ADMISSIBLE, UpgradeFeasibility};
+use super::{Member, ReconcileContext};
+use sluice_api::condition;
+use sluice_api::job_conditions::{ADMITTED, QUOTA_RESERVED};
+use sluice_api::kueue::names;
+use sluice_plan::{EventRecord, Plan};
+
+/// Reason: the whole demand of the job is admitted.
+const REASON_ADMITTED: &str = "Admitted";
+/// Reason: the owner of the job has suspended it.
+const REASON_SUSPENDED: &str = "Suspended";
+/// Reason: the job has to name a LocalQueue and does not.
+const REASON_NO_QUEUE_NAME: &str = "NoQueueName";
+/// Reason: the job is invalid and cannot be queued.
+const REASON_MISCONFIGURED: &str = "Misconfigured";
+/// Reason: quota of a part of the job is preempted.
+const REASON_PARTIALLY_PREEMPTED: &str = "PartiallyPreempted";
+/// Reason: a slice of the job holds quota.
+const REASON_RESERVED: &str = "QuotaReserved";
+/// Reason: no slice of the job holds quota.
+const REASON_PENDING: &str = "Pending";
+
+/// Status, reason and message of a condition.
+#[derive(Debug, Clone)]
+pub(super) struct ConditionContent {
+    pub(super) status: bool,
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+impl ConditionContent {
+    pub(super) fn new(status: bool, reason: &str, message: impl Into<String>) -> Self {
+        Self { status, reason: reason.to_owned(), message: message.into() }
+    }
+
+    fn condition(&self, kind: &str, view: &ReconcileContext<'_>) -> Condition {
+        Condition {
+            type_: kind.to_owned(),
+            status: if self.status { "True" } else { "False" }.to_owned(),
+            reason: self.reason.clone(),
+            message: self.message.clone(),
+            last_transition_time: Time(condition::whole_seconds(view.now)),
+            observed_generation: view.job.meta().generation,
+        }
+    }
+}
+
+/// Sets the conditions of a queued job.
+pub(super) fn plan(
+    view: &ReconcileContext<'_>,
+    slices: &[Slice<'_>],
+    members: &[Member],
+    outlook: &UpgradeFeasibility,
+    plan: &mut Plan,
+) {
+    if !is_terminating(view) {
+        write_conditions(view, slices, admitted_condition(view, slices, members), outlook, &[], plan);
+    }
+}
+
+/// Sets the conditions of an invalid job; `problem` is the message.
+pub fn misconfigured(view: &ReconcileContext<'_>, slices: &[Slice<'_>], problem: &str, plan: &mut Plan) {
+    write_conditions(
+        view,
+        slices,
+        Some(ConditionContent::new(false, REASON_MISCONFIGURED, problem)),
+        &UpgradeFeasibility::Unknown,
+        &[],
+        plan,
+    );
+}
+
+/// Sets the conditions of a job on hold that has to name a LocalQueue.
+pub(super) fn missing_queue_name(view: &ReconcileContext<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
+    if is_terminating(view) {
+        return;
+    }
+    let namespace = view.job.meta().namespace.as_deref().unwrap_or_default();
+    let message = format!(
+        "The job names no LocalQueue, and such jobs are held (manageJobsWithoutQueueName): set its label {} to a \
+         LocalQueue of namespace {namespace}",
+        names::QUEUE_NAME_LABEL
+    );
+    write_conditions(
+        view,
+        slices,
+        Some(ConditionContent::new(false, REASON_NO_QUEUE_NAME, message)),
+        &UpgradeFeasibility::NoUpgrade,
+        &[],
+        plan,
+    );
+}
+
+/// Clears the conditions of a job that is no longer managed. Its quota may still have to be
+/// released.
+pub fn clear(view: &ReconcileContext<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
+    if !is_terminating(view) {
+        write_conditions(view, slices, None, &UpgradeFeasibility::NoUpgrade, &[ADMITTED], plan);
+    }
+}
+
+/// Returns true if the job is being deleted: its conditions no longer change.
+fn is_terminating(view: &ReconcileContext<'_>) -> bool {
+    view.job.meta().deletion_timestamp.is_some()
+}
+
+/// Returns the condition Admitted: whether the whole job may run, and the reason if not. `None`
+/// before the first decision of the queue.
+fn admitted_condition(
+    view: &ReconcileContext<'_>,
+    slices: &[Slice<'_>],
+    members: &[Member],
+) -> Option<ConditionContent> {
+    if !view.job.wants_to_run() {
+        return Some(suspended_condition(slices));
+    }
+    let covering = slices::covering(slices);
+    if let Some(why) = covering.and_then(Slice::preemption_message) {
+        let stopping = names_of(members.iter().filter(|member| member.is_preempted));
+        let staying = names_of(members.iter().filter(|member| member.is_open && !member.is_preempted));
+        let message = match stopping.as_str() {
+            "" => format!("{staying} keeps running with fewer replicas. {why}"),
+            stopping => format!("{stopping} is stopping ({staying} keeps running). {why}"),
+        };
+        return Some(ConditionContent::new(false, REASON_PARTIALLY_PREEMPTED, message));
+    }
+    if let Some(waiting) = slices::pending(slices) {
+        // No condition before the first decision of the queue about the slice.
+        let (reason, why) = pending_decision(waiting)?;
+        let queue = view.job.queue_name().unwrap_or_default();
+        let (subject, continues) = pending_subject(members, covering);
+        return Some(ConditionContent::new(
+            false,
+            &reason,
+            format!("{subject} is pending in LocalQueue {queue}{continues}: {why}"),
+        ));
+    }
+    if let Some(evicted) = slices.iter().find(|slice| slice.phase == SlicePhase::Evicted) {
+        let eviction = condition::get(conditions_of(evicted), names::EVICTED);
+        let (reason, why) =
+            eviction.map_or((names::EVICTED, ""), |found| (found.reason.as_str(), found.message.as_str()));
+        return Some(ConditionContent::new(false, reason, format!("Pods of the job are being stopped: {why}")));
+    }
+    covering.map(|slice| ConditionContent::new(true, REASON_ADMITTED, holding_message(slice)))
+}
+
+fn names_of<'m>(members: impl Iterator<Item = &'m Member>) -> String {
+    members.map(|member| member.name.as_str()).collect::<Vec<_>>().join(" and ")
+}
+
+/// Returns the condition Admitted of a job that its owner has suspended.
+fn suspended_condition(slices: &[Slice<'_>]) -> ConditionContent {
+    let holder = slices.iter().find(|slice| matches!(slice.phase, SlicePhase::Admitted | SlicePhase::Evicted));
+    let message = match holder {
+        Some(slice) => {
+            format!("Suspended by its owner: slice {} holds quota until its pods are gone", name_of(slice))
+        }
+        None => "Suspended by its owner: the job holds no quota".to_owned(),
+    };
+    ConditionContent::new(false, REASON_SUSPENDED, message)
+}
+
+/// Returns the condition QuotaReserved. Of several slices that hold quota, the newest one counts.
+fn quota_reserved_condition(slices: &[Slice<'_>]) -> ConditionContent {
+    let holds = |slice: &&Slice<'_>| {
+        slice.phase != SlicePhase::Finished && condition::is_true(conditions_of(slice), names::QUOTA_RESERVED)
+    };
+    match slices.iter().rev().find(holds) {
+        Some(slice) => ConditionContent::new(true, REASON_RESERVED, holding_message(slice)),
+        None => ConditionContent::new(false, REASON_PENDING, "No slice of the job holds quota"),
+    }
+}
+
+fn holding_message(slice: &Slice<'_>) -> String {
+    let admission = slice.workload.status.as_ref().and_then(|status| status.admission.as_ref());
+    let queue = admission.map(|admission| admission.cluster_queue.as_str()).unwrap_or_default();
+    let names: Vec<&str> = slice.record.members.iter().map(|member| member.name.as_str()).collect();
+    format!("Slice {} holds quota in ClusterQueue {queue} for {}", name_of(slice), names.join(" and "))
+}
+
+/// Names what is pending, the whole job or the members that the covering slice does not cover; and,
+/// in parentheses, the members that keep running.
+fn pending_subject(members: &[Member], covering: Option<&Slice<'_>>) -> (String, String) {
+    let Some(covering) = covering else { return ("job".to_owned(), String::new()) };
+    let pending = members.iter().filter(|member| !member.is_open && covering.record.member(&member.uid).is_none());
+    let names: Vec<&str> = covering.record.members.iter().map(|member| member.name.as_str()).collect();
+    let (covered, keep) = (names.join(" and "), if names.len() == 1 { "keeps" } else { "keep" });
+    match names_of(pending) {
+        none if none.is_empty() => (format!("scale-up of {covered}"), format!(" ({covered} {keep} running)")),
+        same if names == [&same] => (format!("new spec of {same}"), format!(" ({same} keeps running)")),
+        pending => (format!("upgrade to {pending}"), format!(" ({covered} {keep} serving)")),
+    }
+}
+
+/// Returns reason and message of the queue's last decision about a pending slice; `None` before it.
+fn pending_decision(slice: &Slice<'_>) -> Option<(String, String)> {
+    let found = condition::get(conditions_of(slice), names::QUOTA_RESERVED)?;
+    (found.status == "False").then(|| (found.reason.clone(), found.message.clone()))
+}
+
+/// Sets all conditions in one write, and removes those of the types in `gone`.
+///
+/// QuotaReserved is written together with Admitted, and separately only when its status changes: a
+/// separate write would delay the write to the gate of a RayCluster.
+fn write_conditions(
+    view: &ReconcileContext<'_>,
+    slices: &[Slice<'_>],
+    admitted: Option<ConditionContent>,
+    outlook: &UpgradeFeasibility,
+    gone: &[&str],
+    plan: &mut Plan,
+) {
+    let shown = view.job.conditions();
+    let (reserved, upgrade) = (quota_reserved_condition(slices), outlook.condition());
+    let mut notes = Vec::new();
+    if let Some(says) = admitted.as_ref().filter(|says| !is_current(shown, &says.condition(ADMITTED, view))) {
+        let is_expected = says.status || says.reason == REASON_SUSPENDED;
+        notes.push(EventRecord { warning: !is_expected, ..view.job.event(&says.reason, &says.message) });
+    }
+    // An upgrade that proceeds as usual emits no Event.
+    let is_news = |says: &&ConditionContent| {
+        outlook.needs_attention() && !is_current(shown, &says.condition(UPGRADE_ADMISSIBLE, view))
+    };
+    if let Some(says) = upgrade.as_ref().filter(is_news) {
+        notes.push(EventRecord { warning: true, ..view.job.event(&says.reason, &says.message) });
+    }
+    let mut wanted: Vec<Condition> = admitted.iter().map(|says| says.condition(ADMITTED, view)).collect();
+    if !wanted.is_empty() || reserved.status != condition::is_true(shown, QUOTA_RESERVED) {
+        wanted.push(reserved.condition(QUOTA_RESERVED, view));
+    }
+    wanted.extend(upgrade.iter().map(|says| says.condition(UPGRADE_ADMISSIBLE, view)));
+    let removed: &[&str] = if *outlook == UpgradeFeasibility::NoUpgrade { &[UPGRADE_ADMISSIBLE] } else { &[] };
+    if let Some(write) = view.job.set_conditions(wanted, &[removed, gone].concat()) {
+        plan.write(write);
+        plan.events.extend(notes);
+    }
+}
+
+/// Returns true if all of `wanted` are set, and none of the types in `gone`.
+pub fn are_current(conditions: &[Condition], wanted: &[Condition], gone: &[&str]) -> bool {
+    wanted.iter().all(|wanted| is_current(conditions, wanted))
+        && gone.iter().all(|kind| condition::get(conditions, kind).is_none())
+}
+
+/// Sets the conditions `wanted`, and removes those of the types in `gone`.
+pub fn apply_to(conditions: &mut Vec<Condition>, wanted: Vec<Condition>, gone: &[&str]) {
+    conditions.retain(|held| !gone.contains(&held.type_.as_str()));
+    for wanted in wanted {
+        upsert(conditions, wanted);
+    }
+}
+
+/// Returns true if this condition is set already, ignoring the transition time.
+fn is_current(conditions: &[Condition], wanted: &Condition) -> bool {
+    condition::get(conditions, &wanted.type_).is_some_and(|held| {
+        let last_transition_time = held.last_transition_time.clone();
+        *held == Condition { last_transition_time, ..wanted.clone() }
+    })
+}
+
+/// Sets a condition. The transition time stays unless the status changes.
+fn upsert(conditions: &mut Vec<Condition>, mut wanted: Condition) {
+    match conditions.iter_mut().find(|held| held.type_ == wanted.type_) {
+        Some(held) => {
+            if held.status == wanted.status {
+                wanted.last_transition_time = held.last_transition_time.clone();
+            }
+            *held = wanted;
+        }
+        None => conditions.push(wanted),
+    }
+}
+
+fn conditions_of<'s>(slice: &'s Slice<'_>) -> &'s [Condition] {
+    slice.workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
+}
+
+fn name_of<'s>(slice: &'s Slice<'_>) -> &'s str {
+    slice.workload.metadata.name.as_deref().unwrap_or_default()
+}

@@ -1,0 +1,24 @@
+//! Jobs on hold: managed jobs that are not in a queue yet. They do not run until they are.
+
+use super::managed::HoldReason;
+use super::{ReconcileContext, conditions, delete_slices, gate, slices, suspend_template};
+use sluice_api::kueue::names::DEFAULT_LOCAL_QUEUE;
+use sluice_plan::Plan;
+
+/// Assigns the default LocalQueue if there is one. Otherwise suspends the job and reports the
+/// missing queue name.
+pub(super) fn plan(view: &ReconcileContext<'_>, hold: HoldReason) -> Plan {
+    let mut plan = Plan::default();
+    match hold {
+        HoldReason::NamespaceNotCached => {}
+        HoldReason::AssignDefaultQueue => plan.write(view.job.assign_queue(DEFAULT_LOCAL_QUEUE)),
+        HoldReason::NoQueueName => {
+            let slices = slices::slices_of(view.workloads.iter().copied());
+            suspend_template(view, &slices, &mut plan);
+            delete_slices(view, &mut plan);
+            gate::plan(view, &view.job.members(), None, false, &mut plan);
+            conditions::missing_queue_name(view, &slices, &mut plan);
+        }
+    }
+    plan
+}

@@ -1,0 +1,373 @@
+//! Lifecycle of slices: resizes the slice that holds quota, requests missing quota with a
+//! successor, and finishes the slices that an admitted successor replaces.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube_core::ObjectMeta;
+use kube_core::ResourceExt;
+
+use super::pod_sets::DesiredPodSets;
+use super::slice_record::{SliceRecord, fits_within};
+use super::slices::{Slice, SlicePhase, covering, holds_quota, newest_holder};
+use super::{GenericJob, Priority, QuotaRequest, pod_sets, preemptible_parts, readiness, replacement, scale_up_steps};
+use sluice_api::canonical_hash;
+use sluice_api::condition::{self, ConditionUpdate};
+use sluice_api::kueue::workload::PriorityClassKind;
+use sluice_api::kueue::{PodSet, Workload, WorkloadSpec, names};
+use sluice_plan::ObjectKey;
+use sluice_plan::{Plan, Write};
+use sluice_queue::partial_admission::SLICE_ANNOTATION;
+use sluice_queue::{ReplacementSlice, status};
+
+/// Reconciles the slices with the demand of the job.
+pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
+    delete_finished(slices, plan);
+    if let Some(holder) = newest_holder(slices) {
+        finish_replaced(slices, holder, request, plan);
+    }
+    let (view, wanted) = (request.view, request.demand);
+    if !view.job.wants_to_run() {
+        return scale_to_zero(request, slices, plan);
+    }
+    let pending: Vec<&Slice<'_>> = slices.iter().filter(|slice| slice.phase == SlicePhase::Pending).collect();
+    if wanted.record.members.is_empty() {
+        // A service can have no RayCluster between two of them. Slices stay as they are.
+        return;
+    }
+    match covering(slices) {
+        Some(held)
+            if request.feasibility.displaced_member().is_none()
+                && fits_within(&wanted.record.counts(), &held.granted_counts()) =>
+        {
+            let record = delta_over(held, request);
+            let record = if retains_surplus(held, request) { record.retaining(&held.record) } else { record };
+            resize_held(held, record, request, plan);
+            for slice in pending {
+                plan.write(Write::delete(slice.workload, false));
+            }
+        }
+        Some(held) => {
+            // A Workload has at least one PodSet, so a slice with nothing left to cover stays until
+            // its successor is admitted.
+            let still_wanted = with_started_pods(held, request).intersection(&wanted.record);
+            if !still_wanted.members.is_empty() && !retains_surplus(held, request) {
+                resize_held(held, still_wanted, request, plan);
+            }
+            request_slice(request, slices, &pending, Some(held), plan);
+        }
+        // No request while quota has to be released: it would be counted twice.
+        None if newest_holder(slices).is_some() => {}
+        None => request_slice(request, slices, &pending, None, plan),
+    }
+}
+
+/// Returns true if surplus quota is retained for what the job requests next, unless it is
+/// preempted.
+fn retains_surplus(held: &Slice<'_>, request: &QuotaRequest<'_>) -> bool {
+    request.view.job.retains_quota() && held.preempted_part.is_none()
+}
+
+/// Finishes the slices that hold quota and are older than `newest`, which covers the whole job.
+///
+/// The queue does this for a slice that replaces another in the same ClusterQueue. But the job may
+/// have moved to another ClusterQueue, or a slice between the two may have been deleted manually.
+///
+/// A slice that covers pods of a member that `newest` displaces finishes when the last of them is
+/// gone.
+fn finish_replaced(slices: &[Slice<'_>], newest: &Slice<'_>, request: &QuotaRequest<'_>, plan: &mut Plan) {
+    let view = request.view;
+    if replacement::has_running_displaced(&newest.record, view, request.members) {
+        return;
+    }
+    let by = ReplacementSlice {
+        workload: ObjectKey::of(newest.workload),
+        uid: newest.workload.uid().unwrap_or_default(),
+        job_uid: view.job.meta().uid.clone().unwrap_or_default(),
+    };
+    let older = slices.iter().filter(|slice| slice.record.sequence < newest.record.sequence);
+    for slice in older.filter(|slice| matches!(slice.phase, SlicePhase::Admitted | SlicePhase::Evicted)) {
+        plan.write(Write::patch_status(slice.workload, &status::finished_replaced(slice.workload, &by, view.now)));
+    }
+}
+
+/// Deletes finished slices, except for the newest slice: the next sequence number follows from it.
+/// A finished slice stays until the slices that it replaced have finished too: it links its
+/// successor to them.
+fn delete_finished(slices: &[Slice<'_>], plan: &mut Plan) {
+    let Some(newest) = slices.last().map(|slice| slice.record.sequence) else { return };
+    let finished = slices.iter().take_while(|slice| slice.phase == SlicePhase::Finished);
+    for slice in finished.filter(|slice| slice.record.sequence < newest) {
+        if slice.workload.metadata.deletion_timestamp.is_none() {
+            plan.write(Write::delete(slice.workload, false));
+        }
+    }
+}
+
+/// Shrinks the slices of a job that should not run, as its pods terminate, and requests nothing.
+fn scale_to_zero(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
+    let wanted = request.demand;
+    let newest = newest_holder(slices).map(|newest| newest.record.sequence);
+    for slice in slices {
+        match slice.phase {
+            SlicePhase::Pending => plan.write(Write::delete(slice.workload, false)),
+            // An older slice stays unchanged until it is finished as replaced.
+            SlicePhase::Admitted | SlicePhase::Evicted if newest > Some(slice.record.sequence) => {}
+            SlicePhase::Admitted | SlicePhase::Evicted if wanted.record.members.is_empty() => {
+                let message = format!("{} has nothing left to run", request.view.job.reference());
+                let now = request.view.now;
+                plan.write(finish_slice(slice.workload, names::finished_reason::OUT_OF_SYNC, message, now));
+            }
+            SlicePhase::Admitted => resize_held(slice, slice.record.intersection(&wanted.record), request, plan),
+            SlicePhase::Evicted | SlicePhase::Terminating | SlicePhase::Finished => {}
+        }
+    }
+}
+
+/// Sets the condition Finished of a slice; `None` if it has that condition already.
+pub(super) fn finish_slice(slice: &Workload, reason: &str, message: String, now: Timestamp) -> Option<Write> {
+    let mut status = slice.status.clone().unwrap_or_default();
+    let verdict = ConditionUpdate {
+        type_: names::FINISHED,
+        status: true,
+        reason: reason.to_owned(),
+        message,
+        observed_generation: slice.metadata.generation,
+    };
+    condition::set(&mut status.conditions, now, verdict);
+    Write::patch_status(slice, &status)
+}
+
+/// Requests the whole demand with a pending slice, or with a new one. Of several pending slices the
+/// oldest stays, since it is first in the queue, unless it replaces another slice than `held`.
+/// Nothing is requested if a Workload cannot hold all PodSets.
+fn request_slice(
+    request: &QuotaRequest<'_>,
+    slices: &[Slice<'_>],
+    pending: &[&Slice<'_>],
+    held: Option<&Slice<'_>>,
+    plan: &mut Plan,
+) {
+    if pod_sets::check_pod_set_limit(&request.demand.record).is_err() {
+        return;
+    }
+    let held_name = held.map(|held| held.workload.name_any());
+    let is_usable = |slice: &Slice<'_>| held.is_none() || predecessor_name(slice.workload) == held_name;
+    let kept = pending.iter().position(|slice| is_usable(slice));
+    let record = requested_record(request, held);
+    let blockers = replacement::restored_members(held, &record, request);
+    for (index, slice) in pending.iter().enumerate() {
+        if Some(index) == kept {
+            let write = resized(slice, record.clone(), request);
+            plan.write(write.map(|write| write.blocked_while_in_flight(blockers.clone())));
+        } else {
+            plan.write(Write::delete(slice.workload, false));
+        }
+    }
+    if kept.is_none() {
+        let sequence = slices.last().map_or(0, |slice| slice.record.sequence) + 1;
+        let parts = preemptible_parts::for_record(&record, request.members, request.view.creates_pods);
+        let slice = new_slice(request, SliceRecord { sequence, parts, ..record }, held);
+        plan.write(Write::create(&slice).blocked_while_in_flight(blockers));
+    }
+}
+
+/// Returns the record of the successor of `held`, or of the first slice.
+fn requested_record(request: &QuotaRequest<'_>, held: Option<&Slice<'_>>) -> SliceRecord {
+    let mut record = held.map_or_else(|| request.demand.record.clone(), |held| delta_over(held, request));
+    record.displaces = request.displaced.to_vec();
+    match request.feasibility.displaced_member() {
+        Some(displaced) => {
+            record.members.retain(|member| member.uid != displaced.uid);
+            record.displaces.push(displaced.clone());
+        }
+        None => {
+            let held = held.map(|held| &held.record);
+            let too_early = request.feasibility.deferred_member(held);
+            record.members.retain(|member| too_early != Some(member.uid.as_str()));
+            record.steps = match held {
+                Some(held) => scale_up_steps::from_held(held, &record, request.members),
+                None => scale_up_steps::from_min_count(&record, request.members),
+            };
+        }
+    }
+    record
+}
+
+/// Returns the record of a slice, with the pods of the started member marked as started.
+fn with_started_pods(held: &Slice<'_>, request: &QuotaRequest<'_>) -> SliceRecord {
+    let record = held.record.clone();
+    match readiness::started_member(held, request.members) {
+        Some(member) => record.mark_started(&member.uid),
+        None => record,
+    }
+}
+
+/// Returns the whole demand. If the queue watches readiness, pods beyond `held` are marked as
+/// starting.
+fn delta_over(held: &Slice<'_>, request: &QuotaRequest<'_>) -> SliceRecord {
+    let wanted = request.demand.record.clone();
+    if request.view.reports_pods_ready { wanted.mark_starting(&with_started_pods(held, request)) } else { wanted }
+}
+
+/// Returns the name of the slice that this one replaces; `None` if it replaces none.
+fn predecessor_name(workload: &Workload) -> Option<String> {
+    let claim = workload.annotations().get(names::SLICE_REPLACEMENT_FOR_ANNOTATION)?;
+    Some(claim.rsplit_once('/').map_or(claim.as_str(), |(_, name)| name).to_owned())
+}
+
+/// Resizes a slice that holds quota to cover `record`, in place.
+fn resize_held(held: &Slice<'_>, record: SliceRecord, request: &QuotaRequest<'_>, plan: &mut Plan) {
+    let instead_of = replacement::still_displaced(held, &record, request.view, request.members);
+    let record = SliceRecord { displaces: instead_of, ..record };
+    let blockers = replacement::restored_members(Some(held), &record, request);
+    plan.write(resized(held, record, request).map(|write| write.blocked_while_in_flight(blockers)));
+}
+
+/// Returns the patch that makes a slice cover `record`; `None` if nothing changes. Queue, execution
+/// time limit and minimum counts are immutable once quota is reserved.
+fn resized(slice: &Slice<'_>, record: SliceRecord, request: &QuotaRequest<'_>) -> Option<Write> {
+    let parts = preemptible_parts::for_record(&record, request.members, request.view.creates_pods);
+    let record = SliceRecord { sequence: slice.record.sequence, parts, ..record };
+    let mut adjusted = slice.workload.clone();
+    adjusted.annotations_mut().insert(SLICE_ANNOTATION.into(), record.to_annotation());
+    let reserved = holds_quota(slice.workload);
+    adjusted.spec.pod_sets = build_pod_sets(&record, request.demand, &slice.workload.spec.pod_sets);
+    if !reserved && predecessor_name(slice.workload).is_none() {
+        set_min_counts(&mut adjusted.spec.pod_sets, request.demand);
+    }
+    if !reserved {
+        adjusted.spec.queue_name = request.view.job.queue_name();
+        adjusted.spec.maximum_execution_time_seconds = request.max_execution_seconds;
+    }
+    if !reserved || accepts_priority_change(slice.workload, request.priority) {
+        adjusted.spec.priority = Some(request.priority.value);
+        adjusted.spec.priority_class_ref = request.priority.class.clone();
+    }
+    Write::patch(slice.workload, &adjusted)
+}
+
+/// Returns true if a slice that holds quota takes on the job's priority: only a change from one
+/// WorkloadPriorityClass to another is allowed (kueue v0.19.2
+/// `pkg/controller/jobframework/reconciler.go`, `classifyWorkloadsForPriorityUpdate`).
+fn accepts_priority_change(workload: &Workload, priority: &Priority) -> bool {
+    let refs = [workload.spec.priority_class_ref.as_ref(), priority.class.as_ref()];
+    refs.iter().all(|class| class.is_some_and(|class| class.kind == PriorityClassKind::WorkloadPriorityClass))
+}
+
+/// Builds a slice that covers `record` and replaces the slice `replaces`, if any.
+pub(super) fn new_slice(request: &QuotaRequest<'_>, record: SliceRecord, replaces: Option<&Slice<'_>>) -> Workload {
+    let QuotaRequest { view, demand: wanted, priority, .. } = request;
+    let reference = view.job.reference();
+    let spec = WorkloadSpec {
+        pod_sets: build_pod_sets(&record, wanted, &[]),
+        queue_name: view.job.queue_name(),
+        priority: Some(priority.value),
+        priority_class_ref: priority.class.clone(),
+        active: Some(true),
+        maximum_execution_time_seconds: request.max_execution_seconds,
+        ..WorkloadSpec::default()
+    };
+    let uid = view.job.meta().uid.clone().unwrap_or_default();
+    let mut slice = Workload::new(&slice_name(view.job, record.sequence), spec);
+    slice.metadata = ObjectMeta {
+        namespace: reference.namespace.clone(),
+        labels: Some([(names::JOB_UID_LABEL.to_owned(), uid.clone())].into()),
+        annotations: Some([(SLICE_ANNOTATION.to_owned(), record.to_annotation())].into()),
+        finalizers: Some(vec![names::RESOURCE_IN_USE_FINALIZER.to_owned()]),
+        owner_references: Some(vec![OwnerReference {
+            api_version: reference.api_version,
+            kind: reference.kind,
+            name: reference.name,
+            uid,
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        }]),
+        ..slice.metadata
+    };
+    if replaces.is_none() {
+        set_min_counts(&mut slice.spec.pod_sets, wanted);
+    }
+    if let Some(replaced) = replaces {
+        let claim = format!("{}/{}", replaced.workload.namespace().unwrap_or_default(), replaced.workload.name_any());
+        slice.annotations_mut().insert(names::SLICE_REPLACEMENT_FOR_ANNOTATION.into(), claim);
+    }
+    slice
+}
+
+/// Builds the PodSets of a record. An existing PodSet keeps its template.
+fn build_pod_sets(record: &SliceRecord, wanted: &DesiredPodSets, existing: &[PodSet]) -> Vec<PodSet> {
+    let mut pod_sets: Vec<PodSet> = Vec::new();
+    for share in record.members.iter().flat_map(|member| &member.pods) {
+        let count = i32::try_from(share.count).unwrap_or(i32::MAX);
+        if let Some(known) = pod_sets.iter_mut().find(|known| known.name == share.pod_set) {
+            known.count = known.count.saturating_add(count);
+            continue;
+        }
+        let kept = existing.iter().find(|known| known.name == share.pod_set);
+        let template = match (kept, wanted.templates.get(&share.pod_set)) {
+            (Some(kept), _) => kept.template.clone(),
+            (None, Some(mold)) => mold.template(),
+            (None, None) => continue,
+        };
+        pod_sets.push(PodSet { name: share.pod_set.clone(), count, template, ..PodSet::default() });
+    }
+    pod_sets
+}
+
+/// Sets `minCount`, the number of pods that the job can start with. (A running job grows as far as
+/// its quota allows in any case.)
+fn set_min_counts(pod_sets: &mut [PodSet], wanted: &DesiredPodSets) {
+    for set in pod_sets {
+        let min_count = wanted.min_counts.get(&set.name).and_then(|min_count| i32::try_from(*min_count).ok());
+        set.min_count = min_count.filter(|min_count| *min_count < set.count);
+    }
+}
+
+/// Returns `rayservice-NAME-UUUUU-N`: kind and name of the job, five characters of the hash of its
+/// uid so that a recreated job does not collide with slices of its predecessor, and the sequence
+/// number. At most 63 characters, so that it is a valid label value.
+fn slice_name(job: &dyn GenericJob, sequence: u64) -> String {
+    let reference = job.reference();
+    let uid = job.meta().uid.clone().unwrap_or_default();
+    let ending = format!("-{}-{sequence}", canonical_hash::short_hash(&uid));
+    let start: String = format!("{}-{}", reference.kind.to_lowercase(), reference.name);
+    let kept: String = start.chars().take(63 - ending.len()).collect();
+    format!("{}{ending}", kept.trim_end_matches(['-', '.']))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use sluice_api::kueue::workload::{PriorityClassGroup, PriorityClassRef};
+
+    fn class(kind: PriorityClassKind) -> PriorityClassRef {
+        PriorityClassRef { group: PriorityClassGroup::Kueue, kind, name: "c".into() }
+    }
+
+    #[rstest]
+    #[case::from_class_to_class(
+        Some(PriorityClassKind::WorkloadPriorityClass),
+        Some(PriorityClassKind::WorkloadPriorityClass),
+        true
+    )]
+    #[case::none_before(None, Some(PriorityClassKind::WorkloadPriorityClass), false)]
+    #[case::label_removed(Some(PriorityClassKind::WorkloadPriorityClass), None, false)]
+    #[case::from_the_class_of_its_pods(
+        Some(PriorityClassKind::PriorityClass),
+        Some(PriorityClassKind::WorkloadPriorityClass),
+        false
+    )]
+    fn slice_with_quota_only_changes_from_one_workload_priority_class_to_another(
+        #[case] current: Option<PriorityClassKind>,
+        #[case] wanted: Option<PriorityClassKind>,
+        #[case] expected: bool,
+    ) {
+        let mut slice = Workload::default();
+        slice.spec.priority_class_ref = current.map(class);
+        let priority = Priority { value: 5, class: wanted.map(class) };
+
+        assert_eq!(accepts_priority_change(&slice, &priority), expected);
+    }
+}

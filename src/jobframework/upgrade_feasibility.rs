@@ -1,0 +1,409 @@
+//! Feasibility of an upgrade: whether the pending cluster can ever be admitted together with the
+//! active one, and if not, the remedies and the choice of the owner.
+
+use std::collections::BTreeMap;
+
+use super::conditions::ConditionContent;
+use super::pod_sets::{self, DesiredPodSets};
+use super::slice_record::{DisplacedMember, MemberShare, SliceRecord};
+use super::slices::{self, Slice};
+use super::{Member, QuotaRequest, slice_lifecycle};
+use sluice_api::quantity::Amount;
+use sluice_api::ray::admission_annotations::{EXCEEDS_QUOTA_ANNOTATION, ExceedsQuotaPolicy};
+use sluice_queue::{BindingLimit, Feasibility, FeasibilityChecker, FlavorRejection, QuotaDeficit};
+
+/// Condition of a job that is being upgraded: whether the upgrade can ever be admitted.
+pub const UPGRADE_ADMISSIBLE: &str = "sluice.dev/UpgradeAdmissible";
+/// Reason: the pending and the active cluster together exceed the maximum capacity.
+const REASON_EXCEEDS: &str = "ExceedsMaxQuota";
+/// Reason: no flavor matches the pods of the pending cluster.
+const REASON_NO_MATCHING_FLAVOR: &str = "NoMatchingFlavor";
+/// Reason: the upgrade fits once enough quota is free.
+const REASON_FITS: &str = "Fits";
+/// Reason: the pending cluster is admitted.
+const REASON_ADMITTED: &str = "Admitted";
+/// Reason: the active cluster stops before the pending one starts.
+const REASON_RECREATE: &str = "Recreate";
+
+/// Number of pods by PodSet.
+type PodSetCounts = BTreeMap<String, u32>;
+
+/// Feasibility of a job's upgrade.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum UpgradeFeasibility {
+    /// The job is not being upgraded.
+    NoUpgrade,
+    /// The feasibility is not known, for example without a ClusterQueue.
+    Unknown,
+    /// The pending member is covered by an admitted slice.
+    Admitted { next: String },
+    /// Both members fit once enough quota is free.
+    Fits(UpgradePair),
+    /// No flavor matches the pods.
+    NoMatchingFlavor(UpgradePair, Vec<FlavorRejection>),
+    /// The members never fit together, and the owner has chosen that the pending one replaces the
+    /// active one.
+    RecreateInstead(UpgradePair, Vec<QuotaDeficit>),
+    /// The pending member always replaces the active one once it has quota. Carries the feasibility
+    /// of the pending member alone, `None` if unknown.
+    Recreate(UpgradePair, Option<Feasibility>),
+    /// The members never fit together.
+    ExceedsQuota(UpgradePair, Vec<QuotaDeficit>, Alternatives),
+}
+
+/// Active and pending member of an upgrade.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct UpgradePair {
+    /// Active member, with the uid of the pending one as its replacement.
+    active: DisplacedMember,
+    /// Name of the pending member.
+    pending: String,
+}
+
+/// Remedies for an upgrade that never fits, other than more quota.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Alternatives {
+    /// True if the pending member fits without the active one.
+    fits_alone: bool,
+    /// Largest surge, in percent of the workers, that fits together with the active member; 0 if
+    /// none fits.
+    max_surge_percent: u32,
+    /// Error in the owner's annotation, if it is invalid.
+    invalid_annotation: Option<String>,
+}
+
+impl UpgradeFeasibility {
+    /// Returns the active member with its replacement, if the upgrade stops it first.
+    pub(super) fn displaced_member(&self) -> Option<&DisplacedMember> {
+        match self {
+            Self::RecreateInstead(pair, _) | Self::Recreate(pair, _) => Some(&pair.active),
+            _ => None,
+        }
+    }
+
+    /// Returns the uid of the pending member if the slice after `held` must not request it yet:
+    /// `held` does not cover the active member, and a joint request would delay its return while
+    /// requests fail.
+    pub(super) fn deferred_member(&self, held: Option<&SliceRecord>) -> Option<&str> {
+        match self {
+            Self::Fits(pair) | Self::ExceedsQuota(pair, ..) | Self::NoMatchingFlavor(pair, _) => {
+                let is_covered = held.is_some_and(|held| held.member(&pair.active.uid).is_some());
+                (!is_covered).then_some(pair.active.replaced_by.as_str())
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns true if the owner has to act, or requests are about to fail.
+    pub(super) fn needs_attention(&self) -> bool {
+        match self {
+            Self::NoMatchingFlavor(..) | Self::RecreateInstead(..) | Self::ExceedsQuota(..) => true,
+            Self::Recreate(_, prospect) => {
+                matches!(prospect, Some(Feasibility::ExceedsQuota(_) | Feasibility::NoMatchingFlavor(_)))
+            }
+            Self::NoUpgrade | Self::Unknown | Self::Admitted { .. } | Self::Fits(_) => false,
+        }
+    }
+
+    /// Returns the condition UpgradeAdmissible; `None` if it is not set.
+    pub(super) fn condition(&self) -> Option<ConditionContent> {
+        match self {
+            Self::NoUpgrade | Self::Unknown | Self::Recreate(_, None) => None,
+            Self::Recreate(pair, Some(prospect)) => Some(pair.recreate_condition(prospect)),
+            Self::Admitted { next } => Some(ConditionContent::new(
+                true,
+                REASON_ADMITTED,
+                format!("RayCluster {next} is covered by an admitted slice"),
+            )),
+            Self::Fits(pair) => {
+                let text = format!("{} fit together once enough quota is free", pair.describe_both());
+                Some(ConditionContent::new(true, REASON_FITS, text))
+            }
+            Self::NoMatchingFlavor(pair, obstacles) => {
+                let text =
+                    format!("{} can't be admitted together: {}", pair.describe_both(), describe_rejections(obstacles));
+                Some(ConditionContent::new(false, REASON_NO_MATCHING_FLAVOR, text))
+            }
+            Self::RecreateInstead(pair, lacks) => {
+                let (serving, next) = (&pair.active.name, &pair.pending);
+                let text = format!(
+                    "{} never fit together ({}), and annotation {EXCEEDS_QUOTA_ANNOTATION} is Recreate: once there is quota for \
+                     RayCluster {next} alone, RayCluster {serving} stops, and requests fail until {next} serves",
+                    pair.describe_both(),
+                    describe_deficits(lacks)
+                );
+                Some(ConditionContent::new(true, REASON_RECREATE, text))
+            }
+            Self::ExceedsQuota(pair, lacks, ways) => {
+                let text = format!(
+                    "{} never fit together: {}. {}",
+                    pair.describe_both(),
+                    describe_deficits(lacks),
+                    ways.describe(pair, lacks)
+                );
+                Some(ConditionContent::new(false, REASON_EXCEEDS, text))
+            }
+        }
+    }
+}
+
+impl UpgradePair {
+    fn new(serving: &Member, next: &Member) -> Self {
+        let serving =
+            DisplacedMember { name: serving.name.clone(), uid: serving.uid.clone(), replaced_by: next.uid.clone() };
+        Self { active: serving, pending: next.name.clone() }
+    }
+
+    fn describe_both(&self) -> String {
+        format!("Active RayCluster {} and pending RayCluster {}", self.active.name, self.pending)
+    }
+
+    fn recreate_condition(&self, prospect: &Feasibility) -> ConditionContent {
+        let name = &self.pending;
+        match prospect {
+            Feasibility::Fits => {
+                let text = format!(
+                    "Once there is quota for the new spec of RayCluster {name}, all of its pods stop, and pods of the new spec \
+                     start"
+                );
+                ConditionContent::new(true, REASON_RECREATE, text)
+            }
+            Feasibility::ExceedsQuota(lacks) => {
+                let (lack, more) = (describe_deficits(lacks), quota_remedy(lacks));
+                let text = format!("The new spec of RayCluster {name} never fits: {lack}. To admit it, {more}");
+                ConditionContent::new(false, REASON_EXCEEDS, text)
+            }
+            Feasibility::NoMatchingFlavor(obstacles) => {
+                let text =
+                    format!("The new spec of RayCluster {name} can't be admitted: {}", describe_rejections(obstacles));
+                ConditionContent::new(false, REASON_NO_MATCHING_FLAVOR, text)
+            }
+        }
+    }
+}
+
+fn describe_rejections(obstacles: &[FlavorRejection]) -> String {
+    let each = obstacles.iter().map(|obstacle| format!("pod set {}: {obstacle}", obstacle.pod_set()));
+    each.collect::<Vec<_>>().join("; ")
+}
+
+impl Alternatives {
+    /// Lists the remedies that make the upgrade fit.
+    fn describe(&self, pair: &UpgradePair, lacks: &[QuotaDeficit]) -> String {
+        let mut ways = vec![quota_remedy(lacks)];
+        if self.fits_alone {
+            ways.push(format!(
+                "set annotation {EXCEEDS_QUOTA_ANNOTATION}: Recreate, so that RayCluster {} stops before RayCluster {} starts",
+                pair.active.name, pair.pending
+            ));
+        }
+        if self.max_surge_percent > 0 {
+            ways.push(format!(
+                "use an incremental upgrade (spec.upgradeStrategy.type NewClusterWithIncrementalUpgrade) with a surge of at \
+                 most {} %",
+                self.max_surge_percent
+            ));
+        }
+        let misread = self.invalid_annotation.as_ref().map(|misread| format!(" ({misread})")).unwrap_or_default();
+        format!("To admit the upgrade, {}{misread}", ways.join("; or "))
+    }
+}
+
+/// Describes the quota deficits, in numbers.
+fn describe_deficits(lacks: &[QuotaDeficit]) -> String {
+    let each = lacks.iter().map(|lack| {
+        let show = |amount: Amount| amount.display(&lack.resource).to_string();
+        format!(
+            "{} in flavor {}: {} needed, maximum capacity {}, {} short, limited by {}",
+            lack.resource,
+            lack.flavor,
+            show(lack.requested),
+            show(lack.maximum),
+            show(lack.missing),
+            describe_limit(lack)
+        )
+    });
+    each.collect::<Vec<_>>().join("; ")
+}
+
+fn describe_limit(lack: &QuotaDeficit) -> String {
+    match &lack.binding {
+        BindingLimit::Cohort(name) => format!("the quota of Cohort {name}"),
+        _ => {
+            let (field, place) = limiting_field(lack);
+            format!("the {field} of {place}")
+        }
+    }
+}
+
+/// Returns the field that limits the capacity, and the object that has it.
+fn limiting_field(lack: &QuotaDeficit) -> (&'static str, String) {
+    match &lack.binding {
+        BindingLimit::NominalQuota => ("nominalQuota", format!("ClusterQueue {}", lack.cluster_queue)),
+        BindingLimit::BorrowingLimit => ("borrowingLimit", format!("ClusterQueue {}", lack.cluster_queue)),
+        BindingLimit::Cohort(name) => ("nominalQuota", format!("Cohort {name}")),
+        BindingLimit::CohortBorrowingLimit(name) => ("borrowingLimit", format!("Cohort {name}")),
+    }
+}
+
+/// Describes the least quota that is enough. Raising the nominalQuota of the ClusterQueue always
+/// helps; raising the limiting field may.
+fn quota_remedy(lacks: &[QuotaDeficit]) -> String {
+    let each = lacks.iter().map(|lack| {
+        let show = |amount: Amount| amount.display(&lack.resource).to_string();
+        let nominal = format!(
+            "raise the nominalQuota of {} in flavor {} of ClusterQueue {} to at least {}",
+            lack.resource,
+            lack.flavor,
+            lack.cluster_queue,
+            show(lack.required_nominal)
+        );
+        match lack.required_limit {
+            Some(limit) if lack.binding != BindingLimit::NominalQuota => {
+                let (field, place) = limiting_field(lack);
+                format!("{nominal} (or the {field} of {place} to at least {})", show(limit))
+            }
+            _ => nominal,
+        }
+    });
+    each.collect::<Vec<_>>().join(" and ")
+}
+
+/// Assesses the upgrade of a job.
+pub(super) fn assess(request: &QuotaRequest<'_>, slices: &[Slice<'_>]) -> UpgradeFeasibility {
+    let Some((serving, next)) = upgrade_members(request) else { return UpgradeFeasibility::NoUpgrade };
+    let held = slices::covering(slices);
+    if held.is_some_and(|held| held.record.member(&next.uid).is_some()) {
+        return UpgradeFeasibility::Admitted { next: next.name.clone() };
+    }
+    if request.view.job.recreates() {
+        let prospect = feasibility_alone(request, held, next);
+        return UpgradeFeasibility::Recreate(UpgradePair::new(serving, next), prospect);
+    }
+    assess_together(request, held, serving, next).unwrap_or(UpgradeFeasibility::Unknown)
+}
+
+/// Returns the feasibility of the pending member without the active one; `None` if unknown.
+fn feasibility_alone(request: &QuotaRequest<'_>, held: Option<&Slice<'_>>, next: &Member) -> Option<Feasibility> {
+    let members = vec![request.demand.record.member(&next.uid)?.clone()];
+    let record = SliceRecord { members, ..SliceRecord::default() };
+    let probe = slice_lifecycle::new_slice(
+        &QuotaRequest { feasibility: UpgradeFeasibility::Unknown, ..*request },
+        record.clone(),
+        held,
+    );
+    Some(request.view.scheduler.feasibility_checker(&probe)?.check(&pod_counts(&record, |_, _, count| count)))
+}
+
+/// Returns the active and the pending member; `None` if the job is not being upgraded.
+fn upgrade_members<'m>(request: &QuotaRequest<'m>) -> Option<(&'m Member, &'m Member)> {
+    let next = request.view.job.pending_member().filter(|_| request.view.job.wants_to_run())?;
+    let next = request.members.iter().find(|member| member.uid == next && member.is_surge && !member.is_terminating)?;
+    let serving = request.members.iter().find(|member| !member.is_surge && !member.is_terminating)?;
+    Some((serving, next))
+}
+
+/// Assesses the two members together; `None` if the queue cannot answer.
+fn assess_together(
+    request: &QuotaRequest<'_>,
+    held: Option<&Slice<'_>>,
+    serving: &Member,
+    next: &Member,
+) -> Option<UpgradeFeasibility> {
+    let wanted = &joint_demand(request.demand, serving, next, held.is_some())?;
+    let record = wanted.record.clone();
+    let probe = slice_lifecycle::new_slice(
+        &QuotaRequest { demand: wanted, feasibility: UpgradeFeasibility::Unknown, ..*request },
+        record.clone(),
+        held,
+    );
+    let prospects = request.view.scheduler.feasibility_checker(&probe)?;
+    let both = pod_counts(&record, |_, _, count| count);
+    let pair = UpgradePair::new(serving, next);
+    let lacks = match prospects.check(&both) {
+        Feasibility::Fits => return Some(UpgradeFeasibility::Fits(pair)),
+        Feasibility::NoMatchingFlavor(obstacles) => return Some(UpgradeFeasibility::NoMatchingFlavor(pair, obstacles)),
+        Feasibility::ExceedsQuota(lacks) => lacks,
+    };
+    let only_next = pod_counts(&record, |uid, _, count| if uid == next.uid { count } else { 0 });
+    let alone = prospects.check(&only_next) == Feasibility::Fits;
+    let chosen = ExceedsQuotaPolicy::from_annotations(request.view.job.meta());
+    if alone && chosen == Ok(ExceedsQuotaPolicy::Recreate) {
+        return Some(UpgradeFeasibility::RecreateInstead(pair, lacks));
+    }
+    let surge = largest_surge(&prospects, &record, next);
+    Some(UpgradeFeasibility::ExceedsQuota(
+        pair,
+        lacks,
+        Alternatives { fits_alone: alone, max_surge_percent: surge, invalid_annotation: chosen.err() },
+    ))
+}
+
+/// Returns the demand of both members. If the active member holds quota already, the pods of the
+/// pending one get separate PodSets, so that they may use other flavors, unless a Workload cannot
+/// hold that many PodSets.
+fn joint_demand(wanted: &DesiredPodSets, serving: &Member, next: &Member, is_held: bool) -> Option<DesiredPodSets> {
+    let (active, pending) = (wanted.record.member(&serving.uid)?, wanted.record.member(&next.uid)?);
+    let record = |pending: &MemberShare| SliceRecord {
+        members: vec![active.clone(), pending.clone()],
+        ..SliceRecord::default()
+    };
+    let (mut templates, mut moved) = (wanted.templates.clone(), pending.clone());
+    for share in &mut moved.pods {
+        let separate = format!("{}-{}", share.pod_set, next.name);
+        if let Some(template) = templates.get(&share.pod_set).cloned() {
+            templates.insert(separate.clone(), template);
+            share.pod_set = separate;
+        }
+    }
+    let is_split = is_held && pod_sets::check_pod_set_limit(&record(&moved)).is_ok();
+    Some(DesiredPodSets {
+        record: record(if is_split { &moved } else { pending }),
+        templates,
+        ..DesiredPodSets::default()
+    })
+}
+
+/// Returns the number of pods of a record by PodSet. `count` maps member uid, group and recorded
+/// count to the number to use.
+fn pod_counts(record: &SliceRecord, count: impl Fn(&str, &str, u32) -> u32) -> PodSetCounts {
+    let mut pods = PodSetCounts::new();
+    for member in &record.members {
+        for share in &member.pods {
+            *pods.entry(share.pod_set.clone()).or_default() += count(&member.uid, &share.group, share.count);
+        }
+    }
+    pods
+}
+
+/// Returns the largest surge, in percent, with which an upgrade fits together with the active
+/// member; 0 if none fits. The head and the minimum replicas of each group start with any surge.
+fn largest_surge(prospects: &FeasibilityChecker<'_>, record: &SliceRecord, next: &Member) -> u32 {
+    let fits = |percent: u32| {
+        let surge = |uid: &str, group: &str, count| {
+            if uid == next.uid { pods_at_percent(next, group, count, percent) } else { count }
+        };
+        prospects.check(&pod_counts(record, surge)) == Feasibility::Fits
+    };
+    // Binary search: the demand grows with the percentage.
+    let (mut low, mut high) = (0, 99);
+    while low < high {
+        let middle = high - (high - low) / 2;
+        if fits(middle) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    low
+}
+
+/// Returns how many of `count` pods of a group exist at `percent` of its replicas, rounded up to
+/// whole replicas and at least the group's minimum.
+fn pods_at_percent(member: &Member, group: &str, count: u32, percent: u32) -> u32 {
+    let Some(group) = member.groups.iter().flatten().find(|known| known.name == group) else { return count };
+    let hosts = group.hosts_per_replica.max(1);
+    let replicas = u64::from(group.count / hosts * percent).div_ceil(100);
+    let pods = u32::try_from(replicas).unwrap_or(u32::MAX).saturating_mul(hosts);
+    pods.max(group.min_pods).min(count)
+}

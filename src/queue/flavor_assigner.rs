@@ -1,0 +1,528 @@
+//! Assigns flavors to the pod sets of a workload, or reports why none can be assigned.
+//!
+//! The rules are those of kueue v0.19.2 `pkg/scheduler/flavorassigner/flavorassigner.go`. Where
+//! they leave a later pod set without a flavor because of the choice for an earlier one, other
+//! combinations are tried as well, so that a larger quota never makes an assignment fail.
+
+use std::collections::BTreeMap;
+
+use super::assignment_mode::{AssignmentMode, PreemptionMode, PreemptionOracle};
+use super::cached_workload::ReservedAssignment;
+use super::cluster_queue_config::{ClusterQueueConfig, QuotaGroup};
+use super::ledger::{FlavorResourceQuantities, add_to, to_amount, to_i128};
+use super::pending::FlavorRejection;
+use super::pending_queue::QuotaNeed;
+use super::requests::Requests;
+use super::settings::UndeclaredResourcePolicy;
+use super::shortfall::{BindingLimit, Shortfall};
+use super::tree::{CohortTree, FlavorResourceId, NodeId, UsageView};
+use super::workload_requests::{PodSetRequests, WorkloadRequests};
+use sluice_api::kueue::{Admission, PodSetAssignment, ResourceFlavorSpec};
+use sluice_api::quantity::Amount;
+
+/// Maximum number of flavor combinations to try before a workload is considered not to fit.
+pub(super) const MAX_COMBINATIONS: usize = 512;
+
+/// The slice that a workload replaces and whose quota it takes over.
+#[derive(Debug, Clone)]
+pub(super) struct Predecessor<'a> {
+    pub(super) usage: &'a FlavorResourceQuantities,
+    pub(super) requests: Option<&'a WorkloadRequests>,
+    pub(super) admission: &'a Admission,
+}
+
+impl Predecessor<'_> {
+    fn usage_of(&self, fr: FlavorResourceId) -> i128 {
+        self.usage.get(&fr).copied().unwrap_or_default()
+    }
+
+    /// Returns the flavor that running pods of the same pod set have, or `None` if none run
+    /// unchanged. Running pods stay on their nodes, so another flavor would add usage where no pod
+    /// runs and release usage where pods do run.
+    pub(super) fn running_flavor(&self, set: &PodSetRequests, resource: &str) -> Option<&str> {
+        let assignment = self.admission.pod_set_assignments.iter().find(|assignment| assignment.name == set.name)?;
+        self.running_pod_set(set, 1).and_then(|_| assignment.flavors.get(resource)).map(String::as_str)
+    }
+
+    /// Returns the pod set of the same name and pod requests, if at least `count` of its pods are
+    /// admitted.
+    pub(super) fn running_pod_set(&self, set: &PodSetRequests, count: i32) -> Option<&PodSetRequests> {
+        let before = self.requests?.pod_sets.iter().find(|before| before.name == set.name)?;
+        let assignment = self.admission.pod_set_assignments.iter().find(|assignment| assignment.name == set.name)?;
+        let admitted = assignment.count.unwrap_or(before.count);
+        (before.per_pod == set.per_pod && admitted >= count).then_some(before)
+    }
+}
+
+/// Assigns the flavors of one ClusterQueue to one workload.
+#[derive(Debug, Clone)]
+pub(super) struct FlavorAssigner<'a> {
+    pub(super) cluster_queue: &'a str,
+    pub(super) node: NodeId,
+    pub(super) config: &'a ClusterQueueConfig,
+    pub(super) flavors: &'a BTreeMap<String, ResourceFlavorSpec>,
+    pub(super) undeclared_resources: UndeclaredResourcePolicy,
+    pub(super) fair_sharing: bool,
+    pub(super) predecessor: Option<Predecessor<'a>>,
+    /// The assignment that evictions were issued for. If set, no other flavors are eligible.
+    pub(super) reserved_assignment: Option<&'a ReservedAssignment>,
+    /// Capacity that is reserved for the workload itself.
+    pub(super) reserved: Option<&'a FlavorResourceQuantities>,
+    pub(super) requests: &'a WorkloadRequests,
+}
+
+/// The flavors and counts that a workload would get.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Assignment {
+    pub(super) mode: AssignmentMode,
+    /// Total usage of the workload.
+    pub(super) usage: FlavorResourceQuantities,
+    /// Flavor resources that need preemption.
+    pub(super) needs_preemption: Vec<FlavorResourceId>,
+    /// Pod count of each pod set.
+    pub(super) pod_counts: Vec<i32>,
+    /// Indexes of the pod set in the requests, of the resource group in the ClusterQueue, and of
+    /// the flavor in the group.
+    flavors: Vec<(usize, usize, usize)>,
+}
+
+impl Assignment {
+    /// Returns the counts and flavor names to reserve. `quota` must be the one that this was
+    /// assigned from.
+    pub(super) fn reserved_assignment(&self, quota: &ClusterQueueConfig) -> ReservedAssignment {
+        let name = |(set, group, flavor): &(usize, usize, usize)| {
+            (*set, *group, quota.groups[*group].flavors[*flavor].name.clone())
+        };
+        ReservedAssignment { counts: self.pod_counts.clone(), flavors: self.flavors.iter().map(name).collect() }
+    }
+}
+
+/// Collects the reasons why flavors could not be assigned.
+#[derive(Debug, Default)]
+pub(super) struct Diagnosis {
+    /// Amounts that were not available. Retrying is worthwhile once any of them is reachable.
+    pub(super) quota_needs: Vec<QuotaNeed>,
+    /// Rejected flavors with explanations. `None` if explanations are not requested.
+    pub(super) rejections: Option<Vec<FlavorRejection>>,
+}
+
+/// The requests of one pod set that one resource group covers. One flavor is assigned to each unit.
+pub(super) struct AssignmentUnit<'a> {
+    pub(super) position: (usize, usize),
+    pub(super) pod_set: &'a PodSetRequests,
+    pub(super) group: &'a QuotaGroup,
+    pub(super) requests: Vec<(&'a str, i128)>,
+}
+
+/// A flavor for an assignment unit, and the mode in which its resources can be assigned.
+#[derive(Debug, Clone)]
+struct FlavorChoice {
+    flavor: usize,
+    /// Mode of the resource that the fungibility rules prefer least. Decides which flavor is
+    /// chosen.
+    least_preferred: AssignmentMode,
+    /// Worst preemption mode of its resources. Decides whether the workload is admitted. Differs
+    /// from `means` if preemption is preferred over borrowing: a resource that borrows is then less
+    /// preferred than one that needs preemption, although only the former can be assigned
+    /// immediately.
+    preemption: PreemptionMode,
+    /// Highest borrowing level of its resources.
+    borrowing_level: u32,
+    /// Amount of each resource, and whether it needs preemption.
+    resources: Vec<(FlavorResourceId, i128, bool)>,
+}
+
+impl FlavorChoice {
+    fn new(slot: &AssignmentUnit<'_>, flavor: usize) -> Self {
+        Self {
+            flavor,
+            least_preferred: AssignmentMode::BEST,
+            preemption: PreemptionMode::Fit,
+            borrowing_level: 0,
+            resources: Vec::with_capacity(slot.requests.len()),
+        }
+    }
+}
+
+impl FlavorAssigner<'_> {
+    /// Assigns one flavor of each resource group to each pod set, with `counts` pods each. Returns
+    /// `None` if a pod set has no eligible flavor with enough quota.
+    pub(super) fn assign(
+        &self,
+        counts: &[i32],
+        ground: &mut impl PreemptionOracle,
+        found: &mut Diagnosis,
+    ) -> Option<Assignment> {
+        let (slots, offered) = self.assignment_units(counts, found);
+        // An explanation lists every problem, so it needs all units.
+        if !offered && found.rejections.is_none() {
+            return None;
+        }
+        // An explanation runs the greedy assignment for its findings even if a resource is missing.
+        let greedy = self.assign_greedy(&slots, ground, found);
+        if !offered {
+            return None;
+        }
+        let choices = match greedy {
+            Some(choices)
+                if choices.iter().all(|choice| choice.preemption > PreemptionMode::NoPreemptionCandidates) =>
+            {
+                choices
+            }
+            greedy => match self.assign_backtracking(&slots, ground, found) {
+                Some(choices) => choices,
+                None => greedy?,
+            },
+        };
+        Some(self.build_assignment(counts, &slots, &choices))
+    }
+
+    /// Returns the units to assign, ordered by pod set and resource group, and whether the
+    /// ClusterQueue has all requested resources.
+    pub(super) fn assignment_units(&self, counts: &[i32], found: &mut Diagnosis) -> (Vec<AssignmentUnit<'_>>, bool) {
+        let (mut slots, mut offered) = (Vec::new(), true);
+        for (set_index, (set, count)) in self.requests.pod_sets.iter().zip(counts).enumerate() {
+            for (group_index, group) in self.config.groups.iter().enumerate() {
+                let asked: Vec<(&str, i128)> = self
+                    .config
+                    .requests(set, *count)
+                    .filter(|(resource, amount)| *amount != Amount::ZERO && group.resources.contains(*resource))
+                    .map(|(resource, amount)| (resource, to_i128(amount)))
+                    .collect();
+                if !asked.is_empty() {
+                    slots.push(AssignmentUnit {
+                        position: (set_index, group_index),
+                        pod_set: set,
+                        group,
+                        requests: asked,
+                    });
+                }
+            }
+            let unknown = self.config.requests(set, *count).filter(|(resource, amount)| {
+                *amount != Amount::ZERO
+                    && self.undeclared_resources == UndeclaredResourcePolicy::Block
+                    && self.config.group_of(resource).is_none()
+            });
+            for (resource, _) in unknown {
+                offered = false;
+                if let Some(obstacles) = &mut found.rejections {
+                    obstacles.push(FlavorRejection::ResourceUnavailable {
+                        pod_set: set.name.clone(),
+                        resource: resource.to_owned(),
+                    });
+                }
+            }
+        }
+        (slots, offered)
+    }
+
+    /// Picks the best flavor of each unit in order, with the usage of the earlier units added.
+    /// Returns `None` if a unit has no flavor.
+    fn assign_greedy(
+        &self,
+        slots: &[AssignmentUnit<'_>],
+        ground: &mut impl PreemptionOracle,
+        found: &mut Diagnosis,
+    ) -> Option<Vec<FlavorChoice>> {
+        let (mut taken, mut choices, mut complete) = (FlavorResourceQuantities::new(), Vec::new(), true);
+        for slot in slots {
+            match self.best_flavor(slot, &taken, ground, found) {
+                Some(choice) => {
+                    choice.resources.iter().for_each(|(fr, amount, _)| add_to(&mut taken, *fr, *amount));
+                    choices.push(choice);
+                }
+                None if found.rejections.is_some() => {
+                    complete = false;
+                    // The later units must fit in addition to this one, so its request counts
+                    // although it has no flavor.
+                    self.first_eligible(slot).for_each(|(fr, amount)| add_to(&mut taken, fr, amount));
+                }
+                None => return None,
+            }
+        }
+        complete.then_some(choices)
+    }
+
+    /// Returns the requests of a unit in its first eligible flavor; empty if no flavor is eligible.
+    fn first_eligible<'s>(
+        &self,
+        slot: &'s AssignmentUnit<'_>,
+    ) -> impl Iterator<Item = (FlavorResourceId, i128)> + use<'s> {
+        let flavor = slot.group.flavors.iter().find(|flavor| self.ineligibility(slot, flavor).is_none());
+        slot.requests.iter().filter_map(move |(resource, amount)| Some((flavor?.flavor_resource(resource)?, *amount)))
+    }
+
+    fn best_flavor(
+        &self,
+        slot: &AssignmentUnit<'_>,
+        taken: &FlavorResourceQuantities,
+        ground: &mut impl PreemptionOracle,
+        found: &mut Diagnosis,
+    ) -> Option<FlavorChoice> {
+        let rules = self.config.fungibility;
+        let mut best: Option<FlavorChoice> = None;
+        for (index, flavor) in slot.group.flavors.iter().enumerate() {
+            if let Some(objection) = self.ineligibility(slot, flavor) {
+                if let Some(obstacles) = &mut found.rejections {
+                    obstacles.push(self.rejection(slot, flavor, objection, ground.tree()));
+                }
+                continue;
+            }
+            let choice = self.flavor_choice(slot, index, taken, ground, found);
+            let means = choice.least_preferred;
+            let so_far = best.as_ref().map_or(AssignmentMode::WORST, |best| best.least_preferred);
+            if !means.should_try_next_flavor(rules) {
+                return Some(choice);
+            }
+            if means.is_preferred_over(so_far, rules) {
+                best = Some(choice);
+            }
+        }
+        best
+    }
+
+    /// Evaluates one flavor for a unit. The result is no better than that of its worst resource.
+    fn flavor_choice(
+        &self,
+        slot: &AssignmentUnit<'_>,
+        flavor: usize,
+        taken: &FlavorResourceQuantities,
+        ground: &mut impl PreemptionOracle,
+        found: &mut Diagnosis,
+    ) -> FlavorChoice {
+        let mut choice = FlavorChoice::new(slot, flavor);
+        for (resource, requested) in &slot.requests {
+            let Some(fr) = slot.group.flavors[flavor].flavor_resource(resource) else {
+                (choice.least_preferred, choice.preemption) = (AssignmentMode::WORST, PreemptionMode::NoFit);
+                continue;
+            };
+            let means = self.assignment_mode(slot, fr, *requested, taken, ground, found);
+            choice.borrowing_level = choice.borrowing_level.max(means.borrowing_level);
+            choice.preemption = choice.preemption.min(means.preemption);
+            if choice.least_preferred.is_preferred_over(means, self.config.fungibility) {
+                choice.least_preferred = means;
+            }
+            choice.resources.push((fr, *requested, means.preemption < PreemptionMode::FitAfterEvictions));
+        }
+        choice
+    }
+
+    fn assignment_mode(
+        &self,
+        slot: &AssignmentUnit<'_>,
+        fr: FlavorResourceId,
+        requested: i128,
+        taken: &FlavorResourceQuantities,
+        ground: &mut impl PreemptionOracle,
+        found: &mut Diagnosis,
+    ) -> AssignmentMode {
+        let earlier = taken.get(&fr).copied().unwrap_or_default();
+        let wanted = earlier + requested;
+        let held = self.predecessor.as_ref().map_or(0, |predecessor| predecessor.usage_of(fr));
+        let tree = ground.tree();
+        let note = |found: &mut Diagnosis, exceeds: bool| {
+            if let Some(obstacles) = &mut found.rejections {
+                let shortfall = self.shortfall(tree, slot, fr, requested, earlier, held);
+                obstacles.push(if exceeds {
+                    FlavorRejection::ExceedsMaximum(shortfall)
+                } else {
+                    FlavorRejection::InsufficientUnused(shortfall)
+                });
+            }
+        };
+        if wanted > tree.potential_available(self.node, fr) {
+            note(found, true);
+            return AssignmentMode::WORST;
+        }
+        // Quota of the predecessor changes hands, and capacity reserved for this workload is its own.
+        let planned = held + self.reserved_amount(fr);
+        let fit = tree.lowest_fit(self.node, fr, wanted, UsageView::Planned, planned);
+        if wanted <= tree.available(self.node, fr, UsageView::Planned, planned) {
+            let now = wanted <= tree.available(self.node, fr, UsageView::Actual, held);
+            return AssignmentMode {
+                preemption: if now { PreemptionMode::Fit } else { PreemptionMode::FitAfterEvictions },
+                borrowing_level: fit.height,
+            };
+        }
+        note(found, false);
+        found.quota_needs.push(QuotaNeed { fr, amount: wanted });
+        // As in Kueue, preemption is considered only within the nominal quota or a subtree that owns
+        // the quota, or if the policy permits preemption while borrowing.
+        let rules = self.config.preemption;
+        let entitled = tree.nominal_quota(self.node, fr) >= wanted - held || fit.reclaimable;
+        let may_borrow =
+            rules.borrow_within_cohort || (self.fair_sharing && rules.reclaim_within_cohort != Default::default());
+        if entitled || may_borrow {
+            ground.simulate_preemption(fr, wanted)
+        } else {
+            AssignmentMode { preemption: PreemptionMode::NoFit, borrowing_level: fit.height }
+        }
+    }
+
+    /// Returns the amount of planned usage that is reserved for the workload itself.
+    fn reserved_amount(&self, fr: FlavorResourceId) -> i128 {
+        self.reserved.and_then(|charge| charge.get(&fr)).copied().unwrap_or_default()
+    }
+
+    fn shortfall(
+        &self,
+        tree: &CohortTree,
+        slot: &AssignmentUnit<'_>,
+        fr: FlavorResourceId,
+        requested: i128,
+        earlier: i128,
+        held: i128,
+    ) -> Shortfall {
+        let at = tree.flavor_resource(fr);
+        let wanted = requested + earlier;
+        let planned = held + self.reserved_amount(fr);
+        let available = tree.available(self.node, fr, UsageView::Planned, planned);
+        let potential = tree.potential_available(self.node, fr);
+        let (node, limited) = if wanted > potential {
+            tree.binding_limit_when_idle(self.node, fr, wanted)
+        } else {
+            tree.binding_limit(self.node, fr, wanted, UsageView::Planned, planned)
+        };
+        let missing = if wanted > potential { wanted - potential } else { wanted - available };
+        Shortfall {
+            requested: to_amount(requested),
+            earlier_pod_sets: to_amount(earlier),
+            held_by_predecessor: to_amount(held),
+            used: to_amount(tree.usage(self.node, fr, UsageView::Planned) - planned),
+            nominal: to_amount(tree.nominal_quota(self.node, fr)),
+            potential_available: to_amount(potential),
+            binding: BindingLimit::from_node(tree, node, limited),
+            missing: to_amount(missing),
+            missing_now: to_amount(wanted - available),
+            subtree: Some((node, fr)),
+            ..Shortfall::new(&slot.pod_set.name, &at.flavor, &at.resource)
+        }
+    }
+
+    /// Searches for a combination of flavors that all fit without preemption. Returns `None` if
+    /// there is no alternative to the greedy assignment, or if explanations are requested.
+    fn assign_backtracking(
+        &self,
+        slots: &[AssignmentUnit<'_>],
+        ground: &mut impl PreemptionOracle,
+        found: &mut Diagnosis,
+    ) -> Option<Vec<FlavorChoice>> {
+        let contested = slots.len() > 1 && slots.iter().any(|slot| slot.group.flavors.len() > 1);
+        if !contested || found.rejections.is_some() {
+            return None;
+        }
+        let (mut taken, mut choices, mut tries) = (FlavorResourceQuantities::new(), Vec::new(), 0);
+        let fits = self.backtrack(slots, ground, found, &mut taken, &mut choices, &mut tries);
+        if tries >= MAX_COMBINATIONS {
+            // The search is incomplete, so the collected needs are no lower bound.
+            found.quota_needs.clear();
+        }
+        fits.then_some(choices)
+    }
+
+    fn backtrack(
+        &self,
+        slots: &[AssignmentUnit<'_>],
+        ground: &mut impl PreemptionOracle,
+        found: &mut Diagnosis,
+        taken: &mut FlavorResourceQuantities,
+        choices: &mut Vec<FlavorChoice>,
+        tries: &mut usize,
+    ) -> bool {
+        let Some((slot, rest)) = slots.split_first() else { return true };
+        for (index, flavor) in slot.group.flavors.iter().enumerate() {
+            *tries += 1;
+            if *tries >= MAX_COMBINATIONS {
+                return false;
+            }
+            if self.ineligibility(slot, flavor).is_some() {
+                continue;
+            }
+            let Some(choice) = self.free_flavor(slot, index, taken, ground.tree(), found) else { continue };
+            choice.resources.iter().for_each(|(fr, amount, _)| add_to(taken, *fr, *amount));
+            choices.push(choice);
+            if self.backtrack(rest, ground, found, taken, choices, tries) {
+                return true;
+            }
+            for (fr, amount, _) in choices.pop().map(|choice| choice.resources).unwrap_or_default() {
+                add_to(taken, fr, -amount);
+            }
+        }
+        false
+    }
+
+    /// Returns a flavor for a unit if all of its requests are available there, now and as planned.
+    fn free_flavor(
+        &self,
+        slot: &AssignmentUnit<'_>,
+        flavor: usize,
+        taken: &FlavorResourceQuantities,
+        tree: &CohortTree,
+        found: &mut Diagnosis,
+    ) -> Option<FlavorChoice> {
+        let mut choice = FlavorChoice::new(slot, flavor);
+        for (resource, requested) in &slot.requests {
+            let fr = slot.group.flavors[flavor].flavor_resource(resource)?;
+            let wanted = requested + taken.get(&fr).copied().unwrap_or_default();
+            let held = self.predecessor.as_ref().map_or(0, |predecessor| predecessor.usage_of(fr));
+            let free = |view| tree.available(self.node, fr, view, held);
+            if wanted > free(UsageView::Planned) || wanted > free(UsageView::Actual) {
+                found.quota_needs.push(QuotaNeed { fr, amount: wanted });
+                return None;
+            }
+            let level = tree.lowest_fit(self.node, fr, wanted, UsageView::Planned, held).height;
+            choice.borrowing_level = choice.borrowing_level.max(level);
+            choice.resources.push((fr, *requested, false));
+        }
+        Some(choice)
+    }
+
+    fn build_assignment(&self, counts: &[i32], slots: &[AssignmentUnit<'_>], choices: &[FlavorChoice]) -> Assignment {
+        let mut assignment = Assignment {
+            mode: AssignmentMode::BEST,
+            usage: FlavorResourceQuantities::new(),
+            needs_preemption: Vec::new(),
+            pod_counts: counts.to_vec(),
+            flavors: Vec::with_capacity(slots.len()),
+        };
+        for (slot, choice) in slots.iter().zip(choices) {
+            let means = &mut assignment.mode;
+            *means = AssignmentMode {
+                preemption: means.preemption.min(choice.preemption),
+                borrowing_level: means.borrowing_level.max(choice.borrowing_level),
+            };
+            assignment.flavors.push((slot.position.0, slot.position.1, choice.flavor));
+            for (fr, amount, is_short) in &choice.resources {
+                add_to(&mut assignment.usage, *fr, *amount);
+                if *is_short && !assignment.needs_preemption.contains(fr) {
+                    assignment.needs_preemption.push(*fr);
+                }
+            }
+        }
+        assignment
+    }
+
+    /// Converts an assignment to an Admission.
+    pub(super) fn to_admission(&self, assignment: &Assignment) -> Admission {
+        let sets = self.requests.pod_sets.iter().zip(&assignment.pod_counts).enumerate();
+        let assignments = sets.map(|(index, (set, count))| {
+            let requests: Requests =
+                self.config.requests(set, *count).map(|(name, amount)| (name.to_owned(), amount)).collect();
+            let mut flavors = BTreeMap::new();
+            for (_, group, flavor) in assignment.flavors.iter().filter(|(set, ..)| *set == index) {
+                let group = &self.config.groups[*group];
+                let asked = requests.iter().filter(|(resource, _)| group.resources.contains(*resource));
+                flavors.extend(asked.map(|(resource, _)| (resource.to_owned(), group.flavors[*flavor].name.clone())));
+            }
+            let used = requests.quantities().into_iter().filter(|(resource, _)| flavors.contains_key(resource));
+            PodSetAssignment {
+                name: set.name.clone(),
+                resource_usage: used.collect(),
+                flavors,
+                count: Some(*count),
+                ..PodSetAssignment::default()
+            }
+        });
+        Admission { cluster_queue: self.cluster_queue.to_owned(), pod_set_assignments: assignments.collect() }
+    }
+}

@@ -1,0 +1,68 @@
+//! Decides whether a flavor is eligible for a pod set, regardless of quota.
+
+use super::cluster_queue_config::GroupFlavor;
+use super::flavor_assigner::{AssignmentUnit, FlavorAssigner};
+use super::pending::FlavorRejection;
+use super::tree::CohortTree;
+
+/// The reason that a flavor is not eligible for an assignment unit.
+pub(super) enum Ineligible {
+    /// The nodes of the flavor do not match the pods, or evictions were issued in another flavor.
+    Mismatch(String),
+    /// Pods of the same pod set run in this other flavor.
+    PinnedElsewhere(String),
+}
+
+impl FlavorAssigner<'_> {
+    pub(super) fn ineligibility(&self, slot: &AssignmentUnit<'_>, flavor: &GroupFlavor) -> Option<Ineligible> {
+        let specs = slot.group.flavors.iter().filter_map(|flavor| self.flavors.get(&flavor.name));
+        let labels = || specs.flat_map(|spec| spec.node_labels.keys().map(String::as_str)).collect();
+        let unsuitable =
+            self.flavors.get(&flavor.name).and_then(|spec| slot.pod_set.node_requirements.mismatch(spec, labels));
+        if let Some(problem) = unsuitable {
+            return Some(Ineligible::Mismatch(problem));
+        }
+        let pinned = self.predecessor.as_ref().and_then(|predecessor| {
+            slot.requests.iter().find_map(|(resource, _)| predecessor.running_flavor(slot.pod_set, resource))
+        });
+        if let Some(pinned) = pinned.filter(|pinned| *pinned != flavor.name) {
+            return Some(Ineligible::PinnedElsewhere(pinned.to_owned()));
+        }
+        let kept = self.reserved_flavor(slot).filter(|kept| *kept != flavor.name)?;
+        Some(Ineligible::Mismatch(format!("quota is reserved for this pod set in flavor {kept}")))
+    }
+
+    /// Converts the reason to a rejection. Pods running in another flavor are reported as such only
+    /// if this flavor has any quota for all requested resources.
+    pub(super) fn rejection(
+        &self,
+        slot: &AssignmentUnit<'_>,
+        flavor: &GroupFlavor,
+        objection: Ineligible,
+        tree: &CohortTree,
+    ) -> FlavorRejection {
+        let (pod_set, name) = (slot.pod_set.name.clone(), flavor.name.clone());
+        let has_any = |(resource, _): &(&str, i128)| {
+            flavor.flavor_resource(resource).is_some_and(|fr| tree.potential_available(self.node, fr) > 0)
+        };
+        match objection {
+            Ineligible::Mismatch(problem) => FlavorRejection::Mismatch { pod_set, flavor: name, problem },
+            Ineligible::PinnedElsewhere(runs_in) if slot.requests.iter().all(has_any) => {
+                FlavorRejection::PinnedElsewhere { pod_set, flavor: name, running_flavor: runs_in }
+            }
+            Ineligible::PinnedElsewhere(_) => {
+                let problem = "the ClusterQueue has no quota for it".to_owned();
+                FlavorRejection::Mismatch { pod_set, flavor: name, problem }
+            }
+        }
+    }
+
+    /// Returns the flavor in which evictions were issued for a unit. `None` if there were none or
+    /// the resource group no longer has that flavor.
+    fn reserved_flavor(&self, slot: &AssignmentUnit<'_>) -> Option<&str> {
+        let mut kept =
+            self.reserved_assignment?.flavors.iter().filter(|(set, group, _)| (*set, *group) == slot.position);
+        let (.., flavor) = kept.next()?;
+        slot.group.flavors.iter().any(|other| other.name == *flavor).then_some(flavor)
+    }
+}
